@@ -1,0 +1,20 @@
+# C++20, warnings as errors, ccache where there is one. No fast-math: -inf is a value here.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(onepass_warnings INTERFACE)
+target_compile_options(onepass_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false positives of GCC 12 on std::string (GCC bug 105651)
+  $<$<BOOL:${ONEPASS_WERROR}>:-Werror>)

@@ -1,0 +1,28 @@
+// The hook through which the CPU backend gets its threads.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+namespace onepass {
+
+// Runs independent tasks. Results never depend on how many workers there are or on who runs which task: tasks are cut
+// by the problem's shape alone.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // Upper bound of the `worker` argument below; scratch memory is booked once per worker.
+  virtual int workers() const = 0;
+  // Calls body(context, task, worker) for every task in [0, tasks), worker in [0, workers()), and returns when all are
+  // done. Two calls that run at the same time never share a worker number. Lower task numbers should start earlier.
+  virtual void parallel_for(std::int64_t tasks, void (*body)(void* context, std::int64_t task, int worker),
+                            void* context) = 0;
+};
+
+// oneTBB in an arena of `threads` workers (0: as many as the process may use). Safe to call from several threads.
+std::shared_ptr<Executor> make_executor(int threads = 0);
+// The executor that calls without one use: made on first use, all cores.
+Executor& default_executor();
+// Everything on the calling thread.
+Executor& serial_executor();
+
+}  // namespace onepass

@@ -1,0 +1,7 @@
+// onepass: exact attention in one pass.
+#pragma once
+#include "onepass/attention.hpp"
+#include "onepass/error.hpp"
+#include "onepass/executor.hpp"
+#include "onepass/problem.hpp"
+#include "onepass/tensor.hpp"

@@ -1,0 +1,85 @@
+// A Problem says what is to be computed, without the data: a plain value, checked once, printed and parsed as one line.
+//
+//   fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right window=128:0 layout=bshd lse
+//
+// docs/problem.md holds the grammar. Every face, test and benchmark uses it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onepass/tensor.hpp"
+
+namespace onepass {
+
+enum class Op : std::uint8_t { forward };
+
+// Where the diagonal lies when seq_q != seq_k. top_left: query i is aligned with key i (PyTorch is_causal, ONNX 23).
+// bottom_right: the last query is aligned with the last key (flash-attn).
+enum class Align : std::uint8_t { bottom_right, top_left };
+
+// Key j is visible to query i, aligned at a(i) = i (+ seq_k - seq_q for bottom_right), if
+// a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0.
+struct Band {
+  bool causal = false;
+  Align align = Align::bottom_right;
+  std::int64_t left = -1, right = -1;
+  friend bool operator==(const Band&, const Band&) = default;
+};
+
+// Additive bias or boolean mask over [batch, heads_q, seq_q, seq_k]; a dimension not spanned has size 1 and is repeated.
+struct Spread {
+  bool batch = false, heads = false, rows = false, keys = false;
+  friend bool operator==(const Spread&, const Spread&) = default;
+};
+struct BiasSpec {
+  DType dtype = DType::f32;
+  Spread spans;
+  friend bool operator==(const BiasSpec&, const BiasSpec&) = default;
+};
+
+// Strides in elements over [batch, heads, seq, dim]; packed (variable-length) tensors have batch stride 0.
+struct Layout {
+  Dims q{}, k{}, v{}, out{};
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+struct Problem {
+  Op op = Op::forward;
+  std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
+  std::int64_t seq_q = 0, seq_k = 0;            // variable length: the longest of the batch
+  std::int64_t dim_qk = 64, dim_v = 64;
+  DType dtype = DType::f32;                     // of q, k and v
+  DType out_dtype = DType::f32;                 // dtype, or fp32 for partial results that will be merged
+  Device device{};
+  Band band;
+  std::optional<double> scale;                  // default 1/sqrt(dim_qk)
+  float softcap = 0.0f;                         // 0: none
+  std::optional<BiasSpec> bias;
+  std::optional<Spread> bool_mask;
+  bool alibi = false, sinks = false;
+  float dropout_p = 0.0f;
+  std::uint64_t seed = 0;
+  bool want_lse = false;
+  // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim].
+  bool varlen = false;
+  std::int64_t total_q = 0, total_k = 0;
+  std::vector<std::int64_t> lengths_q, lengths_k;   // one per batch entry; empty where only the device knows them
+  Layout layout;
+
+  friend bool operator==(const Problem&, const Problem&) = default;
+
+  std::int64_t group() const { return heads_kv == 0 ? 1 : heads_q / heads_kv; }   // query heads per K/V head
+  double effective_scale() const;
+};
+
+void set_contiguous(Problem& problem);          // layout = row-major [batch, heads, seq, dim] (packed: [total, heads, dim])
+void set_bshd(Problem& problem);                // layout = row-major [batch, seq, heads, dim]
+
+void validate(const Problem& problem);          // throws Error with one sentence
+std::string to_string(const Problem& problem);  // parse(to_string(p)) == p
+Problem parse_problem(std::string_view line);   // throws bad_text naming the word; the result is validated
+
+}  // namespace onepass

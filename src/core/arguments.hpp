@@ -1,0 +1,35 @@
+// From the tensors and options of a call to a checked Problem, and from a Problem to its sequences.
+#pragma once
+#include <cstdint>
+
+#include "core/implementation.hpp"
+#include "core/mask.hpp"
+#include "onepass/attention.hpp"
+
+namespace onepass {
+
+// Everything is checked: shapes, strides, dtypes, devices, option values and (on the CPU) the contents of cu_seqlens.
+// Throws Error with one sentence.
+Arguments collect(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options);
+Problem problem_of(const Arguments& arguments, const Options& options);
+
+// One batch entry: where its tokens begin (0 unless packed) and how many there are.
+struct Sequence {
+  std::int64_t batch = 0;               // index into batch strides; 0 if packed
+  std::int64_t q_begin = 0, k_begin = 0;
+  std::int64_t seq_q = 0, seq_k = 0;
+};
+// CPU tensors only: reads cu_seqlens.
+Sequence sequence_of(const Problem& problem, const Arguments& arguments, std::int64_t batch);
+
+BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_k);
+
+// Element offsets. `t` is [batch, heads, seq, dim] or packed [total, heads, dim]; lse [batch, heads, seq] or [heads, total].
+std::int64_t row_offset(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token);
+std::int64_t row_stride(const Tensor& t);            // from one token to the next
+std::int64_t lse_offset(const Tensor& lse, std::int64_t batch, std::int64_t head, std::int64_t token);
+
+// Strides of a bias or mask over [batch, heads, rows, keys], 0 where it is broadcast.
+Dims spread_strides(const Tensor& t);
+
+}  // namespace onepass

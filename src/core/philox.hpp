@@ -1,0 +1,50 @@
+// Philox 4x32-10 (Salmon et al. 2011) and the dropout mask made of it. Header-free.
+//
+// The mask of element (batch, head, row, column) is word column % 4 of the block with counter (column / 4, row, head,
+// batch) and key = seed: one block serves four neighbouring columns, a quarter of the work of a block per element.
+#if !defined(ONEPASS_CORE_PHILOX_HPP) || defined(ONEPASS_PER_TARGET)
+#define ONEPASS_CORE_PHILOX_HPP
+#include "core/portable.hpp"
+
+ONEPASS_BEGIN
+
+struct PhiloxBlock {
+  unsigned word[4];
+};
+
+ONEPASS_HD PhiloxBlock philox(unsigned long long seed, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
+  unsigned k0 = static_cast<unsigned>(seed), k1 = static_cast<unsigned>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long a = 0xD2511F53ull * c0, b = 0xCD9E8D57ull * c2;
+    c0 = static_cast<unsigned>(b >> 32) ^ c1 ^ k0;
+    c2 = static_cast<unsigned>(a >> 32) ^ c3 ^ k1;
+    c1 = static_cast<unsigned>(b);
+    c3 = static_cast<unsigned>(a);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// Dropped if a 32-bit draw lies below p * 2^32; kept weights are multiplied by 1 / (1 - p), or all are 0 at p = 1.
+struct Dropout {
+  unsigned long long seed = 0;
+  unsigned long long threshold = 0;   // p * 2^32, in [0, 2^32]
+  float keep_scale = 1.0f;
+
+  ONEPASS_HD static Dropout of(float p, unsigned long long seed) {
+    return {seed, static_cast<unsigned long long>(static_cast<double>(p) * 4294967296.0),
+            p < 1.0f ? 1.0f / (1.0f - p) : 0.0f};
+  }
+  ONEPASS_HD bool active() const { return threshold != 0; }
+  ONEPASS_HD PhiloxBlock draws(unsigned batch, unsigned head, unsigned row, unsigned column_block) const {
+    return philox(seed, column_block, row, head, batch);
+  }
+  ONEPASS_HD bool kept(unsigned draw) const { return draw >= threshold; }
+  ONEPASS_HD float factor(unsigned batch, unsigned head, unsigned row, unsigned column) const {
+    return kept(draws(batch, head, row, column / 4).word[column % 4]) ? keep_scale : 0.0f;
+  }
+};
+
+ONEPASS_END
+#endif

@@ -1,0 +1,27 @@
+// Cutting the keys of short-query problems so that many workers can share one row's work. The cut depends on the shape
+// alone, never on how many workers there are, so results are the same on every machine.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace onepass {
+
+struct KeySplits {
+  std::int64_t count = 1;
+  std::int64_t chunk = 0;   // keys per split; the last may be shorter
+};
+
+// `row_tasks` independent tasks exist already; aim at kSplitTarget in all, with at least kSplitMinKeys keys each and
+// chunks a multiple of `granule` keys.
+inline constexpr std::int64_t kSplitTarget = 64, kSplitMinKeys = 256;
+
+inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int64_t granule) {
+  const std::int64_t want = row_tasks > 0 ? (kSplitTarget + row_tasks - 1) / row_tasks : 1;
+  const std::int64_t most = std::max<std::int64_t>(1, seq_k / kSplitMinKeys);
+  const std::int64_t count = std::clamp<std::int64_t>(want, 1, most);
+  std::int64_t chunk = (seq_k + count - 1) / count;
+  chunk = std::max(granule, (chunk + granule - 1) / granule * granule);
+  return {std::max<std::int64_t>(1, (seq_k + chunk - 1) / chunk), chunk};
+}
+
+}  // namespace onepass

@@ -1,0 +1,11 @@
+// The ordered list, for `explain`, `check` and the tests.
+#pragma once
+#include <vector>
+
+#include "core/implementation.hpp"
+
+namespace onepass::plan {
+
+std::vector<const Implementation*> implementations();
+
+}  // namespace onepass::plan
