@@ -1,0 +1,243 @@
+// onepass::merge: a commutative monoid up to rounding, and attention over split keys equals attention over all.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "core/numerics.hpp"
+#include "onepass/onepass.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Partial {
+  std::int64_t rows, dim;
+  std::vector<float> out, lse;
+  Partial(std::int64_t r, std::int64_t d) : rows(r), dim(d), out(r * d), lse(r) {}
+  Tensor out_view() const { return {out.data(), DType::f32, {rows, dim}}; }
+  Tensor lse_view() const { return {lse.data(), DType::f32, {rows}}; }
+};
+
+Partial random_partial(std::mt19937& rng, std::int64_t rows, std::int64_t dim) {
+  std::normal_distribution<float> value, score(0, 20);
+  Partial p(rows, dim);
+  for (float& x : p.out) x = value(rng);
+  for (float& x : p.lse) x = score(rng);
+  p.lse[rng() % rows] = -kInf;  // one row has seen nothing; its O is garbage that must not be read
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if (p.lse[r] == -kInf) std::fill_n(p.out.begin() + r * dim, dim, std::nanf(""));
+  }
+  return p;
+}
+
+Partial joined(const std::vector<const Partial*>& parts, Executor* executor = nullptr) {
+  Partial all(parts[0]->rows, parts[0]->dim);
+  std::vector<Tensor> outs, lses;
+  for (const Partial* p : parts) {
+    outs.push_back(p->out_view());
+    lses.push_back(p->lse_view());
+  }
+  onepass::merge(outs, lses, all.out_view(), all.lse_view(), executor);
+  return all;
+}
+
+bool close(const Partial& a, const Partial& b) {
+  for (std::size_t i = 0; i < a.out.size(); ++i) {
+    if (!(std::abs(a.out[i] - b.out[i]) <= 2e-6f * (1 + std::abs(a.out[i])))) return false;
+  }
+  for (std::size_t i = 0; i < a.lse.size(); ++i) {
+    if (a.lse[i] != b.lse[i] && !(std::abs(a.lse[i] - b.lse[i]) <= 1e-5f + 1e-6f * std::abs(a.lse[i]))) return false;
+  }
+  return true;
+}
+
+RC_GTEST_PROP(Merge, IsAssociativeAndCommutativeUpToRounding, (unsigned seed)) {
+  std::mt19937 rng(seed);
+  const auto rows = *rc::gen::inRange<std::int64_t>(1, 20), dim = *rc::gen::inRange<std::int64_t>(1, 300);
+  const Partial a = random_partial(rng, rows, dim), b = random_partial(rng, rows, dim),
+                c = random_partial(rng, rows, dim);
+  const Partial ab = joined({&a, &b}), bc = joined({&b, &c}), all = joined({&a, &b, &c});
+  RC_ASSERT(close(joined({&ab, &c}), all));
+  RC_ASSERT(close(joined({&a, &bc}), all));
+  RC_ASSERT(close(joined({&c, &a, &b}), all));
+}
+
+RC_GTEST_PROP(Merge, EmptyPartialIsTheIdentity, (unsigned seed)) {
+  std::mt19937 rng(seed);
+  Partial a = random_partial(rng, 5, 33), nothing(5, 33);
+  for (float& x : nothing.lse) x = -kInf;
+  const Partial same = joined({&nothing, &a, &nothing}), empty = joined({&nothing, &nothing});
+  for (int r = 0; r < 5; ++r) {
+    RC_ASSERT(std::abs(same.lse[r] - a.lse[r]) <= 1e-6f * std::abs(a.lse[r]) || same.lse[r] == a.lse[r]);
+    for (int d = 0; d < 33; ++d) RC_ASSERT(same.out[r * 33 + d] == (a.lse[r] == -kInf ? 0.0f : a.out[r * 33 + d]));
+  }
+  RC_ASSERT(empty.out == std::vector<float>(5 * 33, 0.0f));
+  RC_ASSERT(empty.lse == nothing.lse);
+}
+
+TEST(Merge, NanAndInfinityStayInTheirRow) {
+  std::mt19937 rng(3);
+  Partial a(4, 8), b(4, 8);
+  for (float& x : a.lse) x = 1;
+  a.out[1 * 8 + 2] = std::nanf("");
+  a.lse[2] = std::nanf("");
+  a.out[3 * 8 + 5] = kInf;
+  const Partial all = joined({&a, &b});
+  for (int r = 0; r < 4; ++r) {
+    EXPECT_EQ(std::isnan(all.lse[r]), r == 2);
+    for (int d = 0; d < 8; ++d) {
+      EXPECT_EQ(std::isnan(all.out[r * 8 + d]), r == 2 || (r == 1 && d == 2));
+      EXPECT_EQ(std::isinf(all.out[r * 8 + d]), r == 3 && d == 5);
+    }
+  }
+}
+
+// Keys cut in three uneven parts, each attended to on its own, in every dtype and in a layout with foreign strides.
+TEST(Merge, SplitKeysEqualUnsplitAttention) {
+  const std::int64_t b = 2, h = 4, n = 7, m = 61, d = 40, cuts[] = {0, 1, 40, m};
+  std::mt19937 rng(11);
+  std::normal_distribution<float> normal;
+  std::vector<float> q(b * h * n * d), k(b * h * m * d), v(b * h * m * d), whole(b * h * n * d), lse(b * h * n);
+  for (auto* t : {&q, &k, &v})
+    for (float& x : *t) x = 2 * normal(rng);
+  const auto view = [&](std::vector<float>& t, std::int64_t from, std::int64_t to, std::int64_t all) {
+    return Tensor(t.data() + from * d, DType::f32, {b, h, to - from, d}, {h * all * d, all * d, d, 1});
+  };
+  Options options;
+  options.implementation = "reference";
+  options.lse = Tensor(lse.data(), DType::f32, {b, h, n});
+  attention(view(q, 0, n, n), view(k, 0, m, m), view(v, 0, m, m), view(whole, 0, n, n), options);
+
+  for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const float tolerance = dtype == DType::f32 ? 2e-6f : dtype == DType::f16 ? 4e-3f : 3e-2f;
+    std::vector<std::vector<std::uint32_t>> stored(3, std::vector<std::uint32_t>(b * n * h * d));
+    std::vector<std::vector<float>> lses(3, std::vector<float>(n * h * b));
+    std::vector<Tensor> out_views, lse_views;
+    for (int part = 0; part < 3; ++part) {
+      std::vector<float> o(b * h * n * d);
+      Tensor bsh(stored[part].data(), dtype, {b, h, n, d}, {n * h * d, d, h * d, 1});
+      options.lse = Tensor(lses[part].data(), DType::f32, {b, h, n}, {1, b, b * h});
+      attention(view(q, 0, n, n), view(k, cuts[part], cuts[part + 1], m), view(v, cuts[part], cuts[part + 1], m),
+                view(o, 0, n, n), options);
+      for (std::int64_t i = 0; i < b * h * n * d; ++i) {
+        const std::int64_t x = i % d, row = i / d % n, head = i / d / n % h, batch = i / d / n / h;
+        store_element(bsh.data, dtype, batch * bsh.stride[0] + head * bsh.stride[1] + row * bsh.stride[2] + x, o[i]);
+      }
+      out_views.push_back(bsh);
+      lse_views.push_back(options.lse);
+    }
+    std::vector<float> merged(b * h * n * d), merged_lse(b * h * n);
+    onepass::merge(out_views, lse_views, Tensor(merged.data(), DType::f32, {b, h, n, d}),
+                   Tensor(merged_lse.data(), DType::f32, {b, h, n}));
+    for (std::size_t i = 0; i < merged.size(); ++i)
+      ASSERT_NEAR(merged[i], whole[i], tolerance) << name_of(dtype) << " " << i;
+    for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(merged_lse[i], lse[i], 1e-5 + 1e-6 * std::abs(lse[i]));
+  }
+}
+
+TEST(Merge, WritesEveryDtypeAndIsTheSameForAnyThreadCount) {
+  std::mt19937 rng(5);
+  const Partial a = random_partial(rng, 3000, 64), b = random_partial(rng, 3000, 64);
+  const std::vector<Tensor> outs{a.out_view(), b.out_view()}, lses{a.lse_view(), b.lse_view()};
+  const Partial one = joined({&a, &b}, &serial_executor());
+  for (int threads : {2, 3, 7}) {
+    const Partial many = joined({&a, &b}, make_executor(threads).get());
+    EXPECT_EQ(std::memcmp(many.out.data(), one.out.data(), one.out.size() * 4), 0);
+    EXPECT_EQ(std::memcmp(many.lse.data(), one.lse.data(), one.lse.size() * 4), 0);
+  }
+  for (DType dtype : {DType::f16, DType::bf16}) {
+    std::vector<std::uint16_t> narrow(one.out.size()), expected(one.out.size());
+    onepass::merge(outs, lses, Tensor(narrow.data(), dtype, {3000, 64}));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      store_element(expected.data(), dtype, static_cast<std::int64_t>(i), one.out[i]);
+    EXPECT_EQ(narrow, expected);
+  }
+}
+
+TEST(Merge, SizesOfZero) {
+  const Partial none(0, 8);
+  EXPECT_NO_THROW(joined({&none, &none}));
+  Partial no_dim(3, 0);
+  no_dim.lse = {1, 2, -kInf};
+  EXPECT_EQ(joined({&no_dim}).lse, no_dim.lse);
+}
+
+TEST(Merge, RefusesInOneSentenceAndTouchesNothing) {
+  std::vector<float> a(24, 1.0f), b(24, 2.0f), la(6), lb(6), result(24, 7.0f), result_lse(6, 7.0f);
+  const Tensor ta(a.data(), DType::f32, {2, 3, 4}), tb(b.data(), DType::f32, {2, 3, 4}),
+      sa(la.data(), DType::f32, {2, 3}), sb(lb.data(), DType::f32, {2, 3}), out(result.data(), DType::f32, {2, 3, 4}),
+      lse(result_lse.data(), DType::f32, {2, 3});
+  Tensor on_gpu = tb, strided = tb, repeated = out, null = ta;
+  on_gpu.device = {DeviceKind::cuda, 1};
+  strided.stride[2] = 2;
+  repeated.stride[0] = 0;
+  null.data = nullptr;
+  struct Case {
+    std::vector<Tensor> outs, lses;
+    Tensor out, lse;
+    ErrorCode code;
+    const char* says;
+  };
+  const Case cases[] = {
+      {{}, {}, out, lse, ErrorCode::bad_value, "outs is empty; at least one partial result is needed"},
+      {{ta, tb}, {sa}, out, lse, ErrorCode::bad_shape, "there are 2 outs but 1 lses"},
+      {{ta, Tensor(b.data(), DType::f32, {2, 4, 3})},
+       {sa, sb},
+       out,
+       lse,
+       ErrorCode::bad_shape,
+       "outs[1] has shape [2, 4, 3]; [2, 3, 4], as out, is expected"},
+      {{ta, tb},
+       {sa, Tensor(lb.data(), DType::f32, {3, 2})},
+       out,
+       lse,
+       ErrorCode::bad_shape,
+       "lses[1] has shape [3, 2]"},
+      {{ta, tb},
+       {sa, Tensor(lb.data(), DType::f16, {2, 3})},
+       out,
+       lse,
+       ErrorCode::bad_dtype,
+       "lses[1] is fp16; fp32 is expected"},
+      {{ta, Tensor(b.data(), DType::i32, {2, 3, 4})}, {sa, sb}, out, lse, ErrorCode::bad_dtype, "outs[1] is int32"},
+      {{ta, on_gpu}, {sa, sb}, out, lse, ErrorCode::bad_device, "outs[1] is on cuda:1"},
+      {{ta, strided}, {sa, sb}, out, lse, ErrorCode::bad_stride, "outs[1] has stride 2 in its last dimension"},
+      {{ta, tb}, {sa, sb}, repeated, lse, ErrorCode::bad_stride, "out has stride 0 in dimension 0"},
+      {{null, tb}, {sa, sb}, out, lse, ErrorCode::bad_value, "outs[0] of shape [2, 3, 4] has a null pointer"},
+      {{ta, out}, {sa, sb}, out, lse, ErrorCode::bad_value, "out shares memory with outs[1]"},
+      {{ta, tb}, {sa, lse}, out, lse, ErrorCode::bad_value, "lse shares memory with lses[1]"},
+      {{ta, tb},
+       {sa, sb},
+       out,
+       Tensor(result.data(), DType::f32, {2, 3}),
+       ErrorCode::bad_value,
+       "lse shares memory with out"},
+      {{ta, tb}, {sa, sb}, {}, lse, ErrorCode::bad_shape, "out is missing"},
+      {{sa},
+       {Tensor(la.data(), DType::f32, {2})},
+       Tensor(result.data(), DType::f32, {2}),
+       {},
+       ErrorCode::bad_shape,
+       "[.., rows, dim] is expected"},
+  };
+  for (const Case& c : cases) {
+    try {
+      onepass::merge(c.outs, c.lses, c.out, c.lse);
+      ADD_FAILURE() << "accepted: " << c.says;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), c.code) << e.what();
+      EXPECT_NE(std::string(e.what()).find(c.says), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_EQ(result, std::vector<float>(24, 7.0f));
+  EXPECT_EQ(result_lse, std::vector<float>(6, 7.0f));
+}
+
+}  // namespace
+}  // namespace onepass
