@@ -1,0 +1,90 @@
+#include "cpu/combine.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/numerics.hpp"
+
+namespace onepass::cpu {
+namespace {
+
+constexpr std::int64_t kMaxDim = 512;  // of v
+constexpr std::int64_t kRowsPerTask = 16;
+// A split far below the others has a share of 2^-150 = 0; if it saw an infinity, that must stay one all the same.
+constexpr float kLeastShare = 0x1p-100f;
+
+// sum[d] = sum over splits of share_i O_i[d] with share_i = scale * 2^(m_i - m), and whether it is finite.
+bool add_splits(const RowState<float>* states, const float* out, std::int64_t splits, std::int64_t dim, float m,
+                float scale, float least, float* sum) {
+  std::fill_n(sum, dim, 0.0f);
+  for (std::int64_t i = 0; i < splits; ++i) {
+    if (states[i].l == 0) continue;                                            // has seen nothing
+    const float share = std::max(scale * probability(states[i].m, m), least);  // a NaN stays
+    const float* o = out + i * dim;
+    for (std::int64_t d = 0; d < dim; ++d) sum[d] += share * o[d];
+  }
+  float probe = 0;
+  for (std::int64_t d = 0; d < dim; ++d) probe += sum[d] * 0.0f;
+  return probe == 0;
+}
+
+template <class T>
+void store_row(const float* from, std::int64_t dim, void* base, std::int64_t at) {
+  T* to = static_cast<T*>(base) + at;
+  for (std::int64_t d = 0; d < dim; ++d) to[d] = from_float<T>(from[d]);
+}
+
+}  // namespace
+
+std::int64_t partial_row(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t token) {
+  return p.varlen ? head * p.total_q + s.q_begin + token : (s.batch * p.heads_q + head) * p.seq_q + token;
+}
+
+Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t splits) {
+  const std::int64_t rows = p.heads_q * (p.varlen ? p.total_q : p.batch * p.seq_q);
+  Partials partials{splits, p.dim_v, nullptr, nullptr};
+  partials.state = workspace.take<RowState<float>>(rows * splits);
+  partials.out = workspace.take<float>(rows * splits * p.dim_v);
+  return partials;
+}
+
+void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int64_t head, std::int64_t token,
+                const RowState<float>* states, const float* out, std::int64_t splits) {
+  RowState<float> all;
+  for (std::int64_t i = 0; i < splits; ++i) all = merge(all, states[i]).state;
+  const float m = all.m;
+  float alpha = 1.0f;  // of everything but the sink
+  if (p.sinks) {
+    const double sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
+    const Merged<float> joined = join_sink(all, static_cast<float>(sink * kLog2e));
+    all = joined.state;
+    alpha = joined.alpha_a;
+  }
+  const Final<float> end = finalize(all);
+  const std::int64_t row = seq.q_begin + token;
+  if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = end.lse;
+
+  float sum[kMaxDim];
+  if (!add_splits(states, out, splits, p.dim_v, m, alpha * end.inv_l, 0.0f, sum)) {
+    add_splits(states, out, splits, p.dim_v, m, alpha * end.inv_l, kLeastShare, sum);
+  }
+  const std::int64_t at = row_offset(a.out, seq.batch, head, row);
+  with_float_type(p.out_dtype, [&](auto zero) { store_row<decltype(zero)>(sum, p.dim_v, a.out.data, at); });
+}
+
+void combine(const Problem& p, const Arguments& a, const Partials& partials, Executor& executor) {
+  const std::int64_t blocks = (p.seq_q + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
+  auto task = [&](std::int64_t t) {
+    const std::int64_t batch = t / (p.heads_q * blocks), head = t / blocks % p.heads_q,
+                       from = t % blocks * kRowsPerTask;
+    const Sequence seq = sequence_of(p, a, batch);
+    for (std::int64_t i = from; i < std::min(from + kRowsPerTask, seq.seq_q); ++i) {
+      const std::int64_t row = partial_row(p, seq, head, i);
+      finish_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits);
+    }
+  };
+  executor.parallel_for(
+      p.batch * p.heads_q * blocks, [](void* f, std::int64_t t, int) { (*static_cast<decltype(task)*>(f))(t); }, &task);
+}
+
+}  // namespace onepass::cpu
