@@ -1,10 +1,12 @@
 // The textbook: S = scores, P = softmax(S), O = P V, two passes over a row of S, every feature of docs/conventions.md.
 //
-// In double on the given (already rounded) inputs it is the oracle of the tests. In the problem's own precision, with S,
-// P and O rounded as they would be stored, it is the base whose error the rule of docs/conventions.md doubles.
+// In double on the given (already rounded) inputs it is the oracle of the tests. In the problem's own precision, with
+// S, P and O rounded as they would be stored, it is the base whose error the rule of docs/conventions.md doubles.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/arguments.hpp"
@@ -26,103 +28,147 @@ std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t h
 // Rounds what is stored between the steps.
 struct Exact {
   template <class T>
-  T operator()(T x) const { return x; }
+  T operator()(T x) const {
+    return x;
+  }
 };
 template <class Storage>
 struct Stored {
   float operator()(float x) const { return to_float(from_float<Storage>(x)); }
 };
 
-// One row of scores in the order of docs/conventions.md; masked keys get -inf. T: arithmetic type.
-template <class T>
-struct ScoreRow {
+// One task: rows [row_lo, row_hi) of one head, over the keys that at least one of them sees. T: arithmetic type.
+template <class T, class Round>
+struct RowBlock {
   const Problem& p;
   const Arguments& a;
-  const Sequence& seq;
-  std::int64_t batch, head, row;   // batch: the entry, also when packed
+  Round round;
+  Dense& dense;
+  std::int64_t batch, head, row_lo, row_hi;  // batch: the entry, also when packed
 
-  T operator()(std::int64_t key, T dot) const {
-    T s = dot * static_cast<T>(p.effective_scale());
-    if (p.softcap > 0) s = static_cast<T>(p.softcap) * std::tanh(s / static_cast<T>(p.softcap));
-    if (p.bias) s += static_cast<T>(load_element(a.bias.data, a.bias.dtype, spread_at(a.bias, key)));
-    const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
-    if (p.alibi) {
-      const Tensor& t = a.alibi_slopes;
-      const std::int64_t at = t.rank == 2 ? batch * t.stride[0] + head * t.stride[1] : head * t.stride[0];
-      s -= static_cast<T>(static_cast<const float*>(t.data)[at]) * static_cast<T>(std::abs(row + band.shift - key));
+  Sequence seq = sequence_of(p, a, batch);
+  BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
+  Range keys = band.key_range(row_lo, row_hi);
+  Dropout dropout = Dropout::of(p.dropout_p, p.seed);
+  std::vector<T> k{}, v{}, q{}, s{}, o{};  // k transposed, [dim_qk, keys]: the loops over keys vectorise
+
+  void run() {
+    const std::int64_t n = keys.hi - keys.lo;
+    std::vector<T> rows(n * p.dim_qk);
+    k.resize(n * p.dim_qk);
+    v.resize(n * p.dim_v);
+    load(a.k, head / p.group(), seq.k_begin + keys.lo, n, p.dim_qk, rows.data());
+    load(a.v, head / p.group(), seq.k_begin + keys.lo, n, p.dim_v, v.data());
+    for (std::int64_t j = 0; j < n; ++j) {
+      for (std::int64_t d = 0; d < p.dim_qk; ++d) k[d * n + j] = rows[j * p.dim_qk + d];
     }
-    const bool seen = band.visible(row, key) &&
-                      (!p.bool_mask || static_cast<const std::uint8_t*>(a.bool_mask.data)[spread_at(a.bool_mask, key)] != 0);
-    return seen ? s : Arith<T>::neg_inf();
+    for (std::int64_t i = row_lo; i < row_hi; ++i) row(i);
   }
 
  private:
-  std::int64_t spread_at(const Tensor& t, std::int64_t key) const {
-    const Dims s = spread_strides(t);
-    return batch * s[0] + head * s[1] + row * s[2] + key * s[3];
+  void load(const Tensor& t, std::int64_t h, std::int64_t token, std::int64_t count, std::int64_t dim, T* into) const {
+    with_float_type(t.dtype, [&](auto zero) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const auto* from = static_cast<const decltype(zero)*>(t.data) + row_offset(t, seq.batch, h, token + j);
+        for (std::int64_t d = 0; d < dim; ++d) into[j * dim + d] = static_cast<T>(to_float(from[d]));
+      }
+    });
+  }
+
+  // s = the row's scores of keys [lo, lo + s.size()), in the order of docs/conventions.md; masked keys get -inf.
+  void scores(std::int64_t i, std::int64_t lo) {
+    const std::int64_t n = keys.hi - keys.lo, count = static_cast<std::int64_t>(s.size());
+    std::fill(s.begin(), s.end(), T(0));
+    for (std::int64_t d = 0; d < p.dim_qk; ++d) {
+      const T* column = k.data() + d * n + lo - keys.lo;
+      for (std::int64_t j = 0; j < count; ++j) s[j] += q[d] * column[j];
+    }
+    const T scale = static_cast<T>(p.effective_scale()), cap = static_cast<T>(p.softcap);
+    for (T& x : s) x *= scale;
+    if (p.softcap > 0)
+      for (T& x : s) x = cap * std::tanh(x / cap);
+    if (p.bias) {
+      const Dims at = spread_strides(a.bias);
+      const std::int64_t from = batch * at[0] + head * at[1] + i * at[2] + lo * at[3];
+      for (std::int64_t j = 0; j < count; ++j)
+        s[j] += static_cast<T>(load_element(a.bias.data, a.bias.dtype, from + j * at[3]));
+    }
+    if (p.alibi) {
+      const Tensor& t = a.alibi_slopes;
+      const std::int64_t at = t.rank == 2 ? batch * t.stride[0] + head * t.stride[1] : head * t.stride[0];
+      const T slope = static_cast<T>(static_cast<const float*>(t.data)[at]);
+      for (std::int64_t j = 0; j < count; ++j) s[j] -= slope * static_cast<T>(std::abs(i + band.shift - (lo + j)));
+    }
+    if (p.bool_mask) {
+      const Dims at = spread_strides(a.bool_mask);
+      const auto* from =
+          static_cast<const std::uint8_t*>(a.bool_mask.data) + batch * at[0] + head * at[1] + i * at[2] + lo * at[3];
+      for (std::int64_t j = 0; j < count; ++j)
+        if (from[j * at[3]] == 0) s[j] = Arith<T>::neg_inf();
+    }
+    for (T& x : s) x = round(x);
+  }
+
+  void row(std::int64_t i) {
+    const Range seen = band.keys_of(i);
+    s.resize(seen.lo < seen.hi ? seen.hi - seen.lo : 0);
+    q.resize(p.dim_qk);
+    load(a.q, head, seq.q_begin + i, 1, p.dim_qk, q.data());
+    scores(i, seen.lo);
+
+    // Pass 1: the maximum, then the sum. A row whose scores are all -inf is empty; its sink does not change that.
+    T m = Arith<T>::neg_inf(), l = 0;
+    for (T x : s) m = Arith<T>::max(m, x);
+    const bool empty = m == Arith<T>::neg_inf();
+    const T sink = p.sinks ? static_cast<T>(static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]])
+                           : Arith<T>::neg_inf();
+    m = finite_ref(empty ? m : Arith<T>::max(m, sink));
+    // A visible weight is never 0, however small: times an infinite value it must not become NaN.
+    for (T& x : s) {
+      x = x == Arith<T>::neg_inf() ? T(0) : std::max(std::exp(x - m), std::numeric_limits<T>::min());
+      l += x;
+    }
+    if (!empty) l += std::exp(sink - m);
+
+    // Pass 2: O = P V. A key of weight 0 is masked: its value never enters, be it NaN.
+    o.assign(p.dim_v, T(0));
+    PhiloxBlock draws{};
+    for (std::int64_t c = 0; c < static_cast<std::int64_t>(s.size()); ++c) {
+      const std::int64_t j = seen.lo + c;
+      if (dropout.active() && (c == 0 || j % 4 == 0)) draws = dropout.draws(batch, head, i, j / 4);
+      if (s[c] == 0) continue;
+      T w = round(s[c] / l);
+      if (dropout.active()) w *= dropout.kept(draws.word[j % 4]) ? static_cast<T>(dropout.keep_scale) : T(0);
+      const T* value = v.data() + (j - keys.lo) * p.dim_v;
+      for (std::int64_t d = 0; d < p.dim_v; ++d) o[d] += w * value[d];
+    }
+    double* out = dense.out.data() + dense_out_index(p, seq, head, i);
+    for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
+    dense.lse[dense_lse_index(p, seq, head, i)] = empty ? -INFINITY : static_cast<double>(m + std::log(l));
   }
 };
 
 // T: arithmetic type; round: how S and P are stored between the steps, and O at the end.
 template <class T, class Round>
 Dense textbook(const Problem& p, const Arguments& a, Round round, Executor& executor = serial_executor()) {
+  constexpr std::int64_t kRows = 64;  // of a task: enough to pay for transposing K
   const std::int64_t entries = p.varlen ? p.total_q : p.batch * p.seq_q;
   Dense dense{std::vector<double>(static_cast<std::size_t>(entries * p.heads_q * p.dim_v)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
-  const Dropout dropout = Dropout::of(p.dropout_p, p.seed);
-
-  const auto head_task = [&](std::int64_t b, std::int64_t h) {
-    const Sequence seq = sequence_of(p, a, b);
-    const std::int64_t hk = h / p.group(), n = seq.seq_k;
-    const auto load = [](const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token, std::int64_t dim, std::vector<T>& into) {
-      into.resize(static_cast<std::size_t>(dim));
-      const std::int64_t at = row_offset(t, batch, head, token);
-      for (std::int64_t d = 0; d < dim; ++d) into[d] = static_cast<T>(load_element(t.data, t.dtype, at + d));
-    };
-    std::vector<std::vector<T>> k(n), v(n);
-    for (std::int64_t j = 0; j < n; ++j) {
-      load(a.k, seq.batch, hk, seq.k_begin + j, p.dim_qk, k[j]);
-      load(a.v, seq.batch, hk, seq.k_begin + j, p.dim_v, v[j]);
-    }
-    std::vector<T> q, s(n), o(p.dim_v);
-    for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-      load(a.q, seq.batch, h, seq.q_begin + i, p.dim_qk, q);
-      const ScoreRow<T> score{p, a, seq, b, h, i};
-      RowState<T> state;
-      for (std::int64_t j = 0; j < n; ++j) {
-        T dot = 0;
-        for (std::int64_t d = 0; d < p.dim_qk; ++d) dot += q[d] * k[j][d];
-        s[j] = round(score(j, dot));
-        state.m = Arith<T>::max(state.m, s[j]);
-      }
-      const T m = finite_ref(state.m);
-      for (T& x : s) {
-        x = x == Arith<T>::neg_inf() ? T(0) : std::exp(x - m);
-        state.l += x;
-      }
-      if (p.sinks && !(state.l == 0)) {   // a NaN row stays NaN
-        const T sink = static_cast<T>(static_cast<const float*>(a.sinks.data)[h * a.sinks.stride[0]]);
-        state.l += std::exp(sink - m);
-      }
-      const bool empty = state.l == 0;
-      std::fill(o.begin(), o.end(), T(0));
-      for (std::int64_t j = 0; j < n && !empty; ++j) {
-        if (score(j, T(0)) == Arith<T>::neg_inf()) continue;   // an unseen value never enters, be it NaN
-        T w = round(s[j] / state.l);
-        if (dropout.active()) w *= static_cast<T>(dropout.factor(b, h, i, j));
-        for (std::int64_t d = 0; d < p.dim_v; ++d) o[d] += w * v[j][d];
-      }
-      double* out = dense.out.data() + dense_out_index(p, seq, h, i);
-      for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
-      dense.lse[dense_lse_index(p, seq, h, i)] = empty ? -INFINITY : static_cast<double>(m + std::log(state.l));
-    }
+  const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
+  auto body = [&](std::int64_t task) {
+    const std::int64_t pair = task / blocks, b = pair / p.heads_q, lo = task % blocks * kRows;
+    const std::int64_t hi = std::min(lo + kRows, sequence_of(p, a, b).seq_q);
+    if (lo < hi) RowBlock<T, Round>{p, a, round, dense, b, pair % p.heads_q, lo, hi}.run();
   };
-  auto body = [&](std::int64_t task) { head_task(task / p.heads_q, task % p.heads_q); };
-  executor.parallel_for(p.batch * p.heads_q, [](void* f, std::int64_t task, int) { (*static_cast<decltype(body)*>(f))(task); }, &body);
+  executor.parallel_for(
+      p.batch * p.heads_q * blocks, [](void* f, std::int64_t task, int) { (*static_cast<decltype(body)*>(f))(task); },
+      &body);
   return dense;
 }
 
-Dense oracle(const Problem& p, const Arguments& a, Executor& executor = serial_executor());   // double, unrounded
-Dense base(const Problem& p, const Arguments& a, Executor& executor = serial_executor());     // the problem's own precision
+Dense oracle(const Problem& p, const Arguments& a, Executor& executor = serial_executor());  // double, unrounded
+Dense base(const Problem& p, const Arguments& a,
+           Executor& executor = serial_executor());  // the problem's own precision
 
 }  // namespace onepass::ladder

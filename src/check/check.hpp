@@ -1,0 +1,16 @@
+// Runs an implementation on inputs and judges it.
+#pragma once
+#include "check/inputs.hpp"
+#include "check/verdict.hpp"
+#include "core/implementation.hpp"
+
+namespace onepass::check {
+
+// Through plan and run, with poisoned outputs and a poisoned, guarded workspace. The outputs stay in `inputs`.
+Verdict check(const Implementation& implementation, Inputs& inputs, Executor& executor = default_executor());
+
+// Only the run: for tests that compare bytes. False, and nothing done, if the implementation refuses the problem.
+// Throws Error if it wrote outside its workspace.
+bool run_on(const Implementation& implementation, Inputs& inputs, Executor& executor = default_executor());
+
+}  // namespace onepass::check

@@ -1,0 +1,54 @@
+// Random inputs that can fail a wrong kernel, in exactly the layout a problem asks for.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check/buffer.hpp"
+#include "core/arguments.hpp"
+#include "ladder/textbook.hpp"
+#include "onepass/attention.hpp"
+
+namespace onepass::check {
+
+// How the scores of a row look. V is N(0.5, 1) in all of them: a mean of 0 would hide wrong sums.
+enum class Distribution {
+  normal,   // standard deviation 4
+  rising,   // the maximum rises by about 2.5 every 64 keys (odd K/V heads: falls), plus N(0, 1)
+  one_hot,  // each row meets one visible key that stands 30 above the others' mean
+  huge,     // standard deviation 3e4: up to +-1e5
+};
+inline constexpr Distribution kDistributions[] = {Distribution::normal, Distribution::rising, Distribution::one_hot,
+                                                  Distribution::huge};
+std::string_view name_of(Distribution distribution);
+
+// Everything one call needs. Whatever a kernel must not read is NaN: gaps between strided rows, packed tokens of no
+// sequence, the bytes around every buffer. Outputs start as NaN too.
+// Boolean masks have fully masked rows, wholly masked and wholly visible 32 x 64 blocks; biases are N(0, 2) with
+// entries of -inf. An odd seed pads the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
+struct Inputs {
+  Problem problem;  // as the tensors have it: strides of size-1 dimensions are 0
+  Arguments tensors;
+  Options options;
+  std::vector<Buffer> buffers;  // of the tensors, in the order of Arguments
+
+  void poison_outputs();
+  // Empty, or a sentence about the first byte outside the rows of out and lse that was written.
+  std::string touched() const;
+  // After the caller has changed an input: forget oracle and base.
+  void changed() { oracle_.reset(), base_.reset(); }
+  const ladder::Dense& oracle(Executor& executor);
+  const ladder::Dense& base(Executor& executor);
+
+ private:
+  std::shared_ptr<const ladder::Dense> oracle_, base_;
+};
+
+// Throws Error if the problem is not valid, not on the CPU, or packed without lengths. In the page placements inputs
+// are read-only: a kernel that writes to them faults.
+Inputs make_inputs(const Problem& problem, std::uint64_t seed = 0, Distribution distribution = Distribution::normal,
+                   Placement placement = Placement::middle);
+
+}  // namespace onepass::check

@@ -1,0 +1,122 @@
+#include "check/verdict.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/numerics.hpp"
+
+namespace onepass::check {
+namespace {
+
+bool same_kind(float x, float r) {  // both NaN, the same infinity, or both finite
+  return std::isnan(r) ? std::isnan(x) : std::isinf(r) ? x == r : std::isfinite(x);
+}
+
+// One rounding: half the distance between 1 and the next number.
+double rounding_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
+
+class Judge {
+ public:
+  Judge(const Inputs& in, const ladder::Dense& oracle, const ladder::Dense& base)
+      : in_(in), oracle_(oracle), base_(base) {}
+
+  Verdict judge() {
+    const Problem& p = in_.problem;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, in_.tensors, b);
+      for (std::int64_t h = 0; h < p.heads_q; ++h) {
+        for (std::int64_t i = 0; i < seq.seq_q; ++i) {
+          with_float_type(p.out_dtype, [&](auto zero) { row<decltype(zero)>(seq, b, h, i); });
+          if (p.want_lse) lse(seq, b, h, i);
+        }
+      }
+    }
+    return conclude();
+  }
+
+ private:
+  template <class T>
+  void row(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Problem& p = in_.problem;
+    const T* out =
+        static_cast<const T*>(in_.tensors.out.data) + row_offset(in_.tensors.out, seq.batch, h, seq.q_begin + i);
+    const std::int64_t at = ladder::dense_out_index(p, seq, h, i);
+    const bool empty = oracle_.lse[ladder::dense_lse_index(p, seq, h, i)] == -INFINITY;
+    for (std::int64_t d = 0; d < p.dim_v; ++d) {
+      const float x = to_float(out[d]);
+      const double ref = oracle_.out[at + d], other = base_.out[at + d];
+      const float r = to_float(from_float<T>(static_cast<float>(ref)));
+      const auto here = [&] {
+        return text("out[", b, ", ", h, ", ", i, ", ", d, "] is ", x, " but the reference is ", ref);
+      };
+      if (!same_kind(x, r))
+        first(here());
+      else if (empty && x != 0)
+        first(here() + ": the row is empty");
+      if (!std::isfinite(r) || !std::isfinite(x)) continue;
+      const double error = std::abs(static_cast<double>(x) - ref);
+      if (error > v_.max_error) worst_ = here();
+      v_.max_error = std::max(v_.max_error, error);
+      sum_error_ += error;
+      if (std::isfinite(other)) {
+        v_.max_base = std::max(v_.max_base, std::abs(other - ref));
+        sum_base_ += std::abs(other - ref);
+      }
+      const auto rounded = [](float y) { return to_float(from_float<T>(y)); };
+      rounding_ = std::max(rounding_,
+                           std::abs(static_cast<double>(rounded(rounded(r + 0.3f) - 0.3f)) - static_cast<double>(r)));
+      sum_ref_ += std::abs(ref);
+      ++count_;
+    }
+  }
+
+  void lse(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const float x =
+        static_cast<const float*>(in_.tensors.lse.data)[lse_offset(in_.tensors.lse, seq.batch, h, seq.q_begin + i)];
+    const double ref = oracle_.lse[ladder::dense_lse_index(in_.problem, seq, h, i)];
+    const auto here = [&] { return text("lse[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
+    if (!same_kind(x, static_cast<float>(ref))) return first(here());
+    if (!std::isfinite(x)) return;
+    const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref));
+    if (error > 1) first(here() + text(", ", error, " times further than 1e-5 + 1e-6 |ref|"));
+    v_.lse_error = std::max(v_.lse_error, error);
+  }
+
+  Verdict conclude() {
+    const double n = std::max<double>(1, static_cast<double>(count_)), factor = in_.problem.softcap > 0 ? 3 : 2;
+    v_.max_allowed = factor * v_.max_base + 2 * rounding_;
+    v_.mean_error = sum_error_ / n;
+    v_.mean_base = sum_base_ / n;
+    v_.mean_allowed = 1.5 * v_.mean_base + rounding_unit(in_.problem.out_dtype) * sum_ref_ / n;
+    if (v_.max_error > v_.max_allowed)
+      first(text(worst_, ": off by ", v_.max_error, ", allowed ", v_.max_allowed, " (base ", v_.max_base, ")"));
+    if (v_.mean_error > v_.mean_allowed)
+      first(text("the mean error is ", v_.mean_error, ", allowed ", v_.mean_allowed, " (base ", v_.mean_base, ")"));
+    first(in_.touched());
+    v_.right = violation_.empty();
+    v_.sentence =
+        v_.right ? text("max error ", v_.max_error, ", allowed ", v_.max_allowed, " (base ", v_.max_base, "); mean ",
+                        v_.mean_error, ", allowed ", v_.mean_allowed, "; lse at ", v_.lse_error, " of its bound")
+                 : violation_;
+    return v_;
+  }
+
+  void first(const std::string& sentence) {
+    if (violation_.empty()) violation_ = sentence;
+  }
+
+  const Inputs& in_;
+  const ladder::Dense &oracle_, &base_;
+  Verdict v_;
+  std::string violation_, worst_;
+  double sum_error_ = 0, sum_base_ = 0, sum_ref_ = 0, rounding_ = 0;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace
+
+Verdict judge(const Inputs& inputs, const ladder::Dense& oracle, const ladder::Dense& base) {
+  return Judge(inputs, oracle, base).judge();
+}
+
+}  // namespace onepass::check
