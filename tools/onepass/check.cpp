@@ -1,0 +1,145 @@
+// `onepass check "<problem>"`: every implementation that accepts the problem against the float64 oracle.
+#include "check/check.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "command.hpp"
+#include "plan/implementations.hpp"
+#include "progress.hpp"
+
+namespace onepass::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> problem;
+  std::uint64_t seed = 0;
+  std::string distribution = "all", implementation;
+  int threads = 0;
+  bool json = false, progress = false;
+};
+
+// The oracle keeps doubles of every output; a problem that cannot fit should not drive the machine into swapping.
+void check_fits(const Problem& p) {
+  const auto mul = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double queries = p.varlen ? static_cast<double>(p.total_q) : mul(p.batch, p.seq_q),
+               keys = p.varlen ? static_cast<double>(p.total_k) : mul(p.batch, p.seq_k);
+  const double element = static_cast<double>(size_of(p.dtype));
+  double bytes = queries * static_cast<double>(p.heads_q) *
+                     (element * static_cast<double>(p.dim_qk) + 24 * static_cast<double>(p.dim_v + 1)) +
+                 keys * mul(p.heads_kv, p.dim_qk + p.dim_v) * element;
+  const auto spread = [&](const Spread& s, double size) {
+    bytes += size * static_cast<double>(s.batch ? p.batch : 1) * static_cast<double>(s.heads ? p.heads_q : 1) *
+             static_cast<double>(s.rows ? p.seq_q : 1) * static_cast<double>(s.keys ? p.seq_k : 1);
+  };
+  if (p.bias) spread(p.bias->spans, static_cast<double>(size_of(p.bias->dtype)));
+  if (p.bool_mask) spread(*p.bool_mask, 1);
+  const double memory = mul(sysconf(_SC_PHYS_PAGES), sysconf(_SC_PAGESIZE));
+  if (bytes > memory) {
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("checking \"{}\" takes {:.3g} GB of memory; this machine has {:.3g}", to_string(p),
+                            bytes / 1e9, memory / 1e9));
+  }
+}
+
+std::vector<const Implementation*> candidates(const Flags& flags) {
+  std::vector<const Implementation*> all = plan::implementations();
+  if (flags.implementation.empty()) return all;
+  std::string names;
+  for (const Implementation* row : all) {
+    if (row->name == flags.implementation) return {row};
+    names += (names.empty() ? "" : ", ") + std::string(row->name);
+  }
+  throw Error(ErrorCode::bad_value,
+              text("implementation '", flags.implementation, "' is unknown here; there are ", names));
+}
+
+nlohmann::ordered_json as_json(const Implementation& row, check::Distribution distribution, const check::Verdict& v) {
+  nlohmann::ordered_json j{
+      {"implementation", row.name}, {"distribution", check::name_of(distribution)}, {"accepts", v.accepted}};
+  if (!v.accepted) return j["why_not"] = v.sentence, j;
+  j.update({{"right", v.right}, {"sentence", v.sentence}});
+  j.update({{"max_error", v.max_error}, {"max_base", v.max_base}, {"max_allowed", v.max_allowed}});
+  j.update({{"mean_error", v.mean_error},
+            {"mean_base", v.mean_base},
+            {"mean_allowed", v.mean_allowed},
+            {"lse_error", v.lse_error}});
+  return j;
+}
+
+void print_line(const Implementation& row, check::Distribution distribution, const check::Verdict& v, bool has_lse) {
+  if (!v.accepted) return fmt::print("{:<22} refuses: {}\n", row.name, v.sentence);
+  fmt::print("{:<22} {:<8} {:<6} max {:.2e} of {:.2e}  mean {:.2e} of {:.2e}{}\n", row.name,
+             check::name_of(distribution), v.right ? "right" : "WRONG", v.max_error, v.max_allowed, v.mean_error,
+             v.mean_allowed, has_lse ? fmt::format("  lse {:.2f} of 1", v.lse_error) : "");
+  if (!v.right) fmt::print("  {}\n", v.sentence);
+  std::fflush(stdout);
+}
+
+int check_command(const Flags& flags) {
+  const Problem problem = problem_from(flags.problem);
+  check_fits(problem);
+  const std::shared_ptr<Executor> executor = make_executor(flags.threads);
+  nlohmann::ordered_json report{
+      {"problem", to_string(problem)}, {"seed", flags.seed}, {"results", nlohmann::ordered_json::array()}};
+  if (!flags.json) fmt::print("{}\n", to_string(problem));
+
+  std::vector<const Implementation*> accepting;
+  for (const Implementation* row : candidates(flags)) {
+    const std::string refusal = row->why_not(problem);
+    if (refusal.empty()) {
+      accepting.push_back(row);
+      continue;
+    }
+    const check::Verdict verdict{.accepted = false, .sentence = refusal};
+    flags.json ? report["results"].push_back(as_json(*row, {}, verdict)) : print_line(*row, {}, verdict, false);
+  }
+  if (accepting.empty())
+    throw Error(ErrorCode::unsupported, text("no implementation asked for accepts \"", to_string(problem), "\""));
+
+  bool right = true;
+  for (const check::Distribution distribution : check::kDistributions) {
+    if (flags.distribution != "all" && flags.distribution != check::name_of(distribution)) continue;
+    check::Inputs inputs = check::make_inputs(problem, flags.seed, distribution);
+    for (const Implementation* row : accepting) {
+      const check::Verdict verdict = [&] {
+        Progress progress(fmt::format("checking {} on {}", row->name, check::name_of(distribution)), flags.progress);
+        ProgressExecutor counting(*executor, progress);
+        return check::check(*row, inputs, counting);
+      }();
+      right = right && verdict.right;
+      flags.json ? report["results"].push_back(as_json(*row, distribution, verdict))
+                 : print_line(*row, distribution, verdict, problem.want_lse);
+    }
+  }
+  report["right"] = right;
+  if (flags.json) print_json(report);
+  return right ? 0 : kWrongResult;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("check", "Compare every implementation that accepts a problem with the float64 oracle");
+  auto flags = std::make_shared<Flags>();
+  std::vector<std::string> names{"all"};
+  for (const check::Distribution d : check::kDistributions) names.emplace_back(check::name_of(d));
+  command->add_option("problem", flags->problem, "Such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
+      ->required();
+  command->add_option("--seed", flags->seed, "Of the random inputs");
+  command->add_option("--distribution", flags->distribution, "Of the scores; default: all")
+      ->check(CLI::IsMember(names));
+  command->add_option("--implementation", flags->implementation, "Only this one, by name");
+  command->add_option("--threads", flags->threads, "Default: all")->check(CLI::Range(1, 1024));
+  command->add_flag("--json", flags->json, "Print JSON");
+  add_progress_flag(*command, flags->progress);
+  command->callback([flags] {
+    if (const int status = check_command(*flags); status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace onepass::cli

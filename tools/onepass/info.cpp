@@ -1,0 +1,94 @@
+// `onepass info`: this build, this machine, and which kernels meet.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "command.hpp"
+#include "machine.hpp"
+#include "onepass/executor.hpp"
+#include "plan/implementations.hpp"
+
+namespace onepass::cli {
+namespace {
+
+// An implementation is usable here if it accepts one of these: prefill and decode in every dtype.
+constexpr const char* kProbes[] = {"fwd h8 s512 d64 bf16",   "fwd h8 s512 d64 fp32",   "fwd h8 s512 d64 fp16",
+                                   "fwd h8 s1x512 d64 bf16", "fwd h8 s1x512 d64 fp32", "fwd h8 s1x512 d64 fp16"};
+
+struct Kernel {
+  std::string name, refusal;  // empty: usable
+};
+
+std::vector<Kernel> kernels() {
+  std::vector<Kernel> all;
+  for (const Implementation* row : plan::implementations()) {
+    Kernel kernel{row->name, row->why_not(parse_problem(kProbes[0]))};
+    for (const char* probe : kProbes) {
+      if (row->why_not(parse_problem(probe)).empty()) kernel.refusal.clear();
+    }
+    all.push_back(std::move(kernel));
+  }
+  return all;
+}
+
+constexpr const char* kCudaRefusal = "not built in";
+
+nlohmann::ordered_json as_json() {
+  nlohmann::ordered_json j{{"version", ONEPASS_VERSION},
+                           {"cpu", cpu_name()},
+                           {"cpus", usable_cpus()},
+                           {"threads", default_executor().workers()},
+                           {"simd", simd_targets()}};
+  for (const Feature& f : features()) j["features"][f.name] = f.present;
+  j["caches"] = nlohmann::ordered_json::array();
+  for (const Cache& c : caches())
+    j["caches"].push_back({{"level", c.level}, {"type", c.type}, {"bytes", c.bytes}, {"shared_by", c.shared_by}});
+  for (const Kernel& k : kernels()) {
+    j["implementations"].push_back({{"name", k.name}, {"usable", k.refusal.empty()}});
+    if (!k.refusal.empty()) j["implementations"].back()["why_not"] = k.refusal;
+  }
+  j["cuda"] = {{"usable", false}, {"why_not", kCudaRefusal}};
+  return j;
+}
+
+std::string size_text(std::int64_t bytes) {
+  return bytes >= 1 << 20 && bytes % (1 << 20) == 0 ? fmt::format("{} MiB", bytes >> 20)
+                                                    : fmt::format("{} KiB", bytes >> 10);
+}
+
+void print() {
+  std::vector<std::string> present, absent, cache_texts;
+  for (const Feature& f : features()) (f.present ? present : absent).push_back(f.name);
+  for (const Cache& c : caches()) {
+    if (c.type != "instruction")
+      cache_texts.push_back(fmt::format("L{}{} {}{}", c.level, c.type == "data" ? "d" : "", size_text(c.bytes),
+                                        c.shared_by > 1 ? fmt::format(" (shared by {} CPUs)", c.shared_by) : ""));
+  }
+  const auto line = [](const char* label, const std::string& value) { fmt::print("{:<9}{}\n", label, value); };
+  const auto list = [](const std::vector<std::string>& names) {
+    return names.empty() ? std::string("none") : fmt::format("{}", fmt::join(names, ", "));
+  };
+  line("version", ONEPASS_VERSION);
+  line("cpu", cpu_name());
+  line("threads", fmt::format("{} (of {} CPUs this process may use)", default_executor().workers(), usable_cpus()));
+  line("simd", list(simd_targets()));
+  line("present", list(present));
+  line("absent", list(absent));
+  line("caches", cache_texts.empty() ? "unknown" : list(cache_texts));
+  line("cuda", kCudaRefusal);
+  fmt::print("implementations, best first:\n");
+  for (const Kernel& k : kernels()) fmt::print("  {:<22}{}\n", k.name, k.refusal.empty() ? "yes" : "no: " + k.refusal);
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("info", "Show this build, this machine and which kernels it can run");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print JSON");
+  command->callback([json] { *json ? print_json(as_json()) : print(); });
+}
+
+}  // namespace onepass::cli

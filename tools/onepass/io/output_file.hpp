@@ -1,0 +1,26 @@
+// A file that appears under its name only when all of it is there.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace onepass::io {
+
+// Bytes go to NAME.partial-PID beside it; commit() renames it, the destructor removes it. What exists and is no regular
+// file (/dev/stdout, a pipe) is written directly.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path);  // throws bad_file if it cannot be made
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  void write(std::span<const std::byte> bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail();
+  std::string path_, target_, partial_;  // as given; links followed; empty once it is no more
+  int file_ = -1;
+};
+
+}  // namespace onepass::io

@@ -1,0 +1,58 @@
+// onepass: exact attention from the command line.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "command.hpp"
+#include "onepass/error.hpp"
+
+namespace {
+
+// One line, whatever the names in a damaged file hold.
+int fail(std::string sentence) {
+  constexpr std::size_t kMost = 4000;
+  if (sentence.size() > kMost) sentence = sentence.substr(0, kMost) + "..";
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  std::replace_if(sentence.begin(), sentence.end(), is_control, ' ');
+  fmt::print(stderr, "onepass: {}\n", sentence);
+  return onepass::cli::kError;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Exact attention in one pass.", "onepass"};
+  app.set_version_flag("--version", "onepass " ONEPASS_VERSION);
+  app.footer("Exit status: 0 done, 1 a check found a wrong result, 2 an error (one sentence on stderr).");
+  onepass::cli::add_info(app);
+  onepass::cli::add_run(app);
+  onepass::cli::add_check(app);
+  onepass::cli::add_explain(app);
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty()) return fail("a command is expected (see onepass --help)");
+  } catch (const CLI::RuntimeError& e) {  // how a command asks for an exit status
+    return e.get_exit_code();
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return fail(std::string(e.what()) + " (see onepass --help)");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int status = run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) return fail("cannot write to standard output");
+    return status;
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory");
+  } catch (const std::exception& e) {
+    return fail(e.what());
+  }
+}

@@ -1,0 +1,249 @@
+// `onepass run`: attention on tensors from files.
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "command.hpp"
+#include "inputs.hpp"
+#include "onepass/attention.hpp"
+#include "onepass/io/npy.hpp"
+#include "onepass/io/safetensors.hpp"
+#include "progress.hpp"
+
+namespace onepass::cli {
+namespace {
+
+struct Flags {
+  std::map<std::string, std::string> npy;
+  std::string in, prefix, out, lse, layout = "bhsd", dtype, out_dtype, mask, window;
+  std::optional<double> scale;
+  Options options;
+  int threads = 0, repeat = 1;
+  bool want_lse = false, json = false, progress = false;
+};
+
+bool is_safetensors(const std::string& path) { return std::filesystem::path(path).extension() == ".safetensors"; }
+
+Band band_of(const Flags& flags) {
+  Band band;
+  band.causal = flags.mask.starts_with("causal");
+  if (flags.mask.ends_with("top_left")) band.align = Align::top_left;
+  if (flags.window.empty()) return band;
+  const char *at = flags.window.data(), *end = at + flags.window.size();
+  const auto left = std::from_chars(at, end, band.left);
+  const bool colon = left.ec == std::errc{} && left.ptr != end && *left.ptr == ':';
+  const auto right = colon ? std::from_chars(left.ptr + 1, end, band.right) : left;
+  if (!colon || right.ec != std::errc{} || right.ptr != end) {
+    throw Error(ErrorCode::bad_value,
+                text("--window is '", flags.window, "'; LEFT:RIGHT in keys is expected, -1 for unbounded"));
+  }
+  return band;
+}
+
+// Before anything is computed: the common reasons why a result could not be written.
+void check_destination(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (!std::filesystem::is_directory(folder))
+    throw Error(ErrorCode::bad_file, text("cannot write ", path, ": ", folder, " is no directory"));
+  if (std::filesystem::is_directory(path))
+    throw Error(ErrorCode::bad_file, text("cannot write ", path, ": it is a directory"));
+  if (::access(folder.c_str(), W_OK) != 0)
+    throw Error(ErrorCode::bad_file, text("cannot write ", path, ": ", folder, " is not writable"));
+}
+
+void check_destinations(const Flags& flags) {
+  check_destination(flags.out);
+  if (!flags.lse.empty() && is_safetensors(flags.out)) {
+    throw Error(ErrorCode::bad_value,
+                "--lse takes no file here: with --out FILE.safetensors the LSE is written beside out");
+  }
+  if (flags.want_lse && flags.lse.empty() && !is_safetensors(flags.out)) {
+    throw Error(ErrorCode::bad_value, "--lse needs a file, --lse FILE.npy, unless --out is a .safetensors file");
+  }
+  if (!flags.lse.empty()) check_destination(flags.lse);
+  if (flags.lse == flags.out) throw Error(ErrorCode::bad_value, text("--out and --lse are the same file, ", flags.out));
+}
+
+// Where results go. Their shapes follow q's and v's; that those fit is checked before memory is had.
+struct Results {
+  io::Shape out_shape, lse_shape;
+  DType out_dtype;
+  std::optional<io::Array> out, lse;
+};
+
+Results results_for(const Flags& flags, const Arguments& a) {
+  Results r{{}, {}, flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype), {}, {}};
+  for (int i = 0; i < a.q.rank; ++i) r.out_shape.push_back(a.q.shape[i]);
+  r.out_shape.back() = a.v.shape[a.v.rank - 1];
+  if (a.q.rank == 3)
+    r.lse_shape = {a.q.shape[1], a.q.shape[0]};
+  else
+    r.lse_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
+  if (flags.layout == "bshd" && a.q.rank == 4) std::swap(r.out_shape[1], r.out_shape[2]);
+  return r;
+}
+
+Tensor oriented(const Flags& flags, Tensor out) {
+  return flags.layout == "bshd" && out.rank == 4 ? out.permuted({0, 2, 1, 3}) : out;
+}
+
+Problem checked_problem(const Flags& flags, const Arguments& a, const Results& r, Options options) {
+  static std::byte somewhere;  // no element of it is touched
+  const auto placeholder = [](const io::Shape& shape, DType dtype) {
+    Tensor t;
+    t.data = &somewhere;
+    t.dtype = dtype;
+    t.rank = static_cast<int>(shape.size());
+    std::copy(shape.begin(), shape.end(), t.shape.begin());
+    io::elements_of("out", shape);
+    std::int64_t step = 1;
+    for (int i = t.rank - 1; i >= 0; --i) {
+      t.stride[i] = step;
+      step *= std::max<std::int64_t>(shape[i], 1);
+    }
+    return t;
+  };
+  if (flags.want_lse) options.lse = placeholder(r.lse_shape, DType::f32);
+  return make_problem(a.q, a.k, a.v, oriented(flags, placeholder(r.out_shape, r.out_dtype)), options);
+}
+
+void save(const Flags& flags, const Results& r) {
+  io::OutputFile out(flags.out);
+  std::optional<io::OutputFile> lse;
+  if (is_safetensors(flags.out)) {
+    std::vector<std::pair<std::string, const io::Array*>> arrays{{"out", &*r.out}};
+    if (r.lse) arrays.emplace_back("lse", &*r.lse);
+    io::write_safetensors(out, arrays);
+  } else {
+    io::write_npy(out, *r.out);
+    if (r.lse) io::write_npy(lse.emplace(flags.lse), *r.lse);
+  }
+  out.commit();
+  if (lse) lse->commit();
+}
+
+double seconds_of(const Flags& flags, const Plan& plan, const Arguments& a, const Tensor& out, Options& options,
+                  Executor& executor) {
+  Progress progress("computing", flags.progress);
+  ProgressExecutor counting(executor, progress);
+  options.executor = &counting;
+  const io::Array workspace("the workspace", DType::boolean, {static_cast<std::int64_t>(plan.workspace_bytes)});
+  std::vector<double> times;
+  for (int i = 0; i < flags.repeat; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run(plan, a.q, a.k, a.v, out, options, workspace.data());
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(times.begin(), times.begin() + flags.repeat / 2, times.end());
+  return times[static_cast<std::size_t>(flags.repeat / 2)];
+}
+
+std::string time_text(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
+         : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
+                        : fmt::format("{:.2f} s", seconds);
+}
+
+void run_command(Flags& flags) {
+  check_destinations(flags);
+  Options options = flags.options;
+  options.band = band_of(flags);
+  options.scale = flags.scale;
+  Loaded loaded =
+      load({flags.npy, flags.in, flags.prefix,
+            flags.dtype.empty() ? std::nullopt : std::optional(dtype_from_name(flags.dtype)), flags.layout == "bshd"});
+  const Arguments& a = loaded.tensors;
+  options.bias = a.bias;
+  options.bool_mask = a.bool_mask;
+  options.alibi_slopes = a.alibi_slopes;
+  options.sinks = a.sinks;
+  options.cu_seqlens_q = a.cu_seqlens_q;
+  options.cu_seqlens_k = a.cu_seqlens_k;
+
+  Results results = results_for(flags, a);
+  const Problem problem = checked_problem(flags, a, results, options);
+  const std::shared_ptr<Executor> executor = make_executor(flags.threads);
+  const Plan plan = make_plan(problem, options.implementation, executor.get());
+  const Tensor out = oriented(flags, results.out.emplace("out", results.out_dtype, results.out_shape).view());
+  if (flags.want_lse) options.lse = results.lse.emplace("lse", DType::f32, results.lse_shape).view();
+  const double seconds = seconds_of(flags, plan, a, out, options, *executor);
+  save(flags, results);
+
+  if (flags.json) {
+    nlohmann::ordered_json j{{"problem", to_string(problem)},
+                             {"implementation", plan.name()},
+                             {"config", plan.describe()},
+                             {"threads", executor->workers()},
+                             {"seconds", seconds},
+                             {"repeat", flags.repeat},
+                             {"out", flags.out}};
+    if (!flags.lse.empty()) j["lse"] = flags.lse;
+    print_json(j);
+    return;
+  }
+  fmt::print("{}\n{}: {}\n{}{}, {} thread{}\n", to_string(problem), plan.name(), plan.describe(), time_text(seconds),
+             flags.repeat > 1 ? fmt::format(" (median of {})", flags.repeat) : "", executor->workers(),
+             executor->workers() == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("run", "Compute attention on tensors from .npy files or a .safetensors file");
+  auto flags = std::make_shared<Flags>();
+  for (const Input& input : inputs()) {
+    c->add_option_function<std::string>(
+         option_of(input), [flags, &input](const std::string& file) { flags->npy[input.name] = file; },
+         std::string(".npy: ") + input.help)
+        ->group("Tensors")
+        ->type_name("FILE");
+  }
+  c->add_option("--in", flags->in, ".safetensors with tensors of these names")->group("Tensors")->type_name("FILE");
+  c->add_option("--prefix", flags->prefix, "Of the names in --in, such as layers.0.")->group("Tensors");
+  c->add_option("--layout", flags->layout, "Of q, k, v and out: bhsd (default) or bshd")
+      ->group("Tensors")
+      ->check(CLI::IsMember({"bhsd", "bshd"}));
+  c->add_option("--dtype", flags->dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
+      ->group("Tensors")
+      ->check(CLI::IsMember({"bf16"}));
+  c->add_option("--out", flags->out, "Result: .npy, or .safetensors with out (and lse)")
+      ->group("Results")
+      ->required()
+      ->type_name("FILE");
+  CLI::Option* lse =
+      c->add_option("--lse", flags->lse, "Log-sum-exp of every row too: .npy; no file if --out is .safetensors");
+  lse->group("Results")->expected(0, 1)->type_name("FILE");
+  c->add_option("--out-dtype", flags->out_dtype, "Of out: fp32, or the dtype of q (default)")
+      ->group("Results")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  c->add_option("--mask", flags->mask, "causal_bottom_right, causal_top_left, or aligned_top_left for --window alone")
+      ->group("Scores")
+      ->check(CLI::IsMember({"causal_bottom_right", "causal_top_left", "aligned_top_left"}));
+  c->add_option("--window", flags->window, "LEFT:RIGHT keys around the diagonal, -1 for unbounded")->group("Scores");
+  c->add_option("--scale", flags->scale, "Of q.k; default 1/sqrt(dim)")->group("Scores");
+  c->add_option("--softcap", flags->options.softcap, "c: scores become c tanh(score / c)")->group("Scores");
+  c->add_option("--dropout", flags->options.dropout_p, "Probability in [0, 1]")->group("Scores");
+  c->add_option("--seed", flags->options.seed, "Of the dropout")->group("Scores");
+  c->add_option("--implementation", flags->options.implementation,
+                "By name, as in onepass info; default: the first that accepts")
+      ->group("Running");
+  c->add_option("--threads", flags->threads, "Default: all")->group("Running")->check(CLI::Range(1, 1024));
+  c->add_option("--repeat", flags->repeat, "Run so often and print the median time")
+      ->group("Running")
+      ->check(CLI::Range(1, 1000000));
+  c->add_flag("--json", flags->json, "Print JSON")->group("Running");
+  add_progress_flag(*c, flags->progress);
+  c->callback([flags, lse] {
+    flags->want_lse = lse->count() > 0;
+    run_command(*flags);
+  });
+}
+
+}  // namespace onepass::cli
