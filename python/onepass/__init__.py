@@ -1,0 +1,249 @@
+"""onepass: exact attention in one pass, for NumPy, PyTorch and anything else with DLPack. Nothing is copied."""
+
+import operator
+
+from . import _arrays, _onepass
+
+__version__ = _onepass.__version__
+__all__ = ["attention", "explain", "merge", "__version__"]
+
+# mask -> (causal, top_left)
+_MASKS = {
+    None: (False, False),
+    "causal_bottom_right": (True, False),
+    "causal_top_left": (True, True),
+    "aligned_top_left": (False, True),
+}
+
+
+def _number(name, x, accepted="a number"):
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
+
+
+def _integer(name, x, low, high, accepted):
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; {accepted} is accepted")
+    return value
+
+
+def _window(window):
+    if window is None:
+        return (-1, -1)
+    accepted = "a pair (left, right) of integers, -1 for unbounded,"
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise ValueError(f"window is {window!r}; {accepted} is accepted") from None
+    limit = 2**62
+    return tuple(
+        _integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
+        for side, x in (("left", left), ("right", right))
+    )
+
+
+def _options(
+    mask,
+    window,
+    bool_mask,
+    bias,
+    alibi_slopes,
+    sinks,
+    scale,
+    softcap,
+    dropout_p,
+    seed,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    implementation,
+    threads,
+):
+    try:
+        causal, top_left = _MASKS[mask]
+    except (KeyError, TypeError):
+        names = ", ".join(repr(m) for m in _MASKS)
+        hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
+        raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
+    return {
+        "causal": causal,
+        "top_left": top_left,
+        "window": _window(window),
+        "bool_mask": _arrays.exported("bool_mask", bool_mask),
+        "bias": _arrays.exported("bias", bias),
+        "alibi_slopes": _arrays.exported("alibi_slopes", alibi_slopes),
+        "sinks": _arrays.exported("sinks", sinks),
+        "cu_seqlens_q": _arrays.exported("cu_seqlens_q", cu_seqlens_q),
+        "cu_seqlens_k": _arrays.exported("cu_seqlens_k", cu_seqlens_k),
+        "scale": None if scale is None else _number("scale", scale),
+        "softcap": _number("softcap", softcap, "0 (none) or a positive number"),
+        "dropout_p": _number("dropout_p", dropout_p, "a number from 0 to 1"),
+        "seed": _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+        "implementation": "" if implementation is None else str(implementation),
+        "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+    }
+
+
+def _inputs(q, k, v):
+    views = [_arrays.exported(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    for name, x in zip("qkv", (q, k, v)):
+        if x is None:
+            raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
+        if len(x.shape) < 2:
+            raise ValueError(
+                f"{name} has shape {list(x.shape)}; [batch, heads, seq, dim], or [total, heads, dim] with "
+                "cu_seqlens, is expected"
+            )
+    return views
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    window=None,
+    bool_mask=None,
+    bias=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    dropout_p=0.0,
+    seed=0,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    return_lse=False,
+    out=None,
+    implementation=None,
+    threads=None,
+):
+    """Exact attention, ``softmax(scale * q k^T + ...) v``, without ever storing the score matrix.
+
+    Arrays are NumPy arrays (float32, float16, ``ml_dtypes.bfloat16``), PyTorch CPU tensors, or anything that exports
+    DLPack. They are read in place: any strides are accepted as long as the last dimension's is 1, so a
+    ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released meanwhile.
+
+    Args:
+      q: ``[batch, heads_q, seq_q, dim_qk]``; with ``cu_seqlens_*``: ``[total_q, heads_q, dim_qk]``.
+      k: ``[batch, heads_kv, seq_k, dim_qk]``, or ``[total_k, heads_kv, dim_qk]``; heads_q is a multiple of heads_kv.
+      v: ``[batch, heads_kv, seq_k, dim_v]``, or ``[total_k, heads_kv, dim_v]``.
+      mask: None; ``"causal_bottom_right"``: the last query sees the last key (flash-attn); ``"causal_top_left"``: query
+        i sees keys 0..i (PyTorch ``is_causal``); ``"aligned_top_left"``: hides nothing, but window and ALiBi
+        count from the top-left diagonal.
+      window: ``(left, right)``, the number of keys visible on either side of the diagonal; -1 is unbounded.
+      bool_mask: bool, broadcastable to ``[batch, heads_q, seq_q, seq_k]``; True means *may attend*.
+      bias: float32, float16 or bfloat16, broadcastable like bool_mask; added to the scaled scores.
+      alibi_slopes: float32 ``[heads_q]`` or ``[batch, heads_q]``; scores lose ``slope * |distance|``.
+      sinks: float32 ``[heads_q]``; a logit per head that joins the softmax's denominator only.
+      scale: factor of the scores; default ``1 / sqrt(dim_qk)``.
+      softcap: if > 0, scores become ``softcap * tanh(score / softcap)`` before bias and mask.
+      dropout_p: probability, in [0, 1], with which a weight is dropped; the others grow by ``1 / (1 - dropout_p)``.
+      seed: of the dropout; the same seed drops the same weights on every machine and thread count.
+      cu_seqlens_q, cu_seqlens_k: int32 ``[batch + 1]``, prefix sums of the sequence lengths of packed q and k, v.
+      return_lse: also return the log of the softmax's denominator (natural logarithm, float32).
+      out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32; it may
+        not overlap an input. By default a new array of q's kind, in q's memory order.
+      implementation: take this one by name instead of the first that accepts; see ``explain``.
+      threads: how many to use at most; None is all cores. Results do not depend on it, bit for bit.
+
+    Returns:
+      out, or ``(out, lse)`` with lse ``[batch, heads_q, seq_q]`` (packed: ``[heads_q, total_q]``). A row that sees no
+      key gives 0 and an lse of -inf.
+
+    Raises:
+      ValueError: a shape, stride or value that does not fit; TypeError: a dtype or kind of array that is not accepted;
+      RuntimeError: no implementation accepts the problem, or memory ran out. The sentence says what would be accepted,
+      and out has not been touched.
+    """
+    options = _options(
+        mask,
+        window,
+        bool_mask,
+        bias,
+        alibi_slopes,
+        sinks,
+        scale,
+        softcap,
+        dropout_p,
+        seed,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        implementation,
+        threads,
+    )
+    views = _inputs(q, k, v)
+    if out is None:
+        _arrays.dtype_name("q", q)
+        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]))
+    lse = _new_lse(q, options) if return_lse else None
+    _onepass.attention(*views, _arrays.target("out", out), None if lse is None else _arrays.target("lse", lse), options)
+    out = _arrays.finished(out)
+    return (out, _arrays.finished(lse)) if return_lse else out
+
+
+def _new_lse(q, options):
+    packed = options["cu_seqlens_q"] is not None or options["cu_seqlens_k"] is not None
+    shape = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
+    return _arrays.new(q, shape, "float32", ordered=False)
+
+
+def explain(q, k=None, v=None, **options):
+    """Says in a few lines which implementation a call takes, and for each of the others why it stands behind.
+
+    ``explain("fwd b1 h16/4 s1024 d64 fp32 causal_bottom_right")`` takes a problem line; ``explain(q, k, v, **options)``
+    takes what ``attention`` takes (out included) and computes nothing.
+    """
+    if isinstance(q, str):
+        if k is not None or v is not None or options:
+            raise TypeError("a problem line says everything: explain(line) takes no other argument")
+        return _onepass.explain_line(q)
+    out, return_lse = options.pop("out", None), options.pop("return_lse", False)
+    known = {name: default for name, default in attention.__kwdefaults__.items() if name not in ("out", "return_lse")}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"explain has no option {name!r}; {', '.join(known)}, out and return_lse are accepted")
+    options = _options(**{**known, **options})
+    views = _inputs(q, k, v)
+    if out is None:
+        _arrays.dtype_name("q", q)
+        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]))
+    lse = _arrays.target("lse", _new_lse(q, options)) if return_lse else None
+    return _onepass.explain(*views, _arrays.target("out", out), lse, options)
+
+
+def merge(outs, lses, *, out=None, threads=None):
+    """Joins attention results over disjoint sets of keys into the result over all of them.
+
+    Args:
+      outs: arrays ``[batch, heads, seq, dim]`` (packed: ``[total, heads, dim]``), float32, float16 or bfloat16; float32
+        loses nothing (give ``attention`` a float32 ``out``).
+      lses: as many float32 arrays ``[batch, heads, seq]`` (packed: ``[heads, total]``).
+      out: where to write the result, of any of the three dtypes; by default a new float32 array.
+      threads: how many to use at most; None is all cores.
+
+    Returns:
+      ``(out, lse)``, which may be merged again. (0, -inf) is the identity; the order matters up to rounding only.
+
+    Raises:
+      ValueError, TypeError, RuntimeError: as ``attention``.
+    """
+    outs, lses = list(outs), list(lses)
+    if not outs or len(outs) != len(lses):
+        raise ValueError(
+            f"there are {len(outs)} outs and {len(lses)} lses; one lse for each of at least one out is expected"
+        )
+    out_views = [_arrays.exported(f"outs[{i}]", x) for i, x in enumerate(outs)]
+    lse_views = [_arrays.exported(f"lses[{i}]", x) for i, x in enumerate(lses)]
+    threads = 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    if out is None:
+        out = _arrays.new(outs[0], tuple(outs[0].shape), "float32")
+    lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
+    _onepass.merge(out_views, lse_views, _arrays.target("out", out), _arrays.target("lse", lse), threads)
+    return _arrays.finished(out), _arrays.finished(lse)

@@ -1,0 +1,63 @@
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar, overload
+
+__version__: str
+__all__: list[str]
+
+# A NumPy array, a torch tensor, or any array with DLPack. Results are of the kind of q (merge: of the first out).
+_Array = TypeVar("_Array")
+_Mask = Literal["causal_bottom_right", "causal_top_left", "aligned_top_left"] | None
+
+@overload
+def attention(
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    mask: _Mask = None,
+    window: tuple[int, int] | None = None,
+    bool_mask: Any = None,
+    bias: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+    implementation: str | None = None,
+    threads: int | None = None,
+) -> _Array: ...
+@overload
+def attention(
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    mask: _Mask = None,
+    window: tuple[int, int] | None = None,
+    bool_mask: Any = None,
+    bias: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    return_lse: Literal[True],
+    out: _Array | None = None,
+    implementation: str | None = None,
+    threads: int | None = None,
+) -> tuple[_Array, _Array]: ...
+def merge(
+    outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
+) -> tuple[_Array, _Array]: ...
+@overload
+def explain(q: str) -> str: ...
+@overload
+def explain(q: Any, k: Any, v: Any, **options: Any) -> str: ...

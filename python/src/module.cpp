@@ -1,0 +1,237 @@
+// The Python face: arrays become views (no copies), the GIL is released while computing, errors become exceptions.
+// The package's __init__.py allocates results and documents the calls.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "onepass/onepass.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using onepass::DType;
+using onepass::Error;
+using onepass::ErrorCode;
+using onepass::Tensor;
+using onepass::text;
+using Array = nb::ndarray<nb::ro>;
+
+PyObject* exception_type(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::bad_dtype: return PyExc_TypeError;
+    case ErrorCode::unsupported:
+    case ErrorCode::out_of_memory: return PyExc_RuntimeError;
+    default: return PyExc_ValueError;
+  }
+}
+
+DType dtype_of(const char* name, const char* accepted, const Array& a) {
+  using Code = nb::dlpack::dtype_code;
+  const nb::dlpack::dtype t = a.dtype();
+  const auto is = [&](Code code, int bits) {
+    return t.code == static_cast<std::uint8_t>(code) && t.bits == bits && t.lanes == 1;
+  };
+  if (is(Code::Float, 32)) return DType::f32;
+  if (is(Code::Float, 16)) return DType::f16;
+  if (is(Code::Bfloat, 16)) return DType::bf16;
+  if (is(Code::Bool, 8)) return DType::boolean;
+  if (is(Code::Int, 32)) return DType::i32;
+  const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  const char* const kind = t.code < std::size(kinds) ? kinds[t.code] : "a float of ";
+  throw Error(ErrorCode::bad_dtype, text(name, " is ", kind, int{t.bits}, "; ", accepted));
+}
+
+onepass::Device device_of(const char* name, const Array& a) {
+  switch (a.device_type()) {
+    case nb::device::cpu::value:
+    case nb::device::cuda_host::value: return {};
+    case nb::device::cuda::value: return {onepass::DeviceKind::cuda, a.device_id()};
+    default:
+      throw Error(ErrorCode::bad_device,
+                  text(name, " is on a device of DLPack type ", a.device_type(), "; CPU memory is accepted"));
+  }
+}
+
+constexpr char kData[] = "float32, float16 and bfloat16 are accepted", kBool[] = "bool is accepted",
+               kFloat[] = "float32 is accepted", kInt[] = "int32 is accepted";
+
+// A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
+// NumPy cannot export bfloat16, so the package hands over (the same bits as uint16,), a tuple of one.
+class Argument {
+ public:
+  Argument(const char* name, nb::handle object, const char* accepted = kData, bool writable = false) {
+    if (object.is_none()) return;
+    const bool bits = nb::isinstance<nb::tuple>(object);
+    const nb::handle array = bits ? nb::handle(object[nb::int_(0)].ptr()) : object;
+    if (!nb::try_cast<Array>(array, array_, false)) {
+      throw Error(ErrorCode::bad_dtype, text(name, ": this ", nb::type_name(array.type()).c_str(),
+                                             " can be read neither by DLPack nor as a buffer"
+                                             " (a number type and strides of whole elements are expected)"));
+    }
+    nb::ndarray<> probe;
+    if (writable && !nb::try_cast<nb::ndarray<>>(array, probe, false))
+      throw Error(ErrorCode::bad_value, text(name, " is read-only"));
+    if (array_.ndim() == 0 || array_.ndim() > onepass::kMaxRank) {
+      throw Error(ErrorCode::bad_shape,
+                  text(name, " has ", array_.ndim(), " dimensions; 1 to ", onepass::kMaxRank, " are accepted"));
+    }
+    view.data = const_cast<void*>(array_.data());
+    view.rank = static_cast<int>(array_.ndim());
+    view.dtype = bits ? DType::bf16 : dtype_of(name, accepted, array_);
+    view.device = device_of(name, array_);
+    for (int i = 0; i < view.rank; ++i) {
+      view.shape[i] = static_cast<std::int64_t>(array_.shape(i));
+      view.stride[i] = array_.stride(i);
+    }
+    if (view.elements() == 0) {  // NumPy gives empty arrays stride 0, which would say that they overlap themselves
+      for (std::int64_t i = view.rank - 1, step = 1; i >= 0; step *= std::max<std::int64_t>(view.shape[i--], 1))
+        view.stride[i] = step;
+    }
+  }
+  // Missing leading dimensions have size 1, as NumPy broadcasts.
+  Argument& broadcast_to_rank4() {
+    if (!view.given()) return *this;
+    for (; view.rank < 4; ++view.rank) {
+      for (int i = view.rank; i > 0; --i) {
+        view.shape[i] = view.shape[i - 1];
+        view.stride[i] = view.stride[i - 1];
+      }
+      view.shape[0] = 1;
+      view.stride[0] = 0;
+    }
+    return *this;
+  }
+
+  Tensor view;
+
+ private:
+  Array array_;
+};
+
+// Executors are kept: making one starts threads.
+onepass::Executor* executor_of(int threads) {
+  if (threads == 0) return &onepass::default_executor();
+  if (threads == 1) return &onepass::serial_executor();
+  static std::mutex mutex;
+  static std::map<int, std::shared_ptr<onepass::Executor>> executors;
+  const std::lock_guard lock(mutex);
+  auto& executor = executors[threads];
+  if (!executor) executor = onepass::make_executor(threads);
+  return executor.get();
+}
+
+// Everything of a call, as the package passes it.
+struct Call {
+  Argument q, k, v, out, lse, bias, bool_mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
+  onepass::Options options;
+
+  Call(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, nb::dict o)
+      : q("q", q_),
+        k("k", k_),
+        v("v", v_),
+        out("out", out_, kData, true),
+        lse("lse", lse_, kFloat, true),
+        bias("bias", o["bias"]),
+        bool_mask("bool_mask", o["bool_mask"], kBool),
+        alibi_slopes("alibi_slopes", o["alibi_slopes"], kFloat),
+        sinks("sinks", o["sinks"], kFloat),
+        cu_seqlens_q("cu_seqlens_q", o["cu_seqlens_q"], kInt),
+        cu_seqlens_k("cu_seqlens_k", o["cu_seqlens_k"], kInt) {
+    options.band.causal = nb::cast<bool>(o["causal"]);
+    options.band.align = nb::cast<bool>(o["top_left"]) ? onepass::Align::top_left : onepass::Align::bottom_right;
+    std::tie(options.band.left, options.band.right) = nb::cast<std::pair<std::int64_t, std::int64_t>>(o["window"]);
+    options.scale = nb::cast<std::optional<double>>(o["scale"]);
+    options.softcap = nb::cast<float>(o["softcap"]);
+    options.dropout_p = nb::cast<float>(o["dropout_p"]);
+    options.seed = nb::cast<std::uint64_t>(o["seed"]);
+    options.implementation = nb::cast<std::string>(o["implementation"]);
+    options.executor = executor_of(nb::cast<int>(o["threads"]));
+    options.lse = lse.view;
+    options.bias = bias.broadcast_to_rank4().view;
+    options.bool_mask = bool_mask.broadcast_to_rank4().view;
+    options.alibi_slopes = alibi_slopes.view;
+    options.sinks = sinks.view;
+    options.cu_seqlens_q = cu_seqlens_q.view;
+    options.cu_seqlens_k = cu_seqlens_k.view;
+  }
+};
+
+void attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::dict options) {
+  const Call call(q, k, v, out, lse, options);
+  const nb::gil_scoped_release unlocked;
+  onepass::attention(call.q.view, call.k.view, call.v.view, call.out.view, call.options);
+}
+
+std::string explain(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::dict options) {
+  const Call call(q, k, v, out, lse, options);
+  return onepass::explain(onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options));
+}
+
+// Packed results, out [total, heads, dim] with lse [heads, total], are merged as [heads, total, dim].
+Tensor rows_last(const Tensor& out) { return out.rank == 3 ? out.permuted({1, 0, 2}) : out; }
+
+void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& lses, nb::handle out, nb::handle lse,
+           int threads) {
+  std::vector<Argument> kept;
+  std::vector<Tensor> out_views, lse_views;
+  kept.reserve(outs.size() + lses.size());
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    out_views.push_back(rows_last(kept.emplace_back(text("outs[", i, "]").c_str(), outs[i]).view));
+  }
+  for (std::size_t i = 0; i < lses.size(); ++i) {
+    lse_views.push_back(kept.emplace_back(text("lses[", i, "]").c_str(), lses[i], kFloat).view);
+  }
+  const Argument to("out", out, kData, true), to_lse("lse", lse, kFloat, true);
+  onepass::Executor* executor = executor_of(threads);
+  const nb::gil_scoped_release unlocked;
+  onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view, executor);
+}
+
+// An array of the extension's own, for kinds that can only import: jax and others take it by DLPack, without a copy.
+nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype) {
+  const DType type = dtype == "bfloat16" ? DType::bf16 : dtype == "float16" ? DType::f16 : DType::f32;
+  std::size_t bytes = onepass::size_of(type);
+  for (std::size_t n : shape) bytes *= n;
+  void* data = ::operator new (bytes, std::align_val_t{64});
+  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete (p, std::align_val_t{64}); });
+  using Code = nb::dlpack::dtype_code;
+  const nb::dlpack::dtype dlpack{static_cast<std::uint8_t>(type == DType::bf16 ? Code::Bfloat : Code::Float),
+                                 static_cast<std::uint8_t>(onepass::size_of(type) * 8), 1};
+  return nb::cast(
+      nb::ndarray<nb::array_api>(data, shape.size(), shape.data(), owner, nullptr, dlpack, nb::device::cpu::value));
+}
+
+}  // namespace
+
+NB_MODULE(_onepass, m) {
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const Error& e) {
+      PyErr_SetString(exception_type(e.code()), e.what());
+    }
+  });
+  m.attr("__version__") = ONEPASS_VERSION;
+  m.def("attention", &attention, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a.none(), "options"_a);
+  m.def("explain", &explain, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a.none(), "options"_a);
+  m.def(
+      "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
+  m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);
+  m.def("empty", &empty, "shape"_a, "dtype"_a);
+}

@@ -1,0 +1,149 @@
+"""Bad input: an exception of the right type whose sentence names the tensor and the value, and an untouched output."""
+
+import numpy as np
+import onepass
+import pytest
+from conftest import inputs
+
+F32 = np.float32
+Q, K, V = inputs(np.random.default_rng(0))  # [2, 4, 37, 40], [2, 2, 65, 40], [2, 2, 65, 24]
+PACKED = [np.zeros((10, 2, 8), F32)] * 3
+
+
+def i32(*values):
+    return np.array(values, np.int32)
+
+
+CASES = {
+    "rank of q": (ValueError, r"q has shape \[4, 37, 40\]; \[batch, heads, seq, dim\]", {"q": Q[0]}),
+    "rank of v": (ValueError, r"v has shape \[2, 65, 24\]", {"v": V[0]}),
+    "too many dimensions": (ValueError, "q has 5 dimensions", {"q": Q[None]}),
+    "a vector": (ValueError, r"q has shape \[40\]", {"q": Q[0, 0, 0]}),
+    "head dim": (ValueError, "k has shape .* head dim must be 40", {"k": K[..., :39]}),
+    "keys": (ValueError, "v has shape .* sequence length must be 65", {"v": V[:, :, 1:]}),
+    "batch": (ValueError, "k has shape .* batch must be 2", {"k": K[:1]}),
+    "head ratio": (ValueError, "heads_q = 3 is no multiple of heads_kv = 2", {"q": Q[:, :3]}),
+    "large head dim": (
+        ValueError,
+        "dim_qk is 300",
+        {"q": np.zeros((1, 1, 1, 300), F32), "k": np.zeros((1, 1, 1, 300), F32), "v": np.zeros((1, 1, 1, 24), F32)},
+    ),
+    "stride": (ValueError, "q has stride 2 in its last dimension; 1 is required", {"q": Q[..., ::2], "k": K[..., ::2]}),
+    "unaligned": (
+        TypeError,
+        "q: this ndarray .* strides of whole elements",
+        {"q": np.ndarray((2, 4, 37, 40), F32, bytes(2 * 4 * 37 * 162), strides=(4 * 37 * 162, 37 * 162, 162, 4))},
+    ),
+    "float64": (TypeError, "q is float64; float32, float16 and bfloat16 are accepted", {"q": Q.astype(float)}),
+    "float64 k": (TypeError, "k is float64", {"k": K.astype(float)}),
+    "integers": (TypeError, "q is int32", {"q": Q.astype(np.int32)}),
+    "bits": (TypeError, "k is uint16", {"k": K.astype(np.uint16)}),
+    "complex": (TypeError, "v is complex64", {"v": V.astype(np.complex64)}),
+    "byte order": (TypeError, "q is >f4", {"q": Q.astype(">f4")}),
+    "mixed dtypes": (TypeError, "k is fp16; fp32 is expected", {"k": K.astype(np.float16)}),
+    "a list": (TypeError, "v is a list; a NumPy array, a torch tensor or an array with DLPack", {"v": [1.0]}),
+    "None": (TypeError, "k is None", {"k": None}),
+    "mask name": (ValueError, "mask is 'causal'; None, 'causal_bottom_right', 'causal_top_left'", {"mask": "causal"}),
+    "mask array": (ValueError, "mask is an array.* goes to bool_mask", {"mask": np.ones((37, 65), bool)}),
+    "window": (ValueError, "window is 3; a pair", {"window": 3}),
+    "window of three": (ValueError, r"window is \(1, 2, 3\)", {"window": (1, 2, 3)}),
+    "window side": (ValueError, "window's right side is -2", {"window": (1, -2)}),
+    "window of floats": (TypeError, "window's left side is 1.5", {"window": (1.5, 0)}),
+    "mask dtype": (TypeError, "bool_mask is fp32; bool is expected", {"bool_mask": np.ones((37, 65), F32)}),
+    "mask shape": (
+        ValueError,
+        r"bool_mask has shape \[1, 1, 37, 64\]: dimension 3 must be 65 or 1",
+        {"bool_mask": np.ones((37, 64), bool)},
+    ),
+    "bias dtype": (TypeError, "bias is float64; float32, float16 and bfloat16", {"bias": np.zeros((37, 65))}),
+    "bias shape": (ValueError, "bias has shape .* dimension 1 must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
+    "slopes": (ValueError, "alibi_slopes has shape .* must be 4", {"alibi_slopes": np.ones(3, F32)}),
+    "slopes dtype": (TypeError, "alibi_slopes is float64; float32 is accepted", {"alibi_slopes": np.ones(4)}),
+    "sinks": (ValueError, "sinks has shape .* must be 4", {"sinks": np.ones(5, F32)}),
+    "scale": (ValueError, "scale is inf; a finite number", {"scale": float("inf")}),
+    "scale text": (TypeError, "scale is 'x'; a number is accepted", {"scale": "x"}),
+    "softcap": (ValueError, "softcap is -1", {"softcap": -1}),
+    "dropout": (ValueError, "dropout_p is 1.5; 0 to 1 is accepted", {"dropout_p": 1.5}),
+    "seed": (ValueError, "seed is -1; an integer from 0", {"seed": -1}),
+    "seed of floats": (TypeError, "seed is 0.5", {"seed": 0.5}),
+    "threads": (ValueError, "threads is 0", {"threads": 0}),
+    "implementation": (ValueError, "implementation 'fast' is unknown here; there are", {"implementation": "fast"}),
+    "one prefix sum": (ValueError, "cu_seqlens_k is missing", dict(zip("qkv", PACKED), cu_seqlens_q=i32(0, 10))),
+    "prefix start": (ValueError, r"cu_seqlens_q\[0\] is 1; prefix sums start at 0", {"cu_seqlens_q": i32(1, 10)}),
+    "prefix order": (ValueError, r"cu_seqlens_q\[2\] is 4, less than the 5", {"cu_seqlens_q": i32(0, 5, 4)}),
+    "prefix end": (ValueError, r"cu_seqlens_q\[1\] is 11, beyond the 10 tokens", {"cu_seqlens_q": i32(0, 11)}),
+    "prefix dtype": (TypeError, "cu_seqlens_q is int64; int32 is accepted", {"cu_seqlens_q": np.array([0, 10])}),
+    "prefix length": (
+        ValueError,
+        "cu_seqlens_k has shape .* must be 3",
+        {"cu_seqlens_q": i32(0, 5, 10), "cu_seqlens_k": i32(0, 10)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(name):
+    error, sentence, change = CASES[name]
+    packed = "cu_seqlens_q" in change
+    call = dict(zip("qkv", PACKED if packed else (Q, K, V))) | change
+    if packed and name != "one prefix sum":
+        call.setdefault("cu_seqlens_k", call["cu_seqlens_q"])
+    q, k, v = (call.pop(x) for x in "qkv")
+    out = np.full((10, 2, 8) if packed else (*getattr(q, "shape", Q.shape)[:-1], 24), 7, F32)
+    for tail in ({}, {"out": out}):
+        with pytest.raises(error, match=sentence):
+            onepass.attention(q, k, v, **(call | tail))
+    assert (out == 7).all()
+    if not packed and name != "implementation":  # explain lists them all
+        with pytest.raises(error, match=sentence):
+            onepass.explain(q, k, v, **call)
+
+
+@pytest.mark.parametrize(
+    "out, error, sentence",
+    [
+        (np.zeros((2, 4, 37, 23), F32), ValueError, "out has shape .* head dim must be 24"),
+        (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out is fp16; fp32, as q, or fp32 is expected"),
+        (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "out has stride 2"),
+        (np.broadcast_to(np.zeros((37, 24), F32), (2, 4, 37, 24)), ValueError, "out is read-only"),
+        (np.zeros((2, 4, 37, 24), np.int64), TypeError, "out is int64; float32, float16 and bfloat16 are accepted"),
+        ([0.0], TypeError, "out is a list"),
+    ],
+)
+def test_bad_out(out, error, sentence):
+    with pytest.raises(error, match=sentence):
+        onepass.attention(Q, K, V, out=out)
+
+
+def test_out_that_overlaps_itself():
+    out = np.lib.stride_tricks.as_strided(np.zeros((4, 37, 24), F32), (2, 4, 37, 24), (0, 37 * 96, 96, 4))
+    with pytest.raises(ValueError, match="out has stride 0 in dimension 0"):
+        onepass.attention(Q, K, V, out=out)
+
+
+@pytest.mark.parametrize(
+    "outs, lses, error, sentence",
+    [
+        ([], [], ValueError, "there are 0 outs and 0 lses"),
+        ([Q], [], ValueError, "there are 1 outs and 0 lses"),
+        ([Q], [Q[..., 0].astype(float)], TypeError, r"lses\[0\] is float64; float32 is accepted"),
+        ([Q.astype(int)], [Q[..., 0]], TypeError, r"outs\[0\] is int64"),
+        ([Q, Q[:1]], [Q[..., 0]] * 2, ValueError, r"outs?\[1\]"),
+        ([Q], [Q[:, :3, :, 0]], ValueError, "lses?"),
+        ([Q, "x"], [Q[..., 0]] * 2, TypeError, r"outs\[1\] is a str"),
+    ],
+)
+def test_bad_merge(outs, lses, error, sentence):
+    with pytest.raises(error, match=sentence):
+        onepass.merge(outs, lses)
+
+
+def test_bad_explain():
+    with pytest.raises(ValueError, match="cannot read 'x'"):
+        onepass.explain("fwd b1 x")
+    with pytest.raises(TypeError, match="a problem line says everything"):
+        onepass.explain("fwd b1", Q)
+    with pytest.raises(TypeError, match="explain has no option 'causal'"):
+        onepass.explain(Q, K, V, causal=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'causal'"):
+        onepass.attention(Q, K, V, causal=True)

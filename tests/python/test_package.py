@@ -1,0 +1,45 @@
+"""What is shipped beside the code: stubs that say the same as the code, documentation of every option, a version."""
+
+import ast
+import inspect
+import pathlib
+import re
+
+import onepass
+import pytest
+
+PACKAGE = pathlib.Path(onepass.__file__).parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def stubs(name):
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+
+
+@pytest.mark.parametrize("name", ["attention", "merge"])
+def test_stubs_have_the_codes_parameters(name):
+    signature = inspect.signature(getattr(onepass, name))
+    found = stubs(name)
+    assert found
+    for stub in found:
+        assert [a.arg for a in stub.args.args + stub.args.kwonlyargs] == list(signature.parameters)
+        for argument, default in zip(stub.args.kwonlyargs, stub.args.kw_defaults):
+            if argument.arg != "return_lse":
+                assert ast.literal_eval(default) == signature.parameters[argument.arg].default
+
+
+def test_typed_marker():
+    assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", ["attention", "merge", "explain"])
+def test_every_parameter_is_documented(name):
+    function = getattr(onepass, name)
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"\b{parameter}\b", function.__doc__), f"{name}'s docstring does not mention {parameter}"
+
+
+def test_version_is_the_projects():
+    declared = re.search(r"project\(onepass VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert onepass.__version__ == declared
