@@ -30,6 +30,7 @@ int run(int argc, char** argv) {
   onepass::cli::add_run(app);
   onepass::cli::add_check(app);
   onepass::cli::add_explain(app);
+  onepass::cli::add_bench(app);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) return fail("a command is expected (see onepass --help)");

@@ -1,0 +1,155 @@
+#include "onepass/bench/cell.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "onepass/bench/peaks.hpp"
+#include "check/inputs.hpp"
+#include "core/arguments.hpp"
+
+namespace onepass::bench {
+namespace {
+
+std::string trimmed(const std::string& s) {
+  const auto from = s.find_first_not_of(" \t"), to = s.find_last_not_of(" \t");
+  return from == s.npos ? std::string() : s.substr(from, to - from + 1);
+}
+
+// One thread is timed by its CPU time, which other load on the machine disturbs least; several by the wall clock.
+struct Stopwatch {
+  bool cpu_time;
+  double now() const { return cpu_time ? thread_seconds() : wall_seconds(); }
+  void collect(Sample& into, double seconds, const std::function<void()>& f) const {
+    const double from = wall_seconds();
+    do {
+      const double t = now();
+      f();
+      into.seconds.push_back(now() - t);
+    } while (wall_seconds() - from < seconds);
+  }
+};
+
+// The highest rate of `threads` threads that all compute at once.
+double fma_rate(Isa isa, int threads) {
+  constexpr std::int64_t kRounds = 200000;
+  const double flops = static_cast<double>(kRounds * fma_flops_per_round(isa));
+  if (threads == 1) return flops / fma_seconds(isa, kRounds);
+  std::vector<std::thread> pool;
+  const double from = wall_seconds();
+  for (int i = 0; i < threads; ++i) pool.emplace_back([&] { fma_seconds(isa, 4 * kRounds); });
+  for (std::thread& t : pool) t.join();
+  return 4 * flops * threads / (wall_seconds() - from);
+}
+
+// The same for reading: K and V of one thread's share as two streams, far beyond the last-level cache.
+class ReadProbe {
+ public:
+  explicit ReadProbe(int threads) : threads_(threads), data_(2 * kFloats * static_cast<std::size_t>(threads), 1.0f) {}
+  double rate() const {
+    const double bytes = 2.0 * kFloats * sizeof(float);
+    if (threads_ == 1) return bytes / read_seconds(data_.data(), data_.data() + kFloats, kFloats);
+    std::vector<std::thread> pool;
+    const double from = wall_seconds();
+    for (int i = 0; i < threads_; ++i) {
+      const float* p = data_.data() + 2 * kFloats * static_cast<std::size_t>(i);
+      pool.emplace_back([p] { read_seconds(p, p + kFloats, kFloats); });
+    }
+    for (std::thread& t : pool) t.join();
+    return bytes * threads_ / (wall_seconds() - from);
+  }
+
+ private:
+  static constexpr std::size_t kFloats = std::size_t{8} << 20;   // 32 MiB a stream
+  int threads_;
+  std::vector<float> data_;
+};
+
+double median(std::vector<double> v) { return Sample{std::move(v)}.median(); }
+
+}  // namespace
+
+std::optional<CellSpec> parse_cell(const std::string& raw) {
+  const std::string line = trimmed(raw);
+  if (line.empty() || line[0] == '#') return std::nullopt;
+  const auto first = line.find('|'), second = line.find('|', first + 1);
+  if (first == line.npos || second == line.npos) {
+    throw Error(ErrorCode::bad_text, text("cannot read the cell \"", line, "\": threads | implementation or - | problem is expected"));
+  }
+  CellSpec spec;
+  spec.threads = std::atoi(line.c_str());
+  if (spec.threads < 1) throw Error(ErrorCode::bad_text, text("the cell \"", line, "\" has no number of threads"));
+  const std::string name = trimmed(line.substr(first + 1, second - first - 1));
+  spec.implementation = name == "-" ? "" : name;
+  spec.problem = parse_problem(trimmed(line.substr(second + 1)));
+  return spec;
+}
+
+double visible_pairs(const Problem& p) {
+  double pairs = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const bool known = p.varlen && !p.lengths_q.empty();
+    const std::int64_t seq_q = known ? p.lengths_q[b] : p.seq_q, seq_k = known ? p.lengths_k[b] : p.seq_k;
+    const BandMask band = band_mask(p, seq_q, seq_k);
+    for (std::int64_t i = 0; i < seq_q; ++i) {
+      const Range r = band.keys_of(i);
+      pairs += static_cast<double>(std::max<Index>(0, r.hi - r.lo));
+    }
+    if (!p.varlen) return pairs * static_cast<double>(p.batch * p.heads_q);
+  }
+  return pairs * static_cast<double>(p.heads_q);
+}
+
+CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers) {
+  const Problem& p = spec.problem;
+  const std::shared_ptr<Executor> pool = spec.threads > 1 ? make_executor(spec.threads) : nullptr;
+  Executor& executor = pool ? *pool : serial_executor();
+  const Plan plan = make_plan(p, spec.implementation, &executor);
+  check::Inputs inputs = check::make_inputs(p);
+  const auto freed = [](std::byte* w) { ::operator delete(w, std::align_val_t{64}); };
+  const std::unique_ptr<std::byte, decltype(freed)> workspace(
+      static_cast<std::byte*>(::operator new(plan.workspace_bytes + 64, std::align_val_t{64})), freed);
+  const Arguments& a = inputs.tensors;
+  const auto call = [&] { plan.implementation->run(inputs.problem, a, workspace.get(), executor, nullptr); };
+
+  CellResult result;
+  result.spec = spec;
+  result.implementation = plan.name();
+  result.flops = 2.0 * static_cast<double>(p.dim_qk + p.dim_v) * visible_pairs(p);
+  const double tokens_k = static_cast<double>(p.varlen ? p.total_k : p.batch * p.seq_k);
+  result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
+  Isa isa;
+  const bool has_peak = isa_of(result.implementation, isa);
+  const bool bound_by_reads = p.seq_q * p.group() <= 64;   // decoding: K and V are hardly reused
+  std::unique_ptr<ReadProbe> probe;
+  if (bound_by_reads) probe = std::make_unique<ReadProbe>(spec.threads);
+
+  const Stopwatch watch{spec.threads == 1};
+  Sample ours;
+  std::vector<double> peaks, reads;
+  std::vector<std::vector<double>> theirs(effort.peers.size());
+  for (const std::string& peer : effort.peers) result.peers.push_back({peer, peers ? "" : "no peer process", 0});
+  call();   // warm-up: pages, caches, clocks
+  for (int round = 0; round < effort.rounds; ++round) {
+    if (has_peak) peaks.push_back(fma_rate(isa, spec.threads));
+    if (probe) reads.push_back(probe->rate());
+    watch.collect(ours, effort.seconds, call);
+    for (std::size_t i = 0; i < effort.peers.size() && peers; ++i) {
+      PeerResult& peer = result.peers[i];
+      if (!peer.note.empty()) continue;
+      const auto answer = peers->ask(text(peer.name, " ", spec.threads, " ", effort.seconds, " ", to_string(p)));
+      if (answer.contains("median_s")) theirs[i].push_back(answer["median_s"].get<double>());
+      else peer.note = answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>() : answer.value("missing", "no answer");
+    }
+  }
+  result.median_s = ours.median();
+  result.best_s = ours.best();
+  result.fma_flops_per_s = median(peaks);
+  result.read_bytes_per_s = reads.empty() ? 0 : *std::max_element(reads.begin(), reads.end());
+  for (std::size_t i = 0; i < theirs.size(); ++i) result.peers[i].median_s = median(theirs[i]);
+  return result;
+}
+
+}  // namespace onepass::bench
