@@ -1,0 +1,86 @@
+// One random head as the ladder takes it, with the float64 oracle's answers.
+#pragma once
+#include <random>
+#include <string>
+#include <vector>
+
+#include "counted.hpp"
+#include "ladder/head.hpp"
+#include "ladder/textbook_backward.hpp"
+
+namespace onepass::ladder {
+
+inline double number(double x) { return x; }
+inline double number(Counted x) { return x.value; }
+
+// The problem line says sizes, mask and dropout; batch and heads are 1. Scores have a standard deviation of 3.
+struct Sample {
+  Problem problem;
+  std::vector<float> q, k, v, d_out;
+  std::vector<double> out, lse;
+  DenseGradients grads;
+
+  explicit Sample(const std::string& line, unsigned seed = 1) : problem(parse_problem(line)) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>& x, std::int64_t count, float size) {
+      x.resize(static_cast<std::size_t>(count));
+      for (float& e : x) e = size * normal(rng);
+    };
+    fill(q, problem.seq_q * problem.dim_qk, 3.0f);
+    fill(k, problem.seq_k * problem.dim_qk, 1.0f);
+    fill(v, problem.seq_k * problem.dim_v, 1.0f);
+    fill(d_out, problem.seq_q * problem.dim_v, 1.0f);
+    solve();
+  }
+  void solve() {
+    const Dense dense = oracle(problem, arguments());
+    out = dense.out;
+    lse = dense.lse;
+    grads = oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
+  }
+  static Tensor tensor(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
+    return Tensor(x.data(), DType::f32, {1, 1, rows, cols});
+  }
+  Arguments arguments() const {
+    Arguments a;
+    a.q = tensor(q, problem.seq_q, problem.dim_qk);
+    a.k = tensor(k, problem.seq_k, problem.dim_qk);
+    a.v = tensor(v, problem.seq_k, problem.dim_v);
+    return a;
+  }
+
+  template <class T>
+  static Slow<T> slow(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
+    Slow<T> s(rows, cols);
+    for (std::size_t i = 0; i < x.size(); ++i) s.outside()[i] = T(x[i]);
+    return s;
+  }
+  template <class T>
+  Head<T> head() const {
+    return {slow<T>(q, problem.seq_q, problem.dim_qk), slow<T>(k, problem.seq_k, problem.dim_qk),
+            slow<T>(v, problem.seq_k, problem.dim_v), band_mask(problem, problem.seq_q, problem.seq_k),
+            Dropout::of(problem.dropout_p, problem.seed)};
+  }
+  template <class T>
+  Slow<T> grad_out() const {
+    return slow<T>(d_out, problem.seq_q, problem.dim_v);
+  }
+};
+
+// max |x - reference| / max(1, max |reference|); infinities must stand in the same places.
+template <class T>
+double error_of(const std::vector<T>& x, const std::vector<double>& reference) {
+  if (x.size() != reference.size()) return INFINITY;
+  double worst = 0, size = 1;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double got = number(x[i]);
+    if (got == reference[i]) continue;
+    if (!std::isfinite(got) || !std::isfinite(reference[i])) return INFINITY;
+    worst = std::max(worst, std::abs(got - reference[i]));
+    size = std::max(size, std::abs(reference[i]));
+  }
+  return worst / size;
+}
+
+}  // namespace onepass::ladder
