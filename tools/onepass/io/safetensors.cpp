@@ -124,8 +124,8 @@ void write_safetensors(OutputFile& file, std::span<const std::pair<std::string, 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   std::uint64_t at = 0;
   for (const auto& [name, array] : arrays) {
-    const auto* row =
-        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& r) { return r.dtype == array->dtype(); });
+    const auto* row = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                   [dtype = array->dtype()](const TypeRow& r) { return r.dtype == dtype; });
     header[name] = {{"dtype", row->name}, {"shape", array->shape()}, {"data_offsets", {at, at + array->bytes()}}};
     at += array->bytes();
   }

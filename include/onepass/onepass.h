@@ -1,0 +1,169 @@
+/* onepass from C: exact attention in one pass.
+ *
+ * Every call returns a code; after anything but ONEPASS_OK, onepass_last_error() is one sentence that names the tensor,
+ * the value and what would be accepted, and no output has been touched. Nothing is printed, no C++ exception leaves.
+ * All calls may be made from any thread. What the words mean stands in docs/conventions.md.
+ *
+ * ABI: values and fields are only ever added. Structs that may grow carry their size; the others are final. */
+#ifndef ONEPASS_ONEPASS_H
+#define ONEPASS_ONEPASS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define ONEPASS_API __attribute__((visibility("default")))
+#else
+#define ONEPASS_API
+#endif
+
+/* "0.1.0": of the library that is linked. */
+ONEPASS_API const char* onepass_version(void);
+
+/* ------------------------------------------------------------------------------------------------------- errors */
+typedef enum onepass_code {
+  ONEPASS_OK = 0,
+  ONEPASS_BAD_SHAPE = 1,   /* sizes that do not fit together */
+  ONEPASS_BAD_STRIDE = 2,  /* a layout that no kernel can read */
+  ONEPASS_BAD_DTYPE = 3,   /* an element type that is not accepted here */
+  ONEPASS_BAD_DEVICE = 4,  /* tensors on different or unknown devices */
+  ONEPASS_BAD_VALUE = 5,   /* an option, a pointer or an element of an index tensor out of range */
+  ONEPASS_BAD_TEXT = 6,    /* a problem line that does not parse */
+  ONEPASS_BAD_FILE = 7,    /* for programs that read tensors from files; no call here returns it */
+  ONEPASS_UNSUPPORTED = 8, /* a valid problem that no implementation accepts */
+  ONEPASS_OUT_OF_MEMORY = 9,
+  ONEPASS_INTERNAL = 10 /* a fault of the library, or of a callback */
+} onepass_code;
+
+/* The sentence of this thread's last call that failed; "" if none has. Valid until the next call that fails. */
+ONEPASS_API const char* onepass_last_error(void);
+/* "bad_shape"; "unknown" for anything else. */
+ONEPASS_API const char* onepass_code_name(int32_t code);
+
+/* ------------------------------------------------------------------------------------------------------ tensors */
+enum { ONEPASS_MAX_RANK = 4 };
+typedef enum onepass_dtype {
+  ONEPASS_F32 = 0,
+  ONEPASS_F16 = 1,
+  ONEPASS_BF16 = 2,
+  ONEPASS_F8E4M3 = 3,
+  ONEPASS_BOOL = 4, /* one byte, 0 or 1 */
+  ONEPASS_I32 = 5
+} onepass_dtype;
+typedef enum onepass_device_kind { ONEPASS_CPU = 0, ONEPASS_CUDA = 1 } onepass_device_kind;
+
+/* A view: the library owns no tensor and writes only to outputs. Strides are in elements. */
+typedef struct onepass_tensor {
+  void* data;
+  int32_t dtype; /* onepass_dtype */
+  int32_t rank;  /* 1 to 4 */
+  int64_t shape[ONEPASS_MAX_RANK];
+  int64_t stride[ONEPASS_MAX_RANK];
+  int32_t device_kind; /* onepass_device_kind */
+  int32_t device_index;
+} onepass_tensor;
+
+/* Row-major over shape[0..rank), on the CPU. */
+ONEPASS_API onepass_code onepass_tensor_init(onepass_tensor* tensor, const void* data, int32_t dtype, int32_t rank,
+                                             const int64_t* shape);
+
+/* ------------------------------------------------------------------------------------------------------ threads */
+typedef struct onepass_executor onepass_executor;
+
+/* A pool of `threads` workers (0: as many as the process may use). */
+ONEPASS_API onepass_code onepass_executor_create(int32_t threads, onepass_executor** executor);
+
+typedef void (*onepass_task)(void* context, int64_t task, int32_t worker);
+/* Runs task(context, i, worker) for every i in [0, tasks) and returns when all are done. 0 <= worker < workers; two
+ * calls that run at the same time never share a worker number. */
+typedef void (*onepass_parallel_for)(void* user, int64_t tasks, onepass_task task, void* context);
+/* The host's own threads. */
+ONEPASS_API onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for parallel_for, void* user,
+                                               onepass_executor** executor);
+ONEPASS_API int32_t onepass_executor_workers(const onepass_executor* executor); /* 0 for NULL */
+ONEPASS_API void onepass_executor_destroy(onepass_executor* executor);          /* NULL is fine */
+
+/* ------------------------------------------------------------------------------------------------------ options */
+typedef enum onepass_mask {
+  ONEPASS_NO_MASK = 0,             /* a window alone is aligned bottom-right */
+  ONEPASS_CAUSAL_BOTTOM_RIGHT = 1, /* the last query sees the last key (flash-attn) */
+  ONEPASS_CAUSAL_TOP_LEFT = 2,     /* query i sees keys 0..i (PyTorch is_causal) */
+  ONEPASS_ALIGNED_TOP_LEFT = 3     /* not causal; a window is aligned top-left */
+} onepass_mask;
+
+/* onepass_options_init fills in the defaults; tensors and pointers that stay NULL are absent. */
+typedef struct onepass_options {
+  size_t size;       /* set by onepass_options_init; says which fields the caller knows */
+  int32_t mask;      /* onepass_mask */
+  int32_t has_scale; /* 0: the scale is 1/sqrt(dim) */
+  double scale;
+  int64_t window_left, window_right;  /* keys around the diagonal; -1 (the default) is unbounded */
+  float softcap;                      /* > 0: s = softcap tanh(s / softcap) */
+  float dropout_p;                    /* in [0, 1] */
+  uint64_t seed;                      /* of the dropout */
+  const onepass_tensor* lse;          /* out: fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q] */
+  const onepass_tensor* bias;         /* [batch|1, heads_q|1, seq_q|1, seq_k|1] */
+  const onepass_tensor* bool_mask;    /* the same shapes; 1 = may attend */
+  const onepass_tensor* alibi_slopes; /* fp32 [heads_q] or [batch, heads_q] */
+  const onepass_tensor* sinks;        /* fp32 [heads_q] */
+  const onepass_tensor* cu_seqlens_q; /* int32 [batch + 1] prefix sums; q, k, v, out are then [total, heads, dim] */
+  const onepass_tensor* cu_seqlens_k;
+  const char* implementation; /* by name; NULL: the first that accepts */
+  onepass_executor* executor; /* NULL: a pool shared by all such calls */
+  void* stream;               /* CUDA stream */
+} onepass_options;
+
+/* onepass_options o; onepass_options_init(&o, sizeof o); */
+ONEPASS_API onepass_code onepass_options_init(onepass_options* options, size_t size);
+
+/* ----------------------------------------------------------------------------------------------------- one call */
+/* out = softmax(scale q k^T ...) v on tensors [batch, heads, seq, dim]. options may be NULL. */
+ONEPASS_API onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                           const onepass_tensor* out, const onepass_options* options);
+
+/* Joins `count` partial results over disjoint key sets: outs[i] [.., rows, dim] with outs' natural-log lses[i]
+ * [.., rows] in fp32. lse (out) and executor may be NULL. */
+ONEPASS_API onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
+                                       const onepass_tensor* out, const onepass_tensor* lse,
+                                       onepass_executor* executor);
+
+/* ------------------------------------------------------------------------------------------ problem -> plan -> run */
+typedef struct onepass_problem onepass_problem;
+typedef struct onepass_plan onepass_plan;
+
+/* From a line such as "fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right" (docs/problem.md), or from tensors. */
+ONEPASS_API onepass_code onepass_problem_parse(const char* line, onepass_problem** problem);
+ONEPASS_API onepass_code onepass_problem_make(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                              const onepass_tensor* out, const onepass_options* options,
+                                              onepass_problem** problem);
+ONEPASS_API void onepass_problem_destroy(onepass_problem* problem); /* NULL is fine */
+
+/* Text goes into the caller's buffer, cut to capacity - 1 bytes and a terminating 0; *length (may be NULL) becomes its
+ * whole length without the 0. buffer may be NULL if capacity is 0. */
+ONEPASS_API onepass_code onepass_problem_print(const onepass_problem* problem, char* buffer, size_t capacity,
+                                               size_t* length);
+/* The ordered list of implementations with each one's decision, a line each. */
+ONEPASS_API onepass_code onepass_explain(const onepass_problem* problem, char* buffer, size_t capacity, size_t* length);
+
+/* The first implementation that accepts, or the named one. implementation and executor may be NULL. A plan holds no
+ * data and may be used from several threads at once; it outlives problem and executor. */
+ONEPASS_API onepass_code onepass_plan_create(const onepass_problem* problem, const char* implementation,
+                                             const onepass_executor* executor, onepass_plan** plan);
+ONEPASS_API void onepass_plan_destroy(onepass_plan* plan);                     /* NULL is fine */
+ONEPASS_API size_t onepass_plan_workspace_bytes(const onepass_plan* plan);     /* 0 for NULL */
+ONEPASS_API const char* onepass_plan_implementation(const onepass_plan* plan); /* its name; "" for NULL */
+
+/* Allocates nothing large: `workspace` has at least onepass_plan_workspace_bytes bytes, aligned to 64. The executor of
+ * the options (NULL: the shared pool) has at most as many workers as the plan's. */
+ONEPASS_API onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q, const onepass_tensor* k,
+                                          const onepass_tensor* v, const onepass_tensor* out,
+                                          const onepass_options* options, void* workspace, size_t workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,142 @@
+/* What the C ABI computes, against a softmax written out here. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "c_test.h"
+
+static float at(const onepass_tensor* t, int64_t b, int64_t h, int64_t s, int64_t d) {
+  return ((const float*)t->data)[b * t->stride[0] + h * t->stride[1] + s * t->stride[2] + d * t->stride[3]];
+}
+
+/* Causal, bottom-right: the last query sees the last key. */
+static int is_attention(const problem* p, int causal) {
+  int64_t b, h, i, j, d;
+  for (b = 0; b < B; ++b) {
+    for (h = 0; h < HQ; ++h) {
+      for (i = 0; i < SQ; ++i) {
+        const int64_t hk = h / (HQ / HK), end = causal ? i + SK - SQ + 1 : SK;
+        double weight[SK], sum = 0;
+        for (j = 0; j < end; ++j) {
+          double s = 0;
+          for (d = 0; d < DQK; ++d) s += (double)at(&p->tq, b, h, i, d) * at(&p->tk, b, hk, j, d);
+          weight[j] = exp(s / sqrt((double)DQK));
+          sum += weight[j];
+        }
+        for (d = 0; d < DV; ++d) {
+          double o = 0;
+          for (j = 0; j < end; ++j) o += weight[j] / sum * at(&p->tv, b, hk, j, d);
+          if (fabs(o - at(&p->tout, b, h, i, d)) > 1e-5) return 0;
+        }
+        if (p->lse[(b * HQ + h) * SQ + i] != 777 && fabs(log(sum) - p->lse[(b * HQ + h) * SQ + i]) > 1e-5) return 0;
+      }
+    }
+  }
+  return 1;
+}
+
+static void one_call(void) {
+  problem p;
+  onepass_options o;
+  fill(&p);
+  CHECK(onepass_options_init(&o, sizeof o) == ONEPASS_OK);
+  o.implementation = "reference";
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0));
+  CHECK(!is_attention(&p, 1)); /* the comparison can fail */
+  CHECK(p.lse[0] == 777);      /* not asked for */
+  o.mask = ONEPASS_CAUSAL_BOTTOM_RIGHT;
+  o.lse = &p.tlse;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 1));
+  CHECK(p.lse[0] != 777);
+}
+
+/* Runs the tasks backwards on this thread, as a host's pool may. */
+static int calls = 0;
+static void backwards(void* user, int64_t tasks, onepass_task task, void* context) {
+  ++*(int*)user;
+  while (tasks-- > 0) task(context, tasks, 0);
+}
+
+static void plan_and_run(void) {
+  problem p;
+  onepass_options o;
+  onepass_problem* made = NULL;
+  onepass_problem* parsed = NULL;
+  onepass_plan* plan = NULL;
+  onepass_executor* executor = NULL;
+  char line[200], other[200], report[4000], small[8];
+  size_t length = 0, bytes;
+  void *memory, *aligned;
+  fill(&p);
+  onepass_options_init(&o, sizeof o);
+  o.lse = &p.tlse;
+  CHECK(onepass_executor_wrap(1, backwards, &calls, &executor) == ONEPASS_OK);
+  CHECK(onepass_executor_workers(executor) == 1);
+  o.executor = executor;
+
+  CHECK(onepass_problem_make(&p.tq, &p.tk, &p.tv, &p.tout, &o, &made) == ONEPASS_OK);
+  CHECK(onepass_problem_print(made, line, sizeof line, &length) == ONEPASS_OK);
+  CHECK(strcmp(line, "fwd b2 h4/2 s5x7 d8/6 fp32 lse") == 0 && length == strlen(line));
+  CHECK(onepass_problem_parse(line, &parsed) == ONEPASS_OK);
+  CHECK(onepass_problem_print(parsed, other, sizeof other, NULL) == ONEPASS_OK);
+  CHECK(strcmp(line, other) == 0);
+  CHECK(onepass_problem_print(made, small, sizeof small, &length) == ONEPASS_OK);
+  CHECK(strcmp(small, "fwd b2 ") == 0 && length == strlen(line)); /* cut, ended, and the whole length told */
+  CHECK(onepass_problem_print(made, NULL, 0, &length) == ONEPASS_OK && length == strlen(line));
+  CHECK(onepass_explain(made, report, sizeof report, &length) == ONEPASS_OK);
+  CHECK(strstr(report, line) == report && strstr(report, "reference: ") != NULL);
+
+  CHECK(onepass_plan_create(parsed, "reference", executor, &plan) == ONEPASS_OK);
+  CHECK(strcmp(onepass_plan_implementation(plan), "reference") == 0);
+  bytes = onepass_plan_workspace_bytes(plan);
+  memory = malloc(bytes + 64);
+  aligned = (char*)memory + (64 - (uintptr_t)memory % 64);
+  CHECK(onepass_plan_run(plan, &p.tq, &p.tk, &p.tv, &p.tout, &o, aligned, bytes) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0));
+  CHECK(calls > 0); /* it ran on the host's threads */
+  free(memory);
+  onepass_plan_destroy(plan);
+  onepass_problem_destroy(made);
+  onepass_problem_destroy(parsed);
+  onepass_executor_destroy(executor);
+}
+
+/* Keys 0..2 and 3..6 apart, then merged. */
+static void merging(void) {
+  problem p;
+  onepass_options o;
+  onepass_tensor k[2], v[2], outs[2], lses[2];
+  float out[2][B * HQ * SQ * DV], lse[2][B * HQ * SQ];
+  int i;
+  fill(&p);
+  onepass_options_init(&o, sizeof o);
+  o.implementation = "reference";
+  for (i = 0; i < 2; ++i) {
+    k[i] = p.tk;
+    v[i] = p.tv;
+    k[i].shape[2] = v[i].shape[2] = i == 0 ? 3 : SK - 3;
+    if (i == 1) {
+      k[i].data = p.k + 3 * DQK;
+      v[i].data = p.v + 3 * DV;
+    }
+    outs[i] = p.tout;
+    outs[i].data = out[i];
+    lses[i] = p.tlse;
+    lses[i].data = lse[i];
+    o.lse = &lses[i];
+    CHECK(onepass_attention(&p.tq, &k[i], &v[i], &outs[i], &o) == ONEPASS_OK);
+  }
+  CHECK(onepass_merge(2, outs, lses, &p.tout, &p.tlse, NULL) == ONEPASS_OK);
+  CHECK(p.lse[0] != 777 && is_attention(&p, 0));
+}
+
+void test_success(void) {
+  CHECK(strcmp(onepass_version(), "0.1.0") == 0);
+  CHECK(strcmp(onepass_last_error(), "") == 0);
+  CHECK(strcmp(onepass_code_name(ONEPASS_BAD_TEXT), "bad_text") == 0);
+  CHECK(strcmp(onepass_code_name(99), "unknown") == 0);
+  one_call();
+  plan_and_run();
+  merging();
+}
