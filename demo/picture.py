@@ -1,0 +1,101 @@
+"""A heat map as a PNG, with Python's standard library alone: an image, a 5 x 7 font, a colour scale."""
+
+import struct
+import zlib
+
+# Seven rows of five pixels per letter, a base-32 digit each.
+FONT = {
+    " ": "0000000", "a": "00e1fhf", "b": "gguhhhu", "c": "00egghe", "d": "11fhhhf", "e": "00ehvge", "f": "698s888",
+    "g": "00fhf1e", "h": "ggmphhh", "i": "40c444e", "j": "20622ic", "k": "ggikoki", "l": "c44444e", "m": "00qllll",
+    "n": "00mphhh", "o": "00ehhhe", "p": "00uhugg", "q": "00fhf11", "r": "00mpggg", "s": "00fge1u", "t": "88s8896",
+    "u": "00hhhjd", "v": "00hhha4", "w": "00hllla", "x": "00ha4ah", "y": "00hhf1e", "z": "00v248v", "0": "ehjlphe",
+    "1": "4c4444e", "2": "eh168gv", "3": "v2421he", "4": "26aiv22", "5": "vgu11he", "6": "68guhhe", "7": "v124888",
+    "8": "ehhehhe", "9": "ehhf12c", ".": "00000cc", ",": "0000c48", '"': "aaa0000", "'": "4480000", "?": "eh12404",
+    "!": "4444404", ":": "0cc0cc0", "-": "000v000", "[": "e88888e", "]": "e22222e", "(": "2488842", ")": "8422248",
+    "#": "aavavaa", "=": "00v0v00", "/": "01248g0",
+}  # fmt: skip
+
+SCALE = [
+    (0.0, (252, 252, 250)),
+    (0.15, (253, 224, 174)),
+    (0.4, (240, 140, 75)),
+    (0.7, (178, 44, 82)),
+    (1.0, (48, 8, 62)),
+]
+INK, PALE = (30, 30, 40), (205, 205, 205)
+
+
+def colour(x):
+    x = min(max(x, 0.0), 1.0)
+    for (a, low), (b, high) in zip(SCALE, SCALE[1:]):
+        if x <= b:
+            return tuple(round(u + (w - u) * (x - a) / (b - a)) for u, w in zip(low, high))
+    return SCALE[-1][1]
+
+
+class Picture:
+    def __init__(self, width, height):
+        self.width, self.height = width, height
+        self.rows = [bytearray(b"\xff" * (3 * width)) for _ in range(height)]
+
+    def fill(self, x, y, width, height, ink):
+        for row in self.rows[y : y + height]:
+            row[3 * x : 3 * (x + width)] = bytes(ink) * width
+
+    def text(self, x, y, words, size=1, upward=False, ink=INK):
+        """Letters 6 x 8 pixels times size; upward: turned by a quarter, from (x, y) towards the top."""
+        for n, letter in enumerate(words.lower()):
+            below = 2 if letter in "gpqy" else 0
+            for line, digit in enumerate(FONT.get(letter, FONT["?"]), below):
+                for column in range(5):
+                    if int(digit, 32) >> (4 - column) & 1:
+                        along, across = (6 * n + column) * size, line * size
+                        at = (x + across, y - along - size) if upward else (x + along, y + across)
+                        self.fill(*at, size, size, ink)
+
+    def save(self, path):
+        def chunk(kind, data):
+            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+        header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)
+        pixels = zlib.compress(b"".join(b"\0" + row for row in self.rows), 9)
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
+
+
+def heat(picture, x, y, cell, matrix):
+    """Darkness grows with the square root of the weight, so that small ones are seen."""
+    for i, row in enumerate(matrix):
+        for j, p in enumerate(row):
+            picture.fill(x + j * cell, y + i * cell, cell, cell, colour(p**0.5))
+
+
+def legend(picture, x, y):
+    picture.text(x - 42, y + 1, "weight")
+    for i in range(200):
+        picture.fill(x + i, y, 1, 9, colour((i / 200) ** 0.5))
+    for percent in (0, 25, 50, 75, 100):
+        picture.text(x + 2 * percent - 3 * len(f"{percent / 100:g}"), y + 12, f"{percent / 100:g}")
+
+
+def heat_map(words, heads, chosen, title, path):
+    """heads: [head][row][key] weights. The chosen head large with its words, all of them small below."""
+    n, cell, small = len(words), 14, 3
+    left = 6 * max(map(len, words)) + 20
+    top = left + 10
+    across = max(1, (n * cell + left) // (n * small + 12))
+    down = -(-len(heads) // across)
+    grid = top + 30 + n * cell + 30
+    picture = Picture(left + n * cell + 20, grid + down * (n * small + 24) + 10)
+    picture.text(left, 10, title, size=2)
+    picture.text(left, 34, "row: the word that looks.  column: the word it looks at.")
+    legend(picture, picture.width - 230, 10)
+    for i, word in enumerate(words):
+        picture.text(left - 6 * len(word) - 5, top + 30 + i * cell + 4, word)
+        picture.text(left + i * cell + 4, top + 25, word, upward=True)
+    heat(picture, left, top + 30, cell, heads[chosen])
+    for h, matrix in enumerate(heads):
+        x, y = left + h % across * (n * small + 12), grid + h // across * (n * small + 24)
+        picture.text(x, y, f"head {h}", ink=INK if h == chosen else (120, 120, 120))
+        picture.fill(x - 1, y + 11, n * small + 2, n * small + 2, PALE)
+        heat(picture, x, y + 12, small, matrix)
+    picture.save(path)
