@@ -1,0 +1,233 @@
+// What a call refuses, and in which words; no refused call writes a byte.
+#include "core/arguments.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "check/check.hpp"
+
+namespace onepass {
+namespace {
+
+using check::Inputs;
+
+struct Refused {
+  const char* name;
+  const char* line;                    // a valid problem,
+  std::function<void(Inputs&)> spoil;  // spoilt,
+  ErrorCode code;                      // gives this
+  const char* sentence;                // and this, as a part
+};
+
+Tensor& q(Inputs& in) { return in.tensors.q; }
+Tensor& k(Inputs& in) { return in.tensors.k; }
+Tensor& v(Inputs& in) { return in.tensors.v; }
+Tensor& out(Inputs& in) { return in.tensors.out; }
+std::int32_t* cu_q(Inputs& in) { return static_cast<std::int32_t*>(in.tensors.cu_seqlens_q.data); }
+std::int32_t* cu_k(Inputs& in) { return static_cast<std::int32_t*>(in.tensors.cu_seqlens_k.data); }
+
+constexpr const char* kPlain = "b2 h4/2 s5x6 d8/12 fp32 lse bias=fp32:bhqk mask=b1qk alibi sinks";
+constexpr const char* kPacked = "h4/2 d8 fp32 varlen=3,2/4,5 packed=7:9 lse";
+
+const Refused kRefused[] = {
+    // Given at all
+    {"QMissing", kPlain, [](Inputs& in) { q(in) = {}; }, ErrorCode::bad_shape, "q is missing"},
+    {"OutMissing", kPlain, [](Inputs& in) { out(in) = {}; }, ErrorCode::bad_shape, "out is missing"},
+    {"KNull", kPlain, [](Inputs& in) { k(in).data = nullptr; }, ErrorCode::bad_value,
+     "k of shape [2, 2, 6, 8] has a null pointer"},
+    {"LseNull", kPlain, [](Inputs& in) { in.options.lse.data = nullptr; }, ErrorCode::bad_value,
+     "lse of shape [2, 4, 5] has a null pointer"},
+    {"NegativeSize", kPlain, [](Inputs& in) { v(in).shape[2] = -6; }, ErrorCode::bad_shape,
+     "v has a negative size in [2, 2, -6, 12]"},
+    // Ranks and shapes
+    {"QRank", kPlain,
+     [](Inputs& in) {
+       q(in) = Tensor(q(in).data, DType::f32, {8, 5, 8});
+     },
+     ErrorCode::bad_shape, "q has shape [8, 5, 8]; [batch, heads, seq, dim] is expected"},
+    {"KBatch", kPlain, [](Inputs& in) { k(in).shape[0] = 1; }, ErrorCode::bad_shape,
+     "k has shape [1, 2, 6, 8]: its batch must be 2, as q's"},
+    {"KDim", kPlain, [](Inputs& in) { k(in).shape[3] = 7; }, ErrorCode::bad_shape,
+     "k has shape [2, 2, 6, 7]: its head dim must be 8, as q's"},
+    {"VHeads", kPlain, [](Inputs& in) { v(in).shape[1] = 1; }, ErrorCode::bad_shape,
+     "v has shape [2, 1, 6, 12]: its number of heads must be 2, as k's"},
+    {"VSeq", kPlain, [](Inputs& in) { v(in).shape[2] = 5; }, ErrorCode::bad_shape,
+     "v has shape [2, 2, 5, 12]: its sequence length must be 6, as k's"},
+    {"OutHeads", kPlain, [](Inputs& in) { out(in).shape[1] = 2; }, ErrorCode::bad_shape,
+     "out has shape [2, 2, 5, 12]: its number of heads must be 4, as q's"},
+    {"OutSeq", kPlain, [](Inputs& in) { out(in).shape[2] = 4; }, ErrorCode::bad_shape,
+     "out has shape [2, 4, 4, 12]: its sequence length must be 5, as q's"},
+    {"OutDim", kPlain, [](Inputs& in) { out(in).shape[3] = 8; }, ErrorCode::bad_shape,
+     "out has shape [2, 4, 5, 8]: its head dim must be 12, as v's"},
+    {"HeadRatio", kPlain,
+     [](Inputs& in) {
+       q(in).shape[1] = out(in).shape[1] = 3;
+       in.options = {};
+     },
+     ErrorCode::bad_shape, "heads_q = 3 is no multiple of heads_kv = 2"},
+    {"DimTooLarge", kPlain, [](Inputs& in) { q(in).shape[3] = k(in).shape[3] = 300; }, ErrorCode::bad_shape,
+     "dim_qk is 300; 1 to 256"},
+    // Strides, dtypes, devices
+    {"QLastStride", kPlain, [](Inputs& in) { q(in).stride[3] = 2; }, ErrorCode::bad_stride,
+     "q has stride 2 in its last dimension; 1 is required"},
+    {"OutLastStride", kPlain, [](Inputs& in) { out(in).stride[3] = 0; }, ErrorCode::bad_stride,
+     "out has stride 0 in its last dimension; 1 is required"},
+    {"OutOverlaps", kPlain, [](Inputs& in) { out(in).stride[1] = 0; }, ErrorCode::bad_stride,
+     "out has stride 0 in dimension 1 of [2, 4, 5, 12]; an output may not overlap itself"},
+    {"LseOverlaps", kPlain, [](Inputs& in) { in.options.lse.stride[0] = 0; }, ErrorCode::bad_stride,
+     "lse has stride 0 in dimension 0"},
+    {"QDtype", kPlain, [](Inputs& in) { q(in).dtype = DType::i32; }, ErrorCode::bad_dtype,
+     "q is int32; fp32, fp16 and bf16 are accepted"},
+    {"KDtype", kPlain, [](Inputs& in) { k(in).dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "k is bf16; fp32 is expected"},
+    {"VDtype", kPlain, [](Inputs& in) { v(in).dtype = DType::f16; }, ErrorCode::bad_dtype,
+     "v is fp16; fp32 is expected"},
+    {"OutDtype", kPlain, [](Inputs& in) { out(in).dtype = DType::f16; }, ErrorCode::bad_dtype,
+     "out is fp16; fp32, as q, or fp32 is expected"},
+    {"LseDtype", kPlain, [](Inputs& in) { in.options.lse.dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "lse is bf16; fp32 is expected"},
+    {"KDevice", kPlain,
+     [](Inputs& in) {
+       k(in).device = {DeviceKind::cuda, 1};
+     },
+     ErrorCode::bad_device, "k is on cuda:1 but q is on cpu"},
+    {"BiasDevice", kPlain,
+     [](Inputs& in) {
+       in.options.bias.device = {DeviceKind::cuda, 0};
+     },
+     ErrorCode::bad_device, "bias is on cuda:0 but q is on cpu"},
+    // Bias, mask, slopes, sinks, lse
+    {"BiasShape", kPlain, [](Inputs& in) { in.options.bias.shape[3] = 5; }, ErrorCode::bad_shape,
+     "bias has shape [2, 4, 5, 5]: dimension 3 must be 6 or 1"},
+    {"BiasRank", kPlain, [](Inputs& in) { in.options.bias.rank = 2; }, ErrorCode::bad_shape,
+     "bias has shape [2, 4]; [batch|1, heads_q|1, seq_q|1, seq_k|1] is expected"},
+    {"BiasDtype", kPlain, [](Inputs& in) { in.options.bias.dtype = DType::boolean; }, ErrorCode::bad_dtype,
+     "bias is bool; fp32, fp16 and bf16 are accepted"},
+    {"MaskShape", kPlain, [](Inputs& in) { in.options.bool_mask.shape[2] = 6; }, ErrorCode::bad_shape,
+     "bool_mask has shape [2, 1, 6, 6]: dimension 2 must be 5 or 1"},
+    {"MaskDtype", kPlain, [](Inputs& in) { in.options.bool_mask.dtype = DType::f32; }, ErrorCode::bad_dtype,
+     "bool_mask is fp32; bool is expected"},
+    {"SlopesLength", kPlain, [](Inputs& in) { in.options.alibi_slopes.shape[0] = 3; }, ErrorCode::bad_shape,
+     "alibi_slopes has shape [3]: its last dimension must be 4, the number of query heads"},
+    {"SlopesRank", kPlain, [](Inputs& in) { in.options.alibi_slopes.rank = 3; }, ErrorCode::bad_shape,
+     "alibi_slopes has shape [4, 1, 1]; [heads_q] or [batch, heads_q] is expected"},
+    {"SinksLength", kPlain, [](Inputs& in) { in.options.sinks.shape[0] = 2; }, ErrorCode::bad_shape,
+     "sinks has shape [2]: its length must be 4, the number of query heads"},
+    {"SinksDtype", kPlain, [](Inputs& in) { in.options.sinks.dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "sinks is bf16; fp32 is expected"},
+    {"LseShape", kPlain, [](Inputs& in) { in.options.lse.shape[2] = 6; }, ErrorCode::bad_shape,
+     "lse has shape [2, 4, 6]: its length must be 5, as q's"},
+    {"LseRank", kPlain, [](Inputs& in) { in.options.lse.rank = 2; }, ErrorCode::bad_shape,
+     "lse has shape [2, 4]; [batch, heads_q, seq_q] is expected"},
+    // Options
+    {"WindowLeft", kPlain, [](Inputs& in) { in.options.band.left = -2; }, ErrorCode::bad_value,
+     "the window's left side is -2; -1 (unbounded) or more is accepted"},
+    {"WindowRight", kPlain, [](Inputs& in) { in.options.band.right = -7; }, ErrorCode::bad_value,
+     "the window's right side is -7"},
+    {"Softcap", kPlain, [](Inputs& in) { in.options.softcap = -1; }, ErrorCode::bad_value,
+     "softcap is -1; 0 (none) or a positive number is accepted"},
+    {"Dropout", kPlain, [](Inputs& in) { in.options.dropout_p = 2; }, ErrorCode::bad_value,
+     "dropout_p is 2; 0 to 1 is accepted"},
+    {"Scale", kPlain, [](Inputs& in) { in.options.scale = std::numeric_limits<double>::infinity(); },
+     ErrorCode::bad_value, "scale is inf; a finite number is accepted"},
+    {"Unknown", kPlain, [](Inputs& in) { in.options.implementation = "cpu.magic"; }, ErrorCode::bad_value,
+     "implementation 'cpu.magic' is unknown here; there are "},
+    // Variable lengths
+    {"PackedRank", kPacked, [](Inputs& in) { q(in).rank = 4; }, ErrorCode::bad_shape,
+     "q has shape [7, 4, 8, 1]; [total, heads, dim] (cu_seqlens is given) is expected"},
+    {"PackedTokens", kPacked, [](Inputs& in) { v(in).shape[0] = 8; }, ErrorCode::bad_shape,
+     "v has shape [8, 2, 8]: its number of tokens must be 9, as k's"},
+    {"CuMissing", kPacked, [](Inputs& in) { in.options.cu_seqlens_k = {}; }, ErrorCode::bad_shape,
+     "cu_seqlens_k is missing"},
+    {"CuDtype", kPacked, [](Inputs& in) { in.options.cu_seqlens_q.dtype = DType::f32; }, ErrorCode::bad_dtype,
+     "cu_seqlens_q is fp32; int32 is expected"},
+    {"CuRank", kPacked, [](Inputs& in) { in.options.cu_seqlens_q.rank = 2; }, ErrorCode::bad_shape,
+     "cu_seqlens_q has shape [3, 1]; [batch + 1] is expected"},
+    {"CuLength", kPacked, [](Inputs& in) { in.options.cu_seqlens_k.shape[0] = 2; }, ErrorCode::bad_shape,
+     "cu_seqlens_k has shape [2]: its length must be 3, as cu_seqlens_q's"},
+    {"CuEmpty", kPacked, [](Inputs& in) { in.options.cu_seqlens_q.shape[0] = 0; }, ErrorCode::bad_shape,
+     "cu_seqlens_q is empty; it has batch + 1 entries"},
+    {"CuDevice", kPacked,
+     [](Inputs& in) {
+       in.options.cu_seqlens_q.device = {DeviceKind::cuda, 0};
+     },
+     ErrorCode::bad_device, "cu_seqlens_q is on cuda:0"},
+    {"CuStart", kPacked, [](Inputs& in) { cu_q(in)[0] = 1; }, ErrorCode::bad_value,
+     "cu_seqlens_q[0] is 1; prefix sums start at 0"},
+    {"CuDecreasing", kPacked, [](Inputs& in) { cu_k(in)[2] = 3; }, ErrorCode::bad_value,
+     "cu_seqlens_k[2] is 3, less than the 4 before it"},
+    {"CuNegative", kPacked, [](Inputs& in) { cu_q(in)[1] = -5; }, ErrorCode::bad_value,
+     "cu_seqlens_q[1] is -5, less than the 0 before it"},
+    {"CuBeyond", kPacked, [](Inputs& in) { cu_k(in)[2] = 10; }, ErrorCode::bad_value,
+     "cu_seqlens_k[2] is 10, beyond the 9 tokens of the tensor"},
+    {"PackedLse", kPacked, [](Inputs& in) { in.options.lse.shape[1] = 5; }, ErrorCode::bad_shape,
+     "lse has shape [4, 5]: its length must be 7, as q's"},
+};
+
+class Refuses : public testing::TestWithParam<Refused> {};
+
+TEST_P(Refuses, InASentenceWithOutputsUntouched) {
+  const Refused& c = GetParam();
+  Inputs in = check::make_inputs(parse_problem(c.line));
+  in.options.implementation = "reference";
+  const Arguments& a = in.tensors;
+  ASSERT_NO_THROW(attention(a.q, a.k, a.v, a.out, in.options));
+  in.poison_outputs();
+  c.spoil(in);
+  try {
+    attention(a.q, a.k, a.v, a.out, in.options);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), c.code) << e.what();
+    EXPECT_NE(std::string(e.what()).find(c.sentence), std::string::npos) << e.what();
+  }
+  EXPECT_TRUE(in.buffers[3].all_poison()) << "out was written";
+  EXPECT_TRUE(in.buffers[4].all_poison()) << "lse was written";
+}
+INSTANTIATE_TEST_SUITE_P(Arguments, Refuses, testing::ValuesIn(kRefused), [](const auto& c) { return c.param.name; });
+
+TEST(Arguments, ProblemOfATypicalCall) {
+  Inputs in = check::make_inputs(parse_problem(kPlain));
+  const Arguments& a = in.tensors;
+  EXPECT_EQ(to_string(make_problem(a.q, a.k, a.v, a.out, in.options)), to_string(parse_problem(kPlain)));
+}
+
+TEST(Arguments, BshdIsAView) {
+  const float x[2 * 3 * 4 * 8] = {};
+  const Tensor t = Tensor(x, DType::f32, {2, 3, 4, 8}).permuted({0, 2, 1, 3});
+  EXPECT_EQ(to_string(make_problem(t, t, t, t)), "fwd b2 h4 s3 d8 fp32 layout=bshd");
+}
+
+TEST(Arguments, SizesOfZero) {
+  const Tensor none(nullptr, DType::f32, {2, 4, 0, 8}), some(none.data, DType::f32, {0, 4, 5, 8});
+  EXPECT_EQ(make_problem(none, none, none, none).seq_q, 0);
+  EXPECT_EQ(make_problem(some, some, some, some).batch, 0);
+  const Tensor no_heads(nullptr, DType::f32, {2, 0, 3, 8});
+  EXPECT_EQ(make_problem(no_heads, no_heads, no_heads, no_heads).heads_q, 0);
+}
+
+TEST(Sequences, ComeFromThePrefixSums) {
+  Inputs in = check::make_inputs(parse_problem(kPacked));
+  const Sequence s = sequence_of(in.problem, in.tensors, 1);
+  EXPECT_EQ(s.q_begin, 3);
+  EXPECT_EQ(s.seq_q, 2);
+  EXPECT_EQ(s.k_begin, 4);
+  EXPECT_EQ(s.seq_k, 5);
+  EXPECT_EQ(s.batch, 0);
+}
+
+TEST(Sequences, BandsPerSequence) {
+  const Problem p = parse_problem("b1 h1 s3x7 d8 causal_bottom_right window=4:9");
+  const BandMask m = band_mask(p, 3, 7);
+  EXPECT_EQ(m.shift, 4);
+  EXPECT_EQ(m.left, 4);
+  EXPECT_EQ(m.right, 0);  // causal
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 causal_top_left"), 3, 7).shift, 0);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).shift, 4);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).right, 2);
+}
+
+}  // namespace
+}  // namespace onepass

@@ -1,0 +1,189 @@
+// The problem grammar: printing and parsing are inverse, and what is wrong is named.
+#include "onepass/problem.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "onepass/error.hpp"
+
+namespace onepass {
+namespace {
+
+bool flip() { return *rc::gen::arbitrary<bool>(); }
+std::int64_t among(std::int64_t lo, std::int64_t hi) { return *rc::gen::inRange(lo, hi + 1); }
+Spread spread() { return {flip(), flip(), flip(), flip()}; }
+DType data_type() { return *rc::gen::element(DType::f32, DType::f16, DType::bf16); }
+
+void random_lengths(Problem& p) {
+  p.varlen = true;
+  for (std::int64_t i = 0; i < p.batch; ++i) {
+    p.lengths_q.push_back(among(0, 3));
+    p.lengths_k.push_back(flip() ? p.lengths_q.back() : among(0, 900));
+  }
+  const auto sum = [](const auto& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); };
+  const auto longest = [](const auto& v) { return *std::max_element(v.begin(), v.end()); };
+  p.total_q = sum(p.lengths_q) + (flip() ? 0 : among(1, 9));
+  p.total_k = sum(p.lengths_k) + (flip() ? 0 : among(1, 9));
+  p.seq_q = longest(p.lengths_q);
+  p.seq_k = longest(p.lengths_k);
+}
+
+Problem random_problem() {
+  Problem p;
+  p.batch = among(1, 5);
+  p.heads_kv = among(1, 4);
+  p.heads_q = p.heads_kv * among(0, 4);
+  p.seq_q = among(0, 3000);
+  p.seq_k = flip() ? p.seq_q : among(0, 100000);
+  p.dim_qk = among(1, 256);
+  p.dim_v = flip() ? p.dim_qk : among(1, 256);
+  if (among(0, 9) == 0) p.dim_qk = 576, p.dim_v = 512;
+  p.dtype = data_type();
+  p.out_dtype = flip() ? p.dtype : DType::f32;
+  if (flip()) p.device = {DeviceKind::cuda, static_cast<int>(among(0, 7))};
+  p.band.causal = flip();
+  p.band.align = flip() ? Align::top_left : Align::bottom_right;
+  p.band.left = flip() ? -1 : among(0, 5000);
+  p.band.right = flip() ? -1 : among(0, 5000);
+  if (flip()) p.scale = static_cast<double>(among(-1000, 1000)) / 7;
+  if (flip()) p.softcap = static_cast<float>(among(1, 1000)) / 7;
+  if (flip()) p.bias = BiasSpec{data_type(), spread()};
+  if (flip()) p.bool_mask = spread();
+  p.alibi = flip();
+  p.sinks = flip();
+  if (flip()) p.dropout_p = static_cast<float>(among(1, 1000)) / 1000;
+  if (flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
+  p.want_lse = flip();
+  if (among(0, 3) == 0) random_lengths(p);
+  flip() ? set_bshd(p) : set_contiguous(p);
+  if (flip()) {
+    for (Dims* s : {&p.layout.q, &p.layout.k, &p.layout.v, &p.layout.out}) {
+      for (int i = 0; i < 3; ++i) (*s)[i] = among(-10, std::int64_t{1} << 40);
+    }
+  }
+  return p;
+}
+
+RC_GTEST_PROP(Problem, PrintsAndParses, ()) {
+  const Problem p = random_problem();
+  validate(p);
+  const std::string line = to_string(p);
+  RC_LOG() << line << "\n";
+  RC_ASSERT(parse_problem(line) == p);
+  RC_ASSERT(to_string(parse_problem(line)) == line);
+}
+
+TEST(Problem, DefaultsAndShortForms) {
+  const Problem p = parse_problem("  s5\tb2 h4  d16 ");
+  EXPECT_EQ(to_string(p), "fwd b2 h4 s5 d16 fp32");
+  EXPECT_EQ(p.heads_kv, 4);
+  EXPECT_EQ(p.seq_k, 5);
+  EXPECT_EQ(p.dim_v, 16);
+  EXPECT_EQ(p.layout.q, (Dims{4 * 5 * 16, 5 * 16, 16, 1}));
+  EXPECT_DOUBLE_EQ(p.effective_scale(), 0.25);
+  EXPECT_EQ(parse_problem("b2 h4 s5 d16 layout=bshd").layout.k, (Dims{5 * 4 * 16, 16, 4 * 16, 1}));
+  const Problem packed = parse_problem("h2 d8 varlen=3x2,1/4,0,9");
+  EXPECT_EQ(packed.batch, 3);
+  EXPECT_EQ(packed.total_q, 7);
+  EXPECT_EQ(packed.total_k, 13);
+  EXPECT_EQ(packed.seq_k, 9);
+  EXPECT_EQ(packed.layout.q, (Dims{0, 8, 16, 1}));
+}
+
+// Where a dimension has size 1 its stride does not matter, and is 0 in every layout.
+TEST(Problem, StridesOfSizeOneAreZero) {
+  const Problem p = parse_problem("b1 h1 s1x3 d4");
+  EXPECT_EQ(p.layout.q, (Dims{0, 0, 0, 1}));
+  EXPECT_EQ(p.layout.k, (Dims{0, 0, 4, 1}));
+}
+
+struct Wrong {
+  const char *line, *word, *expected;  // the sentence names the word and what would be accepted
+};
+class BadLine : public testing::TestWithParam<Wrong> {};
+TEST_P(BadLine, IsRefusedInASentence) {
+  const auto& [line, word, expected] = GetParam();
+  try {
+    parse_problem(line);
+    ADD_FAILURE() << "accepted: " << line;
+  } catch (const Error& e) {
+    const std::string sentence = e.what();
+    EXPECT_NE(sentence.find(word), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find(expected), std::string::npos) << sentence;
+    EXPECT_NE(e.code(), ErrorCode::ok);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Problem, BadLine,
+    testing::Values(
+        Wrong{"b2 h4 s5 d16 fp31", "'fp31'", "a word of the problem grammar"}, Wrong{"bx", "'bx'", "a word"},
+        Wrong{"b2x", "'b2x'", "b<batch>"}, Wrong{"b99999999999999999999", "'b99999999999999999999'", "b<batch>"},
+        Wrong{"h4/", "'h4/'", "h<query heads>[/<K/V heads>]"}, Wrong{"h4/2/1", "'h4/2/1'", "h<query heads>"},
+        Wrong{"s5x", "'s5x'", "s<queries>[x<keys>]"}, Wrong{"d1.5", "'d1.5'", "d<dim of q and k>[/<dim of v>]"},
+        Wrong{"h4/3 s5 d8", "heads_q = 4", "no multiple of heads_kv = 3"},
+        Wrong{"h4/0 s5 d8", "heads_q = 4", "heads_kv = 0"}, Wrong{"b-1", "'b-1'", "a word"},
+        Wrong{"b1 s5 d0", "dim_qk is 0", "1 to 256, or the pair 576/512"},
+        Wrong{"b1 s5 d257", "dim_qk is 257", "1 to 256"}, Wrong{"b1 s5 d64/512", "dim_v is 512", "1 to 256"},
+        Wrong{"b1 s5 d576", "dim_qk is 576", "576/512"},
+        Wrong{"s5 d8 fp8_e4m3", "q, k and v is fp8_e4m3", "fp32, fp16 and bf16"},
+        Wrong{"s5 d8 out=int32", "out is int32", "fp32, fp16 and bf16"},
+        Wrong{"s5 d8 bf16 out=fp16", "out is fp16", "bf16, as q, or fp32"}, Wrong{"s5 d8 out=half", "'half'", "fp32"},
+        Wrong{"s5 d8 window=3", "'window=3'", "window=left:right"},
+        Wrong{"s5 d8 window=-2:0", "left side is -2", "-1 (unbounded) or more"},
+        Wrong{"s5 d8 window=0:-5", "right side is -5", "-1 (unbounded) or more"},
+        Wrong{"s5 d8 scale=inf", "scale is inf", "a finite number"},
+        Wrong{"s5 d8 scale=one", "'scale=one'", "a number"},
+        Wrong{"s5 d8 softcap=-1", "softcap is -1", "0 (none) or a positive number"},
+        Wrong{"s5 d8 softcap=nan", "softcap is nan", "positive"},
+        Wrong{"s5 d8 dropout=1.5", "dropout_p is 1.5", "0 to 1"},
+        Wrong{"s5 d8 dropout=nan", "dropout_p is nan", "0 to 1"}, Wrong{"s5 d8 seed=-1", "'seed=-1'", "an integer"},
+        Wrong{"s5 d8 mask=bh", "'mask=bh'", "a spread such as bhqk or 11qk"},
+        Wrong{"s5 d8 mask=kqhb", "'mask=kqhb'", "a spread"},
+        Wrong{"s5 d8 bias=bhqk", "'bias=bhqk'", "bias=dtype:spread"},
+        Wrong{"s5 d8 bias=int32:bhqk", "bias is int32", "fp32, fp16 and bf16"},
+        Wrong{"h1 d8 varlen=3,x", "'varlen=3,x'", "lengths such as 3,7,128x4"},
+        Wrong{"h1 d8 varlen=3,-1", "'varlen=3,-1'", "lengths from 0"},
+        Wrong{"h1 d8 varlen=3,4/5", "'varlen=3,4/5'", "as many lengths of k as of q"},
+        Wrong{"h1 d8 varlen=1x9999999", "'varlen=1x9999999'", "at most 1048576"},
+        Wrong{"h1 d8 packed=3", "'packed=3'", "packed=total_q:total_k"},
+        Wrong{"h1 s4 d8 strides=q:1,2,3", "'strides=q:1,2,3'", "strides=q:batch,head,token"},
+        Wrong{"h1 s4 d8 strides=q:1,2;k:1,2,3;v:1,2,3;o:1,2,3", "strides", "batch,head,token"},
+        Wrong{"h1 s4 d8 strides=q:1,2,z;k:1,2,3;v:1,2,3;o:1,2,3", "strides", "three integers"},
+        Wrong{"h1 s4 d8 layout=hbsd", "'layout=hbsd'", "a word"}, Wrong{"s4 d8 cuda:x", "'cuda:x'", "a device number"},
+        Wrong{"s4 d8 unknown=3", "'unknown=3'", "docs/problem.md"},
+        Wrong{"b4000000000 h4000000000 s4 d8", "2^62", "more than"},
+        Wrong{"s4000000000000 d8", "the score matrix", "2^62"}));
+
+TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
+  const auto sentence = [](auto change) {
+    Problem p = parse_problem("b2 h2 s4 d8");
+    change(p);
+    try {
+      validate(p);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(sentence([](Problem&) {}), "nothing");
+  EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch is -1; 0 or more is accepted");
+  EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q is -1; 0 or more is accepted");
+  EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k is -3; 0 or more is accepted");
+  const auto packed = [](Problem& p) {
+    p.varlen = true;
+    p.lengths_q = p.lengths_k = {4, 4};
+    p.total_q = p.total_k = 8;
+  };
+  EXPECT_EQ(sentence(packed), "nothing");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_k.pop_back(); }), "1 lengths of k for a batch of 2");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = 5; }), "a length of q is 5; 0 to 4 is accepted");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = -1; }), "a length of q is -1; 0 to 4 is accepted");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.total_k = 7; }),
+            "the lengths of k add up to 8, beyond its 7 tokens");
+}
+
+}  // namespace
+}  // namespace onepass
