@@ -117,8 +117,8 @@ class Demo:
         say(f"\n  heat map of all {heads} heads: {self.options.png}")
 
     def race(self):
-        """The sentence many times over: the weight of a key is shared among its copies, so every output row stays what it
-        was, which checks the long run too."""
+        """The sentence many times over: the weight of a key is shared among its copies, so every output row stays what
+        it was, which checks the long run too."""
         copies = self.options.copies
         n, heads, dim = len(self.words) * copies, self.fixture["q"][0][1], self.fixture["q"][0][3]
         title(f"Longer: the sentence {copies} times over, {n} tokens")
