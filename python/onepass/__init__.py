@@ -1,5 +1,6 @@
 """onepass: exact attention in one pass, for NumPy, PyTorch and anything else with DLPack. Nothing is copied."""
 
+import math
 import operator
 
 from . import _arrays, _onepass
@@ -179,19 +180,22 @@ def attention(
         threads,
     )
     views = _inputs(q, k, v)
-    if out is None:
-        _arrays.dtype_name("q", q)
-        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]))
-    lse = _new_lse(q, options) if return_lse else None
-    _onepass.attention(*views, _arrays.target("out", out), None if lse is None else _arrays.target("lse", lse), options)
+    out, lse = _results(q, v, out, return_lse, options)
+    _onepass.attention(*views, _arrays.target("out", out), _arrays.target("lse", lse), options)
     out = _arrays.finished(out)
     return (out, _arrays.finished(lse)) if return_lse else out
 
 
-def _new_lse(q, options):
+def _results(q, v, out, return_lse, options):
+    """(out, lse or None). New packed ones begin as empty rows: tokens beyond the last sequence are not computed."""
     packed = options["cu_seqlens_q"] is not None or options["cu_seqlens_k"] is not None
+    if out is None:
+        _arrays.dtype_name("q", q)
+        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), fill=0.0 if packed else None)
+    if not return_lse:
+        return out, None
     shape = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
-    return _arrays.new(q, shape, "float32", ordered=False)
+    return out, _arrays.new(q, shape, "float32", ordered=False, fill=-math.inf if packed else None)
 
 
 def explain(q, k=None, v=None, **options):
@@ -211,11 +215,8 @@ def explain(q, k=None, v=None, **options):
             raise TypeError(f"explain has no option {name!r}; {', '.join(known)}, out and return_lse are accepted")
     options = _options(**{**known, **options})
     views = _inputs(q, k, v)
-    if out is None:
-        _arrays.dtype_name("q", q)
-        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]))
-    lse = _arrays.target("lse", _new_lse(q, options)) if return_lse else None
-    return _onepass.explain(*views, _arrays.target("out", out), lse, options)
+    out, lse = _results(q, v, out, return_lse, options)
+    return _onepass.explain(*views, _arrays.target("out", out), _arrays.target("lse", lse), options)
 
 
 def merge(outs, lses, *, out=None, threads=None):

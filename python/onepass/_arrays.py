@@ -76,19 +76,23 @@ class _Native:
         self.namespace, self.raw = namespace, raw
 
 
-def new(like, shape, dtype=None, ordered=True):
-    """An uninitialised array of the kind and device of `like`, of its dtype if none is named, in its memory order."""
+def new(like, shape, dtype=None, ordered=True, fill=None):
+    """An array of the kind and device of `like`, of its dtype if none is named, in its memory order."""
     order = _order_like(like, len(shape)) if ordered else tuple(range(len(shape)))
     permuted = [shape[i] for i in order]
     inverse = sorted(range(len(shape)), key=order.__getitem__)
     if isinstance(like, np.ndarray):
-        return np.empty(permuted, dtype or like.dtype).transpose(inverse)
-    if _is_torch(like):
+        array = np.empty(permuted, dtype or like.dtype).transpose(inverse)
+    elif _is_torch(like):
         torch = sys.modules["torch"]
         of = getattr(torch, dtype) if dtype else like.dtype
-        return torch.empty(permuted, dtype=of, device=like.device).permute(inverse)
-    namespace = getattr(like, "__array_namespace__", lambda: np)()
-    return _Native(namespace, _onepass.empty(list(shape), dtype or dtype_name("q", like)))
+        array = torch.empty(permuted, dtype=of, device=like.device).permute(inverse)
+    else:
+        namespace = getattr(like, "__array_namespace__", lambda: np)()
+        return _Native(namespace, _onepass.empty(list(shape), dtype or dtype_name("q", like), fill))
+    if fill is not None:
+        array[...] = fill
+    return array
 
 
 def target(name, x):

@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -204,11 +205,15 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
 }
 
 // An array of the extension's own, for kinds that can only import: jax and others take it by DLPack, without a copy.
-nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype) {
+// fill: every element of fp32; 0 for the other dtypes.
+nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::optional<float> fill) {
   const DType type = dtype == "bfloat16" ? DType::bf16 : dtype == "float16" ? DType::f16 : DType::f32;
-  std::size_t bytes = onepass::size_of(type);
-  for (std::size_t n : shape) bytes *= n;
+  std::size_t elements = 1;
+  for (std::size_t n : shape) elements *= n;
+  const std::size_t bytes = elements * onepass::size_of(type);
   void* data = ::operator new (bytes, std::align_val_t{64});
+  if (fill && type == DType::f32) std::fill_n(static_cast<float*>(data), elements, *fill);
+  if (fill && type != DType::f32) std::memset(data, 0, bytes);
   const nb::capsule owner(data, [](void* p) noexcept { ::operator delete (p, std::align_val_t{64}); });
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype dlpack{static_cast<std::uint8_t>(type == DType::bf16 ? Code::Bfloat : Code::Float),
@@ -233,5 +238,5 @@ NB_MODULE(_onepass, m) {
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);
-  m.def("empty", &empty, "shape"_a, "dtype"_a);
+  m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
 }

@@ -147,6 +147,21 @@ def test_packed_sequences(rng, options):
     check(lse, ref_lse, scale=20)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "jax", "jax bfloat16"])
+def test_tokens_beyond_the_last_sequence_are_empty_rows(rng, kind, request):
+    cu = np.array([0, 3, 7], np.int32)
+    q = normal(rng, (9, 2, 16))
+    if kind != "numpy":
+        jax = request.getfixturevalue("jax")
+        q = jax.numpy.asarray(q, "bfloat16" if kind.endswith("16") else "float32")
+    out, lse = (
+        np.asarray(x).astype(float)
+        for x in onepass.attention(q, q, q, cu_seqlens_q=cu, cu_seqlens_k=cu, return_lse=True)
+    )
+    assert (out[7:] == 0).all() and (lse[:, 7:] == -np.inf).all() and np.isfinite(lse[:, :7]).all()
+    assert (out[:7] != 0).any()
+
+
 def test_merge_of_splits_is_the_whole(rng):
     q, k, v = inputs(rng, keys=201)
     parts = [
