@@ -46,27 +46,28 @@ inline constexpr bool kAvx512 = HWY_TARGET == HWY_AVX3;
 ONEPASS_HD VF splat(float x) { return hn::Set(DF(), x); }
 
 // 2^x for x < 128: at most 2.6 ulp off, exactly 0 below -126 (and for -inf), NaN kept. A polynomial of degree 5, the
-// minimax fit of 2^f with relative error 7.5e-8.
+// minimax fit of 2^f with p(0) = 1 (relative error 8.2e-8, against 7.5e-8 without), so that 2^n is exact for integers n:
+// Reference::integer relies on it.
 ONEPASS_HD VF exp2_of(VF x) {
 #if HWY_TARGET == HWY_AVX3
   // f = x - floor(x), then p * 2^floor(x) with hardware underflow: 7 instructions.
   const VF f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
-  VF p = hn::MulAdd(splat(0.00187757667f), f, splat(0.00898934009f));
-  p = hn::MulAdd(p, f, splat(0.0558263181f));
-  p = hn::MulAdd(p, f, splat(0.240153617f));
-  p = hn::MulAdd(p, f, splat(0.693153073f));
-  p = hn::MulAdd(p, f, splat(0.999999925f));
+  VF p = hn::MulAdd(splat(0.00186713293f), f, splat(0.00901702428f));
+  p = hn::MulAdd(p, f, splat(0.0557999174f));
+  p = hn::MulAdd(p, f, splat(0.240164449f));
+  p = hn::MulAdd(p, f, splat(0.693151312f));
+  p = hn::MulAdd(p, f, splat(1.0f));
   return VF{_mm512_scalef_ps(p.raw, x.raw)};
 #else
   // Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves n + 127 in the low bits: shifted up, they are 2^n.
   const VF magic = splat(12582912.0f + 127.0f);
   const VF t = x + magic;
   const VF f = x - (t - magic);
-  VF p = hn::MulAdd(splat(0.00132764724f), f, splat(0.00967554134f));
-  p = hn::MulAdd(p, f, splat(0.0555071327f));
-  p = hn::MulAdd(p, f, splat(0.240221197f));
-  p = hn::MulAdd(p, f, splat(0.693146967f));
-  p = hn::MulAdd(p, f, splat(1.00000007f));
+  VF p = hn::MulAdd(splat(0.00132647292f), f, splat(0.00967151365f));
+  p = hn::MulAdd(p, f, splat(0.0555073375f));
+  p = hn::MulAdd(p, f, splat(0.240222421f));
+  p = hn::MulAdd(p, f, splat(0.693146978f));
+  p = hn::MulAdd(p, f, splat(1.0f));
   const VF power = hn::BitCast(DF(), hn::ShiftLeft<23>(hn::BitCast(DI(), t)));
   return hn::IfThenZeroElse(hn::Lt(x, splat(-126.0f)), p * power);
 #endif
