@@ -13,18 +13,25 @@ constexpr std::int64_t kRowsPerTask = 16;
 // A split far below the others has a share of 2^-150 = 0; if it saw an infinity, that must stay one all the same.
 constexpr float kLeastShare = 0x1p-100f;
 
-// sum[d] = sum over splits of share_i O_i[d] with share_i = scale * 2^(m_i - m), and whether it is finite.
-bool add_splits(const RowState<float>* states, const float* out, std::int64_t splits, std::int64_t dim, float m,
-                float scale, float least, float* sum) {
+// Joins (state, sum) with the splits in order. least = 0; or more, to keep what a negligible split saw of infinity.
+RowState<float> join(const RowState<float>* states, const float* out, std::int64_t splits, std::int64_t dim,
+                     float least, float* sum) {
+  RowState<float> all;
   std::fill_n(sum, dim, 0.0f);
   for (std::int64_t i = 0; i < splits; ++i) {
-    if (states[i].l == 0) continue;                                            // has seen nothing
-    const float share = std::max(scale * probability(states[i].m, m), least);  // a NaN stays
+    if (states[i].l == 0) continue;  // has seen nothing; its O is not read
+    const Merged<float> joined = merge(all, states[i]);
+    const float a = std::max(joined.alpha_a, least), b = std::max(joined.alpha_b, least);  // a NaN stays
     const float* o = out + i * dim;
-    for (std::int64_t d = 0; d < dim; ++d) sum[d] += share * o[d];
+    for (std::int64_t d = 0; d < dim; ++d) sum[d] = a * sum[d] + b * o[d];
+    all = joined.state;
   }
+  return all;
+}
+
+bool finite(const float* x, std::int64_t count) {
   float probe = 0;
-  for (std::int64_t d = 0; d < dim; ++d) probe += sum[d] * 0.0f;
+  for (std::int64_t i = 0; i < count; ++i) probe += x[i] * 0.0f;
   return probe == 0;
 }
 
@@ -50,24 +57,23 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
 
 void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int64_t head, std::int64_t token,
                 const RowState<float>* states, const float* out, std::int64_t splits) {
-  RowState<float> all;
-  for (std::int64_t i = 0; i < splits; ++i) all = merge(all, states[i]).state;
-  const float m = all.m;
-  float alpha = 1.0f;  // of everything but the sink
+  float sum[kMaxDim];
+  RowState<float> all = join(states, out, splits, p.dim_v, 0.0f, sum);
+  const float least = finite(sum, p.dim_v) ? 0.0f : kLeastShare;
+  if (least > 0) all = join(states, out, splits, p.dim_v, least, sum);
   if (p.sinks) {
     const double sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
     const Merged<float> joined = join_sink(all, static_cast<float>(sink * kLog2e));
+    const float alpha = std::max(joined.alpha_a, least);
+    for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] *= alpha;
     all = joined.state;
-    alpha = joined.alpha_a;
   }
-  const Final<float> end = finalize(all);
+  // Divided, not multiplied by 1/l: a weight of its own size, w v / w, then is v but for one rounding.
+  if (all.l != 0) {
+    for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] /= all.l;
+  }
   const std::int64_t row = seq.q_begin + token;
-  if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = end.lse;
-
-  float sum[kMaxDim];
-  if (!add_splits(states, out, splits, p.dim_v, m, alpha * end.inv_l, 0.0f, sum)) {
-    add_splits(states, out, splits, p.dim_v, m, alpha * end.inv_l, kLeastShare, sum);
-  }
+  if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = finalize(all).lse;
   const std::int64_t at = row_offset(a.out, seq.batch, head, row);
   with_float_type(p.out_dtype, [&](auto zero) { store_row<decltype(zero)>(sum, p.dim_v, a.out.data, at); });
 }

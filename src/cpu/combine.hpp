@@ -31,7 +31,8 @@ std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64
 void finish_row(const Problem& problem, const Arguments& arguments, const Sequence& seq, std::int64_t head,
                 std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits);
 
-// finish_row for every row of the problem; every partial must have been written (an empty one: m = -inf, l = 0, O = 0).
+// finish_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its O
+// is not read then).
 void combine(const Problem& problem, const Arguments& arguments, const Partials& partials, Executor& executor);
 
 }  // namespace onepass::cpu

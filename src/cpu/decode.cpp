@@ -1,0 +1,120 @@
+// The host's half of the few-row kernels: what they accept and how a problem is cut. The kernels: decode_kernel.cpp.
+#include "cpu/decode.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cpu/flush_to_zero.hpp"
+
+namespace onepass::cpu {
+namespace {
+
+constexpr std::int64_t kChunkBytes = 32 << 10;  // of K and V, so that a chunk stays in L1
+constexpr std::int64_t kMaxChunk = 64;
+constexpr std::int64_t kHeadStateBytes = 64 << 10;  // q and O of the heads of a task, when they take turns
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+// Keys that any row sees, at most: what a window leaves of seq_k.
+std::int64_t longest_span(const Problem& p) {
+  const Range all = band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
+  if (!p.varlen) return std::max<std::int64_t>(0, all.hi - all.lo);
+  const std::int64_t right = p.band.causal ? 0 : p.band.right;
+  return p.band.left < 0 || right < 0 ? p.seq_k : std::min(p.seq_k, p.band.left + right + p.seq_q);
+}
+
+}  // namespace
+
+DecodeCut decode_cut(const Problem& p) {
+  DecodeCut cut;
+  cut.rows = p.seq_q * p.group();
+  const auto bytes_per_key = static_cast<std::int64_t>(size_of(p.dtype)) * (p.dim_qk + p.dim_v);
+  cut.chunk = std::clamp(kChunkBytes / bytes_per_key / kDecodeMaxLanes * kDecodeMaxLanes, kDecodeMaxLanes, kMaxChunk);
+  cut.keys_outer = p.heads_kv > 1 && std::abs(p.layout.k[1]) < std::abs(p.layout.k[2]);
+  if (cut.keys_outer) {
+    const std::int64_t state = 4 * cut.rows * (p.dim_qk + p.dim_v);
+    cut.heads = std::clamp<std::int64_t>(kHeadStateBytes / std::max<std::int64_t>(1, state), 1, p.heads_kv);
+  }
+  cut.head_blocks = (p.heads_kv + cut.heads - 1) / cut.heads;
+  cut.splits = split_keys(p.batch * cut.head_blocks, longest_span(p), cut.chunk);
+  return cut;
+}
+
+DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) {
+  DecodeScratch s;
+  s.padded_rows = cut.rows % 4 == 3 ? cut.rows + 1 : cut.rows;
+  s.dim_qk = round_up(p.dim_qk, 2 * kDecodeMaxLanes);
+  s.dim_v = round_up(p.dim_v, 2 * kDecodeMaxLanes);
+  s.q = w.take<float>(cut.heads * s.padded_rows * s.dim_qk);
+  s.o = w.take<float>(cut.heads * s.padded_rows * s.dim_v);
+  s.m = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
+  s.l = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
+  s.scores = w.take<float>(cut.chunk * 4);
+  s.extra = w.take<float>(cut.chunk * 4);
+  s.k = w.take<float>(cut.chunk * s.dim_qk);
+  s.v = w.take<float>(cut.chunk * s.dim_v);
+  s.row = w.take<float>(s.dim_v);
+  return s;
+}
+
+namespace {
+
+// Everything a call needs besides its arguments, from one place for counting and for running.
+struct Booked {
+  DecodeScratch* scratch;
+  Partials partials;
+};
+Booked book(Workspace& w, const Problem& p, const DecodeCut& cut, int workers) {
+  Booked b{w.take<DecodeScratch>(workers), {}};
+  for (int i = 0; i < workers; ++i) {
+    const DecodeScratch s = book_decode(w, p, cut);
+    if (b.scratch) b.scratch[i] = s;
+  }
+  if (cut.splits.count > 1) b.partials = book_partials(w, p, cut.splits.count);
+  return b;
+}
+
+}  // namespace
+
+std::string decode_why_not(const Problem& p) {
+  if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
+  const std::int64_t rows = p.seq_q * p.group();
+  if (rows > kDecodeMaxRows) {
+    return text("seq_q x heads_q / heads_kv is ", rows, " rows per K/V head; it is for at most ", kDecodeMaxRows);
+  }
+  return {};
+}
+
+std::string decode_describe(const Problem& p) {
+  const DecodeCut cut = decode_cut(p);
+  return text(cut.rows, " rows per K/V head, chunks of ", cut.chunk, " keys, ",
+              cut.keys_outer ? text("keys outside ", cut.heads, " heads") : std::string("heads outside keys"), ", ",
+              cut.splits.count, cut.splits.count == 1 ? " split" : " splits", " of ", cut.splits.chunk, " keys, ",
+              cut.tasks(p), " tasks");
+}
+
+std::size_t decode_workspace_bytes(const Problem& p, int workers) {
+  Workspace counting;
+  book(counting, p, decode_cut(p), workers);
+  return counting.bytes();
+}
+
+void decode_run(const Problem& p, const Arguments& a, void* workspace, Executor& executor, DecodeTask task) {
+  const DecodeCut cut = decode_cut(p);
+  Workspace w(workspace);
+  const Booked b = book(w, p, cut, executor.workers());
+  struct Call {
+    DecodeJob job;
+    DecodeTask task;
+  } call{{p, a, cut, b.partials, b.scratch}, task};
+  executor.parallel_for(
+      cut.tasks(p),
+      [](void* c, std::int64_t t, int worker) {
+        const FlushToZero mode;
+        static_cast<Call*>(c)->task(static_cast<Call*>(c)->job, t, worker);
+      },
+      &call);
+  if (cut.splits.count > 1) combine(p, a, b.partials, executor);
+}
+
+}  // namespace onepass::cpu

@@ -1,0 +1,307 @@
+// The few-row kernel, compiled once per instruction set: one task = one sequence, some K/V heads, one range of keys.
+#include "cpu/targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/decode_kernel.cpp"
+#include <hwy/foreach_target.h>
+
+#include "cpu/decode.hpp"
+#include "cpu/decode_scores-inl.h"
+#include "cpu/decode_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <int R>
+using Rows = std::integral_constant<int, R>;
+
+template <class T>
+class Decode {
+ public:
+  Decode(const DecodeJob& job, std::int64_t task, int worker)
+      : p_(job.problem), a_(job.arguments), cut_(job.cut), partials_(job.partials), scratch_(job.scratch[worker]) {
+    split_ = task % cut_.splits.count;
+    const std::int64_t block = task / cut_.splits.count % cut_.head_blocks;
+    batch_ = task / cut_.splits.count / cut_.head_blocks;
+    head_lo_ = block * cut_.heads;
+    heads_ = std::min(cut_.heads, p_.heads_kv - head_lo_);
+    seq_ = sequence_of(p_, a_, batch_);
+    band_ = band_mask(p_, seq_.seq_q, seq_.seq_k);
+    rows_ = seq_.seq_q * p_.group();
+    const Range seen = band_.key_range(0, seq_.seq_q);
+    keys_.lo = std::min<Index>(seen.hi, seen.lo + split_ * cut_.splits.chunk);
+    keys_.hi = std::min<Index>(seen.hi, keys_.lo + cut_.splits.chunk);
+    // Every row sees these keys.
+    unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
+    packed_ = p_.dim_qk % Stored<T>::kElements != 0 || p_.dim_v % Stored<T>::kElements != 0;
+  }
+
+  // The whole algorithm: (m, l, O) of each head moves through the chunks, heads outside keys or keys outside heads.
+  void run() {
+    for (std::int64_t h = 0; h < heads_; ++h) start(h);
+    if (cut_.keys_outer) {
+      for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) {
+        for (std::int64_t h = 0; h < heads_; ++h) visit(h, at);
+      }
+    } else {
+      for (std::int64_t h = 0; h < heads_; ++h) {
+        for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) visit(h, at);
+      }
+    }
+    for (std::int64_t h = 0; h < heads_; ++h) finish(h);
+  }
+
+ private:
+  // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
+  template <class F>
+  void each_group(F f) const {
+    for (std::int64_t r = 0; r < rows_;) {
+      const std::int64_t left = rows_ - r;
+      if (left >= 3)
+        f(Rows<4>(), r), r += 4;
+      else if (left == 2)
+        f(Rows<2>(), r), r += 2;
+      else
+        f(Rows<1>(), r), r += 1;
+    }
+  }
+  template <int R>
+  void describe(std::int64_t h, std::int64_t first, DecodeRow* rows) const {
+    for (int r = 0; r < R; ++r) {
+      const std::int64_t row = std::min(first + r, rows_ - 1), token = row / p_.group();
+      rows[r] = {token, (head_lo_ + h) * p_.group() + row % p_.group(), band_.keys_of(token)};
+    }
+  }
+  float* q_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.q + (h * scratch_.padded_rows + r) * scratch_.dim_qk;
+  }
+  float* o_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.o + (h * scratch_.padded_rows + r) * scratch_.dim_v;
+  }
+  float* m_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.m + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+  float* l_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.l + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+
+  Keys<T> keys_of(const Tensor& t, std::int64_t h, std::int64_t at, int count) const {
+    const std::int64_t from = row_offset(t, seq_.batch, head_lo_ + h, seq_.k_begin + at);
+    return {static_cast<const T*>(t.data) + from, row_stride(t), count - 1};
+  }
+
+  void start(std::int64_t h) const {
+    std::fill_n(o_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
+    std::fill_n(m_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, onepass::Arith<float>::neg_inf());
+    std::fill_n(l_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
+    each_group([&](auto size, std::int64_t first) {
+      DecodeRow rows[size()];
+      describe<size()>(h, first, rows);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t at = row_offset(a_.q, seq_.batch, rows[r].head, seq_.q_begin + rows[r].token);
+        copy_row(static_cast<const T*>(a_.q.data) + at, p_.dim_qk, DecodeScores::q_scale(p_), q_of(h, first + r));
+      }
+    });
+  }
+
+  // To fp32: in the order in which K's rows are read, or padded with zeros to whole vectors.
+  void copy_row(const T* from, std::int64_t dim, float scale, float* to) const {
+    const VF by = splat(scale);
+    if (packed_) {
+      for (std::int64_t d = 0; d < dim; d += kLanes) {
+        const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
+        hn::Store(x * by, DF(), to + d);
+      }
+    } else {
+      using S = Stored<T>;
+      for (std::int64_t d = 0; d < dim; d += S::kElements) {
+        VF x[S::kVectors];
+        S::load(from + d, x);
+        for (int c = 0; c < S::kVectors; ++c) hn::Store(x[c] * by, DF(), to + d + c * kLanes);
+      }
+    }
+  }
+  Keys<float> pack(const Keys<T>& rows, std::int64_t dim, float* to, std::int64_t stride) const {
+    for (std::int64_t key = 0; key <= rows.last; ++key) copy_row(rows.at(key), dim, 1.0f, to + key * stride);
+    return {to, stride, rows.last};
+  }
+
+  // One chunk of one head. K and V are read in place unless their rows do not fill vectors.
+  void visit(std::int64_t h, std::int64_t at) const {
+    const int count = static_cast<int>(std::min<std::int64_t>(cut_.chunk, keys_.hi - at));
+    const Keys<T> k = keys_of(a_.k, h, at, count), v = keys_of(a_.v, h, at, count);
+    if (packed_) {
+      absorb_chunk(h, at, count, pack(k, p_.dim_qk, scratch_.k, scratch_.dim_qk),
+                   pack(v, p_.dim_v, scratch_.v, scratch_.dim_v), {}, {});
+      return;
+    }
+    const bool next_head = cut_.keys_outer && h + 1 < heads_;
+    const Keys<T> next = keys_of(a_.k,
+                                 next_head         ? h + 1
+                                 : cut_.keys_outer ? 0
+                                                   : h,
+                                 next_head ? at : std::min<std::int64_t>(at + cut_.chunk, keys_.hi - 1), 1);
+    const auto size = static_cast<std::int64_t>(sizeof(T));
+    absorb_chunk(h, at, count, k, v, {reinterpret_cast<const char*>(v.base), v.stride * size, p_.dim_v * size},
+                 {reinterpret_cast<const char*>(next.base), k.stride * size, p_.dim_qk * size});
+  }
+
+  template <class S>
+  void absorb_chunk(std::int64_t h, std::int64_t at, int count, const Keys<S>& k, const Keys<S>& v, Ahead ahead_v,
+                    Ahead ahead_k) const {
+    each_group([&](auto size, std::int64_t first) {
+      constexpr int R = size();
+      DecodeRow rows[R];
+      const DecodeChunk c = score<R>(h, first, at, count, k, ahead_v, rows);
+      HWY_ALIGN float alpha[kLanes];
+      weigh_keys<R>(scratch_.scores, c.padded, m_of(h, first), l_of(h, first), alpha);
+      if (p_.dropout_p > 0) scores().template drop<R>(rows, c, scratch_.scores);
+      add_values<R, kColumns<R>>(scratch_.scores, alpha, v.base, v.stride, count, vectors(p_.dim_v), o_of(h, first),
+                                 scratch_.dim_v, ahead_k);
+      ahead_v = ahead_k = {};  // the other groups find K and V in L1
+    });
+  }
+
+  template <int R, class S>
+  DecodeChunk score(std::int64_t h, std::int64_t first, std::int64_t at, int count, const Keys<S>& k,
+                    const Ahead& ahead, DecodeRow* rows) const {
+    constexpr int kStep = kLanes / R;
+    const DecodeChunk c{at, count, (count + kStep - 1) / kStep * kStep};
+    dot_keys<R>(q_of(h, first), scratch_.dim_qk, k, c.padded, vectors(p_.dim_qk), scratch_.scores, ahead);
+    const bool plain = c.padded == count && at >= unmasked_.lo && at + count <= unmasked_.hi && !scores().any();
+    if (!plain || p_.dropout_p > 0) describe<R>(h, first, rows);
+    if (!plain) scores().template adjust<R>(rows, c, scratch_.scores, scratch_.extra);
+    return c;
+  }
+
+  void finish(std::int64_t h) const {
+    each_group([&](auto size, std::int64_t first) {
+      constexpr int R = size();
+      const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
+      hn::Store(l, DF(), l_of(h, first));
+      const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
+      const bool whole = finite(o_of(h, first), rows * scratch_.dim_v);
+      if (!whole) recompute<R>(h, first);
+      DecodeRow row[R];
+      describe<R>(h, first, row);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const onepass::RowState<float> state{m_of(h, first)[r], l_of(h, first)[r]};
+        const std::int64_t to = partial_row(p_, seq_, row[r].head, row[r].token);
+        float* out = partials_.state ? partials_.out_of(to, split_) : scratch_.row;
+        write_row(o_of(h, first + r), whole, out);
+        if (partials_.state)
+          partials_.state_of(to, split_) = state;
+        else
+          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, out, 1);
+      }
+    });
+  }
+
+  // The careful path: a weight of 0 times a NaN or infinity that the row does not see has spoilt O. m and l are right;
+  // O is summed again over the keys that each row sees, in memory order. A weight of a seen key is never rounded to 0,
+  // so that what it saw of infinity stays.
+  template <int R>
+  HWY_NOINLINE void recompute(std::int64_t h, std::int64_t first) const {
+    std::fill_n(o_of(h, first), R * scratch_.dim_v, 0.0f);
+    const Dropout dropout = Dropout::of(p_.dropout_p, p_.seed);
+    for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) {
+      const int count = static_cast<int>(std::min<std::int64_t>(cut_.chunk, keys_.hi - at));
+      const Keys<T> k = keys_of(a_.k, h, at, count), v = keys_of(a_.v, h, at, count);
+      DecodeRow rows[R];
+      if (packed_)
+        score<R>(h, first, at, count, pack(k, p_.dim_qk, scratch_.k, scratch_.dim_qk), {}, rows);
+      else
+        score<R>(h, first, at, count, k, {}, rows);
+      describe<R>(h, first, rows);
+      for (int key = 0; key < count; ++key) {
+        for (int r = 0; r < R; ++r) {
+          const float s = scratch_.scores[key * R + r];
+          if (s == onepass::Arith<float>::neg_inf()) continue;
+          const float w = onepass::probability(s, m_of(h, first)[r]);
+          const float kept = dropout.active()
+                                 ? dropout.factor(static_cast<unsigned>(batch_), static_cast<unsigned>(rows[r].head),
+                                                  static_cast<unsigned>(rows[r].token), static_cast<unsigned>(at + key))
+                                 : 1.0f;
+          float* o = o_of(h, first + r);
+          for (std::int64_t d = 0; d < p_.dim_v; ++d) {
+            const float x = to_float(v.at(key)[d]);
+            o[d] += kept * (x * 0.0f == 0.0f ? w : std::max(w, std::numeric_limits<float>::min())) * x;
+          }
+        }
+      }
+    }
+  }
+
+  static bool finite(const float* x, std::int64_t count) {
+    VF probe = hn::Zero(DF());
+    for (std::int64_t i = 0; i < count; i += kLanes) probe = hn::MulAdd(hn::Load(DF(), x + i), hn::Zero(DF()), probe);
+    return hn::AllTrue(DF(), hn::Eq(probe, hn::Zero(DF())));
+  }
+
+  // ordered: as the vectors of Stored<T> left it; else in memory order already.
+  void write_row(const float* o, bool ordered, float* to) const {
+    if (packed_ || !ordered || Stored<T>::kVectors == 1) {
+      std::copy_n(o, p_.dim_v, to);
+      return;
+    }
+    for (std::int64_t d = 0; d < p_.dim_v; d += 2 * kLanes) {
+      hn::StoreInterleaved2(hn::Load(DF(), o + d), hn::Load(DF(), o + d + kLanes), DF(), to + d);
+    }
+  }
+
+  static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
+  DecodeScores scores() const { return {p_, a_, band_, batch_}; }
+
+  const Problem& p_;
+  const Arguments& a_;
+  const DecodeCut& cut_;
+  const Partials& partials_;
+  const DecodeScratch& scratch_;
+  Sequence seq_;
+  BandMask band_;
+  std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
+  Range keys_, unmasked_;
+  bool packed_ = false;
+};
+
+void decode_task(const DecodeJob& job, std::int64_t task, int worker) {
+  switch (job.problem.dtype) {
+    case DType::f16: return Decode<f16>(job, task, worker).run();
+    case DType::bf16: return Decode<bf16>(job, task, worker).run();
+    default: return Decode<float>(job, task, worker).run();
+  }
+}
+
+}  // namespace
+
+DecodeTask decode_task_of() { return decode_task; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onepass::cpu {
+namespace {
+
+bool has(std::int64_t target) { return (hwy::SupportedTargets() & target) != 0; }
+
+#define ONEPASS_ROW(ns, target, isa)                                                                          \
+  Implementation{                                                                                             \
+      "cpu.decode." isa,                                                                                      \
+      [](const Problem& p) { return has(target) ? decode_why_not(p) : std::string("this CPU has no " isa); }, \
+      decode_describe, decode_workspace_bytes,                                                                \
+      [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {                  \
+        decode_run(p, a, workspace, executor, ns::decode_task_of());                                          \
+      }},
+const Implementation kRows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
+#undef ONEPASS_ROW
+
+}  // namespace
+
+std::span<const Implementation> decode_implementations() { return kRows; }
+
+}  // namespace onepass::cpu
+#endif
