@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "cpu/amx.hpp"
 #include "cpu/decode.hpp"
 
 namespace onepass::cpu {
@@ -9,7 +10,13 @@ namespace onepass::cpu {
 std::span<const Implementation> implementations() {
   static const std::vector<Implementation> rows = [] {
     std::vector<Implementation> all;
-    for (const auto& family : {decode_implementations()}) all.insert(all.end(), family.begin(), family.end());
+    const auto add = [&](std::span<const Implementation> family) {
+      all.insert(all.end(), family.begin(), family.end());
+    };
+    add(decode_implementations());
+#if defined(__x86_64__)
+    add(amx::implementations());
+#endif
     return all;
   }();
   return rows;

@@ -1,0 +1,123 @@
+// The AMX backend against the oracle: on emulated tiles everywhere, on the CPU's own where it has them.
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "check/check.hpp"
+#include "core/numerics.hpp"
+#include "cpu/amx.hpp"
+#include "cpu/amx_emulated.hpp"
+
+namespace onepass {
+namespace {
+
+std::vector<Implementation> backends() {
+  std::vector<Implementation> all;
+  if (cpu::amx::has_avx512()) all.push_back(cpu::amx::emulated());
+  if (cpu::amx::missing_hardware().empty()) all.push_back(cpu::amx::implementations()[0]);
+  return all;
+}
+
+class Amx : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (backends().empty()) GTEST_SKIP() << "this CPU has no AVX-512";
+  }
+};
+
+TEST_P(Amx, IsRightByTheRule) {
+  const Problem problem = parse_problem(GetParam());
+  for (const Implementation& backend : backends()) {
+    for (std::uint64_t seed = 0; seed < 2; ++seed) {
+      for (const check::Distribution distribution : check::kDistributions) {
+        // A dot product of 3e4 that is all a row sees is off by more than the rule lets its LSE be, in any order of
+        // fp32 sums.
+        if (problem.varlen && distribution == check::Distribution::huge) continue;
+        check::Inputs inputs = check::make_inputs(problem, seed, distribution, check::Placement::page_end);
+        const check::Verdict verdict = check::check(backend, inputs);
+        ASSERT_TRUE(verdict.accepted && verdict.right)
+            << backend.name << ", " << GetParam() << ", " << check::name_of(distribution) << ": " << verdict.sentence;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Amx,
+    testing::Values("fwd b1 h1 s128 d64 bf16 lse", "fwd b2 h3 s65x300 d64 bf16 lse", "fwd b1 h2 s1x203 d128 bf16 lse",
+                    "fwd b1 h8/2 s33x257 d128 bf16 causal_bottom_right lse",
+                    "fwd b1 h2 s200 d72 bf16 causal_top_left lse", "fwd b1 h2 s203x65 d40 bf16 causal_bottom_right lse",
+                    "fwd b1 h1 s65x203 d8 bf16 causal_top_left lse", "fwd b1 h4/1 s17x129 d192/128 bf16 lse",
+                    "fwd b1 h2/1 s40x150 d576/512 bf16 causal_bottom_right lse",
+                    "fwd b1 h2 s300 d64 bf16 causal_bottom_right window=70:0 lse",
+                    "fwd b1 h2 s300 d32 bf16 window=40:90 lse", "fwd b1 h2 s0x10 d64 bf16 lse",
+                    "fwd b1 h2 s10x0 d64 bf16 lse", "fwd b0 h2 s10 d64 bf16 lse",
+                    "fwd b2 h4/2 s129 d64 bf16 layout=bshd lse", "fwd b1 h1 s65x113 d1 bf16 lse",
+                    "fwd b1 h2 s64x513 d256 bf16 lse", "fwd b1 h1 s600x600 d16 bf16 causal_top_left lse",
+                    "fwd b1 h2 s100x260 d59/111 bf16 out=fp32 lse", "fwd b1 h1 s70x140 d64 bf16 scale=-0.3 lse",
+                    "fwd b1 h1 s70x140 d64 bf16 scale=0 lse", "fwd b2 h16/1 s9x200 d80 bf16 causal_bottom_right lse",
+                    "fwd b4 h4/2 d64 bf16 varlen=3,0,200,64/130,7,200,0 causal_bottom_right lse",
+                    "fwd b3 h2 d128 bf16 varlen=100,1,255/33,300,255 window=64:64 lse"));
+
+INSTANTIATE_TEST_SUITE_P(
+    Features, Amx,
+    testing::Values(
+        "fwd b1 h2 s65x203 d64 bf16 softcap=30 lse", "fwd b2 h2 s100x140 d64 bf16 bias=fp32:bhqk lse",
+        "fwd b2 h4/2 s70x200 d64 bf16 bias=bf16:1hqk causal_bottom_right lse",
+        "fwd b2 h4/2 s70x200 d64 bf16 bias=fp16:b11k lse", "fwd b1 h2 s40x65 d64 bf16 bias=fp16:11q1 lse",
+        "fwd b2 h2 s100x300 d64 bf16 mask=b1qk lse", "fwd b1 h4/1 s65x130 d64 bf16 mask=1h1k causal_top_left lse",
+        "fwd b2 h8/2 s65x203 d64 bf16 alibi causal_bottom_right lse", "fwd b1 h4 s65x203 d64 bf16 sinks lse",
+        "fwd b1 h2 s65x203 d64 bf16 sinks causal_bottom_right window=30:0 mask=11qk lse",
+        "fwd b2 h4/2 s65x203 d64 bf16 dropout=0.3 seed=7 lse", "fwd b1 h2 s65x203 d64 bf16 dropout=1 lse",
+        "fwd b2 h4/2 s65x203 d72/40 bf16 softcap=20 bias=bf16:bhqk mask=bhqk alibi sinks dropout=0.2 seed=3 "
+        "causal_bottom_right window=150:0 lse",
+        "fwd b3 h2 d64 bf16 varlen=100,1,255/33,300,255 alibi dropout=0.5 mask=bhqk lse"));
+
+TEST(AmxNotANumber, ReachesOnlyTheRowsThatSeeIt) {
+  for (const Implementation& backend : backends()) {
+    for (const char* line :
+         {"fwd b1 h2 s200 d64 bf16 causal_top_left lse", "fwd b1 h2 s100x200 d64 bf16 window=20:20 mask=11qk lse",
+          "fwd b1 h2 s200 d64 bf16 dropout=0.3 sinks lse"}) {
+      for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        for (const bool in_v : {false, true}) {
+          check::Inputs inputs = check::make_inputs(parse_problem(line));
+          const Tensor& t = in_v ? inputs.tensors.v : inputs.tensors.k;
+          store_element(t.data, t.dtype, row_offset(t, 0, 1, 137) + 5, poison);
+          inputs.changed();
+          const check::Verdict verdict = check::check(backend, inputs);
+          EXPECT_TRUE(verdict.right) << backend.name << ", " << line << ", " << poison << ": " << verdict.sentence;
+        }
+      }
+    }
+  }
+}
+
+TEST(AmxThreads, DoNotChangeABit) {
+  const auto bytes_of = [](const Implementation& backend, const char* line, int threads) {
+    check::Inputs inputs = check::make_inputs(parse_problem(line));
+    const std::shared_ptr<Executor> executor = make_executor(threads);
+    EXPECT_TRUE(check::run_on(backend, inputs, *executor));
+    const Tensor& out = inputs.tensors.out;
+    const auto* p = static_cast<const std::uint16_t*>(out.data);
+    return std::vector<std::uint16_t>(p, p + out.elements());
+  };
+  for (const Implementation& backend : backends()) {
+    for (const char* line : {"fwd b3 h8/2 s300 d64 bf16 causal_bottom_right", "fwd b1 h2 s700 d128 bf16"}) {
+      const auto one = bytes_of(backend, line, 1);
+      for (const int threads : {2, 3, 7})
+        EXPECT_EQ(one, bytes_of(backend, line, threads)) << backend.name << ", " << line;
+    }
+  }
+}
+
+TEST(AmxRefuses, InASentence) {
+  EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16")), "");
+  EXPECT_NE(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 fp16")).find("fp16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace onepass
