@@ -11,6 +11,7 @@ struct Counted {
 
   Counted() = default;
   explicit constexpr Counted(double x) : value(x) {}
+  explicit operator double() const { return value; }
   friend Counted operator+(Counted a, Counted b) { return did(a.value + b.value); }
   friend Counted operator-(Counted a, Counted b) { return did(a.value - b.value); }
   friend Counted operator*(Counted a, Counted b) { return did(a.value * b.value); }

@@ -18,7 +18,6 @@ struct Sample {
   Problem problem;
   std::vector<float> q, k, v, d_out;
   std::vector<double> out, lse;
-  DenseGradients grads;
 
   explicit Sample(const std::string& line, unsigned seed = 1) : problem(parse_problem(line)) {
     std::mt19937 rng(seed);
@@ -37,7 +36,9 @@ struct Sample {
     const Dense dense = oracle(problem, arguments());
     out = dense.out;
     lse = dense.lse;
-    grads = oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
+  }
+  DenseGradients gradients() const {
+    return oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
   }
   static Tensor tensor(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
     return Tensor(x.data(), DType::f32, {1, 1, rows, cols});
