@@ -61,7 +61,7 @@ nlohmann::ordered_json as_json(const Implementation& row, check::Distribution di
   nlohmann::ordered_json j{
       {"implementation", row.name}, {"distribution", check::name_of(distribution)}, {"accepts", v.accepted}};
   if (!v.accepted) return j["why_not"] = v.sentence, j;
-  j.update({{"right", v.right}, {"sentence", v.sentence}});
+  j.update({{"distribution", check::name_of(distribution)}, {"right", v.right}, {"sentence", v.sentence}});
   j.update({{"max_error", v.max_error}, {"max_base", v.max_base}, {"max_allowed", v.max_allowed}});
   j.update({{"mean_error", v.mean_error},
             {"mean_base", v.mean_base},
@@ -79,44 +79,47 @@ void print_line(const Implementation& row, check::Distribution distribution, con
   std::fflush(stdout);
 }
 
+check::Verdict judged(const Implementation& row, check::Inputs& inputs, check::Distribution distribution,
+                      Executor& executor, bool progress_wanted) {
+  Progress progress(fmt::format("checking {} on {}", row.name, check::name_of(distribution)), progress_wanted);
+  ProgressExecutor counting(executor, progress);
+  return check::check(row, inputs, counting);
+}
+
 int check_command(const Flags& flags) {
   const Problem problem = problem_from(flags.problem);
   check_fits(problem);
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
-  nlohmann::ordered_json report{
-      {"problem", to_string(problem)}, {"seed", flags.seed}, {"results", nlohmann::ordered_json::array()}};
-  if (!flags.json) fmt::print("{}\n", to_string(problem));
-
-  std::vector<const Implementation*> accepting;
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  std::vector<std::pair<const Implementation*, std::string>> all;
+  std::string refusals;
   for (const Implementation* row : candidates(flags)) {
-    const std::string refusal = row->why_not(problem);
-    if (refusal.empty()) {
-      accepting.push_back(row);
-      continue;
-    }
-    const check::Verdict verdict{.accepted = false, .sentence = refusal};
-    flags.json ? report["results"].push_back(as_json(*row, {}, verdict)) : print_line(*row, {}, verdict, false);
+    all.emplace_back(row, row->why_not(problem));
+    if (!all.back().second.empty()) refusals += text("; ", row->name, ": ", all.back().second);
   }
-  if (accepting.empty())
-    throw Error(ErrorCode::unsupported, text("no implementation asked for accepts \"", to_string(problem), "\""));
+  if (std::all_of(all.begin(), all.end(), [](const auto& row) { return !row.second.empty(); })) {
+    throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
+  }
 
-  bool right = true;
+  bool right = true, first = true;
   for (const check::Distribution distribution : check::kDistributions) {
     if (flags.distribution != "all" && flags.distribution != check::name_of(distribution)) continue;
     check::Inputs inputs = check::make_inputs(problem, flags.seed, distribution);
-    for (const Implementation* row : accepting) {
-      const check::Verdict verdict = [&] {
-        Progress progress(fmt::format("checking {} on {}", row->name, check::name_of(distribution)), flags.progress);
-        ProgressExecutor counting(*executor, progress);
-        return check::check(*row, inputs, counting);
-      }();
-      right = right && verdict.right;
-      flags.json ? report["results"].push_back(as_json(*row, distribution, verdict))
+    if (!flags.json && first) fmt::print("{}\n", to_string(problem));
+    for (const auto& [row, refusal] : all) {
+      if (!refusal.empty() && !first) continue;  // said once
+      const check::Verdict verdict = refusal.empty() ? judged(*row, inputs, distribution, *executor, flags.progress)
+                                                     : check::Verdict{.accepted = false, .sentence = refusal};
+      right = right && (verdict.right || !verdict.accepted);
+      flags.json ? results.push_back(as_json(*row, distribution, verdict))
                  : print_line(*row, distribution, verdict, problem.want_lse);
     }
+    first = false;
   }
-  report["right"] = right;
-  if (flags.json) print_json(report);
+  if (flags.json) {
+    print_json(
+        {{"problem", to_string(problem)}, {"seed", flags.seed}, {"right", right}, {"results", std::move(results)}});
+  }
   return right ? 0 : kWrongResult;
 }
 
@@ -130,7 +133,7 @@ void add_check(CLI::App& app) {
   for (const check::Distribution d : check::kDistributions) names.emplace_back(check::name_of(d));
   command->add_option("problem", flags->problem, "Such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
       ->required();
-  command->add_option("--seed", flags->seed, "Of the random inputs");
+  command->add_option("--seed", flags->seed, "Of the random inputs")->check(CLI::NonNegativeNumber);
   command->add_option("--distribution", flags->distribution, "Of the scores; default: all")
       ->check(CLI::IsMember(names));
   command->add_option("--implementation", flags->implementation, "Only this one, by name");

@@ -1,7 +1,7 @@
 #include "inputs.hpp"
 
 #include <algorithm>
-#include <memory>
+#include <filesystem>
 
 #include "onepass/error.hpp"
 #include "onepass/io/npy.hpp"
@@ -45,18 +45,28 @@ std::string option_of(const Input& input) {
   return option;
 }
 
-Loaded load(const InputFiles& files) {
+Loaded load(const InputFiles& files, Progress& progress) {
+  std::int64_t total = 0, done = 0;
+  const auto add_size = [&](const std::string& path) {
+    std::error_code none;
+    const auto size = std::filesystem::file_size(path, none);
+    if (!none) total += static_cast<std::int64_t>(size);
+  };
+  for (const auto& [name, path] : files.npy) add_size(path);
+  if (!files.safetensors.empty()) add_size(files.safetensors);
+  const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
+
   Loaded loaded;
   std::optional<io::FileSource> source;
   std::optional<io::Safetensors> safetensors;
   if (!files.safetensors.empty()) {
-    safetensors.emplace(source.emplace(files.safetensors));
+    safetensors.emplace(source.emplace(files.safetensors, count));
     check_names(*safetensors, files);
   }
   for (const Input& input : kInputs) {
     const auto npy = files.npy.find(input.name);
     if (npy != files.npy.end()) {
-      loaded.arrays.push_back(io::read_npy(io::FileSource(npy->second), files.void2));
+      loaded.arrays.push_back(io::read_npy(io::FileSource(npy->second, count), files.void2));
     } else if (safetensors && safetensors->has(files.prefix + input.name)) {
       loaded.arrays.push_back(safetensors->read(files.prefix + input.name));
     } else {

@@ -8,6 +8,7 @@
 
 #include "core/implementation.hpp"
 #include "onepass/io/array.hpp"
+#include "progress.hpp"
 
 namespace onepass::cli {
 
@@ -30,6 +31,6 @@ struct Loaded {
   std::deque<io::Array> arrays;  // the memory behind the tensors
   Arguments tensors;             // out and lse stay absent
 };
-Loaded load(const InputFiles& files);  // throws Error
+Loaded load(const InputFiles& files, Progress& progress);  // throws Error
 
 }  // namespace onepass::cli

@@ -2,18 +2,15 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "command.hpp"
 #include "inputs.hpp"
 #include "onepass/attention.hpp"
-#include "onepass/io/npy.hpp"
-#include "onepass/io/safetensors.hpp"
+#include "outputs.hpp"
 #include "progress.hpp"
 
 namespace onepass::cli {
@@ -21,14 +18,13 @@ namespace {
 
 struct Flags {
   std::map<std::string, std::string> npy;
-  std::string in, prefix, out, lse, layout = "bhsd", dtype, out_dtype, mask, window;
+  std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window;
   std::optional<double> scale;
   Options options;
   int threads = 0, repeat = 1;
-  bool want_lse = false, json = false, progress = false;
+  OutputFiles outputs;
+  bool json = false, progress = false;
 };
-
-bool is_safetensors(const std::string& path) { return std::filesystem::path(path).extension() == ".safetensors"; }
 
 Band band_of(const Flags& flags) {
   Band band;
@@ -44,31 +40,6 @@ Band band_of(const Flags& flags) {
                 text("--window is '", flags.window, "'; LEFT:RIGHT in keys is expected, -1 for unbounded"));
   }
   return band;
-}
-
-// Before anything is computed: the common reasons why a result could not be written.
-void check_destination(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (!std::filesystem::is_directory(folder))
-    throw Error(ErrorCode::bad_file, text("cannot write ", path, ": ", folder, " is no directory"));
-  if (std::filesystem::is_directory(path))
-    throw Error(ErrorCode::bad_file, text("cannot write ", path, ": it is a directory"));
-  if (::access(folder.c_str(), W_OK) != 0)
-    throw Error(ErrorCode::bad_file, text("cannot write ", path, ": ", folder, " is not writable"));
-}
-
-void check_destinations(const Flags& flags) {
-  check_destination(flags.out);
-  if (!flags.lse.empty() && is_safetensors(flags.out)) {
-    throw Error(ErrorCode::bad_value,
-                "--lse takes no file here: with --out FILE.safetensors the LSE is written beside out");
-  }
-  if (flags.want_lse && flags.lse.empty() && !is_safetensors(flags.out)) {
-    throw Error(ErrorCode::bad_value, "--lse needs a file, --lse FILE.npy, unless --out is a .safetensors file");
-  }
-  if (!flags.lse.empty()) check_destination(flags.lse);
-  if (flags.lse == flags.out) throw Error(ErrorCode::bad_value, text("--out and --lse are the same file, ", flags.out));
 }
 
 // Where results go. Their shapes follow q's and v's; that those fit is checked before memory is had.
@@ -110,23 +81,8 @@ Problem checked_problem(const Flags& flags, const Arguments& a, const Results& r
     }
     return t;
   };
-  if (flags.want_lse) options.lse = placeholder(r.lse_shape, DType::f32);
+  if (flags.outputs.want_lse) options.lse = placeholder(r.lse_shape, DType::f32);
   return make_problem(a.q, a.k, a.v, oriented(flags, placeholder(r.out_shape, r.out_dtype)), options);
-}
-
-void save(const Flags& flags, const Results& r) {
-  io::OutputFile out(flags.out);
-  std::optional<io::OutputFile> lse;
-  if (is_safetensors(flags.out)) {
-    std::vector<std::pair<std::string, const io::Array*>> arrays{{"out", &*r.out}};
-    if (r.lse) arrays.emplace_back("lse", &*r.lse);
-    io::write_safetensors(out, arrays);
-  } else {
-    io::write_npy(out, *r.out);
-    if (r.lse) io::write_npy(lse.emplace(flags.lse), *r.lse);
-  }
-  out.commit();
-  if (lse) lse->commit();
 }
 
 double seconds_of(const Flags& flags, const Plan& plan, const Arguments& a, const Tensor& out, Options& options,
@@ -152,13 +108,17 @@ std::string time_text(double seconds) {
 }
 
 void run_command(Flags& flags) {
-  check_destinations(flags);
+  check_destinations(flags.outputs);
   Options options = flags.options;
   options.band = band_of(flags);
   options.scale = flags.scale;
-  Loaded loaded =
-      load({flags.npy, flags.in, flags.prefix,
-            flags.dtype.empty() ? std::nullopt : std::optional(dtype_from_name(flags.dtype)), flags.layout == "bshd"});
+  const InputFiles files{flags.npy, flags.in, flags.prefix,
+                         flags.dtype.empty() ? std::nullopt : std::optional(dtype_from_name(flags.dtype)),
+                         flags.layout == "bshd"};
+  const Loaded loaded = [&] {
+    Progress progress("reading", flags.progress);
+    return load(files, progress);
+  }();
   const Arguments& a = loaded.tensors;
   options.bias = a.bias;
   options.bool_mask = a.bool_mask;
@@ -172,9 +132,12 @@ void run_command(Flags& flags) {
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
   const Plan plan = make_plan(problem, options.implementation, executor.get());
   const Tensor out = oriented(flags, results.out.emplace("out", results.out_dtype, results.out_shape).view());
-  if (flags.want_lse) options.lse = results.lse.emplace("lse", DType::f32, results.lse_shape).view();
+  if (flags.outputs.want_lse) options.lse = results.lse.emplace("lse", DType::f32, results.lse_shape).view();
   const double seconds = seconds_of(flags, plan, a, out, options, *executor);
-  save(flags, results);
+  {
+    Progress progress("writing", flags.progress);
+    save(flags.outputs, *results.out, results.lse ? &*results.lse : nullptr, progress);
+  }
 
   if (flags.json) {
     nlohmann::ordered_json j{{"problem", to_string(problem)},
@@ -183,8 +146,8 @@ void run_command(Flags& flags) {
                              {"threads", executor->workers()},
                              {"seconds", seconds},
                              {"repeat", flags.repeat},
-                             {"out", flags.out}};
-    if (!flags.lse.empty()) j["lse"] = flags.lse;
+                             {"out", flags.outputs.out}};
+    if (!flags.outputs.lse.empty()) j["lse"] = flags.outputs.lse;
     print_json(j);
     return;
   }
@@ -213,12 +176,12 @@ void add_run(CLI::App& app) {
   c->add_option("--dtype", flags->dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
       ->group("Tensors")
       ->check(CLI::IsMember({"bf16"}));
-  c->add_option("--out", flags->out, "Result: .npy, or .safetensors with out (and lse)")
+  c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out (and lse)")
       ->group("Results")
       ->required()
       ->type_name("FILE");
-  CLI::Option* lse =
-      c->add_option("--lse", flags->lse, "Log-sum-exp of every row too: .npy; no file if --out is .safetensors");
+  CLI::Option* lse = c->add_option("--lse", flags->outputs.lse,
+                                   "Log-sum-exp of every row too: .npy; no file if --out is .safetensors");
   lse->group("Results")->expected(0, 1)->type_name("FILE");
   c->add_option("--out-dtype", flags->out_dtype, "Of out: fp32, or the dtype of q (default)")
       ->group("Results")
@@ -230,7 +193,7 @@ void add_run(CLI::App& app) {
   c->add_option("--scale", flags->scale, "Of q.k; default 1/sqrt(dim)")->group("Scores");
   c->add_option("--softcap", flags->options.softcap, "c: scores become c tanh(score / c)")->group("Scores");
   c->add_option("--dropout", flags->options.dropout_p, "Probability in [0, 1]")->group("Scores");
-  c->add_option("--seed", flags->options.seed, "Of the dropout")->group("Scores");
+  c->add_option("--seed", flags->options.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
   c->add_option("--implementation", flags->options.implementation,
                 "By name, as in onepass info; default: the first that accepts")
       ->group("Running");
@@ -241,7 +204,7 @@ void add_run(CLI::App& app) {
   c->add_flag("--json", flags->json, "Print JSON")->group("Running");
   add_progress_flag(*c, flags->progress);
   c->callback([flags, lse] {
-    flags->want_lse = lse->count() > 0;
+    flags->outputs.want_lse = lse->count() > 0;
     run_command(*flags);
   });
 }

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 void OutputFile::fail() { throw Error(ErrorCode::bad_file, text("cannot write ", path_, ": ", std::strerror(errno))); }
 
-OutputFile::OutputFile(const std::string& path) : path_(path), target_(path) {
+OutputFile::OutputFile(const std::string& path, std::function<void(std::size_t)> on_write)
+    : path_(path), target_(path), on_write_(std::move(on_write)) {
   std::error_code none;
   const fs::file_status status = fs::status(path, none);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
@@ -38,10 +39,11 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(file_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    const ssize_t n = ::write(file_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{16} << 20));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail();
     bytes = bytes.subspan(static_cast<std::size_t>(n));
+    if (on_write_) on_write_(static_cast<std::size_t>(n));
   }
 }
 

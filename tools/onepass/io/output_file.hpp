@@ -1,6 +1,7 @@
 // A file that appears under its name only when all of it is there.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -10,7 +11,9 @@ namespace onepass::io {
 // file (/dev/stdout, a pipe) is written directly.
 class OutputFile {
  public:
-  explicit OutputFile(const std::string& path);  // throws bad_file if it cannot be made
+  // on_write(n) is told of every n bytes that have gone, at most 16 MiB at a time.
+  explicit OutputFile(const std::string& path,
+                      std::function<void(std::size_t)> on_write = {});  // throws bad_file if it cannot be made
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -21,6 +24,7 @@ class OutputFile {
   [[noreturn]] void fail();
   std::string path_, target_, partial_;  // as given; links followed; empty once it is no more
   int file_ = -1;
+  std::function<void(std::size_t)> on_write_;
 };
 
 }  // namespace onepass::io

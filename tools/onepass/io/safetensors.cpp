@@ -89,10 +89,10 @@ Safetensors::Safetensors(const Source& source) : source_(source) {
   source.read(0, std::as_writable_bytes(std::span(start)));
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | start[i];
-  if (length > kMaxHeader || length > source.size() - 8) {
-    fail(source, text("its header claims ", length, " bytes, but ", std::min(kMaxHeader, source.size() - 8),
-                      length > kMaxHeader ? " is the most that is accepted" : " follow"));
-  }
+  const std::uint64_t follow = source.size() - 8;
+  if (length > follow) fail(source, text("its header claims ", length, " bytes, but ", follow, " follow"));
+  if (length > kMaxHeader)
+    fail(source, text("its header has ", length, " bytes; at most ", kMaxHeader, " are accepted"));
   std::string header(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(header)));
   data_ = 8 + length;

@@ -94,9 +94,9 @@ class Events final : public nlohmann::json_sax<json> {
   bool number_integer(std::int64_t n) override { unexpected("the number " + std::to_string(n)); }
   bool number_float(double, const std::string& digits) override { unexpected("the number " + digits); }
   bool binary(json::binary_t&) override { unexpected("binary data"); }
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override {
-    fail(text("it is no JSON at byte ", at));
-  }
+  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override { no_json(at); }
+
+  [[noreturn]] void no_json(std::size_t at) const { fail(text("it is no JSON at byte ", at)); }
 
  private:
   enum class Where {
@@ -136,9 +136,11 @@ class Events final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-std::map<std::string, Safetensors::Entry> parse_safetensors_header(const std::string& file, std::string_view text) {
+std::map<std::string, Safetensors::Entry> parse_safetensors_header(const std::string& file, std::string_view header) {
   Events events(file);
-  json::sax_parse(text.begin(), text.end(), &events);
+  // nlohmann-json takes a 0 for the end of the text; whatever follows it would go unread.
+  if (const std::size_t zero = header.find('\0'); zero != header.npos) events.no_json(zero);
+  json::sax_parse(header.begin(), header.end(), &events);
   return std::move(events.entries);
 }
 

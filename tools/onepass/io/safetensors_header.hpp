@@ -9,6 +9,6 @@
 
 namespace onepass::io {
 
-std::map<std::string, Safetensors::Entry> parse_safetensors_header(const std::string& file, std::string_view json);
+std::map<std::string, Safetensors::Entry> parse_safetensors_header(const std::string& file, std::string_view header);
 
 }  // namespace onepass::io

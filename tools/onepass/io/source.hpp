@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -27,7 +28,10 @@ class Source {
 
 class FileSource final : public Source {
  public:
-  explicit FileSource(const std::string& path);  // throws bad_file if it is no readable regular file
+  // on_read(n) is told of every n bytes that have come, at most 16 MiB at a time.
+  explicit FileSource(
+      const std::string& path,
+      std::function<void(std::size_t)> on_read = {});  // throws bad_file if it is no readable regular file
   ~FileSource() override;
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
@@ -35,6 +39,7 @@ class FileSource final : public Source {
  private:
   void read_inside(std::uint64_t offset, std::span<std::byte> into) const override;
   int file_;
+  std::function<void(std::size_t)> on_read_;
 };
 
 class MemorySource final : public Source {

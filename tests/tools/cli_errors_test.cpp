@@ -1,0 +1,136 @@
+// What the commands say when something is wrong: one sentence on stderr, status 2, no output made or touched.
+#include "tools/cli.hpp"
+
+namespace onepass::test {
+namespace {
+
+struct Wrong {
+  std::vector<std::string> arguments;
+  std::string words;
+};
+
+void expect_sentence(const Result& r, const Wrong& wrong) {
+  EXPECT_EQ(r.status, 2) << wrong.words;
+  EXPECT_EQ(r.out, "") << wrong.words;
+  EXPECT_EQ(r.err.substr(0, 9), "onepass: ");
+  EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  EXPECT_NE(r.err.find(wrong.words), r.err.npos) << "expected: " << wrong.words << "\nsentence: " << r.err;
+}
+
+TEST(CliErrors, Usage) {
+  const Wrong table[] = {
+      {{}, "a command is expected"},
+      {{"fly"}, "fly"},
+      {{"info", "--fast"}, "--fast"},
+      {{"explain"}, "problem is required"},
+      {{"explain", "d64z"}, "cannot read 'd64z'"},
+      {{"explain", "h3/2"}, "no multiple"},
+      {{"explain", "\x1b[31mred"}, "cannot read"},
+      {{"check", "s4", "--distribution", "none"}, "--distribution"},
+      {{"check", "s4", "--implementation", "cpu.none"}, "implementation 'cpu.none' is unknown here; there are "},
+      {{"check", "s4", "--seed", "-1"}, "--seed"},
+      {{"check", "s4", "--threads", "0"}, "--threads"},
+      {{"check", "s4 cuda"}, "no implementation accepts \"fwd b1 h1 s4 d64 fp32 cuda:0\""},
+      {{"check", "b1 s1000000000"}, "of memory; this machine has"},
+      {{"check", "s8 varlen="}, "varlen"},
+      {{"run"}, "--out is required"},
+      {{"run", "--out", "o.npy"}, "q is missing: give --q FILE.npy, or --in FILE.safetensors with a tensor 'q'"},
+      {{"run", "--out", "nowhere/o.npy"}, "cannot write nowhere/o.npy: nowhere is no directory"},
+      {{"run", "--out", "/dev"}, "cannot write /dev: it is a directory"},
+      {{"run", "--out", "o.npy", "--lse"}, "--lse needs a file"},
+      {{"run", "--out", "o.npy", "--lse", "o.npy"}, "--out and --lse are the same file"},
+      {{"run", "--out", "o.npy", "--lse", "./o.npy"}, "--out and --lse are the same file"},
+      {{"run", "--out", "o.safetensors", "--lse", "l.npy"}, "--lse takes no file here"},
+      {{"run", "--out", "o.npy", "--mask", "causal"}, "--mask"},
+      {{"run", "--out", "o.npy", "--layout", "sbhd"}, "--layout"},
+      {{"run", "--out", "o.npy", "--threads", "-3"}, "--threads"},
+      {{"run", "--out", "o.npy", "--window", "3"}, "--window is '3'; LEFT:RIGHT in keys is expected, -1 for unbounded"},
+      {{"run", "--out", "o.npy", "--window", "3:"}, "--window is '3:'"},
+      {{"run", "--out", "o.npy", "--window", "3:4:5"}, "--window is '3:4:5'"},
+      {{"run", "--out", "o.npy", "--scale", "big"}, "--scale"},
+  };
+  for (const Wrong& wrong : table) expect_sentence(onepass(wrong.arguments), wrong);
+}
+
+TEST(CliErrors, Run) {
+  const Tensors t;
+  const Folder folder;
+  const std::string q = folder.write("q.npy", npy(npy_literal("<f4", "2, 4, 5, 8"), bytes_of(t.q)));
+  const std::string k = folder.write("k.npy", npy(npy_literal("<f4", "2, 2, 7, 8"), bytes_of(t.k)));
+  const std::string v = folder.write("v.npy", npy(npy_literal("<f4", "2, 2, 7, 6"), bytes_of(t.v)));
+  const std::string flat =
+      folder.write("flat.npy", npy(npy_literal("<f4", "896"), bytes_of(t.k) + bytes_of(t.v) + std::string(2016, 'x')));
+  const std::string cut = folder.write("cut.npy", npy(npy_literal("<f4", "2, 4, 5, 8"), bytes_of(t.q)).substr(0, 500));
+  const std::string fp64 = folder.write("fp64.npy", npy(npy_literal("<f8", "2, 4, 5, 4"), bytes_of(t.q)));
+  const std::string fp16 = folder.write("fp16.npy", npy(npy_literal("<f2", "2, 4, 5, 8"), std::string(640, 'x')));
+  const std::string rank5 = folder.write("rank5.npy", npy(npy_literal("<f4", "1, 2, 4, 5, 8"), bytes_of(t.q)));
+  const std::string wide = folder.write("wide.npy", npy(npy_literal("<f4", "0, 2, 7, 1099511627776"), ""));
+  const auto cu = [&](const char* name, std::vector<std::int32_t> sums) {
+    return folder.write(name, npy(npy_literal("<i4", std::to_string(sums.size()) + ","), bytes_of(sums)));
+  };
+  const std::string packed = folder.write("packed.npy", npy(npy_literal("<f4", "5, 8, 8"), bytes_of(t.q)));
+  const std::string good_cu = cu("cu.npy", {0, 2, 5});
+  const std::string lies = folder.write("lies.safetensors", little_endian(1u << 20, 8) + "{}");
+  const std::string odd = folder.write(
+      "odd.safetensors", safetensors(R"({"mask":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}})", "x"));
+  const std::string old = folder.write("o.npy", "precious"), out = old;
+  const std::vector<std::string> before = folder.names();
+
+  const auto run = [&](std::vector<std::string> more, std::string qq, std::string kk, std::string vv) {
+    std::vector<std::string> all{
+        "run",   "--implementation", "reference", "--q", qq, "--k", kk, "--v", vv, "--out", out,
+        "--lse", folder("l.npy")};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto varlen = [&](const std::string& sums) {
+    return run({"--cu-seqlens-q", sums, "--cu-seqlens-k", good_cu}, packed, packed, packed);
+  };
+  const Wrong table[] = {
+      {run({}, folder("none.npy"), k, v), "none.npy: No such file or directory"},
+      {run({}, folder("."), k, v), "is no regular file"},
+      {run({}, cut, k, v), "cut.npy has 372 bytes of data, but its shape [2, 4, 5, 8] of fp32 needs 1280"},
+      {run({}, fp64, k, v), "has dtype '<f8'"},
+      {run({}, fp16, k, v), "k is fp32; fp16 is expected"},
+      {run({}, rank5, k, v), "rank5.npy has 5 dimensions; 1 to 4 are accepted"},
+      {run({}, flat, k, v), "q has shape [896]; [batch, heads, seq, dim] is expected"},
+      {run({}, q, v, k), "k has shape [2, 2, 7, 6]: its head dim must be 8, as q's"},
+      {run({}, q, k, wide), "v has shape [0, 2, 7, 1099511627776]: its batch must be 2, as q's"},
+      {run({}, q, q, v), "v has shape [2, 2, 7, 6]: its number of heads must be 4, as k's"},
+      {run({"--layout", "bshd"}, q, k, v), "heads_q = 5 is no multiple of heads_kv = 7"},
+      {run({"--bias", q}, q, k, v), "bias has shape [2, 4, 5, 8]: dimension 3 must be 7 or 1"},
+      {run({"--bool-mask", q}, q, k, v), "bool_mask is fp32; bool is expected"},
+      {run({"--sinks", q}, q, k, v), "sinks has shape"},
+      {run({"--dropout", "2"}, q, k, v), "dropout_p is 2; 0 to 1 is accepted"},
+      {run({"--softcap", "-1"}, q, k, v), "softcap is -1"},
+      {run({"--softcap", "nan"}, q, k, v), "softcap is nan"},
+      {run({"--scale", "inf"}, q, k, v), "scale is inf"},
+      {run({"--window", "-2:0"}, q, k, v), "the window's left side is -2"},
+      {run({"--out-dtype", "bf16"}, q, k, v), "out is bf16; fp32, as q, or fp32 is expected"},
+      {run({"--cu-seqlens-q", good_cu}, packed, packed, packed), "cu_seqlens_k is missing"},
+      {varlen(cu("cu1.npy", {1, 2, 5})), "cu_seqlens_q[0] is 1; prefix sums start at 0"},
+      {varlen(cu("cu2.npy", {0, 4, 2})), "cu_seqlens_q[2] is 2, less than the 4 before it"},
+      {varlen(cu("cu3.npy", {0, 4, 9})), "cu_seqlens_q[2] is 9, beyond the 5 tokens"},
+      {varlen(cu("cu4.npy", {})), "cu_seqlens_q is empty"},
+      {varlen(q), "cu_seqlens_q has shape"},
+      {run({"--in", lies}, q, k, v), "its header claims 1048576 bytes, but 2 follow"},
+      {run({"--in", odd}, q, k, v), "holds 'mask', which is no input; inputs are q, k, v, bias, bool_mask"},
+      {run({"--in", q}, q, k, v), "q.npy: its header claims"},
+  };
+  for (const Wrong& wrong : table) expect_sentence(onepass(wrong.arguments), wrong);
+  for (const char* made : {"cu1.npy", "cu2.npy", "cu3.npy", "cu4.npy"}) std::filesystem::remove(folder(made));
+  EXPECT_EQ(folder.names(), before);  // no lse, no partial file
+  EXPECT_EQ(folder.read("o.npy"), "precious");
+}
+
+TEST(CliErrors, FullDisk) {
+  const Tensors t;
+  const Folder folder;
+  folder.write("q.npy", npy(npy_literal("<f4", "2, 4, 5, 8"), bytes_of(t.q)));
+  const Result r = onepass({"run", "--implementation", "reference", "--q", folder("q.npy"), "--k", folder("q.npy"),
+                            "--v", folder("q.npy"), "--out", "/dev/full"});
+  expect_sentence(r, {{}, "cannot write /dev/full: No space left on device"});
+}
+
+}  // namespace
+}  // namespace onepass::test
