@@ -22,7 +22,8 @@ ONEPASS_BEGIN
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-// exp2, log2, max, round_up, neg_inf, of(double), if_neg_inf(x, then, otherwise), if_zero(x, then, otherwise)
+// exp2, log2, max, round_up, neg_inf, of(double), if_neg_inf(x, then, otherwise), if_zero(x, then, otherwise);
+// mul_sub(a, b, c) = a * b - c for weight(product, factor, r) alone
 template <class V>
 struct Arith;
 
@@ -72,6 +73,12 @@ ONEPASS_HD Rescale<V> keep(const RowState<V>& s) {
 template <class V>
 ONEPASS_HD V weight(V score, const Rescale<V>& r) {
   return Arith<V>::exp2(score - r.m_ref);
+}
+
+// The same for a product that still lacks its factor (scale * log2 e): fused, so that it is rounded once.
+template <class V>
+ONEPASS_HD V weight(V product, V factor, const Rescale<V>& r) {
+  return Arith<V>::exp2(Arith<V>::mul_sub(product, factor, r.m_ref));
 }
 
 template <class V>

@@ -11,13 +11,14 @@ struct KeySplits {
   std::int64_t chunk = 0;   // keys per split; the last may be shorter
 };
 
-// `row_tasks` independent tasks exist already; aim at kSplitTarget in all, with at least kSplitMinKeys keys each and
+// `row_tasks` independent tasks exist already; aim at kSplitTarget in all, with at least `min_keys` keys each and
 // chunks a multiple of `granule` keys.
 inline constexpr std::int64_t kSplitTarget = 64, kSplitMinKeys = 256;
 
-inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int64_t granule) {
+inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int64_t granule,
+                            std::int64_t min_keys = kSplitMinKeys) {
   const std::int64_t want = row_tasks > 0 ? (kSplitTarget + row_tasks - 1) / row_tasks : 1;
-  const std::int64_t most = std::max<std::int64_t>(1, seq_k / kSplitMinKeys);
+  const std::int64_t most = std::max<std::int64_t>(1, seq_k / min_keys);
   const std::int64_t count = std::clamp<std::int64_t>(want, 1, most);
   std::int64_t chunk = (seq_k + count - 1) / count;
   chunk = std::max(granule, (chunk + granule - 1) / granule * granule);

@@ -19,12 +19,12 @@ class FlushToZero {
  private:
 #if defined(__x86_64__)
   using Mode = unsigned;
-  static constexpr Mode kFlush = 0x8040;   // MXCSR: FTZ and DAZ
+  static constexpr Mode kFlush = 0x8040;  // MXCSR: FTZ and DAZ
   static Mode get() { return _mm_getcsr(); }
   static void set(Mode mode) { _mm_setcsr(mode); }
 #elif defined(__aarch64__)
   using Mode = std::uint64_t;
-  static constexpr Mode kFlush = Mode{1} << 24;   // FPCR.FZ
+  static constexpr Mode kFlush = Mode{1} << 24;  // FPCR.FZ
   static Mode get() {
     Mode mode;
     asm volatile("mrs %0, fpcr" : "=r"(mode));

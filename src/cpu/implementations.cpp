@@ -4,6 +4,7 @@
 
 #include "cpu/amx.hpp"
 #include "cpu/decode.hpp"
+#include "cpu/flash.hpp"
 
 namespace onepass::cpu {
 
@@ -17,6 +18,7 @@ std::span<const Implementation> implementations() {
 #if defined(__x86_64__)
     add(amx::implementations());
 #endif
+    add(flash::implementations());
     return all;
   }();
   return rows;

@@ -23,8 +23,12 @@ HWY_BEFORE_NAMESPACE();
 // core's header-free texts once more, in this target's namespace
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END
-#define ONEPASS_BEGIN namespace onepass::cpu { namespace HWY_NAMESPACE {
-#define ONEPASS_END }}
+#define ONEPASS_BEGIN      \
+  namespace onepass::cpu { \
+  namespace HWY_NAMESPACE {
+#define ONEPASS_END \
+  }                 \
+  }
 #define ONEPASS_PER_TARGET
 #include "core/online_softmax.hpp"
 #undef ONEPASS_PER_TARGET
@@ -100,7 +104,8 @@ ONEPASS_HD VF tanh_of(VF x) {
   p = hn::MulAdd(p, z, splat(-0.333332819f));
   const VF small = hn::MulAdd(p * z, x, x);
   const VF a = hn::Abs(x);
-  const VF e = exp2_of(hn::IfThenElse(hn::Gt(a, splat(10.0f)), splat(10.0f), a) * splat(static_cast<float>(2.0 * kLog2e)));
+  const VF e =
+      exp2_of(hn::IfThenElse(hn::Gt(a, splat(10.0f)), splat(10.0f), a) * splat(static_cast<float>(2.0 * kLog2e)));
   const VF large = splat(1.0f) - splat(2.0f) / (e + splat(1.0f));
   return hn::IfThenElse(hn::Lt(a, splat(0.625f)), small, hn::CopySign(large, x));
 }
@@ -112,6 +117,7 @@ struct Arith<VF> {
   ONEPASS_HD static VF neg_inf() { return splat(-std::numeric_limits<float>::infinity()); }
   ONEPASS_HD static VF exp2(VF x) { return exp2_of(x); }
   ONEPASS_HD static VF log2(VF x) { return log2_of(x); }
+  ONEPASS_HD static VF mul_sub(VF a, VF b, VF c) { return hn::MulSub(a, b, c); }
   ONEPASS_HD static VF max(VF a, VF b) { return hn::Max(a, b); }
   ONEPASS_HD static VF round_up(VF x) { return hn::Ceil(x); }
   ONEPASS_HD static VF if_neg_inf(VF x, VF then, VF otherwise) {
@@ -132,11 +138,12 @@ template <class D>
 ONEPASS_HD hn::Vec<D> load(D d, const bf16* p) {
   const hn::Rebind<std::uint16_t, D> d16;
   const hn::RebindToUnsigned<D> d32;
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
+  return hn::BitCast(d,
+                     hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
 }
 template <class D>
 ONEPASS_HD hn::Vec<D> load(D d, const f16* p) {
-#if HWY_TARGET == HWY_SSE4   // Highway's emulation turns infinities into numbers
+#if HWY_TARGET == HWY_SSE4  // Highway's emulation turns infinities into numbers
   const hn::Rebind<std::uint16_t, D> d16;
   const hn::RebindToUnsigned<D> d32;
   const hn::RebindToSigned<D> di;
@@ -147,12 +154,22 @@ ONEPASS_HD hn::Vec<D> load(D d, const f16* p) {
   const auto normal = hn::BitCast(di, wide) + hn::Set(di, 112 << 23);
   const auto special = hn::BitCast(di, wide | hn::Set(d32, 0x7f800000));
   const auto tiny = hn::BitCast(di, hn::ConvertTo(d, m) * hn::Set(d, 0x1p-24f));
-  const auto r = hn::IfThenElse(hn::Gt(m, hn::Set(di, 0x7bff)), special, hn::IfThenElse(hn::Lt(m, hn::Set(di, 0x400)), tiny, normal));
+  const auto r = hn::IfThenElse(hn::Gt(m, hn::Set(di, 0x7bff)), special,
+                                hn::IfThenElse(hn::Lt(m, hn::Set(di, 0x400)), tiny, normal));
   return hn::BitCast(d, hn::BitCast(d32, r) | sign);
 #else
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 #endif
+}
+
+// A boolean as a number: 1 or 0.
+template <class D>
+ONEPASS_HD hn::Vec<D> load(D d, const bool* p) {
+  HWY_ALIGN float x[hn::MaxLanes(D())];
+  const auto* bytes = reinterpret_cast<const unsigned char*>(p);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) x[i] = bytes[i] != 0 ? 1.0f : 0.0f;
+  return hn::Load(d, x);
 }
 
 // Round to nearest, ties to even, as core/numerics does.
@@ -174,7 +191,7 @@ ONEPASS_HD void store(hn::Vec<D> v, D, bf16* p) {
 }
 template <class D>
 ONEPASS_HD void store(hn::Vec<D> v, [[maybe_unused]] D d, f16* p) {
-#if HWY_TARGET == HWY_SSE4   // Highway's emulation truncates
+#if HWY_TARGET == HWY_SSE4  // Highway's emulation truncates
   const hn::Rebind<std::uint16_t, D> d16;
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;

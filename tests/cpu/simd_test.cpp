@@ -58,9 +58,9 @@ struct Isa {
 };
 std::ostream& operator<<(std::ostream& out, const Isa& isa) { return out << isa.name; }
 
-#define ONEPASS_ISA(N, target, name)                                                                            \
-  Isa{name, target, N::kLanes, N::exp2s, N::log2s, N::tanhs, N::ceils, N::widen<bf16>, N::widen<f16>,           \
-      N::narrow<bf16>, N::narrow<f16>, N::load_tail, N::store_tail},
+#define ONEPASS_ISA(N, target, name)                                                                        \
+  Isa{name,           target,        N::kLanes,       N::exp2s,       N::log2s,     N::tanhs,     N::ceils, \
+      N::widen<bf16>, N::widen<f16>, N::narrow<bf16>, N::narrow<f16>, N::load_tail, N::store_tail},
 const Isa kIsas[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ISA)};
 
 class Simd : public testing::TestWithParam<Isa> {
@@ -126,9 +126,13 @@ TEST_P(Simd, RoundUpKeepsSpecialValues) {
   EXPECT_TRUE(std::isnan(of(GetParam().ceils, NAN)));
 }
 
-bool same(float a, float b) { return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
+bool same(float a, float b) {
+  return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+}
 template <class T>
-bool same_narrow(T a, T b) { return std::isnan(to_float(a)) ? std::isnan(to_float(b)) : a.bits == b.bits; }
+bool same_narrow(T a, T b) {
+  return std::isnan(to_float(a)) ? std::isnan(to_float(b)) : a.bits == b.bits;
+}
 
 template <class T>
 void widens(const Isa& isa, void (*widen)(const T*, float*)) {
@@ -139,7 +143,8 @@ void widens(const Isa& isa, void (*widen)(const T*, float*)) {
     for (int i = 0; i < isa.lanes; ++i) in[i].bits = static_cast<std::uint16_t>(base + i);
     widen(in, out);
     for (int i = 0; i < isa.lanes; ++i) {
-      const bool denormal = std::fpclassify(to_float(in[i])) == FP_SUBNORMAL;   // bf16's are bits, f16's are normal floats
+      const bool denormal =
+          std::fpclassify(to_float(in[i])) == FP_SUBNORMAL;  // bf16's are bits, f16's are normal floats
       ASSERT_TRUE(denormal || same(out[i], to_float(in[i]))) << isa.name << " " << in[i].bits;
     }
   }
@@ -164,7 +169,8 @@ void narrows(const Isa& isa, void (*narrow)(const float*, T*)) {
     if (round == 1) in[0] = 65520.0f, in[1] = -0.0f, in[2] = 0x1p-25f, in[3] = 0x1.8p-25f;
     if (round == 2) in[0] = std::bit_cast<float>(0x7fffffffu), in[1] = 3.4e38f, in[2] = 0.0f, in[3] = 0x1p-14f;
     narrow(in, out);
-    for (int i = 0; i < isa.lanes; ++i) ASSERT_TRUE(same_narrow(out[i], from_float<T>(in[i]))) << isa.name << " " << in[i];
+    for (int i = 0; i < isa.lanes; ++i)
+      ASSERT_TRUE(same_narrow(out[i], from_float<T>(in[i]))) << isa.name << " " << in[i];
   }
 }
 TEST_P(Simd, NarrowsToBf16) { narrows(GetParam(), GetParam().narrow_bf16); }
@@ -173,7 +179,7 @@ TEST_P(Simd, NarrowsToF16) { narrows(GetParam(), GetParam().narrow_f16); }
 TEST_P(Simd, TailsTouchOnlyTheirElements) {
   const int lanes = GetParam().lanes;
   for (int n = 0; n < lanes; ++n) {
-    const std::vector<bf16> in(n, from_float<bf16>(2.5f));   // its end is the allocation's end: ASan sees a wider read
+    const std::vector<bf16> in(n, from_float<bf16>(2.5f));  // its end is the allocation's end: ASan sees a wider read
     alignas(64) float wide[16];
     GetParam().load_tail(in.data(), wide, n);
     for (int i = 0; i < lanes; ++i) EXPECT_EQ(wide[i], i < n ? 2.5f : 0.0f);
@@ -192,7 +198,8 @@ TEST(FlushToZeroTest, RestoresTheMode) {
   EXPECT_EQ(tiny * 0.5f, 0x1p-131f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, Simd, testing::ValuesIn(kIsas), [](const auto& isa) { return std::string(isa.param.name); });
+INSTANTIATE_TEST_SUITE_P(Isas, Simd, testing::ValuesIn(kIsas),
+                         [](const auto& isa) { return std::string(isa.param.name); });
 
 }  // namespace
 }  // namespace onepass::cpu
