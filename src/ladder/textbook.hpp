@@ -21,6 +21,7 @@ namespace onepass::ladder {
 // [batch, heads_q, seq_q] (packed: [heads_q, total_q]).
 struct Dense {
   std::vector<double> out, lse;
+  std::vector<double> top;  // the largest softmax weight of each row, as lse: how far the row is from one-hot
 };
 std::int64_t dense_out_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
 std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
@@ -144,7 +145,9 @@ struct RowBlock {
     }
     double* out = dense.out.data() + dense_out_index(p, seq, head, i);
     for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
-    dense.lse[dense_lse_index(p, seq, head, i)] = empty ? -INFINITY : static_cast<double>(m + std::log(l));
+    const std::int64_t at = dense_lse_index(p, seq, head, i);
+    dense.lse[at] = empty ? -INFINITY : static_cast<double>(m + std::log(l));
+    dense.top[at] = empty ? 0 : static_cast<double>(*std::max_element(s.begin(), s.end()) / l);
   }
 };
 
@@ -154,6 +157,7 @@ Dense textbook(const Problem& p, const Arguments& a, Round round, Executor& exec
   constexpr std::int64_t kRows = 64;  // of a task: enough to pay for transposing K
   const std::int64_t entries = p.varlen ? p.total_q : p.batch * p.seq_q;
   Dense dense{std::vector<double>(static_cast<std::size_t>(entries * p.heads_q * p.dim_v)),
+              std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
   const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
   auto body = [&](std::int64_t task) {

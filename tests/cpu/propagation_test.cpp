@@ -1,0 +1,100 @@
+// NaN and infinity in an input reach the rows that see them, and no other row.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "check/check.hpp"
+#include "core/numerics.hpp"
+#include "ladder/reference.hpp"
+#include "plan/implementations.hpp"
+
+namespace onepass::check {
+namespace {
+
+struct Poke {
+  const char* name;
+  std::function<void(Inputs&)> poke;
+};
+
+void set(const Tensor& t, std::int64_t head, std::int64_t token, std::int64_t d, float x) {
+  store_element(t.data, t.dtype, row_offset(t, 0, head, token) + d, x);
+}
+
+// Keys 20, 64 and the last, of K/V head 0; query 33 of head 1.
+const Poke kPokes[] = {
+    {"NaNInV", [](Inputs& in) { set(in.tensors.v, 0, 20, 3, NAN); }},
+    {"InfinityInV", [](Inputs& in) { set(in.tensors.v, 0, 64, 0, INFINITY); }},
+    {"MinusInfinityInV", [](Inputs& in) { set(in.tensors.v, 0, 20, 7, -INFINITY); }},
+    {"BothInfinitiesInV",
+     [](Inputs& in) {
+       set(in.tensors.v, 0, 20, 1, -INFINITY), set(in.tensors.v, 0, 64, 1, INFINITY),
+           set(in.tensors.v, 0, 64, 2, INFINITY);
+     }},
+    {"NaNInTheLastV", [](Inputs& in) { set(in.tensors.v, 0, in.problem.seq_k - 1, in.problem.dim_v - 1, NAN); }},
+    {"NaNInTheFirstV", [](Inputs& in) { set(in.tensors.v, 0, 0, 0, NAN); }},
+    {"NaNInK", [](Inputs& in) { set(in.tensors.k, 0, 20, 3, NAN); }},
+    {"InfinityInK", [](Inputs& in) { set(in.tensors.k, 0, 64, 0, INFINITY); }},
+    {"NaNInTheLastK", [](Inputs& in) { set(in.tensors.k, 0, in.problem.seq_k - 1, 0, NAN); }},
+    {"NaNInQ", [](Inputs& in) { set(in.tensors.q, 1, std::min<std::int64_t>(33, in.problem.seq_q - 1), 0, NAN); }},
+    {"InfinityInQ",
+     [](Inputs& in) { set(in.tensors.q, 1, std::min<std::int64_t>(33, in.problem.seq_q - 1), 0, INFINITY); }},
+};
+
+constexpr const char* kLines[] = {
+    "b1 h4/2 s70x100 d40 fp32 lse",
+    "b1 h4/2 s70x100 d40 fp32 causal_bottom_right lse",
+    "b1 h4/2 s100x100 d64 bf16 causal_top_left lse",
+    "b1 h4/2 s100x100 d64 fp16 window=10:3 lse",
+    "b1 h4/2 s70x100 d40 fp32 mask=11qk lse",
+    "b1 h4/2 s100x140 d64 bf16 mask=b1qk causal_bottom_right sinks softcap=30 lse",
+    "b1 h4/2 s70x100 d40 fp32 bias=fp32:bhqk alibi lse",
+    "b1 h4/2 s1x3000 d64 fp32 lse",
+    "b1 h4/2 s2x3000 d64 bf16 window=2950:0 lse",
+    "b1 h4/2 s3x1000 d128 fp32 mask=11qk lse",
+};
+
+class Propagation : public testing::TestWithParam<Poke> {};
+
+TEST_P(Propagation, ReachesTheRowsThatSeeIt) {
+  for (const char* line : kLines) {
+    for (Distribution distribution : {Distribution::normal, Distribution::huge}) {  // huge: most weights underflow
+      Inputs inputs = make_inputs(parse_problem(line), 2, distribution);
+      GetParam().poke(inputs);
+      int takers = 0;
+      for (const Implementation* row : plan::implementations()) {
+        if (row == &ladder::reference_implementation()) continue;
+        const Verdict verdict = check(*row, inputs);
+        takers += verdict.accepted;
+        EXPECT_TRUE(verdict.right || !verdict.accepted)
+            << row->name << " \"" << line << "\" " << name_of(distribution) << ": " << verdict.sentence;
+      }
+      EXPECT_GT(takers, 0) << line;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cpu, Propagation, testing::ValuesIn(kPokes), [](const auto& poke) { return poke.param.name; });
+
+float bias_at(std::int64_t i, std::int64_t j) {
+  return i == 5 && j == 9 ? NAN : i == 6 ? -INFINITY : i == 7 && j > 0 ? -INFINITY : 0;
+}
+
+// NaN in a bias poisons its row; a row of -inf is empty; one finite entry is a one-hot row.
+TEST(Propagation, ThroughTheBias) {
+  for (const char* line :
+       {"b1 h2 s40x100 d32 fp32 bias=fp32:11qk lse", "b1 h2 s40x100 d32 bf16 bias=bf16:11qk sinks lse"}) {
+    Inputs inputs = make_inputs(parse_problem(line));
+    const Tensor& bias = inputs.tensors.bias;
+    for (std::int64_t i = 0; i < 40; ++i) {
+      for (std::int64_t j = 0; j < 100; ++j)
+        store_element(bias.data, bias.dtype, i * bias.stride[2] + j, bias_at(i, j));
+    }
+    for (const Implementation* row : plan::implementations()) {
+      const Verdict verdict = check(*row, inputs);
+      EXPECT_TRUE(verdict.right || !verdict.accepted) << row->name << " \"" << line << "\": " << verdict.sentence;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onepass::check
