@@ -1,0 +1,90 @@
+// What the fuzz targets must hold for any bytes: an Error, or a result that survives being written and read again.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "onepass/error.hpp"
+#include "onepass/io/npy.hpp"
+#include "onepass/io/safetensors.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass::fuzz {
+
+inline void must(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::abort();
+}
+
+inline io::MemorySource source(std::string_view bytes) {
+  return {"x", std::as_bytes(std::span(bytes.data(), bytes.size()))};
+}
+
+// parse -> print -> parse gives the same problem, and the same line.
+inline void problem(std::string_view line) {
+  Problem p;
+  try {
+    p = parse_problem(line);
+  } catch (const Error& e) {
+    must(e.code() != ErrorCode::ok && *e.what() != '\0', "an error has a code and a sentence");
+    return;
+  }
+  const std::string printed = to_string(p);
+  try {
+    const Problem again = parse_problem(printed);
+    must(again == p, "parse(print(p)) == p");
+    must(to_string(again) == printed, "print(parse(line)) == line");
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    must(false, "a printed problem parses");
+  }
+}
+
+// An array that was read has exactly the bytes of its shape, and reads the same behind a header of our own.
+inline void npy(std::string_view bytes) {
+  const auto from = source(bytes);
+  try {
+    const io::Array a = io::read_npy(from, DType::bf16);
+    const std::string copy =
+        io::npy_header(a.dtype(), a.shape()) + std::string(reinterpret_cast<const char*>(a.data()), a.bytes());
+    const auto again_from = source(copy);
+    const io::Array again = io::read_npy(again_from, DType::bf16);
+    must(again.dtype() == a.dtype() && again.shape() == a.shape() && again.bytes() == a.bytes(),
+         "the same array again");
+    must(std::memcmp(again.data(), a.data(), a.bytes()) == 0, "the same data again");
+    must(static_cast<std::size_t>(a.view().elements()) * size_of(a.dtype()) == a.bytes(), "the view spans the data");
+  } catch (const Error& e) {
+    must(e.code() != ErrorCode::ok && *e.what() != '\0', "an error has a code and a sentence");
+  }
+}
+
+// Tensors lie inside the data, side by side.
+inline void safetensors(std::string_view bytes) {
+  const auto from = source(bytes);
+  try {
+    const io::Safetensors file(from);
+    std::uint64_t covered = 0;
+    for (const auto& [name, entry] : file.entries()) {
+      must(entry.begin <= entry.end && entry.end <= bytes.size(), "a tensor lies inside");
+      covered += entry.end - entry.begin;
+    }
+    must(covered <= bytes.size(), "tensors do not overlap");
+    for (const auto& [name, entry] : file.entries()) {
+      try {
+        must(file.read(name).bytes() == entry.end - entry.begin, "a tensor has the bytes it claims");
+      } catch (const Error& e) {
+        must(e.code() == ErrorCode::bad_dtype, "a checked file reads, but for dtypes that onepass has not");
+      }
+    }
+  } catch (const Error& e) {
+    must(e.code() != ErrorCode::ok && *e.what() != '\0', "an error has a code and a sentence");
+  }
+}
+
+}  // namespace onepass::fuzz
