@@ -1,0 +1,28 @@
+"""The examples that need an optional package and are left out by the test of docs: run where it is installed."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"^```python no-test\n(.*?)^```$", re.M | re.S)
+BLOCKS = [
+    pytest.param(match[1], id=f"{name}:{text[: match.start()].count(chr(10)) + 1}")
+    for name in ("python.md", "switching.md")
+    for text in [(DOCS / name).read_text()]
+    for match in BLOCK.finditer(text)
+]
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_example(code):
+    for package in re.findall(r"^import (\w+)", code, re.M):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    exec(compile(code, "example", "exec"), {"__name__": "example"})
+
+
+def test_there_are_examples():
+    assert len(BLOCKS) >= 4
