@@ -64,7 +64,7 @@ def _strides(x):
 def _order_like(x, rank):
     """Dimensions from the slowest to the fastest in memory, as x has them; the last one stays the fastest."""
     strides = _strides(x)
-    if strides is None or len(strides) != rank:
+    if strides is None or len(strides) != rank or 0 in strides:
         return tuple(range(rank))
     return (*sorted(range(rank - 1), key=lambda i: -abs(strides[i])), rank - 1)
 
@@ -80,7 +80,7 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
     """An array of the kind and device of `like`, of its dtype if none is named, in its memory order."""
     order = _order_like(like, len(shape)) if ordered else tuple(range(len(shape)))
     permuted = [shape[i] for i in order]
-    inverse = sorted(range(len(shape)), key=order.__getitem__)
+    inverse = sorted(order, key=order.__getitem__)
     if isinstance(like, np.ndarray):
         array = np.empty(permuted, dtype or like.dtype).transpose(inverse)
     elif _is_torch(like):

@@ -1,5 +1,7 @@
 """Kinds of arrays and layouts: everything is read and written in place."""
 
+import subprocess
+import sys
 import threading
 import tracemalloc
 
@@ -174,6 +176,21 @@ def test_many_python_threads(rng):
     for result in results:
         for out in result:
             np.testing.assert_array_equal(out, expected)
+
+
+FORK = """
+import os, numpy as np, onepass
+x = np.random.default_rng(0).standard_normal((2, 4, 300, 32), dtype=np.float32)
+expected = onepass.attention(x, x, x)   # threads are running before the fork
+child = os.fork()
+if child == 0:
+    os._exit(0 if all(np.array_equal(onepass.attention(x, x, x, threads=n), expected) for n in (1, 2, None)) else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_computes_too():
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("rows, keys", [(300, 300), (1, 5000)])
