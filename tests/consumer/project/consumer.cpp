@@ -1,10 +1,20 @@
-// What any user of the installed package can do: describe a problem in one line and read it back.
+// Two keys of equal score: the output is the mean of their values, and the LSE is the common score plus ln 2.
 #include <onepass/onepass.hpp>
 
+#include <cmath>
 #include <cstdio>
 
 int main() {
-  const onepass::Problem problem = onepass::parse_problem("fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right");
-  std::printf("%s\n", onepass::to_string(problem).c_str());
-  return problem.group() == 4 && problem.seq_k == 2048 ? 0 : 1;
+  const float q[4] = {1, 2, 3, 4}, k[8] = {1, 1, 1, 1, 1, 1, 1, 1}, v[4] = {1, 10, 3, 30};
+  float out[2] = {}, lse = 0;
+  onepass::Options options;
+  options.lse = onepass::Tensor(&lse, onepass::DType::f32, {1, 1, 1});
+  onepass::attention(onepass::Tensor(q, onepass::DType::f32, {1, 1, 1, 4}),
+                     onepass::Tensor(k, onepass::DType::f32, {1, 1, 2, 4}),
+                     onepass::Tensor(v, onepass::DType::f32, {1, 1, 2, 2}),
+                     onepass::Tensor(out, onepass::DType::f32, {1, 1, 1, 2}), options);
+  std::printf("out = [%g, %g], lse = %g\n", out[0], out[1], lse);
+  const bool right = std::abs(out[0] - 2) < 1e-6f && std::abs(out[1] - 20) < 1e-5f &&
+                     std::abs(lse - (5 + std::log(2.0f))) < 1e-5f;
+  return right ? 0 : 1;
 }
