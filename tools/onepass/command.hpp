@@ -13,6 +13,7 @@ void add_info(CLI::App& app);
 void add_check(CLI::App& app);
 void add_run(CLI::App& app);
 void add_explain(CLI::App& app);
+void add_ladder(CLI::App& app);
 void add_bench(CLI::App& app);
 
 // 0: done; 1: a check found a wrong result; 2: an error, with one sentence on stderr.

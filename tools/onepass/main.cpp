@@ -30,6 +30,7 @@ int run(int argc, char** argv) {
   onepass::cli::add_run(app);
   onepass::cli::add_check(app);
   onepass::cli::add_explain(app);
+  onepass::cli::add_ladder(app);
   onepass::cli::add_bench(app);
   try {
     app.parse(argc, argv);

@@ -1,0 +1,100 @@
+// `onepass ladder`: from softmax to FlashDecoding++, every rung run, metered and compared with the oracle.
+#include "ladder/table.hpp"
+
+#include <fmt/format.h>
+
+#include "command.hpp"
+#include "progress.hpp"
+
+namespace onepass::cli {
+namespace {
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
+
+struct Flags {
+  std::int64_t n = 1024, d = 64;
+  std::uint64_t sram = 100 * 1024;
+  std::string dtype = "fp32";
+  bool causal = false, paper = false, json = false, progress = false;
+};
+
+nlohmann::ordered_json counts_json(const ladder::Counts& c) {
+  return {{"matmul_flops", c.matmul_flops},
+          {"pointwise_flops", c.pointwise_flops},
+          {"exponentials", c.exponentials},
+          {"flops", c.flops()},
+          {"bytes_read", c.bytes_read},
+          {"bytes_written", c.bytes_written},
+          {"bytes", c.bytes()}};
+}
+
+void table(const Flags& f) {
+  if (f.sram > kMostBytes)
+    throw Error(ErrorCode::bad_value, text("--sram is ", f.sram, " bytes; at most ", kMostBytes, " is accepted"));
+  const auto sram = static_cast<std::int64_t>(f.sram);
+  Progress progress("climbing the ladder", f.progress);
+  ladder::MeasureOptions options{f.causal, dtype_from_name(f.dtype),
+                                 [&](Index done, Index all) { progress.at(done, all); }};
+  const std::vector<ladder::Row> rows = ladder::measure(f.n, f.d, sram, options);
+  if (!f.json) {
+    fmt::print("one head, n = {}, d = {}, {}{}, fast memory {} bytes\n\n{}", f.n, f.d, f.dtype,
+               f.causal ? ", causal" : "", sram, ladder::table_text(rows));
+    return;
+  }
+  nlohmann::ordered_json j{{"n", f.n}, {"d", f.d}, {"dtype", f.dtype}, {"causal", f.causal}, {"sram_bytes", sram}};
+  for (const ladder::Row& r : rows) {
+    nlohmann::ordered_json item{{"group", r.group}, {"rung", r.rung}};
+    item.update(counts_json(r.counts));
+    item.update(
+        {{"extra_bytes", r.extra_bytes}, {"fast_bytes", r.fast_bytes}, {"max_error", r.error}, {"note", r.note}});
+    j["rungs"].push_back(std::move(item));
+  }
+  print_json(j);
+}
+
+void paper(const Flags& f) {
+  Progress progress("metering the paper's row", f.progress);
+  ladder::PaperOptions options;
+  options.progress = [&](Index done, Index all) { progress.at(done, all); };
+  const std::vector<ladder::PaperRow> rows = ladder::measure_paper(options);
+  if (!f.json) {
+    fmt::print(
+        "GPT-2 medium: N = 1024, d = 64, 16 heads, batch 64, fp16, forward and backward, mask and dropout;\n"
+        "M = {} KiB for the tiles, {} KiB to hold everything (docs/derivation.md)\n\n{}",
+        options.sram_bytes / 1024, options.fast_bytes / 1024, ladder::paper_text(rows));
+    return;
+  }
+  nlohmann::ordered_json j{{"sram_bytes", options.sram_bytes}, {"fast_bytes", options.fast_bytes}};
+  for (const ladder::PaperRow& r : rows) {
+    nlohmann::ordered_json item{{"rung", r.name}};
+    item.update(counts_json(r.counts));
+    item.update({{"extra_bytes_per_head", r.extra_bytes},
+                 {"gflops_as_in_paper", r.gflops_as_in_paper()},
+                 {"paper_gflops", r.paper_gflops},
+                 {"paper_gbytes", r.paper_gbytes}});
+    j["rows"].push_back(std::move(item));
+  }
+  print_json(j);
+}
+
+}  // namespace
+
+void add_ladder(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "ladder", "Run every step from softmax to FlashAttention and print what it computes and moves");
+  auto flags = std::make_shared<Flags>();
+  command->add_option("--n", flags->n, "Queries and keys")->capture_default_str();
+  command->add_option("--d", flags->d, "Head dim")->capture_default_str();
+  command->add_option("--sram", flags->sram, "Fast memory: bytes, or such as 100KiB")
+      ->transform(CLI::AsSizeValue(true))
+      ->capture_default_str();
+  command->add_option("--dtype", flags->dtype, "How matrices are stored: fp32, fp16 or bf16")->capture_default_str();
+  command->add_flag("--causal", flags->causal, "Mask the keys after each query");
+  command->add_flag("--paper", flags->paper,
+                    "Instead, the FlashAttention paper's GPT-2 row beside the paper's numbers");
+  command->add_flag("--json", flags->json, "Print JSON");
+  add_progress_flag(*command, flags->progress);
+  command->callback([flags] { flags->paper ? paper(*flags) : table(*flags); });
+}
+
+}  // namespace onepass::cli
