@@ -286,15 +286,13 @@ HWY_AFTER_NAMESPACE();
 namespace onepass::cpu {
 namespace {
 
-bool has(std::int64_t target) { return (hwy::SupportedTargets() & target) != 0; }
-
-#define ONEPASS_ROW(ns, target, isa)                                                                          \
-  Implementation{                                                                                             \
-      "cpu.decode." isa,                                                                                      \
-      [](const Problem& p) { return has(target) ? decode_why_not(p) : std::string("this CPU has no " isa); }, \
-      decode_describe, decode_workspace_bytes,                                                                \
-      [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {                  \
-        decode_run(p, a, workspace, executor, ns::decode_task_of());                                          \
+#define ONEPASS_ROW(ns, target, isa)                                                                                 \
+  Implementation{                                                                                                    \
+      "cpu.decode." isa,                                                                                             \
+      [](const Problem& p) { return has_target(target) ? decode_why_not(p) : std::string("this CPU has no " isa); }, \
+      decode_describe, decode_workspace_bytes,                                                                       \
+      [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {                         \
+        decode_run(p, a, workspace, executor, ns::decode_task_of());                                                 \
       }},
 const Implementation kRows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW

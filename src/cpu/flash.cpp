@@ -124,7 +124,7 @@ template <std::int64_t target>
 std::string why_not(const Problem& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (p.device.kind != DeviceKind::cpu) return "the tensors are on " + to_string(p.device) + "; it computes on the CPU";
-  if (!(hwy::SupportedTargets() & target)) return std::string("this CPU has no ") + hwy::TargetName(target);
+  if (!has_target(target)) return std::string("this CPU has no ") + hwy::TargetName(target);
   if (p.seq_q > kMost || p.seq_k > kMost)
     return text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMost);
   return {};

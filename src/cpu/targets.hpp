@@ -7,8 +7,21 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #define HWY_WANT_SSE4 1
 
+#include <cstdint>
+
 #include <hwy/detect_targets.h>
 #include <hwy/targets.h>
+
+namespace onepass::cpu {
+
+// Whether this CPU has a target. Asked once: Highway 1.0.3 executes CPUID at every call, which a virtual machine traps
+// (24 us measured, more than a small decode call takes).
+inline bool has_target(std::int64_t target) {
+  static const std::int64_t present = hwy::SupportedTargets();
+  return (present & target) != 0;
+}
+
+}  // namespace onepass::cpu
 
 // ONEPASS_FOR_EACH_ISA(X) expands X(namespace, HWY_TARGET bit, "name") for every compiled target, best first. Valid in
 // the HWY_ONCE part of a file, where the kernels of all targets have been seen.

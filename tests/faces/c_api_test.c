@@ -38,6 +38,9 @@ static void one_call(void) {
   problem p;
   onepass_options o;
   fill(&p);
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, NULL) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0));
+  fill(&p);
   CHECK(onepass_options_init(&o, sizeof o) == ONEPASS_OK);
   o.implementation = "reference";
   CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
