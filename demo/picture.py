@@ -3,12 +3,12 @@
 import struct
 import zlib
 
-# Seven rows of five pixels per letter, a base-32 digit each.
+# Rows of five pixels from the top, a base-32 digit each; two more below the line where a letter reaches there.
 FONT = {
     " ": "0000000", "a": "00e1fhf", "b": "gguhhhu", "c": "00egghe", "d": "11fhhhf", "e": "00ehvge", "f": "698s888",
-    "g": "00fhf1e", "h": "ggmphhh", "i": "40c444e", "j": "20622ic", "k": "ggikoki", "l": "c44444e", "m": "00qllll",
-    "n": "00mphhh", "o": "00ehhhe", "p": "00uhugg", "q": "00fhf11", "r": "00mpggg", "s": "00fge1u", "t": "88s8896",
-    "u": "00hhhjd", "v": "00hhha4", "w": "00hllla", "x": "00ha4ah", "y": "00hhf1e", "z": "00v248v", "0": "ehjlphe",
+    "g": "00fhhhf1e", "h": "ggmphhh", "i": "40c444e", "j": "20622ic", "k": "ggikoki", "l": "c44444e", "m": "00qllll",
+    "n": "00mphhh", "o": "00ehhhe", "p": "00uhhhugg", "q": "00fhhhf11", "r": "00mpggg", "s": "00fge1u", "t": "88s8896",
+    "u": "00hhhjd", "v": "00hhha4", "w": "00hllla", "x": "00ha4ah", "y": "00hhhhf1e", "z": "00v248v", "0": "ehjlphe",
     "1": "4c4444e", "2": "eh168gv", "3": "v2421he", "4": "26aiv22", "5": "vgu11he", "6": "68guhhe", "7": "v124888",
     "8": "ehhehhe", "9": "ehhf12c", ".": "00000cc", ",": "0000c48", '"': "aaa0000", "'": "4480000", "?": "eh12404",
     "!": "4444404", ":": "0cc0cc0", "-": "000v000", "[": "e88888e", "]": "e22222e", "(": "2488842", ")": "8422248",
@@ -45,8 +45,7 @@ class Picture:
     def text(self, x, y, words, size=1, upward=False, ink=INK):
         """Letters 6 x 8 pixels times size; upward: turned by a quarter, from (x, y) towards the top."""
         for n, letter in enumerate(words.lower()):
-            below = 2 if letter in "gpqy" else 0
-            for line, digit in enumerate(FONT.get(letter, FONT["?"]), below):
+            for line, digit in enumerate(FONT.get(letter, FONT["?"])):
                 for column in range(5):
                     if int(digit, 32) >> (4 - column) & 1:
                         along, across = (6 * n + column) * size, line * size
