@@ -15,7 +15,7 @@ class Buffer {
  public:
   static constexpr unsigned char kPoison = 0xff;  // NaN in fp32, fp16, bf16 and fp8; true as a bool; -1 as an int32
   // Larger buffers are sparse: pages come from the system as they are written, zero and without poison.
-  static constexpr std::size_t kSparseBytes = std::size_t{1} << 31;
+  static constexpr std::size_t kSparseBytes = std::size_t{1} << 28;
 
   Buffer() = default;
   explicit Buffer(std::size_t bytes, Placement placement = Placement::middle);
