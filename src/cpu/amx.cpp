@@ -18,8 +18,9 @@ namespace {
 // without new page faults, and a wave's heads are still in the last-level cache when they are attended to.
 constexpr std::size_t kWaveBytes = std::size_t{20} << 20;
 constexpr int kWaveHeads = 1024;
-constexpr std::int64_t kPackKeys = 512;     // of a pack task
-constexpr std::int64_t kEnoughTasks = 256;  // fewer row blocks share a task if that leaves fewer tasks
+constexpr std::int64_t kHeadBytes = std::int64_t{8} << 30;  // of one head, packed: 16 M keys of d 128
+constexpr std::int64_t kPackKeys = 512;                     // of a pack task
+constexpr std::int64_t kEnoughTasks = 256;                  // fewer row blocks share a task if that leaves fewer tasks
 
 struct Head {
   std::int64_t batch = 0, head = 0;  // of K and V
@@ -39,10 +40,10 @@ struct Shape {
     while (blocks_per_task > 1 && blocks / blocks_per_task < kEnoughTasks) blocks_per_task /= 2;
   }
   static std::int64_t seq_q(const Problem& p, std::int64_t b) {
-    return p.varlen ? p.lengths_q[static_cast<std::size_t>(b)] : p.seq_q;
+    return p.lengths_q.empty() ? p.seq_q : p.lengths_q[static_cast<std::size_t>(b)];
   }
   static std::int64_t seq_k(const Problem& p, std::int64_t b) {
-    return p.varlen ? p.lengths_k[static_cast<std::size_t>(b)] : p.seq_k;
+    return p.lengths_k.empty() ? p.seq_k : p.lengths_k[static_cast<std::size_t>(b)];
   }
   std::int64_t key_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_qk; }
   std::int64_t value_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_v; }
@@ -260,6 +261,8 @@ std::string refuses(const Problem& p) {
   if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
   if (p.dtype != DType::bf16)
     return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
+  const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));
+  if (p.seq_k > most) return text("a sequence has ", p.seq_k, " keys; it packs at most ", most, " (8 GiB)");
   return {};
 }
 

@@ -117,6 +117,8 @@ TEST(AmxThreads, DoNotChangeABit) {
 TEST(AmxRefuses, InASentence) {
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16")), "");
   EXPECT_NE(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 fp16")).find("fp16"), std::string::npos);
+  EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8x99999999 d64 bf16")),
+            "a sequence has 99999999 keys; it packs at most 33554432 (8 GiB)");
 }
 
 }  // namespace
