@@ -3,7 +3,7 @@
 // merge is associative and commutative and has an identity (no keys), so every tiling, reduction tree, split over
 // workers or ring of machines in the rungs above is this rung with another order.
 #pragma once
-#include "ladder/softmax.hpp"
+#include "ladder/row_chunks.hpp"
 
 namespace onepass::ladder {
 

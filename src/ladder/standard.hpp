@@ -5,7 +5,7 @@
 #pragma once
 #include "ladder/gemm.hpp"
 #include "ladder/head.hpp"
-#include "ladder/softmax.hpp"
+#include "ladder/online_softmax.hpp"
 
 namespace onepass::ladder {
 

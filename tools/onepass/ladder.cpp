@@ -1,6 +1,8 @@
 // `onepass ladder`: from softmax to FlashDecoding++, every rung run, metered and compared with the oracle.
 #include "ladder/table.hpp"
 
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "command.hpp"
@@ -13,7 +15,7 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
 
 struct Flags {
   std::int64_t n = 1024, d = 64;
-  std::uint64_t sram = 100 * 1024;
+  std::optional<std::uint64_t> sram, fast;
   std::string dtype = "fp32";
   bool causal = false, paper = false, json = false, progress = false;
 };
@@ -28,10 +30,16 @@ nlohmann::ordered_json counts_json(const ladder::Counts& c) {
           {"bytes", c.bytes()}};
 }
 
+std::int64_t bytes_of(const std::optional<std::uint64_t>& given, std::int64_t otherwise) {
+  if (!given) return otherwise;
+  if (*given > kMostBytes) {
+    throw Error(ErrorCode::bad_value, text(*given, " bytes of fast memory; at most ", kMostBytes, " is accepted"));
+  }
+  return static_cast<std::int64_t>(*given);
+}
+
 void table(const Flags& f) {
-  if (f.sram > kMostBytes)
-    throw Error(ErrorCode::bad_value, text("--sram is ", f.sram, " bytes; at most ", kMostBytes, " is accepted"));
-  const auto sram = static_cast<std::int64_t>(f.sram);
+  const std::int64_t sram = bytes_of(f.sram, 100 * 1024);
   Progress progress("climbing the ladder", f.progress);
   ladder::MeasureOptions options{f.causal, dtype_from_name(f.dtype),
                                  [&](Index done, Index all) { progress.at(done, all); }};
@@ -55,6 +63,8 @@ void table(const Flags& f) {
 void paper(const Flags& f) {
   Progress progress("metering the paper's row", f.progress);
   ladder::PaperOptions options;
+  options.sram_bytes = bytes_of(f.sram, options.sram_bytes);
+  options.fast_bytes = bytes_of(f.fast, options.fast_bytes);
   options.progress = [&](Index done, Index all) { progress.at(done, all); };
   const std::vector<ladder::PaperRow> rows = ladder::measure_paper(options);
   if (!f.json) {
@@ -85,13 +95,17 @@ void add_ladder(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   command->add_option("--n", flags->n, "Queries and keys")->capture_default_str();
   command->add_option("--d", flags->d, "Head dim")->capture_default_str();
-  command->add_option("--sram", flags->sram, "Fast memory: bytes, or such as 100KiB")
-      ->transform(CLI::AsSizeValue(true))
-      ->capture_default_str();
+  command->add_option("--sram", flags->sram, "Fast memory: bytes, or such as 100KiB (the default)")
+      ->transform(CLI::AsSizeValue(false));
   command->add_option("--dtype", flags->dtype, "How matrices are stored: fp32, fp16 or bf16")->capture_default_str();
   command->add_flag("--causal", flags->causal, "Mask the keys after each query");
-  command->add_flag("--paper", flags->paper,
-                    "Instead, the FlashAttention paper's GPT-2 row beside the paper's numbers");
+  CLI::Option* paper_flag = command->add_flag(
+      "--paper", flags->paper, "Instead, the FlashAttention paper's GPT-2 row beside the paper's numbers");
+  command
+      ->add_option("--fast", flags->fast,
+                   "With --paper, where --sram (192KiB) only sets the tiles: what must hold everything (448KiB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->needs(paper_flag);
   command->add_flag("--json", flags->json, "Print JSON");
   add_progress_flag(*command, flags->progress);
   command->callback([flags] { flags->paper ? paper(*flags) : table(*flags); });
