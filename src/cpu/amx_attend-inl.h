@@ -66,7 +66,7 @@ AMX_INLINE Vec raised(Vec reference, Vec newest) {
 
 // From scores to weights, cut into items that fit between two steps of the tiles.
 struct Softmax {
-  float* s = nullptr;  // [keys][32], becomes pairs of bf16 weights [keys / 2][32]
+  float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
   BlockState* state = nullptr;
   float* alpha = nullptr;   // [32] out: the factor of the row block's older output
   bool* rescale = nullptr;  // out: some factor is not 1
@@ -111,9 +111,12 @@ struct Softmax {
       weights();
   }
   AMX_INLINE void maximum() {
-    const float* x = s + next_key * kRows;
-    for (int k = 0; k < kMaxItem; ++k) {
-      for (int h = 0; h < 2; ++h) top[h] = max(top[h], load(x + k * kRows + h * 16));
+    for (int h = 0; h < 2; ++h) {
+      const float* x = s + h * kScoreHalf + next_key * kLanes;
+      Vec t[8];
+      for (int k = 0; k < 8; ++k) t[k] = max(load(x + k * kLanes), load(x + (k + 8) * kLanes));
+      for (int k = 0; k < 4; ++k) t[k] = max(t[k], t[k + 4]);
+      top[h] = max(top[h], max(max(t[0], t[1]), max(t[2], t[3])));
     }
     if ((next_key += kMaxItem) < keys) return;
     __mmask16 all_one = 0xffff, large = 0;
@@ -130,22 +133,24 @@ struct Softmax {
     next_key = 0;
     phase = 1;
   }
-  // weight_of() rounds score * to_log2 once, in the difference, but the reference has been rounded before: off by 2^-24
-  // of the score, so a dominating key would not weigh 1. Up to kLarge bf16 weights do not notice.
+  // weights_of() rounds score * to_log2 once, in the difference, but the reference has been rounded before: off by
+  // 2^-24 of the score, so a dominating key would not weigh 1. Up to kLarge bf16 weights do not notice.
   void change_unit() {
-    for (int i = 0; i < keys * kRows; i += 16) store(s + i, load(s + i) * to_log2);
+    for (int h = 0; h < 2; ++h) {
+      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16) store(s + i, load(s + i) * to_log2);
+    }
     to_log2 = amx::set(1.0f);
   }
   AMX_INLINE void weights() {
-    const float* x = s + next_key * kRows;
-    auto* w = reinterpret_cast<std::uint32_t*>(s) + next_key / 2 * kRows;  // never ahead of the scores still to be read
-    for (int k = 0; k < kWeightItem; k += 2) {
-      for (int h = 0; h < 2; ++h) {
-        const Vec even = weight_of(load(x + k * kRows + h * 16), to_log2, step[h].m_ref);
-        const Vec odd = weight_of(load(x + (k + 1) * kRows + h * 16), to_log2, step[h].m_ref);
-        sum[h] = sum[h] + (even + odd);
-        _mm512_store_si512(w + k / 2 * kRows + h * 16, pair_weights(even, odd));
-      }
+    Vec x[8];
+    for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
+    weights_of(x, to_log2, step[0].m_ref, step[1].m_ref);
+    for (int h = 0; h < 2; ++h) {
+      float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
+      const Vec* y = x + 4 * h;
+      _mm512_store_si512(w, pair_weights(y[0], y[1]));
+      _mm512_store_si512(w + kLanes, pair_weights(y[2], y[3]));
+      sum[h] = sum[h] + ((y[0] + y[1]) + (y[2] + y[3]));
     }
     if ((next_key += kWeightItem) == keys) phase = 2;
   }
@@ -174,8 +179,9 @@ class Attend {
       float* scores = t_.scratch.scores[parity];
       float* other = t_.scratch.scores[1 - parity];
       score(now, scores);
-      const int steps =
-          (before.keys * static_cast<int>(depth_v_) + after.keys * static_cast<int>(depth_qk_)) / (32 * 32);
+      // A step of the tiles is a square, or the four stores at the end of a row of squares.
+      const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
+      const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
       softmax.begin(scores, now.keys, state_[now.block], alpha_[parity], rescale_[parity], to_log2_,
                     t_.out_type == Element::f32, steps);
       // In this order: the weights of `before` lie where the scores of `after` will.
@@ -183,8 +189,7 @@ class Attend {
       if (after.keys) multiply_keys(after, other, softmax);
       softmax.finish();
       if (dropout_.active()) {
-        drop_weights(dropout_, t_.scratch.blocks[now.block], t_.batch, now.key, now.keys,
-                     reinterpret_cast<std::uint32_t*>(scores));
+        drop_weights(dropout_, t_.scratch.blocks[now.block], t_.batch, now.key, now.keys, scores);
       }
       before = now, now = after, after = units.next();
       parity = 1 - parity;
@@ -195,14 +200,15 @@ class Attend {
   }
 
  private:
-  // C (32 x 32) += A (32 x 32) . B (32 x 32): A is two tiles in a row in memory, B two tiles side by side.
-  static AMX_INLINE void square(const std::uint16_t* a, const std::uint32_t* b) {
-    Tiles::template load<4>(a, 64);
-    Tiles::template load<6>(b, kRows * 4);
+  // C (32 x 32) += A (32 x 32) . B (32 x 32): A is two tiles in a row in memory; those of B and C for the second
+  // half of the rows lie `half` further. Every tile is 1 KB in a row.
+  static AMX_INLINE void square(const std::uint16_t* a, const std::uint32_t* b, std::int64_t half) {
+    Tiles::template load_once<4>(a, 64);
+    Tiles::template load<6>(b, 64);
     Tiles::template dot<0, 4, 6>();
-    Tiles::template load<7>(b + 16, kRows * 4);
+    Tiles::template load<7>(b + half, 64);
     Tiles::template dot<1, 4, 7>();
-    Tiles::template load<5>(a + 512, 64);
+    Tiles::template load_once<5>(a + 512, 64);
     Tiles::template dot<2, 5, 6>();
     Tiles::template dot<3, 5, 7>();
   }
@@ -212,57 +218,59 @@ class Attend {
     Tiles::template zero<2>();
     Tiles::template zero<3>();
   }
-  static AMX_INLINE void load_square(const float* c) {
-    Tiles::template load<0>(c, kRows * 4);
-    Tiles::template load<1>(c + 16, kRows * 4);
-    Tiles::template load<2>(c + 16 * kRows, kRows * 4);
-    Tiles::template load<3>(c + 16 * kRows + 16, kRows * 4);
+  static AMX_INLINE void load_square(const float* c, std::int64_t half) {
+    Tiles::template load<0>(c, 64);
+    Tiles::template load<1>(c + half, 64);
+    Tiles::template load<2>(c + 256, 64);
+    Tiles::template load<3>(c + half + 256, 64);
   }
-  static AMX_INLINE void store_square(float* c) {
-    Tiles::template store<0>(c, kRows * 4);
-    Tiles::template store<1>(c + 16, kRows * 4);
-    Tiles::template store<2>(c + 16 * kRows, kRows * 4);
-    Tiles::template store<3>(c + 16 * kRows + 16, kRows * 4);
+  static AMX_INLINE void store_square(float* c, std::int64_t half) {
+    Tiles::template store<0>(c, 64);
+    Tiles::template store<1>(c + half, 64);
+    Tiles::template store<2>(c + 256, 64);
+    Tiles::template store<3>(c + half + 256, 64);
   }
 
-  // S^T [keys][32] = K [keys][depth_qk] . Q^T [depth_qk][32]
+  // S^T [keys][32 rows] = K [keys][depth_qk] . Q^T [depth_qk][32 rows]
   AMX_INLINE void multiply_keys(const Unit& u, float* s, Softmax& softmax) {
     const std::uint16_t* k = t_.k + u.key * depth_qk_;
-    for (int key = 0; key < u.keys; key += 32, s += 32 * kRows) {
+    for (int key = 0; key < u.keys; key += 32, s += 32 * kLanes) {
       const std::uint32_t* q = t_.scratch.q + u.block * depth_qk_ / 2 * kRows;
       zero_square();
-      for (int d = 0; d < depth_qk_; d += 32, k += 32 * 32, q += 16 * kRows) {
-        square(k, q);
+      for (int d = 0; d < depth_qk_; d += 32, k += 32 * 32, q += 16 * kLanes) {
+        square(k, q, depth_qk_ / 2 * kLanes);
         softmax.beside_tiles();
       }
-      store_square(s);
+      store_square(s, kScoreHalf);
+      softmax.beside_tiles();
     }
   }
 
-  // O^T [depth_v][32] (+)= V^T [depth_v][keys] . P^T [keys][32], on top of the older output if there is any.
+  // O^T [depth_v][32 rows] (+)= V^T [depth_v][keys] . P^T [keys][32 rows], on top of the older output if there is any.
   AMX_INLINE void multiply_values(const Unit& u, int parity, Softmax& softmax) {
     float* o = t_.scratch.o + u.block * depth_v_ * kRows;
     if (rescale_[parity] && !u.first) rescale(o, alpha_[parity]);
     const std::uint16_t* v = t_.v + u.key * depth_v_;
-    for (int d = 0; d < depth_v_; d += 32, o += 32 * kRows, v += 32 * 32) {
+    for (int d = 0; d < depth_v_; d += 32, o += 32 * kLanes, v += 32 * 32) {
       const auto* p = reinterpret_cast<const std::uint32_t*>(t_.scratch.scores[parity]);
       if (u.first)
         zero_square();
       else
-        load_square(o);
-      for (int key = 0; key < u.keys; key += 32, p += 16 * kRows) {
-        square(v + key * depth_v_, p);
+        load_square(o, depth_v_ * kLanes);
+      for (int key = 0; key < u.keys; key += 32, p += 16 * kLanes) {
+        square(v + key * depth_v_, p, kScoreHalf);
         softmax.beside_tiles();
       }
-      store_square(o);
+      store_square(o, depth_v_ * kLanes);
+      softmax.beside_tiles();
     }
   }
 
   // Seldom needed: see raised().
   void rescale(float* o, const float* alpha) {
-    const Vec a[2] = {load(alpha), load(alpha + 16)};
-    for (int d = 0; d < depth_v_; ++d, o += kRows) {
-      for (int h = 0; h < 2; ++h) store(o + h * 16, load(o + h * 16) * a[h]);
+    for (int h = 0; h < 2; ++h) {
+      const Vec a = load(alpha + h * kLanes);
+      for (int d = 0; d < depth_v_; ++d, o += kLanes) store(o, load(o) * a);
     }
   }
 
@@ -298,7 +306,7 @@ class Attend {
       for (int d = 0; d < t_.dim_v; d += 16) {
         __m512i x[16];
         for (int i = 0; i < 16; ++i) {
-          const Vec y = load(o + (d + i) * kRows + h * 16) * factor;
+          const Vec y = load(o + (h * depth_v_ + d + i) * kLanes) * factor;
           bad |= _mm512_fpclass_ps_mask(y.v, 0x99);  // either NaN, either infinity
           x[i] = _mm512_castps_si512(y.v);
         }

@@ -43,10 +43,11 @@ void pack_values(const PackTask& t) {
   }
 }
 
-// Queries are the B operand: [dim / 2][32 rows] pairs of dims.
+// Queries are the B operand: [2][dim / 2][16 rows] pairs of dims.
 AMX_INLINE void pack_queries(const RowBlock& block, int dim, bool negate, std::uint32_t* to) {
   const __m512i flip = _mm512_set1_epi16(static_cast<short>(negate ? 0x8000 : 0));
-  for (int d = 0; d < dim; d += 32, to += 16 * kRows) {
+  const std::int64_t other_half = round_up(dim, 32) / 2 * kLanes;
+  for (int d = 0; d < dim; d += 32, to += 16 * kLanes) {
     const __mmask32 dims = first_bits(dim - d);
     for (int half = 0; half < 2; ++half) {
       __m512i pairs[16];
@@ -55,7 +56,7 @@ AMX_INLINE void pack_queries(const RowBlock& block, int dim, bool negate, std::u
         pairs[i] = q ? _mm512_xor_si512(_mm512_maskz_loadu_epi16(dims, q + d), flip) : _mm512_setzero_si512();
       }
       transpose(pairs);
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(to + i * kRows + half * 16, pairs[i]);
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(to + half * other_half + i * kLanes, pairs[i]);
     }
   }
 }

@@ -1,5 +1,6 @@
-// From dot products to scores, in the order of docs/conventions.md, on a block S^T [keys][32 rows]. Plain problems skip
-// all of it: their scale is folded into the exponential, and only units at the edge of a mask come by for `mask_band`.
+// From dot products to scores, in the order of docs/conventions.md, on a block S^T [2][kKeys][16 rows]. Plain problems
+// skip all of it: their scale is folded into the exponential, and only units at the edge of a mask come by for
+// `mask_band`.
 namespace onepass::cpu::amx {
 namespace {
 
@@ -59,25 +60,25 @@ void finish_scores(const ScoreSpec& spec, const RowBlock& block, std::int64_t ke
     const __m512i position = _mm512_load_si512(relative);
     const Vec slope{_mm512_loadu_ps(block.slope + half * 16)};
     for (int k = 0; k < keys; k += 16) {
-      float* tile = s + k * kRows + half * 16;
+      float* tile = s + half * kScoreHalf + k * kLanes;
       const std::int64_t left = seq_k - (key0 + k);
       const int count = left > 16 ? 16 : left < 0 ? 0 : static_cast<int>(left);
       for (int i = 0; i < 16; ++i) {
-        Vec x = load(tile + i * kRows) * scale;
+        Vec x = load(tile + i * kLanes) * scale;
         if (spec.softcap > 0) x = cap * tanh(x * inverse_cap);
-        store(tile + i * kRows, x);
+        store(tile + i * kLanes, x);
       }
       if (spec.bias) {
         __m512i bias[16];
         sixteen_by_sixteen(block.bias + half * 16, spec.bias_type, key0 + k, spec.bias_stride, count, bias);
         for (int i = 0; i < 16; ++i)
-          store(tile + i * kRows, load(tile + i * kRows) + Vec{_mm512_castsi512_ps(bias[i])});
+          store(tile + i * kLanes, load(tile + i * kLanes) + Vec{_mm512_castsi512_ps(bias[i])});
       }
       if (spec.alibi) {
         for (int i = 0; i < 16; ++i) {
           const Vec distance{
               _mm512_cvtepi32_ps(_mm512_abs_epi32(_mm512_sub_epi32(position, _mm512_set1_epi32(k + i))))};
-          store(tile + i * kRows, load(tile + i * kRows) - slope * distance);
+          store(tile + i * kLanes, load(tile + i * kLanes) - slope * distance);
         }
       }
       if (spec.mask) {
@@ -85,8 +86,8 @@ void finish_scores(const ScoreSpec& spec, const RowBlock& block, std::int64_t ke
         for (int r = 0; r < 16; ++r) seen[r] = mask_bytes(block.mask[half * 16 + r], key0 + k, spec.mask_stride, count);
         transpose(seen);
         for (int i = 0; i < 16; ++i) {
-          store(tile + i * kRows,
-                select(_mm512_test_epi32_mask(seen[i], seen[i]), load(tile + i * kRows), minus_infinity()));
+          store(tile + i * kLanes,
+                select(_mm512_test_epi32_mask(seen[i], seen[i]), load(tile + i * kLanes), minus_infinity()));
         }
       }
     }
@@ -107,23 +108,24 @@ void mask_band(const RowBlock& block, std::int64_t key0, int keys, float* s) {
     const __m512i lo = _mm512_load_si512(from), hi = _mm512_load_si512(to);
     for (int k = 0; k < keys; ++k) {
       const __m512i key = _mm512_set1_epi32(k);
-      float* at = s + k * kRows + half * 16;
+      float* at = s + half * kScoreHalf + k * kLanes;
       const __mmask16 seen = _mm512_mask_cmpgt_epi32_mask(_mm512_cmple_epi32_mask(lo, key), hi, key);
       store(at, select(seen, load(at), minus_infinity()));
     }
   }
 }
 
-// Dropped weights become 0 in the pairs [keys / 2][32 rows]; 1 / (1 - p) is applied to the finished rows.
+// Dropped weights become 0 in the pairs [2][kKeys / 2][16 rows]; 1 / (1 - p) is applied to the finished rows.
 void drop_weights(const Dropout& dropout, const RowBlock& block, std::uint32_t batch, std::int64_t key0, int keys,
-                  std::uint32_t* weights) {
-  for (int k = 0; k < keys; k += 4, weights += 2 * kRows) {
-    for (int r = 0; r < kRows; ++r) {
+                  float* scores) {
+  for (int r = 0; r < kRows; ++r) {
+    auto* weights = reinterpret_cast<std::uint32_t*>(scores) + r / kLanes * kScoreHalf + r % kLanes;
+    for (int k = 0; k < keys; k += 4, weights += 2 * kLanes) {
       const PhiloxBlock draw =
           dropout.draws(batch, block.head[r], block.token[r], static_cast<std::uint32_t>((key0 + k) / 4));
       const auto keep = [&](int i) { return dropout.kept(draw.word[i]) ? 0xffffu : 0u; };
-      weights[r] &= keep(0) | keep(1) << 16;
-      weights[kRows + r] &= keep(2) | keep(3) << 16;
+      weights[0] &= keep(0) | keep(1) << 16;
+      weights[kLanes] &= keep(2) | keep(3) << 16;
     }
   }
 }

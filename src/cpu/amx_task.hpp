@@ -9,6 +9,9 @@ inline constexpr int kGroup = 32;  // keys that are packed together: two tiles o
 inline constexpr int kBlocks = 4;  // row blocks of a task at most; they share each block of keys while it is in L2
 inline constexpr int kKeys = 128;  // keys of a unit of work at most
 
+inline constexpr int kLanes = 16;                  // rows of half a block: a vector, the columns of a tile
+inline constexpr int kScoreHalf = kKeys * kLanes;  // from the scores of one half to the other's
+
 inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 enum class Element : std::uint8_t { f32, f16, bf16 };
@@ -52,12 +55,13 @@ struct ScoreSpec {
   bool plain() const { return softcap == 0.0f && !bias && !mask && !alibi && scale > 0.0f; }
 };
 
-// Memory of one worker, for `kBlocks` row blocks. Every row of these arrays is 32 query rows wide (128 bytes).
+// Memory of one worker, for `kBlocks` row blocks. The 32 query rows of a block are kept as two halves of 16, each a
+// column of tiles: 1 KB in a row is what a tile load likes best.
 struct Scratch {
   RowBlock* blocks;  // [kBlocks]
-  std::uint32_t* q;  // [kBlocks][depth_qk / 2][32] pairs of bf16
-  float* o;          // [kBlocks][depth_v][32]
-  float* scores[2];  // [kKeys][32]; weights take the place of the scores they come from
+  std::uint32_t* q;  // [kBlocks][2][depth_qk / 2][16] pairs of bf16
+  float* o;          // [kBlocks][2][depth_v][16]
+  float* scores[2];  // [2][kKeys][16]; weights take the place of the scores they come from
 };
 
 struct AttendTask {

@@ -27,6 +27,11 @@ struct HardwareTiles {
   static inline __attribute__((always_inline)) void load(const void* p, std::ptrdiff_t row_bytes) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(row_bytes), "i"(T) : "memory");
   }
+  // Keys and values are read once per unit: the hint keeps them from pushing scores and output out of L1.
+  template <int T>
+  static inline __attribute__((always_inline)) void load_once(const void* p, std::ptrdiff_t row_bytes) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(row_bytes), "i"(T) : "memory");
+  }
   template <int T>
   static inline __attribute__((always_inline)) void store(void* p, std::ptrdiff_t row_bytes) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(row_bytes), "i"(T) : "memory");

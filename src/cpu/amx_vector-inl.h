@@ -28,19 +28,21 @@ AMX_INLINE __mmask16 beyond(Vec x, float magnitude) {
 }
 AMX_INLINE __mmask16 equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 
-// For the weights: 2^x = p(x - floor x) * 2^floor x. Minimax of degree 4: relative error 2.9e-6 and p(0) = 1; bf16
-// weights need 2e-3, but an LSE within 1e-5 of the truth needs less than degree 3's 7.5e-5. 2^-inf is 0, NaN stays.
-AMX_INLINE Vec exp2(Vec x) {
-  const Vec f{_mm512_reduce_ps(x.v, 0x09)};
-  Vec p = fma(set(0.0134266843f), f, set(0.0522424742f));
-  p = fma(p, f, set(0.241280205f));
-  p = fma(p, f, set(0.693044845f));
-  p = fma(p, f, set(1.0f));
-  return {_mm512_scalef_ps(p.v, x.v)};
+// The algebra's weight() of 2 x 4 scores in their own unit, the change of unit fused into the subtraction: 2^x with
+// x = score * to_log2 - m_ref, as p(x - floor x) * 2^floor x. p is the minimax fit of degree 4 with p(0) = 1, relative
+// error 2.9e-6: bf16 weights need 2e-3, but an LSE within 1e-5 of the truth needs less than degree 3's 7.5e-5. 2^-inf
+// is 0, NaN stays. Step by step over eight vectors, so that no operand is waited for: the chain of one vector is 40
+// cycles long, and a scheduler full of waiting operations would keep the tiles' from entering.
+AMX_INLINE void weights_of(Vec (&x)[8], Vec to_log2, Vec first_ref, Vec second_ref) {
+  Vec f[8], p[8];
+  for (int i = 0; i < 8; ++i) x[i] = fms(x[i], to_log2, i < 4 ? first_ref : second_ref);
+  for (int i = 0; i < 8; ++i) f[i] = {_mm512_reduce_ps(x[i].v, 0x09)};
+  for (int i = 0; i < 8; ++i) p[i] = fma(set(0.0134266843f), f[i], set(0.0522424742f));
+  for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(0.241280205f));
+  for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(0.693044845f));
+  for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(1.0f));
+  for (int i = 0; i < 8; ++i) x[i] = {_mm512_scalef_ps(p[i].v, x[i].v)};
 }
-
-// The algebra's weight() of a score in its own unit, the change of unit fused into the subtraction.
-AMX_INLINE Vec weight_of(Vec score, Vec to_log2, Vec m_ref) { return exp2(fms(score, to_log2, m_ref)); }
 
 // Degree 5, relative error 1.6e-7 with rounding, and exact powers of two at integers: for what happens once a row.
 AMX_INLINE Vec exp2_exact(Vec x) {

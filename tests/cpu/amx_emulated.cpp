@@ -29,6 +29,10 @@ struct EmulatedTiles {
     for (int r = 0; r < 16; ++r) std::memcpy(file[T].row[r], static_cast<const char*>(p) + r * row_bytes, 64);
   }
   template <int T>
+  static void load_once(const void* p, std::ptrdiff_t row_bytes) {
+    load<T>(p, row_bytes);
+  }
+  template <int T>
   static void store(void* p, std::ptrdiff_t row_bytes) {
     for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(p) + r * row_bytes, file[T].row[r], 64);
   }
