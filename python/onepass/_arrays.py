@@ -46,27 +46,29 @@ def exported(name, x):
     )
 
 
+_names = {}  # of dtypes seen; naming one takes as long as a small call
+
+
 def dtype_name(name, x):
     """The name of the element type of q or out: float32, float16 or bfloat16."""
+    known = _names.get(x.dtype)
+    if known:
+        return known
     dtype = str(x.dtype).rpartition(".")[2]
     if dtype not in _DATA:
         raise TypeError(f"{name} is {dtype}; float32, float16 and bfloat16 are accepted")
-    return dtype
-
-
-def _strides(x):
-    strides = getattr(x, "strides", None)
-    if strides is None and hasattr(x, "stride"):
-        strides = x.stride()
-    return strides if isinstance(strides, tuple) else None
+    return _names.setdefault(x.dtype, dtype)
 
 
 def _order_like(x, rank):
-    """Dimensions from the slowest to the fastest in memory, as x has them; the last one stays the fastest."""
-    strides = _strides(x)
-    if strides is None or len(strides) != rank or 0 in strides:
-        return tuple(range(rank))
-    return (*sorted(range(rank - 1), key=lambda i: -abs(strides[i])), rank - 1)
+    """Dimensions from the slowest to the fastest in memory, as in x; the last is the fastest. None: row-major."""
+    strides = getattr(x, "strides", None)
+    if strides is None and hasattr(x, "stride"):
+        strides = x.stride()
+    if not isinstance(strides, tuple) or len(strides) != rank or 0 in strides:
+        return None
+    order = (*sorted(range(rank - 1), key=lambda i: -abs(strides[i])), rank - 1)
+    return None if order == tuple(range(rank)) else order
 
 
 class _Native:
@@ -78,18 +80,19 @@ class _Native:
 
 def new(like, shape, dtype=None, ordered=True, fill=None):
     """An array of the kind and device of `like`, of its dtype if none is named, in its memory order."""
-    order = _order_like(like, len(shape)) if ordered else tuple(range(len(shape)))
-    permuted = [shape[i] for i in order]
-    inverse = sorted(order, key=order.__getitem__)
+    order = _order_like(like, len(shape)) if ordered else None
+    permuted = shape if order is None else [shape[i] for i in order]
     if isinstance(like, np.ndarray):
-        array = np.empty(permuted, dtype or like.dtype).transpose(inverse)
+        array = np.empty(permuted, dtype or like.dtype)
     elif _is_torch(like):
         torch = sys.modules["torch"]
-        of = getattr(torch, dtype) if dtype else like.dtype
-        array = torch.empty(permuted, dtype=of, device=like.device).permute(inverse)
+        array = torch.empty(permuted, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
     else:
         namespace = getattr(like, "__array_namespace__", lambda: np)()
         return _Native(namespace, _onepass.empty(list(shape), dtype or dtype_name("q", like), fill))
+    if order is not None:
+        inverse = sorted(order, key=order.__getitem__)
+        array = array.transpose(inverse) if isinstance(array, np.ndarray) else array.permute(inverse)
     if fill is not None:
         array[...] = fill
     return array
