@@ -71,15 +71,21 @@ struct FlashTask {
     RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
     const VF factor = splat(panel.rules.factor_left());
     Rescale<VF> rescale = advance<Reference::integer>(state, top * factor);
-    VF sum = hn::Zero(DF());
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
-    if (careful) rescale.alpha = careful_alpha(rescale.alpha);
-    for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-      const VF s = hn::Load(DF(), at);
-      VF w = weight(s, factor, rescale);
-      if (careful) w = careful_weight(s, w);
-      hn::Store(w, DF(), at);
-      sum = sum + w;
+    VF sum = hn::Zero(DF());
+    if (careful) {
+      rescale.alpha = careful_alpha(rescale.alpha);
+      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
+        const VF s = hn::Load(DF(), at), w = careful_weight(s, weight(s, factor, rescale));
+        hn::Store(w, DF(), at);
+        sum = sum + w;
+      }
+    } else {
+      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
+        const VF w = weight(hn::Load(DF(), at), factor, rescale);
+        hn::Store(w, DF(), at);
+        sum = sum + w;
+      }
     }
     absorb(state, sum);
     hn::Store(state.m, DF(), panel.m + lane);

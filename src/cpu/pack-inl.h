@@ -28,24 +28,27 @@ HWY_NOINLINE void pack_rows(const T* from, std::int64_t stride, std::int64_t key
   }
 }
 
-// to [tile][keys][kTileDims], the last tile narrower. Stores of 8 (or 4) run over the end of a tile's row into the next
-// row, which is written after it; the tile's last row and rows too near the end of the tensor are copied exactly.
+// to [tile][keys][kTileDims], the last tile narrower. Row by row, so that memory is read in order. Stores of 8 (or 4)
+// run over the end of a tile's row into its next row, which is written later; the last row is copied exactly.
 template <class T>
 HWY_NOINLINE void pack_tiles(const T* from, std::int64_t stride, std::int64_t keys, std::int64_t dim, float* to) {
   const hn::CappedTag<float, 8> d8;
-  constexpr int kStep = static_cast<int>(hn::MaxLanes(d8));
-  for (std::int64_t column = 0; column < dim; column += kTileDims) {
-    const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, dim - column));
-    const int steps = (width + kStep - 1) / kStep * kStep;
-    const std::int64_t quick = column + steps <= dim ? keys - 1 : 0;
-    const T* row = from + column;
-    for (std::int64_t k = 0; k < keys; ++k, row += stride, to += width) {
-      if (k < quick) {
-        for (int i = 0; i < steps; i += kStep) store(load(d8, row + i), d8, to + i);
-      } else {
-        for (int i = 0; i < width; ++i) to[i] = to_float(row[i]);
+  constexpr int kStep = static_cast<int>(hn::MaxLanes(d8)), kReach = (kTileDims + kStep - 1) / kStep * kStep;
+  const std::int64_t whole = dim / kTileDims * kTileDims;
+  const int width = static_cast<int>(dim - whole);  // of the last tile
+  for (std::int64_t k = 0; k < keys; ++k, from += stride) {
+    float* row = to + k * kTileDims;
+    std::int64_t column = 0;
+    if (k + 1 < keys) {
+      for (; column + kReach <= dim && column < whole; column += kTileDims, row += keys * kTileDims) {
+        for (int i = 0; i < kReach; i += kStep) store(load(d8, from + column + i), d8, row + i);
       }
     }
+    for (; column < whole; column += kTileDims, row += keys * kTileDims) {
+      for (int i = 0; i < kTileDims; ++i) row[i] = to_float(from[column + i]);
+    }
+    float* last = to + whole * keys + k * width;
+    for (int i = 0; i < width; ++i) last[i] = to_float(from[whole + i]);
   }
 }
 

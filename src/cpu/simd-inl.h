@@ -50,8 +50,8 @@ inline constexpr bool kAvx512 = HWY_TARGET == HWY_AVX3;
 ONEPASS_HD VF splat(float x) { return hn::Set(DF(), x); }
 
 // 2^x for x < 128: at most 2.6 ulp off, exactly 0 below -126 (and for -inf), NaN kept. A polynomial of degree 5, the
-// minimax fit of 2^f with p(0) = 1 (relative error 8.2e-8, against 7.5e-8 without), so that 2^n is exact for integers n:
-// Reference::integer relies on it.
+// minimax fit of 2^f with p(0) = 1 (relative error 8.2e-8, against 7.5e-8 without), so that 2^n is exact for integers
+// n: Reference::integer relies on it.
 ONEPASS_HD VF exp2_of(VF x) {
 #if HWY_TARGET == HWY_AVX3
   // f = x - floor(x), then p * 2^floor(x) with hardware underflow: 7 instructions.

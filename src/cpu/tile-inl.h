@@ -29,6 +29,10 @@ inline constexpr flash::Geometry kGeometry = {kLanes, 6, 4, 4, 96, 8};  // 24 + 
 #else
 inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 2 + 2
 #endif
+// Every loop over the accumulators: one that is left rolled puts them on the stack (g++ 12: 7 % of QK at d = 64).
+#undef ONEPASS_UNROLL
+#define ONEPASS_UNROLL _Pragma("GCC unroll 8")
+
 inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
 inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
 
@@ -38,22 +42,27 @@ template <int vecs, int keys>
 HWY_NOINLINE void qk_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, std::ptrdiff_t k_stride,
                           std::int64_t dim, float* HWY_RESTRICT s, float* HWY_RESTRICT top) {
   VF acc[keys][vecs];
-  for (int n = 0; n < keys; ++n)
+  ONEPASS_UNROLL
+  for (int n = 0; n < keys; ++n) {
+    ONEPASS_UNROLL
     for (int r = 0; r < vecs; ++r) acc[n][r] = hn::Zero(DF());
+  }
 #pragma GCC unroll 2
   for (std::int64_t d = 0; d < dim; ++d) {
     VF a[vecs];
-#pragma GCC unroll 8
+    ONEPASS_UNROLL
     for (int r = 0; r < vecs; ++r) a[r] = hn::Load(DF(), q + d * kPanel + r * kLanes);
-#pragma GCC unroll 8
+    ONEPASS_UNROLL
     for (int n = 0; n < keys; ++n) {
       const VF b = hn::Set(DF(), k[n * k_stride + d]);
-#pragma GCC unroll 8
+      ONEPASS_UNROLL
       for (int r = 0; r < vecs; ++r) acc[n][r] = hn::MulAdd(a[r], b, acc[n][r]);
     }
   }
+  ONEPASS_UNROLL
   for (int r = 0; r < vecs; ++r) {
     VF m = hn::Load(DF(), top + r * kLanes);
+    ONEPASS_UNROLL
     for (int n = 0; n < keys; ++n) {
       m = hn::Max(m, acc[n][r]);
       hn::Store(acc[n][r], DF(), s + n * kPanel + r * kLanes);
@@ -68,22 +77,27 @@ template <int vecs, int dims>
 HWY_NOINLINE void pv_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, std::ptrdiff_t v_stride,
                           std::int64_t keys, float* HWY_RESTRICT o, const float* HWY_RESTRICT alpha) {
   VF acc[dims][vecs];
-  for (int n = 0; n < dims; ++n)
+  ONEPASS_UNROLL
+  for (int n = 0; n < dims; ++n) {
+    ONEPASS_UNROLL
     for (int r = 0; r < vecs; ++r) acc[n][r] = hn::Zero(DF());
+  }
 #pragma GCC unroll 2
   for (std::int64_t k = 0; k < keys; ++k) {
     VF a[vecs];
-#pragma GCC unroll 8
+    ONEPASS_UNROLL
     for (int r = 0; r < vecs; ++r) a[r] = hn::Load(DF(), p + k * kPanel + r * kLanes);
-#pragma GCC unroll 8
+    ONEPASS_UNROLL
     for (int n = 0; n < dims; ++n) {
       const VF b = hn::Set(DF(), v[k * v_stride + n]);
-#pragma GCC unroll 8
+      ONEPASS_UNROLL
       for (int r = 0; r < vecs; ++r) acc[n][r] = hn::MulAdd(a[r], b, acc[n][r]);
     }
   }
+  ONEPASS_UNROLL
   for (int r = 0; r < vecs; ++r) {
     const VF scale = hn::Load(DF(), alpha + r * kLanes);
+    ONEPASS_UNROLL
     for (int n = 0; n < dims; ++n) {
       float* at = o + n * kPanel + r * kLanes;
       hn::Store(hn::MulAdd(scale, hn::Load(DF(), at), acc[n][r]), DF(), at);
