@@ -15,7 +15,6 @@ namespace onepass::cpu::flash {
 namespace {
 
 constexpr std::int64_t kPackedBytes = std::int64_t{64} << 20;  // of K and V at a time
-constexpr std::int64_t kPackKeys = 768;                        // per task of the pack pass: 8 blocks
 constexpr std::int64_t kWantTasks = 32;  // fewer panels per task until there are that many: K and V are in cache anyway
 constexpr std::int64_t kFewTasks = 16;   // below, the keys are split as well
 constexpr std::int64_t kSplitKeys = 1024;  // at least, per split: writing and joining a partial costs about 3 % of that
@@ -89,13 +88,14 @@ void run(const Kernels& kernels, const Problem& p, const Arguments& a, void* mem
       return Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
     };
     if (c.v == Source::packed) {
-      const std::int64_t chunks = ceil_div(p.seq_k, kPackKeys);
+      // Heads inside, keys outside: the heads of a [batch, seq, heads, dim] token share its pages.
+      const std::int64_t blocks = ceil_div(p.seq_k, kernels.geometry.block);
       auto pack = [&](std::int64_t t, int) {
-        const Task task = task_of(t / chunks);
-        const std::int64_t lo = t % chunks * kPackKeys;
-        kernels.pack(call, task, lo, std::min(lo + kPackKeys, task.seq.seq_k));
+        const Task task = task_of(t % slots);
+        const std::int64_t lo = t / slots * kernels.geometry.block;
+        kernels.pack(call, task, lo, std::min(lo + kernels.geometry.block, task.seq.seq_k));
       };
-      parallel(executor, slots * chunks, pack);
+      parallel(executor, slots * blocks, pack);
     }
     auto attend = [&](std::int64_t t, int worker) {
       Task task = task_of(t / (c.row_blocks * c.splits.count));
