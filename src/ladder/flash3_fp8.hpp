@@ -35,6 +35,7 @@ TileShape flash3_fp8_tiles(Index fast_bytes, const Head<T>& head) {
 template <class T>
 Forward<T> flash3_fp8_forward(Machine<T>& machine, const Head<T>& head, TileShape shape, const Fp8Options& options) {
   const Index n = head.seq_q();
+  const bool two = options.accumulator == Accumulator::truncated_then_fp32;
   const Incoherent<T> map(head.d(), options.seed);
   const Incoherent<T>* turn = options.incoherent ? &map : nullptr;
   const Quantised<T> q8 = quantise(machine, head.q, shape.rows, options.per_tensor, turn);
@@ -52,41 +53,45 @@ Forward<T> flash3_fp8_forward(Machine<T>& machine, const Head<T>& head, TileShap
     T v_scale = T(1);   // of what o and unit hold
     const auto empty_unit = [&] {
       for (Index r = 0; r < rows; ++r) {
-        for (Index c = 0; c < o.cols(); ++c) o(r, c) += std::exchange(unit(r, c), T(0));
+        for (Index c = 0; c < o.cols(); ++c) o(r, c) = o(r, c) + std::exchange(unit(r, c), T(0));
       }
       machine.counts.pointwise_flops += rows * o.cols();
       pending = 0;
     };
     for_visible_tiles(head.mask, row, rows, shape.keys, [&](Index key, Index count, TileKind kind) {
       Tile<T> p = machine.tile(rows, count);
-      const T factor = q_scale * k8.scale(machine, key) * head.scale_log2();
+      const T to_log2 = q_scale * k8.scale(machine, key) * head.scale_log2();
       add_product_nt(p, q, machine.load(k8.values, key, count));
-      scale(p, factor);
+      scale(p, to_log2);
       if (kind == TileKind::partial) hide(p, head.mask, row, key);
       const T scale_now = v8.scale(machine, key), change = v_scale / scale_now;
       v_scale = scale_now;
+      machine.counts.pointwise_flops += 3;  // to_log2 and change
       for (Index r = 0; r < rows; ++r) {
         RowState<T> state = state_of(states, r);
         Rescale<T> step = advance(machine.counts, state, row_max(p, r));
-        step.m_ref -= T(8);
+        step.m_ref = step.m_ref - T(8);
         absorb(machine.counts, state, weigh_row(p, r, step));
         put_state(states, r, state);
         each(p, r, 0, to_e4m3<T>);
-        scale_row(o, r, step.alpha * change);
-        scale_row(unit, r, step.alpha * change);
+        const T factor = step.alpha * change;
+        scale_row(unit, r, factor);
+        if (two) scale_row(o, r, factor);
+        machine.counts.pointwise_flops += 2;
       }
       const Tile<T> v = machine.load(v8.values, key, count);
       if (options.accumulator == Accumulator::fp32)
         add_product(unit, p, v);
       else
         add_product_truncated(unit, p, v);
-      if (options.accumulator == Accumulator::truncated_then_fp32 && ++pending >= options.every) empty_unit();
+      if (two && ++pending >= options.every) empty_unit();
     });
     empty_unit();
     for (Index r = 0; r < rows; ++r) {  // back to V's units; l holds 2^8 times the sum, and so does O
       scale_row(o, r, v_scale);
-      states(r, 0) -= T(8);
+      states(r, 0) = states(r, 0) - T(8);
     }
+    machine.counts.pointwise_flops += rows;
     finish_rows(machine, states, o, out, row);
   }
   return out;

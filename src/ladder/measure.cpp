@@ -10,7 +10,7 @@
 #include "ladder/online_softmax.hpp"
 #include "ladder/safe_softmax.hpp"
 #include "ladder/sample.hpp"
-#include "ladder/standard.hpp"
+#include "ladder/standard_backward.hpp"
 #include "ladder/table.hpp"
 
 namespace onepass::ladder {

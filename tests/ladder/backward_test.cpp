@@ -6,7 +6,7 @@
 
 #include "fixture.hpp"
 #include "ladder/flash2_backward.hpp"
-#include "ladder/standard.hpp"
+#include "ladder/standard_backward.hpp"
 
 namespace onepass::ladder {
 namespace {

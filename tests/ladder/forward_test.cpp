@@ -1,5 +1,6 @@
 // Every forward rung: equal to the float64 oracle, honest about its operations, and with exactly the papers' traffic.
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
 
 #include <functional>
 
@@ -8,7 +9,7 @@
 #include "ladder/flash2_forward.hpp"
 #include "ladder/flash_decoding.hpp"
 #include "ladder/one_pass.hpp"
-#include "ladder/standard.hpp"
+#include "ladder/standard_forward.hpp"
 
 namespace onepass::ladder {
 namespace {
@@ -66,6 +67,22 @@ TEST(Forward, EqualsTheOracleWithinFastMemory) {
       }
     }
   }
+}
+
+TEST(Forward, RandomShapesMasksAndMemories) {
+  rc::check([] {
+    const auto size = [](int most) { return *rc::gen::inRange(1, most); };
+    const std::string mask = *rc::gen::element<std::string>(
+        "", " causal_bottom_right", " causal_top_left", " window=5:2", " window=0:0", " window=-1:3 aligned_top_left");
+    const std::string line = text("fwd b1 h1 s", size(60), "x", size(60), " d", size(12), "/", size(12), " fp32", mask);
+    const Sample sample(line, *rc::gen::arbitrary<unsigned>());
+    const Index fast = *rc::gen::inRange(700, 20000);
+    for (const auto& rung : rungs<double>()) {
+      Machine<double> machine(fast);
+      const double error = error_of(rung.run(machine, sample.head<double>()).outside(), sample.out);
+      if (!(error < 1e-12)) RC_FAIL(text(rung.name, " is off by ", error, ": ", line, ", ", fast, " bytes"));
+    }
+  });
 }
 
 TEST(Forward, StatisticsEqualTheOracle) {

@@ -100,11 +100,39 @@ TEST(Fp8, TheNarrowAccumulatorLosesAndTheSecondOneCures) {
 }
 
 TEST(Fp8, OneInstructionCutsTowardZeroAtThirteenBits) {
-  const float tiny[] = {0.9f * 0x1p-13f, 0.9f * 0x1p-13f};
-  EXPECT_EQ(add_truncated(1.0f, tiny, 2), 1.0f);  // each is cut to 0 before they meet
-  const float step[] = {-1.5f * 0x1p-13f};
-  EXPECT_EQ(add_truncated(1.0f, step, 1), 1.0f - 0x1p-13f);  // toward zero, not down
-  EXPECT_EQ(add_truncated(0.0f, tiny, 2), 2 * tiny[0] - std::fmod(2 * tiny[0], 0x1p-26f));
+  const double tiny[] = {0.9 * 0x1p-13, 0.9 * 0x1p-13};
+  EXPECT_EQ(add_truncated(1.0, tiny, 2), 1.0);  // each is cut to 0 before they meet
+  const double step[] = {-1.5 * 0x1p-13};
+  EXPECT_EQ(add_truncated(1.0, step, 1), 1.0 - 0x1p-13);  // toward zero, not down
+  std::vector<double> many(33, 0x1p-14);                  // the 33rd goes into a second instruction
+  EXPECT_EQ(add_truncated(0.0, many.data(), 33), 33 * 0x1p-14);
+  EXPECT_EQ(add_truncated(1.0, many.data(), 33), 1.0);
+}
+
+TEST(Fp8, CountsWhatItComputes) {
+  for (const char* line : {"fwd b1 h1 s37x61 d8/5 fp32", "fwd b1 h1 s65x129 d16 fp32 causal_bottom_right"}) {
+    const Sample sample(line);
+    for (const bool per_tensor : {false, true}) {
+      Machine<Counted> machine(1 << 15);
+      Counted::operations = Counted::exponentials = 0;
+      flash3_fp8_forward(machine, sample.head<Counted>(), {16, 32}, {per_tensor, !per_tensor});
+      EXPECT_EQ(machine.counts.flops(), Counted::operations) << line;
+      EXPECT_EQ(machine.counts.exponentials, Counted::exponentials) << line;
+    }
+  }
+}
+
+// fp8 tiles move one byte per element; quantising by tile reads the tensors once and writes a byte per element.
+TEST(Fp8, Traffic) {
+  const Index n = 64, keys = 96, d = 16, rows = 16, cols = 32;
+  const Sample sample(text("fwd b1 h1 s", n, "x", keys, " d", d, " fp32"));
+  Machine<double> machine(1 << 15);
+  flash3_fp8_forward(machine, sample.head<double>(), {rows, cols}, {});
+  const Index elements = (n + 2 * keys) * d, scales = n / rows + 2 * (keys / cols), visits = n / rows;
+  EXPECT_EQ(machine.counts.bytes_read,
+            8 * elements + n * d + visits * 2 * keys * d + 8 * (n / rows + visits * 2 * (keys / cols)));
+  EXPECT_EQ(machine.counts.bytes_written, elements + 8 * scales + 8 * n * (d + 1));
+  EXPECT_EQ(machine.extra_peak(), elements + 8 * scales + 8 * n);
 }
 
 }  // namespace
