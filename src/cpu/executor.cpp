@@ -27,7 +27,8 @@ class Serial final : public Executor {
 class Tbb final : public Executor {
  public:
   explicit Tbb(int threads)
-      : workers_(threads > 0 ? threads : oneapi::tbb::info::default_concurrency()), arena_(workers_) {}
+      : workers_(threads > 0 ? threads : oneapi::tbb::info::default_concurrency()),
+        arena_(std::min(workers_, oneapi::tbb::info::default_concurrency())) {}  // for more, TBB prints a warning
   int workers() const override { return workers_; }
   void parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) override {
     const int loops = static_cast<int>(std::min<std::int64_t>(workers_, tasks));

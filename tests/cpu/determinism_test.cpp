@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "check/check.hpp"
@@ -39,6 +40,43 @@ TEST(Determinism, AnyNumberOfThreadsAndAnyRepeat) {
     }
   }
   EXPECT_GT(compared, 0);
+}
+
+// One plan, one executor, many callers.
+TEST(Determinism, ConcurrentCalls) {
+  for (const char* line : {"b2 h4/2 s130x300 d64 fp32 causal_bottom_right lse", "b1 h8/2 s1x3000 d64 bf16 lse"}) {
+    Inputs inputs = make_inputs(parse_problem(line));
+    for (const Implementation* row : plan::implementations()) {
+      if (row == &ladder::reference_implementation() || !run_on(*row, inputs)) continue;
+      const auto expected = outputs(inputs);
+      const Arguments& a = inputs.tensors;
+      const Plan plan = make_plan(inputs.problem, row->name);
+      std::vector<std::thread> callers;
+      std::vector<std::vector<std::byte>> got(4);
+      for (std::vector<std::byte>& mine : got) {
+        callers.emplace_back([&] {
+          std::vector<float> out(static_cast<std::size_t>(a.out.elements())),
+              lse(static_cast<std::size_t>(a.lse.elements()));
+          std::vector<std::byte> memory(plan.workspace_bytes + 64);
+          Tensor own_out = a.out;
+          Options options = inputs.options;
+          own_out.data = out.data();
+          options.lse.data = lse.data();
+          options.executor = nullptr;
+          const std::size_t misfit = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+          for (int repeat = 0; repeat < 20; ++repeat)
+            run(plan, a.q, a.k, a.v, own_out, options, memory.data() + (64 - misfit) % 64);
+          const auto append = [&](const void* from, std::size_t bytes) {
+            mine.insert(mine.end(), static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
+          };
+          append(out.data(), inputs.buffers[3].bytes());
+          append(lse.data(), inputs.buffers[4].bytes());
+        });
+      }
+      for (std::thread& caller : callers) caller.join();
+      for (const auto& bytes : got) EXPECT_EQ(bytes, expected) << row->name << " \"" << line << "\"";
+    }
+  }
 }
 
 }  // namespace

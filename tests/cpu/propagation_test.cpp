@@ -52,6 +52,10 @@ constexpr const char* kLines[] = {
     "b1 h4/2 s1x3000 d64 fp32 lse",
     "b1 h4/2 s2x3000 d64 bf16 window=2950:0 lse",
     "b1 h4/2 s3x1000 d128 fp32 mask=11qk lse",
+    "b1 h4/2 s40x3000 d40 fp32 causal_top_left lse",
+    "b1 h4/2 s40x3000 d64 bf16 bias=fp32:11qk lse",
+    "b1 h4/2 s70x100 d40 fp32 dropout=0.5 lse",
+    "b1 h4/2 s2x3000 d40 bf16 dropout=0.5 lse",
 };
 
 class Propagation : public testing::TestWithParam<Poke> {};
