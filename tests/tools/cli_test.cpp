@@ -240,7 +240,7 @@ TEST(Cli, ProgressWhereItIsWanted) {  // a few seconds of work
 TEST(Cli, HelpOfEveryCommand) {
   EXPECT_EQ(onepass({"--version"}).out, "onepass 0.1.0\n");
   EXPECT_EQ(onepass({"--help"}).status, 0);
-  for (const char* command : {"info", "run", "check", "explain"}) {
+  for (const char* command : {"info", "run", "check", "explain", "ladder", "bench"}) {
     const Result r = onepass({command, "--help"});
     EXPECT_EQ(r.status, 0);
     EXPECT_NE(r.out.find("--json"), r.out.npos) << command;

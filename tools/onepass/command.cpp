@@ -1,6 +1,7 @@
 #include "command.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "onepass/error.hpp"
 
@@ -10,6 +11,25 @@ Problem problem_from(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
   return parse_problem(line);
+}
+
+void check_fits(const Problem& p, double bytes_per_output) {
+  const auto product = [](auto... n) { return (1.0 * ... * static_cast<double>(n)); };
+  const double queries = p.varlen ? product(p.total_q) : product(p.batch, p.seq_q);
+  const double keys = p.varlen ? product(p.total_k) : product(p.batch, p.seq_k);
+  const auto spread = [&](const Spread& s) {
+    return product(s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1);
+  };
+  double bytes = product(queries, p.heads_q, p.dim_qk, size_of(p.dtype)) +
+                 product(keys, p.heads_kv, p.dim_qk + p.dim_v, size_of(p.dtype)) +
+                 product(queries, p.heads_q, p.dim_v + 1, static_cast<double>(size_of(p.out_dtype)) + bytes_per_output);
+  if (p.bias) bytes += product(spread(p.bias->spans), size_of(p.bias->dtype));
+  if (p.bool_mask) bytes += spread(*p.bool_mask);
+  const double memory = product(sysconf(_SC_PHYS_PAGES), sysconf(_SC_PAGESIZE));
+  if (bytes > memory) {
+    throw Error(ErrorCode::out_of_memory, fmt::format("\"{}\" takes {:.3g} GB of memory; this machine has {:.3g}",
+                                                      to_string(p), bytes / 1e9, memory / 1e9));
+  }
 }
 
 void print_json(const nlohmann::ordered_json& value) {

@@ -1,6 +1,7 @@
 // One function per command; each lives in a file of its name. main.cpp only calls them.
 #pragma once
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,9 @@ inline constexpr int kWrongResult = 1, kError = 2;
 
 // The words of a problem, quoted as one argument or not.
 Problem problem_from(const std::vector<std::string>& words);
+// Throws out_of_memory if the tensors of a problem and so many bytes more per output do not fit this machine's memory:
+// a slip of the pen should not drive it into swapping.
+void check_fits(const Problem& problem, double bytes_per_output);
 // Prints JSON with an indent of 2 and a newline.
 void print_json(const nlohmann::ordered_json& value);
 

@@ -31,6 +31,7 @@ std::vector<CellSpec> cells_of(const Settings& s) {
       if (auto cell = parse_cell(line)) cells.push_back(*cell);
     }
   }
+  for (const CellSpec& cell : cells) cli::check_fits(cell.problem, 0);
   if (cells.empty()) throw Error(ErrorCode::bad_value, "nothing to measure: give --suite FILE or --problem \"...\"");
   return cells;
 }
