@@ -2,7 +2,7 @@
 // read once, as fast as memory gives them, and everything else is arranged around that. See decode.md.
 //
 // Rows of a K/V head = (query token, head of the GQA group), token-major. A task is one sequence, a block of K/V heads
-// and one range of keys; it goes through its keys in chunks that stay in L1.
+// and one range of keys; it goes through its keys in chunks: tiles of K, the softmax, tiles of V.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -22,7 +22,9 @@ struct DecodeCut {
   std::int64_t rows = 0;   // per K/V head, at most
   std::int64_t heads = 1;  // K/V heads per task
   std::int64_t head_blocks = 1;
-  std::int64_t chunk = 0;   // keys in L1 at a time: a multiple of kDecodeMaxLanes
+  std::int64_t chunk = 0;   // keys per online-softmax step
+  std::int64_t tile = 0;    // keys of one head read at a time; divides chunk
+  std::int64_t lead = 0;    // tiles between what is read and what is fetched
   bool keys_outer = false;  // [seq, heads, dim] memory: all heads of a chunk before the next chunk
   KeySplits splits;
   std::int64_t tasks(const Problem& p) const { return p.batch * head_blocks * splits.count; }
@@ -34,8 +36,10 @@ struct DecodeScratch {
   std::int64_t padded_rows = 0, dim_qk = 0, dim_v = 0;  // padded
   float *q, *o;                                         // [heads][padded_rows][dim]
   float *m, *l;                                         // [heads][padded_rows][kDecodeMaxLanes]
-  float *scores, *extra;                                // [chunk][4]
-  float *k, *v;                                         // [chunk][dim]: rows whose length does not fill vectors
+  float* scores;                                        // [heads][padded_rows][chunk]: [chunk][R] per row group
+  float* alpha;                                         // [heads][padded_rows][kDecodeMaxLanes]
+  float* extra;                                         // [chunk][4]
+  float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
   float* row;                                           // [dim_v]: one output row in memory order
 };
 DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const DecodeCut& cut);

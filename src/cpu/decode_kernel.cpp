@@ -17,6 +17,47 @@ namespace {
 template <int R>
 using Rows = std::integral_constant<int, R>;
 
+// One head's tile of K, or of V: keys [key, key + keys) of the chunk [chunk, chunk + count).
+struct Visit {
+  bool values = false;
+  std::int64_t head = 0, chunk = 0, count = 0, key = 0, keys = 0;
+};
+
+// The order in which a task reads: chunk by chunk, first K, then V, each tile by tile; for all heads of the task in
+// turn where they lie side by side in memory, else head by head.
+class Walk {
+ public:
+  Walk(const DecodeCut& cut, Range keys, std::int64_t heads)
+      : cut_(cut), keys_(keys), heads_(keys.lo < keys.hi ? heads : 0) {
+    step_ = cut.keys_outer ? heads : 1;
+    to_ = {false, 0, keys.lo, 0, keys.lo, 0};
+  }
+  bool next(Visit& v) {
+    if (first_ >= heads_) return false;
+    const std::int64_t end = std::min<std::int64_t>(to_.chunk + cut_.chunk, keys_.hi);
+    v = to_;
+    v.count = end - v.chunk;
+    v.keys = std::min(cut_.tile, end - v.key);
+    if (++to_.head < first_ + step_) return true;
+    to_.head = first_;
+    if ((to_.key += cut_.tile) < end) return true;
+    to_.key = to_.chunk;
+    if ((to_.values = !to_.values)) return true;
+    to_.key = to_.chunk = end;
+    if (end < keys_.hi) return true;
+    to_.head = first_ += step_;
+    to_.key = to_.chunk = keys_.lo;
+    return true;
+  }
+
+ private:
+  const DecodeCut& cut_;
+  const Range keys_;
+  const std::int64_t heads_;
+  std::int64_t step_, first_ = 0;  // heads of a block, and its first
+  Visit to_;
+};
+
 template <class T>
 class Decode {
  public:
@@ -35,19 +76,23 @@ class Decode {
     keys_.hi = std::min<Index>(seen.hi, keys_.lo + cut_.splits.chunk);
     // Every row sees these keys.
     unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
+    features_ = scores().any();
     packed_ = p_.dim_qk % Stored<T>::kElements != 0 || p_.dim_v % Stored<T>::kElements != 0;
   }
 
-  // The whole algorithm: (m, l, O) of each head moves through the chunks, heads outside keys or keys outside heads.
-  void run() {
+  // The whole algorithm: (m, l, O) of each head moves through the chunks.
+  void run() const {
     for (std::int64_t h = 0; h < heads_; ++h) start(h);
-    if (cut_.keys_outer) {
-      for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) {
-        for (std::int64_t h = 0; h < heads_; ++h) visit(h, at);
-      }
-    } else {
-      for (std::int64_t h = 0; h < heads_; ++h) {
-        for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) visit(h, at);
+    Walk walk(cut_, keys_, heads_), ahead(cut_, keys_, heads_);
+    Visit v, later;
+    for (std::int64_t i = 0; i < cut_.lead; ++i) ahead.next(later);
+    while (walk.next(v)) {
+      const Ahead fetched = ahead.next(later) ? fetch(later) : Ahead();
+      if (!v.values) {
+        score(v, fetched);
+      } else {
+        if (v.key == v.chunk) weigh(v);
+        add(v, fetched);
       }
     }
     for (std::int64_t h = 0; h < heads_; ++h) finish(h);
@@ -87,9 +132,22 @@ class Decode {
     return scratch_.l + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
   }
 
-  Keys<T> keys_of(const Tensor& t, std::int64_t h, std::int64_t at, int count) const {
-    const std::int64_t from = row_offset(t, seq_.batch, head_lo_ + h, seq_.k_begin + at);
-    return {static_cast<const T*>(t.data) + from, row_stride(t), count - 1};
+  float* alpha_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.alpha + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+  // [key of the chunk][R]
+  float* scores_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
+  }
+
+  Keys<T> keys_of(const Tensor& t, const Visit& v) const {
+    const std::int64_t from = row_offset(t, seq_.batch, head_lo_ + v.head, seq_.k_begin + v.key);
+    return {static_cast<const T*>(t.data) + from, row_stride(t), v.keys - 1};
+  }
+  Ahead fetch(const Visit& v) const {
+    const Keys<T> rows = keys_of(v.values ? a_.v : a_.k, v);
+    constexpr std::int64_t size = sizeof(T);
+    return {reinterpret_cast<const char*>(rows.base), rows.stride * size, (v.values ? p_.dim_v : p_.dim_qk) * size};
   }
 
   void start(std::int64_t h) const {
@@ -123,57 +181,60 @@ class Decode {
       }
     }
   }
-  Keys<float> pack(const Keys<T>& rows, std::int64_t dim, float* to, std::int64_t stride) const {
-    for (std::int64_t key = 0; key <= rows.last; ++key) copy_row(rows.at(key), dim, 1.0f, to + key * stride);
-    return {to, stride, rows.last};
+  Keys<float> pack(const Keys<T>& rows, std::int64_t dim, std::int64_t stride) const {
+    for (std::int64_t key = 0; key <= rows.last; ++key)
+      copy_row(rows.at(key), dim, 1.0f, scratch_.packed + key * stride);
+    return {scratch_.packed, stride, rows.last};
+  }
+  // f with the tile as it lies in memory, or as a padded copy if its rows do not fill vectors.
+  template <class F>
+  void with_rows(const Tensor& t, std::int64_t dim, std::int64_t stride, const Visit& v, F f) const {
+    packed_ ? f(pack(keys_of(t, v), dim, stride)) : f(keys_of(t, v));
   }
 
-  // One chunk of one head. K and V are read in place unless their rows do not fill vectors.
-  void visit(std::int64_t h, std::int64_t at) const {
-    const int count = static_cast<int>(std::min<std::int64_t>(cut_.chunk, keys_.hi - at));
-    const Keys<T> k = keys_of(a_.k, h, at, count), v = keys_of(a_.v, h, at, count);
-    if (packed_) {
-      absorb_chunk(h, at, count, pack(k, p_.dim_qk, scratch_.k, scratch_.dim_qk),
-                   pack(v, p_.dim_v, scratch_.v, scratch_.dim_v), {}, {});
-      return;
-    }
-    const bool next_head = cut_.keys_outer && h + 1 < heads_;
-    const Keys<T> next = keys_of(a_.k,
-                                 next_head         ? h + 1
-                                 : cut_.keys_outer ? 0
-                                                   : h,
-                                 next_head ? at : std::min<std::int64_t>(at + cut_.chunk, keys_.hi - 1), 1);
-    const auto size = static_cast<std::int64_t>(sizeof(T));
-    absorb_chunk(h, at, count, k, v, {reinterpret_cast<const char*>(v.base), v.stride * size, p_.dim_v * size},
-                 {reinterpret_cast<const char*>(next.base), k.stride * size, p_.dim_qk * size});
+  void score(const Visit& v, const Ahead& ahead) const {
+    with_rows(a_.k, p_.dim_qk, scratch_.dim_qk, v, [&](const auto& k) HWY_ATTR {
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        score_group<size()>(v, first, k, first == 0 ? ahead : Ahead());  // the other groups find K in L1
+      });
+    });
+  }
+  template <int R, class S>
+  void score_group(const Visit& v, std::int64_t first, const Keys<S>& k, const Ahead& ahead) const {
+    dot_keys<R>(q_of(v.head, first), scratch_.dim_qk, k, whole<R>(v.keys), vectors(p_.dim_qk),
+                scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
   }
 
-  template <class S>
-  void absorb_chunk(std::int64_t h, std::int64_t at, int count, const Keys<S>& k, const Keys<S>& v, Ahead ahead_v,
-                    Ahead ahead_k) const {
-    each_group([&](auto size, std::int64_t first) {
+  // Scores of the chunk, finished: in log2 units, -inf where a key is not seen.
+  template <int R>
+  void adjust(const Visit& v, std::int64_t first, DecodeRow* rows) const {
+    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count))};
+    const bool plain = !features_ && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
+    if (!plain || p_.dropout_p > 0) describe<R>(v.head, first, rows);
+    if (!plain) scores().template adjust<R>(rows, c, scores_of(v.head, first), scratch_.extra);
+  }
+
+  void weigh(const Visit& v) const {
+    each_group([&](auto size, std::int64_t first) HWY_ATTR {
       constexpr int R = size();
       DecodeRow rows[R];
-      const DecodeChunk c = score<R>(h, first, at, count, k, ahead_v, rows);
-      HWY_ALIGN float alpha[kLanes];
-      weigh_keys<R>(scratch_.scores, c.padded, m_of(h, first), l_of(h, first), alpha);
-      if (p_.dropout_p > 0) scores().template drop<R>(rows, c, scratch_.scores);
-      add_values<R, kColumns<R>>(scratch_.scores, alpha, v.base, v.stride, count, vectors(p_.dim_v), o_of(h, first),
-                                 scratch_.dim_v, ahead_k);
-      ahead_v = ahead_k = {};  // the other groups find K and V in L1
+      adjust<R>(v, first, rows);
+      float* s = scores_of(v.head, first);
+      weigh_keys<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first));
+      if (p_.dropout_p > 0) scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
     });
   }
 
-  template <int R, class S>
-  DecodeChunk score(std::int64_t h, std::int64_t first, std::int64_t at, int count, const Keys<S>& k,
-                    const Ahead& ahead, DecodeRow* rows) const {
-    constexpr int kStep = kLanes / R;
-    const DecodeChunk c{at, count, (count + kStep - 1) / kStep * kStep};
-    dot_keys<R>(q_of(h, first), scratch_.dim_qk, k, c.padded, vectors(p_.dim_qk), scratch_.scores, ahead);
-    const bool plain = c.padded == count && at >= unmasked_.lo && at + count <= unmasked_.hi && !scores().any();
-    if (!plain || p_.dropout_p > 0) describe<R>(h, first, rows);
-    if (!plain) scores().template adjust<R>(rows, c, scratch_.scores, scratch_.extra);
-    return c;
+  void add(const Visit& v, const Ahead& ahead) const {
+    static constexpr float kKeep[4] = {1, 1, 1, 1};
+    with_rows(a_.v, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        constexpr int R = size();
+        add_values<R, kColumns>(scores_of(v.head, first) + (v.key - v.chunk) * R,
+                                v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows, v.keys, 0, vectors(p_.dim_v),
+                                o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
+      });
+    });
   }
 
   void finish(std::int64_t h) const {
@@ -207,17 +268,20 @@ class Decode {
     std::fill_n(o_of(h, first), R * scratch_.dim_v, 0.0f);
     const Dropout dropout = Dropout::of(p_.dropout_p, p_.seed);
     for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) {
-      const int count = static_cast<int>(std::min<std::int64_t>(cut_.chunk, keys_.hi - at));
-      const Keys<T> k = keys_of(a_.k, h, at, count), v = keys_of(a_.v, h, at, count);
+      const std::int64_t count = std::min<std::int64_t>(cut_.chunk, keys_.hi - at);
+      Visit visit{false, h, at, count, at, 0};
+      for (; visit.key < at + count; visit.key += cut_.tile) {
+        visit.keys = std::min(cut_.tile, at + count - visit.key);
+        with_rows(a_.k, p_.dim_qk, scratch_.dim_qk, visit,
+                  [&](const auto& k) HWY_ATTR { score_group<R>(visit, first, k, {}); });
+      }
       DecodeRow rows[R];
-      if (packed_)
-        score<R>(h, first, at, count, pack(k, p_.dim_qk, scratch_.k, scratch_.dim_qk), {}, rows);
-      else
-        score<R>(h, first, at, count, k, {}, rows);
+      adjust<R>(visit, first, rows);
       describe<R>(h, first, rows);
-      for (int key = 0; key < count; ++key) {
+      const Keys<T> v = keys_of(a_.v, {true, h, at, count, at, count});
+      for (std::int64_t key = 0; key < count; ++key) {
         for (int r = 0; r < R; ++r) {
-          const float s = scratch_.scores[key * R + r];
+          const float s = scores_of(h, first)[key * R + r];
           if (s == onepass::Arith<float>::neg_inf()) continue;
           const float w = onepass::probability(s, m_of(h, first)[r]);
           const float kept = dropout.active()
@@ -252,6 +316,10 @@ class Decode {
   }
 
   static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
+  template <int R>
+  static std::int64_t whole(std::int64_t keys) {
+    return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
+  }
   DecodeScores scores() const { return {p_, a_, band_, batch_}; }
 
   const Problem& p_;
@@ -263,7 +331,7 @@ class Decode {
   BandMask band_;
   std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
   Range keys_, unmasked_;
-  bool packed_ = false;
+  bool packed_ = false, features_ = false;
 };
 
 void decode_task(const DecodeJob& job, std::int64_t task, int worker) {

@@ -1,9 +1,9 @@
 // The register tiles of the few-row kernels: R rows (1, 2 or 4) against keys. Lanes of a vector are head dims in the
 // dot products and in O, and (key, row) pairs, row fastest, in the scores between them.
 //
-//   scores   kLanes accumulators = kLanes / R keys x R rows, turned into one vector by a transposing sum
+//   scores   kLanes sums = kLanes / R keys x R rows, turned into one vector by a transposing sum
 //   weights  vertical maximum and sum; the keys of a row are joined by log2(kLanes / R) shuffles, once a chunk
-//   values   R rows x C vectors of dims, the weights broadcast
+//   values   2 rows x 8 vectors of dims (of 32 registers), the weights broadcast
 #if defined(ONEPASS_CPU_DECODE_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_DECODE_TILE_INL_H
 #undef ONEPASS_CPU_DECODE_TILE_INL_H
@@ -20,6 +20,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
+
+// Of the 32 or 16 registers.
+inline constexpr int kAccumulators = kAvx512 || HWY_TARGET == HWY_NEON ? 16 : 8;
+// Vectors of a row of V at once.
+inline constexpr int kColumns = kAccumulators / 2;
 
 // How a stored row becomes fp32 vectors: kVectors at a time. bf16 gives its even elements, then its odd ones, since one
 // shift and one mask turn a vector of 16-bit pairs into two of fp32; q and O are kept in the same order.
@@ -51,6 +56,7 @@ struct Ahead {
   const char* base = nullptr;
   std::int64_t stride = 0, bytes = 0;  // of a row
   HWY_INLINE void fetch(std::int64_t row, std::int64_t from, std::int64_t to) const {
+    if (base == nullptr) return;
     for (std::int64_t at = from; at < to; at += 64) hwy::Prefetch(base + row * stride + at);
   }
 };
@@ -92,35 +98,31 @@ HWY_INLINE VF over_keys(VF x, Op op) {
 }
 
 // scores[key][R] = q . k for `keys` keys, a multiple of kLanes / R. q: [R][q_stride] in the order of Stored<T>.
+// Key by key, in the order of memory: four keys side by side need half the loads of q, but hardware prefetchers then
+// see four streams and DRAM gives a fifth less.
 template <int R, class T>
-HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, int keys,
+HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, std::int64_t keys,
                          std::int64_t dim, float* HWY_RESTRICT scores, const Ahead& ahead) {
   using S = Stored<T>;
   constexpr int kStep = kLanes / R;
-  for (int from = 0; from < keys; from += kStep) {
-    const T* row[kStep];
-    for (int i = 0; i < kStep; ++i) row[i] = k.at(from + i);
-    if (ahead.base) {
-      for (int i = 0; i < kStep; ++i) ahead.fetch(from + i, 0, ahead.bytes);
-    }
+  for (std::int64_t from = 0; from < keys; from += kStep) {
     VF sum[kLanes];
     HWY_UNROLL(16)
-    for (int i = 0; i < kLanes; ++i) sum[i] = hn::Zero(DF());
-    HWY_UNROLL(1)
-    for (std::int64_t d = 0; d < dim; d += S::kElements) {
-      VF x[S::kVectors], y[R][S::kVectors];
-      HWY_UNROLL(4)
-      for (int r = 0; r < R; ++r) {
-        HWY_UNROLL(2)
-        for (int c = 0; c < S::kVectors; ++c) y[r][c] = hn::Load(DF(), q + r * q_stride + d + c * kLanes);
-      }
-      HWY_UNROLL(16)
-      for (int i = 0; i < kStep; ++i) {
-        S::load(row[i] + d, x);
+    for (int i = 0; i < kStep; ++i) {
+      const T* row = k.at(from + i);
+      ahead.fetch(from + i, 0, ahead.bytes);
+      VF* one = sum + i * R;
+      for (int r = 0; r < R; ++r) one[r] = hn::Zero(DF());
+      HWY_UNROLL(1)
+      for (std::int64_t d = 0; d < dim; d += S::kElements) {
+        VF x[S::kVectors];
+        S::load(row + d, x);
         HWY_UNROLL(4)
         for (int r = 0; r < R; ++r) {
           HWY_UNROLL(2)
-          for (int c = 0; c < S::kVectors; ++c) sum[i * R + r] = hn::MulAdd(x[c], y[r][c], sum[i * R + r]);
+          for (int c = 0; c < S::kVectors; ++c) {
+            one[r] = hn::MulAdd(x[c], hn::Load(DF(), q + r * q_stride + d + c * kLanes), one[r]);
+          }
         }
       }
     }
@@ -131,16 +133,16 @@ HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, con
 // The online-softmax step of a chunk: scores become weights, (m, l) move on, alpha[R] is what O is to be multiplied by.
 // m is the same in all lanes of a row; l is a sum per lane until over_keys joins it at the end.
 template <int R>
-HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, int keys, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
+HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
                            float* HWY_RESTRICT alpha) {
   const DF d;
   VF top = hn::Load(d, scores);
-  for (int i = kLanes; i < keys * R; i += kLanes) top = hn::Max(top, hn::Load(d, scores + i));
+  for (std::int64_t i = kLanes; i < keys * R; i += kLanes) top = hn::Max(top, hn::Load(d, scores + i));
   top = over_keys<R>(top, [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); });
   RowState<VF> state{hn::Load(d, m), hn::Load(d, l)};
   const Rescale<VF> step = advance<Reference::integer>(state, top);
   VF sum = hn::Zero(d);
-  for (int i = 0; i < keys * R; i += kLanes) {
+  for (std::int64_t i = 0; i < keys * R; i += kLanes) {
     const VF w = weight(hn::Load(d, scores + i), step);
     sum = sum + w;
     hn::Store(w, d, scores + i);
@@ -151,61 +153,62 @@ HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, int keys, float* HWY_REST
   hn::Store(step.alpha, d, alpha);
 }
 
-// o[R][from, from + C vectors) = o * alpha + sum over keys of weight * v
-template <int R, int C, class T>
-HWY_INLINE void add_columns(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT alpha, const T* HWY_RESTRICT v,
-                            std::int64_t v_stride, int keys, float* HWY_RESTRICT o, std::int64_t o_stride,
-                            const Ahead& ahead, std::int64_t ahead_from, std::int64_t ahead_to) {
+// o[G][C vectors] = o * alpha + sum over keys of weight * v, for G of the R rows.
+template <int R, int G, int C, class T>
+HWY_INLINE void add_block(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT alpha, const Keys<T>& v,
+                          std::int64_t keys, std::int64_t from, float* HWY_RESTRICT o, std::int64_t o_stride,
+                          const Ahead& ahead, std::int64_t ahead_from, std::int64_t ahead_to) {
   using S = Stored<T>;
-  VF sum[R][C];
+  VF sum[G][C];
   HWY_UNROLL(4)
-  for (int r = 0; r < R; ++r) {
+  for (int r = 0; r < G; ++r) {
     HWY_UNROLL(8)
     for (int c = 0; c < C; ++c) sum[r][c] = hn::Zero(DF());
   }
   HWY_UNROLL(1)
-  for (int key = 0; key < keys; ++key) {
-    if (ahead.base) ahead.fetch(key, ahead_from, ahead_to);
-    VF x[C];
-    HWY_UNROLL(8)
-    for (int c = 0; c < C; c += S::kVectors) S::load(v + key * v_stride + c * kLanes, x + c);
+  for (std::int64_t key = 0; key < keys; ++key) {
+    ahead.fetch(key, ahead_from, ahead_to);
+    VF w[G];
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) {
-      const VF w = splat(weights[key * R + r]);
-      HWY_UNROLL(8)
-      for (int c = 0; c < C; ++c) sum[r][c] = hn::MulAdd(w, x[c], sum[r][c]);
+    for (int r = 0; r < G; ++r) w[r] = splat(weights[key * R + r]);
+    HWY_UNROLL(8)
+    for (int c = 0; c < C; c += S::kVectors) {
+      VF x[S::kVectors];
+      S::load(v.base + key * v.stride + from + c * kLanes, x);
+      HWY_UNROLL(4)
+      for (int r = 0; r < G; ++r) {
+        HWY_UNROLL(2)
+        for (int e = 0; e < S::kVectors; ++e) sum[r][c + e] = hn::MulAdd(w[r], x[e], sum[r][c + e]);
+      }
     }
   }
   HWY_UNROLL(4)
-  for (int r = 0; r < R; ++r) {
+  for (int r = 0; r < G; ++r) {
     HWY_UNROLL(8)
     for (int c = 0; c < C; ++c) {
-      float* at = o + r * o_stride + c * kLanes;
+      float* at = o + r * o_stride + from + c * kLanes;
       hn::Store(hn::MulAdd(hn::Load(DF(), at), splat(alpha[r]), sum[r][c]), DF(), at);
     }
   }
 }
 
-// All columns of O, C vectors at a time, then C / 2, ...
+// All columns [from, dim) of O, C vectors at a time, then C / 2, ...; G rows at a time, so that a row of V is read from
+// end to end: 512 bytes at once where DRAM is asked, and from L1 for the rows that come after.
 template <int R, int C, class T>
-HWY_INLINE void add_values(const float* weights, const float* alpha, const T* v, std::int64_t v_stride, int keys,
-                           std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
-  std::int64_t d = 0;
-  for (; d + C * kLanes <= dim; d += C * kLanes) {
-    add_columns<R, C>(weights, alpha, v + d, v_stride, keys, o + d, o_stride, ahead, ahead.bytes * d / dim,
-                      ahead.bytes * (d + C * kLanes) / dim);
-  }
-  if constexpr (C > Stored<T>::kVectors) {
-    if (d < dim) {
-      const Ahead rest = d == 0 ? ahead : Ahead();
-      add_values<R, C / 2>(weights, alpha, v + d, v_stride, keys, dim - d, o + d, o_stride, rest);
+HWY_INLINE void add_values(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
+                           std::int64_t from, std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
+  constexpr int G = std::min(R, std::max(1, kAccumulators / C));
+  for (; from + C * kLanes <= dim; from += C * kLanes) {
+    const std::int64_t ahead_from = ahead.bytes * from / dim, ahead_to = ahead.bytes * (from + C * kLanes) / dim;
+    for (int r = 0; r < R; r += G) {
+      add_block<R, G, C>(weights + r, alpha + r, v, keys, from, o + r * o_stride, o_stride, r == 0 ? ahead : Ahead(),
+                         ahead_from, ahead_to);
     }
   }
+  if constexpr (C > Stored<T>::kVectors) {
+    if (from < dim) add_values<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
+  }
 }
-
-// Vectors of O per row kept in registers: 16 (of 32) or 8 (of 16) accumulators.
-template <int R>
-inline constexpr int kColumns = kAvx512 || HWY_TARGET == HWY_NEON ? (R == 4 ? 4 : 8) : 8 / R;
 
 }  // namespace HWY_NAMESPACE
 }  // namespace onepass::cpu
