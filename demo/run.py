@@ -57,7 +57,12 @@ class Demo:
         for program in (self.onepass, self.naive):
             if not program.exists():
                 raise SystemExit(f"{program} is missing: build first (./dev build), or name the folder with --build")
+        if not options.fixture.is_file():
+            raise SystemExit(f"{options.fixture} is missing: demo/make_fixture.py makes it")
         self.fixture, about = tensors.read(options.fixture)
+        heads = self.fixture["q"][0][1]
+        if not 0 <= options.head < heads:
+            raise SystemExit(f"--head is {options.head}; 0 to {heads - 1} are accepted")
         self.sentence, self.source, self.words = about["sentence"], about["source"], json.loads(about["tokens"])
 
     def attention(self, source, *more):

@@ -105,10 +105,21 @@ def test_the_demo_runs(tmp_path):
     assert (pixels[:, 0] == 0).all() and len(np.unique(pixels[:, 1:].reshape(-1, 3), axis=0)) > 100
 
 
-def test_the_demo_says_what_is_missing(tmp_path):
-    demo = [sys.executable, str(ROOT / "demo" / "run.py"), "--build", str(tmp_path)]
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--build", "nowhere"], "is missing: build first"),
+        (["--fixture", "nowhere"], "nowhere is missing: demo/make_fixture.py makes it"),
+        (["--head", "12"], "--head is 12; 0 to 11 are accepted"),
+    ],
+)
+def test_the_demo_says_what_is_wrong(tmp_path, flags, sentence):
+    for name in ("tools/onepass/onepass", "demo/naive"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    demo = [sys.executable, str(ROOT / "demo" / "run.py"), "--build", str(tmp_path), *flags]
     result = subprocess.run(demo, capture_output=True, text=True)
-    assert result.returncode == 1 and "is missing: build first" in result.stderr
+    assert result.returncode == 1 and sentence in result.stderr and "Traceback" not in result.stderr
 
 
 def test_word_pieces():
