@@ -1,6 +1,7 @@
 #include "core/arguments.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,28 @@ void want_unit_last(const char* name, const Tensor& t) {
   }
 }
 
+// From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
+// that slicing, permuting and reversing make of a tensor that does not overlap itself.
 void want_disjoint(const char* name, const Tensor& t) {
   if (t.elements() == 0) return;
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] > 1 && t.stride[i] == 0) {
-      fail(ErrorCode::bad_stride, text(name, " has stride 0 in dimension ", i, " of ", shape_text(t), "; an output may not overlap itself"));
+  const auto magnitude = [&](int i) {
+    const auto s = static_cast<std::uint64_t>(t.stride[i]);
+    return t.stride[i] < 0 ? 0 - s : s;
+  };
+  std::uint64_t span = 1;   // elements from the first to the last, over the dimensions so far
+  for (unsigned left = (1u << t.rank) - 1; left != 0;) {
+    int i = -1;   // the smallest stride that is left
+    for (int d = 0; d < t.rank; ++d) {
+      if ((left >> d & 1u) && (i < 0 || magnitude(d) < magnitude(i))) i = d;
+    }
+    left &= ~(1u << i);
+    if (t.shape[i] <= 1) continue;
+    if (magnitude(i) < span) {
+      fail(ErrorCode::bad_stride, text(name, " has stride ", t.stride[i], " in dimension ", i, " of ", shape_text(t), "; an output may not overlap itself"));
+    }
+    std::uint64_t more = 0;
+    if (__builtin_mul_overflow(magnitude(i), static_cast<std::uint64_t>(t.shape[i] - 1), &more) || __builtin_add_overflow(span, more, &span)) {
+      span = UINT64_MAX;
     }
   }
 }
@@ -170,12 +188,12 @@ void read_extras(const Arguments& a, Problem& p) {
   }
   if (extra("lse", a.lse)) {
     want_dtype("lse", a.lse, DType::f32);
-    want_disjoint("lse", a.lse);
     want_rank("lse", a.lse, p.varlen ? 2 : 3, p.varlen ? "[heads_q, total_q]" : "[batch, heads_q, seq_q]");
     const int h = p.varlen ? 0 : 1;
     if (!p.varlen) want_size("lse", a.lse, 0, "batch", p.batch, ", as q's");
     want_size("lse", a.lse, h, "number of heads", p.heads_q, ", as q's");
     want_size("lse", a.lse, h + 1, "length", p.varlen ? p.total_q : p.seq_q, ", as q's");
+    want_disjoint("lse", a.lse);
     p.want_lse = true;
   }
 }
@@ -195,7 +213,6 @@ Problem problem_of(const Arguments& a, const Options& o) {
   }
   want_dtype("k", a.k, a.q.dtype);
   want_dtype("v", a.v, a.q.dtype);
-  want_disjoint("out", a.out);
   if (a.out.dtype != a.q.dtype && a.out.dtype != DType::f32) {
     fail(ErrorCode::bad_dtype, text("out is ", name_of(a.out.dtype), "; ", name_of(a.q.dtype), ", as q, or fp32 is expected"));
   }
@@ -211,6 +228,7 @@ Problem problem_of(const Arguments& a, const Options& o) {
   p.dropout_p = o.dropout_p;
   p.seed = o.seed;
   read_shapes(a, p);
+  want_disjoint("out", a.out);
   if (p.varlen) read_lengths(a, p);
   read_extras(a, p);
   p.layout = {layout_of(a.q), layout_of(a.k), layout_of(a.v), layout_of(a.out)};

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstdint>
 #include <initializer_list>
 #include <tuple>
@@ -44,6 +45,23 @@ void validate_size(const char* name, std::initializer_list<std::int64_t> sizes) 
   for (std::int64_t size : sizes)
     fits = fits && !__builtin_mul_overflow(n, size > 0 ? size : 1, &n) && n <= (std::int64_t{1} << 62);
   want(fits, ErrorCode::bad_shape, name, " has more than 2^62 elements");
+}
+
+// So that any offset, in bytes too, fits 64 bits.
+void validate_strides(const Problem& p) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 58;
+  const std::int64_t batch = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q, tk = p.varlen ? p.total_k : p.seq_k;
+  for (const auto& [name, strides, heads, tokens] :
+       {std::tuple{"q", &p.layout.q, p.heads_q, tq}, std::tuple{"k", &p.layout.k, p.heads_kv, tk},
+        std::tuple{"v", &p.layout.v, p.heads_kv, tk}, std::tuple{"out", &p.layout.out, p.heads_q, tq}}) {
+    const Dims sizes{batch, heads, tokens, 1};
+    for (int i = 0; i < 3; ++i) {
+      if (sizes[i] <= 1) continue;
+      const std::int64_t stride = (*strides)[i];
+      want(stride > -kMost && stride < kMost && std::abs(stride) <= kMost / (sizes[i] - 1), ErrorCode::bad_stride, name,
+           " has stride ", stride, " in a dimension of ", sizes[i], "; it may span 2^58 elements");
+    }
+  }
 }
 
 void validate_lengths(const Problem& p) {
@@ -94,7 +112,9 @@ void validate(const Problem& p) {
   want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "out is ", name_of(p.out_dtype), "; ",
        name_of(p.dtype), ", as q, or fp32 is expected");
   for (const auto& [name, n] : {std::pair{"left", p.band.left}, {"right", p.band.right}}) {
-    want(n >= -1, ErrorCode::bad_value, "the window's ", name, " side is ", n, "; -1 (unbounded) or more is accepted");
+    // Positions of keys are sums of these and of sequence lengths.
+    want(n >= -1 && n <= (std::int64_t{1} << 60), ErrorCode::bad_value, "the window's ", name, " side is ", n,
+         "; -1 (unbounded) to 2^60 is accepted");
   }
   want(!p.scale || std::isfinite(*p.scale), ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
        "; a finite number is accepted");
@@ -107,6 +127,7 @@ void validate(const Problem& p) {
   validate_size("q or out", {b, p.heads_q, tq, std::max(p.dim_qk, p.dim_v)});
   validate_size("k or v", {b, p.heads_kv, tk, std::max(p.dim_qk, p.dim_v)});
   validate_size("the score matrix", {p.batch, p.heads_q, p.seq_q, p.seq_k});
+  validate_strides(p);
   validate_lengths(p);
 }
 

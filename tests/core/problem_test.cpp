@@ -132,8 +132,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s5 d8 out=int32", "out is int32", "fp32, fp16 and bf16"},
         Wrong{"s5 d8 bf16 out=fp16", "out is fp16", "bf16, as q, or fp32"}, Wrong{"s5 d8 out=half", "'half'", "fp32"},
         Wrong{"s5 d8 window=3", "'window=3'", "window=left:right"},
-        Wrong{"s5 d8 window=-2:0", "left side is -2", "-1 (unbounded) or more"},
-        Wrong{"s5 d8 window=0:-5", "right side is -5", "-1 (unbounded) or more"},
+        Wrong{"s5 d8 window=-2:0", "left side is -2", "-1 (unbounded)"},
+        Wrong{"s5 d8 window=0:-5", "right side is -5", "-1 (unbounded)"},
         Wrong{"s5 d8 scale=inf", "scale is inf", "a finite number"},
         Wrong{"s5 d8 scale=one", "'scale=one'", "a number"},
         Wrong{"s5 d8 softcap=-1", "softcap is -1", "0 (none) or a positive number"},
@@ -172,6 +172,13 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch is -1; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q is -1; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k is -3; 0 or more is accepted");
+  EXPECT_EQ(sentence([](Problem& p) { p.band.right = INT64_MAX; }),
+            "the window's right side is 9223372036854775807; -1 (unbounded) to 2^60 is accepted");
+  EXPECT_EQ(sentence([](Problem& p) { p.batch = 3, p.layout.q[0] = INT64_MIN; }),
+            "q has stride -9223372036854775808 in a dimension of 3; it may span 2^58 elements");
+  EXPECT_EQ(sentence([](Problem& p) { p.batch = 3, p.layout.out[0] = (std::int64_t{1} << 57) + 1; }),
+            "out has stride 144115188075855873 in a dimension of 3; it may span 2^58 elements");
+  EXPECT_EQ(sentence([](Problem& p) { p.batch = 1, p.layout.q[0] = INT64_MAX; }), "nothing");
   const auto packed = [](Problem& p) {
     p.varlen = true;
     p.lengths_q = p.lengths_k = {4, 4};
