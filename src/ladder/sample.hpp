@@ -19,16 +19,23 @@ inline Format<float> format_of(DType dtype) {
   }
 }
 
+// One element of 'q', 'k', 'v' or 'd' (dO).
+using Draw = float (*)(char tensor, std::mt19937& rng, std::normal_distribution<float>& normal);
+
 // Scores have a standard deviation of 3, so that weights are neither uniform nor one-hot.
+inline float draw_spread(char tensor, std::mt19937& rng, std::normal_distribution<float>& normal) {
+  return tensor == 'q' ? 3 * normal(rng) : normal(rng);
+}
+
 class RandomHead {
  public:
-  explicit RandomHead(const Problem& problem)
+  explicit RandomHead(const Problem& problem, Draw draw = draw_spread)
       : problem_(problem),
         format_(format_of(problem.dtype)),
-        head_{random(problem.seq_q, problem.dim_qk, 3.0f), random(problem.seq_k, problem.dim_qk, 1.0f),
-              random(problem.seq_k, problem.dim_v, 1.0f), band_mask(problem, problem.seq_q, problem.seq_k),
+        head_{random('q', draw, problem.seq_q, problem.dim_qk), random('k', draw, problem.seq_k, problem.dim_qk),
+              random('v', draw, problem.seq_k, problem.dim_v), band_mask(problem, problem.seq_q, problem.seq_k),
               Dropout::of(problem.dropout_p, problem.seed)},
-        d_o_(random(problem.seq_q, problem.dim_v, 1.0f)) {}
+        d_o_(random('d', draw, problem.seq_q, problem.dim_v)) {}
 
   const Head<float>& head() const { return head_; }
   const Slow<float>& d_o() const { return d_o_; }
@@ -38,11 +45,11 @@ class RandomHead {
   }
 
  private:
-  Slow<float> random(Index rows, Index cols, float size) {
+  Slow<float> random(char tensor, Draw draw, Index rows, Index cols) {
     Slow<float> x(rows, cols, format_);
     std::normal_distribution<float> normal;
     for (float& e : x.outside()) {
-      e = size * normal(rng_);
+      e = draw(tensor, rng_, normal);
       if (format_.round) e = format_.round(e);
     }
     return x;

@@ -52,4 +52,23 @@ struct PaperOptions {
 std::vector<PaperRow> measure_paper(const PaperOptions& options = {});
 std::string paper_text(const std::vector<PaperRow>& rows);
 
+// What FP8 costs, and what FlashAttention-3's measures are worth.
+struct Fp8Study {
+  // Root mean square error on N(0, 1) + N(0, 100) x Bernoulli(0.001), 4096 keys, d = 128.
+  struct Rmse {
+    std::string how;
+    double here = 0, in_paper = 0;
+  };
+  // By how much O is too small with V of mean 1, per accumulator of P V (fp8.hpp): Hopper's, Hopper's emptied into a
+  // second one in fp32 every 256 keys, and fp32 throughout; and what a real H100 did.
+  struct Loss {
+    Index keys = 0;
+    double narrow = 0, emptied = 0, wide = 0, h100 = 0;
+  };
+  std::vector<Rmse> rmse;
+  std::vector<Loss> loss;
+};
+Fp8Study measure_fp8(const std::function<void(Index done, Index all)>& progress = {});
+std::string fp8_text(const Fp8Study& study);
+
 }  // namespace onepass::ladder

@@ -49,4 +49,16 @@ std::string paper_text(const std::vector<PaperRow>& rows) {
   return out;
 }
 
+std::string fp8_text(const Fp8Study& study) {
+  std::string out = line("%-40s %10s %10s\n", "root mean square error of O", "here", "in paper");
+  for (const Fp8Study::Rmse& r : study.rmse) out += line("%-40s %10.1e %10.1e\n", r.how.c_str(), r.here, r.in_paper);
+  out += line("\n%-40s %10s %10s %10s %10s\n", "O too small, V of mean 1, accumulator:", "narrow", "an H100", "emptied",
+              "fp32");
+  for (const Fp8Study::Loss& l : study.loss) {
+    out += line("%6lld keys %29s %8.1f %% %8.0f %% %8.1f %% %8.1f %%\n", l.keys, "", 100 * l.narrow, 100 * l.h100,
+                100 * l.emptied, 100 * l.wide);
+  }
+  return out;
+}
+
 }  // namespace onepass::ladder

@@ -17,7 +17,7 @@ struct Flags {
   std::int64_t n = 1024, d = 64;
   std::optional<std::uint64_t> sram, fast;
   std::string dtype = "fp32";
-  bool causal = false, paper = false, json = false, progress = false;
+  bool causal = false, paper = false, fp8 = false, json = false, progress = false;
 };
 
 nlohmann::ordered_json counts_json(const ladder::Counts& c) {
@@ -87,6 +87,22 @@ void paper(const Flags& f) {
   print_json(j);
 }
 
+void fp8(const Flags& f) {
+  Progress progress("measuring FP8", f.progress);
+  const ladder::Fp8Study study = ladder::measure_fp8([&](Index done, Index all) { progress.at(done, all); });
+  if (!f.json) {
+    fmt::print("{}", ladder::fp8_text(study));
+    return;
+  }
+  nlohmann::ordered_json j;
+  for (const auto& r : study.rmse) j["rmse"].push_back({{"how", r.how}, {"here", r.here}, {"in_paper", r.in_paper}});
+  for (const auto& l : study.loss) {
+    j["loss"].push_back(
+        {{"keys", l.keys}, {"narrow", l.narrow}, {"emptied", l.emptied}, {"fp32", l.wide}, {"h100", l.h100}});
+  }
+  print_json(j);
+}
+
 }  // namespace
 
 void add_ladder(CLI::App& app) {
@@ -106,9 +122,10 @@ void add_ladder(CLI::App& app) {
                    "With --paper, where --sram (192KiB) only sets the tiles: what must hold everything (448KiB)")
       ->transform(CLI::AsSizeValue(false))
       ->needs(paper_flag);
+  command->add_flag("--fp8", flags->fp8, "Instead, what FP8 loses and what each cure is worth")->excludes(paper_flag);
   command->add_flag("--json", flags->json, "Print JSON");
   add_progress_flag(*command, flags->progress);
-  command->callback([flags] { flags->paper ? paper(*flags) : table(*flags); });
+  command->callback([flags] { flags->paper ? paper(*flags) : flags->fp8 ? fp8(*flags) : table(*flags); });
 }
 
 }  // namespace onepass::cli
