@@ -42,7 +42,9 @@ struct Dropout {
   }
   ONEPASS_HD bool kept(unsigned draw) const { return draw >= threshold; }
   ONEPASS_HD float factor(unsigned batch, unsigned head, unsigned row, unsigned column) const {
-    return kept(draws(batch, head, row, column / 4).word[column % 4]) ? keep_scale : 0.0f;
+    const PhiloxBlock b = draws(batch, head, row, column / 4);
+    const unsigned low = column % 2 ? b.word[1] : b.word[0], high = column % 2 ? b.word[3] : b.word[2];
+    return kept(column % 4 < 2 ? low : high) ? keep_scale : 0.0f;   // no run-time index: kernels keep words in registers
   }
 };
 

@@ -8,6 +8,8 @@
 #include "core/arguments.hpp"
 #include "core/implementation.hpp"
 #include "cpu/implementations.hpp"
+#include "cuda/host/kernels.hpp"
+#include "cuda/implementations.hpp"
 #include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
 
@@ -16,7 +18,7 @@ namespace plan {
 
 // Best first. The reference stands last and is only taken by name: nothing falls back silently to something slower.
 std::vector<const Implementation*> implementations() {
-  std::vector<const Implementation*> all;
+  std::vector<const Implementation*> all = cuda::implementations();
   for (const Implementation& row : cpu::implementations()) all.push_back(&row);
   all.push_back(&ladder::reference_implementation());
   return all;
@@ -29,7 +31,27 @@ namespace {
 bool is_reference(const Implementation& row) { return &row == &ladder::reference_implementation(); }
 
 struct FreeAligned {
-  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+  void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
+};
+
+// The workspace of one call, where the problem's tensors are.
+class Scratch {
+ public:
+  Scratch(Device device, std::size_t bytes, void* stream) {
+    if (bytes == 0) return;
+    if (device.kind == DeviceKind::cuda) {
+      on_device_ = std::make_unique<cuda::DeviceScratch>(cuda::device_facts(device.index), bytes,
+                                                         static_cast<cuda::Stream>(stream));
+      return;
+    }
+    on_host_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64}, std::nothrow)));
+    if (!on_host_) throw Error(ErrorCode::out_of_memory, text("no ", bytes, " bytes of workspace could be had"));
+  }
+  void* data() const { return on_device_ ? on_device_->data() : on_host_.get(); }
+
+ private:
+  std::unique_ptr<std::byte, FreeAligned> on_host_;
+  std::unique_ptr<cuda::DeviceScratch> on_device_;
 };
 
 }  // namespace
@@ -60,11 +82,13 @@ void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, co
   const Arguments arguments = collect(q, k, v, out, options);
   const Problem problem = problem_of(arguments, options);
   if (problem != plan.problem) {
-    throw Error(ErrorCode::bad_shape, text("the tensors are of \"", to_string(problem), "\" but the plan is for \"", to_string(plan.problem), "\""));
+    throw Error(ErrorCode::bad_shape, text("the tensors are of \"", to_string(problem), "\" but the plan is for \"",
+                                           to_string(plan.problem), "\""));
   }
   Executor& executor = options.executor ? *options.executor : default_executor();
   if (executor.workers() > plan.workers) {
-    throw Error(ErrorCode::bad_value, text("the executor has ", executor.workers(), " workers but the plan was made for ", plan.workers));
+    throw Error(ErrorCode::bad_value,
+                text("the executor has ", executor.workers(), " workers but the plan was made for ", plan.workers));
   }
   if (plan.workspace_bytes > 0 && (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 64 != 0)) {
     throw Error(ErrorCode::bad_value, text("workspace must point to ", plan.workspace_bytes, " bytes aligned to 64"));
@@ -81,12 +105,8 @@ void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   const Problem problem = problem_of(arguments, options);
   Executor& executor = options.executor ? *options.executor : default_executor();
   const Plan plan = make_plan(problem, options.implementation, &executor);
-  std::unique_ptr<std::byte, FreeAligned> workspace;
-  if (plan.workspace_bytes > 0) {
-    workspace.reset(static_cast<std::byte*>(::operator new(plan.workspace_bytes, std::align_val_t{64}, std::nothrow)));
-    if (!workspace) throw Error(ErrorCode::out_of_memory, text("no ", plan.workspace_bytes, " bytes of workspace could be had"));
-  }
-  plan.implementation->run(problem, arguments, workspace.get(), executor, options.stream);
+  const Scratch workspace(problem.device, plan.workspace_bytes, options.stream);
+  plan.implementation->run(problem, arguments, workspace.data(), executor, options.stream);
 }
 
 std::string explain(const Problem& problem) {
@@ -98,8 +118,12 @@ std::string explain(const Problem& problem) {
     const bool taken = !chosen && refusal.empty() && !is_reference(*row);
     chosen = chosen || taken;
     out += std::string(taken ? "* " : "  ") + row->name + ": ";
-    if (!refusal.empty()) out += "no, " + refusal;
-    else out += row->describe(problem) + (taken ? "" : is_reference(*row) ? " (only by name)" : " (accepts; stands behind the choice)");
+    if (!refusal.empty())
+      out += "no, " + refusal;
+    else
+      out += row->describe(problem) + (taken                ? ""
+                                       : is_reference(*row) ? " (only by name)"
+                                                            : " (accepts; stands behind the choice)");
     out += "\n";
   }
   return out;

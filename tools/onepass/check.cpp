@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "check/mirror.hpp"
 #include "command.hpp"
 #include "plan/implementations.hpp"
 #include "progress.hpp"
@@ -55,11 +56,12 @@ void print_line(const Implementation& row, check::Distribution distribution, con
   std::fflush(stdout);
 }
 
-check::Verdict judged(const Implementation& row, check::Inputs& inputs, check::Distribution distribution,
+check::Verdict judged(const Implementation& row, check::Inputs& inputs, Device device, check::Distribution distribution,
                       Executor& executor, bool progress_wanted) {
   Progress progress(fmt::format("checking {} on {}", row.name, check::name_of(distribution)), progress_wanted);
   ProgressExecutor counting(executor, progress);
-  return check::check(row, inputs, counting);
+  return device.kind == DeviceKind::cuda ? check::check_on_device(row, inputs, device.index, counting)
+                                         : check::check(row, inputs, counting);
 }
 
 int check_command(const Flags& flags) {
@@ -78,15 +80,18 @@ int check_command(const Flags& flags) {
     throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
   }
 
+  Problem on_host = problem;  // inputs and oracle; a device gets copies
+  on_host.device = {};
   bool right = true, first = true;
   for (const check::Distribution distribution : check::kDistributions) {
     if (flags.distribution != "all" && flags.distribution != check::name_of(distribution)) continue;
-    check::Inputs inputs = check::make_inputs(problem, flags.seed, distribution);
+    check::Inputs inputs = check::make_inputs(on_host, flags.seed, distribution);
     if (!flags.json && first) fmt::print("{}\n", to_string(problem));
     for (const auto& [row, refusal] : all) {
       if (!refusal.empty() && !first) continue;  // said once
-      const check::Verdict verdict = refusal.empty() ? judged(*row, inputs, distribution, *executor, flags.progress)
-                                                     : check::Verdict{.accepted = false, .sentence = refusal};
+      const check::Verdict verdict = refusal.empty()
+                                         ? judged(*row, inputs, problem.device, distribution, *executor, flags.progress)
+                                         : check::Verdict{.accepted = false, .sentence = refusal};
       right = right && (verdict.right || !verdict.accepted);
       flags.json ? results.push_back(as_json(*row, distribution, verdict))
                  : print_line(*row, distribution, verdict, problem.want_lse);

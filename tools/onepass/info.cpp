@@ -1,11 +1,14 @@
 // `onepass info`: this build, this machine, and which kernels meet.
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "cuda/host/kernels.hpp"
 #include "machine.hpp"
 #include "onepass/executor.hpp"
 #include "plan/implementations.hpp"
@@ -13,9 +16,10 @@
 namespace onepass::cli {
 namespace {
 
-// An implementation is usable here if it accepts one of these: prefill and decode in every dtype.
-constexpr const char* kProbes[] = {"fwd h8 s512 d64 bf16",   "fwd h8 s512 d64 fp32",   "fwd h8 s512 d64 fp16",
-                                   "fwd h8 s1x512 d64 bf16", "fwd h8 s1x512 d64 fp32", "fwd h8 s1x512 d64 fp16"};
+// An implementation is usable here if it accepts one of these: prefill and decode in every dtype, then the first GPU.
+constexpr const char* kProbes[] = {"fwd h8 s512 d64 bf16",     "fwd h8 s512 d64 fp32",   "fwd h8 s512 d64 fp16",
+                                   "fwd h8 s1x512 d64 bf16",   "fwd h8 s1x512 d64 fp32", "fwd h8 s1x512 d64 fp16",
+                                   "fwd h8 s512 d64 bf16 cuda"};
 
 struct Kernel {
   std::string name, refusal;  // empty: usable
@@ -24,7 +28,8 @@ struct Kernel {
 std::vector<Kernel> kernels() {
   std::vector<Kernel> all;
   for (const Implementation* row : plan::implementations()) {
-    Kernel kernel{row->name, row->why_not(parse_problem(kProbes[0]))};
+    const bool on_cuda = std::string_view(row->name).starts_with("cuda.");
+    Kernel kernel{row->name, row->why_not(parse_problem(on_cuda ? std::end(kProbes)[-1] : kProbes[0]))};
     for (const char* probe : kProbes) {
       if (row->why_not(parse_problem(probe)).empty()) kernel.refusal.clear();
     }
@@ -33,7 +38,24 @@ std::vector<Kernel> kernels() {
   return all;
 }
 
-constexpr const char* kCudaRefusal = "not built in";
+// What CUDA kernels need: the driver with a GPU to run, NVRTC to compile those that are not in the cache.
+struct CudaState {
+  std::string driver_refusal, nvrtc_refusal, compiler;
+  std::vector<std::string> devices;
+};
+CudaState cuda_state() {
+  CudaState c;
+  if (const cuda::Driver* d = cuda::driver(&c.driver_refusal)) {
+    int count = 0;
+    d->device_count(&count);
+    for (int i = 0; i < count; ++i) {
+      const cuda::DeviceFacts& f = cuda::device_facts(i);
+      c.devices.push_back(fmt::format("{} ({}.{}, {} multiprocessors)", f.name, f.major, f.minor, f.multiprocessors));
+    }
+  }
+  if (const cuda::Nvrtc* n = cuda::nvrtc(&c.nvrtc_refusal)) c.compiler = fmt::format("{}.{}", n->major, n->minor);
+  return c;
+}
 
 nlohmann::ordered_json as_json() {
   nlohmann::ordered_json j{{"version", ONEPASS_VERSION},
@@ -49,7 +71,11 @@ nlohmann::ordered_json as_json() {
     j["implementations"].push_back({{"name", k.name}, {"usable", k.refusal.empty()}});
     if (!k.refusal.empty()) j["implementations"].back()["why_not"] = k.refusal;
   }
-  j["cuda"] = {{"usable", false}, {"why_not", kCudaRefusal}};
+  const CudaState c = cuda_state();
+  j["cuda"] = {{"usable", c.driver_refusal.empty()}, {"devices", c.devices}};
+  if (!c.driver_refusal.empty()) j["cuda"]["why_not"] = c.driver_refusal;
+  j["nvrtc"] = {{"usable", c.nvrtc_refusal.empty()}};
+  c.nvrtc_refusal.empty() ? j["nvrtc"]["version"] = c.compiler : j["nvrtc"]["why_not"] = c.nvrtc_refusal;
   return j;
 }
 
@@ -77,7 +103,9 @@ void print() {
   line("present", list(present));
   line("absent", list(absent));
   line("caches", cache_texts.empty() ? "unknown" : list(cache_texts));
-  line("cuda", kCudaRefusal);
+  const CudaState c = cuda_state();
+  line("cuda", c.driver_refusal.empty() ? list(c.devices) : "no: " + c.driver_refusal);
+  line("nvrtc", c.nvrtc_refusal.empty() ? c.compiler : "no: " + c.nvrtc_refusal);
   fmt::print("implementations, best first:\n");
   for (const Kernel& k : kernels()) fmt::print("  {:<22}{}\n", k.name, k.refusal.empty() ? "yes" : "no: " + k.refusal);
 }

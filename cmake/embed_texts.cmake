@@ -1,0 +1,17 @@
+# cmake -DOUT=file.cpp -DROOT=dir "-DTEXTS=a.hpp|b.cuh" -P embed_texts.cmake
+# Writes a C++ file that holds the texts, each named by its path below ROOT. Raw strings, in pieces: compilers limit one to 64 KB.
+string(REPLACE "|" ";" TEXTS "${TEXTS}")
+set(rows "")
+foreach(name IN LISTS TEXTS)
+  file(READ "${ROOT}/${name}" content)
+  set(pieces "")
+  string(LENGTH "${content}" length)
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${content}" ${at} 8000 piece)
+    string(APPEND pieces "R\"text(${piece})text\"\n")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  string(APPEND rows "    {\"${name}\", ${pieces}},\n")
+endforeach()
+file(WRITE "${OUT}" "#include \"cuda/host/embedded.hpp\"\n\nnamespace onepass::cuda {\n\nstd::span<const EmbeddedText> embedded_texts() {\n  static const EmbeddedText texts[] = {\n${rows}  };\n  return texts;\n}\n\n}  // namespace onepass::cuda\n")

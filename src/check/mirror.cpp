@@ -1,0 +1,98 @@
+#include "check/mirror.hpp"
+
+#include <algorithm>
+
+namespace onepass::check {
+
+using cuda::must;
+
+DeviceMirror::DeviceMirror(Inputs& inputs, int device)
+    : device_(cuda::device_facts(device)), inputs_(inputs), problem_(inputs.problem), tensors_(inputs.tensors) {
+  problem_.device = {DeviceKind::cuda, device};
+  const cuda::ContextScope scope(device_);
+  const cuda::Driver& d = *cuda::driver();
+  for (Buffer& host : inputs_.buffers) {
+    Copy copy{&host, 0, 0, false};
+    must(d.mem_alloc(&copy.base, host.bytes() + 2 * kGuard), "cuMemAlloc");
+    copy.data = copy.base + kGuard;
+    copies_.push_back(copy);
+    must(d.memset8(copy.base, Buffer::kPoison, host.bytes() + 2 * kGuard, nullptr), "cuMemsetD8Async");
+    if (host.bytes()) must(d.copy_to_device(copy.data, host.data(), host.bytes(), nullptr), "cuMemcpyHtoDAsync");
+  }
+  Tensor* const all[] = {&tensors_.q,           &tensors_.k,
+                         &tensors_.v,           &tensors_.out,
+                         &tensors_.lse,         &tensors_.bias,
+                         &tensors_.bool_mask,   &tensors_.alibi_slopes,
+                         &tensors_.sinks,       &tensors_.cu_seqlens_q,
+                         &tensors_.cu_seqlens_k};
+  for (Tensor* t : all) {
+    t->device = problem_.device;
+    const auto* at = static_cast<const std::byte*>(t->data);
+    for (Copy& c : copies_) {
+      if (!t->given() || at < c.host->data() || at > c.host->data() + c.host->bytes()) continue;
+      t->data = reinterpret_cast<void*>(c.data + static_cast<std::uint64_t>(at - c.host->data()));
+      c.output = t == &tensors_.out || t == &tensors_.lse;
+      break;
+    }
+  }
+}
+
+DeviceMirror::~DeviceMirror() {
+  cuda::Context context = nullptr;
+  const cuda::Driver& d = *cuda::driver();
+  if (d.push_context(device_.context) != 0) return;
+  for (const Copy& c : copies_) d.mem_free(c.base);
+  d.pop_context(&context);
+}
+
+void DeviceMirror::poison_outputs() {
+  const cuda::ContextScope scope(device_);
+  for (const Copy& c : copies_) {
+    if (c.output) must(cuda::driver()->memset8(c.data, Buffer::kPoison, c.host->bytes(), nullptr), "cuMemsetD8Async");
+  }
+}
+
+void DeviceMirror::fetch_outputs() {
+  const cuda::ContextScope scope(device_);
+  const cuda::Driver& d = *cuda::driver();
+  std::vector<unsigned char> guard(kGuard);
+  for (const Copy& c : copies_) {
+    if (c.output && c.host->bytes())
+      must(d.copy_to_host(c.host->data(), c.data, c.host->bytes(), nullptr), "cuMemcpyDtoHAsync");
+    for (const cuda::DevicePtr at : {c.base, c.data + c.host->bytes()}) {
+      must(d.copy_to_host(guard.data(), at, kGuard, nullptr), "cuMemcpyDtoHAsync");
+      must(d.stream_synchronize(nullptr), "cuStreamSynchronize");
+      if (std::any_of(guard.begin(), guard.end(), [](unsigned char b) { return b != Buffer::kPoison; })) {
+        throw Error(ErrorCode::bad_value, "bytes around a device buffer were written");
+      }
+    }
+  }
+  must(d.stream_synchronize(nullptr), "cuStreamSynchronize");
+}
+
+Verdict check_on_device(const Implementation& implementation, Inputs& inputs, int device, Executor& executor) {
+  Verdict verdict;
+  try {
+    DeviceMirror mirror(inputs, device);
+    if (verdict.sentence = implementation.why_not(mirror.problem()); !verdict.sentence.empty()) {
+      verdict.accepted = false;
+      return verdict;
+    }
+    const cuda::ContextScope scope(cuda::device_facts(device));
+    const cuda::Driver& d = *cuda::driver();
+    const std::size_t bytes = implementation.workspace_bytes(mirror.problem(), executor.workers());
+    cuda::DevicePtr workspace = 0;
+    must(d.mem_alloc(&workspace, bytes + 64), "cuMemAlloc");
+    must(d.memset8(workspace, Buffer::kPoison, bytes + 64, nullptr), "cuMemsetD8Async");
+    mirror.poison_outputs();
+    implementation.run(mirror.problem(), mirror.tensors(), reinterpret_cast<void*>(workspace), executor, nullptr);
+    mirror.fetch_outputs();
+    d.mem_free(workspace);
+  } catch (const Error& error) {
+    verdict.sentence = error.what();
+    return verdict;
+  }
+  return judge(inputs, inputs.oracle(executor), inputs.base(executor));
+}
+
+}  // namespace onepass::check

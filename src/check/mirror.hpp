@@ -1,0 +1,44 @@
+// The inputs of a problem on a CUDA device: the same bytes, poison around them, outputs that come back to be judged.
+#pragma once
+#include <vector>
+
+#include "check/inputs.hpp"
+#include "check/verdict.hpp"
+#include "core/implementation.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::check {
+
+class DeviceMirror {
+ public:
+  // `inputs` (on the CPU) must outlive the mirror. Throws Error if there is no such device or not enough memory.
+  DeviceMirror(Inputs& inputs, int device);
+  ~DeviceMirror();
+  DeviceMirror(const DeviceMirror&) = delete;
+  DeviceMirror& operator=(const DeviceMirror&) = delete;
+
+  const Problem& problem() const { return problem_; }  // the twin on the device
+  const Arguments& tensors() const { return tensors_; }
+  void poison_outputs();
+  void fetch_outputs();  // into the inputs' own buffers; throws Error if a byte around a device buffer was written
+
+ private:
+  struct Copy {
+    Buffer* host;
+    cuda::DevicePtr base, data;
+    bool output;
+  };
+  static constexpr std::size_t kGuard = 4096;
+
+  const cuda::DeviceFacts& device_;
+  Inputs& inputs_;
+  Problem problem_;
+  Arguments tensors_;
+  std::vector<Copy> copies_;
+};
+
+// As check(), on the device: through the implementation with a poisoned, guarded device workspace.
+Verdict check_on_device(const Implementation& implementation, Inputs& inputs, int device,
+                        Executor& executor = default_executor());
+
+}  // namespace onepass::check

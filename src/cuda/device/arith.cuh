@@ -1,0 +1,71 @@
+// Arith<float> on the device, and packing to the storage types.
+#pragma once
+#include "cuda/device/types.cuh"
+
+#include "core/online_softmax.hpp"
+
+namespace onepass {
+
+DEV float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}  // MUFU, 16 a clock and SM
+DEV float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEV float rcp(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <>
+struct Arith<float> {
+  static DEV float of(double x) { return static_cast<float>(x); }
+  static DEV float neg_inf() { return kNegInf; }
+  static DEV float exp2(float x) { return ex2(x); }
+  static DEV float log2(float x) { return lg2(x); }
+  static DEV float max(float a, float b) { return fmaxf(a, b); }  // a NaN score reaches l through its weight
+  static DEV float round_up(float x) { return ceilf(x); }
+  static DEV float if_neg_inf(float x, float then, float otherwise) { return x == kNegInf ? then : otherwise; }
+  static DEV float if_zero(float x, float then, float otherwise) { return x == 0.0f ? then : otherwise; }
+};
+
+// The four lanes of a quad share the rows of an accumulator fragment.
+DEV float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+DEV float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Storage types of 16 bits: two values in a register, the first in the low half.
+struct Bf16 {
+  static constexpr float kLazyLimit = 4294967296.0f;  // bf16 has the range of fp32
+  static DEV u32 pack(float lo, float hi) {
+    u32 y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+  }
+  static DEV float unpack(u16 x) { return __int_as_float(static_cast<i32>(x) << 16); }
+};
+struct F16 {
+  static constexpr float kLazyLimit = 32768.0f;  // half of what fp16 holds
+  static DEV u32 pack(float lo, float hi) {
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+  }
+  static DEV float unpack(u16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+  }
+};
+
+}  // namespace onepass

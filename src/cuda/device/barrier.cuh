@@ -1,0 +1,66 @@
+// mbarriers, named barriers, register budgets, and the fences between them (PTX ISA 8.x, sections 9.7.12-13).
+#pragma once
+#include "cuda/device/types.cuh"
+
+namespace onepass {
+
+DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+
+DEV bool elect_one() {  // one lane of a converged warp
+  u32 pred;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(pred));
+  return pred != 0;
+}
+
+// A phase ends when the pending arrivals and the pending bytes are both zero. wait(parity) returns once the phase of
+// that parity has ended. A fresh barrier is in phase 0, so wait(1) falls through: producers start with parity 1 ("the
+// slot is free"), consumers with 0 ("the data has come").
+DEV void mbar_init(u32 bar, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
+}
+DEV void mbar_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEV void mbar_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+DEV void mbar_arrive_expect(u32 bar, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+DEV bool mbar_try(u32 bar, u32 parity) {
+  u32 ok;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(ok)
+               : "r"(bar), "r"(parity)
+               : "memory");
+  return ok != 0;
+}
+DEV void mbar_wait(u32 bar, u32 parity) {
+  while (!mbar_try(bar, parity)) {
+  }
+}
+
+DEV void bar_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEV void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+template <int N>
+DEV void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+DEV void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// Orders this thread's plain stores to shared memory before later reads by TMA or wgmma (the async proxy).
+DEV void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Position in a ring of N slots: index and mbarrier parity.
+template <u32 N>
+struct Ring {
+  u32 slot = 0, parity = 0;
+  DEV void next() {
+    if (N == 1)
+      parity ^= 1;
+    else if (++slot == N)
+      slot = 0, parity ^= 1;
+  }
+};
+
+}  // namespace onepass

@@ -1,0 +1,50 @@
+// What happens to the scores of a fragment between Q K^T and the exponentials: softcap, bias, ALiBi, masks; and to the
+// weights after them: dropout. Order and meaning: docs/conventions.md. The config decides at compile time what exists.
+#pragma once
+#include "cuda/device/arith.cuh"
+
+#include "core/mask.hpp"
+#include "core/philox.hpp"
+
+namespace onepass {
+
+// 1 - 2 / (1 + e^2x) loses small x to cancellation; below 0.25 the odd Taylor polynomial to x^9 is good to 1e-8
+// relative.
+DEV float tanh_of(float x) {
+  const float y = fabsf(x), z = x * x;
+  const float small = x * (1 + z * (-0.33333333f + z * (0.13333333f + z * (-0.05396825f + z * 0.02186949f))));
+  const float large = 1 - 2 * rcp(1 + ex2(y * 2.885390082f));  // 2 log2(e)
+  return y < 0.25f ? small : copysignf(large, x);
+}
+
+// The columns of a lane: fragment element j stands at column 8 (j / 4) + 2 t + j % 2 of its block.
+DEV i32 column_of(int j, u32 quad) { return (j >> 2) * 8 + static_cast<i32>(quad) * 2 + (j & 1); }
+
+struct FragmentRows {    // this lane's rows of the tile in hand, i = 0 and 1 (eight rows apart)
+  i32 row[2];            // query index within its sequence
+  i32 lo[2], hi[2];      // visible keys [lo, hi)
+  i32 full_lo, full_hi;  // every row of the warpgroup sees all of [full_lo, full_hi)
+};
+
+DEV void mask_range(float& s, i32 key, i32 lo, i32 hi) {
+  if (key < lo || key >= hi) s = kNegInf;
+}
+
+// Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one
+// for row g + 8, and they swap halves.
+struct DropPair {
+  const Dropout& dropout;
+  u32 batch, head, row0, first_column, quad;
+  DEV void operator()(int j, float (&w)[4]) const {  // elements j .. j + 3: two of row g, two of row g + 8
+    const u32 odd = quad & 1, column = first_column + (j >> 2) * 8 + (quad >> 1) * 4;
+    const PhiloxBlock block = dropout.draws(batch, head, row0 + 8 * odd, column / 4);
+    const u32 give0 = odd ? block.word[0] : block.word[2], give1 = odd ? block.word[1] : block.word[3];
+    const u32 got0 = __shfl_xor_sync(0xffffffffu, give0, 1), got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
+    const u32 own0 = odd ? block.word[2] : block.word[0], own1 = odd ? block.word[3] : block.word[1];
+    const u32 draw[4] = {odd ? got0 : own0, odd ? got1 : own1, odd ? own0 : got0, odd ? own1 : got1};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = dropout.kept(draw[i]) ? w[i] * dropout.keep_scale : 0.0f;
+  }
+};
+
+}  // namespace onepass

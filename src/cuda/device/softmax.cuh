@@ -1,0 +1,105 @@
+// The lazy online softmax on an accumulator fragment of 64 x N scores: a lane holds rows g and g + 8 of its warp's
+// sixteen, columns 8 j + 2 t and + 1.
+//
+// Only a tile's first block finds the row maximum before its exponentials. Later blocks keep the reference (keep()):
+// weights may exceed 1, and P, l and O are floating point sharing that factor, so nothing is lost until range is. A
+// lane whose sum passes kLazyLimit (or is inf or NaN) sends its warp into the exact step (advance()), which still has
+// the scores. This takes the maximum, its shuffles and the rescaling of O off the critical path: 510 instructions a
+// block and warp become 343.
+#pragma once
+#include "cuda/device/arith.cuh"
+
+namespace onepass {
+
+template <int I, int N>
+DEV float row_max(const float (&s)[N]) {  // I: which of the lane's two rows
+  float a = fmaxf(s[2 * I], s[2 * I + 1]), b = fmaxf(s[2 * I + 4], s[2 * I + 5]);
+#pragma unroll
+  for (int j = 8; j < N; j += 8) {
+    a = fmaxf(a, fmaxf(s[j + 2 * I], s[j + 2 * I + 1]));
+    b = fmaxf(b, fmaxf(s[j + 4 + 2 * I], s[j + 4 + 2 * I + 1]));
+  }
+  return quad_max(fmaxf(a, b));
+}
+
+// A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
+// the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
+// hides the difference (2^-9 of a value), an fp32 partial result does not.
+struct LaneRows {
+  RowState<float> state[2];
+  float norm[2];
+};
+
+// p = A fragments of the weights, sum = the lane's sums of them, before dropout. s stays: the exact step may want it.
+template <class Element, bool kRounded, class Drop, int N>
+DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float> (&r)[2], float scale, float (&sum)[2],
+                      float (&norm)[2], const Drop& drop) {
+  float part[2][2] = {}, rounded[2] = {};
+#pragma unroll
+  for (int j = 0; j < N; j += 4) {  // two columns of row g, the same two of row g + 8
+    float w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      w[i] = weight(s[j + i] * scale, r[i / 2]);
+      part[i / 2][i % 2] += w[i];
+      if constexpr (kRounded) rounded[i / 2] += Element::unpack(static_cast<u16>(Element::pack(w[i], 0.0f)));
+    }
+    drop(j, w);
+    p[j / 2] = Element::pack(w[0], w[1]);
+    p[j / 2 + 1] = Element::pack(w[2], w[3]);
+  }
+  sum[0] = part[0][0] + part[0][1];
+  sum[1] = part[1][0] + part[1][1];
+  norm[0] = kRounded ? rounded[0] : sum[0];
+  norm[1] = kRounded ? rounded[1] : sum[1];
+}
+struct KeepAll {  // no dropout
+  DEV void operator()(int, float (&)[4]) const {}
+};
+
+template <class Element, bool kRounded, class Drop, int N>
+DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, float scale, const Drop& drop) {
+  float sum[2];
+  rows.state[0] = {}, rows.state[1] = {};
+  const Rescale<float> r[2] = {advance(rows.state[0], row_max<0>(s) * scale),
+                               advance(rows.state[1], row_max<1>(s) * scale)};
+  exponentiate<Element, kRounded>(s, p, r, scale, sum, rows.norm, drop);
+  absorb(rows.state[0], sum[0]);
+  absorb(rows.state[1], sum[1]);
+}
+
+template <class Element, bool kRounded, class Drop, int N, int M>
+DEV void softmax_exact(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
+                       const Drop& drop) {
+  float sum[2], norm[2];
+  const Rescale<float> r[2] = {advance(rows.state[0], row_max<0>(s) * scale),
+                               advance(rows.state[1], row_max<1>(s) * scale)};
+#pragma unroll
+  for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
+  exponentiate<Element, kRounded>(s, p, r, scale, sum, norm, drop);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    absorb(rows.state[i], sum[i]);
+    rows.norm[i] = rows.norm[i] * r[i].alpha + norm[i];
+  }
+}
+
+// A row that has seen no key yet (m = -inf) yields inf or NaN here and so takes the exact step by itself.
+template <class Element, bool kRounded, class Drop, int N, int M>
+DEV void softmax_next(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
+                      const Drop& drop) {
+  float sum[2], norm[2];
+  const Rescale<float> r[2] = {keep(rows.state[0]), keep(rows.state[1])};
+  exponentiate<Element, kRounded>(s, p, r, scale, sum, norm, drop);
+  if (__any_sync(0xffffffffu, !(sum[0] + sum[1] <= Element::kLazyLimit))) {
+    softmax_exact<Element, kRounded>(s, p, o, rows, scale, drop);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    absorb(rows.state[i], sum[i]);
+    rows.norm[i] += norm[i];
+  }
+}
+
+}  // namespace onepass

@@ -1,0 +1,49 @@
+// TMA: boxes of 4-D tensors between global and shared memory.
+#pragma once
+#include "cuda/device/barrier.cuh"
+
+namespace onepass {
+
+struct alignas(64) TensorMap {  // the driver's CUtensorMap
+  u64 opaque[16];
+};
+
+constexpr u64 kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;  // createpolicy's encodings
+
+DEV void tma_prefetch(const TensorMap* m) { asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory"); }
+
+// c0 is the innermost coordinate. Elements outside the tensor arrive as zeros and count as bytes all the same.
+DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3, u64 hint) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(m), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(hint)
+      : "memory");
+}
+// Elements outside the tensor are not written.
+DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(m),
+               "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+DEV void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+DEV void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+DEV void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }  // written, not only read
+
+// 128-byte swizzle: 16-byte chunk c of 128-byte row r lies at chunk c ^ (r % 8). TMA writes it so, wgmma reads it so.
+DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (chunk ^ (row % 8)) * 16; }
+
+DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+DEV void ldmatrix4(u32* r,
+                   u32 from) {  // four 8x8 matrices of 16-bit elements; lane l addresses row l % 8 of matrix l / 8
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+
+}  // namespace onepass

@@ -1,0 +1,98 @@
+#include "cuda/host/api.hpp"
+
+#include <dlfcn.h>
+
+#include <initializer_list>
+
+#include "onepass/error.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+template <class Api>
+struct Opened {
+  Api api;
+  std::string why;  // empty: usable
+};
+
+void* open_first(std::initializer_list<const char*> names, std::string& why) {
+  for (const char* name : names) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  why = std::string(*names.begin()) + " is not on this machine";
+  return nullptr;
+}
+
+template <class F>
+void resolve(void* library, const char* symbol, F& into, std::string& why) {
+  into = reinterpret_cast<F>(dlsym(library, symbol));
+  if (!into && why.empty()) why = std::string(symbol) + " is missing from the library; it is too old";
+}
+
+std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
+
+Opened<Driver> open_driver() {
+  Opened<Driver> d;
+  void* library = open_first({"libcuda.so.1", "libcuda.so"}, d.why);
+  if (!library) return d;
+#define ONEPASS_RESOLVE(symbol, member, parameters) resolve(library, #symbol, d.api.member, d.why);
+  ONEPASS_DRIVER_API(ONEPASS_RESOLVE)
+#undef ONEPASS_RESOLVE
+  if (d.api.driver_version) d.api.driver_version(&d.api.version);
+  if (d.api.version != 0 && d.api.version < kMinDriver) {
+    d.why = text("the CUDA driver supports ", version_text(d.api.version), "; ", version_text(kMinDriver),
+                 " or later is needed");
+  }
+  if (!d.why.empty()) return d;
+  int devices = 0;
+  if (const Result r = d.api.init(0); r != 0)
+    d.why = text("the CUDA driver cannot start (error ", r, "); there may be no GPU");
+  else if (d.api.device_count(&devices) != 0 || devices == 0)
+    d.why = "the CUDA driver sees no GPU";
+  return d;
+}
+
+Opened<Nvrtc> open_nvrtc() {
+  Opened<Nvrtc> n;
+  void* library =
+      open_first({"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"}, n.why);
+  if (!library) return n;
+#define ONEPASS_RESOLVE(symbol, member, parameters) resolve(library, #symbol, n.api.member, n.why);
+  ONEPASS_NVRTC_API(ONEPASS_RESOLVE)
+#undef ONEPASS_RESOLVE
+  if (!n.why.empty()) return n;
+  n.api.version(&n.api.major, &n.api.minor);
+  if (n.api.major < kMinNvrtcMajor || (n.api.major == kMinNvrtcMajor && n.api.minor < kMinNvrtcMinor)) {
+    n.why = text("NVRTC is ", n.api.major, ".", n.api.minor, "; ", kMinNvrtcMajor, ".", kMinNvrtcMinor,
+                 " or later is needed");
+  }
+  return n;
+}
+
+template <class Api>
+const Api* usable(const Opened<Api>& opened, std::string* why) {
+  if (why) *why = opened.why;
+  return opened.why.empty() ? &opened.api : nullptr;
+}
+
+}  // namespace
+
+const Driver* driver(std::string* why) {
+  static const Opened<Driver> opened = open_driver();
+  return usable(opened, why);
+}
+
+const Nvrtc* nvrtc(std::string* why) {
+  static const Opened<Nvrtc> opened = open_nvrtc();
+  return usable(opened, why);
+}
+
+void must(Result result, const char* call) {
+  if (result == 0) return;
+  const char* words = nullptr;
+  if (const Driver* d = driver()) d->error_string(result, &words);
+  throw Error(ErrorCode::bad_device,
+              text(call, " failed: ", words ? words : "unknown error", " (CUDA error ", result, ")"));
+}
+
+}  // namespace onepass::cuda

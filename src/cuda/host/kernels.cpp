@@ -1,0 +1,122 @@
+#include "cuda/host/kernels.hpp"
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "cuda/host/cubin_cache.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kMostDevices = 64;
+
+const Driver& need_driver() {
+  std::string why;
+  if (const Driver* d = driver(&why)) return *d;
+  throw Error(ErrorCode::bad_device, text("CUDA cannot be used here: ", why));
+}
+
+DeviceFacts read_facts(int ordinal) {
+  const Driver& d = need_driver();
+  DeviceFacts f;
+  int device = 0, count = 0;
+  must(d.device_count(&count), "cuDeviceGetCount");
+  if (ordinal < 0 || ordinal >= count)
+    throw Error(ErrorCode::bad_device,
+                text("there is no cuda:", ordinal, "; this machine has ", count, " CUDA devices"));
+  must(d.device_get(&device, ordinal), "cuDeviceGet");
+  char name[256] = {};
+  must(d.device_name(name, sizeof name, device), "cuDeviceGetName");
+  f.ordinal = ordinal;
+  f.name = name;
+  for (const auto& [attribute, into] :
+       {std::pair{kComputeMajor, &f.major}, std::pair{kComputeMinor, &f.minor},
+        std::pair{kMultiprocessors, &f.multiprocessors}, std::pair{kL2Bytes, &f.l2_bytes},
+        std::pair{kSharedBytesOptin, &f.shared_bytes}}) {
+    must(d.device_attribute(into, attribute, device), "cuDeviceGetAttribute");
+  }
+  must(d.primary_context(&f.context, device), "cuDevicePrimaryCtxRetain");
+  return f;
+}
+
+struct Entry {
+  std::once_flag once;
+  Kernel kernel;
+};
+using Key = std::tuple<int, std::string, std::string, std::string, std::string>;
+
+// Immutable once made, so a pointer out of the map stays good without the lock.
+Entry& entry_of(const Key& key) {
+  static std::mutex mutex;
+  static std::map<Key, Entry> entries;
+  const std::lock_guard lock(mutex);
+  return entries[key];
+}
+
+}  // namespace
+
+const DeviceFacts& device_facts(int ordinal) {
+  static std::array<std::once_flag, kMostDevices> once;
+  static std::array<DeviceFacts, kMostDevices> facts;
+  if (ordinal < 0 || ordinal >= kMostDevices) throw Error(ErrorCode::bad_device, text("there is no cuda:", ordinal));
+  std::call_once(once[ordinal], [&] { facts[ordinal] = read_facts(ordinal); });
+  return facts[ordinal];
+}
+
+ContextScope::ContextScope(const DeviceFacts& device) {
+  must(need_driver().push_context(device.context), "cuCtxPushCurrent");
+}
+ContextScope::~ContextScope() {
+  Context popped = nullptr;
+  need_driver().pop_context(&popped);
+}
+
+const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, Stream stream) {
+  Entry& entry = entry_of({device, p.file, p.config, p.arch, p.user_code});
+  std::call_once(entry.once, [&] {
+    const Driver& d = need_driver();
+    const ContextScope scope(device_facts(device));
+    int capturing = kNotCapturing;
+    must(d.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing");
+    if (capturing != kNotCapturing) {
+      throw Error(ErrorCode::unsupported,
+                  "the kernel of this problem is not loaded yet and cannot be during a stream capture; run the plan "
+                  "once before capturing");
+    }
+    const Cubin cubin = cubin_for(p);
+    Module module = nullptr;
+    must(d.module_load(&module, cubin.bytes.data()), "cuModuleLoadData");
+    must(d.module_function(&entry.kernel.function, module, p.entry.c_str()), "cuModuleGetFunction");
+    must(d.function_set(entry.kernel.function, kMaxDynamicShared, shared_bytes), "cuFuncSetAttribute");
+    must(d.function_get(&entry.kernel.registers, kRegisters, entry.kernel.function), "cuFuncGetAttribute");
+    must(d.function_get(&entry.kernel.local_bytes, kLocalBytes, entry.kernel.function), "cuFuncGetAttribute");
+  });
+  return entry.kernel;
+}
+
+DeviceScratch::DeviceScratch(const DeviceFacts& device, std::size_t bytes, Stream stream)
+    : device_(device), stream_(stream) {
+  if (bytes == 0) return;
+  const ContextScope scope(device_);
+  if (need_driver().mem_alloc_async(&pointer_, bytes, stream_) != 0) {
+    throw Error(ErrorCode::out_of_memory,
+                text("no ", bytes, " bytes of workspace could be had on cuda:", device_.ordinal));
+  }
+}
+DeviceScratch::~DeviceScratch() {
+  Context popped = nullptr;
+  const Driver& d = need_driver();
+  if (pointer_ == 0 || d.push_context(device_.context) != 0) return;
+  d.mem_free_async(pointer_, stream_);
+  d.pop_context(&popped);
+}
+
+void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters) {
+  const LaunchConfig config{grid, 1, 1, block, 1, 1, static_cast<unsigned>(shared_bytes), stream, nullptr, 0};
+  must(need_driver().launch(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,55 @@
+// Loaded kernels: one per (device, program), found by a lookup in memory after the first time.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "cuda/host/api.hpp"
+#include "cuda/host/program.hpp"
+
+namespace onepass::cuda {
+
+struct DeviceFacts {
+  int ordinal = 0, major = 0, minor = 0, multiprocessors = 0, l2_bytes = 0,
+      shared_bytes = 0;       // shared: most a block may have
+  Context context = nullptr;  // primary
+  std::string name;
+};
+// Throws Error naming what is missing (driver, device). Read once per device.
+const DeviceFacts& device_facts(int ordinal);
+
+struct Kernel {
+  Function function = nullptr;
+  int registers = 0, local_bytes = 0;
+};
+// Compiles or loads on first use; `shared_bytes` of dynamic shared memory are made available to it. Thread-safe: two
+// threads that want the same kernel compile it once. Throws Error inside a stream capture if it would have to compile.
+const Kernel& kernel_for(int device, const KernelProgram& program, int shared_bytes, Stream stream);
+
+// Makes the device's primary context current for a scope.
+class ContextScope {
+ public:
+  explicit ContextScope(const DeviceFacts& device);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+};
+
+// Stream-ordered scratch memory on a device, freed when the stream has passed the end of the scope.
+class DeviceScratch {
+ public:
+  DeviceScratch(const DeviceFacts& device, std::size_t bytes, Stream stream);  // throws Error (out_of_memory)
+  ~DeviceScratch();
+  DeviceScratch(const DeviceScratch&) = delete;
+  DeviceScratch& operator=(const DeviceScratch&) = delete;
+  void* data() const { return reinterpret_cast<void*>(pointer_); }
+
+ private:
+  const DeviceFacts& device_;
+  Stream stream_;
+  DevicePtr pointer_ = 0;
+};
+
+// The only launch in the library.
+void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters);
+
+}  // namespace onepass::cuda

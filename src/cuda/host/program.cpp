@@ -1,0 +1,107 @@
+#include "cuda/host/program.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cuda/host/api.hpp"
+#include "cuda/host/embedded.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+std::string source_of(const KernelProgram& p) {
+  std::string s = p.config + "\n";
+  if (!p.user_code.empty()) s += "#line 1 \"user expression\"\n" + p.user_code + "\n#line 1 \"kernel\"\n";
+  return s + "#include \"" + p.file + "\"\n";
+}
+
+// FNV-1a, 128 bits: collisions are out of reach for any number of kernels, and nobody attacks their own cache.
+class Hash {
+ public:
+  void add(std::string_view s) {
+    for (const char c : s) step(static_cast<unsigned char>(c));
+    step(0xff);  // "a", "bc" is not "ab", "c"
+  }
+  std::string hex() const {
+    char out[33];
+    std::snprintf(out, sizeof out, "%016llx%016llx", static_cast<unsigned long long>(h_ >> 64),
+                  static_cast<unsigned long long>(h_));
+    return out;
+  }
+
+ private:
+  __extension__ using U128 = unsigned __int128;
+  void step(unsigned char c) { h_ = (h_ ^ c) * ((U128{1} << 88) + 0x13b); }
+  U128 h_ = (U128{0x6c62272e07bb0142ull} << 64) + 0x62b821756295c58dull;
+};
+
+struct Destroyed {
+  const Nvrtc& api;
+  Program program = nullptr;
+  ~Destroyed() {
+    if (program) api.destroy(&program);
+  }
+};
+
+}  // namespace
+
+std::string_view device_text(std::string_view name) {
+  for (const EmbeddedText& t : embedded_texts())
+    if (t.name == name) return t.text;
+  throw Error(ErrorCode::bad_value, text("there is no device text '", name, "' in this library"));
+}
+
+std::vector<std::string_view> device_text_names() {
+  std::vector<std::string_view> names;
+  for (const EmbeddedText& t : embedded_texts()) names.push_back(t.name);
+  return names;
+}
+
+std::string key_of(const KernelProgram& p) {
+  Hash hash;
+  for (const std::string& s : {p.file, p.entry, p.config, p.arch, p.user_code}) hash.add(s);
+  for (const EmbeddedText& t : embedded_texts()) {
+    hash.add(t.name);
+    hash.add(t.text);
+  }
+  return hash.hex();
+}
+
+Cubin compile(const KernelProgram& p) {
+  std::string why;
+  const Nvrtc* api = nvrtc(&why);
+  if (!api)
+    throw Error(ErrorCode::unsupported,
+                text("the kernel for {", p.config, "} is not in the cache and cannot be compiled: ", why));
+  std::vector<const char*> texts, names;
+  for (const EmbeddedText& t : embedded_texts()) {
+    texts.push_back(t.text);
+    names.push_back(t.name);
+  }
+  const std::string source = source_of(p), arch = "-arch=" + p.arch;
+  const char* const options[] = {arch.c_str(), "-std=c++20", "--ptxas-options=-v"};
+  Destroyed guard{*api};
+  if (api->create(&guard.program, source.c_str(), "kernel", static_cast<int>(texts.size()), texts.data(),
+                  names.data()) != 0) {
+    throw Error(ErrorCode::unsupported, "NVRTC cannot make a program");
+  }
+  const Result result = api->compile(guard.program, 3, options);
+  Cubin out;
+  std::size_t n = 0;
+  api->log_size(guard.program, &n);
+  out.log.resize(n);
+  api->log(guard.program, out.log.data());
+  out.log.erase(std::remove(out.log.begin(), out.log.end(), '\0'), out.log.end());
+  if (result != 0) {
+    throw Error(ErrorCode::unsupported, text(p.user_code.empty() ? "the kernel for {" + p.config + "} does not compile"
+                                                                 : "the user expression does not compile",
+                                             ":\n", out.log));
+  }
+  api->cubin_size(guard.program, &n);
+  out.bytes.resize(n);
+  api->cubin(guard.program, out.bytes.data());
+  return out;
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,34 @@
+// A kernel is source text, compiled when first needed for exactly its config.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace onepass::cuda {
+
+// What NVRTC gets: `config` (C++ text, usually one constexpr Config) in front of an #include of `file`, one of the
+// device texts embedded in the library ("sm90/forward.cuh").
+struct KernelProgram {
+  std::string file, entry;  // entry: the kernel's extern "C" name
+  std::string config;
+  std::string arch;       // "sm_90a"
+  std::string user_code;  // score_mod and mask_mod; a mistake in it is reported with the user's own line
+};
+
+struct Cubin {
+  std::string bytes;
+  std::string log;  // ptxas's resource report and warnings
+};
+
+// Hash of everything the machine code depends on except the compiler's version. 32 hex digits.
+std::string key_of(const KernelProgram& program);
+
+// Runs NVRTC. Throws Error with the config and the compiler's log if it fails or there is no NVRTC. Thread-safe.
+Cubin compile(const KernelProgram& program);
+
+// Device text by the name it is included under; throws Error if there is none.
+std::string_view device_text(std::string_view name);
+std::vector<std::string_view> device_text_names();
+
+}  // namespace onepass::cuda

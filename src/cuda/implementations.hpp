@@ -1,0 +1,11 @@
+// What the CUDA backend offers, best first.
+#pragma once
+#include <vector>
+
+#include "core/implementation.hpp"
+
+namespace onepass::cuda {
+
+std::vector<const Implementation*> implementations();
+
+}  // namespace onepass::cuda

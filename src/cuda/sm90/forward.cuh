@@ -1,0 +1,307 @@
+// Attention forward for Hopper: O = softmax(scores) V and its row log-sum-exp; 16-bit inputs, fp32 in between.
+//
+// A block of threads is one producer warpgroup (one warp of it issues TMA) and `groups` consumer warpgroups of 64 query
+// rows. It is persistent: it draws (head, query tile) pairs from a counter, longest first. A consumer's work on a block
+// of keys:
+//
+//   S = Q K^T           wgmma; Q from registers or shared memory, K from shared memory, fp32 S in registers
+//   P = 2^(S - m)       lazy online softmax in registers; S's accumulator layout is the A-operand layout of P V
+//   O += P V            wgmma; P from registers, V from shared memory read transposed (MN-major)
+//
+// Overlaps that keep the tensor cores fed: S of block n - 1 is issued ahead of P V of block n, so one turn carries two
+// products; `flat`: the same across tiles; `ping_pong`: the warpgroups take turns at issuing.
+// README.md has the schedule in steps, the budgets and what each trick gave.
+#pragma once
+#include "cuda/device/scores.cuh"
+#include "cuda/device/softmax.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "cuda/sm90/forward_config.hpp"
+
+#include "cuda/sm90/forward_careful.cuh"
+#include "cuda/sm90/forward_tile.cuh"
+
+namespace onepass::sm90 {
+
+// ------------------------------------------------------------------------------------------------------------ producer
+struct Maps {
+  const TensorMap *q, *k, *v;
+};
+
+DEV void produce(u32 sm, const Maps& maps, const ForwardParams& p) {
+  const bool issuer = elect_one();
+  Ring<kQStages> q;
+  Ring<kStages> k, v;
+  const auto load = [&](u32 to, const TensorMap* m, u32 bar, u32 bytes, u32 rows, u32 blocks, i32 token, i32 head,
+                        i32 batch, u64 hint) {
+    if (!issuer) return;
+    mbar_arrive_expect(bar, bytes);
+    for (u32 c = 0; c < blocks; ++c) tma_load(to + c * rows * 128, m, bar, c * 64, token, head, batch, hint);
+  };
+  const auto load_k = [&](const TileWork& x, i32 n) {
+    mbar_wait(sm + kEmptyK + 8 * k.slot, k.parity ^ 1);
+    load(sm + kLayout.k + k.slot * kLayout.k_bytes, maps.k, sm + kFullK + 8 * k.slot, kLayout.k_bytes, kBlockN,
+         kQkBlocks, x.k_begin + n * kBlockN, x.head / p.heads_per_kv, x.map_batch, kEvictLast);
+    k.next();
+  };
+  const auto load_v = [&](const TileWork& x, i32 n) {
+    mbar_wait(sm + kEmptyV + 8 * v.slot, v.parity ^ 1);
+    load(sm + kLayout.v + v.slot * kLayout.v_bytes, maps.v, sm + kFullV + 8 * v.slot, kLayout.v_bytes, kBlockN,
+         kVBlocks, x.k_begin + n * kBlockN, x.head / p.heads_per_kv, x.map_batch, kEvictLast);
+    v.next();
+  };
+  // The tile's coordinates travel in shared memory under the Q barrier: consumers need no divisions. row < 0 ends the
+  // work.
+  const auto load_q = [&](const TileWork& x) {
+    mbar_wait(sm + kEmptyQ + 8 * q.slot, q.parity ^ 1);
+    if (issuer) store_tile(sm + kLayout.slots + kSlotBytes * q.slot, x);
+    if (x.row < 0) {
+      if (issuer) mbar_arrive(sm + kFullQ + 8 * q.slot);
+    } else {
+      load(sm + kLayout.q + q.slot * kLayout.q_bytes, maps.q, sm + kFullQ + 8 * q.slot, kLayout.q_bytes, kBlockM,
+           kQkBlocks, x.q_begin + x.row, x.head, x.map_batch, kEvictFirst);
+    }
+    q.next();
+  };
+  // Tiles that see no key are settled here; the others go to the consumers.
+  TileSource source(p);
+  const auto next_tile = [&] {
+    TileWork x = source.next();
+    while (x.row >= 0 && x.n_lo >= x.n_hi) {
+      write_empty(p, x);
+      x = source.next();
+    }
+    return x;
+  };
+  TileWork x = next_tile();
+  if (x.row >= 0) load_k(x, x.n_hi - 1);
+  load_q(x);
+  while (x.row >= 0) {
+    for (i32 n = x.n_hi - 1; n > x.n_lo; --n) {
+      load_k(x, n - 1);
+      load_v(x, n);
+    }
+    const TileWork y = next_tile();
+    if (!config.flat) load_v(x, x.n_lo);
+    if (y.row >= 0) load_k(y, y.n_hi - 1);
+    load_q(y);
+    if (config.flat) load_v(x, x.n_lo);
+    x = y;
+  }
+  source.leave();
+}
+
+// ----------------------------------------------------------------------------------------------------- matrix products
+struct QueryOperand {  // this warpgroup's 64 rows of Q
+  u32 address = 0;
+  u32 fragment[config.q_registers ? kQkSteps * 4 : 1];
+  DEV void open(u32 q) {
+    address = q;
+    if constexpr (config.q_registers) {
+      const u32 lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+      for (u32 kk = 0; kk < kQkSteps; ++kk)
+        ldmatrix4(fragment + 4 * kk, swizzled(q + kk / 4 * kBlockM * 128, row, kk % 4 * 2 + lane / 16));
+    }
+  }
+};
+DEV void issue_qk(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
+#pragma unroll
+  for (u32 kk = 0; kk < kQkSteps; ++kk) {
+    const u64 b = smem_descriptor(k, 16, kk / 4 * kBlockN * 128 + kk % 4 * 32);
+    if constexpr (config.q_registers)
+      Wgmma<kBlockN>::registers_kmajor(s, q.fragment + 4 * kk, b, kk != 0);
+    else
+      Wgmma<kBlockN>::shared(s, smem_descriptor(q.address, 16, kk / 4 * kBlockM * 128 + kk % 4 * 32), b, kk != 0);
+  }
+  wgmma_commit();
+}
+DEV void issue_pv(float (&o)[kOutN / 2], const u32 (&p)[kBlockN / 4], u32 v, i32 accumulate) {
+#pragma unroll
+  for (u32 kk = 0; kk < kBlockN / 16; ++kk) {
+    Wgmma<kOutN>::registers_mnmajor(o, p + 4 * kk, smem_descriptor(v, kBlockN * 128, kk * 2048),
+                                    kk == 0 ? accumulate : 1);
+  }
+  wgmma_commit();
+}
+
+// ------------------------------------------------------------------------------------------------------------ consumer
+DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p) {
+  const u32 lane = threadIdx.x % 32;
+  float s[kBlockN / 2], o[kOutN / 2];
+  u32 w[kBlockN / 4];
+  LaneRows rows;
+  QueryOperand query;
+  Ring<kQStages> q;
+  Ring<kStages> k, v;
+  TileScores scores{p, group};
+  Redo redo;
+
+  const auto full_k = [&] { return sm + kFullK + 8 * k.slot; };
+  const auto full_v = [&] { return sm + kFullV + 8 * v.slot; };
+  const auto release_k = [&] {
+    if (lane == 0) mbar_arrive(sm + kEmptyK + 8 * k.slot);
+    k.next();
+  };  // one arrival a warp
+  const auto release_v = [&] {
+    if (lane == 0) mbar_arrive(sm + kEmptyV + 8 * v.slot);
+    v.next();
+  };
+  const auto release_q = [&] {
+    __syncwarp();
+    if (lane == 0) mbar_arrive(sm + kEmptyQ + 8 * q.slot);
+    q.next();
+  };
+  const auto turn_wait = [&] {
+    if (config.ping_pong) bar_sync(1 + group, 256);
+  };
+  const auto turn_pass = [&] {
+    if (config.ping_pong) bar_arrive(1 + (group + 1 == kGroups ? 0 : group + 1), 256);
+  };
+  const auto qk = [&] { issue_qk(s, query, sm + kLayout.k + k.slot * kLayout.k_bytes); };
+  const auto pv = [&](i32 accumulate) { issue_pv(o, w, sm + kLayout.v + v.slot * kLayout.v_bytes, accumulate); };
+  const auto take_tile = [&] {
+    mbar_wait(sm + kFullQ + 8 * q.slot, q.parity);
+    return load_tile(sm + kLayout.slots + kSlotBytes * q.slot);
+  };
+  // Q in registers frees its shared copy at once; Q in shared memory is free after the tile's last S.
+  const auto open_query = [&] {
+    query.open(sm + kLayout.q + q.slot * kLayout.q_bytes + group * 8192);
+    if (config.q_registers) release_q();
+  };
+  const auto close_query = [&] {
+    if (!config.q_registers) release_q();
+  };
+
+  if (config.ping_pong && group == kGroups - 1) bar_arrive(1, 256);  // warpgroup 0 has the first turn
+  for (TileWork x = take_tile(); x.row >= 0;) {
+    open_query();
+    scores.open(x);
+    // ---- the first block, alone
+    mbar_wait(full_k(), k.parity);
+    turn_wait();
+    wgmma_fence();
+    qk();
+    turn_pass();
+    wgmma_wait<0>();
+    pin(s);
+    release_k();
+    scores.apply(s, x.n_hi - 1);
+    softmax_first<Element, config.out_f32>(s, w, rows, scores.scale(), scores.drop(x.n_hi - 1));
+    i32 accumulate = 0;
+    bool last = true;
+    do {
+      // ---- inside the tile: S of block n - 1 ahead of P V of block n
+      bool k_here = mbar_try(full_k(), k.parity), v_here = mbar_try(full_v(), v.parity);
+      for (i32 n = x.n_hi - 1; n > x.n_lo; --n) {
+        if (!k_here) mbar_wait(full_k(), k.parity);
+        if (!v_here) mbar_wait(full_v(), v.parity);
+        turn_wait();
+        pin(w);
+        pin(o);
+        wgmma_fence();
+        qk();
+        pv(accumulate);
+        accumulate = 1;
+        turn_pass();
+        wgmma_wait<1>();
+        pin(s);
+        release_k();
+        scores.apply(s, n - 1);
+        wgmma_wait<0>();
+        pin(o);
+        pin(w);
+        release_v();
+        k_here = mbar_try(full_k(), k.parity),
+        v_here = mbar_try(full_v(), v.parity);  // asked now, needed after the softmax
+        softmax_next<Element, config.out_f32>(s, w, o, rows, scores.scale(), scores.drop(n - 1));
+      }
+      close_query();
+      if constexpr (config.flat) {
+        // ---- tile border: the next tile's first S ahead of this tile's last P V
+        const TileWork y = take_tile();
+        last = y.row < 0;
+        if (!last) {
+          open_query();
+          mbar_wait(full_k(), k.parity);
+          mbar_wait(full_v(), v.parity);
+          turn_wait();
+          pin(w);
+          pin(o);
+          wgmma_fence();
+          qk();
+          pv(accumulate);
+          turn_pass();
+          wgmma_wait<1>();
+          pin(s);
+          release_k();
+          wgmma_wait<0>();
+          pin(o);
+          pin(w);
+          release_v();
+          finish(sm, group, out, p, x, scores, o, rows, redo);
+          scores.open(y);
+          scores.apply(s, y.n_hi - 1);
+          softmax_first<Element, config.out_f32>(s, w, rows, scores.scale(), scores.drop(y.n_hi - 1));
+          x = y;
+          accumulate = 0;
+        }
+      }
+    } while (config.flat && !last);
+    // ---- the last P V, alone
+    mbar_wait(full_v(), v.parity);
+    pin(w);
+    pin(o);
+    wgmma_fence();
+    pv(accumulate);
+    wgmma_wait<0>();
+    pin(o);
+    pin(w);
+    release_v();
+    finish(sm, group, out, p, x, scores, o, rows, redo);
+    if constexpr (config.flat) break;
+    x = take_tile();
+  }
+  if (threadIdx.x % 128 == 0) tma_store_wait();  // shared memory must outlive the last store
+  bar_sync(4 + group, 128);
+  recompute(p, group, redo);
+}
+
+}  // namespace onepass::sm90
+
+// -------------------------------------------------------------------------------------------------------------- kernel
+extern "C" __global__ void __launch_bounds__(128 * (onepass::sm90::kGroups + 1), 1)
+    attention_forward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
+                      const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap out,
+                      const __grid_constant__ onepass::sm90::ForwardParams p) {
+  using namespace onepass;
+  using namespace onepass::sm90;
+  extern __shared__ __align__(1024) unsigned char smem[];
+  const u32 sm = shared_address(smem), group = warp_uniform(threadIdx.x / 128);
+  if (threadIdx.x == 0) {
+    if (sm & 1023) __trap();  // the swizzle pattern is a function of the address
+    for (u32 i = 0; i < kQStages; ++i) {
+      mbar_init(sm + kFullQ + 8 * i, 1);
+      mbar_init(sm + kEmptyQ + 8 * i, 4 * kGroups);
+    }
+    for (u32 i = 0; i < kStages; ++i) {
+      mbar_init(sm + kFullK + 8 * i, 1);
+      mbar_init(sm + kEmptyK + 8 * i, 4 * kGroups);
+      mbar_init(sm + kFullV + 8 * i, 1);
+      mbar_init(sm + kEmptyV + 8 * i, 4 * kGroups);
+    }
+    mbar_init_fence();
+    tma_prefetch(&q);
+    tma_prefetch(&k);
+    tma_prefetch(&v);
+    tma_prefetch(&out);
+  }
+  __syncthreads();
+  if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
+    registers_down<config.producer_registers>();
+    if (warp_uniform(threadIdx.x / 32) == 0) produce(sm, {&q, &k, &v}, p);
+  } else {
+    registers_up<config.consumer_registers>();
+    consume(sm, group - 1, &out, p);
+  }
+}

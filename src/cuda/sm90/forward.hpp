@@ -1,0 +1,16 @@
+// Forward attention on Hopper: the host half of forward.cuh.
+#pragma once
+#include "core/implementation.hpp"
+#include "cuda/host/program.hpp"
+#include "cuda/sm90/forward_config.hpp"
+
+namespace onepass::sm90 {
+
+// The config of a problem, by the table. False, with a sentence in `why`, for what the family cannot do.
+bool shape_of(const Problem& problem, ForwardConfig& config, std::string& why);
+// The same, and its device must be there and be a Hopper GPU.
+bool config_for(const Problem& problem, ForwardConfig& config, std::string& why);
+cuda::KernelProgram program_of(const ForwardConfig& config);
+const Implementation& forward_implementation();
+
+}  // namespace onepass::sm90

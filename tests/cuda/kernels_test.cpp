@@ -1,0 +1,83 @@
+// Every config of the tables compiles, and to the code that was meant. Needs NVRTC, not a GPU; skipped where it is
+// missing.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <regex>
+#include <set>
+
+#include "cuda/host/api.hpp"
+#include "cuda/host/program.hpp"
+#include "cuda/sm90/forward.hpp"
+#include "onepass/error.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+// What ptxas says of a kernel must hold no spill, no stack (local memory) and no serialised wgmma: each cost 30-40 %.
+void expect_good_code(const std::string& line, const cuda::Cubin& cubin) {
+  EXPECT_NE(cubin.log.find("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), std::string::npos)
+      << line << "\n"
+      << cubin.log;
+  EXPECT_EQ(cubin.log.find("C7510"), std::string::npos) << line << "\n" << cubin.log;
+  EXPECT_EQ(cubin.log.find("C7511"), std::string::npos) << line << "\n" << cubin.log;
+  EXPECT_EQ(cubin.log.find("C7512"), std::string::npos) << line << "\n" << cubin.log;
+}
+
+class Sm90Forward : public testing::TestWithParam<const char*> {};
+
+TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const Problem p = parse_problem(std::string(GetParam()) + " cuda");
+  sm90::ForwardConfig config;
+  ASSERT_TRUE(sm90::shape_of(p, config, why)) << why;
+  EXPECT_LE(sm90::layout_of(config).total, 232448);  // shared memory of a Hopper block
+  expect_good_code(GetParam(), cuda::compile(sm90::program_of(config)));
+}
+
+// One line for each row of the table and each feature that changes the code.
+INSTANTIATE_TEST_SUITE_P(
+    Table, Sm90Forward,
+    testing::Values("fwd b1 h1 s4096 d64 bf16", "fwd b1 h1 s4096 d64 bf16 causal_bottom_right",
+                    "fwd b1 h1 s1024 d64 bf16 causal_bottom_right", "fwd b1 h1 s4096 d128 bf16",
+                    "fwd b1 h1 s4096 d128 fp16 causal_bottom_right", "fwd b1 h1 s4096 d128 bf16 window=1024:0",
+                    "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right", "fwd b1 h1 s4096 d192 bf16",
+                    "fwd b1 h1 s4096 d256 bf16", "fwd b1 h1 s4096 d256 bf16 causal_bottom_right",
+                    "fwd b1 h1 s4096 d96 bf16", "fwd b1 h1 s4096 d128 bf16 out=fp32",
+                    "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk", "fwd b1 h1 s4096 d64 bf16 mask=bhqk",
+                    "fwd b1 h1 s4096 d128 bf16 dropout=0.1", "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks",
+                    "fwd b1 h1 s4096 d256 bf16 alibi", "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"));
+
+TEST(Program, KeyNamesEverythingTheCodeDependsOn) {
+  const cuda::KernelProgram base{"cuda/sm90/forward.cuh", "attention_forward", "config", "sm_90a", ""};
+  std::set<std::string> keys{cuda::key_of(base)};
+  for (int i = 0; i < 5; ++i) {
+    cuda::KernelProgram other = base;
+    std::string* const fields[] = {&other.file, &other.entry, &other.config, &other.arch, &other.user_code};
+    *fields[i] += "x";
+    EXPECT_TRUE(keys.insert(cuda::key_of(other)).second);
+  }
+  EXPECT_EQ(cuda::key_of(base), cuda::key_of(base));
+}
+
+TEST(Program, ACompilerErrorShowsTheConfigAndTheLog) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  try {
+    cuda::compile({"cuda/device/types.cuh", "none", "int wrong = \"text\"; // here", "sm_90a", ""});
+    FAIL() << "compiled";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("int wrong = \"text\""), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("error"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Program, DeviceTextsAreEmbedded) {
+  EXPECT_NE(cuda::device_text("core/online_softmax.hpp").find("finite_ref"), std::string_view::npos);
+  EXPECT_THROW(cuda::device_text("core/nothing.hpp"), Error);
+}
+
+}  // namespace
+}  // namespace onepass
