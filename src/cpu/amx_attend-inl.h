@@ -42,120 +42,6 @@ class Units {
   int block_ = 0;
 };
 
-// The states of a row block's rows. (Not an array of RowState: its default constructor would be compiled without
-// AVX-512.)
-struct BlockState {
-  alignas(64) float m[kRows], l[kRows];
-
-  AMX_INLINE void clear() {
-    for (int h = 0; h < 2; ++h) set(h, {Arith<Vec>::neg_inf(), Arith<Vec>::of(0.0)});
-  }
-  AMX_INLINE RowState<Vec> half(int h) const { return {load(m + h * 16), load(l + h * 16)}; }
-  AMX_INLINE void set(int h, RowState<Vec> s) {
-    store(m + h * 16, s.m);
-    store(l + h * 16, s.l);
-  }
-};
-
-// The maximum that the reference moves to: the newest one only if it is 2^8 above the reference, so that older output
-// is seldom rescaled. A row that one key dominates gets its reference from that key, hence the weight 1, which bf16
-// holds exactly; an integer reference would round the weight of every key by up to 2^-9. Weights stay below 2^8.
-AMX_INLINE Vec raised(Vec reference, Vec newest) {
-  return select(_mm512_cmp_ps_mask(newest.v, (reference + set(8.0f)).v, _CMP_GT_OQ), newest, reference);
-}
-
-// From scores to weights, cut into items that fit between two steps of the tiles.
-struct Softmax {
-  float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
-  BlockState* state = nullptr;
-  float* alpha = nullptr;   // [32] out: the factor of the row block's older output
-  bool* rescale = nullptr;  // out: some factor is not 1
-  Vec to_log2;              // score unit -> log2
-  Vec top[2], sum[2];
-  Rescale<Vec> step[2];
-  int keys = 0, next_key = 0, phase = 0;
-  int items = 0, steps = 1, due = 0;
-  bool exact = false;  // outputs are fp32
-
-  static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
-  static constexpr float kLarge = 4096.0f;
-
-  AMX_INLINE void begin(float* scores, int n, BlockState& of, float* alphas, bool& must_rescale, float unit,
-                        bool fp32_out, int beside) {
-    s = scores, state = &of, alpha = alphas, rescale = &must_rescale, to_log2 = amx::set(unit);
-    keys = n, next_key = 0, phase = 0, due = 0;
-    top[0] = top[1] = minus_infinity();
-    sum[0] = sum[1] = set(0.0f);
-    items = n / kMaxItem + n / kWeightItem;
-    steps = beside;
-    exact = fp32_out;
-  }
-  // Called once per step of the tiles: as many items as keep pace with them.
-  AMX_INLINE void beside_tiles() {
-    for (due += items; due >= steps; due -= steps) item();
-  }
-  AMX_INLINE void finish() {
-    while (phase < 2) item();
-    for (int h = 0; h < 2; ++h) {
-      RowState<Vec> rows = state->half(h);
-      absorb(rows, sum[h]);
-      state->set(h, rows);
-    }
-  }
-
- private:
-  AMX_INLINE void item() {
-    if (phase == 0)
-      maximum();
-    else if (phase == 1)
-      weights();
-  }
-  AMX_INLINE void maximum() {
-    for (int h = 0; h < 2; ++h) {
-      const float* x = s + h * kScoreHalf + next_key * kLanes;
-      Vec t[8];
-      for (int k = 0; k < 8; ++k) t[k] = max(load(x + k * kLanes), load(x + (k + 8) * kLanes));
-      for (int k = 0; k < 4; ++k) t[k] = max(t[k], t[k + 4]);
-      top[h] = max(top[h], max(max(t[0], t[1]), max(t[2], t[3])));
-    }
-    if ((next_key += kMaxItem) < keys) return;
-    __mmask16 all_one = 0xffff, large = 0;
-    for (int h = 0; h < 2; ++h) {
-      large |= beyond(top[h] * to_log2, kLarge);
-      RowState<Vec> rows = state->half(h);
-      step[h] = advance(rows, raised(rows.m, top[h] * to_log2));
-      state->set(h, rows);
-      store(alpha + h * 16, step[h].alpha);
-      all_one &= equal(step[h].alpha, set(1.0f));
-    }
-    *rescale = all_one != 0xffff;
-    if (large || exact) change_unit();
-    next_key = 0;
-    phase = 1;
-  }
-  // weights_of() rounds score * to_log2 once, in the difference, but the reference has been rounded before: off by
-  // 2^-24 of the score, so a dominating key would not weigh 1. Up to kLarge bf16 weights do not notice.
-  void change_unit() {
-    for (int h = 0; h < 2; ++h) {
-      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16) store(s + i, load(s + i) * to_log2);
-    }
-    to_log2 = amx::set(1.0f);
-  }
-  AMX_INLINE void weights() {
-    Vec x[8];
-    for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
-    weights_of(x, to_log2, step[0].m_ref, step[1].m_ref);
-    for (int h = 0; h < 2; ++h) {
-      float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
-      const Vec* y = x + 4 * h;
-      _mm512_store_si512(w, pair_weights(y[0], y[1]));
-      _mm512_store_si512(w + kLanes, pair_weights(y[2], y[3]));
-      sum[h] = sum[h] + ((y[0] + y[1]) + (y[2] + y[3]));
-    }
-    if ((next_key += kWeightItem) == keys) phase = 2;
-  }
-};
-
 template <class Tiles>
 class Attend {
  public:
@@ -187,7 +73,10 @@ class Attend {
       // In this order: the weights of `before` lie where the scores of `after` will.
       if (before.keys) multiply_values(before, 1 - parity, softmax);
       if (after.keys) multiply_keys(after, other, softmax);
-      softmax.finish();
+      if (!softmax.finish()) {
+        Softmax copy = softmax;  // so that the compiler may keep the other in registers
+        score_again(now, scores, copy);
+      }
       if (dropout_.active()) {
         drop_weights(dropout_, t_.scratch.blocks[now.block], t_.batch, now.key, now.keys, scores);
       }
@@ -266,7 +155,7 @@ class Attend {
     }
   }
 
-  // Seldom needed: see raised().
+  // Seldom needed: see Softmax.
   void rescale(float* o, const float* alpha) {
     for (int h = 0; h < 2; ++h) {
       const Vec a = load(alpha + h * kLanes);
@@ -278,6 +167,14 @@ class Attend {
     const RowBlock& block = t_.scratch.blocks[u.block];
     if (!t_.spec->plain()) finish_scores(*t_.spec, block, u.key, u.keys, t_.seq_k, s);
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
+  }
+
+  __attribute__((noinline)) void score_again(const Unit& u, float* scores, Softmax& softmax) {
+    Softmax none;
+    multiply_keys(u, scores, none);
+    score(u, scores);
+    softmax.begin_again(to_log2_);
+    softmax.finish();
   }
 
   // O / l to the rows, LSE, and which rows hold something that is not finite.

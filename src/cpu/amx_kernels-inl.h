@@ -7,6 +7,8 @@
 
 #include "cpu/amx_scores-inl.h"
 
+#include "cpu/amx_softmax-inl.h"
+
 #include "cpu/amx_attend-inl.h"
 
 #include "cpu/amx_target_end-inl.h"

@@ -26,6 +26,10 @@ AMX_INLINE __mmask16 beyond(Vec x, float magnitude) {
   return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(size, _mm512_set1_ps(magnitude), _CMP_GT_OQ), size,
                                  _mm512_set1_ps(3.4028234664e38f), _CMP_LE_OQ);
 }
+AMX_INLINE __mmask16 within(Vec x, float magnitude) {
+  return _mm512_cmp_ps_mask(_mm512_abs_ps(x.v), _mm512_set1_ps(magnitude), _CMP_LE_OQ);
+}
+AMX_INLINE __mmask16 above(Vec x, Vec y) { return _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ); }
 AMX_INLINE __mmask16 equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 
 // The algebra's weight() of 2 x 4 scores in their own unit, the change of unit fused into the subtraction: 2^x with
