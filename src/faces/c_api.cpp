@@ -144,7 +144,8 @@ onepass_code onepass_executor_create(int32_t threads, onepass_executor** executo
   return guarded([&] {
     if (threads < 0 || threads > 4096)
       throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all) to 4096 is accepted"));
-    given("executor", executor) = new onepass_executor{make_executor(threads)};
+    auto& result = given("executor", executor);
+    result = new onepass_executor{make_executor(threads)};
   });
 }
 onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for parallel_for, void* user,
@@ -152,7 +153,8 @@ onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for paralle
   return guarded([&] {
     if (workers < 1) throw Error(ErrorCode::bad_value, text("workers is ", workers, "; 1 or more is accepted"));
     if (!parallel_for) throw Error(ErrorCode::bad_value, "parallel_for is a null pointer");
-    given("executor", executor) = new onepass_executor{std::make_shared<Wrapped>(workers, parallel_for, user)};
+    auto& result = given("executor", executor);
+    result = new onepass_executor{std::make_shared<Wrapped>(workers, parallel_for, user)};
   });
 }
 int32_t onepass_executor_workers(const onepass_executor* executor) {
