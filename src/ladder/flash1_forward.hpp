@@ -1,7 +1,7 @@
 // FlashAttention-1, forward (Dao et al. 2022, Algorithms 1 and 2): K/V tiles outside, Q tiles inside.
 //
 // A K/V tile is loaded once and every Q tile visits it; O, m and l wait in slow memory between visits. Traffic:
-// 2 N d + ceil(N / Bc) (3 N d + 4 N), which is Theta(N^2 d^2 / M). Nothing of size N^2 exists anywhere.
+// 2 N d + N (d + 2) + ceil(N / Bc) N (3 d + 4), which is Theta(N^2 d^2 / M). Nothing of size N^2 exists anywhere.
 #pragma once
 #include "ladder/tiles.hpp"
 

@@ -61,6 +61,7 @@ UnifiedMax<T> flash_decoding_pp(Machine<T>& machine, const Head<T>& head, Index 
         machine.counts.pointwise_flops += 1;
         put_state(seen, r, state);
       }
+      drop(p, head.dropout, 0, key);
       add_product(o, p, v);
     }
     machine.store(o, sums, split * n);

@@ -16,8 +16,9 @@ UnifiedMax<T> decode(const Sample& sample, double phi, Index splits = 3, SafeRan
 }
 
 TEST(FlashDecodingPP, AnyPhiInRangeIsExactAndRecomputesNothing) {
-  for (const char* line : {"fwd b1 h1 s1x300 d8 fp32", "fwd b1 h1 s4x129 d8/5 fp32 causal_bottom_right",
-                           "fwd b1 h1 s9x5 d4 fp32 causal_bottom_right"}) {
+  for (const char* line :
+       {"fwd b1 h1 s1x300 d8 fp32", "fwd b1 h1 s4x129 d8/5 fp32 causal_bottom_right",
+        "fwd b1 h1 s9x5 d4 fp32 causal_bottom_right", "fwd b1 h1 s3x70 d4 fp32 dropout=0.3 seed=2"}) {
     const Sample sample(line);
     for (const double phi : {-20.0, 0.0, 6.5, 30.0}) {
       const auto result = decode<double>(sample, phi);

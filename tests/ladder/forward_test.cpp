@@ -243,7 +243,7 @@ TEST(Traffic, Flash2SkipsAndMasksByTile) {
 
 TEST(FlashDecoding, EqualsTheOracleForAnySplitsAndMovesKAndVOnce) {
   for (const Shape& s : {Shape{1, 300, 8, 8, 4096}, Shape{4, 129, 8, 5, 4096}, Shape{7, 61, 3, 4, 9000}}) {
-    for (const char* mask : {"", " causal_bottom_right", " window=50:0"}) {
+    for (const char* mask : {"", " causal_bottom_right", " window=50:0", " window=90:9 dropout=0.2 seed=4"}) {
       const Sample sample(text("fwd b1 h1 s", s.n, "x", s.keys, " d", s.d, "/", s.dv, " fp32", mask));
       const Head<double> head = sample.head<double>();
       for (const Index splits : {1, 2, 3, 8, 400}) {

@@ -42,6 +42,12 @@ TEST(Fp8, TheNarrowAccumulatorLosesAndTheSecondOneCures) {
   }
 }
 
+TEST(Fp8, DropoutIsRefused) {
+  const Sample sample("fwd b1 h1 s8 d8 fp32 dropout=0.5");
+  Machine<float> machine(1 << 15);
+  EXPECT_THROW(flash3_fp8_forward(machine, sample.head<float>(), {8, 8}, {}), Error);
+}
+
 TEST(Fp8, TheMapKeepsDotProducts) {
   Machine<double> machine(1 << 16);
   for (const Index d : {1, 8, 24, 64}) {
