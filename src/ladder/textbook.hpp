@@ -78,6 +78,7 @@ struct RowBlock {
 
   // s = the row's scores of keys [lo, lo + s.size()), in the order of docs/conventions.md; masked keys get -inf.
   void scores(std::int64_t i, std::int64_t lo) {
+    if (s.empty()) return;  // no keys: k is empty too, and no offset into it is defined
     const std::int64_t n = keys.hi - keys.lo, count = static_cast<std::int64_t>(s.size());
     std::fill(s.begin(), s.end(), T(0));
     for (std::int64_t d = 0; d < p.dim_qk; ++d) {
