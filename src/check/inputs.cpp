@@ -144,6 +144,12 @@ class Maker {
     return std::sqrt(std * std::abs(unscale()) / std::sqrt(static_cast<float>(p_.dim_qk)));
   }
 
+  // Of the rising scores, from key to key. 16-bit types store scores above 40 too coarsely to judge anything by.
+  float rise() const {
+    constexpr float kRise = 2.5f / 64;
+    return p_.dtype == DType::f32 ? kRise
+                                  : std::min(kRise, 40 / static_cast<float>(std::max<std::int64_t>(1, seq_.seq_k)));
+  }
   void normals(Random r, float std, float* row) const {
     for (std::int64_t d = 0; d < p_.dim_qk; ++d) row[d] = std * r.normal();
   }
@@ -168,7 +174,7 @@ class Maker {
       case Distribution::one_hot: return normals(r, 1, row);
       case Distribution::rising:
         normals(r, sigma(1), row);
-        row[0] = static_cast<float>(h % 2 == 0 ? j : seq_.seq_k - j) * (2.5f / 64);
+        row[0] = static_cast<float>(h % 2 == 0 ? j : seq_.seq_k - j) * rise();
     }
   }
   void query(std::int64_t b, std::int64_t h, std::int64_t i, float* row) const {

@@ -15,8 +15,8 @@ namespace onepass::check {
 
 // How the scores of a row look. V is N(0.5, 1) in all of them: a mean of 0 would hide wrong sums.
 enum class Distribution {
-  normal,   // standard deviation 4
-  rising,   // the maximum rises by about 2.5 every 64 keys (odd K/V heads: falls), plus N(0, 1)
+  normal,  // standard deviation 4
+  rising,  // the maximum rises by 2.5 every 64 keys (16-bit types: by 40 at most), falls in odd K/V heads; plus N(0, 1)
   one_hot,  // each row meets one visible key that stands 30 above the others' mean
   huge,     // standard deviation 3e4: up to +-1e5
 };
