@@ -10,7 +10,7 @@ namespace onepass::cpu {
 namespace {
 
 constexpr std::int64_t kChunk = 32;
-constexpr std::int64_t kTileBytes = 8 << 10;        // of one head, read in the order of memory
+constexpr std::int64_t kTileBytes = 4 << 10;        // of one head, read in the order of memory
 constexpr std::int64_t kLeadBytes = 8 << 10;        // fetched ahead; 4 KB and 16 KB are 5 to 15 % slower
 constexpr std::int64_t kHeadStateBytes = 64 << 10;  // q and O of the heads of a task, when they take turns
 // Rows 4 KB apart share the sets of an L1 cache: 4 ways for K, as many for V, the rest for everything else.
@@ -68,7 +68,6 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.alpha = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
   s.extra = w.take<float>(cut.chunk * 4);
   s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
-  s.row = w.take<float>(s.dim_v);
   return s;
 }
 

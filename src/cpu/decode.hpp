@@ -14,7 +14,7 @@
 
 namespace onepass::cpu {
 
-inline constexpr std::int64_t kDecodeMaxRows = 8;    // per K/V head; more are flash's
+inline constexpr std::int64_t kDecodeMaxRows = 16;   // per K/V head; more are flash's (decode.md)
 inline constexpr std::int64_t kDecodeMaxLanes = 16;  // fp32 lanes of the widest vector
 
 // How a problem is cut: by its shape and strides alone.
@@ -40,7 +40,6 @@ struct DecodeScratch {
   float* alpha;                                         // [heads][padded_rows][kDecodeMaxLanes]
   float* extra;                                         // [chunk][4]
   float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
-  float* row;                                           // [dim_v]: one output row in memory order
 };
 DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const DecodeCut& cut);
 

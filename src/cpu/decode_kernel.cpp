@@ -77,7 +77,8 @@ class Decode {
     // Every row sees these keys.
     unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
     features_ = scores().any();
-    packed_ = p_.dim_qk % Stored<T>::kElements != 0 || p_.dim_v % Stored<T>::kElements != 0;
+    copy_k_ = !fills_vectors(p_.dim_qk);
+    copy_v_ = !fills_vectors(p_.dim_v);
   }
 
   // The whole algorithm: (m, l, O) of each head moves through the chunks.
@@ -164,21 +165,11 @@ class Decode {
     });
   }
 
-  // To fp32: in the order in which K's rows are read, or padded with zeros to whole vectors.
+  // To fp32, padded with zeros to whole vectors.
   void copy_row(const T* from, std::int64_t dim, float scale, float* to) const {
-    const VF by = splat(scale);
-    if (packed_) {
-      for (std::int64_t d = 0; d < dim; d += kLanes) {
-        const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
-        hn::Store(x * by, DF(), to + d);
-      }
-    } else {
-      using S = Stored<T>;
-      for (std::int64_t d = 0; d < dim; d += S::kElements) {
-        VF x[S::kVectors];
-        S::load(from + d, x);
-        for (int c = 0; c < S::kVectors; ++c) hn::Store(x[c] * by, DF(), to + d + c * kLanes);
-      }
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
+      const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
+      hn::Store(x * splat(scale), DF(), to + d);
     }
   }
   Keys<float> pack(const Keys<T>& rows, std::int64_t dim, std::int64_t stride) const {
@@ -186,14 +177,14 @@ class Decode {
       copy_row(rows.at(key), dim, 1.0f, scratch_.packed + key * stride);
     return {scratch_.packed, stride, rows.last};
   }
-  // f with the tile as it lies in memory, or as a padded copy if its rows do not fill vectors.
+  // f with the tile as it lies in memory, or with a copy.
   template <class F>
-  void with_rows(const Tensor& t, std::int64_t dim, std::int64_t stride, const Visit& v, F f) const {
-    packed_ ? f(pack(keys_of(t, v), dim, stride)) : f(keys_of(t, v));
+  void with_rows(bool copy, const Tensor& t, std::int64_t dim, std::int64_t stride, const Visit& v, F f) const {
+    copy ? f(pack(keys_of(t, v), dim, stride)) : f(keys_of(t, v));
   }
 
   void score(const Visit& v, const Ahead& ahead) const {
-    with_rows(a_.k, p_.dim_qk, scratch_.dim_qk, v, [&](const auto& k) HWY_ATTR {
+    with_rows(copy_k_, a_.k, p_.dim_qk, scratch_.dim_qk, v, [&](const auto& k) HWY_ATTR {
       each_group([&](auto size, std::int64_t first) HWY_ATTR {
         score_group<size()>(v, first, k, first == 0 ? ahead : Ahead());  // the other groups find K in L1
       });
@@ -227,12 +218,12 @@ class Decode {
 
   void add(const Visit& v, const Ahead& ahead) const {
     static constexpr float kKeep[4] = {1, 1, 1, 1};
-    with_rows(a_.v, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
+    with_rows(copy_v_, a_.v, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
       each_group([&](auto size, std::int64_t first) HWY_ATTR {
         constexpr int R = size();
-        add_values<R, kColumns>(scores_of(v.head, first) + (v.key - v.chunk) * R,
-                                v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows, v.keys, 0, vectors(p_.dim_v),
-                                o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
+        add_values<R, kColumns<T>>(
+            scores_of(v.head, first) + (v.key - v.chunk) * R, v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows,
+            v.keys, 0, vectors(p_.dim_v), o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
       });
     });
   }
@@ -243,19 +234,19 @@ class Decode {
       const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
       hn::Store(l, DF(), l_of(h, first));
       const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
-      const bool whole = finite(o_of(h, first), rows * scratch_.dim_v);
-      if (!whole) recompute<R>(h, first);
+      if (!finite(o_of(h, first), rows * scratch_.dim_v)) recompute<R>(h, first);
       DecodeRow row[R];
       describe<R>(h, first, row);
       for (std::int64_t r = 0; r < rows; ++r) {
         const onepass::RowState<float> state{m_of(h, first)[r], l_of(h, first)[r]};
+        const float* o = o_of(h, first + r);
+        if (partials_.state == nullptr) {
+          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, o, 1);
+          continue;
+        }
         const std::int64_t to = partial_row(p_, seq_, row[r].head, row[r].token);
-        float* out = partials_.state ? partials_.out_of(to, split_) : scratch_.row;
-        write_row(o_of(h, first + r), whole, out);
-        if (partials_.state)
-          partials_.state_of(to, split_) = state;
-        else
-          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, out, 1);
+        partials_.state_of(to, split_) = state;
+        std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
       }
     });
   }
@@ -272,7 +263,7 @@ class Decode {
       Visit visit{false, h, at, count, at, 0};
       for (; visit.key < at + count; visit.key += cut_.tile) {
         visit.keys = std::min(cut_.tile, at + count - visit.key);
-        with_rows(a_.k, p_.dim_qk, scratch_.dim_qk, visit,
+        with_rows(copy_k_, a_.k, p_.dim_qk, scratch_.dim_qk, visit,
                   [&](const auto& k) HWY_ATTR { score_group<R>(visit, first, k, {}); });
       }
       DecodeRow rows[R];
@@ -304,17 +295,7 @@ class Decode {
     return hn::AllTrue(DF(), hn::Eq(probe, hn::Zero(DF())));
   }
 
-  // ordered: as the vectors of Stored<T> left it; else in memory order already.
-  void write_row(const float* o, bool ordered, float* to) const {
-    if (packed_ || !ordered || Stored<T>::kVectors == 1) {
-      std::copy_n(o, p_.dim_v, to);
-      return;
-    }
-    for (std::int64_t d = 0; d < p_.dim_v; d += 2 * kLanes) {
-      hn::StoreInterleaved2(hn::Load(DF(), o + d), hn::Load(DF(), o + d + kLanes), DF(), to + d);
-    }
-  }
-
+  static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }
   static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
   template <int R>
   static std::int64_t whole(std::int64_t keys) {
@@ -331,7 +312,7 @@ class Decode {
   BandMask band_;
   std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
   Range keys_, unmasked_;
-  bool packed_ = false, features_ = false;
+  bool copy_k_ = false, copy_v_ = false, features_ = false;
 };
 
 void decode_task(const DecodeJob& job, std::int64_t task, int worker) {

@@ -24,24 +24,8 @@ namespace HWY_NAMESPACE {
 // Of the 32 or 16 registers.
 inline constexpr int kAccumulators = kAvx512 || HWY_TARGET == HWY_NEON ? 16 : 8;
 // Vectors of a row of V at once.
-inline constexpr int kColumns = kAccumulators / 2;
-
-// How a stored row becomes fp32 vectors: kVectors at a time. bf16 gives its even elements, then its odd ones, since one
-// shift and one mask turn a vector of 16-bit pairs into two of fp32; q and O are kept in the same order.
 template <class T>
-struct Stored {
-  static constexpr int kVectors = 1, kElements = kLanes;
-  static HWY_INLINE void load(const T* p, VF* x) { x[0] = HWY_NAMESPACE::load(DF(), p); }
-};
-template <>
-struct Stored<bf16> {
-  static constexpr int kVectors = 2, kElements = 2 * kLanes;
-  static HWY_INLINE void load(const bf16* p, VF* x) {
-    const auto pairs = hn::LoadU(DU(), reinterpret_cast<const std::uint32_t*>(p));
-    x[0] = hn::BitCast(DF(), hn::ShiftLeft<16>(pairs));
-    x[1] = hn::BitCast(DF(), pairs & hn::Set(DU(), 0xffff0000u));
-  }
-};
+inline constexpr int kColumns = sizeof(T) == 4 ? kAccumulators / 2 : kAccumulators / 4;
 
 // The keys of a chunk in K or V. Beyond the last, the last again: never past the end of the tensor.
 template <class T>
@@ -51,13 +35,13 @@ struct Keys {
   HWY_INLINE const T* at(std::int64_t key) const { return base + std::min(key, last) * stride; }
 };
 
-// Fetches rows of what is read next, a part of a row at a time.
+// Fetches a row of what is read later, while a row of this tile is read.
 struct Ahead {
   const char* base = nullptr;
   std::int64_t stride = 0, bytes = 0;  // of a row
-  HWY_INLINE void fetch(std::int64_t row, std::int64_t from, std::int64_t to) const {
+  HWY_INLINE void fetch(std::int64_t row) const {
     if (base == nullptr) return;
-    for (std::int64_t at = from; at < to; at += 64) hwy::Prefetch(base + row * stride + at);
+    for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(base + row * stride + at);
   }
 };
 
@@ -97,33 +81,26 @@ HWY_INLINE VF over_keys(VF x, Op op) {
   return x;
 }
 
-// scores[key][R] = q . k for `keys` keys, a multiple of kLanes / R. q: [R][q_stride] in the order of Stored<T>.
+// scores[key][R] = q . k for `keys` keys, a multiple of kLanes / R. q: [R][q_stride].
 // Key by key, in the order of memory: four keys side by side need half the loads of q, but hardware prefetchers then
 // see four streams and DRAM gives a fifth less.
 template <int R, class T>
 HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, std::int64_t keys,
                          std::int64_t dim, float* HWY_RESTRICT scores, const Ahead& ahead) {
-  using S = Stored<T>;
   constexpr int kStep = kLanes / R;
   for (std::int64_t from = 0; from < keys; from += kStep) {
     VF sum[kLanes];
     HWY_UNROLL(16)
     for (int i = 0; i < kStep; ++i) {
       const T* row = k.at(from + i);
-      ahead.fetch(from + i, 0, ahead.bytes);
+      ahead.fetch(from + i);
       VF* one = sum + i * R;
       for (int r = 0; r < R; ++r) one[r] = hn::Zero(DF());
       HWY_UNROLL(1)
-      for (std::int64_t d = 0; d < dim; d += S::kElements) {
-        VF x[S::kVectors];
-        S::load(row + d, x);
+      for (std::int64_t d = 0; d < dim; d += kLanes) {
+        const VF x = load(DF(), row + d);
         HWY_UNROLL(4)
-        for (int r = 0; r < R; ++r) {
-          HWY_UNROLL(2)
-          for (int c = 0; c < S::kVectors; ++c) {
-            one[r] = hn::MulAdd(x[c], hn::Load(DF(), q + r * q_stride + d + c * kLanes), one[r]);
-          }
-        }
+        for (int r = 0; r < R; ++r) one[r] = hn::MulAdd(x, hn::Load(DF(), q + r * q_stride + d), one[r]);
       }
     }
     hn::Store(transpose_sum(sum), DF(), scores + from * R);
@@ -157,8 +134,7 @@ HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float*
 template <int R, int G, int C, class T>
 HWY_INLINE void add_block(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT alpha, const Keys<T>& v,
                           std::int64_t keys, std::int64_t from, float* HWY_RESTRICT o, std::int64_t o_stride,
-                          const Ahead& ahead, std::int64_t ahead_from, std::int64_t ahead_to) {
-  using S = Stored<T>;
+                          const Ahead& ahead) {
   VF sum[G][C];
   HWY_UNROLL(4)
   for (int r = 0; r < G; ++r) {
@@ -167,19 +143,15 @@ HWY_INLINE void add_block(const float* HWY_RESTRICT weights, const float* HWY_RE
   }
   HWY_UNROLL(1)
   for (std::int64_t key = 0; key < keys; ++key) {
-    ahead.fetch(key, ahead_from, ahead_to);
+    ahead.fetch(key);
     VF w[G];
     HWY_UNROLL(4)
     for (int r = 0; r < G; ++r) w[r] = splat(weights[key * R + r]);
     HWY_UNROLL(8)
-    for (int c = 0; c < C; c += S::kVectors) {
-      VF x[S::kVectors];
-      S::load(v.base + key * v.stride + from + c * kLanes, x);
+    for (int c = 0; c < C; ++c) {
+      const VF x = load(DF(), v.base + key * v.stride + from + c * kLanes);
       HWY_UNROLL(4)
-      for (int r = 0; r < G; ++r) {
-        HWY_UNROLL(2)
-        for (int e = 0; e < S::kVectors; ++e) sum[r][c + e] = hn::MulAdd(w[r], x[e], sum[r][c + e]);
-      }
+      for (int r = 0; r < G; ++r) sum[r][c] = hn::MulAdd(w[r], x, sum[r][c]);
     }
   }
   HWY_UNROLL(4)
@@ -199,13 +171,12 @@ HWY_INLINE void add_values(const float* weights, const float* alpha, const Keys<
                            std::int64_t from, std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
   constexpr int G = std::min(R, std::max(1, kAccumulators / C));
   for (; from + C * kLanes <= dim; from += C * kLanes) {
-    const std::int64_t ahead_from = ahead.bytes * from / dim, ahead_to = ahead.bytes * (from + C * kLanes) / dim;
     for (int r = 0; r < R; r += G) {
-      add_block<R, G, C>(weights + r, alpha + r, v, keys, from, o + r * o_stride, o_stride, r == 0 ? ahead : Ahead(),
-                         ahead_from, ahead_to);
+      const bool first = from == 0 && r == 0;
+      add_block<R, G, C>(weights + r, alpha + r, v, keys, from, o + r * o_stride, o_stride, first ? ahead : Ahead());
     }
   }
-  if constexpr (C > Stored<T>::kVectors) {
+  if constexpr (C > 1) {
     if (from < dim) add_values<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
   }
 }

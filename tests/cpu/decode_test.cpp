@@ -48,11 +48,11 @@ TEST(Decode, ThereIsARowForEveryInstructionSet) {
   EXPECT_FALSE(here().empty());
 }
 
-// One to eight rows per K/V head, from queries, from the group and from both.
+// One to sixteen rows per K/V head, from queries, from the group and from both.
 TEST(Decode, RowGroups) {
-  for (const char* shape :
-       {"h2 s1x70", "h4/2 s1x70", "h3/1 s1x70", "h8/2 s1x70", "h5/1 s1x70", "h6/1 s1x70", "h14/2 s1x70", "h8/1 s1x70",
-        "h2 s2x70", "h4/2 s2x70", "h3 s3x70", "h4/2 s4x70", "h6/2 s2x70", "h1 s5x70", "h1 s7x70", "h1 s8x70"}) {
+  for (const char* shape : {"h2 s1x70", "h4/2 s1x70", "h3/1 s1x70", "h8/2 s1x70", "h5/1 s1x70", "h6/1 s1x70",
+                            "h14/2 s1x70", "h8/1 s1x70", "h2 s2x70", "h4/2 s2x70", "h3 s3x70", "h4/2 s4x70",
+                            "h6/2 s2x70", "h1 s5x70", "h1 s7x70", "h1 s8x70", "h16/1 s1x70", "h6/2 s5x70"}) {
     expect_right_everywhere(std::string("fwd b2 ") + shape + " d64");
   }
 }
@@ -215,9 +215,9 @@ TEST(Decode, CutsByShapeOnly) {
 
 TEST(Decode, RefusesManyRowsInASentence) {
   const Implementation& row = *here().front();
-  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h18/2 s1x64 d64 fp32")),
-            "seq_q x heads_q / heads_kv is 9 rows per K/V head; it is for at most 8");
-  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h8/2 s2x64 d64 fp32")), "");
+  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h34/2 s1x64 d64 fp32")),
+            "seq_q x heads_q / heads_kv is 17 rows per K/V head; it is for at most 16");
+  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h16/2 s2x64 d64 fp32")), "");
   EXPECT_EQ(row.why_not(parse_problem("fwd b1 h8/2 s2x64 d64 fp32 cuda")), "it computes on the CPU only");
 }
 
