@@ -51,7 +51,7 @@ struct DecodeScores {
     if (p.alibi) add_alibi<R>(rows, c, scores);
     if (p.bool_mask) apply_bool_mask<R>(rows, c, scores);
     for (int r = 0; r < R; ++r) {
-      const std::int64_t lo = std::clamp<std::int64_t>(rows[r].keys.lo - c.at, 0, c.padded);
+      const std::int64_t lo = std::clamp<std::int64_t>(rows[r].keys.lo - c.at, 0, c.count);
       const std::int64_t hi = std::clamp<std::int64_t>(rows[r].keys.hi - c.at, lo, c.count);
       for (std::int64_t j = 0; j < lo; ++j) scores[j * R + r] = onepass::Arith<float>::neg_inf();
       for (std::int64_t j = hi; j < c.padded; ++j) scores[j * R + r] = onepass::Arith<float>::neg_inf();

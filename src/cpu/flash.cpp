@@ -46,7 +46,8 @@ Config config_of(const Problem& p, const Geometry& g) {
   const bool compact = f32 && p.layout.k[2] == p.dim_qk;
   c.k = c.v = pack ? Source::packed : f32 && panels <= 1 ? Source::in_place : Source::block;
   if (compact) c.k = Source::in_place;
-  c.slots = pack ? std::clamp<std::int64_t>(kPackedBytes / std::max<std::int64_t>(head_bytes, 1), 1, heads) : heads;
+  c.slots =
+      pack ? std::min(heads, std::max<std::int64_t>(1, kPackedBytes / std::max<std::int64_t>(head_bytes, 1))) : heads;
   return c;
 }
 
