@@ -23,11 +23,12 @@ namespace HWY_NAMESPACE {
 // Far below any rounding of O, far above what the products flush to 0.
 inline constexpr float kLeastWeight = 0x1p-80f;
 
-// The second operand of Max is what a NaN leaves.
-ONEPASS_HD VF careful_alpha(VF alpha) { return hn::Max(splat(kLeastWeight), alpha); }
-ONEPASS_HD VF careful_weight(VF score, VF w) {
-  return Arith<VF>::if_neg_inf(score, hn::Zero(DF()), hn::Max(splat(kLeastWeight), w));
+// Not by Max, which loses a NaN on NEON.
+ONEPASS_HD VF careful_alpha(VF alpha) {
+  const VF least = splat(kLeastWeight);
+  return hn::IfThenElse(hn::Lt(alpha, least), least, alpha);
 }
+ONEPASS_HD VF careful_weight(VF score, VF w) { return Arith<VF>::if_neg_inf(score, hn::Zero(DF()), careful_alpha(w)); }
 
 inline bool all_finite(const float* out, std::int64_t columns, int vecs) {
   VF probe = hn::Zero(DF());  // 0 * x is NaN unless x is finite
