@@ -35,7 +35,7 @@ double too_small(const std::vector<float>& o, const std::vector<double>& want) {
 Fp8Study measure_fp8(const std::function<void(Index, Index)>& progress) {
   Fp8Study study;
   const auto step = [&] {
-    if (progress) progress(static_cast<Index>(study.rmse.size() + study.loss.size()), 7);
+    if (progress) progress(static_cast<Index>(study.rmse.size()) + static_cast<Index>(study.loss.size()), 7);
   };
   {
     const RandomHead data(parse_problem("fwd b1 h1 s1024x4096 d128 fp32"), draw_outliers);

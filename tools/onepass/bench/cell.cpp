@@ -39,6 +39,7 @@ double fma_rate(Isa isa, int threads) {
   if (threads == 1) return flops / fma_seconds(isa, kRounds);
   std::vector<std::thread> pool;
   const double from = wall_seconds();
+  pool.reserve(static_cast<std::size_t>(threads));
   for (int i = 0; i < threads; ++i) pool.emplace_back([&] { fma_seconds(isa, kLonger * kRounds); });
   for (std::thread& t : pool) t.join();
   return kLonger * flops * threads / (wall_seconds() - from);
