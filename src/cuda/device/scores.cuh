@@ -26,10 +26,6 @@ struct FragmentRows {    // this lane's rows of the tile in hand, i = 0 and 1 (e
   i32 full_lo, full_hi;  // every row of the warpgroup sees all of [full_lo, full_hi)
 };
 
-DEV void mask_range(float& s, i32 key, i32 lo, i32 hi) {
-  if (key < lo || key >= hi) s = kNegInf;
-}
-
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one
 // for row g + 8, and they swap halves.
 struct DropPair {
