@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 
+#include "cuda/attention/host.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/program.hpp"
 #include "cuda/sm90/forward.hpp"
@@ -33,8 +34,9 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
   const Problem p = parse_problem(std::string(GetParam()) + " cuda");
   sm90::ForwardConfig config;
   ASSERT_TRUE(sm90::shape_of(p, config, why)) << why;
-  EXPECT_LE(sm90::layout_of(config).total, 232448);  // shared memory of a Hopper block
-  expect_good_code(GetParam(), cuda::compile(sm90::program_of(config)));
+  const ForwardFeatures features = cuda::features_of(p);
+  EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
+  expect_good_code(GetParam(), cuda::compile(sm90::program_of(features, config)));
 }
 
 // One line for each row of the table and each feature that changes the code.

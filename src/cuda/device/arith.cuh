@@ -44,28 +44,37 @@ DEV float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Storage types of 16 bits: two values in a register, the first in the low half.
+// Storage formats. pack: two 16-bit values in a register, the first in the low half.
 struct Bf16 {
+  using Raw = u16;
   static constexpr float kLazyLimit = 4294967296.0f;  // bf16 has the range of fp32
   static DEV u32 pack(float lo, float hi) {
     u32 y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
   }
+  static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
   static DEV float unpack(u16 x) { return __int_as_float(static_cast<i32>(x) << 16); }
 };
 struct F16 {
+  using Raw = u16;
   static constexpr float kLazyLimit = 32768.0f;  // half of what fp16 holds
   static DEV u32 pack(float lo, float hi) {
     u32 y;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
   }
+  static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
   static DEV float unpack(u16 x) {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
     return y;
   }
+};
+struct F32 {
+  using Raw = float;
+  static DEV float round(float x) { return x; }
+  static DEV float unpack(float x) { return x; }
 };
 
 }  // namespace onepass

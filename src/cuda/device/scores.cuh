@@ -23,7 +23,7 @@ DEV i32 column_of(int j, u32 quad) { return (j >> 2) * 8 + static_cast<i32>(quad
 struct FragmentRows {    // this lane's rows of the tile in hand, i = 0 and 1 (eight rows apart)
   i32 row[2];            // query index within its sequence
   i32 lo[2], hi[2];      // visible keys [lo, hi)
-  i32 full_lo, full_hi;  // every row of the warpgroup sees all of [full_lo, full_hi)
+  i32 full_lo, full_hi;  // every row of the warp sees all of [full_lo, full_hi)
 };
 
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one

@@ -42,7 +42,7 @@ DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float>
     for (int i = 0; i < 4; ++i) {
       w[i] = weight(s[j + i] * scale, r[i / 2]);
       part[i / 2][i % 2] += w[i];
-      if constexpr (kRounded) rounded[i / 2] += Element::unpack(static_cast<u16>(Element::pack(w[i], 0.0f)));
+      if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
     }
     drop(j, w);
     p[j / 2] = Element::pack(w[0], w[1]);

@@ -61,6 +61,7 @@ enum CaptureStatus : int { kNotCapturing = 0, kCapturing = 1, kCaptureInvalid = 
      const std::uint64_t* byte_strides, const std::uint32_t* box, const std::uint32_t* element_strides,         \
      int interleave, int swizzle, int l2_promotion, int out_of_bounds_fill))                                    \
   X(cuStreamIsCapturing, stream_is_capturing, (Stream stream, int* status))                                     \
+  X(cuStreamGetId, stream_id, (Stream stream, unsigned long long* id))                                          \
   X(cuStreamSynchronize, stream_synchronize, (Stream stream))                                                   \
   X(cuStreamCreate, stream_create, (Stream * stream, unsigned flags))                                           \
   X(cuStreamDestroy_v2, stream_destroy, (Stream stream))                                                        \

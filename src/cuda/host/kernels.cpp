@@ -12,6 +12,7 @@ namespace onepass::cuda {
 namespace {
 
 constexpr int kMostDevices = 64;
+constexpr std::size_t kCounterStride = 64;  // a cache line's distance
 
 const Driver& need_driver() {
   std::string why;
@@ -39,6 +40,10 @@ DeviceFacts read_facts(int ordinal) {
     must(d.device_attribute(into, attribute, device), "cuDeviceGetAttribute");
   }
   must(d.primary_context(&f.context, device), "cuDevicePrimaryCtxRetain");
+  const ContextScope scope(f);
+  must(d.mem_alloc(&f.counters, kCountedStreams * kCounterStride), "cuMemAlloc");
+  must(d.memset8(f.counters, 0, kCountedStreams * kCounterStride, nullptr), "cuMemsetD8Async");
+  must(d.stream_synchronize(nullptr), "cuStreamSynchronize");
   return f;
 }
 
@@ -95,6 +100,28 @@ const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, S
     must(d.function_get(&entry.kernel.local_bytes, kLocalBytes, entry.kernel.function), "cuFuncGetAttribute");
   });
   return entry.kernel;
+}
+
+unsigned* stream_counters(const DeviceFacts& device, Stream stream) {
+  const Driver& d = need_driver();
+  int capturing = kNotCapturing;
+  unsigned long long id = 0;  // unique for the process's life, unlike the handle
+  if (d.stream_is_capturing(stream, &capturing) != 0 || capturing != kNotCapturing || d.stream_id(stream, &id) != 0)
+    return nullptr;
+  static std::mutex mutex;
+  static std::map<std::pair<int, unsigned long long>, int> places;
+  static std::array<int, kMostDevices> used{};
+  const std::lock_guard lock(mutex);
+  const auto found = places.find({device.ordinal, id});
+  int place = 0;
+  if (found != places.end()) {
+    place = found->second;
+  } else if (used[device.ordinal] < kCountedStreams) {
+    place = places[{device.ordinal, id}] = used[device.ordinal]++;
+  } else {
+    return nullptr;
+  }
+  return reinterpret_cast<unsigned*>(device.counters + static_cast<DevicePtr>(place) * kCounterStride);
 }
 
 DeviceScratch::DeviceScratch(const DeviceFacts& device, std::size_t bytes, Stream stream)

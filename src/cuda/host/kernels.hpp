@@ -12,6 +12,7 @@ struct DeviceFacts {
   int ordinal = 0, major = 0, minor = 0, multiprocessors = 0, l2_bytes = 0,
       shared_bytes = 0;       // shared: most a block may have
   Context context = nullptr;  // primary
+  DevicePtr counters = 0;     // see stream_counters
   std::string name;
 };
 // Throws Error naming what is missing (driver, device). Read once per device.
@@ -48,6 +49,12 @@ class DeviceScratch {
   Stream stream_;
   DevicePtr pointer_ = 0;
 };
+
+// Two counters of a persistent kernel for its launches on one stream, which follow each other: zero when a kernel
+// starts and left at zero by it, so that no launch needs a memset in front (2 us). nullptr inside a stream capture,
+// whose graph may run on any stream, and beyond kCountedStreams streams: the caller zeroes counters of its own.
+inline constexpr int kCountedStreams = 1024;
+unsigned* stream_counters(const DeviceFacts& device, Stream stream);
 
 // The only launch in the library.
 void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters);

@@ -12,13 +12,12 @@
 // products; `flat`: the same across tiles; `ping_pong`: the warpgroups take turns at issuing.
 // README.md has the schedule in steps, the budgets and what each trick gave.
 #pragma once
+#include "cuda/attention/careful.cuh"
 #include "cuda/device/scores.cuh"
 #include "cuda/device/softmax.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
-#include "cuda/sm90/forward_config.hpp"
-
-#include "cuda/sm90/forward_careful.cuh"
+#include "cuda/sm90/forward_finish.cuh"
 #include "cuda/sm90/forward_tile.cuh"
 
 namespace onepass::sm90 {
@@ -64,11 +63,11 @@ DEV void produce(u32 sm, const Maps& maps, const ForwardParams& p) {
     q.next();
   };
   // Tiles that see no key are settled here; the others go to the consumers.
-  TileSource source(p);
+  Tiles source(p);
   const auto next_tile = [&] {
     TileWork x = source.next();
     while (x.row >= 0 && x.n_lo >= x.n_hi) {
-      write_empty(p, x);
+      write_empty(p, x, x.row, kBlockM);
       x = source.next();
     }
     return x;
@@ -134,7 +133,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   QueryOperand query;
   Ring<kQStages> q;
   Ring<kStages> k, v;
-  TileScores scores{p, group};
+  Scores scores{p};
   Redo redo;
 
   const auto full_k = [&] { return sm + kFullK + 8 * k.slot; };
@@ -151,6 +150,9 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     __syncwarp();
     if (lane == 0) mbar_arrive(sm + kEmptyQ + 8 * q.slot);
     q.next();
+  };
+  const auto warp_row = [&](const TileWork& x) {
+    return x.row + static_cast<i32>(group * 64 + threadIdx.x / 32 % 4 * 16);
   };
   const auto turn_wait = [&] {
     if (config.ping_pong) bar_sync(1 + group, 256);
@@ -176,7 +178,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   if (config.ping_pong && group == kGroups - 1) bar_arrive(1, 256);  // warpgroup 0 has the first turn
   for (TileWork x = take_tile(); x.row >= 0;) {
     open_query();
-    scores.open(x);
+    scores.open(x, warp_row(x));
     // ---- the first block, alone
     mbar_wait(full_k(), k.parity);
     turn_wait();
@@ -187,7 +189,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     pin(s);
     release_k();
     scores.apply(s, x.n_hi - 1);
-    softmax_first<Element, config.out_f32>(s, w, rows, scores.scale(), scores.drop(x.n_hi - 1));
+    softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop(x.n_hi - 1));
     i32 accumulate = 0;
     bool last = true;
     do {
@@ -214,7 +216,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
         release_v();
         k_here = mbar_try(full_k(), k.parity),
         v_here = mbar_try(full_v(), v.parity);  // asked now, needed after the softmax
-        softmax_next<Element, config.out_f32>(s, w, o, rows, scores.scale(), scores.drop(n - 1));
+        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.scale(), scores.drop(n - 1));
       }
       close_query();
       if constexpr (config.flat) {
@@ -240,9 +242,9 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
           pin(w);
           release_v();
           finish(sm, group, out, p, x, scores, o, rows, redo);
-          scores.open(y);
+          scores.open(y, warp_row(y));
           scores.apply(s, y.n_hi - 1);
-          softmax_first<Element, config.out_f32>(s, w, rows, scores.scale(), scores.drop(y.n_hi - 1));
+          softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop(y.n_hi - 1));
           x = y;
           accumulate = 0;
         }
@@ -264,7 +266,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   }
   if (threadIdx.x % 128 == 0) tma_store_wait();  // shared memory must outlive the last store
   bar_sync(4 + group, 128);
-  recompute(p, group, redo);
+  recompute<static_cast<i32>(kBlockN)>(p, redo);
 }
 
 }  // namespace onepass::sm90
@@ -273,7 +275,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
 extern "C" __global__ void __launch_bounds__(128 * (onepass::sm90::kGroups + 1), 1)
     attention_forward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
                       const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap out,
-                      const __grid_constant__ onepass::sm90::ForwardParams p) {
+                      const __grid_constant__ onepass::ForwardParams p) {
   using namespace onepass;
   using namespace onepass::sm90;
   extern __shared__ __align__(1024) unsigned char smem[];

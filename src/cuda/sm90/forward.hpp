@@ -10,7 +10,7 @@ namespace onepass::sm90 {
 bool shape_of(const Problem& problem, ForwardConfig& config, std::string& why);
 // The same, and its device must be there and be a Hopper GPU.
 bool config_for(const Problem& problem, ForwardConfig& config, std::string& why);
-cuda::KernelProgram program_of(const ForwardConfig& config);
+cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config);
 const Implementation& forward_implementation();
 
 }  // namespace onepass::sm90

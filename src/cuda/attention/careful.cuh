@@ -1,26 +1,28 @@
 // Rows computed again with care.
 #pragma once
-#include "cuda/sm90/forward_finish.cuh"
+#include "cuda/attention/finish.cuh"
 
-namespace onepass::sm90 {
+namespace onepass {
 
 // P V multiplies masked weights of 0 with whatever V holds, so a NaN or an infinity in V reaches rows that do not see
 // it. A row whose result is not finite is therefore computed again here, over the keys it sees and no others, by one
 // warp: two passes in fp32, slow, never entered for finite results.
-DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScores& scores, i32 row) {
+template <i32 block_n>
+DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScores<block_n>& scores, i32 row) {
   const i32 lane = threadIdx.x % 32;
   const Band::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 kv_head = x.head / p.heads_per_kv;
-  const u16* const q = p.q + x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
-  const u16* const k = p.k + x.map_batch * p.k_stride[0] + kv_head * p.k_stride[1] + x.k_begin * p.k_stride[2];
-  const u16* const v = p.v + x.map_batch * p.v_stride[0] + kv_head * p.v_stride[1] + x.k_begin * p.v_stride[2];
+  const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
+  const i64 k = x.map_batch * p.k_stride[0] + kv_head * p.k_stride[1] + x.k_begin * p.k_stride[2];
+  const i64 v = x.map_batch * p.v_stride[0] + kv_head * p.v_stride[1] + x.k_begin * p.v_stride[2];
+  const auto element = [](const void* base, i64 at) { return element_at<features.input>(base, at); };
   const auto score = [&](i32 key) {
     if (key >= keys.hi) return kNegInf;
-    if constexpr (config.bool_mask) {
+    if constexpr (features.bool_mask) {
       if (scores.hidden(row, key)) return kNegInf;
     }
     float dot = 0.0f;
-    for (i32 d = 0; d < config.dim_qk; ++d) dot += Element::unpack(q[d]) * Element::unpack(k[key * p.k_stride[2] + d]);
+    for (i32 d = 0; d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + key * p.k_stride[2] + d);
     return kTransforms ? scores.transformed(dot, row, key) : dot * p.scale_log2;
   };
   RowState<float> state;
@@ -34,53 +36,54 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
                                    __shfl_xor_sync(0xffffffffu, state.l, step)};
     state = merge(state, other).state;
   }
-  if constexpr (config.sinks)
+  if constexpr (features.sinks)
     state = join_sink(state, static_cast<float>(kLog2e) * p.sinks[x.head * p.sink_stride]).state;
   const Final<float> end = finalize(state);
   const Rescale<float> reference = {1.0f, finite_ref(state.m)};
-  constexpr i32 kOwn = padded(config.dim_v, 32) / 32;  // dims lane, lane + 32, ...
+  constexpr i32 kOwn = padded(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
   float o[kOwn] = {};
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
     float w = weight(s, reference);
     if (s != kNegInf && w == 0.0f) w = 1.17549435e-38f;  // seen, however faintly: an infinite V shows
-    if constexpr (config.dropout) w *= p.dropout.factor(x.batch, x.head, row, first + lane);
+    if constexpr (features.dropout) w *= p.dropout.factor(x.batch, x.head, row, first + lane);
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
       const float wj = __shfl_sync(0xffffffffu, w, j);
       if (__shfl_sync(0xffffffffu, s == kNegInf, j)) continue;
 #pragma unroll
       for (i32 i = 0; i < kOwn; ++i) {
         const i32 d = lane + 32 * i;
-        if (d < config.dim_v) o[i] += wj * Element::unpack(v[(first + j) * p.v_stride[2] + d]);
+        if (d < features.dim_v) o[i] += wj * element(p.v, v + (first + j) * p.v_stride[2] + d);
       }
     }
   }
 #pragma unroll
   for (i32 i = 0; i < kOwn; ++i) {
     const i32 d = lane + 32 * i;
-    if (d < config.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * end.inv_l);
+    if (d < features.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * end.inv_l);
   }
   if (lane == 0) write_lse(p, x, row, end.lse);
 }
 
 // Everything this warp has remembered. Its tiles' TMA stores must have completed.
-DEV void recompute(const ForwardParams& p, u32 group, const Redo& redo) {
+template <i32 block_n>
+DEV void recompute(const ForwardParams& p, const Redo& redo) {
 #pragma unroll 1
   for (i32 at = redo.last; at >= 0;) {
     const RedoEntry e = p.redo[at];
     TileWork x;
-    x.batch = e.batch, x.head = e.head, x.map_batch = config.packed ? 0 : e.batch;
-    x.q_begin = config.packed ? p.cu_q[e.batch] : 0,
-    x.seq_q = config.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
-    x.k_begin = config.packed ? p.cu_k[e.batch] : 0,
-    x.seq_k = config.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
+    x.batch = e.batch, x.head = e.head, x.map_batch = features.packed ? 0 : e.batch;
+    x.q_begin = features.packed ? p.cu_q[e.batch] : 0,
+    x.seq_q = features.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
+    x.k_begin = features.packed ? p.cu_k[e.batch] : 0,
+    x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
     x.row = e.row;
-    TileScores scores{p, group};
-    scores.open(x);
+    TileScores<block_n> scores{p};
+    scores.open(x, e.row);
 #pragma unroll 1
     for (i32 row = e.row; row < min(e.row + 16, x.seq_q); ++row) recompute_row(p, x, scores, row);
     at = e.before;
   }
 }
 
-}  // namespace onepass::sm90
+}  // namespace onepass

@@ -1,0 +1,82 @@
+// The end of a tile: sinks, LSE, the normalised O, and what is remembered of rows that came out not finite.
+#pragma once
+#include "cuda/device/softmax.cuh"
+
+#include "cuda/attention/scores.cuh"
+
+namespace onepass {
+
+DEV void write_lse(const ForwardParams& p, const TileWork& x, i32 row, float lse) {
+  if (p.lse && row < x.seq_q) {
+    p.lse[x.map_batch * p.lse_stride[0] + x.head * p.lse_stride[1] +
+          static_cast<i64>(x.q_begin + row) * p.lse_stride[2]] = lse;
+  }
+}
+DEV i64 out_offset(const ForwardParams& p, const TileWork& x, i32 row) {
+  return x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + static_cast<i64>(x.q_begin + row) * p.out_stride[2];
+}
+// A tile that sees no key: O = 0, LSE = -inf. Called by one whole warp for `count` rows from `first` on.
+DEV void write_empty(const ForwardParams& p, const TileWork& x, i32 first, i32 count) {
+  const i32 lane = threadIdx.x % 32;
+  for (i32 row = first; row < min(first + count, x.seq_q); ++row) {
+    for (i32 d = lane; d < features.dim_v; d += 32) write_out(p, out_offset(p, x, row) + d, 0.0f);
+    if (lane == 0) write_lse(p, x, row, kNegInf);
+  }
+}
+
+// Rows whose result is not finite, remembered until the end of the warp's work: a chain through the workspace, which
+// has a place for each warp of each tile.
+struct Redo {
+  i32 last = -1;
+  DEV void push(const ForwardParams& p, const TileWork& x, i32 first_row, i32 place) {  // sixteen rows of one warp
+    if (threadIdx.x % 32 == 0) p.redo[place] = {x.batch, x.head, first_row, last};
+    last = place;
+  }
+};
+
+// An fp32 output shows the rounding of 16-bit weights; see LaneRows.
+constexpr bool kRoundedSums = features.output == Type::f32 && features.input != Type::f32;
+
+// O / l and the rows' LSE. `place`: the warp's number among all warps of all tiles.
+template <i32 block_n, int N>
+DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores<block_n>& scores, float (&o)[N],
+                    const LaneRows& sums, Redo& redo, i32 place) {
+  const u32 quad = threadIdx.x % 4;
+  const FragmentRows& rows = scores.rows;
+  float inv[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
+    const float rounding = kRoundedSums ? quad_sum(sums.norm[i]) - state.l : 0.0f;
+    float alpha = 1.0f;
+    if constexpr (features.sinks) {
+      const Merged<float> joined = join_sink(state, static_cast<float>(kLog2e) * p.sinks[x.head * p.sink_stride]);
+      state = joined.state;
+      alpha = joined.alpha_a;
+    }
+    const Final<float> end = finalize(state);
+    inv[i] = kRoundedSums && end.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * end.inv_l;
+    if (quad == 0) write_lse(p, x, rows.row[i], end.lse);
+  }
+  float odd = 0.0f;  // stays 0 while everything is finite
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    o[j] *= inv[j >> 1 & 1];
+    odd += o[j] * 0.0f;
+  }
+  if (__any_sync(0xffffffffu, odd != 0.0f))
+    redo.push(p, x, rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
+}
+
+// O from its fragment by plain stores: rows of the sequence and columns of the tensor only.
+template <int N>
+DEV void store_rows(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&o)[N]) {
+  const u32 quad = threadIdx.x % 4;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const i32 r = rows.row[j >> 1 & 1], d = column_of(j, quad);
+    if (r < x.seq_q && d < features.dim_v) write_out(p, out_offset(p, x, r) + d, o[j]);
+  }
+}
+
+}  // namespace onepass

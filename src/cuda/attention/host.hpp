@@ -1,0 +1,31 @@
+// The host half that the architectures share: a problem's features and a call's parameters.
+#pragma once
+#include <string>
+
+#include "core/implementation.hpp"
+#include "cuda/attention/forward.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::cuda {
+
+// How a kernel cuts the work: query rows and keys of a tile, and how many sixteen-row warps share a tile.
+struct TileCut {
+  int block_m, block_n, warps;
+};
+
+ForwardFeatures features_of(const Problem& problem);
+// What stands in front of the kernel's text: #include of the definitions and `constexpr ForwardFeatures features`.
+std::string features_text(const ForwardFeatures& features);
+
+// An upper bound if packed: the kernel counts from the lengths, which only the device knows.
+std::int64_t tile_bound(const Problem& problem, const TileCut& cut);
+std::size_t forward_workspace_bytes(const Problem& problem, const TileCut& cut);
+
+// `workspace`: forward_workspace_bytes bytes. The tile counters are ready when the stream gets there.
+ForwardParams params_of(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,
+                        const DeviceFacts& device, Stream stream);
+
+// Programs say so with these.
+inline const char* word(bool b) { return b ? "true" : "false"; }
+
+}  // namespace onepass::cuda

@@ -1,0 +1,92 @@
+// What a kernel knows of its rows' scores: masks, transforms, dropout, for the fragment layout of device/scores.cuh.
+#pragma once
+#include "cuda/device/scores.cuh"
+
+#include "cuda/attention/elements.cuh"
+#include "cuda/attention/tiles.cuh"
+
+namespace onepass {
+
+// Then scores leave apply() in log2 units.
+constexpr bool kTransforms = features.transforms();
+
+// What a warp knows of its sixteen rows' scores, in blocks of block_n keys.
+template <i32 block_n>
+struct TileScores {
+  const ForwardParams& p;
+  FragmentRows rows{};
+  i32 shift = 0, last_row = 0, last_key = 0;
+  float slope = 0;
+  u32 batch = 0, head = 0;
+
+  DEV float scale() const { return kTransforms ? 1.0f : p.scale_log2; }
+
+  DEV void open(const TileWork& x, i32 first) {  // the warp's first row within its sequence
+    const u32 lane = threadIdx.x % 32;
+    const Band band = band_of(p, x.seq_q, x.seq_k);
+    shift = band.shift;
+    batch = x.batch, head = x.head;
+    last_row = x.seq_q - 1, last_key = x.seq_k - 1;
+    rows.full_lo = band.keys_of(first + 15).lo;
+    rows.full_hi = band.keys_of(first).hi;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rows.row[i] = first + static_cast<i32>(lane / 4 + 8 * i);
+      const Band::Range keys = band.keys_of(rows.row[i]);
+      rows.lo[i] = keys.lo;
+      rows.hi[i] = keys.hi;
+    }
+    if constexpr (features.alibi)
+      slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
+  }
+
+  DEV void apply(float (&s)[block_n / 2], i32 n) const {
+    const u32 quad = threadIdx.x % 4;
+    const i32 first = n * block_n;
+    if constexpr (kTransforms) transform(s, first, quad);
+    if constexpr (features.bool_mask) hide(s, first, quad);
+    if (first >= rows.full_lo && first + block_n <= rows.full_hi) return;  // interior blocks pay nothing
+#pragma unroll
+    for (int j = 0; j < block_n / 2; ++j) {
+      const int i = j >> 1 & 1;
+      const i32 key = first + column_of(j, quad);
+      if (key >= rows.hi[i] || (features.bounded_left && key < rows.lo[i])) s[j] = kNegInf;
+    }
+  }
+
+  DEV void transform(float (&s)[block_n / 2], i32 first, u32 quad) const {
+#pragma unroll
+    for (int j = 0; j < block_n / 2; ++j) s[j] = transformed(s[j], rows.row[j >> 1 & 1], first + column_of(j, quad));
+  }
+  DEV void hide(float (&s)[block_n / 2], i32 first, u32 quad) const {
+#pragma unroll
+    for (int j = 0; j < block_n / 2; ++j) {
+      if (hidden(rows.row[j >> 1 & 1], first + column_of(j, quad))) s[j] = kNegInf;
+    }
+  }
+
+  // One score in log2 units, from the plain dot product. Rows and keys past the end read the last one's bias, which
+  // exists.
+  DEV float transformed(float dot, i32 row, i32 key) const {
+    float x = features.softcap ? p.cap_out * tanh_of(p.cap_in * dot) : p.scale_log2 * dot;
+    if constexpr (features.bias != Type::none)
+      x += static_cast<float>(kLog2e) * element_at<features.bias>(p.bias, spread(p.bias_stride, row, key));
+    if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + shift - key));
+    return x;
+  }
+  DEV bool hidden(i32 row, i32 key) const { return p.bool_mask[spread(p.mask_stride, row, key)] == 0; }
+  DEV i64 spread(const long long (&stride)[4], i32 row, i32 key) const {
+    return batch * stride[0] + head * stride[1] + min(row, last_row) * stride[2] + min(key, last_key) * stride[3];
+  }
+
+  DEV auto drop(i32 n) const {
+    if constexpr (features.dropout) {
+      return DropPair{p.dropout,      batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(n) * block_n,
+                      threadIdx.x % 4};
+    } else {
+      return KeepAll{};
+    }
+  }
+};
+
+}  // namespace onepass

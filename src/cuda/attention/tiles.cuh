@@ -1,0 +1,132 @@
+// The tiles of work and the order in which they are drawn.
+#pragma once
+#include "cuda/device/arith.cuh"
+
+#include "cuda/attention/forward.hpp"
+
+namespace onepass {
+
+// A tile of work: block_m query rows of one head against blocks [n_lo, n_hi) of block_n keys, visited from the last to
+// the first.
+struct TileWork {
+  i32 row = -1;                // first query row within its sequence; -1: no more work
+  i32 number;                  // of the tile
+  i32 head, batch, map_batch;  // map_batch: coordinate in the tensor maps, 0 if packed
+  i32 q_begin, k_begin, seq_q, seq_k;
+  i32 n_lo, n_hi;
+};
+using Band = BasicBandMask<i32>;
+DEV Band band_of(const ForwardParams& p, i32 seq_q, i32 seq_k) {
+  return {seq_q, seq_k, p.align_bottom ? seq_k - seq_q : 0, features.bounded_left ? p.left : -1,
+          features.bounded_right ? p.right : -1};
+}
+
+// Tiles in the order in which they are drawn: the heads of a group together (their K and V stay in L2); within a
+// sequence the last rows first where the band is bounded right, since they see most. Packed: head by head, sequence by
+// sequence; the tiles of a sequence are counted from its length, so none is drawn in vain. Every method is called by
+// one whole warp.
+template <i32 block_m, i32 block_n>
+struct TileSource {
+  const ForwardParams& p;
+  i32 taken = -1, tiles = 0, per_head = 0;
+
+  DEV explicit TileSource(const ForwardParams& params) : p(params), tiles(params.tiles) {
+    if constexpr (features.packed) {
+      for (i32 b = threadIdx.x % 32; b < p.batch; b += 32) per_head += tiles_of(b);
+#pragma unroll
+      for (i32 step = 16; step > 0; step /= 2) per_head += __shfl_xor_sync(0xffffffffu, per_head, step);
+      tiles = per_head * p.heads;
+    }
+  }
+  DEV i32 tiles_of(i32 b) const { return (p.cu_q[b + 1] - p.cu_q[b] + block_m - 1) / block_m; }
+
+  DEV TileWork next() {
+    if (taken < 0)
+      taken = blockIdx.x;  // the grid has at most as many blocks as there are tiles
+    else {
+      u32 t = 0;
+      if (threadIdx.x % 32 == 0) t = gridDim.x + atomicAdd(p.counters, 1u);
+      taken = warp_uniform(t);
+    }
+    return tile(taken);
+  }
+  DEV TileWork tile(i32 number) const {
+    TileWork x;
+    if (number >= tiles) return x;
+    x.number = number;
+    i32 m, of;
+    if constexpr (features.packed) {
+      x.head = number / per_head;
+      x.map_batch = 0;
+      m = find_sequence(number - x.head * per_head, x.batch);
+      of = tiles_of(x.batch);
+      x.q_begin = p.cu_q[x.batch], x.seq_q = p.cu_q[x.batch + 1] - x.q_begin;
+      x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
+    } else {
+      const i32 per = p.heads_together * p.m_tiles, g = number / per, r = number - g * per;
+      const i32 in_group = min(p.heads_together, p.heads * p.batch - g * p.heads_together);
+      m = r / in_group;
+      of = p.m_tiles;
+      const i32 bh = g * p.heads_together + (r - m * in_group);
+      x.batch = x.map_batch = bh / p.heads;
+      x.head = bh - x.batch * p.heads;
+      x.q_begin = x.k_begin = 0;
+      x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+    }
+    x.row = block_m * (features.bounded_right ? of - 1 - m : m);
+    const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(x.row, min(x.row + block_m, x.seq_q));
+    x.n_lo = keys.lo / block_n;
+    x.n_hi = (keys.hi + block_n - 1) / block_n;
+    return x;
+  }
+  // The sequence that holds tile r of a head, 32 sequences at a time; returns the tile's number within it.
+  DEV i32 find_sequence(i32 r, i32& batch) const {
+    const i32 lane = threadIdx.x % 32;
+    for (i32 first = 0;; first += 32) {
+      const i32 own = first + lane < p.batch ? tiles_of(first + lane) : 0;
+      i32 upto = own;  // inclusive prefix sum
+#pragma unroll
+      for (i32 step = 1; step < 32; step *= 2) {
+        const i32 before = __shfl_up_sync(0xffffffffu, upto, step);
+        if (lane >= step) upto += before;
+      }
+      const u32 beyond = __ballot_sync(0xffffffffu, upto > r);
+      if (beyond) {
+        const i32 at = __ffs(static_cast<int>(beyond)) - 1;
+        batch = first + at;
+        return r - __shfl_sync(0xffffffffu, upto - own, at);
+      }
+      r -= __shfl_sync(0xffffffffu, upto, 31);
+    }
+  }
+  // The last block leaves the counters as it found them.
+  DEV void leave() {
+    if (threadIdx.x % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
+  }
+};
+
+DEV void store_tile(u32 to, const TileWork& x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.row), "r"(x.head), "r"(x.batch),
+               "r"(x.map_batch)
+               : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(x.q_begin), "r"(x.k_begin), "r"(x.seq_q),
+               "r"(x.seq_k)
+               : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 32), "r"(x.n_lo), "r"(x.n_hi), "r"(x.number),
+               "r"(0)
+               : "memory");
+}
+DEV TileWork load_tile(u32 from) {
+  TileWork x;
+  i32* const fields[] = {&x.row,   &x.head,  &x.batch, &x.map_batch, &x.q_begin, &x.k_begin,
+                         &x.seq_q, &x.seq_k, &x.n_lo,  &x.n_hi,      &x.number};
+#pragma unroll
+  for (int i = 0; i < 11; ++i) {
+    i32 value;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from + 4 * i) : "memory");
+    *fields[i] = static_cast<i32>(warp_uniform(value));
+  }
+  return x;
+}
+
+}  // namespace onepass
