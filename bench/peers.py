@@ -1,94 +1,31 @@
 """Times peers for `onepass bench`, which starts this and asks line by line.
 
     hello                                   -> {"peers": {"torch": "2.11.0", "onnxruntime": null}}
-    <peer> <threads> <seconds> <problem>    -> {"peer", "version", "median_s", "min_s", "wall_median_s", "runs"}
+    <peer> <threads> <seconds> <problem>    -> {"peer", "version", "median_s", "min_s", "runs"}
                                                {"peer", "missing": why} or {"peer", "refused": why}
+    ceiling matmul|copy <device> <seconds>  -> {"flops_per_s"} or {"bytes_per_s"}
 
-One thread is timed by its CPU time, several by the wall clock; wall_median_s is always the wall's. What a peer does not
-compute (the LSE) is not asked of it; what it cannot compute is refused, never replaced by something else.
+On the CPU one thread is timed by its CPU time, several by the wall clock; wall_median_s is always the wall's. On CUDA
+(cuda_peers.py) events are, and threads mean nothing. What a peer does not compute (the LSE) is not asked of it; what it
+cannot compute is refused, never replaced by something else; how it had to be asked stands in `note`.
 """
 
 import gc
 import importlib
 import json
 import os
-import re
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field
 
+import cuda_peers
 import numpy as np
+from problem_line import Problem, Refused
 
 
-class Refused(Exception):
-    pass
-
-
-@dataclass
-class Problem:
-    """The words of docs/problem.md that peers can be asked for."""
-
-    batch: int = 1
-    heads: int = 1
-    heads_kv: int = 1
-    rows: int = 0
-    keys: int = 0
-    dim: int = 64
-    dim_v: int = 64
-    dtype: str = "fp32"
-    causal: str = ""
-    bshd: bool = False
-    scale: float = 0.0  # 0: the default
-    extras: list = field(default_factory=list)  # words of which a peer may refuse one
-
-    @classmethod
-    def parse(cls, line):
-        p = cls()
-
-        def pair(text, separator):
-            first, _, second = text.partition(separator)
-            return int(first), int(second or first)
-
-        for word in line.split():
-            if word in ("fwd", "cpu", "lse", "layout=bhsd"):
-                continue
-            elif word in ("fp32", "fp16", "bf16"):
-                p.dtype = word
-            elif word in ("causal_top_left", "causal_bottom_right"):
-                p.causal = word
-            elif word == "layout=bshd":
-                p.bshd = True
-            elif word.startswith("scale="):
-                p.scale = float(word[6:])
-            elif re.fullmatch(r"b\d+", word):
-                p.batch = int(word[1:])
-            elif re.fullmatch(r"h\d+(/\d+)?", word):
-                p.heads, p.heads_kv = pair(word[1:], "/")
-            elif re.fullmatch(r"s\d+(x\d+)?", word):
-                p.rows, p.keys = pair(word[1:], "x")
-            elif re.fullmatch(r"d\d+(/\d+)?", word):
-                p.dim, p.dim_v = pair(word[1:], "/")
-            else:
-                p.extras.append(word)
-        if p.causal == "causal_bottom_right" and p.rows == 1:
-            p.causal = ""  # the only query sees every key
-        return p
-
-    def refuse_extras(self, accepted=()):
-        for word in self.extras:
-            if word.partition("=")[0] not in accepted:
-                raise Refused(f"{word} is not timed")
-
-    def arrays(self):
-        """q, k, v [batch, heads, seq, dim] in fp32, the same on every call."""
-        rng = np.random.default_rng(1)
-        shapes = (
-            (self.heads, self.rows, self.dim),
-            (self.heads_kv, self.keys, self.dim),
-            (self.heads_kv, self.keys, self.dim_v),
-        )
-        return [rng.standard_normal((self.batch, *shape), np.float32) for shape in shapes]
+def refuse_cuda(problem):
+    if problem.device != "cpu":
+        raise Refused(f"it is timed on the CPU; the problem says cuda, which {', '.join(cuda_peers.PEERS)} are for")
 
 
 class Torch:
@@ -100,6 +37,7 @@ class Torch:
     def prepare(self, problem, threads):
         """A function without arguments that computes the problem, as a user of PyTorch would write it."""
         torch, p = self.torch, problem
+        refuse_cuda(p)
         p.refuse_extras()
         torch.set_num_threads(threads)
         dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
@@ -135,6 +73,7 @@ class OnnxRuntime:
 
     def prepare(self, problem, threads):
         p = problem
+        refuse_cuda(p)
         p.refuse_extras()
         if p.dtype == "bf16":
             raise Refused("it has no bf16 attention on the CPU")
@@ -186,56 +125,75 @@ class OnnxRuntime:
         return self.ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
+CPU_PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
+PEERS = CPU_PEERS | cuda_peers.PEERS
 
 
 class Server:
     """Keeps what was prepared last for each peer: a benchmark asks for the same problem in several rounds."""
 
     def __init__(self):
-        self.modules, self.ready = {}, {}
+        self.modules, self.ready, self.ceilings = {}, {}, {}
 
     def module(self, peer):
-        if peer not in self.modules:
+        name = PEERS[peer].module
+        if name not in self.modules:
             try:
-                self.modules[peer] = importlib.import_module(PEERS[peer].module)
+                self.modules[name] = importlib.import_module(name)
             except ImportError:
-                self.modules[peer] = None
-        return self.modules[peer]
+                self.modules[name] = None
+        return self.modules[name]
 
     def prepared(self, peer, threads, line):
+        """CPU peers: a function that computes the problem; CUDA peers: one that times it for so many seconds."""
         key, run = self.ready.get(peer, (None, None))
         if key != (threads, line):
-            self.ready.pop(peer, None)
-            gc.collect()  # the last problem's arrays go before the next one's come
+            if any(other != (threads, line) for other, _ in self.ready.values()):
+                self.ready.clear()
+                gc.collect()  # the last problem's arrays go before the next one's come
             run = PEERS[peer](self.module(peer)).prepare(Problem.parse(line), threads)
-            run()  # warm-up: pages, caches, thread pools
+            if peer in CPU_PEERS:
+                run()  # warm-up: pages, caches, thread pools
             self.ready[peer] = (threads, line), run
         return run
 
+    def ceiling(self, words):
+        """Of a CUDA device, through PyTorch; kept on the device from the first question on."""
+        torch = self.module("torch-math")
+        if torch is None:
+            return {"missing": "PyTorch is not installed"}
+        if len(words) != 4 or words[1] not in ("matmul", "copy"):
+            return {"refused": f"cannot read {' '.join(words)!r}: ceiling matmul|copy <device> <seconds> is expected"}
+        if words[2] not in self.ceilings:
+            self.ceilings[words[2]] = cuda_peers.Ceilings(torch, words[2])
+        return self.ceilings[words[2]].answer(words[1], float(words[3]))
+
     def answer(self, line):
-        if line.strip() == "hello":
-            found = {peer: self.module(peer) for peer in PEERS}
-            return {"peers": {peer: m and m.__version__ for peer, m in found.items()}}
         words = line.split(maxsplit=3)
+        try:
+            if words == ["hello"]:
+                found = {peer: self.module(peer) for peer in PEERS}
+                return {"peers": {peer: m and m.__version__ for peer, m in found.items()}}
+            if words[:1] == ["ceiling"]:
+                return self.ceiling(words)
+            return self.timed(words, line)
+        except Refused as e:
+            return {"peer": words[0], "refused": str(e)}
+        except Exception as e:  # a peer's own refusal, in its own words
+            return {"peer": words[0] if words else "", "refused": (str(e) or type(e).__name__).splitlines()[0][:200]}
+
+    def timed(self, words, line):
         peer = words[0] if words else ""
         if peer not in PEERS:
             return {"peer": peer, "missing": f"unknown; {' and '.join(PEERS)} are known"}
         if self.module(peer) is None:
             return {"peer": peer, "missing": "not installed"}
         if len(words) < 4:
-            return {
-                "peer": peer,
-                "refused": f"cannot read {line.strip()!r}: <peer> <threads> <seconds> <problem> is expected",
-            }
-        try:
-            threads, seconds = int(words[1]), float(words[2])
-            run = self.prepared(peer, threads, words[3])
-        except Refused as e:
-            return {"peer": peer, "refused": str(e)}
-        except Exception as e:  # a peer's own refusal, in its own words
-            return {"peer": peer, "refused": (str(e) or type(e).__name__).splitlines()[0][:200]}
-        return {"peer": peer, "version": self.module(peer).__version__, **measured(run, threads, seconds)}
+            raise Refused(f"cannot read {line.strip()!r}: <peer> <threads> <seconds> <problem> is expected")
+        threads, seconds = int(words[1]), float(words[2])
+        run = self.prepared(peer, threads, words[3])
+        answer = measured(run, threads, seconds) if peer in CPU_PEERS else run(seconds)
+        return {"peer": peer, "version": self.module(peer).__version__, **answer}
 
 
 def measured(run, threads, seconds):

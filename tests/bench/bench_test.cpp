@@ -1,8 +1,14 @@
 // What the benchmark counts and how it talks to peers. It times nothing: speed is shown by `onepass bench` itself.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "core/numerics.hpp"
 #include "onepass/bench/cell.hpp"
+#include "onepass/bench/device_inputs.hpp"
 #include "onepass/bench/peaks.hpp"
+#include "onepass/bench/report.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::bench {
@@ -17,7 +23,79 @@ TEST(Bench, ReadsCells) {
   EXPECT_EQ(cell->implementation, "cpu.flash.avx2");
   EXPECT_EQ(cell->problem.heads_q, 2);
   EXPECT_EQ(parse_cell("1 | - | fwd b1 h1 s8 d8 fp32")->implementation, "");
-  for (const char* line : {"fwd b1", "0 | - | fwd b1 h1 s8 d8 fp32", "1 | - | nonsense"}) EXPECT_THROW(parse_cell(line), Error) << line;
+  EXPECT_EQ(parse_cell("fwd b1 h1 s8 d8 fp32 cuda:1")->problem.device.index, 1);
+  for (const char* line : {"fwd b1 | -", "0 | - | fwd b1 h1 s8 d8 fp32", "1 | - | nonsense"}) EXPECT_THROW(parse_cell(line), Error) << line;
+}
+
+TEST(Bench, EverySuiteCanBeRead) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ONEPASS_SUITES)) {
+    std::ifstream file(entry.path());
+    int cells = 0;
+    for (std::string line; std::getline(file, line);) EXPECT_NO_THROW(cells += parse_cell(line).has_value()) << line;
+    EXPECT_GT(cells, 0) << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 4);
+}
+
+TEST(Bench, DrawsNormalsOfEveryDtype) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    constexpr int kElements = 100001;   // no multiple of 4: the last draw is used in part
+    std::vector<std::byte> bytes(kElements * size_of(dtype) + 4, std::byte{0x55});
+    fill_random(bytes.data(), kElements * size_of(dtype), dtype, 7);
+    double sum = 0, squares = 0, neighbours = 0;
+    for (int i = 0; i < kElements; ++i) {
+      const double x = load_element(bytes.data(), dtype, i);
+      sum += x;
+      squares += x * x;
+      if (i > 0) neighbours += x * load_element(bytes.data(), dtype, i - 1);
+    }
+    EXPECT_NEAR(sum / kElements, 0, 0.02);
+    EXPECT_NEAR(squares / kElements, 1, 0.03);
+    EXPECT_NEAR(neighbours / kElements, 0, 0.02);
+    for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i) EXPECT_EQ(bytes[i], std::byte{0x55});
+  }
+  std::vector<std::byte> bools(10000);
+  fill_random(bools.data(), bools.size(), DType::boolean, 7);
+  const auto ones = std::count(bools.begin(), bools.end(), std::byte{1});
+  EXPECT_EQ(ones + std::count(bools.begin(), bools.end(), std::byte{0}), 10000);
+  EXPECT_NEAR(static_cast<double>(ones), 5000, 300);
+}
+
+TEST(Bench, DeviceTensorsHaveTheProblemsLayout) {
+  const Arguments a = shaped(parse_problem("fwd b2 h4/2 s10x7 d8/16 bf16 bias=fp32:1hqk mask=b11k sinks lse layout=bshd"));
+  EXPECT_EQ(a.q.stride, (Dims{10 * 4 * 8, 8, 4 * 8, 1}));
+  EXPECT_EQ(bytes_spanned(a.q), 2u * 2 * 10 * 4 * 8);
+  EXPECT_EQ(a.v.shape, (Dims{2, 2, 7, 16}));
+  EXPECT_EQ(a.out.shape, (Dims{2, 4, 10, 16}));
+  EXPECT_EQ(bytes_spanned(a.bias), 4u * 4 * 10 * 7);
+  EXPECT_EQ(a.bool_mask.shape, (Dims{2, 1, 1, 7}));
+  EXPECT_EQ(bytes_spanned(a.lse), 4u * 2 * 4 * 10);
+  EXPECT_FALSE(a.alibi_slopes.given());
+  const Arguments packed = shaped(parse_problem("fwd h2 d8 fp32 varlen=3,5 lse"));
+  EXPECT_EQ(packed.k.rank, 3);
+  EXPECT_EQ(bytes_spanned(packed.k), 4u * 8 * 2 * 8);
+  EXPECT_EQ(packed.cu_seqlens_k.shape[0], 3);
+}
+
+TEST(Bench, ReportsTheBestPeerOfADeviceCell) {
+  CellResult r;
+  r.spec.problem = parse_problem("fwd b1 h1 s8 d8 bf16 cuda");
+  r.implementation = "cuda.some";
+  r.median_s = 1e-3;
+  r.flops = 5e11;
+  r.peak_flops_per_s = 8e14;
+  r.peers = {{"slow", "", 3e-3, true}, {"fast", "asked otherwise", 2e-3, true}, {"none", "refused: no", 0, false}};
+  const nlohmann::json j = to_json(r);
+  EXPECT_EQ(j["best_peer"], "fast");
+  EXPECT_DOUBLE_EQ(j["times_best_peer"], 2.0);
+  EXPECT_DOUBLE_EQ(j["tflops"], 500.0);
+  EXPECT_EQ(j["peers"]["fast"]["note"], "asked otherwise");
+  EXPECT_EQ(j["peers"]["none"]["missing"], "refused: no");
+  EXPECT_FALSE(j.contains("threads"));
+  r.peers.clear();
+  EXPECT_EQ(best_peer(r), nullptr);
 }
 
 TEST(Bench, CountsTheWorkThatTheBandShows) {

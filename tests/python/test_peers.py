@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import onepass
@@ -12,6 +13,7 @@ from conftest import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+import cuda_peers  # noqa: E402
 import peers  # noqa: E402
 
 LINES = [
@@ -28,7 +30,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("peer", peers.PEERS)
+@pytest.mark.parametrize("peer", peers.CPU_PEERS)
 def test_peers_compute_the_problem(peer, line):
     server = peers.Server()
     if server.module(peer) is None:
@@ -54,7 +56,10 @@ def test_the_library_reads_the_same_lines(line):
 def test_answers():
     questions = [
         "hello",
-        *(f"{peer} 1 0.01 {LINES[0]}" for peer in peers.PEERS),
+        *(f"{peer} 1 0.01 {LINES[0]}" for peer in peers.CPU_PEERS),
+        *(f"{peer} 1 0.01 {LINES[0]}" for peer in cuda_peers.PEERS),
+        f"torch 1 0.01 {LINES[0]} cuda",
+        "ceiling height cuda:0 1",
         "torch 1",
         "numpy 1 0.1 fwd",
         "torch 1 0 fwd b1 x",
@@ -66,16 +71,20 @@ def test_answers():
         text=True,
         check=True,
     )
-    hello, *timed, short, unknown, unread = map(json.loads, result.stdout.splitlines())
+    hello, *timed, on_cuda, ceiling, short, unknown, unread = map(json.loads, result.stdout.splitlines())
     for peer, answer in zip(peers.PEERS, timed):
         assert answer["peer"] == peer
         if hello["peers"][peer] is None:
             assert answer["missing"] == "not installed"
+        elif peer in cuda_peers.PEERS:
+            assert answer["refused"] == "it is timed on CUDA; the problem says cpu"
         else:
             assert 0 < answer["min_s"] <= answer["median_s"] and answer["runs"] >= 1
             assert answer["version"] == hello["peers"][peer]
     assert "unknown" in unknown["missing"]
     if hello["peers"]["torch"] is not None:
+        assert "it is timed on the CPU" in on_cuda["refused"]
+        assert "ceiling matmul|copy <device> <seconds> is expected" in ceiling["refused"]
         assert "<peer> <threads> <seconds> <problem> is expected" in short["refused"]
         assert unread["refused"] == "x is not timed"
 
@@ -84,3 +93,67 @@ def test_arrays_are_the_same_on_every_call():
     p = peers.Problem.parse(LINES[0])
     for first, again in zip(p.arrays(), p.arrays()):
         np.testing.assert_array_equal(first, again)
+
+
+# What Ways makes of a problem is the same on every device, so it is judged here on the CPU.
+WAYS = [
+    ("fwd b2 h4 s33 d64 fp32 layout=bshd", {}),
+    ("fwd b1 h4/2 s40 d32/16 fp32 causal_bottom_right scale=0.3", {"mask": "causal_bottom_right", "scale": 0.3}),
+    ("fwd b1 h2 s20x50 d32 fp32 causal_bottom_right", {"mask": "causal_bottom_right"}),
+    ("fwd b1 h2 s50x20 d32 fp32 causal_top_left", {"mask": "causal_top_left"}),
+    ("fwd b1 h2 s20x50 d32 fp32 window=8:0 causal_bottom_right", {"mask": "causal_bottom_right", "window": (8, 0)}),
+    ("fwd b1 h2 s20x50 d32 fp32 window=3:5", {"window": (3, 5)}),
+    ("fwd b1 h2 s20x50 d32 fp32 window=3:40 aligned_top_left", {"mask": "aligned_top_left", "window": (3, 40)}),
+]
+
+
+@pytest.mark.parametrize(("line", "options"), WAYS)
+def test_every_way_of_asking_is_the_same_problem(line, options):
+    torch = pytest.importorskip("torch")
+    p = peers.Problem.parse(line)
+    ways = cuda_peers.Ways(torch, p, "math")
+    arrays = p.arrays()
+    ways.inputs = lambda: [torch.from_numpy(x) for x in arrays]
+    expected = onepass.attention(*arrays, **options)
+    made = ways.all()
+    assert len(made) == (1 if p.heads == p.heads_kv else 2)
+    for note, run in made:
+        check(run().numpy(), expected, "float32")
+        assert ("window" in note) == ("window" in options) and "expanded" not in made[0][0]
+
+
+def test_ways_mask_and_bias_span_what_the_problem_says():
+    torch = pytest.importorskip("torch")
+    line = "fwd b2 h4 s6x8 d16 bf16 bias=fp32:1hqk mask=b11k causal_bottom_right"
+    note, options = cuda_peers.Ways(torch, peers.Problem.parse(line), "math").masking()
+    assert note == "bias in bf16" and options["attn_mask"].shape == (2, 4, 6, 8)
+    hidden = torch.isinf(options["attn_mask"])
+    assert hidden[..., torch.ones(6, 8).triu(3).bool()].all() and not hidden.all()
+    for extra in ("softcap=3", "alibi", "sinks"):
+        with pytest.raises(peers.Refused, match="is not timed"):
+            cuda_peers.Ways(torch, peers.Problem.parse(f"fwd h2 s4 {extra}"), "math")
+
+
+def test_a_backend_that_refuses_says_why():
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warnings.warn("Flash attention kernel not used because: (Triggered internally at x)", stacklevel=1)
+        warnings.warn("Flash Attention does not support non-null attn_mask. (Triggered internally at y)", stacklevel=1)
+    reason = cuda_peers.reason_of(RuntimeError("No available kernel."), said)
+    assert reason == "Flash Attention does not support non-null attn_mask."
+    assert cuda_peers.reason_of(RuntimeError("No available kernel."), []) == "No available kernel."
+
+    def fails():
+        raise torch.OutOfMemoryError("much text")
+
+    peer = cuda_peers.TorchMath(torch)
+    assert peer.first_that_runs([("first", fails), ("second", lambda: None)])[0] == "second"
+    with pytest.raises(peers.Refused, match="out of device memory"):
+        peer.first_that_runs([("first", fails)])
+
+
+def test_lengths_of_packed_problems():
+    assert peers.Problem.parse("fwd h2 varlen=3,7,4x2").lengths() == ([3, 7, 4, 4], [3, 7, 4, 4])
+    assert peers.Problem.parse("fwd h2 varlen=3,7/5,0").lengths() == ([3, 7], [5, 0])
+    assert peers.Problem.parse("fwd h2 s4").lengths() is None

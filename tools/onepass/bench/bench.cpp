@@ -1,12 +1,12 @@
 // onepass bench: medians beside the ceilings of the same run and beside peers timed in turn with us.
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "onepass/bench/cell.hpp"
+#include "onepass/bench/report.hpp"
 #include "onepass/command.hpp"
 #include "onepass/error.hpp"
 
@@ -14,12 +14,21 @@ namespace onepass::bench {
 namespace {
 
 struct Settings {
-  std::string suite, peers_command, json_path;
-  std::vector<std::string> problems;
-  std::string implementation;
+  std::string suite, peers_command, json_path, implementation, device;
+  std::vector<std::string> problems, peers;
   int threads = 1;
-  Effort effort;
+  std::optional<int> rounds;
+  std::optional<double> seconds;
+  double pause = 0.45;
+  bool launch = false;
 };
+
+// On a device 40 ms are hundreds of launches, and pauses take most of the time.
+Effort effort_of(const Settings& s, bool device) {
+  return {s.rounds.value_or(device ? 3 : 7), s.seconds.value_or(device ? 0.04 : 0.12), s.peers, s.pause};
+}
+
+bool on_device(const CellSpec& cell) { return cell.problem.device.kind == DeviceKind::cuda; }
 
 std::vector<CellSpec> cells_of(const Settings& s) {
   std::vector<CellSpec> cells;
@@ -31,58 +40,60 @@ std::vector<CellSpec> cells_of(const Settings& s) {
       if (auto cell = parse_cell(line)) cells.push_back(*cell);
     }
   }
-  for (const CellSpec& cell : cells) cli::check_fits(cell.problem, 0);
+  for (CellSpec& cell : cells) {
+    if (!s.device.empty()) cell.problem.device = parse_problem("fwd " + s.device).device;
+    cli::check_fits(cell.problem, 0);
+  }
   if (cells.empty()) throw Error(ErrorCode::bad_value, "nothing to measure: give --suite FILE or --problem \"...\"");
   return cells;
 }
 
-std::string share(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : std::string("-"); }
-
-void print_header(const std::vector<std::string>& peers) {
-  fmt::print("{:>3} {:<58} {:<18} {:>10} {:>9} {:>7} {:>9} {:>7}", "thr", "problem", "implementation", "median ms", "GFLOP/s", "of FMA", "GB/s K+V", "of read");
-  for (const std::string& peer : peers) fmt::print(" {:>18}", peer);
-  fmt::print("\n");
+void write(const nlohmann::json& all, const std::string& path) {
+  if (path.empty()) return;
+  std::ofstream file(path);
+  file << all.dump(2) << "\n";
+  if (!file.flush()) throw Error(ErrorCode::bad_file, text("'", path, "' cannot be written"));
 }
 
-void print_row(const CellResult& r) {
-  const bool reads = r.read_bytes_per_s > 0;
-  fmt::print("{:>3} {:<58} {:<18} {:>10.3f} {:>9.1f} {:>7} {:>9} {:>7}", r.spec.threads, to_string(r.spec.problem), r.implementation,
-             1e3 * r.median_s, 1e-9 * r.flops / r.median_s, share(r.flops / r.median_s, r.fma_flops_per_s),
-             reads ? fmt::format("{:.1f}", 1e-9 * r.bytes / r.median_s) : "-", share(r.bytes / r.median_s, r.read_bytes_per_s));
-  for (const PeerResult& peer : r.peers) {
-    fmt::print(" {:>18}", peer.median_s > 0 ? fmt::format("{:.3f} ms {:.2f}x", 1e3 * peer.median_s, peer.median_s / r.median_s) : peer.note.substr(0, 18));
-  }
-  fmt::print("\n");
-  std::fflush(stdout);
-}
-
-nlohmann::json to_json(const CellResult& r) {
-  nlohmann::json j = {{"problem", to_string(r.spec.problem)}, {"threads", r.spec.threads}, {"implementation", r.implementation},
-                      {"median_s", r.median_s}, {"best_s", r.best_s}, {"flops", r.flops}, {"kv_bytes", r.bytes},
-                      {"fma_peak_flops_per_s", r.fma_flops_per_s}, {"read_bytes_per_s", r.read_bytes_per_s}};
-  for (const PeerResult& peer : r.peers) {
-    nlohmann::json& entry = j["peers"][peer.name];
-    if (peer.median_s > 0) entry = {{"median_s", peer.median_s}, {"times_ours", peer.median_s / r.median_s}};
-    else entry = {{"missing", peer.note}};
-  }
-  return j;
+void run_launch(const Settings& s) {
+  const std::string line = s.problems.empty() ? "fwd b1 h1 s64 d64 bf16 cuda" : s.problems.front();
+  Problem p = parse_problem(line);
+  if (!s.device.empty()) p.device = parse_problem("fwd " + s.device).device;
+  if (p.device.kind != DeviceKind::cuda)
+    throw Error(ErrorCode::bad_device, text("--launch measures calls of CUDA kernels; \"", line, "\" is for the CPU"));
+  const LaunchCost cost = measure_launch(p, s.implementation);
+  print(cost);
+  write(nlohmann::json::array({to_json(cost)}), s.json_path);
 }
 
 void run(const Settings& s) {
+  if (s.launch) return run_launch(s);
   const std::vector<CellSpec> cells = cells_of(s);
   std::unique_ptr<PeerProcess> peers;
   if (!s.peers_command.empty()) peers = std::make_unique<PeerProcess>(s.peers_command);
+  std::optional<Ceilings> ceilings;
   nlohmann::json all = nlohmann::json::array();
-  print_header(s.effort.peers);
+  Table table(s.peers);
   for (const CellSpec& cell : cells) {
-    const CellResult result = run_cell(cell, s.effort, peers.get());
-    print_row(result);
+    const Effort effort = effort_of(s, on_device(cell));
+    if (on_device(cell) && peers && !ceilings) {
+      ceilings = measure_ceilings(cell.problem.device, effort, *peers);
+      print(*ceilings);
+    }
+    CellResult result;
+    try {
+      result = on_device(cell) ? run_device_cell(cell, effort, ceilings.value_or(Ceilings{}), peers.get())
+                               : run_cell(cell, effort, peers.get());
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::unsupported || cells.size() == 1) throw;
+      result.spec = cell;  // the other cells go on
+      result.refusal = e.what();
+    }
+    table.row(result);
     all.push_back(to_json(result));
+    write(all, s.json_path);  // after every cell: a run that is cut short has not measured for nothing
   }
-  if (s.json_path.empty()) return;
-  std::ofstream file(s.json_path);
-  file << all.dump(2) << "\n";
-  if (!file.flush()) throw Error(ErrorCode::bad_file, text("'", s.json_path, "' cannot be written"));
+  table.notes();
 }
 
 }  // namespace
@@ -93,15 +104,21 @@ namespace onepass::cli {
 void add_bench(CLI::App& app) {
   auto settings = std::make_shared<bench::Settings>();
   CLI::App* c = app.add_subcommand("bench", "Time problems beside the machine's ceilings and beside peers, interleaved");
-  c->add_option("--suite", settings->suite, "file of cells: threads | implementation or - | problem");
+  c->add_option("--suite", settings->suite, "file of cells: a problem, or threads | implementation or - | problem");
   c->add_option("--problem", settings->problems, "a problem line; may be repeated");
+  c->add_option("--device", settings->device, "cuda, cuda:1: all problems there, whatever their lines say");
   c->add_option("--threads", settings->threads, "threads for --problem")->check(CLI::Range(1, 1024));
   c->add_option("--implementation", settings->implementation, "by name, for --problem");
-  c->add_option("--rounds", settings->effort.rounds, "rounds of turns")->check(CLI::Range(1, 1000));
-  c->add_option("--seconds", settings->effort.seconds, "time of each contender in each round")->check(CLI::Range(0.0, 60.0));
-  c->add_option("--peers", settings->effort.peers, "peers to time beside us, such as torch onnxruntime");
-  c->add_option("--peers-command", settings->peers_command, "the program that times them, such as 'python3 bench/peers.py'");
+  c->add_option("--rounds", settings->rounds, "rounds of turns: 7, on CUDA 3")->check(CLI::Range(1, 1000));
+  c->add_option("--seconds", settings->seconds, "time of each contender in each round: 0.12, on CUDA 0.04")
+      ->check(CLI::Range(0.0, 60.0));
+  c->add_option("--pause", settings->pause, "seconds before each contender's turn, CUDA only")
+      ->check(CLI::Range(0.0, 60.0));
+  c->add_option("--peers", settings->peers, "peers to time beside us, such as torch onnxruntime, torch-cudnn torch-flash");
+  c->add_option("--peers-command", settings->peers_command,
+                "the program that times them, such as 'python3 bench/peers.py'");
   c->add_option("--json", settings->json_path, "also write the results here");
+  c->add_flag("--launch", settings->launch, "host time of one cached call on CUDA beside a bare kernel launch");
   c->callback([settings] { bench::run(*settings); });
 }
 

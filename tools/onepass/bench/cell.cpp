@@ -76,10 +76,14 @@ std::optional<CellSpec> parse_cell(const std::string& raw) {
   const std::string line = trimmed(raw);
   if (line.empty() || line[0] == '#') return std::nullopt;
   const auto first = line.find('|'), second = line.find('|', first + 1);
-  if (first == line.npos || second == line.npos) {
+  CellSpec spec;
+  if (first == line.npos) {
+    spec.problem = parse_problem(line);
+    return spec;
+  }
+  if (second == line.npos) {
     throw Error(ErrorCode::bad_text, text("cannot read the cell \"", line, "\": threads | implementation or - | problem is expected"));
   }
-  CellSpec spec;
   spec.threads = std::atoi(line.c_str());
   if (spec.threads < 1) throw Error(ErrorCode::bad_text, text("the cell \"", line, "\" has no number of threads"));
   const std::string name = trimmed(line.substr(first + 1, second - first - 1));
@@ -103,6 +107,12 @@ double visible_pairs(const Problem& p) {
   return pairs * static_cast<double>(p.heads_q);
 }
 
+void count_work(const Problem& p, CellResult& result) {
+  result.flops = 2.0 * static_cast<double>(p.dim_qk + p.dim_v) * visible_pairs(p);
+  const double tokens_k = static_cast<double>(p.varlen ? p.total_k : p.batch * p.seq_k);
+  result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
+}
+
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers) {
   const Problem& p = spec.problem;
   const std::shared_ptr<Executor> pool = spec.threads > 1 ? make_executor(spec.threads) : nullptr;
@@ -118,9 +128,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   CellResult result;
   result.spec = spec;
   result.implementation = plan.name();
-  result.flops = 2.0 * static_cast<double>(p.dim_qk + p.dim_v) * visible_pairs(p);
-  const double tokens_k = static_cast<double>(p.varlen ? p.total_k : p.batch * p.seq_k);
-  result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
+  count_work(p, result);
   Isa isa;
   const bool has_peak = isa_of(result.implementation, isa);
   const bool bound_by_reads = p.seq_q * p.group() <= 64;   // decoding: K and V are hardly reused
@@ -131,7 +139,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   Sample ours;
   std::vector<double> peaks, reads;
   std::vector<std::vector<double>> theirs(effort.peers.size());
-  for (const std::string& peer : effort.peers) result.peers.push_back({peer, peers ? "" : "no peer process", 0});
+  for (const std::string& peer : effort.peers) result.peers.push_back({peer, peers ? "" : "no peer process", 0, peers != nullptr});
   call();   // warm-up: pages, caches, clocks
   for (int round = 0; round < effort.rounds; ++round) {
     if (has_peak) peaks.push_back(fma_rate(isa, spec.threads));
@@ -139,15 +147,15 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
     watch.collect(ours, effort.seconds, call);
     for (std::size_t i = 0; i < effort.peers.size() && peers; ++i) {
       PeerResult& peer = result.peers[i];
-      if (!peer.note.empty()) continue;
+      if (!peer.runs) continue;
       const auto answer = peers->ask(text(peer.name, " ", spec.threads, " ", effort.seconds, " ", to_string(p)));
       if (answer.contains("median_s")) theirs[i].push_back(answer["median_s"].get<double>());
-      else peer.note = answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>() : answer.value("missing", "no answer");
+      else peer.runs = false, peer.note = answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>() : answer.value("missing", "no answer");
     }
   }
   result.median_s = ours.median();
   result.best_s = ours.best();
-  result.fma_flops_per_s = median(peaks);
+  result.peak_flops_per_s = median(peaks);
   result.read_bytes_per_s = reads.empty() ? 0 : *std::max_element(reads.begin(), reads.end());
   for (std::size_t i = 0; i < theirs.size(); ++i) result.peers[i].median_s = median(theirs[i]);
   return result;

@@ -17,17 +17,19 @@ struct CellSpec {
 };
 
 struct PeerResult {
-  std::string name, note;       // note: why there is no number
+  std::string name, note;       // note: why there is no number, or how the peer had to be asked
   double median_s = 0;
+  bool runs = true;
 };
 
 struct CellResult {
   CellSpec spec;
   std::string implementation;
+  std::string refusal;          // why no implementation took it; nothing was timed then
   double median_s = 0, best_s = 0;
   double flops = 0, bytes = 0;  // useful work: visible pairs * 2 * (dim_qk + dim_v); K and V read once
-  double fma_flops_per_s = 0;   // all threads; 0 where the instruction set has no measured peak
-  double read_bytes_per_s = 0;
+  double peak_flops_per_s = 0;  // CPU: fused multiply-adds of all threads; CUDA: a matrix product; 0: not measured
+  double read_bytes_per_s = 0;  // CPU: reads; CUDA: a copy, bytes read and written
   std::vector<PeerResult> peers;
 };
 
@@ -35,12 +37,14 @@ struct Effort {
   int rounds = 7;
   double seconds = 0.12;        // per contender and round
   std::vector<std::string> peers;
+  double pause = 0;             // before every contender's turn, CUDA only
 };
 
-// "threads | implementation or - | problem"; empty for comments and blank lines.
+// "threads | implementation or - | problem", or a problem alone; empty for comments and blank lines.
 std::optional<CellSpec> parse_cell(const std::string& line);
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers);
 
 double visible_pairs(const Problem& problem);   // over batch and query heads, by the band alone
+void count_work(const Problem& problem, CellResult& result);   // flops and bytes
 
 }  // namespace onepass::bench

@@ -1,0 +1,146 @@
+#include "onepass/bench/device_cell.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "onepass/attention.hpp"
+#include "onepass/bench/device_timer.hpp"
+#include "onepass/bench/peaks.hpp"
+
+namespace onepass::bench {
+namespace {
+
+void pause(const Effort& effort) { std::this_thread::sleep_for(std::chrono::duration<double>(effort.pause)); }
+
+// A plan of a problem on the device, ready to be run again and again on one stream.
+struct Ready {
+  DeviceInputs inputs;
+  Plan plan;
+  DeviceMemory workspace;
+
+  Ready(const Problem& problem, const std::string& implementation, cuda::Stream stream)
+      : inputs(problem),
+        plan(make_plan(inputs.problem, implementation)),
+        workspace(cuda::device_facts(problem.device.index), plan.workspace_bytes) {
+    inputs.options.stream = stream;
+    inputs.options.implementation = implementation;
+  }
+  void run() const {
+    const Arguments& a = inputs.tensors;
+    onepass::run(plan, a.q, a.k, a.v, a.out, inputs.options, reinterpret_cast<void*>(workspace.at));
+  }
+  void attention() const {
+    const Arguments& a = inputs.tensors;
+    onepass::attention(a.q, a.k, a.v, a.out, inputs.options);
+  }
+};
+
+std::string reason_in(const nlohmann::json& answer) {
+  return answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>()
+                                    : answer.value("missing", "no answer");
+}
+
+double median(std::vector<double> v) { return Sample{std::move(v)}.median(); }
+
+}  // namespace
+
+Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peers) {
+  const std::string name_of_device = cuda::device_facts(device.index).name;
+  const auto ask = [&](const char* name, const char* unit) {
+    std::vector<double> rates;
+    for (int round = 0; round < effort.rounds; ++round) {
+      const auto answer = peers.ask(text("ceiling ", name, " ", to_string(device), " ", effort.seconds));
+      if (!answer.contains(unit)) return 0.0;
+      if (round > 0 || effort.rounds == 1) rates.push_back(answer[unit].get<double>());  // the first made its inputs
+      pause(effort);
+    }
+    return median(rates);
+  };
+  const double matmul = ask("matmul", "flops_per_s");
+  return {name_of_device, matmul, matmul > 0 ? ask("copy", "bytes_per_s") : 0};
+}
+
+CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers) {
+  const Problem& p = spec.problem;
+  DeviceTimer timer(cuda::device_facts(p.device.index));
+  const Ready ready(p, spec.implementation, timer.stream());
+  CellResult result;
+  result.spec = spec;
+  result.implementation = ready.plan.name();
+  count_work(p, result);
+  result.peak_flops_per_s = ceilings.matmul_flops_per_s;
+  result.read_bytes_per_s = ceilings.copy_bytes_per_s;
+
+  const auto question = [&](const std::string& peer, double seconds) {
+    return text(peer, " 1 ", seconds, " ", to_string(p));
+  };
+  for (const std::string& peer : effort.peers) {  // makes its inputs now, outside the turns
+    const auto answer = peers ? peers->ask(question(peer, 0)) : nlohmann::json{{"missing", "no peer process"}};
+    result.peers.push_back(
+        {peer, answer.contains("median_s") ? answer.value("note", "") : reason_in(answer), 0,
+         answer.contains("median_s")});
+  }
+  timer.times(0, [&] { ready.run(); });  // compiles or loads the kernel
+
+  Sample ours;
+  std::vector<std::vector<double>> theirs(effort.peers.size());
+  for (int round = 0; round < effort.rounds; ++round) {
+    pause(effort);
+    for (const double t : timer.times(effort.seconds, [&] { ready.run(); })) ours.seconds.push_back(t);
+    for (std::size_t i = 0; i < effort.peers.size(); ++i) {
+      if (!result.peers[i].runs) continue;
+      pause(effort);
+      const auto answer = peers->ask(question(effort.peers[i], effort.seconds));
+      if (answer.contains("median_s")) {
+        theirs[i].push_back(answer["median_s"].get<double>());
+      } else {
+        result.peers[i].runs = false;
+        result.peers[i].note = reason_in(answer);
+      }
+    }
+  }
+  result.median_s = ours.median();
+  result.best_s = ours.best();
+  for (std::size_t i = 0; i < theirs.size(); ++i) result.peers[i].median_s = median(theirs[i]);
+  return result;
+}
+
+LaunchCost measure_launch(const Problem& p, const std::string& implementation) {
+  const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
+  const cuda::ContextScope scope(device);
+  DeviceTimer timer(device);
+  const cuda::Stream stream = timer.stream();
+  const Ready ready(p, implementation, stream);
+  // 1 KiB of parameters, as four tensor maps and what else a forward kernel is given.
+  const cuda::Kernel& empty = cuda::kernel_for(
+      device.ordinal,
+      {"cuda/device/types.cuh", "empty",
+       "struct Parameters { char bytes[1024]; };\n"
+       "extern \"C\" __global__ void empty(const __grid_constant__ Parameters p) {}",
+       text("sm_", device.major, device.minor), ""},
+      0, stream);
+  char parameters[1024] = {};
+  void* arguments[] = {parameters};
+
+  // Batches of 100 stay below the driver's queue of 1024 launches, behind which a launch waits for the device.
+  constexpr int kBatches = 50, kBatch = 100;
+  const auto host_seconds = [&](auto call) {
+    std::vector<double> each;
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const double from = wall_seconds();
+      for (int i = 0; i < kBatch; ++i) call();
+      each.push_back((wall_seconds() - from) / kBatch);
+      cuda::must(cuda::driver()->stream_synchronize(stream), "cuStreamSynchronize");
+    }
+    return median(each);
+  };
+  LaunchCost cost{to_string(p), std::string(ready.plan.name())};
+  ready.run();
+  cost.bare_s = host_seconds([&] { cuda::launch(empty, 1, 128, 0, stream, arguments); });
+  cost.run_s = host_seconds([&] { ready.run(); });
+  cost.attention_s = host_seconds([&] { ready.attention(); });
+  return cost;
+}
+
+}  // namespace onepass::bench

@@ -1,0 +1,25 @@
+// A problem on a CUDA device beside its peers: the same turns as run_cell, every contender after the same pause, because
+// a power-limited card gives the one that runs on a warm chip 10 to 20 % less.
+#pragma once
+#include "onepass/bench/cell.hpp"
+
+namespace onepass::bench {
+
+// What the device reaches at best, measured by the peer process; 0 where there is none.
+struct Ceilings {
+  std::string device;  // its name
+  double matmul_flops_per_s = 0, copy_bytes_per_s = 0;
+};
+Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peers);
+
+CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers);
+
+// Host time of a call, on a problem so small that the device is never behind: the driver's launch of an empty kernel
+// with as many bytes of parameters, run(plan) and the one-call attention().
+struct LaunchCost {
+  std::string problem, implementation;
+  double bare_s = 0, run_s = 0, attention_s = 0;
+};
+LaunchCost measure_launch(const Problem& problem, const std::string& implementation);
+
+}  // namespace onepass::bench

@@ -1,0 +1,44 @@
+// Random inputs of a problem on a CUDA device, to be timed, not judged: N(0, 1), as peers get them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/implementation.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::bench {
+
+// N(0, 1) elements in a floating dtype; bool: true with probability 1/2. `bytes` is a multiple of the element's size.
+// Some 1 ns an element: 65536 normals are drawn once per call and picked by 16 bits each.
+void fill_random(std::byte* to, std::size_t bytes, DType dtype, std::uint64_t seed);
+
+// The tensors of a problem with no memory behind them, in the order of Arguments: what has to be allocated.
+Arguments shaped(const Problem& problem);
+std::size_t bytes_spanned(const Tensor& tensor);  // from its first element to its last
+
+// A CUDA device's memory, freed with the object.
+class DeviceMemory {
+ public:
+  DeviceMemory(const cuda::DeviceFacts& device, std::size_t bytes);  // throws Error
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&&) = delete;
+  cuda::DevicePtr at = 0;
+
+ private:
+  const cuda::DeviceFacts* device_;
+};
+
+class DeviceInputs {
+ public:
+  explicit DeviceInputs(const Problem& problem);  // its device is a CUDA device; throws Error
+  Problem problem;                                // as the tensors have it
+  Arguments tensors;
+  Options options;
+
+ private:
+  std::vector<DeviceMemory> memory_;
+};
+
+}  // namespace onepass::bench

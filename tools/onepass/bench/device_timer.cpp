@@ -1,0 +1,66 @@
+#include "onepass/bench/device_timer.hpp"
+
+#include <algorithm>
+
+#include "onepass/bench/peaks.hpp"
+
+namespace onepass::bench {
+namespace {
+
+using cuda::must;
+
+constexpr double kWarmUp = 0.015;
+constexpr unsigned kNonBlocking = 1;
+
+struct Events {
+  std::vector<cuda::Event> all;
+  explicit Events(std::size_t n) : all(n) {
+    for (cuda::Event& e : all) must(cuda::driver()->event_create(&e, 0), "cuEventCreate");
+  }
+  ~Events() {
+    for (cuda::Event e : all) cuda::driver()->event_destroy(e);
+  }
+};
+
+}  // namespace
+
+DeviceTimer::DeviceTimer(const cuda::DeviceFacts& device)
+    : device_(device), flush_bytes_(2 * static_cast<std::size_t>(device.l2_bytes)), flushed_(device, flush_bytes_) {
+  const cuda::ContextScope scope(device_);
+  must(cuda::driver()->stream_create(&stream_, kNonBlocking), "cuStreamCreate");
+}
+DeviceTimer::~DeviceTimer() { cuda::driver()->stream_destroy(stream_); }
+
+void DeviceTimer::flush() { must(cuda::driver()->memset8(flushed_.at, 0, flush_bytes_, stream_), "cuMemsetD8Async"); }
+
+std::vector<double> DeviceTimer::times(double seconds, const std::function<void()>& enqueue) {
+  const cuda::ContextScope scope(device_);
+  const cuda::Driver& d = *cuda::driver();
+  const double from = wall_seconds();
+  int warm = 0;
+  do {
+    flush();
+    enqueue();
+    must(d.stream_synchronize(stream_), "cuStreamSynchronize");
+    ++warm;
+  } while (wall_seconds() - from < kWarmUp);
+  const double each = (wall_seconds() - from) / warm;
+  const std::size_t count = static_cast<std::size_t>(std::clamp(seconds / each, 3.0, 1000.0));
+  const Events begin(count), end(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    flush();
+    must(d.event_record(begin.all[i], stream_), "cuEventRecord");
+    enqueue();
+    must(d.event_record(end.all[i], stream_), "cuEventRecord");
+  }
+  must(d.stream_synchronize(stream_), "cuStreamSynchronize");
+  std::vector<double> all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    float milliseconds = 0;
+    must(d.event_elapsed(&milliseconds, begin.all[i], end.all[i]), "cuEventElapsedTime");
+    all[i] = 1e-3 * static_cast<double>(milliseconds);
+  }
+  return all;
+}
+
+}  // namespace onepass::bench
