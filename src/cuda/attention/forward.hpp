@@ -18,6 +18,7 @@ struct ForwardFeatures {
   bool softcap, alibi, sinks, dropout, bool_mask;
   Type bias;
 
+  ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
     return !packed && !softcap && !alibi && !dropout && !bool_mask && bias == Type::none;
   }

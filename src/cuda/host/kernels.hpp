@@ -1,6 +1,9 @@
 // Loaded kernels: one per (device, program), found by a lookup in memory after the first time.
 #pragma once
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "cuda/host/api.hpp"
@@ -25,6 +28,36 @@ struct Kernel {
 // Compiles or loads on first use; `shared_bytes` of dynamic shared memory are made available to it. Thread-safe: two
 // threads that want the same kernel compile it once. Throws Error inside a stream capture if it would have to compile.
 const Kernel& kernel_for(int device, const KernelProgram& program, int shared_bytes, Stream stream);
+
+// Kernels of one family by the values (comparable by ==) that their programs are printed from: printing takes 100 us,
+// and is done only for a kernel that is not loaded yet. Thread-safe.
+template <class Values>
+class KernelTable {
+ public:
+  // program(): the KernelProgram of these values.
+  template <class MakeProgram>
+  const Kernel& find(int device, const Values& values, int shared_bytes, Stream stream, const MakeProgram& program) {
+    {
+      const std::shared_lock lock(mutex_);
+      for (const Entry& e : entries_) {
+        if (e.device == device && e.values == values) return *e.kernel;
+      }
+    }
+    const Kernel& kernel = kernel_for(device, program(), shared_bytes, stream);
+    const std::unique_lock lock(mutex_);
+    entries_.push_back({device, values, &kernel});
+    return kernel;
+  }
+
+ private:
+  struct Entry {
+    int device;
+    Values values;
+    const Kernel* kernel;
+  };
+  std::shared_mutex mutex_;
+  std::deque<Entry> entries_;
+};
 
 // Makes the device's primary context current for a scope.
 class ContextScope {

@@ -74,7 +74,9 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
   const ForwardFeatures f = cuda::features_of(p);
   const ForwardLayout layout = layout_of(f, c);
-  const cuda::Kernel& kernel = cuda::kernel_for(device.ordinal, program_of(f, c), layout.total, stream);
+  static cuda::KernelTable<std::pair<ForwardFeatures, ForwardConfig>> kernels;
+  const cuda::Kernel& kernel =
+      kernels.find(device.ordinal, {f, c}, layout.total, stream, [&] { return program_of(f, c); });
   const cuda::ContextScope scope(device);
   ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
   const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,

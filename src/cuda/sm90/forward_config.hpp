@@ -12,6 +12,7 @@ struct ForwardConfig {
   bool ping_pong;        // warpgroups take turns at issuing matrix products
   bool q_registers;      // Q as register fragments
   int producer_registers, consumer_registers;
+  ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
 };
 
 // Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, tile slots, barriers. Blocks
