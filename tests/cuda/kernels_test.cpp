@@ -53,11 +53,12 @@ INSTANTIATE_TEST_SUITE_P(
                     "fwd b1 h1 s4096 d256 bf16 alibi", "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"));
 
 TEST(Program, KeyNamesEverythingTheCodeDependsOn) {
-  const cuda::KernelProgram base{"cuda/sm90/forward.cuh", "attention_forward", "config", "sm_90a", ""};
+  const cuda::KernelProgram base{"cuda/sm90/forward.cuh", "attention_forward", "config", "sm_90a", "", ""};
   std::set<std::string> keys{cuda::key_of(base)};
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 6; ++i) {
     cuda::KernelProgram other = base;
-    std::string* const fields[] = {&other.file, &other.entry, &other.config, &other.arch, &other.user_code};
+    std::string* const fields[] = {&other.file, &other.entry, &other.config, &other.arch,
+                                  &other.user_code, &other.generated};
     *fields[i] += "x";
     EXPECT_TRUE(keys.insert(cuda::key_of(other)).second);
   }

@@ -7,8 +7,7 @@ namespace onepass {
 // P V multiplies masked weights of 0 with whatever V holds, so a NaN or an infinity in V reaches rows that do not see
 // it. A row whose result is not finite is therefore computed again here, over the keys it sees and no others, by one
 // warp: two passes in fp32, slow, never entered for finite results.
-template <i32 block_n>
-DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScores<block_n>& scores, i32 row) {
+DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScores& scores, i32 row) {
   const i32 lane = threadIdx.x % 32;
   const Band::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 kv_head = x.head / p.heads_per_kv;
@@ -66,7 +65,6 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
 }
 
 // Everything this warp has remembered. Its tiles' TMA stores must have completed.
-template <i32 block_n>
 DEV void recompute(const ForwardParams& p, const Redo& redo) {
 #pragma unroll 1
   for (i32 at = redo.last; at >= 0;) {
@@ -78,7 +76,7 @@ DEV void recompute(const ForwardParams& p, const Redo& redo) {
     x.k_begin = features.packed ? p.cu_k[e.batch] : 0,
     x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
     x.row = e.row;
-    TileScores<block_n> scores{p};
+    TileScores scores{p};
     scores.open(x, e.row);
 #pragma unroll 1
     for (i32 row = e.row; row < min(e.row + 16, x.seq_q); ++row) recompute_row(p, x, scores, row);

@@ -38,10 +38,9 @@ struct Redo {
 constexpr bool kRoundedSums = features.output == Type::f32 && features.input != Type::f32;
 
 // O / l and the rows' LSE. `place`: the warp's number among all warps of all tiles.
-template <i32 block_n, int N>
-DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores<block_n>& scores, float (&o)[N],
+template <int N>
+DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores& scores, float (&o)[N],
                     const LaneRows& sums, Redo& redo, i32 place) {
-  const u32 quad = threadIdx.x % 4;
   const FragmentRows& rows = scores.rows;
   float inv[2];
 #pragma unroll
@@ -56,15 +55,15 @@ DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores<
     }
     const Final<float> end = finalize(state);
     inv[i] = kRoundedSums && end.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * end.inv_l;
-    if (quad == 0) write_lse(p, x, rows.row[i], end.lse);
+    if (threadIdx.x % 4 == 0) write_lse(p, x, rows.row[i], end.lse);
   }
-  float odd = 0.0f;  // stays 0 while everything is finite
+  float odd[2] = {};  // stay 0 while everything is finite
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     o[j] *= inv[j >> 1 & 1];
-    odd += o[j] * 0.0f;
+    odd[j & 1] += o[j] * 0.0f;
   }
-  if (__any_sync(0xffffffffu, odd != 0.0f))
+  if (__any_sync(0xffffffffu, odd[0] + odd[1] != 0.0f))
     redo.push(p, x, rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
 }
 

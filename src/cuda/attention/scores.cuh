@@ -10,8 +10,7 @@ namespace onepass {
 // Then scores leave apply() in log2 units.
 constexpr bool kTransforms = features.transforms();
 
-// What a warp knows of its sixteen rows' scores, in blocks of block_n keys.
-template <i32 block_n>
+// What a warp knows of its sixteen rows' scores.
 struct TileScores {
   const ForwardParams& p;
   FragmentRows rows{};
@@ -40,27 +39,30 @@ struct TileScores {
       slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }
 
-  DEV void apply(float (&s)[block_n / 2], i32 n) const {
+  // Scores against the keys from `first` on.
+  template <int N>
+  DEV void apply(float (&s)[N], i32 first) const {
     const u32 quad = threadIdx.x % 4;
-    const i32 first = n * block_n;
     if constexpr (kTransforms) transform(s, first, quad);
     if constexpr (features.bool_mask) hide(s, first, quad);
-    if (first >= rows.full_lo && first + block_n <= rows.full_hi) return;  // interior blocks pay nothing
+    if (first >= rows.full_lo && first + 2 * N <= rows.full_hi) return;  // interior blocks pay nothing
 #pragma unroll
-    for (int j = 0; j < block_n / 2; ++j) {
+    for (int j = 0; j < N; ++j) {
       const int i = j >> 1 & 1;
       const i32 key = first + column_of(j, quad);
       if (key >= rows.hi[i] || (features.bounded_left && key < rows.lo[i])) s[j] = kNegInf;
     }
   }
 
-  DEV void transform(float (&s)[block_n / 2], i32 first, u32 quad) const {
+  template <int N>
+  DEV void transform(float (&s)[N], i32 first, u32 quad) const {
 #pragma unroll
-    for (int j = 0; j < block_n / 2; ++j) s[j] = transformed(s[j], rows.row[j >> 1 & 1], first + column_of(j, quad));
+    for (int j = 0; j < N; ++j) s[j] = transformed(s[j], rows.row[j >> 1 & 1], first + column_of(j, quad));
   }
-  DEV void hide(float (&s)[block_n / 2], i32 first, u32 quad) const {
+  template <int N>
+  DEV void hide(float (&s)[N], i32 first, u32 quad) const {
 #pragma unroll
-    for (int j = 0; j < block_n / 2; ++j) {
+    for (int j = 0; j < N; ++j) {
       if (hidden(rows.row[j >> 1 & 1], first + column_of(j, quad))) s[j] = kNegInf;
     }
   }
@@ -79,10 +81,9 @@ struct TileScores {
     return batch * stride[0] + head * stride[1] + min(row, last_row) * stride[2] + min(key, last_key) * stride[3];
   }
 
-  DEV auto drop(i32 n) const {
+  DEV auto drop(i32 first) const {
     if constexpr (features.dropout) {
-      return DropPair{p.dropout,      batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(n) * block_n,
-                      threadIdx.x % 4};
+      return DropPair{p.dropout, batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(first), threadIdx.x % 4};
     } else {
       return KeepAll{};
     }

@@ -118,14 +118,16 @@ DEV void store_tile(u32 to, const TileWork& x) {
 }
 DEV TileWork load_tile(u32 from) {
   TileWork x;
-  i32* const fields[] = {&x.row,   &x.head,  &x.batch, &x.map_batch, &x.q_begin, &x.k_begin,
-                         &x.seq_q, &x.seq_k, &x.n_lo,  &x.n_hi,      &x.number};
-#pragma unroll
-  for (int i = 0; i < 11; ++i) {
-    i32 value;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from + 4 * i) : "memory");
-    *fields[i] = static_cast<i32>(warp_uniform(value));
-  }
+  const auto four = [&](u32 at, i32& a, i32& b, i32& c, i32& d) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(at) : "memory");
+  };
+  i32 unused;
+  four(from, x.row, x.head, x.batch, x.map_batch);
+  four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  four(from + 32, x.n_lo, x.n_hi, x.number, unused);
+  x.row = static_cast<i32>(warp_uniform(x.row));  // branched on
+  x.n_lo = static_cast<i32>(warp_uniform(x.n_lo));
+  x.n_hi = static_cast<i32>(warp_uniform(x.n_hi));
   return x;
 }
 

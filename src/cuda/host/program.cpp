@@ -11,7 +11,7 @@ namespace onepass::cuda {
 namespace {
 
 std::string source_of(const KernelProgram& p) {
-  std::string s = p.config + "\n";
+  std::string s = p.generated + p.config + "\n";
   if (!p.user_code.empty()) s += "#line 1 \"user expression\"\n" + p.user_code + "\n#line 1 \"kernel\"\n";
   return s + "#include \"" + p.file + "\"\n";
 }
@@ -60,7 +60,7 @@ std::vector<std::string_view> device_text_names() {
 
 std::string key_of(const KernelProgram& p) {
   Hash hash;
-  for (const std::string& s : {p.file, p.entry, p.config, p.arch, p.user_code}) hash.add(s);
+  for (const std::string& s : {p.file, p.entry, p.config, p.arch, p.user_code, p.generated}) hash.add(s);
   for (const EmbeddedText& t : embedded_texts()) {
     hash.add(t.name);
     hash.add(t.text);
@@ -80,13 +80,13 @@ Cubin compile(const KernelProgram& p) {
     names.push_back(t.name);
   }
   const std::string source = source_of(p), arch = "-arch=" + p.arch;
-  const char* const options[] = {arch.c_str(), "-std=c++20", "--ptxas-options=-v"};
+  const char* const options[] = {arch.c_str(), "-std=c++20", "-default-device", "--ptxas-options=-v"};
   Destroyed guard{*api};
   if (api->create(&guard.program, source.c_str(), "kernel", static_cast<int>(texts.size()), texts.data(),
                   names.data()) != 0) {
     throw Error(ErrorCode::unsupported, "NVRTC cannot make a program");
   }
-  const Result result = api->compile(guard.program, 3, options);
+  const Result result = api->compile(guard.program, 4, options);
   Cubin out;
   std::size_t n = 0;
   api->log_size(guard.program, &n);

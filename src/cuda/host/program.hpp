@@ -12,8 +12,9 @@ namespace onepass::cuda {
 struct KernelProgram {
   std::string file, entry;  // entry: the kernel's extern "C" name
   std::string config;
-  std::string arch;       // "sm_90a"
-  std::string user_code;  // score_mod and mask_mod; a mistake in it is reported with the user's own line
+  std::string arch;         // "sm_90a"
+  std::string user_code{};  // score_mod and mask_mod; a mistake in it is reported with the user's own line
+  std::string generated{};  // text in front of `config` that says nothing to a reader of an error: instruction wrappers
 };
 
 struct Cubin {

@@ -46,7 +46,7 @@ std::string wgmma_text(const std::vector<int>& widths, const std::string& elemen
   std::vector<int> unique = widths;
   std::sort(unique.begin(), unique.end());
   unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
-  std::string s = "namespace onepass {\ntemplate <int N>\nstruct Wgmma;\n";
+  std::string s = "#include \"cuda/device/wgmma.cuh\"\nnamespace onepass {\ntemplate <int N>\nstruct Wgmma;\n";
   for (const int n : unique) s += Width{n, element}.definition();
   return s + "}  // namespace onepass\n";
 }

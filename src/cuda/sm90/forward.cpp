@@ -89,7 +89,7 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   cuda::TensorMap q = map(a.q, p.layout.q, p.heads_q, tokens_q, p.dim_qk, 64 * c.groups);
   cuda::TensorMap k = map(tokens_k > 0 ? a.k : a.q, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_n);
   cuda::TensorMap v = map(tokens_k > 0 ? a.v : a.q, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_n);
-  cuda::TensorMap out = f.output == Type::f32 ? q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 64);
+  cuda::TensorMap out = f.output == Type::f32 ? q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
   void* arguments[] = {&q, &k, &v, &out, &params};
   cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device.multiprocessors)),
                static_cast<unsigned>(128 * (c.groups + 1)), layout.total, stream, arguments);
@@ -158,12 +158,13 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c)
   const std::string fields =
       text(c.groups, ", ", c.block_n, ", ", c.stages, ", ", c.q_stages, ", ", word(c.flat), ", ", word(c.ping_pong),
            ", ", word(c.q_registers), ", ", c.producer_registers, ", ", c.consumer_registers);
-  return {
-      "cuda/sm90/forward.cuh", "attention_forward",
-      text(cuda::features_text(f), "#include \"cuda/sm90/forward_config.hpp\"\n#include \"cuda/device/wgmma.cuh\"\n",
-           cuda::wgmma_text({c.block_n, padded(f.dim_v, 16)}, f.input == Type::bf16 ? "bf16" : "f16"),
-           "namespace onepass::sm90 { constexpr ForwardConfig config = {", fields, "}; }"),
-      "sm_90a", ""};
+  return {"cuda/sm90/forward.cuh",
+          "attention_forward",
+          text(cuda::features_text(f), "#include \"cuda/sm90/forward_config.hpp\"\n",
+               "namespace onepass::sm90 { constexpr ForwardConfig config = {", fields, "}; }"),
+          "sm_90a",
+          "",
+          cuda::wgmma_text({c.block_n, padded(f.dim_v, 16)}, f.input == Type::bf16 ? "bf16" : "f16")};
 }
 
 namespace {

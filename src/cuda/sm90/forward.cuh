@@ -126,6 +126,7 @@ DEV void issue_pv(float (&o)[kOutN / 2], const u32 (&p)[kBlockN / 4], u32 v, i32
 
 // ------------------------------------------------------------------------------------------------------------ consumer
 DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p) {
+  constexpr i32 kKeys = kBlockN;
   const u32 lane = threadIdx.x % 32;
   float s[kBlockN / 2], o[kOutN / 2];
   u32 w[kBlockN / 4];
@@ -133,7 +134,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   QueryOperand query;
   Ring<kQStages> q;
   Ring<kStages> k, v;
-  Scores scores{p};
+  TileScores scores{p};
   Redo redo;
 
   const auto full_k = [&] { return sm + kFullK + 8 * k.slot; };
@@ -188,8 +189,8 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     wgmma_wait<0>();
     pin(s);
     release_k();
-    scores.apply(s, x.n_hi - 1);
-    softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop(x.n_hi - 1));
+    scores.apply(s, (x.n_hi - 1) * kKeys);
+    softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((x.n_hi - 1) * kKeys));
     i32 accumulate = 0;
     bool last = true;
     do {
@@ -209,14 +210,14 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
         wgmma_wait<1>();
         pin(s);
         release_k();
-        scores.apply(s, n - 1);
+        scores.apply(s, (n - 1) * kKeys);
         wgmma_wait<0>();
         pin(o);
         pin(w);
         release_v();
         k_here = mbar_try(full_k(), k.parity),
         v_here = mbar_try(full_v(), v.parity);  // asked now, needed after the softmax
-        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.scale(), scores.drop(n - 1));
+        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.scale(), scores.drop((n - 1) * kKeys));
       }
       close_query();
       if constexpr (config.flat) {
@@ -243,8 +244,8 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
           release_v();
           finish(sm, group, out, p, x, scores, o, rows, redo);
           scores.open(y, warp_row(y));
-          scores.apply(s, y.n_hi - 1);
-          softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop(y.n_hi - 1));
+          scores.apply(s, (y.n_hi - 1) * kKeys);
+          softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((y.n_hi - 1) * kKeys));
           x = y;
           accumulate = 0;
         }
@@ -264,9 +265,9 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     if constexpr (config.flat) break;
     x = take_tile();
   }
-  if (threadIdx.x % 128 == 0) tma_store_wait();  // shared memory must outlive the last store
-  bar_sync(4 + group, 128);
-  recompute<static_cast<i32>(kBlockN)>(p, redo);
+  if (lane == 0) tma_store_wait();  // shared memory must outlive the last store
+  __syncwarp();
+  recompute(p, redo);
 }
 
 }  // namespace onepass::sm90

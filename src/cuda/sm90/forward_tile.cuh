@@ -14,6 +14,5 @@ constexpr u32 kOutN = padded(features.dim_v, 16);           // columns of P V
 constexpr u32 kFullQ = kLayout.barriers, kEmptyQ = kFullQ + 8 * kQStages, kFullK = kEmptyQ + 8 * kQStages,
               kEmptyK = kFullK + 8 * kStages, kFullV = kEmptyK + 8 * kStages, kEmptyV = kFullV + 8 * kStages;
 using Tiles = TileSource<static_cast<i32>(kBlockM), static_cast<i32>(kBlockN)>;
-using Scores = TileScores<static_cast<i32>(kBlockN)>;
 
 }  // namespace onepass::sm90
