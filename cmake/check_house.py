@@ -12,7 +12,8 @@ FLOORS = {"core": 0, "ladder": 1, "cpu": 2, "cuda": 2, "distributed": 3, "plan":
 # exp2, log2 and infinities live in core and ladder, and in the adapters that lend core a vector type. src/check makes
 # inputs of them and judges them.
 ALGEBRA_FOLDERS = ("src/core/", "src/ladder/", "src/check/")
-ALGEBRA_ADAPTERS = ("src/cpu/simd-inl.h", "src/cpu/amx_vector-inl.h", "src/cuda/device/arith.cuh")
+ALGEBRA_ADAPTERS = ("src/cpu/simd-inl.h", "src/cpu/amx_vector-inl.h", "src/cpu/mods-inl.h", "src/cuda/device/arith.cuh",
+                    "src/cuda/attention/mods.cuh")
 ALGEBRA = re.compile(r"\b(?:exp2f?|log2f?|infinity|INFINITY|HUGE_VALF?)\b")
 
 MAX_LINES = 400

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
@@ -18,6 +19,12 @@
 #include "onepass/tensor.hpp"
 
 namespace onepass {
+
+// A tensor by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
 
 // Everything about a call but q, k, v and out. Tensors that are not given stay absent.
 struct Options {
@@ -33,6 +40,11 @@ struct Options {
   Tensor alibi_slopes;                  // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
   Tensor sinks;                         // fp32 [heads_q]: logits that join the denominator only
   Tensor cu_seqlens_q, cu_seqlens_k;    // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
+
+  // C++ expressions over batch, head, q_index, k_index (within their sequence) and the mod_buffers; docs/score_mod.md.
+  std::string score_mod;                // the new score, from `score`: scaled, capped and biased, in natural units
+  std::string mask_mod;                 // true where a query may attend to a key; joins the other masks
+  std::vector<NamedTensor> mod_buffers;
 
   std::string implementation;           // by name, e.g. "cpu.flash.avx2"; empty: the first that accepts
   Executor* executor = nullptr;         // CPU threads; nullptr: default_executor()

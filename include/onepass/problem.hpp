@@ -40,6 +40,16 @@ struct BiasSpec {
   friend bool operator==(const BiasSpec&, const BiasSpec&) = default;
 };
 
+inline constexpr std::size_t kMostModBuffers = 8;
+// A tensor that score_mod and mask_mod read as name[i] or name(i, j, ...). fp32, fp16, bf16, int32 or bool.
+struct ModBuffer {
+  std::string name;
+  DType dtype = DType::f32;
+  int rank = 1;
+  Dims shape{1, 1, 1, 1};
+  friend bool operator==(const ModBuffer&, const ModBuffer&) = default;
+};
+
 // Strides in elements over [batch, heads, seq, dim]; packed (variable-length) tensors have batch stride 0.
 struct Layout {
   Dims q{}, k{}, v{}, out{};
@@ -60,6 +70,8 @@ struct Problem {
   std::optional<BiasSpec> bias;
   std::optional<Spread> bool_mask;
   bool alibi = false, sinks = false;
+  std::string score_mod, mask_mod;              // C++ expressions (docs/score_mod.md); empty: none
+  std::vector<ModBuffer> mod_buffers;           // what they read besides positions and the score
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;
   bool want_lse = false;

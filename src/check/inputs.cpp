@@ -10,7 +10,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks };
+enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods };
 
 // The strides' reach below and above element 0.
 struct Extent {
@@ -51,6 +51,7 @@ class Maker {
     if (p_.bool_mask) fill_mask();
     if (p_.alibi) fill_slopes();
     if (p_.sinks) fill_sinks();
+    for (std::size_t i = 0; i < p_.mod_buffers.size(); ++i) fill_mod_buffer(i);
     finish();
     return std::move(in_);
   }
@@ -105,6 +106,10 @@ class Maker {
     for (Tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.lse, &a.bias, &a.bool_mask, &a.alibi_slopes, &a.sinks,
                       &a.cu_seqlens_q, &a.cu_seqlens_k}) {
       t->given() ? own(*t) : void(in_.buffers.emplace_back());
+    }
+    for (const ModBuffer& b : p_.mod_buffers) {
+      a.mod_buffers.push_back({b.name, side_tensor(b.dtype, b.rank, b.shape)});
+      own(a.mod_buffers.back().tensor);
     }
   }
 
@@ -233,6 +238,24 @@ class Maker {
     for (std::int64_t h = 0; h < p_.heads_q; ++h) static_cast<float*>(in_.tensors.sinks.data)[h] = 4 + 4 * r.normal();
   }
 
+  // Floats of +-1; bools half of them true; integers that rise by 1 about every 50 elements of the last dimension, as the
+  // ids of documents do.
+  void fill_mod_buffer(std::size_t n) {
+    const Tensor& t = in_.tensors.mod_buffers[n].tensor;
+    Random r(seed_, {kMods, static_cast<std::int64_t>(n)});
+    std::int32_t id = 0;
+    const Dims& s = t.shape;
+    for (std::int64_t i = 0; i < t.elements(); ++i) {
+      std::int64_t at = 0, rest = i;
+      for (int d = t.rank - 1; d >= 0; rest /= s[d--]) at += rest % s[d] * t.stride[d];
+      if (i % s[t.rank - 1] == 0) id = 0;
+      id += r.below(50) == 0;
+      if (t.dtype == DType::i32) static_cast<std::int32_t*>(t.data)[at] = id;
+      else if (t.dtype == DType::boolean) static_cast<std::uint8_t*>(t.data)[at] = r.below(2) != 0;
+      else store_element(t.data, t.dtype, at, r.normal());
+    }
+  }
+
   void finish() {
     const Arguments& a = in_.tensors;
     Options& o = in_.options;
@@ -246,6 +269,9 @@ class Maker {
     o.bool_mask = a.bool_mask;
     o.alibi_slopes = a.alibi_slopes;
     o.sinks = a.sinks;
+    o.score_mod = p_.score_mod;
+    o.mask_mod = p_.mask_mod;
+    o.mod_buffers = a.mod_buffers;
     o.cu_seqlens_q = a.cu_seqlens_q;
     o.cu_seqlens_k = a.cu_seqlens_k;
     in_.problem = problem_of(a, o);

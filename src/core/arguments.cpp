@@ -186,6 +186,12 @@ void read_extras(const Arguments& a, Problem& p) {
     want_size("sinks", a.sinks, 0, "length", p.heads_q, ", the number of query heads");
     p.sinks = true;
   }
+  for (const auto& [name, t] : a.mod_buffers) {
+    const std::string called = "mod buffer " + name;
+    want_given(called.c_str(), t);
+    want_device(called.c_str(), t, a.q);
+    p.mod_buffers.push_back({name, t.dtype, t.rank, t.shape});
+  }
   if (extra("lse", a.lse)) {
     want_dtype("lse", a.lse, DType::f32);
     want_rank("lse", a.lse, p.varlen ? 2 : 3, p.varlen ? "[heads_q, total_q]" : "[batch, heads_q, seq_q]");
@@ -201,7 +207,7 @@ void read_extras(const Arguments& a, Problem& p) {
 }  // namespace
 
 Arguments collect(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& o) {
-  return {q, k, v, out, o.lse, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.cu_seqlens_q, o.cu_seqlens_k};
+  return {q, k, v, out, o.lse, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.cu_seqlens_q, o.cu_seqlens_k, o.mod_buffers};
 }
 
 Problem problem_of(const Arguments& a, const Options& o) {
@@ -227,6 +233,8 @@ Problem problem_of(const Arguments& a, const Options& o) {
   p.softcap = o.softcap;
   p.dropout_p = o.dropout_p;
   p.seed = o.seed;
+  p.score_mod = o.score_mod;
+  p.mask_mod = o.mask_mod;
   read_shapes(a, p);
   want_disjoint("out", a.out);
   if (p.varlen) read_lengths(a, p);

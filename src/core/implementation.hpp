@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "onepass/attention.hpp"
 
@@ -11,6 +12,7 @@ namespace onepass {
 struct Arguments {
   Tensor q, k, v, out;
   Tensor lse, bias, bool_mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
+  std::vector<NamedTensor> mod_buffers;                    // as in Problem::mod_buffers
 };
 
 struct Implementation {

@@ -5,11 +5,15 @@
 #include <initializer_list>
 #include <tuple>
 
+#include "core/expression.hpp"
+#include "core/mod_text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {
 namespace {
+
+constexpr std::int64_t kMostModIndex = 2147483647;
 
 // The sentence is put together only when it is needed: every call checks its problem, and a text() costs 0.3 us.
 template <class... Parts>
@@ -80,6 +84,38 @@ void validate_lengths(const Problem& p) {
   }
 }
 
+// Texts are read here where the CPU will run them, so that a wrong one is shown with its line before anything starts. On
+// a CUDA device the compiler does that.
+void validate_mods(const Problem& p) {
+  if (p.score_mod.empty() && p.mask_mod.empty()) {
+    want(p.mod_buffers.empty(), ErrorCode::bad_value, "there are mod buffers but neither a score_mod nor a mask_mod reads them");
+    return;
+  }
+  check_mod_text("score_mod", p.score_mod);
+  check_mod_text("mask_mod", p.mask_mod);
+  want(p.mod_buffers.size() <= kMostModBuffers, ErrorCode::bad_value, "there are ", p.mod_buffers.size(),
+       " mod buffers; at most ", kMostModBuffers, " are accepted");
+  const bool any_scores = std::min({p.batch, p.heads_q, p.seq_q, p.seq_k}) > 0;
+  for (std::size_t i = 0; i < p.mod_buffers.size(); ++i) {
+    const ModBuffer& b = p.mod_buffers[i];
+    check_mod_name(b.name);
+    for (std::size_t j = 0; j < i; ++j)
+      want(p.mod_buffers[j].name != b.name, ErrorCode::bad_value, "two mod buffers are named ", b.name);
+    want(b.dtype != DType::f8e4m3, ErrorCode::bad_dtype, "mod buffer ", b.name, " is ", name_of(b.dtype),
+         "; fp32, fp16, bf16, int32 and bool are accepted");
+    want(b.rank >= 1 && b.rank <= kMaxRank, ErrorCode::bad_shape, "mod buffer ", b.name, " has ", b.rank,
+         " dimensions; 1 to ", kMaxRank, " are accepted");
+    for (int d = 0; d < b.rank; ++d) {
+      // An empty one has no element to read; where there is no score, nobody reads it.
+      want(b.shape[d] >= (any_scores ? 1 : 0) && b.shape[d] <= kMostModIndex, ErrorCode::bad_shape, "mod buffer ", b.name,
+           " has size ", b.shape[d], " in dimension ", d, "; 1 to ", kMostModIndex, " is accepted");
+    }
+  }
+  want(std::max(p.seq_q, p.seq_k) <= kMostModIndex, ErrorCode::bad_shape, "the sequences are ", p.seq_q, " and ", p.seq_k,
+       " long; q_index and k_index of a score_mod or mask_mod count to ", kMostModIndex);
+  if (p.device.kind == DeviceKind::cpu) mods_of(p);
+}
+
 }  // namespace
 
 double Problem::effective_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(dim_qk)); }
@@ -129,6 +165,7 @@ void validate(const Problem& p) {
   validate_size("the score matrix", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
   validate_lengths(p);
+  validate_mods(p);
 }
 
 }  // namespace onepass

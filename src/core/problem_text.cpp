@@ -47,6 +47,12 @@ std::string strides_text(const Problem& p) {
   return out;
 }
 
+std::string sizes_text(const ModBuffer& b) {   // 8x127
+  std::string out;
+  for (int i = 0; i < b.rank; ++i) out += (i ? "x" : "") + number(b.shape[i]);
+  return out;
+}
+
 std::int64_t sum(const Lengths& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); }
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
@@ -111,6 +117,20 @@ struct Word {
     }
     return out;
   }
+  ModBuffer buffer(std::string_view s) const {   // table:fp32:8x127
+    constexpr const char* kForm = "buffer=name:dtype:sizes, such as buffer=table:fp32:8x127,";
+    const auto [name, rest] = halves(s, ':', true, kForm);
+    const auto [dtype, sizes] = halves(rest, ':', true, kForm);
+    const auto items = list(sizes, 'x');
+    if (items.size() > kMaxRank) fail("at most 4 sizes");
+    ModBuffer b{std::string(name), dtype_from_name(dtype), static_cast<int>(items.size()), {1, 1, 1, 1}};
+    for (std::size_t i = 0; i < items.size(); ++i) b.shape[i] = number<std::int64_t>(items[i], kForm);
+    return b;
+  }
+  std::string expression(std::string_view s) const {   // {score * 2}
+    if (s.size() < 2 || s.front() != '{' || s.back() != '}') fail("an expression in braces");
+    return std::string(s.substr(1, s.size() - 2));
+  }
   Dims strides(std::string_view s) const {
     const auto items = list(s, ',');
     if (items.size() != 3) fail("strides=q:batch,head,token;k:..;v:..;o:..");
@@ -119,6 +139,18 @@ struct Word {
     return d;
   }
 };
+
+// Up to the next blank outside braces.
+std::string_view first_word(std::string_view s) {
+  std::size_t end = 0;
+  for (int open = 0; end < s.size(); ++end) {
+    const char c = s[end];
+    if (open == 0 && (c == ' ' || c == '\t' || c == '\r' || c == '\n')) break;
+    if (c == '{') ++open;
+    if (c == '}' && open > 0) --open;
+  }
+  return s.substr(0, end);
+}
 
 struct Parser {
   Problem p;
@@ -131,6 +163,9 @@ struct Parser {
     else if (key == "softcap") p.softcap = w.number<float>(value, "a number");
     else if (key == "dropout") p.dropout_p = w.number<float>(value, "a number");
     else if (key == "seed") p.seed = w.number<std::uint64_t>(value, "an integer");
+    else if (key == "score_mod") p.score_mod = w.expression(value);
+    else if (key == "mask_mod") p.mask_mod = w.expression(value);
+    else if (key == "buffer") p.mod_buffers.push_back(w.buffer(value));
     else if (key == "mask") p.bool_mask = w.spread(value);
     else if (key == "bias") {
       const auto [dtype, spans] = w.halves(value, ':', true, "bias=dtype:spread, such as bias=fp32:bhqk,");
@@ -222,6 +257,9 @@ std::string to_string(const Problem& p) {
   if (p.bias) s += " bias=" + std::string(name_of(p.bias->dtype)) + ":" + spread_text(p.bias->spans);
   if (p.bool_mask) s += " mask=" + spread_text(*p.bool_mask);
   if (p.alibi) s += " alibi";
+  if (!p.score_mod.empty()) s += " score_mod={" + p.score_mod + "}";
+  if (!p.mask_mod.empty()) s += " mask_mod={" + p.mask_mod + "}";
+  for (const ModBuffer& b : p.mod_buffers) s += " buffer=" + b.name + ":" + std::string(name_of(b.dtype)) + ":" + sizes_text(b);
   if (p.sinks) s += " sinks";
   if (p.dropout_p > 0) s += " dropout=" + number(p.dropout_p);
   if (p.seed) s += " seed=" + number(p.seed);
@@ -242,7 +280,7 @@ Problem parse_problem(std::string_view line) {
   for (std::string_view rest = line; !rest.empty();) {
     const std::size_t from = std::min(rest.find_first_not_of(" \t\r\n"), rest.size());
     rest.remove_prefix(from);
-    const std::string_view word = rest.substr(0, rest.find_first_of(" \t\r\n"));
+    const std::string_view word = first_word(rest);
     rest.remove_prefix(word.size());
     if (word.empty()) break;
     const Word w{word, line};

@@ -264,6 +264,7 @@ ScoreSpec spec_of(const Problem& p, const Arguments& a) {
 
 std::string refuses(const Problem& p) {
   if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
+  if (!p.score_mod.empty() || !p.mask_mod.empty()) return "it computes no score_mod and no mask_mod";
   if (p.dtype != DType::bf16)
     return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));

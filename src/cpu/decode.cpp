@@ -68,6 +68,11 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.alpha = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
   s.extra = w.take<float>(cut.chunk * 4);
   s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
+  s.mods = {};
+  if (!p.score_mod.empty() || !p.mask_mod.empty()) {
+    s.mods.numbers = w.take<float>(Expression::kMostSteps * kExprBlock);
+    s.mods.integers = w.take<std::int32_t>(Expression::kMostSteps * kExprBlock);
+  }
   return s;
 }
 
@@ -117,10 +122,11 @@ void decode_run(const Problem& p, const Arguments& a, void* workspace, Executor&
   const DecodeCut cut = decode_cut(p);
   Workspace w(workspace);
   const Booked b = book(w, p, cut, executor.workers());
+  const Mods mods = mods_of(p);
   struct Call {
     DecodeJob job;
     DecodeTask task;
-  } call{{p, a, cut, b.partials, b.scratch}, task};
+  } call{{p, a, cut, b.partials, b.scratch, mods}, task};
   executor.parallel_for(
       cut.tasks(p),
       [](void* c, std::int64_t t, int worker) {

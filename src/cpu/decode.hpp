@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "core/expression_eval.hpp"
 #include "core/split.hpp"
 #include "core/workspace.hpp"
 #include "cpu/combine.hpp"
@@ -40,6 +41,7 @@ struct DecodeScratch {
   float* alpha;                                         // [heads][padded_rows][kDecodeMaxLanes]
   float* extra;                                         // [chunk][4]
   float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
+  ExprMemory<float> mods;                               // of score_mod and mask_mod
 };
 DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const DecodeCut& cut);
 
@@ -49,6 +51,7 @@ struct DecodeJob {
   DecodeCut cut;
   Partials partials;       // state == nullptr if the keys are not cut
   DecodeScratch* scratch;  // [workers]
+  const Mods& mods;
 };
 
 using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker);

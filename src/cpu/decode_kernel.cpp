@@ -62,7 +62,8 @@ template <class T>
 class Decode {
  public:
   Decode(const DecodeJob& job, std::int64_t task, int worker)
-      : p_(job.problem), a_(job.arguments), cut_(job.cut), partials_(job.partials), scratch_(job.scratch[worker]) {
+      : p_(job.problem), a_(job.arguments), cut_(job.cut), partials_(job.partials), scratch_(job.scratch[worker]),
+        mods_(job.mods) {
     split_ = task % cut_.splits.count;
     const std::int64_t block = task / cut_.splits.count % cut_.head_blocks;
     batch_ = task / cut_.splits.count / cut_.head_blocks;
@@ -301,13 +302,14 @@ class Decode {
   static std::int64_t whole(std::int64_t keys) {
     return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
   }
-  DecodeScores scores() const { return {p_, a_, band_, batch_}; }
+  DecodeScores scores() const { return {p_, a_, band_, batch_, mods_, scratch_.mods}; }
 
   const Problem& p_;
   const Arguments& a_;
   const DecodeCut& cut_;
   const Partials& partials_;
   const DecodeScratch& scratch_;
+  const Mods& mods_;
   Sequence seq_;
   BandMask band_;
   std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;

@@ -1,5 +1,5 @@
 // What happens to the scores of a chunk between the dot products and the softmax, and to its weights after it: softcap,
-// ALiBi, bias, masks and dropout, in the order and units of docs/conventions.md. A plain causal or unmasked decoding
+// ALiBi, bias, score_mod, masks and dropout, in the order and units of docs/conventions.md. A plain causal or unmasked decoding
 // step comes here at most once per row, for its last chunk.
 #if defined(ONEPASS_CPU_DECODE_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_DECODE_SCORES_INL_H
@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "core/arguments.hpp"
+#include "cpu/mods-inl.h"
 #include "cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,8 +36,10 @@ struct DecodeScores {
   const Arguments& a;
   BandMask band;
   std::int64_t batch = 0;
+  const Mods& mods;
+  ExprMemory<float> memory;
 
-  bool any() const { return p.softcap > 0 || p.alibi || p.bias || p.bool_mask; }
+  bool any() const { return p.softcap > 0 || p.alibi || p.bias || p.bool_mask || mods.given(); }
 
   // What q is multiplied by: with it, a dot product is the score in log2 units, or the argument of softcap's tanh.
   static float q_scale(const Problem& p) {
@@ -49,6 +52,14 @@ struct DecodeScores {
     if (p.softcap > 0) cap(c.padded * R, scores);
     if (p.bias) add_bias<R>(rows, c, scores, extra);
     if (p.alibi) add_alibi<R>(rows, c, scores);
+    if (mods.given()) {
+      std::int32_t head[R], token[R];
+      for (int r = 0; r < R; ++r) {
+        head[r] = static_cast<std::int32_t>(rows[r].head);
+        token[r] = static_cast<std::int32_t>(rows[r].token);
+      }
+      apply_mods(mods, a, memory, {scores, R, R, c.count, static_cast<std::int32_t>(batch), c.at, head, token});
+    }
     if (p.bool_mask) apply_bool_mask<R>(rows, c, scores);
     for (int r = 0; r < R; ++r) {
       const std::int64_t lo = std::clamp<std::int64_t>(rows[r].keys.lo - c.at, 0, c.count);

@@ -104,13 +104,22 @@ struct FlashTask {
     for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), top + lane);
     for (int i = 0; i < segments.count; ++i) qk(panel, block, segments.piece[i], top);
 
+    const auto finish = [&]<Part part>(int v) HWY_ATTR {
+      const int lane = v * kLanes;
+      return finish_scores<part>(panel.rules, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
+                                 panel.hi + lane, scratch.scores);
+    };
+    if (panel.rules.mods) {
+      for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mods>(v);
+      apply_mods(call, task, scratch, panel.rules, panel.vecs, block.first, lo, hi);
+    }
     for (int v = 0; v < panel.vecs; ++v) {
       const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
       const int lane = v * kLanes;
       if (v_lo >= v_hi) continue;
       const VF most = plain && segments.whole ? hn::Load(DF(), top + lane)
-                                              : finish_scores(panel.rules, lane, block.first, v_lo, v_hi, lo,
-                                                              panel.lo + lane, panel.hi + lane, scratch.scores);
+                      : panel.rules.mods      ? finish.template operator()<Part::after_mods>(v)
+                                              : finish.template operator()<Part::all>(v);
       hn::Store(weigh(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
       if (panel.rules.dropout) {
         drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.rules, lane, block.first, v_lo, v_hi,

@@ -76,9 +76,11 @@ void run(const Kernels& kernels, const Problem& p, const Arguments& a, void* mem
   std::byte* scratch_base = w.take<std::byte>(0);
   Workspace one;
   book_scratch(one, p, kernels.geometry, c.panels);
+  const Mods mods = mods_of(p);
   const Call call{p,          a,          kernels.geometry, c.k,
                   c.v,        c.panels,   c.splits.count,   c.splits.chunk,
-                  m.partials, m.packed_k, m.packed_v,       Dropout::of(p.dropout_p, p.seed)};
+                  m.partials, m.packed_k, m.packed_v,       Dropout::of(p.dropout_p, p.seed),
+                  mods};
   const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * kernels.geometry.panel();
   const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
 
@@ -175,6 +177,10 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
   s.v = w.take<float>(g.block * p.dim_v);
   if (p.bias) s.bias = w.take<float>((g.block + 3) * panel);
   if (p.bool_mask) s.mask = w.take<float>((g.block + 3) * panel);
+  if (!p.score_mod.empty() || !p.mask_mod.empty()) {
+    s.mods.numbers = w.take<float>(Expression::kMostSteps * kExprBlock);
+    s.mods.integers = w.take<std::int32_t>(Expression::kMostSteps * kExprBlock);
+  }
   return s;
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/arguments.hpp"
+#include "core/expression_eval.hpp"
 #include "core/implementation.hpp"
 #include "core/numerics.hpp"
 #include "core/philox.hpp"
@@ -38,6 +39,7 @@ struct Call {
   float* packed_k = nullptr;   // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
   float* packed_v = nullptr;
   Dropout dropout;
+  const Mods& mods;
 
   float* k_of(std::int64_t slot) const { return packed_k + slot * problem.seq_k * problem.dim_qk; }
   float* v_of(std::int64_t slot) const { return packed_v + slot * problem.seq_k * problem.dim_v; }
@@ -59,6 +61,7 @@ struct Scratch {
   std::int32_t *lo, *hi;  // [panels][panel]: the keys a lane sees
   float *k, *v;           // one converted block
   float *bias, *mask;     // [block + 3][panel]; nullptr without
+  ExprMemory<float> mods;
 };
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
 

@@ -1,5 +1,5 @@
 // What happens to a tile of scores [key][lane] between Q K^T and the softmax, in the order of docs/conventions.md:
-// softcap, bias, ALiBi, masks; and to its weights after it: dropout. Scores are in log2 units. Blocks without any of
+// softcap, bias, ALiBi, score_mod, masks; and to its weights after it: dropout. Scores are in log2 units. Blocks without any of
 // this never come here.
 #if defined(ONEPASS_CPU_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SCORES_INL_H
@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "cpu/flash.hpp"
+#include "cpu/mods-inl.h"
 #include "cpu/rows-inl.h"
 #include "cpu/simd-inl.h"
 #include "cpu/tile-inl.h"
@@ -38,10 +39,11 @@ struct Rules {
   float softcap = 0.0f;                          // log2 units; 0: none
   const float *bias = nullptr, *mask = nullptr;  // tiles [key][kPanel], from the panel's first key of the block on
   bool alibi = false, dropout = false;
+  const Mods* mods = nullptr;                    // nullptr: neither score_mod nor mask_mod
   HWY_ALIGN float slope[kPanel] = {};           // log2 units
   HWY_ALIGN std::int32_t aligned[kPanel] = {};  // the key position a lane's token is aligned with
   HWY_ALIGN std::uint32_t token[kPanel] = {}, head[kPanel] = {};
-  bool plain() const { return softcap == 0 && !bias && !mask && !alibi; }
+  bool plain() const { return softcap == 0 && !bias && !mask && !alibi && !mods; }
   // Plain scores stay products: the softmax multiplies them as it subtracts the maximum, and rounds once.
   float factor_left() const { return plain() ? factor : 1.0f; }
 };
@@ -56,7 +58,8 @@ inline Rules rules_of(const flash::Call& call, const flash::Task& task, const fl
   rules.mask = p.bool_mask ? scratch.mask : nullptr;
   rules.alibi = p.alibi;
   rules.dropout = call.dropout.active();
-  if (!p.alibi && !rules.dropout) return rules;
+  rules.mods = call.mods.given() ? &call.mods : nullptr;
+  if (!p.alibi && !rules.dropout && !rules.mods) return rules;
   const BandMask band = band_mask(p, task.seq.seq_q, task.seq.seq_k);
   const Tensor& t = call.arguments.alibi_slopes;
   for (int lane = 0; lane < kPanel; ++lane) {
@@ -115,9 +118,14 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
   return true;
 }
 
+// score_mod and mask_mod stand between what changes scores and what hides them; with them, scores are finished in two
+// passes.
+enum class Part { all, before_mods, after_mods };
+
 // Finishes the scores of the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the tiles
 // begin at `tile_lo`. seen_lo, seen_hi: the keys each lane sees. Returns the maximum, like the scores without
 // factor_left.
+template <Part part>
 inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
                         std::int64_t tile_lo, const std::int32_t* seen_lo, const std::int32_t* seen_hi, float* scores) {
   const VF neg_inf = Arith<VF>::neg_inf(), factor = splat(rules.plain() ? 1.0f : rules.factor);
@@ -129,11 +137,18 @@ inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::i
   for (std::int64_t k = lo; k < hi; ++k) {
     float* at = scores + (k - first) * kPanel + lane;
     const std::int64_t tile_at = (k - tile_lo) * kPanel + lane;
-    VF s = hn::Load(DF(), at) * factor;
+    VF s = hn::Load(DF(), at);
     const VI key = hn::Set(DI(), static_cast<std::int32_t>(k));
-    if (rules.softcap > 0) s = cap * tanh_of(s * per_cap);
-    if (rules.bias) s = s + hn::Load(DF(), rules.bias + tile_at);
-    if (rules.alibi) s = hn::NegMulAdd(slope, hn::ConvertTo(DF(), hn::Abs(aligned - key)), s);
+    if constexpr (part != Part::after_mods) {
+      s = s * factor;
+      if (rules.softcap > 0) s = cap * tanh_of(s * per_cap);
+      if (rules.bias) s = s + hn::Load(DF(), rules.bias + tile_at);
+      if (rules.alibi) s = hn::NegMulAdd(slope, hn::ConvertTo(DF(), hn::Abs(aligned - key)), s);
+    }
+    if constexpr (part == Part::before_mods) {
+      hn::Store(s, DF(), at);
+      continue;
+    }
     if (rules.mask) s = hn::IfThenElse(hn::Eq(hn::Load(DF(), rules.mask + tile_at), hn::Zero(DF())), neg_inf, s);
     if (k < all_lo || k >= all_hi) {
       const auto seen = hn::AndNot(hn::Lt(key, from), hn::Lt(key, to));
@@ -143,6 +158,21 @@ inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::i
     top = hn::Max(top, s);
   }
   return top;
+}
+
+// Applies score_mod and mask_mod to keys [lo, hi) of all the panel's lanes. Scores that no lane of a vector sees are
+// changed too: they are never read.
+inline void apply_mods(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
+                       const Rules& rules, int vecs, std::int64_t first, std::int64_t lo, std::int64_t hi) {
+  const ExprTile<float> tile{scratch.scores + (lo - first) * kPanel,
+                             kPanel,
+                             vecs * kLanes,
+                             hi - lo,
+                             static_cast<std::int32_t>(task.batch),
+                             lo,
+                             reinterpret_cast<const std::int32_t*>(rules.head),
+                             reinterpret_cast<const std::int32_t*>(rules.token)};
+  apply_mods(*rules.mods, call.arguments, scratch.mods, tile);
 }
 
 // ---- dropout

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/arguments.hpp"
+#include "core/expression_scalar.hpp"
 #include "core/numerics.hpp"
 #include "core/philox.hpp"
 #include "core/scalar.hpp"
@@ -43,6 +44,7 @@ template <class T, class Round>
 struct RowBlock {
   const Problem& p;
   const Arguments& a;
+  const Mods& mods;
   Round round;
   Dense& dense;
   std::int64_t batch, head, row_lo, row_hi;  // batch: the entry, also when packed
@@ -52,6 +54,8 @@ struct RowBlock {
   Range keys = band.key_range(row_lo, row_hi);
   Dropout dropout = Dropout::of(p.dropout_p, p.seed);
   std::vector<T> k{}, v{}, q{}, s{}, o{};  // k transposed, [dim_qk, keys]: the loops over keys vectorise
+  std::vector<T> numbers{};                // of the steps of score_mod and mask_mod
+  std::vector<std::int32_t> integers{};
 
   void run() {
     const std::int64_t n = keys.hi - keys.lo;
@@ -101,6 +105,9 @@ struct RowBlock {
       const T slope = static_cast<T>(static_cast<const float*>(t.data)[at]);
       for (std::int64_t j = 0; j < count; ++j) s[j] -= slope * static_cast<T>(std::abs(i + band.shift - (lo + j)));
     }
+    if (mods.score.given()) mod(mods.score, i, lo, [&](const auto& run, const auto& tile) { run.change(tile, T(1)); });
+    if (mods.mask.given())
+      mod(mods.mask, i, lo, [&](const auto& run, const auto& tile) { run.hide(tile, Arith<T>::neg_inf()); });
     if (p.bool_mask) {
       const Dims at = spread_strides(a.bool_mask);
       const auto* from =
@@ -109,6 +116,16 @@ struct RowBlock {
         if (from[j * at[3]] == 0) s[j] = Arith<T>::neg_inf();
     }
     for (T& x : s) x = round(x);
+  }
+
+  template <class Apply>
+  void mod(const Expression& e, std::int64_t i, std::int64_t lo, Apply apply) {
+    numbers.resize(e.steps.size() * kExprBlock);
+    integers.resize(e.steps.size() * kExprBlock);
+    const auto h = static_cast<std::int32_t>(head), row = static_cast<std::int32_t>(i);
+    const ExprTile<T> tile{
+        s.data(), 1, 1, static_cast<std::int64_t>(s.size()), static_cast<std::int32_t>(batch), lo, &h, &row};
+    apply(ExprRun<T, ScalarFunctions>(e, a.mod_buffers, {numbers.data(), integers.data()}), tile);
   }
 
   void row(std::int64_t i) {
@@ -160,11 +177,12 @@ Dense textbook(const Problem& p, const Arguments& a, Round round, Executor& exec
   Dense dense{std::vector<double>(static_cast<std::size_t>(entries * p.heads_q * p.dim_v)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
+  const Mods mods = mods_of(p);
   const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
   auto body = [&](std::int64_t task) {
     const std::int64_t pair = task / blocks, b = pair / p.heads_q, lo = task % blocks * kRows;
     const std::int64_t hi = std::min(lo + kRows, sequence_of(p, a, b).seq_q);
-    if (lo < hi) RowBlock<T, Round>{p, a, round, dense, b, pair % p.heads_q, lo, hi}.run();
+    if (lo < hi) RowBlock<T, Round>{p, a, mods, round, dense, b, pair % p.heads_q, lo, hi}.run();
   };
   executor.parallel_for(
       p.batch * p.heads_q * blocks, [](void* f, std::int64_t task, int) { (*static_cast<decltype(body)*>(f))(task); },

@@ -125,6 +125,8 @@ struct Task {
 }  // namespace
 
 DenseGradients oracle_backward(const Problem& p, const Arguments& a, const Tensor& d_out, Executor& executor) {
+  if (!p.score_mod.empty() || !p.mask_mod.empty())
+    throw Error(ErrorCode::unsupported, "the backward oracle knows neither score_mod nor mask_mod");
   const std::int64_t rows_q = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;
   const std::int64_t rows_k = (p.varlen ? p.total_k : p.batch * p.seq_k) * p.heads_kv;
   const auto zeros = [](std::int64_t count) { return std::vector<double>(static_cast<std::size_t>(count)); };

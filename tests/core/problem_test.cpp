@@ -54,6 +54,12 @@ Problem random_problem() {
   if (flip()) p.bool_mask = spread();
   p.alibi = flip();
   p.sinks = flip();
+  if (flip()) {
+    p.score_mod = *rc::gen::element("score", "table[q_index - k_index]\n  + (score * {2})", " score");
+    if (flip()) p.mask_mod = "k_index <= q_index || rel(0, head)";
+    p.mod_buffers = {{"table", data_type(), 1, {among(1, 99), 1, 1, 1}}, {"rel", DType::i32, 2, {among(1, 9), 4, 1, 1}}};
+    p.device.kind = DeviceKind::cuda;  // which takes texts that the CPU does not read
+  }
   if (flip()) p.dropout_p = static_cast<float>(among(1, 1000)) / 1000;
   if (flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
   p.want_lse = flip();
@@ -154,6 +160,22 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"h1 s4 d8 strides=q:1,2,z;k:1,2,3;v:1,2,3;o:1,2,3", "strides", "three integers"},
         Wrong{"h1 s4 d8 layout=hbsd", "'layout=hbsd'", "a word"}, Wrong{"s4 d8 cuda:x", "'cuda:x'", "a device number"},
         Wrong{"s4 d8 unknown=3", "'unknown=3'", "docs/problem.md"},
+        Wrong{"s4 d8 score_mod=score", "'score_mod=score'", "an expression in braces"},
+        Wrong{"s4 d8 score_mod={score", "'score_mod={score'", "an expression in braces"},
+        Wrong{"s4 d8 score_mod={score + x}", "score_mod, column 9: 'x'", "score, batch, head, q_index, k_index"},
+        Wrong{"s4 d8 mask_mod={q_index >=}", "mask_mod, column 11", "a value is expected"},
+        Wrong{"s4 d8 score_mod={(score} cuda", "column 1: '('", "never closed"},
+        Wrong{"s4 d8 score_mod={#if} cuda", "'#'", "not accepted"},
+        Wrong{"s4 d8 score_mod={score; f()} cuda", "';'", "one expression is accepted"},
+        Wrong{"s4 d8 buffer=t:fp32:4", "mod buffers", "neither a score_mod nor a mask_mod"},
+        Wrong{"s4 d8 score_mod={score} buffer=t", "'buffer=t'", "buffer=name:dtype:sizes"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:1x2x3x4x5", "'buffer=t:fp32:1x2x3x4x5'", "at most 4 sizes"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp8_e4m3:4", "mod buffer t is fp8_e4m3", "fp32, fp16, bf16, int32 and bool"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:0", "mod buffer t has size 0 in dimension 0", "1 to 2147483647"},
+        Wrong{"s4 d8 score_mod={score} buffer=score:fp32:4", "'score'", "a word that expressions use otherwise"},
+        Wrong{"s4 d8 score_mod={score} buffer=4:fp32:4", "'4'", "a letter and then"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:4 buffer=t:fp32:4", "two mod buffers", "named t"},
+        Wrong{"s4x3000000000 d8 score_mod={score}", "3000000000 long", "count to 2147483647"},
         Wrong{"b4000000000 h4000000000 s4 d8", "2^62", "more than"},
         Wrong{"s4000000000000 d8", "the score matrix", "2^62"}));
 

@@ -17,7 +17,7 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
   const auto element = [](const void* base, i64 at) { return element_at<features.input>(base, at); };
   const auto score = [&](i32 key) {
     if (key >= keys.hi) return kNegInf;
-    if constexpr (features.bool_mask) {
+    if constexpr (features.hides()) {
       if (scores.hidden(row, key)) return kNegInf;
     }
     float dot = 0.0f;

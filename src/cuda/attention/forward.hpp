@@ -17,18 +17,26 @@ struct ForwardFeatures {
   bool packed;                       // variable length
   bool softcap, alibi, sinks, dropout, bool_mask;
   Type bias;
+  bool score_mod, mask_mod;
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
-    return !packed && !softcap && !alibi && !dropout && !bool_mask && bias == Type::none;
+    return !packed && !dropout && !transforms() && !hides();
   }
-  ONEPASS_HD constexpr bool transforms() const { return softcap || alibi || bias != Type::none; }
+  ONEPASS_HD constexpr bool transforms() const { return softcap || alibi || bias != Type::none || score_mod; }
+  ONEPASS_HD constexpr bool hides() const { return bool_mask || mask_mod; }  // beyond the band
 };
 
 ONEPASS_HD constexpr int padded(int n, int to) { return (n + to - 1) / to * to; }
 
 struct RedoEntry {  // sixteen rows from `row` on, to be computed again; `before`: the warp's previous entry or -1
   int batch, head, row, before;
+};
+
+struct ModBufferView {  // a tensor that score_mod and mask_mod read
+  const void* data;
+  long long stride[4];
+  int last[4];  // the largest index of each dimension
 };
 
 struct ForwardParams {
@@ -52,6 +60,7 @@ struct ForwardParams {
   float cap_in, cap_out;  // softcap: s = cap_out * tanh(cap_in * dot), cap_out in log2 units
   Dropout dropout;
   int m_tiles, heads_together, tiles;  // heads_together: heads worked on at once, for L2 locality
+  ModBufferView mod_buffers[8];
 };
 
 }  // namespace onepass

@@ -4,6 +4,7 @@
 
 #include "core/arguments.hpp"
 #include "core/scalar.hpp"
+#include "cuda/attention/mods.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -46,6 +47,8 @@ ForwardFeatures features_of(const Problem& p) {
   f.dropout = Dropout::of(p.dropout_p, 0).active();
   f.bool_mask = p.bool_mask.has_value();
   f.bias = p.bias ? type_of(p.bias->dtype) : Type::none;
+  f.score_mod = !p.score_mod.empty();
+  f.mask_mod = !p.mask_mod.empty();
   return f;
 }
 
@@ -55,7 +58,8 @@ std::string features_text(const ForwardFeatures& f) {
   return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass { constexpr ForwardFeatures features = {",
               f.dim_qk, ", ", f.dim_v, ", ", type(f.input), ", ", type(f.output), ", ", word(f.bounded_left), ", ",
               word(f.bounded_right), ", ", word(f.packed), ", ", word(f.softcap), ", ", word(f.alibi), ", ",
-              word(f.sinks), ", ", word(f.dropout), ", ", word(f.bool_mask), ", ", type(f.bias), "}; }\n");
+              word(f.sinks), ", ", word(f.dropout), ", ", word(f.bool_mask), ", ", type(f.bias), ", ",
+              word(f.score_mod), ", ", word(f.mask_mod), "}; }\n");
 }
 
 std::int64_t tile_bound(const Problem& p, const TileCut& cut) {
@@ -131,6 +135,7 @@ ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut
   f.m_tiles = static_cast<int>((p.seq_q + cut.block_m - 1) / cut.block_m);
   f.heads_together = heads_together(p, band.right >= 0, device.l2_bytes);
   f.tiles = static_cast<int>(tile_bound(p, cut));
+  fill_mod_buffers(a, f.mod_buffers);
   return f;
 }
 

@@ -3,6 +3,7 @@
 #include "cuda/device/scores.cuh"
 
 #include "cuda/attention/elements.cuh"
+#include "cuda/attention/mods.cuh"
 #include "cuda/attention/tiles.cuh"
 
 namespace onepass {
@@ -44,7 +45,7 @@ struct TileScores {
   DEV void apply(float (&s)[N], i32 first) const {
     const u32 quad = threadIdx.x % 4;
     if constexpr (kTransforms) transform(s, first, quad);
-    if constexpr (features.bool_mask) hide(s, first, quad);
+    if constexpr (features.hides()) hide(s, first, quad);
     if (first >= rows.full_lo && first + 2 * N <= rows.full_hi) return;  // interior blocks pay nothing
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -74,9 +75,18 @@ struct TileScores {
     if constexpr (features.bias != Type::none)
       x += static_cast<float>(kLog2e) * element_at<features.bias>(p.bias, spread(p.bias_stride, row, key));
     if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + shift - key));
+    if constexpr (features.score_mod)
+      x = static_cast<float>(kLog2e) * user::score_mod(x * static_cast<float>(kLn2), static_cast<i32>(batch),
+                                                       static_cast<i32>(head), row, key, p.mod_buffers);
     return x;
   }
-  DEV bool hidden(i32 row, i32 key) const { return p.bool_mask[spread(p.mask_stride, row, key)] == 0; }
+  DEV bool hidden(i32 row, i32 key) const {
+    bool seen = true;
+    if constexpr (features.bool_mask) seen = p.bool_mask[spread(p.mask_stride, row, key)] != 0;
+    if constexpr (features.mask_mod)
+      seen = seen && user::mask_mod(static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
+    return !seen;
+  }
   DEV i64 spread(const long long (&stride)[4], i32 row, i32 key) const {
     return batch * stride[0] + head * stride[1] + min(row, last_row) * stride[2] + min(key, last_key) * stride[3];
   }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "cuda/attention/host.hpp"
+#include "cuda/attention/mods.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/host/wgmma_text.hpp"
@@ -74,9 +76,10 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
   const ForwardFeatures f = cuda::features_of(p);
   const ForwardLayout layout = layout_of(f, c);
-  static cuda::KernelTable<std::pair<ForwardFeatures, ForwardConfig>> kernels;
-  const cuda::Kernel& kernel =
-      kernels.find(device.ordinal, {f, c}, layout.total, stream, [&] { return program_of(f, c); });
+  static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
+  const std::string mods = cuda::mods_text(p);
+  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, mods}, layout.total, stream,
+                                            [&] { return program_of(f, c, mods); });
   const cuda::ContextScope scope(device);
   ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
   const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
@@ -153,7 +156,7 @@ bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
   return true;
 }
 
-cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c) {
+cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& mods) {
   using cuda::word;
   const std::string fields =
       text(c.groups, ", ", c.block_n, ", ", c.stages, ", ", c.q_stages, ", ", word(c.flat), ", ", word(c.ping_pong),
@@ -163,7 +166,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c)
           text(cuda::features_text(f), "#include \"cuda/sm90/forward_config.hpp\"\n",
                "namespace onepass::sm90 { constexpr ForwardConfig config = {", fields, "}; }"),
           "sm_90a",
-          "",
+          mods,
           cuda::wgmma_text({c.block_n, padded(f.dim_v, 16)}, f.input == Type::bf16 ? "bf16" : "f16")};
 }
 

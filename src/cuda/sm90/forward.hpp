@@ -10,7 +10,9 @@ namespace onepass::sm90 {
 bool shape_of(const Problem& problem, ForwardConfig& config, std::string& why);
 // The same, and its device must be there and be a Hopper GPU.
 bool config_for(const Problem& problem, ForwardConfig& config, std::string& why);
-cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config);
+// mods: cuda::mods_text of the problem.
+cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config,
+                               const std::string& mods = {});
 const Implementation& forward_implementation();
 
 }  // namespace onepass::sm90

@@ -1,0 +1,16 @@
+// The host half of score_mod and mask_mod: the user's text becomes two device functions (attention/mods.cuh).
+#pragma once
+#include <string>
+
+#include "core/implementation.hpp"
+#include "cuda/attention/forward.hpp"
+
+namespace onepass::cuda {
+
+// KernelProgram::user_code of a problem; empty without mods. A compiler error in it names "score_mod" or "mask_mod" as
+// its file, with the user's own line numbers.
+std::string mods_text(const Problem& problem);
+
+void fill_mod_buffers(const Arguments& arguments, ModBufferView* views);  // ForwardParams::mod_buffers
+
+}  // namespace onepass::cuda

@@ -1,0 +1,158 @@
+// A score_mod or mask_mod that says what a built-in feature does gives what the feature gives.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "check/check.hpp"
+#include "core/numerics.hpp"
+#include "plan/implementations.hpp"
+
+namespace onepass::check {
+namespace {
+
+// Turns the options of a problem with a feature into those of one with a mod.
+struct Same {
+  const char* line;
+  void (*instead)(Options&);
+};
+
+void scores_by(Options& o, const char* source, std::vector<NamedTensor> buffers = {}) {
+  o.score_mod = source;
+  o.mod_buffers = std::move(buffers);
+}
+void mask_by(Options& o, const char* source, std::vector<NamedTensor> buffers = {}) {
+  o.mask_mod = source;
+  o.mod_buffers = std::move(buffers);
+}
+
+const Same kSame[] = {
+    {"b2 h4/2 s70x133 d64 lse alibi",
+     [](Options& o) {
+       scores_by(o, "score - slope[head] * abs(q_index + 63 - k_index)", {{"slope", o.alibi_slopes}});
+       o.alibi_slopes = {};
+     }},
+    {"b2 h4/2 s3x133 d64 lse softcap=7",
+     [](Options& o) {
+       scores_by(o, "7.0f * tanh(score / 7.0f)");
+       o.softcap = 0;
+     }},
+    {"b2 h4/2 s70x133 d64 lse bias=fp16:bhqk",
+     [](Options& o) {
+       scores_by(o, "score + bias(batch, head, q_index, k_index)", {{"bias", o.bias}});
+       o.bias = {};
+     }},
+    {"b2 h4/2 s70x133 d64 lse scale=0.5",
+     [](Options& o) {
+       scores_by(o, "score * 0.5f");
+       o.scale = 1.0;
+     }},
+    {"b2 h4/2 s70x133 d64 lse mask=b1qk",
+     [](Options& o) {
+       mask_by(o, "seen(batch, 0, q_index, k_index)", {{"seen", o.bool_mask}});
+       o.bool_mask = {};
+     }},
+    {"b2 h4/2 s70x133 d64 lse causal_bottom_right",
+     [](Options& o) {
+       mask_by(o, "k_index <= q_index + 63");
+       o.band = {};
+     }},
+    {"b2 h4/2 s8x133 d64 lse causal_top_left",
+     [](Options& o) {
+       mask_by(o, "k_index <= q_index");
+       o.band = {};
+     }},
+    {"b2 h4/2 s133 d64 lse window=20:5",
+     [](Options& o) {
+       mask_by(o, "q_index - k_index <= 20 && k_index - q_index <= 5");
+       o.band = {};
+     }},
+    {"b2 h4/2 s133 d64 lse causal_bottom_right window=20:0",
+     [](Options& o) {  // half of it each way
+       mask_by(o, "q_index - k_index <= 20");
+       o.band.left = -1;
+     }},
+};
+
+float largest_difference(const Tensor& a, const Tensor& b) {
+  float most = 0;
+  for (std::int64_t i = 0; i < a.elements(); ++i) {
+    const float x = load_element(a.data, a.dtype, i), y = load_element(b.data, b.dtype, i);
+    if (x != y) most = std::max(most, std::isfinite(x - y) ? std::abs(x - y) : INFINITY);
+  }
+  return most;
+}
+
+TEST(Mods, SayWhatBuiltInFeaturesDo) {
+  int compared = 0;
+  for (const Same& same : kSame) {
+    Inputs feature = make_inputs(parse_problem(same.line)), mod = make_inputs(parse_problem(same.line));
+    same.instead(mod.options);
+    for (const Implementation* row : plan::implementations()) {
+      const auto run = [&](Inputs& in) {
+        in.poison_outputs();
+        in.options.implementation = row->name;
+        const Arguments& a = in.tensors;
+        attention(a.q, a.k, a.v, a.out, in.options);
+      };
+      const Arguments& a = mod.tensors;
+      if (!row->why_not(make_problem(a.q, a.k, a.v, a.out, mod.options)).empty()) continue;
+      run(feature);
+      run(mod);
+      EXPECT_LE(largest_difference(feature.tensors.out, mod.tensors.out), 3e-5f) << row->name << " " << same.line;
+      EXPECT_LE(largest_difference(feature.tensors.lse, mod.tensors.lse), 3e-5f) << row->name << " " << same.line;
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 2 * 9);  // the reference and one SIMD target at least
+}
+
+// Documents packed one behind the other, told apart by their ids, are what varlen makes of them.
+TEST(Mods, DocumentIdsAreVariableLengths) {
+  Inputs packed = make_inputs(parse_problem("h4/2 d64 varlen=50,1,33,49 causal_bottom_right lse"));
+  std::vector<std::int32_t> document;
+  for (const int n : {50, 1, 33, 49}) document.insert(document.end(), n, document.empty() ? 0 : document.back() + 1);
+  const Arguments& a = packed.tensors;
+  attention(a.q, a.k, a.v, a.out, packed.options);
+  const auto as_one = [](const Tensor& t) {
+    return Tensor(t.data, t.dtype, {1, t.shape[1], t.shape[0], t.shape[2]}, {0, t.stride[1], t.stride[0], 1});
+  };
+  std::vector<float> out(a.out.elements());
+  const Tensor one(out.data(), DType::f32, {1, 4, 133, 64}, {0, 64, 256, 1});
+  Options o;
+  o.band.causal = true;
+  o.mask_mod = "document[q_index] == document[k_index]";
+  o.mod_buffers = {{"document", Tensor(document.data(), DType::i32, {133})}};
+  attention(as_one(a.q), as_one(a.k), as_one(a.v), one, o);
+  EXPECT_LE(largest_difference(a.out, Tensor(out.data(), DType::f32, {133, 4, 64})), 3e-5f);
+}
+
+TEST(Mods, MissingAndStrangeBuffersAreNamed) {
+  Inputs in = make_inputs(parse_problem("h2 s5 d8"));
+  const Arguments& a = in.tensors;
+  const auto sentence = [&](std::vector<NamedTensor> buffers) {
+    in.options.score_mod = "score + table[head]";
+    in.options.mod_buffers = std::move(buffers);
+    in.poison_outputs();
+    try {
+      attention(a.q, a.k, a.v, a.out, in.options);
+    } catch (const Error& e) {
+      EXPECT_TRUE(std::isnan(static_cast<const float*>(a.out.data)[0])) << "the output was touched";
+      return std::string(e.what());
+    }
+    return std::string("nothing");
+  };
+  const float values[2] = {0, 1};
+  EXPECT_NE(sentence({}).find("column 9: 'table'"), std::string::npos);
+  EXPECT_EQ(sentence({{"table", Tensor(values, DType::f32, {2})}}), "nothing");
+  EXPECT_EQ(sentence({{"table", Tensor(nullptr, DType::f32, {2})}}),
+            "mod buffer table of shape [2] has a null pointer");
+  EXPECT_EQ(sentence({{"table", Tensor()}}), "mod buffer table is missing");
+  EXPECT_EQ(sentence({{"table", Tensor(values, DType::f32, {2}, {DeviceKind::cuda, 0})}}),
+            "mod buffer table is on cuda:0 but q is on cpu");
+  EXPECT_NE(
+      sentence(std::vector<NamedTensor>(9, {"t", Tensor(values, DType::f32, {2})})).find("there are 9 mod buffers"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace onepass::check

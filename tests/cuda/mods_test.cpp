@@ -1,0 +1,91 @@
+// score_mod and mask_mod as device code: they compile without a spill, and a wrong one is shown with the user's line.
+// Needs NVRTC, not a GPU; skipped where it is missing.
+#include "cuda/attention/mods.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cuda/attention/host.hpp"
+#include "cuda/host/api.hpp"
+#include "cuda/sm90/forward.hpp"
+#include "onepass/error.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+cuda::Cubin compiled(const Problem& p) {
+  sm90::ForwardConfig config;
+  std::string why;
+  if (!sm90::shape_of(p, config, why)) throw Error(ErrorCode::unsupported, why);
+  return cuda::compile(sm90::program_of(cuda::features_of(p), config, cuda::mods_text(p)));
+}
+
+class CudaMods : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  }
+};
+
+TEST_P(CudaMods, CompileWithoutASpill) {
+  const cuda::Cubin cubin = compiled(parse_problem(std::string(GetParam()) + " cuda"));
+  EXPECT_NE(cubin.log.find("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), std::string::npos)
+      << cubin.log;
+  for (const char* serialised : {"C7510", "C7511", "C7512"})
+    EXPECT_EQ(cubin.log.find(serialised), std::string::npos) << cubin.log;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Lines, CudaMods,
+    testing::Values(
+        "fwd s4096 d128 bf16 score_mod={score - 0.1 * abs(q_index - k_index)}",
+        "fwd h8 s4096 d64 bf16 causal_bottom_right score_mod={score - slope[head] * (q_index - k_index)} "
+        "buffer=slope:fp32:8",
+        "fwd h8 s1024 d128 fp16 score_mod={score + table(head, q_index - k_index + 1023)} buffer=table:fp16:8x2047",
+        "fwd s4096 d128 bf16 mask_mod={doc[q_index] == doc[k_index] && q_index >= k_index} buffer=doc:int32:4096",
+        "fwd s4096 d256 bf16 score_mod={30 * tanh(score / 30)} mask_mod={k_index < 64 || k_index <= q_index}",
+        // Every function and operator of the language, and a statement, which only the compiler reads.
+        "fwd s512 d64 bf16 score_mod={score + exp(score) - exp2f(score) * log(float(q_index + 1)) / log2f(2.0f) + "
+        "sqrt(fabs(score)) + min(score, 1) + max(head, 2.5f) + fmin(score, 1.0f) + floor(score) + ceilf(score) + "
+        "(float)(q_index % 3 << 1 | ~k_index & 7 ^ batch) + (score > 0.5 && !flags[k_index] ? -INFINITY : 1e-3) + "
+        "min(q_index, k_index) + tanhf(score) + int(true)} buffer=flags:bool:512",
+        "fwd s512 d64 bf16 score_mod={[&](float x) { const float y = x * x; return y > 2.0f ? x : y; }(score)}"));
+
+TEST(CudaMods, AWrongTextIsShownWithTheUsersLine) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  struct Wrong {
+    const char *line, *file, *shown;
+  };
+  for (const Wrong& w : {Wrong{"score_mod={score + foo}", "score_mod(1): error", "score + foo"},
+                         Wrong{"score_mod={score *}", "score_mod(1): error", "score *"},
+                         Wrong{"score_mod={score\n + slope(head)}", "score_mod(2): error", "+ slope(head)"},
+                         Wrong{"mask_mod={score > 1.0f}", "mask_mod(1): error", "score > 1.0f"},
+                         Wrong{"score_mod={table[score]} buffer=table:fp32:4", "score_mod(1): error", "table[score]"},
+                         Wrong{"score_mod={table(1)} buffer=table:fp32:4x4", "score_mod(1): error", "table(1)"}}) {
+    try {
+      compiled(parse_problem("fwd s128 d64 bf16 cuda " + std::string(w.line)));
+      ADD_FAILURE() << w.line << " compiled";
+    } catch (const Error& e) {
+      const std::string what = e.what();
+      EXPECT_NE(what.find(w.file), std::string::npos) << what;
+      EXPECT_NE(what.find(w.shown), std::string::npos) << what;
+    }
+  }
+}
+
+TEST(CudaMods, TheTextIsPutIntoAFunctionAsItStands) {
+  const auto text_of = [](const std::string& line) { return cuda::mods_text(parse_problem("fwd s1 cuda " + line)); };
+  EXPECT_EQ(text_of(""), "");
+  EXPECT_NE(text_of("score_mod={score + 1}").find("\n#line 1 \"score_mod\"\nscore + 1 ;}"), std::string::npos);
+  EXPECT_NE(text_of("score_mod={a[1]} buffer=a:bf16:3").find("const Buffer<Bf16, 1> a{buffers_[0]};"),
+            std::string::npos);
+  // A float stays a float.
+  EXPECT_NE(text_of("score_mod={0.5 * score + 1e-3 + 2. + .5 + x1 + 0x1e + 3 + 4.0f}")
+                .find("0.5f * score + 1e-3f + 2.f + .5f + x1 + 0x1e + 3 + 4.0f"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace onepass
