@@ -1,9 +1,9 @@
-"""onepass: exact attention in one pass, for NumPy, PyTorch and anything else with DLPack. Nothing is copied."""
+"""onepass: exact attention in one pass, for NumPy, PyTorch, CuPy and anything with DLPack. Nothing is copied."""
 
 import math
 import operator
 
-from . import _arrays, _onepass
+from . import _arrays, _devices, _onepass
 
 __version__ = _onepass.__version__
 __all__ = ["attention", "explain", "merge", "__version__"]
@@ -50,6 +50,7 @@ def _window(window):
 
 
 def _options(
+    place,
     mask,
     window,
     bool_mask,
@@ -75,23 +76,25 @@ def _options(
         "causal": causal,
         "top_left": top_left,
         "window": _window(window),
-        "bool_mask": _arrays.exported("bool_mask", bool_mask),
-        "bias": _arrays.exported("bias", bias),
-        "alibi_slopes": _arrays.exported("alibi_slopes", alibi_slopes),
-        "sinks": _arrays.exported("sinks", sinks),
-        "cu_seqlens_q": _arrays.exported("cu_seqlens_q", cu_seqlens_q),
-        "cu_seqlens_k": _arrays.exported("cu_seqlens_k", cu_seqlens_k),
+        "bool_mask": _arrays.exported("bool_mask", bool_mask, place),
+        "bias": _arrays.exported("bias", bias, place),
+        "alibi_slopes": _arrays.exported("alibi_slopes", alibi_slopes, place),
+        "sinks": _arrays.exported("sinks", sinks, place),
+        "cu_seqlens_q": _arrays.exported("cu_seqlens_q", cu_seqlens_q, place),
+        "cu_seqlens_k": _arrays.exported("cu_seqlens_k", cu_seqlens_k, place),
         "scale": None if scale is None else _number("scale", scale),
         "softcap": _number("softcap", softcap, "0 (none) or a positive number"),
         "dropout_p": _number("dropout_p", dropout_p, "a number from 0 to 1"),
         "seed": _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
         "implementation": "" if implementation is None else str(implementation),
         "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+        "stream": place.stream,
+        "workspace": place.workspace,
     }
 
 
-def _inputs(q, k, v):
-    views = [_arrays.exported(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+def _inputs(place, q, k, v):
+    views = [_arrays.exported(name, x, place) for name, x in (("q", q), ("k", k), ("v", v))]
     for name, x in zip("qkv", (q, k, v)):
         if x is None:
             raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
@@ -127,9 +130,10 @@ def attention(
 ):
     """Exact attention, ``softmax(scale * q k^T + ...) v``, without ever storing the score matrix.
 
-    Arrays are NumPy arrays (float32, float16, ``ml_dtypes.bfloat16``), PyTorch CPU tensors, or anything that exports
-    DLPack. They are read in place: any strides are accepted as long as the last dimension's is 1, so a
+    Arrays are NumPy arrays (float32, float16, ``ml_dtypes.bfloat16``), PyTorch tensors, CuPy arrays, or anything that
+    exports DLPack. They are read in place: any strides are accepted as long as the last dimension's is 1, so a
     ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released meanwhile.
+    All arrays are on one device. On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once.
 
     Args:
       q: ``[batch, heads_q, seq_q, dim_qk]``; with ``cu_seqlens_*``: ``[total_q, heads_q, dim_qk]``.
@@ -163,7 +167,9 @@ def attention(
       RuntimeError: no implementation accepts the problem, or memory ran out. The sentence says what would be accepted,
       and out has not been touched.
     """
+    place = _devices.place_of(q)
     options = _options(
+        place,
         mask,
         window,
         bool_mask,
@@ -179,9 +185,10 @@ def attention(
         implementation,
         threads,
     )
-    views = _inputs(q, k, v)
+    views = _inputs(place, q, k, v)
     out, lse = _results(q, v, out, return_lse, options)
-    _onepass.attention(*views, _arrays.target("out", out), _arrays.target("lse", lse), options)
+    _onepass.attention(*views, _arrays.target("out", out, place), _arrays.target("lse", lse, place), options)
+    place.finish()
     out = _arrays.finished(out)
     return (out, _arrays.finished(lse)) if return_lse else out
 
@@ -213,10 +220,11 @@ def explain(q, k=None, v=None, **options):
     for name in options:
         if name not in known:
             raise TypeError(f"explain has no option {name!r}; {', '.join(known)}, out and return_lse are accepted")
-    options = _options(**{**known, **options})
-    views = _inputs(q, k, v)
+    place = _devices.place_of(q)
+    options = _options(place, **{**known, **options})
+    views = _inputs(place, q, k, v)
     out, lse = _results(q, v, out, return_lse, options)
-    return _onepass.explain(*views, _arrays.target("out", out), _arrays.target("lse", lse), options)
+    return _onepass.explain(*views, _arrays.target("out", out, place), _arrays.target("lse", lse, place), options)
 
 
 def merge(outs, lses, *, out=None, threads=None):

@@ -8,17 +8,17 @@ import sys
 import numpy as np
 
 from . import _onepass
+from ._devices import Host, cuda_index, is_cupy, is_jax, is_torch
 
 _DATA = ("float32", "float16", "bfloat16")
 
 
-def _is_torch(x):
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+_HOST = Host()
 
 
-def exported(name, x):
-    """What the extension reads `x` through: `x` itself, or (bits,) for bfloat16 in NumPy, which no buffer can say."""
+def exported(name, x, place=_HOST):
+    """What the extension reads `x` through: `x` itself, (bits,) for bfloat16 in NumPy, which no buffer can say, or a
+    DLPack capsule of an array on a CUDA device, for a call that runs at `place`."""
     if x is None:
         return None
     if isinstance(x, np.ndarray):
@@ -30,17 +30,17 @@ def exported(name, x):
             f"{name} is {x.dtype.str if not x.dtype.isnative else x.dtype.name}; "
             "native float32, float16 and ml_dtypes.bfloat16 are accepted"
         )
-    if _is_torch(x):
+    if is_torch(x):
         if not x.requires_grad:
-            return x
+            return place.handed_over(x)
         if sys.modules["torch"].is_grad_enabled():
             raise RuntimeError(
                 f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), or call "
                 "under torch.no_grad()"
             )
-        return x.detach()
+        return place.handed_over(x.detach())
     if hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__"):
-        return x
+        return place.handed_over(x)
     raise TypeError(
         f"{name} is a {type(x).__name__}; a NumPy array, a torch tensor or an array with DLPack is accepted"
     )
@@ -84,23 +84,35 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
     permuted = shape if order is None else [shape[i] for i in order]
     if isinstance(like, np.ndarray):
         array = np.empty(permuted, dtype or like.dtype)
-    elif _is_torch(like):
+    elif is_torch(like):
         torch = sys.modules["torch"]
         array = torch.empty(permuted, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
+    elif is_cupy(like):
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(like.device.id):
+            array = cupy.empty(permuted, dtype=dtype or like.dtype)
+    elif is_jax(like) and cuda_index(like) is not None:
+        # A buffer that nobody else has seen yet, so that writing to it breaks no promise of JAX's.
+        return sys.modules["jax"].numpy.full(shape, fill or 0, dtype=dtype or like.dtype, device=like.device)
+    elif cuda_index(like) is not None:
+        raise TypeError(
+            f"no result like a {type(like).__module__.partition('.')[0]} {type(like).__name__} can be made on "
+            f"cuda:{cuda_index(like)}; torch, cupy and jax arrays are accepted, and any array as out"
+        )
     else:
         namespace = getattr(like, "__array_namespace__", lambda: np)()
         return _Native(namespace, _onepass.empty(list(shape), dtype or dtype_name("q", like), fill))
     if order is not None:
         inverse = sorted(order, key=order.__getitem__)
-        array = array.transpose(inverse) if isinstance(array, np.ndarray) else array.permute(inverse)
+        array = array.permute(inverse) if is_torch(array) else array.transpose(inverse)
     if fill is not None:
         array[...] = fill
     return array
 
 
-def target(name, x):
+def target(name, x, place=_HOST):
     """What the extension writes `x` (from `new`, or given by the caller) through."""
-    return x.raw if isinstance(x, _Native) else exported(name, x)
+    return x.raw if isinstance(x, _Native) else exported(name, x, place)
 
 
 def finished(x):

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/host/kernels.hpp"
 #include "onepass/onepass.hpp"
 
 namespace nb = nanobind;
@@ -65,7 +66,7 @@ onepass::Device device_of(const char* name, const Array& a) {
     case nb::device::cuda::value: return {onepass::DeviceKind::cuda, a.device_id()};
     default:
       throw Error(ErrorCode::bad_device,
-                  text(name, " is on a device of DLPack type ", a.device_type(), "; CPU memory is accepted"));
+                  text(name, " is on a device of DLPack type ", a.device_type(), "; CPU and CUDA memory is accepted"));
   }
 }
 
@@ -85,8 +86,8 @@ class Argument {
                                              " can be read neither by DLPack nor as a buffer"
                                              " (a number type and strides of whole elements are expected)"));
     }
-    nb::ndarray<> probe;
-    if (writable && !nb::try_cast<nb::ndarray<>>(array, probe, false))
+    nb::ndarray<> probe;  // a capsule is of an array on a device, and can be read once
+    if (writable && !PyCapsule_CheckExact(array.ptr()) && !nb::try_cast<nb::ndarray<>>(array, probe, false))
       throw Error(ErrorCode::bad_value, text(name, " is read-only"));
     if (array_.ndim() == 0 || array_.ndim() > onepass::kMaxRank) {
       throw Error(ErrorCode::bad_shape,
@@ -163,6 +164,7 @@ struct Call {
     options.seed = nb::cast<std::uint64_t>(o["seed"]);
     options.implementation = nb::cast<std::string>(o["implementation"]);
     options.executor = executor_of(nb::cast<int>(o["threads"]));
+    options.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));
     options.lse = lse.view;
     options.bias = bias.broadcast_to_rank4().view;
     options.bool_mask = bool_mask.broadcast_to_rank4().view;
@@ -175,8 +177,18 @@ struct Call {
 
 void attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::dict options) {
   const Call call(q, k, v, out, lse, options);
+  const nb::object allocate = options["workspace"];
+  if (allocate.is_none()) {
+    const nb::gil_scoped_release unlocked;
+    return onepass::attention(call.q.view, call.k.view, call.v.view, call.out.view, call.options);
+  }
+  const onepass::Plan plan = onepass::make_plan(
+      onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options),
+      call.options.implementation, call.options.executor);
+  const nb::object memory = plan.workspace_bytes > 0 ? allocate(plan.workspace_bytes) : nb::none();  // (owner, address)
+  void* const workspace = memory.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<std::uintptr_t>(memory[1]));
   const nb::gil_scoped_release unlocked;
-  onepass::attention(call.q.view, call.k.view, call.v.view, call.out.view, call.options);
+  onepass::run(plan, call.q.view, call.k.view, call.v.view, call.out.view, call.options, workspace);
 }
 
 std::string explain(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::dict options) {
@@ -202,6 +214,13 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   onepass::Executor* executor = executor_of(threads);
   const nb::gil_scoped_release unlocked;
   onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view, executor);
+}
+
+// Waits for everything on the legacy default stream of a device.
+void synchronize(int device) {
+  const nb::gil_scoped_release unlocked;
+  const onepass::cuda::ContextScope scope(onepass::cuda::device_facts(device));
+  onepass::cuda::must(onepass::cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 // An array of the extension's own, for kinds that can only import: jax and others take it by DLPack, without a copy.
@@ -238,5 +257,6 @@ NB_MODULE(_onepass, m) {
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);
+  m.def("synchronize", &synchronize, "device"_a);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
 }

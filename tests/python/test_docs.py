@@ -7,20 +7,22 @@ import re
 import pytest
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-BLOCK = re.compile(r"^```python no-test\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```python no-test( cuda)?\n(.*?)^```$", re.M | re.S)
 BLOCKS = [
-    pytest.param(match[1], id=f"{name}:{text[: match.start()].count(chr(10)) + 1}")
+    pytest.param(match[2], bool(match[1]), id=f"{name}:{text[: match.start()].count(chr(10)) + 1}")
     for name in ("python.md", "switching.md")
     for text in [(DOCS / name).read_text()]
     for match in BLOCK.finditer(text)
 ]
 
 
-@pytest.mark.parametrize("code", BLOCKS)
-def test_example(code):
+@pytest.mark.parametrize(("code", "on_cuda"), BLOCKS)
+def test_example(code, on_cuda):
     for package in re.findall(r"^import (\w+)", code, re.M):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+    if on_cuda and not importlib.import_module("torch").cuda.is_available():
+        pytest.skip("there is no CUDA device")
     exec(compile(code, "example", "exec"), {"__name__": "example"})
 
 

@@ -1,0 +1,100 @@
+"""Arrays on CUDA devices: on which stream a call runs, how arrays are handed over on it, where memory comes from.
+
+A call goes to the stream on which the library of q would work itself: PyTorch's and CuPy's current stream. Nothing is
+synchronised and nothing copied. Other libraries (JAX) have no stream to put the call on and no way to learn when it is
+done: it goes to the legacy default stream and is waited for. No library is ever imported here.
+"""
+
+import sys
+
+import numpy as np
+
+from . import _onepass
+
+_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+
+
+def is_torch(x):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_cupy(x):
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def is_jax(x):
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def cuda_index(x):
+    """The CUDA device that `x` is on, or None."""
+    if x is None or isinstance(x, np.ndarray):
+        return None
+    if is_torch(x):
+        return x.get_device() if x.is_cuda else None
+    if not hasattr(x, "__dlpack_device__"):
+        return None
+    kind, index = x.__dlpack_device__()
+    return index if kind in _CUDA else None
+
+
+class Host:
+    """Calls on CPU arrays."""
+
+    stream, workspace = 0, None
+
+    def handed_over(self, x):
+        return x
+
+    def finish(self):
+        pass
+
+
+class Cuda:
+    """A call on a CUDA device, with what of its library it needs."""
+
+    def __init__(self, q, index):
+        self.torch = sys.modules["torch"] if is_torch(q) else None
+        self.cupy = sys.modules["cupy"] if is_cupy(q) else None
+        self.device, self.stream, self.workspace = index, 0, None  # None: the library's own, in stream order
+        if self.torch:
+            self.stream = self.torch.cuda.current_stream(index).cuda_stream
+            self.workspace = self.torch_workspace
+        elif self.cupy:
+            with self.cupy.cuda.Device(index):
+                self.stream = self.cupy.cuda.get_current_stream().ptr
+            self.workspace = self.cupy_workspace
+
+    def handed_over(self, x):
+        """A DLPack capsule of `x`, valid for work on the call's stream. Of q's own library it needs no waiting."""
+        if cuda_index(x) is None:
+            return x  # in host memory; the extension says what is expected
+        if self.torch and is_torch(x):
+            return self.torch.utils.dlpack.to_dlpack(x)  # x.__dlpack__ would ask for x's device to be the current one
+        if self.cupy and is_cupy(x):
+            return x.__dlpack__(stream=-1)
+        return x.__dlpack__(stream=self.stream or 1)  # DLPack calls the legacy default stream 1
+
+    def finish(self):
+        """After the call has been enqueued."""
+        if not (self.torch or self.cupy):
+            _onepass.synchronize(self.device)
+
+    # Both libraries reuse freed memory in stream order, so it may be freed as soon as the call has been enqueued.
+    def torch_workspace(self, size):
+        memory = self.torch.empty(size, dtype=self.torch.uint8, device=f"cuda:{self.device}")
+        return memory, memory.data_ptr()
+
+    def cupy_workspace(self, size):
+        with self.cupy.cuda.Device(self.device):
+            memory = self.cupy.empty(size, dtype=self.cupy.uint8)
+        return memory, memory.data.ptr
+
+
+def place_of(q):
+    """Host or Cuda: where a call with this q runs."""
+    index = cuda_index(q)
+    return Host() if index is None else Cuda(q, index)

@@ -1,0 +1,131 @@
+"""Tensors on a real CUDA device. Skipped where there is none; run with: python -m pytest tests/python/test_cuda.py"""
+
+import numpy as np
+import onepass
+import pytest
+import reference
+from conftest import check, inputs
+
+
+@pytest.fixture
+def cuda(torch):
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    return torch
+
+
+def on_device(torch, arrays, dtype="bfloat16"):
+    return [torch.from_numpy(x).to("cuda", getattr(torch, dtype)) for x in arrays]
+
+
+def as_numpy(x):
+    return x.double().cpu().numpy()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_torch_tensors(cuda, rng, dtype):
+    q, k, v = on_device(cuda, inputs(rng, dim=64, dim_v=64), dtype)
+    expected, expected_lse = reference.attention(*map(as_numpy, (q, k, v)), mask="causal_bottom_right")
+    out, lse = onepass.attention(q, k, v, mask="causal_bottom_right", return_lse=True)
+    assert out.device == q.device and out.dtype == q.dtype and lse.dtype == cuda.float32
+    check(as_numpy(out), expected, dtype)
+    check(as_numpy(lse), expected_lse, scale=20)
+    again = onepass.attention(q, k, v, mask="causal_bottom_right", out=cuda.empty_like(out))
+    assert cuda.equal(again, out)
+
+
+def test_other_memory_orders_and_masks(cuda, rng):
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in on_device(cuda, inputs(rng, dim=64, dim_v=64)))
+    bias = cuda.randn(q.shape[2], k.shape[2], device="cuda")
+    seen = cuda.rand(q.shape[0], 1, 1, k.shape[2], device="cuda") < 0.7
+    out = onepass.attention(q, k, v, bias=bias, bool_mask=seen)
+    assert out.stride() == q.stride()
+    expected, _ = reference.attention(*map(as_numpy, (q, k, v)), bias=as_numpy(bias), bool_mask=seen.cpu().numpy())
+    check(as_numpy(out), expected, "bfloat16")
+
+
+def test_packed_sequences(cuda, rng):
+    lengths = [5, 0, 130, 64]
+    q, k, v = on_device(cuda, [rng.normal(size=(199, 2, 64)).astype(np.float32) for _ in range(3)])
+    cu = cuda.tensor(np.cumsum([0, *lengths]), dtype=cuda.int32, device="cuda")
+    out, lse = onepass.attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, return_lse=True)
+    assert lse.shape == (2, 199)
+    for begin, length in zip(np.cumsum([0, *lengths]), lengths):
+        part = [as_numpy(x[begin : begin + length]).transpose(1, 0, 2)[None] for x in (q, k, v)]
+        if length:
+            check(as_numpy(out[begin : begin + length]), reference.attention(*part)[0][0].transpose(1, 0, 2), "bfloat16")
+
+
+def test_the_callers_stream_orders_the_call(cuda, rng):
+    """q arrives late on a side stream and is overwritten right after the call: only in-order work gives the result."""
+    q, k, v = on_device(cuda, inputs(rng, heads=8, heads_kv=8, rows=512, keys=512, dim=64, dim_v=64))
+    expected = onepass.attention(q, k, v)
+    side, late = cuda.cuda.Stream(), cuda.zeros_like(q)
+    cuda.cuda.synchronize()
+    with cuda.cuda.stream(side):
+        cuda.cuda._sleep(20_000_000)
+        late.copy_(q)
+        out = onepass.attention(late, k, v)
+        late.zero_()
+        assert not side.query()  # the call came back while the stream was still asleep: it waits for nothing
+    side.synchronize()
+    assert cuda.equal(out, expected)
+
+
+def test_graph_capture_and_replay(cuda, rng):
+    arrays = inputs(rng, dim=64, dim_v=64)
+    q, k, v = on_device(cuda, arrays)
+    onepass.attention(q, k, v, mask="causal_top_left")  # loads the kernel
+    graph = cuda.cuda.CUDAGraph()
+    with cuda.cuda.graph(graph):
+        out = onepass.attention(q, k, v, mask="causal_top_left")
+    for _ in range(3):
+        q.copy_(cuda.randn_like(q))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert cuda.equal(out, onepass.attention(q, k, v, mask="causal_top_left"))
+
+
+def test_compiling_inside_a_capture_is_an_error(cuda, rng):
+    q, k, v = on_device(cuda, inputs(rng, dim=24, dim_v=56))
+    with pytest.raises(RuntimeError, match="run the plan once before capturing"):
+        with cuda.cuda.graph(cuda.cuda.CUDAGraph()):
+            onepass.attention(q, k, v)
+    cuda.cuda.synchronize()
+    check(as_numpy(onepass.attention(q, k, v)), reference.attention(*map(as_numpy, (q, k, v)))[0], "bfloat16")
+
+
+def test_devices_are_not_mixed(cuda, rng):
+    q, k, v = on_device(cuda, inputs(rng, dim=64, dim_v=64))
+    with pytest.raises(ValueError, match="^k is on cpu but q is on cuda:0"):
+        onepass.attention(q, k.cpu(), v)
+
+
+def test_cupy_arrays(cuda, rng):
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+    arrays = [x.astype(np.float16) for x in inputs(rng, dim=64, dim_v=64)]
+    with cupy.cuda.Stream(non_blocking=True):
+        q, k, v = map(cupy.asarray, arrays)
+        out, lse = onepass.attention(q, k, v, return_lse=True)
+        assert isinstance(out, cupy.ndarray) and out.dtype == np.float16
+        expected = reference.attention(*arrays)
+        check(cupy.asnumpy(out), expected[0], "float16")
+        check(cupy.asnumpy(lse), expected[1], scale=20)
+    mixed = onepass.attention(cuda.from_dlpack(q), k, v)  # torch's q decides what the result is
+    assert isinstance(mixed, cuda.Tensor) and cuda.equal(mixed, cuda.from_dlpack(out))
+
+
+def test_jax_arrays(cuda, rng, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    if jax.default_backend() != "gpu":
+        pytest.skip("jax sees no GPU")
+    arrays = [x.astype(np.float16) for x in inputs(rng, heads=8, heads_kv=8, rows=1000, keys=1000, dim=64, dim_v=64)]
+    expected, expected_lse = reference.attention(*arrays, mask="causal_top_left")
+    for factor in (2.0, 1.0):  # q is still being computed when it is handed over
+        q, k, v = (jax.numpy.asarray(x) for x in arrays)
+        q = (q * factor) / factor
+        out, lse = onepass.attention(q, k, v, mask="causal_top_left", return_lse=True)
+        assert isinstance(out, jax.Array) and out.device == q.device
+        check(np.asarray(out), expected, "float16")
+        check(np.asarray(lse), expected_lse, scale=20)

@@ -1,0 +1,100 @@
+"""What a call with arrays on a CUDA device asks of them, without a device: see fake_device."""
+
+import sys
+import types
+
+import numpy as np
+import onepass
+import pytest
+from fake_device import FakeArray
+from onepass import _devices
+
+SHAPE = (1, 2, 16, 64)
+
+
+def fakes(**options):
+    return [FakeArray(*SHAPE, **options) for _ in range(4)]
+
+
+def test_the_problem_is_on_their_device():
+    q, k, v, out = fakes()
+    assert onepass.explain(q, k, v, out=out).startswith("fwd b1 h2 s16 d64 fp16 cuda:0\n")
+    assert all(x.streams == [1] for x in (q, k, v, out))  # ready on the legacy default stream, asked once
+
+
+def test_devices_are_not_mixed():
+    q, k, v, out = fakes()
+    for index, name in enumerate("kv"):
+        arrays = [q, k, v]
+        arrays[index + 1] = np.zeros(SHAPE, np.float16)
+        with pytest.raises(ValueError, match=f"^{name} is on cpu but q is on cuda:0"):
+            onepass.attention(*arrays, out=out)
+    with pytest.raises(ValueError, match="^v is on cuda:1 but q is on cuda:0"):
+        onepass.attention(q, k, FakeArray(*SHAPE, device=1), out=out)
+    with pytest.raises(ValueError, match="^out is on cpu but q is on cuda:0"):
+        onepass.attention(q, k, v, out=np.zeros(SHAPE, np.float16))
+    with pytest.raises(ValueError, match="^sinks is on cpu but q is on cuda:0"):
+        onepass.attention(q, k, v, out=out, sinks=np.zeros(2, np.float32))
+    host = np.zeros(SHAPE, np.float16)
+    with pytest.raises(ValueError, match="^k is on cuda:0 but q is on cpu"):
+        onepass.attention(host, k, host)
+
+
+def test_other_devices_are_named():
+    with pytest.raises(ValueError, match="device of DLPack type 8; CPU and CUDA memory is accepted"):
+        onepass.attention(*fakes(kind=8)[:3], out=FakeArray(*SHAPE))
+
+
+def test_a_result_needs_a_library_that_makes_it():
+    with pytest.raises(TypeError, match="no result like a fake_device FakeArray can be made on cuda:0; torch, cupy and jax"):
+        onepass.attention(*fakes()[:3])
+
+
+def test_without_cuda_the_call_is_refused():
+    q, k, v, out = fakes()
+    if "\n* cuda" in onepass.explain(q, k, v, out=out):
+        pytest.skip("this machine has CUDA; the arrays are not really there")
+    with pytest.raises(RuntimeError, match="no implementation accepts .*cuda:0.*cpu.flash"):
+        onepass.attention(*fakes()[:3], out=FakeArray(*SHAPE))
+
+
+class FakeTensor(FakeArray):
+    is_cuda, requires_grad = True, False
+
+    def get_device(self):
+        return self.index
+
+
+@pytest.fixture
+def fake_torch(monkeypatch):
+    torch = types.ModuleType("torch")
+    torch.Tensor, torch.uint8, torch.is_grad_enabled = FakeTensor, "uint8", lambda: False
+    torch.cuda = types.SimpleNamespace(current_stream=lambda i: types.SimpleNamespace(cuda_stream=700 + i))
+    asked = []
+
+    def empty(size, dtype, device):
+        asked.append((size, dtype, device))
+        return types.SimpleNamespace(data_ptr=lambda: 4096)
+
+    torch.empty, torch.asked = empty, asked
+    torch.utils = types.SimpleNamespace(dlpack=types.SimpleNamespace(to_dlpack=lambda x: x.__dlpack__(stream=-1)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+def test_torch_tensors_run_on_torchs_current_stream(fake_torch):
+    assert _devices.place_of(FakeTensor(*SHAPE, device=3)).stream == 703
+    q, k, v, out = (FakeTensor(*SHAPE) for _ in range(4))
+    place = _devices.place_of(q)
+    assert place.stream == 700
+    memory, address = place.workspace(123)
+    assert address == 4096 and fake_torch.asked == [(123, "uint8", "cuda:0")]
+    foreign = FakeArray(*SHAPE)
+    onepass.explain(q, k, foreign, out=out)
+    assert q.streams == k.streams == out.streams == [-1]  # nothing to wait for
+    assert foreign.streams == [700]  # waits for whoever made it
+
+
+def test_cpu_arrays_run_on_no_stream():
+    place = _devices.place_of(np.zeros(SHAPE, np.float32))
+    assert place.stream == 0 and place.workspace is None
