@@ -111,7 +111,7 @@ static void executors(void) {
 }
 
 static void problems_and_plans(void) {
-  onepass_problem *problem_ = NULL, *other = NULL, *cuda = NULL;
+  onepass_problem *problem_ = NULL, *other = NULL, *cuda = NULL, *on_device = NULL;
   onepass_plan* plan = NULL;
   onepass_executor* serial = NULL;
   char buffer[100];
@@ -136,6 +136,13 @@ static void problems_and_plans(void) {
   FAILS(onepass_plan_create(cuda, "reference", NULL, &plan), ONEPASS_UNSUPPORTED, "it computes on the CPU only");
   CHECK(plan == NULL);
   CHECK(onepass_plan_workspace_bytes(NULL) == 0 && strcmp(onepass_plan_implementation(NULL), "") == 0);
+
+  /* only the views say so; nothing is computed */
+  p.tq.device_kind = p.tk.device_kind = p.tv.device_kind = p.tout.device_kind = ONEPASS_CUDA;
+  CHECK(onepass_problem_make(&p.tq, &p.tk, &p.tv, &p.tout, NULL, &on_device) == ONEPASS_OK);
+  CHECK(onepass_problem_print(on_device, buffer, sizeof buffer, NULL) == ONEPASS_OK && strstr(buffer, " cuda:0"));
+  onepass_problem_destroy(on_device);
+  fresh();
 
   CHECK(onepass_executor_create(1, &serial) == ONEPASS_OK);
   CHECK(onepass_plan_create(other, "reference", serial, &plan) == ONEPASS_OK);

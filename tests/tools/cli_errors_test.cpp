@@ -37,7 +37,7 @@ TEST(CliErrors, Usage) {
       {{"bench", "--problem", "d64z"}, "cannot read 'd64z'"},
       {{"bench", "--suite", "nowhere"}, "'nowhere'"},
       {{"bench", "--launch", "--problem", "s4 d8"}, "--launch measures calls of CUDA kernels"},
-      {{"bench", "--device", "gpu", "--problem", "s4 d8"}, "cannot read 'gpu'"},
+      {{"bench", "--device", "gpu", "--problem", "s4 d8"}, "--device is 'gpu'; cpu, cuda or cuda:1 is expected"},
       {{"ladder", "--n", "0"}, "n is 0"},
       {{"ladder", "--n", "64", "--sram", "1"}, "fast memory of 1 bytes"},
       {{"ladder", "--sram", "lots"}, "--sram"},

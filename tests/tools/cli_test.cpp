@@ -1,6 +1,8 @@
 // What the commands do when all is well.
 #include <nlohmann/json.hpp>
 
+#include "core/numerics.hpp"
+#include "cuda/host/api.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/io/npy.hpp"
 #include "onepass/io/safetensors.hpp"
@@ -48,6 +50,42 @@ TEST_F(CliRun, NpyToNpy) {
   EXPECT_EQ(r.out.substr(0, r.out.find('\n')), "fwd b2 h4/2 s5x7 d8/6 fp32");
   EXPECT_NE(r.out.find("\nreference: "), r.out.npos);
   EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected({}))));
+}
+
+TEST_F(CliRun, OnADeviceOrAReasonWhyNot) {
+  const auto halves = [](const std::vector<float>& numbers) {
+    std::string bytes(2 * numbers.size(), '\0');
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      store_element(bytes.data(), DType::f16, static_cast<std::int64_t>(i), numbers[i]);
+    return bytes;
+  };
+  folder.write("q.npy", npy(npy_literal("<f2", "2, 5, 4, 8"), halves(t.q)));   // [batch, seq, heads, dim]
+  folder.write("k.npy", npy(npy_literal("<f2", "2, 7, 2, 8"), halves(t.k)));
+  folder.write("v.npy", npy(npy_literal("<f2", "2, 7, 2, 8"), halves(t.k)));
+  const std::vector<std::string> call = {"run",   "--q",    folder("q.npy"), "--k",  folder("k.npy"), "--v", folder("v.npy"),
+                                         "--out", folder("o.npy"), "--layout", "bshd", "--out-dtype",   "fp32"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), call.begin(), call.end());
+    return onepass(more);
+  };
+  ASSERT_EQ(with({}).status, 0);
+  const std::string on_cpu = folder.read("o.npy");
+  const Result r = with({"--device", "cuda"});
+  if (!cuda::driver()) {
+    EXPECT_EQ(r.status, 2);
+    EXPECT_EQ(r.err.substr(0, 38), "onepass: CUDA cannot be used here: lib") << r.err;
+    EXPECT_EQ(folder.read("o.npy"), on_cpu);
+    return;
+  }
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out.substr(0, r.out.find('\n')), "fwd b2 h4/2 s5x7 d8 fp16 out=fp32 layout=bshd cuda:0");
+  const std::string on_device = folder.read("o.npy");
+  ASSERT_EQ(on_device.size(), on_cpu.size());
+  const std::size_t header = on_cpu.size() - 4 * t.q.size();
+  for (std::size_t i = 0; i < t.q.size(); ++i) {
+    EXPECT_NEAR(load_element(on_device.data() + header, DType::f32, static_cast<std::int64_t>(i)),
+                load_element(on_cpu.data() + header, DType::f32, static_cast<std::int64_t>(i)), 3e-3);
+  }
 }
 
 TEST_F(CliRun, EveryOptionReachesTheLibrary) {

@@ -1,5 +1,7 @@
 #include "command.hpp"
 
+#include <charconv>
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +13,16 @@ Problem problem_from(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
   return parse_problem(line);
+}
+
+Device device_from(const std::string& name) {
+  if (name == "cpu") return {};
+  if (name == "cuda") return {DeviceKind::cuda, 0};
+  int index = 0;
+  const char *const from = name.data() + 5, *const end = name.data() + name.size();
+  if (name.starts_with("cuda:") && std::from_chars(from, end, index).ptr == end && from != end && index >= 0)
+    return {DeviceKind::cuda, index};
+  throw Error(ErrorCode::bad_value, text("--device is '", name, "'; cpu, cuda or cuda:1 is expected"));
 }
 
 void check_fits(const Problem& p, double bytes_per_output) {

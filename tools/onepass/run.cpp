@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "device_tensors.hpp"
 #include "inputs.hpp"
 #include "onepass/attention.hpp"
 #include "outputs.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 struct Flags {
   std::map<std::string, std::string> npy;
-  std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window;
+  std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window, device = "cpu";
   std::optional<double> scale;
   Options options;
   int threads = 0, repeat = 1;
@@ -67,10 +68,11 @@ Tensor oriented(const Flags& flags, Tensor out) {
 
 Problem checked_problem(const Flags& flags, const Arguments& a, const Results& r, Options options) {
   static std::byte somewhere;  // no element of it is touched
-  const auto placeholder = [](const io::Shape& shape, DType dtype) {
+  const auto placeholder = [&](const io::Shape& shape, DType dtype) {
     Tensor t;
     t.data = &somewhere;
     t.dtype = dtype;
+    t.device = a.q.device;
     t.rank = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), t.shape.begin());
     io::elements_of("out", shape);
@@ -85,16 +87,20 @@ Problem checked_problem(const Flags& flags, const Arguments& a, const Results& r
   return make_problem(a.q, a.k, a.v, oriented(flags, placeholder(r.out_shape, r.out_dtype)), options);
 }
 
+// `on_device` is null on the CPU.
 double seconds_of(const Flags& flags, const Plan& plan, const Arguments& a, const Tensor& out, Options& options,
-                  Executor& executor) {
+                  Executor& executor, DeviceTensors* on_device) {
   Progress progress("computing", flags.progress);
   ProgressExecutor counting(executor, progress);
   options.executor = &counting;
-  const io::Array workspace("the workspace", DType::boolean, {static_cast<std::int64_t>(plan.workspace_bytes)});
+  const io::Array in_memory("the workspace", DType::boolean,
+                            {on_device ? 0 : static_cast<std::int64_t>(plan.workspace_bytes)});
+  void* const workspace = on_device ? on_device->scratch(plan.workspace_bytes) : in_memory.data();
   std::vector<double> times;
   for (int i = 0; i < flags.repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    run(plan, a.q, a.k, a.v, out, options, workspace.data());
+    run(plan, a.q, a.k, a.v, out, options, workspace);
+    if (on_device) on_device->wait();
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::nth_element(times.begin(), times.begin() + flags.repeat / 2, times.end());
@@ -107,7 +113,17 @@ std::string time_text(double seconds) {
                         : fmt::format("{:.2f} s", seconds);
 }
 
+void give(Options& options, const Arguments& a) {
+  options.bias = a.bias;
+  options.bool_mask = a.bool_mask;
+  options.alibi_slopes = a.alibi_slopes;
+  options.sinks = a.sinks;
+  options.cu_seqlens_q = a.cu_seqlens_q;
+  options.cu_seqlens_k = a.cu_seqlens_k;
+}
+
 void run_command(Flags& flags) {
+  const Device device = device_from(flags.device);
   check_destinations(flags.outputs);
   Options options = flags.options;
   options.band = band_of(flags);
@@ -119,21 +135,29 @@ void run_command(Flags& flags) {
     Progress progress("reading", flags.progress);
     return load(files, progress);
   }();
-  const Arguments& a = loaded.tensors;
-  options.bias = a.bias;
-  options.bool_mask = a.bool_mask;
-  options.alibi_slopes = a.alibi_slopes;
-  options.sinks = a.sinks;
-  options.cu_seqlens_q = a.cu_seqlens_q;
-  options.cu_seqlens_k = a.cu_seqlens_k;
+  Arguments a = loaded.tensors;
+  give(options, a);
 
   Results results = results_for(flags, a);
-  const Problem problem = checked_problem(flags, a, results, options);
+  Problem problem = checked_problem(flags, a, results, options);
+  std::optional<DeviceTensors> on_device;
+  if (device.kind == DeviceKind::cuda) {  // what only host memory shows, such as cu_seqlens, has been checked
+    give(options, a = on_device.emplace(device).copied(a, loaded.arrays));
+    problem = checked_problem(flags, a, results, options);
+  }
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
   const Plan plan = make_plan(problem, options.implementation, executor.get());
-  const Tensor out = oriented(flags, results.out.emplace("out", results.out_dtype, results.out_shape).view());
-  if (flags.outputs.want_lse) options.lse = results.lse.emplace("lse", DType::f32, results.lse_shape).view();
-  const double seconds = seconds_of(flags, plan, a, out, options, *executor);
+  const auto placed = [&](const io::Array& memory) {
+    return on_device ? on_device->copied(memory.view(), memory) : memory.view();
+  };
+  const Tensor out = placed(results.out.emplace("out", results.out_dtype, results.out_shape));
+  if (flags.outputs.want_lse) options.lse = placed(results.lse.emplace("lse", DType::f32, results.lse_shape));
+  const double seconds =
+      seconds_of(flags, plan, a, oriented(flags, out), options, *executor, on_device ? &*on_device : nullptr);
+  if (on_device) {
+    on_device->fetch(out, *results.out);
+    if (results.lse) on_device->fetch(options.lse, *results.lse);
+  }
   {
     Progress progress("writing", flags.progress);
     save(flags.outputs, *results.out, results.lse ? &*results.lse : nullptr, progress);
@@ -196,6 +220,8 @@ void add_run(CLI::App& app) {
   c->add_option("--seed", flags->options.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
   c->add_option("--implementation", flags->options.implementation,
                 "By name, as in onepass info; default: the first that accepts")
+      ->group("Running");
+  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1: tensors are copied there and back")
       ->group("Running");
   c->add_option("--threads", flags->threads, "Default: all")->group("Running")->check(CLI::Range(1, 1024));
   c->add_option("--repeat", flags->repeat, "Run so often and print the median time")

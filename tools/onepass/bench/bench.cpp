@@ -41,7 +41,7 @@ std::vector<CellSpec> cells_of(const Settings& s) {
     }
   }
   for (CellSpec& cell : cells) {
-    if (!s.device.empty()) cell.problem.device = parse_problem("fwd " + s.device).device;
+    if (!s.device.empty()) cell.problem.device = cli::device_from(s.device);
     cli::check_fits(cell.problem, 0);
   }
   if (cells.empty()) throw Error(ErrorCode::bad_value, "nothing to measure: give --suite FILE or --problem \"...\"");
@@ -58,7 +58,7 @@ void write(const nlohmann::json& all, const std::string& path) {
 void run_launch(const Settings& s) {
   const std::string line = s.problems.empty() ? "fwd b1 h1 s64 d64 bf16 cuda" : s.problems.front();
   Problem p = parse_problem(line);
-  if (!s.device.empty()) p.device = parse_problem("fwd " + s.device).device;
+  if (!s.device.empty()) p.device = cli::device_from(s.device);
   if (p.device.kind != DeviceKind::cuda)
     throw Error(ErrorCode::bad_device, text("--launch measures calls of CUDA kernels; \"", line, "\" is for the CPU"));
   const LaunchCost cost = measure_launch(p, s.implementation);

@@ -1,0 +1,28 @@
+// Tensors of `onepass run --device cuda`: copies of arrays on a device, and results fetched from there.
+#pragma once
+#include <deque>
+
+#include "core/implementation.hpp"
+#include "cuda/host/kernels.hpp"
+#include "onepass/io/array.hpp"
+
+namespace onepass::cli {
+
+class DeviceTensors {
+ public:
+  explicit DeviceTensors(Device device);  // throws Error if there is none
+
+  // The same view of a copy on the device of `memory`, into which `view` points.
+  Tensor copied(Tensor view, const io::Array& memory);
+  // All given tensors; `arrays` are the memory behind them.
+  Arguments copied(const Arguments& host, const std::deque<io::Array>& arrays);
+  void* scratch(std::size_t bytes);
+  void fetch(const Tensor& from, const io::Array& into);  // `from` begins where its copy does
+  void wait() const;                                      // until everything enqueued is done
+
+ private:
+  const cuda::DeviceFacts& facts_;
+  std::deque<cuda::DeviceScratch> memory_;
+};
+
+}  // namespace onepass::cli
