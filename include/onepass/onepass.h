@@ -115,6 +115,11 @@ typedef struct onepass_options {
   const char* implementation; /* by name; NULL: the first that accepts */
   onepass_executor* executor; /* NULL: a pool shared by all such calls */
   void* stream;               /* CUDA stream */
+  const char* score_mod;      /* C++ expressions over score, batch, head, q_index, k_index and the buffers below */
+  const char* mask_mod;       /* (docs/score_mod.md); NULL or "": none */
+  size_t mod_buffer_count;
+  const char* const* mod_buffer_names; /* [mod_buffer_count], as are the tensors */
+  const onepass_tensor* mod_buffers;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

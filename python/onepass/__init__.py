@@ -49,6 +49,21 @@ def _window(window):
     )
 
 
+def _expression(name, x):
+    if x is None or isinstance(x, str):
+        return x or ""
+    kind = "function" if callable(x) else type(x).__name__
+    raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
+
+
+def _mod_buffers(x):
+    try:
+        items = [] if x is None else list(x.items())
+    except AttributeError:
+        raise TypeError(f"mod_buffers is a {type(x).__name__}; a dict of arrays by name is accepted") from None
+    return [(str(name), _arrays.exported(f"mod buffer {name}", array)) for name, array in items]
+
+
 def _options(
     place,
     mask,
@@ -63,6 +78,9 @@ def _options(
     seed,
     cu_seqlens_q,
     cu_seqlens_k,
+    score_mod,
+    mask_mod,
+    mod_buffers,
     implementation,
     threads,
 ):
@@ -86,6 +104,9 @@ def _options(
         "softcap": _number("softcap", softcap, "0 (none) or a positive number"),
         "dropout_p": _number("dropout_p", dropout_p, "a number from 0 to 1"),
         "seed": _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+        "score_mod": _expression("score_mod", score_mod),
+        "mask_mod": _expression("mask_mod", mask_mod),
+        "mod_buffers": _mod_buffers(mod_buffers),
         "implementation": "" if implementation is None else str(implementation),
         "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
         "stream": place.stream,
@@ -123,6 +144,9 @@ def attention(
     seed=0,
     cu_seqlens_q=None,
     cu_seqlens_k=None,
+    score_mod=None,
+    mask_mod=None,
+    mod_buffers=None,
     return_lse=False,
     out=None,
     implementation=None,
@@ -152,6 +176,11 @@ def attention(
       dropout_p: probability, in [0, 1], with which a weight is dropped; the others grow by ``1 / (1 - dropout_p)``.
       seed: of the dropout; the same seed drops the same weights on every machine and thread count.
       cu_seqlens_q, cu_seqlens_k: int32 ``[batch + 1]``, prefix sums of the sequence lengths of packed q and k, v.
+      score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
+        ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
+      mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.
+      mod_buffers: a dict of up to 8 arrays (float32, float16, bfloat16, int32, bool; 1 to 4 dimensions) that the
+        expressions read by name, as ``table[i]`` or ``table(i, j)``.
       return_lse: also return the log of the softmax's denominator (natural logarithm, float32).
       out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32; it may
         not overlap an input. By default a new array of q's kind, in q's memory order.
@@ -182,6 +211,9 @@ def attention(
         seed,
         cu_seqlens_q,
         cu_seqlens_k,
+        score_mod,
+        mask_mod,
+        mod_buffers,
         implementation,
         threads,
     )

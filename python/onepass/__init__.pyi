@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 __version__: str
@@ -26,6 +26,9 @@ def attention(
     seed: int = 0,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
+    score_mod: str | None = None,
+    mask_mod: str | None = None,
+    mod_buffers: Mapping[str, Any] | None = None,
     return_lse: Literal[False] = False,
     out: _Array | None = None,
     implementation: str | None = None,
@@ -49,6 +52,9 @@ def attention(
     seed: int = 0,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
+    score_mod: str | None = None,
+    mask_mod: str | None = None,
+    mod_buffers: Mapping[str, Any] | None = None,
     return_lse: Literal[True],
     out: _Array | None = None,
     implementation: str | None = None,

@@ -71,7 +71,8 @@ onepass::Device device_of(const char* name, const Array& a) {
 }
 
 constexpr char kData[] = "float32, float16 and bfloat16 are accepted", kBool[] = "bool is accepted",
-               kFloat[] = "float32 is accepted", kInt[] = "int32 is accepted";
+               kFloat[] = "float32 is accepted", kInt[] = "int32 is accepted",
+               kMod[] = "float32, float16, bfloat16, int32 and bool are accepted";
 
 // A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
 // NumPy cannot export bfloat16, so the package hands over (the same bits as uint16,), a tuple of one.
@@ -141,6 +142,7 @@ onepass::Executor* executor_of(int threads) {
 // Everything of a call, as the package passes it.
 struct Call {
   Argument q, k, v, out, lse, bias, bool_mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
+  std::vector<Argument> mod_buffers;
   onepass::Options options;
 
   Call(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, nb::dict o)
@@ -172,6 +174,13 @@ struct Call {
     options.sinks = sinks.view;
     options.cu_seqlens_q = cu_seqlens_q.view;
     options.cu_seqlens_k = cu_seqlens_k.view;
+    options.score_mod = nb::cast<std::string>(o["score_mod"]);
+    options.mask_mod = nb::cast<std::string>(o["mask_mod"]);
+    for (const auto& [name, array] : nb::cast<std::vector<std::pair<std::string, nb::object>>>(o["mod_buffers"])) {
+      const std::string called = "mod buffer " + name;
+      mod_buffers.emplace_back(called.c_str(), array, kMod);
+      options.mod_buffers.push_back({name, mod_buffers.back().view});
+    }
   }
 };
 

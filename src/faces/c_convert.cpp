@@ -77,6 +77,17 @@ Options options_from(const onepass_options* options) {
   if (o.implementation) out.implementation = o.implementation;
   if (o.executor) out.executor = o.executor->executor.get();
   out.stream = o.stream;
+  if (o.score_mod) out.score_mod = o.score_mod;
+  if (o.mask_mod) out.mask_mod = o.mask_mod;
+  if (o.mod_buffer_count > kMostModBuffers)
+    throw Error(ErrorCode::bad_value, text("options.mod_buffer_count is ", o.mod_buffer_count, "; at most ",
+                                           kMostModBuffers, " are accepted"));
+  for (std::size_t i = 0; i < o.mod_buffer_count; ++i) {
+    const std::string called = text("mod_buffers[", i, "]");
+    const char* name = (&given("options.mod_buffer_names", o.mod_buffer_names))[i];
+    out.mod_buffers.push_back({&given((called + "'s name").c_str(), name),
+                               tensor_from(called.c_str(), &given("options.mod_buffers", o.mod_buffers) + i)});
+  }
   return out;
 }
 

@@ -54,6 +54,29 @@ static void one_call(void) {
   CHECK(p.lse[0] != 777);
 }
 
+/* The same masks, said as expressions. */
+static void expressions(void) {
+  problem p;
+  onepass_options o;
+  const int32_t last[SQ] = {2, 3, 4, 5, 6};
+  const int64_t length = SQ;
+  const char* const names[] = {"last"};
+  onepass_tensor buffer;
+  fill(&p);
+  CHECK(onepass_tensor_init(&buffer, last, ONEPASS_I32, 1, &length) == ONEPASS_OK);
+  CHECK(onepass_options_init(&o, sizeof o) == ONEPASS_OK);
+  o.mask_mod = "k_index <= last[q_index]";
+  o.mod_buffer_count = 1;
+  o.mod_buffer_names = names;
+  o.mod_buffers = &buffer;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 1) && !is_attention(&p, 0));
+  o.mask_mod = "";
+  o.score_mod = "q_index == 0 || last[q_index] > 2 ? score : 0";
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0));
+}
+
 /* Runs the tasks backwards on this thread, as a host's pool may. */
 static int calls = 0;
 static void backwards(void* user, int64_t tasks, onepass_task task, void* context) {
@@ -140,6 +163,7 @@ void test_success(void) {
   CHECK(strcmp(onepass_code_name(ONEPASS_BAD_TEXT), "bad_text") == 0);
   CHECK(strcmp(onepass_code_name(99), "unknown") == 0);
   one_call();
+  expressions();
   plan_and_run();
   merging();
 }

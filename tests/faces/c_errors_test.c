@@ -55,6 +55,7 @@ static void options(void) {
     onepass_options known;
     char newer[16];
   } grown;
+  const char* names[1];
   fresh();
   REFUSED(o.mask = 4, ONEPASS_BAD_VALUE, "options.mask is 4");
   REFUSED(o.mask = -1, ONEPASS_BAD_VALUE, "options.mask is -1");
@@ -70,6 +71,17 @@ static void options(void) {
   REFUSED(o.cu_seqlens_q = &p.tq, ONEPASS_BAD_SHAPE, "q has shape");
   REFUSED(p.tlse.rank = 9, ONEPASS_BAD_SHAPE, "lse has 9 dimensions");
   REFUSED(p.tlse.shape[2] = 3, ONEPASS_BAD_SHAPE, "lse has shape");
+
+  REFUSED(o.score_mod = "score + x", ONEPASS_BAD_TEXT, "score_mod, column 9: 'x'");
+  REFUSED(o.mask_mod = "score > 0", ONEPASS_BAD_TEXT, "mask_mod, column 1: 'score'");
+  REFUSED(o.mod_buffer_count = 9, ONEPASS_BAD_VALUE, "options.mod_buffer_count is 9");
+  REFUSED(o.mod_buffer_count = 1, ONEPASS_BAD_VALUE, "options.mod_buffer_names is a null pointer");
+  REFUSED((o.mod_buffer_count = 1, o.mod_buffer_names = names, names[0] = NULL), ONEPASS_BAD_VALUE,
+          "mod_buffers[0]'s name is a null pointer");
+  REFUSED((o.mod_buffer_count = 1, o.mod_buffer_names = names, names[0] = "x"), ONEPASS_BAD_VALUE,
+          "options.mod_buffers is a null pointer");
+  REFUSED((o.mod_buffer_count = 1, o.mod_buffer_names = names, o.mod_buffers = &p.tlse), ONEPASS_BAD_VALUE,
+          "neither a score_mod nor a mask_mod");
 
   /* The size says what the caller knows. */
   REFUSED(o.size = 0, ONEPASS_BAD_VALUE, "options.size is 0");

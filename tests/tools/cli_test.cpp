@@ -88,6 +88,21 @@ TEST_F(CliRun, OnADeviceOrAReasonWhyNot) {
   }
 }
 
+TEST_F(CliRun, Expressions) {
+  const std::vector<float> table = Tensors::numbers(4, 5);
+  folder.write("table.npy", npy(npy_literal("<f4", "4,"), bytes_of(table)));
+  const Result r = run({"--out", folder("o.npy"), "--score-mod", "score + t[head]", "--mask-mod", "k_index != q_index",
+                        "--buffer", "t=" + folder("table.npy")});
+  Options o;
+  o.score_mod = "score + t[head]";
+  o.mask_mod = "k_index != q_index";
+  o.mod_buffers = {{"t", Tensor(table.data(), DType::f32, {4})}};
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o))));
+  EXPECT_NE(run({"--out", folder("p.npy"), "--score-mod", "score", "--buffer", "t"}).err.find("NAME=FILE.npy"),
+            r.err.npos);
+}
+
 TEST_F(CliRun, EveryOptionReachesTheLibrary) {
   const std::vector<float> bias = Tensors::numbers(5 * 7, 4), slopes = Tensors::numbers(4, 5),
                            sinks = Tensors::numbers(4, 6);

@@ -22,11 +22,14 @@ Tensor DeviceTensors::copied(Tensor view, const io::Array& memory) {
 
 Arguments DeviceTensors::copied(const Arguments& host, const std::deque<io::Array>& arrays) {
   Arguments on_device = host;
+  const auto memory_of = [&](const Tensor& t) -> const io::Array& {
+    return *std::find_if(arrays.begin(), arrays.end(), [&](const io::Array& a) { return a.data() == t.data; });
+  };
   for (Tensor* t : {&on_device.q, &on_device.k, &on_device.v, &on_device.bias, &on_device.bool_mask,
                     &on_device.alibi_slopes, &on_device.sinks, &on_device.cu_seqlens_q, &on_device.cu_seqlens_k}) {
-    if (!t->given()) continue;
-    *t = copied(*t, *std::find_if(arrays.begin(), arrays.end(), [&](const io::Array& a) { return a.data() == t->data; }));
+    if (t->given()) *t = copied(*t, memory_of(*t));
   }
+  for (NamedTensor& named : on_device.mod_buffers) named.tensor = copied(named.tensor, memory_of(named.tensor));
   return on_device;
 }
 

@@ -53,6 +53,7 @@ Loaded load(const InputFiles& files, Progress& progress) {
     if (!none) total += static_cast<std::int64_t>(size);
   };
   for (const auto& [name, path] : files.npy) add_size(path);
+  for (const auto& [name, path] : files.buffers) add_size(path);
   if (!files.safetensors.empty()) add_size(files.safetensors);
   const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
 
@@ -73,6 +74,10 @@ Loaded load(const InputFiles& files, Progress& progress) {
       continue;
     }
     loaded.tensors.*input.tensor = loaded.arrays.back().view();
+  }
+  for (const auto& [name, path] : files.buffers) {
+    loaded.arrays.push_back(io::read_npy(io::FileSource(path, count), files.void2));
+    loaded.tensors.mod_buffers.push_back({name, loaded.arrays.back().view()});
   }
   for (const Input& input : std::span(kInputs).first(3)) {
     Tensor& t = loaded.tensors.*input.tensor;

@@ -21,10 +21,11 @@ std::span<const Input> inputs();
 std::string option_of(const Input& input);
 
 struct InputFiles {
-  std::map<std::string, std::string> npy;  // by the input's name
-  std::string safetensors, prefix;         // tensors named prefix + name
-  std::optional<DType> void2;              // what '<V2' of .npy files is
-  bool bshd = false;                       // q, k and v are [batch, seq, heads, dim]
+  std::map<std::string, std::string> npy;      // by the input's name
+  std::map<std::string, std::string> buffers;  // .npy of the mod buffers, by name
+  std::string safetensors, prefix;             // tensors named prefix + name
+  std::optional<DType> void2;                  // what '<V2' of .npy files is
+  bool bshd = false;                           // q, k and v are [batch, seq, heads, dim]
 };
 
 struct Loaded {

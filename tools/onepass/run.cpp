@@ -19,6 +19,7 @@ namespace {
 
 struct Flags {
   std::map<std::string, std::string> npy;
+  std::vector<std::string> buffers;
   std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window, device = "cpu";
   std::optional<double> scale;
   Options options;
@@ -41,6 +42,16 @@ Band band_of(const Flags& flags) {
                 text("--window is '", flags.window, "'; LEFT:RIGHT in keys is expected, -1 for unbounded"));
   }
   return band;
+}
+
+std::map<std::string, std::string> buffers_of(const Flags& flags) {
+  std::map<std::string, std::string> buffers;
+  for (const std::string& word : flags.buffers) {
+    const std::size_t equals = word.find('=');
+    if (equals == word.npos || !buffers.emplace(word.substr(0, equals), word.substr(equals + 1)).second)
+      throw Error(ErrorCode::bad_value, text("--buffer is '", word, "'; NAME=FILE.npy, each name once, is expected"));
+  }
+  return buffers;
 }
 
 // Where results go. Their shapes follow q's and v's; that those fit is checked before memory is had.
@@ -118,6 +129,7 @@ void give(Options& options, const Arguments& a) {
   options.bool_mask = a.bool_mask;
   options.alibi_slopes = a.alibi_slopes;
   options.sinks = a.sinks;
+  options.mod_buffers = a.mod_buffers;
   options.cu_seqlens_q = a.cu_seqlens_q;
   options.cu_seqlens_k = a.cu_seqlens_k;
 }
@@ -128,7 +140,10 @@ void run_command(Flags& flags) {
   Options options = flags.options;
   options.band = band_of(flags);
   options.scale = flags.scale;
-  const InputFiles files{flags.npy, flags.in, flags.prefix,
+  const InputFiles files{flags.npy,
+                         buffers_of(flags),
+                         flags.in,
+                         flags.prefix,
                          flags.dtype.empty() ? std::nullopt : std::optional(dtype_from_name(flags.dtype)),
                          flags.layout == "bshd"};
   const Loaded loaded = [&] {
@@ -139,7 +154,12 @@ void run_command(Flags& flags) {
   give(options, a);
 
   Results results = results_for(flags, a);
-  Problem problem = checked_problem(flags, a, results, options);
+  Options first = options;
+  if (device.kind == DeviceKind::cuda) {  // whose compiler takes more than the CPU's interpreter
+    first.score_mod = first.mask_mod = "";
+    first.mod_buffers.clear();
+  }
+  Problem problem = checked_problem(flags, a, results, first);
   std::optional<DeviceTensors> on_device;
   if (device.kind == DeviceKind::cuda) {  // what only host memory shows, such as cu_seqlens, has been checked
     give(options, a = on_device.emplace(device).copied(a, loaded.arrays));
@@ -216,6 +236,12 @@ void add_run(CLI::App& app) {
   c->add_option("--window", flags->window, "LEFT:RIGHT keys around the diagonal, -1 for unbounded")->group("Scores");
   c->add_option("--scale", flags->scale, "Of q.k; default 1/sqrt(dim)")->group("Scores");
   c->add_option("--softcap", flags->options.softcap, "c: scores become c tanh(score / c)")->group("Scores");
+  c->add_option("--score-mod", flags->options.score_mod, "C++ expression: the new score (docs/score_mod.md)")
+      ->group("Scores");
+  c->add_option("--mask-mod", flags->options.mask_mod, "C++ expression: true where the query sees the key")
+      ->group("Scores");
+  c->add_option("--buffer", flags->buffers, "NAME=FILE.npy: a tensor that the expressions read; may be repeated")
+      ->group("Scores");
   c->add_option("--dropout", flags->options.dropout_p, "Probability in [0, 1]")->group("Scores");
   c->add_option("--seed", flags->options.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
   c->add_option("--implementation", flags->options.implementation,

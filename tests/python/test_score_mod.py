@@ -1,0 +1,72 @@
+"""score_mod and mask_mod against the same scores and masks given as arrays."""
+
+import numpy as np
+import onepass
+import pytest
+import reference
+from conftest import check, inputs, normal
+
+ROWS, KEYS, HEADS = 37, 65, 4
+I, J = np.arange(ROWS)[:, None], np.arange(KEYS)[None, :]
+
+
+def same(q, k, v, given, **arrays):
+    """onepass with `given` is the reference with `arrays`."""
+    out, lse = onepass.attention(q, k, v, return_lse=True, **given)
+    ref_out, ref_lse = reference.attention(q, k, v, **arrays)
+    check(out, ref_out)
+    check(lse, ref_lse, scale=4 * max(1.0, np.abs(ref_lse[np.isfinite(ref_lse)]).max(initial=0)))
+
+
+def test_alibi(rng):
+    slopes = 2.0 ** -np.arange(1, HEADS + 1, dtype=np.float32)
+    same(
+        *inputs(rng),
+        {"score_mod": "score - slope[head] * abs(q_index - k_index)", "mod_buffers": {"slope": slopes}},
+        alibi_slopes=slopes,
+        mask="aligned_top_left",
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_relative_bias(rng, dtype):
+    table = normal(rng, (HEADS, ROWS + KEYS - 1), dtype)
+    given = {"score_mod": f"score + table(head, q_index - k_index + {KEYS - 1})", "mod_buffers": {"table": table}}
+    same(*inputs(rng), given, bias=table[:, I - J + KEYS - 1].astype(np.float32))
+
+
+def test_bfloat16_and_strided_buffers(rng, bfloat16):
+    table = normal(rng, (KEYS, 2 * ROWS), bfloat16).T[::-2]
+    assert table.shape == (ROWS, KEYS) and min(table.strides) < 0
+    given = {"score_mod": "score + t(q_index, k_index)", "mod_buffers": {"t": table}}
+    same(*inputs(rng), given, bias=table.astype(np.float32))
+
+
+def test_documents(rng):
+    document, seen = np.sort(rng.integers(0, 4, KEYS)).astype(np.int32), rng.random(KEYS) < 0.2
+    given = {
+        "mask_mod": "d[q_index] == d[k_index] || seen[k_index]",
+        "mod_buffers": {"d": document, "seen": seen},
+        "mask": "causal_top_left",
+    }
+    mask = (document[:ROWS, None] == document[None, :]) | seen
+    same(*inputs(rng), given, bool_mask=mask, mask="causal_top_left")
+
+
+def test_softcap(rng):
+    same(*inputs(rng), {"score_mod": "5 * tanh(score / 5)"}, softcap=5.0)
+
+
+def test_a_row_that_sees_nothing(rng):
+    same(*inputs(rng), {"mask_mod": "q_index != 3"}, bool_mask=I != 3)
+
+
+def test_decoding(rng):
+    q, k, v = inputs(rng, rows=1, keys=700)
+    same(q, k, v, {"mask_mod": "k_index % 3 == head % 3"}, bool_mask=np.arange(700) % 3 == np.arange(4)[:, None, None] % 3)
+
+
+def test_explain_shows_the_texts(rng):
+    line = onepass.explain(*inputs(rng), score_mod="score * t[0]", mod_buffers={"t": np.ones(3, np.float32)})
+    assert line.startswith("fwd b2 h4/2 s37x65 d40/24 fp32 score_mod={score * t[0]} buffer=t:fp32:3\n")
+    assert "cpu.amx.bf16: no," in line or "cpu.amx.bf16" not in line
