@@ -111,6 +111,15 @@ ONEPASS_HD Merged<V> join_sink(const RowState<V>& s, V sink) {
           joined.alpha_b};
 }
 
+// Arith<V> may know a faster inverse than a division.
+template <class V>
+ONEPASS_HD V inverse(V x) {
+  if constexpr (requires { Arith<V>::inverse(x); })
+    return Arith<V>::inverse(x);
+  else
+    return Arith<V>::of(1.0) / x;
+}
+
 // 1/l (0 for an empty row: its output is 0) and the natural-log LSE (-inf for an empty row).
 template <class V>
 struct Final {
@@ -119,7 +128,7 @@ struct Final {
 template <class V>
 ONEPASS_HD Final<V> finalize(const RowState<V>& s) {
   using A = Arith<V>;
-  return {A::if_zero(s.l, A::of(0.0), A::of(1.0) / s.l),
+  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)),
           A::if_zero(s.l, A::neg_inf(), (s.m + A::log2(s.l)) * A::of(kLn2))};
 }
 

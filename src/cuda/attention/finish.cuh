@@ -6,11 +6,11 @@
 
 namespace onepass {
 
+DEV i64 lse_offset(const ForwardParams& p, const TileWork& x, i32 row) {
+  return x.map_batch * p.lse_stride[0] + x.head * p.lse_stride[1] + static_cast<i64>(x.q_begin + row) * p.lse_stride[2];
+}
 DEV void write_lse(const ForwardParams& p, const TileWork& x, i32 row, float lse) {
-  if (p.lse && row < x.seq_q) {
-    p.lse[x.map_batch * p.lse_stride[0] + x.head * p.lse_stride[1] +
-          static_cast<i64>(x.q_begin + row) * p.lse_stride[2]] = lse;
-  }
+  if (p.lse && row < x.seq_q) p.lse[lse_offset(p, x, row)] = lse;
 }
 DEV i64 out_offset(const ForwardParams& p, const TileWork& x, i32 row) {
   return x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + static_cast<i64>(x.q_begin + row) * p.out_stride[2];
@@ -37,11 +37,11 @@ struct Redo {
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
 constexpr bool kRoundedSums = features.output == Type::f32 && features.input != Type::f32;
 
-// O / l and the rows' LSE. `place`: the warp's number among all warps of all tiles.
+// O / l. `place`: the warp's number among all warps of all tiles. The rows' LSE comes back: writing it out can wait
+// until O is on its way.
 template <int N>
 DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores& scores, float (&o)[N],
-                    const LaneRows& sums, Redo& redo, i32 place) {
-  const FragmentRows& rows = scores.rows;
+                    const LaneRows& sums, float (&lse)[2], Redo& redo, i32 place) {
   float inv[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -55,16 +55,35 @@ DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores&
     }
     const Final<float> end = finalize(state);
     inv[i] = kRoundedSums && end.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * end.inv_l;
-    if (threadIdx.x % 4 == 0) write_lse(p, x, rows.row[i], end.lse);
+    lse[i] = end.lse;
   }
-  float odd[2] = {};  // stay 0 while everything is finite
+  bool odd = false;  // somewhere not finite
+  if constexpr (features.output == Type::f32) {
+    float zero = 0.0f;  // stays 0 while everything is finite
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    o[j] *= inv[j >> 1 & 1];
-    odd[j & 1] += o[j] * 0.0f;
+    for (int j = 0; j < N; ++j) {
+      o[j] *= inv[j >> 1 & 1];
+      zero += o[j] * 0.0f;
+    }
+    odd = zero != 0.0f;
+  } else {
+    using Out = ElementOf<features.output>::Format;
+    u32 zero = 0;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {  // the same on packed pairs, which are wanted anyway: half the instructions
+      o[j] *= inv[j >> 1 & 1];
+      o[j + 1] *= inv[j >> 1 & 1];
+      zero = Out::times_zero_plus(Out::pack(o[j], o[j + 1]), zero);
+    }
+    odd = (zero & 0x7fff7fff) != 0;
   }
-  if (__any_sync(0xffffffffu, odd[0] + odd[1] != 0.0f))
-    redo.push(p, x, rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
+  if (__any_sync(0xffffffffu, odd)) redo.push(p, x, scores.rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
+}
+DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&lse)[2]) {
+  if (!p.lse || threadIdx.x % 4 != 0) return;
+  float* const at = p.lse + lse_offset(p, x, rows.row[0]);
+  if (rows.row[0] < x.seq_q) at[0] = lse[0];
+  if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
 }
 
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.

@@ -23,6 +23,7 @@ DEV i32 column_of(int j, u32 quad) { return (j >> 2) * 8 + static_cast<i32>(quad
 struct FragmentRows {    // this lane's rows of the tile in hand, i = 0 and 1 (eight rows apart)
   i32 row[2];            // query index within its sequence
   i32 lo[2], hi[2];      // visible keys [lo, hi)
+  i32 most_hi;           // no row of the warp sees a key from here on
   i32 full_lo, full_hi;  // every row of the warp sees all of [full_lo, full_hi)
 };
 

@@ -11,15 +11,25 @@
 
 namespace onepass {
 
-template <int I, int N>
-DEV float row_max(const float (&s)[N]) {  // I: which of the lane's two rows
-  float a = fmaxf(s[2 * I], s[2 * I + 1]), b = fmaxf(s[2 * I + 4], s[2 * I + 5]);
+// Columns are taken in groups of at most 32, so that a tile's first block can leave out those that no row of the warp
+// sees (on the diagonal, half of them).
+template <int N>
+constexpr int kGroup = N % 16 == 0 ? 16 : N;  // of a lane's scores, two rows each: 2 * kGroup columns
+
+template <int N>
+DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the first `columns` columns
+  float part[4] = {kNegInf, kNegInf, kNegInf, kNegInf};
 #pragma unroll
-  for (int j = 8; j < N; j += 8) {
-    a = fmaxf(a, fmaxf(s[j + 2 * I], s[j + 2 * I + 1]));
-    b = fmaxf(b, fmaxf(s[j + 4 + 2 * I], s[j + 4 + 2 * I + 1]));
+  for (int g = 0; g < N; g += kGroup<N>) {
+    if (2 * g >= columns) break;
+#pragma unroll
+    for (int j = g; j < g + kGroup<N>; j += 4) {
+      part[j / 4 % 2 * 2] = fmaxf(part[j / 4 % 2 * 2], fmaxf(s[j], s[j + 1]));
+      part[j / 4 % 2 * 2 + 1] = fmaxf(part[j / 4 % 2 * 2 + 1], fmaxf(s[j + 2], s[j + 3]));
+    }
   }
-  return quad_max(fmaxf(a, b));
+  top[0] = quad_max(fmaxf(part[0], part[2]));
+  top[1] = quad_max(fmaxf(part[1], part[3]));
 }
 
 // A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
@@ -31,22 +41,31 @@ struct LaneRows {
 };
 
 // p = A fragments of the weights, sum = the lane's sums of them, before dropout. s stays: the exact step may want it.
+// Groups from `columns` on are not read; their weights are 0.
 template <class Element, bool kRounded, class Drop, int N>
 DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float> (&r)[2], float scale, float (&sum)[2],
-                      float (&norm)[2], const Drop& drop) {
+                      float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
 #pragma unroll
-  for (int j = 0; j < N; j += 4) {  // two columns of row g, the same two of row g + 8
-    float w[4];
+  for (int g = 0; g < N; g += kGroup<N>) {
+    if (2 * g >= columns) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      w[i] = weight(s[j + i] * scale, r[i / 2]);
-      part[i / 2][i % 2] += w[i];
-      if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
+      for (int j = g; j < g + kGroup<N>; j += 2) p[j / 2] = 0;
+      continue;
     }
-    drop(j, w);
-    p[j / 2] = Element::pack(w[0], w[1]);
-    p[j / 2 + 1] = Element::pack(w[2], w[3]);
+#pragma unroll
+    for (int j = g; j < g + kGroup<N>; j += 4) {  // two columns of row g, the same two of row g + 8
+      float w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        w[i] = weight(s[j + i] * scale, r[i / 2]);
+        part[i / 2][i % 2] += w[i];
+        if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
+      }
+      drop(j, w);
+      p[j / 2] = Element::pack(w[0], w[1]);
+      p[j / 2 + 1] = Element::pack(w[2], w[3]);
+    }
   }
   sum[0] = part[0][0] + part[0][1];
   sum[1] = part[1][0] + part[1][1];
@@ -58,12 +77,13 @@ struct KeepAll {  // no dropout
 };
 
 template <class Element, bool kRounded, class Drop, int N>
-DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, float scale, const Drop& drop) {
-  float sum[2];
+DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, float scale, const Drop& drop,
+                       i32 columns) {
+  float sum[2], top[2];
+  row_max(s, columns, top);
   rows.state[0] = {}, rows.state[1] = {};
-  const Rescale<float> r[2] = {advance(rows.state[0], row_max<0>(s) * scale),
-                               advance(rows.state[1], row_max<1>(s) * scale)};
-  exponentiate<Element, kRounded>(s, p, r, scale, sum, rows.norm, drop);
+  const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
+  exponentiate<Element, kRounded>(s, p, r, scale, sum, rows.norm, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
 }
@@ -71,9 +91,9 @@ DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, flo
 template <class Element, bool kRounded, class Drop, int N, int M>
 DEV void softmax_exact(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
                        const Drop& drop) {
-  float sum[2], norm[2];
-  const Rescale<float> r[2] = {advance(rows.state[0], row_max<0>(s) * scale),
-                               advance(rows.state[1], row_max<1>(s) * scale)};
+  float sum[2], norm[2], top[2];
+  row_max(s, 2 * N, top);
+  const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
 #pragma unroll
   for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
   exponentiate<Element, kRounded>(s, p, r, scale, sum, norm, drop);

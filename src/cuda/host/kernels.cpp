@@ -80,7 +80,7 @@ ContextScope::~ContextScope() {
 }
 
 const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, Stream stream) {
-  Entry& entry = entry_of({device, p.file, p.config, p.arch, p.user_code});
+  Entry& entry = entry_of({device, p.file, p.config, p.arch, p.user_code + p.generated});
   std::call_once(entry.once, [&] {
     const Driver& d = need_driver();
     const ContextScope scope(device_facts(device));

@@ -190,7 +190,8 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     pin(s);
     release_k();
     scores.apply(s, (x.n_hi - 1) * kKeys);
-    softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((x.n_hi - 1) * kKeys));
+    softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((x.n_hi - 1) * kKeys),
+                                         scores.columns<kBlockN / 2>((x.n_hi - 1) * kKeys));
     i32 accumulate = 0;
     bool last = true;
     do {
@@ -245,7 +246,8 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
           finish(sm, group, out, p, x, scores, o, rows, redo);
           scores.open(y, warp_row(y));
           scores.apply(s, (y.n_hi - 1) * kKeys);
-          softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((y.n_hi - 1) * kKeys));
+          softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((y.n_hi - 1) * kKeys),
+                                               scores.columns<kBlockN / 2>((y.n_hi - 1) * kKeys));
           x = y;
           accumulate = 0;
         }

@@ -12,10 +12,12 @@ DEV void finish(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p,
                 const TileScores& scores, float (&o)[kOutN / 2], const LaneRows& sums, Redo& redo) {
   const u32 lane = threadIdx.x % 32, warp = group * 4 + threadIdx.x / 32 % 4;
   const i32 first = x.row + static_cast<i32>(warp) * 16;
-  close_rows(p, x, scores, o, sums, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
+  float lse[2];
+  close_rows(p, x, scores, o, sums, lse, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
   // A TMA store writes sixteen rows: packed, they must lie within the sequence.
   if (features.output == Type::f32 || (features.packed && first + 16 > x.seq_q)) {
     store_rows(p, x, scores.rows, o);
+    write_lses(p, x, scores.rows, lse);
     return;
   }
   // Swizzled blocks of 64 columns, as Q came; the store clips rows and columns past the end.
@@ -44,6 +46,7 @@ DEV void finish(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p,
       tma_store_commit();
     }
   }
+  write_lses(p, x, scores.rows, lse);
 }
 
 }  // namespace onepass::sm90
