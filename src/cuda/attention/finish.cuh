@@ -37,6 +37,29 @@ struct Redo {
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
 constexpr bool kRoundedSums = features.output == Type::f32 && features.input != Type::f32;
 
+// O / l; false if that is somewhere not finite.
+template <class Out, int N>
+DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
+  if constexpr (sizeof(typename Out::Raw) == 4) {
+    float zero = 0.0f;  // stays 0 while everything is finite
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      o[j] *= inv[j >> 1 & 1];
+      zero += o[j] * 0.0f;
+    }
+    return zero == 0.0f;
+  } else {
+    u32 zero = 0;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {  // the same on packed pairs, which are wanted anyway: half the instructions
+      o[j] *= inv[j >> 1 & 1];
+      o[j + 1] *= inv[j >> 1 & 1];
+      zero = Out::times_zero_plus(Out::pack(o[j], o[j + 1]), zero);
+    }
+    return (zero & 0x7fff7fff) == 0;
+  }
+}
+
 // O / l. `place`: the warp's number among all warps of all tiles. The rows' LSE comes back: writing it out can wait
 // until O is on its way.
 template <int N>
@@ -57,27 +80,8 @@ DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores&
     inv[i] = kRoundedSums && end.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * end.inv_l;
     lse[i] = end.lse;
   }
-  bool odd = false;  // somewhere not finite
-  if constexpr (features.output == Type::f32) {
-    float zero = 0.0f;  // stays 0 while everything is finite
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      o[j] *= inv[j >> 1 & 1];
-      zero += o[j] * 0.0f;
-    }
-    odd = zero != 0.0f;
-  } else {
-    using Out = ElementOf<features.output>::Format;
-    u32 zero = 0;
-#pragma unroll
-    for (int j = 0; j < N; j += 2) {  // the same on packed pairs, which are wanted anyway: half the instructions
-      o[j] *= inv[j >> 1 & 1];
-      o[j + 1] *= inv[j >> 1 & 1];
-      zero = Out::times_zero_plus(Out::pack(o[j], o[j + 1]), zero);
-    }
-    odd = (zero & 0x7fff7fff) != 0;
-  }
-  if (__any_sync(0xffffffffu, odd)) redo.push(p, x, scores.rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
+  if (__any_sync(0xffffffffu, !scale_rows<ElementOf<features.output>::Format>(o, inv)))
+    redo.push(p, x, scores.rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
 }
 DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&lse)[2]) {
   if (!p.lse || threadIdx.x % 4 != 0) return;
