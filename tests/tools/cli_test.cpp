@@ -300,5 +300,23 @@ TEST(Cli, HelpOfEveryCommand) {
   }
 }
 
+TEST(Cli, PrebuildCompilesOnceOrSaysThatItCannot) {
+  const Folder folder;
+  const std::vector<std::string> call = {"prebuild",  folder("kernels"), "--arch", "sm_90", "--problem", "s100 d40 bf16",
+                                         "--problem", "s7 d40 bf16",     "--json"};
+  const Result first = onepass(call);
+  if (!cuda::nvrtc()) {
+    EXPECT_EQ(first.status, 2);
+    EXPECT_NE(first.err.find("prebuild compiles with NVRTC, and there is none: lib"), first.err.npos) << first.err;
+    return;
+  }
+  ASSERT_EQ(first.status, 0) << first.err;
+  const json j = json::parse(first.out);
+  ASSERT_EQ(j["kernels"].size(), 1u);   // both problems need the same
+  EXPECT_EQ(j["kernels"][0]["state"], "compiled");
+  EXPECT_GT(folder.read("kernels/" + j["kernels"][0]["file"].get<std::string>()).size(), 10000u);
+  EXPECT_EQ(json::parse(onepass(call).out)["kernels"][0]["state"], "was there");
+}
+
 }  // namespace
 }  // namespace onepass::test

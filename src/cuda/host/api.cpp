@@ -2,7 +2,8 @@
 
 #include <dlfcn.h>
 
-#include <initializer_list>
+#include <cstdlib>
+#include <vector>
 
 #include "onepass/error.hpp"
 
@@ -15,11 +16,11 @@ struct Opened {
   std::string why;  // empty: usable
 };
 
-void* open_first(std::initializer_list<const char*> names, std::string& why) {
+void* open_first(const std::vector<const char*>& names, std::string& why) {
   for (const char* name : names) {
     if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
   }
-  why = std::string(*names.begin()) + " is not on this machine";
+  why = std::string(names.front()) + " is not on this machine";
   return nullptr;
 }
 
@@ -54,8 +55,11 @@ Opened<Driver> open_driver() {
 
 Opened<Nvrtc> open_nvrtc() {
   Opened<Nvrtc> n;
-  void* library =
-      open_first({"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"}, n.why);
+  const char* const chosen = std::getenv("ONEPASS_NVRTC");
+  void* library = open_first(chosen && *chosen ? std::vector{chosen}
+                                               : std::vector{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
+                                                             "/usr/local/cuda/lib64/libnvrtc.so"},
+                             n.why);
   if (!library) return n;
 #define ONEPASS_RESOLVE(symbol, member, parameters) resolve(library, #symbol, n.api.member, n.why);
   ONEPASS_NVRTC_API(ONEPASS_RESOLVE)

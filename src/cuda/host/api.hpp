@@ -103,7 +103,7 @@ struct Nvrtc {
 #undef ONEPASS_MEMBER
 
 // Opened and initialised on first use; nullptr with a sentence in `why` if the machine lacks the library, a function of
-// it, or a new enough version. Thread-safe.
+// it, or a new enough version. $ONEPASS_NVRTC names the one libnvrtc to open. Thread-safe.
 const Driver* driver(std::string* why = nullptr);
 const Nvrtc* nvrtc(std::string* why = nullptr);
 

@@ -31,12 +31,12 @@ std::uint64_t checksum(const std::string& bytes) {
   return h;
 }
 
+}  // namespace
+
 std::string compiler_version() {
   const Nvrtc* api = nvrtc();
   return api ? text(api->major, ".", api->minor) : std::string();
 }
-
-}  // namespace
 
 fs::path prebuilt_directory() { return from_environment("ONEPASS_PREBUILT"); }
 

@@ -18,6 +18,8 @@ std::filesystem::path prebuilt_directory();
 
 Cubin cubin_for(const KernelProgram& program);
 
+std::string compiler_version();  // of NVRTC, "13.0"; empty if there is none
+
 // One file of a directory. `compiler` is "13.0"; an empty one accepts what any compiler made.
 std::optional<Cubin> read_cubin(const std::filesystem::path& directory, const std::string& key,
                                 const std::string& compiler);

@@ -1,0 +1,56 @@
+#include "cuda/prebuild.hpp"
+
+#include <iterator>
+
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/sm90/forward.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+// Compute capabilities and the shared memory a block may have (CUDA C++ programming guide, technical specifications).
+constexpr struct {
+  std::string_view arch;
+  Target target;
+} kTargets[] = {{"sm_90", {9, 0, 232448}}};
+
+// The architecture-specific form is what the kernels are compiled for; a device is named by either.
+std::string_view without_suffix(std::string_view arch) { return arch.ends_with('a') ? arch.substr(0, arch.size() - 1) : arch; }
+
+// The problem as a call on the device would have it: only the device knows the lengths of packed sequences.
+Problem as_called(Problem p) {
+  p.device = {DeviceKind::cuda, 0};
+  if (!p.varlen) return p;
+  p.lengths_q.clear();
+  p.lengths_k.clear();
+  p.seq_q = p.total_q;
+  p.seq_k = p.total_k;
+  return p;
+}
+
+}  // namespace
+
+Target target_of(std::string_view arch) {
+  std::string known;
+  for (const auto& row : kTargets) {
+    if (row.arch == without_suffix(arch)) return row.target;
+    known += text(known.empty() ? "" : ", ", row.arch);
+  }
+  throw Error(ErrorCode::bad_value, text("there are no kernels for '", arch, "'; there are for ", known));
+}
+
+TargetKernel kernel_on(const Target& target, const Problem& problem) {
+  const Problem p = as_called(problem);
+  std::string refusals, why;
+  if (target.major == 9) {
+    if (sm90::ForwardConfig c; sm90::shape_of(p, c, why))
+      return {sm90::forward_implementation().name, sm90::program_of(features_of(p), c, mods_text(p))};
+    refusals += text("; ", sm90::forward_implementation().name, ": ", why);
+  }
+  throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on sm_", target.major,
+                                           target.minor, refusals));
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,23 @@
+// Which kernel a problem would get on a device that is not here: what `onepass prebuild` compiles for other machines.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "core/implementation.hpp"
+#include "cuda/host/program.hpp"
+
+namespace onepass::cuda {
+
+struct Target {
+  int major, minor, shared_bytes;  // shared: most a block may have
+};
+Target target_of(std::string_view arch);  // "sm_90", "sm_90a", "sm_86"; throws Error (bad_value) naming those known
+
+struct TargetKernel {
+  const char* implementation;
+  KernelProgram program;
+};
+// Of the first implementation that computes the problem there; throws Error (unsupported) with the sentence of each.
+TargetKernel kernel_on(const Target& target, const Problem& problem);
+
+}  // namespace onepass::cuda

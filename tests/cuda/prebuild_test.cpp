@@ -1,0 +1,98 @@
+// Kernels compiled ahead for a device that is not here, and a machine that runs from them without a compiler.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cuda/host/cubin_cache.hpp"
+#include "cuda/prebuild.hpp"
+#include "onepass/error.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string key(const std::string& line, const char* arch = "sm_90") {
+  return key_of(kernel_on(target_of(arch), parse_problem(line)).program);
+}
+
+std::string sentence(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Prebuild, NamesTheTargetsItKnows) {
+  EXPECT_EQ(target_of("sm_90").major, 9);
+  EXPECT_EQ(target_of("sm_90a").shared_bytes, 232448);
+  for (const char* wrong : {"sm_70", "90", "", "sm_90aa"}) {
+    const std::string said = sentence([&] { target_of(wrong); });
+    EXPECT_EQ(said.find("there are no kernels for '" + std::string(wrong) + "'; there are for "), 0u) << said;
+    EXPECT_NE(said.find("sm_90"), said.npos) << said;
+  }
+}
+
+TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
+  const std::string one = key("fwd b1 h1 s4096 d128 bf16 causal_bottom_right");
+  EXPECT_EQ(key("fwd b7 h6/2 s5000x300 d128 bf16 causal_top_left scale=2 lse layout=bshd cuda:1"), one);
+  EXPECT_EQ(key("fwd b1 h1 s4096 d128 bf16 causal_bottom_right", "sm_90a"), one);
+  for (const char* other : {"fwd b1 h1 s4096 d128 bf16", "fwd b1 h1 s4096 d128 fp16 causal_bottom_right",
+                            "fwd b1 h1 s4096 d64 bf16 causal_bottom_right", "fwd h1 d128 bf16 varlen=4096 causal_bottom_right"})
+    EXPECT_NE(key(other), one) << other;
+}
+
+// On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
+TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
+  EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"), key("fwd h1 d64 bf16 causal_bottom_right varlen=10000"));
+}
+
+TEST(Prebuild, SaysWhyNoKernelComputesAProblem) {
+  const std::string said = sentence([] { key("fwd b1 h1 s8x8 d576/512 bf16"); });
+  EXPECT_EQ(said.find("no kernel computes \"fwd b1 h1 s8 d576/512 bf16 cuda:0\" on sm_90; cuda.sm90: "), 0u) << said;
+}
+
+class Prebuilt : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "onepass-prebuilt-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory = pattern;
+    setenv("ONEPASS_PREBUILT", (directory / "prebuilt").c_str(), 1);
+    setenv("ONEPASS_CACHE", (directory / "cache").c_str(), 1);
+  }
+  void TearDown() override {
+    unsetenv("ONEPASS_PREBUILT");
+    unsetenv("ONEPASS_CACHE");
+    fs::remove_all(directory);
+  }
+  fs::path directory;
+  // Compiles, if at all, in no time: what is asked is where a kernel comes from.
+  const KernelProgram program{"cuda/device/types.cuh", "none", "// nothing", "sm_90", ""};
+};
+
+TEST_F(Prebuilt, IsTakenWhateverCompilerMadeItAndNothingIsCompiled) {
+  ASSERT_TRUE(write_cubin(directory / "prebuilt", key_of(program), "99.9", {"not compiled here", "log"}));
+  EXPECT_EQ(cubin_for(program).bytes, "not compiled here");
+  EXPECT_FALSE(fs::exists(directory / "cache"));
+}
+
+TEST_F(Prebuilt, IsLeftAloneIfItIsDamaged) {
+  ASSERT_TRUE(write_cubin(directory / "prebuilt", key_of(program), "99.9", {"not compiled here", "log"}));
+  std::ofstream(directory / "prebuilt" / (key_of(program) + ".cubin"), std::ios::app) << "x";
+  if (compiler_version().empty()) {
+    EXPECT_NE(sentence([&] { cubin_for(program); }).find("is not in the cache and cannot be compiled: lib"), std::string::npos);
+    return;
+  }
+  EXPECT_NE(cubin_for(program).bytes, "not compiled here");
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory / "prebuilt"), fs::directory_iterator()), 1);  // read only
+  EXPECT_TRUE(fs::exists(directory / "cache" / (key_of(program) + ".cubin")));
+}
+
+}  // namespace
+}  // namespace onepass::cuda
