@@ -1,0 +1,72 @@
+#include "code_gate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include <unistd.h>
+
+#include "onepass/error.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string disassembled(const std::string& bytes) {
+  std::string path = (fs::temp_directory_path() / "onepass-cubin-XXXXXX").string();
+  const int fd = mkstemp(path.data());
+  if (fd < 0) return "";
+  close(fd);
+  std::ofstream(path, std::ios::binary) << bytes;
+  std::string sass;
+  if (std::FILE* pipe = popen(text("'", ONEPASS_NVDISASM, "' -c '", path, "'").c_str(), "r")) {
+    std::array<char, 65536> part;
+    while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe)) sass.append(part.data(), n);
+    pclose(pipe);
+  }
+  fs::remove(path);
+  return sass;
+}
+
+// ` UTMALDG.4D ...`: a mnemonic stands behind a blank and before a dot or a blank.
+bool has(const std::string& sass, const std::string& instruction) {
+  for (std::size_t at = sass.find(" " + instruction); at != sass.npos; at = sass.find(" " + instruction, at + 1)) {
+    const char after = sass[at + 1 + instruction.size()];
+    if (after == '.' || after == ' ') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool can_disassemble() { return *ONEPASS_NVDISASM != '\0'; }
+
+std::string wrong_code(const Cubin& cubin, const CodeGate& gate) {
+  const std::string& log = cubin.log;
+  if (log.find("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == log.npos)
+    return "there is a stack or a spill:\n" + log;
+  for (const char* serialised : {"C7510", "C7511", "C7512"}) {
+    if (log.find(serialised) != log.npos) return "wgmma is serialised:\n" + log;
+  }
+  std::smatch used;
+  if (!std::regex_search(log, used, std::regex("Used (\\d+) registers"))) return "ptxas reports no registers:\n" + log;
+  const int most = std::min(255, 65536 / gate.threads / 8 * 8);
+  if (std::stoi(used[1]) > most) return text(used[1].str(), " registers of ", most);
+  if (!can_disassemble()) return "";
+  const std::string sass = disassembled(cubin.bytes);
+  if (!has(sass, "EXIT")) return "nvdisasm cannot read the cubin";
+  for (const char* local : {"LDL", "STL"}) {
+    if (has(sass, local)) return text("local memory is touched: ", local);
+  }
+  for (const std::string& wanted : gate.instructions) {
+    if (!has(sass, wanted)) return text("there is no ", wanted);
+  }
+  return "";
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,21 @@
+// What every kernel's machine code must look like, whoever compiled it: the gates of src/cuda/README.md.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cuda/host/program.hpp"
+
+namespace onepass::cuda {
+
+struct CodeGate {
+  int threads;                            // of a block, one block to a multiprocessor: sets the registers' ceiling
+  std::vector<std::string> instructions;  // that must be there, such as "HGMMA"
+};
+
+// Empty, or what is wrong: a spill, a stack, local memory, a serialised wgmma (each cost 30 to 40 %), too many registers,
+// an instruction that is missing. Instructions are looked at where nvdisasm is installed (see requirements.txt).
+std::string wrong_code(const Cubin& cubin, const CodeGate& gate);
+
+bool can_disassemble();
+
+}  // namespace onepass::cuda
