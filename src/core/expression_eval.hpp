@@ -6,6 +6,7 @@
 #define ONEPASS_CORE_EXPRESSION_EVAL_HPP
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -30,18 +31,24 @@ class ExprRun {
       const F* result = numbers(last());
       const F per_unit = F(1) / unit;
       for (int r = 0; r < rows; ++r) {
-        F* to = tile.scores + (first + r) * tile.stride;
-        for (int i = 0; i < tile.width; ++i) to[i] = result[r * tile.width + i] * per_unit;
+        const F* __restrict from = result + r * tile.width;
+        F* __restrict to = tile.scores + (first + r) * tile.stride;
+        for (int i = 0, n = tile.width; i < n; ++i) to[i] = from[i] * per_unit;
       }
     });
   }
   // Scores become `hidden` where the expression is false.
   void hide(const ExprTile<F>& tile, F hidden) const {
+    F all_hidden[kExprBlock];
+    std::fill_n(all_hidden, tile.width, hidden);
     each_block(tile, F(1), [&](std::int64_t first, int rows) {
       const std::int32_t* result = integers(last());
       for (int r = 0; r < rows; ++r) {
+        const std::int32_t* __restrict seen = result + r * tile.width;
         F* to = tile.scores + (first + r) * tile.stride;
-        for (int i = 0; i < tile.width; ++i) to[i] = result[r * tile.width + i] != 0 ? to[i] : hidden;
+        F kept[kExprBlock];  // storing in place would become a branch per score: twice the time of the whole tile
+        select(tile.width, seen, to, all_hidden, kept);
+        std::copy_n(kept, tile.width, to);
       }
     });
   }
@@ -91,9 +98,10 @@ class ExprRun {
     }
   }
   static void read(const ExprTile<F>& tile, std::int64_t first, int rows, F unit, F* to) {
-    for (int r = 0; r < rows; ++r) {
-      const F* from = tile.scores + (first + r) * tile.stride;
-      for (int i = 0; i < tile.width; ++i) to[r * tile.width + i] = from[i] * unit;
+    for (int r = 0; r < rows; ++r, to += tile.width) {
+      const F* __restrict from = tile.scores + (first + r) * tile.stride;
+      F* __restrict row = to;
+      for (int i = 0, n = tile.width; i < n; ++i) row[i] = from[i] * unit;
     }
   }
 
@@ -154,25 +162,52 @@ class ExprRun {
                           : 0;
   }
   template <class T>
-  static void select(int n, const std::int32_t* condition, const T* a, const T* b, T* out) {
-    for (int i = 0; i < n; ++i) out[i] = condition[i] != 0 ? a[i] : b[i];
+  static void select(int n, const std::int32_t* __restrict condition, const T* __restrict a, const T* __restrict b,
+                     T* __restrict out) {
+    for (int i = 0; i < n; ++i) {
+      const T x = a[i], y = b[i];
+      out[i] = condition[i] != 0 ? x : y;
+    }
   }
 
-  // An index beyond the buffer reads its nearest element: nothing outside is ever read.
+  // An index beyond the buffer reads its nearest element: nothing outside is ever read. Offsets are sums of int32 where
+  // the buffer's span allows it: the compiler gathers then.
+  template <class Offset>
+  void offsets(const ExprStep& s, const Tensor& t, int n, Offset* at) const {
+    std::fill_n(at, n, Offset(0));
+    for (int d = 0; d < t.rank; ++d) {
+      const std::int32_t* __restrict index = integers(s.operand[d]);
+      const auto last = static_cast<std::int32_t>(t.shape[d] - 1);
+      const auto stride = static_cast<Offset>(t.stride[d]);
+      for (int i = 0; i < n; ++i) {
+        const std::int32_t below = index[i] < last ? index[i] : last;
+        at[i] += static_cast<Offset>(below > 0 ? below : 0) * stride;
+      }
+    }
+  }
+  template <class Stored, class Offset, class To>
+  static void gather(const Stored* __restrict from, const Offset* __restrict at, int n, To* __restrict out) {
+    for (int i = 0; i < n; ++i) {
+      if constexpr (std::is_integral_v<Stored>)
+        out[i] = sizeof(Stored) == 1 ? from[at[i]] != 0 : from[at[i]];
+      else
+        out[i] = static_cast<To>(to_float(from[at[i]]));
+    }
+  }
   template <class Stored, class To>
   void load(const ExprStep& s, int n, To* out) const {
     const Tensor& t = buffers_[static_cast<std::size_t>(s.integer)].tensor;
     const auto* from = static_cast<const Stored*>(t.data);
-    for (int i = 0; i < n; ++i) {
-      std::int64_t at = 0;
-      for (int d = 0; d < t.rank; ++d) {
-        const std::int64_t index = integers(s.operand[d])[i];
-        at += std::max<std::int64_t>(0, std::min<std::int64_t>(index, t.shape[d] - 1)) * t.stride[d];
-      }
-      if constexpr (std::is_integral_v<Stored>)
-        out[i] = sizeof(Stored) == 1 ? from[at] != 0 : from[at];
-      else
-        out[i] = static_cast<To>(to_float(from[at]));
+    std::int64_t span = 0;
+    for (int d = 0; d < t.rank; ++d) span += (t.shape[d] - 1) * std::abs(t.stride[d]);
+    if (span <= std::numeric_limits<std::int32_t>::max()) {
+      std::int32_t at[kExprBlock];
+      offsets(s, t, n, at);
+      gather(from, at, n, out);
+    } else {
+      std::int64_t at[kExprBlock];
+      offsets(s, t, n, at);
+      gather(from, at, n, out);
     }
   }
   void load(const ExprStep& s, int id, int n) const {

@@ -80,13 +80,15 @@ Cubin compile(const KernelProgram& p) {
     names.push_back(t.name);
   }
   const std::string source = source_of(p), arch = "-arch=" + p.arch;
-  const char* const options[] = {arch.c_str(), "-std=c++20", "-default-device", "--ptxas-options=-v"};
+  std::vector<const char*> options = {arch.c_str(), "-std=c++20", "-default-device", "--ptxas-options=-v"};
+  // The user's divisions, one a score: 2 ulp instead of half, in 2 instructions instead of 8 and a branch.
+  if (!p.user_code.empty()) options.push_back("-prec-div=false");
   Destroyed guard{*api};
   if (api->create(&guard.program, source.c_str(), "kernel", static_cast<int>(texts.size()), texts.data(),
                   names.data()) != 0) {
     throw Error(ErrorCode::unsupported, "NVRTC cannot make a program");
   }
-  const Result result = api->compile(guard.program, 4, options);
+  const Result result = api->compile(guard.program, static_cast<int>(options.size()), options.data());
   Cubin out;
   std::size_t n = 0;
   api->log_size(guard.program, &n);

@@ -33,6 +33,11 @@ std::vector<std::int32_t> prefix_sums(const std::vector<std::int64_t>& lengths) 
 
 void fill_random(std::byte* to, std::size_t bytes, DType dtype, std::uint64_t seed) {
   check::Random random(seed, {});
+  if (dtype == DType::i32) {  // ids of documents of 512 tokens
+    for (std::size_t i = 0; i < bytes / 4; ++i)
+      reinterpret_cast<std::int32_t*>(to)[i] = static_cast<std::int32_t>(i / 512);
+    return;
+  }
   if (dtype == DType::boolean) {
     for (std::size_t i = 0; i < bytes; ++i) to[i] = static_cast<std::byte>(random.below(2));
     return;
@@ -45,7 +50,8 @@ void fill_random(std::byte* to, std::size_t bytes, DType dtype, std::uint64_t se
     const std::size_t n = bytes / sizeof(T);
     for (std::size_t i = 0; i < n; i += 4) {
       const std::uint64_t bits = random.bits();
-      for (std::size_t j = 0; j < std::min<std::size_t>(4, n - i); ++j) all[i + j] = normals[(bits >> (16 * j)) & 0xffffu];
+      for (std::size_t j = 0; j < std::min<std::size_t>(4, n - i); ++j)
+        all[i + j] = normals[(bits >> (16 * j)) & 0xffffu];
     }
   });
 }
@@ -57,8 +63,8 @@ Arguments shaped(const Problem& p) {
                     : Tensor(nullptr, dtype, {p.batch, heads, seq, dim}, {s[0], s[1], s[2], 1});
   };
   const auto spread = [&](DType dtype, const Spread& s) {
-    return row_major(
-        dtype, 4, {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1});
+    return row_major(dtype, 4,
+                     {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1});
   };
   Arguments a;
   a.q = of_tokens(p.dtype, p.heads_q, p.seq_q, p.total_q, p.dim_qk, p.layout.q);
@@ -74,6 +80,7 @@ Arguments shaped(const Problem& p) {
   if (p.alibi) a.alibi_slopes = row_major(DType::f32, 1, {p.heads_q});
   if (p.sinks) a.sinks = row_major(DType::f32, 1, {p.heads_q});
   if (p.varlen) a.cu_seqlens_q = a.cu_seqlens_k = row_major(DType::i32, 1, {p.batch + 1});
+  for (const ModBuffer& b : p.mod_buffers) a.mod_buffers.push_back({b.name, row_major(b.dtype, b.rank, b.shape)});
   return a;
 }
 
@@ -111,7 +118,9 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
   };
   std::uint64_t seed = 0;
   std::vector<std::byte> drawn;
-  for (Tensor* t : {&tensors.q, &tensors.k, &tensors.v, &tensors.bias, &tensors.bool_mask, &tensors.sinks}) {
+  std::vector<Tensor*> random = {&tensors.q, &tensors.k, &tensors.v, &tensors.bias, &tensors.bool_mask, &tensors.sinks};
+  for (NamedTensor& named : tensors.mod_buffers) random.push_back(&named.tensor);
+  for (Tensor* t : random) {
     drawn.resize(bytes_spanned(*t));
     if (t->given()) fill_random(drawn.data(), drawn.size(), t->dtype, ++seed);
     place(*t, drawn.data());
@@ -136,6 +145,9 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
   options.bool_mask = tensors.bool_mask;
   options.alibi_slopes = tensors.alibi_slopes;
   options.sinks = tensors.sinks;
+  options.score_mod = p.score_mod;
+  options.mask_mod = p.mask_mod;
+  options.mod_buffers = tensors.mod_buffers;
   options.cu_seqlens_q = tensors.cu_seqlens_q;
   options.cu_seqlens_k = tensors.cu_seqlens_k;
   problem = make_problem(tensors.q, tensors.k, tensors.v, tensors.out, options);

@@ -9,7 +9,8 @@
 
 namespace onepass::bench {
 
-// N(0, 1) elements in a floating dtype; bool: true with probability 1/2. `bytes` is a multiple of the element's size.
+// N(0, 1) elements in a floating dtype; bool: true with probability 1/2; int32: the
+// ids of documents of 512 tokens. `bytes` is a multiple of the element's size.
 // Some 1 ns an element: 65536 normals are drawn once per call and picked by 16 bits each.
 void fill_random(std::byte* to, std::size_t bytes, DType dtype, std::uint64_t seed);
 
