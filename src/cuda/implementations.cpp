@@ -1,9 +1,12 @@
 #include "cuda/implementations.hpp"
 
+#include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/forward.hpp"
 
 namespace onepass::cuda {
 
-std::vector<const Implementation*> implementations() { return {&sm90::forward_implementation()}; }
+std::vector<const Implementation*> implementations() {
+  return {&sm90::forward_implementation(), &sm80::forward_implementation()};
+}
 
 }  // namespace onepass::cuda

@@ -4,6 +4,7 @@
 
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
+#include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
 
@@ -14,10 +15,13 @@ namespace {
 constexpr struct {
   std::string_view arch;
   Target target;
-} kTargets[] = {{"sm_90", {9, 0, 232448}}};
+} kTargets[] = {{"sm_80", {8, 0, 166912}}, {"sm_86", {8, 6, 101376}},   {"sm_89", {8, 9, 101376}},
+                {"sm_90", {9, 0, 232448}}, {"sm_100", {10, 0, 232448}}, {"sm_120", {12, 0, 101376}}};
 
 // The architecture-specific form is what the kernels are compiled for; a device is named by either.
-std::string_view without_suffix(std::string_view arch) { return arch.ends_with('a') ? arch.substr(0, arch.size() - 1) : arch; }
+std::string_view without_suffix(std::string_view arch) {
+  return arch.ends_with('a') ? arch.substr(0, arch.size() - 1) : arch;
+}
 
 // The problem as a call on the device would have it: only the device knows the lengths of packed sequences.
 Problem as_called(Problem p) {
@@ -49,8 +53,13 @@ TargetKernel kernel_on(const Target& target, const Problem& problem) {
       return {sm90::forward_implementation().name, sm90::program_of(features_of(p), c, mods_text(p))};
     refusals += text("; ", sm90::forward_implementation().name, ": ", why);
   }
-  throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on sm_", target.major,
-                                           target.minor, refusals));
+  if (sm80::ForwardConfig c; sm80::shape_of(p, target.shared_bytes, c, why)) {
+    return {sm80::forward_implementation().name,
+            sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_text(p))};
+  }
+  refusals += text("; ", sm80::forward_implementation().name, ": ", why);
+  throw Error(ErrorCode::unsupported,
+              text("no kernel computes \"", to_string(p), "\" on sm_", target.major, target.minor, refusals));
 }
 
 }  // namespace onepass::cuda

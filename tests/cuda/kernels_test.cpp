@@ -48,8 +48,8 @@ TEST(Program, KeyNamesEverythingTheCodeDependsOn) {
   std::set<std::string> keys{cuda::key_of(base)};
   for (int i = 0; i < 6; ++i) {
     cuda::KernelProgram other = base;
-    std::string* const fields[] = {&other.file, &other.entry, &other.config, &other.arch,
-                                  &other.user_code, &other.generated};
+    std::string* const fields[] = {&other.file, &other.entry,     &other.config,
+                                   &other.arch, &other.user_code, &other.generated};
     *fields[i] += "x";
     EXPECT_TRUE(keys.insert(cuda::key_of(other)).second);
   }

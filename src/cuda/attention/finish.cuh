@@ -78,6 +78,7 @@ DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores&
     }
     const Final<float> end = finalize(state);
     inv[i] = kRoundedSums && end.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * end.inv_l;
+    if constexpr (features.dropout) inv[i] *= p.dropout.keep_scale;
     lse[i] = end.lse;
   }
   if (__any_sync(0xffffffffu, !scale_rows<ElementOf<features.output>::Format>(o, inv)))

@@ -19,28 +19,19 @@ constexpr bool kTransforms = features.transforms();
 struct TileScores {
   const ForwardParams& p;
   FragmentRows rows{};
-  i32 shift = 0, last_row = 0, last_key = 0;
+  Band band;
+  i32 warp_row = 0;  // the warp's first row within its sequence
   float slope = 0;
   u32 batch = 0, head = 0;
 
   DEV float scale() const { return kTransforms ? 1.0f : p.scale_log2; }
 
   DEV void open(const TileWork& x, i32 first) {  // the warp's first row within its sequence
-    const u32 lane = threadIdx.x % 32;
-    const Band band = band_of(p, x.seq_q, x.seq_k);
-    shift = band.shift;
+    band = band_of(p, x.seq_q, x.seq_k);
     batch = x.batch, head = x.head;
-    last_row = x.seq_q - 1, last_key = x.seq_k - 1;
-    rows.full_lo = band.keys_of(first + 15).lo;
-    rows.full_hi = band.keys_of(first).hi;
-    rows.most_hi = band.keys_of(first + 15).hi;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      rows.row[i] = first + static_cast<i32>(lane / 4 + 8 * i);
-      const Band::Range keys = band.keys_of(rows.row[i]);
-      rows.lo[i] = keys.lo;
-      rows.hi[i] = keys.hi;
-    }
+    warp_row = first;
+    rows.row[0] = first + static_cast<i32>(threadIdx.x % 32 / 4);
+    rows.row[1] = rows.row[0] + 8;
     if constexpr (features.alibi)
       slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }
@@ -51,23 +42,29 @@ struct TileScores {
     const u32 quad = threadIdx.x % 4;
     if constexpr (kTransforms) transform(s, first, quad);
     if constexpr (features.hides()) hide(s, first, quad);
-    if (first >= rows.full_lo && first + 2 * N <= rows.full_hi) return;  // interior blocks pay nothing
+    // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
+    // registers are dear.
+    const i32 row = here(warp_row);
+    const Band::Range full = {band.keys_of(row + 15).lo, band.keys_of(row).hi};
+    if (first >= full.lo && first + 2 * N <= full.hi) return;
+    const i32 lane_row = here(row) + static_cast<i32>(threadIdx.x % 32 / 4);
+    const Band::Range keys[2] = {band.keys_of(lane_row), band.keys_of(lane_row + 8)};
 #pragma unroll
     for (int g = 0; g < N; g += kGroup<N>) {
       const i32 from = first + 2 * g;
-      if (kByGroups && from >= rows.full_lo && from + 2 * kGroup<N> <= rows.full_hi) continue;
+      if (kByGroups && from >= full.lo && from + 2 * kGroup<N> <= full.hi) continue;
 #pragma unroll
       for (int j = g; j < g + kGroup<N>; ++j) {
         const int i = j >> 1 & 1;
         const i32 key = first + column_of(j, quad);
-        if (key >= rows.hi[i] || (features.bounded_left && key < rows.lo[i])) s[j] = kNegInf;
+        if (key >= keys[i].hi || (features.bounded_left && key < keys[i].lo)) s[j] = kNegInf;
       }
     }
   }
   // How many columns of the keys from `first` on are worth reading: no row of the warp sees the others.
   template <int N>
   DEV i32 columns(i32 first) const {
-    return kByGroups && features.bounded_right ? rows.most_hi - first : 2 * N;
+    return kByGroups && features.bounded_right ? band.keys_of(warp_row + 15).hi - first : 2 * N;
   }
 
   template <int N>
@@ -89,7 +86,7 @@ struct TileScores {
     float x = features.softcap ? p.cap_out * tanh_of(p.cap_in * dot) : p.scale_log2 * dot;
     if constexpr (features.bias != Type::none)
       x += static_cast<float>(kLog2e) * element_at<features.bias>(p.bias, spread(p.bias_stride, row, key));
-    if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + shift - key));
+    if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + band.shift - key));
     if constexpr (features.score_mod)
       x = static_cast<float>(kLog2e) * user::score_mod(x * static_cast<float>(kLn2), static_cast<i32>(batch),
                                                        static_cast<i32>(head), row, key, p.mod_buffers);
@@ -103,7 +100,8 @@ struct TileScores {
     return !seen;
   }
   DEV i64 spread(const long long (&stride)[4], i32 row, i32 key) const {
-    return batch * stride[0] + head * stride[1] + min(row, last_row) * stride[2] + min(key, last_key) * stride[3];
+    return batch * stride[0] + head * stride[1] + min(row, band.seq_q - 1) * stride[2] +
+           min(key, band.seq_k - 1) * stride[3];
   }
 
   DEV auto drop(i32 first) const {

@@ -9,11 +9,11 @@ namespace onepass {
 // A tile of work: block_m query rows of one head against blocks [n_lo, n_hi) of block_n keys, visited from the last to
 // the first.
 struct TileWork {
-  i32 row = -1;                // first query row within its sequence; -1: no more work
-  i32 number;                  // of the tile
-  i32 head, batch, map_batch;  // map_batch: coordinate in the tensor maps, 0 if packed
-  i32 q_begin, k_begin, seq_q, seq_k;
-  i32 n_lo, n_hi;
+  i32 row = -1;                            // first query row within its sequence; -1: no more work
+  i32 number = 0;                          // of the tile
+  i32 head = 0, batch = 0, map_batch = 0;  // map_batch: coordinate in the tensor maps, 0 if packed
+  i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
+  i32 n_lo = 0, n_hi = 0;
 };
 using Band = BasicBandMask<i32>;
 DEV Band band_of(const ForwardParams& p, i32 seq_q, i32 seq_k) {

@@ -28,6 +28,7 @@ struct Arith<float> {
   static DEV float neg_inf() { return kNegInf; }
   static DEV float exp2(float x) { return ex2(x); }
   static DEV float log2(float x) { return lg2(x); }
+  static DEV float mul_sub(float a, float b, float c) { return fmaf(a, b, -c); }
   static DEV float max(float a, float b) { return fmaxf(a, b); }  // a NaN score reaches l through its weight
   static DEV float inverse(float x) { return rcp(x); }  // 1 ulp; a division is 8 instructions and two branches
   static DEV float round_up(float x) { return ceilf(x); }
@@ -48,7 +49,6 @@ DEV float quad_sum(float x) {
 // Storage formats. pack: two 16-bit values in a register, the first in the low half.
 struct Bf16 {
   using Raw = u16;
-  static constexpr float kLazyLimit = 4294967296.0f;  // bf16 has the range of fp32
   static DEV u32 pack(float lo, float hi) {
     u32 y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
@@ -64,7 +64,6 @@ struct Bf16 {
 };
 struct F16 {
   using Raw = u16;
-  static constexpr float kLazyLimit = 32768.0f;  // half of what fp16 holds
   static DEV u32 pack(float lo, float hi) {
     u32 y;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));

@@ -4,8 +4,6 @@
 
 namespace onepass {
 
-DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
 DEV bool elect_one() {  // one lane of a converged warp
   u32 pred;
   asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(pred));

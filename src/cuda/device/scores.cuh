@@ -20,15 +20,12 @@ DEV float tanh_of(float x) {
 // The columns of a lane: fragment element j stands at column 8 (j / 4) + 2 t + j % 2 of its block.
 DEV i32 column_of(int j, u32 quad) { return (j >> 2) * 8 + static_cast<i32>(quad) * 2 + (j & 1); }
 
-struct FragmentRows {    // this lane's rows of the tile in hand, i = 0 and 1 (eight rows apart)
-  i32 row[2];            // query index within its sequence
-  i32 lo[2], hi[2];      // visible keys [lo, hi)
-  i32 most_hi;           // no row of the warp sees a key from here on
-  i32 full_lo, full_hi;  // every row of the warp sees all of [full_lo, full_hi)
+struct FragmentRows {  // this lane's rows of the tile in hand, eight rows apart: indices within their sequence
+  i32 row[2];
 };
 
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one
-// for row g + 8, and they swap halves.
+// for row g + 8, and they swap halves. Kept weights stay as they are: O is scaled at its end (close_rows).
 struct DropPair {
   const Dropout& dropout;
   u32 batch, head, row0, first_column, quad;
@@ -40,7 +37,7 @@ struct DropPair {
     const u32 own0 = odd ? block.word[2] : block.word[0], own1 = odd ? block.word[3] : block.word[1];
     const u32 draw[4] = {odd ? got0 : own0, odd ? got1 : own1, odd ? own0 : got0, odd ? own1 : got1};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = dropout.kept(draw[i]) ? w[i] * dropout.keep_scale : 0.0f;
+    for (int i = 0; i < 4; ++i) w[i] = dropout.kept(draw[i]) ? w[i] : 0.0f;
   }
 };
 

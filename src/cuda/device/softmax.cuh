@@ -16,6 +16,10 @@ namespace onepass {
 template <int N>
 constexpr int kGroup = N % 16 == 0 ? 16 : N;  // of a lane's scores, two rows each: 2 * kGroup columns
 
+// Far from where fp16 or fp32 end. Near 1 all the same: P is rounded to 16 bits and l is not, so a key that outweighs
+// the rest of its row by more than this must be the maximum, whose weight is exactly 1.
+constexpr float kLazyLimit = 256.0f;
+
 template <int N>
 DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the first `columns` columns
   float part[4] = {kNegInf, kNegInf, kNegInf, kNegInf};
@@ -41,8 +45,9 @@ struct LaneRows {
 };
 
 // p = A fragments of the weights, sum = the lane's sums of them, before dropout. s stays: the exact step may want it.
-// Groups from `columns` on are not read; their weights are 0.
-template <class Element, bool kRounded, class Drop, int N>
+// Groups from `columns` on are not read; their weights are 0. kExact: score and maximum are rounded alike, so that the
+// maximum's weight is 1 however large the scores.
+template <class Element, bool kRounded, bool kExact, class Drop, int N>
 DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float> (&r)[2], float scale, float (&sum)[2],
                       float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
@@ -58,7 +63,7 @@ DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float>
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        w[i] = weight(s[j + i] * scale, r[i / 2]);
+        w[i] = kExact ? weight(__fmul_rn(s[j + i], scale), r[i / 2]) : weight(s[j + i], scale, r[i / 2]);
         part[i / 2][i % 2] += w[i];
         if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
       }
@@ -83,7 +88,7 @@ DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, flo
   row_max(s, columns, top);
   rows.state[0] = {}, rows.state[1] = {};
   const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
-  exponentiate<Element, kRounded>(s, p, r, scale, sum, rows.norm, drop, columns);
+  exponentiate<Element, kRounded, true>(s, p, r, scale, sum, rows.norm, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
 }
@@ -96,7 +101,7 @@ DEV void softmax_exact(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], Lane
   const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
 #pragma unroll
   for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
-  exponentiate<Element, kRounded>(s, p, r, scale, sum, norm, drop);
+  exponentiate<Element, kRounded, true>(s, p, r, scale, sum, norm, drop);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -104,22 +109,27 @@ DEV void softmax_exact(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], Lane
   }
 }
 
-// A row that has seen no key yet (m = -inf) yields inf or NaN here and so takes the exact step by itself.
-template <class Element, bool kRounded, class Drop, int N, int M>
-DEV void softmax_next(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
-                      const Drop& drop) {
+// False, with nothing changed but p, for the whole warp if a sum has left the range: then softmax_exact is due. A row
+// that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
+template <class Element, bool kRounded, class Drop, int N>
+DEV bool softmax_lazy(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, float scale, const Drop& drop) {
   float sum[2], norm[2];
   const Rescale<float> r[2] = {keep(rows.state[0]), keep(rows.state[1])};
-  exponentiate<Element, kRounded>(s, p, r, scale, sum, norm, drop);
-  if (__any_sync(0xffffffffu, !(sum[0] + sum[1] <= Element::kLazyLimit))) {
-    softmax_exact<Element, kRounded>(s, p, o, rows, scale, drop);
-    return;
-  }
+  exponentiate<Element, kRounded, false>(s, p, r, scale, sum, norm, drop);
+  if (__any_sync(0xffffffffu, !(sum[0] + sum[1] <= kLazyLimit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
     rows.norm[i] += norm[i];
   }
+  return true;
+}
+
+template <class Element, bool kRounded, class Drop, int N, int M>
+DEV void softmax_next(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
+                      const Drop& drop) {
+  if (!softmax_lazy<Element, kRounded>(s, p, rows, scale, drop))
+    softmax_exact<Element, kRounded>(s, p, o, rows, scale, drop);
 }
 
 }  // namespace onepass

@@ -38,12 +38,5 @@ DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
                "r"(c), "r"(d)
                : "memory");
 }
-DEV void ldmatrix4(u32* r,
-                   u32 from) {  // four 8x8 matrices of 16-bit elements; lane l addresses row l % 8 of matrix l / 8
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(from)
-               : "memory");
-}
 
 }  // namespace onepass

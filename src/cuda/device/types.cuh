@@ -15,5 +15,17 @@ using i64 = long long;
 constexpr float kNegInf = __builtin_bit_cast(float, 0xff800000u);
 
 DEV u32 warp_uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }  // the same value in every lane, known to ptxas
+// What follows from the result is computed after this point, not ahead of a loop that then has a register less.
+template <class Int>
+DEV Int here(Int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+DEV u32 thread_here() {  // threadIdx.x, read again
+  u32 x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 }  // namespace onepass

@@ -13,6 +13,7 @@
 // README.md has the schedule in steps, the budgets and what each trick gave.
 #pragma once
 #include "cuda/attention/careful.cuh"
+#include "cuda/device/mma.cuh"
 #include "cuda/device/scores.cuh"
 #include "cuda/device/softmax.cuh"
 #include "cuda/device/tma.cuh"

@@ -1,0 +1,83 @@
+// Tiles of tokens of one head on their way from global to shared memory.
+#pragma once
+#include "cuda/sm80/forward_tile.cuh"
+
+namespace onepass::sm80 {
+
+// Copies `bytes` (at most kPiece; the rest become zeros) past the registers.
+template <i32 kPiece>
+DEV void copy_async(u32 to, const char* from, i32 bytes) {
+  if constexpr (kPiece == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kPiece), "r"(bytes)
+                 : "memory");
+  }
+}
+DEV void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <i32 kYounger>
+DEV void copies_wait() {  // for all groups of this thread but the youngest
+  asm volatile("cp.async.wait_group %0;" ::"n"(kYounger) : "memory");
+}
+
+// One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in pieces as large as alignment
+// allows. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and are there at once.
+DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
+  constexpr i32 kPiece = config.piece;
+  if constexpr (kPiece >= 4) {
+#pragma unroll
+    for (i32 at = 0; at < 16; at += kPiece)
+      copy_async<kPiece>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kPiece));
+  } else {
+    u32 word[4];
+#pragma unroll
+    for (i32 i = 0; i < 8; i += 2) {
+      const auto element = [&](i32 e) -> u32 { return 2 * e < bytes ? reinterpret_cast<const u16*>(from)[e] : 0; };
+      word[i / 2] = element(i) | element(i + 1) << 16;
+    }
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
+                 : "memory");
+  }
+}
+
+// rows x dim elements, padded with zeros to a multiple of 32 bytes a row; tokens past the sequence are zeros, since
+// whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row.
+template <i32 rows, i32 dim, i32 pitch>
+struct TileCopy {
+  static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(kBytes, 32) / 16;
+  static constexpr i32 kAcross = kChunks <= 2    ? 2
+                                 : kChunks <= 4  ? 4
+                                 : kChunks <= 8  ? 8
+                                 : kChunks <= 16 ? 16
+                                 : kChunks <= 32 ? 32
+                                                 : 64;  // threads along a row
+  static constexpr i32 kStep = kThreads / kAcross;
+  const char* from;               // this thread's chunk of its row of token 0
+  const long long& token_stride;  // elements; a parameter, so it needs no register
+  i32 tokens;                     // of the sequence
+
+  DEV TileCopy(const void* base, i64 offset, const long long& stride_, i32 count)
+      : token_stride(stride_), tokens(count) {
+    from = static_cast<const char*>(base) + offset * kElementBytes +
+           static_cast<i32>(threadIdx.x) / kAcross * stride() + static_cast<i32>(threadIdx.x) % kAcross * 16;
+  }
+  DEV i64 stride() const { return token_stride * kElementBytes; }
+
+  DEV void operator()(u32 to, i32 first) const {
+    const i32 thread = static_cast<i32>(thread_here()), row = thread / kAcross, chunk = thread % kAcross;
+    const char* at = from + first * stride();
+    const i32 bytes = min(kBytes - chunk * 16, 16);
+    if (kChunks < kAcross && chunk >= kChunks) return;
+#pragma unroll
+    for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
+      const i32 r = row + i * kStep;
+      if (rows % kStep != 0 && r >= rows) break;
+      const bool real = first + r < tokens;
+      copy_chunk(to + swizzled(r, chunk, pitch), at, real ? bytes : 0);
+      at += kStep * stride();
+    }
+  }
+};
+
+}  // namespace onepass::sm80

@@ -1,0 +1,168 @@
+#include "cuda/sm80/forward.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/host/kernels.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::sm80 {
+namespace {
+
+// Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken, so
+// the rows of a head dim go from devices with much shared memory (227 KiB on Hopper) to those with little (99 KiB
+// on 8.6, 8.9 and 12.0). README.md has the measurements behind each.
+struct Shape {
+  int dim_qk, dim_v;  // up to these head dims
+  bool lean;          // without score transforms, masks, dropout, which need registers, and copied 16 bytes at once
+  int warps, row_tiles, block_n, stages;
+  bool q_registers;
+  int blocks;
+};
+constexpr Shape kShapes16[] = {
+    // dims    lean | warps row tiles n stages | Q in registers | blocks
+    {64, 64, true, 4, 2, 64, 2, true, 2},     {64, 64, false, 4, 1, 64, 2, true, 2},
+    {128, 128, true, 4, 2, 64, 2, false, 2},  {128, 128, true, 4, 2, 64, 1, false, 2},
+    {128, 128, true, 4, 2, 32, 1, false, 2},  {128, 128, false, 4, 1, 32, 2, false, 2},
+    {192, 128, true, 4, 2, 48, 1, false, 2},  {256, 256, true, 4, 1, 64, 1, false, 2},
+    {256, 256, true, 8, 1, 64, 1, false, 1},  {256, 256, true, 8, 1, 32, 1, false, 1},
+    {256, 256, false, 4, 1, 32, 1, false, 2}, {256, 256, false, 4, 1, 16, 1, false, 2},
+};
+constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
+
+// The largest power of two, up to 16, that every given number of bytes is a multiple of.
+int common_alignment(std::initializer_list<std::int64_t> bytes) {
+  std::int64_t bits = 16;
+  for (const std::int64_t b : bytes) bits |= b;
+  return static_cast<int>(bits & -bits);
+}
+int alignment_of(const Dims& stride, DType dtype, const void* data) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  return common_alignment({stride[0] * size, stride[1] * size, stride[2] * size,
+                           static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) % 16)});
+}
+
+// How the tensors may be read and written; `a` without data: as far as strides go.
+void set_alignment(const Problem& p, const Arguments& a, ForwardConfig& c) {
+  c.piece = std::min({alignment_of(p.layout.q, p.dtype, a.q.data), alignment_of(p.layout.k, p.dtype, a.k.data),
+                      alignment_of(p.layout.v, p.dtype, a.v.data)});
+  c.staged = p.out_dtype == p.dtype && p.dim_v % 8 == 0 && alignment_of(p.layout.out, p.out_dtype, a.out.data) == 16;
+}
+
+cuda::TileCut cut_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
+
+std::string why_not(const Problem& p) {
+  ForwardConfig config;
+  std::string why;
+  return config_for(p, config, why) ? std::string() : why;
+}
+
+std::string describe(const Problem& p) {
+  ForwardConfig c;
+  std::string why;
+  if (!config_for(p, c, why)) return why;
+  return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
+              c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.piece,
+              "-byte copies, ", layout_of(cuda::features_of(p), c).total, " bytes of shared memory");
+}
+
+std::size_t workspace_bytes(const Problem& p, int) {
+  ForwardConfig c;
+  std::string why;
+  return config_for(p, c, why) ? cuda::forward_workspace_bytes(p, cut_of(c)) : 0;
+}
+
+std::string arch_of(const cuda::DeviceFacts& device) { return text("sm_", device.major, device.minor); }
+
+void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void* stream_) {
+  ForwardConfig c;
+  std::string why;
+  if (!config_for(p, c, why)) throw Error(ErrorCode::unsupported, why);
+  if (cuda::tile_bound(p, cut_of(c)) == 0) return;
+  set_alignment(p, a, c);
+  const auto stream = static_cast<cuda::Stream>(stream_);
+  const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
+  const ForwardFeatures f = cuda::features_of(p);
+  const int shared = layout_of(f, c).total;
+  static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
+  const std::string mods = cuda::mods_text(p);
+  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, mods}, shared, stream,
+                                            [&] { return program_of(f, c, arch_of(device), mods); });
+  const cuda::ContextScope scope(device);
+  ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
+  void* arguments[] = {&params};
+  cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, c.blocks * device.multiprocessors)),
+               static_cast<unsigned>(c.threads()), shared, stream, arguments);
+}
+
+}  // namespace
+
+bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
+  if (p.device.kind != DeviceKind::cuda) {
+    why = "it computes on CUDA devices only";
+    return false;
+  }
+  if (!cuda::driver(&why)) return false;
+  const cuda::DeviceFacts& d = cuda::device_facts(p.device.index);
+  if (d.major < 8) {
+    why = text("it is written for compute capability 8.0 and later; ", d.name, " has ", d.major, ".", d.minor);
+    return false;
+  }
+  return shape_of(p, d.shared_bytes, c, why);
+}
+
+bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string& why) {
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+  const ForwardFeatures f = cuda::features_of(p);
+  const auto fits = [&](const Shape& s) {
+    c = {s.warps, s.row_tiles, s.block_n, s.stages, s.q_registers, s.blocks, 16, true};
+    set_alignment(p, {}, c);
+    ForwardFeatures dense = f;
+    dense.packed = false;
+    const bool lean = dense.plain() && c.piece == 16;
+    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && (lean || !s.lean) &&
+           s.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
+  };
+  if (p.dim_qk > 256 || p.dim_v > 256)
+    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+  if (std::none_of(std::begin(kShapes16), std::end(kShapes16), fits))
+    return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+                       " bytes of shared memory"));
+
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 4;
+  for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q}, std::pair{"seq_k", p.seq_k},
+                                    std::pair{"the tokens of q", p.total_q}, std::pair{"the tokens of k", p.total_k},
+                                    std::pair{"the batch", p.batch}, std::pair{"the heads of q", p.heads_q}}) {
+    if (count > kMost) return refuse(text("it counts in 32 bits, up to ", kMost, "; ", name, " are ", count));
+  }
+  if (p.batch * p.heads_q > kMost || cuda::tile_bound(p, cut_of(c)) > kMost / (c.block_m() / 16))
+    return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",
+                       c.block_m(), " rows"));
+  return true;
+}
+
+cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& arch,
+                               const std::string& mods) {
+  using cuda::word;
+  const std::string fields = text(c.warps, ", ", c.row_tiles, ", ", c.block_n, ", ", c.stages, ", ",
+                                  word(c.q_registers), ", ", c.blocks, ", ", c.piece, ", ", word(c.staged));
+  return {"cuda/sm80/forward.cuh", "attention_forward",
+          text(cuda::features_text(f), "#include \"cuda/sm80/forward_config.hpp\"\n",
+               "namespace onepass::sm80 { constexpr ForwardConfig config = {", fields, "}; }\n",
+               "#include \"cuda/sm80/products_16.cuh\""),
+          arch, mods};
+}
+
+const Implementation& forward_implementation() {
+  static const Implementation row{"cuda.sm80", why_not, describe, workspace_bytes, run};
+  return row;
+}
+
+}  // namespace onepass::sm80

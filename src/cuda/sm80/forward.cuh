@@ -1,0 +1,181 @@
+// Attention forward for sm_80 and later: O = softmax(scores) V and its row log-sum-exp, by mma.sync and cp.async.
+//
+// A block of threads draws tiles of work (head, query rows) from a counter, longest first; each of its warps holds
+// row_tiles times sixteen of the rows, alone. A warp's work on a block of keys:
+//
+//   S = Q K^T           fragments of Q (registers or shared memory) and K (shared memory); fp32 S in registers
+//   P = 2^(S - m)       lazy online softmax in registers; S's fragment layout is the A-operand layout of P V
+//   O += P V            P from registers, V from shared memory read transposed
+//
+// The products are those of the file that the config includes (products_16.cuh). README.md has the schedule in steps,
+// the budgets and what was measured.
+#pragma once
+#include "cuda/attention/careful.cuh"
+#include "cuda/sm80/copy.cuh"
+#include "cuda/sm80/forward_finish.cuh"
+
+namespace onepass::sm80 {
+
+// Rings of K and V blocks. Block n's copies begin when its slot is free and the step before it is under way:
+// K, V, K, V ... each in a group of its own, so that 2 (stages - 1) groups are younger than the one that is waited for.
+struct KeyValueRing {
+  u32 k_tiles, v_tiles;
+  TileCopy<kBlockN, features.dim_qk, kLayout.k_pitch> copy_k;
+  TileCopy<kBlockN, features.dim_v, kLayout.v_pitch> copy_v;
+  i32 first, last;  // blocks last, last - 1, ... first
+
+  static DEV u32 slot(i32 n) { return static_cast<u32>(n) % kStages; }
+  DEV u32 k_tile(i32 n) const { return k_tiles + slot(n) * kLayout.k_bytes; }
+  DEV u32 v_tile(i32 n) const { return v_tiles + slot(n) * kLayout.v_bytes; }
+  DEV void load_k(i32 n) const {
+    if (n >= first) copy_k(k_tile(n), n * kBlockN);
+    copies_commit();
+  }
+  DEV void load_v(i32 n) const {
+    if (n >= first) copy_v(v_tile(n), n * kBlockN);
+    copies_commit();
+  }
+  DEV void begin() const {
+    load_k(last);
+#pragma unroll
+    for (i32 i = 1; i < kStages; ++i) {
+      load_v(last - i + 1);
+      load_k(last - i);
+    }
+  }
+  // K of block n is here, and every warp is done with V of block n + 1.
+  DEV void take_k(i32 n) const {
+    copies_wait<2 * (kStages - 1)>();
+    __syncthreads();
+    load_v(n - kStages + 1);
+  }
+  // V of block n is here, and every warp is done with K of block n.
+  DEV void take_v(i32 n) const {
+    copies_wait<2 * (kStages - 1)>();
+    __syncthreads();
+    load_k(n - kStages);
+  }
+};
+
+DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const TileWork& x) {
+  const i64 head = x.head / p.heads_per_kv;
+  const auto offset = [&](const long long(&stride)[3]) {
+    return x.map_batch * stride[0] + head * stride[1] + x.k_begin * stride[2];
+  };
+  return {sm + kLayout.k,
+          sm + kLayout.v,
+          {p.k, offset(p.k_stride), p.k_stride[2], x.seq_k},
+          {p.v, offset(p.v_stride), p.v_stride[2], x.seq_k},
+          x.n_lo,
+          x.n_hi - 1};
+}
+DEV void copy_query(u32 sm, const ForwardParams& p, const TileWork& x) {
+  const i64 offset = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + static_cast<i64>(x.q_begin) * p.q_stride[2];
+  const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy(p.q, offset, p.q_stride[2], x.seq_q);
+  copy(sm + kLayout.q, x.row);
+}
+
+DEV TileWork take_tile(u32 from, const ForwardParams& p) {
+  TileWork x = load_tile(from);
+  if constexpr (!features.packed) {  // what the parameters know needs no registers
+    x.q_begin = x.k_begin = 0;
+    x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+    x.map_batch = x.batch;
+  }
+  return x;
+}
+
+template <i32 n>
+struct RowScores {
+  TileScores of[n];
+};
+template <i32 n>
+DEV RowScores<n> row_scores(const ForwardParams& p) {
+  if constexpr (n == 1)
+    return {{{p}}};
+  else
+    return {{{p}, {p}}};
+}
+
+// Every warp of the block works on the tile of work that lies at `work`; while the first copies are under way,
+// `meanwhile` is called.
+template <class Meanwhile>
+DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanwhile) {
+  const TileWork x = take_tile(work, p);
+  float s[kRowTiles][kBlockN / 2], o[kRowTiles][kOutN / 2];
+  Weights w[kRowTiles];
+  LaneRows rows[kRowTiles];
+  Query query;
+  const KeyValueRing ring = ring_of(sm, p, x);
+  copy_query(sm, p, x);  // in the group of the first K
+  ring.begin();
+  meanwhile();
+  const i32 warp_row = static_cast<i32>(threadIdx.x / 32) * kWarpRows;
+  auto [scores] = row_scores<kRowTiles>(p);
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+    scores[r].open(x, x.row + warp_row + 16 * r);
+    rows[r] = {};
+#pragma unroll
+    for (i32 j = 0; j < kOutN / 2; ++j) o[r][j] = 0.0f;
+  }
+#pragma unroll 1
+  for (i32 n = ring.last, fresh = true; n >= ring.first; --n, fresh = false) {
+    ring.take_k(n);
+    if (fresh) query.open(sm + kLayout.q);
+    query_keys(s, query, ring.k_tile(n));
+    ring.take_v(n);
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r) {
+      scores[r].apply(s[r], n * kBlockN);
+      const auto drop = scores[r].drop(n * kBlockN);
+      if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].scale(), drop))
+        softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].scale(), drop);
+    }
+    add_weighted_values(o, w, ring.v_tile(n));
+  }
+  const TileWork y = take_tile(work, p);  // again: its registers were needed in between
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) scores[r].open(y, y.row + warp_row + 16 * r);
+  const u32 chain = sm + kLayout.redo + threadIdx.x / 32 * 4;
+  Redo redo{load_word(chain)};
+  finish(sm, p, y, scores, o, rows, redo);
+  store_word(chain, redo.last);
+}
+
+}  // namespace onepass::sm80
+
+// -------------------------------------------------------------------------------------------------------------- kernel
+extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::sm80::config.blocks)
+    attention_forward(const __grid_constant__ onepass::ForwardParams p) {
+  using namespace onepass;
+  using namespace onepass::sm80;
+  extern __shared__ __align__(128) unsigned char smem[];
+  const u32 sm = shared_address(smem);
+  const auto warp = [] { return thread_here() / 32; };  // known where it is needed, in no register in between
+  u32 turn = 0;  // the tile in hand lies in slot `turn`, the one behind it in the other
+  const auto work = [&](u32 slot) { return sm + kLayout.work + 64 * slot; };
+  Tiles tiles(p);
+  const auto draw = [&] {  // by the first warp, for all
+    if (warp() != 0) return;
+    const TileWork x = tiles.next();
+    if (threadIdx.x == 0) store_tile(work(turn ^ 1), x);
+  };
+  if (threadIdx.x % 32 == 0) store_word(sm + kLayout.redo + 4 * warp(), -1);
+  draw();
+  for (;;) {
+    __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
+    turn ^= 1;
+    const TileWork x = take_tile(work(turn), p);
+    if (x.row < 0) break;
+    if (x.n_lo < x.n_hi) {
+      attend(sm, work(turn), p, draw);
+    } else {  // no row sees any key
+      draw();
+      write_empty(p, x, x.row + static_cast<i32>(warp()) * kWarpRows, kWarpRows);
+    }
+  }
+  if (warp() == 0) tiles.leave();
+  __syncwarp();  // what this warp has stored stands before what it stores again
+  recompute(p, {load_word(sm + kLayout.redo + 4 * warp())});
+}

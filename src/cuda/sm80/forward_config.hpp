@@ -1,0 +1,47 @@
+// How the kernel is cut: one definition for the host and the device half.
+#pragma once
+#include "cuda/attention/forward.hpp"
+
+namespace onepass::sm80 {
+
+struct ForwardConfig {
+  int warps, row_tiles;  // a warp holds row_tiles times sixteen query rows
+  int block_n;           // keys per block
+  int stages;            // blocks of K, and of V, in shared memory
+  bool q_registers;      // Q as register fragments
+  int blocks;            // that share a multiprocessor
+  int piece;             // bytes of K, V and Q copied at once: what strides and pointers are multiples of
+  bool staged;           // O leaves through shared memory by 16-byte stores
+
+  ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
+  ONEPASS_HD constexpr int block_m() const { return 16 * warps * row_tiles; }
+  ONEPASS_HD constexpr int threads() const { return 32 * warps; }
+};
+
+ONEPASS_HD constexpr int bytes_of(Type t) { return t == Type::f32 ? 4 : 2; }
+
+// Shared memory of a block of threads, in order: the Q tile (O on its way out), K blocks, V blocks, two tiles of
+// work, the last remembered rows of each warp.
+// A row is padded to a multiple of 128 bytes, the swizzle's width.
+struct ForwardLayout {
+  int q_pitch, k_pitch, v_pitch;  // bytes of a row; k_pitch is q_pitch
+  int k_bytes, v_bytes;           // of a block
+  int q, k, v, work, redo, total;
+};
+ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const ForwardConfig& c) {
+  ForwardLayout l{};
+  l.q_pitch = l.k_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
+  l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
+  l.k_bytes = c.block_n * l.k_pitch;
+  l.v_bytes = c.block_n * l.v_pitch;
+  const int widest = c.staged && l.v_pitch > l.q_pitch ? l.v_pitch : l.q_pitch;
+  l.q = 0;
+  l.k = l.q + c.block_m() * widest;
+  l.v = l.k + c.stages * l.k_bytes;
+  l.work = l.v + c.stages * l.v_bytes;
+  l.redo = l.work + 2 * 64;
+  l.total = l.redo + 4 * c.warps;
+  return l;
+}
+
+}  // namespace onepass::sm80

@@ -1,0 +1,54 @@
+// The end of a tile on its way out: registers -> shared memory -> 16-byte stores.
+#pragma once
+#include "cuda/attention/finish.cuh"
+#include "cuda/sm80/forward_tile.cuh"
+
+namespace onepass::sm80 {
+
+// This warp's rows of O. The Q tile's memory is the stage: nobody reads Q any more.
+DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const float (&o)[kRowTiles][kOutN / 2]) {
+  constexpr u32 kPitch = kLayout.v_pitch;
+  constexpr i32 kChunks = padded(features.dim_v, 8) / 8;  // staged: whole ones
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const u32 stage = sm + kLayout.q + warp * kWarpRows * kPitch;
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (i32 j = 0; j < kOutN / 2; j += 2) {
+      const u32 row = 16 * r + 8 * (j >> 1 & 1) + lane / 4;
+      const u32 pair = Element::pack(o[r][j], o[r][j + 1]);
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(stage + swizzled(row, j / 4, kPitch) + lane % 4 * 4), "r"(pair)
+                   : "memory");
+    }
+  }
+  __syncwarp();
+  const i32 first = x.row + static_cast<i32>(warp) * kWarpRows;
+#pragma unroll 4
+  for (i32 at = lane; at < kWarpRows * kChunks; at += 32) {
+    const i32 row = at / kChunks, chunk = at % kChunks;
+    if (first + row >= x.seq_q) break;
+    u32 w[4];
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(stage + swizzled(row, chunk, kPitch))
+                 : "memory");
+    void* const to = static_cast<char*>(p.out) + 2 * (out_offset(p, x, first + row) + 8 * chunk);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+  }
+}
+
+DEV void finish(u32 sm, const ForwardParams& p, const TileWork& x, const TileScores (&scores)[kRowTiles],
+                float (&o)[kRowTiles][kOutN / 2], const LaneRows (&sums)[kRowTiles], Redo& redo) {
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+    const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(threadIdx.x / 32) * kRowTiles + r;
+    float lse[2];
+    close_rows(p, x, scores[r], o[r], sums[r], lse, redo, place);
+    write_lses(p, x, scores[r].rows, lse);
+    if constexpr (!config.staged) store_rows(p, x, scores[r].rows, o[r]);
+  }
+  if constexpr (config.staged) store_staged(sm, p, x, o);
+}
+
+}  // namespace onepass::sm80

@@ -1,0 +1,118 @@
+// The mma.sync family's table: every row compiles, and to the code that was meant, for the devices that take it. Needs
+// NVRTC, not a GPU; what compiles is skipped where it is missing.
+#include <gtest/gtest.h>
+
+#include "code_gate.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/host/api.hpp"
+#include "cuda/sm80/forward.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+// Devices differ in instructions and in shared memory, so each has rows of the table of its own.
+struct Generation {
+  const char* arch;
+  int shared_bytes;
+};
+constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376}, kAda{"sm_89", 101376},
+    kBlackwell{"sm_120", 101376};
+struct Sm80Case {
+  Generation device;
+  const char* line;
+};
+class Sm80Forward : public testing::TestWithParam<Sm80Case> {};
+
+TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const auto& [device, line] = GetParam();
+  const Problem p = parse_problem(std::string(line) + " cuda");
+  sm80::ForwardConfig config;
+  ASSERT_TRUE(sm80::shape_of(p, device.shared_bytes, config, why)) << why;
+  const ForwardFeatures features = cuda::features_of(p);
+  EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
+  cuda::CodeGate gate{config.threads(), {"HMMA", "LDSM"}};
+  if (config.piece > 2) gate.instructions.push_back("LDGSTS");
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, config, device.arch)), gate), "");
+}
+
+// One line for each row of the table that a device can take, and the features spread over the devices.
+INSTANTIATE_TEST_SUITE_P(
+    Table, Sm80Forward,
+    testing::Values(
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d64 bf16"}, Sm80Case{kHopper, "fwd b1 h1 s4096 d64 fp16 causal_top_left"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 out=fp32 sinks"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 window=99:0"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 dropout=0.1"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 alibi"},
+        Sm80Case{kHopper, "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 bf16"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d256 fp16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d33/7 fp16 window=9:9"},
+        Sm80Case{kAmpere, "fwd b1 h1 s4096 d128 bf16 window=100:30"},
+        Sm80Case{kAmpere, "fwd b1 h1 s4096 d256 bf16 softcap=20 mask=b1qk"},
+        Sm80Case{kAmpere,
+                 "fwd b1 h1 s4096 d64 bf16 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
+        Sm80Case{kAda, "fwd h1 d256 fp16 varlen=128,512"},
+        Sm80Case{kBlackwell, "fwd b1 h1 s4096 d128 fp16 causal_bottom_right"},
+        Sm80Case{kBlackwell, "fwd b1 h1 s4096 d256 bf16"},
+        Sm80Case{
+            kBlackwell,
+            "fwd b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
+
+TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
+  for (const Generation& device : {kHopper, kA100, kAmpere}) {
+    for (int qk = 1; qk <= 256; qk += 5) {
+      for (int v = 1; v <= 256; v += 5) {
+        for (const char* feature : {"", " alibi", " out=fp32"}) {
+          const std::string line =
+              "b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " bf16 cuda" + feature;
+          sm80::ForwardConfig c;
+          std::string why;
+          const Problem p = parse_problem(line);
+          ASSERT_TRUE(sm80::shape_of(p, device.shared_bytes, c, why)) << device.arch << " " << line << ": " << why;
+          EXPECT_LE(c.blocks * (sm80::layout_of(cuda::features_of(p), c).total + 1024), device.shared_bytes + 1024)
+              << device.arch << " " << line;
+        }
+      }
+    }
+  }
+}
+
+TEST(Sm80Table, PiecesAreAsLargeAsStridesAllow) {
+  const auto piece = [](const std::string& strides) {
+    sm80::ForwardConfig c;
+    std::string why;
+    EXPECT_TRUE(sm80::shape_of(parse_problem("b2 h2 s9 d40 fp16 cuda strides=" + strides), 101376, c, why)) << why;
+    return std::pair{c.piece, c.staged};
+  };
+  EXPECT_EQ(piece("q:4000,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{16, true}));
+  EXPECT_EQ(piece("q:4000,400,40;k:4000,400,-44;v:4000,400,40;o:4000,400,40"), (std::pair{8, true}));
+  EXPECT_EQ(piece("q:4000,400,40;k:4000,400,40;v:4000,402,0;o:4000,400,44"), (std::pair{4, false}));
+  EXPECT_EQ(piece("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{2, true}));
+}
+
+TEST(Sm80Table, RefusesWithASentence) {
+  const auto refusal = [](const std::string& line, int shared_bytes) {
+    sm80::ForwardConfig c;
+    std::string why;
+    EXPECT_FALSE(sm80::shape_of(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
+    return why;
+  };
+  EXPECT_NE(refusal("b1 h1 s9 d64 fp32", 101376).find("q is fp32"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s9 d576/512 bf16", 101376).find("576/512"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s9 d256 bf16", 32768).find("32768 bytes"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s1x3000000000 d8 bf16 strides=q:0,1000,8;k:0,0,0;v:0,0,0;o:0,1000,8", 101376).find("seq_k"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace onepass
