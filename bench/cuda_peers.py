@@ -236,15 +236,27 @@ class CudaTorch:
         torch.cuda.empty_cache()  # onepass, in another process, needs room too
         with self.alone():
             note, run = self.first_that_runs(Ways(torch, problem, self.backend).all())
-        timer = Timer(torch, problem.device)
+        timer, extra = Timer(torch, problem.device), self.extra_bytes(run)
 
         def measure(seconds):
             with self.alone():
                 times = timer.times(run, seconds)
             answer = {"median_s": statistics.median(times), "min_s": min(times), "runs": len(times)}
+            answer["extra_bytes"] = extra
             return answer | ({"note": note} if note else {})
 
         return measure
+
+    def extra_bytes(self, run):
+        """Device memory that a run takes at its peak besides inputs and result."""
+        cuda = self.torch.cuda
+        cuda.synchronize()
+        cuda.reset_peak_memory_stats()
+        before = cuda.memory_allocated()
+        with self.alone():
+            out = run()
+        cuda.synchronize()
+        return cuda.max_memory_allocated() - before - out.numel() * out.element_size()
 
     def first_that_runs(self, ways):
         refusal = ""

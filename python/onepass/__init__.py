@@ -56,12 +56,12 @@ def _expression(name, x):
     raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
 
 
-def _mod_buffers(x):
+def _mod_buffers(x, place):
     try:
         items = [] if x is None else list(x.items())
     except AttributeError:
         raise TypeError(f"mod_buffers is a {type(x).__name__}; a dict of arrays by name is accepted") from None
-    return [(str(name), _arrays.exported(f"mod buffer {name}", array)) for name, array in items]
+    return [(str(name), _arrays.exported(f"mod buffer {name}", array, place)) for name, array in items]
 
 
 def _options(
@@ -106,7 +106,7 @@ def _options(
         "seed": _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
         "score_mod": _expression("score_mod", score_mod),
         "mask_mod": _expression("mask_mod", mask_mod),
-        "mod_buffers": _mod_buffers(mod_buffers),
+        "mod_buffers": _mod_buffers(mod_buffers, place),
         "implementation": "" if implementation is None else str(implementation),
         "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
         "stream": place.stream,

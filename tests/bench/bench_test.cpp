@@ -86,12 +86,13 @@ TEST(Bench, ReportsTheBestPeerOfADeviceCell) {
   r.median_s = 1e-3;
   r.flops = 5e11;
   r.peak_flops_per_s = 8e14;
-  r.peers = {{"slow", "", 3e-3, true}, {"fast", "asked otherwise", 2e-3, true}, {"none", "refused: no", 0, false}};
+  r.peers = {{"slow", "", 3e-3, true, 7}, {"fast", "asked otherwise", 2e-3, true, 0}, {"none", "refused: no", 0, false, 0}};
   const nlohmann::json j = to_json(r);
   EXPECT_EQ(j["best_peer"], "fast");
   EXPECT_DOUBLE_EQ(j["times_best_peer"], 2.0);
   EXPECT_DOUBLE_EQ(j["tflops"], 500.0);
   EXPECT_EQ(j["peers"]["fast"]["note"], "asked otherwise");
+  EXPECT_EQ(j["peers"]["slow"]["extra_bytes"], 7.0);
   EXPECT_EQ(j["peers"]["none"]["missing"], "refused: no");
   EXPECT_FALSE(j.contains("threads"));
   r.peers.clear();

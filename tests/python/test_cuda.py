@@ -44,6 +44,15 @@ def test_other_memory_orders_and_masks(cuda, rng):
     check(as_numpy(out), expected, "bfloat16")
 
 
+def test_score_mod_reads_buffers_on_the_device(cuda, rng):
+    q, k, v = on_device(cuda, inputs(rng, heads=2, heads_kv=2, rows=65, keys=65, dim=64, dim_v=64))
+    table = cuda.randn(129, device="cuda")
+    out = onepass.attention(q, k, v, score_mod="score + t[q_index - k_index + 64]", mod_buffers={"t": table})
+    i = cuda.arange(65, device="cuda")
+    bias = table[i[:, None] - i[None, :] + 64]
+    check(as_numpy(out), reference.attention(*map(as_numpy, (q, k, v)), bias=as_numpy(bias))[0], "bfloat16")
+
+
 def test_packed_sequences(cuda, rng):
     lengths = [5, 0, 130, 64]
     q, k, v = on_device(cuda, [rng.normal(size=(199, 2, 64)).astype(np.float32) for _ in range(3)])

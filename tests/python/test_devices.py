@@ -89,9 +89,9 @@ def test_torch_tensors_run_on_torchs_current_stream(fake_torch):
     assert place.stream == 700
     memory, address = place.workspace(123)
     assert address == 4096 and fake_torch.asked == [(123, "uint8", "cuda:0")]
-    foreign = FakeArray(*SHAPE)
-    onepass.explain(q, k, foreign, out=out)
-    assert q.streams == k.streams == out.streams == [-1]  # nothing to wait for
+    foreign, table = FakeArray(*SHAPE), FakeTensor(16)
+    onepass.explain(q, k, foreign, out=out, score_mod="score + t[k_index]", mod_buffers={"t": table})
+    assert q.streams == k.streams == out.streams == table.streams == [-1]  # nothing to wait for
     assert foreign.streams == [700]  # waits for whoever made it
 
 

@@ -139,7 +139,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   Sample ours;
   std::vector<double> peaks, reads;
   std::vector<std::vector<double>> theirs(effort.peers.size());
-  for (const std::string& peer : effort.peers) result.peers.push_back({peer, peers ? "" : "no peer process", 0, peers != nullptr});
+  for (const std::string& peer : effort.peers) result.peers.push_back({peer, peers ? "" : "no peer process", 0, peers != nullptr, 0});
   call();   // warm-up: pages, caches, clocks
   for (int round = 0; round < effort.rounds; ++round) {
     if (has_peak) peaks.push_back(fma_rate(isa, spec.threads));

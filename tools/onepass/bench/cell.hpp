@@ -20,6 +20,7 @@ struct PeerResult {
   std::string name, note;       // note: why there is no number, or how the peer had to be asked
   double median_s = 0;
   bool runs = true;
+  double extra_bytes = 0;       // CUDA: device memory besides inputs and result
 };
 
 struct CellResult {
@@ -28,6 +29,7 @@ struct CellResult {
   std::string refusal;          // why no implementation took it; nothing was timed then
   double median_s = 0, best_s = 0;
   double flops = 0, bytes = 0;  // useful work: visible pairs * 2 * (dim_qk + dim_v); K and V read once
+  double extra_bytes = 0;       // CUDA: the workspace
   double peak_flops_per_s = 0;  // CPU: fused multiply-adds of all threads; CUDA: a matrix product; 0: not measured
   double read_bytes_per_s = 0;  // CPU: reads; CUDA: a copy, bytes read and written
   std::vector<PeerResult> peers;

@@ -69,6 +69,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   result.spec = spec;
   result.implementation = ready.plan.name();
   count_work(p, result);
+  result.extra_bytes = static_cast<double>(ready.plan.workspace_bytes);
   result.peak_flops_per_s = ceilings.matmul_flops_per_s;
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;
 
@@ -79,7 +80,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
     const auto answer = peers ? peers->ask(question(peer, 0)) : nlohmann::json{{"missing", "no peer process"}};
     result.peers.push_back(
         {peer, answer.contains("median_s") ? answer.value("note", "") : reason_in(answer), 0,
-         answer.contains("median_s")});
+         answer.contains("median_s"), 0});
   }
   timer.times(0, [&] { ready.run(); });  // compiles or loads the kernel
 
@@ -94,6 +95,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
       const auto answer = peers->ask(question(effort.peers[i], effort.seconds));
       if (answer.contains("median_s")) {
         theirs[i].push_back(answer["median_s"].get<double>());
+        result.peers[i].extra_bytes = answer.value("extra_bytes", 0.0);
       } else {
         result.peers[i].runs = false;
         result.peers[i].note = reason_in(answer);

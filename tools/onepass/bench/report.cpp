@@ -44,6 +44,7 @@ nlohmann::json to_json(const CellResult& r) {
     j["matmul_flops_per_s"] = r.peak_flops_per_s;
     j["copy_bytes_per_s"] = r.read_bytes_per_s;
     j["tflops"] = 1e-12 * r.flops / r.median_s;
+    j["extra_bytes"] = r.extra_bytes;
   } else {
     j["threads"] = r.spec.threads;
     j["fma_peak_flops_per_s"] = r.peak_flops_per_s;
@@ -54,6 +55,7 @@ nlohmann::json to_json(const CellResult& r) {
     if (peer.median_s > 0) {
       entry = {{"median_s", peer.median_s}, {"times_ours", peer.median_s / r.median_s}};
       if (!peer.note.empty()) entry["note"] = peer.note;
+      if (on_device(r)) entry["extra_bytes"] = peer.extra_bytes;
     } else {
       entry = {{"missing", peer.note}};
     }
