@@ -5,6 +5,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/sm80/forward.hpp"
+#include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
 

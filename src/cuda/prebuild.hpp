@@ -11,7 +11,7 @@ namespace onepass::cuda {
 struct Target {
   int major, minor, shared_bytes;  // shared: most a block may have
 };
-Target target_of(std::string_view arch);  // "sm_90", "sm_90a", "sm_86"; throws Error (bad_value) naming those known
+Target target_of(std::string_view arch);  // "sm_90", "sm_90a", "sm_86" ...; throws Error (bad_value) naming those known
 
 struct TargetKernel {
   const char* implementation;

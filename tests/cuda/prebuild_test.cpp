@@ -47,6 +47,18 @@ TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
     EXPECT_NE(key(other), one) << other;
 }
 
+TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
+  const auto kernel = [](const char* arch, const std::string& line) {
+    return kernel_on(target_of(arch), parse_problem(line));
+  };
+  EXPECT_STREQ(kernel("sm_90", "fwd h1 s64 d64 bf16").implementation, "cuda.sm90");
+  EXPECT_EQ(kernel("sm_90", "fwd h1 s64 d64 bf16").program.arch, "sm_90a");
+  EXPECT_STREQ(kernel("sm_86", "fwd h1 s64 d64 bf16").implementation, "cuda.sm80");
+  EXPECT_EQ(kernel("sm_86", "fwd h1 s64 d64 bf16").program.arch, "sm_86");
+  EXPECT_STREQ(kernel("sm_90", "fwd h1 s64 d33 bf16").implementation, "cuda.sm80");  // strides TMA cannot step
+  EXPECT_NE(key("fwd h1 s64 d128 bf16", "sm_86"), key("fwd h1 s64 d128 bf16", "sm_80"));
+}
+
 // On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
   EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"), key("fwd h1 d64 bf16 causal_bottom_right varlen=10000"));
@@ -55,6 +67,7 @@ TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
 TEST(Prebuild, SaysWhyNoKernelComputesAProblem) {
   const std::string said = sentence([] { key("fwd b1 h1 s8x8 d576/512 bf16"); });
   EXPECT_EQ(said.find("no kernel computes \"fwd b1 h1 s8 d576/512 bf16 cuda:0\" on sm_90; cuda.sm90: "), 0u) << said;
+  EXPECT_NE(said.find("; cuda.sm80: "), said.npos) << said;
 }
 
 class Prebuilt : public testing::Test {
