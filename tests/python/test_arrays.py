@@ -200,3 +200,10 @@ def test_the_number_of_threads_does_not_matter(rng, rows, keys):
     for threads in (2, 3, 7, None):
         for a, b in zip(onepass.attention(q, k, v, threads=threads, return_lse=True), one):
             np.testing.assert_array_equal(a, b)
+
+
+def test_torch_tensors_that_are_no_plain_memory(torch):
+    x = torch.randn(1, 1, 2, 8)
+    for wrong in (x.to_sparse(), x.to("meta")):
+        with pytest.raises(TypeError, match="^k: this torch.Tensor can be read neither by DLPack nor as a buffer"):
+            onepass.attention(x, wrong, x)

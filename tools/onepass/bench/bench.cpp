@@ -42,6 +42,7 @@ std::vector<CellSpec> cells_of(const Settings& s) {
   }
   for (CellSpec& cell : cells) {
     if (!s.device.empty()) cell.problem.device = cli::device_from(s.device);
+    if (cell.implementation.empty()) cell.implementation = s.implementation;
     cli::check_fits(cell.problem, 0);
   }
   if (cells.empty()) throw Error(ErrorCode::bad_value, "nothing to measure: give --suite FILE or --problem \"...\"");
@@ -108,7 +109,7 @@ void add_bench(CLI::App& app) {
   c->add_option("--problem", settings->problems, "a problem line; may be repeated");
   c->add_option("--device", settings->device, "cuda, cuda:1: all problems there, whatever their lines say");
   c->add_option("--threads", settings->threads, "threads for --problem")->check(CLI::Range(1, 1024));
-  c->add_option("--implementation", settings->implementation, "by name, for --problem");
+  c->add_option("--implementation", settings->implementation, "by name, where the suite names none");
   c->add_option("--rounds", settings->rounds, "rounds of turns: 7, on CUDA 3")->check(CLI::Range(1, 1000));
   c->add_option("--seconds", settings->seconds, "time of each contender in each round: 0.12, on CUDA 0.04")
       ->check(CLI::Range(0.0, 60.0));
