@@ -58,7 +58,9 @@ struct DecodeScores {
         head[r] = static_cast<std::int32_t>(rows[r].head);
         token[r] = static_cast<std::int32_t>(rows[r].token);
       }
-      apply_mods(mods, a, memory, {scores, R, R, c.count, static_cast<std::int32_t>(batch), c.at, head, token});
+      const ExprTile<float> tile{scores, R, R, c.count, static_cast<std::int32_t>(batch), c.at, head, token};
+      if (mods.score.given()) change_scores(mods.score, a, memory, tile);
+      if (mods.mask.given()) hide(mods.mask, a, memory, tile, onepass::Arith<float>::neg_inf());
     }
     if (p.bool_mask) apply_bool_mask<R>(rows, c, scores);
     for (int r = 0; r < R; ++r) {

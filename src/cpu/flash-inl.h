@@ -98,7 +98,7 @@ struct FlashTask {
     if (segments.count == 0) return;
     const bool plain = panel.rules.plain();
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
-    if (!plain && !fetch_tiles(call, task, scratch, panel.row, panel.vecs, lo, hi)) return;
+    if (!plain && !fetch_tiles(call, task, scratch, panel.rules, panel.row, panel.vecs, lo, hi)) return;
 
     HWY_ALIGN float top[kPanel], alpha[kPanel];
     for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), top + lane);
@@ -109,16 +109,17 @@ struct FlashTask {
       return finish_scores<part>(panel.rules, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
                                  panel.hi + lane, scratch.scores);
     };
-    if (panel.rules.mods) {
-      for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mods>(v);
-      apply_mods(call, task, scratch, panel.rules, panel.vecs, block.first, lo, hi);
+    if (panel.rules.rescored()) {  // scores that no lane of a vector sees are changed too: they are never read
+      for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mod>(v);
+      change_scores(call.mods.score, call.arguments, scratch.mods,
+                    mod_tile(task, panel.rules, panel.vecs, lo, hi, scratch.scores + (lo - block.first) * kPanel));
     }
     for (int v = 0; v < panel.vecs; ++v) {
       const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
       const int lane = v * kLanes;
       if (v_lo >= v_hi) continue;
       const VF most = plain && segments.whole ? hn::Load(DF(), top + lane)
-                      : panel.rules.mods      ? finish.template operator()<Part::after_mods>(v)
+                      : panel.rules.rescored() ? finish.template operator()<Part::after_mod>(v)
                                               : finish.template operator()<Part::all>(v);
       hn::Store(weigh(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
       if (panel.rules.dropout) {

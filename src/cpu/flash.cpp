@@ -176,7 +176,7 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
   s.k = w.take<float>(g.block * p.dim_qk);
   s.v = w.take<float>(g.block * p.dim_v);
   if (p.bias) s.bias = w.take<float>((g.block + 3) * panel);
-  if (p.bool_mask) s.mask = w.take<float>((g.block + 3) * panel);
+  if (p.bool_mask || !p.mask_mod.empty()) s.mask = w.take<float>((g.block + 3) * panel);
   if (!p.score_mod.empty() || !p.mask_mod.empty()) {
     s.mods.numbers = w.take<float>(Expression::kMostSteps * kExprBlock);
     s.mods.integers = w.take<std::int32_t>(Expression::kMostSteps * kExprBlock);

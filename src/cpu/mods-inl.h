@@ -62,12 +62,17 @@ struct VectorFunctions {
 };
 static_assert(kExprBlock % kLanes == 0);
 
-// Changes and hides scores in log2 units.
-inline void apply_mods(const Mods& mods, const Arguments& a, const ExprMemory<float>& memory,
-                       const ExprTile<float>& tile) {
-  using Run = ExprRun<float, VectorFunctions>;
-  if (mods.score.given()) Run(mods.score, a.mod_buffers, memory).change(tile, static_cast<float>(kLn2));
-  if (mods.mask.given()) Run(mods.mask, a.mod_buffers, memory).hide(tile, onepass::Arith<float>::neg_inf());
+using RunMod = ExprRun<float, VectorFunctions>;
+
+// Scores in log2 units become those of a score_mod.
+inline void change_scores(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
+                          const ExprTile<float>& tile) {
+  RunMod(mod, a.mod_buffers, memory).change(tile, static_cast<float>(kLn2));
+}
+// The tile's numbers become `hidden` where a mask_mod is false.
+inline void hide(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
+                 const ExprTile<float>& tile, float hidden) {
+  RunMod(mod, a.mod_buffers, memory).hide(tile, hidden);
 }
 
 }  // namespace HWY_NAMESPACE

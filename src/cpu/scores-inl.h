@@ -39,11 +39,12 @@ struct Rules {
   float softcap = 0.0f;                          // log2 units; 0: none
   const float *bias = nullptr, *mask = nullptr;  // tiles [key][kPanel], from the panel's first key of the block on
   bool alibi = false, dropout = false;
-  const Mods* mods = nullptr;                    // nullptr: neither score_mod nor mask_mod
+  const Mods* mods = nullptr;
   HWY_ALIGN float slope[kPanel] = {};           // log2 units
   HWY_ALIGN std::int32_t aligned[kPanel] = {};  // the key position a lane's token is aligned with
   HWY_ALIGN std::uint32_t token[kPanel] = {}, head[kPanel] = {};
-  bool plain() const { return softcap == 0 && !bias && !mask && !alibi && !mods; }
+  bool plain() const { return softcap == 0 && !bias && !mask && !alibi && !rescored(); }
+  bool rescored() const { return mods && mods->score.given(); }
   // Plain scores stay products: the softmax multiplies them as it subtracts the maximum, and rounds once.
   float factor_left() const { return plain() ? factor : 1.0f; }
 };
@@ -55,7 +56,7 @@ inline Rules rules_of(const flash::Call& call, const flash::Task& task, const fl
   rules.factor = p.effective_scale() == 0 ? 1.0f : static_cast<float>(std::abs(p.effective_scale()) * kLog2e);
   rules.softcap = static_cast<float>(p.softcap * kLog2e);
   rules.bias = p.bias ? scratch.bias : nullptr;
-  rules.mask = p.bool_mask ? scratch.mask : nullptr;
+  rules.mask = p.bool_mask || call.mods.mask.given() ? scratch.mask : nullptr;
   rules.alibi = p.alibi;
   rules.dropout = call.dropout.active();
   rules.mods = call.mods.given() ? &call.mods : nullptr;
@@ -97,12 +98,31 @@ HWY_NOINLINE void fetch_spread(const Tensor& t, const Problem& p, const flash::T
   }
 }
 
-// Fills the tiles a panel needs for keys [key_lo, key_hi). False if its boolean mask hides them all.
+// A tile [key][kPanel] from key_lo on, as score_mod and mask_mod see it.
+inline ExprTile<float> mod_tile(const flash::Task& task, const Rules& rules, int vecs, std::int64_t key_lo,
+                                std::int64_t key_hi, float* tile) {
+  return {tile,
+          kPanel,
+          vecs * kLanes,
+          key_hi - key_lo,
+          static_cast<std::int32_t>(task.batch),
+          key_lo,
+          reinterpret_cast<const std::int32_t*>(rules.head),
+          reinterpret_cast<const std::int32_t*>(rules.token)};
+}
+
+// Fills the tiles a panel needs for keys [key_lo, key_hi). False if its boolean mask and mask_mod hide them all.
 inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
-                        std::int64_t panel_row, int vecs, std::int64_t key_lo, std::int64_t key_hi) {
+                        const Rules& rules, std::int64_t panel_row, int vecs, std::int64_t key_lo,
+                        std::int64_t key_hi) {
   const Problem& p = call.problem;
-  if (p.bool_mask) {
-    fetch_spread<bool>(call.arguments.bool_mask, p, task, panel_row, vecs, key_lo, key_hi, 1.0f, scratch.mask);
+  if (rules.mask) {
+    if (p.bool_mask)
+      fetch_spread<bool>(call.arguments.bool_mask, p, task, panel_row, vecs, key_lo, key_hi, 1.0f, scratch.mask);
+    else
+      std::fill_n(scratch.mask, (key_hi - key_lo) * kPanel, 1.0f);
+    if (call.mods.mask.given())
+      hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, rules, vecs, key_lo, key_hi, scratch.mask), 0.0f);
     VF any = hn::Zero(DF());
     for (std::int64_t k = 0; k < key_hi - key_lo; ++k)
       for (int v = 0; v < vecs; ++v) any = hn::Max(any, hn::Load(DF(), scratch.mask + k * kPanel + v * kLanes));
@@ -118,9 +138,8 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
   return true;
 }
 
-// score_mod and mask_mod stand between what changes scores and what hides them; with them, scores are finished in two
-// passes.
-enum class Part { all, before_mods, after_mods };
+// A score_mod stands between what changes scores and what hides them; with one, scores are finished in two passes.
+enum class Part { all, before_mod, after_mod };
 
 // Finishes the scores of the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the tiles
 // begin at `tile_lo`. seen_lo, seen_hi: the keys each lane sees. Returns the maximum, like the scores without
@@ -139,13 +158,13 @@ inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::i
     const std::int64_t tile_at = (k - tile_lo) * kPanel + lane;
     VF s = hn::Load(DF(), at);
     const VI key = hn::Set(DI(), static_cast<std::int32_t>(k));
-    if constexpr (part != Part::after_mods) {
+    if constexpr (part != Part::after_mod) {
       s = s * factor;
       if (rules.softcap > 0) s = cap * tanh_of(s * per_cap);
       if (rules.bias) s = s + hn::Load(DF(), rules.bias + tile_at);
       if (rules.alibi) s = hn::NegMulAdd(slope, hn::ConvertTo(DF(), hn::Abs(aligned - key)), s);
     }
-    if constexpr (part == Part::before_mods) {
+    if constexpr (part == Part::before_mod) {
       hn::Store(s, DF(), at);
       continue;
     }
@@ -158,21 +177,6 @@ inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::i
     top = hn::Max(top, s);
   }
   return top;
-}
-
-// Applies score_mod and mask_mod to keys [lo, hi) of all the panel's lanes. Scores that no lane of a vector sees are
-// changed too: they are never read.
-inline void apply_mods(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
-                       const Rules& rules, int vecs, std::int64_t first, std::int64_t lo, std::int64_t hi) {
-  const ExprTile<float> tile{scratch.scores + (lo - first) * kPanel,
-                             kPanel,
-                             vecs * kLanes,
-                             hi - lo,
-                             static_cast<std::int32_t>(task.batch),
-                             lo,
-                             reinterpret_cast<const std::int32_t*>(rules.head),
-                             reinterpret_cast<const std::int32_t*>(rules.token)};
-  apply_mods(*rules.mods, call.arguments, scratch.mods, tile);
 }
 
 // ---- dropout

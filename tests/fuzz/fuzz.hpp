@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/expression_scalar.hpp"
 #include "onepass/error.hpp"
 #include "onepass/io/npy.hpp"
 #include "onepass/io/safetensors.hpp"
@@ -26,6 +27,32 @@ inline io::MemorySource source(std::string_view bytes) {
   return {"x", std::as_bytes(std::span(bytes.data(), bytes.size()))};
 }
 
+// What the CPU reads as a score_mod or mask_mod runs, whatever the scores and positions are.
+inline void expressions(const Problem& p) {
+  const Mods mods = mods_of(p);
+  const float one = 1.5f;
+  std::vector<NamedTensor> buffers;  // of one element, over and over
+  for (const ModBuffer& b : p.mod_buffers) {
+    buffers.push_back({b.name, Tensor(&one, b.dtype, {1})});
+    buffers.back().tensor.rank = b.rank;
+    buffers.back().tensor.shape = b.shape;
+    buffers.back().tensor.stride = {0, 0, 0, 0};
+  }
+  constexpr int kKeys = 200, kLanes = 3;
+  std::vector<float> scores(kKeys * kLanes);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    scores[i] = i % 7 == 0 ? INFINITY : i % 11 == 0 ? NAN : std::ldexp(static_cast<float>(i) - 300.0f, int(i % 120) - 60);
+  const std::int32_t head[kLanes] = {0, 1, 2147483647}, row[kLanes] = {0, 2147483647, 77};
+  std::vector<float> numbers(Expression::kMostSteps * kExprBlock);
+  std::vector<std::int32_t> integers(numbers.size());
+  const ExprTile<float> tile{scores.data(), kLanes, kLanes, kKeys, 3, 2147483400, head, row};
+  for (const Expression* e : {&mods.score, &mods.mask}) {
+    if (!e->given()) continue;
+    const ExprRun<float, ScalarFunctions> run(*e, buffers, {numbers.data(), integers.data()});
+    e == &mods.score ? run.change(tile, 0.7f) : run.hide(tile, -1.0f);
+  }
+}
+
 // parse -> print -> parse gives the same problem, and the same line.
 inline void problem(std::string_view line) {
   Problem p;
@@ -35,6 +62,7 @@ inline void problem(std::string_view line) {
     must(e.code() != ErrorCode::ok && *e.what() != '\0', "an error has a code and a sentence");
     return;
   }
+  if (p.device.kind == DeviceKind::cpu) expressions(p);
   const std::string printed = to_string(p);
   try {
     const Problem again = parse_problem(printed);
