@@ -126,6 +126,23 @@ TEST(Mods, DocumentIdsAreVariableLengths) {
   EXPECT_LE(largest_difference(a.out, Tensor(out.data(), DType::f32, {133, 4, 64})), 3e-5f);
 }
 
+// Offsets that do not fit 32 bits: two flags 2 GiB apart, in memory that is mapped but hardly touched.
+TEST(Mods, BuffersMayBeLarge) {
+  constexpr std::int64_t kApart = (std::int64_t{1} << 31) + 5;
+  Buffer memory(kApart + 1);
+  auto* flags = reinterpret_cast<std::uint8_t*>(memory.data());
+  flags[0] = 0;
+  flags[kApart] = 1;
+  Inputs in = make_inputs(parse_problem("h2 s2x5 d8"));
+  const Arguments& a = in.tensors;
+  in.options.mask_mod = "flags[q_index]";
+  in.options.mod_buffers = {{"flags", Tensor(flags, DType::boolean, {2}, {kApart})}};
+  attention(a.q, a.k, a.v, a.out, in.options);
+  const auto* out = static_cast<const float*>(a.out.data);
+  EXPECT_EQ(out[0], 0.0f);
+  EXPECT_NE(out[a.out.stride[2]], 0.0f);
+}
+
 TEST(Mods, MissingAndStrangeBuffersAreNamed) {
   Inputs in = make_inputs(parse_problem("h2 s5 d8"));
   const Arguments& a = in.tensors;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/api.hpp"
@@ -84,6 +86,27 @@ TEST(CudaMods, AWrongTextIsShownWithTheUsersLine) {
       EXPECT_NE(what.find(w.shown), std::string::npos) << what;
     }
   }
+}
+
+TEST(CudaMods, TheKeyTellsTextsApart) {
+  std::set<std::string> keys;
+  const char* const lines[] = {"",
+                               "score_mod={score}",
+                               "mask_mod={score}",
+                               "score_mod={score} mask_mod={true}",
+                               "score_mod={score} buffer=a:fp32:3",
+                               "score_mod={score} buffer=a:bf16:3",
+                               "score_mod={score} buffer=a:fp32:3x3",
+                               "score_mod={score} buffer=b:fp32:3",
+                               "score_mod={score} buffer=b:fp32:3 buffer=a:fp32:3"};
+  for (const char* line : lines) {
+    keys.insert(cuda::mods_key(parse_problem("fwd s1 cuda " + std::string(line))));
+  }
+  EXPECT_EQ(keys.size(), std::size(lines));
+  const auto key = [](const std::string& size) {
+    return cuda::mods_key(parse_problem("fwd s1 cuda score_mod={score} buffer=a:fp32:" + size));
+  };
+  EXPECT_EQ(key("3"), key("4"));  // one kernel for every size
 }
 
 TEST(CudaMods, TheTextIsPutIntoAFunctionAsItStands) {

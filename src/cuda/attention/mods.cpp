@@ -61,6 +61,17 @@ std::string mods_text(const Problem& p) {
   return s + "}\n";
 }
 
+std::string mods_key(const Problem& p) {
+  if (p.score_mod.empty() && p.mask_mod.empty()) return {};
+  std::string key = p.score_mod + '\0' + p.mask_mod;
+  for (const ModBuffer& b : p.mod_buffers) {
+    key += '\0' + b.name + '\0';
+    key += static_cast<char>('0' + static_cast<int>(b.dtype));
+    key += static_cast<char>('0' + b.rank);
+  }
+  return key;
+}
+
 static_assert(std::extent_v<decltype(ForwardParams::mod_buffers)> == kMostModBuffers);
 
 void fill_mod_buffers(const Arguments& a, ModBufferView* views) {

@@ -88,9 +88,8 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   const ForwardFeatures f = cuda::features_of(p);
   const int shared = layout_of(f, c).total;
   static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-  const std::string mods = cuda::mods_text(p);
-  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, mods}, shared, stream,
-                                            [&] { return program_of(f, c, arch_of(device), mods); });
+  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, cuda::mods_key(p)}, shared, stream,
+                                            [&] { return program_of(f, c, arch_of(device), cuda::mods_text(p)); });
   const cuda::ContextScope scope(device);
   ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
   void* arguments[] = {&params};

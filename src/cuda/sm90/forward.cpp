@@ -77,9 +77,8 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   const ForwardFeatures f = cuda::features_of(p);
   const ForwardLayout layout = layout_of(f, c);
   static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-  const std::string mods = cuda::mods_text(p);
-  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, mods}, layout.total, stream,
-                                            [&] { return program_of(f, c, mods); });
+  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, cuda::mods_key(p)}, layout.total, stream,
+                                            [&] { return program_of(f, c, cuda::mods_text(p)); });
   const cuda::ContextScope scope(device);
   ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
   const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
