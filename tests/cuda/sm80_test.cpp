@@ -33,7 +33,7 @@ TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
   ASSERT_TRUE(sm80::shape_of(p, device.shared_bytes, config, why)) << why;
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
-  cuda::CodeGate gate{config.threads(), {"HMMA", "LDSM"}};
+  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
   if (config.piece > 2) gate.instructions.push_back("LDGSTS");
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, config, device.arch)), gate), "");
 }
@@ -68,13 +68,36 @@ INSTANTIATE_TEST_SUITE_P(
             kBlackwell,
             "fwd b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
 
+INSTANTIATE_TEST_SUITE_P(
+    Table32, Sm80Forward,
+    testing::Values(
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d64 fp32"}, Sm80Case{kHopper, "fwd b1 h1 s4096 d128 fp32"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 fp32 causal_bottom_right"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d256 fp32 window=99:0"}, Sm80Case{kHopper, "fwd b1 h1 s4096 d1/256 fp32"},
+        Sm80Case{kHopper, "fwd h1 d128 fp32 varlen=128,512"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 fp32 dropout=0.1"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d59/111 fp32 alibi causal_top_left"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d64 fp32 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 fp32 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 fp32 bias=fp32:bhqk"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d256 fp32 causal_bottom_right"}, Sm80Case{kAmpere, "fwd b1 h1 s4096 d64 fp32"},
+        Sm80Case{kAmpere, "fwd b1 h1 s4096 d128 fp32 window=100:30"},
+        Sm80Case{kAmpere,
+                 "fwd b1 h1 s4096 d64 fp32 softcap=20 alibi sinks mask=b1qk bias=fp16:1hqk dropout=0.2 window=50:40"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d256 fp32 mask=b1qk"},
+        Sm80Case{kBlackwell, "fwd b1 h1 s4096 d128 fp32 causal_bottom_right"},
+        Sm80Case{kBlackwell,
+                 "fwd b1 h1 s4096 d128 fp32 softcap=20 alibi sinks mask=b1qk bias=fp16:1hqk dropout=0.2 window=50:40"},
+        Sm80Case{kBlackwell,
+                 "fwd b2 h4 s67 d64 fp32 "
+                 "strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
+
 TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
   for (const Generation& device : {kHopper, kA100, kAmpere}) {
     for (int qk = 1; qk <= 256; qk += 5) {
       for (int v = 1; v <= 256; v += 5) {
-        for (const char* feature : {"", " alibi", " out=fp32"}) {
-          const std::string line =
-              "b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " bf16 cuda" + feature;
+        for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"}) {
+          const std::string line = "b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature;
           sm80::ForwardConfig c;
           std::string why;
           const Problem p = parse_problem(line);
@@ -88,16 +111,19 @@ TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
 }
 
 TEST(Sm80Table, PiecesAreAsLargeAsStridesAllow) {
-  const auto piece = [](const std::string& strides) {
+  const auto piece = [](const std::string& strides, const std::string& dtype = "fp16") {
     sm80::ForwardConfig c;
     std::string why;
-    EXPECT_TRUE(sm80::shape_of(parse_problem("b2 h2 s9 d40 fp16 cuda strides=" + strides), 101376, c, why)) << why;
+    EXPECT_TRUE(sm80::shape_of(parse_problem("b2 h2 s9 d40 " + dtype + " cuda strides=" + strides), 101376, c, why))
+        << why;
     return std::pair{c.piece, c.staged};
   };
   EXPECT_EQ(piece("q:4000,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{16, true}));
   EXPECT_EQ(piece("q:4000,400,40;k:4000,400,-44;v:4000,400,40;o:4000,400,40"), (std::pair{8, true}));
   EXPECT_EQ(piece("q:4000,400,40;k:4000,400,40;v:4000,402,0;o:4000,400,44"), (std::pair{4, false}));
   EXPECT_EQ(piece("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{2, true}));
+  EXPECT_EQ(piece("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,44", "fp32"), (std::pair{4, true}));
+  EXPECT_EQ(piece("q:4000,400,44;k:4000,400,40;v:4000,400,40;o:4000,400,42", "fp32"), (std::pair{16, false}));
 }
 
 TEST(Sm80Table, RefusesWithASentence) {
@@ -107,7 +133,7 @@ TEST(Sm80Table, RefusesWithASentence) {
     EXPECT_FALSE(sm80::shape_of(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
     return why;
   };
-  EXPECT_NE(refusal("b1 h1 s9 d64 fp32", 101376).find("q is fp32"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s9 d256 fp32", 65536).find("65536 bytes"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s9 d576/512 bf16", 101376).find("576/512"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s9 d256 bf16", 32768).find("32768 bytes"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s1x3000000000 d8 bf16 strides=q:0,1000,8;k:0,0,0;v:0,0,0;o:0,1000,8", 101376).find("seq_k"),

@@ -139,7 +139,7 @@ static void problems_and_plans(void) {
 
   CHECK(onepass_problem_make(&p.tq, &p.tk, &p.tv, &p.tout, &o, &problem_) == ONEPASS_OK);
   CHECK(onepass_problem_parse("fwd s9", &other) == ONEPASS_OK);
-  CHECK(onepass_problem_parse("fwd s9 cuda", &cuda) == ONEPASS_OK);
+  CHECK(onepass_problem_parse("fwd s9 d576/512 cuda", &cuda) == ONEPASS_OK);
   FAILS(onepass_problem_print(problem_, NULL, 10, NULL), ONEPASS_BAD_VALUE, "buffer is a null pointer");
   FAILS(onepass_plan_create(NULL, NULL, NULL, &plan), ONEPASS_BAD_VALUE, "problem is a null pointer");
   FAILS(onepass_plan_create(problem_, NULL, NULL, NULL), ONEPASS_BAD_VALUE, "plan is a null pointer");

@@ -30,7 +30,7 @@ TEST(CliErrors, Usage) {
       {{"check", "s4", "--implementation", "cpu.none"}, "implementation 'cpu.none' is unknown here; there are "},
       {{"check", "s4", "--seed", "-1"}, "--seed"},
       {{"check", "s4", "--threads", "0"}, "--threads"},
-      {{"check", "s4 cuda"}, "no implementation accepts \"fwd b1 h1 s4 d64 fp32 cuda:0\""},
+      {{"check", "s4 d576/512 cuda"}, "no implementation accepts \"fwd b1 h1 s4 d576/512 fp32 cuda:0\""},
       {{"check", "b1 s1000000000"}, "of memory; this machine has"},
       {{"check", "s8 varlen="}, "varlen"},
       {{"bench", "--problem", "b1 s1000000000"}, "of memory; this machine has"},

@@ -262,8 +262,8 @@ TEST(Cli, Explain) {
     EXPECT_EQ(r.status, 0);
     EXPECT_EQ(r.out, explain(parse_problem("b2 s7 d32")));
   }
-  const json j = json::parse(onepass({"explain", "b2 s7 d32 cuda", "--json"}).out);
-  EXPECT_EQ(j["problem"], "fwd b2 h1 s7 d32 fp32 cuda:0");
+  const json j = json::parse(onepass({"explain", "b2 s7 d576/512 cuda", "--json"}).out);
+  EXPECT_EQ(j["problem"], "fwd b2 h1 s7 d576/512 fp32 cuda:0");
   EXPECT_EQ(j["chosen"], nullptr);
   EXPECT_EQ(j["implementations"].back()["why_not"], "it computes on the CPU only");
 }

@@ -38,7 +38,7 @@ struct Job {
 std::vector<std::string> common_problems() {
   std::vector<std::string> lines;
   for (const char* dims : {"d64", "d80", "d96", "d128", "d192/128", "d256"}) {
-    for (const char* dtype : {"bf16", "fp16"}) {
+    for (const char* dtype : {"bf16", "fp16", "fp32"}) {
       for (const char* mask : {"", "causal_bottom_right"}) {
         for (const char* sizes : {"s1024", "s16384", "varlen=1024x16"})
           lines.push_back(fmt::format("fwd h16 {} {} {} {}", sizes, dims, dtype, mask));

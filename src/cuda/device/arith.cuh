@@ -46,9 +46,12 @@ DEV float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Storage formats. pack: two 16-bit values in a register, the first in the low half.
+// Storage formats. pack: two 16-bit values in a register, the first in the low half. Packed, kPacked: an operand's
+// register and how many values it holds.
 struct Bf16 {
   using Raw = u16;
+  using Packed = u32;
+  static constexpr int kPacked = 2;
   static DEV u32 pack(float lo, float hi) {
     u32 y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
@@ -64,6 +67,8 @@ struct Bf16 {
 };
 struct F16 {
   using Raw = u16;
+  using Packed = u32;
+  static constexpr int kPacked = 2;
   static DEV u32 pack(float lo, float hi) {
     u32 y;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
@@ -83,6 +88,8 @@ struct F16 {
 };
 struct F32 {
   using Raw = float;
+  using Packed = float;
+  static constexpr int kPacked = 1;
   static DEV float round(float x) { return x; }
   static DEV float unpack(float x) { return x; }
 };

@@ -44,18 +44,22 @@ struct LaneRows {
   float norm[2];
 };
 
+// The A operand of P V: the weights of a fragment, packed as the products take them.
+template <class Element, int N>
+using Operand = Element::Packed[N / Element::kPacked];
+
 // p = A fragments of the weights, sum = the lane's sums of them, before dropout. s stays: the exact step may want it.
 // Groups from `columns` on are not read; their weights are 0. kExact: score and maximum are rounded alike, so that the
 // maximum's weight is 1 however large the scores.
 template <class Element, bool kRounded, bool kExact, class Drop, int N>
-DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float> (&r)[2], float scale, float (&sum)[2],
-                      float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
+DEV void exponentiate(const float (&s)[N], Operand<Element, N>& p, const Rescale<float> (&r)[2], float scale,
+                      float (&sum)[2], float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
 #pragma unroll
   for (int g = 0; g < N; g += kGroup<N>) {
     if (2 * g >= columns) {
 #pragma unroll
-      for (int j = g; j < g + kGroup<N>; j += 2) p[j / 2] = 0;
+      for (int j = g; j < g + kGroup<N>; j += Element::kPacked) p[j / Element::kPacked] = 0;
       continue;
     }
 #pragma unroll
@@ -68,8 +72,13 @@ DEV void exponentiate(const float (&s)[N], u32 (&p)[N / 2], const Rescale<float>
         if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
       }
       drop(j, w);
-      p[j / 2] = Element::pack(w[0], w[1]);
-      p[j / 2 + 1] = Element::pack(w[2], w[3]);
+      if constexpr (Element::kPacked == 2) {
+        p[j / 2] = Element::pack(w[0], w[1]);
+        p[j / 2 + 1] = Element::pack(w[2], w[3]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[j + i] = w[i];
+      }
     }
   }
   sum[0] = part[0][0] + part[0][1];
@@ -82,7 +91,7 @@ struct KeepAll {  // no dropout
 };
 
 template <class Element, bool kRounded, class Drop, int N>
-DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, float scale, const Drop& drop,
+DEV void softmax_first(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, float scale, const Drop& drop,
                        i32 columns) {
   float sum[2], top[2];
   row_max(s, columns, top);
@@ -94,7 +103,7 @@ DEV void softmax_first(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, flo
 }
 
 template <class Element, bool kRounded, class Drop, int N, int M>
-DEV void softmax_exact(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
+DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, float scale,
                        const Drop& drop) {
   float sum[2], norm[2], top[2];
   row_max(s, 2 * N, top);
@@ -105,14 +114,14 @@ DEV void softmax_exact(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], Lane
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
-    rows.norm[i] = rows.norm[i] * r[i].alpha + norm[i];
+    if constexpr (kRounded) rows.norm[i] = rows.norm[i] * r[i].alpha + norm[i];
   }
 }
 
 // False, with nothing changed but p, for the whole warp if a sum has left the range: then softmax_exact is due. A row
 // that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
 template <class Element, bool kRounded, class Drop, int N>
-DEV bool softmax_lazy(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, float scale, const Drop& drop) {
+DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, float scale, const Drop& drop) {
   float sum[2], norm[2];
   const Rescale<float> r[2] = {keep(rows.state[0]), keep(rows.state[1])};
   exponentiate<Element, kRounded, false>(s, p, r, scale, sum, norm, drop);
@@ -120,13 +129,13 @@ DEV bool softmax_lazy(const float (&s)[N], u32 (&p)[N / 2], LaneRows& rows, floa
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
-    rows.norm[i] += norm[i];
+    if constexpr (kRounded) rows.norm[i] += norm[i];
   }
   return true;
 }
 
 template <class Element, bool kRounded, class Drop, int N, int M>
-DEV void softmax_next(const float (&s)[N], u32 (&p)[N / 2], float (&o)[M], LaneRows& rows, float scale,
+DEV void softmax_next(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, float scale,
                       const Drop& drop) {
   if (!softmax_lazy<Element, kRounded>(s, p, rows, scale, drop))
     softmax_exact<Element, kRounded>(s, p, o, rows, scale, drop);

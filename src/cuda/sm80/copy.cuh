@@ -41,11 +41,11 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
   }
 }
 
-// rows x dim elements, padded with zeros to a multiple of 32 bytes a row; tokens past the sequence are zeros, since
-// whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row.
+// rows x dim elements, padded with zeros to a multiple of sixteen elements a row; tokens past the sequence are zeros,
+// since whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row.
 template <i32 rows, i32 dim, i32 pitch>
 struct TileCopy {
-  static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(kBytes, 32) / 16;
+  static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
   static constexpr i32 kAcross = kChunks <= 2    ? 2
                                  : kChunks <= 4  ? 4
                                  : kChunks <= 8  ? 8

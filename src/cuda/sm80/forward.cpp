@@ -31,6 +31,14 @@ constexpr Shape kShapes16[] = {
     {256, 256, true, 8, 1, 64, 1, false, 1},  {256, 256, true, 8, 1, 32, 1, false, 1},
     {256, 256, false, 4, 1, 32, 1, false, 2}, {256, 256, false, 4, 1, 16, 1, false, 2},
 };
+constexpr Shape kShapes32[] = {
+    // dims     lean | warps row tiles n stages | Q in registers | blocks
+    {64, 64, true, 4, 2, 32, 2, false, 2},    {64, 64, true, 4, 2, 32, 1, false, 2},
+    {64, 64, false, 4, 1, 32, 2, false, 2},   {128, 128, true, 4, 2, 16, 2, false, 2},
+    {128, 128, true, 8, 1, 16, 2, false, 1},  {128, 128, false, 4, 1, 16, 2, false, 2},
+    {128, 128, false, 4, 1, 16, 2, false, 1}, {256, 256, false, 4, 1, 16, 1, false, 2},
+    {256, 256, true, 8, 1, 16, 1, false, 1},  {256, 256, false, 4, 1, 16, 1, false, 1},
+};
 constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
 
 // The largest power of two, up to 16, that every given number of bytes is a multiple of.
@@ -49,7 +57,8 @@ int alignment_of(const Dims& stride, DType dtype, const void* data) {
 void set_alignment(const Problem& p, const Arguments& a, ForwardConfig& c) {
   c.piece = std::min({alignment_of(p.layout.q, p.dtype, a.q.data), alignment_of(p.layout.k, p.dtype, a.k.data),
                       alignment_of(p.layout.v, p.dtype, a.v.data)});
-  c.staged = p.out_dtype == p.dtype && p.dim_v % 8 == 0 && alignment_of(p.layout.out, p.out_dtype, a.out.data) == 16;
+  const std::int64_t row = p.dim_v * static_cast<std::int64_t>(size_of(p.dtype));
+  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && alignment_of(p.layout.out, p.out_dtype, a.out.data) == 16;
 }
 
 cuda::TileCut cut_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
@@ -118,7 +127,6 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
     why = std::move(sentence);
     return false;
   };
-  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
   const ForwardFeatures f = cuda::features_of(p);
   const auto fits = [&](const Shape& s) {
     c = {s.warps, s.row_tiles, s.block_n, s.stages, s.q_registers, s.blocks, 16, true};
@@ -131,7 +139,7 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
   };
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
-  if (std::none_of(std::begin(kShapes16), std::end(kShapes16), fits))
+  if (p.dtype == DType::f32 ? std::ranges::none_of(kShapes32, fits) : std::ranges::none_of(kShapes16, fits))
     return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
@@ -155,7 +163,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
   return {"cuda/sm80/forward.cuh", "attention_forward",
           text(cuda::features_text(f), "#include \"cuda/sm80/forward_config.hpp\"\n",
                "namespace onepass::sm80 { constexpr ForwardConfig config = {", fields, "}; }\n",
-               "#include \"cuda/sm80/products_16.cuh\""),
+               "#include \"cuda/sm80/products_", f.input == Type::f32 ? "f32" : "16", ".cuh\"\n"),
           arch, mods};
 }
 

@@ -7,8 +7,8 @@
 //   P = 2^(S - m)       lazy online softmax in registers; S's fragment layout is the A-operand layout of P V
 //   O += P V            P from registers, V from shared memory read transposed
 //
-// The products are those of the file that the config includes (products_16.cuh). README.md has the schedule in steps,
-// the budgets and what was measured.
+// The products are those of the file that the config includes (products_16.cuh, products_f32.cuh). README.md has the
+// schedule in steps, the budgets and what was measured.
 #pragma once
 #include "cuda/attention/careful.cuh"
 #include "cuda/sm80/copy.cuh"

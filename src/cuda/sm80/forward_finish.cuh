@@ -5,10 +5,18 @@
 
 namespace onepass::sm80 {
 
+template <class Format>
+DEV void store_pair(u32 to, float a, float b) {  // to shared memory
+  if constexpr (Format::kPacked == 2)
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(Format::pack(a, b)) : "memory");
+  else
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+}
+
 // This warp's rows of O. The Q tile's memory is the stage: nobody reads Q any more.
 DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const float (&o)[kRowTiles][kOutN / 2]) {
   constexpr u32 kPitch = kLayout.v_pitch;
-  constexpr i32 kChunks = padded(features.dim_v, 8) / 8;  // staged: whole ones
+  constexpr i32 kInChunk = 16 / kElementBytes, kChunks = padded(features.dim_v, kInChunk) / kInChunk;  // staged: whole
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u32 stage = sm + kLayout.q + warp * kWarpRows * kPitch;
 #pragma unroll
@@ -16,9 +24,8 @@ DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const f
 #pragma unroll
     for (i32 j = 0; j < kOutN / 2; j += 2) {
       const u32 row = 16 * r + 8 * (j >> 1 & 1) + lane / 4;
-      const u32 pair = Element::pack(o[r][j], o[r][j + 1]);
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(stage + swizzled(row, j / 4, kPitch) + lane % 4 * 4), "r"(pair)
-                   : "memory");
+      const u32 byte = lane % 4 * 2 * kElementBytes, chunk = j / 4 * 8 / kInChunk + byte / 16;
+      store_pair<Element>(stage + swizzled(row, chunk, kPitch) + byte % 16, o[r][j], o[r][j + 1]);
     }
   }
   __syncwarp();
@@ -32,7 +39,7 @@ DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const f
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
                  : "r"(stage + swizzled(row, chunk, kPitch))
                  : "memory");
-    void* const to = static_cast<char*>(p.out) + 2 * (out_offset(p, x, first + row) + 8 * chunk);
+    void* const to = static_cast<char*>(p.out) + kElementBytes * (out_offset(p, x, first + row) + kInChunk * chunk);
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
                  : "memory");
   }

@@ -15,8 +15,14 @@ constexpr i32 kQkDepth = padded(features.dim_qk, 16);  // of Q K^T
 constexpr i32 kOutN = padded(features.dim_v, 16);      // columns of P V
 using Tiles = TileSource<kBlockM, kBlockN>;
 
-// 16-byte chunk c of a row lies at chunk c ^ (row % 8): eight rows of a column of chunks fill all 32 banks once.
-DEV u32 swizzled(u32 row, u32 chunk, u32 pitch) { return row * pitch + (chunk ^ (row % 8)) * 16; }
+// A row of a tile is a multiple of 128 bytes; its 16-byte chunk c lies at chunk c ^ turn(row), so that what a warp
+// reads at once fills all 32 banks evenly. 16 bits: ldmatrix reads one chunk of each of eight rows. fp32: two
+// neighbouring chunks, by half a warp of four neighbouring rows (in pairs of elements), by a warp of every second row
+// (in elements).
+DEV u32 turn(u32 row) { return features.input == Type::f32 ? (row & 6) ^ (row & 1) << 2 : row % 8; }
+DEV u32 swizzled(u32 row, u32 chunk, u32 pitch) { return row * pitch + (chunk ^ turn(row)) * 16; }
+// The address `step` chunks further along the same row, for chunks below the lowest bit of step.
+DEV u32 along(u32 address, u32 step) { return (address ^ step % 8 * 16) + step / 8 * 128; }
 
 DEV i32 load_word(u32 from) {
   i32 x;

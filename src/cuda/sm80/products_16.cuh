@@ -11,9 +11,6 @@ namespace onepass::sm80 {
 
 using Weights = u32[kBlockN / 4];  // A fragments: those of keys 16 k .. 16 k + 15 begin at 4 k
 
-// The address of chunk `step` columns further, step even: from the address of chunk 0 or 1 of the same row.
-DEV u32 along(u32 address, u32 step) { return (address ^ step % 8 * 16) + step / 8 * 128; }
-
 struct Query {
   u32 address = 0;  // of this lane's row of the first row tile
   u32 fragment[config.q_registers ? kRowTiles * kQkDepth / 4 : 1];
