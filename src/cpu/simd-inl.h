@@ -166,10 +166,10 @@ ONEPASS_HD hn::Vec<D> load(D d, const f16* p) {
 // A boolean as a number: 1 or 0.
 template <class D>
 ONEPASS_HD hn::Vec<D> load(D d, const bool* p) {
-  HWY_ALIGN float x[hn::MaxLanes(D())];
-  const auto* bytes = reinterpret_cast<const unsigned char*>(p);
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) x[i] = bytes[i] != 0 ? 1.0f : 0.0f;
-  return hn::Load(d, x);
+  const hn::Rebind<std::uint8_t, D> d8;
+  const hn::RebindToSigned<D> di;
+  const auto x = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)));
+  return hn::ConvertTo(d, hn::Min(x, hn::Set(di, 1)));
 }
 
 // Round to nearest, ties to even, as core/numerics does.
