@@ -87,6 +87,7 @@ TEST(CudaMods, AWrongTextIsShownWithTheUsersLine) {
       ADD_FAILURE() << w.line << " compiled";
     } catch (const Error& e) {
       const std::string what = e.what();
+      EXPECT_EQ(e.code(), ErrorCode::bad_text);
       EXPECT_NE(what.find(w.file), std::string::npos) << what;
       EXPECT_NE(what.find(w.shown), std::string::npos) << what;
     }

@@ -96,9 +96,9 @@ Cubin compile(const KernelProgram& p) {
   api->log(guard.program, out.log.data());
   out.log.erase(std::remove(out.log.begin(), out.log.end(), '\0'), out.log.end());
   if (result != 0) {
-    throw Error(ErrorCode::unsupported, text(p.user_code.empty() ? "the kernel for {" + p.config + "} does not compile"
-                                                                 : "the user expression does not compile",
-                                             ":\n", out.log));
+    if (!p.user_code.empty())
+      throw Error(ErrorCode::bad_text, text("the score_mod or mask_mod does not compile:\n", out.log));
+    throw Error(ErrorCode::unsupported, text("the kernel for {", p.config, "} does not compile:\n", out.log));
   }
   api->cubin_size(guard.program, &n);
   out.bytes.resize(n);
