@@ -6,6 +6,7 @@
 
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
+#include "cuda/attention/mask_host.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/program.hpp"
 #include "cuda/sm90/forward.hpp"
@@ -33,15 +34,27 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
 // One line for each row of the table and each feature that changes the code.
 INSTANTIATE_TEST_SUITE_P(
     Table, Sm90Forward,
-    testing::Values("fwd b1 h1 s4096 d64 bf16", "fwd b1 h1 s4096 d64 bf16 causal_bottom_right",
-                    "fwd b1 h1 s1024 d64 bf16 causal_bottom_right", "fwd b1 h1 s4096 d128 bf16",
-                    "fwd b1 h1 s4096 d128 fp16 causal_bottom_right", "fwd b1 h1 s4096 d128 bf16 window=1024:0",
-                    "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right", "fwd b1 h1 s4096 d192 bf16",
-                    "fwd b1 h1 s4096 d256 bf16", "fwd b1 h1 s4096 d256 bf16 causal_bottom_right",
-                    "fwd b1 h1 s4096 d96 bf16", "fwd b1 h1 s4096 d128 bf16 out=fp32",
-                    "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk", "fwd b1 h1 s4096 d64 bf16 mask=bhqk",
-                    "fwd b1 h1 s4096 d128 bf16 dropout=0.1", "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks",
-                    "fwd b1 h1 s4096 d256 bf16 alibi", "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"));
+    testing::Values(
+        "fwd b1 h1 s4096 d64 bf16", "fwd b1 h1 s4096 d64 bf16 causal_bottom_right",
+        "fwd b1 h1 s1024 d64 bf16 causal_bottom_right", "fwd b1 h1 s1024 d64 bf16 causal_bottom_right bias=bf16:bhqk",
+        "fwd b1 h1 s4096 d64 bf16 bias=bf16:bhqk mask=11qk", "fwd b1 h1 s4096 d64 bf16 mask=bhqk alibi softcap=30",
+        "fwd b1 h1 s4096 d64 bf16 out=fp32", "fwd h1 d64 bf16 varlen=128,512", "fwd b1 h1 s4096 d128 bf16",
+        "fwd b1 h1 s4096 d128 fp16 causal_bottom_right", "fwd b1 h1 s4096 d128 bf16 window=1024:0",
+        "fwd b1 h1 s4096 d128 bf16 mask=bhqk causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks mask=11qk",
+        "fwd b1 h1 s4096 d128 bf16 bias=fp16:bhqk causal_bottom_right", "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk",
+        "fwd b1 h1 s4095 d128 bf16 bias=bf16:bhqk", "fwd b1 h1 s4096 d128 bf16 dropout=0.1 mask=11qk bias=bf16:11qk",
+        "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",
+        "fwd b1 h1 s4096 d128 bf16 out=fp32", "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
+        "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk", "fwd b1 h1 s4096 d256 bf16",
+        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi"));
+
+TEST(MaskBits, Compiles) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* arch : {"sm_80", "sm_90a", "sm_120"})
+    expect_good_code(arch, cuda::compile(cuda::mask_program(arch)));
+}
 
 TEST(Program, KeyNamesEverythingTheCodeDependsOn) {
   const cuda::KernelProgram base{"cuda/sm90/forward.cuh", "attention_forward", "config", "sm_90a", "", ""};

@@ -3,6 +3,7 @@
 #pragma once
 #include "core/mask.hpp"
 #include "core/philox.hpp"
+#include "cuda/attention/mask_bits.hpp"
 
 namespace onepass {
 
@@ -49,8 +50,8 @@ struct ForwardParams {
   RedoEntry* redo;          // one for each warp of each tile
   const int *cu_q, *cu_k;   // packed only
   const void* bias;
-  const unsigned char* bool_mask;
-  long long bias_stride[4], mask_stride[4];
+  long long bias_stride[4];
+  MaskBits mask;
   const float *slopes, *sinks;
   long long slope_stride[2], sink_stride;
   int batch, heads, heads_per_kv, seq_q, seq_k;

@@ -4,6 +4,7 @@
 
 #include "core/arguments.hpp"
 #include "core/scalar.hpp"
+#include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "onepass/error.hpp"
 
@@ -28,6 +29,10 @@ int heads_together(const Problem& p, bool bounded_right, int l2_bytes) {
   g = std::clamp<std::int64_t>(g, 1, heads);
   while (heads % g != 0) --g;
   return static_cast<int>(g);
+}
+
+std::size_t redo_bytes(const Problem& p, const TileCut& cut) {
+  return sizeof(RedoEntry) * static_cast<std::size_t>(cut.warps) * static_cast<std::size_t>(tile_bound(p, cut));
 }
 
 }  // namespace
@@ -70,8 +75,7 @@ std::int64_t tile_bound(const Problem& p, const TileCut& cut) {
 }
 
 std::size_t forward_workspace_bytes(const Problem& p, const TileCut& cut) {
-  return kCounterBytes +
-         sizeof(RedoEntry) * static_cast<std::size_t>(cut.warps) * static_cast<std::size_t>(tile_bound(p, cut));
+  return kCounterBytes + redo_bytes(p, cut) + mask_bytes(p, cut);
 }
 
 ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace,
@@ -105,9 +109,8 @@ ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut
     f.bias = a.bias.data;
   }
   if (p.bool_mask) {
-    const Dims s = spread_strides(a.bool_mask);
-    std::copy(s.begin(), s.end(), f.mask_stride);
-    f.bool_mask = static_cast<const unsigned char*>(a.bool_mask.data);
+    std::byte* const packed = static_cast<std::byte*>(workspace) + kCounterBytes + redo_bytes(p, cut);
+    f.mask = pack_mask(p, a, cut, packed, device, stream);
   }
   if (p.alibi) {
     const Tensor& t = a.alibi_slopes;

@@ -21,7 +21,8 @@ std::string features_text(const ForwardFeatures& features);
 std::int64_t tile_bound(const Problem& problem, const TileCut& cut);
 std::size_t forward_workspace_bytes(const Problem& problem, const TileCut& cut);
 
-// `workspace`: forward_workspace_bytes bytes. The tile counters are ready when the stream gets there.
+// `workspace`: forward_workspace_bytes bytes. The tile counters and the packed mask are ready when
+// the stream gets there.
 ForwardParams params_of(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,
                         const DeviceFacts& device, Stream stream);
 

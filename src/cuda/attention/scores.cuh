@@ -23,12 +23,14 @@ struct TileScores {
   i32 warp_row = 0;  // the warp's first row within its sequence
   float slope = 0;
   u32 batch = 0, head = 0;
+  const unsigned char* mask_tiles = nullptr;
 
   DEV float scale() const { return kTransforms ? 1.0f : p.scale_log2; }
 
   DEV void open(const TileWork& x, i32 first) {  // the warp's first row within its sequence
     band = band_of(p, x.seq_q, x.seq_k);
     batch = x.batch, head = x.head;
+    if constexpr (features.bool_mask) mask_tiles = onepass::mask_tiles(p, x);
     warp_row = first;
     rows.row[0] = first + static_cast<i32>(threadIdx.x % 32 / 4);
     rows.row[1] = rows.row[0] + 8;
@@ -36,11 +38,20 @@ struct TileScores {
       slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }
 
-  // Scores against the keys from `first` on.
+  // Scores against the keys from `first` on, with the bias element by element.
   template <int N>
   DEV void apply(float (&s)[N], i32 first) const {
     const u32 quad = threadIdx.x % 4;
-    if constexpr (kTransforms) transform(s, first, quad);
+    apply(s, first, [&](int j, float(&bias)[8]) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) bias[i] = bias_at(rows.row[i >> 1 & 1], first + column_of(j + i, quad));
+    });
+  }
+  // load(j, bias): the bias of s[j] to s[j + 7]: 16 columns.
+  template <int N, class Load>
+  DEV void apply(float (&s)[N], i32 first, const Load& load) const {
+    const u32 quad = threadIdx.x % 4;
+    if constexpr (kTransforms) transform(s, first, quad, load);
     if constexpr (features.hides()) hide(s, first, quad);
     // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
     // registers are dear.
@@ -67,36 +78,73 @@ struct TileScores {
     return kByGroups && features.bounded_right ? band.keys_of(warp_row + 15).hi - first : 2 * N;
   }
 
-  template <int N>
-  DEV void transform(float (&s)[N], i32 first, u32 quad) const {
+  template <int N, class Load>
+  DEV void transform(float (&s)[N], i32 first, u32 quad, const Load& load) const {
 #pragma unroll
-    for (int j = 0; j < N; ++j) s[j] = transformed(s[j], rows.row[j >> 1 & 1], first + column_of(j, quad));
+    for (int j = 0; j < N; j += 8) {
+      float bias[8] = {};
+      if constexpr (features.bias != Type::none) load(j, bias);
+#pragma unroll
+      for (int i = j; i < j + 8; ++i)
+        s[i] = transformed(s[i], bias[i - j], rows.row[i >> 1 & 1], first + column_of(i, quad));
+    }
   }
   template <int N>
   DEV void hide(float (&s)[N], i32 first, u32 quad) const {
+    if constexpr (features.bool_mask) {
+      if (mask_tiles[first / 32] != kHidesNone) hide_bits(s, first, quad);
+    }
+    if constexpr (features.mask_mod) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      if (hidden(rows.row[j >> 1 & 1], first + column_of(j, quad))) s[j] = kNegInf;
+      for (int j = 0; j < N; ++j) {
+        if (hidden_by_mod(rows.row[j >> 1 & 1], first + column_of(j, quad))) s[j] = kNegInf;
+      }
     }
   }
+  template <int N>
+  DEV void hide_bits(float (&s)[N], i32 first, u32 quad) const {
+    static_assert(N % 16 == 0, "blocks of whole words");
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const u32* const from = bits_of(rows.row[i]) + first / 32;
+      u32 w[N / 16];
+#pragma unroll
+      for (int k = 0; k < N / 16; ++k) w[k] = from[k] >> 2 * quad;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if ((j >> 1 & 1) == i && (w[j / 16] >> (8 * (j / 4 % 4) + j % 2) & 1) == 0) s[j] = kNegInf;
+      }
+    }
+  }
+  DEV const u32* bits_of(i32 row) const {
+    return p.mask.bits + batch * p.mask.bits_stride[0] + head * p.mask.bits_stride[1] +
+           min(row, band.seq_q - 1) * p.mask.bits_stride[2];
+  }
 
-  // One score in log2 units, from the plain dot product. Rows and keys past the end read the last one's bias, which
-  // exists.
-  DEV float transformed(float dot, i32 row, i32 key) const {
-    float x = features.softcap ? p.cap_out * tanh_of(p.cap_in * dot) : p.scale_log2 * dot;
+  // Rows and keys past the end read the last one's bias, which exists.
+  DEV float bias_at(i32 row, i32 key) const {
     if constexpr (features.bias != Type::none)
-      x += static_cast<float>(kLog2e) * element_at<features.bias>(p.bias, spread(p.bias_stride, row, key));
+      return element_at<features.bias>(p.bias, spread(p.bias_stride, row, key));
+    else
+      return 0.0f;
+  }
+  // One score in log2 units, from the plain dot product.
+  DEV float transformed(float dot, float bias, i32 row, i32 key) const {
+    float x = features.softcap ? p.cap_out * tanh_of(p.cap_in * dot) : p.scale_log2 * dot;
+    if constexpr (features.bias != Type::none) x += static_cast<float>(kLog2e) * bias;
     if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + band.shift - key));
     if constexpr (features.score_mod)
       x = static_cast<float>(kLog2e) * user::score_mod(x * static_cast<float>(kLn2), static_cast<i32>(batch),
                                                        static_cast<i32>(head), row, key, p.mod_buffers);
     return x;
   }
+  DEV bool hidden_by_mod(i32 row, i32 key) const {
+    return !user::mask_mod(static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
+  }
   DEV bool hidden(i32 row, i32 key) const {
     bool seen = true;
-    if constexpr (features.bool_mask) seen = p.bool_mask[spread(p.mask_stride, row, key)] != 0;
-    if constexpr (features.mask_mod)
-      seen = seen && user::mask_mod(static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
+    if constexpr (features.bool_mask) seen = bits_of(row)[key / 32] >> key % 32 & 1;
+    if constexpr (features.mask_mod) seen = seen && !hidden_by_mod(row, key);
     return !seen;
   }
   DEV i64 spread(const long long (&stride)[4], i32 row, i32 key) const {

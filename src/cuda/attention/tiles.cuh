@@ -21,6 +21,22 @@ DEV Band band_of(const ForwardParams& p, i32 seq_q, i32 seq_k) {
           features.bounded_right ? p.right : -1};
 }
 
+// What the boolean mask does to the tile's blocks, one for every 32 keys; written for each block's first.
+DEV const unsigned char* mask_tiles(const ForwardParams& p, const TileWork& x) {
+  return p.mask.tiles + x.batch * p.mask.tile_stride[0] + x.head * p.mask.tile_stride[1] +
+         x.row / 64 * p.mask.tile_stride[2];
+}
+// The block after n of the tile's walk from the last to the first; n > n_lo. What the mask empties is left out.
+template <i32 block_n>
+DEV i32 next_block(const ForwardParams& p, const TileWork& x, i32 n) {
+  --n;
+  if constexpr (features.bool_mask) {
+    const unsigned char* const tiles = mask_tiles(p, x);
+    while (n > x.n_lo && tiles[n * (block_n / 32)] == kHidesAll) --n;
+  }
+  return n;
+}
+
 // Tiles in the order in which they are drawn: the heads of a group together (their K and V stay in L2); within a
 // sequence the last rows first where the band is bounded right, since they see most. Packed: head by head, sequence by
 // sequence; the tiles of a sequence are counted from its length, so none is drawn in vain. Every method is called by
@@ -77,7 +93,23 @@ struct TileSource {
     const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(x.row, min(x.row + block_m, x.seq_q));
     x.n_lo = keys.lo / block_n;
     x.n_hi = (keys.hi + block_n - 1) / block_n;
+    if constexpr (features.bool_mask) narrow(x);
     return x;
+  }
+  // Leaves out what the mask empties at both ends, 32 blocks at a time.
+  DEV void narrow(TileWork& x) const {
+    const i32 lane = threadIdx.x % 32;
+    const unsigned char* const tiles = mask_tiles(p, x);
+    const auto seen = [&](i32 n) {
+      const i32 at = n + lane;
+      return __ballot_sync(0xffffffffu, at >= x.n_lo && at < x.n_hi && tiles[at * (block_n / 32)] != kHidesAll);
+    };
+    u32 some = 0;
+    for (; x.n_lo < x.n_hi && (some = seen(x.n_lo)) == 0;) x.n_lo += 32;
+    if (x.n_lo >= x.n_hi) return;
+    x.n_lo += __ffs(static_cast<int>(some)) - 1;
+    while ((some = seen(x.n_hi - 32)) == 0) x.n_hi -= 32;
+    x.n_hi -= __clz(static_cast<int>(some));
   }
   // The sequence that holds tile r of a head, 32 sequences at a time; returns the tile's number within it.
   DEV i32 find_sequence(i32 r, i32& batch) const {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <tuple>
 
+#include "core/arguments.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/kernels.hpp"
@@ -17,26 +18,41 @@ namespace {
 
 constexpr int kAny = std::numeric_limits<int>::max();
 
+// What a row of the table has registers and shared memory for. light: band, mask, softcap, ALiBi, sinks, packing;
+// staged: a 16-bit bias by TMA besides; any: all.
+enum class Work { light, staged, any };
+
 // Rows in order; the first that fits is taken. README.md has the measurements behind each.
 struct Shape {
   int dim_qk, dim_v, seq;  // up to these head dims and this many queries
-  bool bounded,
-      plain;  // bounded: only for bands bounded on the right; plain: only without score transforms, masks, dropout
+  bool bounded;            // only for bands bounded on the right
+  Work work;
   int groups, block_n, stages, q_stages;
   bool flat, ping_pong, q_registers;
 };
 constexpr Shape kShapes[] = {
-    // dims    seq  bounded plain | groups n stages q | flat  turns  q in registers
-    {64, 64, 2047, true, true, 2, 128, 2, 1, true, true, true},  // no tile quantisation at 1k
-    {64, 64, kAny, false, true, 3, 128, 2, 2, true, true, false},
-    {128, 128, kAny, true, true, 2, 128, 2, 1, true, true, true},
-    {128, 128, kAny, false, true, 2, 128, 2, 2, true, false, false},
-    {128, 128, kAny, false, false, 2, 64, 2, 2, false, false, false},  // room for the transforms' registers
-    {192, 128, kAny, false, true, 2, 96, 2, 1, false, false, false},
-    {192, 192, kAny, false, true, 2, 80, 2, 1, false, false, false},
-    {256, 256, kAny, false, true, 2, 64, 2, 1, false, false, false},
-    {256, 256, kAny, false, false, 2, 32, 2, 1, false, false, false},
+    // dims    seq  bounded work | groups n stages q | flat  turns  q in registers
+    {64, 64, 2047, true, Work::staged, 2, 128, 2, 1, true, true, true},  // no tile quantisation at 1k
+    {64, 64, kAny, false, Work::light, 3, 128, 2, 2, true, true, false},
+    {64, 64, kAny, false, Work::light, 2, 128, 2, 2, true, true, false},
+    {64, 64, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
+    {128, 128, kAny, true, Work::light, 2, 128, 2, 1, true, true, true},
+    {128, 128, kAny, false, Work::light, 2, 128, 2, 2, true, false, false},
+    {128, 128, kAny, false, Work::staged, 2, 128, 2, 1, false, false, false},
+    {128, 128, kAny, false, Work::any, 2, 64, 2, 2, false, false, false},
+    {192, 128, kAny, false, Work::light, 2, 96, 2, 1, false, false, false},
+    {192, 192, kAny, false, Work::light, 2, 80, 2, 1, false, false, false},
+    {192, 192, kAny, false, Work::staged, 2, 64, 2, 1, false, false, false},
+    {256, 256, kAny, false, Work::light, 2, 64, 2, 1, false, false, false},
+    {256, 256, kAny, false, Work::any, 2, 32, 2, 1, false, false, false},
 };
+Work work_of(const ForwardFeatures& f, bool staged) {
+  const bool heavy = f.dropout || f.score_mod || f.mask_mod;
+  if (heavy || (f.bias != Type::none && (!staged || f.bias == Type::f32))) return Work::any;
+  return f.bias == Type::none ? Work::light : Work::staged;
+}
+
+bool aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 
 // TMA reads rows whose distances are multiples of 16 bytes.
 std::string why_no_tma(const char* name, const Dims& stride, std::size_t element) {
@@ -47,6 +63,18 @@ std::string why_no_tma(const char* name, const Dims& stride, std::size_t element
     }
   }
   return {};
+}
+
+// Whether TMA can read the bias: of a problem as if the tensor were contiguous, of a call by what it is.
+bool stages_bias(const Problem& p) {
+  if (!p.bias || !p.bias->spans.keys) return false;
+  const Spread& s = p.bias->spans;
+  return !(s.batch || s.heads || s.rows) || p.seq_k * static_cast<std::int64_t>(size_of(p.bias->dtype)) % 16 == 0;
+}
+bool stages_bias(const Problem& p, const Arguments& a) {
+  if (!p.bias) return false;
+  const Dims s = spread_strides(a.bias);
+  return s[3] == 1 && why_no_tma("bias", s, size_of(a.bias.dtype)).empty() && aligned(a.bias);
 }
 
 std::string why_not(const Problem& p) {
@@ -61,8 +89,8 @@ std::string describe(const Problem& p) {
   if (!config_for(p, c, why)) return why;
   return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
               " K/V stages, ", c.q_stages, " Q stages", c.flat ? ", flat" : "", c.ping_pong ? ", ping-pong" : "",
-              c.q_registers ? ", Q in registers" : "", ", ", layout_of(cuda::features_of(p), c).total,
-              " bytes of shared memory");
+              c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "", ", ",
+              layout_of(cuda::features_of(p), c).total, " bytes of shared memory");
 }
 
 cuda::TileCut cut_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
@@ -71,7 +99,14 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   ForwardConfig c;
   std::string why;
   if (!config_for(p, c, why)) throw Error(ErrorCode::unsupported, why);
+  const bool staged = stages_bias(p, a);
+  shape_of(p, staged, c, why);
   if (cuda::tile_bound(p, cut_of(c)) == 0) return;
+  for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"out", &a.out}}) {
+    if (!aligned(*t) && t->elements() > 0)
+      throw Error(ErrorCode::bad_stride, text("cuda.sm90 reads tensors that start on 16-byte boundaries; ", name,
+                                              " does not (implementation cuda.sm80 takes any)"));
+  }
   const auto stream = static_cast<cuda::Stream>(stream_);
   const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
   const ForwardFeatures f = cuda::features_of(p);
@@ -85,14 +120,19 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
                      tokens_k = p.varlen ? p.total_k : p.seq_k;
   const auto map = [&](const Tensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
                        int rows) {
-    return cuda::tensor_map_16(t.data, f.input == Type::bf16, {dim, tokens, heads, batch},
-                               {stride[2], stride[1], stride[0]}, rows);
+    return cuda::tensor_map(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
   };
   cuda::TensorMap q = map(a.q, p.layout.q, p.heads_q, tokens_q, p.dim_qk, 64 * c.groups);
   cuda::TensorMap k = map(tokens_k > 0 ? a.k : a.q, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_n);
   cuda::TensorMap v = map(tokens_k > 0 ? a.v : a.q, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_n);
   cuda::TensorMap out = f.output == Type::f32 ? q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
-  void* arguments[] = {&q, &k, &v, &out, &params};
+  cuda::TensorMap bias = q;
+  if (staged) {
+    const Dims s = spread_strides(a.bias);
+    bias = cuda::tensor_map(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]},
+                            64 * c.groups);
+  }
+  void* arguments[] = {&q, &k, &v, &out, &bias, &params};
   cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device.multiprocessors)),
                static_cast<unsigned>(128 * (c.groups + 1)), layout.total, stream, arguments);
 }
@@ -112,7 +152,9 @@ bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
   return shape_of(p, c, why);
 }
 
-bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
+bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) { return shape_of(p, stages_bias(p), c, why); }
+
+bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why) {
   const auto refuse = [&](std::string sentence) {
     why = std::move(sentence);
     return false;
@@ -135,9 +177,12 @@ bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
 
   c = {};
   const ForwardFeatures f = cuda::features_of(p);
+  const Work work = work_of(f, staged);
   for (const Shape& s : kShapes) {
+    // Three warpgroups leave no registers for an fp32 output's sums, packed sequences none for Q or 32 in the producer.
+    const bool crowded = (s.groups == 3 && (f.output == Type::f32 || f.packed)) || (s.q_registers && f.packed);
     if (f.dim_qk > s.dim_qk || f.dim_v > s.dim_v || p.seq_q > s.seq || (s.bounded && !f.bounded_right) ||
-        (s.plain && !f.plain()))
+        s.work < work || crowded || (f.bool_mask && s.block_n % 32 != 0))
       continue;
     c.groups = s.groups;
     c.block_n = s.block_n;
@@ -146,12 +191,14 @@ bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
     c.flat = s.flat;
     c.ping_pong = s.ping_pong;
     c.q_registers = s.q_registers;
+    c.bias_stages = staged && s.block_n * (f.bias == Type::f32 ? 4 : 2) % 128 == 0 ? 1 : 0;  // whole boxes
     break;
   }
   // Sums to 64 K with 128 producer threads; what each role was seen to need without a spill.
   const bool wide = std::max(f.dim_qk, f.dim_v) > 128;
-  c.producer_registers = !f.plain() ? 56 : c.groups == 3 ? 32 : wide ? 40 : 24;
-  c.consumer_registers = !f.plain() ? 224 : c.groups == 3 ? 160 : wide ? 232 : 240;
+  const bool roomy = work == Work::any || f.packed;
+  c.producer_registers = c.groups == 3 ? 32 : roomy ? 56 : wide ? 40 : 24;
+  c.consumer_registers = c.groups == 3 ? 160 : roomy ? 224 : wide ? 232 : 240;
   return true;
 }
 
@@ -159,7 +206,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
   using cuda::word;
   const std::string fields =
       text(c.groups, ", ", c.block_n, ", ", c.stages, ", ", c.q_stages, ", ", word(c.flat), ", ", word(c.ping_pong),
-           ", ", word(c.q_registers), ", ", c.producer_registers, ", ", c.consumer_registers);
+           ", ", word(c.q_registers), ", ", c.bias_stages, ", ", c.producer_registers, ", ", c.consumer_registers);
   return {"cuda/sm90/forward.cuh",
           "attention_forward",
           text(cuda::features_text(f), "#include \"cuda/sm90/forward_config.hpp\"\n",
@@ -174,7 +221,13 @@ namespace {
 std::size_t workspace_bytes(const Problem& p, int) {
   ForwardConfig c;
   std::string why;
-  return config_for(p, c, why) ? cuda::forward_workspace_bytes(p, cut_of(c)) : 0;
+  if (!config_for(p, c, why)) return 0;
+  std::size_t bytes = 0;
+  for (const bool staged : {false, true}) {  // which of them it is, the call's strides decide
+    shape_of(p, staged, c, why);
+    bytes = std::max(bytes, cuda::forward_workspace_bytes(p, cut_of(c)));
+  }
+  return bytes;
 }
 
 }  // namespace

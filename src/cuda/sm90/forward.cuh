@@ -18,6 +18,7 @@
 #include "cuda/device/softmax.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
+#include "cuda/sm90/bias_tile.cuh"
 #include "cuda/sm90/forward_finish.cuh"
 #include "cuda/sm90/forward_tile.cuh"
 
@@ -25,13 +26,14 @@ namespace onepass::sm90 {
 
 // ------------------------------------------------------------------------------------------------------------ producer
 struct Maps {
-  const TensorMap *q, *k, *v;
+  const TensorMap *q, *k, *v, *bias;
 };
 
 DEV void produce(u32 sm, const Maps& maps, const ForwardParams& p) {
   const bool issuer = elect_one();
   Ring<kQStages> q;
   Ring<kStages> k, v;
+  Ring<kBiasTiles ? config.bias_stages : 1> bias;
   const auto load = [&](u32 to, const TensorMap* m, u32 bar, u32 bytes, u32 rows, u32 blocks, i32 token, i32 head,
                         i32 batch, u64 hint) {
     if (!issuer) return;
@@ -49,6 +51,20 @@ DEV void produce(u32 sm, const Maps& maps, const ForwardParams& p) {
     load(sm + kLayout.v + v.slot * kLayout.v_bytes, maps.v, sm + kFullV + 8 * v.slot, kLayout.v_bytes, kBlockN,
          kVBlocks, x.k_begin + n * kBlockN, x.head / p.heads_per_kv, x.map_batch, kEvictLast);
     v.next();
+  };
+  const auto load_bias = [&](const TileWork& x, i32 n) {
+    if constexpr (kBiasTiles) {
+      constexpr i32 kColumns = features.bias == Type::f32 ? 32 : 64;
+      mbar_wait(sm + kEmptyB + 8 * bias.slot, bias.parity ^ 1);
+      if (issuer) {
+        const u32 bar = sm + kFullB + 8 * bias.slot, to = sm + kLayout.bias + bias.slot * kLayout.bias_bytes;
+        mbar_arrive_expect(bar, kLayout.bias_bytes);
+        for (i32 c = 0; c < kKeys / kColumns; ++c)
+          tma_load(to + static_cast<u32>(c) * kBlockM * 128, maps.bias, bar, n * kKeys + c * kColumns, x.row, x.head,
+                   x.batch, kEvictFirst);
+      }
+      bias.next();
+    }
   };
   // The tile's coordinates travel in shared memory under the Q barrier: consumers need no divisions. row < 0 ends the
   // work.
@@ -76,16 +92,21 @@ DEV void produce(u32 sm, const Maps& maps, const ForwardParams& p) {
   TileWork x = next_tile();
   if (x.row >= 0) load_k(x, x.n_hi - 1);
   load_q(x);
+  if (x.row >= 0) load_bias(x, x.n_hi - 1);
   while (x.row >= 0) {
-    for (i32 n = x.n_hi - 1; n > x.n_lo; --n) {
-      load_k(x, n - 1);
+    for (i32 n = x.n_hi - 1; n > x.n_lo;) {
+      const i32 next = next_block<kKeys>(p, x, n);
+      load_k(x, next);
       load_v(x, n);
+      load_bias(x, next);
+      n = next;
     }
     const TileWork y = next_tile();
     if (!config.flat) load_v(x, x.n_lo);
     if (y.row >= 0) load_k(y, y.n_hi - 1);
     load_q(y);
     if (config.flat) load_v(x, x.n_lo);
+    if (y.row >= 0) load_bias(y, y.n_hi - 1);
     x = y;
   }
   source.leave();
@@ -127,7 +148,6 @@ DEV void issue_pv(float (&o)[kOutN / 2], const u32 (&p)[kBlockN / 4], u32 v, i32
 
 // ------------------------------------------------------------------------------------------------------------ consumer
 DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p) {
-  constexpr i32 kKeys = kBlockN;
   const u32 lane = threadIdx.x % 32;
   float s[kBlockN / 2], o[kOutN / 2];
   u32 w[kBlockN / 4];
@@ -135,6 +155,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   QueryOperand query;
   Ring<kQStages> q;
   Ring<kStages> k, v;
+  Ring<kBiasTiles ? config.bias_stages : 1> bias;
   TileScores scores{p};
   Redo redo;
 
@@ -164,6 +185,19 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   };
   const auto qk = [&] { issue_qk(s, query, sm + kLayout.k + k.slot * kLayout.k_bytes); };
   const auto pv = [&](i32 accumulate) { issue_pv(o, w, sm + kLayout.v + v.slot * kLayout.v_bytes, accumulate); };
+  const auto apply = [&](i32 n) {  // everything between Q K^T and the softmax
+    if constexpr (kBiasTiles) {
+      mbar_wait(sm + kFullB + 8 * bias.slot, bias.parity);
+      scores.apply(s, n * kKeys,
+                   BiasTile<features.bias>{sm + kLayout.bias + bias.slot * kLayout.bias_bytes,
+                                           group * 64 + threadIdx.x / 32 % 4 * 16});
+      __syncwarp();
+      if (lane == 0) mbar_arrive(sm + kEmptyB + 8 * bias.slot);
+      bias.next();
+    } else {
+      scores.apply(s, n * kKeys);
+    }
+  };
   const auto take_tile = [&] {
     mbar_wait(sm + kFullQ + 8 * q.slot, q.parity);
     return load_tile(sm + kLayout.slots + kSlotBytes * q.slot);
@@ -190,15 +224,16 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     wgmma_wait<0>();
     pin(s);
     release_k();
-    scores.apply(s, (x.n_hi - 1) * kKeys);
+    apply(x.n_hi - 1);
     softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((x.n_hi - 1) * kKeys),
                                          scores.columns<kBlockN / 2>((x.n_hi - 1) * kKeys));
     i32 accumulate = 0;
     bool last = true;
     do {
-      // ---- inside the tile: S of block n - 1 ahead of P V of block n
+      // ---- inside the tile: S of the next block ahead of P V of the one before
       bool k_here = mbar_try(full_k(), k.parity), v_here = mbar_try(full_v(), v.parity);
-      for (i32 n = x.n_hi - 1; n > x.n_lo; --n) {
+      for (i32 n = x.n_hi - 1; n > x.n_lo;) {
+        n = next_block<kKeys>(p, x, n);
         if (!k_here) mbar_wait(full_k(), k.parity);
         if (!v_here) mbar_wait(full_v(), v.parity);
         turn_wait();
@@ -212,14 +247,14 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
         wgmma_wait<1>();
         pin(s);
         release_k();
-        scores.apply(s, (n - 1) * kKeys);
+        apply(n);
         wgmma_wait<0>();
         pin(o);
         pin(w);
         release_v();
         k_here = mbar_try(full_k(), k.parity),
         v_here = mbar_try(full_v(), v.parity);  // asked now, needed after the softmax
-        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.scale(), scores.drop((n - 1) * kKeys));
+        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.scale(), scores.drop(n * kKeys));
       }
       close_query();
       if constexpr (config.flat) {
@@ -246,7 +281,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
           release_v();
           finish(sm, group, out, p, x, scores, o, rows, redo);
           scores.open(y, warp_row(y));
-          scores.apply(s, (y.n_hi - 1) * kKeys);
+          apply(y.n_hi - 1);
           softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((y.n_hi - 1) * kKeys),
                                                scores.columns<kBlockN / 2>((y.n_hi - 1) * kKeys));
           x = y;
@@ -279,6 +314,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
 extern "C" __global__ void __launch_bounds__(128 * (onepass::sm90::kGroups + 1), 1)
     attention_forward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
                       const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap out,
+                      const __grid_constant__ onepass::TensorMap bias,
                       const __grid_constant__ onepass::ForwardParams p) {
   using namespace onepass;
   using namespace onepass::sm90;
@@ -296,6 +332,10 @@ extern "C" __global__ void __launch_bounds__(128 * (onepass::sm90::kGroups + 1),
       mbar_init(sm + kFullV + 8 * i, 1);
       mbar_init(sm + kEmptyV + 8 * i, 4 * kGroups);
     }
+    for (i32 i = 0; i < config.bias_stages; ++i) {
+      mbar_init(sm + kFullB + 8 * i, 1);
+      mbar_init(sm + kEmptyB + 8 * i, 4 * kGroups);
+    }
     mbar_init_fence();
     tma_prefetch(&q);
     tma_prefetch(&k);
@@ -305,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(128 * (onepass::sm90::kGroups + 1),
   __syncthreads();
   if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
     registers_down<config.producer_registers>();
-    if (warp_uniform(threadIdx.x / 32) == 0) produce(sm, {&q, &k, &v}, p);
+    if (warp_uniform(threadIdx.x / 32) == 0) produce(sm, {&q, &k, &v, &bias}, p);
   } else {
     registers_up<config.consumer_registers>();
     consume(sm, group - 1, &out, p);

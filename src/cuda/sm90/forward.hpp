@@ -8,6 +8,8 @@ namespace onepass::sm90 {
 
 // The config of a problem, by the table. False, with a sentence in `why`, for what the family cannot do.
 bool shape_of(const Problem& problem, ForwardConfig& config, std::string& why);
+// With the bias staged by TMA or not.
+bool shape_of(const Problem& problem, bool staged_bias, ForwardConfig& config, std::string& why);
 // The same, and its device must be there and be a Hopper GPU.
 bool config_for(const Problem& problem, ForwardConfig& config, std::string& why);
 // mods: cuda::mods_text of the problem.

@@ -8,11 +8,14 @@ namespace onepass::sm90 {
 constexpr ForwardLayout kLayout = layout_of(features, config);
 constexpr u32 kGroups = config.groups, kBlockM = 64 * kGroups, kBlockN = config.block_n;
 constexpr u32 kStages = config.stages, kQStages = config.q_stages;
+constexpr bool kBiasTiles = config.bias_stages > 0;
 constexpr u32 kQkBlocks = padded(features.dim_qk, 64) / 64, kVBlocks = padded(features.dim_v, 64) / 64;  // 64 columns
 constexpr u32 kQkSteps = padded(features.dim_qk, 16) / 16;  // of Q K^T's depth
 constexpr u32 kOutN = padded(features.dim_v, 16);           // columns of P V
 constexpr u32 kFullQ = kLayout.barriers, kEmptyQ = kFullQ + 8 * kQStages, kFullK = kEmptyQ + 8 * kQStages,
-              kEmptyK = kFullK + 8 * kStages, kFullV = kEmptyK + 8 * kStages, kEmptyV = kFullV + 8 * kStages;
-using Tiles = TileSource<static_cast<i32>(kBlockM), static_cast<i32>(kBlockN)>;
+              kEmptyK = kFullK + 8 * kStages, kFullV = kEmptyK + 8 * kStages, kEmptyV = kFullV + 8 * kStages,
+              kFullB = kEmptyV + 8 * kStages, kEmptyB = kFullB + 8 * config.bias_stages;
+constexpr i32 kKeys = kBlockN;
+using Tiles = TileSource<static_cast<i32>(kBlockM), kKeys>;
 
 }  // namespace onepass::sm90

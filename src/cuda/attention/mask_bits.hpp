@@ -1,0 +1,28 @@
+// A boolean mask as the forward kernels read it: a bit for each (row, key), and for each tile whether it hides all,
+// some or none of its keys. One definition for the host and the device half.
+#pragma once
+#include "core/portable.hpp"
+
+namespace onepass {
+
+// Strides are 0 where the mask repeats. A tile is found under its first row / 64 and its first key / 32.
+struct MaskBits {
+  const unsigned* bits;  // key 32 w + b is bit b of word w
+  const unsigned char* tiles;
+  long long bits_stride[3], tile_stride[3];  // words, bytes; batch, head, row or 64 rows
+};
+enum MaskTile : unsigned char { kHidesAll = 0, kHidesSome = 1, kHidesNone = 2 };
+
+struct MaskPackParams {
+  const unsigned char* mask;
+  long long stride[4];    // bytes: batch, head, row, key
+  int heads, rows, keys;  // as many as differ
+  int block_m, block_n;   // of a tile; block_n a multiple of 32
+  int m_tiles, n_blocks;
+  long long units;  // tiles of all heads and batch entries
+  unsigned* bits;
+  unsigned char* tiles;
+  long long bits_stride[3], tile_stride[3];
+};
+
+}  // namespace onepass

@@ -1,0 +1,76 @@
+#include "cuda/attention/mask_host.hpp"
+
+#include <algorithm>
+
+#include "core/arguments.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+std::int64_t up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to; }
+
+struct Shape {  // of the packed mask; dimensions that repeat have size 1
+  std::int64_t batch, heads, rows, words, tile_rows;
+  std::int64_t bits_words() const { return batch * heads * rows * words; }
+  std::int64_t tile_bytes() const { return batch * heads * tile_rows * words; }
+};
+
+Shape shape_of(const Problem& p, const TileCut& cut) {
+  const Spread& s = *p.bool_mask;
+  const std::int64_t rows = s.rows ? p.seq_q : 1;
+  // Whole blocks of keys, rows of words aligned to 16 bytes.
+  const std::int64_t words = up(up(p.seq_k, cut.block_n) * cut.block_n / 32, 4) * 4;
+  return {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, rows, words, up(rows, 64)};
+}
+
+}  // namespace
+
+KernelProgram mask_program(const std::string& arch) {
+  return {"cuda/attention/mask_bits.cuh", "pack_mask", "", arch, "", ""};
+}
+
+std::size_t mask_bytes(const Problem& p, const TileCut& cut) {
+  if (!p.bool_mask) return 0;
+  const Shape s = shape_of(p, cut);
+  return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes());
+}
+
+MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace, const DeviceFacts& device,
+                   Stream stream) {
+  const Shape s = shape_of(p, cut);
+  const Dims stride = spread_strides(a.bool_mask);
+  MaskPackParams k{};
+  k.mask = static_cast<const unsigned char*>(a.bool_mask.data);
+  std::copy(stride.begin(), stride.end(), k.stride);
+  k.heads = static_cast<int>(s.heads);
+  k.rows = static_cast<int>(s.rows);
+  k.keys = static_cast<int>(p.seq_k);
+  k.block_m = cut.block_m;
+  k.block_n = cut.block_n;
+  k.m_tiles = static_cast<int>(up(s.rows, cut.block_m));
+  k.n_blocks = static_cast<int>(up(p.seq_k, cut.block_n));
+  k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
+  k.bits = static_cast<unsigned*>(workspace);
+  k.tiles = static_cast<unsigned char*>(workspace) + 4 * s.bits_words();
+  MaskBits out{k.bits, k.tiles, {}, {}};
+  const Spread& spans = *p.bool_mask;
+  const long long bits[3] = {s.heads * s.rows * s.words, s.rows * s.words, s.words},
+                  tiles[3] = {s.heads * s.tile_rows * s.words, s.tile_rows * s.words, s.words};
+  const bool spanned[3] = {spans.batch, spans.heads, spans.rows};
+  for (int i = 0; i < 3; ++i) {
+    out.bits_stride[i] = k.bits_stride[i] = spanned[i] ? bits[i] : 0;
+    out.tile_stride[i] = k.tile_stride[i] = spanned[i] ? tiles[i] : 0;
+  }
+  if (k.units == 0) return out;
+  static KernelTable<int> kernels;
+  const int arch = 10 * device.major + device.minor;
+  const Kernel& kernel = kernels.find(device.ordinal, arch, 0, stream,
+                                      [&] { return mask_program(text("sm_", arch, arch == 90 ? "a" : "")); });
+  void* arguments[] = {&k};
+  launch(kernel, static_cast<unsigned>(std::min<long long>(k.units, 8 * device.multiprocessors)), 256, 0, stream,
+         arguments);
+  return out;
+}
+
+}  // namespace onepass::cuda

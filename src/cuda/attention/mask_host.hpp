@@ -1,0 +1,16 @@
+// The host half of mask_bits.cuh.
+#pragma once
+#include "core/implementation.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mask_bits.hpp"
+
+namespace onepass::cuda {
+
+KernelProgram mask_program(const std::string& arch);
+// Of the problem's packed mask; 0 if it has none.
+std::size_t mask_bytes(const Problem& problem, const TileCut& cut);
+// Launches the packing into `workspace` (mask_bytes bytes) and says where everything will be.
+MaskBits pack_mask(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,
+                   const DeviceFacts& device, Stream stream);
+
+}  // namespace onepass::cuda

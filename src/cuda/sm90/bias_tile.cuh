@@ -1,0 +1,38 @@
+// The additive bias of a block, staged by TMA: a fragment's values from swizzled shared memory.
+#pragma once
+#include "cuda/device/tma.cuh"
+
+#include "cuda/attention/elements.cuh"
+#include "cuda/sm90/forward_tile.cuh"
+
+namespace onepass::sm90 {
+
+template <Type type>
+struct BiasTile {
+  u32 address;  // [columns / (64 or 32)][kBlockM rows][128 bytes]
+  u32 row;      // the warp's first
+
+  // The bias of a lane's scores j to j + 7: 16 columns, rows g and g + 8.
+  DEV void operator()(int j, float (&bias)[8]) const {
+    const u32 lane = threadIdx.x % 32, column = 2 * j;
+    if constexpr (type == Type::f32) {
+#pragma unroll
+      for (u32 i = 0; i < 8; i += 2) {  // two columns of one row
+        const u32 c = column + i / 4 * 8 + lane % 4 * 2, r = row + lane / 4 + i / 2 % 2 * 8;
+        const u32 at = swizzled(address + c / 32 * kBlockM * 128, r, c % 32 / 4) + c % 4 * 4;
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(bias[i]), "=f"(bias[i + 1]) : "r"(at) : "memory");
+      }
+    } else {
+      using Format = ElementOf<type>::Format;
+      u32 pair[4];
+      ldmatrix4(pair, swizzled(address + column / 64 * kBlockM * 128, row + lane % 16, column % 64 / 8 + lane / 16));
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        bias[2 * i] = Format::unpack(static_cast<u16>(pair[i]));
+        bias[2 * i + 1] = Format::unpack(static_cast<u16>(pair[i] >> 16));
+      }
+    }
+  }
+};
+
+}  // namespace onepass::sm90
