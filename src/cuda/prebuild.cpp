@@ -3,8 +3,8 @@
 #include <iterator>
 
 #include "cuda/attention/host.hpp"
+#include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
-#include "cuda/sm80/forward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
@@ -46,19 +46,25 @@ Target target_of(std::string_view arch) {
   throw Error(ErrorCode::bad_value, text("there are no kernels for '", arch, "'; there are for ", known));
 }
 
-TargetKernel kernel_on(const Target& target, const Problem& problem) {
+std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem) {
   const Problem p = as_called(problem);
+  std::vector<TargetKernel> kernels;
   std::string refusals, why;
+  const auto list = [&](const char* implementation, KernelProgram program) {
+    if (p.bool_mask) kernels.push_back({implementation, mask_program(text("sm_", target.major, target.minor))});
+    kernels.push_back({implementation, std::move(program)});
+    return kernels;
+  };
   if (target.major == 9) {
+    const char* const name = sm90::forward_implementation().name;
     if (sm90::ForwardConfig c; sm90::shape_of(p, c, why))
-      return {sm90::forward_implementation().name, sm90::program_of(features_of(p), c, mods_text(p))};
-    refusals += text("; ", sm90::forward_implementation().name, ": ", why);
+      return list(name, sm90::program_of(features_of(p), c, mods_text(p)));
+    refusals += text("; ", name, ": ", why);
   }
-  if (sm80::ForwardConfig c; sm80::shape_of(p, target.shared_bytes, c, why)) {
-    return {sm80::forward_implementation().name,
-            sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_text(p))};
-  }
-  refusals += text("; ", sm80::forward_implementation().name, ": ", why);
+  const char* const name = sm80::forward_implementation().name;
+  if (sm80::ForwardConfig c; sm80::shape_of(p, target.shared_bytes, c, why))
+    return list(name, sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_text(p)));
+  refusals += text("; ", name, ": ", why);
   throw Error(ErrorCode::unsupported,
               text("no kernel computes \"", to_string(p), "\" on sm_", target.major, target.minor, refusals));
 }

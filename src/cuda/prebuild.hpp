@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/implementation.hpp"
 #include "cuda/host/program.hpp"
@@ -17,7 +18,8 @@ struct TargetKernel {
   const char* implementation;
   KernelProgram program;
 };
-// Of the first implementation that computes the problem there; throws Error (unsupported) with the sentence of each.
-TargetKernel kernel_on(const Target& target, const Problem& problem);
+// Of the first implementation that computes the problem there, in the order of their launches; throws Error
+// (unsupported) with the sentence of each.
+std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem);
 
 }  // namespace onepass::cuda

@@ -50,7 +50,7 @@ std::string wrong_code(const Cubin& cubin, const CodeGate& gate) {
   const std::string& log = cubin.log;
   if (log.find("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == log.npos)
     return "there is a stack or a spill:\n" + log;
-  for (const char* serialised : {"C7510", "C7511", "C7512"}) {
+  for (const char* serialised : {"C7510", "C7511", "C7512", "C7515", "C7520"}) {
     if (log.find(serialised) != log.npos) return "wgmma is serialised:\n" + log;
   }
   std::smatch used;

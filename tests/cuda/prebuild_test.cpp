@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string key(const std::string& line, const char* arch = "sm_90") {
-  return key_of(kernel_on(target_of(arch), parse_problem(line)).program);
+  return key_of(kernels_on(target_of(arch), parse_problem(line)).back().program);
 }
 
 std::string sentence(const std::function<void()>& f) {
@@ -49,7 +49,7 @@ TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
 
 TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
   const auto kernel = [](const char* arch, const std::string& line) {
-    return kernel_on(target_of(arch), parse_problem(line));
+    return kernels_on(target_of(arch), parse_problem(line)).back();
   };
   EXPECT_STREQ(kernel("sm_90", "fwd h1 s64 d64 bf16").implementation, "cuda.sm90");
   EXPECT_EQ(kernel("sm_90", "fwd h1 s64 d64 bf16").program.arch, "sm_90a");
@@ -105,6 +105,15 @@ TEST_F(Prebuilt, IsLeftAloneIfItIsDamaged) {
   EXPECT_NE(cubin_for(program).bytes, "not compiled here");
   EXPECT_EQ(std::distance(fs::directory_iterator(directory / "prebuilt"), fs::directory_iterator()), 1);  // read only
   EXPECT_TRUE(fs::exists(directory / "cache" / (key_of(program) + ".cubin")));
+}
+
+TEST(Prebuild, AMaskIsPackedByAKernelOfItsOwn) {
+  for (const char* arch : {"sm_90", "sm_80"}) {
+    const auto kernels = kernels_on(target_of(arch), parse_problem("fwd s64 d64 bf16 mask=11qk"));
+    ASSERT_EQ(kernels.size(), 2u);
+    EXPECT_EQ(kernels[0].program.entry, "pack_mask");
+    EXPECT_EQ(kernels[0].program.arch, arch);
+  }
 }
 
 }  // namespace

@@ -73,9 +73,11 @@ std::vector<Job> jobs_of(const Flags& flags) {
   std::set<std::string> keys;
   for (const std::string& line : lines_of(flags)) {
     const Problem problem = parse_problem(line);
-    Job job{to_string(problem), cuda::kernel_on(target, problem), "", "", 0};
-    job.key = cuda::key_of(job.kernel.program);
-    if (keys.insert(job.key).second) jobs.push_back(std::move(job));
+    for (cuda::TargetKernel& kernel : cuda::kernels_on(target, problem)) {
+      Job job{to_string(problem), std::move(kernel), "", "", 0};
+      job.key = cuda::key_of(job.kernel.program);
+      if (keys.insert(job.key).second) jobs.push_back(std::move(job));
+    }
   }
   return jobs;
 }

@@ -8,6 +8,9 @@
 namespace onepass::cuda {
 namespace {
 
+// Keys of a tile of the packed mask: of a block of the kernel, or of the two that share a word.
+int mask_block(const TileCut& cut) { return std::max(cut.block_n, 32); }
+
 std::int64_t up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to; }
 
 struct Shape {  // of the packed mask; dimensions that repeat have size 1
@@ -20,7 +23,7 @@ Shape shape_of(const Problem& p, const TileCut& cut) {
   const Spread& s = *p.bool_mask;
   const std::int64_t rows = s.rows ? p.seq_q : 1;
   // Whole blocks of keys, rows of words aligned to 16 bytes.
-  const std::int64_t words = up(up(p.seq_k, cut.block_n) * cut.block_n / 32, 4) * 4;
+  const std::int64_t words = up(up(p.seq_k, mask_block(cut)) * mask_block(cut) / 32, 4) * 4;
   return {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, rows, words, up(rows, 64)};
 }
 
@@ -47,9 +50,9 @@ MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, voi
   k.rows = static_cast<int>(s.rows);
   k.keys = static_cast<int>(p.seq_k);
   k.block_m = cut.block_m;
-  k.block_n = cut.block_n;
+  k.block_n = mask_block(cut);
   k.m_tiles = static_cast<int>(up(s.rows, cut.block_m));
-  k.n_blocks = static_cast<int>(up(p.seq_k, cut.block_n));
+  k.n_blocks = static_cast<int>(up(p.seq_k, mask_block(cut)));
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
   k.bits = static_cast<unsigned*>(workspace);
   k.tiles = static_cast<unsigned char*>(workspace) + 4 * s.bits_words();
@@ -64,9 +67,8 @@ MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, voi
   }
   if (k.units == 0) return out;
   static KernelTable<int> kernels;
-  const int arch = 10 * device.major + device.minor;
-  const Kernel& kernel = kernels.find(device.ordinal, arch, 0, stream,
-                                      [&] { return mask_program(text("sm_", arch, arch == 90 ? "a" : "")); });
+  const Kernel& kernel =
+      kernels.find(device.ordinal, 0, 0, stream, [&] { return mask_program(text("sm_", device.major, device.minor)); });
   void* arguments[] = {&k};
   launch(kernel, static_cast<unsigned>(std::min<long long>(k.units, 8 * device.multiprocessors)), 256, 0, stream,
          arguments);

@@ -103,13 +103,13 @@ struct TileScores {
   }
   template <int N>
   DEV void hide_bits(float (&s)[N], i32 first, u32 quad) const {
-    static_assert(N % 16 == 0, "blocks of whole words");
+    static_assert(N % 16 == 0 || N == 8, "blocks of whole words, or half of one");
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32* const from = bits_of(rows.row[i]) + first / 32;
-      u32 w[N / 16];
+      u32 w[(N + 15) / 16];
 #pragma unroll
-      for (int k = 0; k < N / 16; ++k) w[k] = from[k] >> 2 * quad;
+      for (int k = 0; k < (N + 15) / 16; ++k) w[k] = from[k] >> first % 32 >> 2 * quad;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         if ((j >> 1 & 1) == i && (w[j / 16] >> (8 * (j / 4 % 4) + j % 2) & 1) == 0) s[j] = kNegInf;

@@ -32,7 +32,7 @@ DEV i32 next_block(const ForwardParams& p, const TileWork& x, i32 n) {
   --n;
   if constexpr (features.bool_mask) {
     const unsigned char* const tiles = mask_tiles(p, x);
-    while (n > x.n_lo && tiles[n * (block_n / 32)] == kHidesAll) --n;
+    while (n > x.n_lo && tiles[n * block_n / 32] == kHidesAll) --n;
   }
   return n;
 }
@@ -102,7 +102,7 @@ struct TileSource {
     const unsigned char* const tiles = mask_tiles(p, x);
     const auto seen = [&](i32 n) {
       const i32 at = n + lane;
-      return __ballot_sync(0xffffffffu, at >= x.n_lo && at < x.n_hi && tiles[at * (block_n / 32)] != kHidesAll);
+      return __ballot_sync(0xffffffffu, at >= x.n_lo && at < x.n_hi && tiles[at * block_n / 32] != kHidesAll);
     };
     u32 some = 0;
     for (; x.n_lo < x.n_hi && (some = seen(x.n_lo)) == 0;) x.n_lo += 32;
