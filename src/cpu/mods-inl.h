@@ -7,6 +7,7 @@
 #endif
 
 #include "core/expression_eval.hpp"
+#include "core/implementation.hpp"
 #include "cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
