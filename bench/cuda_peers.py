@@ -77,7 +77,11 @@ class Ways:
     def inputs(self):
         """q, k, v as [batch, heads, seq, dim] views in the problem's memory order."""
         p, made = self.p, []
-        for heads, tokens, dim in ((p.heads, p.rows, p.dim), (p.heads_kv, p.keys, p.dim), (p.heads_kv, p.keys, p.dim_v)):
+        for heads, tokens, dim in (
+            (p.heads, p.rows, p.dim),
+            (p.heads_kv, p.keys, p.dim),
+            (p.heads_kv, p.keys, p.dim_v),
+        ):
             made.append(
                 self.normal(p.batch, tokens, heads, dim).transpose(1, 2)
                 if p.bshd

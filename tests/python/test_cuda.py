@@ -62,7 +62,9 @@ def test_packed_sequences(cuda, rng):
     for begin, length in zip(np.cumsum([0, *lengths]), lengths):
         part = [as_numpy(x[begin : begin + length]).transpose(1, 0, 2)[None] for x in (q, k, v)]
         if length:
-            check(as_numpy(out[begin : begin + length]), reference.attention(*part)[0][0].transpose(1, 0, 2), "bfloat16")
+            check(
+                as_numpy(out[begin : begin + length]), reference.attention(*part)[0][0].transpose(1, 0, 2), "bfloat16"
+            )
 
 
 def test_the_callers_stream_orders_the_call(cuda, rng):

@@ -46,7 +46,9 @@ def test_other_devices_are_named():
 
 
 def test_a_result_needs_a_library_that_makes_it():
-    with pytest.raises(TypeError, match="no result like a fake_device FakeArray can be made on cuda:0; torch, cupy and jax"):
+    with pytest.raises(
+        TypeError, match="no result like a fake_device FakeArray can be made on cuda:0; torch, cupy and jax"
+    ):
         onepass.attention(*fakes()[:3])
 
 

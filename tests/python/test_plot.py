@@ -40,7 +40,9 @@ def test_numbers():
     assert plot.label("fwd h16 d128 bf16 causal_bottom_right varlen=3,4x2 cuda:0") == "h16 d128 bf16 causal varlen"
 
 
-@pytest.mark.parametrize("rows", [suite(), [row("fwd b1 s9 d8 bf16 cuda:0", **{"torch-math": 4e-3, "torch-cudnn": 2e-3})]])
+@pytest.mark.parametrize(
+    "rows", [suite(), [row("fwd b1 s9 d8 bf16 cuda:0", **{"torch-math": 4e-3, "torch-cudnn": 2e-3})]]
+)
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_pictures(tmp_path, rows, kind):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
