@@ -9,8 +9,8 @@
 //
 // mma.sync truncates every sum it makes, always towards zero: a bias that grows with the length of a chain of them. So
 // chains are short: a fresh accumulator for every kDepth elements of q and k and every kKeys keys, added up by fp32
-// additions, which round. P V keeps the small products apart too (kApart) and adds them in fp32, so that a row of one
-// key returns that key's value to its last place.
+// additions, which round. The small products have accumulators of their own, in which truncation is 2^-11 of that; in
+// P V only where O leaves registers for them (kApart).
 //
 // A contraction may run in any order as long as both operands agree: where the instruction speaks of columns t and
 // t + 4 of eight, lane t of a quad takes 2 t and 2 t + 1. Its weights stand in these columns, and Q and K are read in
@@ -23,7 +23,7 @@ namespace onepass::sm80 {
 
 using Weights = float[kBlockN / 2];  // where the scores stood
 
-constexpr i32 kDepth = 32, kKeys = kBlockN % 32 == 0 ? 32 : 16;
+constexpr i32 kDepth = kQkDepth <= 64 ? 32 : 64, kKeys = kBlockN % 32 == 0 ? 32 : 16;
 constexpr bool kApart = kRowTiles * kOutN <= 128 || kRowTiles == 1;  // else O leaves no registers for it
 constexpr bool kAllFour = kQkDepth <= 16;  // all four products in scores
 
@@ -42,13 +42,10 @@ struct LeftParts {  // of an A operand of 16 x 8
   }
 };
 
-DEV void load_pair(float (&x)[2], u32 from) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
-}
-DEV float load_one(u32 from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
+template <int N>
+DEV void clear(float (&x)[kRowTiles][N]) {
+#pragma unroll
+  for (i32 i = 0; i < kRowTiles * N; ++i) x[i / N][i % N] = 0.0f;
 }
 
 struct Query {
@@ -76,13 +73,11 @@ DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 
   constexpr i32 kSteps = kQkDepth / 8, kChain = kDepth / 8;
   const u32 lane = thread_here() % 32, rows = query.address();
   const u32 keys = tile + swizzled(lane / 4, lane % 4 / 2, kLayout.k_pitch) + lane % 2 * 8;
-  float sum[kRowTiles][kBlockN / 2];
+  float big[kRowTiles][kBlockN / 2], small[kRowTiles][kBlockN / 2];
 #pragma unroll
   for (i32 k = 0; k < kSteps; ++k) {
-    if (k % kChain == 0) {
-#pragma unroll
-      for (i32 j = 0; j < kRowTiles * kBlockN / 2; ++j) sum[j / (kBlockN / 2)][j % (kBlockN / 2)] = 0.0f;
-    }
+    if (k == 0) clear(small);
+    if (k % kChain == 0) clear(big);
     LeftParts a[kRowTiles];
     Query::load(a, rows, k);
 #pragma unroll
@@ -94,18 +89,22 @@ DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 
       for (i32 product = kAllFour ? 0 : 1; product < 4; ++product) {
 #pragma unroll
         for (i32 r = 0; r < kRowTiles; ++r) {
-          if (product == 0) mma_1688(sum[r] + 4 * n, a[r].lo, b[0].lo, b[1].lo);
-          if (product == 1) mma_1688(sum[r] + 4 * n, a[r].lo, b[0].hi, b[1].hi);
-          if (product == 2) mma_1688(sum[r] + 4 * n, a[r].hi, b[0].lo, b[1].lo);
-          if (product == 3) mma_1688(sum[r] + 4 * n, a[r].hi, b[0].hi, b[1].hi);
+          if (product == 0) mma_1688(small[r] + 4 * n, a[r].lo, b[0].lo, b[1].lo);
+          if (product == 1) mma_1688(small[r] + 4 * n, a[r].lo, b[0].hi, b[1].hi);
+          if (product == 2) mma_1688(small[r] + 4 * n, a[r].hi, b[0].lo, b[1].lo);
+          if (product == 3) mma_1688(big[r] + 4 * n, a[r].hi, b[0].hi, b[1].hi);
         }
       }
     }
-    if (k != kSteps - 1 && (k + 1) % kChain != 0) continue;
+    const bool last = k == kSteps - 1;
+    if (!last && (k + 1) % kChain != 0) continue;
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-      for (i32 j = 0; j < kBlockN / 2; ++j) s[r][j] = k < kChain ? sum[r][j] : s[r][j] + sum[r][j];
+      for (i32 j = 0; j < kBlockN / 2; ++j) {
+        s[r][j] = k < kChain ? big[r][j] : s[r][j] + big[r][j];
+        if (last) s[r][j] += small[r][j];
+      }
     }
   }
 }
