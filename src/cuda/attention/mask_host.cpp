@@ -39,12 +39,12 @@ std::size_t mask_bytes(const Problem& p, const TileCut& cut) {
   return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes());
 }
 
-MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace, const DeviceFacts& device,
-                   Stream stream) {
+MaskPlan plan_mask(const Problem& p, const Tensor& mask, const TileCut& cut, void* workspace) {
   const Shape s = shape_of(p, cut);
-  const Dims stride = spread_strides(a.bool_mask);
-  MaskPackParams k{};
-  k.mask = static_cast<const unsigned char*>(a.bool_mask.data);
+  const Dims stride = spread_strides(mask);
+  MaskPlan out{};
+  MaskPackParams& k = out.pack;
+  k.mask = static_cast<const unsigned char*>(mask.data);
   std::copy(stride.begin(), stride.end(), k.stride);
   k.heads = static_cast<int>(s.heads);
   k.rows = static_cast<int>(s.rows);
@@ -56,23 +56,30 @@ MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, voi
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
   k.bits = static_cast<unsigned*>(workspace);
   k.tiles = static_cast<unsigned char*>(workspace) + 4 * s.bits_words();
-  MaskBits out{k.bits, k.tiles, {}, {}};
+  out.bits.bits = k.bits;
+  out.bits.tiles = k.tiles;
   const Spread& spans = *p.bool_mask;
   const long long bits[3] = {s.heads * s.rows * s.words, s.rows * s.words, s.words},
                   tiles[3] = {s.heads * s.tile_rows * s.words, s.tile_rows * s.words, s.words};
   const bool spanned[3] = {spans.batch, spans.heads, spans.rows};
   for (int i = 0; i < 3; ++i) {
-    out.bits_stride[i] = k.bits_stride[i] = spanned[i] ? bits[i] : 0;
-    out.tile_stride[i] = k.tile_stride[i] = spanned[i] ? tiles[i] : 0;
+    out.bits.bits_stride[i] = k.bits_stride[i] = spanned[i] ? bits[i] : 0;
+    out.bits.tile_stride[i] = k.tile_stride[i] = spanned[i] ? tiles[i] : 0;
   }
-  if (k.units == 0) return out;
+  return out;
+}
+
+MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace, const DeviceFacts& device,
+                   Stream stream) {
+  MaskPlan plan = plan_mask(p, a.bool_mask, cut, workspace);
+  if (plan.pack.units == 0) return plan.bits;
   static KernelTable<int> kernels;
   const Kernel& kernel =
       kernels.find(device.ordinal, 0, 0, stream, [&] { return mask_program(text("sm_", device.major, device.minor)); });
-  void* arguments[] = {&k};
-  launch(kernel, static_cast<unsigned>(std::min<long long>(k.units, 8 * device.multiprocessors)), 256, 0, stream,
-         arguments);
-  return out;
+  void* arguments[] = {&plan.pack};
+  launch(kernel, static_cast<unsigned>(std::min<long long>(plan.pack.units, 8 * device.multiprocessors)), 256, 0,
+         stream, arguments);
+  return plan.bits;
 }
 
 }  // namespace onepass::cuda

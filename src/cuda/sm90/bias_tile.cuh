@@ -1,5 +1,6 @@
 // The additive bias of a block, staged by TMA: a fragment's values from swizzled shared memory.
 #pragma once
+#include "cuda/device/mma.cuh"
 #include "cuda/device/tma.cuh"
 
 #include "cuda/attention/elements.cuh"
@@ -20,7 +21,7 @@ struct BiasTile {
       for (u32 i = 0; i < 8; i += 2) {  // two columns of one row
         const u32 c = column + i / 4 * 8 + lane % 4 * 2, r = row + lane / 4 + i / 2 % 2 * 8;
         const u32 at = swizzled(address + c / 32 * kBlockM * 128, r, c % 32 / 4) + c % 4 * 4;
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(bias[i]), "=f"(bias[i + 1]) : "r"(at) : "memory");
+        load_pair(bias[i], bias[i + 1], at);
       }
     } else {
       using Format = ElementOf<type>::Format;

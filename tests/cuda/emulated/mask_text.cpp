@@ -1,0 +1,79 @@
+// The device text of the packed mask, run on the host. Its namespace is renamed: the library has the same names.
+#include "emulated/mask_text.hpp"
+
+#include "emulated/warps.hpp"
+
+#define onepass emulated_mask
+#include "cuda/attention/forward.hpp"
+namespace onepass {
+constexpr ForwardFeatures features = {64,    64,    Type::bf16, Type::bf16, true,       true,  false, false,
+                                      false, false, false,      true,       Type::none, false, false};
+}
+#include "cuda/attention/mask_bits.cuh"
+#include "cuda/attention/scores.cuh"
+#undef onepass
+#undef asm
+#undef volatile
+
+namespace warps {
+namespace {
+
+using namespace emulated_mask;
+constexpr int kKeys = 64, kRows = 128;
+
+ForwardParams params_of(const MaskCase& c) {
+  ForwardParams p{};
+  std::copy_n(static_cast<const MaskBits*>(c.bits), 1, &p.mask);
+  p.batch = c.batch, p.heads = c.heads, p.heads_per_kv = 1, p.seq_q = c.seq_q, p.seq_k = c.seq_k;
+  p.left = c.left, p.right = c.right, p.align_bottom = 1;
+  p.m_tiles = (c.seq_q + kRows - 1) / kRows, p.heads_together = 1;
+  p.tiles = p.m_tiles * c.heads * c.batch;
+  return p;
+}
+
+}  // namespace
+
+void pack(const void* params) {
+  const auto& p = *static_cast<const MaskPackParams*>(params);
+  gridDim.x = 3;
+  for (unsigned b = 0; b < gridDim.x; ++b)
+    run_block(
+        256, [&] { pack_mask(p); }, b);
+}
+
+Walk walk_of(const MaskCase& c, int number) {
+  const ForwardParams p = params_of(c);
+  Walk walk;
+  run_block(32, [&] {
+    const TileSource<kRows, kKeys> source(p);
+    const TileWork x = source.tile(number);
+    if (threadIdx.x != 0) return;
+    walk.row = x.row, walk.head = x.head, walk.batch = x.batch;
+    for (int n = x.n_hi - 1; n >= x.n_lo; n = next_block<kKeys>(p, x, n)) {
+      walk.blocks.push_back(n);
+      if (n == x.n_lo) break;
+    }
+  });
+  return walk;
+}
+
+std::vector<std::vector<char>> visible(const MaskCase& c, const Walk& walk, int first_row) {
+  const ForwardParams p = params_of(c);
+  std::vector<std::vector<char>> seen(walk.blocks.size(), std::vector<char>(16 * kKeys));
+  run_block(32, [&] {
+    TileWork x;
+    x.row = walk.row, x.head = walk.head, x.batch = x.map_batch = walk.batch, x.seq_q = c.seq_q, x.seq_k = c.seq_k;
+    TileScores scores{p};
+    scores.open(x, first_row);
+    for (std::size_t b = 0; b < walk.blocks.size(); ++b) {
+      float s[kKeys / 2];
+      std::fill(s, s + kKeys / 2, 1.0f);
+      scores.apply(s, walk.blocks[b] * kKeys);
+      for (int j = 0; j < kKeys / 2; ++j)
+        seen[b][(threadIdx.x / 4 + 8 * (j >> 1 & 1)) * kKeys + column_of(j, threadIdx.x % 4)] = s[j] == 1.0f;
+    }
+  });
+  return seen;
+}
+
+}  // namespace warps
