@@ -1,4 +1,4 @@
 #define EMULATED_TYPE bf16
 #define EMULATED_NAMESPACE emulated_bias_bf16
 #define EMULATED_FUNCTION staged_bf16
-#include "emulated/bias_text.inl"
+#include "on_host/bias_text.inl"

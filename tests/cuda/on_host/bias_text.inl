@@ -1,9 +1,9 @@
 // Included with EMULATED_TYPE, EMULATED_NAMESPACE and EMULATED_FUNCTION set.
-#include "emulated/bias_text.hpp"
+#include "on_host/bias_text.hpp"
 
 #include <cstring>
 
-#include "emulated/warps.hpp"
+#include "on_host/warps.hpp"
 
 #define onepass EMULATED_NAMESPACE
 #include "cuda/attention/forward.hpp"

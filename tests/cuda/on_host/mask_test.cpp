@@ -5,7 +5,7 @@
 #include <set>
 
 #include "cuda/attention/mask_host.hpp"
-#include "emulated/mask_text.hpp"
+#include "on_host/mask_text.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {
