@@ -37,6 +37,20 @@ std::size_t redo_bytes(const Problem& p, const TileCut& cut) {
 
 }  // namespace
 
+const DeviceFacts* device_of(const Problem& p, std::string& why) {
+  if (p.device.kind != DeviceKind::cuda) {
+    why = "it computes on CUDA devices only";
+    return nullptr;
+  }
+  if (!driver(&why)) return nullptr;
+  try {
+    return &device_facts(p.device.index);
+  } catch (const Error& e) {
+    why = e.what();
+    return nullptr;
+  }
+}
+
 ForwardFeatures features_of(const Problem& p) {
   const BandMask band = band_mask(p, p.seq_q, p.seq_k);
   ForwardFeatures f{};

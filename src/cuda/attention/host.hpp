@@ -13,6 +13,8 @@ struct TileCut {
   int block_m, block_n, warps;
 };
 
+// The problem's device; nullptr with a sentence if it is not on one that is there.
+const DeviceFacts* device_of(const Problem& problem, std::string& why);
 ForwardFeatures features_of(const Problem& problem);
 // What stands in front of the kernel's text: #include of the definitions and `constexpr ForwardFeatures features`.
 std::string features_text(const ForwardFeatures& features);

@@ -109,17 +109,10 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
 }  // namespace
 
 bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
-  if (p.device.kind != DeviceKind::cuda) {
-    why = "it computes on CUDA devices only";
-    return false;
-  }
-  if (!cuda::driver(&why)) return false;
-  const cuda::DeviceFacts& d = cuda::device_facts(p.device.index);
-  if (d.major < 8) {
-    why = text("it is written for compute capability 8.0 and later; ", d.name, " has ", d.major, ".", d.minor);
-    return false;
-  }
-  return shape_of(p, d.shared_bytes, c, why);
+  const cuda::DeviceFacts* const d = cuda::device_of(p, why);
+  if (d && d->major < 8)
+    why = text("it is written for compute capability 8.0 and later; ", d->name, " has ", d->major, ".", d->minor);
+  return d && d->major >= 8 && shape_of(p, d->shared_bytes, c, why);
 }
 
 bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string& why) {

@@ -140,16 +140,10 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
 }  // namespace
 
 bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
-  if (p.device.kind != DeviceKind::cuda) {
-    why = "it computes on CUDA devices only";
-    return false;
-  }
-  if (!cuda::driver(&why)) return false;
-  if (const cuda::DeviceFacts& d = cuda::device_facts(p.device.index); d.major != 9) {
-    why = text("it is written for compute capability 9.0; ", d.name, " has ", d.major, ".", d.minor);
-    return false;
-  }
-  return shape_of(p, c, why);
+  const cuda::DeviceFacts* const d = cuda::device_of(p, why);
+  if (d && d->major != 9)
+    why = text("it is written for compute capability 9.0; ", d->name, " has ", d->major, ".", d->minor);
+  return d && d->major == 9 && shape_of(p, c, why);
 }
 
 bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) { return shape_of(p, stages_bias(p), c, why); }
