@@ -12,16 +12,26 @@ struct PhiloxBlock {
   unsigned word[4];
 };
 
-ONEPASS_HD PhiloxBlock philox(unsigned long long seed, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
-  unsigned k0 = static_cast<unsigned>(seed), k1 = static_cast<unsigned>(seed >> 32);
+// The ten rounds' keys, two words each: the same for every block, so kernels read them instead of adding them up.
+struct PhiloxKeys {
+  unsigned word[20] = {};
+  ONEPASS_HD static PhiloxKeys of(unsigned long long seed) {
+    PhiloxKeys keys;
+    for (unsigned round = 0; round < 10; ++round) {
+      keys.word[2 * round] = static_cast<unsigned>(seed) + round * 0x9E3779B9u;
+      keys.word[2 * round + 1] = static_cast<unsigned>(seed >> 32) + round * 0xBB67AE85u;
+    }
+    return keys;
+  }
+};
+
+ONEPASS_HD PhiloxBlock philox(const PhiloxKeys& keys, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
   for (int round = 0; round < 10; ++round) {
     const unsigned long long a = 0xD2511F53ull * c0, b = 0xCD9E8D57ull * c2;
-    c0 = static_cast<unsigned>(b >> 32) ^ c1 ^ k0;
-    c2 = static_cast<unsigned>(a >> 32) ^ c3 ^ k1;
+    c0 = static_cast<unsigned>(b >> 32) ^ c1 ^ keys.word[2 * round];
+    c2 = static_cast<unsigned>(a >> 32) ^ c3 ^ keys.word[2 * round + 1];
     c1 = static_cast<unsigned>(b);
     c3 = static_cast<unsigned>(a);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
   }
   return {{c0, c1, c2, c3}};
 }
@@ -29,18 +39,21 @@ ONEPASS_HD PhiloxBlock philox(unsigned long long seed, unsigned c0, unsigned c1,
 // Dropped if a 32-bit draw lies below p * 2^32; kept weights are multiplied by 1 / (1 - p), or all are 0 at p = 1.
 struct Dropout {
   unsigned long long seed = 0;
+  PhiloxKeys keys;                    // of the seed
   unsigned long long threshold = 0;   // p * 2^32, in [0, 2^32]
   float keep_scale = 1.0f;
 
   ONEPASS_HD static Dropout of(float p, unsigned long long seed) {
-    return {seed, static_cast<unsigned long long>(static_cast<double>(p) * 4294967296.0),
+    return {seed, PhiloxKeys::of(seed), static_cast<unsigned long long>(static_cast<double>(p) * 4294967296.0),
             p < 1.0f ? 1.0f / (1.0f - p) : 0.0f};
   }
   ONEPASS_HD bool active() const { return threshold != 0; }
   ONEPASS_HD PhiloxBlock draws(unsigned batch, unsigned head, unsigned row, unsigned column_block) const {
-    return philox(seed, column_block, row, head, batch);
+    return philox(keys, column_block, row, head, batch);
   }
   ONEPASS_HD bool kept(unsigned draw) const { return draw >= threshold; }
+  // An active dropout drops draws up to this: a comparison in 32 bits, also where everything is dropped.
+  ONEPASS_HD unsigned last_dropped() const { return static_cast<unsigned>(threshold - 1); }
   ONEPASS_HD float factor(unsigned batch, unsigned head, unsigned row, unsigned column) const {
     const PhiloxBlock b = draws(batch, head, row, column / 4);
     const unsigned low = column % 2 ? b.word[1] : b.word[0], high = column % 2 ? b.word[3] : b.word[2];

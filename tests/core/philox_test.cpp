@@ -18,16 +18,16 @@ void expect_words(const PhiloxBlock& b, unsigned w0, unsigned w1, unsigned w2, u
 }
 
 TEST(Philox, KnownAnswers) {
-  expect_words(philox(0, 0, 0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
-  expect_words(philox(~0ull, ~0u, ~0u, ~0u, ~0u), 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd);
-  expect_words(philox(0x299f31d0a4093822ull, 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344), 0xd16cfe09, 0x94fdcceb,
-               0x5001e420, 0x24126ea1);
+  expect_words(philox(PhiloxKeys::of(0), 0, 0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
+  expect_words(philox(PhiloxKeys::of(~0ull), ~0u, ~0u, ~0u, ~0u), 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd);
+  expect_words(philox(PhiloxKeys::of(0x299f31d0a4093822ull), 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344),
+               0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
 }
 
 TEST(Dropout, OneBlockServesFourColumns) {
   const Dropout d = Dropout::of(0.5f, 42);
   for (unsigned column = 0; column < 64; ++column) {
-    const unsigned draw = philox(42, column / 4, 7, 3, 2).word[column % 4];
+    const unsigned draw = philox(PhiloxKeys::of(42), column / 4, 7, 3, 2).word[column % 4];
     EXPECT_EQ(d.factor(2, 3, 7, column), draw >= 0x80000000u ? 2.0f : 0.0f);
   }
 }
@@ -38,6 +38,8 @@ TEST(Dropout, EndsOfTheScale) {
   EXPECT_TRUE(all.active());
   EXPECT_TRUE(none.kept(0));
   EXPECT_FALSE(all.kept(~0u));
+  EXPECT_EQ(all.last_dropped(), ~0u);
+  EXPECT_EQ(Dropout::of(0.5f, 1).last_dropped(), 0x7fffffffu);
   EXPECT_EQ(none.factor(0, 0, 0, 0), 1.0f);
   EXPECT_EQ(all.factor(0, 0, 0, 0), 0.0f);
 }

@@ -36,8 +36,9 @@ struct DropPair {
     const u32 got0 = __shfl_xor_sync(0xffffffffu, give0, 1), got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
     const u32 own0 = odd ? block.word[2] : block.word[0], own1 = odd ? block.word[3] : block.word[1];
     const u32 draw[4] = {odd ? got0 : own0, odd ? got1 : own1, odd ? own0 : got0, odd ? own1 : got1};
+    const u32 last = dropout.last_dropped();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = dropout.kept(draw[i]) ? w[i] : 0.0f;
+    for (int i = 0; i < 4; ++i) w[i] = draw[i] > last ? w[i] : 0.0f;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <random>
 #include <set>
 
+#include "core/philox.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "on_host/mask_text.hpp"
 #include "onepass/problem.hpp"
@@ -117,6 +118,16 @@ INSTANTIATE_TEST_SUITE_P(Lines, EmulatedMask,
                                          "fwd b2 h1 s200 d64 bf16 mask=b11k causal_bottom_right",
                                          "fwd b1 h2 s129x513 d64 bf16 mask=1hqk window=150:20",
                                          "fwd b2 h1 s300 d64 bf16 mask=b1q1"));
+
+TEST(EmulatedDropout, DropsWhatTheCpuDrops) {
+  for (const float p : {0.1f, 0.5f, 1.0f}) {
+    const Dropout dropout = Dropout::of(p, 77);
+    const std::vector<char> kept = warps::kept(p, 77, 3, 5, 32, 128);
+    for (unsigned i = 0; i < 16; ++i)
+      for (unsigned j = 0; j < 64; ++j)
+        ASSERT_EQ(kept[64 * i + j] != 0, dropout.factor(3, 5, 32 + i, 128 + j) != 0.0f) << p << " " << i << " " << j;
+  }
+}
 
 }  // namespace
 }  // namespace onepass

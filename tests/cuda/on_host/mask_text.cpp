@@ -76,4 +76,19 @@ std::vector<std::vector<char>> visible(const MaskCase& c, const Walk& walk, int 
   return seen;
 }
 
+std::vector<char> kept(float p, unsigned long long seed, unsigned batch, unsigned head, unsigned row, unsigned key) {
+  const Dropout dropout = Dropout::of(p, seed);
+  std::vector<char> out(16 * kKeys);
+  run_block(32, [&] {
+    const u32 quad = threadIdx.x % 4;
+    const DropPair drop{dropout, batch, head, row + threadIdx.x / 4, key, quad};
+    for (int j = 0; j < kKeys / 2; j += 4) {
+      float w[4] = {1, 1, 1, 1};
+      drop(j, w);
+      for (int i = 0; i < 4; ++i) out[(threadIdx.x / 4 + 8 * (i >> 1)) * kKeys + column_of(j + i, quad)] = w[i] == 1.0f;
+    }
+  });
+  return out;
+}
+
 }  // namespace warps

@@ -19,4 +19,7 @@ Walk walk_of(const MaskCase& c, int tile);  // no blocks: the tile sees no key
 // For each block of the walk [16][64]: which scores a warp keeps whose first row is `first_row`.
 std::vector<std::vector<char>> visible(const MaskCase& c, const Walk& walk, int first_row);
 
+// [16][64]: which of a warp's weights dropout keeps; its first row and key.
+std::vector<char> kept(float p, unsigned long long seed, unsigned batch, unsigned head, unsigned row, unsigned key);
+
 }  // namespace warps
