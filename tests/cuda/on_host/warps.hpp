@@ -1,16 +1,16 @@
-// Enough of CUDA to run header-free device text on the host: threads of a block as threads of the machine, warps in
-// step through barriers. Inline PTX vanishes (what depends on it is replaced by the test); arithmetic that is plain C++
-// runs as it stands. Include before the device texts and after every standard header.
+// Enough of CUDA to run header-free device text on the host: threads of a block as contexts of one thread of the
+// machine that take turns, warps in step where they exchange words. Inline PTX vanishes (what depends on it is replaced
+// by the test); arithmetic that is plain C++ runs as it stands. Include before the device texts and after every
+// standard header.
 #pragma once
+#include <ucontext.h>
+
 #include <algorithm>
-#include <array>
-#include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 namespace warps {
@@ -19,45 +19,79 @@ struct Index {
   unsigned x = 0;
 };
 
+// One thread of the block that runs; the scheduler below switches between them.
+struct Thread {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(1 << 17);
+  bool done = false;
+};
+inline ucontext_t scheduler;
+inline Thread* running = nullptr;
+inline const std::function<void()>* body_of_all = nullptr;
+inline void yield() { swapcontext(&running->context, &scheduler); }
+
 // What the lanes of a warp, or the threads of a block, tell each other.
 struct Group {
-  explicit Group(int size) : barrier(size), word(static_cast<std::size_t>(size)) {}
+  explicit Group(int size) : word(static_cast<std::size_t>(size)) {}
   // Every member calls it with its word; all words come back.
   std::vector<std::uint64_t> share(std::size_t member, std::uint64_t own) {
     word[member] = own;
-    barrier.arrive_and_wait();
-    std::vector<std::uint64_t> all = word;
-    barrier.arrive_and_wait();
+    const int turn = turns;
+    if (++arrived == word.size()) {
+      all = word;
+      arrived = 0;
+      ++turns;
+    }
+    while (turns == turn) yield();
     return all;
   }
-  std::barrier<> barrier;
-  std::vector<std::uint64_t> word;
+  std::vector<std::uint64_t> word, all;
+  std::size_t arrived = 0;
+  int turns = 0;
 };
-
-inline thread_local Group *warp = nullptr, *block = nullptr;
+inline Group *warp = nullptr, *block = nullptr;
 
 }  // namespace warps
 
-inline thread_local warps::Index threadIdx, blockIdx;
-inline warps::Index gridDim;
+inline warps::Index threadIdx, blockIdx, gridDim;
 
 namespace warps {
+
+inline void enter() {
+  (*body_of_all)();
+  running->done = true;
+  yield();
+}
 
 inline void run_block(int threads, const std::function<void()>& body, unsigned block_number = 0) {
   Group all(threads);
   std::vector<std::unique_ptr<Group>> groups;
   for (int i = 0; i < threads; i += 32) groups.push_back(std::make_unique<Group>(32));
-  std::vector<std::thread> pool;
+  std::vector<std::unique_ptr<Thread>> pool;
   for (int i = 0; i < threads; ++i) {
-    pool.emplace_back([&, i] {
-      threadIdx.x = static_cast<unsigned>(i);
-      blockIdx.x = block_number;
-      warp = groups[static_cast<std::size_t>(i / 32)].get();
-      block = &all;
-      body();
-    });
+    pool.push_back(std::make_unique<Thread>());
+    Thread& t = *pool.back();
+    getcontext(&t.context);
+    t.context.uc_stack.ss_sp = t.stack.data();
+    t.context.uc_stack.ss_size = t.stack.size();
+    t.context.uc_link = nullptr;
+    makecontext(&t.context, enter, 0);
   }
-  for (std::thread& t : pool) t.join();
+  body_of_all = &body;
+  block = &all;
+  blockIdx.x = block_number;
+  for (bool some = true; some;) {
+    some = false;
+    for (int i = 0; i < threads; ++i) {
+      Thread& t = *pool[static_cast<std::size_t>(i)];
+      if (t.done) continue;
+      some = true;
+      running = &t;
+      threadIdx.x = static_cast<unsigned>(i);
+      warp = groups[static_cast<std::size_t>(i / 32)].get();
+      swapcontext(&scheduler, &t.context);
+    }
+  }
 }
 inline std::vector<std::uint64_t> share(std::uint64_t own) { return warp->share(threadIdx.x % 32, own); }
 
