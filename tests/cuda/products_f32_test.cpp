@@ -90,8 +90,7 @@ void run_warp(const Block& block, std::vector<Results>& results) {
       emulated_thread = static_cast<u32>(32 * kWarp + lane);
       Results& r = results[static_cast<std::size_t>(lane)];
       r = {};
-      Query query;
-      query.open(kLayout.q);
+      const Query query{kLayout.q};
       query_keys(r.s, query, kLayout.k);
       Weights w[kRowTiles];
       for (int t = 0; t < kRowTiles; ++t) {

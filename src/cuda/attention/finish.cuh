@@ -17,7 +17,7 @@ DEV i64 out_offset(const ForwardParams& p, const TileWork& x, i32 row) {
 }
 // A tile that sees no key: O = 0, LSE = -inf. Called by one whole warp for `count` rows from `first` on.
 DEV void write_empty(const ForwardParams& p, const TileWork& x, i32 first, i32 count) {
-  const i32 lane = threadIdx.x % 32;
+  const i32 lane = thread_here() % 32;
   for (i32 row = first; row < min(first + count, x.seq_q); ++row) {
     for (i32 d = lane; d < features.dim_v; d += 32) write_out(p, out_offset(p, x, row) + d, 0.0f);
     if (lane == 0) write_lse(p, x, row, kNegInf);
@@ -29,7 +29,7 @@ DEV void write_empty(const ForwardParams& p, const TileWork& x, i32 first, i32 c
 struct Redo {
   i32 last = -1;
   DEV void push(const ForwardParams& p, const TileWork& x, i32 first_row, i32 place) {  // sixteen rows of one warp
-    if (threadIdx.x % 32 == 0) p.redo[place] = {x.batch, x.head, first_row, last};
+    if (thread_here() % 32 == 0) p.redo[place] = {x.batch, x.head, first_row, last};
     last = place;
   }
 };
@@ -82,10 +82,10 @@ DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores&
     lse[i] = end.lse;
   }
   if (__any_sync(0xffffffffu, !scale_rows<ElementOf<features.output>::Format>(o, inv)))
-    redo.push(p, x, scores.rows.row[0] - static_cast<i32>(threadIdx.x % 32 / 4), place);
+    redo.push(p, x, scores.rows.row[0] - static_cast<i32>(thread_here() % 32 / 4), place);
 }
 DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&lse)[2]) {
-  if (!p.lse || threadIdx.x % 4 != 0) return;
+  if (!p.lse || thread_here() % 4 != 0) return;
   float* const at = p.lse + lse_offset(p, x, rows.row[0]);
   if (rows.row[0] < x.seq_q) at[0] = lse[0];
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
@@ -94,7 +94,7 @@ DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRow
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.
 template <int N>
 DEV void store_rows(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&o)[N]) {
-  const u32 quad = threadIdx.x % 4;
+  const u32 quad = thread_here() % 4;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const i32 r = rows.row[j >> 1 & 1], d = column_of(j, quad);

@@ -20,23 +20,26 @@ struct TileScores {
   const ForwardParams& p;
   FragmentRows rows{};
   Band band;
-  i32 warp_row = 0;  // the warp's first row within its sequence
+  i32 warp_row = 0, below = 0;  // these are the sixteen rows from warp_row + below on, within the sequence
   float slope = 0;
   u32 batch = 0, head = 0;
   const unsigned char* mask_tiles = nullptr;
 
   DEV float scale() const { return kTransforms ? 1.0f : p.scale_log2; }
 
-  DEV void open(const TileWork& x, i32 first) {  // the warp's first row within its sequence
+  // The rows from first + offset on, within the sequence; offset is a constant.
+  DEV void open(const TileWork& x, i32 first, i32 offset = 0) {
     band = band_of(p, x.seq_q, x.seq_k);
     batch = x.batch, head = x.head;
     if constexpr (features.bool_mask) mask_tiles = onepass::mask_tiles(p, x);
-    warp_row = first;
-    rows.row[0] = first + static_cast<i32>(threadIdx.x % 32 / 4);
+    warp_row = first, below = offset;
+    rows.row[0] = first + offset + static_cast<i32>(threadIdx.x % 32 / 4);
     rows.row[1] = rows.row[0] + 8;
     if constexpr (features.alibi)
       slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }
+
+  DEV i32 first_row() const { return here(warp_row) + below; }
 
   // Scores against the keys from `first` on, with the bias element by element.
   template <int N>
@@ -50,15 +53,15 @@ struct TileScores {
   // load(j, bias): the bias of s[j] to s[j + 7]: 16 columns.
   template <int N, class Load>
   DEV void apply(float (&s)[N], i32 first, const Load& load) const {
-    const u32 quad = threadIdx.x % 4;
-    if constexpr (kTransforms) transform(s, first, quad, load);
-    if constexpr (features.hides()) hide(s, first, quad);
+    if constexpr (kTransforms) transform(s, first, threadIdx.x % 4, load);
+    if constexpr (features.hides()) hide(s, first, threadIdx.x % 4);
     // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
     // registers are dear.
-    const i32 row = here(warp_row);
+    const i32 row = first_row();
     const Band::Range full = {band.keys_of(row + 15).lo, band.keys_of(row).hi};
     if (first >= full.lo && first + 2 * N <= full.hi) return;
-    const i32 lane_row = here(row) + static_cast<i32>(threadIdx.x % 32 / 4);
+    const u32 lane = (features.plain() ? thread_here() : threadIdx.x) % 32, quad = lane % 4;
+    const i32 lane_row = row + static_cast<i32>(lane / 4);
     const Band::Range keys[2] = {band.keys_of(lane_row), band.keys_of(lane_row + 8)};
 #pragma unroll
     for (int g = 0; g < N; g += kGroup<N>) {
@@ -72,10 +75,13 @@ struct TileScores {
       }
     }
   }
+  // Whether any row of the warp sees a key before `end`, or one from `first` on.
+  DEV bool sees_before(i32 end) const { return !features.bounded_left || band.keys_of(first_row()).lo < end; }
+  DEV bool sees_from(i32 first) const { return !features.bounded_right || first < band.keys_of(first_row() + 15).hi; }
   // How many columns of the keys from `first` on are worth reading: no row of the warp sees the others.
   template <int N>
   DEV i32 columns(i32 first) const {
-    return kByGroups && features.bounded_right ? band.keys_of(warp_row + 15).hi - first : 2 * N;
+    return kByGroups && features.bounded_right ? band.keys_of(first_row() + 15).hi - first : 2 * N;
   }
 
   template <int N, class Load>

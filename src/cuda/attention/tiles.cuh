@@ -57,14 +57,13 @@ struct TileSource {
   DEV i32 tiles_of(i32 b) const { return (p.cu_q[b + 1] - p.cu_q[b] + block_m - 1) / block_m; }
 
   DEV TileWork next() {
-    if (taken < 0)
-      taken = blockIdx.x;  // the grid has at most as many blocks as there are tiles
-    else {
-      u32 t = 0;
-      if (threadIdx.x % 32 == 0) t = gridDim.x + atomicAdd(p.counters, 1u);
-      taken = warp_uniform(t);
-    }
+    taken = taken < 0 ? blockIdx.x : draw();  // the grid has at most as many blocks as there are tiles
     return tile(taken);
+  }
+  DEV i32 draw() const {
+    u32 t = 0;
+    if (thread_here() % 32 == 0) t = gridDim.x + atomicAdd(p.counters, 1u);
+    return warp_uniform(t);
   }
   DEV TileWork tile(i32 number) const {
     TileWork x;
@@ -79,7 +78,7 @@ struct TileSource {
       x.q_begin = p.cu_q[x.batch], x.seq_q = p.cu_q[x.batch + 1] - x.q_begin;
       x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
     } else {
-      const i32 per = p.heads_together * p.m_tiles, g = number / per, r = number - g * per;
+      const i32 per = here(p.heads_together) * p.m_tiles, g = number / per, r = number - g * per;
       const i32 in_group = min(p.heads_together, p.heads * p.batch - g * p.heads_together);
       m = r / in_group;
       of = p.m_tiles;
@@ -132,7 +131,7 @@ struct TileSource {
     }
   }
   // The last block leaves the counters as it found them.
-  DEV void leave() {
+  DEV void leave() const {
     if (threadIdx.x % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
   }
 };

@@ -4,9 +4,23 @@
 
 namespace onepass::sm80 {
 
-// Copies `bytes` (at most kPiece; the rest become zeros) past the registers.
+// kPiece bytes past the registers, or zeros if they are not real; then `from` is not read.
 template <i32 kPiece>
-DEV void copy_async(u32 to, const char* from, i32 bytes) {
+DEV void copy_async(u32 to, const char* from, bool real) {
+  if constexpr (kPiece == 16) {
+    asm volatile(
+        "{ .reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p; }" ::"r"(to),
+        "l"(from), "r"(static_cast<u32>(real))
+        : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %3, 0; cp.async.ca.shared.global [%0], [%1], %2, p; }" ::"r"(to),
+                 "l"(from), "n"(kPiece), "r"(static_cast<u32>(real))
+                 : "memory");
+  }
+}
+// The first `bytes` of kPiece bytes, then zeros.
+template <i32 kPiece>
+DEV void copy_async_part(u32 to, const char* from, i32 bytes) {
   if constexpr (kPiece == 16) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   } else {
@@ -21,13 +35,19 @@ DEV void copies_wait() {  // for all groups of this thread but the youngest
 }
 
 // One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in pieces as large as alignment
-// allows. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and are there at once.
+// allows; kWhole: bytes is 16 or 0. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and are
+// there at once.
+template <bool kWhole>
 DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
   constexpr i32 kPiece = config.piece;
   if constexpr (kPiece >= 4) {
 #pragma unroll
-    for (i32 at = 0; at < 16; at += kPiece)
-      copy_async<kPiece>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kPiece));
+    for (i32 at = 0; at < 16; at += kPiece) {
+      if constexpr (kWhole)
+        copy_async<kPiece>(to + at, from + at, bytes != 0);
+      else
+        copy_async_part<kPiece>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kPiece));
+    }
   } else {
     u32 word[4];
 #pragma unroll
@@ -53,29 +73,23 @@ struct TileCopy {
                                  : kChunks <= 32 ? 32
                                                  : 64;  // threads along a row
   static constexpr i32 kStep = kThreads / kAcross;
-  const char* from;               // this thread's chunk of its row of token 0
-  const long long& token_stride;  // elements; a parameter, so it needs no register
+  u32 from;                       // where in shared memory the address of token 0 lies
+  const long long& token_stride;  // elements; a parameter: neither takes registers between two copies
   i32 tokens;                     // of the sequence
-
-  DEV TileCopy(const void* base, i64 offset, const long long& stride_, i32 count)
-      : token_stride(stride_), tokens(count) {
-    from = static_cast<const char*>(base) + offset * kElementBytes +
-           static_cast<i32>(threadIdx.x) / kAcross * stride() + static_cast<i32>(threadIdx.x) % kAcross * 16;
-  }
-  DEV i64 stride() const { return token_stride * kElementBytes; }
 
   DEV void operator()(u32 to, i32 first) const {
     const i32 thread = static_cast<i32>(thread_here()), row = thread / kAcross, chunk = thread % kAcross;
-    const char* at = from + first * stride();
-    const i32 bytes = min(kBytes - chunk * 16, 16);
+    const i64 stride = token_stride * kElementBytes;
+    const char* at = load_address(from) + (first + row) * stride + chunk * 16;
+    const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
     if (kChunks < kAcross && chunk >= kChunks) return;
 #pragma unroll
     for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
       const i32 r = row + i * kStep;
       if (rows % kStep != 0 && r >= rows) break;
       const bool real = first + r < tokens;
-      copy_chunk(to + swizzled(r, chunk, pitch), at, real ? bytes : 0);
-      at += kStep * stride();
+      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at, real ? bytes : 0);
+      at += kStep * stride;
     }
   }
 };

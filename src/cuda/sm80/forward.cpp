@@ -15,29 +15,36 @@ namespace {
 // Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken, so
 // the rows of a head dim go from devices with much shared memory (227 KiB on Hopper) to those with little (99 KiB
 // on 8.6, 8.9 and 12.0). README.md has the measurements behind each.
+// What a row computes besides Q K^T, a band bounded on one side, and P V; each takes registers.
+enum Extras {
+  kPlain,
+  kBands,  // windows bounded on both sides, packed sequences
+  kAll     // score transforms, masks, dropout; copies in pieces of less than 16 bytes
+};
 struct Shape {
   int dim_qk, dim_v;  // up to these head dims
-  bool lean;          // without score transforms, masks, dropout, which need registers, and copied 16 bytes at once
+  Extras extras;
   int warps, row_tiles, block_n, stages;
   bool q_registers;
   int blocks;
 };
 constexpr Shape kShapes16[] = {
-    // dims    lean | warps row tiles n stages | Q in registers | blocks
-    {64, 64, true, 4, 2, 64, 2, true, 2},     {64, 64, false, 4, 1, 64, 2, true, 2},
-    {128, 128, true, 4, 2, 64, 2, false, 2},  {128, 128, true, 4, 2, 64, 1, false, 2},
-    {128, 128, true, 4, 2, 32, 1, false, 2},  {128, 128, false, 4, 1, 32, 2, false, 2},
-    {192, 128, true, 4, 2, 48, 1, false, 2},  {256, 256, true, 4, 1, 64, 1, false, 2},
-    {256, 256, true, 8, 1, 64, 1, false, 1},  {256, 256, true, 8, 1, 32, 1, false, 1},
-    {256, 256, false, 4, 1, 32, 1, false, 2}, {256, 256, false, 4, 1, 16, 1, false, 2},
+    // dims    extras | warps row tiles n stages | Q in registers | blocks
+    {64, 64, kBands, 4, 2, 48, 2, false, 3},   {64, 64, kBands, 4, 2, 64, 2, true, 2},
+    {64, 64, kAll, 4, 1, 64, 2, true, 2},      {128, 128, kPlain, 4, 2, 64, 2, false, 2},
+    {128, 128, kBands, 4, 2, 48, 2, false, 2}, {128, 128, kBands, 4, 2, 32, 1, false, 2},
+    {128, 128, kAll, 4, 1, 32, 2, false, 2},   {192, 128, kBands, 4, 2, 48, 1, false, 2},
+    {256, 256, kBands, 4, 1, 64, 1, false, 2}, {256, 256, kBands, 8, 1, 64, 1, false, 1},
+    {256, 256, kBands, 8, 1, 32, 1, false, 1}, {256, 256, kAll, 4, 1, 32, 1, false, 2},
+    {256, 256, kAll, 4, 1, 16, 1, false, 2},
 };
 constexpr Shape kShapes32[] = {
-    // dims     lean | warps row tiles n stages | Q in registers | blocks
-    {64, 64, true, 4, 2, 32, 2, false, 2},    {64, 64, true, 4, 2, 32, 1, false, 2},
-    {64, 64, false, 4, 1, 32, 2, false, 2},   {128, 128, true, 4, 2, 16, 2, false, 2},
-    {128, 128, true, 8, 1, 16, 2, false, 1},  {128, 128, false, 4, 1, 16, 2, false, 2},
-    {128, 128, false, 4, 1, 16, 2, false, 1}, {256, 256, false, 4, 1, 16, 1, false, 2},
-    {256, 256, true, 8, 1, 16, 1, false, 1},  {256, 256, false, 4, 1, 16, 1, false, 1},
+    // dims     extras | warps row tiles n stages | Q in registers | blocks
+    {64, 64, kBands, 4, 2, 32, 2, false, 2},   {64, 64, kBands, 4, 2, 32, 1, false, 2},
+    {64, 64, kAll, 4, 1, 32, 2, false, 2},     {128, 128, kBands, 4, 2, 16, 2, false, 2},
+    {128, 128, kBands, 8, 1, 16, 2, false, 1}, {128, 128, kAll, 4, 1, 16, 2, false, 2},
+    {128, 128, kAll, 4, 1, 16, 2, false, 1},   {256, 256, kAll, 4, 1, 16, 1, false, 2},
+    {256, 256, kBands, 8, 1, 16, 1, false, 1}, {256, 256, kAll, 4, 1, 16, 1, false, 1},
 };
 constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
 
@@ -59,6 +66,13 @@ void set_alignment(const Problem& p, const Arguments& a, ForwardConfig& c) {
                       alignment_of(p.layout.v, p.dtype, a.v.data)});
   const std::int64_t row = p.dim_v * static_cast<std::int64_t>(size_of(p.dtype));
   c.staged = p.out_dtype == p.dtype && row % 16 == 0 && alignment_of(p.layout.out, p.out_dtype, a.out.data) == 16;
+}
+
+Extras extras_of(const ForwardFeatures& f, const ForwardConfig& c) {
+  ForwardFeatures dense = f;
+  dense.packed = false;
+  if (!dense.plain() || c.piece < 16) return kAll;
+  return f.packed || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
 }
 
 cuda::TileCut cut_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
@@ -124,10 +138,7 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
   const auto fits = [&](const Shape& s) {
     c = {s.warps, s.row_tiles, s.block_n, s.stages, s.q_registers, s.blocks, 16, true};
     set_alignment(p, {}, c);
-    ForwardFeatures dense = f;
-    dense.packed = false;
-    const bool lean = dense.plain() && c.piece == 16;
-    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && (lean || !s.lean) &&
+    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c) <= s.extras &&
            s.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
   };
   if (p.dim_qk > 256 || p.dim_v > 256)

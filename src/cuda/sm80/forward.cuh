@@ -22,17 +22,19 @@ struct KeyValueRing {
   u32 k_tiles, v_tiles;
   TileCopy<kBlockN, features.dim_qk, kLayout.k_pitch> copy_k;
   TileCopy<kBlockN, features.dim_v, kLayout.v_pitch> copy_v;
-  i32 first, last;  // blocks last, last - 1, ... first
+  u32 at;    // of the first block's number in shared memory
+  i32 last;  // blocks last, last - 1, ... first()
 
+  DEV i32 first() const { return load_word(at); }
   static DEV u32 slot(i32 n) { return static_cast<u32>(n) % kStages; }
   DEV u32 k_tile(i32 n) const { return k_tiles + slot(n) * kLayout.k_bytes; }
   DEV u32 v_tile(i32 n) const { return v_tiles + slot(n) * kLayout.v_bytes; }
   DEV void load_k(i32 n) const {
-    if (n >= first) copy_k(k_tile(n), n * kBlockN);
+    if (n >= first()) copy_k(k_tile(n), n * kBlockN);
     copies_commit();
   }
   DEV void load_v(i32 n) const {
-    if (n >= first) copy_v(v_tile(n), n * kBlockN);
+    if (n >= first()) copy_v(v_tile(n), n * kBlockN);
     copies_commit();
   }
   DEV void begin() const {
@@ -58,21 +60,28 @@ struct KeyValueRing {
 };
 
 DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const TileWork& x) {
-  const i64 head = x.head / p.heads_per_kv;
-  const auto offset = [&](const long long(&stride)[3]) {
-    return x.map_batch * stride[0] + head * stride[1] + x.k_begin * stride[2];
-  };
   return {sm + kLayout.k,
           sm + kLayout.v,
-          {p.k, offset(p.k_stride), p.k_stride[2], x.seq_k},
-          {p.v, offset(p.v_stride), p.v_stride[2], x.seq_k},
-          x.n_lo,
+          {sm + kLayout.bases + 8, p.k_stride[2], x.seq_k},
+          {sm + kLayout.bases + 16, p.v_stride[2], x.seq_k},
+          sm + kLayout.bases + 24,
           x.n_hi - 1};
 }
 DEV void copy_query(u32 sm, const ForwardParams& p, const TileWork& x) {
-  const i64 offset = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + static_cast<i64>(x.q_begin) * p.q_stride[2];
-  const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy(p.q, offset, p.q_stride[2], x.seq_q);
+  const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy{sm + kLayout.bases, p.q_stride[2], x.seq_q};
   copy(sm + kLayout.q, x.row);
+}
+// The addresses of the tile's first tokens of q, k and v, and its first block: read when needed, they take no
+// registers.
+DEV void store_bases(u32 to, const ForwardParams& p, const TileWork& x) {
+  const auto store = [&](u32 at, const void* tensor, const long long(&stride)[3], i64 head, i64 token) {
+    const i64 offset = x.map_batch * stride[0] + head * stride[1] + token * stride[2];
+    store_address(at, static_cast<const char*>(tensor) + offset * kElementBytes);
+  };
+  store(to, p.q, p.q_stride, x.head, x.q_begin);
+  store(to + 8, p.k, p.k_stride, x.head / p.heads_per_kv, x.k_begin);
+  store(to + 16, p.v, p.v_stride, x.head / p.heads_per_kv, x.k_begin);
+  store_word(to + 24, x.n_lo);
 }
 
 DEV TileWork take_tile(u32 from, const ForwardParams& p) {
@@ -83,6 +92,15 @@ DEV TileWork take_tile(u32 from, const ForwardParams& p) {
     x.map_batch = x.batch;
   }
   return x;
+}
+
+template <i32 rows, i32 n>
+DEV void clear(float (&x)[rows][n]) {
+#pragma unroll
+  for (i32 r = 0; r < rows; ++r) {
+#pragma unroll
+    for (i32 j = 0; j < n; ++j) x[r][j] = 0.0f;
+  }
 }
 
 template <i32 n>
@@ -97,6 +115,16 @@ DEV RowScores<n> row_scores(const ForwardParams& p) {
     return {{{p}, {p}}};
 }
 
+DEV void open_rows(TileScores (&scores)[kRowTiles], const TileWork& x) {
+  const i32 first = x.row + static_cast<i32>(thread_here() / 32) * kWarpRows;
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) scores[r].open(x, first, 16 * r);
+}
+// Whether any row of the warp sees a key of block n. The block of threads loads what any of its warps sees.
+DEV bool sees(const TileScores (&scores)[kRowTiles], i32 n) {
+  return scores[0].sees_before((n + 1) * kBlockN) && scores[kRowTiles - 1].sees_from(n * kBlockN);
+}
+
 // Every warp of the block works on the tile of work that lies at `work`; while the first copies are under way,
 // `meanwhile` is called.
 template <class Meanwhile>
@@ -105,26 +133,26 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
   float s[kRowTiles][kBlockN / 2], o[kRowTiles][kOutN / 2];
   Weights w[kRowTiles];
   LaneRows rows[kRowTiles];
-  Query query;
+  Query query{sm + kLayout.q};
   const KeyValueRing ring = ring_of(sm, p, x);
   copy_query(sm, p, x);  // in the group of the first K
   ring.begin();
   meanwhile();
-  const i32 warp_row = static_cast<i32>(threadIdx.x / 32) * kWarpRows;
   auto [scores] = row_scores<kRowTiles>(p);
-#pragma unroll
-  for (i32 r = 0; r < kRowTiles; ++r) {
-    scores[r].open(x, x.row + warp_row + 16 * r);
-    rows[r] = {};
-#pragma unroll
-    for (i32 j = 0; j < kOutN / 2; ++j) o[r][j] = 0.0f;
-  }
+  open_rows(scores, x);
+  for (LaneRows& r : rows) r = {};
+  clear(o);
 #pragma unroll 1
-  for (i32 n = ring.last, fresh = true; n >= ring.first; --n, fresh = false) {
+  for (i32 n = ring.last, fresh = true; n >= ring.first(); --n) {
     ring.take_k(n);
-    if (fresh) query.open(sm + kLayout.q);
-    query_keys(s, query, ring.k_tile(n));
+    if (config.q_registers && n == ring.last) query.arrived();
+    const bool seen = sees(scores, n);
+    if (seen)
+      query_keys(s, query, ring.k_tile(n));
+    else
+      clear(s);  // or what stood there would have to be kept
     ring.take_v(n);
+    if (!seen) continue;
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
       scores[r].apply(s[r], n * kBlockN);
@@ -133,11 +161,11 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
         softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].scale(), drop);
     }
     add_weighted_values(o, w, ring.v_tile(n));
+    fresh = false;
   }
   const TileWork y = take_tile(work, p);  // again: its registers were needed in between
-#pragma unroll
-  for (i32 r = 0; r < kRowTiles; ++r) scores[r].open(y, y.row + warp_row + 16 * r);
-  const u32 chain = sm + kLayout.redo + threadIdx.x / 32 * 4;
+  open_rows(scores, y);
+  const u32 chain = sm + kLayout.redo + thread_here() / 32 * 4;
   Redo redo{load_word(chain)};
   finish(sm, p, y, scores, o, rows, redo);
   store_word(chain, redo.last);
@@ -152,26 +180,31 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   using namespace onepass::sm80;
   extern __shared__ __align__(128) unsigned char smem[];
   const u32 sm = shared_address(smem);
-  const auto warp = [] { return thread_here() / 32; };  // known where it is needed, in no register in between
-  u32 turn = 0;  // the tile in hand lies in slot `turn`, the one behind it in the other
-  const auto work = [&](u32 slot) { return sm + kLayout.work + 64 * slot; };
+  const auto warp = [] { return thread_here() / 32; };   // known where it is needed, in no register in between
+  const u32 work = sm + kLayout.work, next = work + 64;  // the tile in hand, the one behind it
   Tiles tiles(p);
-  const auto draw = [&] {  // by the first warp, for all
-    if (warp() != 0) return;
-    const TileWork x = tiles.next();
-    if (threadIdx.x == 0) store_tile(work(turn ^ 1), x);
+  const auto take = [&](i32 number) {  // by the first warp, for all
+    const TileWork x = tiles.tile(number);
+    if (thread_here() == 0) store_tile(next, x);
   };
-  if (threadIdx.x % 32 == 0) store_word(sm + kLayout.redo + 4 * warp(), -1);
-  draw();
+  const auto take_next = [&] {
+    if (warp() == 0) take(tiles.draw());
+  };
+  if (thread_here() % 32 == 0) store_word(sm + kLayout.redo + 4 * warp(), -1);
+  if (warp() == 0) take(blockIdx.x);
   for (;;) {
     __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
-    turn ^= 1;
-    const TileWork x = take_tile(work(turn), p);
+    const TileWork x = take_tile(next, p);
     if (x.row < 0) break;
+    if (thread_here() == 0) {
+      store_tile(work, x);
+      store_bases(sm + kLayout.bases, p, x);
+    }
+    __syncthreads();
     if (x.n_lo < x.n_hi) {
-      attend(sm, work(turn), p, draw);
+      attend(sm, work, p, take_next);
     } else {  // no row sees any key
-      draw();
+      take_next();
       write_empty(p, x, x.row + static_cast<i32>(warp()) * kWarpRows, kWarpRows);
     }
   }

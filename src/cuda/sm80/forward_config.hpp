@@ -26,7 +26,7 @@ ONEPASS_HD constexpr int bytes_of(Type t) { return t == Type::f32 ? 4 : 2; }
 struct ForwardLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row; k_pitch is q_pitch
   int k_bytes, v_bytes;           // of a block
-  int q, k, v, work, redo, total;
+  int q, k, v, work, bases, redo, total;
 };
 ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const ForwardConfig& c) {
   ForwardLayout l{};
@@ -39,7 +39,8 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const For
   l.k = l.q + c.block_m() * widest;
   l.v = l.k + c.stages * l.k_bytes;
   l.work = l.v + c.stages * l.v_bytes;
-  l.redo = l.work + 2 * 64;
+  l.bases = l.work + 2 * 64;
+  l.redo = l.bases + 32;
   l.total = l.redo + 4 * c.warps;
   return l;
 }

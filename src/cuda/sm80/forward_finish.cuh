@@ -17,7 +17,7 @@ DEV void store_pair(u32 to, float a, float b) {  // to shared memory
 DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const float (&o)[kRowTiles][kOutN / 2]) {
   constexpr u32 kPitch = kLayout.v_pitch;
   constexpr i32 kInChunk = 16 / kElementBytes, kChunks = padded(features.dim_v, kInChunk) / kInChunk;  // staged: whole
-  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const u32 lane = thread_here() % 32, warp = thread_here() / 32;
   const u32 stage = sm + kLayout.q + warp * kWarpRows * kPitch;
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
@@ -49,7 +49,7 @@ DEV void finish(u32 sm, const ForwardParams& p, const TileWork& x, const TileSco
                 float (&o)[kRowTiles][kOutN / 2], const LaneRows (&sums)[kRowTiles], Redo& redo) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
-    const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(threadIdx.x / 32) * kRowTiles + r;
+    const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(thread_here() / 32) * kRowTiles + r;
     float lse[2];
     close_rows(p, x, scores[r], o[r], sums[r], lse, redo, place);
     write_lses(p, x, scores[r].rows, lse);

@@ -15,6 +15,10 @@ constexpr i32 kQkDepth = padded(features.dim_qk, 16);  // of Q K^T
 constexpr i32 kOutN = padded(features.dim_v, 16);      // columns of P V
 using Tiles = TileSource<kBlockM, kBlockN>;
 
+// Two row tiles leave no registers for what follows from the thread's index, which is then worked out at every use;
+// with one it may stay.
+DEV u32 own_thread() { return kRowTiles == 2 ? thread_here() : threadIdx.x; }
+
 // A row of a tile is a multiple of 128 bytes; its 16-byte chunk c lies at chunk c ^ turn(row), so that what a warp
 // reads at once fills all 32 banks evenly. 16 bits: ldmatrix reads one chunk of each of eight rows. fp32: two
 // neighbouring chunks, by half a warp of four neighbouring rows (in pairs of elements), by a warp of every second row
@@ -29,6 +33,12 @@ DEV i32 load_word(u32 from) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
+DEV const char* load_address(u32 from) {
+  u64 x;
+  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(from) : "memory");
+  return reinterpret_cast<const char*>(x);
+}
+DEV void store_address(u32 to, const char* x) { asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(x) : "memory"); }
 DEV void store_word(u32 to, i32 x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 
 }  // namespace onepass::sm80

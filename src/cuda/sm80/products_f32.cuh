@@ -25,7 +25,7 @@ using Weights = float[kBlockN / 2];  // where the scores stood
 
 constexpr i32 kDepth = kQkDepth <= 64 ? 32 : 64, kKeys = kBlockN % 32 == 0 ? 32 : 16;
 constexpr bool kApart = kRowTiles * kOutN <= 128 || kRowTiles == 1;  // else O leaves no registers for it
-constexpr bool kAllFour = kQkDepth <= 16;  // all four products in scores
+constexpr bool kAllFour = kQkDepth <= 16;                            // all four products in scores
 
 struct Parts {
   u32 hi, lo;
@@ -49,8 +49,8 @@ DEV void clear(float (&x)[kRowTiles][N]) {
 }
 
 struct Query {
-  u32 tile = 0;
-  DEV void open(u32 block_tile) { tile = block_tile; }
+  u32 tile;  // the block's
+  DEV void arrived() {}
 
   // The address of elements 2 t and 2 t + 1 of row g of this warp's first row tile (lane = 4 g + t).
   DEV u32 address() const {

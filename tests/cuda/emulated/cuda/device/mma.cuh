@@ -11,6 +11,7 @@ namespace onepass {
 
 using u32 = unsigned int;
 using i32 = int;
+using u64 = unsigned long long;
 
 struct EmulatedWarp {
   unsigned char* shared = nullptr;
@@ -21,6 +22,10 @@ inline EmulatedWarp emulated_warp;
 inline thread_local u32 emulated_thread;
 
 DEV u32 thread_here() { return emulated_thread; }
+struct EmulatedIndex {
+  u32 x = 0;
+};
+inline thread_local EmulatedIndex threadIdx;  // named by what is not called
 DEV u32 __float_as_uint(float x) { return std::bit_cast<u32>(x); }
 DEV float __uint_as_float(u32 x) { return std::bit_cast<float>(x); }
 DEV void load_pair(float (&x)[2], u32 from) { std::memcpy(x, emulated_warp.shared + from, 8); }
