@@ -19,12 +19,15 @@ struct ForwardFeatures {
   bool softcap, alibi, sinks, dropout, bool_mask;
   Type bias;
   bool score_mod, mask_mod;
+  bool negative_scale;  // the largest product is the smallest score: scores are scaled before the softmax
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
     return !packed && !dropout && !transforms() && !hides();
   }
-  ONEPASS_HD constexpr bool transforms() const { return softcap || alibi || bias != Type::none || score_mod; }
+  ONEPASS_HD constexpr bool transforms() const {
+    return softcap || alibi || bias != Type::none || score_mod || negative_scale;
+  }
   ONEPASS_HD constexpr bool hides() const { return bool_mask || mask_mod; }  // beyond the band
 };
 

@@ -69,6 +69,7 @@ ForwardFeatures features_of(const Problem& p) {
   f.bias = p.bias ? type_of(p.bias->dtype) : Type::none;
   f.score_mod = !p.score_mod.empty();
   f.mask_mod = !p.mask_mod.empty();
+  f.negative_scale = p.effective_scale() < 0;
   return f;
 }
 
@@ -79,7 +80,7 @@ std::string features_text(const ForwardFeatures& f) {
               f.dim_qk, ", ", f.dim_v, ", ", type(f.input), ", ", type(f.output), ", ", word(f.bounded_left), ", ",
               word(f.bounded_right), ", ", word(f.packed), ", ", word(f.softcap), ", ", word(f.alibi), ", ",
               word(f.sinks), ", ", word(f.dropout), ", ", word(f.bool_mask), ", ", type(f.bias), ", ",
-              word(f.score_mod), ", ", word(f.mask_mod), "}; }\n");
+              word(f.score_mod), ", ", word(f.mask_mod), ", ", word(f.negative_scale), "}; }\n");
 }
 
 std::int64_t tile_bound(const Problem& p, const TileCut& cut) {
