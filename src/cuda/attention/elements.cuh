@@ -24,8 +24,8 @@ using Element = ElementOf<features.input>::Format;  // of q, k and v
 
 template <Type type>
 DEV float element_at(const void* base, i64 at) {
-  using Format = ElementOf<type>::Format;
-  return Format::unpack(static_cast<const Format::Raw*>(base)[at]);
+  using Format = typename ElementOf<type>::Format;
+  return Format::unpack(static_cast<const typename Format::Raw*>(base)[at]);
 }
 DEV void write_out(const ForwardParams& p, i64 at, float value) {
   using Format = ElementOf<features.output>::Format;

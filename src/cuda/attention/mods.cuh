@@ -60,7 +60,7 @@ struct Buffer {
     i64 offset = 0;
 #pragma unroll
     for (int d = 0; d < rank; ++d) offset += ::max(0, ::min(at[d], view.last[d])) * static_cast<i64>(view.stride[d]);
-    return Element::unpack(static_cast<const Element::Raw*>(view.data)[offset]);
+    return Element::unpack(static_cast<const typename Element::Raw*>(view.data)[offset]);
   }
   template <class Index>
   DEV auto operator[](Index index) const requires(rank == 1 && kIsIndex<Index>) {

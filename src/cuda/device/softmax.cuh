@@ -46,7 +46,7 @@ struct LaneRows {
 
 // The A operand of P V: the weights of a fragment, packed as the products take them.
 template <class Element, int N>
-using Operand = Element::Packed[N / Element::kPacked];
+using Operand = typename Element::Packed[N / Element::kPacked];
 
 // p = A fragments of the weights, sum = the lane's sums of them, before dropout. s stays: the exact step may want it.
 // Groups from `columns` on are not read; their weights are 0. kExact: score and maximum are rounded alike, so that the

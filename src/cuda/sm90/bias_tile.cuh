@@ -24,7 +24,7 @@ struct BiasTile {
         load_pair(bias[i], bias[i + 1], at);
       }
     } else {
-      using Format = ElementOf<type>::Format;
+      using Format = typename ElementOf<type>::Format;
       u32 pair[4];
       ldmatrix4(pair, swizzled(address + column / 64 * kBlockM * 128, row + lane % 16, column % 64 / 8 + lane / 16));
 #pragma unroll
