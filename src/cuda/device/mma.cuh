@@ -4,10 +4,6 @@
 
 namespace onepass {
 
-DEV void load_pair(float& a, float& b, u32 from) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(from) : "memory");
-}
-
 // Four 8 x 8 matrices of 16-bit elements, one register of each a lane; lane l addresses row l % 8 of matrix l / 8.
 // Register i of lane l holds elements 2 (l % 4) and + 1 of row l / 4 of matrix i; transposed: of column l / 4.
 DEV void ldmatrix4(u32* r, u32 from) {

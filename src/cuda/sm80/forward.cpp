@@ -12,15 +12,15 @@
 namespace onepass::sm80 {
 namespace {
 
-// Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken, so
-// the rows of a head dim go from devices with much shared memory (227 KiB on Hopper) to those with little (99 KiB
-// on 8.6, 8.9 and 12.0). README.md has the measurements behind each.
 // What a row computes besides Q K^T, a band bounded on one side, and P V; each takes registers.
 enum Extras {
   kPlain,
   kBands,  // windows bounded on both sides, packed sequences
   kAll     // score transforms, masks, dropout; copies in pieces of less than 16 bytes
 };
+// Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken, so
+// the rows of a head dim go from devices with much shared memory (227 KiB on Hopper) to those with little (99 KiB
+// on 8.6, 8.9 and 12.0). README.md has the measurements behind each.
 struct Shape {
   int dim_qk, dim_v;  // up to these head dims
   Extras extras;

@@ -21,7 +21,9 @@ struct BiasTile {
       for (u32 i = 0; i < 8; i += 2) {  // two columns of one row
         const u32 c = column + i / 4 * 8 + lane % 4 * 2, r = row + lane / 4 + i / 2 % 2 * 8;
         const u32 at = swizzled(address + c / 32 * kBlockM * 128, r, c % 32 / 4) + c % 4 * 4;
-        load_pair(bias[i], bias[i + 1], at);
+        float pair[2];
+        load_pair(pair, at);
+        bias[i] = pair[0], bias[i + 1] = pair[1];
       }
     } else {
       using Format = typename ElementOf<type>::Format;

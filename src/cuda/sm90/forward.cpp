@@ -98,9 +98,8 @@ cuda::TileCut cut_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n,
 void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void* stream_) {
   ForwardConfig c;
   std::string why;
-  if (!config_for(p, c, why)) throw Error(ErrorCode::unsupported, why);
   const bool staged = stages_bias(p, a);
-  shape_of(p, staged, c, why);
+  if (!shape_of(p, staged, c, why)) throw Error(ErrorCode::unsupported, why);  // the device was the plan's question
   if (cuda::tile_bound(p, cut_of(c)) == 0) return;
   for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"out", &a.out}}) {
     if (!aligned(*t) && t->elements() > 0)
@@ -156,10 +155,8 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
   if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
-  for (const auto& [name, stride, dtype] :
-       {std::tuple{"q", &p.layout.q, p.dtype}, std::tuple{"k", &p.layout.k, p.dtype},
-        std::tuple{"v", &p.layout.v, p.dtype}}) {
-    if (std::string s = why_no_tma(name, *stride, size_of(dtype)); !s.empty()) return refuse(s);
+  for (const auto& [name, stride] : {std::pair{"q", &p.layout.q}, {"k", &p.layout.k}, {"v", &p.layout.v}}) {
+    if (std::string s = why_no_tma(name, *stride, size_of(p.dtype)); !s.empty()) return refuse(s);
   }
   if (p.out_dtype != DType::f32) {
     if (std::string s = why_no_tma("out", p.layout.out, 2); !s.empty()) return refuse(s);

@@ -23,10 +23,7 @@ inline void ldmatrix4(u32* r, u32 from) {  // register i: matrix i, whose rows l
   for (unsigned i = 0; i < 4; ++i)
     std::memcpy(r + i, shared + all[8 * i + threadIdx.x % 32 / 4] + 4 * (threadIdx.x % 4), 4);
 }
-inline void load_pair(float& a, float& b, u32 from) {
-  std::memcpy(&a, shared + from, 4);
-  std::memcpy(&b, shared + from + 4, 4);
-}
+inline void load_pair(float (&x)[2], u32 from) { std::memcpy(x, shared + from, 8); }
 }  // namespace onepass
 #include "cuda/sm90/forward_config.hpp"
 namespace onepass::sm90 {
