@@ -35,7 +35,7 @@ DEV void copies_wait() {  // for all groups of this thread but the youngest
 }
 
 // One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in pieces as large as alignment
-// allows; kWhole: bytes is 16 or 0. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and are
+// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and are
 // there at once.
 template <bool kWhole>
 DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
@@ -44,7 +44,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
 #pragma unroll
     for (i32 at = 0; at < 16; at += kPiece) {
       if constexpr (kWhole)
-        copy_async<kPiece>(to + at, from + at, bytes != 0);
+        copy_async<kPiece>(to + at, from + at, bytes > 0);
       else
         copy_async_part<kPiece>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kPiece));
     }
