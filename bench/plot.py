@@ -1,9 +1,11 @@
-"""Draws the results of `onepass bench --json` on a GPU as bars.
+"""Draws the results of `onepass bench --json` on a GPU as bars, those of fa1_claim.py as lines.
 
     plot.py h200.json --out docs/h200.svg
+    plot.py fa1.json --out docs/fa1.svg
 
 The cells of suites/h200.txt become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
-matrix product of the same run as a line; any other problems become rows of bars, times the best peer. Needs matplotlib.
+matrix product of the same run as a line; any other problems become rows of bars, times the best peer. Of fa1_claim.py
+time, bytes moved and extra memory become a panel each for each head dim. Needs matplotlib.
 """
 
 import argparse
@@ -13,6 +15,14 @@ import re
 CELL = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? layout=bshd cuda:\d+")
 COLOURS = {"onepass": "#c0392b", "torch-cudnn": "#2c6fbb", "torch-flash": "#7f8c8d", "torch-efficient": "#bdc3c7"}
 NAMES = {"onepass": "onepass", "torch-cudnn": "cuDNN", "torch-flash": "flash (PyTorch)", "torch-efficient": "efficient"}
+
+FA1 = {"onepass": ("onepass", "#c0392b"), "math": ("math, scores in fp32", "#2c6fbb"),
+       "math-bf16": ("math, scores in bf16", "#8fb8e0")}  # fmt: skip
+FA1_PANELS = (  # title, what is added up, unit, the model's of it
+    ("time, ms", ("median_s",), 1e-3, None),
+    ("moved to and from HBM, GB", ("read_bytes", "written_bytes"), 1e9, "model_bytes"),
+    ("memory beside Q, K, V, O, MB", ("extra_bytes",), 1e6, "model_extra_bytes"),
+)
 
 
 def seconds(row):
@@ -90,9 +100,41 @@ def draw_rows(plt, rows):
     return figure
 
 
+def fa1_line(rows, dim, causal, contender, keys, unit):
+    """(N, sums of what stands behind the keys) of the rows of one head dim and mask that have them all."""
+    points = []
+    for row in rows:
+        match, entry = CELL.fullmatch(row["problem"]), row["contenders"][contender]
+        if (int(match[2]), bool(match[3])) == (dim, causal) and all(key in entry for key in keys):
+            points.append((int(match[1]), sum(entry[key] for key in keys) / unit))
+    return tuple(zip(*sorted(points))) or ((), ())
+
+
+def draw_fa1(plt, rows):
+    dims = sorted({int(CELL.fullmatch(row["problem"])[2]) for row in rows})
+    figure, axes = plt.subplots(len(dims), len(FA1_PANELS), figsize=(12, 3.2 * len(dims)), squeeze=False, sharex=True)
+    for line, dim in zip(axes, dims):
+        for axis, (title, keys, unit, expected) in zip(line, FA1_PANELS):
+            for name, (label, colour) in FA1.items():
+                for causal, style in ((False, "-o"), (True, "--x")):
+                    at = fa1_line(rows, dim, causal, name, keys, unit)
+                    axis.plot(*at, style, color=colour, markersize=4, label=label + (", causal" if causal else ""))
+                if expected:
+                    at = fa1_line(rows, dim, False, name, (expected,), unit)
+                    axis.plot(*at, ":", color=colour, linewidth=1, label=f"{name}, model")
+            ticks = fa1_line(rows, dim, False, "onepass", ("median_s",), 1)[0]
+            axis.set(xscale="log", yscale="log", title=f"d {dim}: {title}")
+            axis.set_xticks(ticks, [f"{n // 1024}k" if n >= 1024 else str(n) for n in ticks], minor=False)
+            axis.set_xticks([], minor=True)
+            axis.title.set_fontsize(9)
+    figure.legend(*axes[0][1].get_legend_handles_labels(), fontsize=8, loc="upper center", ncols=len(FA1))
+    figure.tight_layout(rect=(0, 0, 1, 0.89))
+    return figure
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", help="JSON of onepass bench")
+    parser.add_argument("results", help="JSON of onepass bench or fa1_claim.py")
     parser.add_argument("--out", required=True, help=".svg or .png")
     options = parser.parse_args()
     import matplotlib
@@ -103,8 +145,11 @@ def main():
 
     with open(options.results) as file:
         rows = json.load(file)
-    found = cells(rows)
-    figure = draw_cells(plt, found) if found else draw_rows(plt, rows)
+    if "contenders" in rows[0]:
+        figure = draw_fa1(plt, rows)
+    else:
+        found = cells(rows)
+        figure = draw_cells(plt, found) if found else draw_rows(plt, rows)
     metadata = {"Date": None} if options.out.endswith(".svg") else None
     figure.savefig(options.out, dpi=150, metadata=metadata, bbox_inches="tight")
 

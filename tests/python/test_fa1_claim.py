@@ -1,0 +1,167 @@
+"""bench/fa1_claim.py without a GPU: what it asks, the model, what it reads of ncu's output, its table and turns."""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+import types
+
+import onepass
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import cuda_peers  # noqa: E402
+import fa1_claim  # noqa: E402
+import hbm_bytes  # noqa: E402
+from problem_line import Problem  # noqa: E402
+
+HEAD = '"ID","Process ID","Process Name","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"'
+
+
+def printed(*values, unit="byte"):
+    """What ncu and a program of as many ranges print: names, then a row for each metric, thousands apart by commas."""
+    lines = ["==PROF== Connected to process 7 (/usr/bin/python3)"]
+    lines += [json.dumps({"problem": f"p{i}", "contender": "math"}) for i in range(len(values))]
+    lines += ["==PROF== Disconnected from process 7", HEAD]
+    for i, pair in enumerate(values):
+        for metric, value in zip((hbm_bytes.READ, hbm_bytes.WRITTEN), pair):
+            lines.append(f'"{i}","7","python3","range","Command line profiler metrics","{metric}","{unit}","{value:,}"')
+    return "\n".join(lines)
+
+
+def test_the_lines_are_the_24_cells():
+    lines = fa1_claim.problem_lines(fa1_claim.SIZES)
+    problems = [Problem.parse(line) for line in lines]
+    assert len(set(lines)) == 24 and all(onepass.explain(line).startswith("fwd ") for line in lines)
+    for p in problems:
+        assert p.batch * p.rows == 16384 and p.heads * p.dim == 2048 and p.bshd and p.device == "cuda:0"
+    assert {p.rows for p in problems} == {512, 1024, 2048, 4096, 8192, 16384}
+
+
+def test_the_model_counts_as_the_paper():
+    full, causal = (Problem.parse(f"fwd b2 h4 s1024 d64 bf16 {mask}") for mask in ("", "causal_bottom_right"))
+    tensors, scores, shared = 8 * 4 * 1024 * 64 * 2, 8 * 1024**2, 1 << 17  # M = 65536 elements of bf16
+    assert fa1_claim.model(full, "math", shared) == (tensors + 4 * 4 * scores, 2 * 4 * scores)
+    assert fa1_claim.model(causal, "math-bf16", shared) == (tensors + 4 * 2 * scores, 2 * 2 * scores)
+    assert fa1_claim.model(full, "onepass", shared) == (tensors + 8 * 1024**2 * 64**2 / 65536 * 2, 8 * 1024 * 4)
+    assert fa1_claim.model(causal, "onepass", shared)[0] == tensors + 8 * 1024**2 * 64**2 / 65536
+
+
+def test_what_ncu_prints_is_read():
+    first, second = hbm_bytes.counts(printed((1234567, 89), (5, 6000)))
+    assert first == ({"problem": "p0", "contender": "math"}, {"read_bytes": 1234567, "written_bytes": 89})
+    assert second[1] == {"read_bytes": 5, "written_bytes": 6000}
+    with pytest.raises(ValueError, match="in Mbyte; byte is expected"):
+        hbm_bytes.counts(printed((1, 2), unit="Mbyte"))
+    with pytest.raises(ValueError, match="0 ranges of 1: ==ERROR== ERR_NVGPUCTRPERM"):
+        hbm_bytes.counts(printed((1, 2)).partition(HEAD)[0] + "==ERROR== ERR_NVGPUCTRPERM")
+
+
+def test_a_program_is_run_under_ncu(tmp_path, capfd):
+    shown = tmp_path / "ncu.py"  # prints what it was asked beside what ncu would have counted
+    shown.write_text(f"import sys\nprint({printed((3, 4))!r})\nassert sys.argv[-2:] == ['program.py', '--go']")
+    found = hbm_bytes.counted(f"{sys.executable} {shown}", ["program.py", "--go"])
+    assert found == [({"problem": "p0", "contender": "math"}, {"read_bytes": 3, "written_bytes": 4})]
+    for absent in ("", "no-such-ncu --x"):
+        assert hbm_bytes.counted(absent, ["program.py"]) == [] and "are left out" in capfd.readouterr().err
+    shown.write_text("import sys\nprint('==ERROR== no permission')\nprint('more', file=sys.stderr)")
+    assert hbm_bytes.counted(f"{sys.executable} {shown}", ["program.py"]) == []
+    assert re.search("left out: .*no permission\nmore", capfd.readouterr().err)
+
+
+def test_the_table():
+    entry = {"median_s": 2e-3, "read_bytes": 4e8, "written_bytes": 1e8, "model_bytes": 6e8, "extra_bytes": 1.5e6}
+    slow = entry | {"median_s": 5e-2, "extra_bytes": 12345.6e6}
+    refused = {"refused": "out of device memory", "model_bytes": 1e12}
+    row = {"problem": fa1_claim.problem_lines([512])[1]}
+    row["contenders"] = {"onepass": entry, "math": slow, "math-bf16": refused}
+    assert fa1_claim.table([row]).splitlines()[2] == (
+        "| 64, causal | 512 | 2.00 | 25.0x | out of device memory | 0.500 (0.600) | 0.500 (0.600) | - (1000) "
+        "| 1.50 | 12.3 | - |"
+    )
+
+
+def test_the_docs_show_the_results():
+    results = json.loads((ROOT / "bench" / "results" / "fa1.json").read_text())
+    assert [row["problem"] for row in results] == fa1_claim.problem_lines(fa1_claim.SIZES)
+    assert fa1_claim.table(results) in (ROOT / "docs" / "derivation.md").read_text()
+    for row in results:
+        for name, entry in row["contenders"].items():
+            expected = fa1_claim.model(Problem.parse(row["problem"]), name, row["shared_bytes"])
+            assert (entry["model_bytes"], entry["model_extra_bytes"]) == pytest.approx(expected)
+
+
+class Card:
+    """What fa1_claim asks of torch.cuda, on a machine without a GPU."""
+
+    ranges, running = 0, False
+
+    def __init__(self):
+        self.profiler = types.SimpleNamespace(start=self.start, stop=self.stop)
+        self.Event = lambda **_: types.SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 2.0)
+
+    def start(self):
+        self.running = True
+
+    def stop(self):
+        assert self.running
+        self.ranges, self.running = self.ranges + 1, False
+
+    def get_device_properties(self, _):
+        return types.SimpleNamespace(
+            name="card", L2_cache_size=64, shared_memory_per_multiprocessor=233472, multi_processor_count=1
+        )
+
+    def is_available(self):
+        return False
+
+    def nothing(self, *_):
+        return 0
+
+    empty_cache = synchronize = reset_peak_memory_stats = memory_allocated = max_memory_allocated = nothing
+
+
+@pytest.fixture
+def card(monkeypatch):
+    torch = pytest.importorskip("torch")
+    here = staticmethod(lambda line, parse=Problem.parse: parse(line.replace("cuda:0", "cpu")))
+    monkeypatch.setattr(Problem, "parse", here)
+    monkeypatch.setattr(cuda_peers, "WARM_UP_S", 0)
+    monkeypatch.setattr(fa1_claim, "problem_lines", lambda _: ["fwd b2 h2 s70 d32 bf16 causal_bottom_right cuda:0"])
+    monkeypatch.setattr(torch, "cuda", Card())
+    return torch
+
+
+def test_rows(card, capsys):
+    options = argparse.Namespace(ncu="", sizes=[70], rounds=2, pause=0, seconds=0)
+    (row,) = fa1_claim.measured(card, onepass, options)
+    assert row["device"] == "card" and list(row["contenders"]) == ["onepass", "math", "math-bf16"]
+    for entry in row["contenders"].values():
+        assert entry["median_s"] == entry["min_s"] == 2e-3 and entry["runs"] == 6 and entry["model_bytes"] > 0
+    assert json.loads(json.dumps(row)) == row
+    assert "| 32, causal | 70 | 2.00 | 1.0x | 1.0x | - (" in capsys.readouterr().out
+
+
+def test_a_wrong_result_is_not_measured(card):
+    wrong = types.SimpleNamespace(attention=lambda q, k, v, **_: (v * 1.02, None))
+    options = argparse.Namespace(rounds=1, pause=0, seconds=0)
+    with pytest.raises(SystemExit, match="onepass is .* from PyTorch's math backend; 0.01 is accepted"):
+        fa1_claim.measure(card, wrong, fa1_claim.problem_lines(())[0], options)
+
+
+def test_what_memory_does_not_hold_is_left_out(card, monkeypatch, capsys):
+    sdpa, lines = card.nn.functional.scaled_dot_product_attention, fa1_claim.problem_lines(())
+
+    def in_bf16_only(*args, **options):
+        if not card.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+            raise card.OutOfMemoryError("much text")
+        return sdpa(*args, **options)
+
+    monkeypatch.setattr(card.nn.functional, "scaled_dot_product_attention", in_bf16_only)
+    fa1_claim.count_once(card, onepass, lines)
+    entries = fa1_claim.measure(card, onepass, lines[0], argparse.Namespace(rounds=1, pause=0, seconds=0))
+    assert entries["math"] == {"refused": "out of device memory"} and "median_s" in entries["math-bf16"]
+    names = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [name["contender"] for name in names] == ["onepass", "math-bf16"] and card.cuda.ranges == 2
