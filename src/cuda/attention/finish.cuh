@@ -60,12 +60,12 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
   }
 }
 
-// O / l. `place`: the warp's number among all warps of all tiles. The rows' LSE comes back: writing it out can wait
-// until O is on its way.
-template <int N>
-DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores& scores, float (&o)[N],
-                    const LaneRows& sums, float (&lse)[2], Redo& redo, i32 place) {
-  float inv[2];
+// What a row's sums end in: 1 / l and the LSE. Needs no O, so the last P V may still be under way.
+struct RowsEnd {
+  float inv[2], lse[2];
+};
+DEV RowsEnd end_sums(const ForwardParams& p, const TileWork& x, const LaneRows& sums) {
+  RowsEnd end;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
@@ -76,19 +76,25 @@ DEV void close_rows(const ForwardParams& p, const TileWork& x, const TileScores&
       state = joined.state;
       alpha = joined.alpha_a;
     }
-    const Final<float> end = finalize(state);
-    inv[i] = kRoundedSums && end.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * end.inv_l;
-    if constexpr (features.dropout) inv[i] *= p.dropout.keep_scale;
-    lse[i] = end.lse;
+    const Final<float> last = finalize(state);
+    end.inv[i] = kRoundedSums && last.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * last.inv_l;
+    if constexpr (features.dropout) end.inv[i] *= p.dropout.keep_scale;
+    end.lse[i] = last.lse;
   }
-  if (__any_sync(0xffffffffu, !scale_rows<ElementOf<features.output>::Format>(o, inv)))
-    redo.push(p, x, scores.rows.row[0] - static_cast<i32>(thread_here() % 32 / 4), place);
+  return end;
 }
 DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&lse)[2]) {
   if (!p.lse || thread_here() % 4 != 0) return;
   float* const at = p.lse + lse_offset(p, x, rows.row[0]);
   if (rows.row[0] < x.seq_q) at[0] = lse[0];
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
+}
+
+// O / l of the sixteen rows from `first` on. `place`: the warp's number among all warps of all tiles.
+template <int N>
+DEV void close_rows(const ForwardParams& p, const TileWork& x, i32 first, float (&o)[N], const float (&inv)[2],
+                    Redo& redo, i32 place) {
+  if (__any_sync(0xffffffffu, !scale_rows<ElementOf<features.output>::Format>(o, inv))) redo.push(p, x, first, place);
 }
 
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.

@@ -33,8 +33,7 @@ struct TileScores {
     batch = x.batch, head = x.head;
     if constexpr (features.bool_mask) mask_tiles = onepass::mask_tiles(p, x);
     warp_row = first, below = offset;
-    rows.row[0] = first + offset + static_cast<i32>(threadIdx.x % 32 / 4);
-    rows.row[1] = rows.row[0] + 8;
+    rows = FragmentRows::from(first + offset);
     if constexpr (features.alibi)
       slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }

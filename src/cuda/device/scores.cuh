@@ -22,6 +22,10 @@ DEV i32 column_of(int j, u32 quad) { return (j >> 2) * 8 + static_cast<i32>(quad
 
 struct FragmentRows {  // this lane's rows of the tile in hand, eight rows apart: indices within their sequence
   i32 row[2];
+  static DEV FragmentRows from(i32 first) {  // the warp's first
+    const i32 row = first + static_cast<i32>(threadIdx.x % 32 / 4);
+    return {{row, row + 8}};
+  }
 };
 
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one

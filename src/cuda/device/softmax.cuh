@@ -48,18 +48,30 @@ struct LaneRows {
 template <class Element, int N>
 using Operand = typename Element::Packed[N / Element::kPacked];
 
-// p = A fragments of the weights, sum = the lane's sums of them, before dropout. s stays: the exact step may want it.
-// Groups from `columns` on are not read; their weights are 0. kExact: score and maximum are rounded alike, so that the
-// maximum's weight is 1 however large the scores.
-template <class Element, bool kRounded, bool kExact, class Drop, int N>
-DEV void exponentiate(const float (&s)[N], Operand<Element, N>& p, const Rescale<float> (&r)[2], float scale,
-                      float (&sum)[2], float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
+// Four weights, elements j .. j + 3, where they belong in an operand.
+template <class Element, int N>
+DEV void pack_four(int j, const float (&w)[4], Operand<Element, N>& p) {
+  if constexpr (Element::kPacked == 2) {
+    p[j / 2] = Element::pack(w[0], w[1]);
+    p[j / 2 + 1] = Element::pack(w[2], w[3]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[j + i] = w[i];
+  }
+}
+
+// put(j, w): weights of elements j .. j + 3; sum = the lane's sums of them, before dropout. Groups from `columns` on are
+// not read; their weights are 0. kExact: score and maximum are rounded alike, so that the maximum's weight is 1 however
+// large the scores.
+template <class Element, bool kRounded, bool kExact, class Drop, class Put, int N>
+DEV void exponentiate(const float (&s)[N], const Put& put, const Rescale<float> (&r)[2], float scale, float (&sum)[2],
+                      float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
 #pragma unroll
   for (int g = 0; g < N; g += kGroup<N>) {
     if (2 * g >= columns) {
 #pragma unroll
-      for (int j = g; j < g + kGroup<N>; j += Element::kPacked) p[j / Element::kPacked] = 0;
+      for (int j = g; j < g + kGroup<N>; j += 4) put(j, {});
       continue;
     }
 #pragma unroll
@@ -72,13 +84,7 @@ DEV void exponentiate(const float (&s)[N], Operand<Element, N>& p, const Rescale
         if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
       }
       drop(j, w);
-      if constexpr (Element::kPacked == 2) {
-        p[j / 2] = Element::pack(w[0], w[1]);
-        p[j / 2 + 1] = Element::pack(w[2], w[3]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) p[j + i] = w[i];
-      }
+      put(j, w);
     }
   }
   sum[0] = part[0][0] + part[0][1];
@@ -90,14 +96,15 @@ struct KeepAll {  // no dropout
   DEV void operator()(int, float (&)[4]) const {}
 };
 
-template <class Element, bool kRounded, class Drop, int N>
-DEV void softmax_first(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, float scale, const Drop& drop,
+// A tile's first block; put as exponentiate has it, and s itself may be what it changes.
+template <class Element, bool kRounded, class Drop, class Put, int N>
+DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, float scale, const Drop& drop,
                        i32 columns) {
   float sum[2], top[2];
   row_max(s, columns, top);
   rows.state[0] = {}, rows.state[1] = {};
   const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
-  exponentiate<Element, kRounded, true>(s, p, r, scale, sum, rows.norm, drop, columns);
+  exponentiate<Element, kRounded, true>(s, put, r, scale, sum, rows.norm, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
 }
@@ -110,7 +117,8 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
   const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
 #pragma unroll
   for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
-  exponentiate<Element, kRounded, true>(s, p, r, scale, sum, norm, drop);
+  const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
+  exponentiate<Element, kRounded, true>(s, put, r, scale, sum, norm, drop);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -124,7 +132,8 @@ template <class Element, bool kRounded, class Drop, int N>
 DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, float scale, const Drop& drop) {
   float sum[2], norm[2];
   const Rescale<float> r[2] = {keep(rows.state[0]), keep(rows.state[1])};
-  exponentiate<Element, kRounded, false>(s, p, r, scale, sum, norm, drop);
+  const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
+  exponentiate<Element, kRounded, false>(s, put, r, scale, sum, norm, drop);
   if (__any_sync(0xffffffffu, !(sum[0] + sum[1] <= kLazyLimit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -50,9 +50,9 @@ DEV void finish(u32 sm, const ForwardParams& p, const TileWork& x, const TileSco
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(thread_here() / 32) * kRowTiles + r;
-    float lse[2];
-    close_rows(p, x, scores[r], o[r], sums[r], lse, redo, place);
-    write_lses(p, x, scores[r].rows, lse);
+    const RowsEnd end = end_sums(p, x, sums[r]);
+    close_rows(p, x, scores[r].first_row(), o[r], end.inv, redo, place);
+    write_lses(p, x, scores[r].rows, end.lse);
     if constexpr (!config.staged) store_rows(p, x, scores[r].rows, o[r]);
   }
   if constexpr (config.staged) store_staged(sm, p, x, o);

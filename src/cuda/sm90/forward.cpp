@@ -36,7 +36,9 @@ constexpr Shape kShapes[] = {
     {64, 64, kAny, false, Work::light, 3, 128, 2, 2, true, true, false},
     {64, 64, kAny, false, Work::light, 2, 128, 2, 2, true, true, false},
     {64, 64, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
-    {128, 128, kAny, true, Work::light, 2, 128, 2, 1, true, true, true},
+    {128, 128, 6143, true, Work::light, 2, 128, 2, 2, true, true, false},  // 192 rows: more of the diagonal in vain
+    {128, 128, 1535, false, Work::light, 2, 128, 2, 2, true, false, false},
+    {128, 128, kAny, false, Work::light, 3, 80, 2, 2, true, true, false},  // a third less of K and V from L2
     {128, 128, kAny, false, Work::light, 2, 128, 2, 2, true, false, false},
     {128, 128, kAny, false, Work::staged, 2, 128, 2, 1, false, false, false},
     {128, 128, kAny, false, Work::any, 2, 64, 2, 2, false, false, false},

@@ -22,7 +22,7 @@ namespace onepass::sm90 {
 
 // ------------------------------------------------------------------------------------------------------------ consumer
 DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p) {
-  const u32 lane = threadIdx.x % 32;
+  const u32 lane = threadIdx.x % 32, warp = group * 4 + threadIdx.x / 32 % 4;
   float s[kBlockN / 2], o[kOutN / 2];
   u32 w[kBlockN / 4];
   LaneRows rows;
@@ -48,9 +48,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     if (lane == 0) mbar_arrive(sm + kEmptyQ + 8 * q.slot);
     q.next();
   };
-  const auto warp_row = [&](const TileWork& x) {
-    return x.row + static_cast<i32>(group * 64 + threadIdx.x / 32 % 4 * 16);
-  };
+  const auto warp_row = [&](const TileWork& x) { return x.row + static_cast<i32>(warp * 16); };
   const auto turn_wait = [&] {
     if (config.ping_pong) bar_sync(1 + group, 256);
   };
@@ -76,6 +74,22 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     mbar_wait(sm + kFullQ + 8 * q.slot, q.parity);
     return load_tile(sm + kLayout.slots + kSlotBytes * q.slot);
   };
+  const auto pack = [&](int j, const float(&four)[4]) { pack_four<Element, kBlockN / 2>(j, four, w); };
+  const auto leave = [&](int j, const float(&four)[4]) {  // where the scores stood: w is an operand under way
+    for (int i = 0; i < 4; ++i) s[j + i] = four[i];
+  };
+  const auto open_tile = [&](const TileWork& x, const auto& put) {
+    scores.open(x, warp_row(x));
+    apply(x.n_hi - 1);
+    const i32 first = (x.n_hi - 1) * kKeys;
+    softmax_first<Element, kRoundedSums>(s, put, rows, scores.scale(), scores.drop(first),
+                                         scores.columns<kBlockN / 2>(first));
+  };
+  const auto end = [&](const TileWork& x) {
+    const RowsEnd e = end_sums(p, x, rows);
+    write_lses(p, x, FragmentRows::from(warp_row(x)), e.lse);
+    return e;
+  };
   // Q in registers frees its shared copy at once; Q in shared memory is free after the tile's last S.
   const auto open_query = [&] {
     query.open(sm + kLayout.q + q.slot * kLayout.q_bytes + group * 8192);
@@ -88,7 +102,6 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   if (config.ping_pong && group == kGroups - 1) bar_arrive(1, 256);  // warpgroup 0 has the first turn
   for (TileWork x = take_tile(); x.row >= 0;) {
     open_query();
-    scores.open(x, warp_row(x));
     // ---- the first block, alone
     mbar_wait(full_k(), k.parity);
     turn_wait();
@@ -98,9 +111,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     wgmma_wait<0>();
     pin(s);
     release_k();
-    apply(x.n_hi - 1);
-    softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((x.n_hi - 1) * kKeys),
-                                         scores.columns<kBlockN / 2>((x.n_hi - 1) * kKeys));
+    open_tile(x, pack);
     i32 accumulate = 0;
     bool last = true;
     do {
@@ -132,7 +143,8 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
       }
       close_query();
       if constexpr (config.flat) {
-        // ---- tile border: the next tile's first S ahead of this tile's last P V
+        // ---- tile border: the next tile's first S ahead of this tile's last P V. Under the two: this tile's sums, then
+        // the next one's first softmax
         const TileWork y = take_tile();
         last = y.row < 0;
         if (!last) {
@@ -146,18 +158,22 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
           qk();
           pv(accumulate);
           turn_pass();
+          const RowsEnd e = end(x);
           wgmma_wait<1>();
           pin(s);
           release_k();
+          if constexpr (kEarlySoftmax) open_tile(y, leave);
           wgmma_wait<0>();
           pin(o);
           pin(w);
           release_v();
-          finish(sm, group, out, p, x, scores, o, rows, redo);
-          scores.open(y, warp_row(y));
-          apply(y.n_hi - 1);
-          softmax_first<Element, kRoundedSums>(s, w, rows, scores.scale(), scores.drop((y.n_hi - 1) * kKeys),
-                                               scores.columns<kBlockN / 2>((y.n_hi - 1) * kKeys));
+          finish(sm, warp, out, p, x, warp_row(x), o, e.inv, redo);
+          if constexpr (kEarlySoftmax) {
+#pragma unroll
+            for (int j = 0; j < int(kBlockN / 2); j += 4) pack(j, {s[j], s[j + 1], s[j + 2], s[j + 3]});
+          } else {
+            open_tile(y, pack);
+          }
           x = y;
           accumulate = 0;
         }
@@ -169,11 +185,12 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     pin(o);
     wgmma_fence();
     pv(accumulate);
+    const RowsEnd e = end(x);
     wgmma_wait<0>();
     pin(o);
     pin(w);
     release_v();
-    finish(sm, group, out, p, x, scores, o, rows, redo);
+    finish(sm, warp, out, p, x, warp_row(x), o, e.inv, redo);
     if constexpr (config.flat) break;
     x = take_tile();
   }

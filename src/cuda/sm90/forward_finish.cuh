@@ -7,17 +7,14 @@
 
 namespace onepass::sm90 {
 
-// A warp's sixteen rows: no barrier beyond the warp.
-DEV void finish(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p, const TileWork& x,
-                const TileScores& scores, float (&o)[kOutN / 2], const LaneRows& sums, Redo& redo) {
-  const u32 lane = threadIdx.x % 32, warp = group * 4 + threadIdx.x / 32 % 4;
-  const i32 first = x.row + static_cast<i32>(warp) * 16;
-  float lse[2];
-  close_rows(p, x, scores, o, sums, lse, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
+// A warp's sixteen rows, from `first` on: no barrier beyond the warp.
+DEV void finish(u32 sm, u32 warp, const TensorMap* out, const ForwardParams& p, const TileWork& x, i32 first,
+                float (&o)[kOutN / 2], const float (&inv)[2], Redo& redo) {
+  const u32 lane = threadIdx.x % 32;
+  close_rows(p, x, first, o, inv, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
   // A TMA store writes sixteen rows: packed, they must lie within the sequence.
   if (features.output == Type::f32 || (features.packed && first + 16 > x.seq_q)) {
-    store_rows(p, x, scores.rows, o);
-    write_lses(p, x, scores.rows, lse);
+    store_rows(p, x, FragmentRows::from(first), o);
     return;
   }
   // Swizzled blocks of 64 columns, as Q came; the store clips rows and columns past the end.
@@ -46,7 +43,6 @@ DEV void finish(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p,
       tma_store_commit();
     }
   }
-  write_lses(p, x, scores.rows, lse);
 }
 
 }  // namespace onepass::sm90

@@ -16,6 +16,8 @@ constexpr u32 kFullQ = kLayout.barriers, kEmptyQ = kFullQ + 8 * kQStages, kFullK
               kEmptyK = kFullK + 8 * kStages, kFullV = kEmptyK + 8 * kStages, kEmptyV = kFullV + 8 * kStages,
               kFullB = kEmptyV + 8 * kStages, kEmptyB = kFullB + 8 * config.bias_stages;
 constexpr i32 kKeys = kBlockN;
+// Whether a tile's first softmax runs under the last P V of the tile before. By groups it spills (d64 causal: -2 %).
+constexpr bool kEarlySoftmax = !kByGroups;
 using Tiles = TileSource<static_cast<i32>(kBlockM), kKeys>;
 
 }  // namespace onepass::sm90
