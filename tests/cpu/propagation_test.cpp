@@ -1,45 +1,15 @@
 // NaN and infinity in an input reach the rows that see them, and no other row.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
-
 #include "check/check.hpp"
-#include "core/numerics.hpp"
+#include "check/pokes.hpp"
 #include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
 
 namespace onepass::check {
 namespace {
 
-struct Poke {
-  const char* name;
-  std::function<void(Inputs&)> poke;
-};
-
-void set(const Tensor& t, std::int64_t head, std::int64_t token, std::int64_t d, float x) {
-  store_element(t.data, t.dtype, row_offset(t, 0, head, token) + d, x);
-}
-
-// Keys 20, 64 and the last, of K/V head 0; query 33 of head 1.
-const Poke kPokes[] = {
-    {"NaNInV", [](Inputs& in) { set(in.tensors.v, 0, 20, 3, NAN); }},
-    {"InfinityInV", [](Inputs& in) { set(in.tensors.v, 0, 64, 0, INFINITY); }},
-    {"MinusInfinityInV", [](Inputs& in) { set(in.tensors.v, 0, 20, 7, -INFINITY); }},
-    {"BothInfinitiesInV",
-     [](Inputs& in) {
-       set(in.tensors.v, 0, 20, 1, -INFINITY), set(in.tensors.v, 0, 64, 1, INFINITY),
-           set(in.tensors.v, 0, 64, 2, INFINITY);
-     }},
-    {"NaNInTheLastV", [](Inputs& in) { set(in.tensors.v, 0, in.problem.seq_k - 1, in.problem.dim_v - 1, NAN); }},
-    {"NaNInTheFirstV", [](Inputs& in) { set(in.tensors.v, 0, 0, 0, NAN); }},
-    {"NaNInK", [](Inputs& in) { set(in.tensors.k, 0, 20, 3, NAN); }},
-    {"InfinityInK", [](Inputs& in) { set(in.tensors.k, 0, 64, 0, INFINITY); }},
-    {"NaNInTheLastK", [](Inputs& in) { set(in.tensors.k, 0, in.problem.seq_k - 1, 0, NAN); }},
-    {"NaNInQ", [](Inputs& in) { set(in.tensors.q, 1, std::min<std::int64_t>(33, in.problem.seq_q - 1), 0, NAN); }},
-    {"InfinityInQ",
-     [](Inputs& in) { set(in.tensors.q, 1, std::min<std::int64_t>(33, in.problem.seq_q - 1), 0, INFINITY); }},
-};
+using test::Poke;
 
 constexpr const char* kLines[] = {
     "b1 h4/2 s70x100 d40 fp32 lse",
@@ -77,7 +47,8 @@ TEST_P(Propagation, ReachesTheRowsThatSeeIt) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Cpu, Propagation, testing::ValuesIn(kPokes), [](const auto& poke) { return poke.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cpu, Propagation, testing::ValuesIn(test::kPokes),
+                         [](const auto& poke) { return poke.param.name; });
 
 float bias_at(std::int64_t i, std::int64_t j) {
   return i == 5 && j == 9 ? NAN : i == 6 ? -INFINITY : i == 7 && j > 0 ? -INFINITY : 0;

@@ -1,6 +1,7 @@
 // The tiles of work and the order in which they are drawn.
 #pragma once
 #include "cuda/device/arith.cuh"
+#include "cuda/device/shared.cuh"
 
 #include "cuda/attention/forward.hpp"
 
@@ -137,25 +138,16 @@ struct TileSource {
 };
 
 DEV void store_tile(u32 to, const TileWork& x) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.row), "r"(x.head), "r"(x.batch),
-               "r"(x.map_batch)
-               : "memory");
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(x.q_begin), "r"(x.k_begin), "r"(x.seq_q),
-               "r"(x.seq_k)
-               : "memory");
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 32), "r"(x.n_lo), "r"(x.n_hi), "r"(x.number),
-               "r"(0)
-               : "memory");
+  store_four(to, x.row, x.head, x.batch, x.map_batch);
+  store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  store_four(to + 32, x.n_lo, x.n_hi, x.number, 0);
 }
 DEV TileWork load_tile(u32 from) {
   TileWork x;
-  const auto four = [&](u32 at, i32& a, i32& b, i32& c, i32& d) {
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(at) : "memory");
-  };
   i32 unused;
-  four(from, x.row, x.head, x.batch, x.map_batch);
-  four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
-  four(from + 32, x.n_lo, x.n_hi, x.number, unused);
+  load_four(from, x.row, x.head, x.batch, x.map_batch);
+  load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  load_four(from + 32, x.n_lo, x.n_hi, x.number, unused);
   x.row = static_cast<i32>(warp_uniform(x.row));  // branched on
   x.n_lo = static_cast<i32>(warp_uniform(x.n_lo));
   x.n_hi = static_cast<i32>(warp_uniform(x.n_hi));

@@ -1,26 +1,10 @@
 // Arith<float> on the device, and packing to the storage types.
 #pragma once
-#include "cuda/device/types.cuh"
+#include "cuda/device/math.cuh"
 
 #include "core/online_softmax.hpp"
 
 namespace onepass {
-
-DEV float ex2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}  // MUFU, 16 a clock and SM
-DEV float lg2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-DEV float rcp(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 template <>
 struct Arith<float> {
@@ -52,16 +36,8 @@ struct Bf16 {
   using Raw = u16;
   using Packed = u32;
   static constexpr int kPacked = 2;
-  static DEV u32 pack(float lo, float hi) {
-    u32 y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
-    return y;
-  }
-  static DEV u32 times_zero_plus(u32 x, u32 y) {  // of both values: y while x is finite, else NaN
-    u32 z;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(0u), "r"(y));
-    return z;
-  }
+  static DEV u32 pack(float lo, float hi) { return pack_bf16(lo, hi); }
+  static DEV u32 times_zero_plus(u32 x, u32 y) { return times_zero_plus_bf16(x, y); }
   static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
   static DEV float unpack(u16 x) { return __int_as_float(static_cast<i32>(x) << 16); }
 };
@@ -69,22 +45,10 @@ struct F16 {
   using Raw = u16;
   using Packed = u32;
   static constexpr int kPacked = 2;
-  static DEV u32 pack(float lo, float hi) {
-    u32 y;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
-    return y;
-  }
-  static DEV u32 times_zero_plus(u32 x, u32 y) {  // of both values: y while x is finite, else NaN
-    u32 z;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(0u), "r"(y));
-    return z;
-  }
+  static DEV u32 pack(float lo, float hi) { return pack_f16(lo, hi); }
+  static DEV u32 times_zero_plus(u32 x, u32 y) { return times_zero_plus_f16(x, y); }
   static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
-  static DEV float unpack(u16 x) {
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-    return y;
-  }
+  static DEV float unpack(u16 x) { return unpack_f16(x); }
 };
 struct F32 {
   using Raw = float;

@@ -34,14 +34,6 @@ DEV void mma_16816(F16, float* d, const u32* a, u32 b0, u32 b1) {
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-DEV void load_pair(float (&x)[2], u32 from) {  // from shared memory, 8 bytes aligned
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
-}
-DEV float load_one(u32 from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
 
 // d[16 x 8] += a[16 x 8] b[8 x 8] of tf32 numbers, fp32 whose last 13 bits are not looked at. a: columns t of rows g
 // and g + 8, then columns t + 4. b: rows t and t + 4 of column g.

@@ -1,42 +1,14 @@
 // Tiles of tokens of one head on their way from global to shared memory.
 #pragma once
+#include "cuda/device/copy_async.cuh"
+
 #include "cuda/sm80/forward_tile.cuh"
 
 namespace onepass::sm80 {
 
-// kPiece bytes past the registers, or zeros if they are not real; then `from` is not read.
-template <i32 kPiece>
-DEV void copy_async(u32 to, const char* from, bool real) {
-  if constexpr (kPiece == 16) {
-    asm volatile(
-        "{ .reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p; }" ::"r"(to),
-        "l"(from), "r"(static_cast<u32>(real))
-        : "memory");
-  } else {
-    asm volatile("{ .reg .pred p; setp.eq.u32 p, %3, 0; cp.async.ca.shared.global [%0], [%1], %2, p; }" ::"r"(to),
-                 "l"(from), "n"(kPiece), "r"(static_cast<u32>(real))
-                 : "memory");
-  }
-}
-// The first `bytes` of kPiece bytes, then zeros.
-template <i32 kPiece>
-DEV void copy_async_part(u32 to, const char* from, i32 bytes) {
-  if constexpr (kPiece == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kPiece), "r"(bytes)
-                 : "memory");
-  }
-}
-DEV void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <i32 kYounger>
-DEV void copies_wait() {  // for all groups of this thread but the youngest
-  asm volatile("cp.async.wait_group %0;" ::"n"(kYounger) : "memory");
-}
-
 // One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in pieces as large as alignment
-// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and are
-// there at once.
+// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and
+// are there at once.
 template <bool kWhole>
 DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
   constexpr i32 kPiece = config.piece;
@@ -55,9 +27,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
       const auto element = [&](i32 e) -> u32 { return 2 * e < bytes ? reinterpret_cast<const u16*>(from)[e] : 0; };
       word[i / 2] = element(i) | element(i + 1) << 16;
     }
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
-                 "r"(word[3])
-                 : "memory");
+    store_four(to, word[0], word[1], word[2], word[3]);
   }
 }
 

@@ -6,11 +6,11 @@
 namespace onepass::sm80 {
 
 template <class Format>
-DEV void store_pair(u32 to, float a, float b) {  // to shared memory
+DEV void stage_pair(u32 to, float a, float b) {
   if constexpr (Format::kPacked == 2)
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(Format::pack(a, b)) : "memory");
+    store_word(to, static_cast<i32>(Format::pack(a, b)));
   else
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+    store_pair(to, a, b);
 }
 
 // This warp's rows of O. The Q tile's memory is the stage: nobody reads Q any more.
@@ -25,7 +25,7 @@ DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const f
     for (i32 j = 0; j < kOutN / 2; j += 2) {
       const u32 row = 16 * r + 8 * (j >> 1 & 1) + lane / 4;
       const u32 byte = lane % 4 * 2 * kElementBytes, chunk = j / 4 * 8 / kInChunk + byte / 16;
-      store_pair<Element>(stage + swizzled(row, chunk, kPitch) + byte % 16, o[r][j], o[r][j + 1]);
+      stage_pair<Element>(stage + swizzled(row, chunk, kPitch) + byte % 16, o[r][j], o[r][j + 1]);
     }
   }
   __syncwarp();
@@ -35,13 +35,9 @@ DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const f
     const i32 row = at / kChunks, chunk = at % kChunks;
     if (first + row >= x.seq_q) break;
     u32 w[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(stage + swizzled(row, chunk, kPitch))
-                 : "memory");
+    load_four(stage + swizzled(row, chunk, kPitch), w[0], w[1], w[2], w[3]);
     void* const to = static_cast<char*>(p.out) + kElementBytes * (out_offset(p, x, first + row) + kInChunk * chunk);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
+    store_global(to, w);
   }
 }
 

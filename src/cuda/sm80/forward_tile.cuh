@@ -1,5 +1,7 @@
 // Constants of the config.
 #pragma once
+#include "cuda/device/shared.cuh"
+
 #include "cuda/attention/elements.cuh"
 #include "cuda/attention/tiles.cuh"
 #include "cuda/sm80/forward_config.hpp"
@@ -27,18 +29,5 @@ DEV u32 turn(u32 row) { return features.input == Type::f32 ? (row & 6) ^ (row & 
 DEV u32 swizzled(u32 row, u32 chunk, u32 pitch) { return row * pitch + (chunk ^ turn(row)) * 16; }
 // The address `step` chunks further along the same row, for chunks below the lowest bit of step.
 DEV u32 along(u32 address, u32 step) { return (address ^ step % 8 * 16) + step / 8 * 128; }
-
-DEV i32 load_word(u32 from) {
-  i32 x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-  return x;
-}
-DEV const char* load_address(u32 from) {
-  u64 x;
-  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(from) : "memory");
-  return reinterpret_cast<const char*>(x);
-}
-DEV void store_address(u32 to, const char* x) { asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(x) : "memory"); }
-DEV void store_word(u32 to, i32 x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 
 }  // namespace onepass::sm80

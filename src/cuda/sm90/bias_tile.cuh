@@ -1,6 +1,7 @@
 // The additive bias of a block, staged by TMA: a fragment's values from swizzled shared memory.
 #pragma once
 #include "cuda/device/mma.cuh"
+#include "cuda/device/shared.cuh"
 #include "cuda/device/tma.cuh"
 
 #include "cuda/attention/elements.cuh"

@@ -6,23 +6,14 @@
 
 #include "core/philox.hpp"
 #include "cuda/attention/mask_host.hpp"
+#include "mask_patterns.hpp"
 #include "on_host/mask_text.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {
 namespace {
 
-struct Pattern {
-  const char* name;
-  bool (*sees)(int row, int key, unsigned draw);
-};
-constexpr Pattern kPatterns[] = {
-    {"documents", [](int i, int j, unsigned) { return i / 90 == j / 90; }},
-    {"sparse blocks", [](int i, int j, unsigned) { return (i / 128 * 7 + j / 64 * 3) % 4 == 0; }},
-    {"random", [](int, int, unsigned draw) { return draw % 3 == 0; }},
-    {"full and empty", [](int i, int j, unsigned) { return j / 64 % 2 == 0 && i > 40; }},
-    {"nothing", [](int, int, unsigned) { return false; }},
-};
+using Pattern = test::MaskPattern;
 
 struct Mask {  // bytes in memory, padded and with a byte between keys if `odd`
   Mask(const Problem& p, const Pattern& pattern, bool odd) {
@@ -57,7 +48,7 @@ TEST_P(EmulatedMask, KernelsVisitAndKeepWhatItShows) {
   const int right = p.band.causal ? 0 : static_cast<int>(p.band.right), left = static_cast<int>(p.band.left);
   const int shift = static_cast<int>(p.seq_k - p.seq_q);
   bool odd = false;
-  for (const Pattern& pattern : kPatterns) {
+  for (const Pattern& pattern : test::kMaskPatterns) {
     Mask mask(p, pattern, odd = !odd);
     std::vector<unsigned> workspace(cuda::mask_bytes(p, cut) / 4 + 16,
                                     0xdeadbeef);  // never read where nothing is written

@@ -1,7 +1,7 @@
 // Enough of CUDA to run header-free device text on the host: threads of a block as contexts of one thread of the
-// machine that take turns, warps in step where they exchange words. Inline PTX vanishes (what depends on it is replaced
-// by the test); arithmetic that is plain C++ runs as it stands. Include before the device texts and after every
-// standard header.
+// machine that take turns, warps in step where they exchange words. What inline PTX does is in the stand-ins for four
+// files of src/cuda/device (stand_ins/, first on the include path); PTX of any other file ends the test when it is
+// reached. Include before the device texts and after every standard header.
 #pragma once
 #include <ucontext.h>
 
@@ -9,7 +9,12 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -19,61 +24,92 @@ struct Index {
   unsigned x = 0;
 };
 
+[[noreturn]] inline void fail(const char* sentence, const char* detail = "") {
+  std::fprintf(stderr, "device text on the host: %s %s\n", sentence, detail);
+  std::abort();
+}
+// Empty PTX only holds the compiler back.
+inline void instruction(const char* text) {
+  if (std::strncmp(text, "\"\"", 2) != 0) fail("there is no stand-in for", text);
+}
+
 // One thread of the block that runs; the scheduler below switches between them.
 struct Thread {
+  static constexpr std::size_t kStack = 1 << 17;
   ucontext_t context;
-  std::vector<char> stack = std::vector<char>(1 << 17);
+  std::unique_ptr<char[]> stack{new char[kStack]};
   bool done = false;
+  // Copies begun in the background: those committed, group by group, and those that are not yet.
+  std::deque<std::vector<std::function<void()>>> groups;
+  std::vector<std::function<void()>> begun;
 };
 inline ucontext_t scheduler;
 inline Thread* running = nullptr;
 inline const std::function<void()>* body_of_all = nullptr;
+inline unsigned long steps = 0;  // anything that brings a block nearer to its end
 inline void yield() { swapcontext(&running->context, &scheduler); }
 
+// Copies in the background are over as late as a program allows, or at once: nothing may depend on when.
+inline bool copies_are_early = false;
+
 // What the lanes of a warp, or the threads of a block, tell each other.
-struct Group {
-  explicit Group(int size) : word(static_cast<std::size_t>(size)) {}
-  // Every member calls it with its word; all words come back.
-  std::vector<std::uint64_t> share(std::size_t member, std::uint64_t own) {
-    word[member] = own;
-    const int turn = turns;
-    if (++arrived == word.size()) {
-      all = word;
-      arrived = 0;
-      ++turns;
+class Group {
+ public:
+  explicit Group(unsigned size) : size_(size) {}
+  // Every member calls it with its value; all members' values come back.
+  template <class T>
+  std::vector<T> share(unsigned member, const T& own) {
+    if (arrived_ == 0) given_.resize(size_ * sizeof(T));
+    if (given_.size() != size_ * sizeof(T)) fail("lanes of a warp are at different instructions");
+    std::memcpy(&given_[member * sizeof(T)], &own, sizeof(T));
+    const unsigned turn = turns_;
+    ++steps;
+    if (++arrived_ == size_) {
+      all_ = given_;
+      arrived_ = 0;
+      ++turns_;
     }
-    while (turns == turn) yield();
+    while (turns_ == turn) yield();
+    std::vector<T> all(size_);
+    std::memcpy(all.data(), all_.data(), all_.size());
     return all;
   }
-  std::vector<std::uint64_t> word, all;
-  std::size_t arrived = 0;
-  int turns = 0;
+
+ private:
+  unsigned size_, arrived_ = 0, turns_ = 0;
+  std::vector<unsigned char> given_, all_;
 };
 inline Group *warp = nullptr, *block = nullptr;
 
 }  // namespace warps
 
 inline warps::Index threadIdx, blockIdx, gridDim;
+alignas(1024) inline unsigned char smem[232448];  // the block's shared memory; kernels declare it by this name
 
 namespace warps {
 
 inline void enter() {
   (*body_of_all)();
   running->done = true;
+  ++steps;
   yield();
 }
 
-inline void run_block(int threads, const std::function<void()>& body, unsigned block_number = 0) {
+// body() once by each of `threads` threads, 32 to a warp.
+inline void run_block(unsigned threads, const std::function<void()>& body, unsigned block_number = 0) {
+  static std::vector<std::unique_ptr<Thread>> pool;
+  while (pool.size() < threads) pool.push_back(std::make_unique<Thread>());
   Group all(threads);
   std::vector<std::unique_ptr<Group>> groups;
-  for (int i = 0; i < threads; i += 32) groups.push_back(std::make_unique<Group>(32));
-  std::vector<std::unique_ptr<Thread>> pool;
-  for (int i = 0; i < threads; ++i) {
-    pool.push_back(std::make_unique<Thread>());
-    Thread& t = *pool.back();
+  for (unsigned i = 0; i < threads; i += 32) groups.push_back(std::make_unique<Group>(32u));
+  for (unsigned i = 0; i < threads; ++i) {
+    Thread& t = *pool[i];
+    t.done = false;
+    t.groups.clear();
+    t.begun.clear();
     getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.data();
-    t.context.uc_stack.ss_size = t.stack.size();
+    t.context.uc_stack.ss_sp = t.stack.get();
+    t.context.uc_stack.ss_size = Thread::kStack;
     t.context.uc_link = nullptr;
     makecontext(&t.context, enter, 0);
   }
@@ -82,74 +118,78 @@ inline void run_block(int threads, const std::function<void()>& body, unsigned b
   blockIdx.x = block_number;
   for (bool some = true; some;) {
     some = false;
-    for (int i = 0; i < threads; ++i) {
-      Thread& t = *pool[static_cast<std::size_t>(i)];
-      if (t.done) continue;
+    const unsigned long before = steps;
+    for (unsigned i = 0; i < threads; ++i) {
+      if (pool[i]->done) continue;
       some = true;
-      running = &t;
-      threadIdx.x = static_cast<unsigned>(i);
-      warp = groups[static_cast<std::size_t>(i / 32)].get();
-      swapcontext(&scheduler, &t.context);
+      running = pool[i].get();
+      threadIdx.x = i;
+      warp = groups[i / 32].get();
+      swapcontext(&scheduler, &running->context);
     }
+    if (some && steps == before) fail("its threads wait for each other");
   }
 }
-inline std::vector<std::uint64_t> share(std::uint64_t own) { return warp->share(threadIdx.x % 32, own); }
+template <class T>
+std::vector<T> share(const T& own) {
+  return warp->share(threadIdx.x % 32, own);
+}
 
 }  // namespace warps
 
 // ---- the intrinsics that the texts use; masks are always whole warps
 inline unsigned __ballot_sync(unsigned, bool own) {
   unsigned bits = 0;
-  const auto all = warps::share(own);
-  for (int i = 0; i < 32; ++i) bits |= static_cast<unsigned>(all[static_cast<std::size_t>(i)]) << i;
+  const auto all = warps::share<unsigned>(own);
+  for (unsigned i = 0; i < 32; ++i) bits |= all[i] << i;
   return bits;
 }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
-template <class T>
-T shuffled(T own, int from) {
-  std::uint64_t word = 0;
-  std::copy_n(reinterpret_cast<const unsigned char*>(&own), sizeof own, reinterpret_cast<unsigned char*>(&word));
-  const auto all = warps::share(word);
-  T out;
-  std::copy_n(reinterpret_cast<const unsigned char*>(&all[static_cast<std::size_t>(from)]), sizeof out,
-              reinterpret_cast<unsigned char*>(&out));
-  return out;
-}
+inline float __shfl_sync(unsigned, float own, int from) { return warps::share(own)[static_cast<unsigned>(from) % 32]; }
 template <class T>
 T __shfl_sync(unsigned, T own, int from) {
-  return shuffled(own, from % 32);
+  return static_cast<T>(warps::share<std::uint64_t>(static_cast<std::uint64_t>(own))[static_cast<unsigned>(from) % 32]);
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T own, int with) {
-  return shuffled(own, static_cast<int>(threadIdx.x % 32) ^ with);
+  return warps::share(own)[threadIdx.x % 32 ^ static_cast<unsigned>(with)];
 }
 template <class T>
-T __shfl_up_sync(unsigned, T own, int by) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  return shuffled(own, lane >= by ? lane - by : lane);
+T __shfl_up_sync(unsigned, T own, unsigned by) {
+  const unsigned lane = threadIdx.x % 32;
+  return warps::share(own)[lane >= by ? lane - by : lane];
 }
+inline void __syncthreads() { warps::block->share(threadIdx.x, 0); }
 inline int __syncthreads_or(int own) {
-  const auto all = warps::block->share(threadIdx.x, own != 0);
-  return std::any_of(all.begin(), all.end(), [](std::uint64_t x) { return x != 0; });
+  const auto all = warps::block->share(threadIdx.x, own);
+  return std::any_of(all.begin(), all.end(), [](int x) { return x != 0; });
 }
 inline int __syncthreads_and(int own) {
-  const auto all = warps::block->share(threadIdx.x, own != 0);
-  return std::all_of(all.begin(), all.end(), [](std::uint64_t x) { return x != 0; });
+  const auto all = warps::block->share(threadIdx.x, own);
+  return std::all_of(all.begin(), all.end(), [](int x) { return x != 0; });
 }
 inline void __syncwarp() { warps::share(0); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned atomicAdd(unsigned* at, unsigned by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
-inline std::size_t __cvta_generic_to_shared(const void*) { return 0; }
+inline std::size_t __cvta_generic_to_shared(const void* p) {
+  return static_cast<std::size_t>(static_cast<const unsigned char*>(p) - smem);
+}
 using std::max, std::min;
 
 #define __device__
 #define __host__
 #define __global__
+#define __shared__
+#define __align__(bytes)
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define asm(...)
-#define volatile(...) ("")  // of asm volatile(...)
+#define asm(...) ::warps::instruction(#__VA_ARGS__)
+#define volatile(...) \
+  ("");               \
+  ::warps::instruction(#__VA_ARGS__)  // of asm volatile(...)

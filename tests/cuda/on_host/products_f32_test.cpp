@@ -2,13 +2,12 @@
 // and how far truncating tensor cores are from a chain of fp32 fma.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <random>
-#include <thread>
-#include <vector>
 
+#include "on_host/warps.hpp"
+
+#define onepass emulated_products  // the library has the same names
 #include "cuda/sm80/forward_config.hpp"
-
 namespace onepass {
 constexpr ForwardFeatures features = [] {
   ForwardFeatures f{};
@@ -21,8 +20,11 @@ constexpr ForwardConfig config = {4, PRODUCTS_ROW_TILES, PRODUCTS_KEYS, 1, false
 }
 }  // namespace onepass
 #include "cuda/sm80/products_f32.cuh"
+#undef onepass
+#undef asm
+#undef volatile
 
-namespace onepass::sm80 {
+namespace emulated_products::sm80 {
 namespace {
 
 constexpr double kUnit = 0x1p-24;
@@ -47,7 +49,6 @@ struct Errors {  // as shares of u times what the terms can add up to
 
 struct Block {
   std::vector<float> q, k, v, w;  // w: weights of the warp's rows
-  std::vector<unsigned char> shared;
 
   explicit Block(float offset) {
     std::mt19937 random(7);
@@ -60,16 +61,14 @@ struct Block {
     fill(k, kBlockN * kQk, [&](float x) { return x + offset; });
     fill(v, kBlockN * kV, [](float x) { return x + 0.5f; });
     fill(w, kWarpRows * kBlockN, [](float x) { return std::exp(-3 * std::abs(x)); });
-    shared.resize(static_cast<std::size_t>(kLayout.total));
     store(kLayout.q, kLayout.q_pitch, kQk, q);
     store(kLayout.k, kLayout.k_pitch, kQk, k);
     store(kLayout.v, kLayout.v_pitch, kV, v);
-    emulated_warp.shared = shared.data();
   }
   void store(int at, int pitch, int dim, const std::vector<float>& x) {  // as TileCopy does
     for (u32 i = 0; i < x.size(); ++i) {
       const u32 row = i / static_cast<u32>(dim), byte = i % static_cast<u32>(dim) * 4;
-      std::memcpy(&shared[static_cast<u32>(at) + swizzled(row, byte / 16, static_cast<u32>(pitch)) + byte % 16], &x[i],
+      std::memcpy(smem + static_cast<u32>(at) + swizzled(row, byte / 16, static_cast<u32>(pitch)) + byte % 16, &x[i],
                   4);
     }
   }
@@ -83,24 +82,20 @@ int row_of(int lane, int tile, int j) { return 16 * tile + lane / 4 + j / 2 % 2 
 int column_of(int lane, int j) { return j / 4 * 8 + lane % 4 * 2 + j % 2; }
 
 void run_warp(const Block& block, std::vector<Results>& results) {
-  results.resize(32);
-  std::vector<std::thread> lanes;
-  for (int lane = 0; lane < 32; ++lane) {
-    lanes.emplace_back([&, lane] {
-      emulated_thread = static_cast<u32>(32 * kWarp + lane);
-      Results& r = results[static_cast<std::size_t>(lane)];
-      r = {};
-      const Query query{kLayout.q};
-      query_keys(r.s, query, kLayout.k);
-      Weights w[kRowTiles];
-      for (int t = 0; t < kRowTiles; ++t) {
-        for (int j = 0; j < kBlockN / 2; ++j)
-          w[t][j] = block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + column_of(lane, j))];
-      }
-      add_weighted_values(r.o, w, kLayout.v);
-    });
-  }
-  for (std::thread& t : lanes) t.join();
+  results.assign(32, {});
+  warps::run_block(32 * (kWarp + 1), [&] {
+    if (threadIdx.x / 32 != kWarp) return;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    Results& r = results[static_cast<std::size_t>(lane)];
+    const Query query{kLayout.q};
+    query_keys(r.s, query, kLayout.k);
+    Weights w[kRowTiles];
+    for (int t = 0; t < kRowTiles; ++t) {
+      for (int j = 0; j < kBlockN / 2; ++j)
+        w[t][j] = block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + column_of(lane, j))];
+    }
+    add_weighted_values(r.o, w, kLayout.v);
+  });
 }
 
 void judge(float offset) {
@@ -157,4 +152,4 @@ TEST(Products32, SignsMixed) { judge(0); }
 TEST(Products32, OneSign) { judge(3); }  // sums grow all the way: truncation shows
 
 }  // namespace
-}  // namespace onepass::sm80
+}  // namespace emulated_products::sm80

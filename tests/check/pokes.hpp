@@ -1,0 +1,41 @@
+// NaN and infinity put into inputs: they reach the rows that see them, and no other row.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "check/inputs.hpp"
+#include "core/numerics.hpp"
+
+namespace onepass::test {
+
+struct Poke {
+  const char* name;
+  std::function<void(check::Inputs&)> poke;
+};
+
+inline void set(const Tensor& t, std::int64_t head, std::int64_t token, std::int64_t d, float x) {
+  store_element(t.data, t.dtype, row_offset(t, 0, head, token) + d, x);
+}
+inline std::int64_t a_query(const check::Inputs& in) { return std::min<std::int64_t>(33, in.problem.seq_q - 1); }
+
+// Keys 20, 64 and the last, of K/V head 0; query 33 of head 1.
+inline const Poke kPokes[] = {
+    {"NaNInV", [](auto& in) { set(in.tensors.v, 0, 20, 3, NAN); }},
+    {"InfinityInV", [](auto& in) { set(in.tensors.v, 0, 64, 0, INFINITY); }},
+    {"MinusInfinityInV", [](auto& in) { set(in.tensors.v, 0, 20, 7, -INFINITY); }},
+    {"BothInfinitiesInV",
+     [](auto& in) {
+       set(in.tensors.v, 0, 20, 1, -INFINITY), set(in.tensors.v, 0, 64, 1, INFINITY),
+           set(in.tensors.v, 0, 64, 2, INFINITY);
+     }},
+    {"NaNInTheLastV", [](auto& in) { set(in.tensors.v, 0, in.problem.seq_k - 1, in.problem.dim_v - 1, NAN); }},
+    {"NaNInTheFirstV", [](auto& in) { set(in.tensors.v, 0, 0, 0, NAN); }},
+    {"NaNInK", [](auto& in) { set(in.tensors.k, 0, 20, 3, NAN); }},
+    {"InfinityInK", [](auto& in) { set(in.tensors.k, 0, 64, 0, INFINITY); }},
+    {"NaNInTheLastK", [](auto& in) { set(in.tensors.k, 0, in.problem.seq_k - 1, 0, NAN); }},
+    {"NaNInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, NAN); }},
+    {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
+};
+
+}  // namespace onepass::test

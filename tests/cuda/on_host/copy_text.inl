@@ -1,0 +1,59 @@
+// Included with EMULATED_TYPE, EMULATED_PIECE and EMULATED_NAME set.
+#include "on_host/copy_text.hpp"
+
+#include <array>
+#include <utility>
+
+#include "on_host/warps.hpp"
+
+#define EMULATED_PASTED(a, b) a##b
+#define EMULATED_JOINED(a, b) EMULATED_PASTED(a, b)
+#define onepass EMULATED_JOINED(emulated_, EMULATED_NAME)
+#include "cuda/sm80/forward_config.hpp"
+namespace onepass {
+constexpr ForwardFeatures features = {64, 64, Type::EMULATED_TYPE, Type::EMULATED_TYPE};
+namespace sm80 {
+constexpr ForwardConfig config = {4, 1, 48, 1, false, 1, EMULATED_PIECE, false};
+}
+}  // namespace onepass
+#include "cuda/sm80/copy.cuh"
+
+namespace onepass::sm80 {
+
+constexpr u32 kBase = sizeof ::smem - 16;  // where the first token's address lies
+constexpr i32 pitch_of(i32 dim) { return padded(dim * kElementBytes, 128); }
+
+template <i32 dim>
+void copy(const char* tensor, long long token_stride, i32 tokens, i32 first) {
+  warps::run_block(kThreads, [&] {
+    if (threadIdx.x == 0) store_address(kBase, tensor);
+    __syncthreads();
+    const TileCopy<kBlockN, dim, pitch_of(dim)> tile{kBase, token_stride, tokens};
+    tile(0, first);
+    copies_commit();
+    copies_wait<0>();
+  });
+}
+template <i32... before>
+constexpr auto table(std::integer_sequence<i32, before...>) {
+  return std::array{&copy<before + 1>...};
+}
+constexpr auto kCopies = table(std::make_integer_sequence<i32, 256>{});
+
+}  // namespace onepass::sm80
+
+namespace warps {
+
+constexpr int kPiece = EMULATED_PIECE;
+const CopyText EMULATED_JOINED(copy_, EMULATED_NAME) = {
+    onepass::sm80::kElementBytes, kPiece, onepass::sm80::kBlockN,
+    [](int dim, const char* tensor, long long token_stride, int tokens, int first) {
+      onepass::sm80::kCopies[static_cast<std::size_t>(dim) - 1](tensor, token_stride, tokens, first);
+    },
+    [](int dim) { return onepass::sm80::kBlockN * onepass::sm80::pitch_of(dim); },
+    [](int dim, int row, int chunk) {
+      return static_cast<int>(onepass::sm80::swizzled(static_cast<unsigned>(row), static_cast<unsigned>(chunk),
+                                                      static_cast<unsigned>(onepass::sm80::pitch_of(dim))));
+    }};
+
+}  // namespace warps

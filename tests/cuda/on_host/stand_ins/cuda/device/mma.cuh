@@ -1,0 +1,67 @@
+// Stands in for src/cuda/device/mma.cuh: 32 lanes show each other their operands.
+#pragma once
+#include "cuda/device/arith.cuh"
+#include "cuda/device/shared.cuh"
+
+namespace onepass {
+
+struct Rows {  // where the rows of four 8 x 8 matrices lie
+  std::vector<u32> at;
+  u16 element(u32 matrix, u32 row, u32 column) const {
+    u16 x;
+    std::memcpy(&x, shared_at<char>(at[8 * matrix + row], 16) + 2 * column, 2);
+    return x;
+  }
+};
+DEV void ldmatrix4(u32* r, u32 from) {
+  const Rows rows{warps::share(from)};
+  const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  for (u32 i = 0; i < 4; ++i) r[i] = rows.element(i, g, 2 * t) | rows.element(i, g, 2 * t + 1) << 16;
+}
+DEV void ldmatrix4_transposed(u32* r, u32 from) {
+  const Rows rows{warps::share(from)};
+  const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  for (u32 i = 0; i < 4; ++i) r[i] = rows.element(i, 2 * t, g) | rows.element(i, 2 * t + 1, g) << 16;
+}
+
+// The tensor core cuts the sum of a step's products and the accumulator to fp32.
+DEV float cut(double x) {
+  const float nearest = static_cast<float>(x);
+  return std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+struct Operands {
+  u32 a[4], b[2];
+};
+DEV std::vector<Operands> operands_of_all(const u32* a, u32 b0, u32 b1) {
+  return warps::share(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+}
+
+template <class Format>
+DEV void mma_16816(Format, float* d, const u32* a, u32 b0, u32 b1) {
+  const auto all = operands_of_all(a, b0, b1);
+  const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const auto value = [](u32 word, u32 k) {
+    return static_cast<double>(Format::unpack(static_cast<u16>(word >> k % 2 * 16)));
+  };
+  for (u32 i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (u32 k = 0; k < 16; ++k)
+      sum += value(all[4 * g + k % 8 / 2].a[i / 2 + k / 8 * 2], k) *
+             value(all[4 * (2 * t + i % 2) + k % 8 / 2].b[k / 8], k);
+    d[i] = cut(sum);
+  }
+}
+// It looks at 19 bits of an operand.
+DEV void mma_1688(float* d, const u32* a, u32 b0, u32 b1) {
+  const auto all = operands_of_all(a, b0, b1);
+  const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const auto value = [](u32 word) { return static_cast<double>(std::bit_cast<float>(word & 0xffffe000u)); };
+  for (u32 i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (u32 k = 0; k < 8; ++k)
+      sum += value(all[4 * g + k % 4].a[i / 2 + k / 4 * 2]) * value(all[4 * (2 * t + i % 2) + k % 4].b[k / 4]);
+    d[i] = cut(sum);
+  }
+}
+
+}  // namespace onepass
