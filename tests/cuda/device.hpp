@@ -1,0 +1,100 @@
+// What the tests that need a GPU share.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check/mirror.hpp"
+#include "cuda/implementations.hpp"
+#include "shapes/shapes.hpp"
+
+namespace onepass::check {
+
+// Skipped, with the driver's sentence, where there is no GPU.
+template <class Test>
+class OnDevice : public Test {
+ protected:
+  void SetUp() override {
+    if (std::string why; !cuda::driver(&why)) GTEST_SKIP() << why;
+  }
+};
+
+// One thread for each core: compiling and the float64 oracle take most of the time.
+template <class Body>
+void in_parallel(std::size_t tasks, const Body& body) {
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> pool;
+  const unsigned threads = std::max(1u, std::thread::hardware_concurrency());
+  for (unsigned i = 0; i < threads; ++i) {
+    pool.emplace_back([&] {
+      for (std::size_t n = next++; n < tasks; n = next++) body(n);
+    });
+  }
+  for (std::thread& t : pool) t.join();
+}
+
+inline Problem on_device(const std::string& line, int device = 0) {
+  Problem p = parse_problem(line);
+  p.device = {DeviceKind::cuda, device};
+  return p;
+}
+inline std::vector<const Implementation*> takers_of(const Problem& p) {
+  std::vector<const Implementation*> takers;
+  for (const Implementation* row : cuda::implementations()) {
+    if (row->why_not(p).empty()) takers.push_back(row);
+  }
+  return takers;
+}
+
+// What several threads have found.
+class Findings {
+ public:
+  // Every implementation that takes the inputs' problem; `what` tells them from others.
+  void judge(Inputs& inputs, const std::string& what) {
+    for (const Implementation* row : cuda::implementations()) {
+      const Verdict verdict = check_on_device(*row, inputs, 0, serial_executor());
+      if (!verdict.accepted) continue;
+      if (verdict.right)
+        right(row->name);
+      else
+        wrong(text(row->name, " \"", what, "\": ", verdict.sentence));
+    }
+  }
+  void right(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    ++right_[name];
+  }
+  void wrong(std::string sentence) {
+    const std::lock_guard lock(mutex_);
+    wrong_.push_back(std::move(sentence));
+  }
+  // Fails the test for what is wrong, and if nothing is right.
+  void report() const {
+    for (std::size_t i = 0; i < wrong_.size() && i < 20; ++i) ADD_FAILURE() << wrong_[i];
+    EXPECT_EQ(wrong_.size(), 0u);
+    EXPECT_FALSE(right_.empty());
+    for (const auto& [name, count] : right_) std::printf("  %s: %d right\n", name.c_str(), count);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> right_;
+  std::vector<std::string> wrong_;
+};
+
+// The outputs of a mirror's inputs, byte for byte.
+inline std::string output_bytes(DeviceMirror& mirror, const Inputs& inputs) {
+  mirror.fetch_outputs();
+  std::string bytes;
+  for (const Buffer* b : {&inputs.buffers[3], &inputs.buffers[4]})
+    bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
+  return bytes;
+}
+
+}  // namespace onepass::check

@@ -1,0 +1,239 @@
+// Launches from CUDA graphs, from several threads and on several devices give the bits of a launch alone. Needs a GPU.
+#include <dlfcn.h>
+
+#include <memory>
+
+#include "device.hpp"
+
+namespace onepass::check {
+namespace {
+
+using cuda::must, cuda::Result, cuda::Stream;
+
+// Entry points of the driver that only these tests need; types as in cuda.h.
+struct Graphs {
+  using Graph = struct GraphHandle*;
+  using Exec = struct ExecHandle*;
+  template <class Call>
+  static void find(Call*& call, const char* name) {
+    call = reinterpret_cast<Call*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), name));
+    if (!call) throw Error(ErrorCode::unsupported, text("the driver has no ", name));
+  }
+  Graphs() {
+    find(begin_capture, "cuStreamBeginCapture_v2");
+    find(end_capture, "cuStreamEndCapture");
+    find(instantiate, "cuGraphInstantiateWithFlags");
+    find(launch, "cuGraphLaunch");
+    find(destroy_exec, "cuGraphExecDestroy");
+    find(destroy, "cuGraphDestroy");
+  }
+  Result (*begin_capture)(Stream stream, int mode);
+  Result (*end_capture)(Stream stream, Graph* graph);
+  Result (*instantiate)(Exec* exec, Graph graph, unsigned long long flags);
+  Result (*launch)(Exec exec, Stream stream);
+  Result (*destroy_exec)(Exec exec);
+  Result (*destroy)(Graph graph);
+};
+constexpr int kGlobal = 0;  // capture mode: no call that might synchronise is let through
+
+// A problem on a device with memory and a stream of its own; the device's context is current while it lives.
+class Launcher {
+ public:
+  Launcher(const std::string& line, const Implementation& row, int device = 0)
+      : row_(row),
+        facts_(cuda::device_facts(device)),
+        scope_(facts_),
+        inputs_(make_inputs(parse_problem(line), 5, Distribution::rising)),
+        mirror_(inputs_, device),
+        workspace_bytes_(row.workspace_bytes(mirror_.problem(), 1)),
+        workspace_(facts_, workspace_bytes_, nullptr) {
+    constexpr unsigned kNonBlocking = 1;  // not ordered with the default stream
+    must(cuda::driver()->stream_create(&stream, kNonBlocking), "cuStreamCreate");
+    poison();
+  }
+  ~Launcher() { cuda::driver()->stream_destroy(stream); }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  void poison() {  // outputs and workspace
+    mirror_.poison_outputs();
+    must(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace_.data()), Buffer::kPoison,
+                                 workspace_bytes_, nullptr),
+         "cuMemsetD8Async");
+    wait(nullptr);
+  }
+  void launch() { launch(stream); }
+  void launch(Stream on) { row_.run(mirror_.problem(), mirror_.tensors(), workspace_.data(), serial_executor(), on); }
+  static void wait(Stream on) { must(cuda::driver()->stream_synchronize(on), "cuStreamSynchronize"); }
+  std::string bytes() {
+    wait(stream);
+    return output_bytes(mirror_, inputs_);
+  }
+  std::string bytes_alone() {
+    poison();
+    launch();
+    return bytes();
+  }
+  Verdict judged() { return judge(inputs_, inputs_.oracle(serial_executor()), inputs_.base(serial_executor())); }
+
+  Stream stream = nullptr;
+
+ private:
+  const Implementation& row_;
+  const cuda::DeviceFacts& facts_;
+  cuda::ContextScope scope_;
+  Inputs inputs_;
+  DeviceMirror mirror_;
+  std::size_t workspace_bytes_;
+  cuda::DeviceScratch workspace_;
+};
+
+std::vector<std::string> lines_of(std::initializer_list<const char*> shapes) {
+  std::vector<std::string> lines;
+  for (const char* line : shapes) test::expand(line, lines);
+  return lines;
+}
+
+using DeviceGraphs = OnDevice<testing::Test>;
+
+TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
+  const Graphs graphs;
+  int replayed = 0;
+  for (const std::string& line : lines_of({"b2 h4/2 s257x300 d64 {fp32|bf16} causal_bottom_right lse",
+                                           "b2 h4/2 s200x500 d128 bf16 mask=11qk dropout=0.1 seed=3 lse",
+                                           "h4/2 d64 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 lse"})) {
+    for (const Implementation* row : takers_of(on_device(line))) {
+      Launcher launcher(line, *row);
+      const std::string alone = launcher.bytes_alone();
+      Graphs::Graph graph = nullptr;
+      Graphs::Exec exec = nullptr;
+      must(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
+      launcher.launch();
+      must(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
+      must(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      const Launcher elsewhere(line, *row);  // a graph may be launched on any stream
+      for (int replay = 0; replay < 3; ++replay, ++replayed) {
+        launcher.poison();
+        must(graphs.launch(exec, elsewhere.stream), "cuGraphLaunch");
+        Launcher::wait(elsewhere.stream);
+        EXPECT_TRUE(launcher.bytes() == alone) << row->name << " \"" << line << "\" replay " << replay;
+      }
+      graphs.destroy_exec(exec);
+      graphs.destroy(graph);
+    }
+  }
+  EXPECT_GT(replayed, 0);
+}
+
+TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {
+  const Graphs graphs;
+  for (const std::string& line :
+       lines_of({"h2 s70x100 d168/200 {bf16|fp32} alibi sinks softcap=7 lse"})) {  // nobody else's
+    for (const Implementation* row : takers_of(on_device(line))) {
+      Launcher launcher(line, *row);
+      must(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
+      std::string sentence;
+      try {
+        launcher.launch();
+      } catch (const Error& e) {
+        sentence = e.what();
+      }
+      EXPECT_NE(sentence.find("run the plan once before capturing"), std::string::npos)
+          << row->name << ": " << sentence;
+      Graphs::Graph graph = nullptr;
+      EXPECT_EQ(graphs.end_capture(launcher.stream, &graph), 0) << row->name;
+      graphs.destroy(graph);
+      launcher.bytes_alone();
+      const Verdict verdict = launcher.judged();
+      EXPECT_TRUE(verdict.right) << row->name << ": " << verdict.sentence;
+    }
+  }
+}
+
+using DeviceThreads = OnDevice<testing::Test>;
+
+// Two threads for each problem, so that some also compile the same kernel at once.
+TEST_F(DeviceThreads, WithStreamsOfTheirOwnGetTheBitsOfALaunchAlone) {
+  struct Task {
+    std::string line;
+    const Implementation* row;
+  };
+  std::vector<Task> tasks;
+  for (const std::string& line :
+       lines_of({"b2 h8/2 s{700|1}x900 d{48|112} {fp32|bf16} causal_bottom_right lse",
+                 "b2 h4 s300x700 d128 fp16 mask=b1qk window=200:30 lse", "h4 s1000 d256 bf16 bias=bf16:11qk sinks lse",
+                 "h4/2 d80 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 dropout=0.2 seed=9 lse"})) {
+    for (const Implementation* row : takers_of(on_device(line))) tasks.insert(tasks.end(), 2, {line, row});
+  }
+  ASSERT_FALSE(tasks.empty());
+  std::vector<std::unique_ptr<std::string[]>> found(tasks.size());
+  constexpr int kRounds = 3, kLaunches = 20;
+  std::atomic<std::size_t> ready{0};
+  Findings findings;
+  std::vector<std::thread> threads;
+  for (std::size_t n = 0; n < tasks.size(); ++n) {
+    threads.emplace_back([&, n] {
+      const auto& [line, row] = tasks[n];
+      found[n] = std::make_unique<std::string[]>(kRounds);
+      try {
+        Launcher launcher(line, *row);
+        for (++ready; ready < tasks.size();) std::this_thread::yield();
+        for (int round = 0; round < kRounds; ++round) {
+          for (int i = 0; i < kLaunches; ++i) launcher.launch();
+          found[n][round] = launcher.bytes();
+          launcher.poison();
+        }
+      } catch (const Error& e) {
+        findings.wrong(text(row->name, " \"", line, "\": ", e.what()));
+        ++ready;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (std::size_t n = 0; n < tasks.size(); n += 2) {
+    const auto& [line, row] = tasks[n];
+    const std::string alone = Launcher(line, *row).bytes_alone();
+    for (int i = 0; i < 2 * kRounds; ++i) {
+      if (found[n + static_cast<std::size_t>(i % 2)][i / 2] == alone)
+        findings.right(row->name);
+      else
+        findings.wrong(text(row->name, " \"", line, "\": other bits among other threads"));
+    }
+  }
+  findings.report();
+}
+
+using Devices = OnDevice<testing::Test>;
+
+TEST_F(Devices, TwoAtOnceGiveTheSameBits) {
+  int count = 0;
+  must(cuda::driver()->device_count(&count), "cuDeviceGetCount");
+  if (count < 2) GTEST_SKIP() << "there is one CUDA device";
+  if (cuda::device_facts(0).name != cuda::device_facts(1).name) GTEST_SKIP() << "the first two devices differ";
+  Findings findings;
+  for (const std::string& line : lines_of({"b2 h8/2 s700x900 d{64|128} {fp32|bf16} causal_bottom_right lse",
+                                           "h4/2 s300x700 d64 bf16 mask=11qk dropout=0.1 seed=3 lse"})) {
+    for (const Implementation* row : takers_of(on_device(line))) {
+      std::string bytes[2];
+      std::thread threads[2];
+      for (int device = 0; device < 2; ++device)
+        threads[device] = std::thread([&, device] {
+          try {
+            Launcher launcher(line, *row, device);
+            for (int i = 0; i < 20; ++i) launcher.launch();
+            bytes[device] = launcher.bytes();
+            const Verdict verdict = launcher.judged();
+            verdict.right ? findings.right(row->name) : findings.wrong(text("cuda:", device, ": ", verdict.sentence));
+          } catch (const Error& e) {
+            findings.wrong(text("cuda:", device, ": ", e.what()));
+          }
+        });
+      for (std::thread& t : threads) t.join();
+      if (bytes[0] != bytes[1]) findings.wrong(text(row->name, " \"", line, "\": the two devices differ"));
+    }
+  }
+  findings.report();
+}
+
+}  // namespace
+}  // namespace onepass::check
