@@ -25,6 +25,16 @@ def reason_of(error, said):
     return (str(error) or type(error).__name__).splitlines()[0][:300]
 
 
+def settle(torch, problem):
+    """The problem's device, with its memory free."""
+    if problem.device == "cpu":
+        raise Refused("it is timed on CUDA; the problem says cpu")
+    if not torch.cuda.is_available():
+        raise Refused("PyTorch sees no CUDA device here")
+    torch.cuda.set_device(problem.device)
+    torch.cuda.empty_cache()  # onepass, in another process, needs room too
+
+
 class Timer:
     """Seconds of one function on the device, L2 flushed before every run."""
 
@@ -232,12 +242,7 @@ class CudaTorch:
     def prepare(self, problem, threads):
         """A function (seconds) -> answer that times the first way of writing the problem that the backend takes."""
         torch = self.torch
-        if problem.device == "cpu":
-            raise Refused("it is timed on CUDA; the problem says cpu")
-        if not torch.cuda.is_available():
-            raise Refused("PyTorch sees no CUDA device here")
-        torch.cuda.set_device(problem.device)
-        torch.cuda.empty_cache()  # onepass, in another process, needs room too
+        settle(torch, problem)
         with self.alone():
             note, run = self.first_that_runs(Ways(torch, problem, self.backend).all())
         timer, extra = Timer(torch, problem.device), self.extra_bytes(run)

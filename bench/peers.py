@@ -19,6 +19,7 @@ import sys
 import time
 
 import cuda_peers
+import fa3_peer
 import numpy as np
 from problem_line import Problem, Refused
 
@@ -126,7 +127,7 @@ class OnnxRuntime:
 
 
 CPU_PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
-PEERS = CPU_PEERS | cuda_peers.PEERS
+PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS
 
 
 class Server:

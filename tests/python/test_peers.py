@@ -58,6 +58,7 @@ def test_answers():
         "hello",
         *(f"{peer} 1 0.01 {LINES[0]}" for peer in peers.CPU_PEERS),
         *(f"{peer} 1 0.01 {LINES[0]}" for peer in cuda_peers.PEERS),
+        f"flash-attn-3 1 0.01 {LINES[0]}",
         f"torch 1 0.01 {LINES[0]} cuda",
         "ceiling height cuda:0 1",
         "torch 1",
@@ -78,6 +79,8 @@ def test_answers():
             assert answer["missing"] == "not installed"
         elif peer in cuda_peers.PEERS:
             assert answer["refused"] == "it is timed on CUDA; the problem says cpu"
+        elif peer == "flash-attn-3":
+            assert answer["refused"].startswith("this build has bf16")
         else:
             assert 0 < answer["min_s"] <= answer["median_s"] and answer["runs"] >= 1
             assert answer["version"] == hello["peers"][peer]
