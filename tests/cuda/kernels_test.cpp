@@ -40,6 +40,8 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s4096 d64 bf16 bias=bf16:bhqk mask=11qk", "fwd b1 h1 s4096 d64 bf16 mask=bhqk alibi softcap=30",
         "fwd b1 h1 s4096 d64 bf16 out=fp32", "fwd b1 h1 s4096 d64 bf16 scale=-0.2", "fwd h1 d64 bf16 varlen=128,512",
         "fwd b1 h1 s4096 d128 bf16", "fwd b1 h1 s4096 d128 fp16 causal_bottom_right",
+        "fwd b1 h1 s1024 d128 bf16", "fwd b1 h1 s16384 d128 fp16 causal_bottom_right sinks",
+        "fwd b1 h1 s16384 d128 bf16 softcap=30 sinks alibi causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 window=1024:0", "fwd b1 h1 s4096 d128 bf16 mask=bhqk causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks mask=11qk",
         "fwd b1 h1 s4096 d128 bf16 bias=fp16:bhqk causal_bottom_right", "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk",

@@ -18,40 +18,48 @@ namespace {
 
 constexpr int kAny = std::numeric_limits<int>::max();
 
-// What a row of the table has registers and shared memory for. light: band, mask, softcap, ALiBi, sinks, packing;
-// staged: a 16-bit bias by TMA besides; any: all.
-enum class Work { light, staged, any };
+// What a row of the table has registers and shared memory for. plain: band, sinks; light: mask, softcap, ALiBi, packing
+// besides; staged: a 16-bit bias by TMA too; any: all.
+enum class Work { plain, light, staged, any };
 
 // Rows in order; the first that fits is taken. README.md has the measurements behind each.
 struct Shape {
-  int dim_qk, dim_v, seq;  // up to these head dims and this many queries
-  bool bounded;            // only for bands bounded on the right
+  int dim_qk, dim_v, queries, reach;  // up to these
+  bool bounded;                       // only for bands bounded on the right
   Work work;
   int groups, block_n, stages, q_stages;
   bool flat, ping_pong, q_registers;
 };
 constexpr Shape kShapes[] = {
-    // dims    seq  bounded work | groups n stages q | flat  turns  q in registers
-    {64, 64, 2047, true, Work::staged, 2, 128, 2, 1, true, true, true},  // no tile quantisation at 1k
-    {64, 64, kAny, false, Work::light, 3, 128, 2, 2, true, true, false},
-    {64, 64, kAny, false, Work::light, 2, 128, 2, 2, true, true, false},
-    {64, 64, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
-    {128, 128, 6143, true, Work::light, 2, 128, 2, 2, true, true, false},  // 192 rows: more of the diagonal in vain
-    {128, 128, 1535, false, Work::light, 2, 128, 2, 2, true, false, false},
-    {128, 128, kAny, false, Work::light, 3, 80, 2, 2, true, true, false},  // a third less of K and V from L2
-    {128, 128, kAny, false, Work::light, 2, 128, 2, 2, true, false, false},
-    {128, 128, kAny, false, Work::staged, 2, 128, 2, 1, false, false, false},
-    {128, 128, kAny, false, Work::any, 2, 64, 2, 2, false, false, false},
-    {192, 128, kAny, false, Work::light, 2, 96, 2, 1, false, false, false},
-    {192, 192, kAny, false, Work::light, 2, 80, 2, 1, false, false, false},
-    {192, 192, kAny, false, Work::staged, 2, 64, 2, 1, false, false, false},
-    {256, 256, kAny, false, Work::light, 2, 64, 2, 1, false, false, false},
-    {256, 256, kAny, false, Work::any, 2, 32, 2, 1, false, false, false},
+    // dims  queries reach bounded work | groups n stages q | flat  turns  q in registers
+    {64, 64, 2047, kAny, true, Work::staged, 2, 128, 2, 1, true, true, true},  // no tile quantisation at 1k
+    {64, 64, kAny, kAny, false, Work::light, 3, 128, 2, 2, true, true, false},
+    {64, 64, kAny, kAny, false, Work::light, 2, 128, 2, 2, true, true, false},
+    {64, 64, kAny, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
+    {128, 128, kAny, 6143, true, Work::light, 2, 128, 2, 2, true, true, false},
+    {128, 128, kAny, 1535, false, Work::light, 2, 128, 2, 2, true, false, false},
+    {128, 128, kAny, kAny, false, Work::plain, 3, 80, 2, 2, true, true, false},  // a third less of K and V from L2
+    {128, 128, kAny, kAny, true, Work::light, 2, 128, 2, 2, true, true, false},
+    {128, 128, kAny, kAny, false, Work::light, 2, 128, 2, 2, true, false, false},
+    {128, 128, kAny, kAny, false, Work::staged, 2, 128, 2, 1, false, false, false},
+    {128, 128, kAny, kAny, false, Work::any, 2, 64, 2, 2, false, false, false},
+    {192, 128, kAny, kAny, false, Work::light, 2, 96, 2, 1, false, false, false},
+    {192, 192, kAny, kAny, false, Work::light, 2, 80, 2, 1, false, false, false},
+    {192, 192, kAny, kAny, false, Work::staged, 2, 64, 2, 1, false, false, false},
+    {256, 256, kAny, kAny, false, Work::light, 2, 64, 2, 1, false, false, false},
+    {256, 256, kAny, kAny, false, Work::any, 2, 32, 2, 1, false, false, false},
 };
+// The number of queries, or of the keys that a row's window shows if they are fewer: the shorter, the more weighs what
+// 192 rows waste along the diagonal and at the end.
+std::int64_t reach_of(const Problem& p) {
+  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
+  return band.left < 0 || band.right < 0 ? p.seq_q : std::min<std::int64_t>(p.seq_q, band.left + band.right + 1);
+}
 Work work_of(const ForwardFeatures& f, bool staged) {
   const bool heavy = f.dropout || f.score_mod || f.mask_mod;
   if (heavy || (f.bias != Type::none && (!staged || f.bias == Type::f32))) return Work::any;
-  return f.bias == Type::none ? Work::light : Work::staged;
+  if (f.bias != Type::none) return Work::staged;
+  return f.plain() ? Work::plain : Work::light;
 }
 
 bool aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
@@ -174,8 +182,8 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
   for (const Shape& s : kShapes) {
     // Three warpgroups leave no registers for an fp32 output's sums, packed sequences none for Q or 32 in the producer.
     const bool crowded = (s.groups == 3 && (f.output == Type::f32 || f.packed)) || (s.q_registers && f.packed);
-    if (f.dim_qk > s.dim_qk || f.dim_v > s.dim_v || p.seq_q > s.seq || (s.bounded && !f.bounded_right) ||
-        s.work < work || crowded || (f.bool_mask && s.block_n % 32 != 0))
+    if (f.dim_qk > s.dim_qk || f.dim_v > s.dim_v || p.seq_q > s.queries || reach_of(p) > s.reach ||
+        (s.bounded && !f.bounded_right) || s.work < work || crowded || (f.bool_mask && s.block_n % 32 != 0))
       continue;
     c.groups = s.groups;
     c.block_n = s.block_n;
