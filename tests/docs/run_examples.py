@@ -69,19 +69,22 @@ def run(language, code, options):
 
 def check(path, options):
     """Runs the blocks of one file; returns (number run, list of complaints)."""
-    ran, complaints, printed = 0, [], None
+    ran, complaints, printed, skipped = 0, [], None, False
     for line, language, words, code in blocks(path.read_text()):
         where = f"{path.name}:{line}"
         if language == "text" and "output" in words:
+            if skipped:
+                continue
             if printed is None:
                 complaints.append(f"{where}: an output block that follows no block that ran")
             elif not expected_pattern(code).fullmatch(printed):
                 complaints.append(f"{where}: expected\n{code}but the example printed\n{printed}")
             continue
         printed = None
+        skipped = language == "python" and not options.python_path
         if language not in RUNNABLE or "no-test" in words:
             continue
-        if language == "python" and not options.python_path:
+        if skipped:
             print(f"{where}: skipped, this build has no Python module")
             continue
         status, printed = run(language, code, options)
