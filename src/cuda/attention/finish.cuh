@@ -94,7 +94,8 @@ DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRow
 template <int N>
 DEV void close_rows(const ForwardParams& p, const TileWork& x, i32 first, float (&o)[N], const float (&inv)[2],
                     Redo& redo, i32 place) {
-  if (__any_sync(0xffffffffu, !scale_rows<ElementOf<features.output>::Format>(o, inv))) redo.push(p, x, first, place);
+  using Out = typename ElementOf<features.output>::Format;
+  if (__any_sync(0xffffffffu, !scale_rows<Out>(o, inv))) redo.push(p, x, first, place);
 }
 
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.

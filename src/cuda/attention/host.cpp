@@ -93,8 +93,24 @@ std::size_t forward_workspace_bytes(const Problem& p, const TileCut& cut) {
   return kCounterBytes + redo_bytes(p, cut) + mask_bytes(p, cut);
 }
 
+void* mask_place(const Problem& p, const TileCut& cut, void* workspace) {
+  return static_cast<std::byte*>(workspace) + kCounterBytes + redo_bytes(p, cut);
+}
+
 ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace,
                         const DeviceFacts& device, Stream stream) {
+  ForwardParams f = params_without_device(p, a, cut, workspace, device.l2_bytes);
+  f.counters = stream_counters(device, stream);
+  if (!f.counters) {
+    f.counters = static_cast<unsigned*>(workspace);
+    must(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
+  }
+  if (p.bool_mask) f.mask = pack_mask(p, a, cut, mask_place(p, cut, workspace), device, stream);
+  return f;
+}
+
+ForwardParams params_without_device(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace,
+                                    int l2_bytes) {
   ForwardParams f{};
   f.q = a.q.data;
   f.k = a.k.data;
@@ -110,11 +126,6 @@ ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut
     const Dims order = p.varlen ? Dims{0, s[0], s[1], 0} : s;
     fill_strides(f.lse_stride, order);
   }
-  f.counters = stream_counters(device, stream);
-  if (!f.counters) {
-    f.counters = static_cast<unsigned*>(workspace);
-    must(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
-  }
   f.redo = reinterpret_cast<RedoEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
   f.cu_q = static_cast<const int*>(a.cu_seqlens_q.data);
   f.cu_k = static_cast<const int*>(a.cu_seqlens_k.data);
@@ -122,10 +133,6 @@ ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut
     const Dims s = spread_strides(a.bias);
     std::copy(s.begin(), s.end(), f.bias_stride);
     f.bias = a.bias.data;
-  }
-  if (p.bool_mask) {
-    std::byte* const packed = static_cast<std::byte*>(workspace) + kCounterBytes + redo_bytes(p, cut);
-    f.mask = pack_mask(p, a, cut, packed, device, stream);
   }
   if (p.alibi) {
     const Tensor& t = a.alibi_slopes;
@@ -152,7 +159,7 @@ ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut
   f.cap_out = static_cast<float>(p.softcap * kLog2e);
   f.dropout = Dropout::of(p.dropout_p, p.seed);
   f.m_tiles = static_cast<int>((p.seq_q + cut.block_m - 1) / cut.block_m);
-  f.heads_together = heads_together(p, band.right >= 0, device.l2_bytes);
+  f.heads_together = heads_together(p, band.right >= 0, l2_bytes);
   f.tiles = static_cast<int>(tile_bound(p, cut));
   fill_mod_buffers(a, f.mod_buffers);
   return f;

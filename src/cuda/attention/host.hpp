@@ -23,6 +23,11 @@ std::string features_text(const ForwardFeatures& features);
 std::int64_t tile_bound(const Problem& problem, const TileCut& cut);
 std::size_t forward_workspace_bytes(const Problem& problem, const TileCut& cut);
 
+// What a call's parameters are without a device: all but the tile counters and the packed mask, whose place in the
+// workspace is mask_place.
+ForwardParams params_without_device(const Problem& problem, const Arguments& arguments, const TileCut& cut,
+                                    void* workspace, int l2_bytes);
+void* mask_place(const Problem& problem, const TileCut& cut, void* workspace);
 // `workspace`: forward_workspace_bytes bytes. The tile counters and the packed mask are ready when
 // the stream gets there.
 ForwardParams params_of(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,

@@ -6,6 +6,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -49,8 +50,9 @@ inline const std::function<void()>* body_of_all = nullptr;
 inline unsigned long steps = 0;  // anything that brings a block nearer to its end
 inline void yield() { swapcontext(&running->context, &scheduler); }
 
-// Copies in the background are over as late as a program allows, or at once: nothing may depend on when.
-inline bool copies_are_early = false;
+// Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
+// last thread takes the first turn.
+inline bool copies_are_early = false, backwards = false;
 
 // What the lanes of a warp, or the threads of a block, tell each other.
 class Group {
@@ -84,7 +86,9 @@ inline Group *warp = nullptr, *block = nullptr;
 }  // namespace warps
 
 inline warps::Index threadIdx, blockIdx, gridDim;
+extern "C" {
 alignas(1024) inline unsigned char smem[232448];  // the block's shared memory; kernels declare it by this name
+}
 
 namespace warps {
 
@@ -119,7 +123,8 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
   for (bool some = true; some;) {
     some = false;
     const unsigned long before = steps;
-    for (unsigned i = 0; i < threads; ++i) {
+    for (unsigned turn = 0; turn < threads; ++turn) {
+      const unsigned i = backwards ? threads - 1 - turn : turn;
       if (pool[i]->done) continue;
       some = true;
       running = pool[i].get();

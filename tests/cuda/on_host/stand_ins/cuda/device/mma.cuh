@@ -24,10 +24,21 @@ DEV void ldmatrix4_transposed(u32* r, u32 from) {
   for (u32 i = 0; i < 4; ++i) r[i] = rows.element(i, 2 * t, g) | rows.element(i, 2 * t + 1, g) << 16;
 }
 
-// The tensor core cuts the sum of a step's products and the accumulator to fp32.
+// A tensor core aligns a step's products and the accumulator to the largest of them, keeps two bits more than fp32 has,
+// and cuts the sum to fp32 (Fasi, Higham, Mikaitis and Pranesh 2021).
 DEV float cut(double x) {
   const float nearest = static_cast<float>(x);
   return std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+template <std::size_t n>
+DEV float cut_sum(const std::array<double, n>& terms) {
+  double sum = 0, largest = 0;
+  for (const double x : terms) sum += x, largest = std::max(largest, std::abs(x));
+  if (largest == 0 || !std::isfinite(sum)) return static_cast<float>(sum);
+  const int last = std::ilogb(largest) - 25;
+  sum = 0;
+  for (const double x : terms) sum += std::trunc(std::ldexp(x, -last));
+  return cut(std::ldexp(sum, last));
 }
 struct Operands {
   u32 a[4], b[2];
@@ -40,27 +51,28 @@ template <class Format>
 DEV void mma_16816(Format, float* d, const u32* a, u32 b0, u32 b1) {
   const auto all = operands_of_all(a, b0, b1);
   const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  const auto value = [](u32 word, u32 k) {
-    return static_cast<double>(Format::unpack(static_cast<u16>(word >> k % 2 * 16)));
-  };
+  const auto value = [](u32 word, u32 k) { return Format::unpack(static_cast<u16>(word >> k % 2 * 16)); };
   for (u32 i = 0; i < 4; ++i) {
-    double sum = d[i];
-    for (u32 k = 0; k < 16; ++k)
-      sum += value(all[4 * g + k % 8 / 2].a[i / 2 + k / 8 * 2], k) *
-             value(all[4 * (2 * t + i % 2) + k % 8 / 2].b[k / 8], k);
-    d[i] = cut(sum);
+    std::array<double, 17> terms{d[i]};
+    for (u32 k = 0; k < 16; ++k) {
+      const Operands &row = all[4 * g + k % 8 / 2], &column = all[4 * (2 * t + i % 2) + k % 8 / 2];
+      terms[k + 1] = static_cast<double>(value(row.a[i / 2 + k / 8 * 2], k)) * value(column.b[k / 8], k);
+    }
+    d[i] = cut_sum(terms);
   }
 }
 // It looks at 19 bits of an operand.
 DEV void mma_1688(float* d, const u32* a, u32 b0, u32 b1) {
   const auto all = operands_of_all(a, b0, b1);
   const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  const auto value = [](u32 word) { return static_cast<double>(std::bit_cast<float>(word & 0xffffe000u)); };
+  const auto value = [](u32 word) { return std::bit_cast<float>(word & 0xffffe000u); };
   for (u32 i = 0; i < 4; ++i) {
-    double sum = d[i];
-    for (u32 k = 0; k < 8; ++k)
-      sum += value(all[4 * g + k % 4].a[i / 2 + k / 4 * 2]) * value(all[4 * (2 * t + i % 2) + k % 4].b[k / 4]);
-    d[i] = cut(sum);
+    std::array<double, 9> terms{d[i]};
+    for (u32 k = 0; k < 8; ++k) {
+      const Operands &row = all[4 * g + k % 4], &column = all[4 * (2 * t + i % 2) + k % 4];
+      terms[k + 1] = static_cast<double>(value(row.a[i / 2 + k / 4 * 2])) * value(column.b[k / 4]);
+    }
+    d[i] = cut_sum(terms);
   }
 }
 

@@ -1,0 +1,101 @@
+// Whole kernels of src/cuda/sm80 without a GPU, judged as on one: by the float64 oracle, with poison around everything.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "check/pokes.hpp"
+#include "check/verdict.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mask_host.hpp"
+#include "cuda/sm80/forward.hpp"
+#include "on_host/kernel_text.hpp"
+#include "on_host/mask_text.hpp"
+#include "on_host/warps.hpp"
+#undef asm
+#undef volatile
+
+namespace onepass {
+namespace {
+
+constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+
+class EmulatedKernel : public testing::TestWithParam<const warps::KernelText*> {
+ protected:
+  // The outputs' bytes; copies in the background are early or late, threads take turns forwards or backwards.
+  static std::string run(check::Inputs& inputs, bool early) {
+    const warps::KernelText& text = *GetParam();
+    const Problem& p = inputs.problem;
+    const auto& c = *static_cast<const sm80::ForwardConfig*>(text.config);
+    const cuda::TileCut cut{c.block_m(), c.block_n, c.block_m() / 16};
+    std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, cut) / 4 + 16, 0xffffffff);
+    ForwardParams params = cuda::params_without_device(p, inputs.tensors, cut, workspace.data(), 50 << 20);
+    unsigned counters[2] = {0, 0};
+    params.counters = counters;
+    if (p.bool_mask) {
+      const cuda::MaskPlan plan =
+          cuda::plan_mask(p, inputs.tensors.bool_mask, cut, cuda::mask_place(p, cut, workspace.data()));
+      warps::pack(&plan.pack);
+      params.mask = plan.bits;
+    }
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    inputs.poison_outputs();
+    text.run(&params, static_cast<unsigned>(std::min(params.tiles, 3)));
+    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
+    std::string bytes;
+    for (const check::Buffer* b : {&inputs.buffers[3], &inputs.buffers[4]})
+      bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
+    return bytes;
+  }
+  static void expect_right(check::Inputs& inputs, const std::string& what) {  // what stands in the outputs
+    const check::Verdict verdict = judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
+    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+  }
+};
+
+TEST_P(EmulatedKernel, IsTheLibrarys) {
+  const Problem p = parse_problem(GetParam()->problem);
+  const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
+  const auto& config = *static_cast<const sm80::ForwardConfig*>(GetParam()->config);
+  sm80::ForwardConfig chosen;
+  std::string why;
+  ASSERT_TRUE(sm80::shape_of(p, kSharedBytes, chosen, why)) << why;
+  EXPECT_TRUE(features == cuda::features_of(p));
+  EXPECT_TRUE(config == chosen) << "the library takes another config by now";
+  EXPECT_EQ(GetParam()->shared_bytes, sm80::layout_of(features, chosen).total);
+}
+
+TEST_P(EmulatedKernel, IsRight) {
+  for (const check::Distribution distribution : check::kDistributions) {
+    check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), 1, distribution);
+    run(inputs, false);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedKernel, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), 1);
+  const std::string late = run(inputs, false);
+  EXPECT_TRUE(run(inputs, true) == late);
+}
+
+TEST_P(EmulatedKernel, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.varlen || p.heads_q < 2) return;  // the pokes' places
+  for (std::size_t i = 0; i < std::size(test::kPokes); i += 3) {
+    check::Inputs inputs = check::make_inputs(p, 2);
+    test::kPokes[i].poke(inputs);
+    run(inputs, false);
+    expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Texts, EmulatedKernel,
+                         testing::Values(&warps::kernel_f32_d40, &warps::kernel_f32_d88, &warps::kernel_f32_d256,
+                                         &warps::kernel_bf16_d64, &warps::kernel_bf16_d128, &warps::kernel_f16_d59,
+                                         &warps::kernel_bf16_d256),
+                         [](const auto& text) { return std::string(text.param->name); });
+
+}  // namespace
+}  // namespace onepass
