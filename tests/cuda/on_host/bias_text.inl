@@ -1,7 +1,7 @@
 // Included with EMULATED_TYPE, EMULATED_NAMESPACE and EMULATED_FUNCTION set.
 #include "on_host/bias_text.hpp"
 
-#include "on_host/warps.hpp"
+#include "on_host/words.hpp"
 
 #define onepass EMULATED_NAMESPACE
 #include "cuda/attention/forward.hpp"

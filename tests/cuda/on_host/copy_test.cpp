@@ -7,8 +7,6 @@
 
 #include "on_host/copy_text.hpp"
 #include "on_host/warps.hpp"
-#undef asm
-#undef volatile
 
 namespace warps {
 namespace {

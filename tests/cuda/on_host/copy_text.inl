@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "on_host/warps.hpp"
+#include "on_host/words.hpp"
 
 #define EMULATED_PASTED(a, b) a##b
 #define EMULATED_JOINED(a, b) EMULATED_PASTED(a, b)

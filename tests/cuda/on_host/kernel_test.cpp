@@ -12,8 +12,6 @@
 #include "on_host/kernel_text.hpp"
 #include "on_host/mask_text.hpp"
 #include "on_host/warps.hpp"
-#undef asm
-#undef volatile
 
 namespace onepass {
 namespace {

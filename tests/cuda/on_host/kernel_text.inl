@@ -1,7 +1,7 @@
 // Included with KERNEL_NAME, KERNEL_PROBLEM, KERNEL_FEATURES, KERNEL_CONFIG and KERNEL_PRODUCTS set.
 #include "on_host/kernel_text.hpp"
 
-#include "on_host/warps.hpp"
+#include "on_host/words.hpp"
 
 #define KERNEL_QUOTED(a) #a
 #define KERNEL_WORD(a) KERNEL_QUOTED(a)

@@ -1,7 +1,7 @@
 // The device text of the packed mask, run on the host. Its namespace is renamed: the library has the same names.
 #include "on_host/mask_text.hpp"
 
-#include "on_host/warps.hpp"
+#include "on_host/words.hpp"
 
 #define onepass emulated_mask
 #include "cuda/attention/forward.hpp"

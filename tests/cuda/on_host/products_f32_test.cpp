@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "on_host/warps.hpp"
+#include "on_host/words.hpp"
 
 #define onepass emulated_products  // the library has the same names
 #include "cuda/sm80/forward_config.hpp"
