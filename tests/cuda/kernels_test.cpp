@@ -44,6 +44,8 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s16384 d128 bf16 softcap=30 sinks alibi causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 window=1024:0", "fwd b1 h1 s4096 d128 bf16 mask=bhqk causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks mask=11qk",
+        "fwd b1 h1 s4096 d128 bf16 bias=bf16:1hqk softcap=30", "fwd b1 h1 s4096 d64 bf16 bias=bf16:1hqk",
+        "fwd h1 d128 bf16 varlen=128,512 softcap=20 sinks", "fwd h1 d128 bf16 varlen=128,512 dropout=0.1",
         "fwd b1 h1 s4096 d128 bf16 bias=fp16:bhqk causal_bottom_right", "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk",
         "fwd b1 h1 s4095 d128 bf16 bias=bf16:bhqk", "fwd b1 h1 s4096 d128 bf16 dropout=0.1 mask=11qk bias=bf16:11qk",
         "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",

@@ -22,7 +22,8 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
     }
     float dot = 0.0f;
     for (i32 d = 0; d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + key * p.k_stride[2] + d);
-    return kTransforms ? scores.transformed(dot, scores.bias_at(row, key), row, key) : dot * p.scale_log2;
+    return scores.scale() *
+           (kTransforms ? scores.transformed(scores.scaled(dot), scores.bias_at(row, key), row, key) : dot);
   };
   RowState<float> state;
   for (i32 first = keys.lo; first < keys.hi; first += 32) {

@@ -20,6 +20,7 @@ struct ForwardFeatures {
   Type bias;
   bool score_mod, mask_mod;
   bool negative_scale;  // the largest product is the smallest score: scores are scaled before the softmax
+  bool pair_tanh;       // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
@@ -58,11 +59,12 @@ struct ForwardParams {
   const float *slopes, *sinks;
   long long slope_stride[2], sink_stride;
   int batch, heads, heads_per_kv, seq_q, seq_k;
-  int left, right;        // -1: unbounded
-  int align_bottom;       // shift = seq_k - seq_q instead of 0
-  float scale_log2;       // scale * log2(e)
-  float cap_in, cap_out;  // softcap: s = cap_out * tanh(cap_in * dot), cap_out in log2 units
+  int left, right;          // -1: unbounded
+  int align_bottom;         // shift = seq_k - seq_q instead of 0
+  float scale, scale_log2;  // the latter: scale * log2(e)
+  float cap_in, cap_out;    // softcap: s = cap_out * tanh(cap_in * dot)
   Dropout dropout;
+  int batch_inner;                     // batch entries of a head follow each other: they read the same bias
   int m_tiles, heads_together, tiles;  // heads_together: heads worked on at once, for L2 locality
   ModBufferView mod_buffers[8];
 };

@@ -12,8 +12,16 @@ namespace onepass {
 // Whether border blocks are taken by groups of columns. Measured, causal 1k: d64 362 -> 376 TFLOP/s, d128 no gain and
 // at 4k -1 %.
 constexpr bool kByGroups = features.dim_v <= 64;
-// Then scores leave apply() in log2 units.
+// Then scores leave apply() in natural units, or in units of the cap where nothing follows it: the softmax multiplies
+// them once more in any case, and so their own last product is saved.
 constexpr bool kTransforms = features.transforms();
+constexpr bool kCapLast = features.softcap && features.bias == Type::none && !features.alibi && !features.score_mod;
+
+// What a lane knows of its scores of a block before they are there: asked for under Q K^T.
+struct BeforeScores {
+  bool hides;  // whether `seen` has a 0
+  RowBits seen;
+};
 
 // What a warp knows of its sixteen rows' scores.
 struct TileScores {
@@ -25,7 +33,10 @@ struct TileScores {
   u32 batch = 0, head = 0;
   const unsigned char* mask_tiles = nullptr;
 
-  DEV float scale() const { return kTransforms ? 1.0f : p.scale_log2; }
+  DEV float scale() const {  // to log2 units
+    constexpr float kUnit = static_cast<float>(kLog2e);
+    return !kTransforms ? p.scale_log2 : kCapLast ? kUnit * p.cap_out : kUnit;
+  }
 
   // The rows from first + offset on, within the sequence; offset is a constant.
   DEV void open(const TileWork& x, i32 first, i32 offset = 0) {
@@ -34,26 +45,54 @@ struct TileScores {
     if constexpr (features.bool_mask) mask_tiles = onepass::mask_tiles(p, x);
     warp_row = first, below = offset;
     rows = FragmentRows::from(first + offset);
-    if constexpr (features.alibi)
-      slope = static_cast<float>(kLog2e) * p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
+    if constexpr (features.alibi) slope = p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }
 
   DEV i32 first_row() const { return here(warp_row) + below; }
 
-  // Scores against the keys from `first` on, with the bias element by element.
+  // Of N scores against the keys from `first` on.
   template <int N>
-  DEV void apply(float (&s)[N], i32 first) const {
+  DEV BeforeScores before(i32 first) const {
     const u32 quad = threadIdx.x % 4;
-    apply(s, first, [&](int j, float(&bias)[8]) {
+    BeforeScores known{true, {~0u, ~0u}};
+    if constexpr (features.bool_mask) {
+      known.hides = mask_tiles[first / 32] != kHidesNone;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) known.seen.row[i] = bits_of<N>(rows.row[i], first, quad);
+    }
+    if constexpr (features.mask_mod) {
+      known.hides = true;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if (hidden_by_mod(rows.row[j >> 1 & 1], first + column_of(j, quad)))
+          known.seen.row[j >> 1 & 1] &= ~(1u << bit_of(j));
+      }
+      // Bits from here on: ptxas serialises the products (C7511) if it sees that a score of every lane is always
+      // hidden.
+      known.seen = {{here(known.seen.row[0]), here(known.seen.row[1])}};
+    }
+    return known;
+  }
+
+  // The same scores, with the bias element by element.
+  template <int N>
+  DEV void apply(float (&s)[N], i32 first, const BeforeScores& known) const {
+    const u32 quad = threadIdx.x % 4;
+    apply(s, first, known, [&](int j, float(&bias)[8]) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) bias[i] = bias_at(rows.row[i >> 1 & 1], first + column_of(j + i, quad));
     });
   }
   // load(j, bias): the bias of s[j] to s[j + 7]: 16 columns.
   template <int N, class Load>
-  DEV void apply(float (&s)[N], i32 first, const Load& load) const {
+  DEV void apply(float (&s)[N], i32 first, const BeforeScores& known, const Load& load) const {
     if constexpr (kTransforms) transform(s, first, threadIdx.x % 4, load);
-    if constexpr (features.hides()) hide(s, first, threadIdx.x % 4);
+    if constexpr (features.hides()) {
+      if (known.hides) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) s[j] = known.seen.has(j) ? s[j] : kNegInf;
+      }
+    }
     // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
     // registers are dear.
     const i32 row = first_row();
@@ -90,40 +129,26 @@ struct TileScores {
       float bias[8] = {};
       if constexpr (features.bias != Type::none) load(j, bias);
 #pragma unroll
-      for (int i = j; i < j + 8; ++i)
-        s[i] = transformed(s[i], bias[i - j], rows.row[i >> 1 & 1], first + column_of(i, quad));
-    }
-  }
-  template <int N>
-  DEV void hide(float (&s)[N], i32 first, u32 quad) const {
-    if constexpr (features.bool_mask) {
-      if (mask_tiles[first / 32] != kHidesNone) hide_bits(s, first, quad);
-    }
-    if constexpr (features.mask_mod) {
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (hidden_by_mod(rows.row[j >> 1 & 1], first + column_of(j, quad))) s[j] = kNegInf;
-      }
-    }
-  }
-  template <int N>
-  DEV void hide_bits(float (&s)[N], i32 first, u32 quad) const {
-    static_assert(N % 16 == 0 || N == 8, "blocks of whole words, or half of one");
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const u32* const from = bits_of(rows.row[i]) + first / 32;
-      u32 w[(N + 15) / 16];
-#pragma unroll
-      for (int k = 0; k < (N + 15) / 16; ++k) w[k] = from[k] >> first % 32 >> 2 * quad;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if ((j >> 1 & 1) == i && (w[j / 16] >> (8 * (j / 4 % 4) + j % 2) & 1) == 0) s[j] = kNegInf;
+      for (int i = j; i < j + 8; ++i) {
+        if (features.pair_tanh && i % 2 == 0) tanh_pair(2 * static_cast<float>(kLog2e) * p.cap_in, s[i], s[i + 1]);
+        const float x = features.pair_tanh ? s[i] : scaled(s[i]);
+        s[i] = transformed(x, bias[i - j], rows.row[i >> 1 & 1], first + column_of(i, quad));
       }
     }
   }
   DEV const u32* bits_of(i32 row) const {
     return p.mask.bits + batch * p.mask.bits_stride[0] + head * p.mask.bits_stride[1] +
            min(row, band.seq_q - 1) * p.mask.bits_stride[2];
+  }
+  // The mask's bits of N scores of a row, two of every eight columns.
+  template <int N>
+  DEV u32 bits_of(i32 row, i32 first, u32 quad) const {
+    static_assert(N % 16 == 0 || N == 8, "blocks of whole words, or half of one");
+    const u32* const from = bits_of(row) + first / 32;
+    u32 bits = 0;
+#pragma unroll
+    for (int k = 0; k < (N + 15) / 16; ++k) bits |= (from[k] >> first % 32 >> 2 * quad & 0x03030303u) << 2 * k;
+    return bits;
   }
 
   // Rows and keys past the end read the last one's bias, which exists.
@@ -133,14 +158,14 @@ struct TileScores {
     else
       return 0.0f;
   }
-  // One score in log2 units, from the plain dot product.
-  DEV float transformed(float dot, float bias, i32 row, i32 key) const {
-    float x = features.softcap ? p.cap_out * tanh_of(p.cap_in * dot) : p.scale_log2 * dot;
-    if constexpr (features.bias != Type::none) x += static_cast<float>(kLog2e) * bias;
+  // One score: the dot product scaled, or capped in units of the cap; and what follows.
+  DEV float scaled(float dot) const { return features.softcap ? tanh_of(p.cap_in * dot) : p.scale * dot; }
+  DEV float transformed(float x, float bias, i32 row, i32 key) const {
+    if constexpr (features.softcap && !kCapLast) x *= p.cap_out;
+    if constexpr (features.bias != Type::none) x += bias;
     if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + band.shift - key));
     if constexpr (features.score_mod)
-      x = static_cast<float>(kLog2e) * user::score_mod(x * static_cast<float>(kLn2), static_cast<i32>(batch),
-                                                       static_cast<i32>(head), row, key, p.mod_buffers);
+      x = user::score_mod(x, static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
     return x;
   }
   DEV bool hidden_by_mod(i32 row, i32 key) const {
@@ -159,7 +184,8 @@ struct TileScores {
 
   DEV auto drop(i32 first) const {
     if constexpr (features.dropout) {
-      return DropPair{p.dropout, batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(first), threadIdx.x % 4};
+      return DropPair{p.dropout,        batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(first),
+                      thread_here() % 4};
     } else {
       return KeepAll{};
     }

@@ -84,8 +84,10 @@ struct TileSource {
       m = r / in_group;
       of = p.m_tiles;
       const i32 bh = g * p.heads_together + (r - m * in_group);
-      x.batch = x.map_batch = bh / p.heads;
-      x.head = bh - x.batch * p.heads;
+      const i32 inner = p.batch_inner ? p.batch : p.heads, outer = bh / inner;
+      x.batch = p.batch_inner ? bh - outer * inner : outer;
+      x.head = p.batch_inner ? outer : bh - outer * inner;
+      x.map_batch = x.batch;
       x.q_begin = x.k_begin = 0;
       x.seq_q = p.seq_q, x.seq_k = p.seq_k;
     }

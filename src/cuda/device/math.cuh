@@ -19,6 +19,11 @@ DEV float rcp(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+DEV float min_or_nan(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
 
 // Two 16-bit values in a register, the first in the low half.
 DEV u32 pack_bf16(float lo, float hi) {

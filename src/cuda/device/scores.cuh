@@ -16,6 +16,14 @@ DEV float tanh_of(float x) {
   const float large = 1 - 2 * rcp(1 + ex2(y * 2.885390082f));  // 2 log2(e)
   return y < 0.25f ? small : copysignf(large, x);
 }
+// tanh(factor / (2 log2(e)) * x) of two numbers, to 4e-7 absolutely: 1 - 2 / (1 + e^2x) with one reciprocal for both.
+// MUFU's 16 a clock are what a capped score waits for. Beyond e^2x = 2^60 it is 1; a NaN stays.
+DEV void tanh_pair(float factor, float& x, float& y) {
+  const auto plus_one = [&](float z) { return 1.0f + ex2(min_or_nan(z * factor, 60.0f)); };
+  const float a = plus_one(x), b = plus_one(y), r = rcp(a * b);
+  x = fmaf(-2.0f, r * b, 1.0f);
+  y = fmaf(-2.0f, r * a, 1.0f);
+}
 
 // The columns of a lane: fragment element j stands at column 8 (j / 4) + 2 t + j % 2 of its block.
 DEV i32 column_of(int j, u32 quad) { return (j >> 2) * 8 + static_cast<i32>(quad) * 2 + (j & 1); }
@@ -26,6 +34,13 @@ struct FragmentRows {  // this lane's rows of the tile in hand, eight rows apart
     const i32 row = first + static_cast<i32>(threadIdx.x % 32 / 4);
     return {{row, row + 8}};
   }
+};
+
+// A bit for each of a lane's scores: of score j, bit_of(j) of its row's word.
+DEV constexpr int bit_of(int j) { return 8 * (j / 4 % 4) + 2 * (j / 16) + j % 2; }
+struct RowBits {
+  u32 row[2];
+  DEV bool has(int j) const { return row[j >> 1 & 1] >> bit_of(j) & 1; }
 };
 
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one

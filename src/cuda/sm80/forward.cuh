@@ -155,7 +155,8 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
     if (!seen) continue;
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
-      scores[r].apply(s[r], n * kBlockN);
+      const BeforeScores known = scores[r].before<kBlockN / 2>(n * kBlockN);
+      scores[r].apply(s[r], n * kBlockN, known);
       const auto drop = scores[r].drop(n * kBlockN);
       if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].scale(), drop))
         softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].scale(), drop);

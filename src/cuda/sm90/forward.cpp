@@ -35,13 +35,14 @@ constexpr Shape kShapes[] = {
     {64, 64, 2047, kAny, true, Work::staged, 2, 128, 2, 1, true, true, true},  // no tile quantisation at 1k
     {64, 64, kAny, kAny, false, Work::light, 3, 128, 2, 2, true, true, false},
     {64, 64, kAny, kAny, false, Work::light, 2, 128, 2, 2, true, true, false},
+    {64, 64, kAny, kAny, false, Work::staged, 3, 128, 2, 1, false, true, false},
     {64, 64, kAny, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
     {128, 128, kAny, 6143, true, Work::light, 2, 128, 2, 2, true, true, false},
     {128, 128, kAny, 1535, false, Work::light, 2, 128, 2, 2, true, false, false},
     {128, 128, kAny, kAny, false, Work::plain, 3, 80, 2, 2, true, true, false},  // a third less of K and V from L2
     {128, 128, kAny, kAny, true, Work::light, 2, 128, 2, 2, true, true, false},
     {128, 128, kAny, kAny, false, Work::light, 2, 128, 2, 2, true, false, false},
-    {128, 128, kAny, kAny, false, Work::staged, 2, 128, 2, 1, false, false, false},
+    {128, 128, kAny, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
     {128, 128, kAny, kAny, false, Work::any, 2, 64, 2, 2, false, false, false},
     {192, 128, kAny, kAny, false, Work::light, 2, 96, 2, 1, false, false, false},
     {192, 192, kAny, kAny, false, Work::light, 2, 80, 2, 1, false, false, false},
@@ -138,8 +139,7 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
   cuda::TensorMap bias = q;
   if (staged) {
     const Dims s = spread_strides(a.bias);
-    bias = cuda::tensor_map(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]},
-                            64 * c.groups);
+    bias = cuda::tensor_map(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
   }
   void* arguments[] = {&q, &k, &v, &out, &bias, &params};
   cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device.multiprocessors)),
@@ -180,8 +180,12 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
   const ForwardFeatures f = cuda::features_of(p);
   const Work work = work_of(f, staged);
   for (const Shape& s : kShapes) {
-    // Three warpgroups leave no registers for an fp32 output's sums, packed sequences none for Q or 32 in the producer.
-    const bool crowded = (s.groups == 3 && (f.output == Type::f32 || f.packed)) || (s.q_registers && f.packed);
+    // What three warpgroups, Q in registers, and packed sequences leave no registers for.
+    const bool sums = f.output == Type::f32, bias = f.bias != Type::none;
+    const bool both = (f.hides() && f.transforms()) || (bias && f.softcap);
+    const bool crowded = (s.groups == 3 && (sums || f.packed || both)) ||
+                         (s.q_registers && (f.packed || (bias && (sums || f.softcap)))) ||
+                         (s.block_n > 64 && f.packed && f.transforms());
     if (f.dim_qk > s.dim_qk || f.dim_v > s.dim_v || p.seq_q > s.queries || reach_of(p) > s.reach ||
         (s.bounded && !f.bounded_right) || s.work < work || crowded || (f.bool_mask && s.block_n % 32 != 0))
       continue;

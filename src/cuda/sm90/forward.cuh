@@ -57,17 +57,18 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   };
   const auto qk = [&] { issue_qk(s, query, sm + kLayout.k + k.slot * kLayout.k_bytes); };
   const auto pv = [&](i32 accumulate) { issue_pv(o, w, sm + kLayout.v + v.slot * kLayout.v_bytes, accumulate); };
-  const auto apply = [&](i32 n) {  // everything between Q K^T and the softmax
+  const auto before = [&](i32 n) { return scores.before<kBlockN / 2>(n * kKeys); };
+  const auto apply = [&](i32 n, const BeforeScores& known) {  // everything between Q K^T and the softmax
     if constexpr (kBiasTiles) {
-      mbar_wait(sm + kFullB + 8 * bias.slot, bias.parity);
-      scores.apply(s, n * kKeys,
-                   BiasTile<features.bias>{sm + kLayout.bias + bias.slot * kLayout.bias_bytes,
-                                           group * 64 + threadIdx.x / 32 % 4 * 16});
+      const u32 slot = bias.slot * kGroups + group;
+      mbar_wait(sm + kFullB + 8 * slot, bias.parity);
+      scores.apply(s, n * kKeys, known,
+                   BiasTile<features.bias>{sm + kLayout.bias + slot * kLayout.bias_bytes, threadIdx.x / 32 % 4 * 16});
       __syncwarp();
-      if (lane == 0) mbar_arrive(sm + kEmptyB + 8 * bias.slot);
+      if (lane == 0) mbar_arrive(sm + kEmptyB + 8 * slot);
       bias.next();
     } else {
-      scores.apply(s, n * kKeys);
+      scores.apply(s, n * kKeys, known);
     }
   };
   const auto take_tile = [&] {
@@ -80,10 +81,10 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
   };
   const auto open_tile = [&](const TileWork& x, const auto& put) {
     scores.open(x, warp_row(x));
-    apply(x.n_hi - 1);
-    const i32 first = (x.n_hi - 1) * kKeys;
-    softmax_first<Element, kRoundedSums>(s, put, rows, scores.scale(), scores.drop(first),
-                                         scores.columns<kBlockN / 2>(first));
+    const i32 n = x.n_hi - 1;
+    apply(n, before(n));
+    softmax_first<Element, kRoundedSums>(s, put, rows, scores.scale(), scores.drop(n * kKeys),
+                                         scores.columns<kBlockN / 2>(n * kKeys));
   };
   const auto end = [&](const TileWork& x) {
     const RowsEnd e = end_sums(p, x, rows);
@@ -129,10 +130,11 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
         pv(accumulate);
         accumulate = 1;
         turn_pass();
+        const BeforeScores known = before(n);
         wgmma_wait<1>();
         pin(s);
         release_k();
-        apply(n);
+        apply(n, known);
         wgmma_wait<0>();
         pin(o);
         pin(w);
@@ -223,9 +225,9 @@ extern "C" __global__ void __launch_bounds__(128 * (onepass::sm90::kGroups + 1),
       mbar_init(sm + kFullV + 8 * i, 1);
       mbar_init(sm + kEmptyV + 8 * i, 4 * kGroups);
     }
-    for (i32 i = 0; i < config.bias_stages; ++i) {
+    for (u32 i = 0; i < config.bias_stages * kGroups; ++i) {
       mbar_init(sm + kFullB + 8 * i, 1);
-      mbar_init(sm + kEmptyB + 8 * i, 4 * kGroups);
+      mbar_init(sm + kEmptyB + 8 * i, 4);
     }
     mbar_init_fence();
     tma_prefetch(&q);

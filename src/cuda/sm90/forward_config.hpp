@@ -11,7 +11,7 @@ struct ForwardConfig {
   bool flat;             // the next tile's first S rides ahead of this tile's last P V
   bool ping_pong;        // warpgroups take turns at issuing matrix products
   bool q_registers;      // Q as register fragments
-  int bias_stages;       // tiles of the additive bias in flight; 0: none, or read element by element
+  int bias_stages;       // tiles of the additive bias in flight for each warpgroup; 0: none, or read element by element
   int producer_registers, consumer_registers;
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
 };
@@ -35,11 +35,11 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const For
   l.k = l.q + c.q_stages * l.q_bytes;
   l.v = l.k + c.stages * l.k_bytes;
   l.stage = l.v + c.stages * l.v_bytes;
-  l.bias_bytes = 64 * c.groups * c.block_n * (f.bias == Type::f32 ? 4 : 2);
+  l.bias_bytes = 64 * c.block_n * (f.bias == Type::f32 ? 4 : 2);
   l.bias = l.stage + c.groups * l.stage_bytes;
-  l.slots = l.bias + c.bias_stages * l.bias_bytes;
+  l.slots = l.bias + c.bias_stages * c.groups * l.bias_bytes;
   l.barriers = l.slots + c.q_stages * kSlotBytes;
-  l.total = l.barriers + 8 * (2 * c.q_stages + 4 * c.stages + 2 * c.bias_stages);
+  l.total = l.barriers + 8 * (2 * c.q_stages + 4 * c.stages + 2 * c.bias_stages * c.groups);
   return l;
 }
 

@@ -37,13 +37,14 @@ DEV void produce(u32 sm, const Maps& maps, const ForwardParams& p) {
   const auto load_bias = [&](const TileWork& x, i32 n) {
     if constexpr (kBiasTiles) {
       constexpr i32 kColumns = features.bias == Type::f32 ? 32 : 64;
-      mbar_wait(sm + kEmptyB + 8 * bias.slot, bias.parity ^ 1);
-      if (issuer) {
-        const u32 bar = sm + kFullB + 8 * bias.slot, to = sm + kLayout.bias + bias.slot * kLayout.bias_bytes;
+      for (u32 g = 0; g < kGroups; ++g) {  // a slot of its own for each warpgroup: neither waits for the other
+        const u32 slot = bias.slot * kGroups + g, bar = sm + kFullB + 8 * slot;
+        mbar_wait(sm + kEmptyB + 8 * slot, bias.parity ^ 1);
+        if (!issuer) continue;
         mbar_arrive_expect(bar, kLayout.bias_bytes);
         for (i32 c = 0; c < kKeys / kColumns; ++c)
-          tma_load(to + static_cast<u32>(c) * kBlockM * 128, maps.bias, bar, n * kKeys + c * kColumns, x.row, x.head,
-                   x.batch, kEvictFirst);
+          tma_load(sm + kLayout.bias + slot * kLayout.bias_bytes + static_cast<u32>(c) * 8192, maps.bias, bar,
+                   n * kKeys + c * kColumns, x.row + static_cast<i32>(g) * 64, x.head, x.batch, kEvictFirst);
       }
       bias.next();
     }

@@ -23,19 +23,21 @@ namespace warps {
 std::vector<float> EMULATED_FUNCTION(const Values& value) {
   using namespace EMULATED_NAMESPACE;
   constexpr int kSize = Type::EMULATED_TYPE == Type::f32 ? 4 : 2, kColumns = 128 / kSize;
+  constexpr int kTile = 64 * 128 * kSize;  // a warpgroup's
   for (int row = 0; row < 128; ++row) {
     for (int key = 0; key < 128; ++key) {  // as TMA writes with a 128-byte swizzle
       const int byte = key % kColumns * kSize, chunk = (byte / 16) ^ (row % 8);
       const float x = value(row, key);
       const auto bits = std::bit_cast<std::uint32_t>(x);
       const std::uint32_t stored = kSize == 4 ? bits : bits >> 16;
-      std::memcpy(smem + (key / kColumns * 128 + row) * 128 + chunk * 16 + byte % 16, &stored, kSize);
+      unsigned char* const tile = smem + row / 64 * kTile;
+      std::memcpy(tile + (key / kColumns * 64 + row % 64) * 128 + chunk * 16 + byte % 16, &stored, kSize);
     }
   }
   std::vector<float> out(128 * 128);
   for (unsigned warp = 0; warp < 8; ++warp) {
     run_block(32, [&] {
-      const sm90::BiasTile<features.bias> tile{0, warp * 16};
+      const sm90::BiasTile<features.bias> tile{warp / 4 * kTile, warp % 4 * 16};
       for (int j = 0; j < 64; j += 8) {
         float bias[8];
         tile(j, bias);

@@ -68,7 +68,8 @@ std::vector<std::vector<char>> visible(const MaskCase& c, const Walk& walk, int 
     for (std::size_t b = 0; b < walk.blocks.size(); ++b) {
       float s[kKeys / 2];
       std::fill(s, s + kKeys / 2, 1.0f);
-      scores.apply(s, walk.blocks[b] * kKeys);
+      const i32 first = walk.blocks[b] * kKeys;
+      scores.apply(s, first, scores.before<kKeys / 2>(first));
       for (int j = 0; j < kKeys / 2; ++j)
         seen[b][(threadIdx.x / 4 + 8 * (j >> 1 & 1)) * kKeys + column_of(j, threadIdx.x % 4)] = s[j] == 1.0f;
     }
@@ -89,6 +90,11 @@ std::vector<char> kept(float p, unsigned long long seed, unsigned batch, unsigne
     }
   });
   return out;
+}
+
+std::pair<float, float> tanh_of_pair(float x, float y) {
+  tanh_pair(2.885390082f, x, y);
+  return {x, y};
 }
 
 }  // namespace warps

@@ -1,6 +1,7 @@
 // What the tests ask of the packed mask's device text. Structures of the library travel as pointers: the text has its
 // own, of the same layout.
 #pragma once
+#include <utility>
 #include <vector>
 
 namespace warps {
@@ -21,5 +22,7 @@ std::vector<std::vector<char>> visible(const MaskCase& c, const Walk& walk, int 
 
 // [16][64]: which of a warp's weights dropout keeps; its first row and key.
 std::vector<char> kept(float p, unsigned long long seed, unsigned batch, unsigned head, unsigned row, unsigned key);
+
+std::pair<float, float> tanh_of_pair(float x, float y);
 
 }  // namespace warps

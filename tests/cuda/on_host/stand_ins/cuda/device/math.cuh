@@ -7,6 +7,7 @@ namespace onepass {
 DEV float ex2(float x) { return std::exp2(x); }
 DEV float lg2(float x) { return std::log2(x); }
 DEV float rcp(float x) { return 1 / x; }
+DEV float min_or_nan(float x, float y) { return x < y || x != x ? x : y; }
 
 DEV u32 bits_bf16(float x) {
   const u32 bits = std::bit_cast<u32>(x);
