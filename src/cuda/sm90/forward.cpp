@@ -9,7 +9,6 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/kernels.hpp"
-#include "cuda/host/tensor_map.hpp"
 #include "cuda/host/wgmma_text.hpp"
 #include "onepass/error.hpp"
 
@@ -76,16 +75,11 @@ std::string why_no_tma(const char* name, const Dims& stride, std::size_t element
   return {};
 }
 
-// Whether TMA can read the bias: of a problem as if the tensor were contiguous, of a call by what it is.
-bool stages_bias(const Problem& p) {
+// Whether TMA could read the bias if the tensor were contiguous.
+bool could_stage_bias(const Problem& p) {
   if (!p.bias || !p.bias->spans.keys) return false;
   const Spread& s = p.bias->spans;
   return !(s.batch || s.heads || s.rows) || p.seq_k * static_cast<std::int64_t>(size_of(p.bias->dtype)) % 16 == 0;
-}
-bool stages_bias(const Problem& p, const Arguments& a) {
-  if (!p.bias) return false;
-  const Dims s = spread_strides(a.bias);
-  return s[3] == 1 && why_no_tma("bias", s, size_of(a.bias.dtype)).empty() && aligned(a.bias);
 }
 
 std::string why_not(const Problem& p) {
@@ -126,27 +120,39 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
                                             [&] { return program_of(f, c, cuda::mods_text(p)); });
   const cuda::ContextScope scope(device);
   ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
-  const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
-                     tokens_k = p.varlen ? p.total_k : p.seq_k;
-  const auto map = [&](const Tensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
-                       int rows) {
-    return cuda::tensor_map(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
-  };
-  cuda::TensorMap q = map(a.q, p.layout.q, p.heads_q, tokens_q, p.dim_qk, 64 * c.groups);
-  cuda::TensorMap k = map(tokens_k > 0 ? a.k : a.q, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_n);
-  cuda::TensorMap v = map(tokens_k > 0 ? a.v : a.q, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_n);
-  cuda::TensorMap out = f.output == Type::f32 ? q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
-  cuda::TensorMap bias = q;
-  if (staged) {
-    const Dims s = spread_strides(a.bias);
-    bias = cuda::tensor_map(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
-  }
-  void* arguments[] = {&q, &k, &v, &out, &bias, &params};
+  TensorMaps maps = maps_of(p, a, c, staged, cuda::tensor_map);
+  void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
   cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device.multiprocessors)),
                static_cast<unsigned>(128 * (c.groups + 1)), layout.total, stream, arguments);
 }
 
 }  // namespace
+
+bool stages_bias(const Problem& p, const Arguments& a) {
+  if (!p.bias) return false;
+  const Dims s = spread_strides(a.bias);
+  return s[3] == 1 && why_no_tma("bias", s, size_of(a.bias.dtype)).empty() && aligned(a.bias);
+}
+
+TensorMaps maps_of(const Problem& p, const Arguments& a, const ForwardConfig& c, bool staged, MapTensor map_tensor) {
+  const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
+                     tokens_k = p.varlen ? p.total_k : p.seq_k;
+  const auto map = [&](const Tensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
+                       int rows) {
+    return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
+  };
+  TensorMaps maps{};
+  maps.q = map(a.q, p.layout.q, p.heads_q, tokens_q, p.dim_qk, 64 * c.groups);
+  maps.k = map(tokens_k > 0 ? a.k : a.q, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_n);
+  maps.v = map(tokens_k > 0 ? a.v : a.q, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_n);
+  maps.out = p.out_dtype == DType::f32 ? maps.q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
+  maps.bias = maps.q;
+  if (staged) {
+    const Dims s = spread_strides(a.bias);
+    maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
+  }
+  return maps;
+}
 
 bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
   const cuda::DeviceFacts* const d = cuda::device_of(p, why);
@@ -155,7 +161,7 @@ bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
   return d && d->major == 9 && shape_of(p, c, why);
 }
 
-bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) { return shape_of(p, stages_bias(p), c, why); }
+bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) { return shape_of(p, could_stage_bias(p), c, why); }
 
 bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why) {
   const auto refuse = [&](std::string sentence) {

@@ -1,6 +1,7 @@
 // Enough of CUDA to run header-free device text on the host: threads of a block as contexts of one thread of the
-// machine that take turns, warps in step where they exchange words. What inline PTX does is in the stand-ins for four
-// files of src/cuda/device (stand_ins/, first on the include path); the language is in words.hpp.
+// machine that take turns, warps in step where they exchange words. What inline PTX does is in the stand-ins for
+// files of src/cuda/device (stand_ins/, first on the include path), what Hopper adds in hopper.hpp, the language in
+// words.hpp.
 #pragma once
 #include <ucontext.h>
 
@@ -48,6 +49,8 @@ inline Thread* running = nullptr;
 inline const std::function<void()>* body_of_all = nullptr;
 inline unsigned long steps = 0;  // anything that brings a block nearer to its end
 inline void yield() { swapcontext(&running->context, &scheduler); }
+// What the machine does beside the threads. Late, it waits until none of them can go on.
+inline std::deque<std::function<void()>> background;
 
 // Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
 // last thread takes the first turn.
@@ -131,7 +134,10 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
       warp = groups[i / 32].get();
       swapcontext(&scheduler, &running->context);
     }
-    if (some && steps == before) fail("its threads wait for each other");
+    if (!some || steps != before) continue;
+    if (background.empty()) fail("its threads wait for each other");
+    background.front()();
+    background.pop_front();
   }
 }
 template <class T>

@@ -35,10 +35,12 @@ DEV float cut_sum(const std::array<double, n>& terms) {
   double sum = 0, largest = 0;
   for (const double x : terms) sum += x, largest = std::max(largest, std::abs(x));
   if (largest == 0 || !std::isfinite(sum)) return static_cast<float>(sum);
-  const int last = std::ilogb(largest) - 25;
-  sum = 0;
-  for (const double x : terms) sum += std::trunc(std::ldexp(x, -last));
-  return cut(std::ldexp(sum, last));
+  // 2^(25 - e), where the largest has exponent e: fp32 products reach from 2^-298 to 2^256.
+  const u64 exponent = std::bit_cast<u64>(largest) >> 52;
+  const auto unit = std::bit_cast<double>((2046 + 25 - exponent) << 52);
+  i64 units = 0;
+  for (const double x : terms) units += static_cast<i64>(x * unit);
+  return cut(static_cast<double>(units) / unit);
 }
 struct Operands {
   u32 a[4], b[2];

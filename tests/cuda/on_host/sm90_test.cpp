@@ -1,0 +1,128 @@
+// Whole kernels of src/cuda/sm90 without a GPU, judged as on one: by the float64 oracle, with poison around everything.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "check/pokes.hpp"
+#include "check/verdict.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mask_host.hpp"
+#include "cuda/sm90/forward.hpp"
+#include "on_host/hopper.hpp"
+#include "on_host/mask_text.hpp"
+#include "on_host/sm90_text.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr std::uint64_t kSeed = 2;  // an even one: a bias' rows lie side by side, as TMA wants them
+
+// cuda::tensor_map without a driver.
+cuda::TensorMap boxes_of(void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
+                         const std::array<std::int64_t, 3>& strides, int rows) {
+  warps::TensorBox box{};
+  box.data = static_cast<unsigned char*>(data);
+  box.rows = static_cast<unsigned>(rows);
+  box.element_bytes = static_cast<unsigned>(size_of(dtype));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 16, 0u);
+  for (std::size_t i = 0; i < 4; ++i) box.size[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(1, sizes[i]));
+  for (std::size_t i = 0; i < 3; ++i) {
+    box.stride[i] = sizes[i + 1] > 1 ? size_of(dtype) * static_cast<std::uint64_t>(strides[i]) : 16;
+    EXPECT_EQ(box.stride[i] % 16, 0u);
+  }
+  cuda::TensorMap map{};
+  std::memcpy(&map, &box, sizeof box);
+  return map;
+}
+
+class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Text*> {
+ protected:
+  // The outputs' bytes; copies in the background are early or late, threads take turns forwards or backwards.
+  static std::string run(check::Inputs& inputs, bool early) {
+    const warps::Sm90Text& text = *GetParam();
+    const Problem& p = inputs.problem;
+    const auto& c = *static_cast<const sm90::ForwardConfig*>(text.config);
+    const cuda::TileCut cut{64 * c.groups, c.block_n, 4 * c.groups};
+    std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, cut) / 4 + 16, 0xffffffff);
+    ForwardParams params = cuda::params_without_device(p, inputs.tensors, cut, workspace.data(), 50 << 20);
+    unsigned counters[2] = {0, 0};
+    params.counters = counters;
+    if (p.bool_mask) {
+      const cuda::MaskPlan plan =
+          cuda::plan_mask(p, inputs.tensors.bool_mask, cut, cuda::mask_place(p, cut, workspace.data()));
+      warps::pack(&plan.pack);
+      params.mask = plan.bits;
+    }
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    inputs.poison_outputs();
+    const bool staged = sm90::stages_bias(p, inputs.tensors);
+    sm90::ForwardConfig chosen;
+    std::string why;
+    EXPECT_TRUE(sm90::shape_of(p, staged, chosen, why) && c == chosen) << "the call takes another kernel";
+    const sm90::TensorMaps maps = sm90::maps_of(p, inputs.tensors, c, staged, boxes_of);
+    text.run(&maps, &params, static_cast<unsigned>(std::min(params.tiles, 3)));
+    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
+    std::string bytes;
+    for (const check::Buffer* b : {&inputs.buffers[3], &inputs.buffers[4]})
+      bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
+    return bytes;
+  }
+  static void expect_right(check::Inputs& inputs, const std::string& what) {  // what stands in the outputs
+    const check::Verdict verdict = judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
+    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+  }
+};
+
+TEST_P(EmulatedHopper, IsTheLibrarys) {
+  const Problem p = parse_problem(GetParam()->problem);
+  const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
+  const auto& config = *static_cast<const sm90::ForwardConfig*>(GetParam()->config);
+  sm90::ForwardConfig chosen;
+  std::string why;
+  ASSERT_TRUE(sm90::shape_of(p, chosen, why)) << why;
+  EXPECT_TRUE(features == cuda::features_of(p));
+  EXPECT_TRUE(config == chosen) << "the library takes another config by now";
+  EXPECT_EQ(GetParam()->shared_bytes, sm90::layout_of(features, chosen).total);
+}
+
+TEST_P(EmulatedHopper, IsRight) {
+  for (const check::Distribution distribution : check::kDistributions) {
+    check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), kSeed, distribution);
+    run(inputs, false);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedHopper, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), kSeed);
+  const std::string late = run(inputs, false);
+  EXPECT_TRUE(run(inputs, true) == late);
+}
+
+TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
+  const Problem p = parse_problem(GetParam()->problem);
+  const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
+  if (p.varlen || !(features.bounded_right || features.hides())) return;  // the pokes' places; all rows see all keys
+  for (const std::size_t i : {0, 8}) {  // in V, in the last row of K: rows computed again are slow here
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    test::kPokes[i].poke(inputs);
+    run(inputs, false);
+    expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Texts, EmulatedHopper,
+                         testing::Values(&warps::sm90_d64, &warps::sm90_d64_bias, &warps::sm90_d64_bias_causal,
+                                         &warps::sm90_d64_softcap, &warps::sm90_d64_mods, &warps::sm90_d40_window,
+                                         &warps::sm90_d96_packed, &warps::sm90_d128_three_groups,
+                                         &warps::sm90_d128_softcap, &warps::sm90_d128_mask, &warps::sm90_d128_bias,
+                                         &warps::sm90_d128_bias_mask, &warps::sm90_d128_bias_unstaged,
+                                         &warps::sm90_d128_80_bias_fp32, &warps::sm90_d192_128,
+                                         &warps::sm90_d256_dropout),
+                         [](const auto& text) { return std::string(text.param->name); });
+
+}  // namespace
+}  // namespace onepass
