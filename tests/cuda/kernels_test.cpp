@@ -53,6 +53,22 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk", "fwd b1 h1 s4096 d256 bf16",
         "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi"));
 
+// Three warpgroups waste more of a short reach, and have no registers for transforms (README.md of sm90).
+TEST(Sm90Table, ThreeWarpgroupsAtD128AreForLongPlainProblems) {
+  const auto groups = [](const std::string& line) {
+    sm90::ForwardConfig config;
+    std::string why;
+    EXPECT_TRUE(sm90::shape_of(parse_problem(line), config, why)) << why;
+    return config.groups;
+  };
+  EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right sinks"), 3);
+  EXPECT_EQ(groups("s4096 d128 bf16"), 3);
+  EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right window=9000:0"), 3);
+  for (const char* line : {"s1024 d128 bf16", "s4096 d128 bf16 causal_bottom_right", "s16384 d128 bf16 window=1024:0",
+                           "s16384 d128 bf16 softcap=30", "s16384 d128 bf16 out=fp32", "d128 bf16 varlen=9000,9000"})
+    EXPECT_EQ(groups(line), 2) << line;
+}
+
 TEST(MaskBits, Compiles) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;

@@ -3,16 +3,12 @@
 
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "check/pokes.hpp"
-#include "check/verdict.hpp"
-#include "cuda/attention/host.hpp"
-#include "cuda/attention/mask_host.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "on_host/hopper.hpp"
-#include "on_host/mask_text.hpp"
 #include "on_host/sm90_text.hpp"
+#include "on_host/whole_kernel.hpp"
 
 namespace onepass {
 namespace {
@@ -39,40 +35,20 @@ cuda::TensorMap boxes_of(void* data, DType dtype, const std::array<std::int64_t,
 
 class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Text*> {
  protected:
-  // The outputs' bytes; copies in the background are early or late, threads take turns forwards or backwards.
+  // The outputs' bytes.
   static std::string run(check::Inputs& inputs, bool early) {
     const warps::Sm90Text& text = *GetParam();
     const Problem& p = inputs.problem;
     const auto& c = *static_cast<const sm90::ForwardConfig*>(text.config);
     const cuda::TileCut cut{64 * c.groups, c.block_n, 4 * c.groups};
-    std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, cut) / 4 + 16, 0xffffffff);
-    ForwardParams params = cuda::params_without_device(p, inputs.tensors, cut, workspace.data(), 50 << 20);
-    unsigned counters[2] = {0, 0};
-    params.counters = counters;
-    if (p.bool_mask) {
-      const cuda::MaskPlan plan =
-          cuda::plan_mask(p, inputs.tensors.bool_mask, cut, cuda::mask_place(p, cut, workspace.data()));
-      warps::pack(&plan.pack);
-      params.mask = plan.bits;
-    }
-    warps::copies_are_early = early;
-    warps::backwards = early;
-    inputs.poison_outputs();
+    CallOnHost call(inputs, cut, early);
     const bool staged = sm90::stages_bias(p, inputs.tensors);
     sm90::ForwardConfig chosen;
     std::string why;
     EXPECT_TRUE(sm90::shape_of(p, staged, chosen, why) && c == chosen) << "the call takes another kernel";
     const sm90::TensorMaps maps = sm90::maps_of(p, inputs.tensors, c, staged, boxes_of);
-    text.run(&maps, &params, static_cast<unsigned>(std::min(params.tiles, 3)));
-    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
-    std::string bytes;
-    for (const check::Buffer* b : {&inputs.buffers[3], &inputs.buffers[4]})
-      bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
-    return bytes;
-  }
-  static void expect_right(check::Inputs& inputs, const std::string& what) {  // what stands in the outputs
-    const check::Verdict verdict = judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
-    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+    text.run(&maps, &call.params, call.grid());
+    return call.output_bytes();
   }
 };
 

@@ -1,0 +1,58 @@
+// What whole kernels of either family are run and judged with.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "check/verdict.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mask_host.hpp"
+#include "on_host/mask_text.hpp"
+#include "on_host/warps.hpp"
+
+namespace onepass {
+
+// One call: its parameters, what they point to, and poisoned outputs. Copies in the background are early or late,
+// threads take turns forwards or backwards.
+class CallOnHost {
+ public:
+  CallOnHost(check::Inputs& inputs, const cuda::TileCut& cut, bool early)
+      : inputs_(inputs), workspace_(cuda::forward_workspace_bytes(inputs.problem, cut) / 4 + 16, 0xffffffff) {
+    const Problem& p = inputs.problem;
+    params = cuda::params_without_device(p, inputs.tensors, cut, workspace_.data(), 50 << 20);
+    params.counters = counters_;
+    if (p.bool_mask) {
+      const cuda::MaskPlan plan =
+          cuda::plan_mask(p, inputs.tensors.bool_mask, cut, cuda::mask_place(p, cut, workspace_.data()));
+      warps::pack(&plan.pack);
+      params.mask = plan.bits;
+    }
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    inputs.poison_outputs();
+  }
+
+  unsigned grid() const { return static_cast<unsigned>(std::min(params.tiles, 3)); }
+  std::string output_bytes() const {  // once the kernel has run
+    EXPECT_EQ(counters_[0] + counters_[1], 0u) << "the counters are not as they were found";
+    std::string bytes;
+    for (const check::Buffer* b : {&inputs_.buffers[3], &inputs_.buffers[4]})
+      bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
+    return bytes;
+  }
+
+  ForwardParams params;
+
+ private:
+  check::Inputs& inputs_;
+  std::vector<unsigned> workspace_;
+  unsigned counters_[2] = {0, 0};
+};
+
+inline void expect_right(check::Inputs& inputs, const std::string& what) {  // what stands in the outputs
+  const check::Verdict verdict = judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
+  EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+}
+
+}  // namespace onepass
