@@ -1,7 +1,9 @@
-# C++20, warnings as errors, ccache where there is one. No fast-math: -inf is a value here.
+# C++20, warnings as errors, ccache where there is one. No fast-math: -inf is a value here. No contraction: what is to be one
+# instruction says so (MulAdd), and a product that is rounded for itself (Arith::mul) stays one.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+add_compile_options(-ffp-contract=off)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

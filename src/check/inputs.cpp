@@ -158,6 +158,12 @@ class Maker {
   void normals(Random r, float std, float* row) const {
     for (std::int64_t d = 0; d < p_.dim_qk; ++d) row[d] = std * r.normal();
   }
+  // Huge queries: rows of all magnitudes side by side. fp16 holds none above 65504.
+  float huge_sigma(std::int64_t i) const {
+    constexpr float kMore[] = {1, 1e4f, 1e9f, 1e17f, 1e26f};
+    const float least = sigma(3e4f), most = least * kMore[i % 5];
+    return p_.dtype == DType::f16 ? std::max(least, std::min(most, 1e4f)) : most;
+  }
   // A query that scores 30 with the key of stream r.
   void meet(Random r, float* row) const {
     normals(r, 1, row);
@@ -186,7 +192,7 @@ class Maker {
     const Random r(seed_, {kQ, b, h, i});
     switch (distribution_) {
       case Distribution::normal: return normals(r, sigma(4), row);
-      case Distribution::huge: return normals(r, sigma(3e4f), row);
+      case Distribution::huge: return normals(r, huge_sigma(i), row);
       case Distribution::one_hot: return meet(Random(seed_, {kK, b, h / p_.group(), target(b, h, i)}), row);
       case Distribution::rising: normals(r, sigma(1), row); row[0] = unscale();
     }

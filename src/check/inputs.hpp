@@ -18,7 +18,7 @@ enum class Distribution {
   normal,  // standard deviation 4
   rising,  // the maximum rises by 2.5 every 64 keys (16-bit types: by 40 at most), falls in odd K/V heads; plus N(0, 1)
   one_hot,  // each row meets one visible key that stands 30 above the others' mean
-  huge,     // standard deviation 3e4: up to +-1e5
+  huge,     // standard deviations of 3e4 to 3e30 from row to row (fp16: to 1e7)
 };
 inline constexpr Distribution kDistributions[] = {Distribution::normal, Distribution::rising, Distribution::one_hot,
                                                   Distribution::huge};

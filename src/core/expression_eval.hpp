@@ -25,15 +25,14 @@ class ExprRun {
   ExprRun(const Expression& e, std::span<const NamedTensor> buffers, const ExprMemory<F>& memory)
       : e_(e), buffers_(buffers), memory_(memory) {}
 
-  // unit: what a score of 1 is in natural units (1, or 1/log2(e)). Scores become the expression's.
-  void change(const ExprTile<F>& tile, F unit) const {
-    each_block(tile, unit, [&](std::int64_t first, int rows) {
+  // Scores, in natural units, become the expression's.
+  void change(const ExprTile<F>& tile) const {
+    each_block(tile, [&](std::int64_t first, int rows) {
       const F* result = numbers(last());
-      const F per_unit = F(1) / unit;
       for (int r = 0; r < rows; ++r) {
         const F* __restrict from = result + r * tile.width;
         F* __restrict to = tile.scores + (first + r) * tile.stride;
-        for (int i = 0, n = tile.width; i < n; ++i) to[i] = from[i] * per_unit;
+        for (int i = 0, n = tile.width; i < n; ++i) to[i] = from[i];
       }
     });
   }
@@ -41,7 +40,7 @@ class ExprRun {
   void hide(const ExprTile<F>& tile, F hidden) const {
     F all_hidden[kExprBlock];
     std::fill_n(all_hidden, tile.width, hidden);
-    each_block(tile, F(1), [&](std::int64_t first, int rows) {
+    each_block(tile, [&](std::int64_t first, int rows) {
       const std::int32_t* result = integers(last());
       for (int r = 0; r < rows; ++r) {
         const std::int32_t* __restrict seen = result + r * tile.width;
@@ -59,7 +58,7 @@ class ExprRun {
   std::int32_t* integers(int id) const { return memory_.integers + std::int64_t{id} * kExprBlock; }
 
   template <class Done>
-  void each_block(const ExprTile<F>& tile, F unit, Done done) const {
+  void each_block(const ExprTile<F>& tile, Done done) const {
     const int width = tile.width, rows = kExprBlock / width, steps = last() + 1;
     // Once: what depends on lanes alone, repeated for every row of a block.
     for (int id = 0; id < steps; ++id) {
@@ -78,7 +77,7 @@ class ExprRun {
       }
       for (int id = 0; id < steps; ++id) {
         if (e_.steps[id].varies != kByBoth) continue;
-        e_.steps[id].code == ExprCode::score ? read(tile, first, count, unit, numbers(id))
+        e_.steps[id].code == ExprCode::score ? read(tile, first, count, numbers(id))
                                              : step(id, tile, first, count * width);
       }
       done(first, count);
@@ -97,11 +96,11 @@ class ExprRun {
       for (int i = 0; i < width; ++i) x[r * width + i] = value;
     }
   }
-  static void read(const ExprTile<F>& tile, std::int64_t first, int rows, F unit, F* to) {
+  static void read(const ExprTile<F>& tile, std::int64_t first, int rows, F* to) {
     for (int r = 0; r < rows; ++r, to += tile.width) {
       const F* __restrict from = tile.scores + (first + r) * tile.stride;
       F* __restrict row = to;
-      for (int i = 0, n = tile.width; i < n; ++i) row[i] = from[i] * unit;
+      for (int i = 0, n = tile.width; i < n; ++i) row[i] = from[i];
     }
   }
 

@@ -4,8 +4,8 @@
 //
 //     l = sum_i 2^(s_i - m)        O = sum_i 2^(s_i - m) * v_i         (scores s_i in log2 units)
 //
-// m is a reference exponent: the running maximum, or an integer above it, or one that lags behind. The state of no
-// keys is (m = -inf, l = 0, O = 0): the identity of merge; its LSE is -inf and its output 0.
+// m is a reference exponent: the running maximum, or one that lags behind. The state of no keys is (m = -inf, l = 0,
+// O = 0): the identity of merge; its LSE is -inf and its output 0.
 //
 // V is a number or a vector of numbers (one row per lane); Arith<V> says how to compute with it. This text has no
 // headers of its own, so CUDA kernels compile it too, and src/cpu includes it once per instruction set (Highway's
@@ -22,8 +22,9 @@ ONEPASS_BEGIN
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-// exp2, log2, max, round_up, neg_inf, of(double), if_neg_inf(x, then, otherwise), if_zero(x, then, otherwise);
-// mul_sub(a, b, c) = a * b - c for weight(product, factor, r) alone
+// exp2, log2, max, neg_inf, of(double), if_neg_inf(x, then, otherwise), if_zero(x, then, otherwise). For scores in a
+// unit of their own also if_within(x, bound, then, otherwise): |x| <= bound; mul(a, b): rounded, whatever is added to it;
+// mul_add(a, b, c): in one instruction.
 template <class V>
 struct Arith;
 
@@ -46,16 +47,11 @@ ONEPASS_HD V finite_ref(V m) {
   return Arith<V>::if_neg_inf(m, Arith<V>::of(0.0), m);
 }
 
-// running: m is the maximum so far. integer: the next integer above it, so every alpha is an exact power of two and
-// rescaling and merging round nothing (weights stay <= 1).
-enum class Reference { running, integer };
-
 // Moves the reference to cover a tile whose maximum is tile_max.
-template <Reference kind = Reference::running, class V>
+template <class V>
 ONEPASS_HD Rescale<V> advance(RowState<V>& s, V tile_max) {
   using A = Arith<V>;
-  const V top = kind == Reference::integer ? A::round_up(tile_max) : tile_max;
-  const V m_new = A::max(s.m, top);
+  const V m_new = A::max(s.m, tile_max);
   const V m_ref = finite_ref(m_new);
   const V alpha = A::exp2(s.m - m_ref);
   s.m = m_new;
@@ -74,11 +70,11 @@ template <class V>
 ONEPASS_HD V weight(V score, const Rescale<V>& r) {
   return Arith<V>::exp2(score - r.m_ref);
 }
-
-// The same for a product that still lacks its factor (scale * log2 e): fused, so that it is rounded once.
+// The same for a product that still lacks its factor to log2 units: one instruction, rounded once.
 template <class V>
-ONEPASS_HD V weight(V product, V factor, const Rescale<V>& r) {
-  return Arith<V>::exp2(Arith<V>::mul_sub(product, factor, r.m_ref));
+ONEPASS_HD V fused_weight(V product, V factor, const Rescale<V>& r) {
+  using A = Arith<V>;
+  return A::exp2(A::mul_add(product, factor, A::of(0.0) - r.m_ref));
 }
 
 template <class V>
@@ -101,14 +97,11 @@ ONEPASS_HD Merged<V> merge(const RowState<V>& a, const RowState<V>& b) {
   return {{m, a.l * alpha_a + b.l * alpha_b}, alpha_a, alpha_b};
 }
 
-// A sink is a key without a value: it joins the denominator only. A row that has seen no key stays empty.
+// A sink is a key without a value: it joins the denominator only. A row that has seen no key is the sink alone: O = 0,
+// and its LSE is the sink.
 template <class V>
 ONEPASS_HD Merged<V> join_sink(const RowState<V>& s, V sink) {
-  using A = Arith<V>;
-  const Merged<V> joined = merge(s, RowState<V>{sink, A::of(1.0)});
-  return {{A::if_zero(s.l, s.m, joined.state.m), A::if_zero(s.l, s.l, joined.state.l)},
-          A::if_zero(s.l, A::of(1.0), joined.alpha_a),
-          joined.alpha_b};
+  return merge(s, RowState<V>{sink, Arith<V>::of(1.0)});
 }
 
 // Arith<V> may know a faster inverse than a division.
@@ -131,6 +124,95 @@ ONEPASS_HD Final<V> finalize(const RowState<V>& s) {
   return {A::if_zero(s.l, A::of(0.0), inverse(s.l)),
           A::if_zero(s.l, A::neg_inf(), (s.m + A::log2(s.l)) * A::of(kLn2))};
 }
+
+// ---- scores in a unit of their own
+//
+// Kernels leave scores in the unit they arise in: products that lack scale * log2 e, or natural ones that lack log2 e.
+// `factor` > 0 takes them to log2 units. m has the scores' unit, so it is finite where they are; in log2 units a bias of
+// 2.4e38 would be infinite.
+//
+// While |m * factor| <= kFusable, weights refer to that product as rounded, and the factor fuses into the subtraction:
+// one instruction a score. The rounding moves all of a row's weights alike, by at most 2^-13 in log2 units. Beyond it
+// would not stay small (at 5e8 it is up to 32, at 1e10 512: weights of infinity or 0), so there the difference is taken
+// in the scores' own unit, which is exact near the maximum.
+inline constexpr double kFusable = 4096.0;
+
+// A score s weighs 2^((s + before) * factor + after); before = 0 while it may be fused.
+template <class V>
+struct Step {
+  V alpha, before, after;
+};
+
+template <class V>
+ONEPASS_HD Step<V> refer_to(V m, V factor) {
+  using A = Arith<V>;
+  const V m_ref = finite_ref(m), at = A::mul(m_ref, factor), zero = A::of(0.0);
+  return {A::of(1.0), A::if_within(at, kFusable, zero, zero - m_ref), A::if_within(at, kFusable, zero - at, zero)};
+}
+// What is multiplied with sums that refer to m, so that they refer to r.
+template <class V>
+ONEPASS_HD V moved(V m, V factor, const Step<V>& r) {
+  return Arith<V>::exp2(Arith<V>::mul(m + r.before, factor) + r.after);
+}
+
+// The first tile: advance() from the empty state.
+template <class V>
+ONEPASS_HD Step<V> open(RowState<V>& s, V tile_max, V factor) {
+  s = {tile_max, Arith<V>::of(0.0)};
+  return refer_to(tile_max, factor);
+}
+template <class V>
+ONEPASS_HD Step<V> advance(RowState<V>& s, V tile_max, V factor) {
+  const V m_new = Arith<V>::max(s.m, tile_max);
+  Step<V> r = refer_to(m_new, factor);
+  r.alpha = moved(s.m, factor, r);
+  s.m = m_new;
+  s.l = s.l * r.alpha;
+  return r;
+}
+// A lazy step, for fused_weight alone: the caller also takes advance() where |after| > kFusable, as it is for m = -inf.
+template <class V>
+ONEPASS_HD Step<V> keep(const RowState<V>& s, V factor) {
+  using A = Arith<V>;
+  return {A::of(1.0), A::of(0.0), A::of(0.0) - A::mul(s.m, factor)};
+}
+
+template <class V>
+ONEPASS_HD V weight(V score, V factor, const Step<V>& r) {
+  return Arith<V>::exp2(Arith<V>::mul_add(score + r.before, factor, r.after));
+}
+template <class V>
+ONEPASS_HD V fused_weight(V score, V factor, const Step<V>& r) {
+  return Arith<V>::exp2(Arith<V>::mul_add(score, factor, r.after));
+}
+
+template <class V>
+ONEPASS_HD Merged<V> merge(const RowState<V>& a, const RowState<V>& b, V factor) {
+  const V m = Arith<V>::max(a.m, b.m);
+  const Step<V> r = refer_to(m, factor);
+  const V alpha_a = moved(a.m, factor, r), alpha_b = moved(b.m, factor, r);
+  return {{m, a.l * alpha_a + b.l * alpha_b}, alpha_a, alpha_b};
+}
+
+// The state with m in natural units: unit = factor / log2 e takes scores there.
+template <class V>
+ONEPASS_HD RowState<V> to_natural(const RowState<V>& s, V factor, V unit) {
+  using A = Arith<V>;
+  const V at = A::mul(s.m, factor);
+  return {A::if_within(at, kFusable, at * A::of(kLn2), s.m * unit), s.l};
+}
+template <class V>
+ONEPASS_HD Merged<V> join_natural_sink(const RowState<V>& s, V sink) {
+  return merge(s, RowState<V>{sink, Arith<V>::of(1.0)}, Arith<V>::of(kLog2e));
+}
+template <class V>
+ONEPASS_HD Final<V> finalize_natural(const RowState<V>& s) {
+  using A = Arith<V>;
+  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)),
+          A::if_zero(s.l, A::neg_inf(), s.m + A::log2(s.l) * A::of(kLn2))};
+}
+
+// ---- finished results
 
 // A finished partial (normalised output, natural LSE) is a state again.
 template <class V>

@@ -152,8 +152,10 @@ void validate(const Problem& p) {
     want(n >= -1 && n <= (std::int64_t{1} << 60), ErrorCode::bad_value, "the window's ", name, " side is ", n,
          "; -1 (unbounded) to 2^60 is accepted");
   }
-  want(!p.scale || std::isfinite(*p.scale), ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
-       "; a finite number is accepted");
+  // In fp32, times log2(e), it must be finite.
+  constexpr double kMostScale = 2.3e38;
+  want(!p.scale || std::abs(*p.scale) <= kMostScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
+       "; a number from -2.3e38 to 2.3e38 is accepted");
   want(std::isfinite(p.softcap) && p.softcap >= 0, ErrorCode::bad_value, "softcap is ", p.softcap,
        "; 0 (none) or a positive number is accepted");
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p is ", p.dropout_p,

@@ -10,6 +10,7 @@
 #include "core/workspace.hpp"
 #include "cpu/amx_careful.hpp"
 #include "cpu/flush_to_zero.hpp"
+#include "cpu/score_unit.hpp"
 
 namespace onepass::cpu::amx {
 namespace {
@@ -245,6 +246,10 @@ ScoreSpec spec_of(const Problem& p, const Arguments& a) {
   const double scale = p.effective_scale();
   spec.scale = static_cast<float>(std::abs(scale));
   spec.negate_q = scale < 0;
+  const ScoreUnit unit = score_unit_of(p);
+  spec.products = unit.products;
+  spec.to_log2 = unit.to_log2;
+  spec.to_natural = unit.to_natural;
   spec.softcap = p.softcap;
   spec.bias = p.bias.has_value();
   spec.mask = p.bool_mask.has_value();

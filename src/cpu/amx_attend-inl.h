@@ -46,8 +46,6 @@ template <class Tiles>
 class Attend {
  public:
   explicit Attend(AttendTask& t) : t_(t), depth_qk_(round_up(t.dim_qk, 32)), depth_v_(round_up(t.dim_v, 32)) {
-    // Natural scores come out of finish_scores; plain ones carry their scale to the exponential.
-    to_log2_ = static_cast<float>(t.spec->plain() ? t.spec->scale * kLog2e : kLog2e);
     dropout_ = Dropout::of(t.spec->dropout_p, t.spec->seed);
   }
 
@@ -68,7 +66,7 @@ class Attend {
       // A step of the tiles is a square, or the four stores at the end of a row of squares.
       const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
       const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
-      softmax.begin(scores, now.keys, state_[now.block], alpha_[parity], rescale_[parity], to_log2_,
+      softmax.begin(scores, now.keys, state_[now.block], alpha_[parity], rescale_[parity], t_.spec->to_log2,
                     t_.out_type == Element::f32, steps);
       // In this order: the weights of `before` lie where the scores of `after` will.
       if (before.keys) multiply_values(before, 1 - parity, softmax);
@@ -173,7 +171,7 @@ class Attend {
     Softmax none;
     multiply_keys(u, scores, none);
     score(u, scores);
-    softmax.begin_again(to_log2_);
+    softmax.begin_again(t_.spec->to_log2);
     softmax.finish();
   }
 
@@ -184,15 +182,14 @@ class Attend {
     if (block.first >= block.last) __builtin_memset(o, 0, static_cast<std::size_t>(depth_v_) * kRows * 4);
     std::uint32_t not_finite = 0;
     for (int h = 0; h < 2; ++h) {
-      RowState<Vec> state = state_[b].half(h);
+      RowState<Vec> state = to_natural(state_[b].half(h), set(t_.spec->to_log2), set(t_.spec->to_natural));
       Vec keep = set(dropout_.active() ? dropout_.keep_scale : 1.0f);
       if (t_.spec->sinks) {
-        const Merged<Vec> joined =
-            join_sink(state, Vec{_mm512_loadu_ps(block.sink + h * 16)} * set(static_cast<float>(kLog2e)));
+        const Merged<Vec> joined = join_natural_sink(state, Vec{_mm512_loadu_ps(block.sink + h * 16)});
         state = joined.state;
         keep = keep * joined.alpha_a;
       }
-      const Final<Vec> end = finalize(state);
+      const Final<Vec> end = finalize_natural(state);
       alignas(64) float lse[16];
       store(lse, end.lse);
       for (int r = 0; r < 16; ++r) {
@@ -225,7 +222,6 @@ class Attend {
 
   AttendTask& t_;
   std::int64_t depth_qk_, depth_v_;
-  float to_log2_ = 1.0f;
   Dropout dropout_;
   BlockState state_[kBlocks];
   alignas(64) float alpha_[2][kRows];

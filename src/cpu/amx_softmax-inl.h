@@ -27,7 +27,7 @@ struct BlockState {
 struct Softmax {
   enum Phase { kFindMaximum, kWeigh, kDone };
   static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
-  static constexpr float kMost = 65536.0f, kLag = 16.0f, kLarge = 4096.0f;
+  static constexpr float kMost = 65536.0f, kLag = 16.0f;
 
   float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
   BlockState* state = nullptr;
@@ -35,7 +35,7 @@ struct Softmax {
   bool* rescale = nullptr;  // out: some factor is not 1
   Vec to_log2;              // score unit -> log2
   Vec top[2], sum[2];
-  Rescale<Vec> step[2];
+  Step<Vec> step[2];
   __mmask16 moves[2] = {0, 0};  // rows whose weights were too large
   Phase phase = kDone;
   int keys = 0, next_key = 0;
@@ -50,8 +50,8 @@ struct Softmax {
     *rescale = again = false;
     __mmask16 known = 0xffff;
     for (int h = 0; h < 2; ++h) {
-      step[h] = keep(state->half(h));
-      known &= within(step[h].m_ref, kLarge);
+      step[h] = keep(state->half(h), to_log2);
+      known &= within(step[h].after, static_cast<float>(kFusable));
     }
     lagging = known == 0xffff && !fp32_out;
     if (lagging) phase = kWeigh;
@@ -105,34 +105,36 @@ struct Softmax {
       top[h] = max(top[h], max(max(t[0], t[1]), max(t[2], t[3])));
     }
     if ((next_key += kMaxItem) < keys) return;
-    __mmask16 all_one = 0xffff, large = 0;
+    __mmask16 all_one = 0xffff, fusable = 0xffff;
     for (int h = 0; h < 2; ++h) {
-      const Vec newest = top[h] * to_log2;
-      large |= beyond(newest, kLarge);
       RowState<Vec> rows = state->half(h);
-      const __mmask16 up = again ? moves[h] : above(newest, rows.m + set(kLag));
-      step[h] = advance(rows, select(up, newest, rows.m));
+      const __mmask16 up = again ? moves[h] : above((top[h] - rows.m) * to_log2, set(kLag));
+      step[h] = advance(rows, select(up, top[h], rows.m), to_log2);
+      fusable &= equal(step[h].before, set(0.0f));
       state->set(h, rows);
       store(alpha + h * kLanes, step[h].alpha);
       all_one &= equal(step[h].alpha, set(1.0f));
     }
     *rescale = all_one != 0xffff;
-    if (large || fp32_out) change_unit();
+    if (fusable != 0xffff || fp32_out) take_reference();
     next_key = 0;
     phase = kWeigh;
   }
-  // weights_of() rounds score * to_log2 once, in the difference, but the reference has been rounded before: off by
-  // 2^-24 of the score, so a dominating key would not weigh 1. Up to kLarge bf16 weights do not notice.
-  void change_unit() {
+  // Scores become their exponents: beyond kFusable, where the factor may not fuse, and for an fp32 output, which would
+  // show that a dominating key does not weigh exactly 1 (bf16 weights do not notice).
+  void take_reference() {
     for (int h = 0; h < 2; ++h) {
-      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16) store(s + i, load(s + i) * to_log2);
+      const Step<Vec>& r = step[h];
+      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16)
+        store(s + i, (load(s + i) + r.before) * to_log2 + r.after);
+      step[h].after = set(0.0f);
     }
     to_log2 = set(1.0f);
   }
   AMX_INLINE void weights() {
     Vec x[8];
     for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
-    weights_of(x, to_log2, step[0].m_ref, step[1].m_ref);
+    weights_of(x, to_log2, step[0].after, step[1].after);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
       const Vec* y = x + 4 * h;

@@ -44,6 +44,8 @@ struct RowBlock {
 // How dot products become scores; the same for every task of a problem.
 struct ScoreSpec {
   float scale = 1.0f;  // >= 0: the sign is packed into q
+  float to_log2 = 1.0f, to_natural = 1.0f;  // of the scores that the softmax finds
+  bool products = false;                    // these are the dot products themselves
   bool negate_q = false;
   float softcap = 0.0f;
   bool bias = false, mask = false, alibi = false, sinks = false;
@@ -52,7 +54,7 @@ struct ScoreSpec {
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;
 
-  bool plain() const { return softcap == 0.0f && !bias && !mask && !alibi && scale > 0.0f; }
+  bool plain() const { return products; }
 };
 
 // Memory of one worker, for `kBlocks` row blocks. The 32 query rows of a block are kept as two halves of 16, each a

@@ -16,30 +16,22 @@ AMX_INLINE Vec load(const float* p) { return {_mm512_load_ps(p)}; }
 AMX_INLINE void store(float* p, Vec x) { _mm512_store_ps(p, x.v); }
 AMX_INLINE Vec set(float x) { return {_mm512_set1_ps(x)}; }
 AMX_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-AMX_INLINE Vec fms(Vec a, Vec b, Vec c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
 AMX_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 AMX_INLINE Vec select(__mmask16 m, Vec yes, Vec no) { return {_mm512_mask_mov_ps(no.v, m, yes.v)}; }
 AMX_INLINE Vec minus_infinity() { return {_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(0xff800000u)))}; }
-// Finite numbers beyond +-magnitude.
-AMX_INLINE __mmask16 beyond(Vec x, float magnitude) {
-  const __m512 size = _mm512_abs_ps(x.v);
-  return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(size, _mm512_set1_ps(magnitude), _CMP_GT_OQ), size,
-                                 _mm512_set1_ps(3.4028234664e38f), _CMP_LE_OQ);
-}
 AMX_INLINE __mmask16 within(Vec x, float magnitude) {
   return _mm512_cmp_ps_mask(_mm512_abs_ps(x.v), _mm512_set1_ps(magnitude), _CMP_LE_OQ);
 }
 AMX_INLINE __mmask16 above(Vec x, Vec y) { return _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ); }
 AMX_INLINE __mmask16 equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 
-// The algebra's weight() of 2 x 4 scores in their own unit, the change of unit fused into the subtraction: 2^x with
-// x = score * to_log2 - m_ref, as p(x - floor x) * 2^floor x. p is the minimax fit of degree 4 with p(0) = 1, relative
+// The algebra's fused_weight() of 2 x 4 scores: 2^x with x = score * to_log2 + after, as p(x - floor x) * 2^floor x. p is the minimax fit of degree 4 with p(0) = 1, relative
 // error 2.9e-6: bf16 weights need 2e-3, but an LSE within 1e-5 of the truth needs less than degree 3's 7.5e-5. 2^-inf
 // is 0, NaN stays. Step by step over eight vectors, so that no operand is waited for: the chain of one vector is 40
 // cycles long, and a scheduler full of waiting operations would keep the tiles' from entering.
-AMX_INLINE void weights_of(Vec (&x)[8], Vec to_log2, Vec first_ref, Vec second_ref) {
+AMX_INLINE void weights_of(Vec (&x)[8], Vec to_log2, Vec first_after, Vec second_after) {
   Vec f[8], p[8];
-  for (int i = 0; i < 8; ++i) x[i] = fms(x[i], to_log2, i < 4 ? first_ref : second_ref);
+  for (int i = 0; i < 8; ++i) x[i] = fma(x[i], to_log2, i < 4 ? first_after : second_after);
   for (int i = 0; i < 8; ++i) f[i] = {_mm512_reduce_ps(x[i].v, 0x09)};
   for (int i = 0; i < 8; ++i) p[i] = fma(set(0.0134266843f), f[i], set(0.0522424742f));
   for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(0.241280205f));
@@ -90,7 +82,11 @@ struct Arith<Vec> {
     return fma(p, t, exponent);
   }
   static AMX_INLINE Vec max(Vec a, Vec b) { return amx::max(a, b); }
-  static AMX_INLINE Vec round_up(Vec x) { return {_mm512_roundscale_ps(x.v, 0x0a)}; }
+  static AMX_INLINE Vec mul(Vec a, Vec b) { return a * b; }
+  static AMX_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return fma(a, b, c); }
+  static AMX_INLINE Vec if_within(Vec x, double bound, Vec then, Vec otherwise) {
+    return select(within(x, static_cast<float>(bound)), then, otherwise);
+  }
   static AMX_INLINE Vec if_neg_inf(Vec x, Vec then, Vec otherwise) {
     return select(equal(x, minus_infinity()), then, otherwise);
   }

@@ -15,12 +15,12 @@ constexpr float kLeastShare = 0x1p-100f;
 
 // Joins (state, sum) with the splits in order. least = 0; or more, to keep what a negligible split saw of infinity.
 RowState<float> join(const RowState<float>* states, const float* out, std::int64_t splits, std::int64_t dim,
-                     float least, float* sum) {
+                     float to_log2, float least, float* sum) {
   RowState<float> all;
   std::fill_n(sum, dim, 0.0f);
   for (std::int64_t i = 0; i < splits; ++i) {
     if (states[i].l == 0) continue;  // has seen nothing; its O is not read
-    const Merged<float> joined = merge(all, states[i]);
+    const Merged<float> joined = merge(all, states[i], to_log2);
     const float a = std::max(joined.alpha_a, least), b = std::max(joined.alpha_b, least);  // a NaN stays
     const float* o = out + i * dim;
     for (std::int64_t d = 0; d < dim; ++d) sum[d] = a * sum[d] + b * o[d];
@@ -56,14 +56,15 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
 }
 
 void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int64_t head, std::int64_t token,
-                const RowState<float>* states, const float* out, std::int64_t splits) {
+                const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
   float sum[kMaxDim];
-  RowState<float> all = join(states, out, splits, p.dim_v, 0.0f, sum);
+  RowState<float> all = join(states, out, splits, p.dim_v, unit.to_log2, 0.0f, sum);
   const float least = finite(sum, p.dim_v) ? 0.0f : kLeastShare;
-  if (least > 0) all = join(states, out, splits, p.dim_v, least, sum);
+  if (least > 0) all = join(states, out, splits, p.dim_v, unit.to_log2, least, sum);
+  all = to_natural(all, unit.to_log2, unit.to_natural);
   if (p.sinks) {
-    const double sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
-    const Merged<float> joined = join_sink(all, static_cast<float>(sink * kLog2e));
+    const float sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
+    const Merged<float> joined = join_natural_sink(all, sink);
     const float alpha = std::max(joined.alpha_a, least);
     for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] *= alpha;
     all = joined.state;
@@ -73,12 +74,13 @@ void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::
     for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] /= all.l;
   }
   const std::int64_t row = seq.q_begin + token;
-  if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = finalize(all).lse;
+  if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = finalize_natural(all).lse;
   const std::int64_t at = row_offset(a.out, seq.batch, head, row);
   with_float_type(p.out_dtype, [&](auto zero) { store_row<decltype(zero)>(sum, p.dim_v, a.out.data, at); });
 }
 
-void combine(const Problem& p, const Arguments& a, const Partials& partials, Executor& executor) {
+void combine(const Problem& p, const Arguments& a, const Partials& partials, const ScoreUnit& unit,
+             Executor& executor) {
   const std::int64_t blocks = (p.seq_q + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
   auto task = [&](std::int64_t t) {
     const std::int64_t batch = t / (p.heads_q * blocks), head = t / blocks % p.heads_q,
@@ -86,7 +88,7 @@ void combine(const Problem& p, const Arguments& a, const Partials& partials, Exe
     const Sequence seq = sequence_of(p, a, batch);
     for (std::int64_t i = from; i < std::min(from + kRowsPerTask, seq.seq_q); ++i) {
       const std::int64_t row = partial_row(p, seq, head, i);
-      finish_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits);
+      finish_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit);
     }
   };
   executor.parallel_for(

@@ -9,11 +9,11 @@
 #include "core/arguments.hpp"
 #include "core/scalar.hpp"
 #include "core/workspace.hpp"
+#include "cpu/score_unit.hpp"
 
 namespace onepass::cpu {
 
-// m is an integer (log2 units), so joining multiplies by exact powers of two and the order of the keys rounds nothing
-// but the sums. O is unnormalised: sum_j 2^(s_j - m) v_j.
+// m has the unit of the kernel's scores; O is unnormalised.
 struct Partials {
   std::int64_t splits = 1, dim_v = 0;
   RowState<float>* state = nullptr;  // [rows][splits]
@@ -29,10 +29,12 @@ std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64
 
 // Joins `splits` states and writes out[.., head, token, :] and the LSE. `out` is [splits][dim_v].
 void finish_row(const Problem& problem, const Arguments& arguments, const Sequence& seq, std::int64_t head,
-                std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits);
+                std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits,
+                const ScoreUnit& unit);
 
 // finish_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its O
 // is not read then).
-void combine(const Problem& problem, const Arguments& arguments, const Partials& partials, Executor& executor);
+void combine(const Problem& problem, const Arguments& arguments, const Partials& partials, const ScoreUnit& unit,
+             Executor& executor);
 
 }  // namespace onepass::cpu

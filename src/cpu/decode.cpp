@@ -134,7 +134,7 @@ void decode_run(const Problem& p, const Arguments& a, void* workspace, Executor&
         static_cast<Call*>(c)->task(static_cast<Call*>(c)->job, t, worker);
       },
       &call);
-  if (cut.splits.count > 1) combine(p, a, b.partials, executor);
+  if (cut.splits.count > 1) combine(p, a, b.partials, {}, executor);
 }
 
 }  // namespace onepass::cpu

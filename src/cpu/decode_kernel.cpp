@@ -197,7 +197,7 @@ class Decode {
                 scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
   }
 
-  // Scores of the chunk, finished: in log2 units, -inf where a key is not seen.
+  // Scores of the chunk, finished: natural, -inf where a key is not seen.
   template <int R>
   void adjust(const Visit& v, std::int64_t first, DecodeRow* rows) const {
     const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count))};
@@ -242,7 +242,7 @@ class Decode {
         const onepass::RowState<float> state{m_of(h, first)[r], l_of(h, first)[r]};
         const float* o = o_of(h, first + r);
         if (partials_.state == nullptr) {
-          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, o, 1);
+          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, o, 1, {});
           continue;
         }
         const std::int64_t to = partial_row(p_, seq_, row[r].head, row[r].token);
@@ -275,7 +275,8 @@ class Decode {
         for (int r = 0; r < R; ++r) {
           const float s = scores_of(h, first)[key * R + r];
           if (s == onepass::Arith<float>::neg_inf()) continue;
-          const float w = onepass::probability(s, m_of(h, first)[r]);
+          constexpr float kFactor = static_cast<float>(kLog2e);
+          const float w = onepass::weight(s, kFactor, onepass::refer_to(m_of(h, first)[r], kFactor));
           const float kept = dropout.active()
                                  ? dropout.factor(static_cast<unsigned>(batch_), static_cast<unsigned>(rows[r].head),
                                                   static_cast<unsigned>(rows[r].token), static_cast<unsigned>(at + key))

@@ -41,12 +41,12 @@ struct DecodeScores {
 
   bool any() const { return p.softcap > 0 || p.alibi || p.bias || p.bool_mask || mods.given(); }
 
-  // What q is multiplied by: with it, a dot product is the score in log2 units, or the argument of softcap's tanh.
+  // What q is multiplied by: with it, a dot product is the score, or the argument of softcap's tanh.
   static float q_scale(const Problem& p) {
-    return static_cast<float>(p.softcap > 0 ? p.effective_scale() / p.softcap : p.effective_scale() * kLog2e);
+    return static_cast<float>(p.softcap > 0 ? p.effective_scale() / p.softcap : p.effective_scale());
   }
 
-  // scores: [key][R], log2 units afterwards; -inf where a row does not see a key. extra: as large as scores.
+  // scores: [key][R]; -inf where a row does not see a key. extra: as large as scores.
   template <int R>
   HWY_NOINLINE void adjust(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
     if (p.softcap > 0) cap(c.padded * R, scores);
@@ -89,7 +89,7 @@ struct DecodeScores {
 
  private:
   void cap(int count, float* scores) const {
-    const VF size = splat(static_cast<float>(p.softcap * kLog2e));
+    const VF size = splat(p.softcap);
     for (int i = 0; i < count; i += kLanes) hn::Store(size * tanh_of(hn::Load(DF(), scores + i)), DF(), scores + i);
   }
 
@@ -103,10 +103,8 @@ struct DecodeScores {
         for (int j = 0; j < c.padded; ++j) extra[j * R + r] = j < c.count ? to_float(from[j * s[3]]) : 0.0f;
       }
     });
-    const VF unit = splat(static_cast<float>(kLog2e));
-    for (int i = 0; i < c.padded * R; i += kLanes) {
-      hn::Store(hn::MulAdd(hn::Load(DF(), extra + i), unit, hn::Load(DF(), scores + i)), DF(), scores + i);
-    }
+    for (int i = 0; i < c.padded * R; i += kLanes)
+      hn::Store(hn::Load(DF(), scores + i) + hn::Load(DF(), extra + i), DF(), scores + i);
   }
 
   // -slope * |aligned row - key|; distances from the chunk's first key are exact in fp32.
@@ -117,7 +115,7 @@ struct DecodeScores {
       const DecodeRow& row = rows[i % R];
       const Tensor& t = a.alibi_slopes;
       const std::int64_t from = t.rank == 2 ? batch * t.stride[0] + row.head * t.stride[1] : row.head * t.stride[0];
-      slope[i] = static_cast<float>(static_cast<const float*>(t.data)[from] * kLog2e);
+      slope[i] = static_cast<const float*>(t.data)[from];
       distance[i] = static_cast<float>(row.token + band.shift - c.at - i / R);
     }
     VF at = hn::Load(DF(), distance);

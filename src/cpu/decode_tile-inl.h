@@ -117,10 +117,11 @@ HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float*
   for (std::int64_t i = kLanes; i < keys * R; i += kLanes) top = hn::Max(top, hn::Load(d, scores + i));
   top = over_keys<R>(top, [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); });
   RowState<VF> state{hn::Load(d, m), hn::Load(d, l)};
-  const Rescale<VF> step = advance<Reference::integer>(state, top);
+  const VF factor = splat(static_cast<float>(kLog2e));
+  const Step<VF> step = advance(state, top, factor);
   VF sum = hn::Zero(d);
   for (std::int64_t i = 0; i < keys * R; i += kLanes) {
-    const VF w = weight(hn::Load(d, scores + i), step);
+    const VF w = weight(hn::Load(d, scores + i), factor, step);
     sum = sum + w;
     hn::Store(w, d, scores + i);
   }

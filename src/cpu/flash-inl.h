@@ -2,7 +2,7 @@
 //
 //   S = K Q^T          qk       the panel's scores [key][lane]; the tile's maximum stays in registers
 //   softcap .. masks   scores   only where there are any
-//   P = 2^(S - m)      weigh    m: the integer above the running maximum; l, alpha
+//   P = 2^(S - m)      weigh    m: the running maximum; l, alpha
 //   O = alpha O + V P  pv       [column][lane]
 //
 // Sources: Dao 2023 (FlashAttention-2), Algorithm 1; the layout is src/cpu/README.md's.
@@ -69,20 +69,26 @@ struct FlashTask {
   // output.
   VF weigh(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF top) const {
     RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
-    const VF factor = splat(panel.rules.factor_left());
-    Rescale<VF> rescale = advance<Reference::integer>(state, top * factor);
+    const VF factor = splat(panel.rules.unit.to_log2);
+    Step<VF> r = advance(state, top, factor);
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
     VF sum = hn::Zero(DF());
     if (careful) {
-      rescale.alpha = careful_alpha(rescale.alpha);
+      r.alpha = careful_alpha(r.alpha);
       for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-        const VF s = hn::Load(DF(), at), w = careful_weight(s, weight(s, factor, rescale));
+        const VF s = hn::Load(DF(), at), w = careful_weight(s, weight(s, factor, r));
+        hn::Store(w, DF(), at);
+        sum = sum + w;
+      }
+    } else if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF())))) {
+      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
+        const VF w = fused_weight(hn::Load(DF(), at), factor, r);
         hn::Store(w, DF(), at);
         sum = sum + w;
       }
     } else {
       for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-        const VF w = weight(hn::Load(DF(), at), factor, rescale);
+        const VF w = weight(hn::Load(DF(), at), factor, r);
         hn::Store(w, DF(), at);
         sum = sum + w;
       }
@@ -90,7 +96,7 @@ struct FlashTask {
     absorb(state, sum);
     hn::Store(state.m, DF(), panel.m + lane);
     hn::Store(state.l, DF(), panel.l + lane);
-    return rescale.alpha;
+    return r.alpha;
   }
 
   void step(const Panel& panel, const Block& block) const {
@@ -160,7 +166,7 @@ struct FlashTask {
         place_row(static_cast<const decltype(zero)*>(q.data) + at, 1, p.dim_qk, panel.q, kPanel, lane);
       }
     });
-    HWY_ALIGN float scale[kPanel];  // the rest of it: Rules::factor
+    HWY_ALIGN float scale[kPanel];  // the rest of it: Rules::scale
     std::fill_n(scale, kPanel, p.effective_scale() > 0 ? 1.0f : p.effective_scale() < 0 ? -1.0f : 0.0f);
     transpose_blocks(panel.q, kPanel, panel.vecs, p.dim_qk, scale);
     clear(panel);
@@ -207,18 +213,20 @@ struct FlashTask {
       const Tensor& t = call.arguments.sinks;
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
         const std::int64_t head = lane_name(p, task, panel.row, lane).head;
-        sink[lane] = static_cast<float>(static_cast<const float*>(t.data)[head * t.stride[0]] * kLog2e);
+        sink[lane] = static_cast<const float*>(t.data)[head * t.stride[0]];
       }
     }
     for (int lane = 0; lane < panel.vecs * kLanes; lane += kLanes) {
-      RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
+      const ScoreUnit& unit = panel.rules.unit;
+      RowState<VF> state = to_natural(RowState<VF>{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)},
+                                      splat(unit.to_log2), splat(unit.to_natural));
       VF alpha = splat(1.0f);
       if (p.sinks) {
-        const Merged<VF> joined = join_sink(state, hn::Load(DF(), sink + lane));
+        const Merged<VF> joined = join_natural_sink(state, hn::Load(DF(), sink + lane));
         state = joined.state;
         alpha = careful ? careful_alpha(joined.alpha_a) : joined.alpha_a;
       }
-      const Final<VF> end = finalize(state);
+      const Final<VF> end = finalize_natural(state);
       hn::Store(end.inv_l * alpha, DF(), factor + lane);
       hn::Store(end.lse, DF(), lse + lane);
     }
@@ -240,9 +248,7 @@ struct FlashTask {
 
   // A split leaves its state for combine().
   void save(const Panel& panel) const {
-    HWY_ALIGN float ones[kPanel];
-    std::fill_n(ones, kPanel, 1.0f);
-    transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v, ones);
+    transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v);
     for (int lane = 0; lane < panel.rows; ++lane) {
       const RowName name = row_name(p, task, panel.row + lane);
       const std::int64_t row = partial_row(p, task.seq, name.head, name.token);

@@ -113,7 +113,7 @@ void run(const Kernels& kernels, const Problem& p, const Arguments& a, void* mem
     };
     parallel(executor, slots * c.row_blocks * c.splits.count, attend);
   }
-  if (c.splits.count > 1) combine(p, a, m.partials, executor);
+  if (c.splits.count > 1) combine(p, a, m.partials, score_unit_of(p), executor);
 }
 
 // ---- a row of the list for the kernels of one instruction set

@@ -65,10 +65,10 @@ static_assert(kExprBlock % kLanes == 0);
 
 using RunMod = ExprRun<float, VectorFunctions>;
 
-// Scores in log2 units become those of a score_mod.
+// Natural scores become those of a score_mod.
 inline void change_scores(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
                           const ExprTile<float>& tile) {
-  RunMod(mod, a.mod_buffers, memory).change(tile, static_cast<float>(kLn2));
+  RunMod(mod, a.mod_buffers, memory).change(tile);
 }
 // The tile's numbers become `hidden` where a mask_mod is false.
 inline void hide(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,

@@ -21,12 +21,12 @@ ONEPASS_HD float* block_of(float* panel, int width, int r, std::int64_t c) {
 }
 
 // panel[4c + i][4b + j] <-> panel[4c + j][4b + i], after multiplying position w of every column by factor[w].
-inline void transpose_blocks(float* panel, int width, int vecs, std::int64_t columns, const float* factor) {
+inline void transpose_blocks(float* panel, int width, int vecs, std::int64_t columns, const float* factor = nullptr) {
   const hn::Repartition<std::uint64_t, DF> d64;
   for (std::int64_t c = 0; c < columns; c += 4) {
     for (int v = 0; v < vecs; ++v) {
       float* x = panel + c * width + v * kLanes;
-      const VF f = hn::Load(DF(), factor + v * kLanes);
+      const VF f = factor ? hn::Load(DF(), factor + v * kLanes) : splat(1.0f);
       const VF x0 = hn::Load(DF(), x) * f, x1 = hn::Load(DF(), x + width) * f, x2 = hn::Load(DF(), x + 2 * width) * f,
                x3 = hn::Load(DF(), x + 3 * width) * f;
       const auto a = hn::BitCast(d64, hn::InterleaveLower(DF(), x0, x1)),

@@ -1,6 +1,6 @@
 // What happens to a tile of scores [key][lane] between Q K^T and the softmax, in the order of docs/conventions.md:
-// softcap, bias, ALiBi, score_mod, masks; and to its weights after it: dropout. Scores are in log2 units. Blocks without any of
-// this never come here.
+// softcap, bias, ALiBi, score_mod, masks; and to its weights after it: dropout. Scores are natural here. Blocks without
+// any of this never come.
 #if defined(ONEPASS_CPU_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SCORES_INL_H
 #undef ONEPASS_CPU_SCORES_INL_H
@@ -14,6 +14,7 @@
 #include "cpu/flash.hpp"
 #include "cpu/mods-inl.h"
 #include "cpu/rows-inl.h"
+#include "cpu/score_unit.hpp"
 #include "cpu/simd-inl.h"
 #include "cpu/tile-inl.h"
 
@@ -35,26 +36,26 @@ ONEPASS_HD RowName lane_name(const Problem& p, const flash::Task& task, std::int
 
 // One panel's lanes.
 struct Rules {
-  float factor = 1.0f;                           // scale * log2(e), positive; a negative scale has turned the sign of Q
-  float softcap = 0.0f;                          // log2 units; 0: none
+  ScoreUnit unit;                                // of the scores as the softmax finds them
+  float scale = 1.0f;                            // positive; a negative scale has turned the sign of Q
+  float softcap = 0.0f;                          // 0: none
   const float *bias = nullptr, *mask = nullptr;  // tiles [key][kPanel], from the panel's first key of the block on
   bool alibi = false, dropout = false;
   const Mods* mods = nullptr;
-  HWY_ALIGN float slope[kPanel] = {};           // log2 units
+  HWY_ALIGN float slope[kPanel] = {};
   HWY_ALIGN std::int32_t aligned[kPanel] = {};  // the key position a lane's token is aligned with
   HWY_ALIGN std::uint32_t token[kPanel] = {}, head[kPanel] = {};
-  bool plain() const { return softcap == 0 && !bias && !mask && !alibi && !rescored(); }
+  bool plain() const { return unit.products; }
   bool rescored() const { return mods && mods->score.given(); }
-  // Plain scores stay products: the softmax multiplies them as it subtracts the maximum, and rounds once.
-  float factor_left() const { return plain() ? factor : 1.0f; }
 };
 
 inline Rules rules_of(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
                       std::int64_t panel_row) {
   const Problem& p = call.problem;
   Rules rules;
-  rules.factor = p.effective_scale() == 0 ? 1.0f : static_cast<float>(std::abs(p.effective_scale()) * kLog2e);
-  rules.softcap = static_cast<float>(p.softcap * kLog2e);
+  rules.unit = score_unit_of(p);
+  rules.scale = static_cast<float>(std::abs(p.effective_scale()));
+  rules.softcap = p.softcap;
   rules.bias = p.bias ? scratch.bias : nullptr;
   rules.mask = p.bool_mask || call.mods.mask.given() ? scratch.mask : nullptr;
   rules.alibi = p.alibi;
@@ -69,16 +70,16 @@ inline Rules rules_of(const flash::Call& call, const flash::Task& task, const fl
     rules.head[lane] = static_cast<std::uint32_t>(row.head);
     if (!p.alibi) continue;
     const std::int64_t at = t.rank == 2 ? task.batch * t.stride[0] + row.head * t.stride[1] : row.head * t.stride[0];
-    rules.slope[lane] = static_cast<float>(static_cast<const float*>(t.data)[at] * kLog2e);
+    rules.slope[lane] = static_cast<const float*>(t.data)[at];
     rules.aligned[lane] = static_cast<std::int32_t>(row.token + band.shift);
   }
   return rules;
 }
 
-// tile[key - key_lo][lane] = factor * t[batch, head, token, key], keys [key_lo, key_hi), of a bias or mask.
+// tile[key - key_lo][lane] = t[batch, head, token, key], keys [key_lo, key_hi), of a bias or mask.
 template <class T>
 HWY_NOINLINE void fetch_spread(const Tensor& t, const Problem& p, const flash::Task& task, std::int64_t panel_row,
-                               int vecs, std::int64_t key_lo, std::int64_t key_hi, float factor, float* tile) {
+                               int vecs, std::int64_t key_lo, std::int64_t key_hi, float* tile) {
   const Dims s = spread_strides(t);
   const std::int64_t n = key_hi - key_lo;
   const bool same_rows = s[2] == 0 && (s[1] == 0 || p.group() == 1);
@@ -87,14 +88,12 @@ HWY_NOINLINE void fetch_spread(const Tensor& t, const Problem& p, const flash::T
     const RowName row = lane_name(p, task, panel_row, lane);
     place_row(base + row.head * s[1] + row.token * s[2], s[3], n, tile, kPanel, lane);
   }
-  HWY_ALIGN float factors[kPanel];
-  std::fill_n(factors, kPanel, factor);
-  if (!same_rows) return transpose_blocks(tile, kPanel, vecs, n, factors);
+  if (!same_rows) return transpose_blocks(tile, kPanel, vecs, n);
   for (std::int64_t c = 0; c < n; c += 4) {  // four keys wait side by side: spread each over its lanes
     HWY_ALIGN float x[4];
     hn::Store(hn::Load(D4(), block_of(tile, kPanel, 0, c / 4)), D4(), x);
     for (int i = 0; i < 4; ++i)
-      for (int v = 0; v < vecs; ++v) hn::Store(splat(x[i] * factor), DF(), tile + (c + i) * kPanel + v * kLanes);
+      for (int v = 0; v < vecs; ++v) hn::Store(splat(x[i]), DF(), tile + (c + i) * kPanel + v * kLanes);
   }
 }
 
@@ -118,7 +117,7 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
   const Problem& p = call.problem;
   if (rules.mask) {
     if (p.bool_mask)
-      fetch_spread<bool>(call.arguments.bool_mask, p, task, panel_row, vecs, key_lo, key_hi, 1.0f, scratch.mask);
+      fetch_spread<bool>(call.arguments.bool_mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
     else
       std::fill_n(scratch.mask, (key_hi - key_lo) * kPanel, 1.0f);
     if (call.mods.mask.given())
@@ -131,8 +130,7 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
   if (p.bias) {
     const Tensor& t = call.arguments.bias;
     flash::with_storage(t.dtype, [&](auto zero) {
-      fetch_spread<decltype(zero)>(t, p, task, panel_row, vecs, key_lo, key_hi, static_cast<float>(kLog2e),
-                                   scratch.bias);
+      fetch_spread<decltype(zero)>(t, p, task, panel_row, vecs, key_lo, key_hi, scratch.bias);
     });
   }
   return true;
@@ -142,12 +140,11 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
 enum class Part { all, before_mod, after_mod };
 
 // Finishes the scores of the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the tiles
-// begin at `tile_lo`. seen_lo, seen_hi: the keys each lane sees. Returns the maximum, like the scores without
-// factor_left.
+// begin at `tile_lo`. seen_lo, seen_hi: the keys each lane sees. Returns the maximum.
 template <Part part>
 inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
                         std::int64_t tile_lo, const std::int32_t* seen_lo, const std::int32_t* seen_hi, float* scores) {
-  const VF neg_inf = Arith<VF>::neg_inf(), factor = splat(rules.plain() ? 1.0f : rules.factor);
+  const VF neg_inf = Arith<VF>::neg_inf(), scale = splat(rules.plain() ? 1.0f : rules.scale);
   const VF cap = splat(rules.softcap), per_cap = splat(rules.softcap > 0 ? 1.0f / rules.softcap : 0.0f);
   const VF slope = hn::Load(DF(), rules.slope + lane);
   const VI aligned = hn::Load(DI(), rules.aligned + lane), from = hn::Load(DI(), seen_lo), to = hn::Load(DI(), seen_hi);
@@ -159,7 +156,7 @@ inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::i
     VF s = hn::Load(DF(), at);
     const VI key = hn::Set(DI(), static_cast<std::int32_t>(k));
     if constexpr (part != Part::after_mod) {
-      s = s * factor;
+      s = s * scale;
       if (rules.softcap > 0) s = cap * tanh_of(s * per_cap);
       if (rules.bias) s = s + hn::Load(DF(), rules.bias + tile_at);
       if (rules.alibi) s = hn::NegMulAdd(slope, hn::ConvertTo(DF(), hn::Abs(aligned - key)), s);

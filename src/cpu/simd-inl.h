@@ -50,8 +50,8 @@ inline constexpr bool kAvx512 = HWY_TARGET == HWY_AVX3;
 ONEPASS_HD VF splat(float x) { return hn::Set(DF(), x); }
 
 // 2^x for x < 128: at most 2.6 ulp off, exactly 0 below -126 (and for -inf), NaN kept. A polynomial of degree 5, the
-// minimax fit of 2^f with p(0) = 1 (relative error 8.2e-8, against 7.5e-8 without), so that 2^n is exact for integers
-// n: Reference::integer relies on it.
+// minimax fit of 2^f with p(0) = 1 (relative error 8.2e-8, against 7.5e-8 without), so that 2^0 is 1: a reference that
+// stays where it is rescales nothing.
 ONEPASS_HD VF exp2_of(VF x) {
 #if HWY_TARGET == HWY_AVX3
   // f = x - floor(x), then p * 2^floor(x) with hardware underflow: 7 instructions.
@@ -117,11 +117,14 @@ struct Arith<VF> {
   ONEPASS_HD static VF neg_inf() { return splat(-std::numeric_limits<float>::infinity()); }
   ONEPASS_HD static VF exp2(VF x) { return exp2_of(x); }
   ONEPASS_HD static VF log2(VF x) { return log2_of(x); }
-  ONEPASS_HD static VF mul_sub(VF a, VF b, VF c) { return hn::MulSub(a, b, c); }
+  ONEPASS_HD static VF mul(VF a, VF b) { return hn::Mul(a, b); }
+  ONEPASS_HD static VF mul_add(VF a, VF b, VF c) { return hn::MulAdd(a, b, c); }
   ONEPASS_HD static VF max(VF a, VF b) { return hn::Max(a, b); }
-  ONEPASS_HD static VF round_up(VF x) { return hn::Ceil(x); }
   ONEPASS_HD static VF if_neg_inf(VF x, VF then, VF otherwise) {
     return hn::IfThenElse(hn::Eq(x, neg_inf()), then, otherwise);
+  }
+  ONEPASS_HD static VF if_within(VF x, double bound, VF then, VF otherwise) {
+    return hn::IfThenElse(hn::Le(hn::Abs(x), splat(static_cast<float>(bound))), then, otherwise);
   }
   ONEPASS_HD static VF if_zero(VF x, VF then, VF otherwise) {
     return hn::IfThenElse(hn::Eq(x, hn::Zero(DF())), then, otherwise);

@@ -105,7 +105,7 @@ struct RowBlock {
       const T slope = static_cast<T>(static_cast<const float*>(t.data)[at]);
       for (std::int64_t j = 0; j < count; ++j) s[j] -= slope * static_cast<T>(std::abs(i + band.shift - (lo + j)));
     }
-    if (mods.score.given()) mod(mods.score, i, lo, [&](const auto& run, const auto& tile) { run.change(tile, T(1)); });
+    if (mods.score.given()) mod(mods.score, i, lo, [&](const auto& run, const auto& tile) { run.change(tile); });
     if (mods.mask.given())
       mod(mods.mask, i, lo, [&](const auto& run, const auto& tile) { run.hide(tile, Arith<T>::neg_inf()); });
     if (p.bool_mask) {
@@ -135,19 +135,20 @@ struct RowBlock {
     load(a.q, head, seq.q_begin + i, 1, p.dim_qk, q.data());
     scores(i, seen.lo);
 
-    // Pass 1: the maximum, then the sum. A row whose scores are all -inf is empty; its sink does not change that.
+    // Pass 1: the maximum, then the sum. A row whose scores are all -inf has its sink alone, or nothing.
     T m = Arith<T>::neg_inf(), l = 0;
     for (T x : s) m = Arith<T>::max(m, x);
-    const bool empty = m == Arith<T>::neg_inf();
     const T sink = p.sinks ? static_cast<T>(static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]])
                            : Arith<T>::neg_inf();
-    m = finite_ref(empty ? m : Arith<T>::max(m, sink));
+    m = Arith<T>::max(m, sink);
+    const bool empty = m == Arith<T>::neg_inf();
+    m = finite_ref(m);
     // A visible weight is never 0, however small: times an infinite value it must not become NaN.
     for (T& x : s) {
       x = x == Arith<T>::neg_inf() ? T(0) : std::max(std::exp(x - m), std::numeric_limits<T>::min());
       l += x;
     }
-    if (!empty) l += std::exp(sink - m);
+    l += std::exp(sink - m);
 
     // Pass 2: O = P V. A key of weight 0 is masked: its value never enters, be it NaN.
     o.assign(p.dim_v, T(0));
@@ -165,7 +166,7 @@ struct RowBlock {
     for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
     const std::int64_t at = dense_lse_index(p, seq, head, i);
     dense.lse[at] = empty ? -INFINITY : static_cast<double>(m + std::log(l));
-    dense.top[at] = empty ? 0 : static_cast<double>(*std::max_element(s.begin(), s.end()) / l);
+    dense.top[at] = empty || s.empty() ? 0 : static_cast<double>(*std::max_element(s.begin(), s.end()) / l);
   }
 };
 

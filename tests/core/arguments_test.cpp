@@ -135,7 +135,7 @@ const Refused kRefused[] = {
     {"Dropout", kPlain, [](Inputs& in) { in.options.dropout_p = 2; }, ErrorCode::bad_value,
      "dropout_p is 2; 0 to 1 is accepted"},
     {"Scale", kPlain, [](Inputs& in) { in.options.scale = std::numeric_limits<double>::infinity(); },
-     ErrorCode::bad_value, "scale is inf; a finite number is accepted"},
+     ErrorCode::bad_value, "scale is inf; a number from -2.3e38 to 2.3e38 is accepted"},
     {"Unknown", kPlain, [](Inputs& in) { in.options.implementation = "cpu.magic"; }, ErrorCode::bad_value,
      "implementation 'cpu.magic' is unknown here; there are "},
     // Variable lengths

@@ -152,7 +152,7 @@ std::vector<F> run(ModKind kind, const std::string& source, std::vector<F> score
   const ExprRun<F, ScalarFunctions> run(e, buffers, {numbers.data(), integers.data()});
   for (int lane = 0; lane < kLanes; lane += width) {  // narrower tiles of the same scores
     const ExprTile<F> tile{scores.data() + lane, kLanes, width, kKeys, 1, 3, head.data() + lane, row.data() + lane};
-    kind == ModKind::score ? run.change(tile, F(1)) : run.hide(tile, F(-99));
+    kind == ModKind::score ? run.change(tile) : run.hide(tile, F(-99));
   }
   return scores;
 }

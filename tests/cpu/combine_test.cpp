@@ -56,14 +56,15 @@ void leave_partial(const Problem& p, const Arguments& a, const Sequence& s, std:
     double dot = 0;
     for (std::int64_t d = 0; d < p.dim_qk; ++d)
       dot += double{at(a.q, s.q_begin + i, h)[d]} * at(a.k, s.k_begin + j, h)[d];
-    scores.push_back(static_cast<float>(dot * p.effective_scale() * kLog2e));
+    scores.push_back(static_cast<float>(dot * p.effective_scale()));
     top = std::max(top, scores.back());
   }
   state = {};
   std::fill_n(out, p.dim_v, 0.0f);
-  const Rescale<float> step = advance<Reference::integer>(state, top);
+  constexpr float kFactor = static_cast<float>(kLog2e);
+  const Step<float> step = advance(state, top, kFactor);
   for (std::int64_t j = lo; j < hi; ++j) {
-    const float w = weight(scores[j - lo], step);
+    const float w = weight(scores[j - lo], kFactor, step);
     absorb(state, w);
     for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] += w * at(a.v, s.k_begin + j, h)[d];
   }
@@ -94,7 +95,7 @@ Result combined(Case& c, std::int64_t splits, std::int64_t chunk, Executor& exec
   }
   std::fill(c.out.begin(), c.out.end(), std::nanf(""));
   std::fill(c.lse.begin(), c.lse.end(), std::nanf(""));
-  combine(p, a, partials, executor);
+  combine(p, a, partials, {}, executor);
   return {c.out, c.lse};
 }
 
@@ -155,7 +156,7 @@ TEST(Combine, InfinityOfAFarSplitStays) {
 TEST(Combine, WritesNarrowOutputsAndRowsWithoutKeys) {
   std::mt19937 rng(6);
   Case c(rng);
-  c.cu_k = {0, 50, 57, 57};  // the third entry's queries see nothing; their sink must not show
+  c.cu_k = {0, 50, 57, 57};  // the third entry's queries see nothing but their sink
   const Result wide = combined(c, 2, 30);
   expect_oracle(c, wide);
   for (DType dtype : {DType::f16, DType::bf16}) {
@@ -169,9 +170,9 @@ TEST(Combine, WritesNarrowOutputsAndRowsWithoutKeys) {
     a.out = Tensor(narrow.data(), dtype, {c.total_q, c.heads, c.dim});
     const Sequence s = sequence_of(p, a, 0);
     RowState<float> state{3, 2};
-    finish_row(p, a, s, 1, 2, &state, wide.out.data(), 1);
-    const RowState<float> joined = join_sink(state, static_cast<float>(c.sinks[1] * kLog2e)).state;
-    const float share = Arith<float>::exp2(3 - joined.m) / joined.l;
+    finish_row(p, a, s, 1, 2, &state, wide.out.data(), 1, {});
+    const Merged<float> joined = join_natural_sink(state, c.sinks[1]);
+    const float share = joined.alpha_a / joined.state.l;
     for (std::int64_t d = 0; d < c.dim; ++d) {
       const float wrote = load_element(narrow.data(), dtype, row_offset(a.out, 0, 1, 2) + d);
       EXPECT_NEAR(wrote, wide.out[d] * share,

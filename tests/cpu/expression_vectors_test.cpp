@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 
 void run_vectors(const Expression& e, std::span<const NamedTensor> buffers, const ExprMemory<float>& memory,
                  const ExprTile<float>& tile) {
-  RunMod(e, buffers, memory).change(tile, 1.0f);
+  RunMod(e, buffers, memory).change(tile);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -110,7 +110,7 @@ TEST_P(ExpressionVectors, GiveWhatDoublesGive) {
     std::vector<double> exact(in.begin(), in.end()), numbers(e.steps.size() * kExprBlock);
     std::vector<std::int32_t> integers(numbers.size());
     ExprRun<double, ScalarFunctions>(e, buffers, {numbers.data(), integers.data()})
-        .change({exact.data(), kLanes, kLanes, kKeys, 1, 5, head, row}, 1.0);
+        .change({exact.data(), kLanes, kLanes, kKeys, 1, 5, head, row});
     for (const int width : {1, 2, 4, isa.lanes, 3 * isa.lanes, kLanes}) {
       if (width > kLanes) continue;
       std::vector<float> out = in;

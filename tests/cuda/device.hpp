@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -55,12 +56,13 @@ inline std::vector<const Implementation*> takers_of(const Problem& p) {
 // What several threads have found.
 class Findings {
  public:
-  // Every implementation that takes the inputs' problem; `what` tells them from others.
-  void judge(Inputs& inputs, const std::string& what) {
+  // Every implementation that takes the inputs' problem; `what` tells them from others. most: of the error, beside what
+  // the rule allows.
+  void judge(Inputs& inputs, const std::string& what, double most = INFINITY) {
     for (const Implementation* row : cuda::implementations()) {
       const Verdict verdict = check_on_device(*row, inputs, 0, serial_executor());
       if (!verdict.accepted) continue;
-      if (verdict.right)
+      if (verdict.right && verdict.max_error <= most)
         right(row->name);
       else
         wrong(text(row->name, " \"", what, "\": ", verdict.sentence));

@@ -49,7 +49,7 @@ inline void expressions(const Problem& p) {
   for (const Expression* e : {&mods.score, &mods.mask}) {
     if (!e->given()) continue;
     const ExprRun<float, ScalarFunctions> run(*e, buffers, {numbers.data(), integers.data()});
-    e == &mods.score ? run.change(tile, 0.7f) : run.hide(tile, -1.0f);
+    e == &mods.score ? run.change(tile) : run.hide(tile, -1.0f);
   }
 }
 

@@ -81,12 +81,11 @@ def attention(
     p = np.exp(s - np.where(m == NEG_INF, 0, m))
     total = p.sum(axis=-1, keepdims=True)
     empty = total == 0
-    if sinks is not None:
-        total = total + np.where(
-            empty, 0, np.exp(np.asarray(sinks, np.float64)[None, :, None, None] - np.where(empty, 0, m))
-        )
     with np.errstate(divide="ignore"):
         lse = np.where(empty, NEG_INF, np.where(empty, 0, m) + np.log(total))[..., 0]
+    if sinks is not None:
+        lse = np.logaddexp(lse, np.asarray(sinks, np.float64)[None, :, None])
+        total = np.where(empty, 1, np.exp(lse[..., None] - np.where(empty, 0, m)))
     weights = p / np.where(empty, 1, total)
     if dropout_p > 0:
         weights = weights * dropout_factors(dropout_p, seed, batch_offset + batch, heads, rows, keys)[batch_offset:]

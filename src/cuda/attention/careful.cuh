@@ -22,29 +22,34 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
     }
     float dot = 0.0f;
     for (i32 d = 0; d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + key * p.k_stride[2] + d);
-    return scores.scale() *
-           (kTransforms ? scores.transformed(scores.scaled(dot), scores.bias_at(row, key), row, key) : dot);
+    return kTransforms ? scores.transformed(scores.scaled(dot), scores.bias_at(row, key), row, key) : dot;
   };
+  const float scale = scores.unit().factor;
   RowState<float> state;
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
-    absorb(state, weight(s, advance(state, s)));
+    absorb(state, weight(s, scale, advance(state, s, scale)));
   }
 #pragma unroll 1
   for (i32 step = 16; step > 0; step /= 2) {
     const RowState<float> other = {__shfl_xor_sync(0xffffffffu, state.m, step),
                                    __shfl_xor_sync(0xffffffffu, state.l, step)};
-    state = merge(state, other).state;
+    state = merge(state, other, scale).state;
   }
-  if constexpr (features.sinks)
-    state = join_sink(state, static_cast<float>(kLog2e) * p.sinks[x.head * p.sink_stride]).state;
-  const Final<float> end = finalize(state);
-  const Rescale<float> reference = {1.0f, finite_ref(state.m)};
+  const Step<float> reference = refer_to(state.m, scale);
+  state = to_natural(state, scale, scores.unit().unit);
+  float share = 1.0f;  // of the keys, beside the sink
+  if constexpr (features.sinks) {
+    const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
+    state = joined.state;
+    share = joined.alpha_a == 0.0f ? 1.17549435e-38f : joined.alpha_a;
+  }
+  const Final<float> end = finalize_natural(state);
   constexpr i32 kOwn = padded(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
   float o[kOwn] = {};
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
-    float w = weight(s, reference);
+    float w = weight(s, scale, reference);
     if (s != kNegInf && w == 0.0f) w = 1.17549435e-38f;  // seen, however faintly: an infinite V shows
     if constexpr (features.dropout) w *= p.dropout.factor(x.batch, x.head, row, first + lane);
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
@@ -60,7 +65,7 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
 #pragma unroll
   for (i32 i = 0; i < kOwn; ++i) {
     const i32 d = lane + 32 * i;
-    if (d < features.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * end.inv_l);
+    if (d < features.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * share * end.inv_l);
   }
   if (lane == 0) write_lse(p, x, row, end.lse);
 }

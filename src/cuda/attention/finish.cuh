@@ -15,12 +15,13 @@ DEV void write_lse(const ForwardParams& p, const TileWork& x, i32 row, float lse
 DEV i64 out_offset(const ForwardParams& p, const TileWork& x, i32 row) {
   return x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + static_cast<i64>(x.q_begin + row) * p.out_stride[2];
 }
-// A tile that sees no key: O = 0, LSE = -inf. Called by one whole warp for `count` rows from `first` on.
+// A tile that sees no key: O = 0, LSE = -inf or the sink. Called by one whole warp for `count` rows from `first` on.
 DEV void write_empty(const ForwardParams& p, const TileWork& x, i32 first, i32 count) {
   const i32 lane = thread_here() % 32;
+  const float lse = features.sinks ? p.sinks[x.head * p.sink_stride] : kNegInf;
   for (i32 row = first; row < min(first + count, x.seq_q); ++row) {
     for (i32 d = lane; d < features.dim_v; d += 32) write_out(p, out_offset(p, x, row) + d, 0.0f);
-    if (lane == 0) write_lse(p, x, row, kNegInf);
+    if (lane == 0) write_lse(p, x, row, lse);
   }
 }
 
@@ -63,20 +64,24 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
 // What a row's sums end in: 1 / l and the LSE. Needs no O, so the last P V may still be under way.
 struct RowsEnd {
   float inv[2], lse[2];
+  bool right = true;  // else the rows are to be computed again
 };
 DEV RowsEnd end_sums(const ForwardParams& p, const TileWork& x, const LaneRows& sums) {
   RowsEnd end;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
+    const auto unit = unit_of(p);
     RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
+    end.right = end.right && unit.right(state);
+    Final<float> last = unit.final(state);
     const float rounding = kRoundedSums ? quad_sum(sums.norm[i]) - state.l : 0.0f;
     float alpha = 1.0f;
     if constexpr (features.sinks) {
-      const Merged<float> joined = join_sink(state, static_cast<float>(kLog2e) * p.sinks[x.head * p.sink_stride]);
+      const Merged<float> joined = join_natural_sink(unit.natural(state), p.sinks[x.head * p.sink_stride]);
       state = joined.state;
       alpha = joined.alpha_a;
+      last = finalize_natural(state);
     }
-    const Final<float> last = finalize(state);
     end.inv[i] = kRoundedSums && last.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * last.inv_l;
     if constexpr (features.dropout) end.inv[i] *= p.dropout.keep_scale;
     end.lse[i] = last.lse;
@@ -92,10 +97,11 @@ DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRow
 
 // O / l of the sixteen rows from `first` on. `place`: the warp's number among all warps of all tiles.
 template <int N>
-DEV void close_rows(const ForwardParams& p, const TileWork& x, i32 first, float (&o)[N], const float (&inv)[2],
+DEV void close_rows(const ForwardParams& p, const TileWork& x, i32 first, float (&o)[N], const RowsEnd& end,
                     Redo& redo, i32 place) {
   using Out = typename ElementOf<features.output>::Format;
-  if (__any_sync(0xffffffffu, !scale_rows<Out>(o, inv))) redo.push(p, x, first, place);
+  const bool finite = scale_rows<Out>(o, end.inv);
+  if (__any_sync(0xffffffffu, !finite || !end.right)) redo.push(p, x, first, place);
 }
 
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.

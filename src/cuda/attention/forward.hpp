@@ -19,7 +19,7 @@ struct ForwardFeatures {
   bool softcap, alibi, sinks, dropout, bool_mask;
   Type bias;
   bool score_mod, mask_mod;
-  bool negative_scale;  // the largest product is the smallest score: scores are scaled before the softmax
+  bool scaled_first;  // a scale that is negative, or 0 in fp32, cannot wait for the softmax
   bool pair_tanh;       // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
@@ -27,7 +27,7 @@ struct ForwardFeatures {
     return !packed && !dropout && !transforms() && !hides();
   }
   ONEPASS_HD constexpr bool transforms() const {
-    return softcap || alibi || bias != Type::none || score_mod || negative_scale;
+    return softcap || alibi || bias != Type::none || score_mod || scaled_first;
   }
   ONEPASS_HD constexpr bool hides() const { return bool_mask || mask_mod; }  // beyond the band
 };

@@ -1,6 +1,7 @@
 #include "cuda/attention/host.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/arguments.hpp"
 #include "core/scalar.hpp"
@@ -69,7 +70,7 @@ ForwardFeatures features_of(const Problem& p) {
   f.bias = p.bias ? type_of(p.bias->dtype) : Type::none;
   f.score_mod = !p.score_mod.empty();
   f.mask_mod = !p.mask_mod.empty();
-  f.negative_scale = p.effective_scale() < 0;
+  f.scaled_first = !(p.effective_scale() >= double{std::numeric_limits<float>::min()});
   // A row of one key has its score for LSE, within 1e-5: 0.99 of that in 10^6 rows at a cap of 30, 1.7 at 50.
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
   return f;
@@ -82,7 +83,7 @@ std::string features_text(const ForwardFeatures& f) {
               f.dim_qk, ", ", f.dim_v, ", ", type(f.input), ", ", type(f.output), ", ", word(f.bounded_left), ", ",
               word(f.bounded_right), ", ", word(f.packed), ", ", word(f.softcap), ", ", word(f.alibi), ", ",
               word(f.sinks), ", ", word(f.dropout), ", ", word(f.bool_mask), ", ", type(f.bias), ", ",
-              word(f.score_mod), ", ", word(f.mask_mod), ", ", word(f.negative_scale), ", ", word(f.pair_tanh),
+              word(f.score_mod), ", ", word(f.mask_mod), ", ", word(f.scaled_first), ", ", word(f.pair_tanh),
               "}; }\n");
 }
 

@@ -17,6 +17,15 @@ constexpr bool kByGroups = features.dim_v <= 64;
 constexpr bool kTransforms = features.transforms();
 constexpr bool kCapLast = features.softcap && features.bias == Type::none && !features.alibi && !features.score_mod;
 
+// The unit of the scores that the softmax finds.
+DEV auto unit_of(const ForwardParams& p) {
+  constexpr float kNatural = static_cast<float>(kLog2e);
+  if constexpr (!kTransforms)
+    return Products{p.scale_log2, p.scale};
+  else
+    return kCapLast ? Transformed{kNatural * p.cap_out, p.cap_out} : Transformed{kNatural, 1.0f};
+}
+
 // What a lane knows of its scores of a block before they are there: asked for under Q K^T.
 struct BeforeScores {
   bool hides;  // whether `seen` has a 0
@@ -33,10 +42,7 @@ struct TileScores {
   u32 batch = 0, head = 0;
   const unsigned char* mask_tiles = nullptr;
 
-  DEV float scale() const {  // to log2 units
-    constexpr float kUnit = static_cast<float>(kLog2e);
-    return !kTransforms ? p.scale_log2 : kCapLast ? kUnit * p.cap_out : kUnit;
-  }
+  DEV auto unit() const { return unit_of(p); }
 
   // The rows from first + offset on, within the sequence; offset is a constant.
   DEV void open(const TileWork& x, i32 first, i32 offset = 0) {

@@ -12,11 +12,14 @@ struct Arith<float> {
   static DEV float neg_inf() { return kNegInf; }
   static DEV float exp2(float x) { return ex2(x); }
   static DEV float log2(float x) { return lg2(x); }
-  static DEV float mul_sub(float a, float b, float c) { return fmaf(a, b, -c); }
+  static DEV float mul(float a, float b) { return __fmul_rn(a, b); }
+  static DEV float mul_add(float a, float b, float c) { return fmaf(a, b, c); }
   static DEV float max(float a, float b) { return fmaxf(a, b); }  // a NaN score reaches l through its weight
   static DEV float inverse(float x) { return rcp(x); }  // 1 ulp; a division is 8 instructions and two branches
-  static DEV float round_up(float x) { return ceilf(x); }
   static DEV float if_neg_inf(float x, float then, float otherwise) { return x == kNegInf ? then : otherwise; }
+  static DEV float if_within(float x, double bound, float then, float otherwise) {
+    return fabsf(x) <= static_cast<float>(bound) ? then : otherwise;
+  }
   static DEV float if_zero(float x, float then, float otherwise) { return x == 0.0f ? then : otherwise; }
 };
 

@@ -17,8 +17,52 @@ template <int N>
 constexpr int kGroup = N % 16 == 0 ? 16 : N;  // of a lane's scores, two rows each: 2 * kGroup columns
 
 // Far from where fp16 or fp32 end. Near 1 all the same: P is rounded to 16 bits and l is not, so a key that outweighs
-// the rest of its row by more than this must be the maximum, whose weight is exactly 1.
+// the rest of its row by more than this must be the maximum, whose weight is 1.
 constexpr float kLazyLimit = 256.0f;
+
+// A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
+// the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
+// hides the difference (2^-9 of a value), an fp32 partial result does not.
+struct LaneRows {
+  RowState<float> state[2];
+  float norm[2];
+};
+
+// The two units that scores come in. Products of q and k lack one factor; m is in log2 units then, rounded as the scores
+// of an exact step are, so that the maximum's weight is 1. Rounding to zero keeps it finite. A row that ends beyond
+// kFusable is computed again in the scores' own unit: plain kernels pay for such rows with a comparison at their end.
+struct Products {
+  float factor, unit;  // to log2 units, to natural ones
+  DEV Rescale<float> open(RowState<float>& s, float top) const { return advance(s = {}, top); }
+  DEV Rescale<float> advance(RowState<float>& s, float top) const {
+    return onepass::advance(s, __fmul_rz(top, factor));
+  }
+  DEV Rescale<float> keep(const RowState<float>& s) const { return onepass::keep(s); }
+  DEV bool lazy(const LaneRows&) const { return true; }
+  DEV float exact_weight(float s, const Rescale<float>& r) const { return weight(__fmul_rz(s, factor), r); }
+  DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
+  DEV bool right(const RowState<float>& s) const {
+    return !(fabsf(s.m) > static_cast<float>(kFusable) && s.m != kNegInf);
+  }
+  DEV RowState<float> natural(const RowState<float>& s) const { return {s.m * static_cast<float>(kLn2), s.l}; }
+  DEV Final<float> final(const RowState<float>& s) const { return finalize(s); }
+};
+// Scores that a bias, a cap, slopes or a score_mod have been at: biases of -3e38 are ordinary here (masks), so m has
+// their unit, and a reference beyond kFusable is taken by exact steps.
+struct Transformed {
+  float factor, unit;
+  DEV Step<float> open(RowState<float>& s, float top) const { return onepass::open(s, top, factor); }
+  DEV Step<float> advance(RowState<float>& s, float top) const { return onepass::advance(s, top, factor); }
+  DEV Step<float> keep(const RowState<float>& s) const { return onepass::keep(s, factor); }
+  DEV bool lazy(const LaneRows& rows) const {
+    return fmaxf(fabsf(rows.state[0].m), fabsf(rows.state[1].m)) * factor <= static_cast<float>(kFusable);
+  }
+  DEV float exact_weight(float s, const Step<float>& r) const { return weight(s, factor, r); }
+  DEV float lazy_weight(float s, const Step<float>& r) const { return fused_weight(s, factor, r); }
+  DEV bool right(const RowState<float>&) const { return true; }
+  DEV RowState<float> natural(const RowState<float>& s) const { return to_natural(s, factor, unit); }
+  DEV Final<float> final(const RowState<float>& s) const { return finalize_natural(natural(s)); }
+};
 
 template <int N>
 DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the first `columns` columns
@@ -35,14 +79,6 @@ DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the
   top[0] = quad_max(fmaxf(part[0], part[2]));
   top[1] = quad_max(fmaxf(part[1], part[3]));
 }
-
-// A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
-// the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
-// hides the difference (2^-9 of a value), an fp32 partial result does not.
-struct LaneRows {
-  RowState<float> state[2];
-  float norm[2];
-};
 
 // The A operand of P V: the weights of a fragment, packed as the products take them.
 template <class Element, int N>
@@ -61,11 +97,10 @@ DEV void pack_four(int j, const float (&w)[4], Operand<Element, N>& p) {
 }
 
 // put(j, w): weights of elements j .. j + 3; sum = the lane's sums of them, before dropout. Groups from `columns` on are
-// not read; their weights are 0. kExact: score and maximum are rounded alike, so that the maximum's weight is 1 however
-// large the scores.
-template <class Element, bool kRounded, bool kExact, class Drop, class Put, int N>
-DEV void exponentiate(const float (&s)[N], const Put& put, const Rescale<float> (&r)[2], float scale, float (&sum)[2],
-                      float (&norm)[2], const Drop& drop, i32 columns = 2 * N) {
+// not read; their weights are 0. weigh(s, row).
+template <class Element, bool kRounded, class Drop, class Put, class Weigh, int N>
+DEV void exponentiate(const float (&s)[N], const Put& put, const Weigh& weigh, float (&sum)[2], float (&norm)[2],
+                      const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
 #pragma unroll
   for (int g = 0; g < N; g += kGroup<N>) {
@@ -79,7 +114,7 @@ DEV void exponentiate(const float (&s)[N], const Put& put, const Rescale<float> 
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        w[i] = kExact ? weight(__fmul_rn(s[j + i], scale), r[i / 2]) : weight(s[j + i], scale, r[i / 2]);
+        w[i] = weigh(s[j + i], i / 2);
         part[i / 2][i % 2] += w[i];
         if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
       }
@@ -97,28 +132,29 @@ struct KeepAll {  // no dropout
 };
 
 // A tile's first block; put as exponentiate has it, and s itself may be what it changes.
-template <class Element, bool kRounded, class Drop, class Put, int N>
-DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, float scale, const Drop& drop,
+template <class Element, bool kRounded, class Unit, class Drop, class Put, int N>
+DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, const Unit& unit, const Drop& drop,
                        i32 columns) {
   float sum[2], top[2];
   row_max(s, columns, top);
-  rows.state[0] = {}, rows.state[1] = {};
-  const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
-  exponentiate<Element, kRounded, true>(s, put, r, scale, sum, rows.norm, drop, columns);
+  const decltype(unit.keep({})) r[2] = {unit.open(rows.state[0], top[0]), unit.open(rows.state[1], top[1])};
+  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weigh, sum, rows.norm, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
 }
 
-template <class Element, bool kRounded, class Drop, int N, int M>
-DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, float scale,
+template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
+DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
                        const Drop& drop) {
   float sum[2], norm[2], top[2];
   row_max(s, 2 * N, top);
-  const Rescale<float> r[2] = {advance(rows.state[0], top[0] * scale), advance(rows.state[1], top[1] * scale)};
+  const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], top[0]), unit.advance(rows.state[1], top[1])};
 #pragma unroll
   for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  exponentiate<Element, kRounded, true>(s, put, r, scale, sum, norm, drop);
+  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -126,15 +162,17 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
   }
 }
 
-// False, with nothing changed but p, for the whole warp if a sum has left the range: then softmax_exact is due. A row
-// that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
-template <class Element, bool kRounded, class Drop, int N>
-DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, float scale, const Drop& drop) {
+// False, with nothing changed but p, for the whole warp if a sum or a reference has left its range: then softmax_exact
+// is due. A row that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
+template <class Element, bool kRounded, class Unit, class Drop, int N>
+DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit,
+                      const Drop& drop) {
   float sum[2], norm[2];
-  const Rescale<float> r[2] = {keep(rows.state[0]), keep(rows.state[1])};
+  const decltype(unit.keep({})) r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  exponentiate<Element, kRounded, false>(s, put, r, scale, sum, norm, drop);
-  if (__any_sync(0xffffffffu, !(sum[0] + sum[1] <= kLazyLimit))) return false;
+  const auto weigh = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
+  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= kLazyLimit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -143,11 +181,11 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
   return true;
 }
 
-template <class Element, bool kRounded, class Drop, int N, int M>
-DEV void softmax_next(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, float scale,
+template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
+DEV void softmax_next(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
                       const Drop& drop) {
-  if (!softmax_lazy<Element, kRounded>(s, p, rows, scale, drop))
-    softmax_exact<Element, kRounded>(s, p, o, rows, scale, drop);
+  if (!softmax_lazy<Element, kRounded>(s, p, rows, unit, drop))
+    softmax_exact<Element, kRounded>(s, p, o, rows, unit, drop);
 }
 
 }  // namespace onepass

@@ -158,8 +158,8 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
       const BeforeScores known = scores[r].before<kBlockN / 2>(n * kBlockN);
       scores[r].apply(s[r], n * kBlockN, known);
       const auto drop = scores[r].drop(n * kBlockN);
-      if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].scale(), drop))
-        softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].scale(), drop);
+      if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].unit(), drop))
+        softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].unit(), drop);
     }
     add_weighted_values(o, w, ring.v_tile(n));
     fresh = false;

@@ -47,7 +47,7 @@ DEV void finish(u32 sm, const ForwardParams& p, const TileWork& x, const TileSco
   for (i32 r = 0; r < kRowTiles; ++r) {
     const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(thread_here() / 32) * kRowTiles + r;
     const RowsEnd end = end_sums(p, x, sums[r]);
-    close_rows(p, x, scores[r].first_row(), o[r], end.inv, redo, place);
+    close_rows(p, x, scores[r].first_row(), o[r], end, redo, place);
     write_lses(p, x, scores[r].rows, end.lse);
     if constexpr (!config.staged) store_rows(p, x, scores[r].rows, o[r]);
   }

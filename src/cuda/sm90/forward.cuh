@@ -83,7 +83,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     scores.open(x, warp_row(x));
     const i32 n = x.n_hi - 1;
     apply(n, before(n));
-    softmax_first<Element, kRoundedSums>(s, put, rows, scores.scale(), scores.drop(n * kKeys),
+    softmax_first<Element, kRoundedSums>(s, put, rows, scores.unit(), scores.drop(n * kKeys),
                                          scores.columns<kBlockN / 2>(n * kKeys));
   };
   const auto end = [&](const TileWork& x) {
@@ -141,7 +141,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
         release_v();
         k_here = mbar_try(full_k(), k.parity),
         v_here = mbar_try(full_v(), v.parity);  // asked now, needed after the softmax
-        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.scale(), scores.drop(n * kKeys));
+        softmax_next<Element, kRoundedSums>(s, w, o, rows, scores.unit(), scores.drop(n * kKeys));
       }
       close_query();
       if constexpr (config.flat) {
@@ -169,7 +169,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
           pin(o);
           pin(w);
           release_v();
-          finish(sm, warp, out, p, x, warp_row(x), o, e.inv, redo);
+          finish(sm, warp, out, p, x, warp_row(x), o, e, redo);
           if constexpr (kEarlySoftmax) {
 #pragma unroll
             for (int j = 0; j < int(kBlockN / 2); j += 4) pack(j, {s[j], s[j + 1], s[j + 2], s[j + 3]});
@@ -192,7 +192,7 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
     pin(o);
     pin(w);
     release_v();
-    finish(sm, warp, out, p, x, warp_row(x), o, e.inv, redo);
+    finish(sm, warp, out, p, x, warp_row(x), o, e, redo);
     if constexpr (config.flat) break;
     x = take_tile();
   }

@@ -9,9 +9,9 @@ namespace onepass::sm90 {
 
 // A warp's sixteen rows, from `first` on: no barrier beyond the warp.
 DEV void finish(u32 sm, u32 warp, const TensorMap* out, const ForwardParams& p, const TileWork& x, i32 first,
-                float (&o)[kOutN / 2], const float (&inv)[2], Redo& redo) {
+                float (&o)[kOutN / 2], const RowsEnd& end, Redo& redo) {
   const u32 lane = threadIdx.x % 32;
-  close_rows(p, x, first, o, inv, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
+  close_rows(p, x, first, o, end, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
   // A TMA store writes sixteen rows: packed, they must lie within the sequence.
   if (features.output == Type::f32 || (features.packed && first + 16 > x.seq_q)) {
     store_rows(p, x, FragmentRows::from(first), o);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "check/extremes.hpp"
 #include "check/pokes.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "on_host/kernel_text.hpp"
@@ -60,6 +61,17 @@ TEST_P(EmulatedKernel, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
     test::kPokes[i].poke(inputs);
     run(inputs, false);
     expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+TEST_P(EmulatedKernel, ScoresAtTheEndsOfFp32) {
+  const Problem p = parse_problem(GetParam()->problem);
+  for (const test::Extreme& extreme : test::extremes()) {
+    if (p.varlen || !extreme.fits(p)) continue;
+    check::Inputs inputs = check::make_inputs(p, 2);
+    extreme.make(inputs);
+    run(inputs, false);
+    test::expect_close(verdict_of(inputs), p.dtype, extreme.name);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "check/extremes.hpp"
 #include "check/pokes.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "on_host/hopper.hpp"
@@ -87,6 +88,17 @@ TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
     test::kPokes[i].poke(inputs);
     run(inputs, false);
     expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+TEST_P(EmulatedHopper, ScoresAtTheEndsOfFp32) {
+  const Problem p = parse_problem(GetParam()->problem);
+  for (const test::Extreme& extreme : test::extremes()) {
+    if (p.varlen || !extreme.fits(p)) continue;
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    extreme.make(inputs);
+    run(inputs, false);
+    test::expect_close(verdict_of(inputs), p.dtype, extreme.name);
   }
 }
 

@@ -50,8 +50,11 @@ class CallOnHost {
   unsigned counters_[2] = {0, 0};
 };
 
-inline void expect_right(check::Inputs& inputs, const std::string& what) {  // what stands in the outputs
-  const check::Verdict verdict = judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
+inline check::Verdict verdict_of(check::Inputs& inputs) {  // of what stands in the outputs
+  return judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
+}
+inline void expect_right(check::Inputs& inputs, const std::string& what) {
+  const check::Verdict verdict = verdict_of(inputs);
   EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
 }
 

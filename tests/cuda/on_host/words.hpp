@@ -37,6 +37,11 @@ inline int __syncthreads_and(int own) {
 inline void __syncwarp() { warps::share(0); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline float __fmul_rz(float a, float b) {
+  const double exact = double{a} * double{b};
+  const float x = static_cast<float>(exact);
+  return std::abs(double{x}) > std::abs(exact) ? std::nextafter(x, 0.0f) : x;
+}
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
