@@ -52,10 +52,12 @@ struct Options {
 };
 
 // Computes attention. Tensors are [batch, heads, seq, dim] with any strides but 1 in the last dimension.
-// Throws Error, with out and lse untouched, if anything does not fit.
+// out and lse share no memory with an input or each other; views that interleave, such as slices of one packed tensor, do
+// not. Throws Error, with out and lse untouched, if anything does not fit.
 void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options = {});
 
-// The same in three steps. A plan holds no pointers to data and may be used from several threads at once.
+// The same in three steps. A plan holds no pointers to data and may be used from several threads at once. make_problem
+// looks at shapes, strides, dtypes and cu_seqlens; what memory the tensors share is run's to check.
 Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options = {});
 
 struct Implementation;
@@ -78,7 +80,8 @@ void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, co
 std::string explain(const Problem& problem);
 
 // Joins partial results over disjoint key sets: outs [.., rows, dim] fp32/fp16/bf16 with fp32 LSEs [.., rows] of the same
-// shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. `out` may not alias an input.
+// shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. out and lse share no memory
+// with an input or each other.
 void merge(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out, const Tensor& lse = {},
            Executor* executor = nullptr);
 

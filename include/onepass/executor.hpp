@@ -7,6 +7,12 @@ namespace onepass {
 
 // Runs independent tasks. Results never depend on how many workers there are or on who runs which task: tasks are cut
 // by the problem's shape alone.
+//
+// Of a host's executor the library checks this: workers() is read once per call, and 1 to 65536 are accepted. A task or
+// worker number out of range reaches no kernel: the task is left out, and when parallel_for has returned the call
+// throws Error (bad_value). What parallel_for throws leaves the call as it is; no task may run any more by then. In
+// both cases out and lse may have been written in part. Every task once, and one task at a time for a worker number, is
+// the host's word.
 class Executor {
  public:
   virtual ~Executor() = default;

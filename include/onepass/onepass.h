@@ -1,7 +1,8 @@
 /* onepass from C: exact attention in one pass.
  *
  * Every call returns a code; after anything but ONEPASS_OK, onepass_last_error() is one sentence that names the tensor,
- * the value and what would be accepted, and no output has been touched. Nothing is printed, no C++ exception leaves.
+ * the value and what would be accepted, and no output has been touched (but see onepass_executor_wrap). Nothing is
+ * printed, no C++ exception leaves.
  * All calls may be made from any thread. What the words mean stands in docs/conventions.md.
  *
  * ABI: values and fields are only ever added. Structs that may grow carry their size; the others are final. */
@@ -81,7 +82,9 @@ typedef void (*onepass_task)(void* context, int64_t task, int32_t worker);
 /* Runs task(context, i, worker) for every i in [0, tasks) and returns when all are done. 0 <= worker < workers; two
  * calls that run at the same time never share a worker number. */
 typedef void (*onepass_parallel_for)(void* user, int64_t tasks, onepass_task task, void* context);
-/* The host's own threads. */
+/* The host's own threads; 1 to 65536 workers. A task or worker number out of range reaches no kernel: the task is left
+ * out, and the call fails with ONEPASS_BAD_VALUE when parallel_for has returned. Its output may then be written in
+ * part, as when parallel_for leaves tasks out. */
 ONEPASS_API onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for parallel_for, void* user,
                                                onepass_executor** executor);
 ONEPASS_API int32_t onepass_executor_workers(const onepass_executor* executor); /* 0 for NULL */
@@ -126,7 +129,8 @@ typedef struct onepass_options {
 ONEPASS_API onepass_code onepass_options_init(onepass_options* options, size_t size);
 
 /* ----------------------------------------------------------------------------------------------------- one call */
-/* out = softmax(scale q k^T ...) v on tensors [batch, heads, seq, dim]. options may be NULL. */
+/* out = softmax(scale q k^T ...) v on tensors [batch, heads, seq, dim]. options may be NULL. out and lse share no
+ * memory with an input or each other. */
 ONEPASS_API onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                            const onepass_tensor* out, const onepass_options* options);
 

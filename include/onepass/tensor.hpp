@@ -11,8 +11,8 @@ namespace onepass {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f8e4m3, boolean, i32 };
 
-std::size_t size_of(DType dtype);          // bytes of one element
-std::string_view name_of(DType dtype);     // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"
+std::size_t size_of(DType dtype);          // bytes of one element; throws bad_dtype if the value is none of these
+std::string_view name_of(DType dtype);     // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"; throws as size_of
 DType dtype_from_name(std::string_view);   // throws bad_dtype
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
@@ -21,12 +21,13 @@ struct Device {
   int index = 0;
   friend bool operator==(const Device&, const Device&) = default;
 };
-std::string to_string(Device device);      // "cpu", "cuda:0"
+std::string to_string(Device device);      // "cpu", "cuda:0"; throws bad_device if the kind is neither
 
 inline constexpr int kMaxRank = 4;
 using Dims = std::array<std::int64_t, kMaxRank>;
 
-// Shape and strides in elements; entries from `rank` on are unused (size 1, stride 0). rank = 0 means "not given".
+// Shape and strides in elements; entries from `rank` on are unused (size 1, stride 0). rank = 0 means "not given". What
+// takes a tensor throws Error (bad_shape) if its rank is not within 0 to 4.
 struct Tensor {
   void* data = nullptr;
   int rank = 0;

@@ -183,7 +183,7 @@ def attention(
         expressions read by name, as ``table[i]`` or ``table(i, j)``.
       return_lse: also return the log of the softmax's denominator (natural logarithm, float32).
       out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32; it may
-        not overlap an input. By default a new array of q's kind, in q's memory order.
+        not share memory with an input. By default a new array of q's kind, in q's memory order.
       implementation: take this one by name instead of the first that accepts; see ``explain``.
       threads: how many to use at most; None is all cores. Results do not depend on it, bit for bit.
 

@@ -6,19 +6,14 @@
 #include <vector>
 
 namespace onepass {
+#include "core/overlap.hpp"
+#include "core/tensor_checks.hpp"
+
 namespace {
 
 [[noreturn]] void fail(ErrorCode code, const std::string& sentence) { throw Error(code, sentence); }
 
 bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
-void want_given(const char* name, const Tensor& t) {
-  if (!t.given()) fail(ErrorCode::bad_shape, text(name, " is missing"));
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] < 0) fail(ErrorCode::bad_shape, text(name, " has a negative size in ", shape_text(t)));
-  }
-  if (t.data == nullptr && t.elements() > 0) fail(ErrorCode::bad_value, text(name, " of shape ", shape_text(t), " has a null pointer"));
-}
 
 void want_rank(const char* name, const Tensor& t, int rank, const char* form) {
   if (t.rank != rank) fail(ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), "; ", form, " is expected"));
@@ -33,32 +28,6 @@ void want_size(const char* name, const Tensor& t, int dim, const char* what, std
 void want_unit_last(const char* name, const Tensor& t) {
   if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
     fail(ErrorCode::bad_stride, text(name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
-  }
-}
-
-// From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
-// that slicing, permuting and reversing make of a tensor that does not overlap itself.
-void want_disjoint(const char* name, const Tensor& t) {
-  if (t.elements() == 0) return;
-  const auto magnitude = [&](int i) {
-    const auto s = static_cast<std::uint64_t>(t.stride[i]);
-    return t.stride[i] < 0 ? 0 - s : s;
-  };
-  std::uint64_t span = 1;   // elements from the first to the last, over the dimensions so far
-  for (unsigned left = (1u << t.rank) - 1; left != 0;) {
-    int i = -1;   // the smallest stride that is left
-    for (int d = 0; d < t.rank; ++d) {
-      if ((left >> d & 1u) && (i < 0 || magnitude(d) < magnitude(i))) i = d;
-    }
-    left &= ~(1u << i);
-    if (t.shape[i] <= 1) continue;
-    if (magnitude(i) < span) {
-      fail(ErrorCode::bad_stride, text(name, " has stride ", t.stride[i], " in dimension ", i, " of ", shape_text(t), "; an output may not overlap itself"));
-    }
-    std::uint64_t more = 0;
-    if (__builtin_mul_overflow(magnitude(i), static_cast<std::uint64_t>(t.shape[i] - 1), &more) || __builtin_add_overflow(span, more, &span)) {
-      span = UINT64_MAX;
-    }
   }
 }
 
@@ -137,7 +106,7 @@ void read_shapes(const Arguments& a, Problem& p) {
 
 void read_lengths(const Arguments& a, Problem& p) {
   for (const auto& [name, t] : {std::pair{"cu_seqlens_q", &a.cu_seqlens_q}, {"cu_seqlens_k", &a.cu_seqlens_k}}) {
-    want_given(name, *t);
+    check_tensor(name, *t);
     want_rank(name, *t, 1, "[batch + 1]");
     want_dtype(name, *t, DType::i32);
     want_device(name, *t, a.q);
@@ -160,7 +129,7 @@ void read_extras(const Arguments& a, Problem& p) {
   const Dims full{p.batch, p.heads_q, p.seq_q, p.seq_k};
   const auto extra = [&](const char* name, const Tensor& t) {
     if (!t.given()) return false;
-    want_given(name, t);
+    check_tensor(name, t);
     want_device(name, t, a.q);
     return true;
   };
@@ -188,7 +157,7 @@ void read_extras(const Arguments& a, Problem& p) {
   }
   for (const auto& [name, t] : a.mod_buffers) {
     const std::string called = "mod buffer " + name;
-    want_given(called.c_str(), t);
+    check_tensor(called, t);
     want_device(called.c_str(), t, a.q);
     p.mod_buffers.push_back({name, t.dtype, t.rank, t.shape});
   }
@@ -199,7 +168,7 @@ void read_extras(const Arguments& a, Problem& p) {
     if (!p.varlen) want_size("lse", a.lse, 0, "batch", p.batch, ", as q's");
     want_size("lse", a.lse, h, "number of heads", p.heads_q, ", as q's");
     want_size("lse", a.lse, h + 1, "length", p.varlen ? p.total_q : p.seq_q, ", as q's");
-    want_disjoint("lse", a.lse);
+    check_output("lse", a.lse);
     p.want_lse = true;
   }
 }
@@ -212,7 +181,7 @@ Arguments collect(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 
 Problem problem_of(const Arguments& a, const Options& o) {
   for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"out", &a.out}}) {
-    want_given(name, *t);
+    check_tensor(name, *t);
     want_device(name, *t, a.q);
     want_unit_last(name, *t);
     if (!is_data(t->dtype)) fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t->dtype), "; fp32, fp16 and bf16 are accepted"));
@@ -236,7 +205,7 @@ Problem problem_of(const Arguments& a, const Options& o) {
   p.score_mod = o.score_mod;
   p.mask_mod = o.mask_mod;
   read_shapes(a, p);
-  want_disjoint("out", a.out);
+  check_output("out", a.out);
   if (p.varlen) read_lengths(a, p);
   read_extras(a, p);
   p.layout = {layout_of(a.q), layout_of(a.k), layout_of(a.v), layout_of(a.out)};
@@ -245,6 +214,33 @@ Problem problem_of(const Arguments& a, const Options& o) {
 }
 
 Sequence sequence_of(const Problem& p, const Arguments& a, std::int64_t b) {
+void check_apart(const Arguments& a) {
+  struct Place {
+    const char* name;
+    const Tensor* tensor;
+    Extent extent;
+  };
+  const auto place = [](const char* name, const Tensor& t) { return Place{name, &t, extent_of(t)}; };
+  const Place out = place("out", a.out), lse = place("lse", a.lse);
+  const auto want_apart = [](const Place& x, const Place& y) {
+    if (share_memory(*x.tensor, x.extent, *y.tensor, y.extent))
+      fail(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
+  };
+  const auto want_both_apart = [&](const char* name, const Tensor& t) {
+    if (!t.given()) return;
+    const Place from = place(name, t);
+    want_apart(out, from);
+    want_apart(lse, from);
+  };
+  want_apart(lse, out);
+  for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"bias", &a.bias},
+                                {"bool_mask", &a.bool_mask}, {"alibi_slopes", &a.alibi_slopes}, {"sinks", &a.sinks},
+                                {"cu_seqlens_q", &a.cu_seqlens_q}, {"cu_seqlens_k", &a.cu_seqlens_k}}) {
+    want_both_apart(name, *t);
+  }
+  for (const auto& [name, t] : a.mod_buffers) want_both_apart(("mod buffer " + name).c_str(), t);
+}
+
   if (!p.varlen) return {b, 0, 0, p.seq_q, p.seq_k};
   const auto at = [](const Tensor& cu, std::int64_t i) { return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]}; };
   const std::int64_t q = at(a.cu_seqlens_q, b), k = at(a.cu_seqlens_k, b);

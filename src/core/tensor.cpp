@@ -17,7 +17,19 @@ constexpr DTypeRow kDTypes[] = {
     {DType::f32, "fp32", 4}, {DType::f16, "fp16", 2},     {DType::bf16, "bf16", 2},
     {DType::f8e4m3, "fp8_e4m3", 1}, {DType::boolean, "bool", 1}, {DType::i32, "int32", 4},
 };
-const DTypeRow& row_of(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)]; }
+const DTypeRow& row_of(DType dtype) {
+  const auto at = static_cast<std::size_t>(dtype);
+  if (at >= std::size(kDTypes))
+    throw Error(ErrorCode::bad_dtype, text("dtype ", at, " is unknown; values of DType, 0 to ", std::size(kDTypes) - 1, ", are"));
+  return kDTypes[at];
+}
+
+// Every function of a Tensor comes here before it walks over the dimensions.
+int rank_of(const Tensor& t) {
+  if (t.rank < 0 || t.rank > kMaxRank)
+    throw Error(ErrorCode::bad_shape, text("a tensor has ", t.rank, " dimensions; at most ", kMaxRank, " are accepted"));
+  return t.rank;
+}
 
 }  // namespace
 
@@ -31,7 +43,11 @@ DType dtype_from_name(std::string_view name) {
   return row->dtype;
 }
 
-std::string to_string(Device device) { return device.kind == DeviceKind::cpu ? "cpu" : text("cuda:", device.index); }
+std::string to_string(Device device) {
+  if (device.kind > DeviceKind::cuda)
+    throw Error(ErrorCode::bad_device, text("a device of kind ", static_cast<int>(device.kind), " is unknown; cpu and cuda are"));
+  return device.kind == DeviceKind::cpu ? "cpu" : text("cuda:", device.index);
+}
 
 Tensor::Tensor(const void* data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
     : data(const_cast<void*>(data_)), rank(static_cast<int>(shape_.size())), dtype(dtype_), device(device_) {
@@ -55,12 +71,12 @@ Tensor::Tensor(const void* data_, DType dtype_, std::initializer_list<std::int64
 
 std::int64_t Tensor::elements() const {
   std::int64_t n = given() ? 1 : 0;
-  for (int i = 0; i < rank; ++i) n *= shape[i];
+  for (int i = 0; i < rank_of(*this); ++i) n *= shape[i];
   return n;
 }
 
 Tensor Tensor::permuted(std::initializer_list<int> order) const {
-  if (static_cast<int>(order.size()) != rank) {
+  if (static_cast<int>(order.size()) != rank_of(*this)) {
     throw Error(ErrorCode::bad_shape, text("a permutation of ", order.size(), " dimensions for a tensor of ", rank));
   }
   Tensor out = *this;
@@ -79,7 +95,7 @@ Tensor Tensor::permuted(std::initializer_list<int> order) const {
 
 std::string shape_text(const Tensor& tensor) {
   std::string s = "[";
-  for (int i = 0; i < tensor.rank; ++i) s += (i ? ", " : "") + std::to_string(tensor.shape[i]);
+  for (int i = 0; i < rank_of(tensor); ++i) s += (i ? ", " : "") + std::to_string(tensor.shape[i]);
   return s + "]";
 }
 

@@ -5,10 +5,12 @@
 // hundreds of partials in any order adds no error but the rounding of the sum.
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 
+#include "core/guarded_executor.hpp"
 #include "core/numerics.hpp"
+#include "core/overlap.hpp"
 #include "core/scalar.hpp"
+#include "core/tensor_checks.hpp"
 #include "onepass/attention.hpp"
 
 namespace onepass {
@@ -31,31 +33,10 @@ std::int64_t offset_of_row(const Tensor& t, int row_dims, std::int64_t row) {
   return at;
 }
 
-// The bytes between the first and the last element of a view.
-struct Extent {
-  const std::byte *from, *to;
-};
-Extent extent_of(const Tensor& t) {
-  std::int64_t lo = 0, hi = 1;
-  for (int i = 0; i < t.rank; ++i) (t.stride[i] < 0 ? lo : hi) += (t.shape[i] - 1) * t.stride[i];
-  const auto* base = static_cast<const std::byte*>(t.data);
-  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-  return {base + lo * size, base + hi * size};
-}
-bool overlap(const Tensor& a, const Tensor& b) {
-  if (a.elements() == 0 || b.elements() == 0) return false;
-  const Extent x = extent_of(a), y = extent_of(b);
-  return std::less<>()(x.from, y.to) && std::less<>()(y.from, x.to);
-}
-
 void want_cpu_data(const std::string& name, const Tensor& t) {
-  want(t.given(), ErrorCode::bad_shape, text(name, " is missing"));
+  check_tensor(name, t);
   want(t.device.kind == DeviceKind::cpu, ErrorCode::bad_device,
        text(name, " is on ", to_string(t.device), "; merge computes on the CPU"));
-  for (int i = 0; i < t.rank; ++i)
-    want(t.shape[i] >= 0, ErrorCode::bad_shape, text(name, " has a negative size in ", shape_text(t)));
-  want(t.data != nullptr || t.elements() == 0, ErrorCode::bad_value,
-       text(name, " of shape ", shape_text(t), " has a null pointer"));
 }
 
 // [.., rows, dim] as `like`
@@ -82,14 +63,11 @@ void want_lse(const std::string& name, const Tensor& t, const Tensor& out) {
 
 void want_writable(const std::string& name, const Tensor& t, std::span<const Tensor> outs,
                    std::span<const Tensor> lses) {
-  for (int i = 0; i < t.rank; ++i) {
-    want(t.shape[i] <= 1 || t.stride[i] != 0 || t.elements() == 0, ErrorCode::bad_stride,
-         text(name, " has stride 0 in dimension ", i, " of ", shape_text(t), "; an output may not overlap itself"));
-  }
+  check_output(name, t);
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    want(!overlap(t, outs[i]), ErrorCode::bad_value,
+    want(!share_memory(t, outs[i]), ErrorCode::bad_value,
          text(name, " shares memory with outs[", i, "]; separate memory is required"));
-    want(!overlap(t, lses[i]), ErrorCode::bad_value,
+    want(!share_memory(t, lses[i]), ErrorCode::bad_value,
          text(name, " shares memory with lses[", i, "]; separate memory is required"));
   }
 }
@@ -107,7 +85,7 @@ void check(std::span<const Tensor> outs, std::span<const Tensor> lses, const Ten
   if (!lse.given()) return;
   want_lse("lse", lse, out);
   want_writable("lse", lse, outs, lses);
-  want(!overlap(lse, out), ErrorCode::bad_value, "lse shares memory with out; separate memory is required");
+  want(!share_memory(lse, out), ErrorCode::bad_value, "lse shares memory with out; separate memory is required");
 }
 
 void add_scaled(float* sum, const Tensor& t, std::int64_t at, std::int64_t count, float share) {
@@ -159,12 +137,14 @@ struct Merge {
 void merge(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out, const Tensor& lse,
            Executor* executor) {
   check(outs, lses, out, lse);
+  Executor& host = executor ? *executor : default_executor();
+  GuardedExecutor guarded(host, workers_of(host));
   std::int64_t rows = 1;
   for (int i = 0; i < out.rank - 1; ++i) rows *= out.shape[i];
   const std::int64_t per_task =
       std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, out.shape[out.rank - 1]));
   Merge job{outs, lses, out, lse, rows, per_task};
-  (executor ? *executor : default_executor()).parallel_for((rows + per_task - 1) / per_task, Merge::task, &job);
+  guarded.parallel_for((rows + per_task - 1) / per_task, Merge::task, &job);
 }
 
 }  // namespace onepass

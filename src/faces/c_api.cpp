@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 
+#include "core/guarded_executor.hpp"
 #include "faces/c_convert.hpp"
 
 namespace onepass::faces {
@@ -79,10 +80,11 @@ class Wrapped final : public Executor {
     struct Call {
       void (*body)(void*, std::int64_t, int);
       void* context;
+      std::int64_t tasks;
       std::atomic<std::int64_t> done{0};
       std::mutex lock;
       std::exception_ptr thrown;
-    } call{body, context, {}, {}, {}};
+    } call{body, context, tasks, {}, {}, {}};
     parallel_for_(
         user_, tasks,
         [](void* p, std::int64_t task, std::int32_t worker) {
@@ -93,7 +95,7 @@ class Wrapped final : public Executor {
             const std::lock_guard lock(c.lock);
             c.thrown = std::current_exception();
           }
-          c.done.fetch_add(1, std::memory_order_release);
+          if (task >= 0 && task < c.tasks) c.done.fetch_add(1, std::memory_order_release);  // others: GuardedExecutor
         },
         &call);
     if (call.thrown) std::rethrow_exception(call.thrown);
@@ -151,10 +153,11 @@ onepass_code onepass_executor_create(int32_t threads, onepass_executor** executo
 onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for parallel_for, void* user,
                                    onepass_executor** executor) {
   return guarded([&] {
-    if (workers < 1) throw Error(ErrorCode::bad_value, text("workers is ", workers, "; 1 or more is accepted"));
     if (!parallel_for) throw Error(ErrorCode::bad_value, "parallel_for is a null pointer");
     auto& result = given("executor", executor);
-    result = new onepass_executor{std::make_shared<Wrapped>(workers, parallel_for, user)};
+    auto wrapped = std::make_shared<Wrapped>(workers, parallel_for, user);
+    workers_of(*wrapped);
+    result = new onepass_executor{std::move(wrapped)};
   });
 }
 int32_t onepass_executor_workers(const onepass_executor* executor) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/arguments.hpp"
+#include "core/guarded_executor.hpp"
 #include "core/implementation.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/host/kernels.hpp"
@@ -61,7 +62,7 @@ std::string Plan::describe() const { return implementation ? implementation->des
 
 Plan make_plan(const Problem& problem, std::string_view implementation, const Executor* executor) {
   validate(problem);
-  const int workers = (executor ? *executor : static_cast<const Executor&>(default_executor())).workers();
+  const int workers = workers_of(executor ? *executor : default_executor());
   std::string refusals, names;
   for (const Implementation* row : plan::implementations()) {
     names += (names.empty() ? "" : ", ") + std::string(row->name);
@@ -85,7 +86,9 @@ void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, co
     throw Error(ErrorCode::bad_shape, text("the tensors are of \"", to_string(problem), "\" but the plan is for \"",
                                            to_string(plan.problem), "\""));
   }
-  Executor& executor = options.executor ? *options.executor : default_executor();
+  check_apart(arguments);
+  Executor& host = options.executor ? *options.executor : default_executor();
+  GuardedExecutor executor(host, workers_of(host));
   if (executor.workers() > plan.workers) {
     throw Error(ErrorCode::bad_value,
                 text("the executor has ", executor.workers(), " workers but the plan was made for ", plan.workers));
@@ -103,8 +106,10 @@ Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options) {
   const Arguments arguments = collect(q, k, v, out, options);
   const Problem problem = problem_of(arguments, options);
-  Executor& executor = options.executor ? *options.executor : default_executor();
-  const Plan plan = make_plan(problem, options.implementation, &executor);
+  check_apart(arguments);
+  Executor& host = options.executor ? *options.executor : default_executor();
+  const Plan plan = make_plan(problem, options.implementation, &host);
+  GuardedExecutor executor(host, plan.workers);
   const Scratch workspace(problem.device, plan.workspace_bytes, options.stream);
   plan.implementation->run(problem, arguments, workspace.data(), executor, options.stream);
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <functional>
 #include <limits>
 
@@ -29,6 +30,7 @@ std::int32_t* cu_q(Inputs& in) { return static_cast<std::int32_t*>(in.tensors.cu
 std::int32_t* cu_k(Inputs& in) { return static_cast<std::int32_t*>(in.tensors.cu_seqlens_k.data); }
 
 constexpr const char* kPlain = "b2 h4/2 s5x6 d8/12 fp32 lse bias=fp32:bhqk mask=b1qk alibi sinks";
+constexpr const char* kModded = "b2 h4/2 s5x6 d8/12 fp32 lse score_mod={score + t[k_index]} buffer=t:fp32:6";
 constexpr const char* kPacked = "h4/2 d8 fp32 varlen=3,2/4,5 packed=7:9 lse";
 
 const Refused kRefused[] = {
@@ -41,6 +43,52 @@ const Refused kRefused[] = {
      "lse of shape [2, 4, 5] has a null pointer"},
     {"NegativeSize", kPlain, [](Inputs& in) { v(in).shape[2] = -6; }, ErrorCode::bad_shape,
      "v has a negative size in [2, 2, -6, 12]"},
+    // Values that are none of an enum's or a rank's
+    {"QRankBeyond", kPlain, [](Inputs& in) { q(in).rank = 77; }, ErrorCode::bad_shape,
+     "q has 77 dimensions; 1 to 4 are accepted"},
+    {"OutRankNegative", kPlain, [](Inputs& in) { out(in).rank = -1; }, ErrorCode::bad_shape, "out has -1 dimensions"},
+    {"LseRankBeyond", kPlain, [](Inputs& in) { in.options.lse.rank = 5; }, ErrorCode::bad_shape,
+     "lse has 5 dimensions"},
+    {"BiasRankNegative", kPlain, [](Inputs& in) { in.options.bias.rank = INT_MIN; }, ErrorCode::bad_shape,
+     "bias has -2147483648 dimensions"},
+    {"CuRankBeyond", kPacked, [](Inputs& in) { in.options.cu_seqlens_k.rank = 1000000; }, ErrorCode::bad_shape,
+     "cu_seqlens_k has 1000000 dimensions"},
+    {"BufferRankBeyond", kModded, [](Inputs& in) { in.options.mod_buffers[0].tensor.rank = 9; }, ErrorCode::bad_shape,
+     "mod buffer t has 9 dimensions"},
+    {"QDtypeUnknown", kPlain, [](Inputs& in) { q(in).dtype = DType{77}; }, ErrorCode::bad_dtype,
+     "q has dtype 77; a value of DType is expected"},
+    {"AllDtypesUnknown", kPlain, [](Inputs& in) { q(in).dtype = k(in).dtype = v(in).dtype = out(in).dtype = DType{6}; },
+     ErrorCode::bad_dtype, "q has dtype 6"},
+    {"LseDtypeUnknown", kPlain, [](Inputs& in) { in.options.lse.dtype = DType{255}; }, ErrorCode::bad_dtype,
+     "lse has dtype 255"},
+    {"BufferDtypeUnknown", kModded, [](Inputs& in) { in.options.mod_buffers[0].tensor.dtype = DType{7}; },
+     ErrorCode::bad_dtype, "mod buffer t has dtype 7"},
+    {"DeviceUnknown", kPlain, [](Inputs& in) { q(in).device.kind = DeviceKind{9}; }, ErrorCode::bad_device,
+     "q is on a device of kind 9; a value of DeviceKind is expected"},
+    // Shared memory
+    {"OutIsQ", kPlain, [](Inputs& in) { out(in).data = q(in).data; }, ErrorCode::bad_value,
+     "out shares memory with q; separate memory is required"},
+    {"OutIsK", kPlain, [](Inputs& in) { out(in).data = k(in).data; }, ErrorCode::bad_value, "out shares memory with k"},
+    {"OutEndsInV", kPlain, [](Inputs& in) { out(in).data = static_cast<float*>(v(in).data) - 479; },
+     ErrorCode::bad_value, "out shares memory with v"},
+    {"OutIsBias", kPlain, [](Inputs& in) { out(in).data = in.options.bias.data; }, ErrorCode::bad_value,
+     "out shares memory with bias"},
+    {"OutIsMask", kPlain, [](Inputs& in) { out(in).data = in.options.bool_mask.data; }, ErrorCode::bad_value,
+     "out shares memory with bool_mask"},
+    {"LseIsQ", kPlain, [](Inputs& in) { in.options.lse.data = q(in).data; }, ErrorCode::bad_value,
+     "lse shares memory with q"},
+    {"LseIsOut", kPlain, [](Inputs& in) { in.options.lse.data = out(in).data; }, ErrorCode::bad_value,
+     "lse shares memory with out"},
+    {"LseIsSlopes", kPlain, [](Inputs& in) { in.options.lse.data = in.options.alibi_slopes.data; },
+     ErrorCode::bad_value, "lse shares memory with alibi_slopes"},
+    {"LseIsSinks", kPlain, [](Inputs& in) { in.options.lse.data = in.options.sinks.data; }, ErrorCode::bad_value,
+     "lse shares memory with sinks"},
+    {"OutIsCuQ", kPacked, [](Inputs& in) { out(in).data = in.options.cu_seqlens_q.data; }, ErrorCode::bad_value,
+     "out shares memory with cu_seqlens_q"},
+    {"LseIsCuK", kPacked, [](Inputs& in) { in.options.lse.data = in.options.cu_seqlens_k.data; }, ErrorCode::bad_value,
+     "lse shares memory with cu_seqlens_k"},
+    {"LseIsABuffer", kModded, [](Inputs& in) { in.options.lse.data = in.options.mod_buffers[0].tensor.data; },
+     ErrorCode::bad_value, "lse shares memory with mod buffer t"},
     // Ranks and shapes
     {"QRank", kPlain,
      [](Inputs& in) {
@@ -153,10 +201,7 @@ const Refused kRefused[] = {
      "cu_seqlens_k has shape [2]: its length must be 3, as cu_seqlens_q's"},
     {"CuEmpty", kPacked, [](Inputs& in) { in.options.cu_seqlens_q.shape[0] = 0; }, ErrorCode::bad_shape,
      "cu_seqlens_q is empty; it has batch + 1 entries"},
-    {"CuDevice", kPacked,
-     [](Inputs& in) {
-       in.options.cu_seqlens_q.device = {DeviceKind::cuda, 0};
-     },
+    {"CuDevice", kPacked, [](Inputs& in) { in.options.cu_seqlens_q.device = {DeviceKind::cuda, 0}; },
      ErrorCode::bad_device, "cu_seqlens_q is on cuda:0"},
     {"CuStart", kPacked, [](Inputs& in) { cu_q(in)[0] = 1; }, ErrorCode::bad_value,
      "cu_seqlens_q[0] is 1; prefix sums start at 0"},
@@ -231,6 +276,23 @@ TEST(Sequences, BandsPerSequence) {
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 causal_top_left"), 3, 7).shift, 0);
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).shift, 4);
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).right, 2);
+}
+
+// q, k, v and out in the four slots of one buffer, and lse behind them: ordinary use.
+TEST(Arguments, SlotsOfOneBufferAreAccepted) {
+  constexpr std::int64_t b = 2, s = 5, h = 4, d = 8;
+  std::vector<float> buffer(b * s * 4 * h * d + b * h * s), apart(b * h * s * d);
+  for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<float>(i * 37 % 101) / 50;
+  const auto slot = [&](std::int64_t i) {
+    return Tensor(buffer.data() + i * h * d, DType::f32, {b, s, h, d}, {s * 4 * h * d, 4 * h * d, d, 1})
+        .permuted({0, 2, 1, 3});
+  };
+  Options options;
+  options.lse = Tensor(buffer.data() + b * s * 4 * h * d, DType::f32, {b, h, s});
+  attention(slot(0), slot(1), slot(2), Tensor(apart.data(), DType::f32, {b, h, s, d}), options);
+  attention(slot(0), slot(1), slot(2), slot(3), options);
+  EXPECT_EQ(buffer[static_cast<std::size_t>(3 * h * d)], apart[0]);
+  EXPECT_THROW(attention(slot(0), slot(1), slot(2), slot(2), options), Error);
 }
 
 }  // namespace

@@ -197,6 +197,14 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k is -3; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.band.right = INT64_MAX; }),
             "the window's right side is 9223372036854775807; -1 (unbounded) to 2^60 is accepted");
+  EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype 77 is unknown; values of DType, 0 to 5, are");
+  EXPECT_EQ(sentence([](Problem& p) { p.device.kind = DeviceKind{2}; }),
+            "the device is of kind 2; a value of DeviceKind is expected");
+  EXPECT_EQ(sentence([](Problem& p) {
+              p.mod_buffers = {{"t", DType::f32, 77, {1, 1, 1, 1}}};
+              p.score_mod = "score";
+            }),
+            "mod buffer t has 77 dimensions; 1 to 4 are accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = 3, p.layout.q[0] = INT64_MIN; }),
             "q has stride -9223372036854775808 in a dimension of 3; it may span 2^58 elements");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = 3, p.layout.out[0] = (std::int64_t{1} << 57) + 1; }),

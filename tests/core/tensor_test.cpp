@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
+
 #include "onepass/error.hpp"
 
 namespace onepass {
@@ -53,6 +55,38 @@ TEST(DTypes, NamesAndSizes) {
   EXPECT_EQ(size_of(DType::f8e4m3), 1u);
   EXPECT_EQ(size_of(DType::boolean), 1u);
   EXPECT_EQ(size_of(DType::i32), 4u);
+}
+
+// What casts make of any number: nothing is read beyond a table or a shape.
+TEST(Tensor, ValuesThatAreNoneSaySo) {
+  const auto said = [](auto f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return text(static_cast<int>(e.code()), ": ", e.what());
+    }
+    return std::string("nothing");
+  };
+  const std::string shape = text(static_cast<int>(ErrorCode::bad_shape)),
+                    dtype = text(static_cast<int>(ErrorCode::bad_dtype));
+  for (int value : {6, 77, 255}) {
+    const auto d = static_cast<DType>(value);
+    const std::string sentence = text(dtype, ": dtype ", value, " is unknown; values of DType, 0 to 5, are");
+    EXPECT_EQ(said([&] { (void)size_of(d); }), sentence);
+    EXPECT_EQ(said([&] { (void)name_of(d); }), sentence);
+  }
+  EXPECT_EQ(said([&] {
+              (void)to_string(Device{DeviceKind{5}, 0});
+            }),
+            text(static_cast<int>(ErrorCode::bad_device), ": a device of kind 5 is unknown; cpu and cuda are"));
+  for (int rank : {5, 77, -1, INT_MIN}) {
+    Tensor t(nullptr, DType::f32, {2, 3});
+    t.rank = rank;
+    const std::string sentence = text(shape, ": a tensor has ", rank, " dimensions; at most 4 are accepted");
+    EXPECT_EQ(said([&] { (void)t.elements(); }), sentence);
+    EXPECT_EQ(said([&] { (void)shape_text(t); }), sentence);
+    EXPECT_EQ(said([&] { (void)t.permuted({0, 1, 2, 3, 4}); }), sentence);
+  }
 }
 
 }  // namespace

@@ -160,6 +160,20 @@ TEST(Merge, WritesEveryDtypeAndIsTheSameForAnyThreadCount) {
   }
 }
 
+// Rows of the parts and of the result in turn: bytes between each other's, none shared.
+TEST(Merge, InterleavedViewsAreAccepted) {
+  std::vector<float> all(6 * 3 * 4, 1.0f), lse(6 * 3, 0.5f);
+  const auto out_at = [&](int i) { return Tensor(all.data() + 4 * i, DType::f32, {6, 4}, {12, 1}); };
+  const auto lse_at = [&](int i) { return Tensor(lse.data() + i, DType::f32, {6}, {3}); };
+  const std::vector<Tensor> outs{out_at(0), out_at(1)}, lses{lse_at(0), lse_at(1)};
+  onepass::merge(outs, lses, out_at(2), lse_at(2));
+  for (int row = 0; row < 6; ++row) {
+    EXPECT_EQ(all[static_cast<std::size_t>(12 * row + 8)], 1.0f);
+    EXPECT_NEAR(lse[static_cast<std::size_t>(3 * row + 2)], 0.5f + std::log(2.0f), 1e-6);
+  }
+  EXPECT_THROW(onepass::merge(outs, lses, out_at(1), lse_at(2)), Error);
+}
+
 TEST(Merge, SizesOfZero) {
   const Partial none(0, 8);
   EXPECT_NO_THROW(joined({&none, &none}));
@@ -178,6 +192,10 @@ TEST(Merge, RefusesInOneSentenceAndTouchesNothing) {
   strided.stride[2] = 2;
   repeated.stride[0] = 0;
   null.data = nullptr;
+  const auto of_rank = [](Tensor t, int rank) {
+    t.rank = rank;
+    return t;
+  };
   struct Case {
     std::vector<Tensor> outs, lses;
     Tensor out, lse;
@@ -219,6 +237,17 @@ TEST(Merge, RefusesInOneSentenceAndTouchesNothing) {
        ErrorCode::bad_value,
        "lse shares memory with out"},
       {{ta, tb}, {sa, sb}, {}, lse, ErrorCode::bad_shape, "out is missing"},
+      {{ta, of_rank(tb, 77)}, {sa, sb}, out, lse, ErrorCode::bad_shape, "outs[1] has 77 dimensions; 1 to 4"},
+      {{ta, tb}, {of_rank(sa, -1), sb}, out, lse, ErrorCode::bad_shape, "lses[0] has -1 dimensions"},
+      {{ta, tb}, {sa, sb}, of_rank(out, 5), lse, ErrorCode::bad_shape, "out has 5 dimensions"},
+      {{ta, tb}, {sa, sb}, out, of_rank(lse, 9), ErrorCode::bad_shape, "lse has 9 dimensions"},
+      {{ta, tb}, {sa, sb}, Tensor(result.data(), DType{77}, {2, 3, 4}), lse, ErrorCode::bad_dtype, "out has dtype 77"},
+      {{ta, tb},
+       {sa, sb},
+       Tensor(result.data(), DType::f32, {2, 3, 4}, {12, 3, 1}),
+       lse,
+       ErrorCode::bad_stride,
+       "out has stride 3 in dimension 1 of [2, 3, 4]; an output may not overlap itself"},
       {{sa},
        {Tensor(la.data(), DType::f32, {2})},
        Tensor(result.data(), DType::f32, {2}),

@@ -75,6 +75,10 @@ static void options(void) {
   REFUSED(o.score_mod = "score + x", ONEPASS_BAD_TEXT, "score_mod, column 9: 'x'");
   REFUSED(o.mask_mod = "score > 0", ONEPASS_BAD_TEXT, "mask_mod, column 1: 'score'");
   REFUSED(o.mod_buffer_count = 9, ONEPASS_BAD_VALUE, "options.mod_buffer_count is 9");
+  REFUSED(p.tout.data = p.q, ONEPASS_BAD_VALUE, "out shares memory with q");
+  REFUSED(p.tout.data = p.v + B * HK * SK * DV - 1, ONEPASS_BAD_VALUE, "out shares memory with v");
+  REFUSED(p.tlse.data = p.k, ONEPASS_BAD_VALUE, "lse shares memory with k");
+  REFUSED(p.tlse.data = p.out, ONEPASS_BAD_VALUE, "lse shares memory with out");
   REFUSED(o.mod_buffer_count = 1, ONEPASS_BAD_VALUE, "options.mod_buffer_names is a null pointer");
   REFUSED((o.mod_buffer_count = 1, o.mod_buffer_names = names, names[0] = NULL), ONEPASS_BAD_VALUE,
           "mod_buffers[0]'s name is a null pointer");
@@ -110,9 +114,25 @@ static void executors(void) {
   onepass_executor* e = NULL;
   fresh();
   FAILS(onepass_executor_create(-1, &e), ONEPASS_BAD_VALUE, "threads is -1");
+/* Pools that hand out what they have not got, or a task too many. */
+static void stranger(void* user, int64_t tasks, onepass_task task, void* context) {
+  while (tasks-- > 0) task(context, tasks, *(const int32_t*)user);
+}
+static void eager(void* user, int64_t tasks, onepass_task task, void* context) {
+  const int64_t last = tasks;
+  while (tasks-- > 0) task(context, tasks, 0);
+  task(context, user ? -1 : last, 0);
+}
+
   FAILS(onepass_executor_create(1 << 30, &e), ONEPASS_BAD_VALUE, "threads is 1073741824");
+  static int32_t strangers[4] = {2, 100000, -1, INT32_MIN};
+  static problem other;
   FAILS(onepass_executor_create(1, NULL), ONEPASS_BAD_VALUE, "executor is a null pointer");
-  FAILS(onepass_executor_wrap(0, lazy, NULL, &e), ONEPASS_BAD_VALUE, "workers is 0");
+  int i;
+  fill(&other);
+  FAILS(onepass_executor_wrap(0, lazy, NULL, &e), ONEPASS_BAD_VALUE, "the executor has 0 workers; 1 to 65536");
+  FAILS(onepass_executor_wrap(-7, lazy, NULL, &e), ONEPASS_BAD_VALUE, "the executor has -7 workers");
+  FAILS(onepass_executor_wrap(65537, lazy, NULL, &e), ONEPASS_BAD_VALUE, "the executor has 65537 workers");
   FAILS(onepass_executor_wrap(1, NULL, NULL, &e), ONEPASS_BAD_VALUE, "parallel_for is a null pointer");
   CHECK(e == NULL && onepass_executor_workers(NULL) == 0);
   CHECK(onepass_executor_wrap(1, lazy, NULL, &e) == ONEPASS_OK);
@@ -123,6 +143,25 @@ static void executors(void) {
 }
 
 static void problems_and_plans(void) {
+  for (i = 0; i < 4; ++i) {
+    CHECK(onepass_executor_wrap(2, stranger, &strangers[i], &e) == ONEPASS_OK);
+    fresh();
+    o.executor = e;
+    FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "it has 2 workers, from 0 on");
+    CHECK(untouched(&p));
+    o.implementation = NULL;
+    FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "it has 2 workers, from 0 on");
+    FAILS(onepass_merge(1, &p.tout, &p.tlse, &other.tout, NULL, e), ONEPASS_BAD_VALUE, "2 workers");
+    onepass_executor_destroy(e);
+  }
+  for (i = 0; i < 2; ++i) {
+    CHECK(onepass_executor_wrap(1, eager, i ? strangers : NULL, &e) == ONEPASS_OK);
+    fresh();
+    o.executor = e;
+    FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE,
+          i ? "ran task -1; 0 to 7 were asked for" : "ran task 8; 0 to 7 were asked for");
+    onepass_executor_destroy(e);
+  }
   onepass_problem *problem_ = NULL, *other = NULL, *cuda = NULL, *on_device = NULL;
   onepass_plan* plan = NULL;
   onepass_executor* serial = NULL;

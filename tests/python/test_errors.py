@@ -133,6 +133,22 @@ def test_out_that_overlaps_itself():
         onepass.attention(Q, K, V, out=out)
 
 
+def test_out_that_shares_memory_with_an_input():
+    qkv = np.random.default_rng(3).standard_normal((2, 37, 4, 4, 40)).astype(F32)  # q, k, v and a slot for out
+    q, k, v, out = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(4))
+    before = qkv.copy()
+    shifted = np.lib.stride_tricks.as_strided(qkv[0, 0, 2:, 1:], out.shape, out.strides)
+    for taken, name in ((q, "q"), (k, "k"), (v, "v"), (v[::-1], "v"), (shifted, "v")):
+        with pytest.raises(ValueError, match=f"out shares memory with {name}; separate memory is required"):
+            onepass.attention(q, k, v, out=taken)
+    bias = out[:, :, :, :37]
+    with pytest.raises(ValueError, match="out shares memory with bias"):
+        onepass.attention(q, k, v, bias=bias, out=out)
+    assert (qkv == before).all()
+    assert (onepass.attention(q, k, v, out=out) == onepass.attention(*before.transpose(2, 0, 3, 1, 4)[:3])).all()
+    assert (qkv[:, :, :3] == before[:, :, :3]).all()
+
+
 @pytest.mark.parametrize(
     "outs, lses, error, sentence",
     [
