@@ -95,7 +95,9 @@ typedef enum onepass_mask {
   ONEPASS_NO_MASK = 0,             /* a window alone is aligned bottom-right */
   ONEPASS_CAUSAL_BOTTOM_RIGHT = 1, /* the last query sees the last key (flash-attn) */
   ONEPASS_CAUSAL_TOP_LEFT = 2,     /* query i sees keys 0..i (PyTorch is_causal) */
-  ONEPASS_ALIGNED_TOP_LEFT = 3     /* not causal; a window is aligned top-left */
+  ONEPASS_ALIGNED_TOP_LEFT = 3,    /* not causal; a window is aligned top-left */
+  ONEPASS_CAUSAL_OFFSET = 4,       /* query i sees keys 0..i + align_offset (ONNX is_causal with past_key) */
+  ONEPASS_ALIGNED_OFFSET = 5       /* not causal; a window is aligned at i + align_offset */
 } onepass_mask;
 
 /* onepass_options_init fills in the defaults; tensors and pointers that stay NULL are absent. */
@@ -123,6 +125,7 @@ typedef struct onepass_options {
   size_t mod_buffer_count;
   const char* const* mod_buffer_names; /* [mod_buffer_count], as are the tensors */
   const onepass_tensor* mod_buffers;
+  int64_t align_offset; /* -2^60 to 2^60; 0 unless mask is one of the two that read it */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

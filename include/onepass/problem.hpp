@@ -16,16 +16,17 @@ namespace onepass {
 
 enum class Op : std::uint8_t { forward };
 
-// Where the diagonal lies when seq_q != seq_k. top_left: query i is aligned with key i (PyTorch is_causal, ONNX 23).
-// bottom_right: the last query is aligned with the last key (flash-attn).
-enum class Align : std::uint8_t { bottom_right, top_left };
+// The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
+// (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset` keys
+// of a cache (ONNX's is_causal with past_key).
+enum class Align : std::uint8_t { bottom_right, top_left, offset };
 
-// Key j is visible to query i, aligned at a(i) = i (+ seq_k - seq_q for bottom_right), if
-// a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0.
+// Key j is visible to query i if a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0.
 struct Band {
   bool causal = false;
   Align align = Align::bottom_right;
   std::int64_t left = -1, right = -1;
+  std::int64_t offset = 0;              // -2^60 to 2^60; 0 unless align is Align::offset; of every packed sequence
   friend bool operator==(const Band&, const Band&) = default;
 };
 

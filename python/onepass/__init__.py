@@ -8,12 +8,15 @@ from . import _arrays, _devices, _onepass
 __version__ = _onepass.__version__
 __all__ = ["attention", "explain", "merge", "__version__"]
 
-# mask -> (causal, top_left)
+# mask -> (causal, onepass::Align)
+_BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
 _MASKS = {
-    None: (False, False),
-    "causal_bottom_right": (True, False),
-    "causal_top_left": (True, True),
-    "aligned_top_left": (False, True),
+    None: (False, _BOTTOM_RIGHT),
+    "causal_bottom_right": (True, _BOTTOM_RIGHT),
+    "causal_top_left": (True, _TOP_LEFT),
+    "causal_offset": (True, _OFFSET),
+    "aligned_top_left": (False, _TOP_LEFT),
+    "aligned_offset": (False, _OFFSET),
 }
 
 
@@ -49,6 +52,14 @@ def _window(window):
     )
 
 
+def _align_offset(mask, align, offset):
+    if (align == _OFFSET) != (offset is not None):
+        masks = "'causal_offset' and 'aligned_offset'"
+        raise ValueError(f"align_offset is {offset!r} and mask is {mask!r}; {masks} need one, other masks take none")
+    limit = 2**60
+    return 0 if offset is None else _integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
+
+
 def _expression(name, x):
     if x is None or isinstance(x, str):
         return x or ""
@@ -67,6 +78,7 @@ def _mod_buffers(x, place):
 def _options(
     place,
     mask,
+    align_offset,
     window,
     bool_mask,
     bias,
@@ -85,14 +97,15 @@ def _options(
     threads,
 ):
     try:
-        causal, top_left = _MASKS[mask]
+        causal, align = _MASKS[mask]
     except (KeyError, TypeError):
         names = ", ".join(repr(m) for m in _MASKS)
         hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
         raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
     return {
         "causal": causal,
-        "top_left": top_left,
+        "align": align,
+        "align_offset": _align_offset(mask, align, align_offset),
         "window": _window(window),
         "bool_mask": _arrays.exported("bool_mask", bool_mask, place),
         "bias": _arrays.exported("bias", bias, place),
@@ -133,6 +146,7 @@ def attention(
     v,
     *,
     mask=None,
+    align_offset=None,
     window=None,
     bool_mask=None,
     bias=None,
@@ -164,8 +178,10 @@ def attention(
       k: ``[batch, heads_kv, seq_k, dim_qk]``, or ``[total_k, heads_kv, dim_qk]``; heads_q is a multiple of heads_kv.
       v: ``[batch, heads_kv, seq_k, dim_v]``, or ``[total_k, heads_kv, dim_v]``.
       mask: None; ``"causal_bottom_right"``: the last query sees the last key (flash-attn); ``"causal_top_left"``: query
-        i sees keys 0..i (PyTorch ``is_causal``); ``"aligned_top_left"``: hides nothing, but window and ALiBi
-        count from the top-left diagonal.
+        i sees keys 0..i (PyTorch ``is_causal``); ``"causal_offset"``: query i sees keys 0..i + align_offset;
+        ``"aligned_top_left"``, ``"aligned_offset"``: hide nothing, but window and ALiBi count from that diagonal.
+      align_offset: the key that query 0 is aligned with, for the masks that say so: the number of keys of a cache that the
+        queries follow (ONNX ``is_causal`` with ``past_key``); negative, or beyond the last key, is fine.
       window: ``(left, right)``, the number of keys visible on either side of the diagonal; -1 is unbounded.
       bool_mask: bool, broadcastable to ``[batch, heads_q, seq_q, seq_k]``; True means *may attend*.
       bias: float32, float16 or bfloat16, broadcastable like bool_mask; added to the scaled scores.
@@ -200,6 +216,7 @@ def attention(
     options = _options(
         place,
         mask,
+        align_offset,
         window,
         bool_mask,
         bias,

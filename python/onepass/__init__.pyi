@@ -6,7 +6,9 @@ __all__: list[str]
 
 # A NumPy array, a torch tensor, or any array with DLPack. Results are of the kind of q (merge: of the first out).
 _Array = TypeVar("_Array")
-_Mask = Literal["causal_bottom_right", "causal_top_left", "aligned_top_left"] | None
+_Mask = (
+    Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
+)
 
 @overload
 def attention(
@@ -15,6 +17,7 @@ def attention(
     v: Any,
     *,
     mask: _Mask = None,
+    align_offset: int | None = None,
     window: tuple[int, int] | None = None,
     bool_mask: Any = None,
     bias: Any = None,
@@ -41,6 +44,7 @@ def attention(
     v: Any,
     *,
     mask: _Mask = None,
+    align_offset: int | None = None,
     window: tuple[int, int] | None = None,
     bool_mask: Any = None,
     bias: Any = None,

@@ -158,7 +158,8 @@ struct Call {
         cu_seqlens_q("cu_seqlens_q", o["cu_seqlens_q"], kInt),
         cu_seqlens_k("cu_seqlens_k", o["cu_seqlens_k"], kInt) {
     options.band.causal = nb::cast<bool>(o["causal"]);
-    options.band.align = nb::cast<bool>(o["top_left"]) ? onepass::Align::top_left : onepass::Align::bottom_right;
+    options.band.align = onepass::Align{nb::cast<std::uint8_t>(o["align"])};
+    options.band.offset = nb::cast<std::int64_t>(o["align_offset"]);
     std::tie(options.band.left, options.band.right) = nb::cast<std::pair<std::int64_t, std::int64_t>>(o["window"]);
     options.scale = nb::cast<std::optional<double>>(o["scale"]);
     options.softcap = nb::cast<float>(o["softcap"]);

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
-namespace onepass {
 #include "core/overlap.hpp"
 #include "core/tensor_checks.hpp"
 
+namespace onepass {
 namespace {
 
 [[noreturn]] void fail(ErrorCode code, const std::string& sentence) { throw Error(code, sentence); }
@@ -213,7 +214,6 @@ Problem problem_of(const Arguments& a, const Options& o) {
   return p;
 }
 
-Sequence sequence_of(const Problem& p, const Arguments& a, std::int64_t b) {
 void check_apart(const Arguments& a) {
   struct Place {
     const char* name;
@@ -241,6 +241,7 @@ void check_apart(const Arguments& a) {
   for (const auto& [name, t] : a.mod_buffers) want_both_apart(("mod buffer " + name).c_str(), t);
 }
 
+Sequence sequence_of(const Problem& p, const Arguments& a, std::int64_t b) {
   if (!p.varlen) return {b, 0, 0, p.seq_q, p.seq_k};
   const auto at = [](const Tensor& cu, std::int64_t i) { return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]}; };
   const std::int64_t q = at(a.cu_seqlens_q, b), k = at(a.cu_seqlens_k, b);
@@ -249,7 +250,15 @@ void check_apart(const Arguments& a) {
 
 BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
   const std::int64_t right = p.band.causal ? 0 : p.band.right;
-  return {seq_q, seq_k, p.band.align == Align::bottom_right ? seq_k - seq_q : 0, p.band.left, right};
+  const Align align = p.band.align;
+  const std::int64_t shift = align == Align::bottom_right ? seq_k - seq_q : align == Align::offset ? p.band.offset : 0;
+  return {seq_q, seq_k, shift, p.band.left, right};
+}
+
+std::string why_no_alibi(const Problem& p, std::int64_t most) {
+  if (!p.alibi || p.band.align != Align::offset || std::abs(p.band.offset) <= most) return {};
+  return text("it counts ALiBi's distances in 32 bits: an offset of -", most, " to ", most, " fits them; it is ",
+              p.band.offset);
 }
 
 std::int64_t row_offset(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token) {

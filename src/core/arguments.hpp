@@ -26,6 +26,8 @@ struct Sequence {
 Sequence sequence_of(const Problem& problem, const Arguments& arguments, std::int64_t batch);
 
 BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_k);
+// A refusal for kernels whose positions are ints, or nothing: ALiBi's distances grow with the band's offset.
+std::string why_no_alibi(const Problem& problem, std::int64_t most);
 
 // Element offsets. `t` is [batch, heads, seq, dim] or packed [total, heads, dim]; lse [batch, heads, seq] or [heads, total].
 std::int64_t row_offset(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token);

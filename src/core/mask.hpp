@@ -19,13 +19,20 @@ template <class I>
 struct BasicBandMask {
   using Range = BasicRange<I>;
   I seq_q = 0, seq_k = 0;
-  I shift = 0;  // seq_k - seq_q for bottom_right, 0 for top_left
+  I shift = 0;  // seq_k - seq_q for bottom_right, 0 for top_left, or the band's offset
   I left = -1, right = -1;
 
   ONEPASS_HD Range keys_of(I row) const {
     const I at = row + shift;
     const I lo = left < 0 ? 0 : at - left, hi = right < 0 ? seq_k : at + right + 1;
     return {lo < 0 ? 0 : lo, hi > seq_k ? seq_k : hi};
+  }
+  // The same keys for the same rows, in numbers of at most 2 * most, which 32 bits can add up; most >= seq_q, seq_k.
+  // Beyond the sequences it does not matter by how far an end of the band misses them.
+  BasicBandMask within(I most) const {
+    const auto cut = [&](I x) { return x < -most ? -most : x > most ? most : x; };
+    const I at = cut(shift);
+    return {seq_q, seq_k, at, left < 0 ? -1 : at - cut(shift - left), right < 0 ? -1 : cut(shift + right) - at};
   }
   ONEPASS_HD bool visible(I row, I key) const {
     const Range r = keys_of(row);

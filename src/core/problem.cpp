@@ -158,6 +158,12 @@ void validate(const Problem& p) {
   constexpr double kMostScale = 2.3e38;
   want(!p.scale || std::abs(*p.scale) <= kMostScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
        "; a number from -2.3e38 to 2.3e38 is accepted");
+  want(p.band.align <= Align::offset, ErrorCode::bad_value, "the band's align is ", static_cast<int>(p.band.align),
+       "; a value of Align is expected");
+  want(p.band.align == Align::offset || p.band.offset == 0, ErrorCode::bad_value, "the band's offset is ", p.band.offset,
+       " but its align is not Align::offset; 0 is accepted");
+  want(p.band.offset >= -(std::int64_t{1} << 60) && p.band.offset <= (std::int64_t{1} << 60), ErrorCode::bad_value,
+       "the band's offset is ", p.band.offset, "; -2^60 to 2^60 is accepted");
   want(std::isfinite(p.softcap) && p.softcap >= 0, ErrorCode::bad_value, "softcap is ", p.softcap,
        "; 0 (none) or a positive number is accepted");
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p is ", p.dropout_p,

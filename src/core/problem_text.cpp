@@ -160,7 +160,11 @@ struct Parser {
 
   // name=value words
   bool keyed(const Word& w, std::string_view key, std::string_view value) {
-    if (key == "window") std::tie(p.band.left, p.band.right) = w.pair(value, ':', true, "window=left:right");
+    if (key == "causal_offset" || key == "aligned_offset") {
+      if (key == "causal_offset") p.band.causal = true;
+      p.band.align = Align::offset;
+      p.band.offset = w.number<std::int64_t>(value, key == "causal_offset" ? "causal_offset=keys" : "aligned_offset=keys");
+    } else if (key == "window") std::tie(p.band.left, p.band.right) = w.pair(value, ':', true, "window=left:right");
     else if (key == "scale") p.scale = w.number<double>(value, "a number");
     else if (key == "softcap") p.softcap = w.number<float>(value, "a number");
     else if (key == "dropout") p.dropout_p = w.number<float>(value, "a number");
@@ -251,7 +255,8 @@ std::string to_string(const Problem& p) {
   std::string s = "fwd b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" + pair(p.seq_q, p.seq_k, 'x') +
                   " d" + pair(p.dim_qk, p.dim_v, '/') + " " + std::string(name_of(p.dtype));
   if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
-  if (p.band.causal) s += p.band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
+  if (p.band.align == Align::offset) s += (p.band.causal ? " causal_offset=" : " aligned_offset=") + number(p.band.offset);
+  else if (p.band.causal) s += p.band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
   else if (p.band.align == Align::top_left) s += " aligned_top_left";
   if (p.band.left != -1 || p.band.right != -1) s += " window=" + number(p.band.left) + ":" + number(p.band.right);
   if (p.scale) s += " scale=" + number(*p.scale);

@@ -274,7 +274,7 @@ std::string refuses(const Problem& p) {
     return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));
   if (p.seq_k > most) return text("a sequence has ", p.seq_k, " keys; it packs at most ", most, " (8 GiB)");
-  return {};
+  return why_no_alibi(p, std::numeric_limits<std::int32_t>::max() - std::max(p.seq_q, p.seq_k));
 }
 
 std::string describe(const Problem& p) {

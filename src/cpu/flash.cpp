@@ -130,7 +130,7 @@ std::string why_not(const Problem& p) {
   if (!has_target(target)) return std::string("this CPU has no ") + hwy::TargetName(target);
   if (p.seq_q > kMost || p.seq_k > kMost)
     return text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMost);
-  return {};
+  return why_no_alibi(p, kMost - std::max(p.seq_q, p.seq_k));
 }
 
 std::string_view name_of(Source s) {

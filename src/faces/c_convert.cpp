@@ -24,12 +24,23 @@ onepass_options known_fields(const onepass_options& options) {
 }
 
 Band band_from(const onepass_options& o) {
-  if (o.mask < ONEPASS_NO_MASK || o.mask > ONEPASS_ALIGNED_TOP_LEFT) {
-    throw Error(ErrorCode::bad_value, text("options.mask is ", o.mask, "; a value of onepass_mask is expected"));
+  const auto band = [&](bool causal, Align align) {
+    if (align != Align::offset && o.align_offset != 0) {
+      throw Error(ErrorCode::bad_value, text("options.align_offset is ", o.align_offset, " but options.mask is ",
+                                             o.mask, "; ONEPASS_CAUSAL_OFFSET and ONEPASS_ALIGNED_OFFSET read it"));
+    }
+    return Band{causal, align, o.window_left, o.window_right, o.align_offset};
+  };
+  switch (o.mask) {
+    case ONEPASS_NO_MASK: return band(false, Align::bottom_right);
+    case ONEPASS_CAUSAL_BOTTOM_RIGHT: return band(true, Align::bottom_right);
+    case ONEPASS_CAUSAL_TOP_LEFT: return band(true, Align::top_left);
+    case ONEPASS_ALIGNED_TOP_LEFT: return band(false, Align::top_left);
+    case ONEPASS_CAUSAL_OFFSET: return band(true, Align::offset);
+    case ONEPASS_ALIGNED_OFFSET: return band(false, Align::offset);
+    default:
+      throw Error(ErrorCode::bad_value, text("options.mask is ", o.mask, "; a value of onepass_mask is expected"));
   }
-  const bool top_left = o.mask == ONEPASS_CAUSAL_TOP_LEFT || o.mask == ONEPASS_ALIGNED_TOP_LEFT;
-  return {o.mask == ONEPASS_CAUSAL_BOTTOM_RIGHT || o.mask == ONEPASS_CAUSAL_TOP_LEFT,
-          top_left ? Align::top_left : Align::bottom_right, o.window_left, o.window_right};
 }
 
 }  // namespace

@@ -65,6 +65,8 @@ const Refused kRefused[] = {
      ErrorCode::bad_dtype, "mod buffer t has dtype 7"},
     {"DeviceUnknown", kPlain, [](Inputs& in) { q(in).device.kind = DeviceKind{9}; }, ErrorCode::bad_device,
      "q is on a device of kind 9; a value of DeviceKind is expected"},
+    {"AlignUnknown", kPlain, [](Inputs& in) { in.options.band.align = Align{9}; }, ErrorCode::bad_value,
+     "the band's align is 9; a value of Align is expected"},
     // Shared memory
     {"OutIsQ", kPlain, [](Inputs& in) { out(in).data = q(in).data; }, ErrorCode::bad_value,
      "out shares memory with q; separate memory is required"},
@@ -178,6 +180,10 @@ const Refused kRefused[] = {
      "the window's left side is -2; -1 (unbounded) to 2^60 is accepted"},
     {"WindowRight", kPlain, [](Inputs& in) { in.options.band.right = -7; }, ErrorCode::bad_value,
      "the window's right side is -7"},
+    {"Offset", kPlain, [](Inputs& in) { in.options.band.offset = 3; }, ErrorCode::bad_value,
+     "the band's offset is 3 but its align is not Align::offset; 0 is accepted"},
+    {"OffsetTooFar", kPlain, [](Inputs& in) { in.options.band = {.align = Align::offset, .offset = INT64_MIN}; },
+     ErrorCode::bad_value, "the band's offset is -9223372036854775808; -2^60 to 2^60 is accepted"},
     {"Softcap", kPlain, [](Inputs& in) { in.options.softcap = -1; }, ErrorCode::bad_value,
      "softcap is -1; 0 (none) or a positive number is accepted"},
     {"Dropout", kPlain, [](Inputs& in) { in.options.dropout_p = 2; }, ErrorCode::bad_value,
@@ -276,6 +282,8 @@ TEST(Sequences, BandsPerSequence) {
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 causal_top_left"), 3, 7).shift, 0);
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).shift, 4);
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).right, 2);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 causal_offset=-2"), 3, 7).shift, -2);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 aligned_offset=9 window=1:2"), 2, 5).shift, 9);
 }
 
 // q, k, v and out in the four slots of one buffer, and lse behind them: ordinary use.

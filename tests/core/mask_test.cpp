@@ -1,5 +1,5 @@
 // Exhaustive: what key_range and classify say of a tile against `visible`, element by element, for every small shape,
-// band, alignment and tile.
+// band, alignment (top-left, bottom-right, and offsets on both sides of all keys) and tile.
 #include "core/mask.hpp"
 
 #include <gtest/gtest.h>
@@ -16,8 +16,7 @@ void every_small_mask(Visit visit) {
     for (Index seq_k = 0; seq_k <= kSide; ++seq_k) {
       for (Index left = -1; left <= kWindow; ++left) {
         for (Index right = -1; right <= kWindow; ++right) {
-          visit(BandMask{seq_q, seq_k, 0, left, right});
-          if (seq_q != seq_k) visit(BandMask{seq_q, seq_k, seq_k - seq_q, left, right});
+          for (Index shift = -kSide - 2; shift <= kSide + 2; ++shift) visit(BandMask{seq_q, seq_k, shift, left, right});
         }
       }
     }
@@ -84,6 +83,38 @@ TEST(Mask, ClassifySaysWhatTheElementsSay) {
     }
   });
   for (Index n : tiles) EXPECT_GT(n, 10000);
+}
+
+// Numbers beyond any sequence, as kernels that count in 32 bits get them.
+TEST(Mask, WithinItShowsTheSameKeys) {
+  constexpr Index kFar[] = {0, 1, 2, 3, 5, 6, 7, 8, 40, Index{1} << 31, Index{1} << 60};
+  for (Index seq_q = 0; seq_q <= 5; ++seq_q) {
+    for (Index seq_k = 0; seq_k <= 5; ++seq_k) {
+      for (Index shift : kFar) {
+        for (Index left : kFar) {
+          for (Index right : kFar) {
+            for (int signs = 0; signs < 8; ++signs) {
+              for (Index off : {-2, -1, 0, 1, 2}) {  // bands that end near a sequence, however far their middle
+                const BandMask m{seq_q, seq_k, signs & 1 ? -shift : shift, signs & 2 ? -1 : left + 2 + off,
+                                 signs & 4 ? -1 : right + 2 - off};
+                for (Index most : {5, 9}) {
+                  const BandMask n = m.within(most);
+                  ASSERT_TRUE(n.shift >= -most && n.shift <= most && n.left <= 2 * most && n.right <= 2 * most);
+                  ASSERT_TRUE((n.left < 0) == (m.left < 0) && (n.right < 0) == (m.right < 0));
+                  for (Index i = 0; i < seq_q; ++i) {
+                    for (Index j = 0; j < seq_k; ++j)
+                      ASSERT_EQ(n.visible(i, j), m.visible(i, j))
+                          << seq_q << "x" << seq_k << " shift " << m.shift << " window " << m.left << ":" << m.right
+                          << " row " << i << " key " << j;
+                  }
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

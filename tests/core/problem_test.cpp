@@ -45,7 +45,8 @@ Problem random_problem() {
   p.out_dtype = flip() ? p.dtype : DType::f32;
   if (flip()) p.device = {DeviceKind::cuda, static_cast<int>(among(0, 7))};
   p.band.causal = flip();
-  p.band.align = flip() ? Align::top_left : Align::bottom_right;
+  p.band.align = *rc::gen::element(Align::top_left, Align::bottom_right, Align::offset);
+  if (p.band.align == Align::offset) p.band.offset = flip() ? among(-3000, 3000) : among(-1, 1) * (std::int64_t{1} << 60);
   p.band.left = flip() ? -1 : among(0, 5000);
   p.band.right = flip() ? -1 : among(0, 5000);
   if (flip()) p.scale = static_cast<double>(among(-1000, 1000)) / 7;
@@ -142,6 +143,11 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s5 d8 window=0:-5", "right side is -5", "-1 (unbounded)"},
         Wrong{"s5 d8 scale=inf", "scale is inf", "a number from -2.3e38 to 2.3e38"},
         Wrong{"s5 d8 scale=-1e39", "scale is -1e+39", "a number from -2.3e38 to 2.3e38"},
+        Wrong{"s5 d8 causal_offset", "'causal_offset'", "a word"},
+        Wrong{"s5 d8 causal_offset=", "'causal_offset='", "causal_offset=keys"},
+        Wrong{"s5 d8 aligned_offset=1.5", "'aligned_offset=1.5'", "aligned_offset=keys"},
+        Wrong{"s5 d8 causal_offset=1152921504606846977", "offset is 1152921504606846977", "-2^60 to 2^60"},
+        Wrong{"s5 d8 causal_offset=3 causal_top_left", "offset is 3", "not Align::offset"},
         Wrong{"s5 d8 scale=one", "'scale=one'", "a number"},
         Wrong{"s5 d8 softcap=-1", "softcap is -1", "0 (none) or a positive number"},
         Wrong{"s5 d8 softcap=nan", "softcap is nan", "positive"},
@@ -200,6 +206,7 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype 77 is unknown; values of DType, 0 to 5, are");
   EXPECT_EQ(sentence([](Problem& p) { p.device.kind = DeviceKind{2}; }),
             "the device is of kind 2; a value of DeviceKind is expected");
+  EXPECT_EQ(sentence([](Problem& p) { p.band.align = Align{3}; }), "the band's align is 3; a value of Align is expected");
   EXPECT_EQ(sentence([](Problem& p) {
               p.mod_buffers = {{"t", DType::f32, 77, {1, 1, 1, 1}}};
               p.score_mod = "score";

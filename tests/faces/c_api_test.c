@@ -52,6 +52,18 @@ static void one_call(void) {
   CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
   CHECK(is_attention(&p, 1));
   CHECK(p.lse[0] != 777);
+  o.mask = ONEPASS_CAUSAL_OFFSET; /* the same keys, counted from the first */
+  o.align_offset = SK - SQ;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 1));
+  o.align_offset = SK;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0));
+  o.mask = ONEPASS_ALIGNED_OFFSET;
+  o.align_offset = SK - SQ;
+  o.window_right = 0;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 1));
 }
 
 /* The same masks, said as expressions. */

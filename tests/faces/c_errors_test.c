@@ -57,8 +57,12 @@ static void options(void) {
   } grown;
   const char* names[1];
   fresh();
-  REFUSED(o.mask = 4, ONEPASS_BAD_VALUE, "options.mask is 4");
+  REFUSED(o.mask = 6, ONEPASS_BAD_VALUE, "options.mask is 6");
   REFUSED(o.mask = -1, ONEPASS_BAD_VALUE, "options.mask is -1");
+  REFUSED(o.align_offset = 3, ONEPASS_BAD_VALUE, "options.align_offset is 3 but options.mask is 0");
+  REFUSED((o.mask = ONEPASS_CAUSAL_TOP_LEFT, o.align_offset = -1), ONEPASS_BAD_VALUE, "options.align_offset is -1");
+  REFUSED((o.mask = ONEPASS_CAUSAL_OFFSET, o.align_offset = INT64_MAX), ONEPASS_BAD_VALUE,
+          "the band's offset is 9223372036854775807");
   REFUSED(o.window_left = -2, ONEPASS_BAD_VALUE, "window's left side is -2");
   REFUSED(o.softcap = -1, ONEPASS_BAD_VALUE, "softcap is -1");
   REFUSED(o.dropout_p = 1.5f, ONEPASS_BAD_VALUE, "dropout_p is 1.5");
@@ -71,14 +75,14 @@ static void options(void) {
   REFUSED(o.cu_seqlens_q = &p.tq, ONEPASS_BAD_SHAPE, "q has shape");
   REFUSED(p.tlse.rank = 9, ONEPASS_BAD_SHAPE, "lse has 9 dimensions");
   REFUSED(p.tlse.shape[2] = 3, ONEPASS_BAD_SHAPE, "lse has shape");
-
-  REFUSED(o.score_mod = "score + x", ONEPASS_BAD_TEXT, "score_mod, column 9: 'x'");
-  REFUSED(o.mask_mod = "score > 0", ONEPASS_BAD_TEXT, "mask_mod, column 1: 'score'");
-  REFUSED(o.mod_buffer_count = 9, ONEPASS_BAD_VALUE, "options.mod_buffer_count is 9");
   REFUSED(p.tout.data = p.q, ONEPASS_BAD_VALUE, "out shares memory with q");
   REFUSED(p.tout.data = p.v + B * HK * SK * DV - 1, ONEPASS_BAD_VALUE, "out shares memory with v");
   REFUSED(p.tlse.data = p.k, ONEPASS_BAD_VALUE, "lse shares memory with k");
   REFUSED(p.tlse.data = p.out, ONEPASS_BAD_VALUE, "lse shares memory with out");
+
+  REFUSED(o.score_mod = "score + x", ONEPASS_BAD_TEXT, "score_mod, column 9: 'x'");
+  REFUSED(o.mask_mod = "score > 0", ONEPASS_BAD_TEXT, "mask_mod, column 1: 'score'");
+  REFUSED(o.mod_buffer_count = 9, ONEPASS_BAD_VALUE, "options.mod_buffer_count is 9");
   REFUSED(o.mod_buffer_count = 1, ONEPASS_BAD_VALUE, "options.mod_buffer_names is a null pointer");
   REFUSED((o.mod_buffer_count = 1, o.mod_buffer_names = names, names[0] = NULL), ONEPASS_BAD_VALUE,
           "mod_buffers[0]'s name is a null pointer");
@@ -100,7 +104,7 @@ static void options(void) {
   FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &grown.known), ONEPASS_UNSUPPORTED, "does not know");
   CHECK(untouched(&p));
   CHECK(onepass_options_init(&o, offsetof(onepass_options, lse)) == ONEPASS_OK); /* an older caller */
-  o.mask = 4;
+  o.mask = 6;
   FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "options.mask");
 }
 
@@ -110,10 +114,6 @@ static void lazy(void* user, int64_t tasks, onepass_task task, void* context) {
   while (tasks-- > 1) task(context, tasks, 0);
 }
 
-static void executors(void) {
-  onepass_executor* e = NULL;
-  fresh();
-  FAILS(onepass_executor_create(-1, &e), ONEPASS_BAD_VALUE, "threads is -1");
 /* Pools that hand out what they have not got, or a task too many. */
 static void stranger(void* user, int64_t tasks, onepass_task task, void* context) {
   while (tasks-- > 0) task(context, tasks, *(const int32_t*)user);
@@ -124,12 +124,16 @@ static void eager(void* user, int64_t tasks, onepass_task task, void* context) {
   task(context, user ? -1 : last, 0);
 }
 
-  FAILS(onepass_executor_create(1 << 30, &e), ONEPASS_BAD_VALUE, "threads is 1073741824");
+static void executors(void) {
   static int32_t strangers[4] = {2, 100000, -1, INT32_MIN};
   static problem other;
-  FAILS(onepass_executor_create(1, NULL), ONEPASS_BAD_VALUE, "executor is a null pointer");
+  onepass_executor* e = NULL;
   int i;
   fill(&other);
+  fresh();
+  FAILS(onepass_executor_create(-1, &e), ONEPASS_BAD_VALUE, "threads is -1");
+  FAILS(onepass_executor_create(1 << 30, &e), ONEPASS_BAD_VALUE, "threads is 1073741824");
+  FAILS(onepass_executor_create(1, NULL), ONEPASS_BAD_VALUE, "executor is a null pointer");
   FAILS(onepass_executor_wrap(0, lazy, NULL, &e), ONEPASS_BAD_VALUE, "the executor has 0 workers; 1 to 65536");
   FAILS(onepass_executor_wrap(-7, lazy, NULL, &e), ONEPASS_BAD_VALUE, "the executor has -7 workers");
   FAILS(onepass_executor_wrap(65537, lazy, NULL, &e), ONEPASS_BAD_VALUE, "the executor has 65537 workers");
@@ -139,10 +143,6 @@ static void eager(void* user, int64_t tasks, onepass_task task, void* context) {
   o.executor = e;
   FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_INTERNAL, "ran 7 of 8 tasks");
   onepass_executor_destroy(e);
-  onepass_executor_destroy(NULL);
-}
-
-static void problems_and_plans(void) {
   for (i = 0; i < 4; ++i) {
     CHECK(onepass_executor_wrap(2, stranger, &strangers[i], &e) == ONEPASS_OK);
     fresh();
@@ -162,6 +162,10 @@ static void problems_and_plans(void) {
           i ? "ran task -1; 0 to 7 were asked for" : "ran task 8; 0 to 7 were asked for");
     onepass_executor_destroy(e);
   }
+  onepass_executor_destroy(NULL);
+}
+
+static void problems_and_plans(void) {
   onepass_problem *problem_ = NULL, *other = NULL, *cuda = NULL, *on_device = NULL;
   onepass_plan* plan = NULL;
   onepass_executor* serial = NULL;

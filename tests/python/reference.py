@@ -26,15 +26,17 @@ def dropout_factors(p, seed, batch, heads, rows, columns):
     return np.where(draws >= np.uint64(int(float(np.float32(p)) * 2.0**32)), float(keep), 0.0)
 
 
-def aligned(rows, keys, top_left):
-    return np.arange(rows)[:, None] + (0 if top_left else keys - rows)
+def aligned(rows, keys, mask, align_offset=None):
+    """[rows, 1]: the key that each row is aligned with."""
+    offset = {"top_left": 0, "offset": align_offset}.get((mask or "").partition("_")[2], keys - rows)
+    return np.arange(rows)[:, None] + offset
 
 
-def visible(rows, keys, mask=None, window=None):
+def visible(rows, keys, mask=None, window=None, align_offset=None):
     """[rows, keys]: which keys the band lets each row see."""
-    distance = np.arange(keys)[None, :] - aligned(rows, keys, mask in ("causal_top_left", "aligned_top_left"))
+    distance = np.arange(keys)[None, :] - aligned(rows, keys, mask, align_offset)
     left, right = window or (-1, -1)
-    if mask in ("causal_top_left", "causal_bottom_right"):
+    if mask is not None and mask.startswith("causal"):
         right = 0
     seen = np.ones((rows, keys), bool)
     if left >= 0:
@@ -50,6 +52,7 @@ def attention(
     v,
     *,
     mask=None,
+    align_offset=None,
     window=None,
     bool_mask=None,
     bias=None,
@@ -74,8 +77,8 @@ def attention(
     if alibi_slopes is not None:
         slopes = np.asarray(alibi_slopes, np.float64)
         slopes = slopes[None, :, None, None] if slopes.ndim == 1 else slopes[:, :, None, None]
-        s = s - slopes * np.abs(aligned(rows, keys, mask in ("causal_top_left", "aligned_top_left")) - np.arange(keys))
-    seen = visible(rows, keys, mask, window) & (True if bool_mask is None else bool_mask)
+        s = s - slopes * np.abs(aligned(rows, keys, mask, align_offset) - np.arange(keys))
+    seen = visible(rows, keys, mask, window, align_offset) & (True if bool_mask is None else bool_mask)
     s = np.where(np.broadcast_to(seen, s.shape), s, NEG_INF)
     m = s.max(axis=-1, keepdims=True, initial=NEG_INF)
     p = np.exp(s - np.where(m == NEG_INF, 0, m))

@@ -54,6 +54,8 @@ TEST(CliErrors, Usage) {
       {{"run", "--out", "o.npy", "--lse", "./o.npy"}, "--out and --lse are the same file"},
       {{"run", "--out", "o.safetensors", "--lse", "l.npy"}, "--lse takes no file here"},
       {{"run", "--out", "o.npy", "--mask", "causal"}, "--mask"},
+      {{"run", "--out", "o.npy", "--mask", "causal_offset"}, "--align-offset goes with --mask causal_offset or"},
+      {{"run", "--out", "o.npy", "--align-offset", "3"}, "--align-offset goes with --mask causal_offset or"},
       {{"run", "--out", "o.npy", "--layout", "sbhd"}, "--layout"},
       {{"run", "--out", "o.npy", "--threads", "-3"}, "--threads"},
       {{"run", "--out", "o.npy", "--window", "3"}, "--window is '3'; LEFT:RIGHT in keys is expected, -1 for unbounded"},

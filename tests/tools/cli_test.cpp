@@ -144,6 +144,15 @@ TEST_F(CliRun, EveryOptionReachesTheLibrary) {
   EXPECT_EQ(folder.read("l.npy"), npy(npy_literal("<f4", "2, 4, 5"), bytes_of(lse)));
 }
 
+TEST_F(CliRun, AnOffsetOfTheDiagonal) {
+  const Result r = run({"--out", folder("o.npy"), "--mask", "causal_offset", "--align-offset", "-3"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out.substr(0, r.out.find('\n')), "fwd b2 h4/2 s5x7 d8/6 fp32 causal_offset=-3");
+  Options o;
+  o.band = {.causal = true, .align = Align::offset, .offset = -3};
+  EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, nullptr))));
+}
+
 TEST_F(CliRun, OptionsWithANegativeValue) {
   EXPECT_EQ(run({"--out", folder("a.npy"), "--window", "-1:0"}).status, 0);
   EXPECT_EQ(run({"--out", folder("b.npy"), "--window=-1:0"}).status, 0);

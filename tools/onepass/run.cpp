@@ -22,6 +22,7 @@ struct Flags {
   std::vector<std::string> buffers;
   std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window, device = "cpu";
   std::optional<double> scale;
+  std::optional<std::int64_t> align_offset;
   Options options;
   int threads = 0, repeat = 1;
   OutputFiles outputs;
@@ -32,6 +33,11 @@ Band band_of(const Flags& flags) {
   Band band;
   band.causal = flags.mask.starts_with("causal");
   if (flags.mask.ends_with("top_left")) band.align = Align::top_left;
+  if (flags.mask.ends_with("offset")) band.align = Align::offset;
+  if (flags.align_offset.has_value() != (band.align == Align::offset))
+    throw Error(ErrorCode::bad_value,
+                "--align-offset goes with --mask causal_offset or aligned_offset, and these with it");
+  band.offset = flags.align_offset.value_or(0);
   if (flags.window.empty()) return band;
   const char *at = flags.window.data(), *end = at + flags.window.size();
   const auto left = std::from_chars(at, end, band.left);
@@ -230,9 +236,15 @@ void add_run(CLI::App& app) {
   c->add_option("--out-dtype", flags->out_dtype, "Of out: fp32, or the dtype of q (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
-  c->add_option("--mask", flags->mask, "causal_bottom_right, causal_top_left, or aligned_top_left for --window alone")
+  c->add_option(
+       "--mask", flags->mask,
+       "causal_bottom_right, causal_top_left, causal_offset; aligned_top_left, aligned_offset for --window alone")
       ->group("Scores")
-      ->check(CLI::IsMember({"causal_bottom_right", "causal_top_left", "aligned_top_left"}));
+      ->check(CLI::IsMember(
+          {"causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"}));
+  c->add_option("--align-offset", flags->align_offset, "Of --mask causal_offset: query i sees keys 0 to i + N")
+      ->group("Scores")
+      ->type_name("N");
   c->add_option("--window", flags->window, "LEFT:RIGHT keys around the diagonal, -1 for unbounded")->group("Scores");
   c->add_option("--scale", flags->scale, "Of q.k; default 1/sqrt(dim)")->group("Scores");
   c->add_option("--softcap", flags->options.softcap, "c: scores become c tanh(score / c)")->group("Scores");

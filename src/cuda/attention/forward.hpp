@@ -59,10 +59,10 @@ struct ForwardParams {
   const float *slopes, *sinks;
   long long slope_stride[2], sink_stride;
   int batch, heads, heads_per_kv, seq_q, seq_k;
-  int left, right;          // -1: unbounded
-  int align_bottom;         // shift = seq_k - seq_q instead of 0
-  float scale, scale_log2;  // the latter: scale * log2(e)
-  float cap_in, cap_out;    // softcap: s = cap_out * tanh(cap_in * dot)
+  int left, right;           // -1: unbounded
+  int align_bottom, offset;  // shift = seq_k - seq_q, or the offset
+  float scale, scale_log2;   // the latter: scale * log2(e)
+  float cap_in, cap_out;     // softcap: s = cap_out * tanh(cap_in * dot)
   Dropout dropout;
   int batch_inner;                     // batch entries of a head follow each other: they read the same bias
   int m_tiles, heads_together, tiles;  // heads_together: heads worked on at once, for L2 locality

@@ -154,10 +154,17 @@ ForwardParams params_without_device(const Problem& p, const Arguments& a, const 
   f.seq_q = static_cast<int>(p.seq_q);
   f.seq_k = static_cast<int>(p.seq_k);
   const BandMask band = band_mask(p, p.seq_q, p.seq_k);
-  const auto side = [&](Index n) { return n < 0 ? -1 : static_cast<int>(std::min<Index>(n, p.seq_q + p.seq_k)); };
-  f.left = side(band.left);
-  f.right = side(band.right);
   f.align_bottom = p.band.align == Align::bottom_right;
+  if (f.align_bottom) {  // packed sequences have a shift each
+    const auto side = [&](Index n) { return n < 0 ? -1 : static_cast<int>(std::min<Index>(n, p.seq_q + p.seq_k)); };
+    f.left = side(band.left);
+    f.right = side(band.right);
+  } else {
+    const BandMask small = band.within(kMostPosition);
+    f.offset = static_cast<int>(small.shift);
+    f.left = static_cast<int>(small.left);
+    f.right = static_cast<int>(small.right);
+  }
   f.scale = static_cast<float>(p.effective_scale());
   f.scale_log2 = static_cast<float>(p.effective_scale() * kLog2e);
   f.cap_in = p.softcap > 0 ? static_cast<float>(p.effective_scale() / p.softcap) : 0.0f;

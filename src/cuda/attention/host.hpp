@@ -1,5 +1,7 @@
 // The host half that the architectures share: a problem's features and a call's parameters.
 #pragma once
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "core/implementation.hpp"
@@ -7,6 +9,9 @@
 #include "cuda/host/kernels.hpp"
 
 namespace onepass::cuda {
+
+// Of sequences, counts and a band's offset: kernels add up three of them in an int.
+constexpr std::int64_t kMostPosition = std::numeric_limits<int>::max() / 4;
 
 // How a kernel cuts the work: query rows and keys of a tile, and how many sixteen-row warps share a tile.
 struct TileCut {

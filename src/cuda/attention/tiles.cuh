@@ -18,7 +18,7 @@ struct TileWork {
 };
 using Band = BasicBandMask<i32>;
 DEV Band band_of(const ForwardParams& p, i32 seq_q, i32 seq_k) {
-  return {seq_q, seq_k, p.align_bottom ? seq_k - seq_q : 0, features.bounded_left ? p.left : -1,
+  return {seq_q, seq_k, p.align_bottom ? seq_k - seq_q : p.offset, features.bounded_left ? p.left : -1,
           features.bounded_right ? p.right : -1};
 }
 

@@ -1,9 +1,9 @@
 #include "cuda/sm80/forward.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 
+#include "core/arguments.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/kernels.hpp"
@@ -147,7 +147,7 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
     return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 4;
+  constexpr std::int64_t kMost = cuda::kMostPosition;
   for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q}, std::pair{"seq_k", p.seq_k},
                                     std::pair{"the tokens of q", p.total_q}, std::pair{"the tokens of k", p.total_k},
                                     std::pair{"the batch", p.batch}, std::pair{"the heads of q", p.heads_q}}) {
@@ -156,6 +156,7 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
   if (p.batch * p.heads_q > kMost || cuda::tile_bound(p, cut_of(c)) > kMost / (c.block_m() / 16))
     return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",
                        c.block_m(), " rows"));
+  if (std::string sentence = why_no_alibi(p, kMost); !sentence.empty()) return refuse(std::move(sentence));
   return true;
 }
 

@@ -177,10 +177,11 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
   if (p.out_dtype != DType::f32) {
     if (std::string s = why_no_tma("out", p.layout.out, 2); !s.empty()) return refuse(s);
   }
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 4;
+  constexpr std::int64_t kMost = cuda::kMostPosition;
   const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
   if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMost)
     return refuse("sequences, heads and tiles are counted in 32 bits");
+  if (std::string s = why_no_alibi(p, kMost); !s.empty()) return refuse(s);
 
   c = {};
   const ForwardFeatures f = cuda::features_of(p);

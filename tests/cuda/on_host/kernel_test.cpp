@@ -53,6 +53,20 @@ TEST_P(EmulatedKernel, DependsOnNoOrder) {
   EXPECT_TRUE(run(inputs, true) == late);
 }
 
+// The kernel of a band is the same for every alignment; only its parameters differ.
+TEST_P(EmulatedKernel, AnOffsetMovesTheBand) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi) return;
+  p.band.align = Align::offset;
+  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
+    p.band.offset = offset;
+    if (p.alibi && offset > 1000) continue;
+    check::Inputs inputs = check::make_inputs(p, 1);
+    run(inputs, false);
+    expect_right(inputs, text("offset ", offset));
+  }
+}
+
 TEST_P(EmulatedKernel, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   const Problem p = parse_problem(GetParam()->problem);
   if (p.varlen || p.heads_q < 2) return;  // the pokes' places

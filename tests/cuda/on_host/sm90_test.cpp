@@ -79,6 +79,20 @@ TEST_P(EmulatedHopper, DependsOnNoOrder) {
   EXPECT_TRUE(run(inputs, true) == late);
 }
 
+// The kernel of a band is the same for every alignment; only its parameters differ.
+TEST_P(EmulatedHopper, AnOffsetMovesTheBand) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi) return;
+  p.band.align = Align::offset;
+  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
+    p.band.offset = offset;
+    if (p.alibi && offset > 1000) continue;
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    run(inputs, false);
+    expect_right(inputs, text("offset ", offset));
+  }
+}
+
 TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
