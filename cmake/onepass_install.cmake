@@ -4,6 +4,13 @@ include(GNUInstallDirs)
 
 set_target_properties(onepass PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 install(TARGETS onepass EXPORT onepass_targets)
+# What the linker of C leaves out, for programs without C++: libstdc++ and libm.
+set(cxx_runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
+list(REMOVE_ITEM cxx_runtime ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
+list(REMOVE_DUPLICATES cxx_runtime)
+if(NOT BUILD_SHARED_LIBS)
+  target_link_libraries(onepass INTERFACE "$<INSTALL_INTERFACE:${cxx_runtime}>")
+endif()
 install(DIRECTORY include/onepass TYPE INCLUDE)
 if(TARGET onepass_cli)
   install(TARGETS onepass_cli)
@@ -16,13 +23,15 @@ install(EXPORT onepass_targets FILE onepass-targets.cmake NAMESPACE onepass:: DE
 install(FILES ${PROJECT_BINARY_DIR}/onepass-config.cmake ${PROJECT_BINARY_DIR}/onepass-config-version.cmake
         DESTINATION ${package_dir})
 
-# A static library's dependencies are linked by whoever uses it; a shared one has found its own.
-if(BUILD_SHARED_LIBS)
-  set(pc_requires Requires.private)
-  set(pc_libs "")
-else()
-  set(pc_requires Requires)
-  set(pc_libs "-pthread -lstdc++ -lm")
+# A static library's dependencies are linked by whoever uses it; a shared one has found its own, and its users need not
+# have their packages.
+set(pc_requires "")
+set(pc_libs "")
+if(NOT BUILD_SHARED_LIBS)
+  set(pc_requires "Requires: libhwy tbb")
+  list(TRANSFORM cxx_runtime PREPEND -l OUTPUT_VARIABLE pc_libs)
+  list(JOIN pc_libs " " pc_libs)
+  string(PREPEND pc_libs "-pthread -ldl ")
 endif()
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/onepass.pc.in onepass.pc @ONLY)

@@ -15,6 +15,7 @@
 
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
+#include "onepass/export.h"
 #include "onepass/problem.hpp"
 #include "onepass/tensor.hpp"
 
@@ -54,14 +55,16 @@ struct Options {
 // Computes attention. Tensors are [batch, heads, seq, dim] with any strides but 1 in the last dimension.
 // out and lse share no memory with an input or each other; views that interleave, such as slices of one packed tensor, do
 // not. Throws Error, with out and lse untouched, if anything does not fit.
-void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options = {});
+ONEPASS_API void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                           const Options& options = {});
 
 // The same in three steps. A plan holds no pointers to data and may be used from several threads at once. make_problem
 // looks at shapes, strides, dtypes and cu_seqlens; what memory the tensors share is run's to check.
-Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options = {});
+ONEPASS_API Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                 const Options& options = {});
 
 struct Implementation;
-struct Plan {
+struct ONEPASS_API Plan {
   Problem problem;
   const Implementation* implementation = nullptr;
   int workers = 1;                      // of the executor it was made for
@@ -71,18 +74,19 @@ struct Plan {
 };
 // The first implementation of the ordered list that accepts the problem (or the named one); throws `unsupported` with
 // every refusal if there is none.
-Plan make_plan(const Problem& problem, std::string_view implementation = {}, const Executor* executor = nullptr);
+ONEPASS_API Plan make_plan(const Problem& problem, std::string_view implementation = {},
+                           const Executor* executor = nullptr);
 // Allocates nothing: workspace points to plan.workspace_bytes bytes aligned to 64 (nullptr if 0).
-void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options,
-         void* workspace);
+ONEPASS_API void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                     const Options& options, void* workspace);
 
 // The ordered list with each one's decision, a line each.
-std::string explain(const Problem& problem);
+ONEPASS_API std::string explain(const Problem& problem);
 
 // Joins partial results over disjoint key sets: outs [.., rows, dim] fp32/fp16/bf16 with fp32 LSEs [.., rows] of the same
 // shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. out and lse share no memory
 // with an input or each other.
-void merge(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out, const Tensor& lse = {},
-           Executor* executor = nullptr);
+ONEPASS_API void merge(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out,
+                       const Tensor& lse = {}, Executor* executor = nullptr);
 
 }  // namespace onepass

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "onepass/export.h"
+
 namespace onepass {
 
 enum class ErrorCode {
@@ -21,7 +23,7 @@ enum class ErrorCode {
 };
 
 // One sentence: which tensor, which value, what would be accepted. Thrown before any output is touched.
-class Error : public std::runtime_error {
+class ONEPASS_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
   ErrorCode code() const noexcept { return code_; }

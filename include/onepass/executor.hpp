@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "onepass/export.h"
+
 namespace onepass {
 
 // Runs independent tasks. Results never depend on how many workers there are or on who runs which task: tasks are cut
@@ -13,7 +15,7 @@ namespace onepass {
 // throws Error (bad_value). What parallel_for throws leaves the call as it is; no task may run any more by then. In
 // both cases out and lse may have been written in part. Every task once, and one task at a time for a worker number, is
 // the host's word.
-class Executor {
+class ONEPASS_API Executor {
  public:
   virtual ~Executor() = default;
   // Upper bound of the `worker` argument below; scratch memory is booked once per worker.
@@ -25,10 +27,10 @@ class Executor {
 };
 
 // oneTBB in an arena of `threads` workers (0: as many as the process may use). Safe to call from several threads.
-std::shared_ptr<Executor> make_executor(int threads = 0);
+ONEPASS_API std::shared_ptr<Executor> make_executor(int threads = 0);
 // The executor that calls without one use: made on first use, all cores.
-Executor& default_executor();
+ONEPASS_API Executor& default_executor();
 // Everything on the calling thread.
-Executor& serial_executor();
+ONEPASS_API Executor& serial_executor();
 
 }  // namespace onepass

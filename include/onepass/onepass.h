@@ -12,14 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "onepass/export.h"
+
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-#if defined(__GNUC__)
-#define ONEPASS_API __attribute__((visibility("default")))
-#else
-#define ONEPASS_API
 #endif
 
 /* "0.1.0": of the library that is linked. */

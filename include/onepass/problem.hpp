@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "onepass/export.h"
 #include "onepass/tensor.hpp"
 
 namespace onepass {
@@ -57,7 +58,7 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-struct Problem {
+struct ONEPASS_API Problem {
   Op op = Op::forward;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
   std::int64_t seq_q = 0, seq_k = 0;            // variable length: the longest of the batch
@@ -88,11 +89,12 @@ struct Problem {
   double effective_scale() const;
 };
 
-void set_contiguous(Problem& problem);          // layout = row-major [batch, heads, seq, dim] (packed: [total, heads, dim])
-void set_bshd(Problem& problem);                // layout = row-major [batch, seq, heads, dim]
+// layout = row-major [batch, heads, seq, dim] (packed: [total, heads, dim]) or [batch, seq, heads, dim]
+ONEPASS_API void set_contiguous(Problem& problem);
+ONEPASS_API void set_bshd(Problem& problem);
 
-void validate(const Problem& problem);          // throws Error with one sentence
-std::string to_string(const Problem& problem);  // parse(to_string(p)) == p
-Problem parse_problem(std::string_view line);   // throws bad_text naming the word; the result is validated
+ONEPASS_API void validate(const Problem& problem);          // throws Error with one sentence
+ONEPASS_API std::string to_string(const Problem& problem);  // parse(to_string(p)) == p
+ONEPASS_API Problem parse_problem(std::string_view line);   // throws bad_text naming the word; the result is validated
 
 }  // namespace onepass

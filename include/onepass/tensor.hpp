@@ -7,13 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "onepass/export.h"
+
 namespace onepass {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f8e4m3, boolean, i32 };
 
-std::size_t size_of(DType dtype);          // bytes of one element; throws bad_dtype if the value is none of these
-std::string_view name_of(DType dtype);     // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"; throws as size_of
-DType dtype_from_name(std::string_view);   // throws bad_dtype
+ONEPASS_API std::size_t size_of(DType dtype);          // bytes of one element; throws bad_dtype if the value is none of these
+ONEPASS_API std::string_view name_of(DType dtype);     // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"; throws as size_of
+ONEPASS_API DType dtype_from_name(std::string_view);   // throws bad_dtype
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 struct Device {
@@ -21,14 +23,14 @@ struct Device {
   int index = 0;
   friend bool operator==(const Device&, const Device&) = default;
 };
-std::string to_string(Device device);      // "cpu", "cuda:0"; throws bad_device if the kind is neither
+ONEPASS_API std::string to_string(Device device);      // "cpu", "cuda:0"; throws bad_device if the kind is neither
 
 inline constexpr int kMaxRank = 4;
 using Dims = std::array<std::int64_t, kMaxRank>;
 
 // Shape and strides in elements; entries from `rank` on are unused (size 1, stride 0). rank = 0 means "not given". What
 // takes a tensor throws Error (bad_shape) if its rank is not within 0 to 4.
-struct Tensor {
+struct ONEPASS_API Tensor {
   void* data = nullptr;
   int rank = 0;
   Dims shape{1, 1, 1, 1};
@@ -48,6 +50,6 @@ struct Tensor {
   Tensor permuted(std::initializer_list<int> order) const;
 };
 
-std::string shape_text(const Tensor& tensor);   // "[2, 16, 1024, 128]"
+ONEPASS_API std::string shape_text(const Tensor& tensor);   // "[2, 16, 1024, 128]"
 
 }  // namespace onepass
