@@ -1,0 +1,27 @@
+"""Run where a wheel and NumPy are installed, and nothing else of onepass: computes, and says where the libraries come from
+that the wheel brings along. Fails if one of them, or onepass itself, comes from elsewhere."""
+
+import pathlib
+import sys
+import sysconfig
+
+import numpy as np
+import onepass
+
+site = pathlib.Path(sysconfig.get_path("platlib"))
+if pathlib.Path(onepass.__file__).parent != site / "onepass":
+    sys.exit(f"onepass comes from {onepass.__file__}, not from {site}")
+
+q = np.random.default_rng(0).standard_normal((1, 4, 300, 64), dtype=np.float32)
+out = onepass.attention(q, q, q, mask="causal_top_left")
+if not np.allclose(out[:, :, 0], q[:, :, 0], rtol=1e-6, atol=0):
+    sys.exit("the first row sees one key and must be its value")
+
+# libhwy-0123abcd.so.1.0.3 stands for every libhwy*.
+brought = {path.name.split("-")[0].split(".")[0] for path in (site / "onepass.libs").glob("*.so*")}
+mapped = {line.split()[-1] for line in open("/proc/self/maps")}
+loaded = sorted(path for path in mapped if any(pathlib.Path(path).name.startswith(name) for name in brought))
+foreign = [path for path in loaded if not path.startswith(f"{site}/")]
+print(*loaded, sep="\n")
+if foreign or len(loaded) < len(brought) or not brought:
+    sys.exit(f"the wheel brings {sorted(brought)}; loaded from elsewhere: {foreign or 'nothing'}")
