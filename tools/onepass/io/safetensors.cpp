@@ -65,6 +65,7 @@ void check_size(const Source& source, const std::string& name, const Safetensors
 // In order of their offsets the tensors cover the data exactly.
 void check_cover(const Source& source, const std::map<std::string, Safetensors::Entry>& entries, std::uint64_t bytes) {
   std::vector<std::pair<const std::string*, const Safetensors::Entry*>> order;
+  order.reserve(entries.size());
   for (const auto& [name, e] : entries) order.emplace_back(&name, &e);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second->begin, a.second->end) < std::pair(b.second->begin, b.second->end);
