@@ -27,8 +27,11 @@ class ONEPASS_API Executor {
 };
 
 // oneTBB in an arena of `threads` workers (0: as many as the process may use). Safe to call from several threads.
+//
+// In a child of fork(), executors that were made before it work on the calling thread alone, whatever other threads
+// were doing; results have the same bits. New ones do too if the parent had made one; else they have threads.
 ONEPASS_API std::shared_ptr<Executor> make_executor(int threads = 0);
-// The executor that calls without one use: made on first use, all cores.
+// The executor that calls without one use: make_executor(0), made on first use.
 ONEPASS_API Executor& default_executor();
 // Everything on the calling thread.
 ONEPASS_API Executor& serial_executor();

@@ -8,17 +8,17 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "core/make_once.hpp"
 #include "cuda/host/kernels.hpp"
 #include "onepass/onepass.hpp"
 
@@ -128,15 +128,14 @@ class Argument {
 };
 
 // Executors are kept: making one starts threads.
+constexpr int kMostThreads = 4096;
 onepass::Executor* executor_of(int threads) {
   if (threads == 0) return &onepass::default_executor();
   if (threads == 1) return &onepass::serial_executor();
-  static std::mutex mutex;
-  static std::map<int, std::shared_ptr<onepass::Executor>> executors;
-  const std::lock_guard lock(mutex);
-  auto& executor = executors[threads];
-  if (!executor) executor = onepass::make_executor(threads);
-  return executor.get();
+  if (threads < 0 || threads > kMostThreads)
+    throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all cores) to ", kMostThreads, " is accepted"));
+  static constinit std::array<onepass::MakeOnce<const std::shared_ptr<onepass::Executor>>, kMostThreads + 1> executors;
+  return executors[static_cast<std::size_t>(threads)].get([&] { return onepass::make_executor(threads); }).get();
 }
 
 // Everything of a call, as the package passes it.

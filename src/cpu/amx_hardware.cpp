@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/make_once.hpp"
 #include "cpu/amx.hpp"
 
 #include "cpu/amx_tiles.hpp"
@@ -41,8 +42,8 @@ std::string look_for_hardware() {
 }  // namespace
 
 std::string missing_hardware() {
-  static const std::string sentence = look_for_hardware();
-  return sentence;
+  static constinit MakeOnce<const std::string> sentence;
+  return sentence.get(look_for_hardware);
 }
 
 Kernels hardware_kernels() { return kernels<HardwareTiles>(); }

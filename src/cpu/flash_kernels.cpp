@@ -5,6 +5,9 @@
 #define HWY_TARGET_INCLUDE "cpu/flash_kernels.cpp"
 #include <hwy/foreach_target.h>
 
+#include <vector>
+
+#include "core/make_once.hpp"
 #include "cpu/flash-inl.h"
 #include "cpu/flush_to_zero.hpp"
 
@@ -30,9 +33,9 @@ namespace onepass::cpu::flash {
 
 std::span<const Kernels> kernels() {
 #define ONEPASS_ROW(N, target, isa) Kernels{isa, target, N::flash_geometry(), N::flash_pack, N::flash_run},
-  static const Kernels all[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
+  static constinit MakeOnce<const std::vector<Kernels>> all;
+  return all.get([] { return std::vector<Kernels>{ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)}; });
 #undef ONEPASS_ROW
-  return all;
 }
 
 }  // namespace onepass::cpu::flash

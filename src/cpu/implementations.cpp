@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/make_once.hpp"
 #include "cpu/amx.hpp"
 #include "cpu/decode.hpp"
 #include "cpu/flash.hpp"
@@ -9,7 +10,8 @@
 namespace onepass::cpu {
 
 std::span<const Implementation> implementations() {
-  static const std::vector<Implementation> rows = [] {
+  static constinit MakeOnce<const std::vector<Implementation>> rows;
+  return rows.get([] {
     std::vector<Implementation> all;
     const auto add = [&](std::span<const Implementation> family) {
       all.insert(all.end(), family.begin(), family.end());
@@ -20,8 +22,7 @@ std::span<const Implementation> implementations() {
 #endif
     add(flash::implementations());
     return all;
-  }();
-  return rows;
+  });
 }
 
 }  // namespace onepass::cpu

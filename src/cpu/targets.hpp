@@ -12,13 +12,15 @@
 #include <hwy/detect_targets.h>
 #include <hwy/targets.h>
 
+#include "core/make_once.hpp"
+
 namespace onepass::cpu {
 
 // Whether this CPU has a target. Asked once: Highway 1.0.3 executes CPUID at every call, which a virtual machine traps
 // (24 us measured, more than a small decode call takes).
 inline bool has_target(std::int64_t target) {
-  static const std::int64_t present = hwy::SupportedTargets();
-  return (present & target) != 0;
+  static constinit MakeOnce<const std::int64_t> present;
+  return (present.get(hwy::SupportedTargets) & target) != 0;
 }
 
 }  // namespace onepass::cpu

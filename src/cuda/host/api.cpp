@@ -2,9 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <vector>
 
+#include "core/fork.hpp"
+#include "core/make_once.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -15,6 +18,11 @@ struct Opened {
   Api api;
   std::string why;  // empty: usable
 };
+
+constexpr char kForked[] =
+    "this process was forked from one that uses CUDA, and the driver does not survive that; start processes that use "
+    "CUDA afresh (Python: multiprocessing's \"spawn\")";
+constexpr Result kNotInitialized = 3;  // CUDA_ERROR_NOT_INITIALIZED: cuInit in such a process, whoever used CUDA
 
 void* open_first(const std::vector<const char*>& names, std::string& why) {
   for (const char* name : names) {
@@ -47,7 +55,7 @@ Opened<Driver> open_driver() {
   if (!d.why.empty()) return d;
   int devices = 0;
   if (const Result r = d.api.init(0); r != 0)
-    d.why = text("the CUDA driver cannot start (error ", r, "); there may be no GPU");
+    d.why = r == kNotInitialized ? kForked : text("the CUDA driver cannot start (error ", r, "); there may be no GPU");
   else if (d.api.device_count(&devices) != 0 || devices == 0)
     d.why = "the CUDA driver sees no GPU";
   return d;
@@ -82,13 +90,22 @@ const Api* usable(const Opened<Api>& opened, std::string* why) {
 }  // namespace
 
 const Driver* driver(std::string* why) {
-  static const Opened<Driver> opened = open_driver();
-  return usable(opened, why);
+  static constinit MakeOnce<const Opened<Driver>> opened;
+  static constinit std::atomic<int> first_use{-1};  // as fork_count() was
+  int before = first_use.load(std::memory_order_relaxed);
+  const int now = fork_count();
+  if (before == -1 && first_use.compare_exchange_strong(before, now)) before = now;
+  const Opened<Driver>* const parents = opened.if_made();
+  if (before != now && (!parents || parents->why.empty())) {  // opened by the parent, or half opened
+    if (why) *why = kForked;
+    return nullptr;
+  }
+  return usable(opened.get(open_driver), why);
 }
 
 const Nvrtc* nvrtc(std::string* why) {
-  static const Opened<Nvrtc> opened = open_nvrtc();
-  return usable(opened, why);
+  static constinit MakeOnce<const Opened<Nvrtc>> opened;
+  return usable(opened.get(open_nvrtc), why);
 }
 
 void must(Result result, const char* call) {

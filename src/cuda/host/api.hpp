@@ -103,7 +103,8 @@ struct Nvrtc {
 #undef ONEPASS_MEMBER
 
 // Opened and initialised on first use; nullptr with a sentence in `why` if the machine lacks the library, a function of
-// it, or a new enough version. $ONEPASS_NVRTC names the one libnvrtc to open. Thread-safe.
+// it, or a new enough version; the driver also in a child of fork() whose parent had opened it, so whoever asks for it
+// first touches nothing that a lost thread had locked. $ONEPASS_NVRTC names the one libnvrtc to open. Thread-safe.
 const Driver* driver(std::string* why = nullptr);
 const Nvrtc* nvrtc(std::string* why = nullptr);
 

@@ -64,9 +64,10 @@ Entry& entry_of(const Key& key) {
 }  // namespace
 
 const DeviceFacts& device_facts(int ordinal) {
+  if (ordinal < 0 || ordinal >= kMostDevices) throw Error(ErrorCode::bad_device, text("there is no cuda:", ordinal));
+  need_driver();  // in a child of fork() the rest may be locked for good
   static std::array<std::once_flag, kMostDevices> once;
   static std::array<DeviceFacts, kMostDevices> facts;
-  if (ordinal < 0 || ordinal >= kMostDevices) throw Error(ErrorCode::bad_device, text("there is no cuda:", ordinal));
   std::call_once(once[ordinal], [&] { facts[ordinal] = read_facts(ordinal); });
   return facts[ordinal];
 }
@@ -76,7 +77,7 @@ ContextScope::ContextScope(const DeviceFacts& device) {
 }
 ContextScope::~ContextScope() {
   Context popped = nullptr;
-  need_driver().pop_context(&popped);
+  if (const Driver* d = driver()) d->pop_context(&popped);
 }
 
 const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, Stream stream) {
@@ -135,10 +136,10 @@ DeviceScratch::DeviceScratch(const DeviceFacts& device, std::size_t bytes, Strea
 }
 DeviceScratch::~DeviceScratch() {
   Context popped = nullptr;
-  const Driver& d = need_driver();
-  if (pointer_ == 0 || d.push_context(device_.context) != 0) return;
-  d.mem_free_async(pointer_, stream_);
-  d.pop_context(&popped);
+  const Driver* d = driver();
+  if (!d || pointer_ == 0 || d->push_context(device_.context) != 0) return;
+  d->mem_free_async(pointer_, stream_);
+  d->pop_context(&popped);
 }
 
 void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters) {

@@ -1,0 +1,10 @@
+// A libcuda whose calls all succeed and do nothing: for tests of who calls it, on machines without a GPU. Weak: those
+// that must answer are in fake_driver_answers.cpp.
+#include "cuda/host/api.hpp"
+
+namespace onepass::cuda {
+#define ONEPASS_FAKE(symbol, member, parameters) \
+  extern "C" __attribute__((weak)) Result symbol parameters { return 0; }
+ONEPASS_DRIVER_API(ONEPASS_FAKE)
+#undef ONEPASS_FAKE
+}  // namespace onepass::cuda

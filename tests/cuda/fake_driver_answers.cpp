@@ -1,0 +1,41 @@
+// What the library asks of a device: one of compute capability 9.0, as an H200.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "cuda/host/api.hpp"
+
+namespace onepass::cuda {
+
+extern "C" {
+std::atomic<bool> fake_init_waits{false}, fake_init_has_begun{false};  // for tests that come in the middle of cuInit
+
+Result cuInit(unsigned) {
+  fake_init_has_begun = true;
+  while (fake_init_waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return 0;
+}
+Result cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+Result cuDeviceGetCount(int* count) {
+  *count = 1;
+  return 0;
+}
+Result cuDeviceGetName(char* name, int size, int) {
+  std::snprintf(name, static_cast<std::size_t>(size), "a fake");
+  return 0;
+}
+Result cuDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == kComputeMajor       ? 9
+           : attribute == kComputeMinor     ? 0
+           : attribute == kMultiprocessors  ? 132
+           : attribute == kSharedBytesOptin ? 232448
+                                            : 1 << 20;
+  return 0;
+}
+}
+
+}  // namespace onepass::cuda
