@@ -12,6 +12,7 @@
 
 #include "core/fork.hpp"
 #include "core/make_once.hpp"
+#include "cpu/cgroup.hpp"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -43,6 +44,11 @@ class Serial final : public Executor {
   }
 };
 
+int usable_cpus() {  // TBB's count is that of the affinity mask
+  const int cpus = oneapi::tbb::info::default_concurrency(), quota = cpu::cgroup_cpus();
+  return quota > 0 ? std::min(cpus, quota) : cpus;
+}
+
 // Workers draw task numbers from one counter, so lower numbers start earlier whatever TBB does. A worker number is the
 // index of the drawing loop, not of a TBB slot: slots may be re-entered, loops may not.
 //
@@ -51,7 +57,7 @@ class Serial final : public Executor {
 class Tbb final : public Executor {
  public:
   explicit Tbb(int threads)
-      : workers_(threads > 0 ? threads : oneapi::tbb::info::default_concurrency()),
+      : workers_(threads > 0 ? threads : usable_cpus()),
         arena_(
             std::make_unique<oneapi::tbb::task_arena>(std::min(workers_, oneapi::tbb::info::default_concurrency()))) {
   }  // for more, TBB prints a warning
