@@ -10,7 +10,6 @@
 namespace onepass {
 namespace {
 
-constexpr int kMostDepth = 64;  // of nested expressions: the reader recurses
 constexpr std::string_view kIndices[] = {"batch", "head", "q_index", "k_index"};
 
 struct Function {
@@ -131,7 +130,8 @@ class Reader {
   struct Deeper {
     Reader& reader;
     explicit Deeper(Reader& r) : reader(r) {
-      if (++reader.depth_ > kMostDepth) reader.fail(text("more than ", kMostDepth, " expressions lie in each other"));
+      if (++reader.depth_ > kMostModDepth)  // the reader recurses
+        reader.fail(text("more than ", kMostModDepth, " expressions lie in each other"));
     }
     ~Deeper() { --reader.depth_; }
   };

@@ -19,6 +19,10 @@ void fail_at(const char* name, std::string_view source, std::size_t at, const st
 }
 
 void check_mod_text(const char* name, std::string_view source) {
+  if (source.size() > kMostModText) {
+    throw Error(ErrorCode::bad_text,
+                text(name, " has ", source.size(), " characters; up to ", kMostModText, " are accepted"));
+  }
   std::string open;  // the brackets that must still come
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -34,6 +38,8 @@ void check_mod_text(const char* name, std::string_view source) {
     if (c == '(' || c == '[' || c == '{') {
       open += c == '(' ? ')' : c == '[' ? ']' : '}';
       places.push_back(i);
+      if (places.size() > static_cast<std::size_t>(kMostModDepth))
+        fail_at(name, source, i, text("more than ", kMostModDepth, " brackets lie in each other"));
     } else if (c == ')' || c == ']' || c == '}') {
       if (open.empty() || open.back() != c) fail_at(name, source, i, text("'", c, "' closes nothing that is open"));
       open.pop_back();

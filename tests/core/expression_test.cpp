@@ -268,6 +268,28 @@ TEST(Expression, DeepAndLongTextsAreRefused) {
   EXPECT_THROW(read_expression(ModKind::score, sum, {}), Error);
 }
 
+// CUDA's compiler has no limit of its own.
+TEST(Expression, LongTextsAreRefusedOnEveryDevice) {
+  const auto said = [](const std::string& score_mod, const char* device) -> std::string {
+    try {
+      parse_problem("fwd s4 d8 " + std::string(device) + " score_mod={" + score_mod + "}");
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::bad_text);
+      return e.what();
+    }
+    return "";
+  };
+  const auto nested = [](std::size_t n) { return std::string(n, '(') + "score" + std::string(n, ')'); };
+  for (const char* device : {"cpu", "cuda"}) {
+    EXPECT_EQ(said("score" + std::string(kMostModText - 5, ' '), device), "");
+    EXPECT_EQ(said("score" + std::string(kMostModText - 4, ' '), device),
+              "score_mod has 4097 characters; up to 4096 are accepted");
+    EXPECT_EQ(said(nested(20), device), "");
+    EXPECT_EQ(said(nested(65), device).find("score_mod, column 65: more than 64 brackets lie in each other"), 0u);
+  }
+  EXPECT_EQ(said(nested(64), "cuda"), "");
+}
+
 TEST(Expression, WhatCouldEscapeItsPlaceIsRefused) {
   for (const char* text :
        {"score)", "(score", "score; } void f() {", "[score", "{score]", "#define x", "score // x", "/* */ score",
