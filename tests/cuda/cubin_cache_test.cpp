@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -31,8 +32,18 @@ class CubinCache : public testing::Test {
     std::ifstream file(directory / (key + ".cubin"), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  void overwrite(const std::string& bytes) const {
-    std::ofstream(directory / (key + ".cubin"), std::ios::binary) << bytes;
+  void overwrite(const std::string& bytes) const { std::ofstream(file(), std::ios::binary) << bytes; }
+  fs::path file() const { return directory / (key + ".cubin"); }
+  unsigned mode() const {
+    struct stat s {};
+    return stat(file().c_str(), &s) == 0 ? s.st_mode & 07777u : 0;
+  }
+  // Reads nothing, and says why.
+  void expect_refused(const std::string& why) const {
+    std::string said;
+    EXPECT_FALSE(read_cubin(directory, key, "13.0", &said));
+    EXPECT_NE(said.find(why), said.npos) << "\"" << said << "\" does not say: " << why;
+    EXPECT_EQ(said.find(directory.string()), 0u) << said;
   }
 
   fs::path directory;
@@ -68,7 +79,9 @@ TEST_F(CubinCache, IgnoresEveryDamagedFile) {
   }
   overwrite(good + "x");
   EXPECT_FALSE(read_cubin(directory, key, "13.0"));
-  overwrite("onepass cubin 1\n" + key + "\n13.0\n99999999999999999999 1 1\n");
+  overwrite("onepass cubin 2\n" + key + "\n13.0\n99999999999999999999 1\n\n");
+  EXPECT_FALSE(read_cubin(directory, key, "13.0"));
+  overwrite("onepass cubin 2\n" + std::string(5000, 'x'));
   EXPECT_FALSE(read_cubin(directory, key, "13.0"));
   overwrite(good);
   EXPECT_TRUE(read_cubin(directory, key, "13.0"));
@@ -82,6 +95,111 @@ TEST_F(CubinCache, LivesWithADirectoryItCannotWrite) {
   }
   chmod(directory.c_str(), 0500);
   EXPECT_FALSE(write_cubin(directory, key, "13.0", cubin));
+}
+
+TEST_F(CubinCache, WhatRootBuildsOthersCanRead) {
+  for (const auto& [mask, expected] : {std::pair{022u, 0644u}, {077u, 0600u}, {0u, 0644u}}) {
+    const fs::path below = directory / std::to_string(mask);
+    const mode_t before = umask(mask);
+    const bool written = write_cubin(directory, key, "13.0", cubin) && write_cubin(below, key, "13.0", cubin);
+    umask(before);
+    ASSERT_TRUE(written);
+    EXPECT_EQ(mode(), expected) << std::oct << mask;
+    struct stat made {};
+    ASSERT_EQ(stat(below.c_str(), &made), 0);
+    EXPECT_EQ(made.st_mode & 0777u, 0755u & ~mask) << std::oct << mask;
+    EXPECT_TRUE(read_cubin(below, key, "13.0"));
+  }
+}
+
+TEST_F(CubinCache, WhatIsNotThereIsNoRefusal) {
+  std::string why = "left from before";
+  EXPECT_FALSE(read_cubin(directory, key, "13.0", &why));
+  EXPECT_EQ(why, "");
+  EXPECT_FALSE(read_cubin(directory / "nowhere", key, "13.0", &why));
+  EXPECT_EQ(why, "");
+  ASSERT_TRUE(write_cubin(directory, key, "12.8", cubin));
+  EXPECT_FALSE(read_cubin(directory, key, "13.0", &why));
+  EXPECT_EQ(why, "");
+}
+
+// None of these is waited for or read.
+TEST_F(CubinCache, TakesRegularFilesOnly) {
+  alarm(60);
+  ASSERT_EQ(mkfifo(file().c_str(), 0600), 0);
+  expect_refused("it is no regular file");
+  fs::remove(file());
+  fs::create_symlink("/dev/zero", file());
+  expect_refused("it is a symbolic link");
+  fs::remove(file());
+  ASSERT_TRUE(write_cubin(directory, "aa", "13.0", cubin));
+  fs::create_symlink("aa.cubin", file());
+  expect_refused("it is a symbolic link");
+  fs::remove(file());
+  fs::create_directory(file());
+  expect_refused("it is no regular file");
+  alarm(0);
+}
+
+TEST_F(CubinCache, TakesNothingThatOthersCouldHaveWritten) {
+  ASSERT_TRUE(write_cubin(directory, key, "13.0", cubin));
+  for (const auto& [bits, why] : {std::pair{0660u, "its group "}, {0622u, "everybody may write to it"}}) {
+    chmod(file().c_str(), bits);
+    expect_refused(why);
+  }
+  chmod(file().c_str(), 0644);
+  EXPECT_TRUE(read_cubin(directory, key, "13.0"));
+  if (geteuid() != 0) return;  // who else could give a file away
+  ASSERT_EQ(chown(file().c_str(), 4321, 4321), 0);
+  expect_refused("it belongs to user 4321; root's and user 0's are accepted");
+  ASSERT_EQ(chown(file().c_str(), 0, 4321), 0);
+  EXPECT_TRUE(read_cubin(directory, key, "13.0"));
+  ASSERT_EQ(chown(directory.c_str(), 4321, 4321), 0);
+  expect_refused("it belongs to user 4321");
+}
+
+TEST_F(CubinCache, ADirectoryThatOthersWriteToIsLeftAlone) {
+  ASSERT_TRUE(write_cubin(directory, key, "13.0", cubin));
+  for (const auto& [bits, reason] :
+       {std::pair{0775u, "its group "}, {0777u, "everybody may write to it"}, {01777u, "everybody may write to it"}}) {
+    chmod(directory.c_str(), bits);
+    expect_refused(reason);
+    std::string why;
+    EXPECT_FALSE(write_cubin(directory, "other", "13.0", cubin, &why));
+    EXPECT_NE(why.find(reason), why.npos) << why;
+    EXPECT_FALSE(fs::exists(directory / "other.cubin"));
+    EXPECT_EQ(look_through(directory).refusal, why);
+  }
+  chmod(directory.c_str(), 0755);
+  EXPECT_TRUE(read_cubin(directory, key, "13.0"));
+  // A link to a directory is as good as the directory.
+  fs::create_directory_symlink(directory, directory / "link");
+  EXPECT_TRUE(read_cubin(directory / "link", key, "13.0"));
+}
+
+TEST_F(CubinCache, AFileIsBoundToItsKeyAndHasALimit) {
+  ASSERT_TRUE(write_cubin(directory, "another", "13.0", cubin));
+  fs::rename(directory / "another.cubin", file());
+  expect_refused("it is another kernel under this name");
+  std::string forged = contents();
+  forged.replace(forged.find("another"), 7, key);  // the digest is that of the other key
+  overwrite(forged);
+  expect_refused("its contents do not have its digest");
+  fs::resize_file(file(), kMostCubinBytes + 1);
+  expect_refused("67108865 bytes; up to 67108864 are accepted");
+}
+
+TEST_F(CubinCache, CanBeLookedThrough) {
+  EXPECT_EQ(look_through(directory / "nowhere").refusal, "");
+  ASSERT_TRUE(write_cubin(directory, key, "13.0", cubin));
+  ASSERT_TRUE(write_cubin(directory, "aa", "12.8", cubin));
+  ASSERT_EQ(mkfifo((directory / "bb.cubin").c_str(), 0600), 0);
+  std::ofstream(directory / "README") << "no kernel";
+  const CubinDirectory all = look_through(directory);
+  EXPECT_EQ(all.refusal, "");
+  EXPECT_EQ(all.kernels, 2);
+  ASSERT_EQ(all.refusals.size(), 1u);
+  EXPECT_NE(all.refusals[0].find("bb.cubin is not used: it is no regular file"), std::string::npos);
 }
 
 TEST_F(CubinCache, ServesManyWritersAndReaders) {

@@ -264,6 +264,21 @@ TEST(Cli, Info) {
   EXPECT_EQ(j["implementations"].back()["usable"], true);
 }
 
+TEST(Cli, InfoSaysWhyACompiledKernelIsNotTaken) {
+  const Folder folder;
+  setenv("ONEPASS_CACHE", folder("").c_str(), 1);
+  folder.write("x.cubin", "no kernel");
+  const Result entry = onepass({"info"});
+  EXPECT_NE(entry.out.find("x.cubin is not used: it is cut short, or no kernel\n"), entry.out.npos) << entry.out;
+  const json j = json::parse(onepass({"info", "--json"}).out);
+  EXPECT_EQ(j["compiled_kernels"]["cache"]["kernels"], 0);
+  EXPECT_EQ(j["compiled_kernels"]["cache"]["refused"].size(), 1u);
+  chmod(folder("").c_str(), 01777);
+  const Result directory = onepass({"info"});
+  EXPECT_NE(directory.out.find("is not used: everybody may write to it\n"), directory.out.npos) << directory.out;
+  unsetenv("ONEPASS_CACHE");
+}
+
 TEST(Cli, Explain) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"explain", "b2 s7 d32"}, {"explain", "b2", "s7", "d32"}}) {

@@ -1,4 +1,5 @@
 // `onepass info`: this build, this machine, and which kernels meet.
+#include <filesystem>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "cuda/host/cubin_cache.hpp"
 #include "cuda/host/kernels.hpp"
 #include "machine.hpp"
 #include "onepass/executor.hpp"
@@ -53,8 +55,18 @@ CudaState cuda_state() {
       c.devices.push_back(fmt::format("{} ({}.{}, {} multiprocessors)", f.name, f.major, f.minor, f.multiprocessors));
     }
   }
-  if (const cuda::Nvrtc* n = cuda::nvrtc(&c.nvrtc_refusal)) c.compiler = fmt::format("{}.{}", n->major, n->minor);
+  if (const cuda::Nvrtc* n = cuda::nvrtc(&c.nvrtc_refusal)) {
+    c.compiler = fmt::format("{}.{}", n->major, n->minor);
+  }
   return c;
+}
+
+// Where compiled kernels are read from: label, directory.
+std::vector<std::pair<const char*, std::filesystem::path>> kernel_directories() {
+  std::vector<std::pair<const char*, std::filesystem::path>> all;
+  if (const auto d = cuda::prebuilt_directory(); !d.empty()) all.emplace_back("prebuilt", d);
+  if (const auto d = cuda::cache_directory(); !d.empty()) all.emplace_back("cache", d);
+  return all;
 }
 
 nlohmann::ordered_json as_json() {
@@ -76,6 +88,12 @@ nlohmann::ordered_json as_json() {
   if (!c.driver_refusal.empty()) j["cuda"]["why_not"] = c.driver_refusal;
   j["nvrtc"] = {{"usable", c.nvrtc_refusal.empty()}};
   c.nvrtc_refusal.empty() ? j["nvrtc"]["version"] = c.compiler : j["nvrtc"]["why_not"] = c.nvrtc_refusal;
+  for (const auto& [label, directory] : kernel_directories()) {
+    const cuda::CubinDirectory found = cuda::look_through(directory);
+    auto& entry = j["compiled_kernels"][label];
+    entry = {{"directory", directory.string()}, {"kernels", found.kernels}, {"refused", found.refusals}};
+    if (!found.refusal.empty()) entry["why_not"] = found.refusal;
+  }
   return j;
 }
 
@@ -106,6 +124,12 @@ void print() {
   const CudaState c = cuda_state();
   line("cuda", c.driver_refusal.empty() ? list(c.devices) : "no: " + c.driver_refusal);
   line("nvrtc", c.nvrtc_refusal.empty() ? c.compiler : "no: " + c.nvrtc_refusal);
+  for (const auto& [label, directory] : kernel_directories()) {
+    const cuda::CubinDirectory found = cuda::look_through(directory);
+    line(label, !found.refusal.empty() ? "no: " + found.refusal
+                                       : fmt::format("{}, {} kernels", directory.string(), found.kernels));
+    for (const std::string& refusal : found.refusals) line("", refusal);
+  }
   fmt::print("implementations, best first:\n");
   for (const Kernel& k : kernels()) fmt::print("  {:<22}{}\n", k.name, k.refusal.empty() ? "yes" : "no: " + k.refusal);
 }

@@ -90,9 +90,8 @@ void make(Job& job, const std::string& directory) {
   const auto start = std::chrono::steady_clock::now();
   try {
     const cuda::Cubin cubin = cuda::compile(job.kernel.program);
-    job.state = cuda::write_cubin(directory, job.key, cuda::compiler_version(), cubin)
-                    ? "compiled"
-                    : text("'", directory, "' cannot be written");
+    std::string why;
+    job.state = cuda::write_cubin(directory, job.key, cuda::compiler_version(), cubin, &why) ? "compiled" : why;
   } catch (const Error& e) {
     job.state = e.what();
   }

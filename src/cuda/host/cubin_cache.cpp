@@ -1,15 +1,13 @@
 #include "cuda/host/cubin_cache.hpp"
 
-#include <cstdint>
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <sstream>
 #include <system_error>
 
-#include <unistd.h>
-
 #include "cuda/host/api.hpp"
+#include "cuda/host/sha256.hpp"
+#include "cuda/host/trusted_file.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -17,18 +15,56 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kMagic[] = "onepass cubin 1";
+constexpr char kMagic[] = "onepass cubin 2", kEnding[] = ".cubin";
 
 fs::path from_environment(const char* name) {
   const char* value = std::getenv(name);
   return value && *value ? fs::path(value) : fs::path();
 }
 
-// Adler-like sums would miss swapped blocks; FNV-1a over the bytes does not, and files are some 50 KB.
-std::uint64_t checksum(const std::string& bytes) {
-  std::uint64_t h = 0xcbf29ce484222325ull;
-  for (const char c : bytes) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return h;
+// A text header: magic, key, compiler, sizes of log and cubin, then the SHA-256 of these and the body. The body is the
+// log and the cubin.
+std::string header(const std::string& key, const std::string& compiler, std::size_t log, std::size_t cubin) {
+  return text(kMagic, "\n", key, "\n", compiler, "\n", log, " ", cubin, "\n");
+}
+
+struct Entry {
+  std::string compiler;
+  Cubin cubin;
+};
+
+// `why`: what is wrong with it.
+std::optional<Entry> parse(const std::string& bytes, const std::string& key, std::string& why) {
+  std::istringstream lines(bytes.substr(0, std::min<std::size_t>(bytes.size(), 1024)));
+  std::string magic, its_key, compiler, sizes, digest;
+  for (std::string* line : {&magic, &its_key, &compiler, &sizes, &digest}) {
+    if (std::getline(lines, *line) && !lines.eof()) continue;
+    why = "it is cut short, or no kernel";
+    return std::nullopt;
+  }
+  if (magic != kMagic || its_key != key) {
+    why = magic != kMagic ? "it is not of this version of the library" : "it is another kernel under this name";
+    return std::nullopt;
+  }
+  std::size_t log = 0, cubin = 0;
+  std::istringstream(sizes) >> log >> cubin;
+  const std::string front = header(key, compiler, log, cubin);
+  const std::string body = bytes.substr(static_cast<std::size_t>(lines.tellg()));
+  if (!bytes.starts_with(front) || log > body.size() || cubin != body.size() - log ||
+      Sha256().add(front).add(body).hex() != digest) {
+    why = "its contents do not have its digest; it is damaged";
+    return std::nullopt;
+  }
+  return Entry{compiler, {body.substr(log), body.substr(0, log)}};
+}
+
+std::optional<Entry> read_entry(const TrustedDirectory& from, const fs::path& directory, const std::string& key,
+                                std::string& why) {
+  const auto bytes = from.read(key + kEnding, kMostCubinBytes, why);
+  if (!bytes) return std::nullopt;
+  auto entry = parse(*bytes, key, why);
+  if (!entry) why = text((directory / (key + kEnding)).string(), " is not used: ", why);
+  return entry;
 }
 
 }  // namespace
@@ -47,63 +83,71 @@ fs::path cache_directory() {
   return {};
 }
 
-// Text header (magic, key, compiler, sizes, checksum), then the log and the cubin.
-std::optional<Cubin> read_cubin(const fs::path& directory, const std::string& key, const std::string& compiler) {
-  std::ifstream file(directory / (key + ".cubin"), std::ios::binary);
-  std::string magic, its_key, its_compiler, sizes;
-  if (!std::getline(file, magic) || magic != kMagic || !std::getline(file, its_key) || its_key != key)
-    return std::nullopt;
-  if (!std::getline(file, its_compiler) || (!compiler.empty() && its_compiler != compiler) ||
-      !std::getline(file, sizes))
-    return std::nullopt;
-  std::size_t log_bytes = 0, cubin_bytes = 0;
-  std::uint64_t sum = 0;
-  constexpr std::size_t kMost = std::size_t{64} << 20;
-  if (!(std::istringstream(sizes) >> log_bytes >> cubin_bytes >> sum) || log_bytes > kMost || cubin_bytes > kMost)
-    return std::nullopt;
-  std::string body(log_bytes + cubin_bytes, '\0');
-  if (!file.read(body.data(), static_cast<std::streamsize>(body.size())) ||
-      file.peek() != std::ifstream::traits_type::eof())
-    return std::nullopt;
-  if (checksum(body) != sum) return std::nullopt;
-  return Cubin{body.substr(log_bytes), body.substr(0, log_bytes)};
+std::optional<Cubin> read_cubin(const fs::path& directory, const std::string& key, const std::string& compiler,
+                                std::string* why) {
+  std::string unasked;
+  std::string& reason = why ? *why : unasked;
+  const TrustedDirectory from(directory, reason);
+  if (!from) return std::nullopt;
+  auto entry = read_entry(from, directory, key, reason);
+  if (!entry || (!compiler.empty() && entry->compiler != compiler)) return std::nullopt;
+  return std::move(entry->cubin);
 }
 
-bool write_cubin(const fs::path& directory, const std::string& key, const std::string& compiler, const Cubin& cubin) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  const fs::path final_path = directory / (key + ".cubin");
-  std::string temporary = (directory / (key + ".XXXXXX")).string();
-  const int fd = mkstemp(temporary.data());
-  if (fd < 0) return false;
-  const std::string body = cubin.log + cubin.bytes;
-  const std::string all = text(kMagic, "\n", key, "\n", compiler, "\n", cubin.log.size(), " ", cubin.bytes.size(), " ",
-                               checksum(body), "\n") +
-                          body;
-  bool ok = true;
-  for (std::size_t done = 0; ok && done < all.size();) {
-    const ssize_t n = ::write(fd, all.data() + done, all.size() - done);
-    ok = n > 0;
-    done += n > 0 ? static_cast<std::size_t>(n) : 0;
+bool write_cubin(const fs::path& directory, const std::string& key, const std::string& compiler, const Cubin& cubin,
+                 std::string* why) {
+  std::string unasked;
+  std::string& reason = why ? *why : unasked;
+  make_directories(directory);
+  const TrustedDirectory into(directory, reason);
+  if (!into) {
+    if (reason.empty()) reason = text(directory.string(), " cannot be made");
+    return false;
   }
-  ok = ::close(fd) == 0 && ok;  // a full disk may speak up only here
-  if (ok) fs::rename(temporary, final_path, error);
-  if (!ok || error) fs::remove(temporary, error);
-  return ok && !error;
+  const std::string front = header(key, compiler, cubin.log.size(), cubin.bytes.size()), body = cubin.log + cubin.bytes;
+  return into.write(key + kEnding, front + Sha256().add(front).add(body).hex() + "\n" + body, reason);
+}
+
+CubinDirectory look_through(const fs::path& directory) {
+  CubinDirectory found;
+  const TrustedDirectory from(directory, found.refusal);
+  if (!from) return found;
+  std::error_code error;
+  std::vector<std::string> keys;
+  for (const fs::directory_entry& file : fs::directory_iterator(directory, error)) {
+    if (file.path().extension() == kEnding) keys.push_back(file.path().stem().string());
+  }
+  std::sort(keys.begin(), keys.end());
+  for (const std::string& key : keys) {
+    std::string why;
+    if (read_entry(from, directory, key, why))
+      ++found.kernels;
+    else if (!why.empty())
+      found.refusals.push_back(why);
+  }
+  return found;
 }
 
 Cubin cubin_for(const KernelProgram& program) {
   const std::string key = key_of(program), compiler = compiler_version();
-  if (const fs::path d = prebuilt_directory(); !d.empty()) {
-    if (auto found = read_cubin(d, key, "")) return *found;
-  }
+  std::string refusals;
+  const auto look = [&](const fs::path& directory, const std::string& made_by) {
+    std::string why;
+    auto found = directory.empty() ? std::nullopt : read_cubin(directory, key, made_by, &why);
+    if (!why.empty()) refusals += "; " + why;
+    return found;
+  };
+  if (auto found = look(prebuilt_directory(), "")) return std::move(*found);
   const fs::path cache = cache_directory();
-  if (!cache.empty()) {
-    if (auto found = read_cubin(cache, key, compiler)) return *found;
+  if (auto found = look(cache, compiler)) return std::move(*found);
+  try {
+    Cubin made = compile(program);
+    if (!cache.empty()) write_cubin(cache, key, compiler, made);  // not kept is not wrong
+    return made;
+  } catch (const Error& e) {
+    if (refusals.empty() || !compiler.empty()) throw;
+    throw Error(e.code(), e.what() + refusals);
   }
-  Cubin made = compile(program);
-  if (!cache.empty()) write_cubin(cache, key, compiler, made);  // not kept is not wrong
-  return made;
 }
 
 }  // namespace onepass::cuda

@@ -1,10 +1,10 @@
 #include "cuda/host/program.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "cuda/host/api.hpp"
 #include "cuda/host/embedded.hpp"
+#include "cuda/host/sha256.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -15,26 +15,6 @@ std::string source_of(const KernelProgram& p) {
   if (!p.user_code.empty()) s += "#line 1 \"user expression\"\n" + p.user_code + "\n#line 1 \"kernel\"\n";
   return s + "#include \"" + p.file + "\"\n";
 }
-
-// FNV-1a, 128 bits: collisions are out of reach for any number of kernels, and nobody attacks their own cache.
-class Hash {
- public:
-  void add(std::string_view s) {
-    for (const char c : s) step(static_cast<unsigned char>(c));
-    step(0xff);  // "a", "bc" is not "ab", "c"
-  }
-  std::string hex() const {
-    char out[33];
-    std::snprintf(out, sizeof out, "%016llx%016llx", static_cast<unsigned long long>(h_ >> 64),
-                  static_cast<unsigned long long>(h_));
-    return out;
-  }
-
- private:
-  __extension__ using U128 = unsigned __int128;
-  void step(unsigned char c) { h_ = (h_ ^ c) * ((U128{1} << 88) + 0x13b); }
-  U128 h_ = (U128{0x6c62272e07bb0142ull} << 64) + 0x62b821756295c58dull;
-};
 
 struct Destroyed {
   const Nvrtc& api;
@@ -59,11 +39,12 @@ std::vector<std::string_view> device_text_names() {
 }
 
 std::string key_of(const KernelProgram& p) {
-  Hash hash;
-  for (const std::string& s : {p.file, p.entry, p.config, p.arch, p.user_code, p.generated}) hash.add(s);
+  Sha256 hash;
+  const auto add = [&](std::string_view s) { hash.add(text(s.size(), ":")).add(s); };  // "a", "bc" is not "ab", "c"
+  for (const std::string& s : {p.file, p.entry, p.config, p.arch, p.user_code, p.generated}) add(s);
   for (const EmbeddedText& t : embedded_texts()) {
-    hash.add(t.name);
-    hash.add(t.text);
+    add(t.name);
+    add(t.text);
   }
   return hash.hex();
 }

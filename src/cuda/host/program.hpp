@@ -22,7 +22,7 @@ struct Cubin {
   std::string log;  // ptxas's resource report and warnings
 };
 
-// Hash of everything the machine code depends on except the compiler's version. 32 hex digits.
+// SHA-256 of everything the machine code depends on except the compiler's version. 64 hex digits.
 std::string key_of(const KernelProgram& program);
 
 // Runs NVRTC. Throws Error with the config and the compiler's log if it fails or there is no NVRTC. Thread-safe.
