@@ -5,6 +5,10 @@ synchronised and nothing copied. Other libraries (JAX) have no stream to put the
 done: it goes to the legacy default stream and is waited for. No library is ever imported here.
 """
 
+import functools
+import glob
+import importlib.util
+import os
 import sys
 
 import numpy as np
@@ -61,10 +65,28 @@ class Host:
         pass
 
 
+def nvrtc_wheels():
+    """Where pip has put NVRTC (nvidia-cuda-nvrtc, which frameworks bring along): nvidia/*/lib, the newest first."""
+    try:
+        spec = importlib.util.find_spec("nvidia")  # a namespace of folders; nothing is imported
+    except (ImportError, ValueError):
+        return []
+    folders = (spec and spec.submodule_search_locations) or ()
+    found = [path for folder in folders for path in glob.glob(os.path.join(folder, "*", "lib", "libnvrtc.so.[0-9]*"))]
+    return sorted(found, key=lambda path: int("0" + path.rsplit(".so.", 1)[1].split(".")[0]), reverse=True)
+
+
+@functools.cache
+def find_nvrtc():
+    """Tells the extension, which opens NVRTC when it first needs it. The loader's own and $ONEPASS_NVRTC go before."""
+    _onepass.offer_nvrtc(nvrtc_wheels())
+
+
 class Cuda:
     """A call on a CUDA device, with what of its library it needs."""
 
     def __init__(self, q, index):
+        find_nvrtc()
         self.torch = sys.modules["torch"] if is_torch(q) else None
         self.cupy = sys.modules["cupy"] if is_cupy(q) else None
         self.device, self.stream, self.workspace = index, 0, None  # None: the library's own, in stream order

@@ -232,6 +232,13 @@ void synchronize(int device) {
   onepass::cuda::must(onepass::cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
+// NVRTC's version, or a sentence that says why there is none; opened if it has not been.
+std::pair<std::string, std::string> nvrtc() {
+  std::string why;
+  const onepass::cuda::Nvrtc* api = onepass::cuda::nvrtc(&why);
+  return {api ? text(api->major, ".", api->minor) : std::string(), why};
+}
+
 // An array of the extension's own, for kinds that can only import: jax and others take it by DLPack, without a copy.
 // fill: every element of fp32; 0 for the other dtypes.
 nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::optional<float> fill) {
@@ -267,5 +274,7 @@ NB_MODULE(_onepass, m) {
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);
   m.def("synchronize", &synchronize, "device"_a);
+  m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
+  m.def("nvrtc", &nvrtc);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
 }

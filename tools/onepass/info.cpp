@@ -1,4 +1,6 @@
 // `onepass info`: this build, this machine, and which kernels meet.
+#include <dlfcn.h>
+
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -40,9 +42,14 @@ std::vector<Kernel> kernels() {
   return all;
 }
 
+std::string library_of(const void* function) {
+  Dl_info found{};
+  return dladdr(function, &found) != 0 && found.dli_fname ? found.dli_fname : "";
+}
+
 // What CUDA kernels need: the driver with a GPU to run, NVRTC to compile those that are not in the cache.
 struct CudaState {
-  std::string driver_refusal, nvrtc_refusal, compiler;
+  std::string driver_refusal, nvrtc_refusal, compiler, compiler_path;
   std::vector<std::string> devices;
 };
 CudaState cuda_state() {
@@ -57,6 +64,7 @@ CudaState cuda_state() {
   }
   if (const cuda::Nvrtc* n = cuda::nvrtc(&c.nvrtc_refusal)) {
     c.compiler = fmt::format("{}.{}", n->major, n->minor);
+    c.compiler_path = library_of(reinterpret_cast<const void*>(n->version));
   }
   return c;
 }
@@ -88,6 +96,7 @@ nlohmann::ordered_json as_json() {
   if (!c.driver_refusal.empty()) j["cuda"]["why_not"] = c.driver_refusal;
   j["nvrtc"] = {{"usable", c.nvrtc_refusal.empty()}};
   c.nvrtc_refusal.empty() ? j["nvrtc"]["version"] = c.compiler : j["nvrtc"]["why_not"] = c.nvrtc_refusal;
+  if (!c.compiler_path.empty()) j["nvrtc"]["library"] = c.compiler_path;
   for (const auto& [label, directory] : kernel_directories()) {
     const cuda::CubinDirectory found = cuda::look_through(directory);
     auto& entry = j["compiled_kernels"][label];
@@ -123,7 +132,7 @@ void print() {
   line("caches", cache_texts.empty() ? "unknown" : list(cache_texts));
   const CudaState c = cuda_state();
   line("cuda", c.driver_refusal.empty() ? list(c.devices) : "no: " + c.driver_refusal);
-  line("nvrtc", c.nvrtc_refusal.empty() ? c.compiler : "no: " + c.nvrtc_refusal);
+  line("nvrtc", c.nvrtc_refusal.empty() ? c.compiler + ", " + c.compiler_path : "no: " + c.nvrtc_refusal);
   for (const auto& [label, directory] : kernel_directories()) {
     const cuda::CubinDirectory found = cuda::look_through(directory);
     line(label, !found.refusal.empty() ? "no: " + found.refusal

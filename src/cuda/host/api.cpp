@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "core/fork.hpp"
@@ -61,13 +62,27 @@ Opened<Driver> open_driver() {
   return d;
 }
 
+// NVRTC opens its builtins by name when it compiles. The wheels of CUDA 13 do not tell it to look beside itself (no
+// RUNPATH), but a library that is loaded already is found by its name wherever it lies.
+void open_builtins_beside(const Nvrtc& api) {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<const void*>(api.version), &found) == 0 || !found.dli_fname) return;
+  const std::string path = found.dli_fname;
+  if (const std::size_t slash = path.rfind('/'); slash != path.npos)
+    dlopen(text(path.substr(0, slash), "/libnvrtc-builtins.so.", api.major, ".", api.minor).c_str(), RTLD_NOW);
+}
+
+constinit MakeOnce<const std::vector<std::string>> offered_nvrtc;
+
 Opened<Nvrtc> open_nvrtc() {
   Opened<Nvrtc> n;
   const char* const chosen = std::getenv("ONEPASS_NVRTC");
-  void* library = open_first(chosen && *chosen ? std::vector{chosen}
-                                               : std::vector{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
-                                                             "/usr/local/cuda/lib64/libnvrtc.so"},
-                             n.why);
+  std::vector<const char*> names{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+  if (const auto* offered = offered_nvrtc.if_made()) {
+    for (const std::string& path : *offered) names.push_back(path.c_str());
+  }
+  names.push_back("/usr/local/cuda/lib64/libnvrtc.so");
+  void* library = open_first(chosen && *chosen ? std::vector{chosen} : names, n.why);
   if (!library) return n;
 #define ONEPASS_RESOLVE(symbol, member, parameters) resolve(library, #symbol, n.api.member, n.why);
   ONEPASS_NVRTC_API(ONEPASS_RESOLVE)
@@ -78,6 +93,7 @@ Opened<Nvrtc> open_nvrtc() {
     n.why = text("NVRTC is ", n.api.major, ".", n.api.minor, "; ", kMinNvrtcMajor, ".", kMinNvrtcMinor,
                  " or later is needed");
   }
+  if (n.why.empty()) open_builtins_beside(n.api);
   return n;
 }
 
@@ -101,6 +117,10 @@ const Driver* driver(std::string* why) {
     return nullptr;
   }
   return usable(opened.get(open_driver), why);
+}
+
+void offer_nvrtc(std::vector<std::string> paths) {
+  offered_nvrtc.get([&] { return std::move(paths); });
 }
 
 const Nvrtc* nvrtc(std::string* why) {

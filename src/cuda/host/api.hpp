@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace onepass::cuda {
 
@@ -107,6 +108,8 @@ struct Nvrtc {
 // first touches nothing that a lost thread had locked. $ONEPASS_NVRTC names the one libnvrtc to open. Thread-safe.
 const Driver* driver(std::string* why = nullptr);
 const Nvrtc* nvrtc(std::string* why = nullptr);
+// Paths at which to look for libnvrtc if the system's loader knows of none. Only before the first nvrtc(), and once.
+void offer_nvrtc(std::vector<std::string> paths);
 
 // The oldest versions that have everything the kernels need: tensor maps and cuLaunchKernelEx; sm_90a and C++20.
 inline constexpr int kMinDriver = 12000, kMinNvrtcMajor = 12, kMinNvrtcMinor = 3;
