@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/problem_on.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
@@ -282,8 +283,11 @@ std::string to_string(const Problem& p) {
   return s;
 }
 
-Problem parse_problem(std::string_view line) {
+Problem parse_problem(std::string_view line) { return parse_problem_on({}, line); }
+
+Problem parse_problem_on(Device device, std::string_view line) {
   Parser parser;
+  parser.p.device = device;
   for (std::string_view rest = line; !rest.empty();) {
     const std::size_t from = std::min(rest.find_first_not_of(" \t\r\n"), rest.size());
     rest.remove_prefix(from);

@@ -38,6 +38,19 @@ TEST(Prebuild, NamesTheTargetsItKnows) {
   }
 }
 
+// docs/cuda.md offers what there is, in one sentence: "`--arch` is the GPU's compute capability: `sm_80`, ..., `sm_120`."
+TEST(Prebuild, TheDocumentOffersTheTargetsItKnows) {
+  std::ifstream file(ONEPASS_CUDA_DOCS);
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t from = page.find("`--arch` is the GPU's compute capability");
+  ASSERT_NE(from, page.npos);
+  std::string offered;
+  const std::string line = page.substr(from, page.find('.', from) - from);
+  for (std::size_t at = line.find("`sm_"); at != line.npos; at = line.find("`sm_", at + 1))
+    offered += (offered.empty() ? "" : ", ") + line.substr(at + 1, line.find('`', at + 1) - at - 1);
+  EXPECT_EQ(sentence([] { target_of("none"); }), "there are no kernels for 'none'; there are for " + offered);
+}
+
 TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
   const std::string one = key("fwd b1 h1 s4096 d128 bf16 causal_bottom_right");
   EXPECT_EQ(key("fwd b7 h6/2 s5000x300 d128 bf16 causal_top_left scale=2 lse layout=bshd cuda:1"), one);

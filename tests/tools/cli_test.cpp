@@ -342,5 +342,20 @@ TEST(Cli, PrebuildCompilesOnceOrSaysThatItCannot) {
   EXPECT_EQ(json::parse(onepass(call).out)["kernels"][0]["state"], "was there");
 }
 
+// A lambda is more than the CPU reads; the lines of prebuild and of bench --device cuda are for CUDA without saying so.
+TEST(Cli, LinesForCudaNeedNotSaySo) {
+  const Folder folder;
+  const std::string line = "s64 d64 bf16 score_mod={[&](float x) { return 2 * x; }(score)}";
+  folder.write("suite.txt", line + "\n1 | - | " + line + " cuda:0\n");
+  const Result problem = onepass({"prebuild", folder("a"), "--arch", "sm_80", "--problem", line}),
+               suite = onepass({"prebuild", folder("b"), "--arch", "sm_80", "--suite", folder("suite.txt")});
+  for (const Result& r : {problem, suite}) {
+    EXPECT_TRUE(r.status == 0 || !cuda::nvrtc()) << r.err;
+    EXPECT_EQ(r.err.find("score_mod"), r.err.npos) << r.err;
+  }
+  const Result bench = onepass({"bench", "--device", "cuda", "--problem", line, "--rounds", "1", "--seconds", "0"});
+  EXPECT_EQ(bench.err.find("score_mod, "), bench.err.npos) << bench.err;
+}
+
 }  // namespace
 }  // namespace onepass::test

@@ -10,15 +10,18 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "core/problem_on.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/cubin_cache.hpp"
 #include "cuda/prebuild.hpp"
-#include "machine.hpp"
 #include "onepass/bench/cell.hpp"
 #include "onepass/error.hpp"
+#include "onepass/executor.hpp"
 
 namespace onepass::cli {
 namespace {
+
+constexpr Device kGpu{DeviceKind::cuda, 0};  // every line is for one, whether it says so or not
 
 struct Flags {
   std::string directory, arch, suite;
@@ -58,7 +61,7 @@ std::vector<std::string> lines_of(const Flags& flags) {
     std::ifstream file(flags.suite);
     if (!file) throw Error(ErrorCode::bad_file, text("the suite '", flags.suite, "' cannot be read"));
     for (std::string line; std::getline(file, line);) {
-      if (const auto cell = bench::parse_cell(line)) lines.push_back(to_string(cell->problem));
+      if (const auto cell = bench::parse_cell(line, kGpu)) lines.push_back(to_string(cell->problem));
     }
   }
   if (lines.empty())
@@ -72,7 +75,7 @@ std::vector<Job> jobs_of(const Flags& flags) {
   std::vector<Job> jobs;
   std::set<std::string> keys;
   for (const std::string& line : lines_of(flags)) {
-    const Problem problem = parse_problem(line);
+    const Problem problem = parse_problem_on(kGpu, line);
     for (cuda::TargetKernel& kernel : cuda::kernels_on(target, problem)) {
       Job job{to_string(problem), std::move(kernel), "", "", 0};
       job.key = cuda::key_of(job.kernel.program);
@@ -123,7 +126,7 @@ void prebuild(const Flags& flags) {
   std::vector<Job> jobs = jobs_of(flags);
   if (std::string why; !cuda::nvrtc(&why))
     throw Error(ErrorCode::unsupported, text("prebuild compiles with NVRTC, and there is none: ", why));
-  const int threads = std::min<int>(flags.threads > 0 ? flags.threads : usable_cpus(), static_cast<int>(jobs.size()));
+  const int threads = std::min<int>(flags.threads > 0 ? flags.threads : default_executor().workers(), static_cast<int>(jobs.size()));
   std::atomic<std::size_t> next{0};
   std::mutex printing;
   const auto work = [&] {
@@ -156,7 +159,7 @@ void add_prebuild(CLI::App& app) {
   c->add_option("--arch", flags->arch, "Of the GPU that will run them, such as sm_90")->required();
   c->add_option("--problem", flags->problems, "A problem line; may be repeated. Sizes hardly matter, options do");
   c->add_option("--suite", flags->suite, "File of problems, as bench takes it");
-  c->add_flag("--tables", flags->tables, "Common head dims in bf16 and fp16, with and without a causal mask");
+  c->add_flag("--tables", flags->tables, "Common head dims in bf16, fp16 and fp32, with and without a causal mask");
   c->add_option("--threads", flags->threads, "Kernels compiled at once; default: all CPUs")->check(CLI::Range(1, 1024));
   c->add_flag("--json", flags->json, "Print JSON");
   c->callback([flags] { prebuild(*flags); });

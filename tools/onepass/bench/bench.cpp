@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "core/problem_on.hpp"
 #include "onepass/bench/report.hpp"
 #include "onepass/command.hpp"
 #include "onepass/error.hpp"
@@ -31,17 +32,19 @@ Effort effort_of(const Settings& s, bool device) {
 bool on_device(const CellSpec& cell) { return cell.problem.device.kind == DeviceKind::cuda; }
 
 std::vector<CellSpec> cells_of(const Settings& s) {
+  const Device device = s.device.empty() ? Device{} : cli::device_from(s.device);
   std::vector<CellSpec> cells;
-  for (const std::string& line : s.problems) cells.push_back({s.threads, s.implementation, parse_problem(line)});
+  for (const std::string& line : s.problems)
+    cells.push_back({s.threads, s.implementation, parse_problem_on(device, line)});
   if (!s.suite.empty()) {
     std::ifstream file(s.suite);
     if (!file) throw Error(ErrorCode::bad_file, text("the suite '", s.suite, "' cannot be read"));
     for (std::string line; std::getline(file, line);) {
-      if (auto cell = parse_cell(line)) cells.push_back(*cell);
+      if (auto cell = parse_cell(line, device)) cells.push_back(*cell);
     }
   }
   for (CellSpec& cell : cells) {
-    if (!s.device.empty()) cell.problem.device = cli::device_from(s.device);
+    if (!s.device.empty()) cell.problem.device = device;
     if (cell.implementation.empty()) cell.implementation = s.implementation;
     cli::check_fits(cell.problem, 0);
   }
@@ -58,8 +61,9 @@ void write(const nlohmann::json& all, const std::string& path) {
 
 void run_launch(const Settings& s) {
   const std::string line = s.problems.empty() ? "fwd b1 h1 s64 d64 bf16 cuda" : s.problems.front();
-  Problem p = parse_problem(line);
-  if (!s.device.empty()) p.device = cli::device_from(s.device);
+  const Device device = s.device.empty() ? Device{} : cli::device_from(s.device);
+  Problem p = parse_problem_on(device, line);
+  if (!s.device.empty()) p.device = device;
   if (p.device.kind != DeviceKind::cuda)
     throw Error(ErrorCode::bad_device, text("--launch measures calls of CUDA kernels; \"", line, "\" is for the CPU"));
   const LaunchCost cost = measure_launch(p, s.implementation);

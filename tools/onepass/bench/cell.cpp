@@ -9,6 +9,7 @@
 #include "onepass/bench/peaks.hpp"
 #include "check/inputs.hpp"
 #include "core/arguments.hpp"
+#include "core/problem_on.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -72,13 +73,13 @@ double median(std::vector<double> v) { return Sample{std::move(v)}.median(); }
 
 }  // namespace
 
-std::optional<CellSpec> parse_cell(const std::string& raw) {
+std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
   const std::string line = trimmed(raw);
   if (line.empty() || line[0] == '#') return std::nullopt;
   const auto first = line.find('|'), second = line.find('|', first + 1);
   CellSpec spec;
   if (first == line.npos) {
-    spec.problem = parse_problem(line);
+    spec.problem = parse_problem_on(device, line);
     return spec;
   }
   if (second == line.npos) {
@@ -88,7 +89,7 @@ std::optional<CellSpec> parse_cell(const std::string& raw) {
   if (spec.threads < 1) throw Error(ErrorCode::bad_text, text("the cell \"", line, "\" has no number of threads"));
   const std::string name = trimmed(line.substr(first + 1, second - first - 1));
   spec.implementation = name == "-" ? "" : name;
-  spec.problem = parse_problem(trimmed(line.substr(second + 1)));
+  spec.problem = parse_problem_on(device, trimmed(line.substr(second + 1)));
   return spec;
 }
 

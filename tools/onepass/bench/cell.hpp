@@ -43,7 +43,8 @@ struct Effort {
 };
 
 // "threads | implementation or - | problem", or a problem alone; empty for comments and blank lines.
-std::optional<CellSpec> parse_cell(const std::string& line);
+// `device` is that of a problem that names none.
+std::optional<CellSpec> parse_cell(const std::string& line, Device device = {});
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers);
 
 double visible_pairs(const Problem& problem);   // over batch and query heads, by the band alone
