@@ -20,6 +20,7 @@
 
 #include "core/make_once.hpp"
 #include "cuda/host/kernels.hpp"
+#include "interrupt.hpp"
 #include "onepass/onepass.hpp"
 
 namespace nb = nanobind;
@@ -142,6 +143,7 @@ onepass::Executor* executor_of(int threads) {
 struct Call {
   Argument q, k, v, out, lse, bias, bool_mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
   std::vector<Argument> mod_buffers;
+  onepass::python::Interruptible executor;
   onepass::Options options;
 
   Call(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, nb::dict o)
@@ -155,7 +157,8 @@ struct Call {
         alibi_slopes("alibi_slopes", o["alibi_slopes"], kFloat),
         sinks("sinks", o["sinks"], kFloat),
         cu_seqlens_q("cu_seqlens_q", o["cu_seqlens_q"], kInt),
-        cu_seqlens_k("cu_seqlens_k", o["cu_seqlens_k"], kInt) {
+        cu_seqlens_k("cu_seqlens_k", o["cu_seqlens_k"], kInt),
+        executor(*executor_of(nb::cast<int>(o["threads"]))) {
     options.band.causal = nb::cast<bool>(o["causal"]);
     options.band.align = onepass::Align{nb::cast<std::uint8_t>(o["align"])};
     options.band.offset = nb::cast<std::int64_t>(o["align_offset"]);
@@ -165,7 +168,7 @@ struct Call {
     options.dropout_p = nb::cast<float>(o["dropout_p"]);
     options.seed = nb::cast<std::uint64_t>(o["seed"]);
     options.implementation = nb::cast<std::string>(o["implementation"]);
-    options.executor = executor_of(nb::cast<int>(o["threads"]));
+    options.executor = &executor;
     options.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));
     options.lse = lse.view;
     options.bias = bias.broadcast_to_rank4().view;
@@ -188,8 +191,11 @@ void attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::han
   const Call call(q, k, v, out, lse, options);
   const nb::object allocate = options["workspace"];
   if (allocate.is_none()) {
-    const nb::gil_scoped_release unlocked;
-    return onepass::attention(call.q.view, call.k.view, call.v.view, call.out.view, call.options);
+    {
+      const nb::gil_scoped_release unlocked;
+      onepass::attention(call.q.view, call.k.view, call.v.view, call.out.view, call.options);
+    }
+    return call.executor.raise();
   }
   const onepass::Plan plan = onepass::make_plan(
       onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options),
@@ -220,9 +226,12 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
     lse_views.push_back(kept.emplace_back(text("lses[", i, "]").c_str(), lses[i], kFloat).view);
   }
   const Argument to("out", out, kData, true), to_lse("lse", lse, kFloat, true);
-  onepass::Executor* executor = executor_of(threads);
-  const nb::gil_scoped_release unlocked;
-  onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view, executor);
+  onepass::python::Interruptible executor(*executor_of(threads));
+  {
+    const nb::gil_scoped_release unlocked;
+    onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view, &executor);
+  }
+  executor.raise();
 }
 
 // Waits for everything on the legacy default stream of a device.
