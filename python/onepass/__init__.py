@@ -3,7 +3,9 @@
 import math
 import operator
 
-from . import _arrays, _devices, _onepass
+import numpy as np
+
+from . import _arrays, _devices, _kinds, _onepass
 
 __version__ = _onepass.__version__
 __all__ = ["attention", "explain", "merge", "__version__"]
@@ -109,10 +111,10 @@ def _options(
         "window": _window(window),
         "bool_mask": _arrays.exported("bool_mask", bool_mask, place),
         "bias": _arrays.exported("bias", bias, place),
-        "alibi_slopes": _arrays.exported("alibi_slopes", alibi_slopes, place),
-        "sinks": _arrays.exported("sinks", sinks, place),
-        "cu_seqlens_q": _arrays.exported("cu_seqlens_q", cu_seqlens_q, place),
-        "cu_seqlens_k": _arrays.exported("cu_seqlens_k", cu_seqlens_k, place),
+        "alibi_slopes": _arrays.exported("alibi_slopes", alibi_slopes, place, convert="float32"),
+        "sinks": _arrays.exported("sinks", sinks, place, convert="float32"),
+        "cu_seqlens_q": _arrays.exported("cu_seqlens_q", cu_seqlens_q, place, convert="int32"),
+        "cu_seqlens_k": _arrays.exported("cu_seqlens_k", cu_seqlens_k, place, convert="int32"),
         "scale": None if scale is None else _number("scale", scale),
         "softcap": _number("softcap", softcap, "0 (none) or a positive number"),
         "dropout_p": _number("dropout_p", dropout_p, "a number from 0 to 1"),
@@ -186,12 +188,14 @@ def attention(
       bool_mask: bool, broadcastable to ``[batch, heads_q, seq_q, seq_k]``; True means *may attend*.
       bias: float32, float16 or bfloat16, broadcastable like bool_mask; added to the scaled scores.
       alibi_slopes: float32 ``[heads_q]`` or ``[batch, heads_q]``; scores lose ``slope * |distance|``.
-      sinks: float32 ``[heads_q]``; a logit per head that joins the softmax's denominator only.
+      sinks: float32 ``[heads_q]``; a logit per head that joins the softmax's denominator only. float16, bfloat16 and
+        float64 sinks and slopes are converted.
       scale: factor of the scores; default ``1 / sqrt(dim_qk)``.
       softcap: if > 0, scores become ``softcap * tanh(score / softcap)`` before bias and mask.
       dropout_p: probability, in [0, 1], with which a weight is dropped; the others grow by ``1 / (1 - dropout_p)``.
       seed: of the dropout; the same seed drops the same weights on every machine and thread count.
-      cu_seqlens_q, cu_seqlens_k: int32 ``[batch + 1]``, prefix sums of the sequence lengths of packed q and k, v.
+      cu_seqlens_q, cu_seqlens_k: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the sequence lengths of
+        packed q and k, v.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
         ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
       mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.
@@ -248,6 +252,8 @@ def _results(q, v, out, return_lse, options):
     if out is None:
         _arrays.dtype_name("q", q)
         out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), fill=0.0 if packed else None)
+    elif type(out) is not np.ndarray:
+        _kinds.refuse_immutable(out)
     if not return_lse:
         return out, None
     shape = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
@@ -297,11 +303,14 @@ def merge(outs, lses, *, out=None, threads=None):
         raise ValueError(
             f"there are {len(outs)} outs and {len(lses)} lses; one lse for each of at least one out is expected"
         )
-    out_views = [_arrays.exported(f"outs[{i}]", x) for i, x in enumerate(outs)]
-    lse_views = [_arrays.exported(f"lses[{i}]", x) for i, x in enumerate(lses)]
+    place = _devices.Host()
+    out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
+    lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
     threads = 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
     if out is None:
         out = _arrays.new(outs[0], tuple(outs[0].shape), "float32")
+    elif type(out) is not np.ndarray:
+        _kinds.refuse_immutable(out)
     lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
-    _onepass.merge(out_views, lse_views, _arrays.target("out", out), _arrays.target("lse", lse), threads)
+    _onepass.merge(out_views, lse_views, _arrays.target("out", out, place), _arrays.target("lse", lse, place), threads)
     return _arrays.finished(out), _arrays.finished(lse)

@@ -1,27 +1,32 @@
 """Arrays of any library as views: how they are handed to the extension, and how results of the same kind are made.
 
-Nothing is ever copied. A kind of array is known by its type's module, so torch or jax is never imported here.
+No data is copied. A kind of array is known by its type's module, so torch or jax is never imported here.
 """
 
 import sys
 
 import numpy as np
 
-from . import _onepass
-from ._devices import Host, cuda_index, is_cupy, is_jax, is_torch
+from . import _kinds, _onepass
+from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
 _DATA = ("float32", "float16", "bfloat16")
+_ndarray = np.ndarray
 
 
-_HOST = Host()
-
-
-def exported(name, x, place=_HOST):
-    """What the extension reads `x` through: `x` itself, (bits,) for bfloat16 in NumPy, which no buffer can say, or a
-    DLPack capsule of an array on a CUDA device, for a call that runs at `place`."""
+def exported(name, x, place, writable=False, convert=None):
+    """What the extension reads (or writes) `x` through: `x` itself, (bits,) for bfloat16 in NumPy, which no buffer can
+    say, or a DLPack capsule of an array on a CUDA device, for a call that runs at `place`. `convert` names the dtype
+    that a small array is converted to."""
     if x is None:
         return None
-    if isinstance(x, np.ndarray):
+    if convert:
+        view, same = exported(name, x, place), _kinds.converted(name, x, convert)  # in this order: the first may refuse
+        return view if same is x else exported(name, same, place)
+    kind = type(x)
+    if kind is _ndarray or isinstance(x, _ndarray):
+        if kind is not _ndarray:
+            _kinds.refuse_masked(name, x)
         if x.dtype.kind != "V" and x.dtype.isnative:
             return x
         if x.dtype.name == "bfloat16":
@@ -31,16 +36,16 @@ def exported(name, x, place=_HOST):
             "native float32, float16 and ml_dtypes.bfloat16 are accepted"
         )
     if is_torch(x):
-        if not x.requires_grad:
-            return place.handed_over(x)
-        if sys.modules["torch"].is_grad_enabled():
-            raise RuntimeError(
-                f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), or call "
-                "under torch.no_grad()"
-            )
-        return place.handed_over(x.detach())
-    if hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__"):
-        return place.handed_over(x)
+        torch = sys.modules["torch"]
+        if not place.torch_is_plain or kind is not torch.Tensor or x.requires_grad or x.is_neg():
+            x = _kinds.plain_tensor(name, x, torch, place)
+        view = place.handed_over(x, writable)
+        if view is x and x.is_nested:
+            raise TypeError(f"{name} is a nested tensor; packed sequences with cu_seqlens are accepted")
+        return view
+    _kinds.refuse_without_values(name, x)
+    if hasattr(type(x), "__dlpack__") or hasattr(type(x), "__array_interface__"):
+        return place.handed_over(x, writable)
     raise TypeError(
         f"{name} is a {type(x).__name__}; a NumPy array, a torch tensor or an array with DLPack is accepted"
     )
@@ -110,9 +115,9 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
     return array
 
 
-def target(name, x, place=_HOST):
+def target(name, x, place):
     """What the extension writes `x` (from `new`, or given by the caller) through."""
-    return x.raw if isinstance(x, _Native) else exported(name, x, place)
+    return x.raw if isinstance(x, _Native) else exported(name, x, place, writable=True)
 
 
 def finished(x):

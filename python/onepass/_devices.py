@@ -27,8 +27,8 @@ def torch_capsule(x):
     """A DLPack capsule without any waiting. x.__dlpack__ is Python, takes 3 us and wants x's device to be current."""
     try:
         return sys.modules["torch"].utils.dlpack.to_dlpack(x)
-    except RuntimeError:
-        return x  # sparse and the like: the extension says what is expected
+    except (RuntimeError, BufferError):
+        return x  # sparse, quantized and the like: the extension says what is expected
 
 
 def is_cupy(x):
@@ -47,7 +47,7 @@ def cuda_index(x):
         return None
     if is_torch(x):
         return x.get_device() if x.is_cuda else None
-    if not hasattr(x, "__dlpack_device__"):
+    if not hasattr(type(x), "__dlpack_device__"):
         return None
     kind, index = x.__dlpack_device__()
     return index if kind in _CUDA else None
@@ -57,9 +57,10 @@ class Host:
     """Calls on CPU arrays."""
 
     stream, workspace = 0, None
+    torch_is_plain = False  # once _kinds has seen in this call that torch records and differentiates nothing
 
-    def handed_over(self, x):
-        return torch_capsule(x) if is_torch(x) and x.device.type == "cpu" else x
+    def handed_over(self, x, writable=False):
+        return torch_capsule(x) if is_torch(x) and x.is_cpu else x
 
     def finish(self):
         pass
@@ -85,6 +86,8 @@ def find_nvrtc():
 class Cuda:
     """A call on a CUDA device, with what of its library it needs."""
 
+    torch_is_plain = False
+
     def __init__(self, q, index):
         find_nvrtc()
         self.torch = sys.modules["torch"] if is_torch(q) else None
@@ -98,7 +101,7 @@ class Cuda:
                 self.stream = self.cupy.cuda.get_current_stream().ptr
             self.workspace = self.cupy_workspace
 
-    def handed_over(self, x):
+    def handed_over(self, x, writable=False):
         """A DLPack capsule of `x`, valid for work on the call's stream. Of q's own library it needs no waiting."""
         if cuda_index(x) is None:
             return x  # in host memory; the extension says what is expected
@@ -106,7 +109,13 @@ class Cuda:
             return torch_capsule(x)
         if self.cupy and is_cupy(x):
             return x.__dlpack__(stream=-1)
-        return x.__dlpack__(stream=self.stream or 1)  # DLPack calls the legacy default stream 1
+        stream = self.stream or 1  # DLPack calls the legacy default stream 1
+        if writable:
+            try:
+                return x.__dlpack__(stream=stream, max_version=(1, 0))  # says whether the memory is read-only
+            except TypeError:
+                pass  # a producer from before versions
+        return x.__dlpack__(stream=stream)
 
     def finish(self):
         """After the call has been enqueued."""

@@ -83,14 +83,14 @@ class Argument {
     if (object.is_none()) return;
     const bool bits = nb::isinstance<nb::tuple>(object);
     const nb::handle array = bits ? nb::handle(object[nb::int_(0)].ptr()) : object;
-    if (!nb::try_cast<Array>(array, array_, false)) {
+    nb::ndarray<> target;  // a capsule of a device can be read once, and is only if it fits
+    if (writable && nb::try_cast<nb::ndarray<>>(array, target, false)) array_ = Array(target);
+    if (!array_.is_valid() && !nb::try_cast<Array>(array, array_, false)) {
       throw Error(ErrorCode::bad_dtype, text(name, ": this ", nb::type_name(array.type()).c_str(),
                                              " can be read neither by DLPack nor as a buffer"
                                              " (a number type and strides of whole elements are expected)"));
     }
-    nb::ndarray<> probe;  // a capsule is of an array on a device, and can be read once
-    if (writable && !PyCapsule_CheckExact(array.ptr()) && !nb::try_cast<nb::ndarray<>>(array, probe, false))
-      throw Error(ErrorCode::bad_value, text(name, " is read-only"));
+    if (writable && !target.is_valid()) throw Error(ErrorCode::bad_value, text(name, " is read-only"));
     if (array_.ndim() == 0 || array_.ndim() > onepass::kMaxRank) {
       throw Error(ErrorCode::bad_shape,
                   text(name, " has ", array_.ndim(), " dimensions; 1 to ", onepass::kMaxRank, " are accepted"));

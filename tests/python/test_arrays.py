@@ -139,6 +139,38 @@ def test_jax(rng, jax, dtype):
     assert isinstance(merged, jax.Array)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_sinks_and_slopes_are_converted(rng, request, kind, dtype):
+    q, k, v = inputs(rng)
+    sinks, slopes = (normal(rng, (4,)).astype(np.float16).astype(np.float32) // 0.25 * 0.25 for _ in range(2))
+    expected = onepass.attention(q, k, v, sinks=sinks, alibi_slopes=slopes)
+    if kind == "numpy":
+        bfloat16 = request.getfixturevalue("bfloat16") if dtype == "bfloat16" else None
+        small = [x.astype(bfloat16 or dtype) for x in (sinks, slopes)]
+    else:
+        library = request.getfixturevalue(kind)
+        asarray = library.asarray if kind == "torch" else library.numpy.asarray
+        small = [asarray(x, dtype=getattr(library if kind == "torch" else library.numpy, dtype)) for x in (sinks, slopes)]
+    result = onepass.attention(q, k, v, sinks=small[0], alibi_slopes=small[1])
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+def test_prefix_sums_are_converted(rng, request, kind):
+    q = k = v = normal(rng, (300, 2, 16))
+    cu = np.array([0, 7, 7, 300])
+    asarray = {"numpy": lambda: np.asarray, "torch": lambda: request.getfixturevalue("torch").from_numpy,
+               "jax": lambda: request.getfixturevalue("jax").numpy.asarray}[kind]()  # fmt: skip
+    expected = onepass.attention(q, k, v, cu_seqlens_q=np.int32(cu), cu_seqlens_k=np.int32(cu))
+    result = onepass.attention(q, k, v, cu_seqlens_q=asarray(cu), cu_seqlens_k=asarray(cu)[::1])
+    np.testing.assert_array_equal(result, expected)
+    if kind != "jax":  # which has no int64 unless asked
+        with pytest.raises(ValueError, match=r"^cu_seqlens_k\[2\] is -4294967290; numbers that int32 holds"):
+            wrong = asarray(np.array([0, 7, 6 - 2**32, 300]))
+            onepass.attention(q, k, v, cu_seqlens_q=asarray(cu), cu_seqlens_k=wrong)
+
+
 def test_the_gil_is_released(rng):
     """Another Python thread makes progress while a call is computing."""
     q, k, v = inputs(rng, batch=1, heads=8, heads_kv=8, rows=2048, keys=2048, dim=64, dim_v=64)

@@ -7,6 +7,7 @@ import numpy as np
 import onepass
 import pytest
 from fake_device import FakeArray
+from fake_frameworks import torch_module
 from onepass import _devices
 
 SHAPE = (1, 2, 16, 64)
@@ -20,6 +21,14 @@ def test_the_problem_is_on_their_device():
     q, k, v, out = fakes()
     assert onepass.explain(q, k, v, out=out).startswith("fwd b1 h2 s16 d64 fp16 cuda:0\n")
     assert all(x.streams == [1] for x in (q, k, v, out))  # ready on the legacy default stream, asked once
+
+
+def test_memory_that_is_marked_read_only_is_not_written():
+    q, k, v, _ = fakes(read_only=True)
+    with pytest.raises(ValueError, match="^out is read-only"):
+        onepass.explain(q, k, v, out=FakeArray(*SHAPE, read_only=True))
+    out = FakeArray(*SHAPE, read_only=False)
+    assert onepass.explain(q, k, v, out=out).startswith("fwd b1 h2 s16 d64 fp16 cuda:0\n") and out.streams == [1]
 
 
 def test_devices_are_not_mixed():
@@ -61,7 +70,10 @@ def test_without_cuda_the_call_is_refused():
 
 
 class FakeTensor(FakeArray):
-    is_cuda, requires_grad = True, False
+    is_cuda, is_cpu, requires_grad = True, False, False
+
+    def is_neg(self):
+        return False
 
     def get_device(self):
         return self.index
@@ -69,8 +81,8 @@ class FakeTensor(FakeArray):
 
 @pytest.fixture
 def fake_torch(monkeypatch):
-    torch = types.ModuleType("torch")
-    torch.Tensor, torch.uint8, torch.is_grad_enabled = FakeTensor, "uint8", lambda: False
+    torch = torch_module(FakeTensor)
+    torch.uint8, torch.is_grad_enabled = "uint8", lambda: False
     torch.cuda = types.SimpleNamespace(current_stream=lambda i: types.SimpleNamespace(cuda_stream=700 + i))
     asked = []
 
@@ -79,7 +91,7 @@ def fake_torch(monkeypatch):
         return types.SimpleNamespace(data_ptr=lambda: 4096)
 
     torch.empty, torch.asked = empty, asked
-    torch.utils = types.SimpleNamespace(dlpack=types.SimpleNamespace(to_dlpack=lambda x: x.__dlpack__(stream=-1)))
+    torch.utils.dlpack.to_dlpack = lambda x: x.__dlpack__(stream=-1)
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch
 

@@ -66,7 +66,13 @@ CASES = {
     "bias dtype": (TypeError, "bias is float64; float32, float16 and bfloat16", {"bias": np.zeros((37, 65))}),
     "bias shape": (ValueError, "bias has shape .* dimension 1 must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
     "slopes": (ValueError, "alibi_slopes has shape .* must be 4", {"alibi_slopes": np.ones(3, F32)}),
-    "slopes dtype": (TypeError, "alibi_slopes is float64; float32 is accepted", {"alibi_slopes": np.ones(4)}),
+    "slopes dtype": (TypeError, "alibi_slopes is int64; float32 is accepted", {"alibi_slopes": np.ones(4, int)}),
+    "large slopes": (
+        ValueError,
+        r"alibi_slopes\[1, 2\] is 1e\+39; numbers that float32 holds are accepted",
+        {"alibi_slopes": np.array([[0, 1, 2, 3], [0, np.inf, 1e39, 0]])},
+    ),
+    "sinks dtype": (TypeError, "sinks is >f2", {"sinks": np.ones(4, ">f2")}),
     "sinks": (ValueError, "sinks has shape .* must be 4", {"sinks": np.ones(5, F32)}),
     "scale": (ValueError, "scale is inf; a number from", {"scale": float("inf")}),
     "scale text": (TypeError, "scale is 'x'; a number is accepted", {"scale": "x"}),
@@ -92,7 +98,12 @@ CASES = {
     "prefix start": (ValueError, r"cu_seqlens_q\[0\] is 1; prefix sums start at 0", {"cu_seqlens_q": i32(1, 10)}),
     "prefix order": (ValueError, r"cu_seqlens_q\[2\] is 4, less than the 5", {"cu_seqlens_q": i32(0, 5, 4)}),
     "prefix end": (ValueError, r"cu_seqlens_q\[1\] is 11, beyond the 10 tokens", {"cu_seqlens_q": i32(0, 11)}),
-    "prefix dtype": (TypeError, "cu_seqlens_q is int64; int32 is accepted", {"cu_seqlens_q": np.array([0, 10])}),
+    "prefix dtype": (TypeError, "cu_seqlens_q is int16; int32 is accepted", {"cu_seqlens_q": np.array([0, 10], np.int16)}),
+    "prefix beyond int32": (
+        ValueError,
+        r"cu_seqlens_q\[1\] is 4294967306; numbers that int32 holds are accepted",
+        {"cu_seqlens_q": np.array([0, 2**32 + 10])},
+    ),
     "prefix length": (
         ValueError,
         "cu_seqlens_k has shape .* must be 3",

@@ -1,0 +1,116 @@
+"""Arrays that mean more than their memory says, or that nobody may write to: each becomes plain, or is refused.
+
+A lazily negated tensor, a mask beside the values, a recorder that sees no call of onepass: reading or writing the memory
+alone would be silently wrong. No library is ever imported here.
+"""
+
+import sys
+
+import numpy as np
+
+
+def refuse_masked(name, x):
+    """Of subclasses of np.ndarray."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose mask onepass would not see: pass {name}.data or {name}.filled(...), "
+            "and what may be attended to as bool_mask"
+        )
+
+
+def _recorder(torch):
+    """Who writes torch's operations down to repeat them later, or None."""
+    if torch.jit.is_tracing():
+        return "torch.jit.trace"
+    if torch._C._len_torch_dispatch_stack():
+        proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+        if proxies is not None and proxies.get_proxy_mode() is not None:
+            return "torch.fx"
+    return None
+
+
+def plain_tensor(name, x, torch, place):
+    """`x` as a torch tensor whose memory holds its values."""
+    kind = type(x)
+    if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(
+            f"{name} is a {kind.__module__}.{kind.__name__}, a tensor without values in memory of its own; "
+            "a plain torch.Tensor is accepted"
+        )
+    if recorder := _recorder(torch):
+        raise RuntimeError(
+            f"{name} is being recorded by {recorder}, which would not see onepass and keep a result that nothing fills: "
+            "call onepass outside of it, or make it an operator with torch.library.custom_op"
+        )
+    differentiating = torch.autograd.forward_ad._current_level >= 0
+    if differentiating and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        raise RuntimeError(f"{name} has a tangent and onepass would lose it: pass {name}.detach()")
+    place.torch_is_plain = not differentiating
+    if x.requires_grad:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), or call "
+                "under torch.no_grad()"
+            )
+        x = x.detach()
+    return x.resolve_neg() if x.is_neg() else x
+
+
+def refuse_without_values(name, x):
+    """Of arrays of other libraries."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(x, jax.Array):
+        return
+    if isinstance(x, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call onepass "
+            "outside of it, or through jax.pure_callback"
+        )
+    if x.is_deleted():
+        raise ValueError(f"{name} is a jax Array whose memory has been deleted or donated")
+
+
+def refuse_immutable(x):
+    """Of `out` as a caller gave it. Memory that is marked read-only is the extension's to refuse."""
+    for library, kind in (("jax", "Array"), ("tensorflow", "Tensor")):
+        module = sys.modules.get(library)
+        if module is not None and isinstance(x, getattr(module, kind, ())):
+            raise TypeError(
+                f"out is a {library} {kind}, which is immutable and may share its memory with others; a NumPy array, "
+                "a torch tensor or a CuPy array is accepted, or none for a new result"
+            )
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and x.is_neg():
+        raise ValueError("out is a negated view, whose memory holds the values' negatives; a plain tensor is accepted")
+
+
+# What sinks, slopes and prefix sums may also be; they are small, so they are converted.
+_CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
+_numpy = {name: np.dtype(name) for name in _CONVERTED}
+_names = {}  # of dtypes seen
+
+
+def converted(name, x, dtype):
+    """`x` of `dtype`, float32 or int32, where another type stands for the same numbers; else `x` as it is."""
+    given = getattr(x, "dtype", None)
+    if given is _numpy[dtype]:
+        return x
+    given = _names.get(given) or _names.setdefault(given, str(given).rpartition(".")[2])
+    if given == dtype or given not in _CONVERTED[dtype]:
+        return x
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        y, on_host = x.to(getattr(torch, dtype)), x.is_cpu
+    elif hasattr(x, "astype"):
+        with np.errstate(over="ignore"):
+            y, on_host = x.astype(dtype), isinstance(x, np.ndarray) or x.__dlpack_device__()[0] == 1
+    else:
+        return x
+    if on_host and given in ("int64", "float64"):  # on a device nobody waits for the values
+        before, after = np.array(x.tolist()), np.array(y.tolist())
+        lost = np.argwhere(after != before if dtype == "int32" else np.isinf(after) & ~np.isinf(before))
+        for index in map(tuple, lost.tolist()):
+            raise ValueError(
+                f"{name}[{', '.join(map(str, index))}] is {before[index]}; numbers that {dtype} holds are accepted"
+            )
+    return y
