@@ -1,6 +1,9 @@
 // Files appear whole or not at all.
 #include "onepass/io/output_file.hpp"
 
+#include <memory>
+
+#include "onepass/io/partial_files.hpp"
 #include "tools/files.hpp"
 
 namespace onepass::test {
@@ -49,6 +52,54 @@ TEST(OutputFile, WritesSpecialFilesDirectly) {
   write(file, "hello");
   file.commit();
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+// In containers process numbers repeat: what an earlier process left behind is in nobody's way.
+TEST(OutputFile, IsNotHinderedByLeftovers) {
+  const Folder folder;
+  const std::string leftover = "a.partial-" + std::to_string(::getpid());
+  folder.write(leftover, "half");
+  io::OutputFile first(folder("a")), second(folder("a"));
+  write(first, "first");
+  write(second, "second");
+  second.commit();
+  EXPECT_EQ(folder.read("a"), "second");
+  first.commit();
+  EXPECT_EQ(folder.read("a"), "first");
+  EXPECT_EQ(folder.names(), (Names{"a", leftover}));
+  EXPECT_EQ(folder.read(leftover), "half");
+}
+
+TEST(OutputFile, MayHaveTheLongestName) {
+  const Folder folder;
+  const std::string longest(255, 'a');
+  io::OutputFile file(folder(longest));
+  write(file, "hello");
+  file.commit();
+  EXPECT_EQ(folder.names(), Names{longest});
+  EXPECT_EQ(sentence_of([&] { io::OutputFile(folder(longest + "a")); }),
+            "cannot write " + folder(longest + "a") + ": File name too long");
+}
+
+// What a signal's handler calls.
+TEST(OutputFile, PartialFilesCanBeRemovedAllAtOnce) {
+  const Folder folder;
+  folder.write("a", "old");
+  {
+    io::OutputFile done(folder("b"));
+    done.commit();
+    io::OutputFile a(folder("a")), c(folder("c"));
+    write(a, "new");
+    EXPECT_EQ(folder.names().size(), 4u);
+    io::remove_partials();
+    EXPECT_EQ(folder.names(), (Names{"a", "b"}));
+    EXPECT_EQ(sentence_of([&] { a.commit(); }), "cannot write " + folder("a") + ": No such file or directory");
+  }
+  EXPECT_EQ(folder.read("a"), "old");
+  std::vector<std::unique_ptr<io::OutputFile>> many;  // more than the table holds: the rest are files like any other
+  for (int i = 0; i < 20; ++i) many.push_back(std::make_unique<io::OutputFile>(folder("m" + std::to_string(i))));
+  for (auto& file : many) file->commit();
+  EXPECT_EQ(folder.names().size(), 22u);
 }
 
 TEST(OutputFile, SaysWhyItCannot) {

@@ -19,9 +19,11 @@ Device device_from(const std::string& name) {
   if (name == "cpu") return {};
   if (name == "cuda") return {DeviceKind::cuda, 0};
   int index = 0;
-  const char *const from = name.data() + 5, *const end = name.data() + name.size();
-  if (name.starts_with("cuda:") && std::from_chars(from, end, index).ptr == end && from != end && index >= 0)
-    return {DeviceKind::cuda, index};
+  if (name.starts_with("cuda:")) {
+    const char* const end = name.data() + name.size();
+    const auto [at, error] = std::from_chars(name.data() + 5, end, index);
+    if (error == std::errc{} && at == end && index >= 0) return {DeviceKind::cuda, index};
+  }
   throw Error(ErrorCode::bad_value, text("--device is '", name, "'; cpu, cuda or cuda:1 is expected"));
 }
 

@@ -3,12 +3,15 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
+#include <system_error>
 
 #include <fmt/format.h>
 
 #include "command.hpp"
 #include "onepass/error.hpp"
+#include "streams.hpp"
 
 namespace {
 
@@ -18,7 +21,7 @@ int fail(std::string sentence) {
   if (sentence.size() > kMost) sentence = sentence.substr(0, kMost) + "..";
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   std::replace_if(sentence.begin(), sentence.end(), is_control, ' ');
-  fmt::print(stderr, "onepass: {}\n", sentence);
+  onepass::cli::say("onepass: " + sentence + "\n");
   return onepass::cli::kError;
 }
 
@@ -39,7 +42,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::RuntimeError& e) {  // how a command asks for an exit status
     return e.get_exit_code();
   } catch (const CLI::Success& e) {  // --help, --version
-    return app.exit(e);
+    std::ostringstream printed;
+    const int status = app.exit(e, printed, printed);
+    std::fputs(printed.str().c_str(), stdout);
+    return status;
   } catch (const CLI::ParseError& e) {
     return fail(std::string(e.what()) + " (see onepass --help)");
   }
@@ -50,11 +56,14 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    onepass::cli::guard_process();
     const int status = run(argc, argv);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout)) return fail("cannot write to standard output");
+    onepass::cli::flush_output();
     return status;
   } catch (const std::bad_alloc&) {
     return fail("out of memory");
+  } catch (const std::system_error& e) {  // what fmt::print throws
+    return fail(std::ferror(stdout) ? "cannot write to standard output: " + e.code().message() : e.what());
   } catch (const std::exception& e) {
     return fail(e.what());
   }

@@ -1,7 +1,6 @@
 #include "outputs.hpp"
 
 #include <filesystem>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,9 +22,12 @@ void check_destination(const std::string& path) {
   const auto fail = [&](const std::string& why) {
     throw Error(ErrorCode::bad_file, text("cannot write ", path, ": ", why));
   };
-  if (!fs::is_directory(folder)) fail(folder + " is no directory");
-  if (fs::is_directory(path)) fail("it is a directory");
-  if (!fs::exists(path) && ::access(folder.c_str(), W_OK) != 0) fail(folder + " is not writable");
+  std::error_code why, none;
+  const fs::file_status status = fs::status(path, why);
+  if (!fs::is_directory(folder, none)) fail(folder + " is no directory");
+  if (!fs::status_known(status)) fail(why.message());
+  if (fs::is_directory(status)) fail("it is a directory");
+  if (!fs::exists(status) && ::access(folder.c_str(), W_OK) != 0) fail(folder + " is not writable");
 }
 
 }  // namespace
@@ -47,22 +49,24 @@ void check_destinations(const OutputFiles& files) {
   }
 }
 
-void save(const OutputFiles& files, const io::Array& out, const io::Array* lse, Progress& progress) {
-  const auto total = static_cast<std::int64_t>(out.bytes() + (lse ? lse->bytes() : 0));
-  std::int64_t done = 0;
-  const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
-  io::OutputFile out_file(files.out, count);
-  std::optional<io::OutputFile> lse_file;
+WrittenOutputs::WrittenOutputs(const OutputFiles& files, const io::Array& out, const io::Array* lse,
+                               std::function<void(std::size_t)> on_write)
+    : out_(files.out, on_write) {
   if (is_safetensors(files.out)) {
     std::vector<std::pair<std::string, const io::Array*>> arrays{{"out", &out}};
     if (lse) arrays.emplace_back("lse", lse);
-    io::write_safetensors(out_file, arrays);
+    io::write_safetensors(out_, arrays);
   } else {
-    io::write_npy(out_file, out);
-    if (lse) io::write_npy(lse_file.emplace(files.lse, count), *lse);
+    io::write_npy(out_, out);
+    if (lse) io::write_npy(lse_.emplace(files.lse, on_write), *lse);
   }
-  out_file.commit();
-  if (lse_file) lse_file->commit();
+  out_.finish();
+  if (lse_) lse_->finish();
+}
+
+void WrittenOutputs::commit() {
+  out_.commit();
+  if (lse_) lse_->commit();
 }
 
 }  // namespace onepass::cli

@@ -1,9 +1,9 @@
 #include "progress.hpp"
 
-#include <cstdio>
-
 #include <fmt/format.h>
 #include <unistd.h>
+
+#include "streams.hpp"
 
 namespace onepass::cli {
 
@@ -11,7 +11,7 @@ Progress::Progress(std::string label, bool wanted)
     : label_(std::move(label)), enabled_(wanted || ::isatty(STDERR_FILENO)), terminal_(::isatty(STDERR_FILENO)) {}
 
 Progress::~Progress() {
-  if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");  // what stays on the screen is the result
+  if (shown_ && terminal_) say("\r\x1b[K");  // what stays on the screen is the result
 }
 
 void Progress::at(std::int64_t done, std::int64_t total) {
@@ -23,9 +23,8 @@ void Progress::at(std::int64_t done, std::int64_t total) {
   next_ms_.store(ms + (terminal_ ? 100 : 1000), std::memory_order_relaxed);
   shown_ = true;
   const double share = total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0;
-  fmt::print(stderr, "{}{}  {:.0f} %  {} s{}", terminal_ ? "\r" : "", label_, share, ms / 1000,
-             terminal_ ? "\x1b[K" : "\n");
-  std::fflush(stderr);
+  say(fmt::format("{}{}  {:.0f} %  {} s{}", terminal_ ? "\r" : "", label_, share, ms / 1000,
+                  terminal_ ? "\x1b[K" : "\n"));
 }
 
 void add_progress_flag(CLI::App& command, bool& wanted) {

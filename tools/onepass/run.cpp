@@ -13,6 +13,7 @@
 #include "onepass/attention.hpp"
 #include "outputs.hpp"
 #include "progress.hpp"
+#include "streams.hpp"
 
 namespace onepass::cli {
 namespace {
@@ -140,6 +141,32 @@ void give(Options& options, const Arguments& a) {
   options.cu_seqlens_k = a.cu_seqlens_k;
 }
 
+WrittenOutputs write(const Flags& flags, const Results& r) {
+  Progress progress("writing", flags.progress);
+  const auto total = static_cast<std::int64_t>(r.out->bytes() + (r.lse ? r.lse->bytes() : 0));
+  std::int64_t done = 0;
+  const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
+  return {flags.outputs, *r.out, r.lse ? &*r.lse : nullptr, count};
+}
+
+void report(const Flags& flags, const Problem& problem, const Plan& plan, const Executor& executor, double seconds) {
+  if (flags.json) {
+    nlohmann::ordered_json j{{"problem", to_string(problem)},
+                             {"implementation", plan.name()},
+                             {"config", plan.describe()},
+                             {"threads", executor.workers()},
+                             {"seconds", seconds},
+                             {"repeat", flags.repeat},
+                             {"out", flags.outputs.out}};
+    if (!flags.outputs.lse.empty()) j["lse"] = flags.outputs.lse;
+    print_json(j);
+    return;
+  }
+  fmt::print("{}\n{}: {}\n{}{}, {} thread{}\n", to_string(problem), plan.name(), plan.describe(), time_text(seconds),
+             flags.repeat > 1 ? fmt::format(" (median of {})", flags.repeat) : "", executor.workers(),
+             executor.workers() == 1 ? "" : "s");
+}
+
 void run_command(Flags& flags) {
   const Device device = device_from(flags.device);
   check_destinations(flags.outputs);
@@ -184,26 +211,10 @@ void run_command(Flags& flags) {
     on_device->fetch(out, *results.out);
     if (results.lse) on_device->fetch(options.lse, *results.lse);
   }
-  {
-    Progress progress("writing", flags.progress);
-    save(flags.outputs, *results.out, results.lse ? &*results.lse : nullptr, progress);
-  }
-
-  if (flags.json) {
-    nlohmann::ordered_json j{{"problem", to_string(problem)},
-                             {"implementation", plan.name()},
-                             {"config", plan.describe()},
-                             {"threads", executor->workers()},
-                             {"seconds", seconds},
-                             {"repeat", flags.repeat},
-                             {"out", flags.outputs.out}};
-    if (!flags.outputs.lse.empty()) j["lse"] = flags.outputs.lse;
-    print_json(j);
-    return;
-  }
-  fmt::print("{}\n{}: {}\n{}{}, {} thread{}\n", to_string(problem), plan.name(), plan.describe(), time_text(seconds),
-             flags.repeat > 1 ? fmt::format(" (median of {})", flags.repeat) : "", executor->workers(),
-             executor->workers() == 1 ? "" : "s");
+  WrittenOutputs written = write(flags, results);
+  report(flags, problem, plan, *executor, seconds);
+  flush_output();  // a caller who cannot be told gets no files either
+  written.commit();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -10,6 +11,8 @@
 #include "onepass/bench/report.hpp"
 #include "onepass/command.hpp"
 #include "onepass/error.hpp"
+#include "onepass/io/output_file.hpp"
+#include "onepass/streams.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -54,9 +57,10 @@ std::vector<CellSpec> cells_of(const Settings& s) {
 
 void write(const nlohmann::json& all, const std::string& path) {
   if (path.empty()) return;
-  std::ofstream file(path);
-  file << all.dump(2) << "\n";
-  if (!file.flush()) throw Error(ErrorCode::bad_file, text("'", path, "' cannot be written"));
+  io::OutputFile file(path);
+  const std::string json = all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  file.write(std::as_bytes(std::span(json)));
+  file.commit();
 }
 
 void run_launch(const Settings& s) {
@@ -97,6 +101,7 @@ void run(const Settings& s) {
     table.row(result);
     all.push_back(to_json(result));
     write(all, s.json_path);  // after every cell: a run that is cut short has not measured for nothing
+    cli::flush_output();      // the row is shown; where it cannot be, nobody waits for more
   }
   table.notes();
 }

@@ -1,18 +1,17 @@
 #include "onepass/bench/peer_process.hpp"
 
-#include <csignal>
 #include <cstdlib>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "onepass/error.hpp"
+#include "onepass/without_sigpipe.hpp"
 
 namespace onepass::bench {
 
 PeerProcess::PeerProcess(const std::string& command) {
   int in[2], out[2];
   if (pipe(in) != 0 || pipe(out) != 0) throw Error(ErrorCode::bad_value, "no pipe could be made for the peer process");
-  std::signal(SIGPIPE, SIG_IGN);   // a peer that died is reported, not fatal
   pid_ = fork();
   if (pid_ < 0) throw Error(ErrorCode::bad_value, text("the peer process '", command, "' could not be started"));
   if (pid_ == 0) {
@@ -29,6 +28,7 @@ PeerProcess::PeerProcess(const std::string& command) {
 }
 
 PeerProcess::~PeerProcess() {
+  const WithoutSigpipe guard;
   if (to_) std::fclose(to_);   // end of input ends the peer
   if (from_) std::fclose(from_);
   if (pid_ > 0) waitpid(pid_, nullptr, 0);
@@ -36,6 +36,7 @@ PeerProcess::~PeerProcess() {
 
 nlohmann::json PeerProcess::ask(const std::string& line) {
   const nlohmann::json gone = {{"missing", "the peer process ended"}};
+  const WithoutSigpipe guard;  // a peer that died is reported, not fatal
   if (std::fputs((line + "\n").c_str(), to_) < 0 || std::fflush(to_) != 0) return gone;
   char* text = nullptr;
   std::size_t size = 0;

@@ -113,7 +113,6 @@ void Table::row(const CellResult& r) {
   on_device(r) ? device_row(r) : cpu_row(r);
   for (const PeerResult& peer : r.peers) fmt::print(" {:>18}", peer_text(peer, r.median_s));
   fmt::print("\n");
-  std::fflush(stdout);
   for (const PeerResult& peer : r.peers) {
     if (!peer.note.empty()) notes_.insert(fmt::format("{}: {} ({})", peer.name, peer.note, short_line(r.spec.problem)));
   }

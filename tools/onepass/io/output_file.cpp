@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
+#include "onepass/io/partial_files.hpp"
 
 namespace onepass::io {
 namespace fs = std::filesystem;
@@ -19,22 +20,25 @@ void OutputFile::fail() { throw Error(ErrorCode::bad_file, text("cannot write ",
 
 OutputFile::OutputFile(const std::string& path, std::function<void(std::size_t)> on_write)
     : path_(path), target_(path), on_write_(std::move(on_write)) {
-  std::error_code none;
-  const fs::file_status status = fs::status(path, none);
+  std::error_code why;
+  const fs::file_status status = fs::status(path, why);
+  if (!fs::status_known(status)) throw Error(ErrorCode::bad_file, text("cannot write ", path, ": ", why.message()));
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     if (fs::is_directory(status)) throw Error(ErrorCode::bad_file, text("cannot write ", path, ": it is a directory"));
     file_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   } else {
     if (fs::exists(status)) target_ = fs::canonical(path).string();
-    partial_ = target_ + ".partial-" + std::to_string(::getpid());
-    file_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file_ = open_partial(target_, partial_);
+    if (file_ < 0) partial_.clear();
   }
   if (file_ < 0) fail();
 }
 
 OutputFile::~OutputFile() {
   if (file_ >= 0) ::close(file_);
-  if (!partial_.empty()) ::unlink(partial_.c_str());
+  if (partial_.empty()) return;
+  ::unlink(partial_.c_str());
+  forget_partial(partial_);
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -47,11 +51,16 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void OutputFile::commit() {
+void OutputFile::finish() {
   const int file = std::exchange(file_, -1);
-  if (::close(file) != 0) fail();
+  if (file >= 0 && ::close(file) != 0) fail();
+}
+
+void OutputFile::commit() {
+  finish();
   if (partial_.empty()) return;
   if (std::rename(partial_.c_str(), target_.c_str()) != 0) fail();
+  forget_partial(partial_);
   partial_.clear();
 }
 

@@ -7,8 +7,8 @@
 
 namespace onepass::io {
 
-// Bytes go to NAME.partial-PID beside it; commit() renames it, the destructor removes it. What exists and is no regular
-// file (/dev/stdout, a pipe) is written directly.
+// Bytes go to a partial file beside it (partial_files.hpp); commit() renames it, the destructor removes it, and so does
+// a signal that ends the tool. What exists and is no regular file (/dev/stdout, a pipe) is written directly.
 class OutputFile {
  public:
   // on_write(n) is told of every n bytes that have gone, at most 16 MiB at a time.
@@ -18,7 +18,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::span<const std::byte> bytes);
-  void commit();
+  void finish();  // all is written: whatever the disk has against it is known when this returns
+  void commit();  // finishes if that is still to be done
 
  private:
   [[noreturn]] void fail();
