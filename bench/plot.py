@@ -55,50 +55,89 @@ def label(problem):
     return re.sub(r"varlen=[\dx,]+", "varlen", re.sub(r"\bs(\d+)000\b", r"s\1k", text))
 
 
+def extent(axis, text):
+    """(width, height) of a text in the units of the data."""
+    box = axis.transData.inverted().transform(text.get_window_extent())
+    return abs(box[1] - box[0])
+
+
+def beyond(start, length, pad, line):
+    """Where a label begins that follows a bar's end at `start` and lies on neither the bar nor the line."""
+    return (max(start, line) if line < start + length + 2 * pad else start) + pad
+
+
+def covered(bars, low, high):
+    """How far the bars (middle, width, length) reach that a label between low and high would touch."""
+    return max(length for middle, width, length in bars if middle - width / 2 < high and low < middle + width / 2)
+
+
 def draw_cells(plt, found):
     dims, masks = sorted({d for d, _ in found}), sorted({m for _, m in found})
     figure, axes = plt.subplots(
         len(masks), len(dims), figsize=(4 * len(dims), 3 * len(masks)), sharey=True, squeeze=False
     )
+    labels = []  # (axis, middle, text, bars of the group, ceiling), placed when the axes have their size
     for (dim, causal), group in found.items():
         axis = axes[masks.index(causal)][dims.index(dim)]
+        ceiling = 1e-12 * group[0][1].get("matmul_flops_per_s", 0)
+        bars = {x: [] for x in range(len(group))}
         names = [name for name in COLOURS if any(name in seconds(row) for _, row in group)]
         for i, name in enumerate(names):
             at = [x + (i - (len(names) - 1) / 2) * 0.8 / len(names) for x in range(len(group))]
             heights = [tflops(row, name) if name in seconds(row) else 0 for _, row in group]
-            bars = axis.bar(at, heights, 0.8 / len(names), color=COLOURS[name], label=NAMES[name])
+            axis.bar(at, heights, 0.8 / len(names), color=COLOURS[name], label=NAMES[name])
+            for x, height in enumerate(heights):
+                bars[x].append((at[x], 0.8 / len(names), height))
             if name == "onepass":
-                axis.bar_label(bars, [f"{row.get('times_best_peer', 0):.2f}x" for _, row in group], fontsize=8)
-        ceiling = group[0][1].get("matmul_flops_per_s", 0)
+                labels += [
+                    (axis, at[x], f"{row.get('times_best_peer', 0):.2f}x", bars[x], ceiling)
+                    for x, (_, row) in enumerate(group)
+                ]
         if ceiling:
-            axis.axhline(1e-12 * ceiling, color="black", linewidth=0.8, linestyle="--", label="matrix product 8192")
+            axis.axhline(ceiling, color="black", linewidth=0.8, linestyle="--", label="matrix product 8192")
         axis.set_xticks(range(len(group)), [f"{seq // 1024}k" for seq, _ in group])
         axis.set_title(f"head dim {dim}, {'causal' if causal else 'full'}", fontsize=10)
     for row in axes:
         row[0].set_ylabel("TFLOP/s")
     figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=8, loc="upper center", ncols=5)
+    highest = max(max(ceiling, *(height for *_, height in bars)) for *_, bars, ceiling in labels)
+    axes[0][0].set_ylim(0, 1.15 * highest)  # room for a label above everything
     figure.tight_layout(rect=(0, 0, 1, 0.95))
+    for axis, middle, words, bars, ceiling in labels:
+        text = axis.text(middle, 0, words, ha="center", va="bottom", fontsize=8)
+        width, height = extent(axis, text)
+        pad = 0.15 * height
+        text.set_y(beyond(covered(bars, middle - width / 2, middle + width / 2), height, pad, ceiling))
     return figure
 
 
 def draw_rows(plt, rows):
     rows = [row for row in rows if "median_s" in row and len(seconds(row)) > 1]
     figure, axis = plt.subplots(figsize=(9, 0.5 + 0.45 * len(rows)))
+    labels = []  # (middle, speed, bars of the row)
     for y, row in enumerate(reversed(rows)):
         names = [name for name in COLOURS if name in seconds(row)]
         best = min(s for name, s in seconds(row).items() if name != "onepass")
+        bars = []
         for i, name in enumerate(names):
             speed = best / seconds(row)[name]
             height = 0.8 / len(names)
             at = y - (i - (len(names) - 1) / 2) * height
             axis.barh(at, speed, height, color=COLOURS[name])
+            bars.append((at, height, speed))
             if name == "onepass":
-                axis.text(speed + 0.02, at, f"{speed:.2f}", va="center", fontsize=7)
+                labels.append((at, speed, bars))
     axis.axvline(1, color="black", linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(rows)), [label(row["problem"]) for row in reversed(rows)], fontsize=7)
     axis.set_xlabel("speed, times the best peer's")
     shown = [name for name in COLOURS if any(name in seconds(row) for row in rows)]
-    axis.legend([plt.Rectangle((0, 0), 1, 1, color=COLOURS[n]) for n in shown], [NAMES[n] for n in shown], fontsize=7)
+    axis.legend([plt.Rectangle((0, 0), 1, 1, color=COLOURS[n]) for n in shown], [NAMES[n] for n in shown], fontsize=7,
+                loc="upper left", bbox_to_anchor=(1, 1))  # fmt: skip
+    axis.set_xlim(0, 1.12 * max([1, *(length for *_, bars in labels for *_, length in bars)]))
+    for middle, speed, bars in labels:
+        text = axis.text(0, middle, f"{speed:.2f}", va="center", fontsize=7)
+        width, height = extent(axis, text)
+        text.set_x(beyond(covered(bars, middle - height / 2, middle + height / 2), width, 0.15 * width, 1))
     return figure
 
 

@@ -1,9 +1,12 @@
 """bench/plot.py reads what onepass bench writes and draws a picture of it."""
 
+import collections
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 import pytest
 
@@ -55,6 +58,112 @@ def test_lines_of_the_fa1_claim():
     assert found == ((1024, 4096), pytest.approx((0.3, 0.3)))
     assert plot.fa1_line(fa1(), 64, False, "math", ("median_s",), 1) == ((), ())
     assert plot.fa1_line(fa1(), 128, False, "onepass", ("median_s",), 1) == ((), ())
+
+
+Box = collections.namedtuple("Box", "left top right bottom")
+
+
+def numbers(text):
+    return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text)]
+
+
+def around(points):
+    xs, ys = zip(*points)
+    return Box(min(xs), min(ys), max(xs), max(ys))
+
+
+def pairs(path):
+    flat = numbers(path)
+    return list(zip(flat[::2], flat[1::2]))
+
+
+def moved(transform, points):
+    """Through translate and scale, in the order in which they are applied."""
+    for name, values in reversed(re.findall(r"(\w+)\(([^)]*)\)", transform)):
+        a = numbers(values)
+        x, y = a[0], a[1] if len(a) > 1 else (0 if name == "translate" else a[0])
+        assert name in ("translate", "scale")
+        points = [(px + x, py + y) if name == "translate" else (px * x, py * y) for px, py in points]
+    return points
+
+
+def geometry(svg):
+    """Of a picture by plot.py: boxes of bars and of the labels beside them, the dashed lines, the frames."""
+    parser = xml.etree.ElementTree.XMLParser(target=xml.etree.ElementTree.TreeBuilder(insert_comments=True))
+    root = xml.etree.ElementTree.fromstring(svg, parser)
+    space, link = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+    glyphs = {
+        e.get("id"): moved(e.get("transform", ""), pairs(e.get("d") or ""))
+        for e in root.iter(f"{space}path")
+        if e.get("id")
+    }
+    names = {child: group.get("id", "") for group in root.iter(f"{space}g") for child in group}
+    bars, labels, lines, frames = [], [], [], []
+    for group in root.iter(f"{space}g"):
+        for path in group.findall(f"{space}path"):
+            style, box = path.get("style") or "", around(pairs(path.get("d")))
+            inside = path.get("clip-path") is not None
+            if inside and any(f"fill: {colour}" in style for colour in plot.COLOURS.values()):
+                bars.append(box)
+            elif inside and "stroke-dasharray" in style:
+                lines.append(box)
+            elif group.get("id", "").startswith("patch") and "fill: #ffffff" in style:
+                frames.append(box)
+        comments = [e.text.strip() for e in group if e.tag is xml.etree.ElementTree.Comment]
+        if comments and names.get(group, "").startswith("axes") and re.fullmatch(r"\d+\.\d\dx?", comments[0]):
+            word = group.find(f"{space}g")
+            points = []
+            for use in word.iter(f"{space}use"):
+                glyph = glyphs[use.get(link)[1:]]
+                points += moved(word.get("transform"), moved(use.get("transform", ""), glyph))
+            labels.append(around(points))
+    return bars, labels, lines, frames
+
+
+def overlap(a, b):
+    return a.left < b.right and b.left < a.right and a.top < b.bottom and b.top < a.bottom
+
+
+def check_labels(svg, count):
+    bars, labels, lines, frames = geometry(svg)
+    assert len(labels) == count and len(bars) > count
+    for i, label in enumerate(labels):
+        assert not any(overlap(label, bar) for bar in bars), label
+        assert not any(overlap(label, other) for other in labels[:i]), label
+        assert not any(overlap(label, line) for line in lines), label
+        # Wholly inside a panel.
+        assert any(
+            f.left < label.left and label.right < f.right and f.top < label.top and label.bottom < f.bottom
+            for f in frames
+        )
+
+
+def test_labels_of_the_picture_in_the_docs():
+    check_labels((ROOT / "docs" / "h200.svg").read_text(), 18)
+
+
+def crowded():
+    """Bars as high as their neighbours, at, below and above the matrix product."""
+    rows = suite()
+    for i, r in enumerate(rows):
+        r["median_s"] = r["flops"] / (r["matmul_flops_per_s"] * (0.5, 0.9, 0.95, 0.97, 0.99, 1, 1.01, 1.04, 1.2)[i % 9])
+        r["peers"]["torch-cudnn"]["median_s"] = r["median_s"] * (0.9, 0.98, 1, 1.02)[i % 4]
+    return rows
+
+
+def crowded_rows():
+    names = ("flash-attn-3", "torch-cudnn", "torch-flash")
+    times = (0.5e-3, 0.95e-3, 0.99e-3, 1e-3, 1.01e-3, 1.04e-3, 3e-3)
+    return [row(f"fwd b1 s{9 + i} d8 bf16 cuda:0", t, **dict.fromkeys(names, 1e-3)) for i, t in enumerate(times)]
+
+
+@pytest.mark.parametrize("rows", [crowded(), crowded_rows()])
+def test_labels_lie_on_nothing(tmp_path, rows):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(tmp_path / "r.json"), "--out"]
+    subprocess.run([*command, str(tmp_path / "a.svg")], check=True)
+    check_labels((tmp_path / "a.svg").read_text(), len(rows))
 
 
 @pytest.mark.parametrize(
