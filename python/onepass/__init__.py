@@ -62,9 +62,17 @@ def _align_offset(mask, align, offset):
     return 0 if offset is None else _integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
 
 
+def _text(name, x):
+    try:
+        x.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} is {ascii(x)[:200]}; text without lone surrogates is accepted") from None
+    return x
+
+
 def _expression(name, x):
     if x is None or isinstance(x, str):
-        return x or ""
+        return _text(name, x or "")
     kind = "function" if callable(x) else type(x).__name__
     raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
 
@@ -74,7 +82,10 @@ def _mod_buffers(x, place):
         items = [] if x is None else list(x.items())
     except AttributeError:
         raise TypeError(f"mod_buffers is a {type(x).__name__}; a dict of arrays by name is accepted") from None
-    return [(str(name), _arrays.exported(f"mod buffer {name}", array, place)) for name, array in items]
+    return [
+        (_text("a mod buffer's name", str(name)), _arrays.exported(f"mod buffer {name}", array, place))
+        for name, array in items
+    ]
 
 
 def _options(
@@ -122,7 +133,7 @@ def _options(
         "score_mod": _expression("score_mod", score_mod),
         "mask_mod": _expression("mask_mod", mask_mod),
         "mod_buffers": _mod_buffers(mod_buffers, place),
-        "implementation": "" if implementation is None else str(implementation),
+        "implementation": "" if implementation is None else _text("implementation", str(implementation)),
         "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
         "stream": place.stream,
         "workspace": place.workspace,
@@ -269,7 +280,7 @@ def explain(q, k=None, v=None, **options):
     if isinstance(q, str):
         if k is not None or v is not None or options:
             raise TypeError("a problem line says everything: explain(line) takes no other argument")
-        return _onepass.explain_line(q)
+        return _onepass.explain_line(_text("the problem line", q))
     out, return_lse = options.pop("out", None), options.pop("return_lse", False)
     known = {name: default for name, default in attention.__kwdefaults__.items() if name not in ("out", "return_lse")}
     for name in options:

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "core/mod_text.hpp"
+#include "core/shown.hpp"
 
 namespace onepass {
 
@@ -40,7 +41,7 @@ class Tokens {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    fail_at(begin_, token_.empty() ? "the text ends where " + what : text("'", token_, "': ", what));
+    fail_at(begin_, token_.empty() ? "the text ends where " + what : text("'", shown(token_), "': ", what));
   }
   [[noreturn]] void fail_at(std::size_t column, const std::string& what) const {
     onepass::fail_at(name_, source_, column, what);

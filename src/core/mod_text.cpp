@@ -3,16 +3,25 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/shown.hpp"
+
 namespace onepass {
 
 void fail_at(const char* name, std::string_view source, std::size_t at, const std::string& what) {
   at = std::min(at, source.size());
   const std::string_view before = source.substr(0, at);
   const std::size_t begin = before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1;
-  const std::string_view line = source.substr(begin, std::min(source.find('\n', at), source.size()) - begin);
+  std::string line(source.substr(begin, std::min(source.find('\n', at), source.size()) - begin));
   std::string indent(before.substr(begin));
   std::replace_if(
       indent.begin(), indent.end(), [](char c) { return c != '\t'; }, ' ');
+  // A byte for a byte, so that the caret stays under its column; of a long line what lies around it.
+  const auto unprintable = [](char c) { return (c < 0x20 && c != '\t') || c >= 0x7f || c < 0; };
+  std::replace_if(line.begin(), line.end(), unprintable, '?');
+  constexpr std::size_t kBefore = 100, kShown = 200;
+  const std::size_t cut = indent.size() > kBefore ? indent.size() - kBefore : 0;
+  line = line.substr(cut, kShown) + (line.size() > cut + kShown ? ".." : "");
+  indent.erase(0, cut);
   const auto lines = std::count(before.begin(), before.end(), '\n') + 1;
   throw Error(ErrorCode::bad_text, text(name, ", ", lines > 1 ? text("line ", lines, ", ") : std::string(), "column ",
                                         at - begin + 1, ": ", what, "\n  ", line, "\n  ", indent, "^"));
@@ -28,7 +37,10 @@ void check_mod_text(const char* name, std::string_view source) {
   for (std::size_t i = 0; i < source.size(); ++i) {
     const char c = source[i];
     const auto code = static_cast<unsigned char>(c);
-    if ((code < 0x20 && !is_space(c)) || code >= 0x7f) fail_at(name, source, i, "only printable ASCII is accepted");
+    if ((code < 0x20 && !is_space(c)) || code >= 0x7f) {
+      const std::string byte = shown(source.substr(i, 1));
+      fail_at(name, source, i, text("the byte '", byte, "': only printable ASCII is accepted"));
+    }
     if (c == '#' || c == '"' || c == '\'' || c == '\\' || c == '$' || c == '@' || c == '`')
       fail_at(name, source, i, text("'", c, "' is not accepted in an expression"));
     const std::string_view pair = source.substr(i, 2);
@@ -51,7 +63,7 @@ void check_mod_text(const char* name, std::string_view source) {
 
 void check_mod_name(std::string_view name) {
   const auto refuse = [&](const char* why) {
-    throw Error(ErrorCode::bad_text, text("the mod buffer name '", name, "' ", why));
+    throw Error(ErrorCode::bad_text, text("the mod buffer name '", shown(name, 64), "' ", why));
   };
   if (name.empty() || !is_letter(name[0]) || name[0] == '_' || name.size() > 64 ||
       !std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); }))

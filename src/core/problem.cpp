@@ -137,6 +137,8 @@ void validate(const Problem& p) {
        " is no multiple of heads_kv = ", p.heads_kv);
   want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device is of kind ", static_cast<int>(p.device.kind),
        "; a value of DeviceKind is expected");
+  want(p.device.kind == DeviceKind::cpu || p.device.index >= 0, ErrorCode::bad_device,
+       "the CUDA device's number is ", p.device.index, "; 0 or more is accepted");
   const bool latent = p.dim_qk == 576 && p.dim_v == 512;
   for (const auto& [name, d] : {std::pair{"dim_qk", p.dim_qk}, {"dim_v", p.dim_v}}) {
     want((d >= 1 && d <= 256) || latent, ErrorCode::bad_shape, name, " is ", d,

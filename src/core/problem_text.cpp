@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/problem_on.hpp"
+#include "core/shown.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
@@ -72,7 +73,7 @@ struct Word {
   std::string_view word, line;
 
   [[noreturn]] void fail(const std::string& expected) const {
-    throw Error(ErrorCode::bad_text, text("cannot read '", word, "' in \"", line, "\": ", expected, " is expected"));
+    throw Error(ErrorCode::bad_text, text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": ", expected, " is expected"));
   }
   template <class T>
   T number(std::string_view s, const char* expected) const {
@@ -143,6 +144,18 @@ struct Word {
   }
 };
 
+// What a word says something about: two words of one line may not speak of the same, but for buffers.
+std::string_view subject_of(std::string_view word) {
+  if (word.starts_with("causal") || word.starts_with("aligned")) return "alignment";
+  if (const std::size_t equals = word.find('='); equals != word.npos) {
+    const std::string_view key = word.substr(0, equals);
+    return key == "strides" ? "layout" : key;
+  }
+  if (word == "cpu" || word.starts_with("cuda")) return "device";
+  if (word == "fp32" || word == "fp16" || word == "bf16" || word == "fp8_e4m3") return "dtype";
+  return word.size() > 1 && word[1] >= '0' && word[1] <= '9' ? word.substr(0, 1) : word;
+}
+
 // Up to the next blank outside braces.
 std::string_view first_word(std::string_view s) {
   std::size_t end = 0;
@@ -158,6 +171,22 @@ std::string_view first_word(std::string_view s) {
 struct Parser {
   Problem p;
   bool own_out_dtype = false, bshd = false, has_strides = false;
+  std::vector<std::string_view> words;  // so far
+
+  const std::string_view* said(std::string_view subject) const {
+    const auto it = std::find_if(words.begin(), words.end(), [&](std::string_view word) { return subject_of(word) == subject; });
+    return it == words.end() ? nullptr : &*it;
+  }
+
+  void once(const Word& w) {
+    const std::string_view subject = subject_of(w.word);
+    if (subject == "buffer") return;  // each has a name of its own: validate() looks
+    if (const std::string_view* first = said(subject)) {
+      throw Error(ErrorCode::bad_text, text("'", shown(w.word), "' in \"", shown(w.line, 1000), "\" is one word too many beside '",
+                                            shown(*first), "'; one is accepted"));
+    }
+    words.push_back(w.word);
+  }
 
   // name=value words
   bool keyed(const Word& w, std::string_view key, std::string_view value) {
@@ -215,11 +244,17 @@ struct Parser {
     else if (s == "lse") p.want_lse = true;
     else if (s == "cpu") p.device = {};
     else if (s == "cuda") p.device = {DeviceKind::cuda, 0};
-    else if (s.starts_with("cuda:")) p.device = {DeviceKind::cuda, w.number<int>(s.substr(5), "a device number")};
+    else if (s.starts_with("cuda:")) p.device = {DeviceKind::cuda, device_number(w, s.substr(5))};
     else if (s == "fp32" || s == "fp16" || s == "bf16" || s == "fp8_e4m3") p.dtype = dtype_from_name(s);
     else if (s.size() > 1 && s[1] >= '0' && s[1] <= '9') return sized(w, s[0], s.substr(1));
     else return false;
     return true;
+  }
+
+  int device_number(const Word& w, std::string_view value) const {
+    const int index = w.number<int>(value, "a device number");
+    if (index < 0) w.fail("a device number from 0");
+    return index;
   }
 
   // b2 h16/4 s1024x2048 d192/128
@@ -236,11 +271,10 @@ struct Parser {
   Problem finish() {
     if (!own_out_dtype) p.out_dtype = p.dtype;
     if (!p.lengths_q.empty()) {
-      p.batch = static_cast<std::int64_t>(p.lengths_q.size());
-      p.total_q = std::max(p.total_q, sum(p.lengths_q));
-      p.total_k = std::max(p.total_k, sum(p.lengths_k));
-      p.seq_q = longest(p.lengths_q);
-      p.seq_k = longest(p.lengths_k);
+      // What the line says itself must hold them: validate() looks.
+      if (!said("b")) p.batch = static_cast<std::int64_t>(p.lengths_q.size());
+      if (!said("packed")) p.total_q = sum(p.lengths_q), p.total_k = sum(p.lengths_k);
+      if (!said("s")) p.seq_q = longest(p.lengths_q), p.seq_k = longest(p.lengths_k);
     }
     validate(p);
     if (has_strides) return p;
@@ -298,6 +332,7 @@ Problem parse_problem_on(Device device, std::string_view line) {
     const std::size_t equals = word.find('=');
     const bool read = equals == word.npos ? parser.plain(w) : parser.keyed(w, word.substr(0, equals), word.substr(equals + 1));
     if (!read) w.fail("a word of the problem grammar (docs/problem.md)");
+    parser.once(w);
   }
   return parser.finish();
 }

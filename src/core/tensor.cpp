@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/shown.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass {
@@ -38,7 +39,7 @@ std::string_view name_of(DType dtype) { return row_of(dtype).name; }
 DType dtype_from_name(std::string_view name) {
   const auto* row = std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& r) { return r.name == name; });
   if (row == std::end(kDTypes)) {
-    throw Error(ErrorCode::bad_dtype, text("dtype '", name, "' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are"));
+    throw Error(ErrorCode::bad_dtype, text("dtype '", shown(name), "' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are"));
   }
   return row->dtype;
 }

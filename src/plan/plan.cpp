@@ -8,6 +8,7 @@
 #include "core/arguments.hpp"
 #include "core/guarded_executor.hpp"
 #include "core/implementation.hpp"
+#include "core/shown.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/implementations.hpp"
@@ -72,7 +73,7 @@ Plan make_plan(const Problem& problem, std::string_view implementation, const Ex
     refusals += "; " + std::string(row->name) + ": " + refusal;
   }
   if (refusals.empty() && !implementation.empty()) {
-    throw Error(ErrorCode::bad_value, text("implementation '", implementation, "' is unknown here; there are ", names));
+    throw Error(ErrorCode::bad_value, text("implementation '", shown(implementation), "' is unknown here; there are ", names));
   }
   throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
 }

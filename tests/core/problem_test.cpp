@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "onepass/error.hpp"
 
@@ -167,6 +170,24 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"h1 s4 d8 strides=q:1,2,z;k:1,2,3;v:1,2,3;o:1,2,3", "strides", "three integers"},
         Wrong{"h1 s4 d8 layout=hbsd", "'layout=hbsd'", "a word"}, Wrong{"s4 d8 cuda:x", "'cuda:x'", "a device number"},
         Wrong{"s4 d8 unknown=3", "'unknown=3'", "docs/problem.md"},
+        Wrong{"s4 d8 cuda:-1", "'cuda:-1'", "a device number from 0"},
+        Wrong{"s4 d8 cuda:4294967296", "'cuda:4294967296'", "a device number"},
+        Wrong{"s4 d8 cuda:", "'cuda:'", "a device number"}, Wrong{"d64x", "'d64x'", "d<dim of q and k>"},
+        Wrong{"s4x5x6", "'s4x5x6'", "s<queries>"}, Wrong{"s4 window=1:2:3", "'window=1:2:3'", "window=left:right"},
+        Wrong{"s4 window=1:9223372036854775808", "'window=1:9223372036854775808'", "window=left:right"},
+        Wrong{"s4 seed=18446744073709551616", "'seed=18446744073709551616'", "an integer"},
+        Wrong{"s4 scale=1e999", "'scale=1e999'", "a number"}, Wrong{"s4 softcap=2x", "'softcap=2x'", "a number"},
+        Wrong{"d8 varlen=3,4/5,6/7", "'varlen=3,4/5,6/7'", "lengths such as"},
+        Wrong{"d8 packed=3:4:5", "'packed=3:4:5'", "packed=total_q:total_k"},
+        Wrong{"s4 bias=fp32:bhqk:1", "'bias=fp32:bhqk:1'", "a spread"},
+        Wrong{"b3 d8 varlen=1,2", "2 lengths of q", "a batch of 3"},
+        Wrong{"s4 d8 varlen=1,9", "a length of q is 9", "0 to 4 is accepted"},
+        Wrong{"d8 varlen=4,4 packed=7:8", "the lengths of q add up to 8", "beyond its 7 tokens"},
+        Wrong{"fwd\x80 s4", "'fwd\\x80'", "a word"},
+        Wrong{"s4 gr\xc3\xb6\xc3\x9f", "'gr\\xc3\\xb6\\xc3\\x9f'", "a word"},
+        Wrong{"s4 score_mod={score + \xc3\xa9}", "score_mod, column 9: the byte '\\xc3'", "only printable ASCII"},
+        Wrong{"s4 mask_mod={k_index\x7f} cuda", "mask_mod, column 8: the byte '\\x7f'", "only printable ASCII"},
+        Wrong{"s4 score_mod={t[0]} buffer=\xc3\xa9:fp32:4", "the mod buffer name '\\xc3\\xa9'", "letters, digits"},
         Wrong{"s4 d8 score_mod=score", "'score_mod=score'", "an expression in braces"},
         Wrong{"s4 d8 score_mod={score", "'score_mod={score'", "an expression in braces"},
         Wrong{"s4 d8 score_mod={score + x}", "score_mod, column 9: 'x'", "score, batch, head, q_index, k_index"},
@@ -177,7 +198,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s4 d8 buffer=t:fp32:4", "mod buffers", "neither a score_mod nor a mask_mod"},
         Wrong{"s4 d8 score_mod={score} buffer=t", "'buffer=t'", "buffer=name:dtype:sizes"},
         Wrong{"s4 d8 score_mod={score} buffer=t:fp32:1x2x3x4x5", "'buffer=t:fp32:1x2x3x4x5'", "at most 4 sizes"},
-        Wrong{"s4 d8 score_mod={score} buffer=t:fp8_e4m3:4", "mod buffer t is fp8_e4m3", "fp32, fp16, bf16, int32 and bool"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp8_e4m3:4", "mod buffer t is fp8_e4m3",
+              "fp32, fp16, bf16, int32 and bool"},
         Wrong{"s4 d8 score_mod={score} buffer=t:fp32:0", "mod buffer t has size 0 in dimension 0", "1 to 2147483647"},
         Wrong{"s4 d8 score_mod={score} buffer=score:fp32:4", "'score'", "a word that expressions use otherwise"},
         Wrong{"s4 d8 score_mod={score} buffer=4:fp32:4", "'4'", "a letter and then"},
@@ -185,6 +207,85 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s4x3000000000 d8 score_mod={score}", "3000000000 long", "count to 2147483647"},
         Wrong{"b4000000000 h4000000000 s4 d8", "2^62", "more than"},
         Wrong{"s4000000000000 d8", "the score matrix", "2^62"}));
+
+// Every word that may stand once is refused a second time, even if it says the same, and so is another on its subject.
+TEST(Problem, NoWordSpeaksTwice) {
+  const std::vector<std::vector<const char*>> subjects{
+      {"fwd"},
+      {"b2"},
+      {"h4", "h4/2"},
+      {"s5x9", "s5"},
+      {"d8", "d8/16"},
+      {"fp32", "bf16"},
+      {"out=fp32"},
+      {"causal_bottom_right", "causal_top_left", "aligned_top_left", "causal_offset=3", "aligned_offset=3"},
+      {"window=1:2", "window=2:2"},
+      {"scale=1", "scale=2"},
+      {"softcap=3"},
+      {"bias=fp32:bhqk", "bias=fp16:11qk"},
+      {"mask=b11k"},
+      {"alibi"},
+      {"sinks"},
+      {"score_mod={score}", "score_mod={score * 2}"},
+      {"mask_mod={k_index > 2}"},
+      {"dropout=0.5"},
+      {"seed=7", "seed=8"},
+      {"lse"},
+      {"layout=bshd", "layout=bhsd", "strides=q:1,2,3;k:1,2,3;v:1,2,3;o:1,2,3"},
+      {"cpu", "cuda", "cuda:1"},
+      {"varlen=3,4", "varlen=3,4/5,6"},
+      {"packed=20:30"},
+  };
+  for (const auto& words : subjects) {
+    for (const std::string first : words) {
+      EXPECT_NO_THROW(parse_problem(first)) << first;
+      for (const std::string second : words) {
+        const std::string line = first + " " + second;
+        try {
+          parse_problem(line);
+          ADD_FAILURE() << "accepted: " << line;
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), ErrorCode::bad_text);
+          EXPECT_EQ(std::string(e.what()).rfind(
+                        "'" + second + "' in \"" + line + "\" is one word too many beside '" + first + "'", 0),
+                    0u)
+              << e.what();
+        }
+      }
+    }
+  }
+  EXPECT_EQ(parse_problem("s4 score_mod={t[0] + u[1]} buffer=t:fp32:4 buffer=u:fp32:4").mod_buffers.size(), 2u);
+}
+
+// A sentence is whole wherever it is read, and of a length that can be.
+TEST(Problem, SentencesArePrintable) {
+  const std::string nul("f\0wd", 4);
+  for (const std::string& line :
+       {nul, "s4 score_mod={score + " + nul + "}", "s4 score_mod={t[0]} buffer=" + nul + ":fp32:4", "s4 out=" + nul,
+        std::string(100000, 'x'), "s4 score_mod={score " + std::string(100000, 'x') + "}",
+        "s4 score_mod={t[0]} buffer=" + std::string(100000, 'x') + ":fp32:4", "b1 " + std::string(100000, '\xff')}) {
+    try {
+      parse_problem(line);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& e) {
+      const std::string_view sentence = e.what();
+      EXPECT_LT(sentence.size(), 6000u);
+      EXPECT_TRUE(
+          std::all_of(sentence.begin(), sentence.end(), [](char c) { return (c >= ' ' && c < 0x7f) || c == '\n'; }));
+      EXPECT_TRUE(line != nul || sentence.starts_with("cannot read 'f\\x00wd' in")) << sentence;
+    }
+  }
+}
+
+// "s" and "packed" may be more than the lengths need.
+TEST(Problem, LengthsStandBesideRoomForMore) {
+  const Problem p = parse_problem("b2 s9x10 d8 varlen=1,2/3,4 packed=5:9");
+  EXPECT_EQ(p.seq_q, 9);
+  EXPECT_EQ(p.seq_k, 10);
+  EXPECT_EQ(p.total_q, 5);
+  EXPECT_EQ(p.total_k, 9);
+  EXPECT_EQ(parse_problem(to_string(p)), p);
+}
 
 TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   const auto sentence = [](auto change) {
@@ -199,6 +300,10 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   };
   EXPECT_EQ(sentence([](Problem&) {}), "nothing");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch is -1; 0 or more is accepted");
+  EXPECT_EQ(sentence([](Problem& p) {
+              p.device = {DeviceKind::cuda, -1};
+            }),
+            "the CUDA device's number is -1; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q is -1; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k is -3; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.band.right = INT64_MAX; }),

@@ -1,5 +1,6 @@
 // What the fuzz targets must hold for any bytes: an Error, or a result that survives being written and read again.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -53,6 +54,10 @@ inline void expressions(const Problem& p) {
   }
 }
 
+inline bool is_printable(std::string_view s) {
+  return std::all_of(s.begin(), s.end(), [](char c) { return (c >= ' ' && c < 0x7f) || c == '\n' || c == '\t'; });
+}
+
 // parse -> print -> parse gives the same problem, and the same line.
 inline void problem(std::string_view line) {
   Problem p;
@@ -60,6 +65,7 @@ inline void problem(std::string_view line) {
     p = parse_problem(line);
   } catch (const Error& e) {
     must(e.code() != ErrorCode::ok && *e.what() != '\0', "an error has a code and a sentence");
+    must(is_printable(e.what()) && std::strlen(e.what()) < 6000, "a sentence can be read");
     return;
   }
   if (p.device.kind == DeviceKind::cpu) expressions(p);

@@ -70,3 +70,34 @@ def test_explain_shows_the_texts(rng):
     line = onepass.explain(*inputs(rng), score_mod="score * t[0]", mod_buffers={"t": np.ones(3, np.float32)})
     assert line.startswith("fwd b2 h4/2 s37x65 d40/24 fp32 score_mod={score * t[0]} buffer=t:fp32:3\n")
     assert "cpu.amx.bf16: no," in line or "cpu.amx.bf16" not in line
+
+
+@pytest.mark.parametrize("name", ["score_mod", "mask_mod", "implementation", "mod_buffers"])
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("score + '\ud800'", r"score \+ '\\ud800'"),
+        ("score\0", r"\\x00"),
+        ("score + é", r"\\xc3"),
+        ("x" * 100_000, "x"),
+    ],
+)
+def test_texts_that_cannot_be_meant(rng, name, text, said):
+    q, k, v = inputs(rng)
+    out = np.full((2, 4, 37, 24), 7, np.float32)
+    given = {name: text} if name != "mod_buffers" else {"score_mod": "score", name: {text: np.ones(3, np.float32)}}
+    for call in (onepass.attention, onepass.explain):
+        if name == "implementation" and call is onepass.explain:
+            continue  # it lists them all
+        with pytest.raises(ValueError, match=said) as raised:
+            call(q, k, v, **given, **({"out": out} if call is onepass.attention else {}))
+        sentence = str(raised.value)
+        assert len(sentence) < 2000 and sentence.isascii() and "\0" not in sentence
+    assert (out == 7).all()
+
+
+def test_problem_lines_that_cannot_be_meant():
+    for line in ("fwd s4 \ud800", "fwd s4 \0", "fwd s4 é", "fwd s4 " + "x" * 100_000):
+        with pytest.raises(ValueError) as raised:
+            onepass.explain(line)
+        assert len(str(raised.value)) < 2000 and str(raised.value).isascii()
