@@ -30,7 +30,6 @@ struct Arith<Counted> {
   static Counted exp2(Counted x) { return ++Counted::exponentials, Counted::did(D::exp2(x.value)); }
   static Counted log2(Counted x) { return ++Counted::exponentials, Counted::did(D::log2(x.value)); }
   static Counted max(Counted a, Counted b) { return Counted::did(D::max(a.value, b.value)); }
-  static Counted round_up(Counted x) { return Counted(D::round_up(x.value)); }
   static Counted if_neg_inf(Counted x, Counted then, Counted otherwise) {
     return x.value == D::neg_inf() ? then : otherwise;
   }
