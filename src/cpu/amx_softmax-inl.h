@@ -35,7 +35,7 @@ struct Softmax {
   bool* rescale = nullptr;  // out: some factor is not 1
   Vec to_log2;              // score unit -> log2
   Vec top[2], sum[2];
-  Step<Vec> step[2];
+  Vec after[2];  // of the algebra's Step: all that stays in registers beside the tiles
   __mmask16 moves[2] = {0, 0};  // rows whose weights were too large
   Phase phase = kDone;
   int keys = 0, next_key = 0;
@@ -50,8 +50,8 @@ struct Softmax {
     *rescale = again = false;
     __mmask16 known = 0xffff;
     for (int h = 0; h < 2; ++h) {
-      step[h] = keep(state->half(h), to_log2);
-      known &= within(step[h].after, static_cast<float>(kFusable));
+      after[h] = keep(state->half(h), to_log2).after;
+      known &= within(after[h], static_cast<float>(kFusable));
     }
     lagging = known == 0xffff && !fp32_out;
     if (lagging) phase = kWeigh;
@@ -106,35 +106,37 @@ struct Softmax {
     }
     if ((next_key += kMaxItem) < keys) return;
     __mmask16 all_one = 0xffff, fusable = 0xffff;
+    Step<Vec> step[2];
     for (int h = 0; h < 2; ++h) {
       RowState<Vec> rows = state->half(h);
       const __mmask16 up = again ? moves[h] : above((top[h] - rows.m) * to_log2, set(kLag));
       step[h] = advance(rows, select(up, top[h], rows.m), to_log2);
+      after[h] = step[h].after;
       fusable &= equal(step[h].before, set(0.0f));
       state->set(h, rows);
       store(alpha + h * kLanes, step[h].alpha);
       all_one &= equal(step[h].alpha, set(1.0f));
     }
     *rescale = all_one != 0xffff;
-    if (fusable != 0xffff || fp32_out) take_reference();
+    if (fusable != 0xffff || fp32_out) take_reference(step);
     next_key = 0;
     phase = kWeigh;
   }
   // Scores become their exponents: beyond kFusable, where the factor may not fuse, and for an fp32 output, which would
   // show that a dominating key does not weigh exactly 1 (bf16 weights do not notice).
-  void take_reference() {
+  void take_reference(const Step<Vec> (&step)[2]) {
     for (int h = 0; h < 2; ++h) {
       const Step<Vec>& r = step[h];
       for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16)
         store(s + i, (load(s + i) + r.before) * to_log2 + r.after);
-      step[h].after = set(0.0f);
+      after[h] = set(0.0f);
     }
     to_log2 = set(1.0f);
   }
   AMX_INLINE void weights() {
     Vec x[8];
     for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
-    weights_of(x, to_log2, step[0].after, step[1].after);
+    weights_of(x, to_log2, after[0], after[1]);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
       const Vec* y = x + 4 * h;

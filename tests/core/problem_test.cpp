@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s5 d8 causal_offset=", "'causal_offset='", "causal_offset=keys"},
         Wrong{"s5 d8 aligned_offset=1.5", "'aligned_offset=1.5'", "aligned_offset=keys"},
         Wrong{"s5 d8 causal_offset=1152921504606846977", "offset is 1152921504606846977", "-2^60 to 2^60"},
-        Wrong{"s5 d8 causal_offset=3 causal_top_left", "offset is 3", "not Align::offset"},
+        Wrong{"s5 d8 causal_offset=3 causal_top_left", "'causal_top_left'", "beside 'causal_offset=3'"},
         Wrong{"s5 d8 scale=one", "'scale=one'", "a number"},
         Wrong{"s5 d8 softcap=-1", "softcap is -1", "0 (none) or a positive number"},
         Wrong{"s5 d8 softcap=nan", "softcap is nan", "positive"},

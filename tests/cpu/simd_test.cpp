@@ -22,7 +22,17 @@ void narrow(const float* from, T* to) {
 void exp2s(const float* x, float* y) { store(Arith<VF>::exp2(load(DF(), x)), DF(), y); }
 void log2s(const float* x, float* y) { store(Arith<VF>::log2(load(DF(), x)), DF(), y); }
 void tanhs(const float* x, float* y) { store(tanh_of(load(DF(), x)), DF(), y); }
-void ceils(const float* x, float* y) { store(Arith<VF>::round_up(load(DF(), x)), DF(), y); }
+// What is left of a square, once it has been rounded, when its rounded value is taken from it: nothing.
+void residues(const float* x, float* y) {
+  store(Arith<VF>::of(0.0), DF(), y);
+  const VF square = Arith<VF>::mul(load(DF(), x), load(DF(), x));
+  store(Arith<VF>::mul(load(DF(), x), load(DF(), x)) + (load(DF(), y) - square), DF(), y);
+}
+// 1 where |x| <= 4096.
+void withins(const float* x, float* y) {
+  using A = Arith<VF>;
+  store(A::if_within(load(DF(), x), 4096.0, A::of(1.0), A::of(0.0)), DF(), y);
+}
 void load_tail(const bf16* x, float* y, std::int64_t n) { store(load_n(DF(), x, n), DF(), y); }
 void store_tail(const float* x, f16* y, std::int64_t n) { store_n(load(DF(), x), DF(), y, n); }
 
@@ -48,7 +58,7 @@ struct Isa {
   const char* name;
   std::int64_t target;
   int lanes;
-  Map exp2s, log2s, tanhs, ceils;
+  Map exp2s, log2s, tanhs, residues, withins;
   void (*widen_bf16)(const bf16*, float*);
   void (*widen_f16)(const f16*, float*);
   void (*narrow_bf16)(const float*, bf16*);
@@ -59,8 +69,8 @@ struct Isa {
 std::ostream& operator<<(std::ostream& out, const Isa& isa) { return out << isa.name; }
 
 #define ONEPASS_ISA(N, target, name)                                                                        \
-  Isa{name,           target,        N::kLanes,       N::exp2s,       N::log2s,     N::tanhs,     N::ceils, \
-      N::widen<bf16>, N::widen<f16>, N::narrow<bf16>, N::narrow<f16>, N::load_tail, N::store_tail},
+  Isa{name,           target,        N::kLanes,       N::exp2s,       N::log2s,     N::tanhs,     N::residues, \
+      N::withins,     N::widen<bf16>, N::widen<f16>, N::narrow<bf16>, N::narrow<f16>, N::load_tail, N::store_tail},
 const Isa kIsas[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ISA)};
 
 class Simd : public testing::TestWithParam<Isa> {
@@ -117,13 +127,10 @@ TEST_P(Simd, Tanh) {
   EXPECT_TRUE(std::isnan(of(GetParam().tanhs, NAN)));
 }
 
-TEST_P(Simd, RoundUpKeepsSpecialValues) {
-  EXPECT_EQ(of(GetParam().ceils, -0.5f), 0.0f);
-  EXPECT_EQ(of(GetParam().ceils, 2.25f), 3.0f);
-  EXPECT_EQ(of(GetParam().ceils, -3e38f), -3e38f);
-  EXPECT_EQ(of(GetParam().ceils, -kInf), -kInf);
-  EXPECT_EQ(of(GetParam().ceils, kInf), kInf);
-  EXPECT_TRUE(std::isnan(of(GetParam().ceils, NAN)));
+TEST_P(Simd, ProductsAreRoundedForThemselvesAndBoundsHold) {
+  for (const float x : {1.1f, -3.3333f, 4097.7f, 1e-9f}) EXPECT_EQ(of(GetParam().residues, x), 0.0f) << x;
+  for (const float x : {0.0f, -0.5f, 4096.0f, -4096.0f}) EXPECT_EQ(of(GetParam().withins, x), 1.0f) << x;
+  for (const float x : {4096.1f, -1e30f, kInf, -kInf, NAN}) EXPECT_EQ(of(GetParam().withins, x), 0.0f) << x;
 }
 
 bool same(float a, float b) {
