@@ -1,4 +1,4 @@
-# Every public header compiles alone: as C++, and those in .h as C too.
+# Every public header compiles alone: as C++, and those in .h as C too, which wants a declaration in every file.
 file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/include/onepass/*)
 add_library(public_headers OBJECT)
 target_link_libraries(public_headers PRIVATE onepass onepass_warnings)
@@ -9,7 +9,7 @@ foreach(header ${headers})
   endif()
   foreach(language ${languages})
     set(source ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.${language})
-    file(CONFIGURE OUTPUT ${source} CONTENT "#include <${header}>\n")
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include <${header}>\nint compiles_alone(void);\n")
     target_sources(public_headers PRIVATE ${source})
   endforeach()
 endforeach()
