@@ -33,7 +33,7 @@ std::int64_t top_of(Terms terms) {
 std::int64_t gcd_of(Terms terms) {
   std::int64_t g = 0;
   for (const Term& t : terms) g = std::gcd(g, t.step);
-  return g;
+  return std::max<std::int64_t>(g, 1);
 }
 
 // Whether the terms, largest step first, can add up to d. True when `steps` runs out.

@@ -1,5 +1,6 @@
 #include "core/tensor_checks.hpp"
 
+#include <bit>
 #include <cstdint>
 
 #include "onepass/error.hpp"
@@ -34,9 +35,9 @@ void check_output(std::string_view name, const Tensor& t) {
   };
   std::uint64_t span = 1;  // elements from the first to the last, over the dimensions so far
   for (unsigned left = (1u << t.rank) - 1; left != 0;) {
-    int i = -1;  // the smallest stride that is left
-    for (int d = 0; d < t.rank; ++d) {
-      if ((left >> d & 1u) && (i < 0 || magnitude(d) < magnitude(i))) i = d;
+    int i = std::countr_zero(left);  // the smallest stride that is left
+    for (int d = i + 1; d < t.rank; ++d) {
+      if ((left >> d & 1u) && magnitude(d) < magnitude(i)) i = d;
     }
     left &= ~(1u << i);
     if (t.shape[i] <= 1) continue;
