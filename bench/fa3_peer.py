@@ -1,4 +1,4 @@
-"""FlashAttention-3's own kernels as a peer of `onepass bench`: a library made by bench/fa3/build.sh, named by $ONEPASS_FA3.
+"""FlashAttention-3's own kernels as a peer of `onepass bench`: a library of bench/fa3/build.sh, named by $ONEPASS_FA3.
 
 Timed as PyTorch's backends are (cuda_peers.Timer). A causal call zeroes its tile counter inside the timed span, as
 FlashAttention-3's own mha_fwd does.

@@ -15,8 +15,8 @@ import re
 CELL = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? layout=bshd cuda:\d+")
 COLOURS = {"onepass": "#c0392b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb", "torch-flash": "#7f8c8d",
            "torch-efficient": "#bdc3c7"}  # fmt: skip
-NAMES = {"onepass": "onepass", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN", "torch-flash": "flash (PyTorch)",
-         "torch-efficient": "efficient"}  # fmt: skip
+NAMES = {"onepass": "onepass", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN",
+         "torch-flash": "flash (PyTorch)", "torch-efficient": "efficient"}  # fmt: skip
 
 FA1 = {"onepass": ("onepass", "#c0392b"), "math": ("math, scores in fp32", "#2c6fbb"),
        "math-bf16": ("math, scores in bf16", "#8fb8e0")}  # fmt: skip

@@ -1,14 +1,15 @@
-// FlashAttention-3's bf16 forward for fixed lengths behind one C function, so that `onepass bench` can time it without its
-// PyTorch extension. build.sh compiles it; the fields are those that mha_fwd of hopper/flash_api.cpp fills.
+// FlashAttention-3's bf16 forward for fixed lengths behind one C function, so that `onepass bench` can time it without
+// its PyTorch extension. build.sh compiles it; the fields are those that mha_fwd of hopper/flash_api.cpp fills.
 #include <cuda_runtime.h>
 #include <cutlass/numeric_types.h>
 #include "flash.h"
 
-// q, k, v, out [b, s, h, d] bf16 contiguous; lse [b, h, s] fp32; semaphore one int32, zeroed on the stream for causal calls
-// as mha_fwd does. Returns 0, 1 for an unsupported d, or 1000 + cudaError_t.
-extern "C" __attribute__((visibility("default"))) int fa3_forward(const void* q, const void* k, const void* v, void* out,
-                                                                  float* lse, void* semaphore, int b, int s, int h,
-                                                                  int d, int causal, float scale, void* stream_) {
+// q, k, v, out [b, s, h, d] bf16 contiguous; lse [b, h, s] fp32; semaphore one int32, zeroed on the stream for causal
+// calls as mha_fwd does. Returns 0, 1 for an unsupported d, or 1000 + cudaError_t.
+extern "C" __attribute__((visibility("default"))) int fa3_forward(const void* q, const void* k, const void* v,
+                                                                  void* out, float* lse, void* semaphore, int b, int s,
+                                                                  int h, int d, int causal, float scale,
+                                                                  void* stream_) {
   auto stream = static_cast<cudaStream_t>(stream_);
   static int const num_sm = [] {
     int device = 0, n = 0;

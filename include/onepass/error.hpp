@@ -11,14 +11,14 @@ namespace onepass {
 
 enum class ErrorCode {
   ok = 0,
-  bad_shape,      // sizes that do not fit together
-  bad_stride,     // a layout that no kernel can read
-  bad_dtype,      // an element type that is not accepted here
-  bad_device,     // tensors on different or unknown devices
-  bad_value,      // an option or an element of an index tensor out of range
-  bad_text,       // a problem line that does not parse
-  bad_file,       // a file that is truncated, damaged or of an unknown kind
-  unsupported,    // a valid problem that no implementation accepts
+  bad_shape,    // sizes that do not fit together
+  bad_stride,   // a layout that no kernel can read
+  bad_dtype,    // an element type that is not accepted here
+  bad_device,   // tensors on different or unknown devices
+  bad_value,    // an option or an element of an index tensor out of range
+  bad_text,     // a problem line that does not parse
+  bad_file,     // a file that is truncated, damaged or of an unknown kind
+  unsupported,  // a valid problem that no implementation accepts
   out_of_memory,
 };
 

@@ -27,8 +27,8 @@ class ONEPASS_API Executor {
 };
 
 // oneTBB in an arena of `threads` workers; 0: as many as the process may use, the CPUs of its affinity mask or the CPU
-// quota of its cgroups (v2's cpu.max, v1's cpu.cfs_quota_us, ancestors' too; rounded up), whichever is less, as they are
-// when the executor is made. Safe to call from several threads.
+// quota of its cgroups (v2's cpu.max, v1's cpu.cfs_quota_us, ancestors' too; rounded up), whichever is less, as they
+// are when the executor is made. Safe to call from several threads.
 //
 // In a child of fork(), executors that were made before it work on the calling thread alone, whatever other threads
 // were doing; results have the same bits. New ones do too if the parent had made one; else they have threads.

@@ -2,7 +2,7 @@
 //
 //   fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right window=128:0 layout=bshd lse
 //
-// docs/problem.md holds the grammar. Every face, test and benchmark uses it.
+// docs/problem.md holds the grammar. Every interface, test and benchmark uses it.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,8 +18,8 @@ namespace onepass {
 enum class Op : std::uint8_t { forward };
 
 // The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
-// (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset` keys
-// of a cache (ONNX's is_causal with past_key).
+// (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
+// keys of a cache (ONNX's is_causal with past_key).
 enum class Align : std::uint8_t { bottom_right, top_left, offset };
 
 // Key j is visible to query i if a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0.
@@ -27,22 +27,23 @@ struct Band {
   bool causal = false;
   Align align = Align::bottom_right;
   std::int64_t left = -1, right = -1;
-  std::int64_t offset = 0;              // -2^60 to 2^60; 0 unless align is Align::offset; of every packed sequence
+  std::int64_t offset = 0;  // -2^60 to 2^60; 0 unless align is Align::offset; of every packed sequence
   friend bool operator==(const Band&, const Band&) = default;
 };
 
-// Additive bias or boolean mask over [batch, heads_q, seq_q, seq_k]; a dimension not spanned has size 1 and is repeated.
-struct Spread {
+// Additive bias or boolean mask over [batch, heads_q, seq_q, seq_k]; a dimension not spanned has size 1 and is
+// repeated.
+struct BroadcastDims {
   bool batch = false, heads = false, rows = false, keys = false;
-  friend bool operator==(const Spread&, const Spread&) = default;
+  friend bool operator==(const BroadcastDims&, const BroadcastDims&) = default;
 };
 struct BiasSpec {
   DType dtype = DType::f32;
-  Spread spans;
+  BroadcastDims spans;
   friend bool operator==(const BiasSpec&, const BiasSpec&) = default;
 };
 
-inline constexpr std::size_t kMostModBuffers = 8;
+inline constexpr std::size_t kMaxModBuffers = 8;
 // A tensor that score_mod and mask_mod read as name[i] or name(i, j, ...). fp32, fp16, bf16, int32 or bool.
 struct ModBuffer {
   std::string name;
@@ -61,31 +62,31 @@ struct Layout {
 struct ONEPASS_API Problem {
   Op op = Op::forward;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
-  std::int64_t seq_q = 0, seq_k = 0;            // variable length: the longest of the batch
+  std::int64_t seq_q = 0, seq_k = 0;  // variable length: the longest of the batch
   std::int64_t dim_qk = 64, dim_v = 64;
-  DType dtype = DType::f32;                     // of q, k and v
-  DType out_dtype = DType::f32;                 // dtype, or fp32 for partial results that will be merged
+  DType dtype = DType::f32;      // of q, k and v
+  DType out_dtype = DType::f32;  // dtype, or fp32 for partial results that will be merged
   Device device{};
   Band band;
-  std::optional<double> scale;                  // default 1/sqrt(dim_qk)
-  float softcap = 0.0f;                         // 0: none
+  std::optional<double> scale;  // default 1/sqrt(dim_qk)
+  float softcap = 0.0f;         // 0: none
   std::optional<BiasSpec> bias;
-  std::optional<Spread> bool_mask;
+  std::optional<BroadcastDims> bool_mask;
   bool alibi = false, sinks = false;
-  std::string score_mod, mask_mod;              // C++ expressions (docs/score_mod.md); empty: none
-  std::vector<ModBuffer> mod_buffers;           // what they read besides positions and the score
+  std::string score_mod, mask_mod;     // C++ expressions (docs/score_mod.md); empty: none
+  std::vector<ModBuffer> mod_buffers;  // what they read besides positions and the score
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;
   bool want_lse = false;
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim].
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;
-  std::vector<std::int64_t> lengths_q, lengths_k;   // one per batch entry; empty where only the device knows them
+  std::vector<std::int64_t> lengths_q, lengths_k;  // one per batch entry; empty where only the device knows them
   Layout layout;
 
   friend bool operator==(const Problem&, const Problem&) = default;
 
-  std::int64_t group() const { return heads_kv == 0 ? 1 : heads_q / heads_kv; }   // query heads per K/V head
+  std::int64_t group() const { return heads_kv == 0 ? 1 : heads_q / heads_kv; }  // query heads per K/V head
   double effective_scale() const;
 };
 

@@ -13,9 +13,10 @@ namespace onepass {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f8e4m3, boolean, i32 };
 
-ONEPASS_API std::size_t size_of(DType dtype);          // bytes of one element; throws bad_dtype if the value is none of these
-ONEPASS_API std::string_view name_of(DType dtype);     // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"; throws as size_of
-ONEPASS_API DType dtype_from_name(std::string_view);   // throws bad_dtype
+ONEPASS_API std::size_t size_of(DType dtype);  // bytes of one element; throws bad_dtype if the value is none of these
+ONEPASS_API std::string_view name_of(
+    DType dtype);  // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"; throws as size_of
+ONEPASS_API DType dtype_from_name(std::string_view);  // throws bad_dtype
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 struct Device {
@@ -23,7 +24,7 @@ struct Device {
   int index = 0;
   friend bool operator==(const Device&, const Device&) = default;
 };
-ONEPASS_API std::string to_string(Device device);      // "cpu", "cuda:0"; throws bad_device if the kind is neither
+ONEPASS_API std::string to_string(Device device);  // "cpu", "cuda:0"; throws bad_device if the kind is neither
 
 inline constexpr int kMaxRank = 4;
 using Dims = std::array<std::int64_t, kMaxRank>;
@@ -50,6 +51,6 @@ struct ONEPASS_API Tensor {
   Tensor permuted(std::initializer_list<int> order) const;
 };
 
-ONEPASS_API std::string shape_text(const Tensor& tensor);   // "[2, 16, 1024, 128]"
+ONEPASS_API std::string shape_text(const Tensor& tensor);  // "[2, 16, 1024, 128]"
 
 }  // namespace onepass

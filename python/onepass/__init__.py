@@ -193,8 +193,8 @@ def attention(
       mask: None; ``"causal_bottom_right"``: the last query sees the last key (flash-attn); ``"causal_top_left"``: query
         i sees keys 0..i (PyTorch ``is_causal``); ``"causal_offset"``: query i sees keys 0..i + align_offset;
         ``"aligned_top_left"``, ``"aligned_offset"``: hide nothing, but window and ALiBi count from that diagonal.
-      align_offset: the key that query 0 is aligned with, for the masks that say so: the number of keys of a cache that the
-        queries follow (ONNX ``is_causal`` with ``past_key``); negative, or beyond the last key, is fine.
+      align_offset: the key that query 0 is aligned with, for the masks that say so: the number of keys of a cache that
+        the queries follow (ONNX ``is_causal`` with ``past_key``); negative, or beyond the last key, is fine.
       window: ``(left, right)``, the number of keys visible on either side of the diagonal; -1 is unbounded.
       bool_mask: bool, broadcastable to ``[batch, heads_q, seq_q, seq_k]``; True means *may attend*.
       bias: float32, float16 or bfloat16, broadcastable like bool_mask; added to the scaled scores.

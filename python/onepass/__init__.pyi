@@ -6,9 +6,7 @@ __all__: list[str]
 
 # A NumPy array, a torch tensor, or any array with DLPack. Results are of the kind of q (merge: of the first out).
 _Array = TypeVar("_Array")
-_Mask = (
-    Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
-)
+_Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
 
 @overload
 def attention(

@@ -1,7 +1,7 @@
 """Arrays that mean more than their memory says, or that nobody may write to: each becomes plain, or is refused.
 
-A lazily negated tensor, a mask beside the values, a recorder that sees no call of onepass: reading or writing the memory
-alone would be silently wrong. No library is ever imported here.
+A lazily negated tensor, a mask beside the values, a recorder that sees no call of onepass: reading or writing the
+memory alone would be silently wrong. No library is ever imported here.
 """
 
 import sys
@@ -39,8 +39,8 @@ def plain_tensor(name, x, torch, place):
         )
     if recorder := _recorder(torch):
         raise RuntimeError(
-            f"{name} is being recorded by {recorder}, which would not see onepass and keep a result that nothing fills: "
-            "call onepass outside of it, or make it an operator with torch.library.custom_op"
+            f"{name} is being recorded by {recorder}, which would not see onepass and keep a result that nothing "
+            "fills: call onepass outside of it, or make it an operator with torch.library.custom_op"
         )
     differentiating = torch.autograd.forward_ad._current_level >= 0
     if differentiating and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:

@@ -1,4 +1,4 @@
-// The Python face: arrays become views (no copies), the GIL is released while computing, errors become exceptions.
+// The Python interface: arrays become views (no copies), the GIL is released while computing, errors become exceptions.
 // The package's __init__.py allocates results and documents the calls.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -129,13 +129,13 @@ class Argument {
 };
 
 // Executors are kept: making one starts threads.
-constexpr int kMostThreads = 4096;
+constexpr int kMaxThreads = 4096;
 onepass::Executor* executor_of(int threads) {
   if (threads == 0) return &onepass::default_executor();
   if (threads == 1) return &onepass::serial_executor();
-  if (threads < 0 || threads > kMostThreads)
-    throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all cores) to ", kMostThreads, " is accepted"));
-  static constinit std::array<onepass::MakeOnce<const std::shared_ptr<onepass::Executor>>, kMostThreads + 1> executors;
+  if (threads < 0 || threads > kMaxThreads)
+    throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all cores) to ", kMaxThreads, " is accepted"));
+  static constinit std::array<onepass::MakeOnce<const std::shared_ptr<onepass::Executor>>, kMaxThreads + 1> executors;
   return executors[static_cast<std::size_t>(threads)].get([&] { return onepass::make_executor(threads); }).get();
 }
 
@@ -197,9 +197,9 @@ void attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::han
     }
     return call.executor.raise();
   }
-  const onepass::Plan plan = onepass::make_plan(
-      onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options),
-      call.options.implementation, call.options.executor);
+  const onepass::Plan plan =
+      onepass::make_plan(onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options),
+                         call.options.implementation, call.options.executor);
   const nb::object memory = plan.workspace_bytes > 0 ? allocate(plan.workspace_bytes) : nb::none();  // (owner, address)
   void* const workspace = memory.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<std::uintptr_t>(memory[1]));
   const nb::gil_scoped_release unlocked;
@@ -255,10 +255,10 @@ nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype
   std::size_t elements = 1;
   for (std::size_t n : shape) elements *= n;
   const std::size_t bytes = elements * onepass::size_of(type);
-  void* data = ::operator new (bytes, std::align_val_t{64});
+  void* data = ::operator new(bytes, std::align_val_t{64});
   if (fill && type == DType::f32) std::fill_n(static_cast<float*>(data), elements, *fill);
   if (fill && type != DType::f32) std::memset(data, 0, bytes);
-  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete (p, std::align_val_t{64}); });
+  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete(p, std::align_val_t{64}); });
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype dlpack{static_cast<std::uint8_t>(type == DType::bf16 ? Code::Bfloat : Code::Float),
                                  static_cast<std::uint8_t>(onepass::size_of(type) * 8), 1};

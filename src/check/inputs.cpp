@@ -81,7 +81,7 @@ class Maker {
     }
     return t;
   }
-  Tensor spread_tensor(DType dtype, const Spread& s) const {
+  Tensor spread_tensor(DType dtype, const BroadcastDims& s) const {
     return side_tensor(
         dtype, 4, {s.batch ? p_.batch : 1, s.heads ? p_.heads_q : 1, s.rows ? p_.seq_q : 1, s.keys ? p_.seq_k : 1});
   }
@@ -244,8 +244,8 @@ class Maker {
     for (std::int64_t h = 0; h < p_.heads_q; ++h) static_cast<float*>(in_.tensors.sinks.data)[h] = 4 + 4 * r.normal();
   }
 
-  // Floats of +-1; bools half of them true; integers that rise by 1 about every 50 elements of the last dimension, as the
-  // ids of documents do.
+  // Floats of +-1; bools half of them true; integers that rise by 1 about every 50 elements of the last dimension, as
+  // the ids of documents do.
   void fill_mod_buffer(std::size_t n) {
     const Tensor& t = in_.tensors.mod_buffers[n].tensor;
     Random r(seed_, {kMods, static_cast<std::int64_t>(n)});
@@ -256,9 +256,12 @@ class Maker {
       for (int d = t.rank - 1; d >= 0; rest /= s[d--]) at += rest % s[d] * t.stride[d];
       if (i % s[t.rank - 1] == 0) id = 0;
       id += r.below(50) == 0;
-      if (t.dtype == DType::i32) static_cast<std::int32_t*>(t.data)[at] = id;
-      else if (t.dtype == DType::boolean) static_cast<std::uint8_t*>(t.data)[at] = r.below(2) != 0;
-      else store_element(t.data, t.dtype, at, r.normal());
+      if (t.dtype == DType::i32)
+        static_cast<std::int32_t*>(t.data)[at] = id;
+      else if (t.dtype == DType::boolean)
+        static_cast<std::uint8_t*>(t.data)[at] = r.below(2) != 0;
+      else
+        store_element(t.data, t.dtype, at, r.normal());
     }
   }
 
@@ -342,12 +345,12 @@ std::string Inputs::touched() const {
   return "";
 }
 
-const ladder::Dense& Inputs::oracle(Executor& executor) {
-  if (!oracle_) oracle_ = std::make_shared<const ladder::Dense>(ladder::oracle(problem, tensors, executor));
+const reference::Dense& Inputs::oracle(Executor& executor) {
+  if (!oracle_) oracle_ = std::make_shared<const reference::Dense>(reference::oracle(problem, tensors, executor));
   return *oracle_;
 }
-const ladder::Dense& Inputs::base(Executor& executor) {
-  if (!base_) base_ = std::make_shared<const ladder::Dense>(ladder::base(problem, tensors, executor));
+const reference::Dense& Inputs::base(Executor& executor) {
+  if (!base_) base_ = std::make_shared<const reference::Dense>(reference::base(problem, tensors, executor));
   return *base_;
 }
 

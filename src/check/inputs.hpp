@@ -8,8 +8,8 @@
 
 #include "check/buffer.hpp"
 #include "core/arguments.hpp"
-#include "ladder/textbook.hpp"
 #include "onepass/attention.hpp"
+#include "reference/textbook.hpp"
 
 namespace onepass::check {
 
@@ -39,11 +39,11 @@ struct Inputs {
   std::string touched() const;
   // After the caller has changed an input: forget oracle and base.
   void changed() { oracle_.reset(), base_.reset(); }
-  const ladder::Dense& oracle(Executor& executor);
-  const ladder::Dense& base(Executor& executor);
+  const reference::Dense& oracle(Executor& executor);
+  const reference::Dense& base(Executor& executor);
 
  private:
-  std::shared_ptr<const ladder::Dense> oracle_, base_;
+  std::shared_ptr<const reference::Dense> oracle_, base_;
 };
 
 // Throws Error if the problem is not valid, not on the CPU, or packed without lengths. In the page placements inputs

@@ -20,11 +20,11 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
     if (host.bytes()) must(d.copy_to_device(copy.data, host.data(), host.bytes(), nullptr), "cuMemcpyHtoDAsync");
   }
   std::vector<Tensor*> all = {&tensors_.q,           &tensors_.k,
-                         &tensors_.v,           &tensors_.out,
-                         &tensors_.lse,         &tensors_.bias,
-                         &tensors_.bool_mask,   &tensors_.alibi_slopes,
-                         &tensors_.sinks,       &tensors_.cu_seqlens_q,
-                         &tensors_.cu_seqlens_k};
+                              &tensors_.v,           &tensors_.out,
+                              &tensors_.lse,         &tensors_.bias,
+                              &tensors_.bool_mask,   &tensors_.alibi_slopes,
+                              &tensors_.sinks,       &tensors_.cu_seqlens_q,
+                              &tensors_.cu_seqlens_k};
   for (NamedTensor& named : tensors_.mod_buffers) all.push_back(&named.tensor);
   for (Tensor* t : all) {
     t->device = problem_.device;

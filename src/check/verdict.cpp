@@ -19,7 +19,7 @@ double rounding_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype
 
 class Judge {
  public:
-  Judge(const Inputs& in, const ladder::Dense& oracle, const ladder::Dense& base)
+  Judge(const Inputs& in, const reference::Dense& oracle, const reference::Dense& base)
       : in_(in), oracle_(oracle), base_(base) {}
 
   Verdict judge() {
@@ -60,8 +60,8 @@ class Judge {
     const Problem& p = in_.problem;
     const T* out =
         static_cast<const T*>(in_.tensors.out.data) + row_offset(in_.tensors.out, seq.batch, h, seq.q_begin + i);
-    const std::int64_t at = ladder::dense_out_index(p, seq, h, i);
-    const std::int64_t at_row = ladder::dense_lse_index(p, seq, h, i);
+    const std::int64_t at = reference::dense_out_index(p, seq, h, i);
+    const std::int64_t at_row = reference::dense_lse_index(p, seq, h, i);
     const bool empty = oracle_.top[at_row] == 0;  // a sink it may have
     double largest = 0;
     for (std::int64_t d = 0; d < p.dim_v; ++d) {
@@ -101,7 +101,7 @@ class Judge {
   void lse(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
     const float x =
         static_cast<const float*>(in_.tensors.lse.data)[lse_offset(in_.tensors.lse, seq.batch, h, seq.q_begin + i)];
-    const double ref = oracle_.lse[ladder::dense_lse_index(in_.problem, seq, h, i)];
+    const double ref = oracle_.lse[reference::dense_lse_index(in_.problem, seq, h, i)];
     const auto here = [&] { return text("lse[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
     if (!same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
@@ -136,7 +136,7 @@ class Judge {
   }
 
   const Inputs& in_;
-  const ladder::Dense &oracle_, &base_;
+  const reference::Dense &oracle_, &base_;
   Verdict v_;
   std::string violation_, worst_;
   double sum_error_ = 0, sum_base_ = 0, sum_ref_ = 0, rounding_ = 0, max_unsure_ = 0, sum_unsure_ = 0;
@@ -146,7 +146,7 @@ class Judge {
 
 }  // namespace
 
-Verdict judge(const Inputs& inputs, const ladder::Dense& oracle, const ladder::Dense& base) {
+Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base) {
   return Judge(inputs, oracle, base).judge();
 }
 

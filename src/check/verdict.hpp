@@ -30,6 +30,6 @@ struct Verdict {
 //     e = 2 u t min(1, 2 (1 - largest weight)) + 4 u max|ref|
 // (rows close to one-hot hardly feel their scores; 1/l, the weights and their product round 4 u). max e is added in 2,
 // and in 3 the e of all rows as independent errors: sqrt(sum e^2) / rows. At normal scores and d = 64, 2 u t is 4e-6.
-Verdict judge(const Inputs& inputs, const ladder::Dense& oracle, const ladder::Dense& base);
+Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
 }  // namespace onepass::check

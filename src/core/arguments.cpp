@@ -20,7 +20,8 @@ void want_rank(const char* name, const Tensor& t, int rank, const char* form) {
   if (t.rank != rank) fail(ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), "; ", form, " is expected"));
 }
 
-void want_size(const char* name, const Tensor& t, int dim, const char* what, std::int64_t expected, const std::string& why) {
+void want_size(const char* name, const Tensor& t, int dim, const char* what, std::int64_t expected,
+               const std::string& why) {
   if (t.shape[dim] != expected) {
     fail(ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), ": its ", what, " must be ", expected, why));
   }
@@ -28,24 +29,28 @@ void want_size(const char* name, const Tensor& t, int dim, const char* what, std
 
 void want_unit_last(const char* name, const Tensor& t) {
   if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
-    fail(ErrorCode::bad_stride, text(name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
+    fail(ErrorCode::bad_stride,
+         text(name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
   }
 }
 
 void want_device(const char* name, const Tensor& t, const Tensor& q) {
-  if (t.device != q.device) fail(ErrorCode::bad_device, text(name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
+  if (t.device != q.device)
+    fail(ErrorCode::bad_device, text(name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
 }
 
 void want_dtype(const char* name, const Tensor& t, DType dtype) {
-  if (t.dtype != dtype) fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t.dtype), "; ", name_of(dtype), " is expected"));
+  if (t.dtype != dtype)
+    fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t.dtype), "; ", name_of(dtype), " is expected"));
 }
 
 // [batch|1, heads|1, rows|1, keys|1]
-Spread spread_of(const char* name, const Tensor& t, const Dims& full) {
+BroadcastDims spread_of(const char* name, const Tensor& t, const Dims& full) {
   want_rank(name, t, 4, "[batch|1, heads_q|1, seq_q|1, seq_k|1]");
   for (int i = 0; i < 4; ++i) {
     if (t.shape[i] != full[i] && t.shape[i] != 1) {
-      fail(ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), ": dimension ", i, " must be ", full[i], " or 1"));
+      fail(ErrorCode::bad_shape,
+           text(name, " has shape ", shape_text(t), ": dimension ", i, " must be ", full[i], " or 1"));
     }
   }
   const auto spans = [&](int i) { return full[i] != 1 && t.shape[i] == full[i]; };
@@ -59,19 +64,23 @@ std::vector<std::int64_t> lengths_from(const char* name, const Tensor& cu, std::
   for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
     const std::int64_t from = p[(i - 1) * cu.stride[0]], to = p[i * cu.stride[0]];
     if (to < from) fail(ErrorCode::bad_value, text(name, "[", i, "] is ", to, ", less than the ", from, " before it"));
-    if (to > total) fail(ErrorCode::bad_value, text(name, "[", i, "] is ", to, ", beyond the ", total, " tokens of the tensor"));
+    if (to > total)
+      fail(ErrorCode::bad_value, text(name, "[", i, "] is ", to, ", beyond the ", total, " tokens of the tensor"));
     lengths.push_back(to - from);
   }
   return lengths;
 }
 
-std::int64_t longest(const std::vector<std::int64_t>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
+std::int64_t longest(const std::vector<std::int64_t>& v) {
+  return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
+}
 
 // Strides over [batch, heads, seq, dim]; of a size-1 dimension they do not matter and become 0.
 Dims layout_of(const Tensor& t) {
   Dims s = t.rank == 4 ? t.stride : Dims{0, t.stride[1], t.stride[0], t.stride[2]};
   const Dims n = t.rank == 4 ? t.shape : Dims{1, t.shape[1], t.shape[0], t.shape[2]};
-  for (int i = 0; i < 3; ++i) if (n[i] <= 1) s[i] = 0;
+  for (int i = 0; i < 3; ++i)
+    if (n[i] <= 1) s[i] = 0;
   s[3] = 1;
   return s;
 }
@@ -102,7 +111,8 @@ void read_shapes(const Arguments& a, Problem& p) {
   p.batch = a.q.shape[0];
   p.seq_q = a.q.shape[2];
   p.seq_k = a.k.shape[2];
-  for (const auto& [name, t] : {std::pair{"k", &a.k}, {"v", &a.v}, {"out", &a.out}}) want_size(name, *t, 0, "batch", p.batch, ", as q's");
+  for (const auto& [name, t] : {std::pair{"k", &a.k}, {"v", &a.v}, {"out", &a.out}})
+    want_size(name, *t, 0, "batch", p.batch, ", as q's");
 }
 
 void read_lengths(const Arguments& a, Problem& p) {
@@ -111,11 +121,12 @@ void read_lengths(const Arguments& a, Problem& p) {
     want_rank(name, *t, 1, "[batch + 1]");
     want_dtype(name, *t, DType::i32);
     want_device(name, *t, a.q);
-    if (t->shape[0] < 1) fail(ErrorCode::bad_shape, text(name, " is empty; it has batch + 1 entries, the first of them 0"));
+    if (t->shape[0] < 1)
+      fail(ErrorCode::bad_shape, text(name, " is empty; it has batch + 1 entries, the first of them 0"));
   }
   want_size("cu_seqlens_k", a.cu_seqlens_k, 0, "length", a.cu_seqlens_q.shape[0], ", as cu_seqlens_q's");
   p.batch = a.cu_seqlens_q.shape[0] - 1;
-  if (a.q.device.kind != DeviceKind::cpu) {   // only the device knows them: bounds instead
+  if (a.q.device.kind != DeviceKind::cpu) {  // only the device knows them: bounds instead
     p.seq_q = p.total_q;
     p.seq_k = p.total_k;
     return;
@@ -135,7 +146,8 @@ void read_extras(const Arguments& a, Problem& p) {
     return true;
   };
   if (extra("bias", a.bias)) {
-    if (!is_data(a.bias.dtype)) fail(ErrorCode::bad_dtype, text("bias is ", name_of(a.bias.dtype), "; fp32, fp16 and bf16 are accepted"));
+    if (!is_data(a.bias.dtype))
+      fail(ErrorCode::bad_dtype, text("bias is ", name_of(a.bias.dtype), "; fp32, fp16 and bf16 are accepted"));
     p.bias = BiasSpec{a.bias.dtype, spread_of("bias", a.bias, full)};
   }
   if (extra("bool_mask", a.bool_mask)) {
@@ -177,7 +189,8 @@ void read_extras(const Arguments& a, Problem& p) {
 }  // namespace
 
 Arguments collect(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& o) {
-  return {q, k, v, out, o.lse, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.cu_seqlens_q, o.cu_seqlens_k, o.mod_buffers};
+  return {
+      q, k, v, out, o.lse, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.cu_seqlens_q, o.cu_seqlens_k, o.mod_buffers};
 }
 
 Problem problem_of(const Arguments& a, const Options& o) {
@@ -185,12 +198,14 @@ Problem problem_of(const Arguments& a, const Options& o) {
     check_tensor(name, *t);
     want_device(name, *t, a.q);
     want_unit_last(name, *t);
-    if (!is_data(t->dtype)) fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t->dtype), "; fp32, fp16 and bf16 are accepted"));
+    if (!is_data(t->dtype))
+      fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t->dtype), "; fp32, fp16 and bf16 are accepted"));
   }
   want_dtype("k", a.k, a.q.dtype);
   want_dtype("v", a.v, a.q.dtype);
   if (a.out.dtype != a.q.dtype && a.out.dtype != DType::f32) {
-    fail(ErrorCode::bad_dtype, text("out is ", name_of(a.out.dtype), "; ", name_of(a.q.dtype), ", as q, or fp32 is expected"));
+    fail(ErrorCode::bad_dtype,
+         text("out is ", name_of(a.out.dtype), "; ", name_of(a.q.dtype), ", as q, or fp32 is expected"));
   }
 
   Problem p;
@@ -233,9 +248,15 @@ void check_apart(const Arguments& a) {
     want_apart(lse, from);
   };
   want_apart(lse, out);
-  for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"bias", &a.bias},
-                                {"bool_mask", &a.bool_mask}, {"alibi_slopes", &a.alibi_slopes}, {"sinks", &a.sinks},
-                                {"cu_seqlens_q", &a.cu_seqlens_q}, {"cu_seqlens_k", &a.cu_seqlens_k}}) {
+  for (const auto& [name, t] : {std::pair{"q", &a.q},
+                                {"k", &a.k},
+                                {"v", &a.v},
+                                {"bias", &a.bias},
+                                {"bool_mask", &a.bool_mask},
+                                {"alibi_slopes", &a.alibi_slopes},
+                                {"sinks", &a.sinks},
+                                {"cu_seqlens_q", &a.cu_seqlens_q},
+                                {"cu_seqlens_k", &a.cu_seqlens_k}}) {
     want_both_apart(name, *t);
   }
   for (const auto& [name, t] : a.mod_buffers) want_both_apart(("mod buffer " + name).c_str(), t);
@@ -243,7 +264,9 @@ void check_apart(const Arguments& a) {
 
 Sequence sequence_of(const Problem& p, const Arguments& a, std::int64_t b) {
   if (!p.varlen) return {b, 0, 0, p.seq_q, p.seq_k};
-  const auto at = [](const Tensor& cu, std::int64_t i) { return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]}; };
+  const auto at = [](const Tensor& cu, std::int64_t i) {
+    return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]};
+  };
   const std::int64_t q = at(a.cu_seqlens_q, b), k = at(a.cu_seqlens_k, b);
   return {0, q, k, at(a.cu_seqlens_q, b + 1) - q, at(a.cu_seqlens_k, b + 1) - k};
 }
@@ -262,7 +285,8 @@ std::string why_no_alibi(const Problem& p, std::int64_t most) {
 }
 
 std::int64_t row_offset(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token) {
-  return t.rank == 4 ? batch * t.stride[0] + head * t.stride[1] + token * t.stride[2] : token * t.stride[0] + head * t.stride[1];
+  return t.rank == 4 ? batch * t.stride[0] + head * t.stride[1] + token * t.stride[2]
+                     : token * t.stride[0] + head * t.stride[1];
 }
 std::int64_t row_stride(const Tensor& t) { return t.rank == 4 ? t.stride[2] : t.stride[0]; }
 std::int64_t lse_offset(const Tensor& lse, std::int64_t batch, std::int64_t head, std::int64_t token) {
@@ -270,9 +294,10 @@ std::int64_t lse_offset(const Tensor& lse, std::int64_t batch, std::int64_t head
                        : head * lse.stride[0] + token * lse.stride[1];
 }
 
-Dims spread_strides(const Tensor& t) {
+Dims broadcast_strides(const Tensor& t) {
   Dims s = t.stride;
-  for (int i = 0; i < 4; ++i) if (t.shape[i] == 1) s[i] = 0;
+  for (int i = 0; i < 4; ++i)
+    if (t.shape[i] == 1) s[i] = 0;
   return s;
 }
 

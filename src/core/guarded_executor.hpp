@@ -10,10 +10,10 @@ namespace onepass {
 
 // The number of workers, checked: scratch memory is booked for each.
 inline int workers_of(const Executor& executor) {
-  constexpr int kMost = 1 << 16;
+  constexpr int kMax = 1 << 16;
   const int workers = executor.workers();
-  if (workers < 1 || workers > kMost)
-    throw Error(ErrorCode::bad_value, text("the executor has ", workers, " workers; 1 to ", kMost, " are accepted"));
+  if (workers < 1 || workers > kMax)
+    throw Error(ErrorCode::bad_value, text("the executor has ", workers, " workers; 1 to ", kMax, " are accepted"));
   return workers;
 }
 

@@ -7,9 +7,8 @@ float load_element(const void* data, DType dtype, std::int64_t index) {
 }
 
 void store_element(void* data, DType dtype, std::int64_t index, float value) {
-  with_float_type(dtype, [&](auto zero) {
-    static_cast<decltype(zero)*>(data)[index] = from_float<decltype(zero)>(value);
-  });
+  with_float_type(dtype,
+                  [&](auto zero) { static_cast<decltype(zero)*>(data)[index] = from_float<decltype(zero)>(value); });
 }
 
 }  // namespace onepass

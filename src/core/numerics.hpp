@@ -15,7 +15,7 @@ struct f16 {
   std::uint16_t bits = 0;
 };
 struct f8e4m3 {
-  std::uint8_t bits = 0;   // OCP E4M3: no infinities, largest finite 448, NaN = 0x7f
+  std::uint8_t bits = 0;  // OCP E4M3: no infinities, largest finite 448, NaN = 0x7f
 };
 
 constexpr float to_float(float x) { return x; }
@@ -23,7 +23,7 @@ constexpr float to_float(bf16 x) { return std::bit_cast<float>(std::uint32_t{x.b
 constexpr float to_float(f16 x) {
   const std::uint32_t sign = (x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  if (magnitude < 0x400u) {   // subnormal: magnitude * 2^-24
+  if (magnitude < 0x400u) {  // subnormal: magnitude * 2^-24
     const float v = static_cast<float>(magnitude) * 0x1p-24f;
     return sign ? -v : v;
   }
@@ -57,8 +57,8 @@ constexpr f16 from_float<f16>(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x), sign = (u >> 16) & 0x8000u;
   std::uint32_t a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return {static_cast<std::uint16_t>(sign | 0x7e00u)};
-  if (a >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};   // rounds to 65536 or is infinite
-  if (a < 0x38800000u) {   // below 2^-14: adding 0.5 aligns the subnormal's bits and rounds them
+  if (a >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // rounds to 65536 or is infinite
+  if (a < 0x38800000u) {  // below 2^-14: adding 0.5 aligns the subnormal's bits and rounds them
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(a) + 0.5f);
     return {static_cast<std::uint16_t>(sign | (bits - 0x3f000000u))};
   }
@@ -72,7 +72,7 @@ constexpr f8e4m3 from_float<f8e4m3>(float x) {
   std::uint32_t a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return {static_cast<std::uint8_t>(sign | 0x7fu)};
   if (a >= 0x43e00000u) return {static_cast<std::uint8_t>(sign | 0x7eu)};
-  if (a < 0x3c800000u) {   // below 2^-6: steps of 2^-9
+  if (a < 0x3c800000u) {  // below 2^-6: steps of 2^-9
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(a) + 0x1p14f);
     return {static_cast<std::uint8_t>(sign | (bits - 0x46800000u))};
   }

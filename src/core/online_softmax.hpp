@@ -23,8 +23,8 @@ inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
 // exp2, log2, max, neg_inf, of(double), if_neg_inf(x, then, otherwise), if_zero(x, then, otherwise). For scores in a
-// unit of their own also if_within(x, bound, then, otherwise): |x| <= bound; mul(a, b): rounded, whatever is added to it;
-// mul_add(a, b, c): in one instruction.
+// unit of their own also if_within(x, bound, then, otherwise): |x| <= bound; mul(a, b): rounded, whatever is added to
+// it; mul_add(a, b, c): in one instruction.
 template <class V>
 struct Arith;
 
@@ -121,15 +121,14 @@ struct Final {
 template <class V>
 ONEPASS_HD Final<V> finalize(const RowState<V>& s) {
   using A = Arith<V>;
-  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)),
-          A::if_zero(s.l, A::neg_inf(), (s.m + A::log2(s.l)) * A::of(kLn2))};
+  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)), A::if_zero(s.l, A::neg_inf(), (s.m + A::log2(s.l)) * A::of(kLn2))};
 }
 
 // ---- scores in a unit of their own
 //
 // Kernels leave scores in the unit they arise in: products that lack scale * log2 e, or natural ones that lack log2 e.
-// `factor` > 0 takes them to log2 units. m has the scores' unit, so it is finite where they are; in log2 units a bias of
-// 2.4e38 would be infinite.
+// `factor` > 0 takes them to log2 units. m has the scores' unit, so it is finite where they are; in log2 units a bias
+// of 2.4e38 would be infinite.
 //
 // While |m * factor| <= kFusable, weights refer to that product as rounded, and the factor fuses into the subtraction:
 // one instruction a score. The rounding moves all of a row's weights alike, by at most 2^-13 in log2 units. Beyond it
@@ -208,8 +207,7 @@ ONEPASS_HD Merged<V> join_natural_sink(const RowState<V>& s, V sink) {
 template <class V>
 ONEPASS_HD Final<V> finalize_natural(const RowState<V>& s) {
   using A = Arith<V>;
-  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)),
-          A::if_zero(s.l, A::neg_inf(), s.m + A::log2(s.l) * A::of(kLn2))};
+  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)), A::if_zero(s.l, A::neg_inf(), s.m + A::log2(s.l) * A::of(kLn2))};
 }
 
 // ---- finished results

@@ -16,8 +16,8 @@
 namespace onepass {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 61;  // between two bytes: sums of two such fit 64 bits
-constexpr int kMostSteps = 1 << 14;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 61;  // between two bytes: sums of two such fit 64 bits
+constexpr int kMaxSteps = 1 << 14;
 
 struct Term {  // step * x, 0 <= x <= most
   std::int64_t step, most;
@@ -70,9 +70,9 @@ Extent extent_of(const Tensor& t) {
     std::int64_t& end = span < 0 ? lo : hi;
     fits = fits && !__builtin_add_overflow(end, span, &end);
   }
-  constexpr std::int64_t kMost = kMostBytes / 16;
+  constexpr std::int64_t kMax = kMaxBytes / 16;
   if (!t.given()) return {};
-  if (!fits || lo < -kMost || hi > kMost) return {0, UINT64_MAX};
+  if (!fits || lo < -kMax || hi > kMax) return {0, UINT64_MAX};
   const auto base = reinterpret_cast<std::uintptr_t>(t.data);
   const auto size = static_cast<std::int64_t>(size_of(t.dtype));
   return {base + static_cast<std::uint64_t>(lo * size), base + static_cast<std::uint64_t>((hi + 1) * size)};
@@ -81,7 +81,7 @@ Extent extent_of(const Tensor& t) {
 bool share_memory(const Tensor& a, const Extent& of_a, const Tensor& b, const Extent& of_b) {
   if (of_a.from == of_a.to || of_b.from == of_b.to) return false;
   if (of_a.from >= of_b.to || of_b.from >= of_a.to || a.device != b.device) return false;
-  if (of_a.to - of_a.from > kMostBytes || of_b.to - of_b.from > kMostBytes) return true;
+  if (of_a.to - of_a.from > kMaxBytes || of_b.to - of_b.from > kMaxBytes) return true;
 
   Term terms[2 * kMaxRank + 1] = {};
   std::size_t kept = 0;
@@ -106,7 +106,7 @@ bool share_memory(const Tensor& a, const Extent& of_a, const Tensor& b, const Ex
   }
   while (kept > 0 && terms[kept - 1].step <= run + 1) run += terms[--kept].top();
   terms[kept++] = {1, run};
-  int steps = kMostSteps;
+  int steps = kMaxSteps;
   return adds_up({terms, kept}, static_cast<std::int64_t>(of_b.to - 1 - of_a.from), steps);
 }
 

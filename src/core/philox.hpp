@@ -39,8 +39,8 @@ ONEPASS_HD PhiloxBlock philox(const PhiloxKeys& keys, unsigned c0, unsigned c1, 
 // Dropped if a 32-bit draw lies below p * 2^32; kept weights are multiplied by 1 / (1 - p), or all are 0 at p = 1.
 struct Dropout {
   unsigned long long seed = 0;
-  PhiloxKeys keys;                    // of the seed
-  unsigned long long threshold = 0;   // p * 2^32, in [0, 2^32]
+  PhiloxKeys keys;                   // of the seed
+  unsigned long long threshold = 0;  // p * 2^32, in [0, 2^32]
   float keep_scale = 1.0f;
 
   ONEPASS_HD static Dropout of(float p, unsigned long long seed) {
@@ -57,7 +57,7 @@ struct Dropout {
   ONEPASS_HD float factor(unsigned batch, unsigned head, unsigned row, unsigned column) const {
     const PhiloxBlock b = draws(batch, head, row, column / 4);
     const unsigned low = column % 2 ? b.word[1] : b.word[0], high = column % 2 ? b.word[3] : b.word[2];
-    return kept(column % 4 < 2 ? low : high) ? keep_scale : 0.0f;   // no run-time index: kernels keep words in registers
+    return kept(column % 4 < 2 ? low : high) ? keep_scale : 0.0f;  // no run-time index: kernels keep words in registers
   }
 };
 

@@ -1,19 +1,19 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <tuple>
 
-#include "core/expression.hpp"
-#include "core/mod_text.hpp"
+#include "core/expression/expression.hpp"
+#include "core/expression/mod_text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {
 namespace {
 
-constexpr std::int64_t kMostModIndex = 2147483647;
+constexpr std::int64_t kMaxModIndex = 2147483647;
 
 // The sentence is put together only when it is needed: every call checks its problem, and a text() costs 0.3 us.
 template <class... Parts>
@@ -53,8 +53,9 @@ void validate_size(const char* name, std::initializer_list<std::int64_t> sizes) 
 
 // So that any offset, in bytes too, fits 64 bits.
 void validate_strides(const Problem& p) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 58;
-  const std::int64_t batch = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q, tk = p.varlen ? p.total_k : p.seq_k;
+  constexpr std::int64_t kMax = std::int64_t{1} << 58;
+  const std::int64_t batch = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q,
+                     tk = p.varlen ? p.total_k : p.seq_k;
   for (const auto& [name, strides, heads, tokens] :
        {std::tuple{"q", &p.layout.q, p.heads_q, tq}, std::tuple{"k", &p.layout.k, p.heads_kv, tk},
         std::tuple{"v", &p.layout.v, p.heads_kv, tk}, std::tuple{"out", &p.layout.out, p.heads_q, tq}}) {
@@ -62,7 +63,7 @@ void validate_strides(const Problem& p) {
     for (int i = 0; i < 3; ++i) {
       if (sizes[i] <= 1) continue;
       const std::int64_t stride = (*strides)[i];
-      want(stride > -kMost && stride < kMost && std::abs(stride) <= kMost / (sizes[i] - 1), ErrorCode::bad_stride, name,
+      want(stride > -kMax && stride < kMax && std::abs(stride) <= kMax / (sizes[i] - 1), ErrorCode::bad_stride, name,
            " has stride ", stride, " in a dimension of ", sizes[i], "; it may span 2^58 elements");
     }
   }
@@ -84,17 +85,18 @@ void validate_lengths(const Problem& p) {
   }
 }
 
-// Texts are read here where the CPU will run them, so that a wrong one is shown with its line before anything starts. On
-// a CUDA device the compiler does that.
+// Texts are read here where the CPU will run them, so that a wrong one is shown with its line before anything starts.
+// On a CUDA device the compiler does that.
 void validate_mods(const Problem& p) {
   if (p.score_mod.empty() && p.mask_mod.empty()) {
-    want(p.mod_buffers.empty(), ErrorCode::bad_value, "there are mod buffers but neither a score_mod nor a mask_mod reads them");
+    want(p.mod_buffers.empty(), ErrorCode::bad_value,
+         "there are mod buffers but neither a score_mod nor a mask_mod reads them");
     return;
   }
   check_mod_text("score_mod", p.score_mod);
   check_mod_text("mask_mod", p.mask_mod);
-  want(p.mod_buffers.size() <= kMostModBuffers, ErrorCode::bad_value, "there are ", p.mod_buffers.size(),
-       " mod buffers; at most ", kMostModBuffers, " are accepted");
+  want(p.mod_buffers.size() <= kMaxModBuffers, ErrorCode::bad_value, "there are ", p.mod_buffers.size(),
+       " mod buffers; at most ", kMaxModBuffers, " are accepted");
   const bool any_scores = std::min({p.batch, p.heads_q, p.seq_q, p.seq_k}) > 0;
   for (std::size_t i = 0; i < p.mod_buffers.size(); ++i) {
     const ModBuffer& b = p.mod_buffers[i];
@@ -107,12 +109,12 @@ void validate_mods(const Problem& p) {
          " dimensions; 1 to ", kMaxRank, " are accepted");
     for (int d = 0; d < b.rank; ++d) {
       // An empty one has no element to read; where there is no score, nobody reads it.
-      want(b.shape[d] >= (any_scores ? 1 : 0) && b.shape[d] <= kMostModIndex, ErrorCode::bad_shape, "mod buffer ", b.name,
-           " has size ", b.shape[d], " in dimension ", d, "; 1 to ", kMostModIndex, " is accepted");
+      want(b.shape[d] >= (any_scores ? 1 : 0) && b.shape[d] <= kMaxModIndex, ErrorCode::bad_shape, "mod buffer ",
+           b.name, " has size ", b.shape[d], " in dimension ", d, "; 1 to ", kMaxModIndex, " is accepted");
     }
   }
-  want(std::max(p.seq_q, p.seq_k) <= kMostModIndex, ErrorCode::bad_shape, "the sequences are ", p.seq_q, " and ", p.seq_k,
-       " long; q_index and k_index of a score_mod or mask_mod count to ", kMostModIndex);
+  want(std::max(p.seq_q, p.seq_k) <= kMaxModIndex, ErrorCode::bad_shape, "the sequences are ", p.seq_q, " and ",
+       p.seq_k, " long; q_index and k_index of a score_mod or mask_mod count to ", kMaxModIndex);
   if (p.device.kind == DeviceKind::cpu) mods_of(p);
 }
 
@@ -135,10 +137,10 @@ void validate(const Problem& p) {
   }
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
        " is no multiple of heads_kv = ", p.heads_kv);
-  want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device is of kind ", static_cast<int>(p.device.kind),
-       "; a value of DeviceKind is expected");
-  want(p.device.kind == DeviceKind::cpu || p.device.index >= 0, ErrorCode::bad_device,
-       "the CUDA device's number is ", p.device.index, "; 0 or more is accepted");
+  want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device is of kind ",
+       static_cast<int>(p.device.kind), "; a value of DeviceKind is expected");
+  want(p.device.kind == DeviceKind::cpu || p.device.index >= 0, ErrorCode::bad_device, "the CUDA device's number is ",
+       p.device.index, "; 0 or more is accepted");
   const bool latent = p.dim_qk == 576 && p.dim_v == 512;
   for (const auto& [name, d] : {std::pair{"dim_qk", p.dim_qk}, {"dim_v", p.dim_v}}) {
     want((d >= 1 && d <= 256) || latent, ErrorCode::bad_shape, name, " is ", d,
@@ -157,13 +159,13 @@ void validate(const Problem& p) {
          "; -1 (unbounded) to 2^60 is accepted");
   }
   // In fp32, times log2(e), it must be finite.
-  constexpr double kMostScale = 2.3e38;
-  want(!p.scale || std::abs(*p.scale) <= kMostScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
+  constexpr double kMaxScale = 2.3e38;
+  want(!p.scale || std::abs(*p.scale) <= kMaxScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
        "; a number from -2.3e38 to 2.3e38 is accepted");
   want(p.band.align <= Align::offset, ErrorCode::bad_value, "the band's align is ", static_cast<int>(p.band.align),
        "; a value of Align is expected");
-  want(p.band.align == Align::offset || p.band.offset == 0, ErrorCode::bad_value, "the band's offset is ", p.band.offset,
-       " but its align is not Align::offset; 0 is accepted");
+  want(p.band.align == Align::offset || p.band.offset == 0, ErrorCode::bad_value, "the band's offset is ",
+       p.band.offset, " but its align is not Align::offset; 0 is accepted");
   want(p.band.offset >= -(std::int64_t{1} << 60) && p.band.offset <= (std::int64_t{1} << 60), ErrorCode::bad_value,
        "the band's offset is ", p.band.offset, "; -2^60 to 2^60 is accepted");
   want(std::isfinite(p.softcap) && p.softcap >= 0, ErrorCode::bad_value, "softcap is ", p.softcap,

@@ -20,19 +20,19 @@ constexpr char kSpreadLetters[] = "bhqk";
 
 // ------------------------------------------------------------------------------------------------------- printing
 template <class T>
-std::string number(T x) {   // the shortest text that reads back as x
+std::string number(T x) {  // the shortest text that reads back as x
   char buffer[40];
   return {buffer, std::to_chars(buffer, buffer + sizeof buffer, x).ptr};
 }
 
-std::string spread_text(const Spread& s) {
+std::string spread_text(const BroadcastDims& s) {
   const bool spans[] = {s.batch, s.heads, s.rows, s.keys};
   std::string out;
   for (int i = 0; i < 4; ++i) out += spans[i] ? kSpreadLetters[i] : '1';
   return out;
 }
 
-std::string lengths_text(const Lengths& v) {   // 3,7,128x4
+std::string lengths_text(const Lengths& v) {  // 3,7,128x4
   std::string out;
   for (std::size_t i = 0, n; i < v.size(); i += n) {
     for (n = 1; i + n < v.size() && v[i + n] == v[i];) ++n;
@@ -43,15 +43,18 @@ std::string lengths_text(const Lengths& v) {   // 3,7,128x4
 
 std::string strides_text(const Problem& p) {
   std::string out;
-  for (const auto& [name, s] : {std::pair{'q', &p.layout.q}, {'k', &p.layout.k}, {'v', &p.layout.v}, {'o', &p.layout.out}}) {
-    out += (out.empty() ? "" : ";") + std::string(1, name) + ":" + number((*s)[0]) + "," + number((*s)[1]) + "," + number((*s)[2]);
+  for (const auto& [name, s] :
+       {std::pair{'q', &p.layout.q}, {'k', &p.layout.k}, {'v', &p.layout.v}, {'o', &p.layout.out}}) {
+    out += (out.empty() ? "" : ";") + std::string(1, name) + ":" + number((*s)[0]) + "," + number((*s)[1]) + "," +
+           number((*s)[2]);
   }
   return out;
 }
 
-std::string sizes_text(const ModBuffer& b) {   // 8x127
+std::string sizes_text(const ModBuffer& b) {  // 8x127
   if (b.rank < 0 || b.rank > kMaxRank)
-    throw Error(ErrorCode::bad_shape, text("mod buffer ", b.name, " has ", b.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
+    throw Error(ErrorCode::bad_shape,
+                text("mod buffer ", b.name, " has ", b.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
   std::string out;
   for (int i = 0; i < b.rank; ++i) out += (i ? "x" : "") + number(b.shape[i]);
   return out;
@@ -73,7 +76,8 @@ struct Word {
   std::string_view word, line;
 
   [[noreturn]] void fail(const std::string& expected) const {
-    throw Error(ErrorCode::bad_text, text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": ", expected, " is expected"));
+    throw Error(ErrorCode::bad_text,
+                text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": ", expected, " is expected"));
   }
   template <class T>
   T number(std::string_view s, const char* expected) const {
@@ -83,12 +87,14 @@ struct Word {
     return x;
   }
   // "a<separator>b"; without the separator, b = a (or the word fails if `both`).
-  std::pair<std::string_view, std::string_view> halves(std::string_view s, char separator, bool both, const char* expected) const {
+  std::pair<std::string_view, std::string_view> halves(std::string_view s, char separator, bool both,
+                                                       const char* expected) const {
     const std::size_t at = s.find(separator);
     if (at == s.npos && both) fail(expected);
     return at == s.npos ? std::pair{s, s} : std::pair{s.substr(0, at), s.substr(at + 1)};
   }
-  std::pair<std::int64_t, std::int64_t> pair(std::string_view s, char separator, bool both, const char* expected) const {
+  std::pair<std::int64_t, std::int64_t> pair(std::string_view s, char separator, bool both,
+                                             const char* expected) const {
     const auto [a, b] = halves(s, separator, both, expected);
     return {number<std::int64_t>(a, expected), number<std::int64_t>(b, expected)};
   }
@@ -98,7 +104,7 @@ struct Word {
     out.push_back(s);
     return out;
   }
-  Spread spread(std::string_view s) const {
+  BroadcastDims spread(std::string_view s) const {
     bool spans[4];
     for (std::size_t i = 0; i < 4; ++i) {
       if (s.size() != 4 || (s[i] != kSpreadLetters[i] && s[i] != '1')) fail("a spread such as bhqk or 11qk");
@@ -108,20 +114,21 @@ struct Word {
   }
   Lengths lengths(std::string_view s) const {
     // A line of text should not allocate without bound, and sums of lengths must fit.
-    constexpr std::int64_t kMost = std::int64_t{1} << 20, kLongest = std::int64_t{1} << 40;
+    constexpr std::int64_t kMax = std::int64_t{1} << 20, kLongest = std::int64_t{1} << 40;
     Lengths out;
     if (s.empty()) return out;
     for (std::string_view item : list(s, ',')) {
       const auto [n, times] = halves(item, 'x', false, "");
-      const std::int64_t repeat = times.data() == n.data() ? 1 : number<std::int64_t>(times, "lengths such as 3,7,128x4");
-      if (repeat < 0 || repeat > kMost - static_cast<std::int64_t>(out.size())) fail("at most 1048576 lengths");
+      const std::int64_t repeat =
+          times.data() == n.data() ? 1 : number<std::int64_t>(times, "lengths such as 3,7,128x4");
+      if (repeat < 0 || repeat > kMax - static_cast<std::int64_t>(out.size())) fail("at most 1048576 lengths");
       const std::int64_t length = number<std::int64_t>(n, "lengths such as 3,7,128x4");
       if (length < 0 || length > kLongest) fail("lengths from 0 to 2^40");
       out.insert(out.end(), static_cast<std::size_t>(repeat), length);
     }
     return out;
   }
-  ModBuffer buffer(std::string_view s) const {   // table:fp32:8x127
+  ModBuffer buffer(std::string_view s) const {  // table:fp32:8x127
     constexpr const char* kForm = "buffer=name:dtype:sizes, such as buffer=table:fp32:8x127,";
     const auto [name, rest] = halves(s, ':', true, kForm);
     const auto [dtype, sizes] = halves(rest, ':', true, kForm);
@@ -131,7 +138,7 @@ struct Word {
     for (std::size_t i = 0; i < items.size(); ++i) b.shape[i] = number<std::int64_t>(items[i], kForm);
     return b;
   }
-  std::string expression(std::string_view s) const {   // {score * 2}
+  std::string expression(std::string_view s) const {  // {score * 2}
     if (s.size() < 2 || s.front() != '{' || s.back() != '}') fail("an expression in braces");
     return std::string(s.substr(1, s.size() - 2));
   }
@@ -174,7 +181,8 @@ struct Parser {
   std::vector<std::string_view> words;  // so far
 
   const std::string_view* said(std::string_view subject) const {
-    const auto it = std::find_if(words.begin(), words.end(), [&](std::string_view word) { return subject_of(word) == subject; });
+    const auto it =
+        std::find_if(words.begin(), words.end(), [&](std::string_view word) { return subject_of(word) == subject; });
     return it == words.end() ? nullptr : &*it;
   }
 
@@ -182,8 +190,8 @@ struct Parser {
     const std::string_view subject = subject_of(w.word);
     if (subject == "buffer") return;  // each has a name of its own: validate() looks
     if (const std::string_view* first = said(subject)) {
-      throw Error(ErrorCode::bad_text, text("'", shown(w.word), "' in \"", shown(w.line, 1000), "\" is one word too many beside '",
-                                            shown(*first), "'; one is accepted"));
+      throw Error(ErrorCode::bad_text, text("'", shown(w.word), "' in \"", shown(w.line, 1000),
+                                            "\" is one word too many beside '", shown(*first), "'; one is accepted"));
     }
     words.push_back(w.word);
   }
@@ -193,16 +201,26 @@ struct Parser {
     if (key == "causal_offset" || key == "aligned_offset") {
       if (key == "causal_offset") p.band.causal = true;
       p.band.align = Align::offset;
-      p.band.offset = w.number<std::int64_t>(value, key == "causal_offset" ? "causal_offset=keys" : "aligned_offset=keys");
-    } else if (key == "window") std::tie(p.band.left, p.band.right) = w.pair(value, ':', true, "window=left:right");
-    else if (key == "scale") p.scale = w.number<double>(value, "a number");
-    else if (key == "softcap") p.softcap = w.number<float>(value, "a number");
-    else if (key == "dropout") p.dropout_p = w.number<float>(value, "a number");
-    else if (key == "seed") p.seed = w.number<std::uint64_t>(value, "an integer");
-    else if (key == "score_mod") p.score_mod = w.expression(value);
-    else if (key == "mask_mod") p.mask_mod = w.expression(value);
-    else if (key == "buffer") p.mod_buffers.push_back(w.buffer(value));
-    else if (key == "mask") p.bool_mask = w.spread(value);
+      p.band.offset =
+          w.number<std::int64_t>(value, key == "causal_offset" ? "causal_offset=keys" : "aligned_offset=keys");
+    } else if (key == "window")
+      std::tie(p.band.left, p.band.right) = w.pair(value, ':', true, "window=left:right");
+    else if (key == "scale")
+      p.scale = w.number<double>(value, "a number");
+    else if (key == "softcap")
+      p.softcap = w.number<float>(value, "a number");
+    else if (key == "dropout")
+      p.dropout_p = w.number<float>(value, "a number");
+    else if (key == "seed")
+      p.seed = w.number<std::uint64_t>(value, "an integer");
+    else if (key == "score_mod")
+      p.score_mod = w.expression(value);
+    else if (key == "mask_mod")
+      p.mask_mod = w.expression(value);
+    else if (key == "buffer")
+      p.mod_buffers.push_back(w.buffer(value));
+    else if (key == "mask")
+      p.bool_mask = w.spread(value);
     else if (key == "bias") {
       const auto [dtype, spans] = w.halves(value, ':', true, "bias=dtype:spread, such as bias=fp32:bhqk,");
       p.bias = BiasSpec{dtype_from_name(dtype), w.spread(spans)};
@@ -225,7 +243,8 @@ struct Parser {
       const auto items = w.list(value, ';');
       Dims* const into[] = {&p.layout.q, &p.layout.k, &p.layout.v, &p.layout.out};
       for (std::size_t i = 0; i < 4; ++i) {
-        if (items.size() != 4 || items[i].size() < 2 || items[i][0] != "qkvo"[i] || items[i][1] != ':') w.fail("strides=q:batch,head,token;k:..;v:..;o:..");
+        if (items.size() != 4 || items[i].size() < 2 || items[i][0] != "qkvo"[i] || items[i][1] != ':')
+          w.fail("strides=q:batch,head,token;k:..;v:..;o:..");
         *into[i] = w.strides(items[i].substr(2));
       }
     } else {
@@ -236,18 +255,30 @@ struct Parser {
 
   bool plain(const Word& w) {
     const std::string_view s = w.word;
-    if (s == "fwd") p.op = Op::forward;
-    else if (s == "causal_bottom_right" || s == "causal_top_left") p.band.causal = true, p.band.align = s == "causal_top_left" ? Align::top_left : Align::bottom_right;
-    else if (s == "aligned_top_left") p.band.align = Align::top_left;
-    else if (s == "alibi") p.alibi = true;
-    else if (s == "sinks") p.sinks = true;
-    else if (s == "lse") p.want_lse = true;
-    else if (s == "cpu") p.device = {};
-    else if (s == "cuda") p.device = {DeviceKind::cuda, 0};
-    else if (s.starts_with("cuda:")) p.device = {DeviceKind::cuda, device_number(w, s.substr(5))};
-    else if (s == "fp32" || s == "fp16" || s == "bf16" || s == "fp8_e4m3") p.dtype = dtype_from_name(s);
-    else if (s.size() > 1 && s[1] >= '0' && s[1] <= '9') return sized(w, s[0], s.substr(1));
-    else return false;
+    if (s == "fwd")
+      p.op = Op::forward;
+    else if (s == "causal_bottom_right" || s == "causal_top_left")
+      p.band.causal = true, p.band.align = s == "causal_top_left" ? Align::top_left : Align::bottom_right;
+    else if (s == "aligned_top_left")
+      p.band.align = Align::top_left;
+    else if (s == "alibi")
+      p.alibi = true;
+    else if (s == "sinks")
+      p.sinks = true;
+    else if (s == "lse")
+      p.want_lse = true;
+    else if (s == "cpu")
+      p.device = {};
+    else if (s == "cuda")
+      p.device = {DeviceKind::cuda, 0};
+    else if (s.starts_with("cuda:"))
+      p.device = {DeviceKind::cuda, device_number(w, s.substr(5))};
+    else if (s == "fp32" || s == "fp16" || s == "bf16" || s == "fp8_e4m3")
+      p.dtype = dtype_from_name(s);
+    else if (s.size() > 1 && s[1] >= '0' && s[1] <= '9')
+      return sized(w, s[0], s.substr(1));
+    else
+      return false;
     return true;
   }
 
@@ -261,7 +292,9 @@ struct Parser {
   bool sized(const Word& w, char letter, std::string_view value) {
     switch (letter) {
       case 'b': p.batch = w.number<std::int64_t>(value, "b<batch>"); return true;
-      case 'h': std::tie(p.heads_q, p.heads_kv) = w.pair(value, '/', false, "h<query heads>[/<K/V heads>]"); return true;
+      case 'h':
+        std::tie(p.heads_q, p.heads_kv) = w.pair(value, '/', false, "h<query heads>[/<K/V heads>]");
+        return true;
       case 's': std::tie(p.seq_q, p.seq_k) = w.pair(value, 'x', false, "s<queries>[x<keys>]"); return true;
       case 'd': std::tie(p.dim_qk, p.dim_v) = w.pair(value, '/', false, "d<dim of q and k>[/<dim of v>]"); return true;
       default: return false;
@@ -286,13 +319,19 @@ struct Parser {
 }  // namespace
 
 std::string to_string(const Problem& p) {
-  const auto pair = [](std::int64_t a, std::int64_t b, char separator) { return number(a) + (a == b ? "" : separator + number(b)); };
-  std::string s = "fwd b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" + pair(p.seq_q, p.seq_k, 'x') +
-                  " d" + pair(p.dim_qk, p.dim_v, '/') + " " + std::string(name_of(p.dtype));
+  const auto pair = [](std::int64_t a, std::int64_t b, char separator) {
+    return number(a) + (a == b ? "" : separator + number(b));
+  };
+  std::string s = "fwd b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
+                  pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
+                  std::string(name_of(p.dtype));
   if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
-  if (p.band.align == Align::offset) s += (p.band.causal ? " causal_offset=" : " aligned_offset=") + number(p.band.offset);
-  else if (p.band.causal) s += p.band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
-  else if (p.band.align == Align::top_left) s += " aligned_top_left";
+  if (p.band.align == Align::offset)
+    s += (p.band.causal ? " causal_offset=" : " aligned_offset=") + number(p.band.offset);
+  else if (p.band.causal)
+    s += p.band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
+  else if (p.band.align == Align::top_left)
+    s += " aligned_top_left";
   if (p.band.left != -1 || p.band.right != -1) s += " window=" + number(p.band.left) + ":" + number(p.band.right);
   if (p.scale) s += " scale=" + number(*p.scale);
   if (p.softcap > 0) s += " softcap=" + number(p.softcap);
@@ -301,7 +340,8 @@ std::string to_string(const Problem& p) {
   if (p.alibi) s += " alibi";
   if (!p.score_mod.empty()) s += " score_mod={" + p.score_mod + "}";
   if (!p.mask_mod.empty()) s += " mask_mod={" + p.mask_mod + "}";
-  for (const ModBuffer& b : p.mod_buffers) s += " buffer=" + b.name + ":" + std::string(name_of(b.dtype)) + ":" + sizes_text(b);
+  for (const ModBuffer& b : p.mod_buffers)
+    s += " buffer=" + b.name + ":" + std::string(name_of(b.dtype)) + ":" + sizes_text(b);
   if (p.sinks) s += " sinks";
   if (p.dropout_p > 0) s += " dropout=" + number(p.dropout_p);
   if (p.seed) s += " seed=" + number(p.seed);
@@ -330,7 +370,8 @@ Problem parse_problem_on(Device device, std::string_view line) {
     if (word.empty()) break;
     const Word w{word, line};
     const std::size_t equals = word.find('=');
-    const bool read = equals == word.npos ? parser.plain(w) : parser.keyed(w, word.substr(0, equals), word.substr(equals + 1));
+    const bool read =
+        equals == word.npos ? parser.plain(w) : parser.keyed(w, word.substr(0, equals), word.substr(equals + 1));
     if (!read) w.fail("a word of the problem grammar (docs/problem.md)");
     parser.once(w);
   }

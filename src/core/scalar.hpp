@@ -13,7 +13,7 @@ struct ScalarArith {
   static T neg_inf() { return -std::numeric_limits<T>::infinity(); }
   static T exp2(T x) { return std::exp2(x); }
   static T log2(T x) { return std::log2(x); }
-  static T max(T a, T b) { return a > b || a != a ? a : b; }   // a NaN wins, as it does in the sum
+  static T max(T a, T b) { return a > b || a != a ? a : b; }  // a NaN wins, as it does in the sum
   static T mul(T a, T b) { return a * b; }
   static T mul_add(T a, T b, T c) { return std::fma(a, b, c); }
   static T if_within(T x, double bound, T then, T otherwise) { return std::abs(x) <= T(bound) ? then : otherwise; }

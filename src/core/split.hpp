@@ -8,7 +8,7 @@ namespace onepass {
 
 struct KeySplits {
   std::int64_t count = 1;
-  std::int64_t chunk = 0;   // keys per split; the last may be shorter
+  std::int64_t chunk = 0;  // keys per split; the last may be shorter
 };
 
 // `row_tasks` independent tasks exist already; aim at kSplitTarget in all, with at least `min_keys` keys each and

@@ -15,20 +15,22 @@ struct DTypeRow {
   std::size_t size;
 };
 constexpr DTypeRow kDTypes[] = {
-    {DType::f32, "fp32", 4}, {DType::f16, "fp16", 2},     {DType::bf16, "bf16", 2},
+    {DType::f32, "fp32", 4},        {DType::f16, "fp16", 2},     {DType::bf16, "bf16", 2},
     {DType::f8e4m3, "fp8_e4m3", 1}, {DType::boolean, "bool", 1}, {DType::i32, "int32", 4},
 };
 const DTypeRow& row_of(DType dtype) {
   const auto at = static_cast<std::size_t>(dtype);
   if (at >= std::size(kDTypes))
-    throw Error(ErrorCode::bad_dtype, text("dtype ", at, " is unknown; values of DType, 0 to ", std::size(kDTypes) - 1, ", are"));
+    throw Error(ErrorCode::bad_dtype,
+                text("dtype ", at, " is unknown; values of DType, 0 to ", std::size(kDTypes) - 1, ", are"));
   return kDTypes[at];
 }
 
 // Every function of a Tensor comes here before it walks over the dimensions.
 int rank_of(const Tensor& t) {
   if (t.rank < 0 || t.rank > kMaxRank)
-    throw Error(ErrorCode::bad_shape, text("a tensor has ", t.rank, " dimensions; at most ", kMaxRank, " are accepted"));
+    throw Error(ErrorCode::bad_shape,
+                text("a tensor has ", t.rank, " dimensions; at most ", kMaxRank, " are accepted"));
   return t.rank;
 }
 
@@ -37,22 +39,26 @@ int rank_of(const Tensor& t) {
 std::size_t size_of(DType dtype) { return row_of(dtype).size; }
 std::string_view name_of(DType dtype) { return row_of(dtype).name; }
 DType dtype_from_name(std::string_view name) {
-  const auto* row = std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& r) { return r.name == name; });
+  const auto* row =
+      std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& r) { return r.name == name; });
   if (row == std::end(kDTypes)) {
-    throw Error(ErrorCode::bad_dtype, text("dtype '", shown(name), "' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are"));
+    throw Error(ErrorCode::bad_dtype,
+                text("dtype '", shown(name), "' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are"));
   }
   return row->dtype;
 }
 
 std::string to_string(Device device) {
   if (device.kind > DeviceKind::cuda)
-    throw Error(ErrorCode::bad_device, text("a device of kind ", static_cast<int>(device.kind), " is unknown; cpu and cuda are"));
+    throw Error(ErrorCode::bad_device,
+                text("a device of kind ", static_cast<int>(device.kind), " is unknown; cpu and cuda are"));
   return device.kind == DeviceKind::cpu ? "cpu" : text("cuda:", device.index);
 }
 
 Tensor::Tensor(const void* data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
     : data(const_cast<void*>(data_)), rank(static_cast<int>(shape_.size())), dtype(dtype_), device(device_) {
-  if (shape_.size() > kMaxRank) throw Error(ErrorCode::bad_shape, text("a tensor has at most ", kMaxRank, " dimensions"));
+  if (shape_.size() > kMaxRank)
+    throw Error(ErrorCode::bad_shape, text("a tensor has at most ", kMaxRank, " dimensions"));
   std::copy(shape_.begin(), shape_.end(), shape.begin());
   std::int64_t step = 1;
   for (int i = rank - 1; i >= 0; --i) {

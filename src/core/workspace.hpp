@@ -7,9 +7,9 @@ namespace onepass {
 
 class Workspace {
  public:
-  static constexpr std::size_t kAlign = 64;   // a cache line, and one AVX-512 vector
+  static constexpr std::size_t kAlign = 64;  // a cache line, and one AVX-512 vector
 
-  Workspace() = default;                      // counting: take() returns nullptr and bytes() grows
+  Workspace() = default;  // counting: take() returns nullptr and bytes() grows
   explicit Workspace(void* base) : base_(static_cast<std::byte*>(base)) {}
 
   template <class T>

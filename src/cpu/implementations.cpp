@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "core/make_once.hpp"
-#include "cpu/amx.hpp"
-#include "cpu/decode.hpp"
-#include "cpu/flash.hpp"
+#include "cpu/amx/amx.hpp"
+#include "cpu/decode/decode.hpp"
+#include "cpu/flash/flash.hpp"
 
 namespace onepass::cpu {
 

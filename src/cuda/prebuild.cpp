@@ -16,8 +16,8 @@ namespace {
 constexpr struct {
   std::string_view arch;
   Target target;
-} kTargets[] = {{"sm_80", {8, 0, 166912}},   {"sm_86", {8, 6, 101376}},   {"sm_87", {8, 7, 166912}},
-                {"sm_89", {8, 9, 101376}},   {"sm_90", {9, 0, 232448}},   {"sm_100", {10, 0, 232448}},
+} kTargets[] = {{"sm_80", {8, 0, 166912}},   {"sm_86", {8, 6, 101376}},  {"sm_87", {8, 7, 166912}},
+                {"sm_89", {8, 9, 101376}},   {"sm_90", {9, 0, 232448}},  {"sm_100", {10, 0, 232448}},
                 {"sm_103", {10, 3, 232448}}, {"sm_120", {12, 0, 101376}}};
 
 // The architecture-specific form is what the kernels are compiled for; a device is named by either.

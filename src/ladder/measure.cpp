@@ -7,7 +7,7 @@
 #include "ladder/flash_decoding_pp.hpp"
 #include "ladder/naive_softmax.hpp"
 #include "ladder/one_pass.hpp"
-#include "ladder/online_softmax.hpp"
+#include "ladder/online_normalizer.hpp"
 #include "ladder/safe_softmax.hpp"
 #include "ladder/sample.hpp"
 #include "ladder/standard_backward.hpp"
@@ -27,7 +27,7 @@ double error_of(const std::vector<float>& x, const std::vector<double>& referenc
   }
   return worst;
 }
-double error_of(const Gradients<float>& g, const DenseGradients& reference) {
+double error_of(const Gradients<float>& g, const reference::DenseGradients& reference) {
   return std::max({error_of(g.dq.outside(), reference.dq), error_of(g.dk.outside(), reference.dk),
                    error_of(g.dv.outside(), reference.dv)});
 }
@@ -142,7 +142,8 @@ void forward_rungs(Ladder& ladder, const H& head, Index sram, const std::vector<
   fp8("FlashAttention-3, FP8 in full", {.per_tensor = false, .incoherent = true});
 }
 
-void backward_rungs(Ladder& ladder, const H& head, Index sram, const Slow<float>& d_o, const DenseGradients& want) {
+void backward_rungs(Ladder& ladder, const H& head, Index sram, const Slow<float>& d_o,
+                    const reference::DenseGradients& want) {
   ladder.rung("backward", "standard attention", [&](M& machine, std::string&) {
     M before(sram);
     const StandardForward<float> f = standard_forward(before, head);
@@ -195,10 +196,10 @@ Problem problem_of(Index queries, Index keys, Index d, const MeasureOptions& opt
 }  // namespace
 
 std::vector<Row> measure(Index n, Index d, Index sram_bytes, const MeasureOptions& options) {
-  constexpr Index kMostN = 8192, kRungs = 19;
-  if (n < 1 || n > kMostN) {
+  constexpr Index kMaxN = 8192, kRungs = 19;
+  if (n < 1 || n > kMaxN) {
     throw Error(ErrorCode::bad_value,
-                text("n is ", n, "; 1 to ", kMostN, " is accepted, since standard attention keeps n x n matrices"));
+                text("n is ", n, "; 1 to ", kMaxN, " is accepted, since standard attention keeps n x n matrices"));
   }
   if (sram_bytes < 1) throw Error(ErrorCode::bad_value, text("sram is ", sram_bytes, " bytes; at least 1 is expected"));
   if (options.dtype != DType::f32 && options.dtype != DType::f16 && options.dtype != DType::bf16) {

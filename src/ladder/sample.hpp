@@ -3,7 +3,7 @@
 #include <random>
 
 #include "ladder/head.hpp"
-#include "ladder/textbook_backward.hpp"
+#include "reference/textbook_backward.hpp"
 
 namespace onepass::ladder {
 
@@ -39,9 +39,9 @@ class RandomHead {
 
   const Head<float>& head() const { return head_; }
   const Slow<float>& d_o() const { return d_o_; }
-  Dense forward() const { return oracle(f32_problem(), arguments(), default_executor()); }
-  DenseGradients backward() const {
-    return oracle_backward(f32_problem(), arguments(), tensor(d_o_), default_executor());
+  reference::Dense forward() const { return reference::oracle(f32_problem(), arguments(), default_executor()); }
+  reference::DenseGradients backward() const {
+    return reference::oracle_backward(f32_problem(), arguments(), tensor(d_o_), default_executor());
   }
 
  private:

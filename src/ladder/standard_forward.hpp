@@ -5,7 +5,7 @@
 #pragma once
 #include "ladder/gemm.hpp"
 #include "ladder/head.hpp"
-#include "ladder/online_softmax.hpp"
+#include "ladder/online_normalizer.hpp"
 
 namespace onepass::ladder {
 

@@ -32,8 +32,7 @@ void add_rows(Tile<T>& c, Index terms, const A& a, const T* b, Index stride) {
 // c += a b, c += a b^T, c += a^T b. (Matrix units read their operands in either order, so turning b costs nothing.)
 template <class T>
 void add_product(Tile<T>& c, const Tile<T>& a, const Tile<T>& b) {
-  add_rows(
-      c, a.cols(), [&](Index i, Index k) { return a(i, k); }, b.row(0), b.cols());
+  add_rows(c, a.cols(), [&](Index i, Index k) { return a(i, k); }, b.row(0), b.cols());
 }
 template <class T>
 void add_product_nt(Tile<T>& c, const Tile<T>& a, const Tile<T>& b) {
@@ -41,13 +40,11 @@ void add_product_nt(Tile<T>& c, const Tile<T>& a, const Tile<T>& b) {
   for (Index j = 0; j < b.rows(); ++j) {
     for (Index k = 0; k < b.cols(); ++k) turned[static_cast<std::size_t>(k * b.rows() + j)] = b(j, k);
   }
-  add_rows(
-      c, a.cols(), [&](Index i, Index k) { return a(i, k); }, turned.data(), b.rows());
+  add_rows(c, a.cols(), [&](Index i, Index k) { return a(i, k); }, turned.data(), b.rows());
 }
 template <class T>
 void add_product_tn(Tile<T>& c, const Tile<T>& a, const Tile<T>& b) {
-  add_rows(
-      c, a.rows(), [&](Index i, Index k) { return a(k, i); }, b.row(0), b.cols());
+  add_rows(c, a.rows(), [&](Index i, Index k) { return a(k, i); }, b.row(0), b.cols());
 }
 
 // Pointwise: f(element) for a row, `flops` operations each.

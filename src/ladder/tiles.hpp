@@ -20,8 +20,8 @@ TileShape paper_tiles(Index fast_bytes, const Head<T>& head) {
 // Shrinks the dimension that costs no traffic, then the other, each down to 16 (the rows of a matrix unit's tile) and
 // only then further, until `bytes_of(shape)` fits.
 template <class BytesOf>
-TileShape fit(TileShape shape, Index TileShape::*free, Index fast_bytes, BytesOf&& bytes_of) {
-  Index TileShape::*const other = free == &TileShape::rows ? &TileShape::keys : &TileShape::rows;
+TileShape fit(TileShape shape, Index TileShape::* free, Index fast_bytes, BytesOf&& bytes_of) {
+  Index TileShape::* const other = free == &TileShape::rows ? &TileShape::keys : &TileShape::rows;
   for (const Index floor : {Index{16}, Index{1}}) {
     for (const auto side : {free, other}) {
       while (shape.*side > floor && bytes_of(shape) > fast_bytes) --(shape.*side);

@@ -12,8 +12,8 @@
 #include "cpu/implementations.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/implementations.hpp"
-#include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass {
 namespace plan {
@@ -22,7 +22,7 @@ namespace plan {
 std::vector<const Implementation*> implementations() {
   std::vector<const Implementation*> all = cuda::implementations();
   for (const Implementation& row : cpu::implementations()) all.push_back(&row);
-  all.push_back(&ladder::reference_implementation());
+  all.push_back(&reference::reference_implementation());
   return all;
 }
 
@@ -30,10 +30,10 @@ std::vector<const Implementation*> implementations() {
 
 namespace {
 
-bool is_reference(const Implementation& row) { return &row == &ladder::reference_implementation(); }
+bool is_reference(const Implementation& row) { return &row == &reference::reference_implementation(); }
 
 struct FreeAligned {
-  void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
+  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
 };
 
 // The workspace of one call, where the problem's tensors are.
@@ -46,7 +46,7 @@ class Scratch {
                                                          static_cast<cuda::Stream>(stream));
       return;
     }
-    on_host_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64}, std::nothrow)));
+    on_host_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}, std::nothrow)));
     if (!on_host_) throw Error(ErrorCode::out_of_memory, text("no ", bytes, " bytes of workspace could be had"));
   }
   void* data() const { return on_device_ ? on_device_->data() : on_host_.get(); }
@@ -73,7 +73,8 @@ Plan make_plan(const Problem& problem, std::string_view implementation, const Ex
     refusals += "; " + std::string(row->name) + ": " + refusal;
   }
   if (refusals.empty() && !implementation.empty()) {
-    throw Error(ErrorCode::bad_value, text("implementation '", shown(implementation), "' is unknown here; there are ", names));
+    throw Error(ErrorCode::bad_value,
+                text("implementation '", shown(implementation), "' is unknown here; there are ", names));
   }
   throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
 }

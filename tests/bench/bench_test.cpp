@@ -5,11 +5,11 @@
 #include <fstream>
 
 #include "core/numerics.hpp"
-#include "onepass/bench/cell.hpp"
-#include "onepass/bench/device_inputs.hpp"
-#include "onepass/bench/peaks.hpp"
-#include "onepass/bench/report.hpp"
 #include "onepass/error.hpp"
+#include "tools/onepass/bench/cell.hpp"
+#include "tools/onepass/bench/device_inputs.hpp"
+#include "tools/onepass/bench/peaks.hpp"
+#include "tools/onepass/bench/report.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -24,7 +24,8 @@ TEST(Bench, ReadsCells) {
   EXPECT_EQ(cell->problem.heads_q, 2);
   EXPECT_EQ(parse_cell("1 | - | fwd b1 h1 s8 d8 fp32")->implementation, "");
   EXPECT_EQ(parse_cell("fwd b1 h1 s8 d8 fp32 cuda:1")->problem.device.index, 1);
-  for (const char* line : {"fwd b1 | -", "0 | - | fwd b1 h1 s8 d8 fp32", "1 | - | nonsense"}) EXPECT_THROW(parse_cell(line), Error) << line;
+  for (const char* line : {"fwd b1 | -", "0 | - | fwd b1 h1 s8 d8 fp32", "1 | - | nonsense"})
+    EXPECT_THROW(parse_cell(line), Error) << line;
 }
 
 TEST(Bench, EverySuiteCanBeRead) {
@@ -41,7 +42,7 @@ TEST(Bench, EverySuiteCanBeRead) {
 
 TEST(Bench, DrawsNormalsOfEveryDtype) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    constexpr int kElements = 100001;   // no multiple of 4: the last draw is used in part
+    constexpr int kElements = 100001;  // no multiple of 4: the last draw is used in part
     std::vector<std::byte> bytes(kElements * size_of(dtype) + 4, std::byte{0x55});
     fill_random(bytes.data(), kElements * size_of(dtype), dtype, 7);
     double sum = 0, squares = 0, neighbours = 0;
@@ -64,7 +65,8 @@ TEST(Bench, DrawsNormalsOfEveryDtype) {
 }
 
 TEST(Bench, DeviceTensorsHaveTheProblemsLayout) {
-  const Arguments a = shaped(parse_problem("fwd b2 h4/2 s10x7 d8/16 bf16 bias=fp32:1hqk mask=b11k sinks lse layout=bshd"));
+  const Arguments a =
+      shaped(parse_problem("fwd b2 h4/2 s10x7 d8/16 bf16 bias=fp32:1hqk mask=b11k sinks lse layout=bshd"));
   EXPECT_EQ(a.q.stride, (Dims{10 * 4 * 8, 8, 4 * 8, 1}));
   EXPECT_EQ(bytes_spanned(a.q), 2u * 2 * 10 * 4 * 8);
   EXPECT_EQ(a.v.shape, (Dims{2, 2, 7, 16}));
@@ -86,7 +88,8 @@ TEST(Bench, ReportsTheBestPeerOfADeviceCell) {
   r.median_s = 1e-3;
   r.flops = 5e11;
   r.peak_flops_per_s = 8e14;
-  r.peers = {{"slow", "", 3e-3, true, 7}, {"fast", "asked otherwise", 2e-3, true, 0}, {"none", "refused: no", 0, false, 0}};
+  r.peers = {
+      {"slow", "", 3e-3, true, 7}, {"fast", "asked otherwise", 2e-3, true, 0}, {"none", "refused: no", 0, false, 0}};
   const nlohmann::json j = to_json(r);
   EXPECT_EQ(j["best_peer"], "fast");
   EXPECT_DOUBLE_EQ(j["times_best_peer"], 2.0);
@@ -116,7 +119,8 @@ TEST(Bench, KnowsWhosePeakToTake) {
 }
 
 TEST(Bench, MeasuresACellBesideAPeer) {
-  PeerProcess peer("while read line; do echo '{\"peer\": \"slow\", \"median_s\": 1.0}'; done");   // a second for everything
+  PeerProcess peer(
+      "while read line; do echo '{\"peer\": \"slow\", \"median_s\": 1.0}'; done");  // a second for everything
   const Effort effort{2, 0.001, {"slow"}};
   const CellResult r = run_cell({1, "reference", parse_problem("fwd b1 h1 s16 d8 fp32")}, effort, &peer);
   EXPECT_EQ(r.implementation, "reference");

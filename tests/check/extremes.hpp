@@ -24,8 +24,8 @@ inline void fill(const Tensor& t, const std::function<float(std::int64_t token, 
     for (std::int64_t h = 0; h < t.shape[1]; ++h)
       for (std::int64_t i = 0; i < t.shape[2]; ++i)
         for (std::int64_t d = 0; d < t.shape[3]; ++d)
-          store_element(t.data, t.dtype,
-                        b * t.stride[0] + h * t.stride[1] + i * t.stride[2] + d * t.stride[3], value(i, d));
+          store_element(t.data, t.dtype, b * t.stride[0] + h * t.stride[1] + i * t.stride[2] + d * t.stride[3],
+                        value(i, d));
 }
 
 // Row by row: nothing but the lowest number; one key left; one key far above; two levels below log2's range.
@@ -44,8 +44,8 @@ inline const std::vector<Extreme>& extremes() {
       {"EqualScoresOf1e11",  // which swallow a bias in fp32, but not in the oracle
        [](const Problem& p) { return p.dtype != DType::f16 && !p.bias && !p.alibi; },
        {"h2 s40x300 d64 fp32 lse", "h2 s40x300 d64 bf16 causal_bottom_right lse", "h4/2 s2x3000 d64 fp32 lse",
-        "h2 s200x150 d64 bf16 window=40:5 sinks lse", "h2 s70x200 d64 bf16 dropout=0.3 lse",
-        "h2 s33x1 d8 fp32 lse", "h2 s200 d128 bf16 out=fp32 lse", "h4/2 s40x3000 d64 fp32 lse"},
+        "h2 s200x150 d64 bf16 window=40:5 sinks lse", "h2 s70x200 d64 bf16 dropout=0.3 lse", "h2 s33x1 d8 fp32 lse",
+        "h2 s200 d128 bf16 out=fp32 lse", "h4/2 s40x3000 d64 fp32 lse"},
        [](check::Inputs& in) {
          fill(in.tensors.q, [](auto, auto) { return 1e5f; });
          fill(in.tensors.k, [](auto, auto) { return 1.1e5f; });
@@ -58,8 +58,9 @@ inline const std::vector<Extreme>& extremes() {
          fill(in.tensors.q, [](auto, std::int64_t d) { return d == 0 ? 1e20f : 0.0f; });
          const auto keys = static_cast<float>(in.problem.seq_k);
          const auto most = static_cast<float>(1e18 / in.problem.effective_scale());
-         fill(in.tensors.k,
-              [=](std::int64_t j, std::int64_t d) { return d == 0 ? most * (static_cast<float>(j / 7) / keys) : 0.0f; });
+         fill(in.tensors.k, [=](std::int64_t j, std::int64_t d) {
+           return d == 0 ? most * (static_cast<float>(j / 7) / keys) : 0.0f;
+         });
        }},
       {"LowScoresOf1e38",
        [](const Problem& p) { return p.dtype != DType::f16; },

@@ -6,7 +6,7 @@
 
 #include "check/check.hpp"
 #include "core/numerics.hpp"
-#include "ladder/reference.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass::check {
 namespace {

@@ -8,7 +8,7 @@
 #include "check/check.hpp"
 #include "core/numerics.hpp"
 #include "core/scalar.hpp"
-#include "ladder/reference.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass::check {
 namespace {
@@ -67,7 +67,7 @@ void one_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int
       float dot = 0;
       for (std::int64_t d = 0; d < p.dim_qk; ++d)
         dot += at(a.q, h, seq.q_begin + i, d) * at(a.k, hk, seq.k_begin + from + j, d);
-      const Dims m = p.bool_mask ? spread_strides(a.bool_mask) : Dims{};
+      const Dims m = p.bool_mask ? broadcast_strides(a.bool_mask) : Dims{};
       const bool seen = made(Mistake::unmasked_row) ||
                         (band.visible(i, from + j) &&
                          (!p.bool_mask || static_cast<const std::uint8_t*>(
@@ -168,7 +168,7 @@ TEST(Judge, AcceptsARightTiledKernel) {
 TEST(Judge, AcceptsTheReference) {
   for (const char* line : kLines) {
     Inputs inputs = make_inputs(parse_problem(line), 1);
-    const Verdict v = check(ladder::reference_implementation(), inputs);
+    const Verdict v = check(reference::reference_implementation(), inputs);
     EXPECT_TRUE(v.right) << line << ": " << v.sentence;
   }
 }

@@ -1,5 +1,5 @@
-"""exports.py LIBRARY INCLUDE: the library exports every function that ONEPASS_API marks in the headers, and nothing else
-but members, vtables and type information of the classes that it marks."""
+"""exports.py LIBRARY INCLUDE: the library exports every function that ONEPASS_API marks in the headers, and nothing
+else but members, vtables and type information of the classes that it marks."""
 
 import pathlib
 import re
@@ -14,14 +14,17 @@ def declared(folder):
         prefix = "onepass::" if header.suffix == ".hpp" else ""
         code = re.sub(r"/\*.*?\*/|//[^\n]*|#[^\n]*", "", header.read_text(), flags=re.S)
         classes.update(prefix + name for name in re.findall(r"(?:class|struct) ONEPASS_API (\w+)", code))
-        functions.update(prefix + name for name in re.findall(r"(?<!class )(?<!struct )ONEPASS_API [^;(]*?(\w+)\(", code))
+        functions.update(
+            prefix + name for name in re.findall(r"(?<!class )(?<!struct )ONEPASS_API [^;(]*?(\w+)\(", code)
+        )
     return functions, classes
 
 
 def exported(library):
     """Demangled names without parameters: onepass::merge, onepass::Tensor::elements, vtable for onepass::Error."""
-    symbols = subprocess.run(["nm", "-D", "-C", "--defined-only", "--format=posix", library],
-                             check=True, capture_output=True, text=True).stdout.splitlines()
+    symbols = subprocess.run(
+        ["nm", "-D", "-C", "--defined-only", "--format=posix", library], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     names = (re.sub(r" \w( [0-9a-f]+){0,2} *$", "", symbol) for symbol in symbols)
     return {re.split(r"[(\[]", name.split("@")[0])[0] for name in names}
 
@@ -30,8 +33,9 @@ def main(library, include):
     functions, classes = declared(include)
     found = exported(library)
     owner = re.compile(r"(?:vtable for |typeinfo for |typeinfo name for )?(onepass::\w+?)(?:::~?\w+)?")
-    strange = sorted(name for name in found - functions
-                     if not ((match := owner.fullmatch(name)) and match[1] in classes))
+    strange = sorted(
+        name for name in found - functions if not ((match := owner.fullmatch(name)) and match[1] in classes)
+    )
     missing = sorted((functions | {"typeinfo for onepass::Error"}) - found)  # what is thrown is caught by its type
     for name in strange:
         print(f"exported, but not marked ONEPASS_API: {name}")

@@ -92,11 +92,8 @@ const Refused kRefused[] = {
     {"LseIsABuffer", kModded, [](Inputs& in) { in.options.lse.data = in.options.mod_buffers[0].tensor.data; },
      ErrorCode::bad_value, "lse shares memory with mod buffer t"},
     // Ranks and shapes
-    {"QRank", kPlain,
-     [](Inputs& in) {
-       q(in) = Tensor(q(in).data, DType::f32, {8, 5, 8});
-     },
-     ErrorCode::bad_shape, "q has shape [8, 5, 8]; [batch, heads, seq, dim] is expected"},
+    {"QRank", kPlain, [](Inputs& in) { q(in) = Tensor(q(in).data, DType::f32, {8, 5, 8}); }, ErrorCode::bad_shape,
+     "q has shape [8, 5, 8]; [batch, heads, seq, dim] is expected"},
     {"KBatch", kPlain, [](Inputs& in) { k(in).shape[0] = 1; }, ErrorCode::bad_shape,
      "k has shape [1, 2, 6, 8]: its batch must be 2, as q's"},
     {"KDim", kPlain, [](Inputs& in) { k(in).shape[3] = 7; }, ErrorCode::bad_shape,
@@ -142,16 +139,10 @@ const Refused kRefused[] = {
      "out is fp16; fp32, as q, or fp32 is expected"},
     {"LseDtype", kPlain, [](Inputs& in) { in.options.lse.dtype = DType::bf16; }, ErrorCode::bad_dtype,
      "lse is bf16; fp32 is expected"},
-    {"KDevice", kPlain,
-     [](Inputs& in) {
-       k(in).device = {DeviceKind::cuda, 1};
-     },
-     ErrorCode::bad_device, "k is on cuda:1 but q is on cpu"},
-    {"BiasDevice", kPlain,
-     [](Inputs& in) {
-       in.options.bias.device = {DeviceKind::cuda, 0};
-     },
-     ErrorCode::bad_device, "bias is on cuda:0 but q is on cpu"},
+    {"KDevice", kPlain, [](Inputs& in) { k(in).device = {DeviceKind::cuda, 1}; }, ErrorCode::bad_device,
+     "k is on cuda:1 but q is on cpu"},
+    {"BiasDevice", kPlain, [](Inputs& in) { in.options.bias.device = {DeviceKind::cuda, 0}; }, ErrorCode::bad_device,
+     "bias is on cuda:0 but q is on cpu"},
     // Bias, mask, slopes, sinks, lse
     {"BiasShape", kPlain, [](Inputs& in) { in.options.bias.shape[3] = 5; }, ErrorCode::bad_shape,
      "bias has shape [2, 4, 5, 5]: dimension 3 must be 6 or 1"},

@@ -1,5 +1,5 @@
 // The expression language against C++ itself: every text here is compiled too, and must give the same values.
-#include "core/expression.hpp"
+#include "core/expression/expression.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <random>
 
-#include "core/expression_scalar.hpp"
-#include "core/mod_text.hpp"
+#include "core/expression/mod_text.hpp"
+#include "core/expression/scalar.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass {
@@ -67,7 +67,7 @@ constexpr Ids ids;
 constexpr Flags flags;
 #define SAME_AS_CPP(...)                                                                                           \
   Case {                                                                                                           \
-#__VA_ARGS__,                                                                                                  \
+    #__VA_ARGS__,                                                                                                  \
         []([[maybe_unused]] float score, [[maybe_unused]] int batch, [[maybe_unused]] int head,                    \
            [[maybe_unused]] int q_index, [[maybe_unused]] int k_index) { return static_cast<float>(__VA_ARGS__); } \
   }
@@ -281,8 +281,8 @@ TEST(Expression, LongTextsAreRefusedOnEveryDevice) {
   };
   const auto nested = [](std::size_t n) { return std::string(n, '(') + "score" + std::string(n, ')'); };
   for (const char* device : {"cpu", "cuda"}) {
-    EXPECT_EQ(said("score" + std::string(kMostModText - 5, ' '), device), "");
-    EXPECT_EQ(said("score" + std::string(kMostModText - 4, ' '), device),
+    EXPECT_EQ(said("score" + std::string(kMaxModText - 5, ' '), device), "");
+    EXPECT_EQ(said("score" + std::string(kMaxModText - 4, ' '), device),
               "score_mod has 4097 characters; up to 4096 are accepted");
     EXPECT_EQ(said(nested(20), device), "");
     EXPECT_EQ(said(nested(65), device).find("score_mod, column 65: more than 64 brackets lie in each other"), 0u);

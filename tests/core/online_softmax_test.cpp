@@ -1,4 +1,5 @@
-// The algebra against the float64 two-pass algorithm: any tiling, any order, any tree of merges, any unit of the scores.
+// The algebra against the float64 two-pass algorithm: any tiling, any order, any tree of merges, any unit of the
+// scores.
 #include "core/online_softmax.hpp"
 
 #include <gtest/gtest.h>
@@ -71,8 +72,8 @@ State<T> joined(const State<T>& a, const State<T>& b, T factor = 0) {
 
 template <class T>
 Row finished(const State<T>& s, T factor = 0) {
-  const Final<T> f = factor == 0 ? finalize(s.row)
-                                 : finalize_natural(to_natural(s.row, factor, static_cast<T>(factor / kLog2e)));
+  const Final<T> f =
+      factor == 0 ? finalize(s.row) : finalize_natural(to_natural(s.row, factor, static_cast<T>(factor / kLog2e)));
   return {static_cast<double>(s.o * f.inv_l), static_cast<double>(f.lse)};
 }
 
@@ -153,8 +154,8 @@ RC_GTEST_PROP(OnlineSoftmax, AnyTreeInAUnitOfItsOwnEqualsTwoPass, ()) {
 }
 
 TEST(OnlineSoftmax, ReferencesBeyondLog2AreFinite) {
-  constexpr float kNatural = static_cast<float>(kLog2e), kMost = std::numeric_limits<float>::max();
-  for (const float m : {-kMost, kMost, 2.4e38f, 5e8f, -1e10f}) {
+  constexpr float kNatural = static_cast<float>(kLog2e), kMax = std::numeric_limits<float>::max();
+  for (const float m : {-kMax, kMax, 2.4e38f, 5e8f, -1e10f}) {
     State<float> s;
     const std::vector<Key> k{{m, 1}, {m, 4}, {m, 1}};
     visit(s, k.data(), k.data() + 2, kNatural);
@@ -181,7 +182,8 @@ RC_GTEST_PROP(OnlineSoftmax, NaNAndInfinityReachTheResult, ()) {
   auto k = *keys();
   const double poison = *rc::gen::element(std::nan(""), kInf);
   k.insert(k.begin() + *rc::gen::inRange<std::ptrdiff_t>(0, static_cast<std::ptrdiff_t>(k.size()) + 1), {poison, 1});
-  const Row plain = finished(any_tree<double>(k, 0, k.size())), scaled = finished(any_tree<double>(k, 0, k.size(), 2.0), 2.0);
+  const Row plain = finished(any_tree<double>(k, 0, k.size())),
+            scaled = finished(any_tree<double>(k, 0, k.size(), 2.0), 2.0);
   for (double x : {plain.out, plain.lse, scaled.out, scaled.lse}) RC_ASSERT(std::isnan(x));
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 bool flip() { return *rc::gen::arbitrary<bool>(); }
 std::int64_t among(std::int64_t lo, std::int64_t hi) { return *rc::gen::inRange(lo, hi + 1); }
-Spread spread() { return {flip(), flip(), flip(), flip()}; }
+BroadcastDims spread() { return {flip(), flip(), flip(), flip()}; }
 DType data_type() { return *rc::gen::element(DType::f32, DType::f16, DType::bf16); }
 
 void random_lengths(Problem& p) {
@@ -49,7 +49,8 @@ Problem random_problem() {
   if (flip()) p.device = {DeviceKind::cuda, static_cast<int>(among(0, 7))};
   p.band.causal = flip();
   p.band.align = *rc::gen::element(Align::top_left, Align::bottom_right, Align::offset);
-  if (p.band.align == Align::offset) p.band.offset = flip() ? among(-3000, 3000) : among(-1, 1) * (std::int64_t{1} << 60);
+  if (p.band.align == Align::offset)
+    p.band.offset = flip() ? among(-3000, 3000) : among(-1, 1) * (std::int64_t{1} << 60);
   p.band.left = flip() ? -1 : among(0, 5000);
   p.band.right = flip() ? -1 : among(0, 5000);
   if (flip()) p.scale = static_cast<double>(among(-1000, 1000)) / 7;
@@ -61,7 +62,8 @@ Problem random_problem() {
   if (flip()) {
     p.score_mod = *rc::gen::element("score", "table[q_index - k_index]\n  + (score * {2})", " score");
     if (flip()) p.mask_mod = "k_index <= q_index || rel(0, head)";
-    p.mod_buffers = {{"table", data_type(), 1, {among(1, 99), 1, 1, 1}}, {"rel", DType::i32, 2, {among(1, 9), 4, 1, 1}}};
+    p.mod_buffers = {{"table", data_type(), 1, {among(1, 99), 1, 1, 1}},
+                     {"rel", DType::i32, 2, {among(1, 9), 4, 1, 1}}};
     p.device.kind = DeviceKind::cuda;  // which takes texts that the CPU does not read
   }
   if (flip()) p.dropout_p = static_cast<float>(among(1, 1000)) / 1000;
@@ -300,9 +302,7 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   };
   EXPECT_EQ(sentence([](Problem&) {}), "nothing");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch is -1; 0 or more is accepted");
-  EXPECT_EQ(sentence([](Problem& p) {
-              p.device = {DeviceKind::cuda, -1};
-            }),
+  EXPECT_EQ(sentence([](Problem& p) { p.device = {DeviceKind::cuda, -1}; }),
             "the CUDA device's number is -1; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q is -1; 0 or more is accepted");
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k is -3; 0 or more is accepted");
@@ -311,7 +311,8 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype 77 is unknown; values of DType, 0 to 5, are");
   EXPECT_EQ(sentence([](Problem& p) { p.device.kind = DeviceKind{2}; }),
             "the device is of kind 2; a value of DeviceKind is expected");
-  EXPECT_EQ(sentence([](Problem& p) { p.band.align = Align{3}; }), "the band's align is 3; a value of Align is expected");
+  EXPECT_EQ(sentence([](Problem& p) { p.band.align = Align{3}; }),
+            "the band's align is 3; a value of Align is expected");
   EXPECT_EQ(sentence([](Problem& p) {
               p.mod_buffers = {{"t", DType::f32, 77, {1, 1, 1, 1}}};
               p.score_mod = "score";

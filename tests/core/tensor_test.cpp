@@ -75,9 +75,7 @@ TEST(Tensor, ValuesThatAreNoneSaySo) {
     EXPECT_EQ(said([&] { (void)size_of(d); }), sentence);
     EXPECT_EQ(said([&] { (void)name_of(d); }), sentence);
   }
-  EXPECT_EQ(said([&] {
-              (void)to_string(Device{DeviceKind{5}, 0});
-            }),
+  EXPECT_EQ(said([&] { (void)to_string(Device{DeviceKind{5}, 0}); }),
             text(static_cast<int>(ErrorCode::bad_device), ": a device of kind 5 is unknown; cpu and cuda are"));
   for (int rank : {5, 77, -1, INT_MIN}) {
     Tensor t(nullptr, DType::f32, {2, 3});

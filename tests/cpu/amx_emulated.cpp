@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/numerics.hpp"
-#include "cpu/amx.hpp"
+#include "cpu/amx/amx.hpp"
 
 namespace onepass::cpu::amx {
 namespace {
@@ -67,7 +67,7 @@ struct EmulatedTiles {
 }  // namespace
 }  // namespace onepass::cpu::amx
 
-#include "cpu/amx_kernels-inl.h"
+#include "cpu/amx/kernels-inl.h"
 
 namespace onepass::cpu::amx {
 

@@ -9,7 +9,7 @@
 
 #include "check/check.hpp"
 #include "core/numerics.hpp"
-#include "cpu/amx.hpp"
+#include "cpu/amx/amx.hpp"
 #include "cpu/amx_emulated.hpp"
 
 namespace onepass {

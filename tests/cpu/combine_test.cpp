@@ -1,5 +1,5 @@
 // cpu::combine: partial states over any cut of the keys give the oracle's rows.
-#include "cpu/combine.hpp"
+#include "cpu/common/combine.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/numerics.hpp"
-#include "ladder/textbook.hpp"
+#include "reference/textbook.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -101,8 +101,9 @@ Result combined(Case& c, std::int64_t splits, std::int64_t chunk, Executor& exec
 
 void expect_oracle(Case& c, const Result& got) {
   const Arguments a = c.arguments();
-  const ladder::Dense right = ladder::oracle(problem_of(a, c.options), a);
-  for (std::size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], right.out[i], 3e-6 * (1 + std::abs(right.out[i]))) << i;
+  const reference::Dense right = reference::oracle(problem_of(a, c.options), a);
+  for (std::size_t i = 0; i < got.out.size(); ++i)
+    ASSERT_NEAR(got.out[i], right.out[i], 3e-6 * (1 + std::abs(right.out[i]))) << i;
   for (std::size_t i = 0; i < got.lse.size(); ++i) {
     if (std::isinf(right.lse[i]))
       ASSERT_EQ(got.lse[i], right.lse[i]);

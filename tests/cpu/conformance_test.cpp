@@ -5,8 +5,8 @@
 #include <string>
 
 #include "check/check.hpp"
-#include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
+#include "reference/reference.hpp"
 #include "shapes/shapes.hpp"
 
 namespace onepass::check {
@@ -26,7 +26,7 @@ TEST_P(Conformance, EveryImplementation) {
     for (Distribution distribution : {Distribution::normal, kDistributions[1 + n % 3]}) {
       Inputs inputs = make_inputs(problem, n, distribution, static_cast<Placement>(n % 3));
       for (const Implementation* row : implementations) {
-        if (row == &ladder::reference_implementation()) continue;
+        if (row == &reference::reference_implementation()) continue;
         const Verdict verdict = check(*row, inputs);
         takers += verdict.accepted;
         accepted[row->name] += verdict.accepted;

@@ -1,6 +1,6 @@
 // cpu.decode.*: every instruction set of this machine, every feature, against the oracle by the rule of the
 // conventions.
-#include "cpu/decode.hpp"
+#include "cpu/decode/decode.hpp"
 
 #include <cstring>
 #include <limits>

@@ -1,12 +1,12 @@
 // score_mod as every instruction set computes it, against the same expression in double: functions over their whole
 // range, special values, every width of tile.
-#include "cpu/targets.hpp"
+#include "cpu/common/targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/expression_vectors_test.cpp"
 #include <hwy/foreach_target.h>
 
-#include "cpu/mods-inl.h"
+#include "cpu/common/mods-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
@@ -28,7 +28,7 @@ HWY_AFTER_NAMESPACE();
 #include <random>
 #include <vector>
 
-#include "core/expression_scalar.hpp"
+#include "core/expression/scalar.hpp"
 
 namespace onepass::cpu {
 namespace {

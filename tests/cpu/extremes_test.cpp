@@ -3,8 +3,8 @@
 
 #include "check/check.hpp"
 #include "check/extremes.hpp"
-#include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass::check {
 namespace {
@@ -18,7 +18,7 @@ TEST_P(Extremes, AreRight) {
     inputs.changed();
     int takers = 0;
     for (const Implementation* row : plan::implementations()) {
-      if (row == &ladder::reference_implementation()) continue;
+      if (row == &reference::reference_implementation()) continue;
       const Verdict verdict = check(*row, inputs);
       if (!verdict.accepted) continue;
       ++takers;

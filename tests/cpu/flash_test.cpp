@@ -1,5 +1,5 @@
 // cpu.flash.*: every feature and shape against the oracle, on every instruction set this machine has.
-#include "cpu/flash.hpp"
+#include "cpu/flash/flash.hpp"
 
 #include <gtest/gtest.h>
 

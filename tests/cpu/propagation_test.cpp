@@ -3,8 +3,8 @@
 
 #include "check/check.hpp"
 #include "check/pokes.hpp"
-#include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass::check {
 namespace {
@@ -37,7 +37,7 @@ TEST_P(Propagation, ReachesTheRowsThatSeeIt) {
       GetParam().poke(inputs);
       int takers = 0;
       for (const Implementation* row : plan::implementations()) {
-        if (row == &ladder::reference_implementation()) continue;
+        if (row == &reference::reference_implementation()) continue;
         const Verdict verdict = check(*row, inputs);
         takers += verdict.accepted;
         EXPECT_TRUE(verdict.right || !verdict.accepted)

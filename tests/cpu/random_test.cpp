@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "check/check.hpp"
-#include "ladder/reference.hpp"
 #include "plan/implementations.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass::check {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 bool flip() { return *rc::gen::arbitrary<bool>(); }
 bool rarely() { return *rc::gen::inRange(0, 5) == 4; }
 std::int64_t among(std::int64_t lo, std::int64_t hi) { return *rc::gen::inRange(lo, hi + 1); }
-Spread spread() { return {flip(), flip(), flip(), flip()}; }
+BroadcastDims spread() { return {flip(), flip(), flip(), flip()}; }
 DType data_type() { return *rc::gen::element(DType::f32, DType::f16, DType::bf16); }
 std::int64_t length() { return rarely() ? among(0, 2000) : among(0, 150); }
 
@@ -85,7 +85,7 @@ RC_GTEST_PROP(Random, EveryImplementationIsRight, ()) {
                               *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
   int takers = 0;
   for (const Implementation* row : plan::implementations()) {
-    if (row == &ladder::reference_implementation()) continue;
+    if (row == &reference::reference_implementation()) continue;
     const Verdict verdict = check(*row, inputs);
     takers += verdict.accepted;
     if (verdict.accepted && !verdict.right) RC_FAIL(text(row->name, ": ", verdict.sentence));

@@ -1,11 +1,11 @@
 // The SIMD adapter against plain C++: accuracy of exp2, log2 and tanh, special values, conversions bit by bit.
-#include "cpu/targets.hpp"
+#include "cpu/common/targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd_test.cpp"
 #include <hwy/foreach_target.h>
 
-#include "cpu/simd-inl.h"
+#include "cpu/common/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
@@ -48,7 +48,7 @@ HWY_AFTER_NAMESPACE();
 #include <random>
 #include <vector>
 
-#include "cpu/flush_to_zero.hpp"
+#include "cpu/common/flush_to_zero.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -68,9 +68,9 @@ struct Isa {
 };
 std::ostream& operator<<(std::ostream& out, const Isa& isa) { return out << isa.name; }
 
-#define ONEPASS_ISA(N, target, name)                                                                        \
-  Isa{name,           target,        N::kLanes,       N::exp2s,       N::log2s,     N::tanhs,     N::residues, \
-      N::withins,     N::widen<bf16>, N::widen<f16>, N::narrow<bf16>, N::narrow<f16>, N::load_tail, N::store_tail},
+#define ONEPASS_ISA(N, target, name)                                                                         \
+  Isa{name,       target,         N::kLanes,     N::exp2s,        N::log2s,       N::tanhs,     N::residues, \
+      N::withins, N::widen<bf16>, N::widen<f16>, N::narrow<bf16>, N::narrow<f16>, N::load_tail, N::store_tail},
 const Isa kIsas[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ISA)};
 
 class Simd : public testing::TestWithParam<Isa> {

@@ -33,8 +33,8 @@ void move(Tensor& t, Buffer& owner, const std::vector<int>& order, std::int64_t 
 TEST(Strides, OfSideInputs) {
   struct Case {
     const char* line;
-    Tensor Options::*option;
-    Tensor Arguments::*argument;
+    Tensor Options::* option;
+    Tensor Arguments::* argument;
     std::size_t buffer;
     std::vector<int> order;
     std::int64_t step;

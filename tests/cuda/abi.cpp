@@ -40,9 +40,8 @@ ONEPASS_SAME(0, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 template <class A, class B>
 struct SameShape : std::false_type {};
 template <class... A, class... B>
-requires(sizeof...(A) == sizeof...(B)) struct SameShape<Result (*)(A...), Result (*)(B...)>
-    : std::bool_constant<((sizeof(A) == sizeof(B)) && ...)> {
-};
+  requires(sizeof...(A) == sizeof...(B))
+struct SameShape<Result (*)(A...), Result (*)(B...)> : std::bool_constant<((sizeof(A) == sizeof(B)) && ...)> {};
 template <class R, class... A>
 Result (*as_result(R (*)(A...)))(A...);
 

@@ -1,5 +1,5 @@
-// Linked into tests that compile kernels: they open the libnvrtc of requirements.txt where it is installed, instead of the
-// machine's, so that everybody judges the same compiler's code.
+// Linked into tests that compile kernels: they open the libnvrtc of requirements.txt where it is installed, instead of
+// the machine's, so that everybody judges the same compiler's code.
 #include <cstdlib>
 
 namespace {

@@ -12,8 +12,9 @@ struct CodeGate {
   std::vector<std::string> instructions;  // that must be there, such as "HGMMA"
 };
 
-// Empty, or what is wrong: a spill, a stack, local memory, a serialised wgmma (each cost 30 to 40 %), too many registers,
-// an instruction that is missing. Instructions are looked at where nvdisasm is installed (see requirements.txt).
+// Empty, or what is wrong: a spill, a stack, local memory, a serialised wgmma (each cost 30 to 40 %), too many
+// registers, an instruction that is missing. Instructions are looked at where nvdisasm is installed (see
+// requirements.txt).
 std::string wrong_code(const Cubin& cubin, const CodeGate& gate);
 
 bool can_disassemble();

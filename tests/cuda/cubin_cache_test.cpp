@@ -35,7 +35,7 @@ class CubinCache : public testing::Test {
   void overwrite(const std::string& bytes) const { std::ofstream(file(), std::ios::binary) << bytes; }
   fs::path file() const { return directory / (key + ".cubin"); }
   unsigned mode() const {
-    struct stat s {};
+    struct stat s{};
     return stat(file().c_str(), &s) == 0 ? s.st_mode & 07777u : 0;
   }
   // Reads nothing, and says why.
@@ -105,7 +105,7 @@ TEST_F(CubinCache, WhatRootBuildsOthersCanRead) {
     umask(before);
     ASSERT_TRUE(written);
     EXPECT_EQ(mode(), expected) << std::oct << mask;
-    struct stat made {};
+    struct stat made{};
     ASSERT_EQ(stat(below.c_str(), &made), 0);
     EXPECT_EQ(made.st_mode & 0777u, 0755u & ~mask) << std::oct << mask;
     EXPECT_TRUE(read_cubin(below, key, "13.0"));
@@ -185,7 +185,7 @@ TEST_F(CubinCache, AFileIsBoundToItsKeyAndHasALimit) {
   forged.replace(forged.find("another"), 7, key);  // the digest is that of the other key
   overwrite(forged);
   expect_refused("its contents do not have its digest");
-  fs::resize_file(file(), kMostCubinBytes + 1);
+  fs::resize_file(file(), kMaxCubinBytes + 1);
   expect_refused("67108865 bytes; up to 67108864 are accepted");
 }
 

@@ -38,7 +38,8 @@ TEST(Prebuild, NamesTheTargetsItKnows) {
   }
 }
 
-// docs/cuda.md offers what there is, in one sentence: "`--arch` is the GPU's compute capability: `sm_80`, ..., `sm_120`."
+// docs/cuda.md offers what there is, in one sentence: "`--arch` is the GPU's compute capability: `sm_80`, ...,
+// `sm_120`."
 TEST(Prebuild, TheDocumentOffersTheTargetsItKnows) {
   std::ifstream file(ONEPASS_CUDA_DOCS);
   const std::string page{std::istreambuf_iterator<char>(file), {}};
@@ -55,8 +56,9 @@ TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
   const std::string one = key("fwd b1 h1 s4096 d128 bf16 causal_bottom_right");
   EXPECT_EQ(key("fwd b7 h6/2 s5000x300 d128 bf16 causal_top_left scale=2 lse layout=bshd cuda:1"), one);
   EXPECT_EQ(key("fwd b1 h1 s4096 d128 bf16 causal_bottom_right", "sm_90a"), one);
-  for (const char* other : {"fwd b1 h1 s4096 d128 bf16", "fwd b1 h1 s4096 d128 fp16 causal_bottom_right",
-                            "fwd b1 h1 s4096 d64 bf16 causal_bottom_right", "fwd h1 d128 bf16 varlen=4096 causal_bottom_right"})
+  for (const char* other :
+       {"fwd b1 h1 s4096 d128 bf16", "fwd b1 h1 s4096 d128 fp16 causal_bottom_right",
+        "fwd b1 h1 s4096 d64 bf16 causal_bottom_right", "fwd h1 d128 bf16 varlen=4096 causal_bottom_right"})
     EXPECT_NE(key(other), one) << other;
 }
 
@@ -74,7 +76,8 @@ TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
 
 // On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
-  EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"), key("fwd h1 d64 bf16 causal_bottom_right varlen=10000"));
+  EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"),
+            key("fwd h1 d64 bf16 causal_bottom_right varlen=10000"));
 }
 
 TEST(Prebuild, SaysWhyNoKernelComputesAProblem) {
@@ -114,7 +117,8 @@ TEST_F(Prebuilt, IsLeftAloneIfItIsDamaged) {
   if (compiler_version().empty()) {
     const std::string said = sentence([&] { cubin_for(program); });
     EXPECT_NE(said.find("is not in the cache and cannot be compiled: "), said.npos) << said;
-    EXPECT_NE(said.find(key_of(program) + ".cubin is not used: its contents do not have its digest"), said.npos) << said;
+    EXPECT_NE(said.find(key_of(program) + ".cubin is not used: its contents do not have its digest"), said.npos)
+        << said;
     return;
   }
   EXPECT_NE(cubin_for(program).bytes, "not compiled here");

@@ -9,6 +9,7 @@
 
 Every block runs alone, in an empty folder in which `demo` is the project's. Other blocks are left alone.
 """
+
 import argparse
 import os
 import pathlib
@@ -46,24 +47,37 @@ def command_for(language, code, folder, options):
     compiler = options.cxx + " -std=c++20 -x c++" if language == "cpp" else options.cc + " -std=c11 -x c"
     if not re.search(r"\bmain\s*\(", code):
         return f"{compiler} -fsyntax-only $(pkg-config --cflags onepass) example.{language}"
-    return (f"{compiler} -O1 $(pkg-config --cflags onepass) example.{language} -x none "
-            "$(pkg-config --libs onepass) -o example && ./example")
+    return (
+        f"{compiler} -O1 $(pkg-config --cflags onepass) example.{language} -x none "
+        "$(pkg-config --libs onepass) -o example && ./example"
+    )
 
 
 def run(language, code, options):
     """Returns (exit status, what was printed)."""
     stage = pathlib.Path(options.stage)
     environment = dict(os.environ)
-    for name, folder in [("PATH", stage / "bin"), ("PKG_CONFIG_PATH", stage / "lib/pkgconfig"),
-                         ("LD_LIBRARY_PATH", stage / "lib"), ("PYTHONPATH", options.python_path)]:
+    for name, folder in [
+        ("PATH", stage / "bin"),
+        ("PKG_CONFIG_PATH", stage / "lib/pkgconfig"),
+        ("LD_LIBRARY_PATH", stage / "lib"),
+        ("PYTHONPATH", options.python_path),
+    ]:
         environment[name] = os.pathsep.join(filter(None, [str(folder), environment.get(name, "")]))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if (ROOT / "demo").is_dir():
             (folder / "demo").symlink_to(ROOT / "demo")
         command = command_for(language, code, folder, options)
-        result = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        result = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
     return result.returncode, result.stdout
 
 

@@ -1,4 +1,5 @@
 """The driver itself: what it runs, what it refuses."""
+
 import argparse
 import pathlib
 import tempfile

@@ -10,11 +10,11 @@
 #include <string>
 #include <string_view>
 
-#include "core/expression_scalar.hpp"
+#include "core/expression/scalar.hpp"
 #include "onepass/error.hpp"
-#include "onepass/io/npy.hpp"
-#include "onepass/io/safetensors.hpp"
 #include "onepass/problem.hpp"
+#include "tools/onepass/io/npy.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 namespace onepass::fuzz {
 
@@ -42,9 +42,11 @@ inline void expressions(const Problem& p) {
   constexpr int kKeys = 200, kLanes = 3;
   std::vector<float> scores(kKeys * kLanes);
   for (std::size_t i = 0; i < scores.size(); ++i)
-    scores[i] = i % 7 == 0 ? INFINITY : i % 11 == 0 ? NAN : std::ldexp(static_cast<float>(i) - 300.0f, int(i % 120) - 60);
+    scores[i] = i % 7 == 0    ? INFINITY
+                : i % 11 == 0 ? NAN
+                              : std::ldexp(static_cast<float>(i) - 300.0f, int(i % 120) - 60);
   const std::int32_t head[kLanes] = {0, 1, 2147483647}, row[kLanes] = {0, 2147483647, 77};
-  std::vector<float> numbers(Expression::kMostSteps * kExprBlock);
+  std::vector<float> numbers(Expression::kMaxSteps * kExprBlock);
   std::vector<std::int32_t> integers(numbers.size());
   const ExprTile<float> tile{scores.data(), kLanes, kLanes, kKeys, 3, 2147483400, head, row};
   for (const Expression* e : {&mods.score, &mods.mask}) {

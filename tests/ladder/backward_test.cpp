@@ -55,7 +55,7 @@ const char* const kProblems[] = {
 };
 
 template <class T>
-void expect_close(const Gradients<T>& g, const DenseGradients& want, double bound, const std::string& what) {
+void expect_close(const Gradients<T>& g, const reference::DenseGradients& want, double bound, const std::string& what) {
   EXPECT_LT(error_of(g.dq.outside(), want.dq), bound) << what << " dq";
   EXPECT_LT(error_of(g.dk.outside(), want.dk), bound) << what << " dk";
   EXPECT_LT(error_of(g.dv.outside(), want.dv), bound) << what << " dv";
@@ -64,7 +64,7 @@ void expect_close(const Gradients<T>& g, const DenseGradients& want, double boun
 TEST(Backward, EqualsTheOracleWithinFastMemory) {
   for (const char* line : kProblems) {
     const Sample sample(line);
-    const DenseGradients want = sample.gradients();
+    const reference::DenseGradients want = sample.gradients();
     for (const Index fast : {Index{1200}, Index{6000}, Index{1 << 20}}) {
       for (const auto& rung : rungs<double>()) {
         Machine<double> machine(fast);

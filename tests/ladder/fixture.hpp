@@ -6,7 +6,7 @@
 
 #include "counted.hpp"
 #include "ladder/head.hpp"
-#include "ladder/textbook_backward.hpp"
+#include "reference/textbook_backward.hpp"
 
 namespace onepass::ladder {
 
@@ -33,12 +33,12 @@ struct Sample {
     solve();
   }
   void solve() {
-    const Dense dense = oracle(problem, arguments());
+    const reference::Dense dense = reference::oracle(problem, arguments());
     out = dense.out;
     lse = dense.lse;
   }
-  DenseGradients gradients() const {
-    return oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
+  reference::DenseGradients gradients() const {
+    return reference::oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
   }
   static Tensor tensor(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
     return Tensor(x.data(), DType::f32, {1, 1, rows, cols});

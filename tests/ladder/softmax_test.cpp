@@ -5,7 +5,7 @@
 #include "fixture.hpp"
 #include "ladder/block_softmax.hpp"
 #include "ladder/naive_softmax.hpp"
-#include "ladder/online_softmax.hpp"
+#include "ladder/online_normalizer.hpp"
 #include "ladder/safe_softmax.hpp"
 
 namespace onepass::ladder {

@@ -6,12 +6,18 @@ import sys
 
 
 def main(ctest, build):
-    shown = subprocess.run([ctest, "--test-dir", build, "--show-only=json-v1"], check=True, capture_output=True, text=True)
+    shown = subprocess.run(
+        [ctest, "--test-dir", build, "--show-only=json-v1"], check=True, capture_output=True, text=True
+    )
     pinned, free = [], 0
     for test in json.loads(shown.stdout)["tests"]:
         values = {prop["name"]: prop["value"] for prop in test.get("properties", [])}
-        changes = [change for name in ("ENVIRONMENT", "ENVIRONMENT_MODIFICATION") for change in values.get(name, [])
-                   if change.startswith("RC_PARAMS=")]
+        changes = [
+            change
+            for name in ("ENVIRONMENT", "ENVIRONMENT_MODIFICATION")
+            for change in values.get(name, [])
+            if change.startswith("RC_PARAMS=")
+        ]
         if all(change.startswith("RC_PARAMS=string_prepend:") and "seed=" not in change for change in changes):
             free += bool(changes)
         else:

@@ -2,6 +2,7 @@ import zlib
 
 import numpy as np
 import pytest
+
 import reference
 
 TOLERANCE = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1.6e-2}

@@ -43,8 +43,8 @@ _addresses = iter(range(ctypes.addressof(_memory) // 256 * 256 + 256, ctypes.add
 
 
 class FakeArray:
-    """fp16 or bf16, row-major. `streams` are the streams it was asked to be ready on. With `read_only` (True or False) it
-    knows DLPack's versions, in which memory can be marked so."""
+    """fp16 or bf16, row-major. `streams` are the streams it was asked to be ready on. With `read_only` (True or False)
+    it knows DLPack's versions, in which memory can be marked so."""
 
     def __init__(self, *shape, device=0, kind=2, code=_FLOAT, read_only=None):
         self.read_only = read_only

@@ -8,8 +8,9 @@ import tracemalloc
 import numpy as np
 import onepass
 import pytest
-import reference
 from conftest import agrees, check, inputs, normal
+
+import reference
 
 
 def test_transposed_views(rng):
@@ -151,7 +152,9 @@ def test_sinks_and_slopes_are_converted(rng, request, kind, dtype):
     else:
         library = request.getfixturevalue(kind)
         asarray = library.asarray if kind == "torch" else library.numpy.asarray
-        small = [asarray(x, dtype=getattr(library if kind == "torch" else library.numpy, dtype)) for x in (sinks, slopes)]
+        small = [
+            asarray(x, dtype=getattr(library if kind == "torch" else library.numpy, dtype)) for x in (sinks, slopes)
+        ]
     result = onepass.attention(q, k, v, sinks=small[0], alibi_slopes=small[1])
     np.testing.assert_array_equal(result, expected)
 

@@ -3,8 +3,9 @@
 import numpy as np
 import onepass
 import pytest
-import reference
 from conftest import agrees, check, inputs, normal
+
+import reference
 
 MASKS = [None, "causal_bottom_right", "causal_top_left", "aligned_top_left"]
 
@@ -22,7 +23,9 @@ def test_windows(rng, mask, window):
 
 
 @pytest.mark.parametrize("offset", [-50, -3, 0, 11, 64, 500, 2**60, -(2**60)])
-@pytest.mark.parametrize("mask, window", [("causal_offset", None), ("aligned_offset", (9, 3)), ("causal_offset", (7, -1))])
+@pytest.mark.parametrize(
+    "mask, window", [("causal_offset", None), ("aligned_offset", (9, 3)), ("causal_offset", (7, -1))]
+)
 def test_offsets(rng, mask, window, offset):
     agrees(onepass.attention, *inputs(rng), mask=mask, align_offset=offset, window=window)
 
@@ -148,8 +151,14 @@ def test_nan_stays_in_the_rows_that_see_it(rng):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"mask": "causal_bottom_right"}, {"window": (3, 1)}, {"dropout_p": 0.2, "seed": 5},
-                {"mask": "causal_offset", "align_offset": 4}]
+    "options",
+    [
+        {},
+        {"mask": "causal_bottom_right"},
+        {"window": (3, 1)},
+        {"dropout_p": 0.2, "seed": 5},
+        {"mask": "causal_offset", "align_offset": 4},
+    ],
 )
 def test_packed_sequences(rng, options):
     cu_q, cu_k = np.array([0, 5, 5, 40, 41], np.int32), np.array([0, 9, 20, 20, 90], np.int32)

@@ -3,8 +3,9 @@
 import numpy as np
 import onepass
 import pytest
-import reference
 from conftest import check, inputs
+
+import reference
 
 
 @pytest.fixture

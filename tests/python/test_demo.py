@@ -11,8 +11,9 @@ import zlib
 
 import numpy as np
 import pytest
-import reference
 from conftest import check
+
+import reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ONEPASS_BUILD", ROOT / "build" / "release"))

@@ -98,7 +98,11 @@ CASES = {
     "prefix start": (ValueError, r"cu_seqlens_q\[0\] is 1; prefix sums start at 0", {"cu_seqlens_q": i32(1, 10)}),
     "prefix order": (ValueError, r"cu_seqlens_q\[2\] is 4, less than the 5", {"cu_seqlens_q": i32(0, 5, 4)}),
     "prefix end": (ValueError, r"cu_seqlens_q\[1\] is 11, beyond the 10 tokens", {"cu_seqlens_q": i32(0, 11)}),
-    "prefix dtype": (TypeError, "cu_seqlens_q is int16; int32 is accepted", {"cu_seqlens_q": np.array([0, 10], np.int16)}),
+    "prefix dtype": (
+        TypeError,
+        "cu_seqlens_q is int16; int32 is accepted",
+        {"cu_seqlens_q": np.array([0, 10], np.int16)},
+    ),
     "prefix beyond int32": (
         ValueError,
         r"cu_seqlens_q\[1\] is 4294967306; numbers that int32 holds are accepted",

@@ -62,7 +62,9 @@ def test_a_child_computes_while_the_parents_threads_are_inside_calls(busy):
     q, k, v, expected = busy
     for _ in range(5):
         for threads in (None, 3, 2):  # made by the parent: the first two
-            assert in_child(lambda: np.array_equal(onepass.attention(q, k, v, threads=threads), expected))
+            assert in_child(
+                lambda threads=threads: np.array_equal(onepass.attention(q, k, v, threads=threads), expected)
+            )
 
 
 def _attend(x):

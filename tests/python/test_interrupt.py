@@ -1,5 +1,5 @@
-"""Signals during a call: their handlers run between tasks, and one that raises ends the call. How much of `out` is written
-tells when it ended, whatever the machine's load."""
+"""Signals during a call: their handlers run between tasks, and one that raises ends the call. How much of `out` is
+written tells when it ended, whatever the machine's load."""
 
 import subprocess
 import sys

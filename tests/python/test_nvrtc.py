@@ -55,7 +55,8 @@ def run(code, **environment):
 
 
 def test_nothing_is_looked_for_before_a_cuda_array_comes():
-    assert run("""
+    assert (
+        run("""
         import sys
         import numpy as np
         import onepass
@@ -64,14 +65,17 @@ def test_nothing_is_looked_for_before_a_cuda_array_comes():
         x = np.ones((1, 1, 4, 8), np.float32)
         onepass.attention(x, x, x)
         print(_devices.find_nvrtc.cache_info().currsize, "nvidia" in sys.modules)
-        """) == "0 False\n"
+        """)
+        == "0 False\n"
+    )
 
 
 def test_a_cuda_array_makes_it_known():
     if not _devices.nvrtc_wheels():
         pytest.skip("pip has installed no NVRTC here")
     tests = os.path.dirname(os.path.abspath(__file__))
-    version = run("""
+    version = run(
+        """
         import onepass
         from fake_device import FakeArray
         from onepass import _onepass
@@ -79,15 +83,20 @@ def test_a_cuda_array_makes_it_known():
         q, k, v, out = (FakeArray(1, 2, 16, 64) for _ in range(4))
         onepass.explain(q, k, v, out=out)
         print(*_onepass.nvrtc())
-        """, PYTHONPATH=os.pathsep.join([tests, os.path.dirname(os.path.dirname(onepass.__file__))]))
+        """,
+        PYTHONPATH=os.pathsep.join([tests, os.path.dirname(os.path.dirname(onepass.__file__))]),
+    )
     assert version.strip().split(".")[0] in ("12", "13"), version
 
 
 def test_a_name_of_the_users_choice_goes_before():
-    said = run("""
+    said = run(
+        """
         from onepass import _devices, _onepass
 
         _devices.find_nvrtc()
         print(*_onepass.nvrtc())
-        """, ONEPASS_NVRTC="/nowhere/libnvrtc.so")
+        """,
+        ONEPASS_NVRTC="/nowhere/libnvrtc.so",
+    )
     assert said.strip() == "/nowhere/libnvrtc.so is not on this machine"

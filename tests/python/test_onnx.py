@@ -1,5 +1,5 @@
-"""ONNX's Attention by the mapping that docs/switching.md shows: against the operator's formula in float64, and against the
-reference that comes with onnx where that is installed."""
+"""ONNX's Attention by the mapping that docs/switching.md shows: against the operator's formula in float64, and against
+the reference that comes with onnx where that is installed."""
 
 import itertools
 import pathlib
@@ -59,7 +59,8 @@ CASES = {
         cache, rows, new, causal, left, right, mask
     )
     for cache, (rows, new), causal, (left, right), mask in itertools.product(
-        ("none", "past", "nonpad"), ((5, 5), (3, 9), (9, 3)), (0, 1), ((-1, -1), (2, 1), (4, -1), (-1, 0)), (None, bool, float)
+        ("none", "past", "nonpad"), ((5, 5), (3, 9), (9, 3)), (0, 1),
+        ((-1, -1), (2, 1), (4, -1), (-1, 0)), (None, bool, float)
     )
 }  # fmt: skip
 

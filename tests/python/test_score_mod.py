@@ -3,11 +3,12 @@
 import numpy as np
 import onepass
 import pytest
-import reference
 from conftest import check, inputs, normal
 
+import reference
+
 ROWS, KEYS, HEADS = 37, 65, 4
-I, J = np.arange(ROWS)[:, None], np.arange(KEYS)[None, :]
+Q_INDEX, K_INDEX = np.arange(ROWS)[:, None], np.arange(KEYS)[None, :]
 
 
 def same(q, k, v, given, **arrays):
@@ -32,7 +33,7 @@ def test_alibi(rng):
 def test_relative_bias(rng, dtype):
     table = normal(rng, (HEADS, ROWS + KEYS - 1), dtype)
     given = {"score_mod": f"score + table(head, q_index - k_index + {KEYS - 1})", "mod_buffers": {"table": table}}
-    same(*inputs(rng), given, bias=table[:, I - J + KEYS - 1].astype(np.float32))
+    same(*inputs(rng), given, bias=table[:, Q_INDEX - K_INDEX + KEYS - 1].astype(np.float32))
 
 
 def test_bfloat16_and_strided_buffers(rng, bfloat16):
@@ -58,12 +59,18 @@ def test_softcap(rng):
 
 
 def test_a_row_that_sees_nothing(rng):
-    same(*inputs(rng), {"mask_mod": "q_index != 3"}, bool_mask=I != 3)
+    same(*inputs(rng), {"mask_mod": "q_index != 3"}, bool_mask=Q_INDEX != 3)
 
 
 def test_decoding(rng):
     q, k, v = inputs(rng, rows=1, keys=700)
-    same(q, k, v, {"mask_mod": "k_index % 3 == head % 3"}, bool_mask=np.arange(700) % 3 == np.arange(4)[:, None, None] % 3)
+    same(
+        q,
+        k,
+        v,
+        {"mask_mod": "k_index % 3 == head % 3"},
+        bool_mask=np.arange(700) % 3 == np.arange(4)[:, None, None] % 3,
+    )
 
 
 def test_explain_shows_the_texts(rng):

@@ -1,5 +1,5 @@
-"""Run where a wheel and NumPy are installed, and nothing else of onepass: computes, and says where the libraries come from
-that the wheel brings along. Fails if one of them, or onepass itself, comes from elsewhere."""
+"""Run where a wheel and NumPy are installed, and nothing else of onepass: computes, and says where the libraries come
+from that the wheel brings along. Fails if one of them, or onepass itself, comes from elsewhere."""
 
 import pathlib
 import sys

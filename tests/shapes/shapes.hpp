@@ -11,7 +11,8 @@ namespace onepass::test {
 // Appends the lines that `line` with its {a|b} alternatives stands for. The braces of score_mod={..} are its own.
 inline void expand(const std::string& line, std::vector<std::string>& into) {
   std::size_t open = line.find('{');
-  while (open != std::string::npos && line.substr(0, open).ends_with("_mod=")) open = line.find('{', line.find('}', open));
+  while (open != std::string::npos && line.substr(0, open).ends_with("_mod="))
+    open = line.find('{', line.find('}', open));
   const std::size_t close = line.find('}', open);
   if (open == std::string::npos) {
     into.push_back(line);

@@ -4,9 +4,9 @@
 #include "core/numerics.hpp"
 #include "cuda/host/api.hpp"
 #include "onepass/attention.hpp"
-#include "onepass/io/npy.hpp"
-#include "onepass/io/safetensors.hpp"
 #include "tools/cli.hpp"
+#include "tools/onepass/io/npy.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 namespace onepass::test {
 namespace {
@@ -59,11 +59,12 @@ TEST_F(CliRun, OnADeviceOrAReasonWhyNot) {
       store_element(bytes.data(), DType::f16, static_cast<std::int64_t>(i), numbers[i]);
     return bytes;
   };
-  folder.write("q.npy", npy(npy_literal("<f2", "2, 5, 4, 8"), halves(t.q)));   // [batch, seq, heads, dim]
+  folder.write("q.npy", npy(npy_literal("<f2", "2, 5, 4, 8"), halves(t.q)));  // [batch, seq, heads, dim]
   folder.write("k.npy", npy(npy_literal("<f2", "2, 7, 2, 8"), halves(t.k)));
   folder.write("v.npy", npy(npy_literal("<f2", "2, 7, 2, 8"), halves(t.k)));
-  const std::vector<std::string> call = {"run",   "--q",    folder("q.npy"), "--k",  folder("k.npy"), "--v", folder("v.npy"),
-                                         "--out", folder("o.npy"), "--layout", "bshd", "--out-dtype",   "fp32"};
+  const std::vector<std::string> call = {"run",  "--q",           folder("q.npy"), "--k",           folder("k.npy"),
+                                         "--v",  folder("v.npy"), "--out",         folder("o.npy"), "--layout",
+                                         "bshd", "--out-dtype",   "fp32"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), call.begin(), call.end());
     return onepass(more);
@@ -254,8 +255,8 @@ TEST_F(CliRun, Json) {
 TEST(Cli, Info) {
   const Result r = onepass({"info"});
   EXPECT_EQ(r.status, 0);
-  for (const char* word : {"version  ", "\ncpu  ", "\nthreads  ", "\nsimd  ", "\ncaches  ", "\ncuda  ", "\nnvrtc  ",
-                           "\n  reference "}) {
+  for (const char* word :
+       {"version  ", "\ncpu  ", "\nthreads  ", "\nsimd  ", "\ncaches  ", "\ncuda  ", "\nnvrtc  ", "\n  reference "}) {
     EXPECT_NE(r.out.find(word), r.out.npos) << word;
   }
   const json j = json::parse(onepass({"info", "--json"}).out);
@@ -326,8 +327,8 @@ TEST(Cli, HelpOfEveryCommand) {
 
 TEST(Cli, PrebuildCompilesOnceOrSaysThatItCannot) {
   const Folder folder;
-  const std::vector<std::string> call = {"prebuild",  folder("kernels"), "--arch", "sm_90", "--problem", "s100 d40 bf16",
-                                         "--problem", "s7 d40 bf16",     "--json"};
+  const std::vector<std::string> call = {"prebuild",      folder("kernels"), "--arch",      "sm_90", "--problem",
+                                         "s100 d40 bf16", "--problem",       "s7 d40 bf16", "--json"};
   const Result first = onepass(call);
   if (!cuda::nvrtc()) {
     EXPECT_EQ(first.status, 2);
@@ -336,7 +337,7 @@ TEST(Cli, PrebuildCompilesOnceOrSaysThatItCannot) {
   }
   ASSERT_EQ(first.status, 0) << first.err;
   const json j = json::parse(first.out);
-  ASSERT_EQ(j["kernels"].size(), 1u);   // both problems need the same
+  ASSERT_EQ(j["kernels"].size(), 1u);  // both problems need the same
   EXPECT_EQ(j["kernels"][0]["state"], "compiled");
   EXPECT_GT(folder.read("kernels/" + j["kernels"][0]["file"].get<std::string>()).size(), 10000u);
   EXPECT_EQ(json::parse(onepass(call).out)["kernels"][0]["state"], "was there");

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
-#include "onepass/io/source.hpp"
+#include "tools/onepass/io/source.hpp"
 
 namespace onepass::test {
 

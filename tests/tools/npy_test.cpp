@@ -1,5 +1,5 @@
 // The .npy reader against files laid out by hand, the writer against the reader, and every kind of damage.
-#include "onepass/io/npy.hpp"
+#include "tools/onepass/io/npy.hpp"
 
 #include "tools/files.hpp"
 

@@ -1,10 +1,10 @@
 // Files appear whole or not at all.
-#include "onepass/io/output_file.hpp"
+#include "tools/onepass/io/output_file.hpp"
 
 #include <memory>
 
-#include "onepass/io/partial_files.hpp"
 #include "tools/files.hpp"
+#include "tools/onepass/io/partial_files.hpp"
 
 namespace onepass::test {
 namespace {

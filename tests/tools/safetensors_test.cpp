@@ -1,5 +1,5 @@
 // The safetensors reader against files laid out by hand, the writer against the reader, and every kind of damage.
-#include "onepass/io/safetensors.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 #include "tools/files.hpp"
 

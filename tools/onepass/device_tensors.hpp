@@ -4,7 +4,7 @@
 
 #include "core/implementation.hpp"
 #include "cuda/host/kernels.hpp"
-#include "onepass/io/array.hpp"
+#include "tools/onepass/io/array.hpp"
 
 namespace onepass::cli {
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "onepass/error.hpp"
-#include "onepass/io/npy.hpp"
-#include "onepass/io/safetensors.hpp"
+#include "tools/onepass/io/npy.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 namespace onepass::cli {
 namespace {

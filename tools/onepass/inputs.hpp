@@ -7,14 +7,14 @@
 #include <string>
 
 #include "core/implementation.hpp"
-#include "onepass/io/array.hpp"
 #include "progress.hpp"
+#include "tools/onepass/io/array.hpp"
 
 namespace onepass::cli {
 
 struct Input {
   const char* name;  // in a .safetensors file; the option is --name with '-' for '_'
-  Tensor Arguments::*tensor;
+  Tensor Arguments::* tensor;
   const char* help;
 };
 std::span<const Input> inputs();

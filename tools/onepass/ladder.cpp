@@ -11,7 +11,7 @@
 namespace onepass::cli {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 40;
 
 struct Flags {
   std::int64_t n = 1024, d = 64;
@@ -32,8 +32,8 @@ nlohmann::ordered_json counts_json(const ladder::Counts& c) {
 
 std::int64_t bytes_of(const std::optional<std::uint64_t>& given, std::int64_t otherwise) {
   if (!given) return otherwise;
-  if (*given > kMostBytes) {
-    throw Error(ErrorCode::bad_value, text(*given, " bytes of fast memory; at most ", kMostBytes, " is accepted"));
+  if (*given > kMaxBytes) {
+    throw Error(ErrorCode::bad_value, text(*given, " bytes of fast memory; at most ", kMaxBytes, " is accepted"));
   }
   return static_cast<std::int64_t>(*given);
 }

@@ -17,8 +17,8 @@ namespace {
 
 // One line, whatever the names in a damaged file hold.
 int fail(std::string sentence) {
-  constexpr std::size_t kMost = 4000;
-  if (sentence.size() > kMost) sentence = sentence.substr(0, kMost) + "..";
+  constexpr std::size_t kMax = 4000;
+  if (sentence.size() > kMax) sentence = sentence.substr(0, kMax) + "..";
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   std::replace_if(sentence.begin(), sentence.end(), is_control, ' ');
   onepass::cli::say("onepass: " + sentence + "\n");

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
-#include "onepass/io/npy.hpp"
-#include "onepass/io/safetensors.hpp"
+#include "tools/onepass/io/npy.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 namespace onepass::cli {
 namespace {

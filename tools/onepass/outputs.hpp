@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "onepass/io/array.hpp"
-#include "onepass/io/output_file.hpp"
+#include "tools/onepass/io/array.hpp"
+#include "tools/onepass/io/output_file.hpp"
 
 namespace onepass::cli {
 

@@ -15,9 +15,9 @@
 #include "cuda/host/api.hpp"
 #include "cuda/host/cubin_cache.hpp"
 #include "cuda/prebuild.hpp"
-#include "onepass/bench/cell.hpp"
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
+#include "tools/onepass/bench/cell.hpp"
 
 namespace onepass::cli {
 namespace {
@@ -111,7 +111,9 @@ void report(const Flags& flags, const std::vector<Job>& jobs) {
                jobs.size(), made, cuda::compiler_version(), flags.directory, flags.directory);
     return;
   }
-  nlohmann::ordered_json j{{"directory", flags.directory}, {"nvrtc", cuda::compiler_version()}, {"kernels", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j{{"directory", flags.directory},
+                           {"nvrtc", cuda::compiler_version()},
+                           {"kernels", nlohmann::ordered_json::array()}};
   for (const Job& job : jobs) {
     j["kernels"].push_back({{"problem", job.problem},
                             {"implementation", job.kernel.implementation},
@@ -127,7 +129,8 @@ void prebuild(const Flags& flags) {
   std::vector<Job> jobs = jobs_of(flags);
   if (std::string why; !cuda::nvrtc(&why))
     throw Error(ErrorCode::unsupported, text("prebuild compiles with NVRTC, and there is none: ", why));
-  const int threads = std::min<int>(flags.threads > 0 ? flags.threads : default_executor().workers(), static_cast<int>(jobs.size()));
+  const int threads =
+      std::min<int>(flags.threads > 0 ? flags.threads : default_executor().workers(), static_cast<int>(jobs.size()));
   std::atomic<std::size_t> next{0};
   std::mutex printing;
   const auto work = [&] {

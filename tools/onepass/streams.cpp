@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
-#include "onepass/io/partial_files.hpp"
-#include "onepass/without_sigpipe.hpp"
+#include "tools/onepass/io/partial_files.hpp"
+#include "tools/onepass/without_sigpipe.hpp"
 
 namespace onepass::cli {
 namespace {
@@ -39,11 +39,11 @@ void guard_process() {
     if (::open("/dev/null", mode) < 0) ::open("/", O_RDONLY | O_DIRECTORY);  // a jail without devices
   }
   ::signal(SIGXFSZ, SIG_IGN);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = end_by;
   for (int number : kEnding) sigaddset(&action.sa_mask, number);
   for (int number : kEnding) {
-    struct sigaction before {};
+    struct sigaction before{};
     // What the caller ignores (nohup) stays ignored.
     if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       ::sigaction(number, &action, nullptr);

@@ -20,7 +20,7 @@ struct ForwardFeatures {
   Type bias;
   bool score_mod, mask_mod;
   bool scaled_first;  // a scale that is negative, or 0 in fp32, cannot wait for the softmax
-  bool pair_tanh;       // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
+  bool pair_tanh;     // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else

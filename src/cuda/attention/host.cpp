@@ -22,11 +22,11 @@ void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin()
 // K and V stay in L2 (measured on an H200, causal, TFLOP/s by number of heads: d128 4k 16: 713, 32: 687, 64: 629;
 // d256 4k 4: 744, 32: 707; d128 1k 16: 504, 32: 510, 64: 498). A divisor of the heads.
 int heads_together(const Problem& p, bool bounded_right, int l2_bytes) {
-  constexpr double kShare = 0.7, kMost = 32;
+  constexpr double kShare = 0.7, kMax = 32;
   const std::int64_t heads = std::max<std::int64_t>(1, p.batch * p.heads_q);
   if (!bounded_right) return 1;
   const double kv = static_cast<double>(p.seq_k * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
-  auto g = static_cast<std::int64_t>(std::min(kMost, kShare * l2_bytes / std::max(1.0, kv)));
+  auto g = static_cast<std::int64_t>(std::min(kMax, kShare * l2_bytes / std::max(1.0, kv)));
   g = std::clamp<std::int64_t>(g, 1, heads);
   while (heads % g != 0) --g;
   return static_cast<int>(g);
@@ -83,8 +83,7 @@ std::string features_text(const ForwardFeatures& f) {
               f.dim_qk, ", ", f.dim_v, ", ", type(f.input), ", ", type(f.output), ", ", word(f.bounded_left), ", ",
               word(f.bounded_right), ", ", word(f.packed), ", ", word(f.softcap), ", ", word(f.alibi), ", ",
               word(f.sinks), ", ", word(f.dropout), ", ", word(f.bool_mask), ", ", type(f.bias), ", ",
-              word(f.score_mod), ", ", word(f.mask_mod), ", ", word(f.scaled_first), ", ", word(f.pair_tanh),
-              "}; }\n");
+              word(f.score_mod), ", ", word(f.mask_mod), ", ", word(f.scaled_first), ", ", word(f.pair_tanh), "}; }\n");
 }
 
 std::int64_t tile_bound(const Problem& p, const TileCut& cut) {
@@ -134,7 +133,7 @@ ForwardParams params_without_device(const Problem& p, const Arguments& a, const 
   f.cu_q = static_cast<const int*>(a.cu_seqlens_q.data);
   f.cu_k = static_cast<const int*>(a.cu_seqlens_k.data);
   if (p.bias) {
-    const Dims s = spread_strides(a.bias);
+    const Dims s = broadcast_strides(a.bias);
     std::copy(s.begin(), s.end(), f.bias_stride);
     f.bias = a.bias.data;
   }
@@ -160,7 +159,7 @@ ForwardParams params_without_device(const Problem& p, const Arguments& a, const 
     f.left = side(band.left);
     f.right = side(band.right);
   } else {
-    const BandMask small = band.within(kMostPosition);
+    const BandMask small = band.within(kMaxPosition);
     f.offset = static_cast<int>(small.shift);
     f.left = static_cast<int>(small.left);
     f.right = static_cast<int>(small.right);

@@ -11,7 +11,7 @@
 namespace onepass::cuda {
 
 // Of sequences, counts and a band's offset: kernels add up three of them in an int.
-constexpr std::int64_t kMostPosition = std::numeric_limits<int>::max() / 4;
+constexpr std::int64_t kMaxPosition = std::numeric_limits<int>::max() / 4;
 
 // How a kernel cuts the work: query rows and keys of a tile, and how many sixteen-row warps share a tile.
 struct TileCut {

@@ -20,7 +20,7 @@ struct Shape {  // of the packed mask; dimensions that repeat have size 1
 };
 
 Shape shape_of(const Problem& p, const TileCut& cut) {
-  const Spread& s = *p.bool_mask;
+  const BroadcastDims& s = *p.bool_mask;
   const std::int64_t rows = s.rows ? p.seq_q : 1;
   // Whole blocks of keys, rows of words aligned to 16 bytes.
   const std::int64_t words = up(up(p.seq_k, mask_block(cut)) * mask_block(cut) / 32, 4) * 4;
@@ -41,7 +41,7 @@ std::size_t mask_bytes(const Problem& p, const TileCut& cut) {
 
 MaskPlan plan_mask(const Problem& p, const Tensor& mask, const TileCut& cut, void* workspace) {
   const Shape s = shape_of(p, cut);
-  const Dims stride = spread_strides(mask);
+  const Dims stride = broadcast_strides(mask);
   MaskPlan out{};
   MaskPackParams& k = out.pack;
   k.mask = static_cast<const unsigned char*>(mask.data);
@@ -58,7 +58,7 @@ MaskPlan plan_mask(const Problem& p, const Tensor& mask, const TileCut& cut, voi
   k.tiles = static_cast<unsigned char*>(workspace) + 4 * s.bits_words();
   out.bits.bits = k.bits;
   out.bits.tiles = k.tiles;
-  const Spread& spans = *p.bool_mask;
+  const BroadcastDims& spans = *p.bool_mask;
   const long long bits[3] = {s.heads * s.rows * s.words, s.rows * s.words, s.words},
                   tiles[3] = {s.heads * s.tile_rows * s.words, s.tile_rows * s.words, s.words};
   const bool spanned[3] = {spans.batch, spans.heads, spans.rows};

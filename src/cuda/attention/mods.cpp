@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "core/expression_tokens.hpp"
+#include "core/expression/tokens.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -72,7 +72,7 @@ std::string mods_key(const Problem& p) {
   return key;
 }
 
-static_assert(std::extent_v<decltype(ForwardParams::mod_buffers)> == kMostModBuffers);
+static_assert(std::extent_v<decltype(ForwardParams::mod_buffers)> == kMaxModBuffers);
 
 void fill_mod_buffers(const Arguments& a, ModBufferView* views) {
   for (std::size_t i = 0; i < a.mod_buffers.size(); ++i) {

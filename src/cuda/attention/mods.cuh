@@ -1,7 +1,7 @@
 // What the user's score_mod and mask_mod see on the device: functions of the same names as on the CPU, and buffers.
 // attention/mods.cpp writes the two functions around the user's text.
 #pragma once
-#include "cuda/device/scores.cuh"
+#include "cuda/attention/fragment.cuh"
 
 #include "cuda/attention/elements.cuh"
 
@@ -55,7 +55,9 @@ template <class Element, int rank>
 struct Buffer {
   const ModBufferView& view;
   template <class... Index>
-  DEV auto operator()(Index... index) const requires(sizeof...(Index) == rank && (kIsIndex<Index> && ...)) {
+  DEV auto operator()(Index... index) const
+    requires(sizeof...(Index) == rank && (kIsIndex<Index> && ...))
+  {
     const i32 at[] = {index...};
     i64 offset = 0;
 #pragma unroll
@@ -63,7 +65,9 @@ struct Buffer {
     return Element::unpack(static_cast<const typename Element::Raw*>(view.data)[offset]);
   }
   template <class Index>
-  DEV auto operator[](Index index) const requires(rank == 1 && kIsIndex<Index>) {
+  DEV auto operator[](Index index) const
+    requires(rank == 1 && kIsIndex<Index>)
+  {
     return (*this)(index);
   }
 };

@@ -1,11 +1,11 @@
 // What a kernel knows of its rows' scores: masks, transforms, dropout, for the fragment layout of device/scores.cuh.
 #pragma once
-#include "cuda/device/scores.cuh"
-#include "cuda/device/softmax.cuh"
+#include "cuda/attention/fragment.cuh"
+#include "cuda/attention/softmax.cuh"
 
 #include "cuda/attention/elements.cuh"
 #include "cuda/attention/mods.cuh"
-#include "cuda/attention/tiles.cuh"
+#include "cuda/attention/tile_scheduler.cuh"
 
 namespace onepass {
 

@@ -86,9 +86,9 @@ enum CaptureStatus : int { kNotCapturing = 0, kCapturing = 1, kCaptureInvalid = 
     (Program * program, const char* source, const char* name, int headers, const char* const* texts, \
      const char* const* names))                                                                      \
   X(nvrtcCompileProgram, compile, (Program program, int options, const char* const* values))         \
-  X(nvrtcGetProgramLogSize, log_size, (Program program, std::size_t * bytes))                        \
+  X(nvrtcGetProgramLogSize, log_size, (Program program, std::size_t* bytes))                         \
   X(nvrtcGetProgramLog, log, (Program program, char* text))                                          \
-  X(nvrtcGetCUBINSize, cubin_size, (Program program, std::size_t * bytes))                           \
+  X(nvrtcGetCUBINSize, cubin_size, (Program program, std::size_t* bytes))                            \
   X(nvrtcGetCUBIN, cubin, (Program program, char* bytes))                                            \
   X(nvrtcDestroyProgram, destroy, (Program * program))
 

@@ -60,7 +60,7 @@ std::optional<Entry> parse(const std::string& bytes, const std::string& key, std
 
 std::optional<Entry> read_entry(const TrustedDirectory& from, const fs::path& directory, const std::string& key,
                                 std::string& why) {
-  const auto bytes = from.read(key + kEnding, kMostCubinBytes, why);
+  const auto bytes = from.read(key + kEnding, kMaxCubinBytes, why);
   if (!bytes) return std::nullopt;
   auto entry = parse(*bytes, key, why);
   if (!entry) why = text((directory / (key + kEnding)).string(), " is not used: ", why);

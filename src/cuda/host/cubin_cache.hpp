@@ -26,7 +26,7 @@ Cubin cubin_for(const KernelProgram& program);
 
 std::string compiler_version();  // of NVRTC, "13.0"; empty if there is none
 
-inline constexpr std::size_t kMostCubinBytes = std::size_t{64} << 20;  // of a file; ours have some 50 KB
+inline constexpr std::size_t kMaxCubinBytes = std::size_t{64} << 20;  // of a file; ours have some 50 KB
 
 // One file of a directory. `compiler` is "13.0"; an empty one accepts what any compiler made. `why` gets a sentence if
 // the directory or the file is there and is refused, else "".

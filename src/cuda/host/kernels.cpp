@@ -11,7 +11,7 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kMostDevices = 64;
+constexpr int kMaxDevices = 64;
 constexpr std::size_t kCounterStride = 64;  // a cache line's distance
 
 const Driver& need_driver() {
@@ -64,10 +64,10 @@ Entry& entry_of(const Key& key) {
 }  // namespace
 
 const DeviceFacts& device_facts(int ordinal) {
-  if (ordinal < 0 || ordinal >= kMostDevices) throw Error(ErrorCode::bad_device, text("there is no cuda:", ordinal));
+  if (ordinal < 0 || ordinal >= kMaxDevices) throw Error(ErrorCode::bad_device, text("there is no cuda:", ordinal));
   need_driver();  // in a child of fork() the rest may be locked for good
-  static std::array<std::once_flag, kMostDevices> once;
-  static std::array<DeviceFacts, kMostDevices> facts;
+  static std::array<std::once_flag, kMaxDevices> once;
+  static std::array<DeviceFacts, kMaxDevices> facts;
   std::call_once(once[ordinal], [&] { facts[ordinal] = read_facts(ordinal); });
   return facts[ordinal];
 }
@@ -111,7 +111,7 @@ unsigned* stream_counters(const DeviceFacts& device, Stream stream) {
     return nullptr;
   static std::mutex mutex;
   static std::map<std::pair<int, unsigned long long>, int> places;
-  static std::array<int, kMostDevices> used{};
+  static std::array<int, kMaxDevices> used{};
   const std::lock_guard lock(mutex);
   const auto found = places.find({device.ordinal, id});
   int place = 0;

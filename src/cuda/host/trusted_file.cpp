@@ -70,7 +70,7 @@ TrustedDirectory::TrustedDirectory(const fs::path& path, std::string& why) : pat
     if (errno != ENOENT) why = system_sentence(path, "opened");
     return;
   }
-  struct stat s {};
+  struct stat s{};
   if (fstat(fd_, &s) != 0)
     why = system_sentence(path, "looked at");
   else if (const std::string reach = others_reach(s); !reach.empty())
@@ -95,7 +95,7 @@ std::optional<std::string> TrustedDirectory::read(const std::string& name, std::
       why = system_sentence(path, "opened");
     return std::nullopt;
   }
-  struct stat s {};
+  struct stat s{};
   if (fstat(file.fd, &s) != 0)
     why = system_sentence(path, "looked at");
   else if (!S_ISREG(s.st_mode))

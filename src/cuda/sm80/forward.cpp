@@ -147,16 +147,16 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
     return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
-  constexpr std::int64_t kMost = cuda::kMostPosition;
+  constexpr std::int64_t kMax = cuda::kMaxPosition;
   for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q}, std::pair{"seq_k", p.seq_k},
                                     std::pair{"the tokens of q", p.total_q}, std::pair{"the tokens of k", p.total_k},
                                     std::pair{"the batch", p.batch}, std::pair{"the heads of q", p.heads_q}}) {
-    if (count > kMost) return refuse(text("it counts in 32 bits, up to ", kMost, "; ", name, " are ", count));
+    if (count > kMax) return refuse(text("it counts in 32 bits, up to ", kMax, "; ", name, " are ", count));
   }
-  if (p.batch * p.heads_q > kMost || cuda::tile_bound(p, cut_of(c)) > kMost / (c.block_m() / 16))
+  if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, cut_of(c)) > kMax / (c.block_m() / 16))
     return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",
                        c.block_m(), " rows"));
-  if (std::string sentence = why_no_alibi(p, kMost); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = why_no_alibi(p, kMax); !sentence.empty()) return refuse(std::move(sentence));
   return true;
 }
 

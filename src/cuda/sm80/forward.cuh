@@ -10,9 +10,9 @@
 // The products are those of the file that the config includes (products_16.cuh, products_f32.cuh). README.md has the
 // schedule in steps, the budgets and what was measured.
 #pragma once
-#include "cuda/attention/careful.cuh"
+#include "cuda/attention/fallback.cuh"
 #include "cuda/sm80/copy.cuh"
-#include "cuda/sm80/forward_finish.cuh"
+#include "cuda/sm80/epilogue.cuh"
 
 namespace onepass::sm80 {
 

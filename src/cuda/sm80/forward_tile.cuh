@@ -3,7 +3,7 @@
 #include "cuda/device/shared.cuh"
 
 #include "cuda/attention/elements.cuh"
-#include "cuda/attention/tiles.cuh"
+#include "cuda/attention/tile_scheduler.cuh"
 #include "cuda/sm80/forward_config.hpp"
 
 namespace onepass::sm80 {

@@ -78,7 +78,7 @@ std::string why_no_tma(const char* name, const Dims& stride, std::size_t element
 // Whether TMA could read the bias if the tensor were contiguous.
 bool could_stage_bias(const Problem& p) {
   if (!p.bias || !p.bias->spans.keys) return false;
-  const Spread& s = p.bias->spans;
+  const BroadcastDims& s = p.bias->spans;
   return !(s.batch || s.heads || s.rows) || p.seq_k * static_cast<std::int64_t>(size_of(p.bias->dtype)) % 16 == 0;
 }
 
@@ -130,7 +130,7 @@ void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void*
 
 bool stages_bias(const Problem& p, const Arguments& a) {
   if (!p.bias) return false;
-  const Dims s = spread_strides(a.bias);
+  const Dims s = broadcast_strides(a.bias);
   return s[3] == 1 && why_no_tma("bias", s, size_of(a.bias.dtype)).empty() && aligned(a.bias);
 }
 
@@ -148,7 +148,7 @@ TensorMaps maps_of(const Problem& p, const Arguments& a, const ForwardConfig& c,
   maps.out = p.out_dtype == DType::f32 ? maps.q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
   maps.bias = maps.q;
   if (staged) {
-    const Dims s = spread_strides(a.bias);
+    const Dims s = broadcast_strides(a.bias);
     maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
   }
   return maps;
@@ -177,11 +177,11 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
   if (p.out_dtype != DType::f32) {
     if (std::string s = why_no_tma("out", p.layout.out, 2); !s.empty()) return refuse(s);
   }
-  constexpr std::int64_t kMost = cuda::kMostPosition;
+  constexpr std::int64_t kMax = cuda::kMaxPosition;
   const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
-  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMost)
+  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMax)
     return refuse("sequences, heads and tiles are counted in 32 bits");
-  if (std::string s = why_no_alibi(p, kMost); !s.empty()) return refuse(s);
+  if (std::string s = why_no_alibi(p, kMax); !s.empty()) return refuse(s);
 
   c = {};
   const ForwardFeatures f = cuda::features_of(p);

@@ -12,9 +12,9 @@
 // products; `flat`: the same across tiles; `ping_pong`: the warpgroups take turns at issuing.
 // README.md has the schedule in steps, the budgets and what each trick gave.
 #pragma once
-#include "cuda/attention/careful.cuh"
+#include "cuda/attention/fallback.cuh"
 #include "cuda/sm90/bias_tile.cuh"
-#include "cuda/sm90/forward_finish.cuh"
+#include "cuda/sm90/epilogue.cuh"
 #include "cuda/sm90/producer.cuh"
 #include "cuda/sm90/products.cuh"
 
@@ -145,8 +145,8 @@ DEV void consume(u32 sm, u32 group, const TensorMap* out, const ForwardParams& p
       }
       close_query();
       if constexpr (config.flat) {
-        // ---- tile border: the next tile's first S ahead of this tile's last P V. Under the two: this tile's sums, then
-        // the next one's first softmax
+        // ---- tile border: the next tile's first S ahead of this tile's last P V. Under the two: this tile's sums,
+        // then the next one's first softmax
         const TileWork y = take_tile();
         last = y.row < 0;
         if (!last) {

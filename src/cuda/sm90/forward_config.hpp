@@ -16,8 +16,8 @@ struct ForwardConfig {
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
 };
 
-// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, bias tiles, tile slots, barriers. Blocks
-// of 64 columns (128 bytes, the swizzle's width) lie behind each other, each 1024-byte aligned.
+// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, bias tiles, tile slots,
+// barriers. Blocks of 64 columns (128 bytes, the swizzle's width) lie behind each other, each 1024-byte aligned.
 struct ForwardLayout {
   int q_bytes, k_bytes, v_bytes, stage_blocks, stage_bytes, bias_bytes;
   int q, k, v, stage, bias, slots, barriers, total;

@@ -2,7 +2,7 @@
 #pragma once
 #include "cuda/device/tma.cuh"
 
-#include "cuda/attention/finish.cuh"
+#include "cuda/attention/epilogue.cuh"
 #include "cuda/sm90/forward_tile.cuh"
 
 namespace onepass::sm90 {

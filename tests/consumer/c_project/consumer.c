@@ -6,7 +6,8 @@
 int main(void) {
   const float q[4] = {1, 2, 3, 4}, k[8] = {1, 1, 1, 1, 1, 1, 1, 1}, v[4] = {1, 10, 3, 30};
   float out[2] = {0, 0};
-  const int64_t q_shape[] = {1, 1, 1, 4}, k_shape[] = {1, 1, 2, 4}, v_shape[] = {1, 1, 2, 2}, out_shape[] = {1, 1, 1, 2};
+  const int64_t q_shape[] = {1, 1, 1, 4}, k_shape[] = {1, 1, 2, 4}, v_shape[] = {1, 1, 2, 2},
+                out_shape[] = {1, 1, 1, 2};
   onepass_tensor tq, tk, tv, tout;
   onepass_tensor_init(&tq, q, ONEPASS_F32, 4, q_shape);
   onepass_tensor_init(&tk, k, ONEPASS_F32, 4, k_shape);

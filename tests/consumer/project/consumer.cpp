@@ -30,7 +30,7 @@ int main() {
                      onepass::Tensor(v, onepass::DType::f32, {1, 1, 2, 2}),
                      onepass::Tensor(out, onepass::DType::f32, {1, 1, 1, 2}), options);
   std::printf("out = [%g, %g], lse = %g\n", out[0], out[1], lse);
-  const bool right = std::abs(out[0] - 2) < 1e-6f && std::abs(out[1] - 20) < 1e-5f &&
-                     std::abs(lse - (5 + std::log(2.0f))) < 1e-5f;
+  const bool right =
+      std::abs(out[0] - 2) < 1e-6f && std::abs(out[1] - 20) < 1e-5f && std::abs(lse - (5 + std::log(2.0f))) < 1e-5f;
   return right && caught() ? 0 : 1;
 }

@@ -6,8 +6,8 @@
 #define onepass EMULATED_NAMESPACE
 #include "cuda/attention/forward.hpp"
 namespace onepass {
-constexpr ForwardFeatures features = {64,    64,    Type::bf16, Type::bf16, false,               false, false, false,
-                                      false, false, false,      false,      Type::EMULATED_TYPE, false, false};
+constexpr ForwardFeatures features = {64,    64,    Type::bf16, Type::bf16,          false, false, false, false, false,
+                                      false, false, false,      Type::EMULATED_TYPE, false, false};
 }
 #include "cuda/sm90/forward_config.hpp"
 namespace onepass::sm90 {

@@ -46,7 +46,9 @@ namespace warps {
 
 constexpr int kPiece = EMULATED_PIECE;
 const CopyText EMULATED_JOINED(copy_, EMULATED_NAME) = {
-    onepass::sm80::kElementBytes, kPiece, onepass::sm80::kBlockN,
+    onepass::sm80::kElementBytes,
+    kPiece,
+    onepass::sm80::kBlockN,
     [](int dim, const char* tensor, long long token_stride, int tokens, int first) {
       onepass::sm80::kCopies[static_cast<std::size_t>(dim) - 1](tensor, token_stride, tokens, first);
     },

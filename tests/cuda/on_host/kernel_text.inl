@@ -22,7 +22,11 @@ constexpr ForwardConfig config = KERNEL_CONFIG;
 namespace warps {
 
 const KernelText KERNEL_JOINED(kernel_, KERNEL_NAME) = {
-    KERNEL_WORD(KERNEL_NAME), KERNEL_PROBLEM, &onepass::features, &onepass::sm80::config, onepass::sm80::kLayout.total,
+    KERNEL_WORD(KERNEL_NAME),
+    KERNEL_PROBLEM,
+    &onepass::features,
+    &onepass::sm80::config,
+    onepass::sm80::kLayout.total,
     [](const void* params, unsigned grid) {
       const auto& p = *static_cast<const onepass::ForwardParams*>(params);
       gridDim.x = grid;

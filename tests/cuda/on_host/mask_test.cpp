@@ -19,7 +19,7 @@ using Pattern = test::MaskPattern;
 
 struct Mask {  // bytes in memory, padded and with a byte between keys if `odd`
   Mask(const Problem& p, const Pattern& pattern, bool odd) {
-    const Spread& s = *p.bool_mask;
+    const BroadcastDims& s = *p.bool_mask;
     shape = {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1};
     const std::int64_t key = odd ? 2 : 1, row = shape[3] * key + (odd ? 5 : 0);
     bytes.assign(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * row), 1);

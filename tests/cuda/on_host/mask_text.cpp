@@ -36,9 +36,7 @@ ForwardParams params_of(const MaskCase& c) {
 void pack(const void* params) {
   const auto& p = *static_cast<const MaskPackParams*>(params);
   gridDim.x = 3;
-  for (unsigned b = 0; b < gridDim.x; ++b)
-    run_block(
-        256, [&] { pack_mask(p); }, b);
+  for (unsigned b = 0; b < gridDim.x; ++b) run_block(256, [&] { pack_mask(p); }, b);
 }
 
 Walk walk_of(const MaskCase& c, int number) {

@@ -45,8 +45,7 @@ const Sm90Text KERNEL_JOINED(sm90_, KERNEL_NAME) = {
       for (unsigned b = 0; b < grid; ++b) {
         std::memset(smem, 0xff, sizeof smem);
         hopper = {};
-        run_block(
-            128 * (onepass::sm90::kGroups + 1), [&] { attention_forward(m[0], m[1], m[2], m[3], m[4], p); }, b);
+        run_block(128 * (onepass::sm90::kGroups + 1), [&] { attention_forward(m[0], m[1], m[2], m[3], m[4], p); }, b);
         if (!background.empty()) fail("a kernel ended before its loads");
         for (unsigned i = onepass::sm90::kLayout.total; i < sizeof smem; ++i)
           if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");

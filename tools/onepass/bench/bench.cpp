@@ -4,15 +4,15 @@
 #include <optional>
 #include <span>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "core/problem_on.hpp"
-#include "onepass/bench/report.hpp"
-#include "onepass/command.hpp"
 #include "onepass/error.hpp"
-#include "onepass/io/output_file.hpp"
-#include "onepass/streams.hpp"
+#include "tools/onepass/bench/report.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/io/output_file.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -113,7 +113,8 @@ namespace onepass::cli {
 
 void add_bench(CLI::App& app) {
   auto settings = std::make_shared<bench::Settings>();
-  CLI::App* c = app.add_subcommand("bench", "Time problems beside the machine's ceilings and beside peers, interleaved");
+  CLI::App* c =
+      app.add_subcommand("bench", "Time problems beside the machine's ceilings and beside peers, interleaved");
   c->add_option("--suite", settings->suite, "file of cells: a problem, or threads | implementation or - | problem");
   c->add_option("--problem", settings->problems, "a problem line; may be repeated");
   c->add_option("--device", settings->device, "cuda, cuda:1: all problems there, whatever their lines say");
@@ -124,7 +125,8 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(0.0, 60.0));
   c->add_option("--pause", settings->pause, "seconds before each contender's turn, CUDA only")
       ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--peers", settings->peers, "peers to time beside us, such as torch onnxruntime, torch-cudnn torch-flash");
+  c->add_option("--peers", settings->peers,
+                "peers to time beside us, such as torch onnxruntime, torch-cudnn torch-flash");
   c->add_option("--peers-command", settings->peers_command,
                 "the program that times them, such as 'python3 bench/peers.py'");
   c->add_option("--json", settings->json_path, "also write the results here");

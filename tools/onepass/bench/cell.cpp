@@ -1,4 +1,4 @@
-#include "onepass/bench/cell.hpp"
+#include "tools/onepass/bench/cell.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -6,10 +6,10 @@
 #include <new>
 #include <thread>
 
-#include "onepass/bench/peaks.hpp"
 #include "check/inputs.hpp"
 #include "core/arguments.hpp"
 #include "core/problem_on.hpp"
+#include "tools/onepass/bench/peaks.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -33,7 +33,8 @@ struct Stopwatch {
   }
 };
 
-// The highest rate of `threads` threads that all compute at once, long enough (12 ms) that starting them does not count.
+// The highest rate of `threads` threads that all compute at once, long enough (12 ms) that starting them does not
+// count.
 double fma_rate(Isa isa, int threads) {
   constexpr std::int64_t kRounds = 200000, kLonger = 40;
   const double flops = static_cast<double>(kRounds * fma_flops_per_round(isa));
@@ -64,7 +65,7 @@ class ReadProbe {
   }
 
  private:
-  static constexpr std::size_t kFloats = std::size_t{8} << 20;   // 32 MiB a stream
+  static constexpr std::size_t kFloats = std::size_t{8} << 20;  // 32 MiB a stream
   int threads_;
   std::vector<float> data_;
 };
@@ -83,7 +84,8 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
     return spec;
   }
   if (second == line.npos) {
-    throw Error(ErrorCode::bad_text, text("cannot read the cell \"", line, "\": threads | implementation or - | problem is expected"));
+    throw Error(ErrorCode::bad_text,
+                text("cannot read the cell \"", line, "\": threads | implementation or - | problem is expected"));
   }
   spec.threads = std::atoi(line.c_str());
   if (spec.threads < 1) throw Error(ErrorCode::bad_text, text("the cell \"", line, "\" has no number of threads"));
@@ -111,7 +113,8 @@ double visible_pairs(const Problem& p) {
 void count_work(const Problem& p, CellResult& result) {
   result.flops = 2.0 * static_cast<double>(p.dim_qk + p.dim_v) * visible_pairs(p);
   const double tokens_k = static_cast<double>(p.varlen ? p.total_k : p.batch * p.seq_k);
-  result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
+  result.bytes =
+      tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
 }
 
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers) {
@@ -132,7 +135,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   count_work(p, result);
   Isa isa;
   const bool has_peak = isa_of(result.implementation, isa);
-  const bool bound_by_reads = p.seq_q * p.group() <= 64;   // decoding: K and V are hardly reused
+  const bool bound_by_reads = p.seq_q * p.group() <= 64;  // decoding: K and V are hardly reused
   std::unique_ptr<ReadProbe> probe;
   if (bound_by_reads) probe = std::make_unique<ReadProbe>(spec.threads);
 
@@ -140,8 +143,9 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   Sample ours;
   std::vector<double> peaks, reads;
   std::vector<std::vector<double>> theirs(effort.peers.size());
-  for (const std::string& peer : effort.peers) result.peers.push_back({peer, peers ? "" : "no peer process", 0, peers != nullptr, 0});
-  call();   // warm-up: pages, caches, clocks
+  for (const std::string& peer : effort.peers)
+    result.peers.push_back({peer, peers ? "" : "no peer process", 0, peers != nullptr, 0});
+  call();  // warm-up: pages, caches, clocks
   for (int round = 0; round < effort.rounds; ++round) {
     if (has_peak) peaks.push_back(fma_rate(isa, spec.threads));
     if (probe) reads.push_back(probe->rate());
@@ -150,8 +154,11 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
       PeerResult& peer = result.peers[i];
       if (!peer.runs) continue;
       const auto answer = peers->ask(text(peer.name, " ", spec.threads, " ", effort.seconds, " ", to_string(p)));
-      if (answer.contains("median_s")) theirs[i].push_back(answer["median_s"].get<double>());
-      else peer.runs = false, peer.note = answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>() : answer.value("missing", "no answer");
+      if (answer.contains("median_s"))
+        theirs[i].push_back(answer["median_s"].get<double>());
+      else
+        peer.runs = false, peer.note = answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>()
+                                                                  : answer.value("missing", "no answer");
     }
   }
   result.median_s = ours.median();

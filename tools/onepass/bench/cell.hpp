@@ -4,29 +4,29 @@
 #include <string>
 #include <vector>
 
-#include "onepass/bench/peer_process.hpp"
-#include "onepass/bench/sample.hpp"
 #include "onepass/problem.hpp"
+#include "tools/onepass/bench/peer_process.hpp"
+#include "tools/onepass/bench/sample.hpp"
 
 namespace onepass::bench {
 
 struct CellSpec {
   int threads = 1;
-  std::string implementation;   // empty: the plan's choice
+  std::string implementation;  // empty: the plan's choice
   Problem problem;
 };
 
 struct PeerResult {
-  std::string name, note;       // note: why there is no number, or how the peer had to be asked
+  std::string name, note;  // note: why there is no number, or how the peer had to be asked
   double median_s = 0;
   bool runs = true;
-  double extra_bytes = 0;       // CUDA: device memory besides inputs and result
+  double extra_bytes = 0;  // CUDA: device memory besides inputs and result
 };
 
 struct CellResult {
   CellSpec spec;
   std::string implementation;
-  std::string refusal;          // why no implementation took it; nothing was timed then
+  std::string refusal;  // why no implementation took it; nothing was timed then
   double median_s = 0, best_s = 0;
   double flops = 0, bytes = 0;  // useful work: visible pairs * 2 * (dim_qk + dim_v); K and V read once
   double extra_bytes = 0;       // CUDA: the workspace
@@ -37,9 +37,9 @@ struct CellResult {
 
 struct Effort {
   int rounds = 7;
-  double seconds = 0.12;        // per contender and round
+  double seconds = 0.12;  // per contender and round
   std::vector<std::string> peers;
-  double pause = 0;             // before every contender's turn, CUDA only
+  double pause = 0;  // before every contender's turn, CUDA only
 };
 
 // "threads | implementation or - | problem", or a problem alone; empty for comments and blank lines.
@@ -47,7 +47,7 @@ struct Effort {
 std::optional<CellSpec> parse_cell(const std::string& line, Device device = {});
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers);
 
-double visible_pairs(const Problem& problem);   // over batch and query heads, by the band alone
-void count_work(const Problem& problem, CellResult& result);   // flops and bytes
+double visible_pairs(const Problem& problem);                 // over batch and query heads, by the band alone
+void count_work(const Problem& problem, CellResult& result);  // flops and bytes
 
 }  // namespace onepass::bench

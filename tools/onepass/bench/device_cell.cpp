@@ -1,12 +1,12 @@
-#include "onepass/bench/device_cell.hpp"
+#include "tools/onepass/bench/device_cell.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "onepass/attention.hpp"
-#include "onepass/bench/device_timer.hpp"
-#include "onepass/bench/peaks.hpp"
+#include "tools/onepass/bench/device_timer.hpp"
+#include "tools/onepass/bench/peaks.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -78,9 +78,8 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   };
   for (const std::string& peer : effort.peers) {  // makes its inputs now, outside the turns
     const auto answer = peers ? peers->ask(question(peer, 0)) : nlohmann::json{{"missing", "no peer process"}};
-    result.peers.push_back(
-        {peer, answer.contains("median_s") ? answer.value("note", "") : reason_in(answer), 0,
-         answer.contains("median_s"), 0});
+    result.peers.push_back({peer, answer.contains("median_s") ? answer.value("note", "") : reason_in(answer), 0,
+                            answer.contains("median_s"), 0});
   }
   timer.times(0, [&] { ready.run(); });  // compiles or loads the kernel
 
@@ -115,13 +114,13 @@ LaunchCost measure_launch(const Problem& p, const std::string& implementation) {
   const cuda::Stream stream = timer.stream();
   const Ready ready(p, implementation, stream);
   // 1 KiB of parameters, as four tensor maps and what else a forward kernel is given.
-  const cuda::Kernel& empty = cuda::kernel_for(
-      device.ordinal,
-      {"cuda/device/types.cuh", "empty",
-       "struct Parameters { char bytes[1024]; };\n"
-       "extern \"C\" __global__ void empty(const __grid_constant__ Parameters p) {}",
-       text("sm_", device.major, device.minor), ""},
-      0, stream);
+  const cuda::Kernel& empty =
+      cuda::kernel_for(device.ordinal,
+                       {"cuda/device/types.cuh", "empty",
+                        "struct Parameters { char bytes[1024]; };\n"
+                        "extern \"C\" __global__ void empty(const __grid_constant__ Parameters p) {}",
+                        text("sm_", device.major, device.minor), ""},
+                       0, stream);
   char parameters[1024] = {};
   void* arguments[] = {parameters};
 

@@ -1,7 +1,7 @@
-// A problem on a CUDA device beside its peers: the same turns as run_cell, every contender after the same pause, because
-// a power-limited card gives the one that runs on a warm chip 10 to 20 % less.
+// A problem on a CUDA device beside its peers: the same turns as run_cell, every contender after the same pause,
+// because a power-limited card gives the one that runs on a warm chip 10 to 20 % less.
 #pragma once
-#include "onepass/bench/cell.hpp"
+#include "tools/onepass/bench/cell.hpp"
 
 namespace onepass::bench {
 

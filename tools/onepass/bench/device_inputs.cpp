@@ -1,4 +1,4 @@
-#include "onepass/bench/device_inputs.hpp"
+#include "tools/onepass/bench/device_inputs.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -62,7 +62,7 @@ Arguments shaped(const Problem& p) {
     return p.varlen ? Tensor(nullptr, dtype, {total, heads, dim}, {s[2], s[1], 1})
                     : Tensor(nullptr, dtype, {p.batch, heads, seq, dim}, {s[0], s[1], s[2], 1});
   };
-  const auto spread = [&](DType dtype, const Spread& s) {
+  const auto spread = [&](DType dtype, const BroadcastDims& s) {
     return row_major(dtype, 4,
                      {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1});
   };

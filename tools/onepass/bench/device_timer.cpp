@@ -1,8 +1,8 @@
-#include "onepass/bench/device_timer.hpp"
+#include "tools/onepass/bench/device_timer.hpp"
 
 #include <algorithm>
 
-#include "onepass/bench/peaks.hpp"
+#include "tools/onepass/bench/peaks.hpp"
 
 namespace onepass::bench {
 namespace {

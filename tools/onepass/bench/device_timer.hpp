@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "onepass/bench/device_inputs.hpp"
+#include "tools/onepass/bench/device_inputs.hpp"
 
 namespace onepass::bench {
 

@@ -1,4 +1,4 @@
-#include "onepass/bench/peaks.hpp"
+#include "tools/onepass/bench/peaks.hpp"
 
 #include <ctime>
 
@@ -23,12 +23,15 @@ void fma_rounds(Isa isa, std::int64_t n) {
 #define ONEPASS_CLEAR(i) "vpxor %%xmm" #i ",%%xmm" #i ",%%xmm" #i "\n"
 #define ONEPASS_YMM(i) "vfmadd231ps %%ymm15,%%ymm14,%%ymm" #i "\n"
   if (isa == Isa::avx512) {
-    __asm__ volatile("vpxord %%zmm30,%%zmm30,%%zmm30\nvpxord %%zmm31,%%zmm31,%%zmm31\n" ONEPASS_TWELVE(ONEPASS_CLEAR)
-                     "1:\n" ONEPASS_TWELVE(ONEPASS_ZMM) "dec %0\n jnz 1b\n vzeroupper"
-                     : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "cc");
+    __asm__ volatile("vpxord %%zmm30,%%zmm30,%%zmm30\nvpxord %%zmm31,%%zmm31,%%zmm31\n" ONEPASS_TWELVE(
+                         ONEPASS_CLEAR) "1:\n" ONEPASS_TWELVE(ONEPASS_ZMM) "dec %0\n jnz 1b\n vzeroupper"
+                     : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
+                       "xmm11", "cc");
   } else {
-    __asm__ volatile(ONEPASS_CLEAR(14) ONEPASS_CLEAR(15) ONEPASS_TWELVE(ONEPASS_CLEAR) "1:\n" ONEPASS_TWELVE(ONEPASS_YMM) "dec %0\n jnz 1b\n vzeroupper"
-                     : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15", "cc");
+    __asm__ volatile(ONEPASS_CLEAR(14) ONEPASS_CLEAR(15)
+                         ONEPASS_TWELVE(ONEPASS_CLEAR) "1:\n" ONEPASS_TWELVE(ONEPASS_YMM) "dec %0\n jnz 1b\n vzeroupper"
+                     : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
+                       "xmm11", "xmm14", "xmm15", "cc");
   }
 #elif defined(__aarch64__)
 #define ONEPASS_NEON(i) "fmla v" #i ".4s, v30.4s, v31.4s\n"
@@ -48,10 +51,14 @@ double wall_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
 
 bool isa_of(const std::string& implementation, Isa& isa) {
   const auto ends = [&](const char* s) { return implementation.find(s) != std::string::npos; };
-  if (ends(".avx512") || ends(".amx")) isa = Isa::avx512;
-  else if (ends(".avx2")) isa = Isa::avx2;
-  else if (ends(".neon")) isa = Isa::neon;
-  else return false;
+  if (ends(".avx512") || ends(".amx"))
+    isa = Isa::avx512;
+  else if (ends(".avx2"))
+    isa = Isa::avx2;
+  else if (ends(".neon"))
+    isa = Isa::neon;
+  else
+    return false;
   return true;
 }
 

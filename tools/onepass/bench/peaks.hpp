@@ -21,7 +21,7 @@ std::int64_t fma_flops_per_round(Isa isa);
 // found on the machines tried. Returns seconds of this thread's CPU time.
 double read_seconds(const float* a, const float* b, std::size_t n);
 
-double thread_seconds();   // CPU time of the calling thread
+double thread_seconds();  // CPU time of the calling thread
 double wall_seconds();
 
 }  // namespace onepass::bench

@@ -1,11 +1,11 @@
-#include "onepass/bench/peer_process.hpp"
+#include "tools/onepass/bench/peer_process.hpp"
 
-#include <cstdlib>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cstdlib>
 
 #include "onepass/error.hpp"
-#include "onepass/without_sigpipe.hpp"
+#include "tools/onepass/without_sigpipe.hpp"
 
 namespace onepass::bench {
 
@@ -29,7 +29,7 @@ PeerProcess::PeerProcess(const std::string& command) {
 
 PeerProcess::~PeerProcess() {
   const WithoutSigpipe guard;
-  if (to_) std::fclose(to_);   // end of input ends the peer
+  if (to_) std::fclose(to_);  // end of input ends the peer
   if (from_) std::fclose(from_);
   if (pid_ > 0) waitpid(pid_, nullptr, 0);
 }

@@ -11,7 +11,7 @@ namespace onepass::bench {
 
 class PeerProcess {
  public:
-  explicit PeerProcess(const std::string& command);   // run by /bin/sh; throws Error if it cannot be started
+  explicit PeerProcess(const std::string& command);  // run by /bin/sh; throws Error if it cannot be started
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;

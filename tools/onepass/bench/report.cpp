@@ -1,4 +1,4 @@
-#include "onepass/bench/report.hpp"
+#include "tools/onepass/bench/report.hpp"
 
 #include <fmt/format.h>
 
@@ -37,9 +37,12 @@ const PeerResult* best_peer(const CellResult& r) {
 
 nlohmann::json to_json(const CellResult& r) {
   if (!r.refusal.empty()) return {{"problem", to_string(r.spec.problem)}, {"refused", r.refusal}};
-  nlohmann::json j = {{"problem", to_string(r.spec.problem)}, {"implementation", r.implementation},
-                      {"median_s", r.median_s},               {"best_s", r.best_s},
-                      {"flops", r.flops},                     {"kv_bytes", r.bytes}};
+  nlohmann::json j = {{"problem", to_string(r.spec.problem)},
+                      {"implementation", r.implementation},
+                      {"median_s", r.median_s},
+                      {"best_s", r.best_s},
+                      {"flops", r.flops},
+                      {"kv_bytes", r.bytes}};
   if (on_device(r)) {
     j["matmul_flops_per_s"] = r.peak_flops_per_s;
     j["copy_bytes_per_s"] = r.read_bytes_per_s;

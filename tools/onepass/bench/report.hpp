@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "onepass/bench/device_cell.hpp"
+#include "tools/onepass/bench/device_cell.hpp"
 
 namespace onepass::bench {
 

@@ -1,4 +1,4 @@
-#include "onepass/io/array.hpp"
+#include "tools/onepass/io/array.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -30,7 +30,7 @@ Array::Array(const std::string& name, DType dtype, Shape shape) : name_(name), d
   const std::int64_t elements = elements_of(name_, shape_);
   if (__builtin_mul_overflow(static_cast<std::size_t>(elements), size_of(dtype), &bytes_)) bytes_ = SIZE_MAX;
   void* memory = bytes_ <= PTRDIFF_MAX
-                     ? ::operator new (std::max<std::size_t>(bytes_, 1), std::align_val_t{64}, std::nothrow)
+                     ? ::operator new(std::max<std::size_t>(bytes_, 1), std::align_val_t{64}, std::nothrow)
                      : nullptr;
   if (!memory) throw Error(ErrorCode::out_of_memory, text("no memory for the ", elements, " elements of ", name_));
   data_.reset(static_cast<std::byte*>(std::memset(memory, 0, bytes_)));

@@ -28,7 +28,7 @@ class Array {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
   };
   std::string name_;
   DType dtype_;

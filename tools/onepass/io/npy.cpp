@@ -1,4 +1,4 @@
-#include "onepass/io/npy.hpp"
+#include "tools/onepass/io/npy.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "onepass/io/output_file.hpp"
+#include "tools/onepass/io/output_file.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
-#include "onepass/io/partial_files.hpp"
+#include "tools/onepass/io/partial_files.hpp"
 
 namespace onepass::io {
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-#include "onepass/io/partial_files.hpp"
+#include "tools/onepass/io/partial_files.hpp"
 
 #include <array>
 #include <atomic>

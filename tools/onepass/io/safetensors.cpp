@@ -1,4 +1,4 @@
-#include "onepass/io/safetensors.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onepass/error.hpp"
-#include "onepass/io/safetensors_header.hpp"
+#include "tools/onepass/io/safetensors_header.hpp"
 
 namespace onepass::io {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "onepass/io/array.hpp"
-#include "onepass/io/output_file.hpp"
-#include "onepass/io/source.hpp"
+#include "tools/onepass/io/array.hpp"
+#include "tools/onepass/io/output_file.hpp"
+#include "tools/onepass/io/source.hpp"
 
 namespace onepass::io {
 

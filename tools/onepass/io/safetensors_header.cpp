@@ -1,4 +1,4 @@
-#include "onepass/io/safetensors_header.hpp"
+#include "tools/onepass/io/safetensors_header.hpp"
 
 #include <cstdint>
 #include <utility>

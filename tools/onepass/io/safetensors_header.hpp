@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "onepass/io/safetensors.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 namespace onepass::io {
 

@@ -1,4 +1,4 @@
-#include "onepass/io/source.hpp"
+#include "tools/onepass/io/source.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -26,7 +26,7 @@ void Source::read(std::uint64_t offset, std::span<std::byte> into) const {
 FileSource::FileSource(const std::string& path, std::function<void(std::size_t)> on_read)
     : Source(path, 0), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), on_read_(std::move(on_read)) {
   if (file_ < 0) throw Error(ErrorCode::bad_file, text("cannot open ", path, ": ", std::strerror(errno)));
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(file_);
     throw Error(ErrorCode::bad_file, text(path, " is no regular file"));

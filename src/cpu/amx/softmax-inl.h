@@ -1,0 +1,152 @@
+// From scores to weights beside the tiles, and the states of rows.
+namespace onepass::cpu::amx {
+namespace {
+
+// The states of a row block's rows. (Not an array of RowState: its default constructor would be compiled without
+// AVX-512.)
+struct BlockState {
+  alignas(64) float m[kRows], l[kRows];
+
+  AMX_INLINE void clear() {
+    for (int h = 0; h < 2; ++h) set(h, {Arith<Vec>::neg_inf(), Arith<Vec>::of(0.0)});
+  }
+  AMX_INLINE RowState<Vec> half(int h) const { return {load(m + h * 16), load(l + h * 16)}; }
+  AMX_INLINE void set(int h, RowState<Vec> s) {
+    store(m + h * 16, s.m);
+    store(l + h * 16, s.l);
+  }
+};
+
+// From scores to weights, cut into items that fit between two steps of the tiles.
+//
+// The reference lags: a unit's weights are computed with the reference as it is (the algebra's keep), without a look at
+// the maximum, as long as no row's weights sum to more than kMaxSum. If one does, the scores are computed once more and
+// that row's reference moves to its maximum. So no maximum is searched and no older output rescaled, but for a few
+// units at the start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1,
+// which bf16 holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
+struct Softmax {
+  enum Phase { kFindMaximum, kWeigh, kDone };
+  static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
+  static constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
+
+  float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
+  BlockState* state = nullptr;
+  float* alpha = nullptr;   // [32] out: the factor of the row block's older output
+  bool* rescale = nullptr;  // out: some factor is not 1
+  Vec to_log2;              // score unit -> log2
+  Vec top[2], sum[2];
+  Vec after[2];                 // of the algebra's Step: all that stays in registers beside the tiles
+  __mmask16 moves[2] = {0, 0};  // rows whose weights were too large
+  Phase phase = kDone;
+  int keys = 0, next_key = 0;
+  int items = 0, steps = 1, due = 0;
+  bool lagging = false, again = false;
+  bool fp32_out = false;
+
+  AMX_INLINE void begin(float* scores, int n, BlockState& of, float* alphas, bool& must_rescale, float unit,
+                        bool wide_out, int beside) {
+    s = scores, state = &of, alpha = alphas, rescale = &must_rescale, keys = n, fp32_out = wide_out;
+    restart(unit);
+    *rescale = again = false;
+    __mmask16 known = 0xffff;
+    for (int h = 0; h < 2; ++h) {
+      after[h] = keep(state->half(h), to_log2).after;
+      known &= within(after[h], static_cast<float>(kFusable));
+    }
+    lagging = known == 0xffff && !fp32_out;
+    if (lagging) phase = kWeigh;
+    items = (lagging ? 0 : n / kMaxItem) + n / kWeightItem;
+    steps = beside, due = 0;
+  }
+  // After finish() was false, with fresh scores.
+  AMX_INLINE void begin_again(float unit) {
+    restart(unit);
+    again = true;
+  }
+  // Called once per step of the tiles: as many items as keep pace with them.
+  AMX_INLINE void beside_tiles() {
+    for (due += items; due >= steps; due -= steps) item();
+  }
+  AMX_INLINE bool finish() {
+    while (phase != kDone) item();
+    if (lagging) {
+      lagging = false;
+      for (int h = 0; h < 2; ++h) moves[h] = static_cast<__mmask16>(~within(sum[h], kMaxSum));
+      if (moves[0] | moves[1]) return false;
+    }
+    for (int h = 0; h < 2; ++h) {
+      RowState<Vec> rows = state->half(h);
+      absorb(rows, sum[h]);
+      state->set(h, rows);
+    }
+    return true;
+  }
+
+ private:
+  AMX_INLINE void restart(float unit) {
+    to_log2 = set(unit);
+    top[0] = top[1] = minus_infinity();
+    sum[0] = sum[1] = set(0.0f);
+    next_key = 0;
+    phase = kFindMaximum;
+  }
+  AMX_INLINE void item() {
+    if (phase == kFindMaximum)
+      maximum();
+    else if (phase == kWeigh)
+      weights();
+  }
+  AMX_INLINE void maximum() {
+    for (int h = 0; h < 2; ++h) {
+      const float* x = s + h * kScoreHalf + next_key * kLanes;
+      Vec t[8];
+      for (int k = 0; k < 8; ++k) t[k] = max(load(x + k * kLanes), load(x + (k + 8) * kLanes));
+      for (int k = 0; k < 4; ++k) t[k] = max(t[k], t[k + 4]);
+      top[h] = max(top[h], max(max(t[0], t[1]), max(t[2], t[3])));
+    }
+    if ((next_key += kMaxItem) < keys) return;
+    __mmask16 all_one = 0xffff, fusable = 0xffff;
+    Step<Vec> step[2];
+    for (int h = 0; h < 2; ++h) {
+      RowState<Vec> rows = state->half(h);
+      const __mmask16 up = again ? moves[h] : above((top[h] - rows.m) * to_log2, set(kLag));
+      step[h] = advance(rows, select(up, top[h], rows.m), to_log2);
+      after[h] = step[h].after;
+      fusable &= equal(step[h].before, set(0.0f));
+      state->set(h, rows);
+      store(alpha + h * kLanes, step[h].alpha);
+      all_one &= equal(step[h].alpha, set(1.0f));
+    }
+    *rescale = all_one != 0xffff;
+    if (fusable != 0xffff || fp32_out) take_reference(step);
+    next_key = 0;
+    phase = kWeigh;
+  }
+  // Scores become their exponents: beyond kFusable, where the factor may not fuse, and for an fp32 output, which would
+  // show that a dominating key does not weigh exactly 1 (bf16 weights do not notice).
+  void take_reference(const Step<Vec> (&step)[2]) {
+    for (int h = 0; h < 2; ++h) {
+      const Step<Vec>& r = step[h];
+      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16)
+        store(s + i, (load(s + i) + r.before) * to_log2 + r.after);
+      after[h] = set(0.0f);
+    }
+    to_log2 = set(1.0f);
+  }
+  AMX_INLINE void weights() {
+    Vec x[8];
+    for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
+    weights_of(x, to_log2, after[0], after[1]);
+    for (int h = 0; h < 2; ++h) {
+      float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
+      const Vec* y = x + 4 * h;
+      _mm512_store_si512(w, pair_weights(y[0], y[1]));
+      _mm512_store_si512(w + kLanes, pair_weights(y[2], y[3]));
+      sum[h] = sum[h] + ((y[0] + y[1]) + (y[2] + y[3]));
+    }
+    if ((next_key += kWeightItem) == keys) phase = kDone;
+  }
+};
+
+}  // namespace
+}  // namespace onepass::cpu::amx

@@ -1,0 +1,40 @@
+// The end of every CPU kernel: a row's partial states over key ranges become its output and LSE.
+//
+// Kernels that cut the keys (src/core/split.hpp) leave a partial per row and split here; kernels that do not, hand the
+// one state they have to finish_row. Either way the states are joined in index order, the sink joins once, at the end,
+// and the row is normalised, converted and written.
+#pragma once
+#include <cstdint>
+
+#include "core/arguments.hpp"
+#include "core/scalar.hpp"
+#include "core/workspace.hpp"
+#include "cpu/common/score_unit.hpp"
+
+namespace onepass::cpu {
+
+// m has the unit of the kernel's scores; O is unnormalised.
+struct Partials {
+  std::int64_t splits = 1, dim_v = 0;
+  RowState<float>* state = nullptr;  // [rows][splits]
+  float* out = nullptr;              // [rows][splits][dim_v]
+
+  RowState<float>& state_of(std::int64_t row, std::int64_t split) const { return state[row * splits + split]; }
+  float* out_of(std::int64_t row, std::int64_t split) const { return out + (row * splits + split) * dim_v; }
+};
+Partials book_partials(Workspace& workspace, const Problem& problem, std::int64_t splits);
+
+// The row of Partials that belongs to an output row: [batch][heads_q][seq_q], packed [heads_q][total_q].
+std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64_t head, std::int64_t token);
+
+// Joins `splits` states and writes out[.., head, token, :] and the LSE. `out` is [splits][dim_v].
+void finish_row(const Problem& problem, const Arguments& arguments, const Sequence& seq, std::int64_t head,
+                std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits,
+                const ScoreUnit& unit);
+
+// finish_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its O
+// is not read then).
+void combine(const Problem& problem, const Arguments& arguments, const Partials& partials, const ScoreUnit& unit,
+             Executor& executor);
+
+}  // namespace onepass::cpu

@@ -1,0 +1,83 @@
+// score_mod and mask_mod over tiles of scores [key][lane], compiled for one instruction set.
+#if defined(ONEPASS_CPU_MODS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_MODS_INL_H
+#undef ONEPASS_CPU_MODS_INL_H
+#else
+#define ONEPASS_CPU_MODS_INL_H
+#endif
+
+#include "core/expression/eval.hpp"
+#include "core/implementation.hpp"
+#include "cpu/common/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+#undef ONEPASS_BEGIN
+#undef ONEPASS_END
+#define ONEPASS_BEGIN      \
+  namespace onepass::cpu { \
+  namespace HWY_NAMESPACE {
+#define ONEPASS_END \
+  }                 \
+  }
+#define ONEPASS_PER_TARGET
+#include "core/expression/eval.hpp"
+#undef ONEPASS_PER_TARGET
+#undef ONEPASS_BEGIN
+#undef ONEPASS_END
+
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// The arguments that the softmax's exp2 and log2 never see: 128 and above, and below 0. A NaN is kept.
+ONEPASS_HD VF exp2_anywhere(VF x) {
+  const VF most = splat(127.0f), inf = splat(std::numeric_limits<float>::infinity());
+  const VF y = exp2_of(hn::IfThenElse(hn::Gt(x, most), x - splat(1.0f), x));
+  return hn::IfThenElse(hn::Ge(x, splat(128.0f)), inf, hn::IfThenElse(hn::Gt(x, most), y + y, y));
+}
+ONEPASS_HD VF log2_anywhere(VF x) {
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(DF())), splat(std::numeric_limits<float>::quiet_NaN()), log2_of(x));
+}
+
+struct VectorFunctions {
+  static void apply(ExprCode code, const float* in, float* out, int n) {
+    switch (code) {
+      case ExprCode::exp:
+        return map(in, out, n, [](VF x) HWY_ATTR { return exp2_anywhere(x * splat(static_cast<float>(kLog2e))); });
+      case ExprCode::exp2: return map(in, out, n, [](VF x) HWY_ATTR { return exp2_anywhere(x); });
+      case ExprCode::log:
+        return map(in, out, n, [](VF x) HWY_ATTR { return log2_anywhere(x) * splat(static_cast<float>(kLn2)); });
+      case ExprCode::log2: return map(in, out, n, [](VF x) HWY_ATTR { return log2_anywhere(x); });
+      case ExprCode::sqrt: return map(in, out, n, [](VF x) HWY_ATTR { return hn::Sqrt(x); });
+      case ExprCode::tanh: return map(in, out, n, [](VF x) HWY_ATTR { return tanh_of(x); });
+      case ExprCode::floor: return map(in, out, n, [](VF x) HWY_ATTR { return hn::Floor(x); });
+      default: return map(in, out, n, [](VF x) HWY_ATTR { return hn::Ceil(x); });
+    }
+  }
+
+ private:
+  // Whole vectors: a block of values ends on one.
+  template <class Op>
+  static void map(const float* in, float* out, int n, Op op) {
+    for (int i = 0; i < n; i += kLanes) hn::Store(op(hn::Load(DF(), in + i)), DF(), out + i);
+  }
+};
+static_assert(kExprBlock % kLanes == 0);
+
+using RunMod = ExprRun<float, VectorFunctions>;
+
+// Natural scores become those of a score_mod.
+inline void change_scores(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
+                          const ExprTile<float>& tile) {
+  RunMod(mod, a.mod_buffers, memory).change(tile);
+}
+// The tile's numbers become `hidden` where a mask_mod is false.
+inline void hide(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
+                 const ExprTile<float>& tile, float hidden) {
+  RunMod(mod, a.mod_buffers, memory).hide(tile, hidden);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

@@ -1,0 +1,140 @@
+// The host's half of the few-row kernels: what they accept and how a problem is cut. The kernels: decode_kernel.cpp.
+#include "cpu/decode/decode.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cpu/common/flush_to_zero.hpp"
+
+namespace onepass::cpu {
+namespace {
+
+constexpr std::int64_t kChunk = 32;
+constexpr std::int64_t kTileBytes = 4 << 10;        // of one head, read in the order of memory
+constexpr std::int64_t kLeadBytes = 8 << 10;        // fetched ahead; 4 KB and 16 KB are 5 to 15 % slower
+constexpr std::int64_t kHeadStateBytes = 64 << 10;  // q and O of the heads of a task, when they take turns
+// Rows 4 KB apart share the sets of an L1 cache: 4 ways for K, as many for V, the rest for everything else.
+constexpr std::int64_t kAliasBytes = 16 << 10;
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+// Keys that any row sees, at most: what a window leaves of seq_k.
+std::int64_t longest_span(const Problem& p) {
+  const Range all = band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
+  if (!p.varlen) return std::max<std::int64_t>(0, all.hi - all.lo);
+  const std::int64_t right = p.band.causal ? 0 : p.band.right;
+  return p.band.left < 0 || right < 0 ? p.seq_k : std::min(p.seq_k, p.band.left + right + p.seq_q);
+}
+
+// Keys that one vector of scores holds at most: tiles are whole vectors for every row group and instruction set.
+std::int64_t keys_per_vector(const Problem& p) {
+  const std::int64_t rest = p.varlen && p.seq_q > 1 ? 1 : p.seq_q * p.group() % 4;
+  return rest == 1 || rest == 2 ? kDecodeMaxLanes / rest : kDecodeMaxLanes / 4;
+}
+
+}  // namespace
+
+DecodeCut decode_cut(const Problem& p) {
+  DecodeCut cut;
+  cut.rows = p.seq_q * p.group();
+  cut.keys_outer = p.heads_kv > 1 && std::abs(p.layout.k[1]) < std::abs(p.layout.k[2]);
+  if (cut.keys_outer) {
+    const std::int64_t state = 4 * cut.rows * (p.dim_qk + p.dim_v);
+    cut.heads = std::clamp<std::int64_t>(kHeadStateBytes / std::max<std::int64_t>(1, state), 1, p.heads_kv);
+  }
+  cut.head_blocks = (p.heads_kv + cut.heads - 1) / cut.heads;
+  cut.chunk = kChunk;
+  const auto size = static_cast<std::int64_t>(size_of(p.dtype));
+  const std::int64_t row = size * std::max(p.dim_qk, p.dim_v),
+                     apart = size * std::max(std::abs(p.layout.k[2]), p.dim_qk);
+  const std::int64_t unit = keys_per_vector(p);
+  cut.tile = std::clamp(std::min(kTileBytes / row, kAliasBytes / apart) / unit * unit, unit, kChunk);
+  while (cut.chunk % cut.tile != 0) cut.tile -= unit;
+  cut.lead = std::clamp<std::int64_t>(kLeadBytes / (row * cut.tile), 1, 8);
+  cut.splits = split_keys(p.batch * cut.head_blocks, longest_span(p), cut.chunk);
+  return cut;
+}
+
+DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) {
+  DecodeScratch s;
+  s.padded_rows = cut.rows % 4 == 3 ? cut.rows + 1 : cut.rows;
+  s.dim_qk = round_up(p.dim_qk, 2 * kDecodeMaxLanes);
+  s.dim_v = round_up(p.dim_v, 2 * kDecodeMaxLanes);
+  s.q = w.take<float>(cut.heads * s.padded_rows * s.dim_qk);
+  s.o = w.take<float>(cut.heads * s.padded_rows * s.dim_v);
+  s.m = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
+  s.l = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
+  s.scores = w.take<float>(cut.heads * s.padded_rows * cut.chunk);
+  s.alpha = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
+  s.extra = w.take<float>(cut.chunk * 4);
+  s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
+  s.mods = {};
+  if (!p.score_mod.empty() || !p.mask_mod.empty()) {
+    s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
+    s.mods.integers = w.take<std::int32_t>(Expression::kMaxSteps * kExprBlock);
+  }
+  return s;
+}
+
+namespace {
+
+// Everything a call needs besides its arguments, from one place for counting and for running.
+struct Booked {
+  DecodeScratch* scratch;
+  Partials partials;
+};
+Booked book(Workspace& w, const Problem& p, const DecodeCut& cut, int workers) {
+  Booked b{w.take<DecodeScratch>(workers), {}};
+  for (int i = 0; i < workers; ++i) {
+    const DecodeScratch s = book_decode(w, p, cut);
+    if (b.scratch) b.scratch[i] = s;
+  }
+  if (cut.splits.count > 1) b.partials = book_partials(w, p, cut.splits.count);
+  return b;
+}
+
+}  // namespace
+
+std::string decode_why_not(const Problem& p) {
+  if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
+  const std::int64_t rows = p.seq_q * p.group();
+  if (rows > kDecodeMaxRows) {
+    return text("seq_q x heads_q / heads_kv is ", rows, " rows per K/V head; it is for at most ", kDecodeMaxRows);
+  }
+  return {};
+}
+
+std::string decode_describe(const Problem& p) {
+  const DecodeCut cut = decode_cut(p);
+  return text(cut.rows, " rows per K/V head, chunks of ", cut.chunk, " keys in tiles of ", cut.tile, ", ",
+              cut.keys_outer ? text("keys outside ", cut.heads, " heads") : std::string("heads outside keys"), ", ",
+              cut.splits.count, cut.splits.count == 1 ? " split" : " splits", " of ", cut.splits.chunk, " keys, ",
+              cut.tasks(p), " tasks");
+}
+
+std::size_t decode_workspace_bytes(const Problem& p, int workers) {
+  Workspace counting;
+  book(counting, p, decode_cut(p), workers);
+  return counting.bytes();
+}
+
+void decode_run(const Problem& p, const Arguments& a, void* workspace, Executor& executor, DecodeTask task) {
+  const DecodeCut cut = decode_cut(p);
+  Workspace w(workspace);
+  const Booked b = book(w, p, cut, executor.workers());
+  const Mods mods = mods_of(p);
+  struct Call {
+    DecodeJob job;
+    DecodeTask task;
+  } call{{p, a, cut, b.partials, b.scratch, mods}, task};
+  executor.parallel_for(
+      cut.tasks(p),
+      [](void* c, std::int64_t t, int worker) {
+        const FlushToZero mode;
+        static_cast<Call*>(c)->task(static_cast<Call*>(c)->job, t, worker);
+      },
+      &call);
+  if (cut.splits.count > 1) combine(p, a, b.partials, {}, executor);
+}
+
+}  // namespace onepass::cpu

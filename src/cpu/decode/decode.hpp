@@ -1,0 +1,68 @@
+// Attention for few query rows per K/V head (decoding, short prompts, MQA): the keys are the long side, so K and V are
+// read once, as fast as memory gives them, and everything else is arranged around that. See decode.md.
+//
+// Rows of a K/V head = (query token, head of the GQA group), token-major. A task is one sequence, a block of K/V heads
+// and one range of keys; it goes through its keys in chunks: tiles of K, the softmax, tiles of V.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/expression/eval.hpp"
+#include "core/split.hpp"
+#include "core/workspace.hpp"
+#include "cpu/common/combine.hpp"
+
+namespace onepass::cpu {
+
+inline constexpr std::int64_t kDecodeMaxRows = 16;   // per K/V head; more are flash's (decode.md)
+inline constexpr std::int64_t kDecodeMaxLanes = 16;  // fp32 lanes of the widest vector
+
+// How a problem is cut: by its shape and strides alone.
+struct DecodeCut {
+  std::int64_t rows = 0;   // per K/V head, at most
+  std::int64_t heads = 1;  // K/V heads per task
+  std::int64_t head_blocks = 1;
+  std::int64_t chunk = 0;   // keys per online-softmax step
+  std::int64_t tile = 0;    // keys of one head read at a time; divides chunk
+  std::int64_t lead = 0;    // tiles between what is read and what is fetched
+  bool keys_outer = false;  // [seq, heads, dim] memory: all heads of a chunk before the next chunk
+  KeySplits splits;
+  std::int64_t tasks(const Problem& p) const { return p.batch * head_blocks * splits.count; }
+};
+DecodeCut decode_cut(const Problem& problem);
+
+// One worker's memory. Rows are padded to whole row groups (4, 2 or 1 rows), dims to 32 elements.
+struct DecodeScratch {
+  std::int64_t padded_rows = 0, dim_qk = 0, dim_v = 0;  // padded
+  float *q, *o;                                         // [heads][padded_rows][dim]
+  float *m, *l;                                         // [heads][padded_rows][kDecodeMaxLanes]
+  float* scores;                                        // [heads][padded_rows][chunk]: [chunk][R] per row group
+  float* alpha;                                         // [heads][padded_rows][kDecodeMaxLanes]
+  float* extra;                                         // [chunk][4]
+  float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
+  ExprMemory<float> mods;                               // of score_mod and mask_mod
+};
+DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const DecodeCut& cut);
+
+struct DecodeJob {
+  const Problem& problem;
+  const Arguments& arguments;
+  DecodeCut cut;
+  Partials partials;       // state == nullptr if the keys are not cut
+  DecodeScratch* scratch;  // [workers]
+  const Mods& mods;
+};
+
+using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker);
+
+// "cpu.decode.avx512", "cpu.decode.avx2", "cpu.decode.baseline": those that were compiled
+std::span<const Implementation> decode_implementations();
+
+std::string decode_why_not(const Problem& problem);
+std::string decode_describe(const Problem& problem);
+std::size_t decode_workspace_bytes(const Problem& problem, int workers);
+void decode_run(const Problem& problem, const Arguments& arguments, void* workspace, Executor& executor,
+                DecodeTask task);
+
+}  // namespace onepass::cpu

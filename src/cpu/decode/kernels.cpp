@@ -1,0 +1,361 @@
+// The few-row kernel, compiled once per instruction set: one task = one sequence, some K/V heads, one range of keys.
+#include "cpu/common/targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/decode/kernels.cpp"
+#include <hwy/foreach_target.h>
+
+#include "cpu/decode/decode.hpp"
+#include "cpu/decode/scores-inl.h"
+#include "cpu/decode/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <int R>
+using Rows = std::integral_constant<int, R>;
+
+// One head's tile of K, or of V: keys [key, key + keys) of the chunk [chunk, chunk + count).
+struct Visit {
+  bool values = false;
+  std::int64_t head = 0, chunk = 0, count = 0, key = 0, keys = 0;
+};
+
+// The order in which a task reads: chunk by chunk, first K, then V, each tile by tile; for all heads of the task in
+// turn where they lie side by side in memory, else head by head.
+class Walk {
+ public:
+  Walk(const DecodeCut& cut, Range keys, std::int64_t heads)
+      : cut_(cut), keys_(keys), heads_(keys.lo < keys.hi ? heads : 0) {
+    step_ = cut.keys_outer ? heads : 1;
+    to_ = {false, 0, keys.lo, 0, keys.lo, 0};
+  }
+  bool next(Visit& v) {
+    if (first_ >= heads_) return false;
+    const std::int64_t end = std::min<std::int64_t>(to_.chunk + cut_.chunk, keys_.hi);
+    v = to_;
+    v.count = end - v.chunk;
+    v.keys = std::min(cut_.tile, end - v.key);
+    if (++to_.head < first_ + step_) return true;
+    to_.head = first_;
+    if ((to_.key += cut_.tile) < end) return true;
+    to_.key = to_.chunk;
+    if ((to_.values = !to_.values)) return true;
+    to_.key = to_.chunk = end;
+    if (end < keys_.hi) return true;
+    to_.head = first_ += step_;
+    to_.key = to_.chunk = keys_.lo;
+    return true;
+  }
+
+ private:
+  const DecodeCut& cut_;
+  const Range keys_;
+  const std::int64_t heads_;
+  std::int64_t step_, first_ = 0;  // heads of a block, and its first
+  Visit to_;
+};
+
+template <class T>
+class Decode {
+ public:
+  Decode(const DecodeJob& job, std::int64_t task, int worker)
+      : p_(job.problem),
+        a_(job.arguments),
+        cut_(job.cut),
+        partials_(job.partials),
+        scratch_(job.scratch[worker]),
+        mods_(job.mods) {
+    split_ = task % cut_.splits.count;
+    const std::int64_t block = task / cut_.splits.count % cut_.head_blocks;
+    batch_ = task / cut_.splits.count / cut_.head_blocks;
+    head_lo_ = block * cut_.heads;
+    heads_ = std::min(cut_.heads, p_.heads_kv - head_lo_);
+    seq_ = sequence_of(p_, a_, batch_);
+    band_ = band_mask(p_, seq_.seq_q, seq_.seq_k);
+    rows_ = seq_.seq_q * p_.group();
+    const Range seen = band_.key_range(0, seq_.seq_q);
+    keys_.lo = std::min<Index>(seen.hi, seen.lo + split_ * cut_.splits.chunk);
+    keys_.hi = std::min<Index>(seen.hi, keys_.lo + cut_.splits.chunk);
+    // Every row sees these keys.
+    unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
+    features_ = scores().any();
+    copy_k_ = !fills_vectors(p_.dim_qk);
+    copy_v_ = !fills_vectors(p_.dim_v);
+  }
+
+  // The whole algorithm: (m, l, O) of each head moves through the chunks.
+  void run() const {
+    for (std::int64_t h = 0; h < heads_; ++h) start(h);
+    Walk walk(cut_, keys_, heads_), ahead(cut_, keys_, heads_);
+    Visit v, later;
+    for (std::int64_t i = 0; i < cut_.lead; ++i) ahead.next(later);
+    while (walk.next(v)) {
+      const Ahead fetched = ahead.next(later) ? fetch(later) : Ahead();
+      if (!v.values) {
+        score(v, fetched);
+      } else {
+        if (v.key == v.chunk) weigh(v);
+        add(v, fetched);
+      }
+    }
+    for (std::int64_t h = 0; h < heads_; ++h) finish(h);
+  }
+
+ private:
+  // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
+  template <class F>
+  void each_group(F f) const {
+    for (std::int64_t r = 0; r < rows_;) {
+      const std::int64_t left = rows_ - r;
+      if (left >= 3)
+        f(Rows<4>(), r), r += 4;
+      else if (left == 2)
+        f(Rows<2>(), r), r += 2;
+      else
+        f(Rows<1>(), r), r += 1;
+    }
+  }
+  template <int R>
+  void describe(std::int64_t h, std::int64_t first, DecodeRow* rows) const {
+    for (int r = 0; r < R; ++r) {
+      const std::int64_t row = std::min(first + r, rows_ - 1), token = row / p_.group();
+      rows[r] = {token, (head_lo_ + h) * p_.group() + row % p_.group(), band_.keys_of(token)};
+    }
+  }
+  float* q_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.q + (h * scratch_.padded_rows + r) * scratch_.dim_qk;
+  }
+  float* o_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.o + (h * scratch_.padded_rows + r) * scratch_.dim_v;
+  }
+  float* m_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.m + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+  float* l_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.l + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+
+  float* alpha_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.alpha + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+  // [key of the chunk][R]
+  float* scores_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
+  }
+
+  Keys<T> keys_of(const Tensor& t, const Visit& v) const {
+    const std::int64_t from = row_offset(t, seq_.batch, head_lo_ + v.head, seq_.k_begin + v.key);
+    return {static_cast<const T*>(t.data) + from, row_stride(t), v.keys - 1};
+  }
+  Ahead fetch(const Visit& v) const {
+    const Keys<T> rows = keys_of(v.values ? a_.v : a_.k, v);
+    constexpr std::int64_t size = sizeof(T);
+    return {reinterpret_cast<const char*>(rows.base), rows.stride * size, (v.values ? p_.dim_v : p_.dim_qk) * size};
+  }
+
+  void start(std::int64_t h) const {
+    std::fill_n(o_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
+    std::fill_n(m_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, onepass::Arith<float>::neg_inf());
+    std::fill_n(l_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
+    each_group([&](auto size, std::int64_t first) {
+      DecodeRow rows[size()];
+      describe<size()>(h, first, rows);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t at = row_offset(a_.q, seq_.batch, rows[r].head, seq_.q_begin + rows[r].token);
+        copy_row(static_cast<const T*>(a_.q.data) + at, p_.dim_qk, DecodeScores::q_scale(p_), q_of(h, first + r));
+      }
+    });
+  }
+
+  // To fp32, padded with zeros to whole vectors.
+  void copy_row(const T* from, std::int64_t dim, float scale, float* to) const {
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
+      const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
+      hn::Store(x * splat(scale), DF(), to + d);
+    }
+  }
+  Keys<float> pack(const Keys<T>& rows, std::int64_t dim, std::int64_t stride) const {
+    for (std::int64_t key = 0; key <= rows.last; ++key)
+      copy_row(rows.at(key), dim, 1.0f, scratch_.packed + key * stride);
+    return {scratch_.packed, stride, rows.last};
+  }
+  // f with the tile as it lies in memory, or with a copy.
+  template <class F>
+  void with_rows(bool copy, const Tensor& t, std::int64_t dim, std::int64_t stride, const Visit& v, F f) const {
+    copy ? f(pack(keys_of(t, v), dim, stride)) : f(keys_of(t, v));
+  }
+
+  void score(const Visit& v, const Ahead& ahead) const {
+    with_rows(copy_k_, a_.k, p_.dim_qk, scratch_.dim_qk, v, [&](const auto& k) HWY_ATTR {
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        score_group<size()>(v, first, k, first == 0 ? ahead : Ahead());  // the other groups find K in L1
+      });
+    });
+  }
+  template <int R, class S>
+  void score_group(const Visit& v, std::int64_t first, const Keys<S>& k, const Ahead& ahead) const {
+    dot_keys<R>(q_of(v.head, first), scratch_.dim_qk, k, whole<R>(v.keys), vectors(p_.dim_qk),
+                scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
+  }
+
+  // Scores of the chunk, finished: natural, -inf where a key is not seen.
+  template <int R>
+  void adjust(const Visit& v, std::int64_t first, DecodeRow* rows) const {
+    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count))};
+    const bool plain = !features_ && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
+    if (!plain || p_.dropout_p > 0) describe<R>(v.head, first, rows);
+    if (!plain) scores().template adjust<R>(rows, c, scores_of(v.head, first), scratch_.extra);
+  }
+
+  void weigh(const Visit& v) const {
+    each_group([&](auto size, std::int64_t first) HWY_ATTR {
+      constexpr int R = size();
+      DecodeRow rows[R];
+      adjust<R>(v, first, rows);
+      float* s = scores_of(v.head, first);
+      weigh_keys<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first));
+      if (p_.dropout_p > 0) scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
+    });
+  }
+
+  void add(const Visit& v, const Ahead& ahead) const {
+    static constexpr float kKeep[4] = {1, 1, 1, 1};
+    with_rows(copy_v_, a_.v, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        constexpr int R = size();
+        add_values<R, kColumns<T>>(
+            scores_of(v.head, first) + (v.key - v.chunk) * R, v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows,
+            v.keys, 0, vectors(p_.dim_v), o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
+      });
+    });
+  }
+
+  void finish(std::int64_t h) const {
+    each_group([&](auto size, std::int64_t first) {
+      constexpr int R = size();
+      const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
+      hn::Store(l, DF(), l_of(h, first));
+      const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
+      if (!finite(o_of(h, first), rows * scratch_.dim_v)) recompute<R>(h, first);
+      DecodeRow row[R];
+      describe<R>(h, first, row);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const onepass::RowState<float> state{m_of(h, first)[r], l_of(h, first)[r]};
+        const float* o = o_of(h, first + r);
+        if (partials_.state == nullptr) {
+          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, o, 1, {});
+          continue;
+        }
+        const std::int64_t to = partial_row(p_, seq_, row[r].head, row[r].token);
+        partials_.state_of(to, split_) = state;
+        std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
+      }
+    });
+  }
+
+  // The careful path: a weight of 0 times a NaN or infinity that the row does not see has spoilt O. m and l are right;
+  // O is summed again over the keys that each row sees, in memory order. A weight of a seen key is never rounded to 0,
+  // so that what it saw of infinity stays.
+  template <int R>
+  HWY_NOINLINE void recompute(std::int64_t h, std::int64_t first) const {
+    std::fill_n(o_of(h, first), R * scratch_.dim_v, 0.0f);
+    const Dropout dropout = Dropout::of(p_.dropout_p, p_.seed);
+    for (std::int64_t at = keys_.lo; at < keys_.hi; at += cut_.chunk) {
+      const std::int64_t count = std::min<std::int64_t>(cut_.chunk, keys_.hi - at);
+      Visit visit{false, h, at, count, at, 0};
+      for (; visit.key < at + count; visit.key += cut_.tile) {
+        visit.keys = std::min(cut_.tile, at + count - visit.key);
+        with_rows(copy_k_, a_.k, p_.dim_qk, scratch_.dim_qk, visit,
+                  [&](const auto& k) HWY_ATTR { score_group<R>(visit, first, k, {}); });
+      }
+      DecodeRow rows[R];
+      adjust<R>(visit, first, rows);
+      describe<R>(h, first, rows);
+      const Keys<T> v = keys_of(a_.v, {true, h, at, count, at, count});
+      for (std::int64_t key = 0; key < count; ++key) {
+        for (int r = 0; r < R; ++r) {
+          const float s = scores_of(h, first)[key * R + r];
+          if (s == onepass::Arith<float>::neg_inf()) continue;
+          constexpr float kFactor = static_cast<float>(kLog2e);
+          const float w = onepass::weight(s, kFactor, onepass::refer_to(m_of(h, first)[r], kFactor));
+          const float kept = dropout.active()
+                                 ? dropout.factor(static_cast<unsigned>(batch_), static_cast<unsigned>(rows[r].head),
+                                                  static_cast<unsigned>(rows[r].token), static_cast<unsigned>(at + key))
+                                 : 1.0f;
+          float* o = o_of(h, first + r);
+          for (std::int64_t d = 0; d < p_.dim_v; ++d) {
+            const float x = to_float(v.at(key)[d]);
+            o[d] += kept * (x * 0.0f == 0.0f ? w : std::max(w, std::numeric_limits<float>::min())) * x;
+          }
+        }
+      }
+    }
+  }
+
+  static bool finite(const float* x, std::int64_t count) {
+    VF probe = hn::Zero(DF());
+    for (std::int64_t i = 0; i < count; i += kLanes) probe = hn::MulAdd(hn::Load(DF(), x + i), hn::Zero(DF()), probe);
+    return hn::AllTrue(DF(), hn::Eq(probe, hn::Zero(DF())));
+  }
+
+  static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }
+  static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
+  template <int R>
+  static std::int64_t whole(std::int64_t keys) {
+    return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
+  }
+  DecodeScores scores() const { return {p_, a_, band_, batch_, mods_, scratch_.mods}; }
+
+  const Problem& p_;
+  const Arguments& a_;
+  const DecodeCut& cut_;
+  const Partials& partials_;
+  const DecodeScratch& scratch_;
+  const Mods& mods_;
+  Sequence seq_;
+  BandMask band_;
+  std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
+  Range keys_, unmasked_;
+  bool copy_k_ = false, copy_v_ = false, features_ = false;
+};
+
+void decode_task(const DecodeJob& job, std::int64_t task, int worker) {
+  switch (job.problem.dtype) {
+    case DType::f16: return Decode<f16>(job, task, worker).run();
+    case DType::bf16: return Decode<bf16>(job, task, worker).run();
+    default: return Decode<float>(job, task, worker).run();
+  }
+}
+
+}  // namespace
+
+DecodeTask decode_task_of() { return decode_task; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onepass::cpu {
+namespace {
+
+#define ONEPASS_ROW(ns, target, isa)                                                                                 \
+  Implementation{                                                                                                    \
+      "cpu.decode." isa,                                                                                             \
+      [](const Problem& p) { return has_target(target) ? decode_why_not(p) : std::string("this CPU has no " isa); }, \
+      decode_describe, decode_workspace_bytes,                                                                       \
+      [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {                         \
+        decode_run(p, a, workspace, executor, ns::decode_task_of());                                                 \
+      }},
+const Implementation kRows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
+#undef ONEPASS_ROW
+
+}  // namespace
+
+std::span<const Implementation> decode_implementations() { return kRows; }
+
+}  // namespace onepass::cpu
+#endif

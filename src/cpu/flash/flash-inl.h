@@ -1,0 +1,265 @@
+// One pass over the keys for up to `panels` panels of rows: FlashAttention-2 with lanes = rows.
+//
+//   S = K Q^T          qk       the panel's scores [key][lane]; the tile's maximum stays in registers
+//   softcap .. masks   scores   only where there are any
+//   P = 2^(S - m)      weigh    m: the running maximum; l, alpha
+//   O = alpha O + V P  pv       [column][lane]
+//
+// Sources: Dao 2023 (FlashAttention-2), Algorithm 1; the layout is src/cpu/README.md's.
+#if defined(ONEPASS_CPU_FLASH_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_FLASH_INL_H
+#undef ONEPASS_CPU_FLASH_INL_H
+#else
+#define ONEPASS_CPU_FLASH_INL_H
+#endif
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/flash/fallback-inl.h"
+#include "cpu/flash/pack-inl.h"
+#include "cpu/flash/rows-inl.h"
+#include "cpu/flash/scores-inl.h"
+#include "cpu/flash/segments-inl.h"
+#include "cpu/flash/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// A panel's part of the scratch.
+struct Panel {
+  std::int64_t row;  // its first
+  int rows, vecs;
+  float *q, *out, *m, *l;
+  std::int32_t *lo, *hi;
+  Rules rules;
+};
+
+struct FlashTask {
+  const flash::Call& call;
+  const flash::Task& task;
+  const flash::Scratch& scratch;
+  const Problem& p = call.problem;
+  bool careful = false;
+
+  // ---- one block of keys, one panel
+
+  void qk(const Panel& panel, const Block& block, const Segment& s, float* top) const {
+    for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
+      const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k), at = k - block.first;
+      kQkTiles[s.to - s.from - 1][n - 1](panel.q + s.from * kLanes, block.k + at * block.k_stride, block.k_stride,
+                                         p.dim_qk, scratch.scores + at * kPanel + s.from * kLanes,
+                                         top + s.from * kLanes);
+    }
+  }
+
+  void pv(const Panel& panel, const Block& block, const Segment& s, const float* alpha) const {
+    const std::int64_t at = s.lo - block.first;
+    for (std::int64_t column = 0; column < p.dim_v; column += kTileDims) {
+      const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, p.dim_v - column));
+      const std::ptrdiff_t step = block.v_step(width);
+      kPvTiles[s.to - s.from - 1][width - 1](scratch.scores + at * kPanel + s.from * kLanes,
+                                             block.v_tile(column) + at * step, step, s.hi - s.lo,
+                                             panel.out + column * kPanel + s.from * kLanes, alpha + s.from * kLanes);
+    }
+  }
+
+  // Scores of keys [lo, hi) for one vector of rows become weights; its state moves on. Returns what to do to old
+  // output.
+  VF weigh(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF top) const {
+    RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
+    const VF factor = splat(panel.rules.unit.to_log2);
+    Step<VF> r = advance(state, top, factor);
+    float* at = scratch.scores + (lo - block.first) * kPanel + lane;
+    VF sum = hn::Zero(DF());
+    if (careful) {
+      r.alpha = careful_alpha(r.alpha);
+      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
+        const VF s = hn::Load(DF(), at), w = careful_weight(s, weight(s, factor, r));
+        hn::Store(w, DF(), at);
+        sum = sum + w;
+      }
+    } else if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF())))) {
+      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
+        const VF w = fused_weight(hn::Load(DF(), at), factor, r);
+        hn::Store(w, DF(), at);
+        sum = sum + w;
+      }
+    } else {
+      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
+        const VF w = weight(hn::Load(DF(), at), factor, r);
+        hn::Store(w, DF(), at);
+        sum = sum + w;
+      }
+    }
+    absorb(state, sum);
+    hn::Store(state.m, DF(), panel.m + lane);
+    hn::Store(state.l, DF(), panel.l + lane);
+    return r.alpha;
+  }
+
+  void step(const Panel& panel, const Block& block) const {
+    const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
+    if (segments.count == 0) return;
+    const bool plain = panel.rules.plain();
+    const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
+    if (!plain && !fetch_tiles(call, task, scratch, panel.rules, panel.row, panel.vecs, lo, hi)) return;
+
+    HWY_ALIGN float top[kPanel], alpha[kPanel];
+    for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), top + lane);
+    for (int i = 0; i < segments.count; ++i) qk(panel, block, segments.piece[i], top);
+
+    const auto finish = [&]<Part part>(int v) HWY_ATTR {
+      const int lane = v * kLanes;
+      return finish_scores<part>(panel.rules, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
+                                 panel.hi + lane, scratch.scores);
+    };
+    if (panel.rules.rescored()) {  // scores that no lane of a vector sees are changed too: they are never read
+      for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mod>(v);
+      change_scores(call.mods.score, call.arguments, scratch.mods,
+                    mod_tile(task, panel.rules, panel.vecs, lo, hi, scratch.scores + (lo - block.first) * kPanel));
+    }
+    for (int v = 0; v < panel.vecs; ++v) {
+      const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
+      const int lane = v * kLanes;
+      if (v_lo >= v_hi) continue;
+      const VF most = plain && segments.whole  ? hn::Load(DF(), top + lane)
+                      : panel.rules.rescored() ? finish.template operator()<Part::after_mod>(v)
+                                               : finish.template operator()<Part::all>(v);
+      hn::Store(weigh(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
+      if (panel.rules.dropout) {
+        drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.rules, lane, block.first, v_lo, v_hi,
+                     scratch.scores);
+      }
+    }
+    for (int i = 0; i < segments.count; ++i) {
+      const Segment& s = segments.piece[i];
+      pv(panel, block, s, alpha);
+      for (int v = s.from; v < s.to; ++v) hn::Store(splat(1.0f), DF(), alpha + v * kLanes);  // rescaled once
+    }
+    if (careful) add_poison(call, task, block, segments, panel.vecs, scratch.scores, panel.out);
+  }
+
+  // ---- the whole task
+
+  Panel open(int index) const {
+    const std::int64_t row = task.row_lo + index * kPanel;
+    const int rows = static_cast<int>(std::min<std::int64_t>(kPanel, task.row_hi - row));
+    Panel panel{row,
+                rows,
+                (rows + kLanes - 1) / kLanes,
+                scratch.q + index * kPanel * (p.dim_qk + 3),
+                scratch.out + index * kPanel * (p.dim_v + 3),
+                scratch.m + index * kPanel,
+                scratch.l + index * kPanel,
+                scratch.lo + index * kPanel,
+                scratch.hi + index * kPanel,
+                rules_of(call, task, scratch, row)};
+    const std::int64_t key_lo = std::min(task.split * call.chunk, task.seq.seq_k);
+    lane_ranges(p, task, row, key_lo, std::min(key_lo + call.chunk, task.seq.seq_k), panel.lo, panel.hi);
+    const Tensor& q = call.arguments.q;
+    flash::with_storage(q.dtype, [&](auto zero) {
+      for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
+        const RowName name = lane_name(p, task, row, lane);
+        const std::int64_t at = row_offset(q, task.seq.batch, name.head, task.seq.q_begin + name.token);
+        place_row(static_cast<const decltype(zero)*>(q.data) + at, 1, p.dim_qk, panel.q, kPanel, lane);
+      }
+    });
+    HWY_ALIGN float scale[kPanel];  // the rest of it: Rules::scale
+    std::fill_n(scale, kPanel, p.effective_scale() > 0 ? 1.0f : p.effective_scale() < 0 ? -1.0f : 0.0f);
+    transpose_blocks(panel.q, kPanel, panel.vecs, p.dim_qk, scale);
+    clear(panel);
+    return panel;
+  }
+
+  void clear(const Panel& panel) const {
+    const RowState<VF> empty{Arith<VF>::neg_inf(), hn::Zero(DF())};
+    for (int lane = 0; lane < kPanel; lane += kLanes) {
+      hn::Store(empty.m, DF(), panel.m + lane);
+      hn::Store(empty.l, DF(), panel.l + lane);
+    }
+    std::fill_n(panel.out, kPanel * p.dim_v, 0.0f);
+  }
+
+  void pass(const Panel* panels, int count) const {
+    std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1];
+    for (std::int64_t k = lo / kBlock * kBlock; k < hi; k += kBlock) {
+      const Block block = careful ? open_careful_block(call, task, scratch, k) : open_block(call, task, scratch, k);
+      for (int i = 0; i < count; ++i) step(panels[i], block);
+    }
+  }
+
+  void run() {
+    constexpr int kMaxPanels = kGeometry.panels;
+    const int count = static_cast<int>((task.row_hi - task.row_lo + kPanel - 1) / kPanel);
+    Panel panels[kMaxPanels];
+    for (int i = 0; i < count; ++i) panels[i] = open(i);
+    pass(panels, count);
+    bool finite = true;
+    for (int i = 0; i < count; ++i) finite = finite && all_finite(panels[i].out, p.dim_v, panels[i].vecs);
+    if (!finite) {
+      for (int i = 0; i < count; ++i) clear(panels[i]);
+      careful = true;
+      pass(panels, count);
+    }
+    for (int i = 0; i < count; ++i) call.splits > 1 ? save(panels[i]) : finish(panels[i]);
+  }
+
+  // O / l and the LSE, with the sink in the denominator.
+  void finish(const Panel& panel) const {
+    HWY_ALIGN float factor[kPanel], lse[kPanel], sink[kPanel] = {};
+    if (p.sinks) {
+      const Tensor& t = call.arguments.sinks;
+      for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
+        const std::int64_t head = lane_name(p, task, panel.row, lane).head;
+        sink[lane] = static_cast<const float*>(t.data)[head * t.stride[0]];
+      }
+    }
+    for (int lane = 0; lane < panel.vecs * kLanes; lane += kLanes) {
+      const ScoreUnit& unit = panel.rules.unit;
+      RowState<VF> state = to_natural(RowState<VF>{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)},
+                                      splat(unit.to_log2), splat(unit.to_natural));
+      VF alpha = splat(1.0f);
+      if (p.sinks) {
+        const Merged<VF> joined = join_natural_sink(state, hn::Load(DF(), sink + lane));
+        state = joined.state;
+        alpha = careful ? careful_alpha(joined.alpha_a) : joined.alpha_a;
+      }
+      const Final<VF> end = finalize_natural(state);
+      hn::Store(end.inv_l * alpha, DF(), factor + lane);
+      hn::Store(end.lse, DF(), lse + lane);
+    }
+    transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v, factor);
+    const Tensor& out = call.arguments.out;
+    flash::with_storage(out.dtype, [&](auto zero) {
+      for (int lane = 0; lane < panel.rows; ++lane) {
+        const RowName name = row_name(p, task, panel.row + lane);
+        const std::int64_t at = row_offset(out, task.seq.batch, name.head, task.seq.q_begin + name.token);
+        pick_row(panel.out, kPanel, lane, p.dim_v, static_cast<decltype(zero)*>(out.data) + at);
+      }
+    });
+    for (int lane = 0; p.want_lse && lane < panel.rows; ++lane) {
+      const RowName name = row_name(p, task, panel.row + lane);
+      const Tensor& t = call.arguments.lse;
+      static_cast<float*>(t.data)[lse_offset(t, task.seq.batch, name.head, task.seq.q_begin + name.token)] = lse[lane];
+    }
+  }
+
+  // A split leaves its state for combine().
+  void save(const Panel& panel) const {
+    transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v);
+    for (int lane = 0; lane < panel.rows; ++lane) {
+      const RowName name = row_name(p, task, panel.row + lane);
+      const std::int64_t row = partial_row(p, task.seq, name.head, name.token);
+      call.partials.state_of(row, task.split) = {panel.m[lane], panel.l[lane]};
+      pick_row(panel.out, kPanel, lane, p.dim_v, call.partials.out_of(row, task.split));
+    }
+  }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

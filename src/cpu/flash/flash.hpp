@@ -1,0 +1,90 @@
+// The forward kernel family cpu.flash.*: what its host half (flash.cpp) and its kernels (one set per instruction set,
+// flash_kernels.cpp) tell each other. src/cpu/README.md holds the schedule and the measurements.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "core/arguments.hpp"
+#include "core/expression/eval.hpp"
+#include "core/implementation.hpp"
+#include "core/numerics.hpp"
+#include "core/philox.hpp"
+#include "core/workspace.hpp"
+#include "cpu/common/combine.hpp"
+
+namespace onepass::cpu::flash {
+
+// Rows of a K/V head = (query token, head of the GQA group), token-major, so one panel serves the whole group. A panel
+// is `vecs` vectors of `lanes` rows; a register tile is a panel by `keys` keys (QK) or by `dims` columns of V (PV).
+struct Geometry {
+  int lanes, vecs, keys, dims;
+  int block;   // keys per K/V block; a multiple of `keys`
+  int panels;  // most panels per task
+  int panel() const { return lanes * vecs; }
+};
+
+// Where a block of K or V is read. packed: converted once per K/V head by the pack pass; block: converted by each task
+// as it goes; in_place: fp32 rows of the tensor.
+enum class Source { in_place, block, packed };
+
+// Converted K: rows [key][dim_qk]. Converted V: per block of keys, column tiles [tile][key][dims], the last narrower.
+struct Call {
+  const Problem& problem;
+  const Arguments& arguments;
+  Geometry geometry;
+  Source k_source, v_source;
+  int panels;                  // per task
+  std::int64_t splits, chunk;  // of the keys, in keys
+  Partials partials;           // where splits > 1
+  float* packed_k = nullptr;   // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
+  float* packed_v = nullptr;
+  Dropout dropout;
+  const Mods& mods;
+
+  float* k_of(std::int64_t slot) const { return packed_k + slot * problem.seq_k * problem.dim_qk; }
+  float* v_of(std::int64_t slot) const { return packed_v + slot * problem.seq_k * problem.dim_v; }
+};
+
+// Rows [row_lo, row_hi) of one K/V head over one split of its keys.
+struct Task {
+  Sequence seq;
+  std::int64_t batch, head_kv, slot;
+  std::int64_t row_lo, row_hi, split;
+};
+
+// One worker's memory. rows: rounded up to whole vectors.
+struct Scratch {
+  float* q;               // [panels][dim_qk + 3][panel], transposed, in fp32
+  float* out;             // [panels][dim_v + 3][panel], unnormalised and transposed
+  float* scores;          // [block][panel], scores and then weights
+  float *m, *l;           // [panels][panel]
+  std::int32_t *lo, *hi;  // [panels][panel]: the keys a lane sees
+  float *k, *v;           // one converted block
+  float *bias, *mask;     // [block + 3][panel]; nullptr without
+  ExprMemory<float> mods;
+};
+Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
+
+// Calls f with a value of the storage type of q, k, v, out or a bias.
+template <class F>
+decltype(auto) with_storage(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::bf16: return f(bf16{});
+    case DType::f16: return f(f16{});
+    default: return f(float{});
+  }
+}
+
+struct Kernels {
+  const char* isa;
+  std::int64_t target;  // Highway's bit
+  Geometry geometry;
+  // Converts keys [key_lo, key_hi) of a K/V head into its slot; key_lo is a multiple of the block.
+  void (*pack)(const Call&, const Task&, std::int64_t key_lo, std::int64_t key_hi);
+  void (*run)(const Call&, const Task&, const Scratch&);
+};
+std::span<const Kernels> kernels();  // of every compiled instruction set, best first
+
+std::span<const Implementation> implementations();  // a row for each of them
+
+}  // namespace onepass::cpu::flash

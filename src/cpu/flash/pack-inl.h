@@ -1,0 +1,121 @@
+// K and V as the tiles read them: fp32 K rows without gaps, fp32 V in column tiles.
+#if defined(ONEPASS_CPU_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_PACK_INL_H
+#undef ONEPASS_CPU_PACK_INL_H
+#else
+#define ONEPASS_CPU_PACK_INL_H
+#endif
+
+#include <algorithm>
+
+#include "cpu/common/simd-inl.h"
+#include "cpu/flash/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// to [keys][dim]. The last vector of a row is read and written again where the row's length is no multiple of it.
+template <class T>
+HWY_NOINLINE void pack_rows(const T* from, std::int64_t stride, std::int64_t keys, std::int64_t dim, float* to) {
+  for (std::int64_t k = 0; k < keys; ++k, from += stride, to += dim) {
+    if (dim < kLanes) {
+      store_n(load_n(DF(), from, dim), DF(), to, dim);
+      continue;
+    }
+    for (std::int64_t d = 0; d + kLanes <= dim; d += kLanes) store(load(DF(), from + d), DF(), to + d);
+    if (dim % kLanes) store(load(DF(), from + dim - kLanes), DF(), to + dim - kLanes);
+  }
+}
+
+// to [tile][keys][kTileDims], the last tile narrower. Row by row, so that memory is read in order. Stores of 8 (or 4)
+// run over the end of a tile's row into its next row, which is written later; the last row is copied exactly.
+template <class T>
+HWY_NOINLINE void pack_tiles(const T* from, std::int64_t stride, std::int64_t keys, std::int64_t dim, float* to) {
+  const hn::CappedTag<float, 8> d8;
+  constexpr int kStep = static_cast<int>(hn::MaxLanes(d8)), kReach = (kTileDims + kStep - 1) / kStep * kStep;
+  const std::int64_t whole = dim / kTileDims * kTileDims;
+  const int width = static_cast<int>(dim - whole);  // of the last tile
+  for (std::int64_t k = 0; k < keys; ++k, from += stride) {
+    float* row = to + k * kTileDims;
+    std::int64_t column = 0;
+    if (k + 1 < keys) {
+      for (; column + kReach <= dim && column < whole; column += kTileDims, row += keys * kTileDims) {
+        for (int i = 0; i < kReach; i += kStep) store(load(d8, from + column + i), d8, row + i);
+      }
+    }
+    for (; column < whole; column += kTileDims, row += keys * kTileDims) {
+      for (int i = 0; i < kTileDims; ++i) row[i] = to_float(from[column + i]);
+    }
+    float* last = to + whole * keys + k * width;
+    for (int i = 0; i < width; ++i) last[i] = to_float(from[whole + i]);
+  }
+}
+
+// Keys [lo, lo + n) of a K/V head.
+inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
+  const Tensor& t = call.arguments.k;
+  const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + lo);
+  flash::with_storage(t.dtype, [&](auto zero) {
+    pack_rows(static_cast<const decltype(zero)*>(t.data) + at, row_stride(t), n, call.problem.dim_qk, to);
+  });
+}
+inline void convert_v(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
+  const Tensor& t = call.arguments.v;
+  const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + lo);
+  flash::with_storage(t.dtype, [&](auto zero) {
+    pack_tiles(static_cast<const decltype(zero)*>(t.data) + at, row_stride(t), n, call.problem.dim_v, to);
+  });
+}
+
+// One block of keys as the tiles will read it.
+struct Block {
+  std::int64_t first, keys;  // keys [first, first + keys)
+  const float *k, *v;
+  std::ptrdiff_t k_stride, v_stride;  // from key to key; v_stride only if V is read in place
+  bool v_tiled;
+
+  const float* v_tile(std::int64_t column) const { return v + (v_tiled ? column * keys : column); }
+  std::ptrdiff_t v_step(int width) const { return v_tiled ? width : v_stride; }
+};
+
+inline Block open_block(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
+                        std::int64_t first) {
+  const Arguments& a = call.arguments;
+  Block b{first, std::min<std::int64_t>(kBlock, task.seq.seq_k - first), nullptr, nullptr, call.problem.dim_qk, 0,
+          true};
+  switch (call.k_source) {
+    case flash::Source::packed: b.k = call.k_of(task.slot) + first * call.problem.dim_qk; break;
+    case flash::Source::block: convert_k(call, task, first, b.keys, scratch.k), b.k = scratch.k; break;
+    case flash::Source::in_place:
+      b.k =
+          static_cast<const float*>(a.k.data) + row_offset(a.k, task.seq.batch, task.head_kv, task.seq.k_begin + first);
+      b.k_stride = row_stride(a.k);
+  }
+  switch (call.v_source) {
+    case flash::Source::packed: b.v = call.v_of(task.slot) + first * call.problem.dim_v; break;
+    case flash::Source::block: convert_v(call, task, first, b.keys, scratch.v), b.v = scratch.v; break;
+    case flash::Source::in_place:
+      b.v =
+          static_cast<const float*>(a.v.data) + row_offset(a.v, task.seq.batch, task.head_kv, task.seq.k_begin + first);
+      b.v_stride = row_stride(a.v);
+      b.v_tiled = false;
+  }
+  return b;
+}
+
+inline void pack_head(const flash::Call& call, const flash::Task& task, std::int64_t key_lo, std::int64_t key_hi) {
+  for (std::int64_t k = key_lo; k < key_hi; k += kBlock) {
+    const std::int64_t n = std::min<std::int64_t>(kBlock, key_hi - k);
+    if (call.k_source == flash::Source::packed)
+      convert_k(call, task, k, n, call.k_of(task.slot) + k * call.problem.dim_qk);
+    if (call.v_source == flash::Source::packed)
+      convert_v(call, task, k, n, call.v_of(task.slot) + k * call.problem.dim_v);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

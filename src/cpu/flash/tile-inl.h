@@ -1,0 +1,134 @@
+// The two register tiles, of which 95 % of the time is made: rows of the accumulator tile are keys (QK) or columns of V
+// (PV), lanes are queries. The second operand is broadcast from memory, element by element.
+#if defined(ONEPASS_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_TILE_INL_H
+#undef ONEPASS_CPU_TILE_INL_H
+#else
+#define ONEPASS_CPU_TILE_INL_H
+#endif
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "cpu/common/simd-inl.h"
+#include "cpu/flash/flash.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// Accumulators + one vector per row vector + the broadcast must fit the registers: 32 on AVX-512 and NEON, 16 on AVX2
+// and SSE4 (whose two-operand multiply wants one more).
+#if HWY_TARGET == HWY_AVX3
+inline constexpr flash::Geometry kGeometry = {kLanes, 4, 6, 6, 96, 4};  // 24 + 4 + 1, 10 loads for 24 FMAs
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr flash::Geometry kGeometry = {kLanes, 3, 4, 4, 96, 8};  // 12 + 3 + 1
+#elif HWY_TARGET == HWY_NEON
+inline constexpr flash::Geometry kGeometry = {kLanes, 6, 4, 4, 96, 8};  // 24 + 6 + 1
+#else
+inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 2 + 2
+#endif
+// Every loop over the accumulators: one that is left rolled puts them on the stack (g++ 12: 7 % of QK at d = 64).
+#undef ONEPASS_UNROLL
+#define ONEPASS_UNROLL _Pragma("GCC unroll 8")
+
+inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
+inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
+
+// S[n][:] = sum_d k[n][d] * q[d][:] for `keys` keys and `vecs` vectors of rows; top = max(top, S). Panels are kPanel
+// wide.
+template <int vecs, int keys>
+HWY_NOINLINE void qk_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, std::ptrdiff_t k_stride,
+                          std::int64_t dim, float* HWY_RESTRICT s, float* HWY_RESTRICT top) {
+  VF acc[keys][vecs];
+  ONEPASS_UNROLL
+  for (int n = 0; n < keys; ++n) {
+    ONEPASS_UNROLL
+    for (int r = 0; r < vecs; ++r) acc[n][r] = hn::Zero(DF());
+  }
+#pragma GCC unroll 2
+  for (std::int64_t d = 0; d < dim; ++d) {
+    VF a[vecs];
+    ONEPASS_UNROLL
+    for (int r = 0; r < vecs; ++r) a[r] = hn::Load(DF(), q + d * kPanel + r * kLanes);
+    ONEPASS_UNROLL
+    for (int n = 0; n < keys; ++n) {
+      const VF b = hn::Set(DF(), k[n * k_stride + d]);
+      ONEPASS_UNROLL
+      for (int r = 0; r < vecs; ++r) acc[n][r] = hn::MulAdd(a[r], b, acc[n][r]);
+    }
+  }
+  ONEPASS_UNROLL
+  for (int r = 0; r < vecs; ++r) {
+    VF m = hn::Load(DF(), top + r * kLanes);
+    ONEPASS_UNROLL
+    for (int n = 0; n < keys; ++n) {
+      m = hn::Max(m, acc[n][r]);
+      hn::Store(acc[n][r], DF(), s + n * kPanel + r * kLanes);
+    }
+    hn::Store(m, DF(), top + r * kLanes);
+  }
+}
+
+// O[n][:] = alpha * O[n][:] + sum_k v[k][n] * p[k][:] for `dims` columns of V. Fresh accumulators and one addition per
+// block, instead of starting from O, halve the error (CPU attention accumulates 4096 terms as 43 sums of 96).
+template <int vecs, int dims>
+HWY_NOINLINE void pv_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, std::ptrdiff_t v_stride,
+                          std::int64_t keys, float* HWY_RESTRICT o, const float* HWY_RESTRICT alpha) {
+  VF acc[dims][vecs];
+  ONEPASS_UNROLL
+  for (int n = 0; n < dims; ++n) {
+    ONEPASS_UNROLL
+    for (int r = 0; r < vecs; ++r) acc[n][r] = hn::Zero(DF());
+  }
+#pragma GCC unroll 2
+  for (std::int64_t k = 0; k < keys; ++k) {
+    VF a[vecs];
+    ONEPASS_UNROLL
+    for (int r = 0; r < vecs; ++r) a[r] = hn::Load(DF(), p + k * kPanel + r * kLanes);
+    ONEPASS_UNROLL
+    for (int n = 0; n < dims; ++n) {
+      const VF b = hn::Set(DF(), v[k * v_stride + n]);
+      ONEPASS_UNROLL
+      for (int r = 0; r < vecs; ++r) acc[n][r] = hn::MulAdd(a[r], b, acc[n][r]);
+    }
+  }
+  ONEPASS_UNROLL
+  for (int r = 0; r < vecs; ++r) {
+    const VF scale = hn::Load(DF(), alpha + r * kLanes);
+    ONEPASS_UNROLL
+    for (int n = 0; n < dims; ++n) {
+      float* at = o + n * kPanel + r * kLanes;
+      hn::Store(hn::MulAdd(scale, hn::Load(DF(), at), acc[n][r]), DF(), at);
+    }
+  }
+}
+
+// Every size up to the full tile, [vecs - 1][rows - 1]: tails cost no more than their share.
+using Tile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, float*);
+using PvTile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, const float*);
+template <int vecs, int... rows>
+constexpr std::array<Tile, sizeof...(rows)> qk_row(std::integer_sequence<int, rows...>) {
+  return {qk_tile<vecs, rows + 1>...};
+}
+template <int vecs, int... rows>
+constexpr std::array<PvTile, sizeof...(rows)> pv_row(std::integer_sequence<int, rows...>) {
+  return {pv_tile<vecs, rows + 1>...};
+}
+template <int... vecs>
+constexpr std::array<std::array<Tile, kTileKeys>, sizeof...(vecs)> qk_table(std::integer_sequence<int, vecs...>) {
+  return {qk_row<vecs + 1>(std::make_integer_sequence<int, kTileKeys>())...};
+}
+template <int... vecs>
+constexpr std::array<std::array<PvTile, kTileDims>, sizeof...(vecs)> pv_table(std::integer_sequence<int, vecs...>) {
+  return {pv_row<vecs + 1>(std::make_integer_sequence<int, kTileDims>())...};
+}
+inline constexpr auto kQkTiles = qk_table(std::make_integer_sequence<int, kVecs>());
+inline constexpr auto kPvTiles = pv_table(std::make_integer_sequence<int, kVecs>());
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

@@ -1,0 +1,191 @@
+// The lazy online softmax on an accumulator fragment of 64 x N scores: a lane holds rows g and g + 8 of its warp's
+// sixteen, columns 8 j + 2 t and + 1.
+//
+// Only a tile's first block finds the row maximum before its exponentials. Later blocks keep the reference (keep()):
+// weights may exceed 1, and P, l and O are floating point sharing that factor, so nothing is lost until range is. A
+// lane whose sum passes kLazyLimit (or is inf or NaN) sends its warp into the exact step (advance()), which still has
+// the scores. This takes the maximum, its shuffles and the rescaling of O off the critical path: 510 instructions a
+// block and warp become 343.
+#pragma once
+#include "cuda/device/arith.cuh"
+
+namespace onepass {
+
+// Columns are taken in groups of at most 32, so that a tile's first block can leave out those that no row of the warp
+// sees (on the diagonal, half of them).
+template <int N>
+constexpr int kGroup = N % 16 == 0 ? 16 : N;  // of a lane's scores, two rows each: 2 * kGroup columns
+
+// Far from where fp16 or fp32 end. Near 1 all the same: P is rounded to 16 bits and l is not, so a key that outweighs
+// the rest of its row by more than this must be the maximum, whose weight is 1.
+constexpr float kLazyLimit = 256.0f;
+
+// A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
+// the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
+// hides the difference (2^-9 of a value), an fp32 partial result does not.
+struct LaneRows {
+  RowState<float> state[2];
+  float norm[2];
+};
+
+// The two units that scores come in. Products of q and k lack one factor; m is in log2 units then, rounded as the
+// scores of an exact step are, so that the maximum's weight is 1. Rounding to zero keeps it finite. A row that ends
+// beyond kFusable is computed again in the scores' own unit: plain kernels pay for such rows with a comparison at their
+// end.
+struct Products {
+  float factor, unit;  // to log2 units, to natural ones
+  DEV Rescale<float> open(RowState<float>& s, float top) const { return advance(s = {}, top); }
+  DEV Rescale<float> advance(RowState<float>& s, float top) const {
+    return onepass::advance(s, __fmul_rz(top, factor));
+  }
+  DEV Rescale<float> keep(const RowState<float>& s) const { return onepass::keep(s); }
+  DEV bool lazy(const LaneRows&) const { return true; }
+  DEV float exact_weight(float s, const Rescale<float>& r) const { return weight(__fmul_rz(s, factor), r); }
+  DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
+  DEV bool right(const RowState<float>& s) const {
+    return !(fabsf(s.m) > static_cast<float>(kFusable) && s.m != kNegInf);
+  }
+  DEV RowState<float> natural(const RowState<float>& s) const { return {s.m * static_cast<float>(kLn2), s.l}; }
+  DEV Final<float> final(const RowState<float>& s) const { return finalize(s); }
+};
+// Scores that a bias, a cap, slopes or a score_mod have been at: biases of -3e38 are ordinary here (masks), so m has
+// their unit, and a reference beyond kFusable is taken by exact steps.
+struct Transformed {
+  float factor, unit;
+  DEV Step<float> open(RowState<float>& s, float top) const { return onepass::open(s, top, factor); }
+  DEV Step<float> advance(RowState<float>& s, float top) const { return onepass::advance(s, top, factor); }
+  DEV Step<float> keep(const RowState<float>& s) const { return onepass::keep(s, factor); }
+  DEV bool lazy(const LaneRows& rows) const {
+    return fmaxf(fabsf(rows.state[0].m), fabsf(rows.state[1].m)) * factor <= static_cast<float>(kFusable);
+  }
+  DEV float exact_weight(float s, const Step<float>& r) const { return weight(s, factor, r); }
+  DEV float lazy_weight(float s, const Step<float>& r) const { return fused_weight(s, factor, r); }
+  DEV bool right(const RowState<float>&) const { return true; }
+  DEV RowState<float> natural(const RowState<float>& s) const { return to_natural(s, factor, unit); }
+  DEV Final<float> final(const RowState<float>& s) const { return finalize_natural(natural(s)); }
+};
+
+template <int N>
+DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the first `columns` columns
+  float part[4] = {kNegInf, kNegInf, kNegInf, kNegInf};
+#pragma unroll
+  for (int g = 0; g < N; g += kGroup<N>) {
+    if (2 * g >= columns) break;
+#pragma unroll
+    for (int j = g; j < g + kGroup<N>; j += 4) {
+      part[j / 4 % 2 * 2] = fmaxf(part[j / 4 % 2 * 2], fmaxf(s[j], s[j + 1]));
+      part[j / 4 % 2 * 2 + 1] = fmaxf(part[j / 4 % 2 * 2 + 1], fmaxf(s[j + 2], s[j + 3]));
+    }
+  }
+  top[0] = quad_max(fmaxf(part[0], part[2]));
+  top[1] = quad_max(fmaxf(part[1], part[3]));
+}
+
+// The A operand of P V: the weights of a fragment, packed as the products take them.
+template <class Element, int N>
+using Operand = typename Element::Packed[N / Element::kPacked];
+
+// Four weights, elements j .. j + 3, where they belong in an operand.
+template <class Element, int N>
+DEV void pack_four(int j, const float (&w)[4], Operand<Element, N>& p) {
+  if constexpr (Element::kPacked == 2) {
+    p[j / 2] = Element::pack(w[0], w[1]);
+    p[j / 2 + 1] = Element::pack(w[2], w[3]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[j + i] = w[i];
+  }
+}
+
+// put(j, w): weights of elements j .. j + 3; sum = the lane's sums of them, before dropout. Groups from `columns` on
+// are not read; their weights are 0. weigh(s, row).
+template <class Element, bool kRounded, class Drop, class Put, class Weigh, int N>
+DEV void exponentiate(const float (&s)[N], const Put& put, const Weigh& weigh, float (&sum)[2], float (&norm)[2],
+                      const Drop& drop, i32 columns = 2 * N) {
+  float part[2][2] = {}, rounded[2] = {};
+#pragma unroll
+  for (int g = 0; g < N; g += kGroup<N>) {
+    if (2 * g >= columns) {
+#pragma unroll
+      for (int j = g; j < g + kGroup<N>; j += 4) put(j, {});
+      continue;
+    }
+#pragma unroll
+    for (int j = g; j < g + kGroup<N>; j += 4) {  // two columns of row g, the same two of row g + 8
+      float w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        w[i] = weigh(s[j + i], i / 2);
+        part[i / 2][i % 2] += w[i];
+        if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
+      }
+      drop(j, w);
+      put(j, w);
+    }
+  }
+  sum[0] = part[0][0] + part[0][1];
+  sum[1] = part[1][0] + part[1][1];
+  norm[0] = kRounded ? rounded[0] : sum[0];
+  norm[1] = kRounded ? rounded[1] : sum[1];
+}
+struct KeepAll {  // no dropout
+  DEV void operator()(int, float (&)[4]) const {}
+};
+
+// A tile's first block; put as exponentiate has it, and s itself may be what it changes.
+template <class Element, bool kRounded, class Unit, class Drop, class Put, int N>
+DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, const Unit& unit, const Drop& drop,
+                       i32 columns) {
+  float sum[2], top[2];
+  row_max(s, columns, top);
+  const decltype(unit.keep({})) r[2] = {unit.open(rows.state[0], top[0]), unit.open(rows.state[1], top[1])};
+  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weigh, sum, rows.norm, drop, columns);
+  absorb(rows.state[0], sum[0]);
+  absorb(rows.state[1], sum[1]);
+}
+
+template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
+DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
+                       const Drop& drop) {
+  float sum[2], norm[2], top[2];
+  row_max(s, 2 * N, top);
+  const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], top[0]), unit.advance(rows.state[1], top[1])};
+#pragma unroll
+  for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
+  const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
+  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    absorb(rows.state[i], sum[i]);
+    if constexpr (kRounded) rows.norm[i] = rows.norm[i] * r[i].alpha + norm[i];
+  }
+}
+
+// False, with nothing changed but p, for the whole warp if a sum or a reference has left its range: then softmax_exact
+// is due. A row that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
+template <class Element, bool kRounded, class Unit, class Drop, int N>
+DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit, const Drop& drop) {
+  float sum[2], norm[2];
+  const decltype(unit.keep({})) r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
+  const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
+  const auto weigh = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
+  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= kLazyLimit))) return false;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    absorb(rows.state[i], sum[i]);
+    if constexpr (kRounded) rows.norm[i] += norm[i];
+  }
+  return true;
+}
+
+template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
+DEV void softmax_next(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
+                      const Drop& drop) {
+  if (!softmax_lazy<Element, kRounded>(s, p, rows, unit, drop))
+    softmax_exact<Element, kRounded>(s, p, o, rows, unit, drop);
+}
+
+}  // namespace onepass

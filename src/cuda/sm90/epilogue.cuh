@@ -1,0 +1,48 @@
+// The end of a tile on its way out: registers -> shared memory -> TMA.
+#pragma once
+#include "cuda/device/tma.cuh"
+
+#include "cuda/attention/epilogue.cuh"
+#include "cuda/sm90/forward_tile.cuh"
+
+namespace onepass::sm90 {
+
+// A warp's sixteen rows, from `first` on: no barrier beyond the warp.
+DEV void finish(u32 sm, u32 warp, const TensorMap* out, const ForwardParams& p, const TileWork& x, i32 first,
+                float (&o)[kOutN / 2], const RowsEnd& end, Redo& redo) {
+  const u32 lane = threadIdx.x % 32;
+  close_rows(p, x, first, o, end, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
+  // A TMA store writes sixteen rows: packed, they must lie within the sequence.
+  if (features.output == Type::f32 || (features.packed && first + 16 > x.seq_q)) {
+    store_rows(p, x, FragmentRows::from(first), o);
+    return;
+  }
+  // Swizzled blocks of 64 columns, as Q came; the store clips rows and columns past the end.
+  constexpr u32 kBlockBytes = 16 * 128, kBlocks = kLayout.stage_blocks;
+  const u32 stage = sm + kLayout.stage + warp * kBlocks * kBlockBytes;
+#pragma unroll
+  for (u32 c0 = 0; c0 < kVBlocks; c0 += kBlocks) {
+    if (lane == 0) tma_store_wait_read();  // the previous store has left the stage
+    __syncwarp();
+#pragma unroll
+    for (u32 e = 0; e < kBlocks * 4; ++e) {  // 16 columns: accumulators 8 j .. 8 j + 7
+      const u32 at = 8 * (c0 * 4 + e);
+      if (at >= kOutN / 2) break;
+      const float* a = o + at;
+      stmatrix4(swizzled(stage + e / 4 * kBlockBytes, lane % 16, e % 4 * 2 + lane / 16), Element::pack(a[0], a[1]),
+                Element::pack(a[2], a[3]), Element::pack(a[4], a[5]), Element::pack(a[6], a[7]));
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (u32 c = 0; c < kBlocks; ++c) {
+        if (c0 + c < kVBlocks)
+          tma_store(out, stage + c * kBlockBytes, (c0 + c) * 64, x.q_begin + first, x.head, x.map_batch);
+      }
+      tma_store_commit();
+    }
+  }
+}
+
+}  // namespace onepass::sm90

@@ -1,0 +1,251 @@
+// The C ABI: every call converts, calls the C++ interface, and turns what is thrown into a code and a sentence.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "core/guarded_executor.hpp"
+#include "interfaces/c_convert.hpp"
+
+namespace onepass::interfaces {
+namespace {
+
+constexpr const char* kCodeNames[] = {"ok",          "bad_shape",     "bad_stride", "bad_dtype",
+                                      "bad_device",  "bad_value",     "bad_text",   "bad_file",
+                                      "unsupported", "out_of_memory", "internal"};
+static_assert(static_cast<int>(ErrorCode::bad_shape) == ONEPASS_BAD_SHAPE &&
+              static_cast<int>(ErrorCode::bad_stride) == ONEPASS_BAD_STRIDE &&
+              static_cast<int>(ErrorCode::bad_dtype) == ONEPASS_BAD_DTYPE &&
+              static_cast<int>(ErrorCode::bad_device) == ONEPASS_BAD_DEVICE &&
+              static_cast<int>(ErrorCode::bad_value) == ONEPASS_BAD_VALUE &&
+              static_cast<int>(ErrorCode::bad_text) == ONEPASS_BAD_TEXT &&
+              static_cast<int>(ErrorCode::bad_file) == ONEPASS_BAD_FILE &&
+              static_cast<int>(ErrorCode::unsupported) == ONEPASS_UNSUPPORTED &&
+              static_cast<int>(ErrorCode::out_of_memory) == ONEPASS_OUT_OF_MEMORY);
+static_assert(static_cast<int>(DType::f32) == ONEPASS_F32 && static_cast<int>(DType::f16) == ONEPASS_F16 &&
+              static_cast<int>(DType::bf16) == ONEPASS_BF16 && static_cast<int>(DType::f8e4m3) == ONEPASS_F8E4M3 &&
+              static_cast<int>(DType::boolean) == ONEPASS_BOOL && static_cast<int>(DType::i32) == ONEPASS_I32);
+
+std::string& last_error() {
+  thread_local std::string sentence;
+  return sentence;
+}
+
+onepass_code failed(onepass_code code, const char* sentence) noexcept {
+  try {
+    last_error() = sentence;
+  } catch (...) {
+    last_error().clear();  // no memory even for the sentence: the code has to do
+  }
+  return code;
+}
+
+template <class F>
+onepass_code guarded(F&& call) noexcept {
+  try {
+    call();
+    return ONEPASS_OK;
+  } catch (const Error& e) {
+    return failed(static_cast<onepass_code>(e.code()), e.what());
+  } catch (const std::bad_alloc&) {
+    return failed(ONEPASS_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::exception& e) {
+    return failed(ONEPASS_INTERNAL, e.what());
+  } catch (...) {
+    return failed(ONEPASS_INTERNAL, "an unknown exception");
+  }
+}
+
+void copy_text(const std::string& source, char* buffer, std::size_t capacity, std::size_t* length) {
+  if (capacity > 0) {
+    const std::size_t n = std::min(source.size(), capacity - 1);
+    std::memcpy(&given("buffer", buffer), source.data(), n);
+    buffer[n] = '\0';
+  }
+  if (length) *length = source.size();
+}
+
+// The host's threads. An exception of a task must not cross the host's C frames: it waits until they are gone.
+class Wrapped final : public Executor {
+ public:
+  Wrapped(int workers, onepass_parallel_for function, void* user)
+      : workers_(workers), parallel_for_(function), user_(user) {}
+  int workers() const override { return workers_; }
+  void parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) override {
+    struct Call {
+      void (*body)(void*, std::int64_t, int);
+      void* context;
+      std::int64_t tasks;
+      std::atomic<std::int64_t> done{0};
+      std::mutex lock;
+      std::exception_ptr thrown;
+    } call{body, context, tasks, {}, {}, {}};
+    parallel_for_(
+        user_, tasks,
+        [](void* p, std::int64_t task, std::int32_t worker) {
+          auto& c = *static_cast<Call*>(p);
+          try {
+            c.body(c.context, task, worker);
+          } catch (...) {
+            const std::lock_guard lock(c.lock);
+            c.thrown = std::current_exception();
+          }
+          if (task >= 0 && task < c.tasks) c.done.fetch_add(1, std::memory_order_release);  // others: GuardedExecutor
+        },
+        &call);
+    if (call.thrown) std::rethrow_exception(call.thrown);
+    if (call.done.load(std::memory_order_acquire) != tasks) {
+      throw std::runtime_error(text("the executor's parallel_for ran ", call.done.load(), " of ", tasks, " tasks"));
+    }
+  }
+
+ private:
+  int workers_;
+  onepass_parallel_for parallel_for_;
+  void* user_;
+};
+
+}  // namespace
+}  // namespace onepass::interfaces
+
+using namespace onepass;
+using namespace onepass::interfaces;
+
+extern "C" {
+
+const char* onepass_version(void) { return ONEPASS_VERSION; }
+const char* onepass_last_error(void) { return last_error().c_str(); }
+const char* onepass_code_name(int32_t code) {
+  const auto at = static_cast<std::size_t>(static_cast<std::uint32_t>(code));
+  return at < std::size(kCodeNames) ? kCodeNames[at] : "unknown";
+}
+
+onepass_code onepass_tensor_init(onepass_tensor* tensor, const void* data, int32_t dtype, int32_t rank,
+                                 const int64_t* shape) {
+  return guarded([&] {
+    onepass_tensor t{const_cast<void*>(data), dtype, rank, {1, 1, 1, 1}, {0, 0, 0, 0}, ONEPASS_CPU, 0};
+    tensor_from("tensor", &t);  // rank and dtype
+    std::int64_t step = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      t.shape[i] = (&given("shape", shape))[i];
+      t.stride[i] = step;
+      if (__builtin_mul_overflow(step, std::max<std::int64_t>(t.shape[i], 1), &step)) {
+        throw Error(ErrorCode::bad_shape, "tensor has more than 2^63 elements");
+      }
+    }
+    given("tensor", tensor) = t;
+  });
+}
+
+onepass_code onepass_executor_create(int32_t threads, onepass_executor** executor) {
+  return guarded([&] {
+    if (threads < 0 || threads > 4096)
+      throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all) to 4096 is accepted"));
+    auto& result = given("executor", executor);
+    result = new onepass_executor{make_executor(threads)};
+  });
+}
+onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for parallel_for, void* user,
+                                   onepass_executor** executor) {
+  return guarded([&] {
+    if (!parallel_for) throw Error(ErrorCode::bad_value, "parallel_for is a null pointer");
+    auto& result = given("executor", executor);
+    auto wrapped = std::make_shared<Wrapped>(workers, parallel_for, user);
+    workers_of(*wrapped);
+    result = new onepass_executor{std::move(wrapped)};
+  });
+}
+int32_t onepass_executor_workers(const onepass_executor* executor) {
+  return executor ? executor->executor->workers() : 0;
+}
+void onepass_executor_destroy(onepass_executor* executor) { delete executor; }
+
+onepass_code onepass_options_init(onepass_options* options, size_t size) {
+  return guarded([&] {
+    onepass_options defaults{};
+    defaults.size = size;
+    defaults.window_left = defaults.window_right = -1;
+    if (size < sizeof defaults.size)
+      throw Error(ErrorCode::bad_value, text("size is ", size, "; sizeof(onepass_options) is expected"));
+    std::memset(&given("options", options), 0, size);
+    std::memcpy(options, &defaults, std::min(size, sizeof defaults));
+  });
+}
+
+onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                               const onepass_tensor* out, const onepass_options* options) {
+  return guarded([&] {
+    attention(tensor_from("q", q), tensor_from("k", k), tensor_from("v", v), tensor_from("out", out),
+              options_from(options));
+  });
+}
+
+onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
+                           const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor) {
+  return guarded([&] {
+    std::vector<Tensor> o, l;
+    for (size_t i = 0; i < count; ++i) {
+      o.push_back(tensor_from(text("outs[", i, "]").c_str(), &given("outs", outs) + i));
+      l.push_back(tensor_from(text("lses[", i, "]").c_str(), &given("lses", lses) + i));
+    }
+    onepass::merge(o, l, tensor_from("out", out), optional_tensor_from("lse", lse),
+                   executor ? executor->executor.get() : nullptr);
+  });
+}
+
+onepass_code onepass_problem_parse(const char* line, onepass_problem** problem) {
+  return guarded([&] {
+    auto& result = given("problem", problem);
+    result = new onepass_problem{parse_problem(&given("line", line))};
+  });
+}
+onepass_code onepass_problem_make(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                  const onepass_tensor* out, const onepass_options* options,
+                                  onepass_problem** problem) {
+  return guarded([&] {
+    auto& result = given("problem", problem);
+    result = new onepass_problem{make_problem(tensor_from("q", q), tensor_from("k", k), tensor_from("v", v),
+                                              tensor_from("out", out), options_from(options))};
+  });
+}
+void onepass_problem_destroy(onepass_problem* problem) { delete problem; }
+
+onepass_code onepass_problem_print(const onepass_problem* problem, char* buffer, size_t capacity, size_t* length) {
+  return guarded([&] { copy_text(to_string(given("problem", problem).problem), buffer, capacity, length); });
+}
+onepass_code onepass_explain(const onepass_problem* problem, char* buffer, size_t capacity, size_t* length) {
+  return guarded([&] { copy_text(explain(given("problem", problem).problem), buffer, capacity, length); });
+}
+
+onepass_code onepass_plan_create(const onepass_problem* problem, const char* implementation,
+                                 const onepass_executor* executor, onepass_plan** plan) {
+  return guarded([&] {
+    auto& result = given("plan", plan);
+    result = new onepass_plan{make_plan(given("problem", problem).problem, implementation ? implementation : "",
+                                        executor ? executor->executor.get() : nullptr)};
+  });
+}
+void onepass_plan_destroy(onepass_plan* plan) { delete plan; }
+size_t onepass_plan_workspace_bytes(const onepass_plan* plan) { return plan ? plan->plan.workspace_bytes : 0; }
+const char* onepass_plan_implementation(const onepass_plan* plan) { return plan ? plan->plan.name().data() : ""; }
+
+onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q, const onepass_tensor* k,
+                              const onepass_tensor* v, const onepass_tensor* out, const onepass_options* options,
+                              void* workspace, size_t workspace_bytes) {
+  return guarded([&] {
+    const Plan& p = given("plan", plan).plan;
+    if (workspace_bytes < p.workspace_bytes) {
+      throw Error(ErrorCode::bad_value,
+                  text("the workspace has ", workspace_bytes, " bytes; the plan needs ", p.workspace_bytes));
+    }
+    run(p, tensor_from("q", q), tensor_from("k", k), tensor_from("v", v), tensor_from("out", out),
+        options_from(options), workspace);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,25 @@
+#include "reference/textbook.hpp"
+
+namespace onepass::reference {
+
+std::int64_t dense_out_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row) {
+  return p.varlen ? ((s.q_begin + row) * p.heads_q + head) * p.dim_v
+                  : ((s.batch * p.heads_q + head) * p.seq_q + row) * p.dim_v;
+}
+std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row) {
+  return p.varlen ? head * p.total_q + s.q_begin + row : (s.batch * p.heads_q + head) * p.seq_q + row;
+}
+
+Dense oracle(const Problem& p, const Arguments& a, Executor& executor) {
+  return textbook<double>(p, a, Exact{}, executor);
+}
+
+Dense base(const Problem& p, const Arguments& a, Executor& executor) {
+  switch (p.dtype) {
+    case DType::bf16: return textbook<float>(p, a, Stored<bf16>{}, executor);
+    case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);
+    default: return textbook<float>(p, a, Exact{}, executor);
+  }
+}
+
+}  // namespace onepass::reference

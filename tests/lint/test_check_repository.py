@@ -1,0 +1,57 @@
+"""The checker must accept what is right and reject what is wrong."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "cmake"))
+import check_repository
+
+
+class CheckRepository(unittest.TestCase):
+    def accepts(self, path, code):
+        self.assertEqual(check_repository.complaints(path, code), [])
+
+    def rejects(self, path, code, words):
+        found = check_repository.complaints(path, code)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(words, found[0])
+
+    def test_layers_below(self):
+        self.accepts("src/plan/plan.cpp", '#include "cpu/implementations.hpp"\n#include "core/mask.hpp"\n')
+        self.accepts("src/cpu/a.cpp", '#include "cpu/b.hpp"\n#include "onepass/tensor.hpp"\n#include <core/x>\n')
+        self.accepts("tools/onepass/main.cpp", '#include "check/check.hpp"\n#include "plan/plan.hpp"\n')
+        self.accepts("tests/core/mask_test.cpp", '#include "check/check.hpp"\n')
+
+    def test_layers_above(self):
+        self.rejects("src/core/a.hpp", '\n#include "plan/plan.hpp"\n', "src/core/a.hpp:2: core includes from plan")
+        self.rejects("src/ladder/a.hpp", '#  include "cpu/x.hpp"\n', "ladder includes from cpu")
+        self.rejects("src/interfaces/a.cpp", '#include "check/x.hpp"\n', "interfaces includes from check")
+        self.rejects("include/onepass/a.hpp", '#include "core/x.hpp"\n', "include includes from core")
+
+    def test_backends_never_include_each_other(self):
+        self.rejects("src/cuda/a.cpp", '#include "cpu/x.hpp"\n', "cuda includes from cpu")
+        self.rejects("src/cpu/a.cpp", '#include "cuda/x.hpp"\n', "cpu includes from cuda")
+
+    def test_algebra(self):
+        self.rejects("src/cpu/flash/flash-inl.h", "y = hn::exp2(x);\n", "exp2 belongs to")
+        self.rejects("tools/onepass/run.cpp", "std::numeric_limits<float>::infinity()\n", "infinity belongs to")
+        self.accepts(
+            "src/cpu/flash/flash-inl.h", '// exp2 of x\nprint("log2"); /* infinity\n INFINITY */ int myexp2x;\n'
+        )
+        self.accepts("src/cpu/common/simd-inl.h", "exp2(x)\n")
+        self.accepts("src/core/online_softmax.hpp", "exp2(x)\n")
+        self.accepts("tests/core/t.cpp", "INFINITY\n")
+
+    def test_length(self):
+        self.accepts("src/core/a.cpp", "\n" * 400)
+        self.rejects("src/core/a.cpp", "\n" * 401, "401 lines")
+        self.accepts("docs/long.md", "\n" * 2000)
+
+    def test_machine_paths(self):
+        self.rejects("docs/a.md", "see /ho" + "me/me/x\n", "path of one machine")
+        self.accepts("docs/a.md", "see https://example.org/home/x and src/core/\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
