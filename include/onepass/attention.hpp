@@ -2,15 +2,18 @@
 //
 //   out[b,h,i,:] = sum_j softmax_j( scale * q[b,h,i,:] . k[b,h/group,j,:] + ... ) * v[b,h/group,j,:]
 //
+// A call has three parts: what is computed (Attention), the tensors by role (Tensors), and how it is launched (Launch).
 // The order in which softcap, bias, masks, sinks and dropout apply, and what a row without a visible key gives (0, and
 // an LSE of -inf), stand in docs/conventions.md.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "onepass/error.hpp"
@@ -19,74 +22,107 @@
 #include "onepass/problem.hpp"
 #include "onepass/tensor.hpp"
 
-namespace onepass {
+namespace onepass::inline v0 {
 
-// A tensor by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;
-};
-
-// Everything about a call but q, k, v and out. Tensors that are not given stay absent.
-struct Options {
-  Band band;                    // causal alignment and window
-  std::optional<double> scale;  // default 1/sqrt(dim_qk)
-  float softcap = 0.0f;         // > 0: s = softcap * tanh(s / softcap)
-  float dropout_p = 0.0f;       // in [0, 1]
-  std::uint64_t seed = 0;       // Philox key: the same seed drops the same weights on every backend
-
-  Tensor lse;                         // out: fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
-  Tensor bias;                        // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
-  Tensor bool_mask;                   // bool, same shapes; true = may attend
-  Tensor alibi_slopes;                // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
-  Tensor sinks;                       // fp32 [heads_q]: logits that join the denominator only
-  Tensor cu_seqlens_q, cu_seqlens_k;  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
+// What is computed, but for what the tensors say themselves.
+struct Attention {
+  Band band{};                    // causal alignment and window
+  std::optional<double> scale{};  // default 1/sqrt(dim_qk)
+  float softcap = 0.0f;           // > 0: s = softcap * tanh(s / softcap)
+  float dropout_p = 0.0f;         // in [0, 1]
+  std::uint64_t seed = 0;         // Philox key: the same seed drops the same weights on every backend
 
   // C++ expressions over batch, head, q_index, k_index (within their sequence) and the mod_buffers; docs/score_mod.md.
-  std::string score_mod;  // the new score, from `score`: scaled, capped and biased, in natural units
-  std::string mask_mod;   // true where a query may attend to a key; joins the other masks
-  std::vector<NamedTensor> mod_buffers;
+  std::string score_mod{};  // the new score, from `score`: scaled, capped and biased, in natural units
+  std::string mask_mod{};   // true where a query may attend to a key; joins the other masks
 
-  std::string implementation;    // by name, e.g. "cpu.flash.avx2"; empty: the first that accepts
-  Executor* executor = nullptr;  // CPU threads; nullptr: default_executor()
-  void* stream = nullptr;        // CUDA stream
+  // Packed sequences: upper bounds of their lengths; 0: unknown. A plan for a device, which alone knows the lengths, is
+  // made for them; lengths beyond are refused on the CPU and must not occur on a device.
+  std::int64_t max_seqlen_q = 0, max_seqlen_k = 0;
 };
 
-// Computes attention. Tensors are [batch, heads, seq, dim] with any strides but 1 in the last dimension.
-// out and lse share no memory with an input or each other; views that interleave, such as slices of one packed tensor,
-// do not. Throws Error, with out and lse untouched, if anything does not fit.
-ONEPASS_API void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                           const Options& options = {});
-
-// The same in three steps. A plan holds no pointers to data and may be used from several threads at once. make_problem
-// looks at shapes, strides, dtypes and cu_seqlens; what memory the tensors share is run's to check.
-ONEPASS_API Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                                 const Options& options = {});
-
-struct Implementation;
-struct ONEPASS_API Plan {
-  Problem problem;
-  const Implementation* implementation = nullptr;
-  int workers = 1;  // of the executor it was made for
-  std::size_t workspace_bytes = 0;
-  std::string_view name() const;  // of the implementation
-  std::string describe() const;   // its config in a line
+// An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
+struct NamedTensor {
+  std::string name{};
+  ConstTensor tensor{};
 };
-// The first implementation of the ordered list that accepts the problem (or the named one); throws `unsupported` with
-// every refusal if there is none.
-ONEPASS_API Plan make_plan(const Problem& problem, std::string_view implementation = {},
-                           const Executor* executor = nullptr);
-// Allocates nothing: workspace points to plan.workspace_bytes bytes aligned to 64 (nullptr if 0).
-ONEPASS_API void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                     const Options& options, void* workspace);
 
-// The ordered list with each one's decision, a line each.
-ONEPASS_API std::string explain(const Problem& problem);
+// The tensors of a call by role; those that are not given stay absent. [batch, heads, seq, dim] with any strides but 1
+// in the last dimension. Outputs share no memory with an input or each other; views that interleave, such as slices of
+// one packed tensor, do not.
+struct Tensors {
+  ConstTensor q{}, k{}, v{};
+  Tensor out{};                // of q's dtype or fp32
+  Tensor lse{};                // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
+  ConstTensor bias{};          // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
+  ConstTensor bool_mask{};     // bool, same shapes; true = may attend
+  ConstTensor alibi_slopes{};  // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
+  ConstTensor sinks{};         // fp32 [heads_q]: logits that join the denominator only
+  ConstTensor cu_seqlens_q{},
+      cu_seqlens_k{};  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
+  std::vector<NamedTensor> mod_buffers{};
+
+  // Of a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32 LSEs.
+  std::vector<ConstTensor> outs{}, lses{};
+};
+
+// How a call is run.
+struct Launch {
+  void* stream = nullptr;            // CUDA stream of the device's primary context
+  Executor* executor = nullptr;      // CPU threads; nullptr: default_executor()
+  std::span<std::byte> workspace{};  // where the tensors are, aligned to 64 bytes; of one stream or thread at a time
+};
+
+// ---------------------------------------------------------------------------------------------------------- one call
+// Computes attention by the named implementation, or the first that accepts. Without a workspace it takes the memory it
+// needs itself. Throws Error, with out and lse untouched, if anything does not fit.
+ONEPASS_API void attention(const Tensors& tensors, const Attention& attention = {}, const Launch& launch = {},
+                           std::string_view implementation = {});
 
 // Joins partial results over disjoint key sets: outs [.., rows, dim] fp32/fp16/bf16 with fp32 LSEs [.., rows] of the
 // same shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. out and lse share no
 // memory with an input or each other.
-ONEPASS_API void merge(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out,
+ONEPASS_API void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
                        const Tensor& lse = {}, Executor* executor = nullptr);
 
-}  // namespace onepass
+// ------------------------------------------------------------------------------------------ problem -> plan -> run
+// The problem that tensors and description make: shapes, strides, alignments, dtypes, options and (on the CPU) the
+// contents of cu_seqlens, all checked. What memory the tensors share is run's to check.
+ONEPASS_API Problem make_problem(const Attention& attention, const Tensors& tensors);
+
+struct PlanState;  // what an implementation decided; the library's own
+// An implementation that accepted a problem, with everything it decided. Holds no pointers to data; copies share what
+// is decided, and all may be used from several threads at once.
+class ONEPASS_API Plan {
+ public:
+  Plan() = default;
+  explicit Plan(std::shared_ptr<const PlanState> state) : state_(std::move(state)) {}
+
+  std::string_view name() const;        // of the implementation; "none" of an empty plan
+  std::string describe() const;         // what will run, in a line: tiles, splits, threads, memory
+  const Problem& problem() const;       // throws Error (bad_value) if the plan is empty
+  int workers() const;                  // the most that an executor of run() may have
+  std::size_t workspace_bytes() const;  // what run() needs
+  const PlanState* state() const { return state_.get(); }
+
+ private:
+  std::shared_ptr<const PlanState> state_;
+};
+
+// The first implementation of the ordered list that accepts the problem (or the named one); throws `unsupported` with
+// every refusal if there is none.
+ONEPASS_API Plan make_plan(const Problem& problem, std::string_view implementation = {},
+                           const Executor* executor = nullptr);
+
+// Loads what run() would load on its first call: kernels of a device and their counters. After it, run() can be
+// captured into a CUDA graph.
+ONEPASS_API void prepare(const Plan& plan);
+
+// Computes what was planned, on tensors of the planned shapes, strides, dtypes and devices that are at least as
+// aligned. Allocates nothing large; the workspace has at least plan.workspace_bytes() bytes.
+ONEPASS_API void run(const Plan& plan, const Tensors& tensors, const Launch& launch = {});
+
+// The ordered list with each one's decision, a line each.
+ONEPASS_API std::string explain(const Problem& problem);
+
+}  // namespace onepass::inline v0

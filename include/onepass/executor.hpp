@@ -5,7 +5,7 @@
 
 #include "onepass/export.h"
 
-namespace onepass {
+namespace onepass::inline v0 {
 
 // Runs independent tasks. Results never depend on how many workers there are or on who runs which task: tasks are cut
 // by the problem's shape alone.
@@ -38,4 +38,4 @@ ONEPASS_API Executor& default_executor();
 // Everything on the calling thread.
 ONEPASS_API Executor& serial_executor();
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

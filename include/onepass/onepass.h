@@ -24,16 +24,17 @@ ONEPASS_API const char* onepass_version(void);
 /* ------------------------------------------------------------------------------------------------------- errors */
 typedef enum onepass_code {
   ONEPASS_OK = 0,
-  ONEPASS_BAD_SHAPE = 1,   /* sizes that do not fit together */
-  ONEPASS_BAD_STRIDE = 2,  /* a layout that no kernel can read */
-  ONEPASS_BAD_DTYPE = 3,   /* an element type that is not accepted here */
-  ONEPASS_BAD_DEVICE = 4,  /* tensors on different or unknown devices */
-  ONEPASS_BAD_VALUE = 5,   /* an option, a pointer or an element of an index tensor out of range */
-  ONEPASS_BAD_TEXT = 6,    /* a problem line that does not parse */
-  ONEPASS_BAD_FILE = 7,    /* for programs that read tensors from files; no call here returns it */
-  ONEPASS_UNSUPPORTED = 8, /* a valid problem that no implementation accepts */
-  ONEPASS_OUT_OF_MEMORY = 9,
-  ONEPASS_INTERNAL = 10 /* a fault of the library, or of a callback */
+  ONEPASS_BAD_SHAPE = 1,      /* sizes that do not fit together */
+  ONEPASS_BAD_STRIDE = 2,     /* a layout that no kernel can read */
+  ONEPASS_BAD_DTYPE = 3,      /* an element type that is not accepted here */
+  ONEPASS_BAD_DEVICE = 4,     /* tensors on different or unknown devices */
+  ONEPASS_BAD_VALUE = 5,      /* an option, a pointer or an element of an index tensor out of range */
+  ONEPASS_BAD_TEXT = 6,       /* a problem line that does not parse */
+  ONEPASS_BAD_FILE = 7,       /* for programs that read tensors from files; no call here returns it */
+  ONEPASS_UNSUPPORTED = 8,    /* a valid problem that no implementation accepts */
+  ONEPASS_OUT_OF_MEMORY = 9,  /* of the host or of a device */
+  ONEPASS_INTERNAL = 10,      /* a fault of the library, or of a callback */
+  ONEPASS_DEVICE_FAILURE = 11 /* a driver's call or a launch that failed */
 } onepass_code;
 
 /* The sentence of this thread's last call that failed; "" if none has. Valid until the next call that fails. */
@@ -122,6 +123,9 @@ typedef struct onepass_options {
   const char* const* mod_buffer_names; /* [mod_buffer_count], as are the tensors */
   const onepass_tensor* mod_buffers;
   int64_t align_offset; /* -2^60 to 2^60; 0 unless mask is one of the two that read it */
+  /* Packed sequences: upper bounds of their lengths, 0: unknown. Lengths beyond are refused on the CPU and must not
+   * occur on a device, which alone knows them. */
+  int64_t max_seqlen_q, max_seqlen_k;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */
@@ -164,6 +168,9 @@ ONEPASS_API onepass_code onepass_plan_create(const onepass_problem* problem, con
 ONEPASS_API void onepass_plan_destroy(onepass_plan* plan);                     /* NULL is fine */
 ONEPASS_API size_t onepass_plan_workspace_bytes(const onepass_plan* plan);     /* 0 for NULL */
 ONEPASS_API const char* onepass_plan_implementation(const onepass_plan* plan); /* its name; "" for NULL */
+
+/* Loads what the first onepass_plan_run would load, so that it can be captured into a CUDA graph. */
+ONEPASS_API onepass_code onepass_plan_prepare(const onepass_plan* plan);
 
 /* Allocates nothing large: `workspace` has at least onepass_plan_workspace_bytes bytes, aligned to 64. The executor of
  * the options (NULL: the shared pool) has at most as many workers as the plan's. */

@@ -4,6 +4,8 @@
 //
 // docs/problem.md holds the grammar. Every interface, test and benchmark uses it.
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,9 +15,11 @@
 #include "onepass/export.h"
 #include "onepass/tensor.hpp"
 
-namespace onepass {
+namespace onepass::inline v0 {
 
-enum class Op : std::uint8_t { forward };
+// forward: attention. merge: partial results over disjoint keys become one; of the sizes only batch, heads_q, seq_q and
+// dim_v, those of out, count.
+enum class Op : std::uint8_t { forward, merge };
 
 // The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
 // (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
@@ -53,19 +57,34 @@ struct ModBuffer {
   friend bool operator==(const ModBuffer&, const ModBuffer&) = default;
 };
 
-// Strides in elements over [batch, heads, seq, dim]; packed (variable-length) tensors have batch stride 0.
+// The tensors of a call, in the order in which they are checked.
+enum class Role : std::uint8_t { q, k, v, out, cu_seqlens_q, cu_seqlens_k, bias, bool_mask, alibi_slopes, sinks, lse };
+inline constexpr std::size_t kRoles = 11;
+
+// Strides in elements; 0 in dimensions of size 1 and of tensors that are not given.
 struct Layout {
-  Dims q{}, k{}, v{}, out{};
+  Dims q{}, k{}, v{}, out{};            // [batch, heads, seq, dim]; packed: batch stride 0
+  Dims lse{};                           // [batch, heads, seq]; packed: batch stride 0
+  Dims bias{}, bool_mask{};             // [batch, heads, rows, keys]
+  Dims alibi_slopes{};                  // [batch, heads]
+  Dims sinks{};                         // [heads]
+  Dims cu_seqlens_q{}, cu_seqlens_k{};  // [batch + 1]
   friend bool operator==(const Layout&, const Layout&) = default;
 };
+
+// By role: a power of two, up to 16, that the address of the first element is a multiple of, in bytes. CPU kernels read
+// any address: there it is always 16.
+using Alignment = std::array<std::uint8_t, kRoles>;
+inline constexpr Alignment kAligned = {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16};
 
 struct ONEPASS_API Problem {
   Op op = Op::forward;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
-  std::int64_t seq_q = 0, seq_k = 0;  // variable length: the longest of the batch
+  std::int64_t seq_q = 0, seq_k = 0;  // packed: the longest of the batch, or a bound where only the device knows
   std::int64_t dim_qk = 64, dim_v = 64;
-  DType dtype = DType::f32;      // of q, k and v
+  DType dtype = DType::f32;      // of q, k and v; of the partial results
   DType out_dtype = DType::f32;  // dtype, or fp32 for partial results that will be merged
+  std::int64_t partials = 0;     // merge: how many
   Device device{};
   Band band;
   std::optional<double> scale;  // default 1/sqrt(dim_qk)
@@ -83,6 +102,7 @@ struct ONEPASS_API Problem {
   std::int64_t total_q = 0, total_k = 0;
   std::vector<std::int64_t> lengths_q, lengths_k;  // one per batch entry; empty where only the device knows them
   Layout layout;
+  Alignment alignment = kAligned;
 
   friend bool operator==(const Problem&, const Problem&) = default;
 
@@ -90,7 +110,8 @@ struct ONEPASS_API Problem {
   double effective_scale() const;
 };
 
-// layout = row-major [batch, heads, seq, dim] (packed: [total, heads, dim]) or [batch, seq, heads, dim]
+// q, k, v and out row-major over [batch, heads, seq, dim] (packed: [total, heads, dim]) or [batch, seq, heads, dim],
+// all other tensors row-major.
 ONEPASS_API void set_contiguous(Problem& problem);
 ONEPASS_API void set_bshd(Problem& problem);
 
@@ -98,4 +119,4 @@ ONEPASS_API void validate(const Problem& problem);          // throws Error with
 ONEPASS_API std::string to_string(const Problem& problem);  // parse(to_string(p)) == p
 ONEPASS_API Problem parse_problem(std::string_view line);   // throws bad_text naming the word; the result is validated
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

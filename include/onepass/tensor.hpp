@@ -6,10 +6,11 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "onepass/export.h"
 
-namespace onepass {
+namespace onepass::inline v0 {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f8e4m3, boolean, i32 };
 
@@ -29,28 +30,38 @@ ONEPASS_API std::string to_string(Device device);  // "cpu", "cuda:0"; throws ba
 inline constexpr int kMaxRank = 4;
 using Dims = std::array<std::int64_t, kMaxRank>;
 
-// Shape and strides in elements; entries from `rank` on are unused (size 1, stride 0). rank = 0 means "not given". What
-// takes a tensor throws Error (bad_shape) if its rank is not within 0 to 4.
-struct ONEPASS_API Tensor {
-  void* data = nullptr;
+// A view: shape and strides in elements; entries from `rank` on are unused (size 1, stride 0). rank = 0 means "not
+// given". What takes a tensor throws Error (bad_shape) if its rank is not within 0 to 4. ConstTensor is an input,
+// Tensor an output; a Tensor converts to a ConstTensor.
+template <class Data>
+struct ONEPASS_API BasicTensor {
+  static_assert(std::is_void_v<Data>);
+
+  Data* data = nullptr;
   int rank = 0;
   Dims shape{1, 1, 1, 1};
   Dims stride{0, 0, 0, 0};
   DType dtype = DType::f32;
   Device device{};
 
-  Tensor() = default;
-  // Row-major over `shape`. The pointer may be const: the library writes only to outputs.
-  Tensor(const void* data, DType dtype, std::initializer_list<std::int64_t> shape, Device device = {});
-  Tensor(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
-         std::initializer_list<std::int64_t> stride, Device device = {});
+  BasicTensor() = default;
+  // Row-major over `shape`.
+  BasicTensor(Data* data, DType dtype, std::initializer_list<std::int64_t> shape, Device device = {});
+  BasicTensor(Data* data, DType dtype, std::initializer_list<std::int64_t> shape,
+              std::initializer_list<std::int64_t> stride, Device device = {});
+  template <class Other>
+    requires(std::is_const_v<Data> && std::is_same_v<const Other, Data>)
+  BasicTensor(const BasicTensor<Other>& t)
+      : data(t.data), rank(t.rank), shape(t.shape), stride(t.stride), dtype(t.dtype), device(t.device) {}
 
   bool given() const { return rank != 0; }
   std::int64_t elements() const;
   // Dimension i of the result is dimension order[i] of this view; {0, 2, 1, 3} turns [b, s, h, d] into [b, h, s, d].
-  Tensor permuted(std::initializer_list<int> order) const;
+  BasicTensor permuted(std::initializer_list<int> order) const;
 };
+using Tensor = BasicTensor<void>;
+using ConstTensor = BasicTensor<const void>;
 
-ONEPASS_API std::string shape_text(const Tensor& tensor);  // "[2, 16, 1024, 128]"
+ONEPASS_API std::string shape_text(const ConstTensor& tensor);  // "[2, 16, 1024, 128]"
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

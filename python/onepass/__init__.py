@@ -21,6 +21,16 @@ _MASKS = {
     "aligned_offset": (False, _OFFSET),
 }
 
+# Inputs besides q, k and v, and what they are converted to: the 16-bit and 64-bit forms that frameworks keep them in.
+_SIDE_INPUTS = {
+    "bool_mask": None,
+    "bias": None,
+    "alibi_slopes": "float32",
+    "sinks": "float32",
+    "cu_seqlens_q": "int32",
+    "cu_seqlens_k": "int32",
+}
+
 
 def _number(name, x, accepted="a number"):
     try:
@@ -52,6 +62,10 @@ def _window(window):
         _integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
         for side, x in (("left", left), ("right", right))
     )
+
+
+def _bound(name, x):
+    return 0 if x is None else _integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
 
 
 def _align_offset(mask, align, offset):
@@ -88,51 +102,33 @@ def _mod_buffers(x, place):
     ]
 
 
-def _options(
-    place,
-    mask,
-    align_offset,
-    window,
-    bool_mask,
-    bias,
-    alibi_slopes,
-    sinks,
-    scale,
-    softcap,
-    dropout_p,
-    seed,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    score_mod,
-    mask_mod,
-    mod_buffers,
-    implementation,
-    threads,
-):
+def _options(place, given):
+    """What the extension takes, from the keyword arguments of attention by name."""
+    mask = given["mask"]
     try:
         causal, align = _MASKS[mask]
     except (KeyError, TypeError):
         names = ", ".join(repr(m) for m in _MASKS)
         hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
         raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
-    return {
+    arrays = {
+        name: _arrays.exported(name, given[name], place, convert=convert) for name, convert in _SIDE_INPUTS.items()
+    }
+    threads, scale, implementation = given["threads"], given["scale"], given["implementation"]
+    return arrays | {
         "causal": causal,
         "align": align,
-        "align_offset": _align_offset(mask, align, align_offset),
-        "window": _window(window),
-        "bool_mask": _arrays.exported("bool_mask", bool_mask, place),
-        "bias": _arrays.exported("bias", bias, place),
-        "alibi_slopes": _arrays.exported("alibi_slopes", alibi_slopes, place, convert="float32"),
-        "sinks": _arrays.exported("sinks", sinks, place, convert="float32"),
-        "cu_seqlens_q": _arrays.exported("cu_seqlens_q", cu_seqlens_q, place, convert="int32"),
-        "cu_seqlens_k": _arrays.exported("cu_seqlens_k", cu_seqlens_k, place, convert="int32"),
+        "align_offset": _align_offset(mask, align, given["align_offset"]),
+        "window": _window(given["window"]),
         "scale": None if scale is None else _number("scale", scale),
-        "softcap": _number("softcap", softcap, "0 (none) or a positive number"),
-        "dropout_p": _number("dropout_p", dropout_p, "a number from 0 to 1"),
-        "seed": _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
-        "score_mod": _expression("score_mod", score_mod),
-        "mask_mod": _expression("mask_mod", mask_mod),
-        "mod_buffers": _mod_buffers(mod_buffers, place),
+        "softcap": _number("softcap", given["softcap"], "0 (none) or a positive number"),
+        "dropout_p": _number("dropout_p", given["dropout_p"], "a number from 0 to 1"),
+        "seed": _integer("seed", given["seed"], 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+        "max_seqlen_q": _bound("max_seqlen_q", given["max_seqlen_q"]),
+        "max_seqlen_k": _bound("max_seqlen_k", given["max_seqlen_k"]),
+        "score_mod": _expression("score_mod", given["score_mod"]),
+        "mask_mod": _expression("mask_mod", given["mask_mod"]),
+        "mod_buffers": _mod_buffers(given["mod_buffers"], place),
         "implementation": "" if implementation is None else _text("implementation", str(implementation)),
         "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
         "stream": place.stream,
@@ -141,7 +137,7 @@ def _options(
 
 
 def _inputs(place, q, k, v):
-    views = [_arrays.exported(name, x, place) for name, x in (("q", q), ("k", k), ("v", v))]
+    views = {name: _arrays.exported(name, x, place) for name, x in (("q", q), ("k", k), ("v", v))}
     for name, x in zip("qkv", (q, k, v)):
         if x is None:
             raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
@@ -171,6 +167,8 @@ def attention(
     seed=0,
     cu_seqlens_q=None,
     cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
     score_mod=None,
     mask_mod=None,
     mod_buffers=None,
@@ -207,6 +205,8 @@ def attention(
       seed: of the dropout; the same seed drops the same weights on every machine and thread count.
       cu_seqlens_q, cu_seqlens_k: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the sequence lengths of
         packed q and k, v.
+      max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. A longer sequence is refused on the
+        CPU and must not occur on CUDA, where only the device knows the lengths and kernels are chosen by the bounds.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
         ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
       mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.
@@ -227,34 +227,22 @@ def attention(
       RuntimeError: no implementation accepts the problem, or memory ran out. The sentence says what would be accepted,
       and out has not been touched.
     """
+    given = locals()
     place = _devices.place_of(q)
-    options = _options(
-        place,
-        mask,
-        align_offset,
-        window,
-        bool_mask,
-        bias,
-        alibi_slopes,
-        sinks,
-        scale,
-        softcap,
-        dropout_p,
-        seed,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        score_mod,
-        mask_mod,
-        mod_buffers,
-        implementation,
-        threads,
-    )
-    views = _inputs(place, q, k, v)
-    out, lse = _results(q, v, out, return_lse, options)
-    _onepass.attention(*views, _arrays.target("out", out, place), _arrays.target("lse", lse, place), options)
+    out, lse, call = _call(place, q, k, v, given)
+    _onepass.attention(call)
     place.finish()
     out = _arrays.finished(out)
     return (out, _arrays.finished(lse)) if return_lse else out
+
+
+def _call(place, q, k, v, given):
+    """(out, lse or None, everything that the extension takes: arrays by the names of their roles, and options)."""
+    options = _options(place, given)
+    views = _inputs(place, q, k, v)
+    out, lse = _results(q, v, given["out"], given["return_lse"], options)
+    targets = {"out": _arrays.target("out", out, place), "lse": _arrays.target("lse", lse, place)}
+    return out, lse, views | targets | options
 
 
 def _results(q, v, out, return_lse, options):
@@ -281,16 +269,11 @@ def explain(q, k=None, v=None, **options):
         if k is not None or v is not None or options:
             raise TypeError("a problem line says everything: explain(line) takes no other argument")
         return _onepass.explain_line(_text("the problem line", q))
-    out, return_lse = options.pop("out", None), options.pop("return_lse", False)
-    known = {name: default for name, default in attention.__kwdefaults__.items() if name not in ("out", "return_lse")}
+    known = attention.__kwdefaults__
     for name in options:
         if name not in known:
-            raise TypeError(f"explain has no option {name!r}; {', '.join(known)}, out and return_lse are accepted")
-    place = _devices.place_of(q)
-    options = _options(place, **{**known, **options})
-    views = _inputs(place, q, k, v)
-    out, lse = _results(q, v, out, return_lse, options)
-    return _onepass.explain(*views, _arrays.target("out", out, place), _arrays.target("lse", lse, place), options)
+            raise TypeError(f"explain has no option {name!r}; {', '.join(known)} are accepted")
+    return _onepass.explain(_call(_devices.place_of(q), q, k, v, {**known, **options})[2])
 
 
 def merge(outs, lses, *, out=None, threads=None):

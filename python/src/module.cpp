@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "core/make_once.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
 #include "cuda/host/kernels.hpp"
 #include "interrupt.hpp"
 #include "onepass/onepass.hpp"
@@ -39,7 +41,9 @@ PyObject* exception_type(ErrorCode code) {
   switch (code) {
     case ErrorCode::bad_dtype: return PyExc_TypeError;
     case ErrorCode::unsupported:
-    case ErrorCode::out_of_memory: return PyExc_RuntimeError;
+    case ErrorCode::out_of_memory:
+    case ErrorCode::device_failure:
+    case ErrorCode::internal: return PyExc_RuntimeError;
     default: return PyExc_ValueError;
   }
 }
@@ -71,15 +75,22 @@ onepass::Device device_of(const char* name, const Array& a) {
   }
 }
 
-constexpr char kData[] = "float32, float16 and bfloat16 are accepted", kBool[] = "bool is accepted",
-               kFloat[] = "float32 is accepted", kInt[] = "int32 is accepted",
-               kMod[] = "float32, float16, bfloat16, int32 and bool are accepted";
+const char* accepted_of(onepass::Types types) {
+  switch (types) {
+    case onepass::Types::boolean: return "bool is accepted";
+    case onepass::Types::f32: return "float32 is accepted";
+    case onepass::Types::i32: return "int32 is accepted";
+    default: return "float32, float16 and bfloat16 are accepted";
+  }
+}
+constexpr char kMod[] = "float32, float16, bfloat16, int32 and bool are accepted";
 
 // A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
 // NumPy cannot export bfloat16, so the package hands over (the same bits as uint16,), a tuple of one.
 class Argument {
  public:
-  Argument(const char* name, nb::handle object, const char* accepted = kData, bool writable = false) {
+  Argument() = default;
+  Argument(const char* name, nb::handle object, const char* accepted, bool writable = false) {
     if (object.is_none()) return;
     const bool bits = nb::isinstance<nb::tuple>(object);
     const nb::handle array = bits ? nb::handle(object[nb::int_(0)].ptr()) : object;
@@ -95,7 +106,7 @@ class Argument {
       throw Error(ErrorCode::bad_shape,
                   text(name, " has ", array_.ndim(), " dimensions; 1 to ", onepass::kMaxRank, " are accepted"));
     }
-    view.data = const_cast<void*>(array_.data());
+    view.data = const_cast<void*>(array_.data());  // inputs become ConstTensors
     view.rank = static_cast<int>(array_.ndim());
     view.dtype = bits ? DType::bf16 : dtype_of(name, accepted, array_);
     view.device = device_of(name, array_);
@@ -139,76 +150,69 @@ onepass::Executor* executor_of(int threads) {
   return executors[static_cast<std::size_t>(threads)].get([&] { return onepass::make_executor(threads); }).get();
 }
 
-// Everything of a call, as the package passes it.
+// Everything of a call, as the package passes it: tensors by the names of their roles, and what is computed.
 struct Call {
-  Argument q, k, v, out, lse, bias, bool_mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
+  std::array<Argument, onepass::kRoles> arguments;
   std::vector<Argument> mod_buffers;
   onepass::python::Interruptible executor;
-  onepass::Options options;
+  onepass::Tensors tensors;
+  onepass::Attention attention;
+  onepass::Launch launch;
+  std::string implementation;
 
-  Call(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, nb::dict o)
-      : q("q", q_),
-        k("k", k_),
-        v("v", v_),
-        out("out", out_, kData, true),
-        lse("lse", lse_, kFloat, true),
-        bias("bias", o["bias"]),
-        bool_mask("bool_mask", o["bool_mask"], kBool),
-        alibi_slopes("alibi_slopes", o["alibi_slopes"], kFloat),
-        sinks("sinks", o["sinks"], kFloat),
-        cu_seqlens_q("cu_seqlens_q", o["cu_seqlens_q"], kInt),
-        cu_seqlens_k("cu_seqlens_k", o["cu_seqlens_k"], kInt),
-        executor(*executor_of(nb::cast<int>(o["threads"]))) {
-    options.band.causal = nb::cast<bool>(o["causal"]);
-    options.band.align = onepass::Align{nb::cast<std::uint8_t>(o["align"])};
-    options.band.offset = nb::cast<std::int64_t>(o["align_offset"]);
-    std::tie(options.band.left, options.band.right) = nb::cast<std::pair<std::int64_t, std::int64_t>>(o["window"]);
-    options.scale = nb::cast<std::optional<double>>(o["scale"]);
-    options.softcap = nb::cast<float>(o["softcap"]);
-    options.dropout_p = nb::cast<float>(o["dropout_p"]);
-    options.seed = nb::cast<std::uint64_t>(o["seed"]);
-    options.implementation = nb::cast<std::string>(o["implementation"]);
-    options.executor = &executor;
-    options.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));
-    options.lse = lse.view;
-    options.bias = bias.broadcast_to_rank4().view;
-    options.bool_mask = bool_mask.broadcast_to_rank4().view;
-    options.alibi_slopes = alibi_slopes.view;
-    options.sinks = sinks.view;
-    options.cu_seqlens_q = cu_seqlens_q.view;
-    options.cu_seqlens_k = cu_seqlens_k.view;
-    options.score_mod = nb::cast<std::string>(o["score_mod"]);
-    options.mask_mod = nb::cast<std::string>(o["mask_mod"]);
+  explicit Call(nb::dict o) : executor(*executor_of(nb::cast<int>(o["threads"]))) {
+    onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
+      Argument& argument = arguments[static_cast<std::size_t>(row.role)];
+      argument = Argument(row.name, o[row.name], accepted_of(row.types), row.output != nullptr);
+      if (row.fit == onepass::Fit::broadcast) argument.broadcast_to_rank4();
+      tensor = argument.view;
+    });
     for (const auto& [name, array] : nb::cast<std::vector<std::pair<std::string, nb::object>>>(o["mod_buffers"])) {
       const std::string called = "mod buffer " + name;
       mod_buffers.emplace_back(called.c_str(), array, kMod);
-      options.mod_buffers.push_back({name, mod_buffers.back().view});
+      tensors.mod_buffers.push_back({name, mod_buffers.back().view});
     }
+    onepass::Attention& a = attention;
+    a.band.causal = nb::cast<bool>(o["causal"]);
+    a.band.align = onepass::Align{nb::cast<std::uint8_t>(o["align"])};
+    a.band.offset = nb::cast<std::int64_t>(o["align_offset"]);
+    std::tie(a.band.left, a.band.right) = nb::cast<std::pair<std::int64_t, std::int64_t>>(o["window"]);
+    a.scale = nb::cast<std::optional<double>>(o["scale"]);
+    a.softcap = nb::cast<float>(o["softcap"]);
+    a.dropout_p = nb::cast<float>(o["dropout_p"]);
+    a.seed = nb::cast<std::uint64_t>(o["seed"]);
+    a.score_mod = nb::cast<std::string>(o["score_mod"]);
+    a.mask_mod = nb::cast<std::string>(o["mask_mod"]);
+    a.max_seqlen_q = nb::cast<std::int64_t>(o["max_seqlen_q"]);
+    a.max_seqlen_k = nb::cast<std::int64_t>(o["max_seqlen_k"]);
+    implementation = nb::cast<std::string>(o["implementation"]);
+    launch.executor = &executor;
+    launch.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));
   }
 };
 
-void attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::dict options) {
-  const Call call(q, k, v, out, lse, options);
+void attention(nb::dict options) {
+  Call call(options);
   const nb::object allocate = options["workspace"];
   if (allocate.is_none()) {
     {
       const nb::gil_scoped_release unlocked;
-      onepass::attention(call.q.view, call.k.view, call.v.view, call.out.view, call.options);
+      onepass::attention(call.tensors, call.attention, call.launch, call.implementation);
     }
     return call.executor.raise();
   }
-  const onepass::Plan plan =
-      onepass::make_plan(onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options),
-                         call.options.implementation, call.options.executor);
-  const nb::object memory = plan.workspace_bytes > 0 ? allocate(plan.workspace_bytes) : nb::none();  // (owner, address)
-  void* const workspace = memory.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<std::uintptr_t>(memory[1]));
+  const onepass::Plan plan = onepass::make_plan(onepass::make_problem(call.attention, call.tensors),
+                                                call.implementation, call.launch.executor);
+  const std::size_t bytes = plan.workspace_bytes();
+  const nb::object memory = bytes > 0 ? allocate(bytes) : nb::none();  // (owner, address)
+  if (bytes > 0) call.launch.workspace = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(memory[1])), bytes};
   const nb::gil_scoped_release unlocked;
-  onepass::run(plan, call.q.view, call.k.view, call.v.view, call.out.view, call.options, workspace);
+  onepass::run(plan, call.tensors, call.launch);
 }
 
-std::string explain(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::dict options) {
-  const Call call(q, k, v, out, lse, options);
-  return onepass::explain(onepass::make_problem(call.q.view, call.k.view, call.v.view, call.out.view, call.options));
+std::string explain(nb::dict options) {
+  const Call call(options);
+  return onepass::explain(onepass::make_problem(call.attention, call.tensors));
 }
 
 // Packed results, out [total, heads, dim] with lse [heads, total], are merged as [heads, total, dim].
@@ -217,15 +221,18 @@ Tensor rows_last(const Tensor& out) { return out.rank == 3 ? out.permuted({1, 0,
 void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& lses, nb::handle out, nb::handle lse,
            int threads) {
   std::vector<Argument> kept;
-  std::vector<Tensor> out_views, lse_views;
+  std::vector<onepass::ConstTensor> out_views, lse_views;
   kept.reserve(outs.size() + lses.size());
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    out_views.push_back(rows_last(kept.emplace_back(text("outs[", i, "]").c_str(), outs[i]).view));
+    out_views.push_back(
+        rows_last(kept.emplace_back(text("outs[", i, "]").c_str(), outs[i], accepted_of(onepass::Types::data)).view));
   }
   for (std::size_t i = 0; i < lses.size(); ++i) {
-    lse_views.push_back(kept.emplace_back(text("lses[", i, "]").c_str(), lses[i], kFloat).view);
+    lse_views.push_back(
+        kept.emplace_back(text("lses[", i, "]").c_str(), lses[i], accepted_of(onepass::Types::f32)).view);
   }
-  const Argument to("out", out, kData, true), to_lse("lse", lse, kFloat, true);
+  const Argument to("out", out, accepted_of(onepass::Types::data), true),
+      to_lse("lse", lse, accepted_of(onepass::Types::f32), true);
   onepass::python::Interruptible executor(*executor_of(threads));
   {
     const nb::gil_scoped_release unlocked;
@@ -277,8 +284,8 @@ NB_MODULE(_onepass, m) {
     }
   });
   m.attr("__version__") = ONEPASS_VERSION;
-  m.def("attention", &attention, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a.none(), "options"_a);
-  m.def("explain", &explain, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a.none(), "options"_a);
+  m.def("attention", &attention, "options"_a);
+  m.def("explain", &explain, "options"_a);
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);

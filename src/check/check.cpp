@@ -1,17 +1,19 @@
 #include "check/check.hpp"
+#include "core/text.hpp"
 
 namespace onepass::check {
 
 bool run_on(const Implementation& implementation, Inputs& inputs, Executor& executor) {
-  if (!implementation.why_not(inputs.problem).empty()) return false;
-  const Plan plan{inputs.problem, &implementation, executor.workers(),
-                  implementation.workspace_bytes(inputs.problem, executor.workers())};
+  Decision decision = decide(implementation, inputs.problem, executor.workers());
+  if (!decision) return false;
+  const Plan plan(std::move(decision.state));
   // The end of the workspace is unreadable where its size keeps the start aligned.
-  Buffer workspace(plan.workspace_bytes, plan.workspace_bytes % 64 == 0 ? Placement::page_end : Placement::middle);
+  const std::size_t bytes = plan.workspace_bytes();
+  Buffer workspace(bytes, bytes % 64 == 0 ? Placement::page_end : Placement::middle);
   inputs.poison_outputs();
-  inputs.options.executor = &executor;
-  const Arguments& a = inputs.tensors;
-  run(plan, a.q, a.k, a.v, a.out, inputs.options, plan.workspace_bytes == 0 ? nullptr : workspace.data());
+  inputs.launch = {.executor = &executor, .workspace = {workspace.data(), bytes}};
+  run(plan, inputs.tensors, inputs.launch);
+  inputs.launch.workspace = {};
   if (!workspace.guards_untouched())
     throw Error(ErrorCode::bad_value, text(implementation.name, " wrote outside its workspace"));
   return true;
@@ -22,7 +24,7 @@ Verdict check(const Implementation& implementation, Inputs& inputs, Executor& ex
   try {
     if (!run_on(implementation, inputs, executor)) {
       verdict.accepted = false;
-      verdict.sentence = implementation.why_not(inputs.problem);
+      verdict.sentence = why_not(implementation, inputs.problem);
       return verdict;
     }
   } catch (const Error& error) {

@@ -1,4 +1,5 @@
 #include "check/inputs.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +16,8 @@ enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods };
 // The strides' reach below and above element 0.
 struct Extent {
   std::int64_t below = 0, above = 0, elements = 1;
-  explicit Extent(const Tensor& t) {
+  template <class Data>
+  explicit Extent(const BasicTensor<Data>& t) {
     for (int i = 0; i < t.rank; ++i) {
       elements *= t.shape[i];
       (t.stride[i] < 0 ? below : above) += std::max<std::int64_t>(0, t.shape[i] - 1) * t.stride[i];
@@ -58,18 +60,15 @@ class Maker {
 
  private:
   // ------------------------------------------------------------------------------------------------ memory
-  void own(Tensor& t) {
+  template <class AnyTensor>
+  void own(AnyTensor& t) {
     const Extent extent(t);
     in_.buffers.emplace_back(static_cast<std::size_t>(extent.span()) * size_of(t.dtype), placement_);
     t.data = in_.buffers.back().data() -
              (extent.elements == 0 ? 0 : extent.below) * static_cast<std::int64_t>(size_of(t.dtype));
   }
-  Tensor main_tensor(DType dtype, std::int64_t heads, std::int64_t tokens, std::int64_t dim, const Dims& s) const {
-    return p_.varlen ? Tensor(nullptr, dtype, {tokens, heads, dim}, {s[2], s[1], 1})
-                     : Tensor(nullptr, dtype, {p_.batch, heads, tokens, dim}, {s[0], s[1], s[2], 1});
-  }
   // Row-major, with the rows 3 elements apart if the seed is odd.
-  Tensor side_tensor(DType dtype, int rank, Dims shape) const {
+  Tensor side_tensor(DType dtype, int rank, const Dims& shape) const {
     Tensor t;
     t.dtype = dtype;
     t.rank = rank;
@@ -77,51 +76,46 @@ class Maker {
     for (int i = rank - 1; i >= 0; --i) {
       t.shape[i] = shape[i];
       t.stride[i] = step;
-      step = step * shape[i] + (i == rank - 1 && rank > 1 && seed_ % 2 == 1 ? 3 : 0);
+      step = step * std::max<std::int64_t>(shape[i], 1) + (i == rank - 1 && rank > 1 && seed_ % 2 == 1 ? 3 : 0);
     }
     return t;
   }
-  Tensor spread_tensor(DType dtype, const BroadcastDims& s) const {
-    return side_tensor(
-        dtype, 4, {s.batch ? p_.batch : 1, s.heads ? p_.heads_q : 1, s.rows ? p_.seq_q : 1, s.keys ? p_.seq_k : 1});
+  // What the problem says; side tensors are padded, and slopes of each batch entry, if the seed is odd.
+  Tensor tensor_for(const RoleRow& row) const {
+    const RoleShape shape = shape_of(p_, row);
+    if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
+      return side_tensor(shape.dtype, shape.rank - 1, {shape.size[1], 1, 1, 1});
+    if (!row.unit_last) return side_tensor(shape.dtype, shape.rank, shape.size);
+    const ConstTensor as_described = described(p_, row);
+    Tensor t;
+    t.rank = as_described.rank;
+    t.shape = as_described.shape;
+    t.stride = as_described.stride;
+    t.dtype = as_described.dtype;
+    return t;
   }
 
   void allocate() {
-    Arguments& a = in_.tensors;
-    const std::int64_t tq = p_.varlen ? p_.total_q : p_.seq_q, tk = p_.varlen ? p_.total_k : p_.seq_k;
-    a.q = main_tensor(p_.dtype, p_.heads_q, tq, p_.dim_qk, p_.layout.q);
-    a.k = main_tensor(p_.dtype, p_.heads_kv, tk, p_.dim_qk, p_.layout.k);
-    a.v = main_tensor(p_.dtype, p_.heads_kv, tk, p_.dim_v, p_.layout.v);
-    a.out = main_tensor(p_.out_dtype, p_.heads_q, tq, p_.dim_v, p_.layout.out);
-    if (p_.want_lse)
-      a.lse = p_.varlen ? side_tensor(DType::f32, 2, {p_.heads_q, tq})
-                        : side_tensor(DType::f32, 3, {p_.batch, p_.heads_q, tq});
-    if (p_.bias) a.bias = spread_tensor(p_.bias->dtype, p_.bias->spans);
-    if (p_.bool_mask) a.bool_mask = spread_tensor(DType::boolean, *p_.bool_mask);
-    if (p_.alibi)
-      a.alibi_slopes = seed_ % 2 == 1 ? side_tensor(DType::f32, 2, {p_.batch, p_.heads_q})
-                                      : side_tensor(DType::f32, 1, {p_.heads_q});
-    if (p_.sinks) a.sinks = side_tensor(DType::f32, 1, {p_.heads_q});
-    if (p_.varlen) a.cu_seqlens_q = a.cu_seqlens_k = side_tensor(DType::i32, 1, {p_.batch + 1});
-    for (Tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.lse, &a.bias, &a.bool_mask, &a.alibi_slopes, &a.sinks,
-                      &a.cu_seqlens_q, &a.cu_seqlens_k}) {
-      t->given() ? own(*t) : void(in_.buffers.emplace_back());
-    }
+    for_each_role(in_.tensors, [&](const RoleRow& row, auto& tensor) {
+      if (!uses(p_, row)) return void(in_.buffers.emplace_back());
+      tensor = tensor_for(row);
+      own(tensor);
+    });
     for (const ModBuffer& b : p_.mod_buffers) {
-      a.mod_buffers.push_back({b.name, side_tensor(b.dtype, b.rank, b.shape)});
-      own(a.mod_buffers.back().tensor);
+      in_.tensors.mod_buffers.push_back({b.name, side_tensor(b.dtype, b.rank, b.shape)});
+      own(in_.tensors.mod_buffers.back().tensor);
     }
   }
 
-  static void prefix_sums(const Tensor& cu, const std::vector<std::int64_t>& lengths) {
-    auto* sums = static_cast<std::int32_t*>(cu.data);
+  static void prefix_sums(const ConstTensor& cu, const std::vector<std::int64_t>& lengths) {
+    auto* sums = Inputs::writable<std::int32_t>(cu);
     sums[0] = 0;
     for (std::size_t i = 0; i < lengths.size(); ++i) sums[i + 1] = static_cast<std::int32_t>(sums[i] + lengths[i]);
   }
 
   // make(head, row of the sequence, values)
   template <class Make>
-  void fill_rows(const Tensor& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t count,
+  void fill_rows(const ConstTensor& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t count,
                  Make make) {
     const std::int64_t dim = t.shape[t.rank - 1], at_batch = p_.varlen ? 0 : batch;
     std::vector<float> row(static_cast<std::size_t>(dim));
@@ -131,7 +125,7 @@ class Maker {
         // Rows that lie on each other are written once: 3 billion broadcast keys are made at once.
         for (std::int64_t i = row_stride(t) == 0 ? std::max<std::int64_t>(0, count - 1) : 0; i < count; ++i) {
           make(h, i, row.data());
-          T* into = static_cast<T*>(t.data) + row_offset(t, at_batch, h, begin + i);
+          T* into = Inputs::writable<T>(t) + row_offset(t, at_batch, h, begin + i);
           for (std::int64_t d = 0; d < dim; ++d) into[d] = from_float<T>(row[d]);
         }
       }
@@ -200,7 +194,7 @@ class Maker {
 
   // ------------------------------------------------------------------------------------------------ side inputs
   template <class Make>
-  void for_spread(const Tensor& t, Make make) {
+  void for_spread(const ConstTensor& t, Make make) {
     const Dims& n = t.shape;
     for (std::int64_t b = 0; b < n[0]; ++b) {
       for (std::int64_t h = 0; h < n[1]; ++h) {
@@ -212,14 +206,14 @@ class Maker {
     }
   }
   void fill_bias() {
-    const Tensor& t = in_.tensors.bias;
+    const ConstTensor& t = in_.tensors.bias;
     Random r(seed_, {kBias});
     for_spread(t, [&](std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t at) {
-      store_element(t.data, t.dtype, at, r.below(16) == 0 ? -INFINITY : 2 * r.normal());
+      store_element(const_cast<void*>(t.data), t.dtype, at, r.below(16) == 0 ? -INFINITY : 2 * r.normal());
     });
   }
   void fill_mask() {
-    const Tensor& t = in_.tensors.bool_mask;
+    const ConstTensor& t = in_.tensors.bool_mask;
     Random r(seed_, {kMask});
     const auto fate = [&](std::initializer_list<std::int64_t> position, std::int64_t n) {
       return Random(seed_ + 1, position).below(n);
@@ -227,27 +221,27 @@ class Maker {
     for_spread(t, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, std::int64_t at) {
       const std::int64_t block = fate({b, h, i / 32, j / 64}, 4);
       const bool hidden_row = t.shape[2] > 1 && fate({b, h, i}, 8) == 0;
-      static_cast<std::uint8_t*>(t.data)[at] = !hidden_row && block != 0 && (block == 1 || r.below(2) == 0);
+      Inputs::writable<std::uint8_t>(t)[at] = !hidden_row && block != 0 && (block == 1 || r.below(2) == 0);
     });
   }
   void fill_slopes() {  // 2^-1 .. 2^-8, as the ALiBi paper has them for 8 heads; each batch entry begins elsewhere
-    const Tensor& t = in_.tensors.alibi_slopes;
+    const ConstTensor& t = in_.tensors.alibi_slopes;
     const std::int64_t per_batch = t.rank == 2 ? t.shape[0] : 1;
     for (std::int64_t b = 0; b < per_batch; ++b) {
       for (std::int64_t h = 0; h < p_.heads_q; ++h)
-        static_cast<float*>(t.data)[b * (t.rank == 2 ? t.stride[0] : 0) + h] =
+        Inputs::writable<float>(t)[b * (t.rank == 2 ? t.stride[0] : 0) + h] =
             std::exp2f(-static_cast<float>(1 + (b + h) % 8));
     }
   }
   void fill_sinks() {
     Random r(seed_, {kSinks});
-    for (std::int64_t h = 0; h < p_.heads_q; ++h) static_cast<float*>(in_.tensors.sinks.data)[h] = 4 + 4 * r.normal();
+    for (std::int64_t h = 0; h < p_.heads_q; ++h) Inputs::writable<float>(in_.tensors.sinks)[h] = 4 + 4 * r.normal();
   }
 
   // Floats of +-1; bools half of them true; integers that rise by 1 about every 50 elements of the last dimension, as
   // the ids of documents do.
   void fill_mod_buffer(std::size_t n) {
-    const Tensor& t = in_.tensors.mod_buffers[n].tensor;
+    const ConstTensor& t = in_.tensors.mod_buffers[n].tensor;
     Random r(seed_, {kMods, static_cast<std::int64_t>(n)});
     std::int32_t id = 0;
     const Dims& s = t.shape;
@@ -257,36 +251,20 @@ class Maker {
       if (i % s[t.rank - 1] == 0) id = 0;
       id += r.below(50) == 0;
       if (t.dtype == DType::i32)
-        static_cast<std::int32_t*>(t.data)[at] = id;
+        Inputs::writable<std::int32_t>(t)[at] = id;
       else if (t.dtype == DType::boolean)
-        static_cast<std::uint8_t*>(t.data)[at] = r.below(2) != 0;
+        Inputs::writable<std::uint8_t>(t)[at] = r.below(2) != 0;
       else
-        store_element(t.data, t.dtype, at, r.normal());
+        store_element(const_cast<void*>(t.data), t.dtype, at, r.normal());
     }
   }
 
   void finish() {
-    const Arguments& a = in_.tensors;
-    Options& o = in_.options;
-    o.band = p_.band;
-    o.scale = p_.scale;
-    o.softcap = p_.softcap;
-    o.dropout_p = p_.dropout_p;
-    o.seed = p_.seed;
-    o.lse = a.lse;
-    o.bias = a.bias;
-    o.bool_mask = a.bool_mask;
-    o.alibi_slopes = a.alibi_slopes;
-    o.sinks = a.sinks;
-    o.score_mod = p_.score_mod;
-    o.mask_mod = p_.mask_mod;
-    o.mod_buffers = a.mod_buffers;
-    o.cu_seqlens_q = a.cu_seqlens_q;
-    o.cu_seqlens_k = a.cu_seqlens_k;
-    in_.problem = problem_of(a, o);
+    in_.attention = attention_of(p_);
+    in_.problem = problem_of(in_.tensors, in_.attention);
     if (placement_ == Placement::middle) return;
     for (std::size_t i = 0; i < in_.buffers.size(); ++i) {
-      if (i != 3 && i != 4) in_.buffers[i].make_read_only();  // 3: out, 4: lse
+      if (i >= kRoles || !kRoleTable[i].output) in_.buffers[i].make_read_only();
     }
   }
 
@@ -317,30 +295,31 @@ Inputs make_inputs(const Problem& problem, std::uint64_t seed, Distribution dist
 }
 
 void Inputs::poison_outputs() {
-  buffers[3].poison();
-  buffers[4].poison();
+  for (const RoleRow& row : kRoleTable)
+    if (row.output) buffer(row.role).poison();
 }
 
 std::string Inputs::touched() const {
-  for (const auto& [name, t, buffer] :
-       {std::tuple{"out", &tensors.out, &buffers[3]}, {"lse", &tensors.lse, &buffers[4]}}) {
-    if (!t->given() || buffer->sparse()) continue;
-    if (!buffer->guards_untouched()) return text("bytes around ", name, " were written");
-    Buffer rest = buffer->copy();  // with every row taken out, only gaps are left
-    const std::int64_t size = static_cast<std::int64_t>(size_of(t->dtype));
-    std::byte* const zero = rest.data() + (static_cast<std::byte*>(t->data) - buffer->data());
+  for (const RoleRow& row : kRoleTable) {
+    const Buffer& memory = buffer(row.role);
+    if (!row.output || !(tensors.*row.output).given() || memory.sparse()) continue;
+    const Tensor& t = tensors.*row.output;
+    if (!memory.guards_untouched()) return text("bytes around ", row.name, " were written");
+    Buffer rest = memory.copy();  // with every row taken out, only gaps are left
+    const std::int64_t size = static_cast<std::int64_t>(size_of(t.dtype));
+    std::byte* const zero = rest.data() + (static_cast<std::byte*>(t.data) - memory.data());
     for (std::int64_t b = 0; b < problem.batch; ++b) {
       const Sequence seq = sequence_of(problem, tensors, b);
       for (std::int64_t h = 0; h < problem.heads_q; ++h) {
         for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          const bool is_out = t == &tensors.out;
+          const bool is_out = row.role == Role::out;
           const std::int64_t at =
-              is_out ? row_offset(*t, seq.batch, h, seq.q_begin + i) : lse_offset(*t, seq.batch, h, seq.q_begin + i);
+              is_out ? row_offset(t, seq.batch, h, seq.q_begin + i) : lse_offset(t, seq.batch, h, seq.q_begin + i);
           std::fill_n(zero + at * size, (is_out ? problem.dim_v : 1) * size, std::byte{Buffer::kPoison});
         }
       }
     }
-    if (!rest.all_poison()) return text("a gap between the rows of ", name, " was written");
+    if (!rest.all_poison()) return text("a gap between the rows of ", row.name, " was written");
   }
   return "";
 }

@@ -8,6 +8,7 @@
 
 #include "check/buffer.hpp"
 #include "core/arguments.hpp"
+#include "core/roles.hpp"
 #include "onepass/attention.hpp"
 #include "reference/textbook.hpp"
 
@@ -30,9 +31,20 @@ std::string_view name_of(Distribution distribution);
 // entries of -inf. An odd seed pads the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
 struct Inputs {
   Problem problem;  // as the tensors have it: strides of size-1 dimensions are 0
-  Arguments tensors;
-  Options options;
-  std::vector<Buffer> buffers;  // of the tensors, in the order of Arguments
+  Tensors tensors;
+  Attention attention;
+  Launch launch;
+  std::string implementation;   // by name; empty: the first that accepts
+  std::vector<Buffer> buffers;  // of the tensors, by role, then of the mod buffers
+
+  Buffer& buffer(Role role) { return buffers[static_cast<std::size_t>(role)]; }
+  const Buffer& buffer(Role role) const { return buffers[static_cast<std::size_t>(role)]; }
+  // The memory of an input; whoever writes there says changed().
+  template <class T>
+  static T* writable(const ConstTensor& t) {
+    return static_cast<T*>(const_cast<void*>(t.data));
+  }
+  void attend() const { onepass::attention(tensors, attention, launch, implementation); }
 
   void poison_outputs();
   // Empty, or a sentence about the first byte outside the rows of out and lse that was written.

@@ -19,23 +19,21 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
     must(d.memset8(copy.base, Buffer::kPoison, host.bytes() + 2 * kGuard, nullptr), "cuMemsetD8Async");
     if (host.bytes()) must(d.copy_to_device(copy.data, host.data(), host.bytes(), nullptr), "cuMemcpyHtoDAsync");
   }
-  std::vector<Tensor*> all = {&tensors_.q,           &tensors_.k,
-                              &tensors_.v,           &tensors_.out,
-                              &tensors_.lse,         &tensors_.bias,
-                              &tensors_.bool_mask,   &tensors_.alibi_slopes,
-                              &tensors_.sinks,       &tensors_.cu_seqlens_q,
-                              &tensors_.cu_seqlens_k};
-  for (NamedTensor& named : tensors_.mod_buffers) all.push_back(&named.tensor);
-  for (Tensor* t : all) {
-    t->device = problem_.device;
-    const auto* at = static_cast<const std::byte*>(t->data);
+  const auto move = [&](auto& t, bool output) {
+    t.device = problem_.device;
+    const auto* at = static_cast<const std::byte*>(t.data);
     for (Copy& c : copies_) {
-      if (!t->given() || at < c.host->data() || at > c.host->data() + c.host->bytes()) continue;
-      t->data = reinterpret_cast<void*>(c.data + static_cast<std::uint64_t>(at - c.host->data()));
-      c.output = t == &tensors_.out || t == &tensors_.lse;
+      if (!t.given() || at < c.host->data() || at > c.host->data() + c.host->bytes()) continue;
+      t.data = reinterpret_cast<void*>(c.data + static_cast<std::uint64_t>(at - c.host->data()));
+      c.output = output;
       break;
     }
-  }
+  };
+  for_each_role(tensors_, [&](const RoleRow& row, auto& tensor) { move(tensor, row.output != nullptr); });
+  for (NamedTensor& named : tensors_.mod_buffers) move(named.tensor, false);
+  Attention attention = inputs_.attention;
+  if (problem_.varlen) attention.max_seqlen_q = problem_.seq_q, attention.max_seqlen_k = problem_.seq_k;
+  problem_ = problem_of(tensors_, attention);
 }
 
 DeviceMirror::~DeviceMirror() {
@@ -75,18 +73,19 @@ Verdict check_on_device(const Implementation& implementation, Inputs& inputs, in
   Verdict verdict;
   try {
     DeviceMirror mirror(inputs, device);
-    if (verdict.sentence = implementation.why_not(mirror.problem()); !verdict.sentence.empty()) {
+    const Decision decision = decide(implementation, mirror.problem(), executor.workers());
+    if (verdict.sentence = decision.refusal; !decision) {
       verdict.accepted = false;
       return verdict;
     }
     const cuda::ContextScope scope(cuda::device_facts(device));
     const cuda::Driver& d = *cuda::driver();
-    const std::size_t bytes = implementation.workspace_bytes(mirror.problem(), executor.workers());
+    const std::size_t bytes = decision.state->workspace_bytes;
     cuda::DevicePtr workspace = 0;
     must(d.mem_alloc(&workspace, bytes + 64), "cuMemAlloc");
     must(d.memset8(workspace, Buffer::kPoison, bytes + 64, nullptr), "cuMemsetD8Async");
     mirror.poison_outputs();
-    implementation.run(mirror.problem(), mirror.tensors(), reinterpret_cast<void*>(workspace), executor, nullptr);
+    decision.state->run(mirror.tensors(), reinterpret_cast<void*>(workspace), executor, nullptr);
     mirror.fetch_outputs();
     d.mem_free(workspace);
   } catch (const Error& error) {

@@ -18,7 +18,7 @@ class DeviceMirror {
   DeviceMirror& operator=(const DeviceMirror&) = delete;
 
   const Problem& problem() const { return problem_; }  // the twin on the device
-  const Arguments& tensors() const { return tensors_; }
+  const Tensors& tensors() const { return tensors_; }
   void poison_outputs();
   void fetch_outputs();  // into the inputs' own buffers; throws Error if a byte around a device buffer was written
 
@@ -33,7 +33,7 @@ class DeviceMirror {
   const cuda::DeviceFacts& device_;
   Inputs& inputs_;
   Problem problem_;
-  Arguments tensors_;
+  Tensors tensors_;
   std::vector<Copy> copies_;
 };
 

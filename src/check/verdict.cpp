@@ -1,4 +1,5 @@
 #include "check/verdict.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -43,7 +44,7 @@ class Judge {
 
  private:
   // |x| of a row of q or k, leaving out what is not finite.
-  static double length(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token) {
+  static double length(const ConstTensor& t, std::int64_t batch, std::int64_t head, std::int64_t token) {
     float sum = 0;
     with_float_type(t.dtype, [&](auto zero) {
       const auto* x = static_cast<const decltype(zero)*>(t.data) + row_offset(t, batch, head, token);

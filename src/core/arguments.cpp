@@ -1,270 +1,282 @@
 #include "core/arguments.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "core/merge_problem.hpp"
 #include "core/overlap.hpp"
+#include "core/roles.hpp"
+#include "core/shown.hpp"
 #include "core/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
 
-[[noreturn]] void fail(ErrorCode code, const std::string& sentence) { throw Error(code, sentence); }
-
 bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
-void want_rank(const char* name, const Tensor& t, int rank, const char* form) {
-  if (t.rank != rank) fail(ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), "; ", form, " is expected"));
-}
-
-void want_size(const char* name, const Tensor& t, int dim, const char* what, std::int64_t expected,
-               const std::string& why) {
-  if (t.shape[dim] != expected) {
-    fail(ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), ": its ", what, " must be ", expected, why));
-  }
-}
-
-void want_unit_last(const char* name, const Tensor& t) {
-  if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
-    fail(ErrorCode::bad_stride,
-         text(name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
-  }
-}
-
-void want_device(const char* name, const Tensor& t, const Tensor& q) {
-  if (t.device != q.device)
-    fail(ErrorCode::bad_device, text(name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
-}
-
-void want_dtype(const char* name, const Tensor& t, DType dtype) {
-  if (t.dtype != dtype)
-    fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t.dtype), "; ", name_of(dtype), " is expected"));
-}
-
-// [batch|1, heads|1, rows|1, keys|1]
-BroadcastDims spread_of(const char* name, const Tensor& t, const Dims& full) {
-  want_rank(name, t, 4, "[batch|1, heads_q|1, seq_q|1, seq_k|1]");
-  for (int i = 0; i < 4; ++i) {
-    if (t.shape[i] != full[i] && t.shape[i] != 1) {
-      fail(ErrorCode::bad_shape,
-           text(name, " has shape ", shape_text(t), ": dimension ", i, " must be ", full[i], " or 1"));
+// The sizes that the tensors of a call have given to axes so far, and who gave them.
+class Sizes {
+ public:
+  void meet(const RoleRow& row, const ConstTensor& t, int dimension, Axis axis) {
+    const std::int64_t size = t.shape[dimension] - (axis == Axis::boundaries ? 1 : 0);
+    const Axis counted = axis == Axis::boundaries ? Axis::batch : axis;
+    Known& known = known_[static_cast<std::size_t>(counted)];
+    if (row.fit == Fit::broadcast && t.shape[dimension] == 1) return;
+    if (!known.by) known = {size, row.name};
+    if (size == known.size) return;
+    const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
+    if (row.fit == Fit::broadcast) {
+      throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": dimension ", dimension,
+                                             " must be ", expected, " or 1"));
     }
+    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": its ", what_of(axis), " must be ",
+                                           expected, ", as ", known.by, "'s"));
   }
-  const auto spans = [&](int i) { return full[i] != 1 && t.shape[i] == full[i]; };
-  return {spans(0), spans(1), spans(2), spans(3)};
+  std::int64_t operator[](Axis axis) const { return known_[static_cast<std::size_t>(axis)].size; }
+  void set(Axis axis, std::int64_t size, const char* by) { known_[static_cast<std::size_t>(axis)] = {size, by}; }
+
+ private:
+  struct Known {
+    std::int64_t size = 0;
+    const char* by = nullptr;
+  };
+  std::array<Known, kAxes> known_{};
+};
+
+void check_dtype(const RoleRow& row, DType t, DType of_q) {
+  const auto refuse = [&](const auto&... accepted) {
+    throw Error(ErrorCode::bad_dtype, text(row.name, " is ", name_of(t), "; ", accepted...));
+  };
+  switch (row.types) {
+    case Types::data:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      return;
+    case Types::as_q:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (t != of_q) refuse(name_of(of_q), " is expected");
+      return;
+    case Types::as_q_or_f32:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      return;
+    case Types::f32:
+      if (t != DType::f32) refuse("fp32 is expected");
+      return;
+    case Types::boolean:
+      if (t != DType::boolean) refuse("bool is expected");
+      return;
+    case Types::i32:
+      if (t != DType::i32) refuse("int32 is expected");
+      return;
+  }
 }
 
-std::vector<std::int64_t> lengths_from(const char* name, const Tensor& cu, std::int64_t total) {
+// One tensor by its row; its sizes meet those of the tensors before it.
+void check_role(const RoleRow& row, const ConstTensor& t, const ConstTensor& q, bool packed, Sizes& sizes) {
+  check_tensor(row.name, t);
+  if (t.device != q.device)
+    throw Error(ErrorCode::bad_device,
+                text(row.name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
+  check_dtype(row, t.dtype, q.dtype);
+  const Axes& axes = axes_of(row, packed);
+  const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
+  if (t.rank + missing != rank)
+    throw Error(ErrorCode::bad_shape,
+                text(row.name, " has shape ", shape_text(t), "; ", form_of(row, packed), " is expected"));
+  for (int i = 0; i < t.rank; ++i) {
+    const Axis axis = axes[i + missing];
+    if (axis == Axis::boundaries && t.shape[i] < 1)
+      throw Error(ErrorCode::bad_shape, text(row.name, " is empty; it has batch + 1 entries, the first of them 0"));
+    sizes.meet(row, t, i, axis);
+  }
+  if (row.unit_last && t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
+    throw Error(ErrorCode::bad_stride,
+                text(row.name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
+  }
+  if (row.output) check_output(row.name, t);
+}
+
+std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total) {
   const auto* p = static_cast<const std::int32_t*>(cu.data);
   std::vector<std::int64_t> lengths;
-  if (p[0] != 0) fail(ErrorCode::bad_value, text(name, "[0] is ", p[0], "; prefix sums start at 0"));
+  if (p[0] != 0) throw Error(ErrorCode::bad_value, text(name, "[0] is ", p[0], "; prefix sums start at 0"));
   for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
     const std::int64_t from = p[(i - 1) * cu.stride[0]], to = p[i * cu.stride[0]];
-    if (to < from) fail(ErrorCode::bad_value, text(name, "[", i, "] is ", to, ", less than the ", from, " before it"));
-    if (to > total)
-      fail(ErrorCode::bad_value, text(name, "[", i, "] is ", to, ", beyond the ", total, " tokens of the tensor"));
+    want(to >= from, ErrorCode::bad_value, name, "[", i, "] is ", to, ", less than the ", from, " before it");
+    want(to <= total, ErrorCode::bad_value, name, "[", i, "] is ", to, ", beyond the ", total, " tokens of the tensor");
     lengths.push_back(to - from);
   }
   return lengths;
 }
 
-std::int64_t longest(const std::vector<std::int64_t>& v) {
-  return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
+// The longest of them; a bound that the caller gave stands if it holds them.
+std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths, std::int64_t bound) {
+  const std::int64_t most = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  want(bound == 0 || most <= bound, ErrorCode::bad_value, name, " is ", bound, " but a sequence has ", most, " tokens");
+  return bound == 0 ? most : bound;
 }
 
-// Strides over [batch, heads, seq, dim]; of a size-1 dimension they do not matter and become 0.
-Dims layout_of(const Tensor& t) {
-  Dims s = t.rank == 4 ? t.stride : Dims{0, t.stride[1], t.stride[0], t.stride[2]};
-  const Dims n = t.rank == 4 ? t.shape : Dims{1, t.shape[1], t.shape[0], t.shape[2]};
-  for (int i = 0; i < 3; ++i)
-    if (n[i] <= 1) s[i] = 0;
-  s[3] = 1;
-  return s;
-}
-
-void read_shapes(const Arguments& a, Problem& p) {
-  const bool packed = p.varlen;
-  const int rank = packed ? 3 : 4, heads = 1, seq = packed ? 0 : 2, dim = packed ? 2 : 3;
-  const char* form = packed ? "[total, heads, dim] (cu_seqlens is given)" : "[batch, heads, seq, dim]";
-  want_rank("q", a.q, rank, form);
-  want_rank("k", a.k, rank, form);
-  want_rank("v", a.v, rank, form);
-  want_rank("out", a.out, rank, form);
-  p.heads_q = a.q.shape[heads];
-  p.heads_kv = a.k.shape[heads];
-  p.dim_qk = a.q.shape[dim];
-  p.dim_v = a.v.shape[dim];
-  want_size("k", a.k, dim, "head dim", p.dim_qk, ", as q's");
-  want_size("v", a.v, heads, "number of heads", p.heads_kv, ", as k's");
-  want_size("v", a.v, seq, packed ? "number of tokens" : "sequence length", a.k.shape[seq], ", as k's");
-  want_size("out", a.out, heads, "number of heads", p.heads_q, ", as q's");
-  want_size("out", a.out, seq, packed ? "number of tokens" : "sequence length", a.q.shape[seq], ", as q's");
-  want_size("out", a.out, dim, "head dim", p.dim_v, ", as v's");
-  if (packed) {
-    p.total_q = a.q.shape[0];
-    p.total_k = a.k.shape[0];
-    return;
+void read_lengths(const Tensors& t, const Attention& a, Problem& p, Sizes& sizes) {
+  p.batch = sizes[Axis::batch];
+  p.total_q = sizes[Axis::total_q];
+  p.total_k = sizes[Axis::total_k];
+  if (t.q.device.kind == DeviceKind::cpu) {
+    p.lengths_q = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q);
+    p.lengths_k = lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k);
+    p.seq_q = longest("max_seqlen_q", p.lengths_q, a.max_seqlen_q);
+    p.seq_k = longest("max_seqlen_k", p.lengths_k, a.max_seqlen_k);
+  } else {  // only the device knows them: bounds instead
+    p.seq_q = a.max_seqlen_q > 0 ? std::min(a.max_seqlen_q, p.total_q) : p.total_q;
+    p.seq_k = a.max_seqlen_k > 0 ? std::min(a.max_seqlen_k, p.total_k) : p.total_k;
   }
-  p.batch = a.q.shape[0];
-  p.seq_q = a.q.shape[2];
-  p.seq_k = a.k.shape[2];
-  for (const auto& [name, t] : {std::pair{"k", &a.k}, {"v", &a.v}, {"out", &a.out}})
-    want_size(name, *t, 0, "batch", p.batch, ", as q's");
+  sizes.set(Axis::seq_q, p.seq_q, "cu_seqlens_q");
+  sizes.set(Axis::seq_k, p.seq_k, "cu_seqlens_k");
 }
 
-void read_lengths(const Arguments& a, Problem& p) {
-  for (const auto& [name, t] : {std::pair{"cu_seqlens_q", &a.cu_seqlens_q}, {"cu_seqlens_k", &a.cu_seqlens_k}}) {
-    check_tensor(name, *t);
-    want_rank(name, *t, 1, "[batch + 1]");
-    want_dtype(name, *t, DType::i32);
-    want_device(name, *t, a.q);
-    if (t->shape[0] < 1)
-      fail(ErrorCode::bad_shape, text(name, " is empty; it has batch + 1 entries, the first of them 0"));
-  }
-  want_size("cu_seqlens_k", a.cu_seqlens_k, 0, "length", a.cu_seqlens_q.shape[0], ", as cu_seqlens_q's");
-  p.batch = a.cu_seqlens_q.shape[0] - 1;
-  if (a.q.device.kind != DeviceKind::cpu) {  // only the device knows them: bounds instead
-    p.seq_q = p.total_q;
-    p.seq_k = p.total_k;
-    return;
-  }
-  p.lengths_q = lengths_from("cu_seqlens_q", a.cu_seqlens_q, p.total_q);
-  p.lengths_k = lengths_from("cu_seqlens_k", a.cu_seqlens_k, p.total_k);
-  p.seq_q = longest(p.lengths_q);
-  p.seq_k = longest(p.lengths_k);
-}
-
-void read_extras(const Arguments& a, Problem& p) {
+// [batch|1, heads|1, rows|1, keys|1]
+BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
   const Dims full{p.batch, p.heads_q, p.seq_q, p.seq_k};
-  const auto extra = [&](const char* name, const Tensor& t) {
-    if (!t.given()) return false;
-    check_tensor(name, t);
-    want_device(name, t, a.q);
-    return true;
-  };
-  if (extra("bias", a.bias)) {
-    if (!is_data(a.bias.dtype))
-      fail(ErrorCode::bad_dtype, text("bias is ", name_of(a.bias.dtype), "; fp32, fp16 and bf16 are accepted"));
-    p.bias = BiasSpec{a.bias.dtype, spread_of("bias", a.bias, full)};
-  }
-  if (extra("bool_mask", a.bool_mask)) {
-    want_dtype("bool_mask", a.bool_mask, DType::boolean);
-    p.bool_mask = spread_of("bool_mask", a.bool_mask, full);
-  }
-  if (extra("alibi_slopes", a.alibi_slopes)) {
-    const Tensor& t = a.alibi_slopes;
-    want_dtype("alibi_slopes", t, DType::f32);
-    if (t.rank != 1) want_rank("alibi_slopes", t, 2, "[heads_q] or [batch, heads_q]");
-    want_size("alibi_slopes", t, t.rank - 1, "last dimension", p.heads_q, ", the number of query heads");
-    if (t.rank == 2) want_size("alibi_slopes", t, 0, "first dimension", p.batch, ", the batch");
-    p.alibi = true;
-  }
-  if (extra("sinks", a.sinks)) {
-    want_dtype("sinks", a.sinks, DType::f32);
-    want_rank("sinks", a.sinks, 1, "[heads_q]");
-    want_size("sinks", a.sinks, 0, "length", p.heads_q, ", the number of query heads");
-    p.sinks = true;
-  }
-  for (const auto& [name, t] : a.mod_buffers) {
-    const std::string called = "mod buffer " + name;
-    check_tensor(called, t);
-    want_device(called.c_str(), t, a.q);
-    p.mod_buffers.push_back({name, t.dtype, t.rank, t.shape});
-  }
-  if (extra("lse", a.lse)) {
-    want_dtype("lse", a.lse, DType::f32);
-    want_rank("lse", a.lse, p.varlen ? 2 : 3, p.varlen ? "[heads_q, total_q]" : "[batch, heads_q, seq_q]");
-    const int h = p.varlen ? 0 : 1;
-    if (!p.varlen) want_size("lse", a.lse, 0, "batch", p.batch, ", as q's");
-    want_size("lse", a.lse, h, "number of heads", p.heads_q, ", as q's");
-    want_size("lse", a.lse, h + 1, "length", p.varlen ? p.total_q : p.seq_q, ", as q's");
-    check_output("lse", a.lse);
-    p.want_lse = true;
-  }
+  const auto spans = [&](int i) { return full[i] != 1 && t.shape[i] == full[i]; };
+  return {spans(0), spans(1), spans(2), spans(3)};
+}
+
+// Of an address: the largest power of two, up to 16, that divides it.
+std::uint8_t alignment_of(const ConstTensor& t) {
+  if (t.device.kind == DeviceKind::cpu || !t.given() || t.elements() == 0) return 16;
+  return static_cast<std::uint8_t>(1u << std::min(4, std::countr_zero(reinterpret_cast<std::uintptr_t>(t.data))));
 }
 
 }  // namespace
 
-Arguments collect(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& o) {
-  return {
-      q, k, v, out, o.lse, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.cu_seqlens_q, o.cu_seqlens_k, o.mod_buffers};
-}
-
-Problem problem_of(const Arguments& a, const Options& o) {
-  for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"out", &a.out}}) {
-    check_tensor(name, *t);
-    want_device(name, *t, a.q);
-    want_unit_last(name, *t);
-    if (!is_data(t->dtype))
-      fail(ErrorCode::bad_dtype, text(name, " is ", name_of(t->dtype), "; fp32, fp16 and bf16 are accepted"));
-  }
-  want_dtype("k", a.k, a.q.dtype);
-  want_dtype("v", a.v, a.q.dtype);
-  if (a.out.dtype != a.q.dtype && a.out.dtype != DType::f32) {
-    fail(ErrorCode::bad_dtype,
-         text("out is ", name_of(a.out.dtype), "; ", name_of(a.q.dtype), ", as q, or fp32 is expected"));
-  }
-
+Problem problem_of(const Tensors& t, const Attention& a) {
+  if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
   Problem p;
-  p.varlen = a.cu_seqlens_q.given() || a.cu_seqlens_k.given();
-  p.dtype = a.q.dtype;
-  p.out_dtype = a.out.dtype;
-  p.device = a.q.device;
-  p.band = o.band;
-  p.scale = o.scale;
-  p.softcap = o.softcap;
-  p.dropout_p = o.dropout_p;
-  p.seed = o.seed;
-  p.score_mod = o.score_mod;
-  p.mask_mod = o.mask_mod;
-  read_shapes(a, p);
-  check_output("out", a.out);
-  if (p.varlen) read_lengths(a, p);
-  read_extras(a, p);
-  p.layout = {layout_of(a.q), layout_of(a.k), layout_of(a.v), layout_of(a.out)};
+  p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
+  p.band = a.band;
+  p.scale = a.scale;
+  p.softcap = a.softcap;
+  p.dropout_p = a.dropout_p;
+  p.seed = a.seed;
+  p.score_mod = a.score_mod;
+  p.mask_mod = a.mask_mod;
+  for (const auto& [name, bound] : {std::pair{"max_seqlen_q", a.max_seqlen_q}, {"max_seqlen_k", a.max_seqlen_k}})
+    want(bound >= 0 && (bound == 0 || p.varlen), ErrorCode::bad_value, name, " is ", bound,
+         p.varlen ? "; 0 (unknown) or more is accepted" : " but the tensors are not packed; 0 is accepted");
+
+  Sizes sizes;
+  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+    const bool lengths = row.types == Types::i32;
+    if (row.required || tensor.given() || (lengths && p.varlen)) check_role(row, tensor, t.q, p.varlen, sizes);
+    if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
+  });
+  p.batch = sizes[Axis::batch];
+  p.heads_q = sizes[Axis::heads_q];
+  p.heads_kv = sizes[Axis::heads_kv];
+  p.dim_qk = sizes[Axis::dim_qk];
+  p.dim_v = sizes[Axis::dim_v];
+  p.seq_q = sizes[Axis::seq_q];
+  p.seq_k = sizes[Axis::seq_k];
+  p.dtype = t.q.dtype;
+  p.out_dtype = t.out.dtype;
+  p.device = t.q.device;
+  if (t.bias.given()) p.bias = BiasSpec{t.bias.dtype, spans_of(t.bias, p)};
+  if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
+  p.alibi = t.alibi_slopes.given();
+  p.sinks = t.sinks.given();
+  p.want_lse = t.lse.given();
+  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+    if (!tensor.given()) return;
+    p.layout.*row.layout = layout_of(row, p.varlen, tensor);
+    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
+  });
+  for (const auto& [name, tensor] : t.mod_buffers) {
+    const std::string called = "mod buffer " + shown(name);
+    check_tensor(called, tensor);
+    want(tensor.device == t.q.device, ErrorCode::bad_device, called, " is on ", to_string(tensor.device),
+         " but q is on ", to_string(t.q.device));
+    p.mod_buffers.push_back({name, tensor.dtype, tensor.rank, tensor.shape});
+  }
   validate(p);
   return p;
 }
 
-void check_apart(const Arguments& a) {
+Attention attention_of(const Problem& p) {
+  return {p.band, p.scale, p.softcap, p.dropout_p, p.seed, p.score_mod, p.mask_mod, 0, 0};
+}
+
+void check_planned(const Problem& p, const Tensors& t) {
+  if (p.op == Op::merge || !t.outs.empty()) {
+    const Problem other = problem_of(t, {});
+    want(other == p, ErrorCode::bad_shape, "the tensors are of \"", to_string(other), "\" but the plan is for \"",
+         to_string(p), "\"");
+    return;
+  }
+  const auto fits = [&](const RoleRow& row, const ConstTensor& tensor) {
+    const RoleShape shape = shape_of(p, row);
+    if (!tensor.given() || shape.rank == 0) return !tensor.given() && shape.rank == 0;
+    const int missing = row.fit == Fit::leading_optional ? shape.rank - tensor.rank : 0;
+    bool same = tensor.dtype == shape.dtype && tensor.device == p.device && tensor.rank + missing == shape.rank &&
+                (missing == 0 || missing == 1);
+    for (int i = 0; same && i < tensor.rank; ++i) same = tensor.shape[i] == shape.size[i + missing];
+    return same && (tensor.data || tensor.elements() == 0) &&
+           layout_of(row, p.varlen, tensor) == p.layout.*row.layout &&
+           (!row.unit_last || tensor.shape[tensor.rank - 1] <= 1 || tensor.stride[tensor.rank - 1] == 1) &&
+           alignment_of(tensor) >= p.alignment[static_cast<std::size_t>(row.role)];
+  };
+  bool same = t.mod_buffers.size() == p.mod_buffers.size();
+  for (const RoleRow& row : kRoleTable) same = same && fits(row, tensor_of(t, row));
+  for (std::size_t i = 0; same && i < p.mod_buffers.size(); ++i) {
+    const auto& [name, tensor] = t.mod_buffers[i];
+    same = p.mod_buffers[i] == ModBuffer{name, tensor.dtype, tensor.rank, tensor.shape} && tensor.device == p.device &&
+           (tensor.data || tensor.elements() == 0);
+  }
+  if (same && p.varlen && p.device.kind == DeviceKind::cpu) {
+    same = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q) == p.lengths_q &&
+           lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k) == p.lengths_k;
+  }
+  if (same) return;
+  // What it is instead: first whether it is a call at all.
+  const Problem other = problem_of(t, attention_of(p));
+  throw Error(ErrorCode::bad_shape,
+              text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
+}
+
+void check_apart(const Tensors& t) {
   struct Place {
-    const char* name;
-    const Tensor* tensor;
+    std::string_view name;
+    ConstTensor tensor;
     Extent extent;
   };
-  const auto place = [](const char* name, const Tensor& t) { return Place{name, &t, extent_of(t)}; };
-  const Place out = place("out", a.out), lse = place("lse", a.lse);
   const auto want_apart = [](const Place& x, const Place& y) {
-    if (share_memory(*x.tensor, x.extent, *y.tensor, y.extent))
-      fail(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
+    if (share_memory(x.tensor, x.extent, y.tensor, y.extent))
+      throw Error(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
   };
-  const auto want_both_apart = [&](const char* name, const Tensor& t) {
-    if (!t.given()) return;
-    const Place from = place(name, t);
-    want_apart(out, from);
-    want_apart(lse, from);
-  };
-  want_apart(lse, out);
-  for (const auto& [name, t] : {std::pair{"q", &a.q},
-                                {"k", &a.k},
-                                {"v", &a.v},
-                                {"bias", &a.bias},
-                                {"bool_mask", &a.bool_mask},
-                                {"alibi_slopes", &a.alibi_slopes},
-                                {"sinks", &a.sinks},
-                                {"cu_seqlens_q", &a.cu_seqlens_q},
-                                {"cu_seqlens_k", &a.cu_seqlens_k}}) {
-    want_both_apart(name, *t);
+  std::array<Place, kRoles> outputs;
+  std::size_t count = 0;
+  for (const RoleRow& row : kRoleTable) {
+    if (!row.output || !(t.*row.output).given()) continue;
+    const Place place{row.name, t.*row.output, extent_of(t.*row.output)};
+    for (std::size_t i = 0; i < count; ++i) want_apart(place, outputs[i]);
+    outputs[count++] = place;
   }
-  for (const auto& [name, t] : a.mod_buffers) want_both_apart(("mod buffer " + name).c_str(), t);
+  const auto want_all_apart = [&](std::string_view name, const ConstTensor& tensor) {
+    const Place from{name, tensor, extent_of(tensor)};
+    for (std::size_t i = 0; i < count; ++i) want_apart(outputs[i], from);
+  };
+  for (const RoleRow& row : kRoleTable)
+    if (row.input && (t.*row.input).given()) want_all_apart(row.name, t.*row.input);
+  for (const auto& [name, tensor] : t.mod_buffers) want_all_apart("mod buffer " + shown(name), tensor);
 }
 
 Sequence sequence_of(const Problem& p, const Arguments& a, std::int64_t b) {
   if (!p.varlen) return {b, 0, 0, p.seq_q, p.seq_k};
-  const auto at = [](const Tensor& cu, std::int64_t i) {
+  const auto at = [](const ConstTensor& cu, std::int64_t i) {
     return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]};
   };
   const std::int64_t q = at(a.cu_seqlens_q, b), k = at(a.cu_seqlens_k, b);
@@ -284,17 +296,7 @@ std::string why_no_alibi(const Problem& p, std::int64_t most) {
               p.band.offset);
 }
 
-std::int64_t row_offset(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t token) {
-  return t.rank == 4 ? batch * t.stride[0] + head * t.stride[1] + token * t.stride[2]
-                     : token * t.stride[0] + head * t.stride[1];
-}
-std::int64_t row_stride(const Tensor& t) { return t.rank == 4 ? t.stride[2] : t.stride[0]; }
-std::int64_t lse_offset(const Tensor& lse, std::int64_t batch, std::int64_t head, std::int64_t token) {
-  return lse.rank == 3 ? batch * lse.stride[0] + head * lse.stride[1] + token * lse.stride[2]
-                       : head * lse.stride[0] + token * lse.stride[1];
-}
-
-Dims broadcast_strides(const Tensor& t) {
+Dims broadcast_strides(const ConstTensor& t) {
   Dims s = t.stride;
   for (int i = 0; i < 4; ++i)
     if (t.shape[i] == 1) s[i] = 0;

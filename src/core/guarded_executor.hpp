@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
 

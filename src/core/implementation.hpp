@@ -1,26 +1,69 @@
-// What every backend offers the plan layer: rows of an ordered list.
+// What every backend offers the plan layer: rows of an ordered list, and what a row decides for a problem.
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
+#include "core/text.hpp"
 #include "onepass/attention.hpp"
+
+namespace onepass::inline v0 {
+
+// Everything an implementation decided about a problem. run() derives nothing again and refuses nothing on grounds of
+// shapes, strides or alignments: its tensors have been compared with the problem.
+struct PlanState {
+  explicit PlanState(std::shared_ptr<const Problem> p) : problem(std::move(p)) {}
+  PlanState(const PlanState&) = delete;
+  PlanState& operator=(const PlanState&) = delete;
+  virtual ~PlanState() = default;
+
+  virtual std::string describe() const = 0;  // tiles, splits, threads: what runs, in a line
+  virtual void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const = 0;
+  virtual void prepare() const {}  // loads what the first run() would load
+
+  const std::shared_ptr<const Problem> problem;
+  std::size_t workspace_bytes = 0;
+  const char* implementation = "";
+  int workers = 1;
+};
+
+}  // namespace onepass::inline v0
 
 namespace onepass {
 
-// The tensors of one call, checked against the problem.
-struct Arguments {
-  Tensor q, k, v, out;
-  Tensor lse, bias, bool_mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
-  std::vector<NamedTensor> mod_buffers;  // as in Problem::mod_buffers
+using Arguments = Tensors;
+
+// A refusal, one sentence, or a decided state.
+struct Decision {
+  std::string refusal;
+  std::shared_ptr<PlanState> state;
+
+  static Decision no(std::string sentence) { return {std::move(sentence), nullptr}; }
+  explicit operator bool() const { return state != nullptr; }
+};
+
+struct Request {
+  std::shared_ptr<const Problem> problem;  // valid
+  int workers = 1;                         // of the executor
 };
 
 struct Implementation {
-  const char* name;                         // "cpu.flash.avx512"
-  std::string (*why_not)(const Problem&);   // one sentence, or empty if it accepts
-  std::string (*describe)(const Problem&);  // tiles, splits, threads: its config in a line
-  std::size_t (*workspace_bytes)(const Problem&, int workers);
-  void (*run)(const Problem&, const Arguments&, void* workspace, Executor&, void* stream);
+  const char* name;                  // "cpu.flash.avx512"
+  Decision (*plan)(const Request&);  // of a problem of its operator
+  Op op = Op::forward;
 };
+
+// The row's decision, with what every state knows of its plan.
+inline Decision decide(const Implementation& row, const Request& request) {
+  Decision d = row.plan(request);
+  if (d) d.state->implementation = row.name, d.state->workers = request.workers;
+  return d;
+}
+inline Decision decide(const Implementation& row, const Problem& problem, int workers = 1) {
+  return decide(row, {std::make_shared<const Problem>(problem), workers});
+}
+// Why a row does not take a problem, or "".
+inline std::string why_not(const Implementation& row, const Problem& problem) { return decide(row, problem).refusal; }
 
 }  // namespace onepass

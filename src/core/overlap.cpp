@@ -60,7 +60,7 @@ bool adds_up(Terms terms, std::int64_t d, int& steps) {
 
 }  // namespace
 
-Extent extent_of(const Tensor& t) {
+Extent extent_of(const ConstTensor& t) {
   std::int64_t lo = 0, hi = 0;  // of elements
   bool fits = true;
   for (int i = 0; i < t.rank; ++i) {
@@ -78,7 +78,7 @@ Extent extent_of(const Tensor& t) {
   return {base + static_cast<std::uint64_t>(lo * size), base + static_cast<std::uint64_t>((hi + 1) * size)};
 }
 
-bool share_memory(const Tensor& a, const Extent& of_a, const Tensor& b, const Extent& of_b) {
+bool share_memory(const ConstTensor& a, const Extent& of_a, const ConstTensor& b, const Extent& of_b) {
   if (of_a.from == of_a.to || of_b.from == of_b.to) return false;
   if (of_a.from >= of_b.to || of_b.from >= of_a.to || a.device != b.device) return false;
   if (of_a.to - of_a.from > kMaxBytes || of_b.to - of_b.from > kMaxBytes) return true;
@@ -96,7 +96,7 @@ bool share_memory(const Tensor& a, const Extent& of_a, const Tensor& b, const Ex
     terms[at] = x;
   };
   std::int64_t run = 0;  // every sum from 0 to it can be had: the bytes of the elements, then whole rows of them
-  for (const Tensor* t : {&a, &b}) {
+  for (const ConstTensor* t : {&a, &b}) {
     const auto size = static_cast<std::int64_t>(size_of(t->dtype));
     run += size - 1;
     for (int i = 0; i < t->rank; ++i) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -7,19 +8,15 @@
 
 #include "core/expression/expression.hpp"
 #include "core/expression/mod_text.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
-namespace onepass {
+namespace onepass::inline v0 {
 namespace {
 
 constexpr std::int64_t kMaxModIndex = 2147483647;
-
-// The sentence is put together only when it is needed: every call checks its problem, and a text() costs 0.3 us.
-template <class... Parts>
-void want(bool ok, ErrorCode code, const Parts&... parts) {
-  if (!ok) throw Error(code, text(parts...));
-}
 
 // Strides of a row-major tensor whose dimensions lie in memory in the given order; size-1 dimensions get 0.
 Dims strides_in_order(const Dims& shape, std::initializer_list<int> order) {
@@ -33,13 +30,25 @@ Dims strides_in_order(const Dims& shape, std::initializer_list<int> order) {
   return s;
 }
 
+// q, k, v and out, whose memory order has names.
+bool has_heads_and_tokens(const RoleRow& row) { return row.unit_last; }
+
 void set_layout(Problem& p, std::initializer_list<int> order) {
   const std::int64_t b = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q,
                      tk = p.varlen ? p.total_k : p.seq_k;
   const Dims q{b, p.heads_q, tq, p.dim_qk}, k{b, p.heads_kv, tk, p.dim_qk}, v{b, p.heads_kv, tk, p.dim_v},
       o{b, p.heads_q, tq, p.dim_v};
-  p.layout = {strides_in_order(q, order), strides_in_order(k, order), strides_in_order(v, order),
-              strides_in_order(o, order)};
+  p.layout = {};
+  p.layout.out = strides_in_order(o, order);
+  if (p.op == Op::merge) {
+    p.layout.lse = row_major(p, row_of(Role::lse));
+    return;
+  }
+  p.layout.q = strides_in_order(q, order);
+  p.layout.k = strides_in_order(k, order);
+  p.layout.v = strides_in_order(v, order);
+  for (const RoleRow& row : kRoleTable)
+    if (!has_heads_and_tokens(row)) p.layout.*row.layout = row_major(p, row);
 }
 
 // Offsets are 64-bit: a tensor of more than 2^62 elements cannot be addressed.
@@ -54,19 +63,34 @@ void validate_size(const char* name, std::initializer_list<std::int64_t> sizes) 
 // So that any offset, in bytes too, fits 64 bits.
 void validate_strides(const Problem& p) {
   constexpr std::int64_t kMax = std::int64_t{1} << 58;
-  const std::int64_t batch = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q,
-                     tk = p.varlen ? p.total_k : p.seq_k;
-  for (const auto& [name, strides, heads, tokens] :
-       {std::tuple{"q", &p.layout.q, p.heads_q, tq}, std::tuple{"k", &p.layout.k, p.heads_kv, tk},
-        std::tuple{"v", &p.layout.v, p.heads_kv, tk}, std::tuple{"out", &p.layout.out, p.heads_q, tq}}) {
-    const Dims sizes{batch, heads, tokens, 1};
-    for (int i = 0; i < 3; ++i) {
-      if (sizes[i] <= 1) continue;
-      const std::int64_t stride = (*strides)[i];
-      want(stride > -kMax && stride < kMax && std::abs(stride) <= kMax / (sizes[i] - 1), ErrorCode::bad_stride, name,
-           " has stride ", stride, " in a dimension of ", sizes[i], "; it may span 2^58 elements");
+  for (const RoleRow& row : kRoleTable) {
+    const RoleShape shape = shape_of(p, row);
+    if (shape.rank == 0) continue;
+    // Its sizes in the order of its strides in Layout.
+    ConstTensor sizes;
+    sizes.rank = shape.rank;
+    sizes.shape = sizes.stride = shape.size;
+    const Dims size = layout_of(row, p.varlen, sizes), &stride = p.layout.*row.layout;
+    for (int i = 0; i < kMaxRank - (row.unit_last ? 1 : 0); ++i) {
+      if (size[i] <= 1) continue;
+      want(stride[i] > -kMax && stride[i] < kMax && std::abs(stride[i]) <= kMax / (size[i] - 1), ErrorCode::bad_stride,
+           row.name, " has stride ", stride[i], " in a dimension of ", size[i], "; it may span 2^58 elements");
     }
   }
+}
+
+void validate_merge(const Problem& p) {
+  want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
+  want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
+  for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
+    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
+         name_of(t), "; fp32, fp16 and bf16 are accepted");
+  }
+  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
+       static_cast<int>(p.device.kind), " and number ", p.device.index,
+       "; a value of DeviceKind and 0 or more are expected");
+  validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
+  validate_strides(p);
 }
 
 void validate_lengths(const Problem& p) {
@@ -135,6 +159,9 @@ void validate(const Problem& p) {
                                 {"total_k", p.total_k}}) {
     want(n >= 0, ErrorCode::bad_shape, name, " is ", n, "; 0 or more is accepted");
   }
+  want(p.op <= Op::merge, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
+       "; a value of Op is expected");
+  if (p.op == Op::merge) return validate_merge(p);
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
        " is no multiple of heads_kv = ", p.heads_kv);
   want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device is of kind ",
@@ -178,8 +205,14 @@ void validate(const Problem& p) {
   validate_size("k or v", {b, p.heads_kv, tk, std::max(p.dim_qk, p.dim_v)});
   validate_size("the score matrix", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
+  for (const RoleRow& row : kRoleTable) {
+    const int alignment = p.alignment[static_cast<std::size_t>(row.role)];
+    want(alignment >= 1 && alignment <= 16 && std::has_single_bit(static_cast<unsigned>(alignment)),
+         ErrorCode::bad_value, "the alignment of ", row.name, " is ", alignment,
+         "; 1, 2, 4, 8 and 16 bytes are accepted");
+  }
   validate_lengths(p);
   validate_mods(p);
 }
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

@@ -4,9 +4,10 @@
 #include <iterator>
 
 #include "core/shown.hpp"
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 
-namespace onepass {
+namespace onepass::inline v0 {
 namespace {
 
 struct DTypeRow {
@@ -27,7 +28,7 @@ const DTypeRow& row_of(DType dtype) {
 }
 
 // Every function of a Tensor comes here before it walks over the dimensions.
-int rank_of(const Tensor& t) {
+int rank_of(const ConstTensor& t) {
   if (t.rank < 0 || t.rank > kMaxRank)
     throw Error(ErrorCode::bad_shape,
                 text("a tensor has ", t.rank, " dimensions; at most ", kMaxRank, " are accepted"));
@@ -55,8 +56,9 @@ std::string to_string(Device device) {
   return device.kind == DeviceKind::cpu ? "cpu" : text("cuda:", device.index);
 }
 
-Tensor::Tensor(const void* data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
-    : data(const_cast<void*>(data_)), rank(static_cast<int>(shape_.size())), dtype(dtype_), device(device_) {
+template <class Data>
+BasicTensor<Data>::BasicTensor(Data* data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
+    : data(data_), rank(static_cast<int>(shape_.size())), dtype(dtype_), device(device_) {
   if (shape_.size() > kMaxRank)
     throw Error(ErrorCode::bad_shape, text("a tensor has at most ", kMaxRank, " dimensions"));
   std::copy(shape_.begin(), shape_.end(), shape.begin());
@@ -67,26 +69,29 @@ Tensor::Tensor(const void* data_, DType dtype_, std::initializer_list<std::int64
   }
 }
 
-Tensor::Tensor(const void* data_, DType dtype_, std::initializer_list<std::int64_t> shape_,
-               std::initializer_list<std::int64_t> stride_, Device device_)
-    : Tensor(data_, dtype_, shape_, device_) {
+template <class Data>
+BasicTensor<Data>::BasicTensor(Data* data_, DType dtype_, std::initializer_list<std::int64_t> shape_,
+                               std::initializer_list<std::int64_t> stride_, Device device_)
+    : BasicTensor(data_, dtype_, shape_, device_) {
   if (stride_.size() != shape_.size()) {
     throw Error(ErrorCode::bad_shape, text(shape_.size(), " sizes but ", stride_.size(), " strides"));
   }
   std::copy(stride_.begin(), stride_.end(), stride.begin());
 }
 
-std::int64_t Tensor::elements() const {
+template <class Data>
+std::int64_t BasicTensor<Data>::elements() const {
   std::int64_t n = given() ? 1 : 0;
   for (int i = 0; i < rank_of(*this); ++i) n *= shape[i];
   return n;
 }
 
-Tensor Tensor::permuted(std::initializer_list<int> order) const {
+template <class Data>
+BasicTensor<Data> BasicTensor<Data>::permuted(std::initializer_list<int> order) const {
   if (static_cast<int>(order.size()) != rank_of(*this)) {
     throw Error(ErrorCode::bad_shape, text("a permutation of ", order.size(), " dimensions for a tensor of ", rank));
   }
-  Tensor out = *this;
+  BasicTensor out = *this;
   int i = 0;
   unsigned seen = 0;
   for (int from : order) {
@@ -100,10 +105,13 @@ Tensor Tensor::permuted(std::initializer_list<int> order) const {
   return out;
 }
 
-std::string shape_text(const Tensor& tensor) {
+template struct BasicTensor<void>;
+template struct BasicTensor<const void>;
+
+std::string shape_text(const ConstTensor& tensor) {
   std::string s = "[";
   for (int i = 0; i < rank_of(tensor); ++i) s += (i ? ", " : "") + std::to_string(tensor.shape[i]);
   return s + "]";
 }
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

@@ -1,4 +1,5 @@
 #include "core/tensor_checks.hpp"
+#include "core/text.hpp"
 
 #include <bit>
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace onepass {
 
-void check_tensor(std::string_view name, const Tensor& t) {
+void check_tensor(std::string_view name, const ConstTensor& t) {
   if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " is missing"));
   if (t.rank < 0 || t.rank > kMaxRank)
     throw Error(ErrorCode::bad_shape, text(name, " has ", t.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
@@ -27,7 +28,7 @@ void check_tensor(std::string_view name, const Tensor& t) {
 
 // From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
 // that slicing, permuting and reversing make of a tensor that does not overlap itself.
-void check_output(std::string_view name, const Tensor& t) {
+void check_output(std::string_view name, const ConstTensor& t) {
   if (t.elements() == 0) return;
   const auto magnitude = [&](int i) {
     const auto s = static_cast<std::uint64_t>(t.stride[i]);

@@ -1,7 +1,9 @@
 #include "cuda/prebuild.hpp"
+#include "core/text.hpp"
 
 #include <iterator>
 
+#include "core/roles.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
@@ -33,6 +35,8 @@ Problem as_called(Problem p) {
   p.lengths_k.clear();
   p.seq_q = p.total_q;
   p.seq_k = p.total_k;
+  for (const RoleRow& row : kRoleTable)
+    if (!row.unit_last) p.layout.*row.layout = row_major(p, row);
   return p;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/guarded_executor.hpp"
+#include "core/text.hpp"
 #include "interfaces/c_convert.hpp"
 
 namespace onepass::interfaces {
@@ -17,7 +18,7 @@ namespace {
 
 constexpr const char* kCodeNames[] = {"ok",          "bad_shape",     "bad_stride", "bad_dtype",
                                       "bad_device",  "bad_value",     "bad_text",   "bad_file",
-                                      "unsupported", "out_of_memory", "internal"};
+                                      "unsupported", "out_of_memory", "internal",   "device_failure"};
 static_assert(static_cast<int>(ErrorCode::bad_shape) == ONEPASS_BAD_SHAPE &&
               static_cast<int>(ErrorCode::bad_stride) == ONEPASS_BAD_STRIDE &&
               static_cast<int>(ErrorCode::bad_dtype) == ONEPASS_BAD_DTYPE &&
@@ -26,7 +27,9 @@ static_assert(static_cast<int>(ErrorCode::bad_shape) == ONEPASS_BAD_SHAPE &&
               static_cast<int>(ErrorCode::bad_text) == ONEPASS_BAD_TEXT &&
               static_cast<int>(ErrorCode::bad_file) == ONEPASS_BAD_FILE &&
               static_cast<int>(ErrorCode::unsupported) == ONEPASS_UNSUPPORTED &&
-              static_cast<int>(ErrorCode::out_of_memory) == ONEPASS_OUT_OF_MEMORY);
+              static_cast<int>(ErrorCode::out_of_memory) == ONEPASS_OUT_OF_MEMORY &&
+              static_cast<int>(ErrorCode::internal) == ONEPASS_INTERNAL &&
+              static_cast<int>(ErrorCode::device_failure) == ONEPASS_DEVICE_FAILURE);
 static_assert(static_cast<int>(DType::f32) == ONEPASS_F32 && static_cast<int>(DType::f16) == ONEPASS_F16 &&
               static_cast<int>(DType::bf16) == ONEPASS_BF16 && static_cast<int>(DType::f8e4m3) == ONEPASS_F8E4M3 &&
               static_cast<int>(DType::boolean) == ONEPASS_BOOL && static_cast<int>(DType::i32) == ONEPASS_I32);
@@ -68,6 +71,16 @@ void copy_text(const std::string& source, char* buffer, std::size_t capacity, st
     buffer[n] = '\0';
   }
   if (length) *length = source.size();
+}
+
+// run() takes tensors only; the options of a C call say again what is computed, and must say the same.
+void check_described(const Problem& p, const Call& call) {
+  const Attention& a = call.attention;
+  if (a.band == p.band && a.scale == p.scale && a.softcap == p.softcap && a.dropout_p == p.dropout_p &&
+      a.seed == p.seed && a.score_mod == p.score_mod && a.mask_mod == p.mask_mod)
+    return;
+  throw Error(ErrorCode::bad_shape, text("the call is of \"", to_string(make_problem(a, call.tensors)),
+                                         "\" but the plan is for \"", to_string(p), "\""));
 }
 
 // The host's threads. An exception of a task must not cross the host's C frames: it waits until they are gone.
@@ -180,15 +193,15 @@ onepass_code onepass_options_init(onepass_options* options, size_t size) {
 onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                const onepass_tensor* out, const onepass_options* options) {
   return guarded([&] {
-    attention(tensor_from("q", q), tensor_from("k", k), tensor_from("v", v), tensor_from("out", out),
-              options_from(options));
+    const Call call = call_from(q, k, v, out, options);
+    attention(call.tensors, call.attention, call.launch, call.implementation);
   });
 }
 
 onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
                            const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor) {
   return guarded([&] {
-    std::vector<Tensor> o, l;
+    std::vector<ConstTensor> o, l;
     for (size_t i = 0; i < count; ++i) {
       o.push_back(tensor_from(text("outs[", i, "]").c_str(), &given("outs", outs) + i));
       l.push_back(tensor_from(text("lses[", i, "]").c_str(), &given("lses", lses) + i));
@@ -209,8 +222,8 @@ onepass_code onepass_problem_make(const onepass_tensor* q, const onepass_tensor*
                                   onepass_problem** problem) {
   return guarded([&] {
     auto& result = given("problem", problem);
-    result = new onepass_problem{make_problem(tensor_from("q", q), tensor_from("k", k), tensor_from("v", v),
-                                              tensor_from("out", out), options_from(options))};
+    const Call call = call_from(q, k, v, out, options);
+    result = new onepass_problem{make_problem(call.attention, call.tensors)};
   });
 }
 void onepass_problem_destroy(onepass_problem* problem) { delete problem; }
@@ -230,8 +243,11 @@ onepass_code onepass_plan_create(const onepass_problem* problem, const char* imp
                                         executor ? executor->executor.get() : nullptr)};
   });
 }
+onepass_code onepass_plan_prepare(const onepass_plan* plan) {
+  return guarded([&] { prepare(given("plan", plan).plan); });
+}
 void onepass_plan_destroy(onepass_plan* plan) { delete plan; }
-size_t onepass_plan_workspace_bytes(const onepass_plan* plan) { return plan ? plan->plan.workspace_bytes : 0; }
+size_t onepass_plan_workspace_bytes(const onepass_plan* plan) { return plan ? plan->plan.workspace_bytes() : 0; }
 const char* onepass_plan_implementation(const onepass_plan* plan) { return plan ? plan->plan.name().data() : ""; }
 
 onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q, const onepass_tensor* k,
@@ -239,12 +255,10 @@ onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q,
                               void* workspace, size_t workspace_bytes) {
   return guarded([&] {
     const Plan& p = given("plan", plan).plan;
-    if (workspace_bytes < p.workspace_bytes) {
-      throw Error(ErrorCode::bad_value,
-                  text("the workspace has ", workspace_bytes, " bytes; the plan needs ", p.workspace_bytes));
-    }
-    run(p, tensor_from("q", q), tensor_from("k", k), tensor_from("v", v), tensor_from("out", out),
-        options_from(options), workspace);
+    Call call = call_from(q, k, v, out, options);
+    check_described(p.problem(), call);
+    call.launch.workspace = {static_cast<std::byte*>(workspace), workspace_bytes};
+    run(p, call.tensors, call.launch);
   });
 }
 

@@ -1,6 +1,10 @@
 #include "interfaces/c_convert.hpp"
 
+#include "core/roles.hpp"
+#include "core/text.hpp"
+
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace onepass::interfaces {
@@ -69,37 +73,41 @@ Tensor optional_tensor_from(const char* name, const onepass_tensor* tensor) {
   return tensor ? tensor_from(name, tensor) : Tensor();
 }
 
-Options options_from(const onepass_options* options) {
-  Options out;
-  if (!options) return out;
-  const onepass_options o = known_fields(*options);
-  out.band = band_from(o);
-  if (o.has_scale) out.scale = o.scale;
-  out.softcap = o.softcap;
-  out.dropout_p = o.dropout_p;
-  out.seed = o.seed;
-  out.lse = optional_tensor_from("lse", o.lse);
-  out.bias = optional_tensor_from("bias", o.bias);
-  out.bool_mask = optional_tensor_from("bool_mask", o.bool_mask);
-  out.alibi_slopes = optional_tensor_from("alibi_slopes", o.alibi_slopes);
-  out.sinks = optional_tensor_from("sinks", o.sinks);
-  out.cu_seqlens_q = optional_tensor_from("cu_seqlens_q", o.cu_seqlens_q);
-  out.cu_seqlens_k = optional_tensor_from("cu_seqlens_k", o.cu_seqlens_k);
-  if (o.implementation) out.implementation = o.implementation;
-  if (o.executor) out.executor = o.executor->executor.get();
-  out.stream = o.stream;
-  if (o.score_mod) out.score_mod = o.score_mod;
-  if (o.mask_mod) out.mask_mod = o.mask_mod;
+Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v, const onepass_tensor* out,
+               const onepass_options* options) {
+  onepass_options o;
+  onepass_options_init(&o, sizeof o);
+  if (options) o = known_fields(*options);
+  Call call;
+  const std::array<const onepass_tensor*, kRoles> by_role = {
+      q, k, v, out, o.cu_seqlens_q, o.cu_seqlens_k, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.lse};
+  for_each_role(call.tensors, [&](const RoleRow& row, auto& tensor) {
+    const onepass_tensor* const from = by_role[static_cast<std::size_t>(row.role)];
+    tensor = row.required ? tensor_from(row.name, from) : optional_tensor_from(row.name, from);
+  });
   if (o.mod_buffer_count > kMaxModBuffers)
     throw Error(ErrorCode::bad_value, text("options.mod_buffer_count is ", o.mod_buffer_count, "; at most ",
                                            kMaxModBuffers, " are accepted"));
   for (std::size_t i = 0; i < o.mod_buffer_count; ++i) {
     const std::string called = text("mod_buffers[", i, "]");
     const char* name = (&given("options.mod_buffer_names", o.mod_buffer_names))[i];
-    out.mod_buffers.push_back({&given((called + "'s name").c_str(), name),
-                               tensor_from(called.c_str(), &given("options.mod_buffers", o.mod_buffers) + i)});
+    call.tensors.mod_buffers.push_back({&given((called + "'s name").c_str(), name),
+                                        tensor_from(called.c_str(), &given("options.mod_buffers", o.mod_buffers) + i)});
   }
-  return out;
+  Attention& a = call.attention;
+  a.band = band_from(o);
+  if (o.has_scale) a.scale = o.scale;
+  a.softcap = o.softcap;
+  a.dropout_p = o.dropout_p;
+  a.seed = o.seed;
+  if (o.score_mod) a.score_mod = o.score_mod;
+  if (o.mask_mod) a.mask_mod = o.mask_mod;
+  a.max_seqlen_q = o.max_seqlen_q;
+  a.max_seqlen_k = o.max_seqlen_k;
+  if (o.implementation) call.implementation = o.implementation;
+  if (o.executor) call.launch.executor = o.executor->executor.get();
+  call.launch.stream = o.stream;
+  return call;
 }
 
 }  // namespace onepass::interfaces

@@ -1,5 +1,6 @@
 // From the C structs to the C++ ones, checked: C callers can hand in any number where an enum is meant.
 #pragma once
+#include "core/text.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/onepass.h"
 
@@ -18,8 +19,18 @@ namespace onepass::interfaces {
 
 Tensor tensor_from(const char* name, const onepass_tensor* tensor);           // throws Error if it is NULL
 Tensor optional_tensor_from(const char* name, const onepass_tensor* tensor);  // NULL: not given
-Options options_from(const onepass_options* options);                         // NULL: the defaults
 
+// The three parts of a call.
+struct Call {
+  Tensors tensors;
+  Attention attention;
+  Launch launch;
+  std::string implementation;
+};
+Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v, const onepass_tensor* out,
+               const onepass_options* options);
+
+// *pointer, or an Error that names it.
 template <class T>
 T& given(const char* name, T* pointer) {
   if (!pointer) throw Error(ErrorCode::bad_value, text(name, " is a null pointer"));

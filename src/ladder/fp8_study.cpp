@@ -1,6 +1,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/text.hpp"
 #include "ladder/flash3_fp8.hpp"
 #include "ladder/sample.hpp"
 #include "ladder/table.hpp"

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "core/text.hpp"
 #include "ladder/block_softmax.hpp"
 #include "ladder/flash2_backward.hpp"
 #include "ladder/flash3_forward.hpp"

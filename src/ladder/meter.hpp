@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/mask.hpp"
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::ladder {

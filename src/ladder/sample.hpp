@@ -54,11 +54,11 @@ class RandomHead {
     }
     return x;
   }
-  static Tensor tensor(const Slow<float>& x) {
-    return Tensor(x.outside().data(), DType::f32, {1, 1, x.rows(), x.cols()});
+  static ConstTensor tensor(const Slow<float>& x) {
+    return ConstTensor(x.outside().data(), DType::f32, {1, 1, x.rows(), x.cols()});
   }
-  Arguments arguments() const {
-    Arguments a;
+  Tensors arguments() const {
+    Tensors a;
     a.q = tensor(head_.q);
     a.k = tensor(head_.k);
     a.v = tensor(head_.v);

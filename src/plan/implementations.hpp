@@ -6,6 +6,6 @@
 
 namespace onepass::plan {
 
-std::vector<const Implementation*> implementations();
+std::vector<const Implementation*> implementations(Op op = Op::forward);
 
 }  // namespace onepass::plan

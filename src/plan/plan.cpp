@@ -1,5 +1,4 @@
-// The ordered list of implementations and the choice among them.
-#include <algorithm>
+// The ordered list of implementations, the choice among them, and the calls that are built on it.
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -8,26 +7,29 @@
 #include "core/arguments.hpp"
 #include "core/guarded_executor.hpp"
 #include "core/implementation.hpp"
+#include "core/merge_problem.hpp"
 #include "core/shown.hpp"
+#include "core/text.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/implementations.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 
-namespace onepass {
-namespace plan {
+namespace onepass::plan {
 
 // Best first. The reference stands last and is only taken by name: nothing falls back silently to something slower.
-std::vector<const Implementation*> implementations() {
+std::vector<const Implementation*> implementations(Op op) {
   std::vector<const Implementation*> all = cuda::implementations();
   for (const Implementation& row : cpu::implementations()) all.push_back(&row);
   all.push_back(&reference::reference_implementation());
+  std::erase_if(all, [&](const Implementation* row) { return row->op != op; });
   return all;
 }
 
-}  // namespace plan
+}  // namespace onepass::plan
 
+namespace onepass::inline v0 {
 namespace {
 
 bool is_reference(const Implementation& row) { return &row == &reference::reference_implementation(); }
@@ -47,7 +49,7 @@ class Scratch {
       return;
     }
     on_host_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}, std::nothrow)));
-    if (!on_host_) throw Error(ErrorCode::out_of_memory, text("no ", bytes, " bytes of workspace could be had"));
+    want(on_host_ != nullptr, ErrorCode::out_of_memory, "no ", bytes, " bytes of workspace could be had");
   }
   void* data() const { return on_device_ ? on_device_->data() : on_host_.get(); }
 
@@ -56,84 +58,110 @@ class Scratch {
   std::unique_ptr<cuda::DeviceScratch> on_device_;
 };
 
-}  // namespace
+void check_workspace(const PlanState& plan, std::span<std::byte> workspace) {
+  if (plan.workspace_bytes == 0) return;
+  want(workspace.size() >= plan.workspace_bytes, ErrorCode::bad_value, "the workspace has ", workspace.size(),
+       " bytes; the plan needs ", plan.workspace_bytes);
+  want(workspace.data() != nullptr && reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 == 0,
+       ErrorCode::bad_value, "workspace must point to ", plan.workspace_bytes, " bytes aligned to 64");
+}
 
-std::string_view Plan::name() const { return implementation ? implementation->name : "none"; }
-std::string Plan::describe() const { return implementation ? implementation->describe(problem) : std::string(); }
-
-Plan make_plan(const Problem& problem, std::string_view implementation, const Executor* executor) {
-  validate(problem);
-  const int workers = workers_of(executor ? *executor : default_executor());
+Plan plan_for(std::shared_ptr<const Problem> problem, std::string_view implementation, int workers) {
   std::string refusals, names;
-  for (const Implementation* row : plan::implementations()) {
-    names += (names.empty() ? "" : ", ") + std::string(row->name);
+  for (const Implementation* row : plan::implementations(problem->op)) {
     if (implementation.empty() ? is_reference(*row) : implementation != row->name) continue;
-    const std::string refusal = row->why_not(problem);
-    if (refusal.empty()) return {problem, row, workers, row->workspace_bytes(problem, workers)};
-    refusals += "; " + std::string(row->name) + ": " + refusal;
+    Decision decision = decide(*row, {problem, workers});
+    if (decision) return Plan(std::move(decision.state));
+    refusals += "; " + std::string(row->name) + ": " + decision.refusal;
   }
   if (refusals.empty() && !implementation.empty()) {
+    for (const Implementation* row : plan::implementations(problem->op))
+      names += (names.empty() ? "" : ", ") + std::string(row->name);
     throw Error(ErrorCode::bad_value,
                 text("implementation '", shown(implementation), "' is unknown here; there are ", names));
   }
-  throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
+  throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(*problem), "\"", refusals));
 }
 
-void run(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options,
-         void* workspace) {
-  if (!plan.implementation) throw Error(ErrorCode::bad_value, "the plan is empty; make_plan makes one");
-  const Arguments arguments = collect(q, k, v, out, options);
-  const Problem problem = problem_of(arguments, options);
-  if (problem != plan.problem) {
-    throw Error(ErrorCode::bad_shape, text("the tensors are of \"", to_string(problem), "\" but the plan is for \"",
-                                           to_string(plan.problem), "\""));
-  }
-  check_apart(arguments);
-  Executor& host = options.executor ? *options.executor : default_executor();
-  GuardedExecutor executor(host, workers_of(host));
-  if (executor.workers() > plan.workers) {
-    throw Error(ErrorCode::bad_value,
-                text("the executor has ", executor.workers(), " workers but the plan was made for ", plan.workers));
-  }
-  if (plan.workspace_bytes > 0 && (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 64 != 0)) {
-    throw Error(ErrorCode::bad_value, text("workspace must point to ", plan.workspace_bytes, " bytes aligned to 64"));
-  }
-  plan.implementation->run(problem, arguments, workspace, executor, options.stream);
+const PlanState& state_of(const Plan& plan) {
+  if (!plan.state()) throw Error(ErrorCode::bad_value, "the plan is empty; make_plan makes one");
+  return *plan.state();
 }
 
-Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options) {
-  return problem_of(collect(q, k, v, out, options), options);
+}  // namespace
+
+std::string_view Plan::name() const { return state_ ? state_->implementation : "none"; }
+std::string Plan::describe() const { return state_ ? state_->describe() : std::string(); }
+const Problem& Plan::problem() const { return *state_of(*this).problem; }
+int Plan::workers() const { return state_ ? state_->workers : 1; }
+std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_bytes : 0; }
+
+Problem make_problem(const Attention& attention, const Tensors& tensors) { return problem_of(tensors, attention); }
+
+Plan make_plan(const Problem& problem, std::string_view implementation, const Executor* executor) {
+  validate(problem);
+  return plan_for(std::make_shared<const Problem>(problem), implementation,
+                  workers_of(executor ? *executor : default_executor()));
 }
 
-void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Options& options) {
-  const Arguments arguments = collect(q, k, v, out, options);
-  const Problem problem = problem_of(arguments, options);
-  check_apart(arguments);
-  Executor& host = options.executor ? *options.executor : default_executor();
-  const Plan plan = make_plan(problem, options.implementation, &host);
-  GuardedExecutor executor(host, plan.workers);
-  const Scratch workspace(problem.device, plan.workspace_bytes, options.stream);
-  plan.implementation->run(problem, arguments, workspace.data(), executor, options.stream);
+void prepare(const Plan& plan) { state_of(plan).prepare(); }
+
+void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
+  const PlanState& state = state_of(plan);
+  check_planned(*state.problem, tensors);
+  check_apart(tensors);
+  Executor& host = launch.executor ? *launch.executor : default_executor();
+  const int workers = workers_of(host);
+  want(workers <= state.workers, ErrorCode::bad_value, "the executor has ", workers,
+       " workers but the plan was made for ", state.workers);
+  check_workspace(state, launch.workspace);
+  GuardedExecutor executor(host, workers);
+  state.run(tensors, launch.workspace.data(), executor, launch.stream);
+}
+
+void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
+               std::string_view implementation) {
+  auto problem = std::make_shared<const Problem>(problem_of(tensors, attention));
+  check_apart(tensors);
+  Executor& host = launch.executor ? *launch.executor : default_executor();
+  const Plan plan = plan_for(problem, implementation, workers_of(host));
+  const PlanState& state = *plan.state();
+  GuardedExecutor executor(host, state.workers);
+  if (!launch.workspace.empty()) {
+    check_workspace(state, launch.workspace);
+    return state.run(tensors, launch.workspace.data(), executor, launch.stream);
+  }
+  const Scratch workspace(problem->device, state.workspace_bytes, launch.stream);
+  state.run(tensors, workspace.data(), executor, launch.stream);
+}
+
+void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,
+           Executor* executor) {
+  const Tensors tensors{.out = out, .lse = lse, .outs = {outs.begin(), outs.end()}, .lses = {lses.begin(), lses.end()}};
+  const Plan plan = make_plan(merge_problem_of(tensors), {}, executor);
+  Executor& host = executor ? *executor : default_executor();
+  GuardedExecutor guarded(host, plan.workers());
+  plan.state()->run(tensors, nullptr, guarded, nullptr);
 }
 
 std::string explain(const Problem& problem) {
   validate(problem);
   std::string out = to_string(problem) + "\n";
   bool chosen = false;
-  for (const Implementation* row : plan::implementations()) {
-    const std::string refusal = row->why_not(problem);
-    const bool taken = !chosen && refusal.empty() && !is_reference(*row);
+  for (const Implementation* row : plan::implementations(problem.op)) {
+    const Decision decision = decide(*row, problem);
+    const bool taken = !chosen && decision && !is_reference(*row);
     chosen = chosen || taken;
     out += std::string(taken ? "* " : "  ") + row->name + ": ";
-    if (!refusal.empty())
-      out += "no, " + refusal;
+    if (!decision)
+      out += "no, " + decision.refusal;
     else
-      out += row->describe(problem) + (taken                ? ""
-                                       : is_reference(*row) ? " (only by name)"
-                                                            : " (accepts; stands behind the choice)");
+      out += decision.state->describe() + (taken                ? ""
+                                           : is_reference(*row) ? " (only by name)"
+                                                                : " (accepts, not the first)");
     out += "\n";
   }
   return out;
 }
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

@@ -71,7 +71,8 @@ struct RowBlock {
   }
 
  private:
-  void load(const Tensor& t, std::int64_t h, std::int64_t token, std::int64_t count, std::int64_t dim, T* into) const {
+  void load(const ConstTensor& t, std::int64_t h, std::int64_t token, std::int64_t count, std::int64_t dim,
+            T* into) const {
     with_float_type(t.dtype, [&](auto zero) {
       for (std::int64_t j = 0; j < count; ++j) {
         const auto* from = static_cast<const decltype(zero)*>(t.data) + row_offset(t, seq.batch, h, token + j);
@@ -100,7 +101,7 @@ struct RowBlock {
         s[j] += static_cast<T>(load_element(a.bias.data, a.bias.dtype, from + j * at[3]));
     }
     if (p.alibi) {
-      const Tensor& t = a.alibi_slopes;
+      const ConstTensor& t = a.alibi_slopes;
       const std::int64_t at = t.rank == 2 ? batch * t.stride[0] + head * t.stride[1] : head * t.stride[0];
       const T slope = static_cast<T>(static_cast<const float*>(t.data)[at]);
       for (std::int64_t j = 0; j < count; ++j) s[j] -= slope * static_cast<T>(std::abs(i + band.shift - (lo + j)));

@@ -5,7 +5,7 @@ namespace {
 
 using Rows = std::vector<std::vector<double>>;  // [tokens][dim]
 
-Rows rows_of(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t begin, std::int64_t tokens,
+Rows rows_of(const ConstTensor& t, std::int64_t batch, std::int64_t head, std::int64_t begin, std::int64_t tokens,
              std::int64_t dim) {
   Rows rows(static_cast<std::size_t>(tokens), std::vector<double>(static_cast<std::size_t>(dim)));
   for (std::int64_t i = 0; i < tokens; ++i) {
@@ -20,7 +20,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 // Row-major index over the dimensions that a bias spans.
-std::int64_t bias_index(const Tensor& bias, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+std::int64_t bias_index(const ConstTensor& bias, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
   const Dims at{b, h, i, j};
   std::int64_t index = 0;
   for (int n = 0; n < kMaxRank; ++n) index = index * bias.shape[n] + (bias.shape[n] == 1 ? 0 : at[n]);
@@ -30,7 +30,7 @@ std::int64_t bias_index(const Tensor& bias, std::int64_t b, std::int64_t h, std:
 struct Task {
   const Problem& p;
   const Arguments& a;
-  const Tensor& d_out;
+  const ConstTensor& d_out;
   DenseGradients& g;
 
   void operator()(std::int64_t b, std::int64_t kv_head) const {
@@ -57,7 +57,7 @@ struct Task {
     double s, slope;
   };
   Score score(const BandMask& band, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, double x) const {
-    const auto offset = [&](const Tensor& t) {
+    const auto offset = [&](const ConstTensor& t) {
       const Dims at = broadcast_strides(t);
       return b * at[0] + h * at[1] + i * at[2] + j * at[3];
     };
@@ -67,7 +67,7 @@ struct Task {
     double s = cap > 0 ? cap * t : x;
     if (p.bias) s += static_cast<double>(load_element(a.bias.data, a.bias.dtype, offset(a.bias)));
     if (p.alibi) {
-      const Tensor& slopes = a.alibi_slopes;
+      const ConstTensor& slopes = a.alibi_slopes;
       const std::int64_t at = slopes.rank == 2 ? b * slopes.stride[0] + h * slopes.stride[1] : h * slopes.stride[0];
       s -= static_cast<double>(static_cast<const float*>(slopes.data)[at]) *
            static_cast<double>(std::abs(i + band.shift - j));
@@ -124,7 +124,7 @@ struct Task {
 
 }  // namespace
 
-DenseGradients oracle_backward(const Problem& p, const Arguments& a, const Tensor& d_out, Executor& executor) {
+DenseGradients oracle_backward(const Problem& p, const Arguments& a, const ConstTensor& d_out, Executor& executor) {
   if (!p.score_mod.empty() || !p.mask_mod.empty())
     throw Error(ErrorCode::unsupported, "the backward oracle knows neither score_mod nor mask_mod");
   const std::int64_t rows_q = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;

@@ -65,7 +65,7 @@ TEST(Bench, DrawsNormalsOfEveryDtype) {
 }
 
 TEST(Bench, DeviceTensorsHaveTheProblemsLayout) {
-  const Arguments a =
+  const Tensors a =
       shaped(parse_problem("fwd b2 h4/2 s10x7 d8/16 bf16 bias=fp32:1hqk mask=b11k sinks lse layout=bshd"));
   EXPECT_EQ(a.q.stride, (Dims{10 * 4 * 8, 8, 4 * 8, 1}));
   EXPECT_EQ(bytes_spanned(a.q), 2u * 2 * 10 * 4 * 8);
@@ -75,7 +75,7 @@ TEST(Bench, DeviceTensorsHaveTheProblemsLayout) {
   EXPECT_EQ(a.bool_mask.shape, (Dims{2, 1, 1, 7}));
   EXPECT_EQ(bytes_spanned(a.lse), 4u * 2 * 4 * 10);
   EXPECT_FALSE(a.alibi_slopes.given());
-  const Arguments packed = shaped(parse_problem("fwd h2 d8 fp32 varlen=3,5 lse"));
+  const Tensors packed = shaped(parse_problem("fwd h2 d8 fp32 varlen=3,5 lse"));
   EXPECT_EQ(packed.k.rank, 3);
   EXPECT_EQ(bytes_spanned(packed.k), 4u * 8 * 2 * 8);
   EXPECT_EQ(packed.cu_seqlens_k.shape[0], 3);

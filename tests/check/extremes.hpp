@@ -19,13 +19,13 @@ struct Extreme {
   std::function<void(check::Inputs&)> make;
 };
 
-inline void fill(const Tensor& t, const std::function<float(std::int64_t token, std::int64_t d)>& value) {
+inline void fill(const ConstTensor& t, const std::function<float(std::int64_t token, std::int64_t d)>& value) {
   for (std::int64_t b = 0; b < t.shape[0]; ++b)
     for (std::int64_t h = 0; h < t.shape[1]; ++h)
       for (std::int64_t i = 0; i < t.shape[2]; ++i)
         for (std::int64_t d = 0; d < t.shape[3]; ++d)
-          store_element(t.data, t.dtype, b * t.stride[0] + h * t.stride[1] + i * t.stride[2] + d * t.stride[3],
-                        value(i, d));
+          store_element(check::Inputs::writable<void>(t), t.dtype,
+                        b * t.stride[0] + h * t.stride[1] + i * t.stride[2] + d * t.stride[3], value(i, d));
 }
 
 // Row by row: nothing but the lowest number; one key left; one key far above; two levels below log2's range.
@@ -82,8 +82,8 @@ inline const std::vector<Extreme>& extremes() {
        {"h2 s40x300 d64 fp32 alibi lse", "h2 s200x250 d64 bf16 alibi causal_bottom_right lse",
         "h2 s2x300 d64 fp32 alibi lse"},
        [](check::Inputs& in) {
-         const Tensor& t = in.tensors.alibi_slopes;
-         for (std::int64_t i = 0; i < t.elements(); ++i) static_cast<float*>(t.data)[i] = 1e36f;
+         const ConstTensor& t = in.tensors.alibi_slopes;
+         for (std::int64_t i = 0; i < t.elements(); ++i) check::Inputs::writable<float>(t)[i] = 1e36f;
        }},
       {"ScoreModsBeyondLog2",
        [](const Problem&) { return false; },

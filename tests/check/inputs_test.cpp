@@ -14,7 +14,7 @@ namespace {
 // Scores of one head, row by row.
 std::vector<std::vector<double>> scores(const Inputs& in) {
   const Problem& p = in.problem;
-  const Tensor &q = in.tensors.q, &k = in.tensors.k;
+  const ConstTensor &q = in.tensors.q, &k = in.tensors.k;
   std::vector<std::vector<double>> s(p.seq_q, std::vector<double>(p.seq_k));
   for (std::int64_t i = 0; i < p.seq_q; ++i) {
     for (std::int64_t j = 0; j < p.seq_k; ++j) {
@@ -81,7 +81,7 @@ TEST(Inputs, OneHotRowsMeetOneVisibleKey) {
 
 TEST(Inputs, MasksHaveEmptyRowsAndEmptyAndFullTiles) {
   const Inputs in = make_inputs(parse_problem("b2 h2 s128x256 d8 mask=bhqk"), 7);
-  const Tensor& m = in.tensors.bool_mask;
+  const ConstTensor& m = in.tensors.bool_mask;
   const auto at = [&](std::int64_t i, std::int64_t j) {
     return static_cast<const std::uint8_t*>(m.data)[i * m.stride[2] + j];
   };
@@ -104,19 +104,19 @@ TEST(Inputs, MasksHaveEmptyRowsAndEmptyAndFullTiles) {
 
 TEST(Inputs, GapsTailsAndOutputsAreNaN) {
   const Inputs in = make_inputs(parse_problem("h2/1 d5 varlen=3,0,2 packed=9:8 layout=bshd lse"));
-  const Tensor& k = in.tensors.k;
+  const ConstTensor& k = in.tensors.k;
   for (std::int64_t token = 0; token < 8; ++token) {
     EXPECT_EQ(std::isnan(load_element(k.data, k.dtype, row_offset(k, 0, 0, token))), token >= 5) << token;
   }
-  EXPECT_TRUE(in.buffers[3].all_poison());
-  EXPECT_TRUE(in.buffers[4].all_poison());
+  EXPECT_TRUE(in.buffer(Role::out).all_poison());
+  EXPECT_TRUE(in.buffer(Role::lse).all_poison());
 }
 
 TEST(Inputs, AreRepeatableAndDependOnTheSeed) {
   const Problem p = parse_problem("b2 h2 s9 d16 bf16");
   const auto bytes = [&](std::uint64_t seed) {
     const Inputs in = make_inputs(p, seed);
-    return std::vector<std::byte>(in.buffers[0].data(), in.buffers[0].data() + in.buffers[0].bytes());
+    return std::vector<std::byte>(in.buffer(Role::q).data(), in.buffer(Role::q).data() + in.buffer(Role::q).bytes());
   };
   EXPECT_EQ(bytes(5), bytes(5));
   EXPECT_NE(bytes(5), bytes(6));
@@ -130,7 +130,9 @@ TEST(Inputs, ProblemSurvivesTheRoundTripThroughTensors) {
         "b1 h1 s4x0 d1 mask=11qk", "b3 h4/2 s5x6 d8 strides=q:160,40,8;k:0,8,0;v:0,0,0;o:400,96,16"}) {
     const Problem p = parse_problem(line);
     for (Placement placement : {Placement::middle, Placement::page_end, Placement::page_start}) {
-      EXPECT_EQ(to_string(make_inputs(p, 1, Distribution::normal, placement).problem), to_string(p));
+      EXPECT_EQ(to_string(make_inputs(p, 2, Distribution::normal, placement).problem), to_string(p));
+      const Problem padded = make_inputs(p, 1, Distribution::normal, placement).problem;  // strides of side tensors
+      EXPECT_EQ(parse_problem(to_string(padded)), padded) << to_string(padded);
     }
   }
 }
@@ -138,12 +140,12 @@ TEST(Inputs, ProblemSurvivesTheRoundTripThroughTensors) {
 TEST(Inputs, PageEndFaultsBeyondTheEndAndOnWrites) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const Inputs in = make_inputs(parse_problem("b1 h1 s3 d5"), 0, Distribution::normal, Placement::page_end);
-  auto* k = static_cast<volatile float*>(in.tensors.k.data);
+  auto* k = Inputs::writable<volatile float>(in.tensors.k);
   EXPECT_FALSE(std::isnan(k[14]));
   EXPECT_DEATH((void)k[15], "");
   EXPECT_DEATH(k[0] = 1, "");
   const Inputs front = make_inputs(parse_problem("b1 h1 s3 d5"), 0, Distribution::normal, Placement::page_start);
-  EXPECT_DEATH((void)static_cast<volatile float*>(front.tensors.k.data)[-1], "");
+  EXPECT_DEATH((void)Inputs::writable<volatile float>(front.tensors.k)[-1], "");
 }
 
 TEST(Inputs, RefuseWhatTheyCannotMake) {

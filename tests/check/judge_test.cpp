@@ -46,13 +46,12 @@ bool made(Mistake m) { return g_mistake == m; }
 
 constexpr std::int64_t kTile = 32;
 
-void one_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int64_t b, std::int64_t h,
-             std::int64_t i) {
+void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::int64_t hk = made(Mistake::wrong_head) ? h % p.heads_kv : h / p.group();
   BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
   if (made(Mistake::one_key_too_many) && band.right >= 0) ++band.right;
   const std::int64_t keys = seq.seq_k - (made(Mistake::dropped_last_key) ? 1 : 0);
-  const auto at = [&](const Tensor& t, std::int64_t head, std::int64_t token, std::int64_t d) {
+  const auto at = [&](const ConstTensor& t, std::int64_t head, std::int64_t token, std::int64_t d) {
     return load_element(t.data, t.dtype, row_offset(t, seq.batch, head, token) + d);
   };
   RowState<float> state;
@@ -119,7 +118,7 @@ void one_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int
   static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, h, seq.q_begin + i)] = lse;
 }
 
-void run_tiled(const Problem& p, const Arguments& a, void* workspace, Executor&, void*) {
+void run_tiled(const Problem& p, const Tensors& a, void* workspace, Executor&, void*) {
   if (made(Mistake::throws)) throw Error(ErrorCode::unsupported, "it throws");
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, a, b);
@@ -132,9 +131,15 @@ void run_tiled(const Problem& p, const Arguments& a, void* workspace, Executor&,
   if (made(Mistake::writes_workspace_guard)) static_cast<std::byte*>(workspace)[-1] = std::byte{0};
 }
 
-const Implementation kTiled{"tiled", [](const Problem&) { return std::string(); },
-                            [](const Problem&) { return std::string(); },
-                            [](const Problem&, int) { return std::size_t{40}; }, run_tiled};
+struct Tiled final : PlanState {
+  explicit Tiled(const Request& request) : PlanState(request.problem) { workspace_bytes = 40; }
+  std::string describe() const override { return ""; }
+  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const override {
+    run_tiled(*problem, tensors, workspace, executor, stream);
+  }
+};
+const Implementation kTiled{"tiled",
+                            [](const Request& request) { return Decision{{}, std::make_shared<Tiled>(request)}; }};
 
 Verdict verdict_of(Mistake mistake, const char* line, Distribution distribution) {
   g_mistake = mistake;
@@ -240,8 +245,7 @@ TEST(Judge, NamesTheFirstViolation) {
 }
 
 TEST(Check, PassesARefusalOn) {
-  Implementation refusing = kTiled;
-  refusing.why_not = [](const Problem&) { return std::string("it wants more"); };
+  const Implementation refusing{"refusing", [](const Request&) { return Decision::no("it wants more"); }};
   Inputs inputs = make_inputs(parse_problem("b1 h1 s4 d8"));
   const Verdict v = check(refusing, inputs);
   EXPECT_FALSE(v.accepted);

@@ -8,10 +8,10 @@ import sys
 
 
 def declared(folder):
-    """Functions and classes that the public headers mark."""
+    """Functions and classes that the public headers mark; C++ ones in the namespace of the version."""
     functions, classes = set(), set()
     for header in sorted(pathlib.Path(folder).glob("onepass/*")):
-        prefix = "onepass::" if header.suffix == ".hpp" else ""
+        prefix = "onepass::v0::" if header.suffix == ".hpp" else ""
         code = re.sub(r"/\*.*?\*/|//[^\n]*|#[^\n]*", "", header.read_text(), flags=re.S)
         classes.update(prefix + name for name in re.findall(r"(?:class|struct) ONEPASS_API (\w+)", code))
         functions.update(
@@ -21,7 +21,7 @@ def declared(folder):
 
 
 def exported(library):
-    """Demangled names without parameters: onepass::merge, onepass::Tensor::elements, vtable for onepass::Error."""
+    """Demangled names without parameters: onepass::v0::merge, vtable for onepass::v0::Error."""
     symbols = subprocess.run(
         ["nm", "-D", "-C", "--defined-only", "--format=posix", library], check=True, capture_output=True, text=True
     ).stdout.splitlines()
@@ -32,11 +32,11 @@ def exported(library):
 def main(library, include):
     functions, classes = declared(include)
     found = exported(library)
-    owner = re.compile(r"(?:vtable for |typeinfo for |typeinfo name for )?(onepass::\w+?)(?:::~?\w+)?")
+    owner = re.compile(r"(?:vtable for |typeinfo for |typeinfo name for )?(onepass::v0::\w+?)(?:<[\w ]+>)?(?:::~?\w+)?")
     strange = sorted(
         name for name in found - functions if not ((match := owner.fullmatch(name)) and match[1] in classes)
     )
-    missing = sorted((functions | {"typeinfo for onepass::Error"}) - found)  # what is thrown is caught by its type
+    missing = sorted((functions | {"typeinfo for onepass::v0::Error"}) - found)  # what is thrown is caught by its type
     for name in strange:
         print(f"exported, but not marked ONEPASS_API: {name}")
     for name in missing:

@@ -20,9 +20,9 @@ const std::int32_t kIds[2][3] = {{4, -5, 6}, {7, 8, -9}};
 const bool kFlags[] = {true, false, true};
 
 std::vector<NamedTensor> tensors() {
-  return {{"table", Tensor(kTable, DType::f32, {5})},
-          {"ids", Tensor(kIds, DType::i32, {2, 3})},
-          {"flags", Tensor(kFlags, DType::boolean, {3})}};
+  return {{"table", ConstTensor(kTable, DType::f32, {5})},
+          {"ids", ConstTensor(kIds, DType::i32, {2, 3})},
+          {"flags", ConstTensor(kFlags, DType::boolean, {3})}};
 }
 std::vector<ModBuffer> specs() {
   std::vector<ModBuffer> out;

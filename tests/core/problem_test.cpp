@@ -208,12 +208,48 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s4 d8 score_mod={score} buffer=t:fp32:4 buffer=t:fp32:4", "two mod buffers", "named t"},
         Wrong{"s4x3000000000 d8 score_mod={score}", "3000000000 long", "count to 2147483647"},
         Wrong{"b4000000000 h4000000000 s4 d8", "2^62", "more than"},
-        Wrong{"s4000000000000 d8", "the score matrix", "2^62"}));
+        Wrong{"s4000000000000 d8", "the score matrix", "2^62"},
+        Wrong{"merge n0 s4 d8", "0 partial results", "at least 1"},
+        Wrong{"merge s4 d8", "0 partial results", "at least 1"},
+        Wrong{"merge n2 s4 d8 alibi", "'alibi' says nothing about merge", "docs/problem.md"},
+        Wrong{"merge n2 s4 d8 strides=q:1,2,3;k:1,2,3;v:1,2,3;o:1,2,3", "merge takes no buffer", "out_strides"},
+        Wrong{"s4 d8 n2", "'n2' says nothing about fwd", "docs/problem.md"},
+        Wrong{"s4 d8 bias=fp32:11qk bias_strides=1,2", "'bias_strides=1,2'", "a stride for each dimension"},
+        Wrong{"s4 d8 what_strides=1,2", "'what_strides=1,2'", "a word of the problem grammar"},
+        Wrong{"s4 d8 lse lse_strides=0,0,999999999999999999", "lse has stride 999999999999999999", "2^58"},
+        Wrong{"s4 d8 align=q:3", "'align=q:3'", "align=name:bytes"},
+        Wrong{"s4 d8 align=what:4", "'align=what:4'", "align=name"},
+        Wrong{"s4 d8 align=q", "'align=q'", "align=name:bytes"}));
+
+// What side tensors and addresses add to a line; what is as usual is not printed.
+TEST(Problem, StridesAndAlignmentsBesideTheMainTensors) {
+  const auto printed = [](const char* line) { return to_string(parse_problem(line)); };
+  EXPECT_EQ(printed("s4x8 d8 bias=fp32:11qk bias_strides=0,0,16,2"),
+            "fwd b1 h1 s4x8 d8 fp32 bias=fp32:11qk bias_strides=0,0,16,2");
+  EXPECT_EQ(printed("s4x8 d8 bias=fp32:11qk bias_strides=0,0,8,1"), "fwd b1 h1 s4x8 d8 fp32 bias=fp32:11qk");
+  EXPECT_EQ(printed("b2 h4 s4 d8 alibi alibi_slopes_strides=4,1 sinks sinks_strides=3 lse lse_strides=1,8,2"),
+            "fwd b2 h4 s4 d8 fp32 alibi sinks lse alibi_slopes_strides=4,1 sinks_strides=3 lse_strides=1,8,2");
+  EXPECT_EQ(printed("s4 d8 align=v:2,q:8,k:16 cuda"), "fwd b1 h1 s4 d8 fp32 align=q:8,v:2 cuda:0");
+  const Problem p = parse_problem("b2 h4 s4 d8 bias=bf16:bhqk bias_strides=9,99,999,1 align=bias:2 layout=bshd cuda");
+  EXPECT_EQ(p.layout.bias, (Dims{9, 99, 999, 1}));
+  EXPECT_EQ(parse_problem(to_string(p)), p);
+}
+
+TEST(Problem, OfAMerge) {
+  for (const char* line :
+       {"merge n3 b1 h1 s5 d8 fp32", "merge n1 b2 h4 s5 d0 bf16 out=fp16 lse layout=bshd",
+        "merge n2 b2 h4 s5 d8 fp16 out=fp32 lse out_strides=1000,200,8 lse_strides=1,2,8 align=out:8 cuda:1"}) {
+    EXPECT_EQ(to_string(parse_problem(line)), line);
+    EXPECT_EQ(parse_problem(to_string(parse_problem(line))), parse_problem(line));
+  }
+}
 
 // Every word that may stand once is refused a second time, even if it says the same, and so is another on its subject.
 TEST(Problem, NoWordSpeaksTwice) {
   const std::vector<std::vector<const char*>> subjects{
       {"fwd"},
+      {"align=q:8", "align=k:8"},
+      {"lse_strides=1,2,3"},
       {"b2"},
       {"h4", "h4/2"},
       {"s5x9", "s5"},

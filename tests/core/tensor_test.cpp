@@ -1,4 +1,5 @@
 #include "onepass/tensor.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -77,10 +77,7 @@ bool has_avx512() {
 }
 
 Implementation emulated() {
-  return {"cpu.amx.bf16.emulated", refuses, describe, workspace_bytes,
-          [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {
-            run(kernels<EmulatedTiles>(), p, a, workspace, executor);
-          }};
+  return {"cpu.amx.bf16.emulated", [](const Request& request) { return plan(request, kernels<EmulatedTiles>()); }};
 }
 
 }  // namespace onepass::cpu::amx

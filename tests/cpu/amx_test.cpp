@@ -85,8 +85,8 @@ TEST(AmxNotANumber, ReachesOnlyTheRowsThatSeeIt) {
       for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         for (const bool in_v : {false, true}) {
           check::Inputs inputs = check::make_inputs(parse_problem(line));
-          const Tensor& t = in_v ? inputs.tensors.v : inputs.tensors.k;
-          store_element(t.data, t.dtype, row_offset(t, 0, 1, 137) + 5, poison);
+          const ConstTensor& t = in_v ? inputs.tensors.v : inputs.tensors.k;
+          store_element(check::Inputs::writable<void>(t), t.dtype, row_offset(t, 0, 1, 137) + 5, poison);
           inputs.changed();
           const check::Verdict verdict = check::check(backend, inputs);
           EXPECT_TRUE(verdict.right) << backend.name << ", " << line << ", " << poison << ": " << verdict.sentence;

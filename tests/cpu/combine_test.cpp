@@ -19,8 +19,8 @@ namespace {
 struct Case {
   std::int64_t heads = 3, total_q = 7, total_k = 90, dim = 24;
   std::vector<float> q, k, v, sinks, out, lse;
+  bool with_sinks = true;
   std::vector<std::int32_t> cu_q{0, 4, 4, 7}, cu_k{0, 50, 57, 90};  // the second entry has keys but no queries
-  Options options;
 
   explicit Case(std::mt19937& rng)
       : q(heads * total_q * dim),
@@ -32,22 +32,23 @@ struct Case {
     std::normal_distribution<float> normal;
     for (auto* t : {&q, &k, &v, &sinks})
       for (float& x : *t) x = 2 * normal(rng);
-    options.lse = Tensor(lse.data(), DType::f32, {heads, total_q});
-    options.sinks = Tensor(sinks.data(), DType::f32, {heads});
-    options.cu_seqlens_q = Tensor(cu_q.data(), DType::i32, {4});
-    options.cu_seqlens_k = Tensor(cu_k.data(), DType::i32, {4});
   }
-  Arguments arguments() {
-    return collect({q.data(), DType::f32, {total_q, heads, dim}}, {k.data(), DType::f32, {total_k, heads, dim}},
-                   {v.data(), DType::f32, {total_k, heads, dim}}, {out.data(), DType::f32, {total_q, heads, dim}},
-                   options);
+  Tensors tensors() {
+    return {.q = {q.data(), DType::f32, {total_q, heads, dim}},
+            .k = {k.data(), DType::f32, {total_k, heads, dim}},
+            .v = {v.data(), DType::f32, {total_k, heads, dim}},
+            .out = {out.data(), DType::f32, {total_q, heads, dim}},
+            .lse = {lse.data(), DType::f32, {heads, total_q}},
+            .sinks = with_sinks ? ConstTensor(sinks.data(), DType::f32, {heads}) : ConstTensor(),
+            .cu_seqlens_q = {cu_q.data(), DType::i32, {4}},
+            .cu_seqlens_k = {cu_k.data(), DType::i32, {4}}};
   }
 };
 
 // What a kernel leaves for one row and the keys [lo, hi): plain scalar code.
-void leave_partial(const Problem& p, const Arguments& a, const Sequence& s, std::int64_t h, std::int64_t i,
+void leave_partial(const Problem& p, const Tensors& a, const Sequence& s, std::int64_t h, std::int64_t i,
                    std::int64_t lo, std::int64_t hi, RowState<float>& state, float* out) {
-  const auto at = [](const Tensor& t, std::int64_t token, std::int64_t head) {
+  const auto at = [](const ConstTensor& t, std::int64_t token, std::int64_t head) {
     return static_cast<const float*>(t.data) + row_offset(t, 0, head, token);
   };
   std::vector<float> scores;
@@ -74,8 +75,8 @@ struct Result {
   std::vector<float> out, lse;
 };
 Result combined(Case& c, std::int64_t splits, std::int64_t chunk, Executor& executor = serial_executor()) {
-  const Arguments a = c.arguments();
-  const Problem p = problem_of(a, c.options);
+  const Tensors a = c.tensors();
+  const Problem p = problem_of(a, {});
   Workspace counting;
   book_partials(counting, p, splits);
   std::vector<float> memory(counting.bytes() / 4 + 16, std::numeric_limits<float>::quiet_NaN());
@@ -100,8 +101,8 @@ Result combined(Case& c, std::int64_t splits, std::int64_t chunk, Executor& exec
 }
 
 void expect_oracle(Case& c, const Result& got) {
-  const Arguments a = c.arguments();
-  const reference::Dense right = reference::oracle(problem_of(a, c.options), a);
+  const Tensors a = c.tensors();
+  const reference::Dense right = reference::oracle(problem_of(a, {}), a);
   for (std::size_t i = 0; i < got.out.size(); ++i)
     ASSERT_NEAR(got.out[i], right.out[i], 3e-6 * (1 + std::abs(right.out[i]))) << i;
   for (std::size_t i = 0; i < got.lse.size(); ++i) {
@@ -115,7 +116,7 @@ void expect_oracle(Case& c, const Result& got) {
 RC_GTEST_PROP(Combine, AnyCutOfTheKeysGivesTheOraclesRows, (unsigned seed)) {
   std::mt19937 rng(seed);
   Case c(rng);
-  if (*rc::gen::arbitrary<bool>()) c.options.sinks = {};
+  if (*rc::gen::arbitrary<bool>()) c.with_sinks = false;
   const auto chunk = *rc::gen::inRange<std::int64_t>(1, 60), splits = *rc::gen::inRange<std::int64_t>(1, 12);
   expect_oracle(c, combined(c, splits, chunk));
 }
@@ -136,7 +137,7 @@ TEST(Combine, IsTheSameForAnyThreadCount) {
 TEST(Combine, InfinityOfAFarSplitStays) {
   std::mt19937 rng(4);
   Case c(rng);
-  c.options.sinks = {};
+  c.with_sinks = false;
   for (std::int64_t d = 0; d < c.dim; ++d) {
     for (std::int64_t j = 0; j < 50; ++j)
       c.k[j * c.heads * c.dim + d] = j < 11 ? 0.0f : 60.0f;  // head 0 of the first entry
@@ -162,9 +163,9 @@ TEST(Combine, WritesNarrowOutputsAndRowsWithoutKeys) {
   expect_oracle(c, wide);
   for (DType dtype : {DType::f16, DType::bf16}) {
     std::vector<std::uint16_t> narrow(wide.out.size());
-    Arguments a = c.arguments();
+    Tensors a = c.tensors();
     const Problem p = [&] {
-      Problem narrow_out = problem_of(a, c.options);
+      Problem narrow_out = problem_of(a, {});
       narrow_out.out_dtype = dtype;
       return narrow_out;
     }();

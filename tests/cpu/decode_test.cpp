@@ -22,7 +22,7 @@ using check::Placement;
 std::vector<const Implementation*> here() {
   std::vector<const Implementation*> rows;
   for (const Implementation& row : decode_implementations()) {
-    if (row.why_not(parse_problem("fwd b1 h1 s1 d8 fp32")).empty()) rows.push_back(&row);
+    if (why_not(row, parse_problem("fwd b1 h1 s1 d8 fp32")).empty()) rows.push_back(&row);
   }
   return rows;
 }
@@ -159,9 +159,9 @@ TEST(Decode, NanAndInfinityStayWithTheRowsThatSeeThem) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (const bool in_v : {true, false}) {
         Inputs inputs = check::make_inputs(parse_problem(line));
-        const Tensor& t = in_v ? inputs.tensors.v : inputs.tensors.k;
+        const ConstTensor& t = in_v ? inputs.tensors.v : inputs.tensors.k;
         for (std::int64_t j : {std::int64_t{2}, inputs.problem.seq_k - 2})
-          store_element(t.data, t.dtype, row_offset(t, 0, 1, j) + 5, bad);
+          store_element(Inputs::writable<void>(t), t.dtype, row_offset(t, 0, 1, j) + 5, bad);
         inputs.changed();
         for (const Implementation* row : here()) {
           const check::Verdict verdict = check::check(*row, inputs);
@@ -215,10 +215,10 @@ TEST(Decode, CutsByShapeOnly) {
 
 TEST(Decode, RefusesManyRowsInASentence) {
   const Implementation& row = *here().front();
-  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h34/2 s1x64 d64 fp32")),
+  EXPECT_EQ(why_not(row, parse_problem("fwd b1 h34/2 s1x64 d64 fp32")),
             "seq_q x heads_q / heads_kv is 17 rows per K/V head; it is for at most 16");
-  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h16/2 s2x64 d64 fp32")), "");
-  EXPECT_EQ(row.why_not(parse_problem("fwd b1 h8/2 s2x64 d64 fp32 cuda")), "it computes on the CPU only");
+  EXPECT_EQ(why_not(row, parse_problem("fwd b1 h16/2 s2x64 d64 fp32")), "");
+  EXPECT_EQ(why_not(row, parse_problem("fwd b1 h8/2 s2x64 d64 fp32 cuda")), "it computes on the CPU only");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 std::vector<std::byte> outputs(const Inputs& inputs) {
   std::vector<std::byte> bytes;
-  for (const Buffer* b : {&inputs.buffers[3], &inputs.buffers[4]})
+  for (const Buffer* b : {&inputs.buffer(Role::out), &inputs.buffer(Role::lse)})
     bytes.insert(bytes.end(), b->data(), b->data() + b->bytes());
   return bytes;
 }
@@ -49,7 +49,7 @@ TEST(Determinism, ConcurrentCalls) {
     for (const Implementation* row : plan::implementations()) {
       if (row == &reference::reference_implementation() || !run_on(*row, inputs)) continue;
       const auto expected = outputs(inputs);
-      const Arguments& a = inputs.tensors;
+      const Tensors& a = inputs.tensors;
       const Plan plan = make_plan(inputs.problem, row->name);
       std::vector<std::thread> callers;
       std::vector<std::vector<std::byte>> got(4);
@@ -57,20 +57,18 @@ TEST(Determinism, ConcurrentCalls) {
         callers.emplace_back([&] {
           std::vector<float> out(static_cast<std::size_t>(a.out.elements())),
               lse(static_cast<std::size_t>(a.lse.elements()));
-          std::vector<std::byte> memory(plan.workspace_bytes + 64);
-          Tensor own_out = a.out;
-          Options options = inputs.options;
-          own_out.data = out.data();
-          options.lse.data = lse.data();
-          options.executor = nullptr;
+          std::vector<std::byte> memory(plan.workspace_bytes() + 64);
+          Tensors own = a;
+          own.out.data = out.data();
+          own.lse.data = lse.data();
           const std::size_t misfit = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
           for (int repeat = 0; repeat < 20; ++repeat)
-            run(plan, a.q, a.k, a.v, own_out, options, memory.data() + (64 - misfit) % 64);
+            run(plan, own, {.workspace = {memory.data() + (64 - misfit) % 64, plan.workspace_bytes()}});
           const auto append = [&](const void* from, std::size_t bytes) {
             mine.insert(mine.end(), static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
           };
-          append(out.data(), inputs.buffers[3].bytes());
-          append(lse.data(), inputs.buffers[4].bytes());
+          append(out.data(), inputs.buffer(Role::out).bytes());
+          append(lse.data(), inputs.buffer(Role::lse).bytes());
         });
       }
       for (std::thread& caller : callers) caller.join();

@@ -93,11 +93,11 @@ TEST_P(ExpressionVectors, GiveWhatDoublesGive) {
   for (std::size_t n = 0; n < f.size(); ++n) f[n] = static_cast<float>(n) / 8;
   for (std::size_t n = 0; n < h.size(); ++n) h[n] = from_float<f16>(static_cast<float>(n) - 9);
   for (std::size_t n = 0; n < b.size(); ++n) b[n] = from_float<bf16>(static_cast<float>(n) / 4);
-  const std::vector<NamedTensor> buffers = {{"f", Tensor(f.data() + 79, DType::f32, {2, 80}, {80, -1})},
-                                            {"h", Tensor(h.data(), DType::f16, {50})},
-                                            {"b", Tensor(b.data(), DType::bf16, {40}, {3})},
-                                            {"i", Tensor(ints, DType::i32, {3})},
-                                            {"flag", Tensor(flags, DType::boolean, {4})}};
+  const std::vector<NamedTensor> buffers = {{"f", ConstTensor(f.data() + 79, DType::f32, {2, 80}, {80, -1})},
+                                            {"h", ConstTensor(h.data(), DType::f16, {50})},
+                                            {"b", ConstTensor(b.data(), DType::bf16, {40}, {3})},
+                                            {"i", ConstTensor(ints, DType::i32, {3})},
+                                            {"flag", ConstTensor(flags, DType::boolean, {4})}};
   std::vector<ModBuffer> specs;
   for (const auto& [name, t] : buffers) specs.push_back({name, t.dtype, t.rank, t.shape});
   std::int32_t head[kLanes], row[kLanes];

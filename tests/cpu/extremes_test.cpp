@@ -3,6 +3,7 @@
 
 #include "check/check.hpp"
 #include "check/extremes.hpp"
+#include "core/text.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 

@@ -1,5 +1,6 @@
 // cpu.flash.*: every feature and shape against the oracle, on every instruction set this machine has.
 #include "cpu/flash/flash.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ using check::Distribution;
 std::vector<const Implementation*> usable() {
   std::vector<const Implementation*> rows;
   for (const Implementation& row : flash::implementations())
-    if (row.why_not(parse_problem("fwd")).empty()) rows.push_back(&row);
+    if (why_not(row, parse_problem("fwd")).empty()) rows.push_back(&row);
   return rows;
 }
 
@@ -151,9 +152,9 @@ TEST_P(Flash, NothingOutsideTheTensorsIsTouched) {
 }
 
 // Puts `value` into row `token` of K or V, head 0.
-void poison(const Tensor& t, std::int64_t token, float value) {
+void poison(const ConstTensor& t, std::int64_t token, float value) {
   for (std::int64_t d = 0; d < t.shape[3]; d += 3)
-    store_element(t.data, t.dtype, row_offset(t, 0, 0, token) + d, value);
+    store_element(check::Inputs::writable<void>(t), t.dtype, row_offset(t, 0, 0, token) + d, value);
 }
 
 TEST_P(Flash, NanAndInfinityReachTheRowsThatSeeThem) {
@@ -166,7 +167,7 @@ TEST_P(Flash, NanAndInfinityReachTheRowsThatSeeThem) {
       for (float value : {std::nanf(""), kInf, -kInf}) {
         for (int where : {0, 1, 2}) {
           check::Inputs inputs = check::make_inputs(parse_problem(line), 0, distribution);
-          const Tensor& t = where == 0 ? inputs.tensors.q : where == 1 ? inputs.tensors.k : inputs.tensors.v;
+          const ConstTensor& t = where == 0 ? inputs.tensors.q : where == 1 ? inputs.tensors.k : inputs.tensors.v;
           if (where == 1 && value == value) continue;  // q * inf is a sum of infinities of any sign
           poison(t, t.shape[2] - 20 > 0 ? t.shape[2] - 20 : 1, value);
           inputs.changed();
@@ -198,8 +199,10 @@ TEST_P(Flash, ResultsDoNotDependOnTheThreads) {
       const auto executor = make_executor(threads);
       ASSERT_TRUE(check::run_on(*GetParam(), inputs, *executor));
       std::vector<std::byte> now;
-      for (int b : {3, 4})
-        now.insert(now.end(), inputs.buffers[b].data(), inputs.buffers[b].data() + inputs.buffers[b].bytes());
+      for (const Role role : {Role::out, Role::lse}) {
+        const check::Buffer& b = inputs.buffer(role);
+        now.insert(now.end(), b.data(), b.data() + b.bytes());
+      }
       if (first.empty()) first = now;
       EXPECT_EQ(now, first) << line << " with " << threads << " threads";
     }
@@ -214,9 +217,9 @@ INSTANTIATE_TEST_SUITE_P(Isas, Flash, testing::ValuesIn(usable()), [](const auto
 TEST(FlashList, RefusesWithASentence) {
   Problem p = parse_problem("fwd");
   p.device = {DeviceKind::cuda, 0};
-  EXPECT_NE(flash::implementations()[0].why_not(p).find("cuda:0"), std::string::npos);
+  EXPECT_NE(why_not(flash::implementations()[0], p).find("cuda:0"), std::string::npos);
   p = parse_problem("fwd s1x3000000000");
-  EXPECT_NE(flash::implementations()[0].why_not(p).find("3000000000"), std::string::npos);
+  EXPECT_NE(why_not(flash::implementations()[0], p).find("3000000000"), std::string::npos);
 }
 
 }  // namespace

@@ -20,8 +20,10 @@ struct Partial {
   std::int64_t rows, dim;
   std::vector<float> out, lse;
   Partial(std::int64_t r, std::int64_t d) : rows(r), dim(d), out(r * d), lse(r) {}
-  Tensor out_view() const { return {out.data(), DType::f32, {rows, dim}}; }
-  Tensor lse_view() const { return {lse.data(), DType::f32, {rows}}; }
+  ConstTensor out_view() const { return {out.data(), DType::f32, {rows, dim}}; }
+  Tensor out_target() { return {out.data(), DType::f32, {rows, dim}}; }
+  ConstTensor lse_view() const { return {lse.data(), DType::f32, {rows}}; }
+  Tensor lse_target() { return {lse.data(), DType::f32, {rows}}; }
 };
 
 Partial random_partial(std::mt19937& rng, std::int64_t rows, std::int64_t dim) {
@@ -38,12 +40,12 @@ Partial random_partial(std::mt19937& rng, std::int64_t rows, std::int64_t dim) {
 
 Partial joined(const std::vector<const Partial*>& parts, Executor* executor = nullptr) {
   Partial all(parts[0]->rows, parts[0]->dim);
-  std::vector<Tensor> outs, lses;
+  std::vector<ConstTensor> outs, lses;
   for (const Partial* p : parts) {
     outs.push_back(p->out_view());
     lses.push_back(p->lse_view());
   }
-  onepass::merge(outs, lses, all.out_view(), all.lse_view(), executor);
+  onepass::merge(outs, lses, all.out_target(), all.lse_target(), executor);
   return all;
 }
 
@@ -109,28 +111,32 @@ TEST(Merge, SplitKeysEqualUnsplitAttention) {
   const auto view = [&](std::vector<float>& t, std::int64_t from, std::int64_t to, std::int64_t all) {
     return Tensor(t.data() + from * d, DType::f32, {b, h, to - from, d}, {h * all * d, all * d, d, 1});
   };
-  Options options;
-  options.implementation = "reference";
-  options.lse = Tensor(lse.data(), DType::f32, {b, h, n});
-  attention(view(q, 0, n, n), view(k, 0, m, m), view(v, 0, m, m), view(whole, 0, n, n), options);
+  const auto attend = [&](std::int64_t from, std::int64_t to, std::vector<float>& out, const Tensor& row_lse) {
+    attention({.q = view(q, 0, n, n),
+               .k = view(k, from, to, m),
+               .v = view(v, from, to, m),
+               .out = view(out, 0, n, n),
+               .lse = row_lse},
+              {}, {}, "reference");
+  };
+  attend(0, m, whole, Tensor(lse.data(), DType::f32, {b, h, n}));
 
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const float tolerance = dtype == DType::f32 ? 2e-6f : dtype == DType::f16 ? 4e-3f : 3e-2f;
     std::vector<std::vector<std::uint32_t>> stored(3, std::vector<std::uint32_t>(b * n * h * d));
     std::vector<std::vector<float>> lses(3, std::vector<float>(n * h * b));
-    std::vector<Tensor> out_views, lse_views;
+    std::vector<ConstTensor> out_views, lse_views;
     for (int part = 0; part < 3; ++part) {
       std::vector<float> o(b * h * n * d);
       Tensor bsh(stored[part].data(), dtype, {b, h, n, d}, {n * h * d, d, h * d, 1});
-      options.lse = Tensor(lses[part].data(), DType::f32, {b, h, n}, {1, b, b * h});
-      attention(view(q, 0, n, n), view(k, cuts[part], cuts[part + 1], m), view(v, cuts[part], cuts[part + 1], m),
-                view(o, 0, n, n), options);
+      const Tensor part_lse(lses[part].data(), DType::f32, {b, h, n}, {1, b, b * h});
+      attend(cuts[part], cuts[part + 1], o, part_lse);
       for (std::int64_t i = 0; i < b * h * n * d; ++i) {
         const std::int64_t x = i % d, row = i / d % n, head = i / d / n % h, batch = i / d / n / h;
         store_element(bsh.data, dtype, batch * bsh.stride[0] + head * bsh.stride[1] + row * bsh.stride[2] + x, o[i]);
       }
       out_views.push_back(bsh);
-      lse_views.push_back(options.lse);
+      lse_views.push_back(part_lse);
     }
     std::vector<float> merged(b * h * n * d), merged_lse(b * h * n);
     onepass::merge(out_views, lse_views, Tensor(merged.data(), DType::f32, {b, h, n, d}),
@@ -144,7 +150,7 @@ TEST(Merge, SplitKeysEqualUnsplitAttention) {
 TEST(Merge, WritesEveryDtypeAndIsTheSameForAnyThreadCount) {
   std::mt19937 rng(5);
   const Partial a = random_partial(rng, 3000, 64), b = random_partial(rng, 3000, 64);
-  const std::vector<Tensor> outs{a.out_view(), b.out_view()}, lses{a.lse_view(), b.lse_view()};
+  const std::vector<ConstTensor> outs{a.out_view(), b.out_view()}, lses{a.lse_view(), b.lse_view()};
   const Partial one = joined({&a, &b}, &serial_executor());
   for (int threads : {2, 3, 7}) {
     const Partial many = joined({&a, &b}, make_executor(threads).get());
@@ -165,7 +171,7 @@ TEST(Merge, InterleavedViewsAreAccepted) {
   std::vector<float> all(6 * 3 * 4, 1.0f), lse(6 * 3, 0.5f);
   const auto out_at = [&](int i) { return Tensor(all.data() + 4 * i, DType::f32, {6, 4}, {12, 1}); };
   const auto lse_at = [&](int i) { return Tensor(lse.data() + i, DType::f32, {6}, {3}); };
-  const std::vector<Tensor> outs{out_at(0), out_at(1)}, lses{lse_at(0), lse_at(1)};
+  const std::vector<ConstTensor> outs{out_at(0), out_at(1)}, lses{lse_at(0), lse_at(1)};
   onepass::merge(outs, lses, out_at(2), lse_at(2));
   for (int row = 0; row < 6; ++row) {
     EXPECT_EQ(all[static_cast<std::size_t>(12 * row + 8)], 1.0f);
@@ -197,7 +203,7 @@ TEST(Merge, RefusesInOneSentenceAndTouchesNothing) {
     return t;
   };
   struct Case {
-    std::vector<Tensor> outs, lses;
+    std::vector<ConstTensor> outs, lses;
     Tensor out, lse;
     ErrorCode code;
     const char* says;

@@ -10,70 +10,70 @@
 namespace onepass::check {
 namespace {
 
-// Turns the options of a problem with a feature into those of one with a mod.
+// Turns the call of a problem with a feature into that of one with a mod.
 struct Same {
   const char* line;
-  void (*instead)(Options&);
+  void (*instead)(Inputs&);
 };
 
-void scores_by(Options& o, const char* source, std::vector<NamedTensor> buffers = {}) {
-  o.score_mod = source;
-  o.mod_buffers = std::move(buffers);
+void scores_by(Inputs& o, const char* source, std::vector<NamedTensor> buffers = {}) {
+  o.attention.score_mod = source;
+  o.tensors.mod_buffers = std::move(buffers);
 }
-void mask_by(Options& o, const char* source, std::vector<NamedTensor> buffers = {}) {
-  o.mask_mod = source;
-  o.mod_buffers = std::move(buffers);
+void mask_by(Inputs& o, const char* source, std::vector<NamedTensor> buffers = {}) {
+  o.attention.mask_mod = source;
+  o.tensors.mod_buffers = std::move(buffers);
 }
 
 const Same kSame[] = {
     {"b2 h4/2 s70x133 d64 lse alibi",
-     [](Options& o) {
-       scores_by(o, "score - slope[head] * abs(q_index + 63 - k_index)", {{"slope", o.alibi_slopes}});
-       o.alibi_slopes = {};
+     [](Inputs& o) {
+       scores_by(o, "score - slope[head] * abs(q_index + 63 - k_index)", {{"slope", o.tensors.alibi_slopes}});
+       o.tensors.alibi_slopes = {};
      }},
     {"b2 h4/2 s3x133 d64 lse softcap=7",
-     [](Options& o) {
+     [](Inputs& o) {
        scores_by(o, "7.0f * tanh(score / 7.0f)");
-       o.softcap = 0;
+       o.attention.softcap = 0;
      }},
     {"b2 h4/2 s70x133 d64 lse bias=fp16:bhqk",
-     [](Options& o) {
-       scores_by(o, "score + bias(batch, head, q_index, k_index)", {{"bias", o.bias}});
-       o.bias = {};
+     [](Inputs& o) {
+       scores_by(o, "score + bias(batch, head, q_index, k_index)", {{"bias", o.tensors.bias}});
+       o.tensors.bias = {};
      }},
     {"b2 h4/2 s70x133 d64 lse scale=0.5",
-     [](Options& o) {
+     [](Inputs& o) {
        scores_by(o, "score * 0.5f");
-       o.scale = 1.0;
+       o.attention.scale = 1.0;
      }},
     {"b2 h4/2 s70x133 d64 lse mask=b1qk",
-     [](Options& o) {
-       mask_by(o, "seen(batch, 0, q_index, k_index)", {{"seen", o.bool_mask}});
-       o.bool_mask = {};
+     [](Inputs& o) {
+       mask_by(o, "seen(batch, 0, q_index, k_index)", {{"seen", o.tensors.bool_mask}});
+       o.tensors.bool_mask = {};
      }},
     {"b2 h4/2 s70x133 d64 lse causal_bottom_right",
-     [](Options& o) {
+     [](Inputs& o) {
        mask_by(o, "k_index <= q_index + 63");
-       o.band = {};
+       o.attention.band = {};
      }},
     {"b2 h4/2 s8x133 d64 lse causal_top_left",
-     [](Options& o) {
+     [](Inputs& o) {
        mask_by(o, "k_index <= q_index");
-       o.band = {};
+       o.attention.band = {};
      }},
     {"b2 h4/2 s133 d64 lse window=20:5",
-     [](Options& o) {
+     [](Inputs& o) {
        mask_by(o, "q_index - k_index <= 20 && k_index - q_index <= 5");
-       o.band = {};
+       o.attention.band = {};
      }},
     {"b2 h4/2 s133 d64 lse causal_bottom_right window=20:0",
-     [](Options& o) {  // half of it each way
+     [](Inputs& o) {  // half of it each way
        mask_by(o, "q_index - k_index <= 20");
-       o.band.left = -1;
+       o.attention.band.left = -1;
      }},
 };
 
-float largest_difference(const Tensor& a, const Tensor& b) {
+float largest_difference(const ConstTensor& a, const ConstTensor& b) {
   float most = 0;
   for (std::int64_t i = 0; i < a.elements(); ++i) {
     const float x = load_element(a.data, a.dtype, i), y = load_element(b.data, b.dtype, i);
@@ -86,16 +86,14 @@ TEST(Mods, SayWhatBuiltInFeaturesDo) {
   int compared = 0;
   for (const Same& same : kSame) {
     Inputs feature = make_inputs(parse_problem(same.line)), mod = make_inputs(parse_problem(same.line));
-    same.instead(mod.options);
+    same.instead(mod);
     for (const Implementation* row : plan::implementations()) {
       const auto run = [&](Inputs& in) {
         in.poison_outputs();
-        in.options.implementation = row->name;
-        const Arguments& a = in.tensors;
-        attention(a.q, a.k, a.v, a.out, in.options);
+        in.implementation = row->name;
+        in.attend();
       };
-      const Arguments& a = mod.tensors;
-      if (!row->why_not(make_problem(a.q, a.k, a.v, a.out, mod.options)).empty()) continue;
+      if (!why_not(*row, make_problem(mod.attention, mod.tensors)).empty()) continue;
       run(feature);
       run(mod);
       EXPECT_LE(largest_difference(feature.tensors.out, mod.tensors.out), 3e-5f) << row->name << " " << same.line;
@@ -111,18 +109,19 @@ TEST(Mods, DocumentIdsAreVariableLengths) {
   Inputs packed = make_inputs(parse_problem("h4/2 d64 varlen=50,1,33,49 causal_bottom_right lse"));
   std::vector<std::int32_t> document;
   for (const int n : {50, 1, 33, 49}) document.insert(document.end(), n, document.empty() ? 0 : document.back() + 1);
-  const Arguments& a = packed.tensors;
-  attention(a.q, a.k, a.v, a.out, packed.options);
-  const auto as_one = [](const Tensor& t) {
-    return Tensor(t.data, t.dtype, {1, t.shape[1], t.shape[0], t.shape[2]}, {0, t.stride[1], t.stride[0], 1});
+  const Tensors& a = packed.tensors;
+  packed.attend();
+  const auto as_one = [](const ConstTensor& t) {
+    return ConstTensor(t.data, t.dtype, {1, t.shape[1], t.shape[0], t.shape[2]}, {0, t.stride[1], t.stride[0], 1});
   };
   std::vector<float> out(a.out.elements());
   const Tensor one(out.data(), DType::f32, {1, 4, 133, 64}, {0, 64, 256, 1});
-  Options o;
-  o.band.causal = true;
-  o.mask_mod = "document[q_index] == document[k_index]";
-  o.mod_buffers = {{"document", Tensor(document.data(), DType::i32, {133})}};
-  attention(as_one(a.q), as_one(a.k), as_one(a.v), one, o);
+  attention({.q = as_one(a.q),
+             .k = as_one(a.k),
+             .v = as_one(a.v),
+             .out = one,
+             .mod_buffers = {{"document", Tensor(document.data(), DType::i32, {133})}}},
+            {.band = {.causal = true}, .mask_mod = "document[q_index] == document[k_index]"});
   EXPECT_LE(largest_difference(a.out, Tensor(out.data(), DType::f32, {133, 4, 64})), 3e-5f);
 }
 
@@ -134,10 +133,10 @@ TEST(Mods, BuffersMayBeLarge) {
   flags[0] = 0;
   flags[kApart] = 1;
   Inputs in = make_inputs(parse_problem("h2 s2x5 d8"));
-  const Arguments& a = in.tensors;
-  in.options.mask_mod = "flags[q_index]";
-  in.options.mod_buffers = {{"flags", Tensor(flags, DType::boolean, {2}, {kApart})}};
-  attention(a.q, a.k, a.v, a.out, in.options);
+  const Tensors& a = in.tensors;
+  in.attention.mask_mod = "flags[q_index]";
+  in.tensors.mod_buffers = {{"flags", Tensor(flags, DType::boolean, {2}, {kApart})}};
+  in.attend();
   const auto* out = static_cast<const float*>(a.out.data);
   EXPECT_EQ(out[0], 0.0f);
   EXPECT_NE(out[a.out.stride[2]], 0.0f);
@@ -145,13 +144,13 @@ TEST(Mods, BuffersMayBeLarge) {
 
 TEST(Mods, MissingAndStrangeBuffersAreNamed) {
   Inputs in = make_inputs(parse_problem("h2 s5 d8"));
-  const Arguments& a = in.tensors;
+  const Tensors& a = in.tensors;
   const auto sentence = [&](std::vector<NamedTensor> buffers) {
-    in.options.score_mod = "score + table[head]";
-    in.options.mod_buffers = std::move(buffers);
+    in.attention.score_mod = "score + table[head]";
+    in.tensors.mod_buffers = std::move(buffers);
     in.poison_outputs();
     try {
-      attention(a.q, a.k, a.v, a.out, in.options);
+      in.attend();
     } catch (const Error& e) {
       EXPECT_TRUE(std::isnan(static_cast<const float*>(a.out.data)[0])) << "the output was touched";
       return std::string(e.what());
@@ -160,15 +159,15 @@ TEST(Mods, MissingAndStrangeBuffersAreNamed) {
   };
   const float values[2] = {0, 1};
   EXPECT_NE(sentence({}).find("column 9: 'table'"), std::string::npos);
-  EXPECT_EQ(sentence({{"table", Tensor(values, DType::f32, {2})}}), "nothing");
-  EXPECT_EQ(sentence({{"table", Tensor(nullptr, DType::f32, {2})}}),
+  EXPECT_EQ(sentence({{"table", ConstTensor(values, DType::f32, {2})}}), "nothing");
+  EXPECT_EQ(sentence({{"table", ConstTensor(nullptr, DType::f32, {2})}}),
             "mod buffer table of shape [2] has a null pointer");
   EXPECT_EQ(sentence({{"table", Tensor()}}), "mod buffer table is missing");
-  EXPECT_EQ(sentence({{"table", Tensor(values, DType::f32, {2}, {DeviceKind::cuda, 0})}}),
+  EXPECT_EQ(sentence({{"table", ConstTensor(values, DType::f32, {2}, {DeviceKind::cuda, 0})}}),
             "mod buffer table is on cuda:0 but q is on cpu");
-  EXPECT_NE(
-      sentence(std::vector<NamedTensor>(9, {"t", Tensor(values, DType::f32, {2})})).find("there are 9 mod buffers"),
-      std::string::npos);
+  EXPECT_NE(sentence(std::vector<NamedTensor>(9, {"t", ConstTensor(values, DType::f32, {2})}))
+                .find("there are 9 mod buffers"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -59,10 +59,10 @@ TEST(Propagation, ThroughTheBias) {
   for (const char* line :
        {"b1 h2 s40x100 d32 fp32 bias=fp32:11qk lse", "b1 h2 s40x100 d32 bf16 bias=bf16:11qk sinks lse"}) {
     Inputs inputs = make_inputs(parse_problem(line));
-    const Tensor& bias = inputs.tensors.bias;
+    const ConstTensor& bias = inputs.tensors.bias;
     for (std::int64_t i = 0; i < 40; ++i) {
       for (std::int64_t j = 0; j < 100; ++j)
-        store_element(bias.data, bias.dtype, i * bias.stride[2] + j, bias_at(i, j));
+        store_element(Inputs::writable<void>(bias), bias.dtype, i * bias.stride[2] + j, bias_at(i, j));
     }
     for (const Implementation* row : plan::implementations()) {
       const Verdict verdict = check(*row, inputs);

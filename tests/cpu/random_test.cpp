@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "check/check.hpp"
+#include "core/text.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 

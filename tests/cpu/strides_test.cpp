@@ -11,8 +11,9 @@ namespace onepass::check {
 namespace {
 
 // Gives `t` new strides: dimension order[0] outermost, all of them times `step`, NaN in between.
-void move(Tensor& t, Buffer& owner, const std::vector<int>& order, std::int64_t step) {
-  const Tensor old = t;
+void move(Tensors& tensors, const RoleRow& row, Buffer& owner, const std::vector<int>& order, std::int64_t step) {
+  ConstTensor t = tensor_of(tensors, row);
+  const ConstTensor old = t;
   const std::int64_t size = static_cast<std::int64_t>(size_of(t.dtype));
   Buffer fresh(static_cast<std::size_t>(t.elements() * step * size));
   for (std::size_t i = order.size(); i-- > 0;) {
@@ -28,37 +29,40 @@ void move(Tensor& t, Buffer& owner, const std::vector<int>& order, std::int64_t 
     std::copy_n(static_cast<const std::byte*>(old.data) + from * size, size, fresh.data() + to * size);
   }
   owner = std::move(fresh);
+  const auto put = [&](auto& into) {
+    into.data = owner.data();
+    into.stride = t.stride;
+  };
+  row.output ? put(tensors.*row.output) : put(tensors.*row.input);
 }
 
 TEST(Strides, OfSideInputs) {
   struct Case {
     const char* line;
-    Tensor Options::* option;
-    Tensor Arguments::* argument;
-    std::size_t buffer;
+    Role role;
     std::vector<int> order;
     std::int64_t step;
   };
   constexpr const char* kAll = "b2 h4/2 s{}x133 d40 fp32 bias=bf16:bhqk mask=bhqk alibi sinks lse";
   const Case cases[] = {
-      {kAll, &Options::bias, &Arguments::bias, 5, {0, 1, 3, 2}, 1},
-      {kAll, &Options::bias, &Arguments::bias, 5, {3, 2, 1, 0}, 2},
-      {kAll, &Options::bool_mask, &Arguments::bool_mask, 6, {0, 1, 3, 2}, 1},
-      {kAll, &Options::bool_mask, &Arguments::bool_mask, 6, {2, 3, 0, 1}, 3},
-      {kAll, &Options::alibi_slopes, &Arguments::alibi_slopes, 7, {1, 0}, 2},
-      {kAll, &Options::sinks, &Arguments::sinks, 8, {0}, 5},
-      {kAll, &Options::lse, &Arguments::lse, 4, {2, 1, 0}, 2},
-      {"h4/2 d40 bf16 varlen=3,0,70/5,9,133 alibi lse", &Options::cu_seqlens_q, &Arguments::cu_seqlens_q, 9, {0}, 3},
-      {"h4/2 d40 bf16 varlen=3,0,70/5,9,133 alibi lse", &Options::cu_seqlens_k, &Arguments::cu_seqlens_k, 10, {0}, 2},
-      {"h4/2 d40 bf16 varlen=1,2,1/5,9,1330 alibi lse", &Options::lse, &Arguments::lse, 4, {1, 0}, 3},
+      {kAll, Role::bias, {0, 1, 3, 2}, 1},
+      {kAll, Role::bias, {3, 2, 1, 0}, 2},
+      {kAll, Role::bool_mask, {0, 1, 3, 2}, 1},
+      {kAll, Role::bool_mask, {2, 3, 0, 1}, 3},
+      {kAll, Role::alibi_slopes, {1, 0}, 2},
+      {kAll, Role::sinks, {0}, 5},
+      {kAll, Role::lse, {2, 1, 0}, 2},
+      {"h4/2 d40 bf16 varlen=3,0,70/5,9,133 alibi lse", Role::cu_seqlens_q, {0}, 3},
+      {"h4/2 d40 bf16 varlen=3,0,70/5,9,133 alibi lse", Role::cu_seqlens_k, {0}, 2},
+      {"h4/2 d40 bf16 varlen=1,2,1/5,9,1330 alibi lse", Role::lse, {1, 0}, 3},
   };
   for (const Case& c : cases) {
     for (const char* rows : {"2", "70"}) {
       std::string line = c.line;
       if (const std::size_t at = line.find("{}"); at != line.npos) line.replace(at, 2, rows);
       Inputs inputs = make_inputs(parse_problem(line), 1);  // odd: slopes per batch entry
-      move(inputs.tensors.*c.argument, inputs.buffers[c.buffer], c.order, c.step);
-      inputs.options.*c.option = inputs.tensors.*c.argument;
+      move(inputs.tensors, row_of(c.role), inputs.buffer(c.role), c.order, c.step);
+      inputs.problem = make_problem(inputs.attention, inputs.tensors);
       for (const Implementation* row : plan::implementations()) {
         const Verdict verdict = check(*row, inputs);
         EXPECT_TRUE(verdict.right || !verdict.accepted) << row->name << " \"" << line << "\": " << verdict.sentence;
@@ -73,9 +77,8 @@ TEST(Strides, OfZeroBroadcast) {
                            "b2 h4/2 s70x133 d40 bf16 bias=fp32:bhqk mask=bhqk lse"}) {
     for (int dimension = 0; dimension < 4; ++dimension) {
       Inputs inputs = make_inputs(parse_problem(line), 2);
-      for (Tensor* t :
-           {&inputs.tensors.bias, &inputs.options.bias, &inputs.tensors.bool_mask, &inputs.options.bool_mask})
-        t->stride[dimension] = 0;
+      for (ConstTensor* t : {&inputs.tensors.bias, &inputs.tensors.bool_mask}) t->stride[dimension] = 0;
+      inputs.problem = make_problem(inputs.attention, inputs.tensors);
       for (const Implementation* row : plan::implementations()) {
         const Verdict verdict = check(*row, inputs);
         EXPECT_TRUE(verdict.right || !verdict.accepted)

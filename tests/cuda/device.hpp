@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check/mirror.hpp"
+#include "core/text.hpp"
 #include "cuda/implementations.hpp"
 #include "shapes/shapes.hpp"
 
@@ -48,7 +49,7 @@ inline Problem on_device(const std::string& line, int device = 0) {
 inline std::vector<const Implementation*> takers_of(const Problem& p) {
   std::vector<const Implementation*> takers;
   for (const Implementation* row : cuda::implementations()) {
-    if (row->why_not(p).empty()) takers.push_back(row);
+    if (why_not(*row, p).empty()) takers.push_back(row);
   }
   return takers;
 }
@@ -94,7 +95,7 @@ class Findings {
 inline std::string output_bytes(DeviceMirror& mirror, const Inputs& inputs) {
   mirror.fetch_outputs();
   std::string bytes;
-  for (const Buffer* b : {&inputs.buffers[3], &inputs.buffers[4]})
+  for (const Buffer* b : {&inputs.buffer(Role::out), &inputs.buffer(Role::lse)})
     bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
   return bytes;
 }

@@ -1,5 +1,6 @@
 // Scores at the ends of fp32, on every CUDA implementation. Needs a GPU.
 #include "check/extremes.hpp"
+#include "core/text.hpp"
 #include "device.hpp"
 
 namespace onepass::check {

@@ -3,21 +3,22 @@
 #include <random>
 
 #include "check/pokes.hpp"
+#include "core/text.hpp"
 #include "device.hpp"
 #include "mask_patterns.hpp"
 
 namespace onepass::check {
 namespace {
 
-void fill_mask(const Tensor& mask, const test::MaskPattern& pattern) {
+void fill_mask(const ConstTensor& mask, const test::MaskPattern& pattern) {
   std::mt19937 random(5);
   const Dims& n = mask.shape;
   for (std::int64_t b = 0; b < n[0]; ++b)
     for (std::int64_t h = 0; h < n[1]; ++h)
       for (std::int64_t i = 0; i < n[2]; ++i)
         for (std::int64_t j = 0; j < n[3]; ++j)
-          static_cast<unsigned char*>(
-              mask.data)[b * mask.stride[0] + h * mask.stride[1] + i * mask.stride[2] + j * mask.stride[3]] =
+          Inputs::writable<unsigned char>(
+              mask)[b * mask.stride[0] + h * mask.stride[1] + i * mask.stride[2] + j * mask.stride[3]] =
               pattern.sees(static_cast<int>(i + 40 * b), static_cast<int>(j + 64 * h), random());
 }
 

@@ -1,6 +1,7 @@
 // Every CUDA implementation on every line of tests/shapes, judged by the rule of docs/conventions.md, with poison
 // around everything. Needs a GPU and says so where there is none; `./dev gpu` runs it.
 #include "device.hpp"
+#include "core/text.hpp"
 
 namespace onepass::check {
 namespace {
@@ -54,11 +55,12 @@ TEST_F(DeviceRepeats, AHundredTimesTheSameBits) {
     Inputs inputs = make_inputs(parse_problem(line), 3, Distribution::rising);
     DeviceMirror mirror(inputs, 0);
     for (const Implementation* row : takers_of(mirror.problem())) {
-      const cuda::DeviceScratch workspace(device, row->workspace_bytes(mirror.problem(), 1), nullptr);
+      const Decision planned = decide(*row, mirror.problem());
+      const cuda::DeviceScratch workspace(device, planned.state->workspace_bytes, nullptr);
       std::string first;
       for (int repeat = 0; repeat < 100; ++repeat, ++compared) {
         mirror.poison_outputs();
-        row->run(mirror.problem(), mirror.tensors(), workspace.data(), serial_executor(), nullptr);
+        planned.state->run(mirror.tensors(), workspace.data(), serial_executor(), nullptr);
         std::string bytes = output_bytes(mirror, inputs);
         if (repeat == 0)
           first = std::move(bytes);

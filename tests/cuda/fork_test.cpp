@@ -67,9 +67,9 @@ TEST(CudaFork, AChildIsRefusedByASentenceOnceItsParentUsesTheDriver) {
   const Problem problem = parse_problem("fwd s64 d64 bf16 cuda");
   const Plan plan = make_plan(problem);
   EXPECT_TRUE(in_child([&] {
-    const auto tensor = [&](const void* data) { return Tensor(data, DType::bf16, {1, 1, 64, 64}, problem.device); };
+    const auto tensor = [&](void* data) { return Tensor(data, DType::bf16, {1, 1, 64, 64}, problem.device); };
     const Tensor t = tensor(&why), out = tensor(reinterpret_cast<char*>(&why) + (1 << 20));  // never read
-    return throws([&] { make_plan(problem); }) && throws([&] { attention(t, t, t, out); }) &&
+    return throws([&] { make_plan(problem); }) && throws([&] { attention({.q = t, .k = t, .v = t, .out = out}); }) &&
            throws([] { device_facts(0); }) && speaks_of_fork(explain(problem));
   }));
   {

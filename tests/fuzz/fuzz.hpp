@@ -34,7 +34,7 @@ inline void expressions(const Problem& p) {
   const float one = 1.5f;
   std::vector<NamedTensor> buffers;  // of one element, over and over
   for (const ModBuffer& b : p.mod_buffers) {
-    buffers.push_back({b.name, Tensor(&one, b.dtype, {1})});
+    buffers.push_back({b.name, ConstTensor(&one, b.dtype, {1})});
     buffers.back().tensor.rank = b.rank;
     buffers.back().tensor.shape = b.shape;
     buffers.back().tensor.stride = {0, 0, 0, 0};

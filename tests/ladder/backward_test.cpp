@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "core/text.hpp"
 #include "fixture.hpp"
 #include "ladder/flash2_backward.hpp"
 #include "ladder/standard_backward.hpp"

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "core/text.hpp"
 #include "fixture.hpp"
 #include "ladder/dataflow.hpp"
 #include "ladder/flash_decoding_pp.hpp"

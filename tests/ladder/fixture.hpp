@@ -40,11 +40,11 @@ struct Sample {
   reference::DenseGradients gradients() const {
     return reference::oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
   }
-  static Tensor tensor(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
-    return Tensor(x.data(), DType::f32, {1, 1, rows, cols});
+  static ConstTensor tensor(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
+    return ConstTensor(x.data(), DType::f32, {1, 1, rows, cols});
   }
-  Arguments arguments() const {
-    Arguments a;
+  Tensors arguments() const {
+    Tensors a;
     a.q = tensor(q, problem.seq_q, problem.dim_qk);
     a.k = tensor(k, problem.seq_k, problem.dim_qk);
     a.v = tensor(v, problem.seq_k, problem.dim_v);

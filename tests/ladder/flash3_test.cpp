@@ -1,6 +1,7 @@
 // FlashAttention-3: the result, the traffic, and a timeline whose overlap is what the schedule promises.
 #include <gtest/gtest.h>
 
+#include "core/text.hpp"
 #include "fixture.hpp"
 #include "ladder/flash3_forward.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "core/text.hpp"
 #include "fixture.hpp"
 #include "ladder/flash1_forward.hpp"
 #include "ladder/flash2_forward.hpp"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/check.hpp"
+#include "core/text.hpp"
 #include "plan/implementations.hpp"
 
 namespace onepass {
@@ -41,23 +42,24 @@ Said said(const std::function<void()>& f) {
 void every_entry(Host& host, const std::function<void(const std::string&, const std::function<void()>&)>& expect) {
   for (const char* line : {"b2 h4/2 s70x130 d24 lse", "b2 h8/2 s1x600 d40 bf16 lse", "b1 h2 s3x4000 d32 lse"}) {
     Inputs in = check::make_inputs(parse_problem(line));
-    const Arguments& a = in.tensors;
+    const Tensors& a = in.tensors;
     for (const Implementation* row : plan::implementations()) {
-      if (!row->why_not(in.problem).empty()) continue;
-      in.options.implementation = row->name;
-      in.options.executor = &host;
+      if (!why_not(*row, in.problem).empty()) continue;
+      in.implementation = row->name;
+      in.launch.executor = &host;
       const std::string name = text(row->name, " \"", line, "\"");
-      expect("attention by " + name, [&] { attention(a.q, a.k, a.v, a.out, in.options); });
+      expect("attention by " + name, [&] { in.attend(); });
       const auto planned = make_executor(3);
       const Plan plan = make_plan(in.problem, row->name, planned.get());
-      std::vector<std::byte> memory(plan.workspace_bytes + 64);
+      std::vector<std::byte> memory(plan.workspace_bytes() + 64);
       std::byte* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
-      expect("run by " + name, [&] { run(plan, a.q, a.k, a.v, a.out, in.options, aligned); });
+      expect("run by " + name,
+             [&] { run(plan, a, {.executor = &host, .workspace = {aligned, plan.workspace_bytes()}}); });
     }
     if (a.out.dtype != DType::f32) continue;
     std::vector<float> joined(static_cast<std::size_t>(a.out.elements()));
     const Tensor out(joined.data(), DType::f32, {a.out.shape[0], a.out.shape[1], a.out.shape[2], a.out.shape[3]});
-    const std::vector<Tensor> outs{a.out}, lses{a.lse};
+    const std::vector<ConstTensor> outs{a.out}, lses{a.lse};
     expect("merge", [&] { onepass::merge(outs, lses, out, {}, &host); });
   }
 }
@@ -133,8 +135,8 @@ TEST(Host, MayNotGrowDuringACall) {
   for (const char* line : {"b2 h4/2 s70x130 d24 lse", "b2 h8/2 s1x600 d40 bf16 lse"}) {
     Growing host;
     Inputs in = check::make_inputs(parse_problem(line));
-    in.options.executor = &host;
-    attention(in.tensors.q, in.tensors.k, in.tensors.v, in.tensors.out, in.options);
+    in.launch.executor = &host;
+    in.attend();
     EXPECT_EQ(host.asked, 1) << line;
   }
 }

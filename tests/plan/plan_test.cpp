@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <vector>
 
 #include "check/check.hpp"
+#include "core/text.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 
@@ -41,10 +43,10 @@ TEST(Plan, TakesTheFirstThatAccepts) {
     const Problem p = parse_problem(line);
     const Plan plan = make_plan(p);
     for (const Implementation* row : plan::implementations()) {
-      if (row == plan.implementation) break;
-      EXPECT_NE(row->why_not(p), "") << row->name << " stands before " << plan.name() << " and accepts " << line;
+      if (row->name == plan.name()) break;
+      EXPECT_NE(why_not(*row, p), "") << row->name << " stands before " << plan.name() << " and accepts " << line;
     }
-    EXPECT_EQ(plan.implementation->why_not(p), "");
+    EXPECT_EQ(plan.problem(), p);
     EXPECT_NE(plan.name(), "reference");
     EXPECT_NE(plan.describe(), "");
   }
@@ -64,7 +66,7 @@ TEST(Plan, NothingFallsBackToTheReference) {
   EXPECT_TRUE(has(sentence, "no implementation accepts \"fwd b1 h4/2 s64 d576/512 fp32 cuda:0\"; ")) << sentence;
   for (const Implementation* row : plan::implementations()) {  // every refusal with its reason
     if (row == &reference::reference_implementation()) continue;
-    EXPECT_TRUE(has(sentence, std::string(row->name) + ": " + row->why_not(p))) << sentence;
+    EXPECT_TRUE(has(sentence, std::string(row->name) + ": " + why_not(*row, p))) << sentence;
   }
   EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(p, "reference"); }, ErrorCode::unsupported),
                   "reference: it computes on the CPU only"));
@@ -90,10 +92,10 @@ TEST(Explain, ALineEachAndOneChoice) {
   EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')), all.size() + 1);
   const Plan plan = make_plan(p);
   for (const Implementation* row : all) {
-    const bool chosen = row == plan.implementation;
-    const std::string refusal = row->why_not(p);
+    const bool chosen = row->name == plan.name();
+    const Decision decision = decide(*row, p);
     EXPECT_TRUE(has(text, std::string(chosen ? "* " : "  ") + row->name + ": " +
-                              (refusal.empty() ? row->describe(p) : "no, " + refusal)))
+                              (decision ? decision.state->describe() : "no, " + decision.refusal)))
         << text;
   }
   EXPECT_TRUE(has(text, "(only by name)"));
@@ -104,27 +106,66 @@ class Run : public testing::Test {
  protected:
   std::string run_sentence(ErrorCode code) {
     in.poison_outputs();
-    const Arguments& a = in.tensors;
-    const std::string s = sentence_of([&] { run(plan, a.q, a.k, a.v, a.out, in.options, workspace); }, code);
-    EXPECT_EQ(in.buffers[3].all_poison(), s != "nothing");
+    in.launch.workspace = {workspace, bytes};
+    const std::string s = sentence_of([&] { run(plan, in.tensors, in.launch); }, code);
+    EXPECT_EQ(in.buffer(Role::out).all_poison(), s != "nothing");
     return s;
   }
   Inputs in = check::make_inputs(parse_problem("b1 h4/2 s20x30 d16"));
   Plan plan = make_plan(in.problem);
-  std::vector<std::byte> memory = std::vector<std::byte>(plan.workspace_bytes + 128);
+  std::vector<std::byte> memory = std::vector<std::byte>(plan.workspace_bytes() + 128);
   std::byte* workspace = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
+  std::size_t bytes = plan.workspace_bytes();
 };
 
 TEST_F(Run, RunsWithTheOptionsItWasPlannedFor) { EXPECT_EQ(run_sentence(ErrorCode::ok), "nothing"); }
 
 TEST_F(Run, RefusesOtherTensors) {
-  in.options.softcap = 3;
-  EXPECT_TRUE(has(run_sentence(ErrorCode::bad_shape),
-                  "the tensors are of \"fwd b1 h4/2 s20x30 d16 fp32 softcap=3\" but the plan is for \"fwd b1 h4/2 "
-                  "s20x30 d16 fp32\""));
-  in.options.softcap = 0;
+  const Tensors planned = in.tensors;
+  const auto refused = [&](const char* part) { return has(run_sentence(ErrorCode::bad_shape), part); };
   in.tensors.k.shape[2] = in.tensors.v.shape[2] = 29;
-  EXPECT_TRUE(has(run_sentence(ErrorCode::bad_shape), "s20x29"));
+  EXPECT_TRUE(refused("the tensors are of \"fwd b1 h4/2 s20x29 d16 fp32"));
+  in.tensors = planned;
+  std::swap(in.tensors.q.stride[1], in.tensors.q.stride[2]);
+  EXPECT_TRUE(refused("strides=q:0,16,320;"));
+  in.tensors = planned;
+  std::vector<float> lse(80);
+  in.tensors.lse = Tensor(lse.data(), DType::f32, {1, 4, 20});
+  EXPECT_TRUE(refused(" lse\" but the plan is for \"fwd b1 h4/2 s20x30 d16 fp32\""));
+  in.tensors = planned;
+  in.tensors.q.data = nullptr;
+  EXPECT_TRUE(has(run_sentence(ErrorCode::bad_value), "q of shape [1, 4, 20, 16] has a null pointer"));
+}
+
+// Side tensors are planned for with their strides, prefix sums with what they hold.
+TEST(RunOn, OtherSideTensorsIsRefused) {
+  for (const char* line :
+       {"b2 h4/2 s20x30 d16 bias=bf16:bhqk mask=1hqk alibi sinks lse", "h4/2 d16 varlen=3,20/30,1 alibi lse"}) {
+    Inputs in = check::make_inputs(parse_problem(line));
+    const Plan plan = make_plan(in.problem);
+    std::vector<std::byte> memory(plan.workspace_bytes() + 128);
+    std::byte* const at = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
+    const auto sentence = [&] {
+      return sentence_of([&] { run(plan, in.tensors, {.workspace = {at, plan.workspace_bytes()}}); },
+                         ErrorCode::bad_shape);
+    };
+    run(plan, in.tensors, {.workspace = {at, plan.workspace_bytes()}});
+    for (const RoleRow& row : kRoleTable) {
+      if (!uses(in.problem, row) || row.types == Types::i32 || row.unit_last) continue;
+      const Tensors planned = in.tensors;
+      if (row.output)
+        (in.tensors.*row.output).stride[0] *= 2;
+      else
+        (in.tensors.*row.input).stride[0] *= 2;
+      if (tensor_of(in.tensors, row).shape[0] > 1) {
+        EXPECT_TRUE(has(sentence(), std::string(row.name) + "_strides="));
+      }
+      in.tensors = planned;
+    }
+    if (!in.problem.varlen) continue;
+    ++Inputs::writable<std::int32_t>(in.tensors.cu_seqlens_k)[1];
+    EXPECT_TRUE(has(sentence(), "varlen=3,20/31,0"));
+  }
 }
 
 TEST_F(Run, RefusesAnEmptyPlan) {
@@ -133,31 +174,68 @@ TEST_F(Run, RefusesAnEmptyPlan) {
 }
 
 TEST_F(Run, RefusesABadWorkspace) {
-  plan.workspace_bytes = std::max<std::size_t>(plan.workspace_bytes, 64);
+  ASSERT_GT(bytes, 0u);
+  bytes -= 1;
+  EXPECT_TRUE(has(run_sentence(ErrorCode::bad_value),
+                  text("the workspace has ", bytes, " bytes; the plan needs ", plan.workspace_bytes())));
+  bytes += 1;
   workspace += 8;
   EXPECT_TRUE(has(run_sentence(ErrorCode::bad_value),
-                  text("workspace must point to ", plan.workspace_bytes, " bytes aligned to 64")));
+                  text("workspace must point to ", plan.workspace_bytes(), " bytes aligned to 64")));
   workspace = nullptr;
   EXPECT_TRUE(has(run_sentence(ErrorCode::bad_value), "aligned to 64"));
 }
 
 TEST_F(Run, RefusesMoreWorkersThanPlanned) {
-  const auto wide = make_executor(plan.workers + 1);
-  in.options.executor = wide.get();
-  EXPECT_TRUE(has(run_sentence(ErrorCode::bad_value),
-                  text("the executor has ", plan.workers + 1, " workers but the plan was made for ", plan.workers)));
+  const auto wide = make_executor(plan.workers() + 1);
+  in.launch.executor = wide.get();
+  EXPECT_TRUE(has(run_sentence(ErrorCode::bad_value), text("the executor has ", plan.workers() + 1,
+                                                           " workers but the plan was made for ", plan.workers())));
+}
+
+// Partial results join as attention runs: problem, plan, run.
+TEST(PlanMerge, IsAnOperatorLikeAttention) {
+  const std::vector<float> a(2 * 5 * 3, 1.0f), b(2 * 5 * 3, 4.0f), la(2 * 5, 0.5f), lb(2 * 5, 0.5f);
+  std::vector<float> joined(a.size()), lse(la.size());
+  Tensors t{.out = {joined.data(), DType::f32, {2, 5, 3}},
+            .lse = {lse.data(), DType::f32, {2, 5}},
+            .outs = {{a.data(), DType::f32, {2, 5, 3}}, {b.data(), DType::f32, {2, 5, 3}}},
+            .lses = {{la.data(), DType::f32, {2, 5}}, {lb.data(), DType::f32, {2, 5}}}};
+  const Problem p = make_problem({}, t);
+  EXPECT_EQ(to_string(p), "merge n2 b1 h2 s5 d3 fp32 lse");
+  EXPECT_EQ(parse_problem(to_string(p)), p);
+  const Plan plan = make_plan(p);
+  EXPECT_EQ(plan.name(), "cpu.merge");
+  EXPECT_EQ(explain(p), "merge n2 b1 h2 s5 d3 fp32 lse\n* cpu.merge: " + plan.describe() + "\n");
+  run(plan, t);
+  for (const float x : joined) EXPECT_FLOAT_EQ(x, 2.5f);
+  for (const float x : lse) EXPECT_FLOAT_EQ(x, 0.5f + std::log(2.0f));
+
+  t.outs.push_back(t.outs[0]);
+  t.lses.push_back(t.lses[0]);
+  EXPECT_TRUE(has(sentence_of([&] { run(plan, t); }, ErrorCode::bad_shape),
+                  "the tensors are of \"merge n3 b1 h2 s5 d3 fp32 lse\" but the plan is for \"merge n2"));
+  t.q = t.outs[0];
+  EXPECT_TRUE(has(sentence_of([&] { (void)make_problem({}, t); }, ErrorCode::bad_value), "q is given beside outs"));
+  EXPECT_TRUE(
+      has(sentence_of([&] { (void)make_plan(p, "cpu.flash.avx2"); }, ErrorCode::bad_value), "there are cpu.merge"));
+  Problem on_device = p;
+  on_device.device = {DeviceKind::cuda, 0};
+  EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(on_device); }, ErrorCode::unsupported),
+                  "cpu.merge: it computes on the CPU only"));
 }
 
 TEST_F(Run, OneCallEqualsThreeSteps) {
   ASSERT_EQ(run_sentence(ErrorCode::ok), "nothing");
-  const auto bytes = [&] {
-    return std::vector<std::byte>(in.buffers[3].data(), in.buffers[3].data() + in.buffers[3].bytes());
+  const auto written = [&] {
+    return std::vector<std::byte>(in.buffer(Role::out).data(),
+                                  in.buffer(Role::out).data() + in.buffer(Role::out).bytes());
   };
-  const auto three_steps = bytes();
+  const auto three_steps = written();
   in.poison_outputs();
-  const Arguments& a = in.tensors;
-  attention(a.q, a.k, a.v, a.out, in.options);
-  EXPECT_EQ(bytes(), three_steps);
+  in.launch = {};
+  in.attend();
+  EXPECT_EQ(written(), three_steps);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ def i32(*values):
 
 
 CASES = {
-    "rank of q": (ValueError, r"q has shape \[4, 37, 40\]; \[batch, heads, seq, dim\]", {"q": Q[0]}),
+    "rank of q": (ValueError, r"q has shape \[4, 37, 40\]; \[batch, heads_q, seq_q, dim_qk\]", {"q": Q[0]}),
     "rank of v": (ValueError, r"v has shape \[2, 65, 24\]", {"v": V[0]}),
     "too many dimensions": (ValueError, "q has 5 dimensions", {"q": Q[None]}),
     "a vector": (ValueError, r"q has shape \[40\]", {"q": Q[0, 0, 0]}),

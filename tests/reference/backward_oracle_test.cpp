@@ -40,22 +40,22 @@ struct Call {
       if (i < p.batch) a += p.lengths_q[static_cast<std::size_t>(i)], b += p.lengths_k[static_cast<std::size_t>(i)];
     }
   }
-  Tensor tokens(const std::vector<float>& x, std::int64_t heads, std::int64_t seq, std::int64_t total,
-                std::int64_t dim) const {
-    return p.varlen ? Tensor(x.data(), DType::f32, {total, heads, dim})
-                    : Tensor(x.data(), DType::f32, {p.batch, heads, seq, dim});
+  ConstTensor tokens(const std::vector<float>& x, std::int64_t heads, std::int64_t seq, std::int64_t total,
+                     std::int64_t dim) const {
+    return p.varlen ? ConstTensor(x.data(), DType::f32, {total, heads, dim})
+                    : ConstTensor(x.data(), DType::f32, {p.batch, heads, seq, dim});
   }
-  Arguments arguments() const {
-    Arguments a;
+  Tensors arguments() const {
+    Tensors a;
     a.q = tokens(q, p.heads_q, p.seq_q, p.total_q, p.dim_qk);
     a.k = tokens(k, p.heads_kv, p.seq_k, p.total_k, p.dim_qk);
     a.v = tokens(v, p.heads_kv, p.seq_k, p.total_k, p.dim_v);
-    a.bias = Tensor(bias.data(), DType::f32, {1, p.heads_q, 1, p.seq_k});
-    a.bool_mask = Tensor(seen.data(), DType::boolean, {1, 1, p.seq_q, p.seq_k});
-    a.sinks = Tensor(sinks.data(), DType::f32, {p.heads_q});
-    a.alibi_slopes = Tensor(slopes.data(), DType::f32, {p.heads_q});
-    a.cu_seqlens_q = Tensor(cu_q.data(), DType::i32, {p.batch + 1});
-    a.cu_seqlens_k = Tensor(cu_k.data(), DType::i32, {p.batch + 1});
+    a.bias = ConstTensor(bias.data(), DType::f32, {1, p.heads_q, 1, p.seq_k});
+    a.bool_mask = ConstTensor(seen.data(), DType::boolean, {1, 1, p.seq_q, p.seq_k});
+    a.sinks = ConstTensor(sinks.data(), DType::f32, {p.heads_q});
+    a.alibi_slopes = ConstTensor(slopes.data(), DType::f32, {p.heads_q});
+    a.cu_seqlens_q = ConstTensor(cu_q.data(), DType::i32, {p.batch + 1});
+    a.cu_seqlens_k = ConstTensor(cu_k.data(), DType::i32, {p.batch + 1});
     return a;
   }
   double loss() const {

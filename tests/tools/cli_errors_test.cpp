@@ -110,7 +110,7 @@ TEST(CliErrors, Run) {
       {run({}, fp64, k, v), "has dtype '<f8'"},
       {run({}, fp16, k, v), "k is fp32; fp16 is expected"},
       {run({}, rank5, k, v), "rank5.npy has 5 dimensions; 1 to 4 are accepted"},
-      {run({}, flat, k, v), "q has shape [896]; [batch, heads, seq, dim] is expected"},
+      {run({}, flat, k, v), "q has shape [896]; [batch, heads_q, seq_q, dim_qk] is expected"},
       {run({}, q, v, k), "k has shape [2, 2, 7, 6]: its head dim must be 8, as q's"},
       {run({}, q, k, wide), "v has shape [0, 2, 7, 1099511627776]: its batch must be 2, as q's"},
       {run({}, q, q, v), "v has shape [2, 2, 7, 6]: its number of heads must be 4, as k's"},
@@ -129,9 +129,10 @@ TEST(CliErrors, Run) {
       {varlen(cu("cu2.npy", {0, 4, 2})), "cu_seqlens_q[2] is 2, less than the 4 before it"},
       {varlen(cu("cu3.npy", {0, 4, 9})), "cu_seqlens_q[2] is 9, beyond the 5 tokens"},
       {varlen(cu("cu4.npy", {})), "cu_seqlens_q is empty"},
-      {varlen(q), "cu_seqlens_q has shape"},
+      {varlen(q), "cu_seqlens_q is fp32; int32 is expected"},
       {run({"--in", lies}, q, k, v), "its header claims 1048576 bytes, but 2 follow"},
-      {run({"--in", odd}, q, k, v), "holds 'mask', which is no input; inputs are q, k, v, bias, bool_mask"},
+      {run({"--in", odd}, q, k, v),
+       "holds 'mask', which is no input; inputs are q, k, v, cu_seqlens_q, cu_seqlens_k, bias, bool_mask"},
       {run({"--in", q}, q, k, v), "q.npy: its header claims"},
   };
   for (const Wrong& wrong : table) expect_sentence(onepass(wrong.arguments), wrong);

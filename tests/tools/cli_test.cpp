@@ -28,15 +28,19 @@ class CliRun : public ::testing::Test {
     return onepass(all);
   }
   // What the library computes from the same numbers.
-  std::vector<float> expected(Options options, std::vector<float>* lse = nullptr) {
+  std::vector<float> expected(const Attention& described, std::vector<float>* lse = nullptr,
+                              const onepass::Tensors& beside = {}) {
     std::vector<float> out(2 * 4 * 5 * 6);
-    options.implementation = "reference";
+    onepass::Tensors tensors = beside;
+    tensors.q = Tensor(t.q.data(), DType::f32, {2, 4, 5, 8});
+    tensors.k = Tensor(t.k.data(), DType::f32, {2, 2, 7, 8});
+    tensors.v = Tensor(t.v.data(), DType::f32, {2, 2, 7, 6});
+    tensors.out = Tensor(out.data(), DType::f32, {2, 4, 5, 6});
     if (lse) {
       lse->resize(2 * 4 * 5);
-      options.lse = Tensor(lse->data(), DType::f32, {2, 4, 5});
+      tensors.lse = Tensor(lse->data(), DType::f32, {2, 4, 5});
     }
-    attention(Tensor(t.q.data(), DType::f32, {2, 4, 5, 8}), Tensor(t.k.data(), DType::f32, {2, 2, 7, 8}),
-              Tensor(t.v.data(), DType::f32, {2, 2, 7, 6}), Tensor(out.data(), DType::f32, {2, 4, 5, 6}), options);
+    attention(tensors, described, {}, "reference");
     return out;
   }
   Tensors t;
@@ -94,12 +98,12 @@ TEST_F(CliRun, Expressions) {
   folder.write("table.npy", npy(npy_literal("<f4", "4,"), bytes_of(table)));
   const Result r = run({"--out", folder("o.npy"), "--score-mod", "score + t[head]", "--mask-mod", "k_index != q_index",
                         "--buffer", "t=" + folder("table.npy")});
-  Options o;
+  Attention o;
   o.score_mod = "score + t[head]";
   o.mask_mod = "k_index != q_index";
-  o.mod_buffers = {{"t", Tensor(table.data(), DType::f32, {4})}};
+  const onepass::Tensors beside{.mod_buffers = {{"t", ConstTensor(table.data(), DType::f32, {4})}}};
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o))));
+  EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, nullptr, beside))));
   EXPECT_NE(run({"--out", folder("p.npy"), "--score-mod", "score", "--buffer", "t"}).err.find("NAME=FILE.npy"),
             r.err.npos);
 }
@@ -130,18 +134,18 @@ TEST_F(CliRun, EveryOptionReachesTheLibrary) {
   EXPECT_EQ(r.out.substr(0, r.out.find('\n')),
             "fwd b2 h4/2 s5x7 d8/6 fp32 causal_top_left window=3:-1 scale=0.5 softcap=20 bias=fp32:11qk mask=111k "
             "alibi sinks dropout=0.25 seed=7 lse");
-  Options o;
+  Attention o;
   o.band = {true, Align::top_left, 3, -1};
   o.scale = 0.5;
   o.softcap = 20;
   o.dropout_p = 0.25;
   o.seed = 7;
-  o.bias = Tensor(bias.data(), DType::f32, {1, 1, 5, 7});
-  o.bool_mask = Tensor(mask.data(), DType::boolean, {1, 1, 1, 7});
-  o.alibi_slopes = Tensor(slopes.data(), DType::f32, {4});
-  o.sinks = Tensor(sinks.data(), DType::f32, {4});
+  const onepass::Tensors beside{.bias = {bias.data(), DType::f32, {1, 1, 5, 7}},
+                                .bool_mask = {mask.data(), DType::boolean, {1, 1, 1, 7}},
+                                .alibi_slopes = {slopes.data(), DType::f32, {4}},
+                                .sinks = {sinks.data(), DType::f32, {4}}};
   std::vector<float> lse;
-  EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, &lse))));
+  EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, &lse, beside))));
   EXPECT_EQ(folder.read("l.npy"), npy(npy_literal("<f4", "2, 4, 5"), bytes_of(lse)));
 }
 
@@ -149,7 +153,7 @@ TEST_F(CliRun, AnOffsetOfTheDiagonal) {
   const Result r = run({"--out", folder("o.npy"), "--mask", "causal_offset", "--align-offset", "-3"});
   ASSERT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(r.out.substr(0, r.out.find('\n')), "fwd b2 h4/2 s5x7 d8/6 fp32 causal_offset=-3");
-  Options o;
+  Attention o;
   o.band = {.causal = true, .align = Align::offset, .offset = -3};
   EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, nullptr))));
 }
@@ -308,8 +312,8 @@ TEST(Cli, Check) {
   EXPECT_LE(j["results"][0]["max_error"], j["results"][0]["max_allowed"]);
 }
 
-TEST(Cli, ProgressWhereItIsWanted) {  // a few seconds of work
-  const Result r = onepass({"check", "h2 s3000 d64", "--implementation", "reference", "--distribution", "normal",
+TEST(Cli, ProgressWhereItIsWanted) {
+  const Result r = onepass({"check", kSecondsOfWork, "--implementation", "reference", "--distribution", "normal",
                             "--threads", "1", "--progress"});
   EXPECT_EQ(r.status, 0);
   EXPECT_NE(r.err.find("checking reference on normal  "), r.err.npos);

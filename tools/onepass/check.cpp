@@ -1,5 +1,6 @@
 // `onepass check "<problem>"`: every implementation that accepts the problem against the float64 oracle.
 #include "check/check.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -74,7 +75,7 @@ int check_command(const Flags& flags) {
   std::vector<std::pair<const Implementation*, std::string>> all;
   std::string refusals;
   for (const Implementation* row : candidates(flags)) {
-    all.emplace_back(row, row->why_not(problem));
+    all.emplace_back(row, why_not(*row, problem));
     if (!all.back().second.empty()) refusals += text("; ", row->name, ": ", all.back().second);
   }
   if (std::all_of(all.begin(), all.end(), [](const auto& row) { return !row.second.empty(); })) {

@@ -1,4 +1,5 @@
 #include "command.hpp"
+#include "core/text.hpp"
 
 #include <charconv>
 

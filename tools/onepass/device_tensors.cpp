@@ -2,34 +2,33 @@
 
 #include <algorithm>
 
+#include "core/roles.hpp"
+
 namespace onepass::cli {
 
 using cuda::must;
 
 DeviceTensors::DeviceTensors(Device device) : facts_(cuda::device_facts(device.index)) {}
 
-Tensor DeviceTensors::copied(Tensor view, const io::Array& memory) {
+std::byte* DeviceTensors::copy_of(const io::Array& memory) {
   auto* const to = static_cast<std::byte*>(scratch(memory.bytes()));
   const cuda::ContextScope scope(facts_);
   if (memory.bytes() > 0) {
     must(cuda::driver()->copy_to_device(reinterpret_cast<cuda::DevicePtr>(to), memory.data(), memory.bytes(), nullptr),
          "cuMemcpyHtoDAsync");
   }
-  view.data = to + (static_cast<const std::byte*>(view.data) - memory.data());
-  view.device = {DeviceKind::cuda, facts_.ordinal};
-  return view;
+  return to;
 }
 
-Arguments DeviceTensors::copied(const Arguments& host, const std::deque<io::Array>& arrays) {
-  Arguments on_device = host;
-  const auto memory_of = [&](const Tensor& t) -> const io::Array& {
-    return *std::find_if(arrays.begin(), arrays.end(), [&](const io::Array& a) { return a.data() == t.data; });
+Tensors DeviceTensors::copied(const Tensors& host, const std::deque<io::Array>& arrays) {
+  Tensors on_device = host;
+  const auto move = [&](ConstTensor& t) {
+    if (!t.given()) return;
+    t = copied(t, *std::find_if(arrays.begin(), arrays.end(), [&](const io::Array& a) { return a.data() == t.data; }));
   };
-  for (Tensor* t : {&on_device.q, &on_device.k, &on_device.v, &on_device.bias, &on_device.bool_mask,
-                    &on_device.alibi_slopes, &on_device.sinks, &on_device.cu_seqlens_q, &on_device.cu_seqlens_k}) {
-    if (t->given()) *t = copied(*t, memory_of(*t));
-  }
-  for (NamedTensor& named : on_device.mod_buffers) named.tensor = copied(named.tensor, memory_of(named.tensor));
+  for (const RoleRow& row : kRoleTable)
+    if (row.input) move(on_device.*row.input);
+  for (NamedTensor& named : on_device.mod_buffers) move(named.tensor);
   return on_device;
 }
 

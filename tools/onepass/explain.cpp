@@ -16,18 +16,18 @@ struct Flags {
 nlohmann::ordered_json as_json(const Problem& problem) {
   nlohmann::ordered_json j{{"problem", to_string(problem)}, {"implementations", nlohmann::ordered_json::array()}};
   for (const Implementation* row : plan::implementations()) {
-    const std::string refusal = row->why_not(problem);
-    nlohmann::ordered_json item{{"name", row->name}, {"accepts", refusal.empty()}};
-    if (refusal.empty())
-      item["config"] = row->describe(problem);
+    const Decision decision = decide(*row, problem);
+    nlohmann::ordered_json item{{"name", row->name}, {"accepts", static_cast<bool>(decision)}};
+    if (decision)
+      item["config"] = decision.state->describe();
     else
-      item["why_not"] = refusal;
+      item["why_not"] = decision.refusal;
     j["implementations"].push_back(std::move(item));
   }
   try {
     const Plan plan = make_plan(problem);
     j["chosen"] = plan.name();
-    j["workspace_bytes"] = plan.workspace_bytes;
+    j["workspace_bytes"] = plan.workspace_bytes();
   } catch (const Error& e) {
     if (e.code() != ErrorCode::unsupported) throw;
     j["chosen"] = nullptr;

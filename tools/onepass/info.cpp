@@ -33,9 +33,9 @@ std::vector<Kernel> kernels() {
   std::vector<Kernel> all;
   for (const Implementation* row : plan::implementations()) {
     const bool on_cuda = std::string_view(row->name).starts_with("cuda.");
-    Kernel kernel{row->name, row->why_not(parse_problem(on_cuda ? std::end(kProbes)[-1] : kProbes[0]))};
+    Kernel kernel{row->name, why_not(*row, parse_problem(on_cuda ? std::end(kProbes)[-1] : kProbes[0]))};
     for (const char* probe : kProbes) {
-      if (row->why_not(parse_problem(probe)).empty()) kernel.refusal.clear();
+      if (why_not(*row, parse_problem(probe)).empty()) kernel.refusal.clear();
     }
     all.push_back(std::move(kernel));
   }

@@ -3,22 +3,15 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 
-#include "core/implementation.hpp"
+#include "core/roles.hpp"
 #include "progress.hpp"
 #include "tools/onepass/io/array.hpp"
 
 namespace onepass::cli {
 
-struct Input {
-  const char* name;  // in a .safetensors file; the option is --name with '-' for '_'
-  Tensor Arguments::* tensor;
-  const char* help;
-};
-std::span<const Input> inputs();
-std::string option_of(const Input& input);
+std::string option_of(const RoleRow& row);  // --cu-seqlens-q
 
 struct InputFiles {
   std::map<std::string, std::string> npy;      // by the input's name
@@ -30,7 +23,7 @@ struct InputFiles {
 
 struct Loaded {
   std::deque<io::Array> arrays;  // the memory behind the tensors
-  Arguments tensors;             // out and lse stay absent
+  Tensors tensors;               // out and lse stay absent
 };
 Loaded load(const InputFiles& files, Progress& progress);  // throws Error
 

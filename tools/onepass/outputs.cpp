@@ -1,4 +1,5 @@
 #include "outputs.hpp"
+#include "core/text.hpp"
 
 #include <filesystem>
 #include <utility>

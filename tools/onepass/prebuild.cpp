@@ -12,6 +12,7 @@
 
 #include "command.hpp"
 #include "core/problem_on.hpp"
+#include "core/text.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/cubin_cache.hpp"
 #include "cuda/prebuild.hpp"

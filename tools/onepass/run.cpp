@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "core/text.hpp"
 #include "device_tensors.hpp"
 #include "inputs.hpp"
 #include "onepass/attention.hpp"
@@ -24,7 +25,8 @@ struct Flags {
   std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window, device = "cpu";
   std::optional<double> scale;
   std::optional<std::int64_t> align_offset;
-  Options options;
+  Attention attention;
+  std::string implementation;
   int threads = 0, repeat = 1;
   OutputFiles outputs;
   bool json = false, progress = false;
@@ -68,7 +70,7 @@ struct Results {
   std::optional<io::Array> out, lse;
 };
 
-Results results_for(const Flags& flags, const Arguments& a) {
+Results results_for(const Flags& flags, const Tensors& a) {
   Results r{{}, {}, flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype), {}, {}};
   for (int i = 0; i < a.q.rank; ++i) r.out_shape.push_back(a.q.shape[i]);
   r.out_shape.back() = a.v.shape[a.v.rank - 1];
@@ -84,16 +86,16 @@ Tensor oriented(const Flags& flags, Tensor out) {
   return flags.layout == "bshd" && out.rank == 4 ? out.permuted({0, 2, 1, 3}) : out;
 }
 
-Problem checked_problem(const Flags& flags, const Arguments& a, const Results& r, Options options) {
+Problem checked_problem(const Flags& flags, Tensors tensors, const Results& r, const Attention& attention) {
   static std::byte somewhere;  // no element of it is touched
-  const auto placeholder = [&](const io::Shape& shape, DType dtype) {
+  const auto placeholder = [&](const char* name, const io::Shape& shape, DType dtype) {
     Tensor t;
     t.data = &somewhere;
     t.dtype = dtype;
-    t.device = a.q.device;
+    t.device = tensors.q.device;
     t.rank = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), t.shape.begin());
-    io::elements_of("out", shape);
+    io::elements_of(name, shape);
     std::int64_t step = 1;
     for (int i = t.rank - 1; i >= 0; --i) {
       t.stride[i] = step;
@@ -101,23 +103,26 @@ Problem checked_problem(const Flags& flags, const Arguments& a, const Results& r
     }
     return t;
   };
-  if (flags.outputs.want_lse) options.lse = placeholder(r.lse_shape, DType::f32);
-  return make_problem(a.q, a.k, a.v, oriented(flags, placeholder(r.out_shape, r.out_dtype)), options);
+  if (flags.outputs.want_lse) tensors.lse = placeholder("lse", r.lse_shape, DType::f32);
+  tensors.out = oriented(flags, placeholder("out", r.out_shape, r.out_dtype));
+  Problem problem = make_problem(attention, tensors);
+  problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
+  return problem;
 }
 
 // `on_device` is null on the CPU.
-double seconds_of(const Flags& flags, const Plan& plan, const Arguments& a, const Tensor& out, Options& options,
-                  Executor& executor, DeviceTensors* on_device) {
+double seconds_of(const Flags& flags, const Plan& plan, const Tensors& tensors, Executor& executor,
+                  DeviceTensors* on_device) {
   Progress progress("computing", flags.progress);
   ProgressExecutor counting(executor, progress);
-  options.executor = &counting;
-  const io::Array in_memory("the workspace", DType::boolean,
-                            {on_device ? 0 : static_cast<std::int64_t>(plan.workspace_bytes)});
-  void* const workspace = on_device ? on_device->scratch(plan.workspace_bytes) : in_memory.data();
+  const std::size_t bytes = plan.workspace_bytes();
+  const io::Array in_memory("the workspace", DType::boolean, {on_device ? 0 : static_cast<std::int64_t>(bytes)});
+  void* const workspace = on_device ? on_device->scratch(bytes) : in_memory.data();
+  const Launch launch{.executor = &counting, .workspace = {static_cast<std::byte*>(workspace), bytes}};
   std::vector<double> times;
   for (int i = 0; i < flags.repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    run(plan, a.q, a.k, a.v, out, options, workspace);
+    run(plan, tensors, launch);
     if (on_device) on_device->wait();
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
@@ -129,16 +134,6 @@ std::string time_text(double seconds) {
   return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
          : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
                         : fmt::format("{:.2f} s", seconds);
-}
-
-void give(Options& options, const Arguments& a) {
-  options.bias = a.bias;
-  options.bool_mask = a.bool_mask;
-  options.alibi_slopes = a.alibi_slopes;
-  options.sinks = a.sinks;
-  options.mod_buffers = a.mod_buffers;
-  options.cu_seqlens_q = a.cu_seqlens_q;
-  options.cu_seqlens_k = a.cu_seqlens_k;
 }
 
 WrittenOutputs write(const Flags& flags, const Results& r) {
@@ -170,9 +165,9 @@ void report(const Flags& flags, const Problem& problem, const Plan& plan, const 
 void run_command(Flags& flags) {
   const Device device = device_from(flags.device);
   check_destinations(flags.outputs);
-  Options options = flags.options;
-  options.band = band_of(flags);
-  options.scale = flags.scale;
+  Attention attention = flags.attention;
+  attention.band = band_of(flags);
+  attention.scale = flags.scale;
   const InputFiles files{flags.npy,
                          buffers_of(flags),
                          flags.in,
@@ -183,33 +178,33 @@ void run_command(Flags& flags) {
     Progress progress("reading", flags.progress);
     return load(files, progress);
   }();
-  Arguments a = loaded.tensors;
-  give(options, a);
-
-  Results results = results_for(flags, a);
-  Options first = options;
+  Tensors tensors = loaded.tensors;
+  Results results = results_for(flags, tensors);
+  Attention first = attention;
+  Tensors on_host = tensors;
   if (device.kind == DeviceKind::cuda) {  // whose compiler takes more than the CPU's interpreter
     first.score_mod = first.mask_mod = "";
-    first.mod_buffers.clear();
+    on_host.mod_buffers.clear();
   }
-  Problem problem = checked_problem(flags, a, results, first);
+  Problem problem = checked_problem(flags, on_host, results, first);
   std::optional<DeviceTensors> on_device;
   if (device.kind == DeviceKind::cuda) {  // what only host memory shows, such as cu_seqlens, has been checked
-    give(options, a = on_device.emplace(device).copied(a, loaded.arrays));
-    problem = checked_problem(flags, a, results, options);
+    tensors = on_device.emplace(device).copied(tensors, loaded.arrays);
+    if (problem.varlen) attention.max_seqlen_q = problem.seq_q, attention.max_seqlen_k = problem.seq_k;
+    problem = checked_problem(flags, tensors, results, attention);
   }
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
-  const Plan plan = make_plan(problem, options.implementation, executor.get());
+  const Plan plan = make_plan(problem, flags.implementation, executor.get());
   const auto placed = [&](const io::Array& memory) {
     return on_device ? on_device->copied(memory.view(), memory) : memory.view();
   };
   const Tensor out = placed(results.out.emplace("out", results.out_dtype, results.out_shape));
-  if (flags.outputs.want_lse) options.lse = placed(results.lse.emplace("lse", DType::f32, results.lse_shape));
-  const double seconds =
-      seconds_of(flags, plan, a, oriented(flags, out), options, *executor, on_device ? &*on_device : nullptr);
+  tensors.out = oriented(flags, out);
+  if (flags.outputs.want_lse) tensors.lse = placed(results.lse.emplace("lse", DType::f32, results.lse_shape));
+  const double seconds = seconds_of(flags, plan, tensors, *executor, on_device ? &*on_device : nullptr);
   if (on_device) {
     on_device->fetch(out, *results.out);
-    if (results.lse) on_device->fetch(options.lse, *results.lse);
+    if (results.lse) on_device->fetch(tensors.lse, *results.lse);
   }
   WrittenOutputs written = write(flags, results);
   report(flags, problem, plan, *executor, seconds);
@@ -222,10 +217,11 @@ void run_command(Flags& flags) {
 void add_run(CLI::App& app) {
   CLI::App* c = app.add_subcommand("run", "Compute attention on tensors from .npy files or a .safetensors file");
   auto flags = std::make_shared<Flags>();
-  for (const Input& input : inputs()) {
+  for (const RoleRow& row : kRoleTable) {
+    if (!row.input) continue;
     c->add_option_function<std::string>(
-         option_of(input), [flags, &input](const std::string& file) { flags->npy[input.name] = file; },
-         std::string(".npy: ") + input.help)
+         option_of(row), [flags, &row](const std::string& file) { flags->npy[row.name] = file; },
+         std::string(".npy: ") + row.help)
         ->group("Tensors")
         ->type_name("FILE");
   }
@@ -258,16 +254,16 @@ void add_run(CLI::App& app) {
       ->type_name("N");
   c->add_option("--window", flags->window, "LEFT:RIGHT keys around the diagonal, -1 for unbounded")->group("Scores");
   c->add_option("--scale", flags->scale, "Of q.k; default 1/sqrt(dim)")->group("Scores");
-  c->add_option("--softcap", flags->options.softcap, "c: scores become c tanh(score / c)")->group("Scores");
-  c->add_option("--score-mod", flags->options.score_mod, "C++ expression: the new score (docs/score_mod.md)")
+  c->add_option("--softcap", flags->attention.softcap, "c: scores become c tanh(score / c)")->group("Scores");
+  c->add_option("--score-mod", flags->attention.score_mod, "C++ expression: the new score (docs/score_mod.md)")
       ->group("Scores");
-  c->add_option("--mask-mod", flags->options.mask_mod, "C++ expression: true where the query sees the key")
+  c->add_option("--mask-mod", flags->attention.mask_mod, "C++ expression: true where the query sees the key")
       ->group("Scores");
   c->add_option("--buffer", flags->buffers, "NAME=FILE.npy: a tensor that the expressions read; may be repeated")
       ->group("Scores");
-  c->add_option("--dropout", flags->options.dropout_p, "Probability in [0, 1]")->group("Scores");
-  c->add_option("--seed", flags->options.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
-  c->add_option("--implementation", flags->options.implementation,
+  c->add_option("--dropout", flags->attention.dropout_p, "Probability in [0, 1]")->group("Scores");
+  c->add_option("--seed", flags->attention.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
+  c->add_option("--implementation", flags->implementation,
                 "By name, as in onepass info; default: the first that accepts")
       ->group("Running");
   c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1: tensors are copied there and back")

@@ -1,4 +1,5 @@
 #include "streams.hpp"
+#include "core/text.hpp"
 
 #include <cerrno>
 #include <cstdio>

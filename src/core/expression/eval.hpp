@@ -172,7 +172,7 @@ class ExprRun {
   // An index beyond the buffer reads its nearest element: nothing outside is ever read. Offsets are sums of int32 where
   // the buffer's span allows it: the compiler gathers then.
   template <class Offset>
-  void offsets(const ExprStep& s, const Tensor& t, int n, Offset* at) const {
+  void offsets(const ExprStep& s, const ConstTensor& t, int n, Offset* at) const {
     std::fill_n(at, n, Offset(0));
     for (int d = 0; d < t.rank; ++d) {
       const std::int32_t* __restrict index = integers(s.operand[d]);
@@ -195,7 +195,7 @@ class ExprRun {
   }
   template <class Stored, class To>
   void load(const ExprStep& s, int n, To* out) const {
-    const Tensor& t = buffers_[static_cast<std::size_t>(s.integer)].tensor;
+    const ConstTensor& t = buffers_[static_cast<std::size_t>(s.integer)].tensor;
     const auto* from = static_cast<const Stored*>(t.data);
     std::int64_t span = 0;
     for (int d = 0; d < t.rank; ++d) span += (t.shape[d] - 1) * std::abs(t.stride[d]);

@@ -1,4 +1,5 @@
 #include "core/expression/expression.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <charconv>

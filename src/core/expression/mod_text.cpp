@@ -1,4 +1,5 @@
 #include "core/expression/mod_text.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <vector>

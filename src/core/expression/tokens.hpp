@@ -5,6 +5,7 @@
 
 #include "core/expression/mod_text.hpp"
 #include "core/shown.hpp"
+#include "core/text.hpp"
 
 namespace onepass {
 

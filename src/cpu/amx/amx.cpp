@@ -1,5 +1,6 @@
 // Waves of K/V heads: pack the keys and values of some heads into tiles, then attend to them, with a bounded workspace.
 #include "cpu/amx/amx.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -107,8 +108,8 @@ void parallel(Executor& executor, std::int64_t tasks, Body body) {
 
 Element element_of(DType t) { return t == DType::f32 ? Element::f32 : t == DType::f16 ? Element::f16 : Element::bf16; }
 
-template <class T>
-T* at(const Tensor& t, std::int64_t offset) {
+template <class T, class Data>
+T* at(const BasicTensor<Data>& t, std::int64_t offset) {
   return static_cast<T*>(t.data) + offset;
 }
 
@@ -155,7 +156,7 @@ struct Run {
 
   void pack(const Head& head, std::int64_t from) const {
     const std::int64_t keys = std::min(kPackKeys, head.seq.seq_k - from);
-    const auto task = [&](const Tensor& t, std::int64_t dim, std::uint16_t* to) {
+    const auto task = [&](const ConstTensor& t, std::int64_t dim, std::uint16_t* to) {
       const std::int64_t offset = row_offset(t, head.seq.batch, head.head, head.seq.k_begin + from);
       return PackTask{at<const std::uint16_t>(t, offset), row_stride(t), keys, static_cast<int>(dim), to};
     };
@@ -228,7 +229,7 @@ struct Run {
       if (p.bool_mask)
         block.mask[r] = at<const std::uint8_t>(a.bool_mask, head.batch * mask[0] + h * mask[1] + token * mask[2]);
       if (p.alibi) {
-        const Tensor& t = a.alibi_slopes;
+        const ConstTensor& t = a.alibi_slopes;
         block.slope[r] =
             *at<const float>(t, t.rank == 2 ? head.batch * t.stride[0] + h * t.stride[1] : h * t.stride[0]);
       }
@@ -241,7 +242,7 @@ struct Run {
   }
 };
 
-ScoreSpec spec_of(const Problem& p, const Arguments& a) {
+ScoreSpec spec_of(const Problem& p) {
   ScoreSpec spec;
   const double scale = p.effective_scale();
   spec.scale = static_cast<float>(std::abs(scale));
@@ -256,10 +257,10 @@ ScoreSpec spec_of(const Problem& p, const Arguments& a) {
   spec.alibi = p.alibi;
   spec.sinks = p.sinks;
   if (p.bias) {
-    spec.bias_type = element_of(a.bias.dtype);
-    spec.bias_stride = broadcast_strides(a.bias)[3];
+    spec.bias_type = element_of(p.bias->dtype);
+    spec.bias_stride = p.layout.bias[3];
   }
-  if (p.bool_mask) spec.mask_stride = broadcast_strides(a.bool_mask)[3];
+  if (p.bool_mask) spec.mask_stride = p.layout.bool_mask[3];
   spec.dropout_p = p.dropout_p;
   spec.seed = p.seed;
   return spec;
@@ -277,37 +278,48 @@ std::string refuses(const Problem& p) {
   return why_no_alibi(p, std::numeric_limits<std::int32_t>::max() - std::max(p.seq_q, p.seq_k));
 }
 
-std::string describe(const Problem& p) {
-  const Shape shape(p);
-  return text("tiles of 16 x 16 fp32, units of ", kRows, " rows x ", kKeys, " keys, ", shape.blocks_per_task * kRows,
-              " rows per task, K and V packed per head");
-}
+namespace {
 
-std::size_t workspace_bytes(const Problem& p, int workers) {
-  Workspace count;
-  book(count, p, Shape(p), workers);
-  return count.bytes();
-}
-
-void run(const Kernels& kernels, const Problem& p, const Arguments& a, void* workspace, Executor& executor) {
-  const Shape shape(p);
-  Workspace memory(workspace);
-  Run run{kernels, p, a, shape, book(memory, p, shape, executor.workers()), spec_of(p, a), executor};
-  for (std::int64_t first = 0, end; first < shape.heads; first = end) {
-    end = shape.wave_end(p, first);
-    run.wave(first, end);
+class State final : public PlanState {
+ public:
+  State(const Request& request, const Kernels& kernels)
+      : PlanState(request.problem), kernels_(kernels), shape_(*problem), spec_(spec_of(*problem)) {
+    Workspace count;
+    book(count, *problem, shape_, request.workers);
+    workspace_bytes = count.bytes();
   }
+  std::string describe() const override {
+    return text("tiles of 16 x 16 fp32, units of ", kRows, " rows x ", kKeys, " keys, ", shape_.blocks_per_task * kRows,
+                " rows per task, K and V packed per head");
+  }
+  void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
+    Workspace memory(workspace);
+    Run run{kernels_, *problem, a, shape_, book(memory, *problem, shape_, executor.workers()), spec_, executor};
+    for (std::int64_t first = 0, end; first < shape_.heads; first = end) {
+      end = shape_.wave_end(*problem, first);
+      run.wave(first, end);
+    }
+  }
+
+ private:
+  const Kernels kernels_;
+  const Shape shape_;
+  const ScoreSpec spec_;
+};
+
+}  // namespace
+
+Decision plan(const Request& request, const Kernels& kernels) {
+  if (std::string why = refuses(*request.problem); !why.empty()) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, kernels)};
 }
 
 std::span<const Implementation> implementations() {
-  static const Implementation row{"cpu.amx.bf16",
-                                  [](const Problem& p) {
-                                    const std::string reason = refuses(p);
-                                    return reason.empty() ? missing_hardware() : reason;
-                                  },
-                                  describe, workspace_bytes,
-                                  [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {
-                                    run(hardware_kernels(), p, a, workspace, executor);
+  static const Implementation row{"cpu.amx.bf16", [](const Request& request) {
+                                    if (std::string why = refuses(*request.problem); !why.empty())
+                                      return Decision::no(why);
+                                    if (std::string why = missing_hardware(); !why.empty()) return Decision::no(why);
+                                    return plan(request, hardware_kernels());
                                   }};
   return {&row, 1};
 }

@@ -14,10 +14,8 @@ namespace onepass::cpu::amx {
 std::string missing_hardware();
 // Refusals for reasons of the problem alone.
 std::string refuses(const Problem& problem);
-std::string describe(const Problem& problem);
-std::size_t workspace_bytes(const Problem& problem, int workers);
-void run(const Kernels& kernels, const Problem& problem, const Arguments& arguments, void* workspace,
-         Executor& executor);
+// The decision for given kernels, whatever the hardware.
+Decision plan(const Request& request, const Kernels& kernels);
 
 Kernels hardware_kernels();
 std::span<const Implementation> implementations();  // "cpu.amx.bf16"; x86-64 only

@@ -36,7 +36,7 @@ struct Score {
     if (p.softcap > 0) s = p.softcap * std::tanh(s / p.softcap);
     if (p.bias) s += load_element(a.bias.data, a.bias.dtype, spread_at(a.bias, key));
     if (p.alibi) {
-      const Tensor& t = a.alibi_slopes;
+      const ConstTensor& t = a.alibi_slopes;
       const std::int64_t at = t.rank == 2 ? batch * t.stride[0] + head * t.stride[1] : head * t.stride[0];
       s -= static_cast<const float*>(t.data)[at] * static_cast<double>(std::abs(row + band.shift - key));
     }
@@ -44,7 +44,7 @@ struct Score {
   }
 
  private:
-  std::int64_t spread_at(const Tensor& t, std::int64_t key) const {
+  std::int64_t spread_at(const ConstTensor& t, std::int64_t key) const {
     const Dims s = broadcast_strides(t);
     return batch * s[0] + head * s[1] + row * s[2] + key * s[3];
   }

@@ -21,7 +21,7 @@
 #endif
 #endif
 
-namespace onepass {
+namespace onepass::inline v0 {
 namespace {
 
 // ThreadSanitizer does not see into TBB. It is told here what parallel_for promises: what came before the call comes
@@ -125,4 +125,4 @@ Executor& serial_executor() {
   return executor.get([] { return Serial(); });
 }
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

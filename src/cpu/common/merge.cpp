@@ -1,30 +1,25 @@
-// onepass::merge: finished partial results (O, LSE) over disjoint key sets become one.
+// cpu.merge: finished partial results (O, LSE) over disjoint key sets become one.
 //
 // A row's LSE in log2 units is all of its state (from_lse); the joint LSE then says what share of the row each partial
 // holds: out = sum_i 2^(lse_i - lse) * O_i. Shares are worked out in double, one per row and partial, so that merging
 // hundreds of partials in any order adds no error but the rounding of the sum.
+#include "cpu/common/merge.hpp"
+
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
-#include "core/guarded_executor.hpp"
 #include "core/numerics.hpp"
-#include "core/overlap.hpp"
 #include "core/scalar.hpp"
-#include "core/tensor_checks.hpp"
-#include "onepass/attention.hpp"
 
-namespace onepass {
+namespace onepass::cpu {
 namespace {
 
 constexpr std::int64_t kBlock = 256;             // output elements held at once, on the stack
 constexpr std::int64_t kTaskElements = 1 << 15;  // of one partial, per task
 
-void want(bool ok, ErrorCode code, const std::string& sentence) {
-  if (!ok) throw Error(code, sentence);
-}
-
 // A row of any of the tensors: its offset in elements from the row's index in row-major order.
-std::int64_t offset_of_row(const Tensor& t, int row_dims, std::int64_t row) {
+std::int64_t offset_of_row(const ConstTensor& t, int row_dims, std::int64_t row) {
   std::int64_t at = 0;
   for (int i = row_dims - 1; i >= 0; --i) {
     at += row % t.shape[i] * t.stride[i];
@@ -33,62 +28,7 @@ std::int64_t offset_of_row(const Tensor& t, int row_dims, std::int64_t row) {
   return at;
 }
 
-void want_cpu_data(const std::string& name, const Tensor& t) {
-  check_tensor(name, t);
-  want(t.device.kind == DeviceKind::cpu, ErrorCode::bad_device,
-       text(name, " is on ", to_string(t.device), "; merge computes on the CPU"));
-}
-
-// [.., rows, dim] as `like`
-void want_values(const std::string& name, const Tensor& t, const Tensor& like) {
-  want_cpu_data(name, t);
-  want(t.rank >= 2, ErrorCode::bad_shape, text(name, " has shape ", shape_text(t), "; [.., rows, dim] is expected"));
-  want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape,
-       text(name, " has shape ", shape_text(t), "; ", shape_text(like), ", as out, is expected"));
-  want(t.dtype == DType::f32 || t.dtype == DType::f16 || t.dtype == DType::bf16, ErrorCode::bad_dtype,
-       text(name, " is ", name_of(t.dtype), "; fp32, fp16 and bf16 are accepted"));
-  want(t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1, ErrorCode::bad_stride,
-       text(name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
-}
-
-// [.., rows]: `out` without its last dimension
-void want_lse(const std::string& name, const Tensor& t, const Tensor& out) {
-  want_cpu_data(name, t);
-  want(t.dtype == DType::f32, ErrorCode::bad_dtype, text(name, " is ", name_of(t.dtype), "; fp32 is expected"));
-  want(t.rank == out.rank - 1 && std::equal(t.shape.begin(), t.shape.begin() + t.rank, out.shape.begin()),
-       ErrorCode::bad_shape,
-       text(name, " has shape ", shape_text(t), "; out's, ", shape_text(out),
-            ", without its last dimension is expected"));
-}
-
-void want_writable(const std::string& name, const Tensor& t, std::span<const Tensor> outs,
-                   std::span<const Tensor> lses) {
-  check_output(name, t);
-  for (std::size_t i = 0; i < outs.size(); ++i) {
-    want(!share_memory(t, outs[i]), ErrorCode::bad_value,
-         text(name, " shares memory with outs[", i, "]; separate memory is required"));
-    want(!share_memory(t, lses[i]), ErrorCode::bad_value,
-         text(name, " shares memory with lses[", i, "]; separate memory is required"));
-  }
-}
-
-void check(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out, const Tensor& lse) {
-  want(!outs.empty(), ErrorCode::bad_value, "outs is empty; at least one partial result is needed");
-  want(outs.size() == lses.size(), ErrorCode::bad_shape,
-       text("there are ", outs.size(), " outs but ", lses.size(), " lses; one LSE per partial result is needed"));
-  want_values("out", out, out);
-  for (std::size_t i = 0; i < outs.size(); ++i) {
-    want_values(text("outs[", i, "]"), outs[i], out);
-    want_lse(text("lses[", i, "]"), lses[i], out);
-  }
-  want_writable("out", out, outs, lses);
-  if (!lse.given()) return;
-  want_lse("lse", lse, out);
-  want_writable("lse", lse, outs, lses);
-  want(!share_memory(lse, out), ErrorCode::bad_value, "lse shares memory with out; separate memory is required");
-}
-
-void add_scaled(float* sum, const Tensor& t, std::int64_t at, std::int64_t count, float share) {
+void add_scaled(float* sum, const ConstTensor& t, std::int64_t at, std::int64_t count, float share) {
   with_float_type(t.dtype, [&](auto zero) {
     const auto* x = static_cast<const decltype(zero)*>(t.data) + at;
     for (std::int64_t d = 0; d < count; ++d) sum[d] += share * to_float(x[d]);
@@ -96,7 +36,7 @@ void add_scaled(float* sum, const Tensor& t, std::int64_t at, std::int64_t count
 }
 
 struct Merge {
-  std::span<const Tensor> outs, lses;
+  std::span<const ConstTensor> outs, lses;
   const Tensor &out, &lse;
   std::int64_t rows, rows_per_task;
 
@@ -105,7 +45,7 @@ struct Merge {
       return from_lse(double{static_cast<const float*>(lses[i].data)[offset_of_row(lses[i], lses[i].rank, r)]});
     };
     RowState<double> all;
-    for (std::size_t i = 0; i < outs.size(); ++i) all = merge(all, state_of(i)).state;
+    for (std::size_t i = 0; i < outs.size(); ++i) all = onepass::merge(all, state_of(i)).state;
     const double joint = finalize(all).lse;
     if (lse.given()) static_cast<float*>(lse.data)[offset_of_row(lse, lse.rank, r)] = static_cast<float>(joint);
 
@@ -132,19 +72,36 @@ struct Merge {
   }
 };
 
+class State final : public PlanState {
+ public:
+  explicit State(const Request& request)
+      : PlanState(request.problem),
+        rows_(problem->batch * problem->heads_q * problem->seq_q),
+        rows_per_task_(std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, problem->dim_v))) {}
+
+  std::string describe() const override {
+    return text(problem->partials, " partial results, ", rows_per_task_, " rows per task, shares in float64");
+  }
+  void run(const Tensors& t, void*, Executor& executor, void*) const override {
+    Merge job{t.outs, t.lses, t.out, t.lse, rows_, rows_per_task_};
+    executor.parallel_for((rows_ + rows_per_task_ - 1) / rows_per_task_, Merge::task, &job);
+  }
+
+ private:
+  const std::int64_t rows_, rows_per_task_;
+};
+
 }  // namespace
 
-void merge(std::span<const Tensor> outs, std::span<const Tensor> lses, const Tensor& out, const Tensor& lse,
-           Executor* executor) {
-  check(outs, lses, out, lse);
-  Executor& host = executor ? *executor : default_executor();
-  GuardedExecutor guarded(host, workers_of(host));
-  std::int64_t rows = 1;
-  for (int i = 0; i < out.rank - 1; ++i) rows *= out.shape[i];
-  const std::int64_t per_task =
-      std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, out.shape[out.rank - 1]));
-  Merge job{outs, lses, out, lse, rows, per_task};
-  guarded.parallel_for((rows + per_task - 1) / per_task, Merge::task, &job);
+const Implementation& merge_implementation() {
+  static const Implementation row{"cpu.merge",
+                                  [](const Request& request) {
+                                    if (request.problem->device.kind != DeviceKind::cpu)
+                                      return Decision::no("it computes on the CPU only");
+                                    return Decision{{}, std::make_shared<State>(request)};
+                                  },
+                                  Op::merge};
+  return row;
 }
 
-}  // namespace onepass
+}  // namespace onepass::cpu

@@ -1,5 +1,6 @@
 // The host's half of the few-row kernels: what they accept and how a problem is cut. The kernels: decode_kernel.cpp.
 #include "cpu/decode/decode.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -93,48 +94,56 @@ Booked book(Workspace& w, const Problem& p, const DecodeCut& cut, int workers) {
   return b;
 }
 
+class State final : public PlanState {
+ public:
+  State(const Request& request, DecodeTask task)
+      : PlanState(request.problem), cut_(decode_cut(*problem)), mods_(mods_of(*problem)), task_(task) {
+    Workspace counting;
+    book(counting, *problem, cut_, request.workers);
+    workspace_bytes = counting.bytes();
+  }
+
+  std::string describe() const override {
+    return text(cut_.rows, " rows per K/V head, chunks of ", cut_.chunk, " keys in tiles of ", cut_.tile, ", ",
+                cut_.keys_outer ? text("keys outside ", cut_.heads, " heads") : std::string("heads outside keys"), ", ",
+                cut_.splits.count, cut_.splits.count == 1 ? " split" : " splits", " of ", cut_.splits.chunk, " keys, ",
+                cut_.tasks(*problem), " tasks");
+  }
+
+  void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
+    Workspace w(workspace);
+    const Booked b = book(w, *problem, cut_, executor.workers());
+    struct Call {
+      DecodeJob job;
+      DecodeTask task;
+    } call{{*problem, a, cut_, b.partials, b.scratch, mods_}, task_};
+    executor.parallel_for(
+        cut_.tasks(*problem),
+        [](void* c, std::int64_t t, int worker) {
+          const FlushToZero mode;
+          static_cast<Call*>(c)->task(static_cast<Call*>(c)->job, t, worker);
+        },
+        &call);
+    if (cut_.splits.count > 1) combine(*problem, a, b.partials, {}, executor);
+  }
+
+ private:
+  const DecodeCut cut_;
+  const Mods mods_;
+  const DecodeTask task_;
+};
+
 }  // namespace
 
-std::string decode_why_not(const Problem& p) {
-  if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
+Decision plan_decode(const Request& request, DecodeTask task) {
+  const Problem& p = *request.problem;
+  if (p.device.kind != DeviceKind::cpu) return Decision::no("it computes on the CPU only");
   const std::int64_t rows = p.seq_q * p.group();
   if (rows > kDecodeMaxRows) {
-    return text("seq_q x heads_q / heads_kv is ", rows, " rows per K/V head; it is for at most ", kDecodeMaxRows);
+    return Decision::no(
+        text("seq_q x heads_q / heads_kv is ", rows, " rows per K/V head; it is for at most ", kDecodeMaxRows));
   }
-  return {};
-}
-
-std::string decode_describe(const Problem& p) {
-  const DecodeCut cut = decode_cut(p);
-  return text(cut.rows, " rows per K/V head, chunks of ", cut.chunk, " keys in tiles of ", cut.tile, ", ",
-              cut.keys_outer ? text("keys outside ", cut.heads, " heads") : std::string("heads outside keys"), ", ",
-              cut.splits.count, cut.splits.count == 1 ? " split" : " splits", " of ", cut.splits.chunk, " keys, ",
-              cut.tasks(p), " tasks");
-}
-
-std::size_t decode_workspace_bytes(const Problem& p, int workers) {
-  Workspace counting;
-  book(counting, p, decode_cut(p), workers);
-  return counting.bytes();
-}
-
-void decode_run(const Problem& p, const Arguments& a, void* workspace, Executor& executor, DecodeTask task) {
-  const DecodeCut cut = decode_cut(p);
-  Workspace w(workspace);
-  const Booked b = book(w, p, cut, executor.workers());
-  const Mods mods = mods_of(p);
-  struct Call {
-    DecodeJob job;
-    DecodeTask task;
-  } call{{p, a, cut, b.partials, b.scratch, mods}, task};
-  executor.parallel_for(
-      cut.tasks(p),
-      [](void* c, std::int64_t t, int worker) {
-        const FlushToZero mode;
-        static_cast<Call*>(c)->task(static_cast<Call*>(c)->job, t, worker);
-      },
-      &call);
-  if (cut.splits.count > 1) combine(p, a, b.partials, {}, executor);
+  return {{}, std::make_shared<State>(request, task)};
 }
 
 }  // namespace onepass::cpu

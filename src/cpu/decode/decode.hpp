@@ -59,10 +59,7 @@ using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker)
 // "cpu.decode.avx512", "cpu.decode.avx2", "cpu.decode.baseline": those that were compiled
 std::span<const Implementation> decode_implementations();
 
-std::string decode_why_not(const Problem& problem);
-std::string decode_describe(const Problem& problem);
-std::size_t decode_workspace_bytes(const Problem& problem, int workers);
-void decode_run(const Problem& problem, const Arguments& arguments, void* workspace, Executor& executor,
-                DecodeTask task);
+// The decision about a problem for the kernels of one instruction set.
+Decision plan_decode(const Request& request, DecodeTask task);
 
 }  // namespace onepass::cpu

@@ -146,7 +146,7 @@ class Decode {
     return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
   }
 
-  Keys<T> keys_of(const Tensor& t, const Visit& v) const {
+  Keys<T> keys_of(const ConstTensor& t, const Visit& v) const {
     const std::int64_t from = row_offset(t, seq_.batch, head_lo_ + v.head, seq_.k_begin + v.key);
     return {static_cast<const T*>(t.data) + from, row_stride(t), v.keys - 1};
   }
@@ -184,7 +184,7 @@ class Decode {
   }
   // f with the tile as it lies in memory, or with a copy.
   template <class F>
-  void with_rows(bool copy, const Tensor& t, std::int64_t dim, std::int64_t stride, const Visit& v, F f) const {
+  void with_rows(bool copy, const ConstTensor& t, std::int64_t dim, std::int64_t stride, const Visit& v, F f) const {
     copy ? f(pack(keys_of(t, v), dim, stride)) : f(keys_of(t, v));
   }
 
@@ -342,14 +342,11 @@ HWY_AFTER_NAMESPACE();
 namespace onepass::cpu {
 namespace {
 
-#define ONEPASS_ROW(ns, target, isa)                                                                                 \
-  Implementation{                                                                                                    \
-      "cpu.decode." isa,                                                                                             \
-      [](const Problem& p) { return has_target(target) ? decode_why_not(p) : std::string("this CPU has no " isa); }, \
-      decode_describe, decode_workspace_bytes,                                                                       \
-      [](const Problem& p, const Arguments& a, void* workspace, Executor& executor, void*) {                         \
-        decode_run(p, a, workspace, executor, ns::decode_task_of());                                                 \
-      }},
+#define ONEPASS_ROW(ns, target, isa)                                                      \
+  Implementation{"cpu.decode." isa, [](const Request& request) {                          \
+                   return has_target(target) ? plan_decode(request, ns::decode_task_of()) \
+                                             : Decision::no("this CPU has no " isa);      \
+                 }},
 const Implementation kRows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
 

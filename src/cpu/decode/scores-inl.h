@@ -113,7 +113,7 @@ struct DecodeScores {
     HWY_ALIGN float slope[kLanes], distance[kLanes];
     for (int i = 0; i < kLanes; ++i) {
       const DecodeRow& row = rows[i % R];
-      const Tensor& t = a.alibi_slopes;
+      const ConstTensor& t = a.alibi_slopes;
       const std::int64_t from = t.rank == 2 ? batch * t.stride[0] + row.head * t.stride[1] : row.head * t.stride[0];
       slope[i] = static_cast<const float*>(t.data)[from];
       distance[i] = static_cast<float>(row.token + band.shift - c.at - i / R);

@@ -54,7 +54,7 @@ inline Block open_careful_block(const flash::Call& call, const flash::Task& task
 // key's is -0: its infinity makes a NaN, as in the formula).
 inline void add_poison(const flash::Call& call, const flash::Task& task, const Block& block, const Segments& segments,
                        int vecs, const float* weights, float* out) {
-  const Tensor& t = call.arguments.v;
+  const ConstTensor& t = call.arguments.v;
   for (std::int64_t k = block.first; k < block.first + block.keys; ++k) {
     const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + k);
     for (std::int64_t d = 0; d < call.problem.dim_v; ++d) {

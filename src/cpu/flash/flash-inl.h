@@ -158,7 +158,7 @@ struct FlashTask {
                 rules_of(call, task, scratch, row)};
     const std::int64_t key_lo = std::min(task.split * call.chunk, task.seq.seq_k);
     lane_ranges(p, task, row, key_lo, std::min(key_lo + call.chunk, task.seq.seq_k), panel.lo, panel.hi);
-    const Tensor& q = call.arguments.q;
+    const ConstTensor& q = call.arguments.q;
     flash::with_storage(q.dtype, [&](auto zero) {
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
         const RowName name = lane_name(p, task, row, lane);
@@ -210,7 +210,7 @@ struct FlashTask {
   void finish(const Panel& panel) const {
     HWY_ALIGN float factor[kPanel], lse[kPanel], sink[kPanel] = {};
     if (p.sinks) {
-      const Tensor& t = call.arguments.sinks;
+      const ConstTensor& t = call.arguments.sinks;
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
         const std::int64_t head = lane_name(p, task, panel.row, lane).head;
         sink[lane] = static_cast<const float*>(t.data)[head * t.stride[0]];

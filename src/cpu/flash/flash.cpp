@@ -1,5 +1,6 @@
 // The host half of cpu.flash.*: how a problem is cut into tasks, where K and V are read, how much memory that takes.
 #include "cpu/flash/flash.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -68,96 +69,111 @@ void parallel(Executor& executor, std::int64_t tasks, F& body) {
   executor.parallel_for(tasks, [](void* f, std::int64_t t, int worker) { (*static_cast<F*>(f))(t, worker); }, &body);
 }
 
-void run(const Kernels& kernels, const Problem& p, const Arguments& a, void* memory, Executor& executor) {
-  const Config c = config_of(p, kernels.geometry);
-  Workspace w(memory);
-  const Memory m = book(w, p, c);
-  std::byte* scratch_base = w.take<std::byte>(0);
-  Workspace one;
-  book_scratch(one, p, kernels.geometry, c.panels);
-  const Mods mods = mods_of(p);
-  const Call call{p,          a,          kernels.geometry, c.k,
-                  c.v,        c.panels,   c.splits.count,   c.splits.chunk,
-                  m.partials, m.packed_k, m.packed_v,       Dropout::of(p.dropout_p, p.seed),
-                  mods};
-  const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * kernels.geometry.panel();
-  const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
-
-  for (std::int64_t first = 0; first < heads; first += c.slots) {
-    const std::int64_t slots = std::min(c.slots, heads - first);
-    const auto task_of = [&](std::int64_t slot) {
-      const std::int64_t batch = (first + slot) / p.heads_kv;
-      return Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
-    };
-    if (c.v == Source::packed) {
-      // Heads inside, keys outside: the heads of a [batch, seq, heads, dim] token share its pages.
-      const std::int64_t blocks = ceil_div(p.seq_k, kernels.geometry.block);
-      auto pack = [&](std::int64_t t, int) {
-        const Task task = task_of(t % slots);
-        const std::int64_t lo = t / slots * kernels.geometry.block;
-        kernels.pack(call, task, lo, std::min(lo + kernels.geometry.block, task.seq.seq_k));
-      };
-      parallel(executor, slots * blocks, pack);
-    }
-    auto attend = [&](std::int64_t t, int worker) {
-      Task task = task_of(t / (c.row_blocks * c.splits.count));
-      const std::int64_t rows = task.seq.seq_q * p.group(), order = t / c.splits.count % c.row_blocks;
-      const std::int64_t block = last_rows_see_most ? c.row_blocks - 1 - order : order;
-      task.row_lo = block * block_rows;
-      task.row_hi = std::min(task.row_lo + block_rows, rows);
-      task.split = t % c.splits.count;
-      if (task.row_lo >= task.row_hi) return;
-      Workspace own(scratch_base + static_cast<std::size_t>(worker) * one.bytes());
-      kernels.run(call, task, book_scratch(own, p, kernels.geometry, c.panels));
-    };
-    parallel(executor, slots * c.row_blocks * c.splits.count, attend);
-  }
-  if (c.splits.count > 1) combine(p, a, m.partials, score_unit_of(p), executor);
-}
-
-// ---- a row of the list for the kernels of one instruction set
-
-template <std::int64_t target>
-const Kernels& kernels_for() {
-  return *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; });
-}
-
-template <std::int64_t target>
-std::string why_not(const Problem& p) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  if (p.device.kind != DeviceKind::cpu) return "the tensors are on " + to_string(p.device) + "; it computes on the CPU";
-  if (!has_target(target)) return std::string("this CPU has no ") + hwy::TargetName(target);
-  if (p.seq_q > kMax || p.seq_k > kMax)
-    return text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax);
-  return why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k));
-}
-
 std::string_view name_of(Source s) {
   return s == Source::packed ? "packed once" : s == Source::block ? "packed by block" : "in place";
 }
 
-template <std::int64_t target>
-std::string describe(const Problem& p) {
-  const Geometry& g = kernels_for<target>().geometry;
-  const Config c = config_of(p, g);
-  return text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows per task, ",
-              p.batch * p.heads_kv * c.row_blocks * c.splits.count, " tasks, ", c.splits.count, " key split",
-              c.splits.count > 1 ? "s" : "", ", K ", name_of(c.k), ", V ", name_of(c.v));
-}
+class State final : public PlanState {
+ public:
+  State(const Request& request, const Kernels& kernels)
+      : PlanState(request.problem),
+        kernels_(kernels),
+        config_(config_of(*problem, kernels.geometry)),
+        mods_(mods_of(*problem)),
+        unit_(score_unit_of(*problem)) {
+    Workspace shared, one;
+    book(shared, *problem, config_);
+    book_scratch(one, *problem, kernels.geometry, config_.panels);
+    scratch_bytes_ = one.bytes();
+    workspace_bytes = shared.bytes() + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+  }
+
+  std::string describe() const override {
+    const Geometry& g = kernels_.geometry;
+    const Config& c = config_;
+    return text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows per task, ",
+                problem->batch * problem->heads_kv * c.row_blocks * c.splits.count, " tasks, ", c.splits.count,
+                " key split", c.splits.count > 1 ? "s" : "", ", K ", name_of(c.k), ", V ", name_of(c.v));
+  }
+
+  void run(const Tensors& a, void* memory, Executor& executor, void*) const override {
+    const Problem& p = *problem;
+    const Config& c = config_;
+    const Geometry& g = kernels_.geometry;
+    Workspace w(memory);
+    const Memory m = book(w, p, c);
+    std::byte* scratch_base = w.take<std::byte>(0);
+    const Call call{p,
+                    a,
+                    g,
+                    c.k,
+                    c.v,
+                    c.panels,
+                    c.splits.count,
+                    c.splits.chunk,
+                    m.partials,
+                    m.packed_k,
+                    m.packed_v,
+                    Dropout::of(p.dropout_p, p.seed),
+                    mods_};
+    const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();
+    const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
+
+    for (std::int64_t first = 0; first < heads; first += c.slots) {
+      const std::int64_t slots = std::min(c.slots, heads - first);
+      const auto task_of = [&](std::int64_t slot) {
+        const std::int64_t batch = (first + slot) / p.heads_kv;
+        return Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
+      };
+      if (c.v == Source::packed) {
+        // Heads inside, keys outside: the heads of a [batch, seq, heads, dim] token share its pages.
+        const std::int64_t blocks = ceil_div(p.seq_k, g.block);
+        auto pack = [&](std::int64_t t, int) {
+          const Task task = task_of(t % slots);
+          const std::int64_t lo = t / slots * g.block;
+          kernels_.pack(call, task, lo, std::min(lo + g.block, task.seq.seq_k));
+        };
+        parallel(executor, slots * blocks, pack);
+      }
+      auto attend = [&](std::int64_t t, int worker) {
+        Task task = task_of(t / (c.row_blocks * c.splits.count));
+        const std::int64_t rows = task.seq.seq_q * p.group(), order = t / c.splits.count % c.row_blocks;
+        const std::int64_t block = last_rows_see_most ? c.row_blocks - 1 - order : order;
+        task.row_lo = block * block_rows;
+        task.row_hi = std::min(task.row_lo + block_rows, rows);
+        task.split = t % c.splits.count;
+        if (task.row_lo >= task.row_hi) return;
+        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+        kernels_.run(call, task, book_scratch(own, p, g, c.panels));
+      };
+      parallel(executor, slots * c.row_blocks * c.splits.count, attend);
+    }
+    if (c.splits.count > 1) combine(p, a, m.partials, unit_, executor);
+  }
+
+ private:
+  const Kernels& kernels_;
+  const Config config_;
+  const Mods mods_;
+  const ScoreUnit unit_;
+  std::size_t scratch_bytes_ = 0;
+};
+
+// ---- a row of the list for the kernels of one instruction set
 
 template <std::int64_t target>
-std::size_t workspace_bytes(const Problem& p, int workers) {
-  const Geometry& g = kernels_for<target>().geometry;
-  const Config c = config_of(p, g);
-  Workspace shared, one;
-  book(shared, p, c);
-  book_scratch(one, p, g, c.panels);
-  return shared.bytes() + static_cast<std::size_t>(workers) * one.bytes();
-}
-
-template <std::int64_t target>
-void run_on(const Problem& p, const Arguments& a, void* memory, Executor& executor, void*) {
-  run(kernels_for<target>(), p, a, memory, executor);
+Decision plan(const Request& request) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const Problem& p = *request.problem;
+  if (p.device.kind != DeviceKind::cpu)
+    return Decision::no("the tensors are on " + to_string(p.device) + "; it computes on the CPU");
+  if (!has_target(target)) return Decision::no(std::string("this CPU has no ") + hwy::TargetName(target));
+  if (p.seq_q > kMax || p.seq_k > kMax)
+    return Decision::no(text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax));
+  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
+  const Kernels& own =
+      *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; });
+  return {{}, std::make_shared<State>(request, own)};
 }
 
 }  // namespace
@@ -184,8 +200,7 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
 }
 
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) \
-  Implementation{"cpu.flash." isa, why_not<target>, describe<target>, workspace_bytes<target>, run_on<target>},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.flash." isa, plan<target>},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

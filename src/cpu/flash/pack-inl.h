@@ -54,14 +54,14 @@ HWY_NOINLINE void pack_tiles(const T* from, std::int64_t stride, std::int64_t ke
 
 // Keys [lo, lo + n) of a K/V head.
 inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  const Tensor& t = call.arguments.k;
+  const ConstTensor& t = call.arguments.k;
   const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + lo);
   flash::with_storage(t.dtype, [&](auto zero) {
     pack_rows(static_cast<const decltype(zero)*>(t.data) + at, row_stride(t), n, call.problem.dim_qk, to);
   });
 }
 inline void convert_v(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  const Tensor& t = call.arguments.v;
+  const ConstTensor& t = call.arguments.v;
   const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + lo);
   flash::with_storage(t.dtype, [&](auto zero) {
     pack_tiles(static_cast<const decltype(zero)*>(t.data) + at, row_stride(t), n, call.problem.dim_v, to);

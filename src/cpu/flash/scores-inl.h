@@ -63,7 +63,7 @@ inline Rules rules_of(const flash::Call& call, const flash::Task& task, const fl
   rules.mods = call.mods.given() ? &call.mods : nullptr;
   if (!p.alibi && !rules.dropout && !rules.mods) return rules;
   const BandMask band = band_mask(p, task.seq.seq_q, task.seq.seq_k);
-  const Tensor& t = call.arguments.alibi_slopes;
+  const ConstTensor& t = call.arguments.alibi_slopes;
   for (int lane = 0; lane < kPanel; ++lane) {
     const RowName row = lane_name(p, task, panel_row, lane);
     rules.token[lane] = static_cast<std::uint32_t>(row.token);
@@ -78,7 +78,7 @@ inline Rules rules_of(const flash::Call& call, const flash::Task& task, const fl
 
 // tile[key - key_lo][lane] = t[batch, head, token, key], keys [key_lo, key_hi), of a bias or mask.
 template <class T>
-HWY_NOINLINE void fetch_spread(const Tensor& t, const Problem& p, const flash::Task& task, std::int64_t panel_row,
+HWY_NOINLINE void fetch_spread(const ConstTensor& t, const Problem& p, const flash::Task& task, std::int64_t panel_row,
                                int vecs, std::int64_t key_lo, std::int64_t key_hi, float* tile) {
   const Dims s = broadcast_strides(t);
   const std::int64_t n = key_hi - key_lo;
@@ -129,7 +129,7 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
     if (hn::AllTrue(DF(), hn::Eq(any, hn::Zero(DF())))) return false;
   }
   if (p.bias) {
-    const Tensor& t = call.arguments.bias;
+    const ConstTensor& t = call.arguments.bias;
     flash::with_storage(t.dtype, [&](auto zero) {
       fetch_spread<decltype(zero)>(t, p, task, panel_row, vecs, key_lo, key_hi, scratch.bias);
     });

@@ -1,4 +1,5 @@
 #include "cuda/attention/host.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -100,53 +101,16 @@ void* mask_place(const Problem& p, const TileCut& cut, void* workspace) {
   return static_cast<std::byte*>(workspace) + kCounterBytes + redo_bytes(p, cut);
 }
 
-ForwardParams params_of(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace,
-                        const DeviceFacts& device, Stream stream) {
-  ForwardParams f = params_without_device(p, a, cut, workspace, device.l2_bytes);
-  f.counters = stream_counters(device, stream);
-  if (!f.counters) {
-    f.counters = static_cast<unsigned*>(workspace);
-    must(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
-  }
-  if (p.bool_mask) f.mask = pack_mask(p, a, cut, mask_place(p, cut, workspace), device, stream);
-  return f;
-}
-
-ForwardParams params_without_device(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace,
-                                    int l2_bytes) {
+ForwardParams decided_params(const Problem& p, const TileCut& cut, int l2_bytes) {
   ForwardParams f{};
-  f.q = a.q.data;
-  f.k = a.k.data;
-  f.v = a.v.data;
   fill_strides(f.q_stride, p.layout.q);
   fill_strides(f.k_stride, p.layout.k);
   fill_strides(f.v_stride, p.layout.v);
   fill_strides(f.out_stride, p.layout.out);
-  f.out = a.out.data;
-  if (p.want_lse) {
-    f.lse = static_cast<float*>(a.lse.data);
-    const Dims& s = a.lse.stride;
-    const Dims order = p.varlen ? Dims{0, s[0], s[1], 0} : s;
-    fill_strides(f.lse_stride, order);
-  }
-  f.redo = reinterpret_cast<RedoEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
-  f.cu_q = static_cast<const int*>(a.cu_seqlens_q.data);
-  f.cu_k = static_cast<const int*>(a.cu_seqlens_k.data);
-  if (p.bias) {
-    const Dims s = broadcast_strides(a.bias);
-    std::copy(s.begin(), s.end(), f.bias_stride);
-    f.bias = a.bias.data;
-  }
-  if (p.alibi) {
-    const Tensor& t = a.alibi_slopes;
-    f.slopes = static_cast<const float*>(t.data);
-    f.slope_stride[0] = t.rank == 2 ? t.stride[0] : 0;
-    f.slope_stride[1] = t.rank == 2 ? t.stride[1] : t.stride[0];
-  }
-  if (p.sinks) {
-    f.sinks = static_cast<const float*>(a.sinks.data);
-    f.sink_stride = a.sinks.stride[0];
-  }
+  fill_strides(f.lse_stride, p.layout.lse);
+  std::copy(p.layout.bias.begin(), p.layout.bias.end(), f.bias_stride);
+  std::copy_n(p.layout.alibi_slopes.begin(), 2, f.slope_stride);
+  f.sink_stride = p.layout.sinks[0];
   f.batch = static_cast<int>(p.batch);
   f.heads = static_cast<int>(p.heads_q);
   f.heads_per_kv = static_cast<int>(p.group());
@@ -173,8 +137,61 @@ ForwardParams params_without_device(const Problem& p, const Arguments& a, const 
   f.m_tiles = static_cast<int>((p.seq_q + cut.block_m - 1) / cut.block_m);
   f.heads_together = heads_together(p, band.right >= 0, l2_bytes);
   f.tiles = static_cast<int>(tile_bound(p, cut));
-  fill_mod_buffers(a, f.mod_buffers);
   return f;
+}
+
+void bind(ForwardParams& f, const Tensors& t, void* workspace) {
+  f.q = t.q.data;
+  f.k = t.k.data;
+  f.v = t.v.data;
+  f.out = t.out.data;
+  f.lse = static_cast<float*>(t.lse.data);
+  f.redo = reinterpret_cast<RedoEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
+  f.cu_q = static_cast<const int*>(t.cu_seqlens_q.data);
+  f.cu_k = static_cast<const int*>(t.cu_seqlens_k.data);
+  f.bias = t.bias.data;
+  f.slopes = static_cast<const float*>(t.alibi_slopes.data);
+  f.sinks = static_cast<const float*>(t.sinks.data);
+  fill_mod_buffers(t, f.mod_buffers);
+}
+
+ForwardState::ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
+                           const TileCut& cut)
+    : PlanState(request.problem),
+      device_(device),
+      features_(features),
+      cut_(cut),
+      decided_(decided_params(*problem, cut, device.l2_bytes)) {
+  workspace_bytes = decided_.tiles == 0 ? 0 : forward_workspace_bytes(*problem, cut);
+}
+
+const Kernel& ForwardState::kernel(Stream stream) const {
+  const Kernel* known = kernel_.load(std::memory_order_acquire);
+  if (!known) kernel_.store(known = &load(stream), std::memory_order_release);
+  return *known;
+}
+
+void ForwardState::prepare() const {
+  if (decided_.tiles == 0) return;
+  kernel(nullptr);
+  if (problem->bool_mask) load_mask_kernel(device_, nullptr);
+}
+
+void ForwardState::run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const {
+  if (decided_.tiles == 0) return;
+  const auto stream = static_cast<Stream>(stream_);
+  const Kernel& loaded = kernel(stream);
+  const ContextScope scope(device_);
+  ForwardParams params = decided_;
+  bind(params, tensors, workspace);
+  params.counters = stream_counters(device_, stream);
+  if (!params.counters) {
+    params.counters = static_cast<unsigned*>(workspace);
+    must(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
+  }
+  if (problem->bool_mask)
+    params.mask = pack_mask(*problem, tensors, cut_, mask_place(*problem, cut_, workspace), device_, stream);
+  launch_with(loaded, tensors, params, stream);
 }
 
 }  // namespace onepass::cuda

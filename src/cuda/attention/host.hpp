@@ -1,5 +1,6 @@
 // The host half that the architectures share: a problem's features and a call's parameters.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -28,15 +29,34 @@ std::string features_text(const ForwardFeatures& features);
 std::int64_t tile_bound(const Problem& problem, const TileCut& cut);
 std::size_t forward_workspace_bytes(const Problem& problem, const TileCut& cut);
 
-// What a call's parameters are without a device: all but the tile counters and the packed mask, whose place in the
-// workspace is mask_place.
-ForwardParams params_without_device(const Problem& problem, const Arguments& arguments, const TileCut& cut,
-                                    void* workspace, int l2_bytes);
+// A launch's parameters but for what a call brings: addresses, the tile counters and the packed mask, whose place in
+// the workspace is mask_place.
+ForwardParams decided_params(const Problem& problem, const TileCut& cut, int l2_bytes);
+// The addresses of a call. `workspace`: forward_workspace_bytes bytes.
+void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
 void* mask_place(const Problem& problem, const TileCut& cut, void* workspace);
-// `workspace`: forward_workspace_bytes bytes. The tile counters and the packed mask are ready when
-// the stream gets there.
-ForwardParams params_of(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,
-                        const DeviceFacts& device, Stream stream);
+
+// What the forward kernels of all architectures decide and how they run it; a family adds its config and its launch.
+class ForwardState : public PlanState {
+ public:
+  ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features, const TileCut& cut);
+  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
+  void prepare() const final;
+
+ protected:
+  virtual const Kernel& load(Stream stream) const = 0;
+  virtual void launch_with(const Kernel& kernel, const Tensors& tensors, ForwardParams& params,
+                           Stream stream) const = 0;
+
+  const DeviceFacts& device_;
+  const ForwardFeatures features_;
+  const TileCut cut_;
+  const ForwardParams decided_;
+
+ private:
+  const Kernel& kernel(Stream stream) const;
+  mutable std::atomic<const Kernel*> kernel_{nullptr};  // once it is loaded
+};
 
 // Programs say so with these.
 inline const char* word(bool b) { return b ? "true" : "false"; }

@@ -1,4 +1,5 @@
 #include "cuda/attention/mask_host.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 
@@ -39,12 +40,12 @@ std::size_t mask_bytes(const Problem& p, const TileCut& cut) {
   return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes());
 }
 
-MaskPlan plan_mask(const Problem& p, const Tensor& mask, const TileCut& cut, void* workspace) {
+MaskPlan plan_mask(const Problem& p, const void* mask, const TileCut& cut, void* workspace) {
   const Shape s = shape_of(p, cut);
-  const Dims stride = broadcast_strides(mask);
+  const Dims& stride = p.layout.bool_mask;
   MaskPlan out{};
   MaskPackParams& k = out.pack;
-  k.mask = static_cast<const unsigned char*>(mask.data);
+  k.mask = static_cast<const unsigned char*>(mask);
   std::copy(stride.begin(), stride.end(), k.stride);
   k.heads = static_cast<int>(s.heads);
   k.rows = static_cast<int>(s.rows);
@@ -69,13 +70,17 @@ MaskPlan plan_mask(const Problem& p, const Tensor& mask, const TileCut& cut, voi
   return out;
 }
 
+const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream) {
+  static KernelTable<int> kernels;
+  return kernels.find(device.ordinal, 0, 0, stream,
+                      [&] { return mask_program(text("sm_", device.major, device.minor)); });
+}
+
 MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace, const DeviceFacts& device,
                    Stream stream) {
-  MaskPlan plan = plan_mask(p, a.bool_mask, cut, workspace);
+  MaskPlan plan = plan_mask(p, a.bool_mask.data, cut, workspace);
   if (plan.pack.units == 0) return plan.bits;
-  static KernelTable<int> kernels;
-  const Kernel& kernel =
-      kernels.find(device.ordinal, 0, 0, stream, [&] { return mask_program(text("sm_", device.major, device.minor)); });
+  const Kernel& kernel = load_mask_kernel(device, stream);
   void* arguments[] = {&plan.pack};
   launch(kernel, static_cast<unsigned>(std::min<long long>(plan.pack.units, 8 * device.multiprocessors)), 256, 0,
          stream, arguments);

@@ -14,7 +14,8 @@ struct MaskPlan {
   MaskPackParams pack;
   MaskBits bits;
 };
-MaskPlan plan_mask(const Problem& problem, const Tensor& mask, const TileCut& cut, void* workspace);
+MaskPlan plan_mask(const Problem& problem, const void* mask, const TileCut& cut, void* workspace);
+const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream);
 // Launches the packing into `workspace` (mask_bytes bytes) and says where everything will be.
 MaskBits pack_mask(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,
                    const DeviceFacts& device, Stream stream);

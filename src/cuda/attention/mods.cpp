@@ -1,4 +1,5 @@
 #include "cuda/attention/mods.hpp"
+#include "core/text.hpp"
 
 #include <type_traits>
 
@@ -76,7 +77,7 @@ static_assert(std::extent_v<decltype(ForwardParams::mod_buffers)> == kMaxModBuff
 
 void fill_mod_buffers(const Arguments& a, ModBufferView* views) {
   for (std::size_t i = 0; i < a.mod_buffers.size(); ++i) {
-    const Tensor& t = a.mod_buffers[i].tensor;
+    const ConstTensor& t = a.mod_buffers[i].tensor;
     views[i].data = t.data;
     for (int d = 0; d < kMaxRank; ++d) {
       views[i].stride[d] = t.stride[d];

@@ -1,4 +1,5 @@
 #include "cuda/host/api.hpp"
+#include "core/text.hpp"
 
 #include <dlfcn.h>
 
@@ -132,7 +133,8 @@ void must(Result result, const char* call) {
   if (result == 0) return;
   const char* words = nullptr;
   if (const Driver* d = driver()) d->error_string(result, &words);
-  throw Error(ErrorCode::bad_device,
+  constexpr Result kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  throw Error(result == kOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::device_failure,
               text(call, " failed: ", words ? words : "unknown error", " (CUDA error ", result, ")"));
 }
 

@@ -1,4 +1,5 @@
 #include "cuda/host/cubin_cache.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cstdlib>

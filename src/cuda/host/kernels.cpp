@@ -1,4 +1,5 @@
 #include "cuda/host/kernels.hpp"
+#include "core/text.hpp"
 
 #include <array>
 #include <map>
@@ -88,9 +89,10 @@ const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, S
     int capturing = kNotCapturing;
     must(d.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing");
     if (capturing != kNotCapturing) {
-      throw Error(ErrorCode::unsupported,
-                  "the kernel of this problem is not loaded yet and cannot be during a stream capture; run the plan "
-                  "once before capturing");
+      throw Error(
+          ErrorCode::unsupported,
+          "the kernel of this problem is not loaded yet and cannot be during a stream capture; prepare the plan "
+          "before capturing");
     }
     const Cubin cubin = cubin_for(p);
     Module module = nullptr;

@@ -1,4 +1,5 @@
 #include "cuda/host/program.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 

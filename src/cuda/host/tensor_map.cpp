@@ -4,7 +4,7 @@
 
 namespace onepass::cuda {
 
-TensorMap tensor_map(void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
+TensorMap tensor_map(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
                      const std::array<std::int64_t, 3>& strides, int rows) {
   // Values of cuda.h's CUtensorMapDataType, -Interleave, -Swizzle, -L2promotion and -FloatOOBfill.
   constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3,
@@ -22,7 +22,8 @@ TensorMap tensor_map(void* data, DType dtype, const std::array<std::int64_t, 4>&
                               dtype == DType::bf16  ? kBfloat16
                               : dtype == DType::f16 ? kFloat16
                                                     : kFloat32,
-                              4, data, n, bytes, box, steps, kNoInterleave, kSwizzle128, kPromote256, kZeros),
+                              4, const_cast<void*>(data), n, bytes, box, steps, kNoInterleave, kSwizzle128, kPromote256,
+                              kZeros),
        "cuTensorMapEncodeTiled");
   return map;
 }

@@ -11,7 +11,7 @@ namespace onepass::cuda {
 // A map over a tensor [sizes[3], sizes[2], sizes[1], sizes[0]] of fp32, fp16 or bf16 (sizes[0] innermost, stride 1;
 // strides in elements, 0 repeats), read and written in boxes of 128 bytes of columns x `rows`, swizzled by 128 bytes.
 // Elements outside arrive as zeros.
-TensorMap tensor_map(void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
+TensorMap tensor_map(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
                      const std::array<std::int64_t, 3>& strides, int rows);
 
 }  // namespace onepass::cuda

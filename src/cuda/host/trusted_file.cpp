@@ -1,4 +1,5 @@
 #include "cuda/host/trusted_file.hpp"
+#include "core/text.hpp"
 
 #include <cerrno>
 #include <cstdint>

@@ -1,4 +1,5 @@
 #include "cuda/host/wgmma_text.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 

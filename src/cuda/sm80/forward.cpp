@@ -1,4 +1,5 @@
 #include "cuda/sm80/forward.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -54,18 +55,20 @@ int common_alignment(std::initializer_list<std::int64_t> bytes) {
   for (const std::int64_t b : bytes) bits |= b;
   return static_cast<int>(bits & -bits);
 }
-int alignment_of(const Dims& stride, DType dtype, const void* data) {
+int alignment_of(const Dims& stride, DType dtype, int address) {
   const auto size = static_cast<std::int64_t>(size_of(dtype));
-  return common_alignment({stride[0] * size, stride[1] * size, stride[2] * size,
-                           static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) % 16)});
+  return common_alignment({stride[0] * size, stride[1] * size, stride[2] * size, address});
 }
 
-// How the tensors may be read and written; `a` without data: as far as strides go.
-void set_alignment(const Problem& p, const Arguments& a, ForwardConfig& c) {
-  c.piece = std::min({alignment_of(p.layout.q, p.dtype, a.q.data), alignment_of(p.layout.k, p.dtype, a.k.data),
-                      alignment_of(p.layout.v, p.dtype, a.v.data)});
+// How the tensors may be read and written.
+void set_alignment(const Problem& p, ForwardConfig& c) {
+  const auto of = [&](Role role, const Dims& stride, DType dtype) {
+    return alignment_of(stride, dtype, p.alignment[static_cast<std::size_t>(role)]);
+  };
+  c.piece =
+      std::min({of(Role::q, p.layout.q, p.dtype), of(Role::k, p.layout.k, p.dtype), of(Role::v, p.layout.v, p.dtype)});
   const std::int64_t row = p.dim_v * static_cast<std::int64_t>(size_of(p.dtype));
-  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && alignment_of(p.layout.out, p.out_dtype, a.out.data) == 16;
+  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && of(Role::out, p.layout.out, p.out_dtype) == 16;
 }
 
 Extras extras_of(const ForwardFeatures& f, const ForwardConfig& c) {
@@ -77,56 +80,54 @@ Extras extras_of(const ForwardFeatures& f, const ForwardConfig& c) {
 
 cuda::TileCut cut_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
 
-std::string why_not(const Problem& p) {
-  ForwardConfig config;
-  std::string why;
-  return config_for(p, config, why) ? std::string() : why;
-}
-
-std::string describe(const Problem& p) {
-  ForwardConfig c;
-  std::string why;
-  if (!config_for(p, c, why)) return why;
-  return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
-              c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.piece,
-              "-byte copies, ", layout_of(cuda::features_of(p), c).total, " bytes of shared memory");
-}
-
-std::size_t workspace_bytes(const Problem& p, int) {
-  ForwardConfig c;
-  std::string why;
-  return config_for(p, c, why) ? cuda::forward_workspace_bytes(p, cut_of(c)) : 0;
-}
-
 std::string arch_of(const cuda::DeviceFacts& device) { return text("sm_", device.major, device.minor); }
 
-void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void* stream_) {
-  ForwardConfig c;
+class State final : public cuda::ForwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
+      : ForwardState(request, device, cuda::features_of(*request.problem), cut_of(config)),
+        config_(config),
+        shared_bytes_(layout_of(features_, config).total) {}
+
+  std::string describe() const override {
+    const ForwardConfig& c = config_;
+    return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
+                c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.piece,
+                "-byte copies, ", shared_bytes_, " bytes of shared memory");
+  }
+
+ private:
+  const cuda::Kernel& load(cuda::Stream stream) const override {
+    static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream,
+                        [&] { return program_of(features_, config_, arch_of(device_), cuda::mods_text(*problem)); });
+  }
+  void launch_with(const cuda::Kernel& kernel, const Tensors&, ForwardParams& params,
+                   cuda::Stream stream) const override {
+    void* arguments[] = {&params};
+    cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, config_.blocks * device_.multiprocessors)),
+                 static_cast<unsigned>(config_.threads()), shared_bytes_, stream, arguments);
+  }
+
+  const ForwardConfig config_;
+  const int shared_bytes_;
+};
+
+Decision plan(const Request& request) {
+  ForwardConfig config;
   std::string why;
-  if (!config_for(p, c, why)) throw Error(ErrorCode::unsupported, why);
-  if (cuda::tile_bound(p, cut_of(c)) == 0) return;
-  set_alignment(p, a, c);
-  const auto stream = static_cast<cuda::Stream>(stream_);
-  const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
-  const ForwardFeatures f = cuda::features_of(p);
-  const int shared = layout_of(f, c).total;
-  static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, cuda::mods_key(p)}, shared, stream,
-                                            [&] { return program_of(f, c, arch_of(device), cuda::mods_text(p)); });
-  const cuda::ContextScope scope(device);
-  ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
-  void* arguments[] = {&params};
-  cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, c.blocks * device.multiprocessors)),
-               static_cast<unsigned>(c.threads()), shared, stream, arguments);
+  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
+  if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, config)};
 }
 
 }  // namespace
 
-bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
-  const cuda::DeviceFacts* const d = cuda::device_of(p, why);
-  if (d && d->major < 8)
-    why = text("it is written for compute capability 8.0 and later; ", d->name, " has ", d->major, ".", d->minor);
-  return d && d->major >= 8 && shape_of(p, d->shared_bytes, c, why);
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
+  if (device.major >= 8) return shape_of(p, device.shared_bytes, c, why);
+  why = text("it is written for compute capability 8.0 and later; ", device.name, " has ", device.major, ".",
+             device.minor);
+  return false;
 }
 
 bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string& why) {
@@ -137,7 +138,7 @@ bool shape_of(const Problem& p, int shared_bytes, ForwardConfig& c, std::string&
   const ForwardFeatures f = cuda::features_of(p);
   const auto fits = [&](const Shape& s) {
     c = {s.warps, s.row_tiles, s.block_n, s.stages, s.q_registers, s.blocks, 16, true};
-    set_alignment(p, {}, c);
+    set_alignment(p, c);
     return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c) <= s.extras &&
            s.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
   };
@@ -173,7 +174,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
 }
 
 const Implementation& forward_implementation() {
-  static const Implementation row{"cuda.sm80", why_not, describe, workspace_bytes, run};
+  static const Implementation row{"cuda.sm80", plan};
   return row;
 }
 

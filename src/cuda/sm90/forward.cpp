@@ -1,4 +1,5 @@
 #include "cuda/sm90/forward.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +7,7 @@
 #include <tuple>
 
 #include "core/arguments.hpp"
+#include "core/roles.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/kernels.hpp"
@@ -62,8 +64,6 @@ Work work_of(const ForwardFeatures& f, bool staged) {
   return f.plain() ? Work::plain : Work::light;
 }
 
-bool aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
-
 // TMA reads rows whose distances are multiples of 16 bytes.
 std::string why_no_tma(const char* name, const Dims& stride, std::size_t element) {
   for (int i = 0; i < 3; ++i) {
@@ -75,70 +75,73 @@ std::string why_no_tma(const char* name, const Dims& stride, std::size_t element
   return {};
 }
 
-// Whether TMA could read the bias if the tensor were contiguous.
-bool could_stage_bias(const Problem& p) {
-  if (!p.bias || !p.bias->spans.keys) return false;
-  const BroadcastDims& s = p.bias->spans;
-  return !(s.batch || s.heads || s.rows) || p.seq_k * static_cast<std::int64_t>(size_of(p.bias->dtype)) % 16 == 0;
-}
+int alignment_of(const Problem& p, Role role) { return p.alignment[static_cast<std::size_t>(role)]; }
 
-std::string why_not(const Problem& p) {
-  ForwardConfig config;
-  std::string why;
-  return config_for(p, config, why) ? std::string() : why;
-}
-
-std::string describe(const Problem& p) {
-  ForwardConfig c;
-  std::string why;
-  if (!config_for(p, c, why)) return why;
-  return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
-              " K/V stages, ", c.q_stages, " Q stages", c.flat ? ", flat" : "", c.ping_pong ? ", ping-pong" : "",
-              c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "", ", ",
-              layout_of(cuda::features_of(p), c).total, " bytes of shared memory");
+std::string why_not_aligned(const Problem& p) {
+  for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
+    if (alignment_of(p, role) < 16)
+      return text("TMA needs tensors that start at multiples of 16 bytes; ", row_of(role).name, " starts at one of ",
+                  alignment_of(p, role));
+  }
+  return {};
 }
 
 cuda::TileCut cut_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
 
-void run(const Problem& p, const Arguments& a, void* workspace, Executor&, void* stream_) {
-  ForwardConfig c;
-  std::string why;
-  const bool staged = stages_bias(p, a);
-  if (!shape_of(p, staged, c, why)) throw Error(ErrorCode::unsupported, why);  // the device was the plan's question
-  if (cuda::tile_bound(p, cut_of(c)) == 0) return;
-  for (const auto& [name, t] : {std::pair{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"out", &a.out}}) {
-    if (!aligned(*t) && t->elements() > 0)
-      throw Error(ErrorCode::bad_stride, text("cuda.sm90 reads tensors that start on 16-byte boundaries; ", name,
-                                              " does not (implementation cuda.sm80 takes any)"));
+class State final : public cuda::ForwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
+      : ForwardState(request, device, cuda::features_of(*request.problem), cut_of(config)),
+        config_(config),
+        layout_(layout_of(features_, config)) {}
+
+  std::string describe() const override {
+    const ForwardConfig& c = config_;
+    return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
+                " K/V stages, ", c.q_stages, " Q stages", c.flat ? ", flat" : "", c.ping_pong ? ", ping-pong" : "",
+                c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "", ", ", layout_.total,
+                " bytes of shared memory");
   }
-  const auto stream = static_cast<cuda::Stream>(stream_);
-  const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
-  const ForwardFeatures f = cuda::features_of(p);
-  const ForwardLayout layout = layout_of(f, c);
-  static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-  const cuda::Kernel& kernel = kernels.find(device.ordinal, {f, c, cuda::mods_key(p)}, layout.total, stream,
-                                            [&] { return program_of(f, c, cuda::mods_text(p)); });
-  const cuda::ContextScope scope(device);
-  ForwardParams params = cuda::params_of(p, a, cut_of(c), workspace, device, stream);
-  TensorMaps maps = maps_of(p, a, c, staged, cuda::tensor_map);
-  void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
-  cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device.multiprocessors)),
-               static_cast<unsigned>(128 * (c.groups + 1)), layout.total, stream, arguments);
+
+ private:
+  const cuda::Kernel& load(cuda::Stream stream) const override {
+    static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, layout_.total, stream,
+                        [&] { return program_of(features_, config_, cuda::mods_text(*problem)); });
+  }
+  void launch_with(const cuda::Kernel& kernel, const Tensors& tensors, ForwardParams& params,
+                   cuda::Stream stream) const override {
+    TensorMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
+    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
+    cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device_.multiprocessors)),
+                 static_cast<unsigned>(128 * (config_.groups + 1)), layout_.total, stream, arguments);
+  }
+
+  const ForwardConfig config_;
+  const ForwardLayout layout_;
+};
+
+Decision plan(const Request& request) {
+  ForwardConfig config;
+  std::string why;
+  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
+  if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, config)};
 }
 
 }  // namespace
 
-bool stages_bias(const Problem& p, const Arguments& a) {
+bool stages_bias(const Problem& p) {
   if (!p.bias) return false;
-  const Dims s = broadcast_strides(a.bias);
-  return s[3] == 1 && why_no_tma("bias", s, size_of(a.bias.dtype)).empty() && aligned(a.bias);
+  const Dims& s = p.layout.bias;
+  return s[3] == 1 && why_no_tma("bias", s, size_of(p.bias->dtype)).empty() && alignment_of(p, Role::bias) >= 16;
 }
 
-TensorMaps maps_of(const Problem& p, const Arguments& a, const ForwardConfig& c, bool staged, MapTensor map_tensor) {
+TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor) {
   const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
                      tokens_k = p.varlen ? p.total_k : p.seq_k;
-  const auto map = [&](const Tensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
-                       int rows) {
+  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens,
+                       std::int64_t dim, int rows) {
     return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
   };
   TensorMaps maps{};
@@ -147,23 +150,20 @@ TensorMaps maps_of(const Problem& p, const Arguments& a, const ForwardConfig& c,
   maps.v = map(tokens_k > 0 ? a.v : a.q, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_n);
   maps.out = p.out_dtype == DType::f32 ? maps.q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
   maps.bias = maps.q;
-  if (staged) {
-    const Dims s = broadcast_strides(a.bias);
+  if (c.bias_stages > 0) {
+    const Dims& s = p.layout.bias;
     maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
   }
   return maps;
 }
 
-bool config_for(const Problem& p, ForwardConfig& c, std::string& why) {
-  const cuda::DeviceFacts* const d = cuda::device_of(p, why);
-  if (d && d->major != 9)
-    why = text("it is written for compute capability 9.0; ", d->name, " has ", d->major, ".", d->minor);
-  return d && d->major == 9 && shape_of(p, c, why);
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
+  if (device.major == 9) return shape_of(p, c, why);
+  why = text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
+  return false;
 }
 
-bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) { return shape_of(p, could_stage_bias(p), c, why); }
-
-bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why) {
+bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
   const auto refuse = [&](std::string sentence) {
     why = std::move(sentence);
     return false;
@@ -177,6 +177,7 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
   if (p.out_dtype != DType::f32) {
     if (std::string s = why_no_tma("out", p.layout.out, 2); !s.empty()) return refuse(s);
   }
+  if (std::string s = why_not_aligned(p); !s.empty()) return refuse(s);
   constexpr std::int64_t kMax = cuda::kMaxPosition;
   const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
   if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMax)
@@ -185,6 +186,7 @@ bool shape_of(const Problem& p, bool staged, ForwardConfig& c, std::string& why)
 
   c = {};
   const ForwardFeatures f = cuda::features_of(p);
+  const bool staged = stages_bias(p);
   const Work work = work_of(f, staged);
   for (const Shape& s : kShapes) {
     // What three warpgroups, Q in registers, and packed sequences leave no registers for.
@@ -228,24 +230,8 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
           cuda::wgmma_text({c.block_n, padded(f.dim_v, 16)}, f.input == Type::bf16 ? "bf16" : "f16")};
 }
 
-namespace {
-
-std::size_t workspace_bytes(const Problem& p, int) {
-  ForwardConfig c;
-  std::string why;
-  if (!config_for(p, c, why)) return 0;
-  std::size_t bytes = 0;
-  for (const bool staged : {false, true}) {  // which of them it is, the call's strides decide
-    shape_of(p, staged, c, why);
-    bytes = std::max(bytes, cuda::forward_workspace_bytes(p, cut_of(c)));
-  }
-  return bytes;
-}
-
-}  // namespace
-
 const Implementation& forward_implementation() {
-  static const Implementation row{"cuda.sm90", why_not, describe, workspace_bytes, run};
+  static const Implementation row{"cuda.sm90", plan};
   return row;
 }
 

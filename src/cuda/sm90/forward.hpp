@@ -1,6 +1,7 @@
 // Forward attention on Hopper: the host half of forward.cuh.
 #pragma once
 #include "core/implementation.hpp"
+#include "cuda/host/kernels.hpp"
 #include "cuda/host/program.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/sm90/forward_config.hpp"
@@ -9,20 +10,17 @@ namespace onepass::sm90 {
 
 // The config of a problem, by the table. False, with a sentence in `why`, for what the family cannot do.
 bool shape_of(const Problem& problem, ForwardConfig& config, std::string& why);
-// With the bias staged by TMA or not.
-bool shape_of(const Problem& problem, bool staged_bias, ForwardConfig& config, std::string& why);
-// The same, and its device must be there and be a Hopper GPU.
-bool config_for(const Problem& problem, ForwardConfig& config, std::string& why);
-// Whether TMA can read the bias of a call; shape_of without it asks as if the tensor were contiguous.
-bool stages_bias(const Problem& problem, const Arguments& arguments);
+// The same on a device, which must be a Hopper GPU.
+bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
+// Whether TMA reads the bias: by its strides and alignment.
+bool stages_bias(const Problem& problem);
 // The kernel's tensor maps in its parameters' order; those it does not read are copies of q's. map_tensor:
 // cuda::tensor_map.
 struct TensorMaps {
   cuda::TensorMap q, k, v, out, bias;
 };
 using MapTensor = decltype(&cuda::tensor_map);
-TensorMaps maps_of(const Problem& problem, const Arguments& arguments, const ForwardConfig& config, bool staged,
-                   MapTensor map_tensor);
+TensorMaps maps_of(const Problem& problem, const Tensors& tensors, const ForwardConfig& config, MapTensor map_tensor);
 // mods: cuda::mods_text of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config,
                                const std::string& mods = {});

@@ -23,12 +23,12 @@ bool caught() {
 int main() {
   const float q[4] = {1, 2, 3, 4}, k[8] = {1, 1, 1, 1, 1, 1, 1, 1}, v[4] = {1, 10, 3, 30};
   float out[2] = {}, lse = 0;
-  onepass::Options options;
-  options.lse = onepass::Tensor(&lse, onepass::DType::f32, {1, 1, 1});
-  onepass::attention(onepass::Tensor(q, onepass::DType::f32, {1, 1, 1, 4}),
-                     onepass::Tensor(k, onepass::DType::f32, {1, 1, 2, 4}),
-                     onepass::Tensor(v, onepass::DType::f32, {1, 1, 2, 2}),
-                     onepass::Tensor(out, onepass::DType::f32, {1, 1, 1, 2}), options);
+  using enum onepass::DType;
+  onepass::attention({.q = {q, f32, {1, 1, 1, 4}},
+                      .k = {k, f32, {1, 1, 2, 4}},
+                      .v = {v, f32, {1, 1, 2, 2}},
+                      .out = {out, f32, {1, 1, 1, 2}},
+                      .lse = {&lse, f32, {1, 1, 1}}});
   std::printf("out = [%g, %g], lse = %g\n", out[0], out[1], lse);
   const bool right =
       std::abs(out[0] - 2) < 1e-6f && std::abs(out[1] - 20) < 1e-5f && std::abs(lse - (5 + std::log(2.0f))) < 1e-5f;

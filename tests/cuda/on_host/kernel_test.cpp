@@ -5,6 +5,7 @@
 
 #include "check/extremes.hpp"
 #include "check/pokes.hpp"
+#include "core/text.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "on_host/kernel_text.hpp"
 #include "on_host/whole_kernel.hpp"

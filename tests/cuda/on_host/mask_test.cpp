@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "core/arguments.hpp"
 #include "core/philox.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "mask_patterns.hpp"
@@ -44,7 +45,7 @@ struct Mask {  // bytes in memory, padded and with a byte between keys if `odd`
 class EmulatedMask : public testing::TestWithParam<const char*> {};
 
 TEST_P(EmulatedMask, KernelsVisitAndKeepWhatItShows) {
-  const Problem p = parse_problem(GetParam());
+  Problem p = parse_problem(GetParam());
   const cuda::TileCut cut{128, 64, 8};
   const auto band = [&](int side) { return side < 0 ? -1 : side; };
   const int right = p.band.causal ? 0 : static_cast<int>(p.band.right), left = static_cast<int>(p.band.left);
@@ -52,9 +53,10 @@ TEST_P(EmulatedMask, KernelsVisitAndKeepWhatItShows) {
   bool odd = false;
   for (const Pattern& pattern : test::kMaskPatterns) {
     Mask mask(p, pattern, odd = !odd);
+    p.layout.bool_mask = broadcast_strides(mask.tensor);
     std::vector<unsigned> workspace(cuda::mask_bytes(p, cut) / 4 + 16,
                                     0xdeadbeef);  // never read where nothing is written
-    const cuda::MaskPlan plan = cuda::plan_mask(p, mask.tensor, cut, workspace.data());
+    const cuda::MaskPlan plan = cuda::plan_mask(p, mask.tensor.data, cut, workspace.data());
     warps::pack(&plan.pack);
     const warps::MaskCase c{static_cast<int>(p.batch),
                             static_cast<int>(p.heads_q),

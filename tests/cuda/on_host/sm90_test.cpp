@@ -6,6 +6,7 @@
 
 #include "check/extremes.hpp"
 #include "check/pokes.hpp"
+#include "core/text.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "on_host/hopper.hpp"
 #include "on_host/sm90_text.hpp"
@@ -17,10 +18,10 @@ namespace {
 constexpr std::uint64_t kSeed = 2;  // an even one: a bias' rows lie side by side, as TMA wants them
 
 // cuda::tensor_map without a driver.
-cuda::TensorMap boxes_of(void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
+cuda::TensorMap boxes_of(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
                          const std::array<std::int64_t, 3>& strides, int rows) {
   warps::TensorBox box{};
-  box.data = static_cast<unsigned char*>(data);
+  box.data = static_cast<unsigned char*>(const_cast<void*>(data));
   box.rows = static_cast<unsigned>(rows);
   box.element_bytes = static_cast<unsigned>(size_of(dtype));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 16, 0u);
@@ -43,11 +44,10 @@ class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Text*> {
     const auto& c = *static_cast<const sm90::ForwardConfig*>(text.config);
     const cuda::TileCut cut{64 * c.groups, c.block_n, 4 * c.groups};
     CallOnHost call(inputs, cut, early);
-    const bool staged = sm90::stages_bias(p, inputs.tensors);
     sm90::ForwardConfig chosen;
     std::string why;
-    EXPECT_TRUE(sm90::shape_of(p, staged, chosen, why) && c == chosen) << "the call takes another kernel";
-    const sm90::TensorMaps maps = sm90::maps_of(p, inputs.tensors, c, staged, boxes_of);
+    EXPECT_TRUE(sm90::shape_of(p, chosen, why) && c == chosen) << "the call takes another kernel";
+    const sm90::TensorMaps maps = sm90::maps_of(p, inputs.tensors, c, boxes_of);
     text.run(&maps, &call.params, call.grid());
     return call.output_bytes();
   }

@@ -20,11 +20,12 @@ class CallOnHost {
   CallOnHost(check::Inputs& inputs, const cuda::TileCut& cut, bool early)
       : inputs_(inputs), workspace_(cuda::forward_workspace_bytes(inputs.problem, cut) / 4 + 16, 0xffffffff) {
     const Problem& p = inputs.problem;
-    params = cuda::params_without_device(p, inputs.tensors, cut, workspace_.data(), 50 << 20);
+    params = cuda::decided_params(p, cut, 50 << 20);
+    cuda::bind(params, inputs.tensors, workspace_.data());
     params.counters = counters_;
     if (p.bool_mask) {
       const cuda::MaskPlan plan =
-          cuda::plan_mask(p, inputs.tensors.bool_mask, cut, cuda::mask_place(p, cut, workspace_.data()));
+          cuda::plan_mask(p, inputs.tensors.bool_mask.data, cut, cuda::mask_place(p, cut, workspace_.data()));
       warps::pack(&plan.pack);
       params.mask = plan.bits;
     }
@@ -37,8 +38,10 @@ class CallOnHost {
   std::string output_bytes() const {  // once the kernel has run
     EXPECT_EQ(counters_[0] + counters_[1], 0u) << "the counters are not as they were found";
     std::string bytes;
-    for (const check::Buffer* b : {&inputs_.buffers[3], &inputs_.buffers[4]})
-      bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
+    for (const Role role : {Role::out, Role::lse}) {
+      const check::Buffer& b = inputs_.buffer(role);
+      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+    }
     return bytes;
   }
 

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "core/problem_on.hpp"
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "tools/onepass/bench/report.hpp"
 #include "tools/onepass/command.hpp"

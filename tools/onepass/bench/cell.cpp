@@ -1,4 +1,5 @@
 #include "tools/onepass/bench/cell.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -121,13 +122,12 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   const Problem& p = spec.problem;
   const std::shared_ptr<Executor> pool = spec.threads > 1 ? make_executor(spec.threads) : nullptr;
   Executor& executor = pool ? *pool : serial_executor();
-  const Plan plan = make_plan(p, spec.implementation, &executor);
   check::Inputs inputs = check::make_inputs(p);
+  const Plan plan = make_plan(inputs.problem, spec.implementation, &executor);
   const auto freed = [](std::byte* w) { ::operator delete(w, std::align_val_t{64}); };
   const std::unique_ptr<std::byte, decltype(freed)> workspace(
-      static_cast<std::byte*>(::operator new(plan.workspace_bytes + 64, std::align_val_t{64})), freed);
-  const Arguments& a = inputs.tensors;
-  const auto call = [&] { plan.implementation->run(inputs.problem, a, workspace.get(), executor, nullptr); };
+      static_cast<std::byte*>(::operator new(plan.workspace_bytes() + 64, std::align_val_t{64})), freed);
+  const auto call = [&] { plan.state()->run(inputs.tensors, workspace.get(), executor, nullptr); };
 
   CellResult result;
   result.spec = spec;

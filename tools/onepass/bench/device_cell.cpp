@@ -1,4 +1,5 @@
 #include "tools/onepass/bench/device_cell.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -18,22 +19,17 @@ struct Ready {
   DeviceInputs inputs;
   Plan plan;
   DeviceMemory workspace;
+  Launch launch;
+  std::string name;
 
   Ready(const Problem& problem, const std::string& implementation, cuda::Stream stream)
       : inputs(problem),
         plan(make_plan(inputs.problem, implementation)),
-        workspace(cuda::device_facts(problem.device.index), plan.workspace_bytes) {
-    inputs.options.stream = stream;
-    inputs.options.implementation = implementation;
-  }
-  void run() const {
-    const Arguments& a = inputs.tensors;
-    onepass::run(plan, a.q, a.k, a.v, a.out, inputs.options, reinterpret_cast<void*>(workspace.at));
-  }
-  void attention() const {
-    const Arguments& a = inputs.tensors;
-    onepass::attention(a.q, a.k, a.v, a.out, inputs.options);
-  }
+        workspace(cuda::device_facts(problem.device.index), plan.workspace_bytes()),
+        launch{.stream = stream, .workspace = {reinterpret_cast<std::byte*>(workspace.at), plan.workspace_bytes()}},
+        name(implementation) {}
+  void run() const { onepass::run(plan, inputs.tensors, launch); }
+  void attention() const { onepass::attention(inputs.tensors, inputs.attention, {.stream = launch.stream}, name); }
 };
 
 std::string reason_in(const nlohmann::json& answer) {
@@ -69,7 +65,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   result.spec = spec;
   result.implementation = ready.plan.name();
   count_work(p, result);
-  result.extra_bytes = static_cast<double>(ready.plan.workspace_bytes);
+  result.extra_bytes = static_cast<double>(ready.plan.workspace_bytes());
   result.peak_flops_per_s = ceilings.matmul_flops_per_s;
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;
 

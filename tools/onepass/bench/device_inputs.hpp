@@ -14,9 +14,9 @@ namespace onepass::bench {
 // Some 1 ns an element: 65536 normals are drawn once per call and picked by 16 bits each.
 void fill_random(std::byte* to, std::size_t bytes, DType dtype, std::uint64_t seed);
 
-// The tensors of a problem with no memory behind them, in the order of Arguments: what has to be allocated.
-Arguments shaped(const Problem& problem);
-std::size_t bytes_spanned(const Tensor& tensor);  // from its first element to its last
+// The tensors of a problem with no memory behind them: what has to be allocated.
+Tensors shaped(const Problem& problem);
+std::size_t bytes_spanned(const ConstTensor& tensor);  // from its first element to its last
 
 // A CUDA device's memory, freed with the object.
 class DeviceMemory {
@@ -35,8 +35,8 @@ class DeviceInputs {
  public:
   explicit DeviceInputs(const Problem& problem);  // its device is a CUDA device; throws Error
   Problem problem;                                // as the tensors have it
-  Arguments tensors;
-  Options options;
+  Tensors tensors;
+  Attention attention;
 
  private:
   std::vector<DeviceMemory> memory_;

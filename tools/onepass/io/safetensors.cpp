@@ -1,4 +1,5 @@
 #include "tools/onepass/io/safetensors.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <iterator>

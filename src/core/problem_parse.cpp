@@ -1,77 +1,23 @@
-// The one grammar of problems: printing and parsing. docs/problem.md shows it to users.
+// A line as its problem: docs/problem.md.
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdio>
-#include <numeric>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/problem_on.hpp"
+#include "core/problem_text.hpp"
+#include "core/roles.hpp"
 #include "core/shown.hpp"
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
-namespace onepass {
+namespace onepass::inline v0 {
 namespace {
 
-using Lengths = std::vector<std::int64_t>;
-constexpr char kSpreadLetters[] = "bhqk";
-
-// ------------------------------------------------------------------------------------------------------- printing
-template <class T>
-std::string number(T x) {  // the shortest text that reads back as x
-  char buffer[40];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, x).ptr};
-}
-
-std::string spread_text(const BroadcastDims& s) {
-  const bool spans[] = {s.batch, s.heads, s.rows, s.keys};
-  std::string out;
-  for (int i = 0; i < 4; ++i) out += spans[i] ? kSpreadLetters[i] : '1';
-  return out;
-}
-
-std::string lengths_text(const Lengths& v) {  // 3,7,128x4
-  std::string out;
-  for (std::size_t i = 0, n; i < v.size(); i += n) {
-    for (n = 1; i + n < v.size() && v[i + n] == v[i];) ++n;
-    out += (i ? "," : "") + number(v[i]) + (n > 1 ? "x" + number(n) : "");
-  }
-  return out;
-}
-
-std::string strides_text(const Problem& p) {
-  std::string out;
-  for (const auto& [name, s] :
-       {std::pair{'q', &p.layout.q}, {'k', &p.layout.k}, {'v', &p.layout.v}, {'o', &p.layout.out}}) {
-    out += (out.empty() ? "" : ";") + std::string(1, name) + ":" + number((*s)[0]) + "," + number((*s)[1]) + "," +
-           number((*s)[2]);
-  }
-  return out;
-}
-
-std::string sizes_text(const ModBuffer& b) {  // 8x127
-  if (b.rank < 0 || b.rank > kMaxRank)
-    throw Error(ErrorCode::bad_shape,
-                text("mod buffer ", b.name, " has ", b.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
-  std::string out;
-  for (int i = 0; i < b.rank; ++i) out += (i ? "x" : "") + number(b.shape[i]);
-  return out;
-}
-
-std::int64_t sum(const Lengths& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); }
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
-std::string layout_text(const Problem& p) {
-  Problem other = p;
-  set_contiguous(other);
-  if (other.layout == p.layout) return "";
-  set_bshd(other);
-  return other.layout == p.layout ? " layout=bshd" : " strides=" + strides_text(p);
-}
-
-// -------------------------------------------------------------------------------------------------------- parsing
 struct Word {
   std::string_view word, line;
 
@@ -158,6 +104,7 @@ std::string_view subject_of(std::string_view word) {
     const std::string_view key = word.substr(0, equals);
     return key == "strides" ? "layout" : key;
   }
+  if (word == "fwd" || word == "merge") return "operator";
   if (word == "cpu" || word.starts_with("cuda")) return "device";
   if (word == "fp32" || word == "fp16" || word == "bf16" || word == "fp8_e4m3") return "dtype";
   return word.size() > 1 && word[1] >= '0' && word[1] <= '9' ? word.substr(0, 1) : word;
@@ -175,10 +122,16 @@ std::string_view first_word(std::string_view s) {
   return s.substr(0, end);
 }
 
+const RoleRow* role_named(std::string_view name) {
+  const auto* row = std::ranges::find(kRoleTable, name, [](const RoleRow& r) { return std::string_view(r.name); });
+  return row == kRoleTable.end() ? nullptr : row;
+}
+
 struct Parser {
   Problem p;
   bool own_out_dtype = false, bshd = false, has_strides = false;
   std::vector<std::string_view> words;  // so far
+  std::vector<std::pair<const RoleRow*, Dims>> side_strides;
 
   const std::string_view* said(std::string_view subject) const {
     const auto it =
@@ -236,6 +189,22 @@ struct Parser {
       p.lengths_q = w.lengths(q);
       p.lengths_k = w.lengths(k);
       if (p.lengths_q.size() != p.lengths_k.size()) w.fail("as many lengths of k as of q");
+    } else if (key == "align") {
+      for (const std::string_view item : w.list(value, ',')) {
+        const auto [name, bytes] = w.halves(item, ':', true, "align=name:bytes, such as align=q:8,");
+        const RoleRow* row = role_named(name);
+        const int n = w.number<int>(bytes, "1, 2, 4, 8 or 16 bytes");
+        if (!row || n < 1 || n > 16 || (n & (n - 1)) != 0) w.fail("align=name:bytes, such as align=q:8,");
+        p.alignment[static_cast<std::size_t>(row->role)] = static_cast<std::uint8_t>(n);
+      }
+    } else if (const RoleRow* row = key.ends_with("_strides") ? role_named(key.substr(0, key.size() - 8)) : nullptr;
+               row && (!row->unit_last || row->role == Role::out)) {
+      const auto items = w.list(value, ',');
+      Dims strides{0, 0, 0, row->unit_last ? 1 : 0};
+      if (static_cast<int>(items.size()) != rank_of(row->axes) - (row->unit_last ? 1 : 0))
+        w.fail("a stride for each dimension");
+      for (std::size_t i = 0; i < items.size(); ++i) strides[i] = w.number<std::int64_t>(items[i], "integers");
+      side_strides.emplace_back(row, strides);
     } else if (key == "layout" && (value == "bshd" || value == "bhsd")) {
       bshd = value == "bshd";
     } else if (key == "strides") {
@@ -255,8 +224,8 @@ struct Parser {
 
   bool plain(const Word& w) {
     const std::string_view s = w.word;
-    if (s == "fwd")
-      p.op = Op::forward;
+    if (s == "fwd" || s == "merge")
+      p.op = s == "fwd" ? Op::forward : Op::merge;
     else if (s == "causal_bottom_right" || s == "causal_top_left")
       p.band.causal = true, p.band.align = s == "causal_top_left" ? Align::top_left : Align::bottom_right;
     else if (s == "aligned_top_left")
@@ -291,6 +260,7 @@ struct Parser {
   // b2 h16/4 s1024x2048 d192/128
   bool sized(const Word& w, char letter, std::string_view value) {
     switch (letter) {
+      case 'n': p.partials = w.number<std::int64_t>(value, "n<partial results>"); return true;
       case 'b': p.batch = w.number<std::int64_t>(value, "b<batch>"); return true;
       case 'h':
         std::tie(p.heads_q, p.heads_kv) = w.pair(value, '/', false, "h<query heads>[/<K/V heads>]");
@@ -301,7 +271,25 @@ struct Parser {
     }
   }
 
+  // A word that the operator has no use for must not be left out in silence.
+  void fits_operator() const {
+    constexpr std::string_view kOfMerge[] = {"operator", "n",           "b",           "h",    "s",
+                                             "d",        "dtype",       "out",         "lse",  "layout",
+                                             "device",   "out_strides", "lse_strides", "align"};
+    for (const std::string_view word : words) {
+      const std::string_view subject = subject_of(word);
+      const bool known = std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
+      if (p.op == Op::merge ? !known : subject == "n" || subject == "out_strides")
+        throw Error(ErrorCode::bad_text, text("'", shown(word), "' says nothing about ",
+                                              p.op == Op::merge ? "merge" : "fwd", " (docs/problem.md)"));
+    }
+    if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
+      throw Error(ErrorCode::bad_text, "merge takes no buffer and out_strides in place of strides (docs/problem.md)");
+  }
+
   Problem finish() {
+    fits_operator();
+    if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
     if (!own_out_dtype) p.out_dtype = p.dtype;
     if (!p.lengths_q.empty()) {
       // What the line says itself must hold them: validate() looks.
@@ -309,53 +297,24 @@ struct Parser {
       if (!said("packed")) p.total_q = sum(p.lengths_q), p.total_k = sum(p.lengths_k);
       if (!said("s")) p.seq_q = longest(p.lengths_q), p.seq_k = longest(p.lengths_k);
     }
-    validate(p);
-    if (has_strides) return p;
-    bshd ? set_bshd(p) : set_contiguous(p);
+    const Layout given = p.layout;
+    if (has_strides) {
+      Problem sizes = p;
+      sizes.layout = {};
+      validate(sizes);
+      set_contiguous(p);
+      p.layout.q = given.q, p.layout.k = given.k, p.layout.v = given.v, p.layout.out = given.out;
+    } else {
+      validate(p);
+      bshd ? set_bshd(p) : set_contiguous(p);
+    }
+    for (const auto& [row, strides] : side_strides) p.layout.*row->layout = strides;
+    if (has_strides || !side_strides.empty()) validate(p);
     return p;
   }
 };
 
 }  // namespace
-
-std::string to_string(const Problem& p) {
-  const auto pair = [](std::int64_t a, std::int64_t b, char separator) {
-    return number(a) + (a == b ? "" : separator + number(b));
-  };
-  std::string s = "fwd b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
-                  pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
-                  std::string(name_of(p.dtype));
-  if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
-  if (p.band.align == Align::offset)
-    s += (p.band.causal ? " causal_offset=" : " aligned_offset=") + number(p.band.offset);
-  else if (p.band.causal)
-    s += p.band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
-  else if (p.band.align == Align::top_left)
-    s += " aligned_top_left";
-  if (p.band.left != -1 || p.band.right != -1) s += " window=" + number(p.band.left) + ":" + number(p.band.right);
-  if (p.scale) s += " scale=" + number(*p.scale);
-  if (p.softcap > 0) s += " softcap=" + number(p.softcap);
-  if (p.bias) s += " bias=" + std::string(name_of(p.bias->dtype)) + ":" + spread_text(p.bias->spans);
-  if (p.bool_mask) s += " mask=" + spread_text(*p.bool_mask);
-  if (p.alibi) s += " alibi";
-  if (!p.score_mod.empty()) s += " score_mod={" + p.score_mod + "}";
-  if (!p.mask_mod.empty()) s += " mask_mod={" + p.mask_mod + "}";
-  for (const ModBuffer& b : p.mod_buffers)
-    s += " buffer=" + b.name + ":" + std::string(name_of(b.dtype)) + ":" + sizes_text(b);
-  if (p.sinks) s += " sinks";
-  if (p.dropout_p > 0) s += " dropout=" + number(p.dropout_p);
-  if (p.seed) s += " seed=" + number(p.seed);
-  if (p.want_lse) s += " lse";
-  if (p.varlen && !p.lengths_q.empty()) {
-    s += " varlen=" + lengths_text(p.lengths_q) + (p.lengths_k == p.lengths_q ? "" : "/" + lengths_text(p.lengths_k));
-  }
-  if (p.varlen && (p.lengths_q.empty() || sum(p.lengths_q) != p.total_q || sum(p.lengths_k) != p.total_k)) {
-    s += " packed=" + number(p.total_q) + ":" + number(p.total_k);
-  }
-  s += layout_text(p);
-  if (p.device.kind == DeviceKind::cuda) s += " " + to_string(p.device);
-  return s;
-}
 
 Problem parse_problem(std::string_view line) { return parse_problem_on({}, line); }
 
@@ -378,4 +337,4 @@ Problem parse_problem_on(Device device, std::string_view line) {
   return parser.finish();
 }
 
-}  // namespace onepass
+}  // namespace onepass::inline v0

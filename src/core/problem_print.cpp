@@ -1,0 +1,140 @@
+// A problem as its line: docs/problem.md.
+#include <charconv>
+#include <tuple>
+
+#include "core/problem_text.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "onepass/error.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass::inline v0 {
+namespace {
+
+template <class T>
+std::string number(T x) {  // the shortest text that reads back as x
+  char buffer[40];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, x).ptr};
+}
+
+std::string spread_text(const BroadcastDims& s) {
+  const bool spans[] = {s.batch, s.heads, s.rows, s.keys};
+  std::string out;
+  for (int i = 0; i < 4; ++i) out += spans[i] ? kSpreadLetters[i] : '1';
+  return out;
+}
+
+std::string lengths_text(const Lengths& v) {  // 3,7,128x4
+  std::string out;
+  for (std::size_t i = 0, n; i < v.size(); i += n) {
+    for (n = 1; i + n < v.size() && v[i + n] == v[i];) ++n;
+    out += (i ? "," : "") + number(v[i]) + (n > 1 ? "x" + number(n) : "");
+  }
+  return out;
+}
+
+std::string strides_of(const Dims& s) { return number(s[0]) + "," + number(s[1]) + "," + number(s[2]); }
+
+std::string strides_text(const Problem& p) {
+  std::string out;
+  for (const auto& [name, s] :
+       {std::pair{'q', &p.layout.q}, {'k', &p.layout.k}, {'v', &p.layout.v}, {'o', &p.layout.out}}) {
+    out += (out.empty() ? "" : ";") + std::string(1, name) + ":" + strides_of(*s);
+  }
+  return out;
+}
+
+std::string sizes_text(const ModBuffer& b) {  // 8x127
+  if (b.rank < 0 || b.rank > kMaxRank)
+    throw Error(ErrorCode::bad_shape,
+                text("mod buffer ", b.name, " has ", b.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
+  std::string out;
+  for (int i = 0; i < b.rank; ++i) out += (i ? "x" : "") + number(b.shape[i]);
+  return out;
+}
+
+// Side tensors whose strides are not row-major, and addresses that are no multiples of 16.
+std::string side_text(const Problem& p) {
+  std::string out, align;
+  for (const RoleRow& row : kRoleTable) {
+    const Dims& s = p.layout.*row.layout;
+    if (!row.unit_last && s != row_major(p, row)) {
+      out += std::string(" ") + row.name + "_strides=";
+      const int rank = rank_of(row.axes);
+      for (int i = 0; i < rank; ++i) out += (i ? "," : "") + number(s[i]);
+    }
+    const std::uint8_t bytes = p.alignment[static_cast<std::size_t>(row.role)];
+    if (bytes != 16) align += (align.empty() ? " align=" : ",") + std::string(row.name) + ":" + number(int{bytes});
+  }
+  return out + align;
+}
+
+std::string layout_text(const Problem& p) {
+  const auto same = [&](const Problem& other) {
+    const Layout &a = other.layout, &b = p.layout;
+    return a.q == b.q && a.k == b.k && a.v == b.v && a.out == b.out;
+  };
+  Problem other = p;
+  set_contiguous(other);
+  if (same(other)) return side_text(p);
+  set_bshd(other);
+  return (same(other) ? " layout=bshd" : " strides=" + strides_text(p)) + side_text(p);
+}
+
+std::string merge_text(const Problem& p) {
+  std::string s = "merge n" + number(p.partials) + " b" + number(p.batch) + " h" + number(p.heads_q) + " s" +
+                  number(p.seq_q) + " d" + number(p.dim_v) + " " + std::string(name_of(p.dtype));
+  if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
+  if (p.want_lse) s += " lse";
+  if (p.layout.out != row_major(p, row_of(Role::out))) {
+    Problem other = p;
+    set_bshd(other);
+    s += p.layout.out == other.layout.out ? " layout=bshd" : " out_strides=" + strides_of(p.layout.out);
+  }
+  s += side_text(p);
+  return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
+}
+
+}  // namespace
+
+std::string to_string(const Problem& p) {
+  const auto pair = [](std::int64_t a, std::int64_t b, char separator) {
+    return number(a) + (a == b ? "" : separator + number(b));
+  };
+  if (p.op == Op::merge) return merge_text(p);
+  std::string s = "fwd b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
+                  pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
+                  std::string(name_of(p.dtype));
+  if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
+  if (p.band.align == Align::offset)
+    s += (p.band.causal ? " causal_offset=" : " aligned_offset=") + number(p.band.offset);
+  else if (p.band.causal)
+    s += p.band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
+  else if (p.band.align == Align::top_left)
+    s += " aligned_top_left";
+  if (p.band.left != -1 || p.band.right != -1) s += " window=" + number(p.band.left) + ":" + number(p.band.right);
+  if (p.scale) s += " scale=" + number(*p.scale);
+  if (p.softcap > 0) s += " softcap=" + number(p.softcap);
+  if (p.bias) s += " bias=" + std::string(name_of(p.bias->dtype)) + ":" + spread_text(p.bias->spans);
+  if (p.bool_mask) s += " mask=" + spread_text(*p.bool_mask);
+  if (p.alibi) s += " alibi";
+  if (!p.score_mod.empty()) s += " score_mod={" + p.score_mod + "}";
+  if (!p.mask_mod.empty()) s += " mask_mod={" + p.mask_mod + "}";
+  for (const ModBuffer& b : p.mod_buffers)
+    s += " buffer=" + b.name + ":" + std::string(name_of(b.dtype)) + ":" + sizes_text(b);
+  if (p.sinks) s += " sinks";
+  if (p.dropout_p > 0) s += " dropout=" + number(p.dropout_p);
+  if (p.seed) s += " seed=" + number(p.seed);
+  if (p.want_lse) s += " lse";
+  if (p.varlen && !p.lengths_q.empty()) {
+    s += " varlen=" + lengths_text(p.lengths_q) + (p.lengths_k == p.lengths_q ? "" : "/" + lengths_text(p.lengths_k));
+  }
+  if (p.varlen && (p.lengths_q.empty() || sum(p.lengths_q) != p.total_q || sum(p.lengths_k) != p.total_k)) {
+    s += " packed=" + number(p.total_q) + ":" + number(p.total_k);
+  }
+  s += layout_text(p);
+  if (p.device.kind == DeviceKind::cuda) s += " " + to_string(p.device);
+  return s;
+}
+
+}  // namespace onepass::inline v0

@@ -1,0 +1,13 @@
+// What the two directions of the grammar of problems share (docs/problem.md).
+#pragma once
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace onepass {
+
+using Lengths = std::vector<std::int64_t>;
+inline constexpr char kSpreadLetters[] = "bhqk";  // batch, heads, queries, keys
+inline std::int64_t sum(const Lengths& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); }
+
+}  // namespace onepass

@@ -1,0 +1,170 @@
+#include "core/roles.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+
+namespace onepass {
+namespace {
+
+struct AxisRow {
+  std::string_view name, what;
+};
+constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
+                                      {"batch", "batch"},
+                                      {"heads_q", "number of heads"},
+                                      {"heads_kv", "number of heads"},
+                                      {"seq_q", "sequence length"},
+                                      {"seq_k", "sequence length"},
+                                      {"dim_qk", "head dim"},
+                                      {"dim_v", "head dim"},
+                                      {"total_q", "number of tokens"},
+                                      {"total_k", "number of tokens"},
+                                      {"batch + 1", "length"}};
+
+bool spans(const BroadcastDims& dims, int i) {
+  const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
+  return of[i];
+}
+
+// [tokens, heads, dim]
+bool tokens_first(const RoleRow& row, bool packed) {
+  return packed && (row.packed[0] == Axis::total_q || row.packed[0] == Axis::total_k);
+}
+
+}  // namespace
+
+int rank_of(const Axes& axes) {
+  return static_cast<int>(std::find(axes.begin(), axes.end(), Axis::none) - axes.begin());
+}
+
+std::string_view what_of(Axis axis) { return kAxisRows[static_cast<std::size_t>(axis)].what; }
+
+std::string form_of(const RoleRow& row, bool packed) {
+  const Axes& axes = axes_of(row, packed);
+  std::string whole, rest;
+  for (int i = 0; i < rank_of(axes); ++i) {
+    const std::string name(kAxisRows[static_cast<std::size_t>(axes[i])].name);
+    whole += (i ? ", " : "") + name + (row.fit == Fit::broadcast ? "|1" : "");
+    if (i > 0) rest += (i > 1 ? ", " : "") + name;
+  }
+  return (row.fit == Fit::leading_optional ? "[" + rest + "] or [" : "[") + whole + "]" +
+         (packed && row.packed != row.axes ? " (cu_seqlens is given)" : "");
+}
+
+std::int64_t size_of(Axis axis, const Problem& p) {
+  switch (axis) {
+    case Axis::none: return 1;
+    case Axis::batch: return p.batch;
+    case Axis::heads_q: return p.heads_q;
+    case Axis::heads_kv: return p.heads_kv;
+    case Axis::seq_q: return p.seq_q;
+    case Axis::seq_k: return p.seq_k;
+    case Axis::dim_qk: return p.dim_qk;
+    case Axis::dim_v: return p.dim_v;
+    case Axis::total_q: return p.total_q;
+    case Axis::total_k: return p.total_k;
+    case Axis::boundaries: return p.batch + 1;
+  }
+  return 1;
+}
+
+bool uses(const Problem& p, const RoleRow& row) {
+  if (p.op == Op::merge) return row.role == Role::out || (row.role == Role::lse && p.want_lse);
+  switch (row.role) {
+    case Role::q:
+    case Role::k:
+    case Role::v:
+    case Role::out: return true;
+    case Role::cu_seqlens_q:
+    case Role::cu_seqlens_k: return p.varlen;
+    case Role::bias: return p.bias.has_value();
+    case Role::bool_mask: return p.bool_mask.has_value();
+    case Role::alibi_slopes: return p.alibi;
+    case Role::sinks: return p.sinks;
+    case Role::lse: return p.want_lse;
+  }
+  return false;
+}
+
+RoleShape shape_of(const Problem& p, const RoleRow& row) {
+  RoleShape s;
+  if (!uses(p, row)) return s;
+  const Axes& axes = axes_of(row, p.varlen);
+  s.rank = rank_of(axes);
+  for (int i = 0; i < s.rank; ++i) s.size[i] = size_of(axes[i], p);
+  if (row.fit == Fit::broadcast) {
+    const BroadcastDims& dims = row.role == Role::bias ? p.bias->spans : *p.bool_mask;
+    for (int i = 0; i < s.rank; ++i)
+      if (!spans(dims, i)) s.size[i] = 1;
+  }
+  switch (row.types) {
+    case Types::data: s.dtype = row.role == Role::bias ? p.bias->dtype : p.dtype; break;
+    case Types::as_q: s.dtype = p.dtype; break;
+    case Types::as_q_or_f32: s.dtype = p.out_dtype; break;
+    case Types::f32: s.dtype = DType::f32; break;
+    case Types::boolean: s.dtype = DType::boolean; break;
+    case Types::i32: s.dtype = DType::i32; break;
+  }
+  return s;
+}
+
+Dims layout_of(const RoleRow& row, bool packed, const ConstTensor& t) {
+  Dims s{};
+  const bool rows = packed && row.role == Role::lse;
+  const auto put = [&](int to, int from) { s[to] = t.shape[from] > 1 ? t.stride[from] : 0; };
+  if (tokens_first(row, packed)) {
+    put(1, 1);
+    put(2, 0);
+    s[3] = 1;
+  } else if (rows) {
+    put(1, 0);
+    put(2, 1);
+  } else {
+    const int missing = row.fit == Fit::leading_optional ? rank_of(row.axes) - t.rank : 0;
+    for (int i = 0; i < t.rank; ++i) put(i + missing, i);
+    if (row.unit_last) s[3] = 1;
+  }
+  return s;
+}
+
+ConstTensor described(const Problem& p, const RoleRow& row) {
+  const RoleShape shape = shape_of(p, row);
+  const Dims& s = p.layout.*row.layout;
+  ConstTensor t;
+  t.rank = shape.rank;
+  t.shape = shape.size;
+  t.dtype = shape.dtype;
+  t.device = p.device;
+  if (shape.rank == 0) return t;
+  if (tokens_first(row, p.varlen))
+    t.stride = {s[2], s[1], 1, 0};
+  else if (p.varlen && row.role == Role::lse)
+    t.stride = {s[1], s[2], 0, 0};
+  else
+    t.stride = s;
+  if (row.fit == Fit::leading_optional && s[0] == 0) {
+    t.rank -= 1;
+    std::copy_n(shape.size.begin() + 1, t.rank, t.shape.begin());
+    std::copy_n(s.begin() + 1, t.rank, t.stride.begin());
+    t.shape[t.rank] = 1;
+  }
+  return t;
+}
+
+Dims row_major(const Problem& p, const RoleRow& row) {
+  const RoleShape shape = shape_of(p, row);
+  const int left_out = row.fit == Fit::leading_optional ? 1 : 0;
+  ConstTensor t;
+  t.rank = shape.rank - left_out;
+  if (shape.rank == 0) return {};
+  std::copy_n(shape.size.begin() + left_out, t.rank, t.shape.begin());
+  std::int64_t step = 1;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    t.stride[i] = step;
+    step *= std::max<std::int64_t>(t.shape[i], 1);
+  }
+  return layout_of(row, p.varlen, t);
+}
+
+}  // namespace onepass

@@ -1,0 +1,13 @@
+// What the fake driver has been asked to load and launch, and what it answers to a launch.
+#pragma once
+#include "cuda/host/api.hpp"
+
+namespace onepass::cuda {
+
+struct FakeLaunches {
+  int launches = 0, modules = 0;
+  LaunchConfig last{};
+  Result result = 0;
+};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,130 @@
+// What a plan says is what is launched: plans on a driver that is a fake, with kernels that NVRTC compiles.
+#include <gtest/gtest.h>
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "core/implementation.hpp"
+#include "cuda/fake_launches.hpp"
+#include "cuda/host/api.hpp"
+#include "cuda/host/cubin_cache.hpp"
+#include "cuda/prebuild.hpp"
+#include "onepass/onepass.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+// Bytes between q and a multiple of 256, and the head dim.
+constexpr std::pair<std::uintptr_t, std::int64_t> kCalls[] = {{0, 64}, {16, 64}, {8, 64}, {2, 64},
+                                                              {0, 40}, {4, 40},  {0, 72}};
+
+class PlannedLaunch : public testing::Test {
+ protected:
+  static FakeLaunches* fake;
+  // The kernels are compiled first, into a cache of their own: NVRTC asks the driver that it finds for more than the
+  // fake has.
+  static void SetUpTestSuite() {
+    if (!nvrtc()) return;
+    setenv("ONEPASS_CACHE", ONEPASS_TEST_CACHE, 1);
+    for (const auto& [offset, d] : kCalls) {
+      Tensors t = tensors(offset, d);
+      for (const TargetKernel& kernel : kernels_on(target_of("sm_90"), make_problem({}, t))) cubin_for(kernel.program);
+    }
+    void* const library = dlopen(ONEPASS_FAKE_DRIVER, RTLD_NOW);  // is then what "libcuda.so.1" opens
+    ASSERT_NE(library, nullptr) << dlerror();
+    fake = static_cast<FakeLaunches*>(dlsym(library, "fake_launches"));
+  }
+  void SetUp() override {
+    if (std::string why; !nvrtc(&why)) GTEST_SKIP() << why;
+    ASSERT_NE(fake, nullptr);
+    fake->result = 0;
+  }
+
+  // [2, 4, 300, 64] bf16 in no real memory; q begins `offset` bytes behind a multiple of 256.
+  static Tensors tensors(std::uintptr_t offset, std::int64_t d = 64) {
+    const Device gpu{DeviceKind::cuda, 0};
+    std::uintptr_t next = 1 << 20;
+    const auto at = [&](std::uintptr_t from) { return reinterpret_cast<void*>((next += 1 << 24) + from); };
+    const auto tensor = [&](std::uintptr_t from) { return Tensor(at(from), DType::bf16, {2, 4, 300, d}, gpu); };
+    return {.q = tensor(offset), .k = tensor(0), .v = tensor(0), .out = tensor(0)};
+  }
+  static int number_before(const std::string& text, const std::string& words) {
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(text, found, std::regex("([0-9]+) " + words))) << text << " says no " << words;
+    return found.empty() ? -1 : std::stoi(found[1]);
+  }
+  static std::span<std::byte> workspace(const Plan& plan) {
+    return {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 30), plan.workspace_bytes()};
+  }
+};
+FakeLaunches* PlannedLaunch::fake = nullptr;
+
+TEST_F(PlannedLaunch, IsWhatTheDescriptionSays) {
+  for (const auto& [offset, d] : kCalls) {
+    if (d == 72) continue;  // LoadsNothingOncePrepared's
+    const Tensors t = tensors(offset, d);
+    const Plan plan = make_plan(make_problem({}, t));
+    EXPECT_EQ(plan.name(), offset % 16 == 0 ? "cuda.sm90" : "cuda.sm80") << offset;
+    const int before = fake->launches;
+    run(plan, t, {.workspace = workspace(plan)});
+    ASSERT_EQ(fake->launches, before + 1);
+    const std::string said = plan.describe();
+    EXPECT_EQ(static_cast<int>(fake->last.shared_bytes), number_before(said, "bytes of shared memory"));
+    const bool hopper = plan.name() == "cuda.sm90";
+    EXPECT_EQ(static_cast<int>(fake->last.block_x),
+              hopper ? 128 * (number_before(said, "consumer warpgroups") + 1) : 32 * number_before(said, "warps"));
+    if (!hopper) {
+      EXPECT_NE(said.find(text(offset, "-byte copies")), said.npos) << said;
+    }
+    EXPECT_NE(explain(plan.problem()).find(std::string("* ") + std::string(plan.name()) + ": " + said),
+              std::string::npos);
+  }
+}
+
+TEST_F(PlannedLaunch, TakesTensorsThatAreBetterAligned) {
+  const Tensors loose = tensors(8), aligned = tensors(0);
+  const Plan plan = make_plan(make_problem({}, loose)), strict = make_plan(make_problem({}, aligned));
+  const int before = fake->launches;
+  run(plan, aligned, {.workspace = workspace(plan)});
+  EXPECT_EQ(fake->launches, before + 1);
+  try {
+    run(strict, loose, {.workspace = workspace(strict)});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::bad_shape);
+    EXPECT_NE(std::string(e.what()).find("align=q:8"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(fake->launches, before + 1);
+}
+
+TEST_F(PlannedLaunch, LoadsNothingOncePrepared) {
+  Tensors t = tensors(0, 72);  // no other test's kernel
+  const Plan plan = make_plan(make_problem({}, t));
+  const int before = fake->modules;
+  prepare(plan);
+  EXPECT_EQ(fake->modules, before + 1);
+  run(plan, t, {.workspace = workspace(plan)});
+  EXPECT_EQ(fake->modules, before + 1);
+}
+
+TEST_F(PlannedLaunch, FailuresOfTheDeviceHaveCodesOfTheirOwn) {
+  const Tensors t = tensors(0);
+  const Plan plan = make_plan(make_problem({}, t));
+  for (const auto& [result, code] : {std::pair{719, ErrorCode::device_failure}, {2, ErrorCode::out_of_memory}}) {
+    fake->result = result;
+    try {
+      run(plan, t, {.workspace = workspace(plan)});
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), code) << e.what();
+      EXPECT_NE(std::string(e.what()).find("cuLaunchKernelEx failed"), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onepass::cuda
