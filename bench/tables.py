@@ -43,12 +43,16 @@ def row_of(rows, problem, threads=None, implementation=""):
 
 
 def markdown(head, lines):
-    return ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines]]
+    """A line of Markdown for each, and the one under the head."""
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [
+        "| " + " | ".join(line) + " |" for line in lines
+    ]
 
 
 def three(number):
     """Three significant digits, without an exponent."""
-    return f"{number:#.3g}".rstrip(".") if number < 1000 else f"{number:.0f}"
+    text = f"{number:#.3g}"
+    return f"{float(text):.0f}" if "e+" in text or text.endswith(".") else text
 
 
 def times(entry):
@@ -201,21 +205,31 @@ def said(row, peers):
 # ------------------------------------------------------------------------------------- FlashAttention's first claim
 
 
-def fa1():
-    rows, lines = rows_of("fa1"), []
-    cell = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? ")
-    found = [(int(m[2]), bool(m[3]), int(m[1]), row) for row in rows if (m := cell.match(row["problem"]))]
+FA1_CELL = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? ")
+
+
+def amount(entry, *keys, unit):
+    """The sum of what stands behind the keys, three digits of it in that unit, or a dash."""
+    if not all(key in entry for key in keys):
+        return "-"
+    return three(sum(entry[key] for key in keys) / unit)
+
+
+def fa1_table(rows):
+    """By head dim, mask and N. Times of the others are in onepass's; bytes moved are `measured (model)`."""
+    found = [(int(m[2]), bool(m[3]), int(m[1]), row) for row in rows if (m := FA1_CELL.match(row["problem"]))]
+    lines = []
     for dim, causal, seq, row in sorted(found, key=lambda cell: cell[:3]):
-        ours, math, bf16 = (row["contenders"][name] for name in ("onepass", "math", "math-bf16"))
-        line = [f"{dim}, {'causal' if causal else 'full'}", str(seq), three(1e3 * ours["median_s"])]
-        line += [f"{peer['median_s'] / ours['median_s']:.1f}x" for peer in (math, bf16)]
-        for entry in (ours, math, bf16):
-            moved = entry["read_bytes"] + entry["written_bytes"]
-            line.append(f"{three(1e-9 * moved)} ({three(1e-9 * entry['model_bytes'])})")
-        line += [three(1e-6 * ours["extra_bytes"])] + [three(1e-9 * peer["extra_bytes"]) for peer in (math, bf16)]
+        ours, *theirs = entries = [row["contenders"][name] for name in ("onepass", "math", "math-bf16")]
+        line = [f"{dim}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
+        line += [e.get("refused") or f"{e['median_s'] / ours['median_s']:.1f}x" for e in theirs]
+        for e in entries:
+            moved, expected = amount(e, "read_bytes", "written_bytes", unit=1e9), amount(e, "model_bytes", unit=1e9)
+            line.append(f"{moved} ({expected})")
+        line += [amount(e, "extra_bytes", unit=unit) for e, unit in zip(entries, (1e6, 1e9, 1e9))]
         lines.append(line)
     head = ["d, mask", "N", "onepass ms", "math", "bf16", "HBM GB: onepass", "math", "bf16"]
-    return markdown(head + ["extra MB: onepass", "GB: math", "bf16"], lines)
+    return "\n".join(markdown([*head, "extra MB: onepass", "GB: math", "bf16"], lines))
 
 
 TABLES = {
@@ -227,7 +241,7 @@ TABLES = {
     "xeon16-amx": lambda: cpu_rows("xeon16", of_family("amx"), False),
     "zen5-decode": lambda: decode_rows("zen5"),
     "xeon16-decode": lambda: decode_rows("xeon16"),
-    "fa1": fa1,
+    "fa1": lambda: fa1_table(rows_of("fa1")).splitlines(),
 }
 
 
