@@ -10,9 +10,9 @@
 #include <exception>
 #include <vector>
 
-#include "onepass/io/npy.hpp"
-#include "onepass/io/safetensors.hpp"
-#include "onepass/io/source.hpp"
+#include "tools/onepass/io/npy.hpp"
+#include "tools/onepass/io/safetensors.hpp"
+#include "tools/onepass/io/source.hpp"
 
 namespace {
 
