@@ -48,6 +48,11 @@ class CheckRepository(unittest.TestCase):
         self.rejects("src/core/a.cpp", "\n" * 401, "401 lines")
         self.accepts("docs/long.md", "\n" * 2000)
 
+    def test_pages_of_kernels(self):
+        self.accepts("src/cpu/README.md", "x\n" * 89 + "x" * 120 + "\n")
+        self.rejects("src/cpu/README.md", "x\n" * 91, "91 lines")
+        self.rejects("src/cpu/amx/README.md", "\n" + "x" * 121 + "\n", "README.md:2: 121 columns")
+
     def test_machine_paths(self):
         self.rejects("docs/a.md", "see /ho" + "me/me/x\n", "path of one machine")
         self.accepts("docs/a.md", "see https://example.org/home/x and src/core/\n")
