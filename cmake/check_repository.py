@@ -1,4 +1,4 @@
-"""Checks what no compiler checks: the order of the layers, where the algebra may be written, the length of files, paths.
+"""Checks what no compiler checks: the order of the layers, where the algebra may be written, length of files, paths.
 
 check_repository.py [ROOT]     prints one line per complaint; exit status 1 if there is any
 """
