@@ -1,4 +1,4 @@
-"""Checks what no compiler checks: the order of the layers, where the algebra may be written, length of files, paths.
+"""Checks what no compiler checks: the order of the layers, where the algebra may be written, lengths, paths, links.
 
 check_repository.py [ROOT]     prints one line per complaint; exit status 1 if there is any
 """
@@ -101,6 +101,15 @@ def page(path, text):
             yield f"{path}:{number}: {len(line)} columns; {columns} at most"
 
 
+def links(file, path, text):
+    """Links of a Markdown file to files that are not there; what stands in code is no link."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", lambda match: "\n" * match[0].count("\n"), text, flags=re.M | re.S)
+    for number, line in enumerate(prose.splitlines(), 1):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
+            if "://" not in target and not (file.parent / target).exists():
+                yield f"{path}:{number}: there is no {target}"
+
+
 def machine_paths(path, code):
     for number, text in lines_matching(MACHINE_PATH, code):
         yield f"{path}:{number}: {text}... is a path of one machine"
@@ -123,7 +132,10 @@ def main(root):
         if SKIPPED.search(path) or file.suffix not in TEXT or not file.is_file() or file.is_symlink():
             continue
         files += 1
-        found += complaints(path, file.read_text(errors="replace"))
+        text = file.read_text(errors="replace")
+        found += complaints(path, text)
+        if file.suffix == ".md":
+            found += links(file, path, text)
     print("\n".join(found + [f"{files} files checked, {len(found)} complaints"]))
     return bool(found)
 
