@@ -18,6 +18,7 @@ import time
 import cuda_peers
 import hbm_bytes
 from problem_line import Problem, Refused
+from tables import fa1_table as table
 
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
 SCORE_BYTES = {"math": 4, "math-bf16": 2}
@@ -134,31 +135,6 @@ def measured(torch, onepass, options):
         rows.append({"problem": line, "contenders": entries, **machine})
         print(table(rows[-1:]).splitlines()[-1], flush=True)
     return rows
-
-
-def amount(entry, *keys, unit):
-    """The sum of what stands behind the keys, three digits of it in that unit, or a dash."""
-    if not all(key in entry for key in keys):
-        return "-"
-    text = f"{sum(entry[key] for key in keys) / unit:#.3g}"
-    return f"{float(text):.0f}" if "e+" in text or text.endswith(".") else text
-
-
-def table(rows):
-    """Markdown, by head dim, mask and N. Times of the others are in onepass's; bytes moved are `measured (model)`."""
-    head = "| d, mask | N | onepass ms | math | bf16 | HBM GB: onepass | math | bf16 "
-    lines = [head + "| extra MB: onepass | GB: math | bf16 |", "|" + "---|" * 11]
-    problems = [(Problem.parse(row["problem"]), row["contenders"]) for row in rows]
-    for p, contenders in sorted(problems, key=lambda pair: (pair[0].dim, pair[0].causal, pair[0].rows)):
-        ours, *theirs = entries = [contenders[name] for name in CONTENDERS]
-        cells = [f"{p.dim}, {'causal' if p.causal else 'full'}", str(p.rows), amount(ours, "median_s", unit=1e-3)]
-        cells += [e.get("refused") or f"{e['median_s'] / ours['median_s']:.1f}x" for e in theirs]
-        for e in entries:
-            moved, expected = amount(e, "read_bytes", "written_bytes", unit=1e9), amount(e, "model_bytes", unit=1e9)
-            cells.append(f"{moved} ({expected})")
-        cells += [amount(e, "extra_bytes", unit=unit) for e, unit in zip(entries, (1e6, 1e9, 1e9))]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Checks what no compiler checks: the order of the layers, where the algebra may be written, file length, paths.
+"""Checks what no compiler checks: the order of the layers, where the algebra may be written, lengths, paths, links.
 
 check_repository.py [ROOT]     prints one line per complaint; exit status 1 if there is any
 """
@@ -33,6 +33,7 @@ ALGEBRA_ADAPTERS = (
 ALGEBRA = re.compile(r"\b(?:exp2f?|log2f?|infinity|INFINITY|HUGE_VALF?)\b")
 
 MAX_LINES = 400
+PAGE = (90, 120)  # lines and columns of a kernel's README: what was tried is in docs/notes
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|mnt|Users)/\w")
 
 CODE = {".cpp", ".hpp", ".h", ".c", ".cu", ".cuh"}
@@ -89,6 +90,26 @@ def length(path, code):
         yield f"{path}: {count} lines; {MAX_LINES} at most, one idea to a file"
 
 
+def page(path, text):
+    if not re.fullmatch(r"src/.*README\.md", path):
+        return
+    lines, columns = PAGE
+    if text.count("\n") > lines:
+        yield f"{path}: {text.count(chr(10))} lines; {lines} at most"
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > columns:
+            yield f"{path}:{number}: {len(line)} columns; {columns} at most"
+
+
+def links(file, path, text):
+    """Links of a Markdown file to files that are not there; what stands in code is no link."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", lambda match: "\n" * match[0].count("\n"), text, flags=re.M | re.S)
+    for number, line in enumerate(prose.splitlines(), 1):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
+            if "://" not in target and not (file.parent / target).exists():
+                yield f"{path}:{number}: there is no {target}"
+
+
 def machine_paths(path, code):
     for number, text in lines_matching(MACHINE_PATH, code):
         yield f"{path}:{number}: {text}... is a path of one machine"
@@ -96,7 +117,7 @@ def machine_paths(path, code):
 
 def complaints(path, code):
     suffix = pathlib.PurePath(path).suffix
-    found = list(machine_paths(path, code))
+    found = [*machine_paths(path, code), *page(path, code)]
     if suffix in CODE:
         found += [*layers(path, code), *algebra(path, code)]
     if suffix in CODE or suffix == ".py":
@@ -111,7 +132,10 @@ def main(root):
         if SKIPPED.search(path) or file.suffix not in TEXT or not file.is_file() or file.is_symlink():
             continue
         files += 1
-        found += complaints(path, file.read_text(errors="replace"))
+        text = file.read_text(errors="replace")
+        found += complaints(path, text)
+        if file.suffix == ".md":
+            found += links(file, path, text)
     print("\n".join(found + [f"{files} files checked, {len(found)} complaints"]))
     return bool(found)
 

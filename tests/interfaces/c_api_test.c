@@ -1,5 +1,6 @@
 /* What the C ABI computes, against a softmax written out here. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "c_test.h"
@@ -96,6 +97,46 @@ static void backwards(void* user, int64_t tasks, onepass_task task, void* contex
   while (tasks-- > 0) task(context, tasks, 0);
 }
 
+/* A program built against a header whose options ended earlier: what lies behind its size is not read. */
+static void older_options(void) {
+  problem p;
+  onepass_options o;
+  onepass_tensor nothing;
+  memset(&nothing, 0xff, sizeof nothing); /* refused if it is looked at */
+
+  /* Without align_offset, the last field. */
+  onepass_options_init(&o, sizeof o);
+  o.align_offset = 77;
+  fill(&p);
+  FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "align_offset is 77");
+  o.size = offsetof(onepass_options, align_offset);
+  o.mask = ONEPASS_CAUSAL_BOTTOM_RIGHT;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 1));
+
+  /* Up to the mask: every tensor, name and pointer behind it keeps its default. */
+  memset(&o, 0xff, sizeof o);
+  o.size = offsetof(onepass_options, has_scale);
+  o.mask = ONEPASS_NO_MASK;
+  fill(&p);
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0) && p.lse[0] == 777);
+
+  /* Just before and just behind the bias. */
+  onepass_options_init(&o, sizeof o);
+  o.bias = &nothing;
+  o.size = offsetof(onepass_options, bias);
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  o.size = offsetof(onepass_options, bool_mask);
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) != ONEPASS_OK);
+
+  /* onepass_options_init of such a program writes nothing behind its size. */
+  memset(&o, 0x5a, sizeof o);
+  CHECK(onepass_options_init(&o, offsetof(onepass_options, align_offset)) == ONEPASS_OK);
+  CHECK(o.size == offsetof(onepass_options, align_offset));
+  CHECK(o.align_offset == 0x5a5a5a5a5a5a5a5a && o.mod_buffer_count == 0);
+}
+
 static void plan_and_run(void) {
   problem p;
   onepass_options o;
@@ -176,6 +217,7 @@ void test_success(void) {
   CHECK(strcmp(onepass_code_name(99), "unknown") == 0);
   one_call();
   expressions();
+  older_options();
   plan_and_run();
   merging();
 }

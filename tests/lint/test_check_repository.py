@@ -48,6 +48,18 @@ class CheckRepository(unittest.TestCase):
         self.rejects("src/core/a.cpp", "\n" * 401, "401 lines")
         self.accepts("docs/long.md", "\n" * 2000)
 
+    def test_pages_of_kernels(self):
+        self.accepts("src/cpu/README.md", "x\n" * 89 + "x" * 120 + "\n")
+        self.rejects("src/cpu/README.md", "x\n" * 91, "91 lines")
+        self.rejects("src/cpu/amx/README.md", "\n" + "x" * 121 + "\n", "README.md:2: 121 columns")
+
+    def test_links(self):
+        def found(text):
+            return list(check_repository.links(pathlib.Path(__file__), "a.md", text))
+
+        self.assertEqual(found("[a](test_seeds.py#x) [b](https://example.org/) `[c](d)`\n```\nf[e](f)\n```\n"), [])
+        self.assertEqual(found("x\n[a](nowhere.md)\n"), ["a.md:2: there is no nowhere.md"])
+
     def test_machine_paths(self):
         self.rejects("docs/a.md", "see /ho" + "me/me/x\n", "path of one machine")
         self.accepts("docs/a.md", "see https://example.org/home/x and src/core/\n")

@@ -51,7 +51,7 @@ void check_destinations(const OutputFiles& files) {
 }
 
 WrittenOutputs::WrittenOutputs(const OutputFiles& files, const io::Array& out, const io::Array* lse,
-                               std::function<void(std::size_t)> on_write)
+                               const std::function<void(std::size_t)>& on_write)
     : out_(files.out, on_write) {
   if (is_safetensors(files.out)) {
     std::vector<std::pair<std::string, const io::Array*>> arrays{{"out", &out}};

@@ -22,7 +22,7 @@ class WrittenOutputs {
  public:
   // lse is nullptr unless it was wanted.
   WrittenOutputs(const OutputFiles& files, const io::Array& out, const io::Array* lse,
-                 std::function<void(std::size_t)> on_write);
+                 const std::function<void(std::size_t)>& on_write);
   void commit();
 
  private:

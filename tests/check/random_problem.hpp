@@ -1,0 +1,83 @@
+// Random problems for the tests of the CPU and of devices, drawn by RapidCheck.
+#pragma once
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+#include "check/inputs.hpp"
+
+namespace onepass::test {
+
+inline bool flip() { return *rc::gen::arbitrary<bool>(); }
+inline bool rarely() { return *rc::gen::inRange(0, 5) == 4; }
+inline std::int64_t among(std::int64_t lo, std::int64_t hi) { return *rc::gen::inRange(lo, hi + 1); }
+inline BroadcastDims spread() { return {flip(), flip(), flip(), flip()}; }
+inline DType data_type() { return *rc::gen::element(DType::f32, DType::f16, DType::bf16); }
+inline std::int64_t length() { return rarely() ? among(0, 2000) : among(0, 150); }
+
+inline void random_lengths(Problem& p) {
+  p.varlen = true;
+  p.seq_q = p.seq_k = 0;
+  for (std::int64_t i = 0; i < p.batch; ++i) {
+    p.lengths_q.push_back(among(0, 100));
+    p.lengths_k.push_back(length());
+    p.seq_q = std::max(p.seq_q, p.lengths_q.back());
+    p.seq_k = std::max(p.seq_k, p.lengths_k.back());
+  }
+  p.total_q = std::accumulate(p.lengths_q.begin(), p.lengths_q.end(), among(0, 3));
+  p.total_k = std::accumulate(p.lengths_k.begin(), p.lengths_k.end(), among(0, 3));
+}
+
+// Rows further apart than they need to be, in either order of heads and tokens.
+inline Dims random_strides(std::int64_t batch, std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
+  const bool tokens_inside = flip();
+  const std::int64_t inner = dim + among(0, 9), n = tokens_inside ? tokens : heads;
+  const std::int64_t outer = n * inner + among(0, 9), whole = (tokens_inside ? heads : tokens) * outer + among(0, 9);
+  return {batch > 1 ? whole : 0, tokens_inside ? outer : inner, tokens_inside ? inner : outer, 1};
+}
+
+// Valid, on the CPU, of a size whose oracle takes milliseconds. To be called inside a generator or a property.
+inline Problem random_problem() {
+  Problem p;
+  p.batch = among(1, 3);
+  p.heads_kv = among(1, 3);
+  p.heads_q = p.heads_kv * among(1, rarely() ? 16 : 4);
+  p.seq_q = flip() ? among(1, 8) : among(0, 200);
+  p.seq_k = length();
+  p.dim_qk = rarely() ? among(1, 256) : among(1, 80);
+  p.dim_v = flip() ? p.dim_qk : among(1, 130);
+  p.dtype = data_type();
+  p.out_dtype = rarely() ? DType::f32 : p.dtype;
+  p.band.causal = flip();
+  p.band.align = *rc::gen::element(Align::top_left, Align::bottom_right, Align::offset);
+  if (p.band.align == Align::offset) p.band.offset = rarely() ? among(-2500, 2500) : among(-60, 160);
+  if (rarely()) p.band.left = among(0, 300);
+  if (rarely()) p.band.right = among(0, 300);
+  if (rarely()) p.scale = static_cast<double>(among(1, 100)) / 100;
+  if (rarely()) p.softcap = static_cast<float>(among(1, 50));
+  if (rarely()) p.bias = BiasSpec{data_type(), spread()};
+  if (rarely()) p.bool_mask = spread();
+  p.alibi = rarely() && std::abs(p.band.offset) <= 200;  // scores far from 0 have fewer bits behind the point
+  p.sinks = rarely();
+  if (rarely()) p.dropout_p = static_cast<float>(among(1, 9)) / 10;
+  p.seed = static_cast<std::uint64_t>(among(0, 1000));
+  p.want_lse = flip();
+  if (rarely()) random_lengths(p);
+  flip() ? set_bshd(p) : set_contiguous(p);
+  if (!p.varlen && flip()) {
+    p.layout = {
+        random_strides(p.batch, p.heads_q, p.seq_q, p.dim_qk), random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_qk),
+        random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_v), random_strides(p.batch, p.heads_q, p.seq_q, p.dim_v)};
+  }
+  return p;
+}
+
+inline check::Distribution random_distribution() {
+  return *rc::gen::elementOf(
+      std::vector<check::Distribution>(std::begin(check::kDistributions), std::end(check::kDistributions)));
+}
+
+}  // namespace onepass::test

@@ -1,0 +1,58 @@
+"""bench/tables.py: it writes what the results say, and notices what they do not."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import tables  # noqa: E402
+
+EMPTY = "before\n<!-- table: h200 -->\n<!-- end -->\nbehind\n"
+
+
+class Tables(unittest.TestCase):
+    def check(self, text):
+        """(exit status, output) of --check on a file with this text."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "page.md"
+            path.write_text(text)
+            command = [sys.executable, str(ROOT / "bench/tables.py"), "--check", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(path.read_text(), text)
+            return done.returncode, done.stdout
+
+    def test_writes_between_the_marks_only(self):
+        text = tables.rendered(EMPTY)
+        self.assertTrue(text.startswith("before\n<!-- table: h200 -->\n|"))
+        self.assertTrue(text.endswith("|\n<!-- end -->\nbehind\n"))
+        self.assertEqual(tables.rendered(text), text)
+        self.assertEqual(self.check(text)[0], 0)
+
+    def test_every_number_counts(self):
+        text = tables.rendered(EMPTY)
+        speed = next(word for word in text.split() if word.isdigit() and len(word) == 3)
+        status, said = self.check(text.replace(speed, str(int(speed) + 1), 1))
+        self.assertEqual(status, 1)
+        self.assertIn("should say: |", said)
+        self.assertEqual(self.check(EMPTY)[0], 1)
+
+    def test_names_tables_it_does_not_know(self):
+        status, said = self.check(EMPTY.replace("h200", "h300"))
+        self.assertEqual(status, 1)
+        self.assertIn("there is no table 'h300'", said)
+
+    def test_marks_come_in_pairs(self):
+        self.assertEqual(self.check(EMPTY.replace("<!-- end -->", ""))[0], 1)
+        self.assertEqual(self.check(EMPTY + "<!-- end -->\n")[0], 1)
+
+    def test_every_table_is_used(self):
+        shown = "".join(file.read_text() for file in tables.marked_files())
+        self.assertEqual([name for name in tables.TABLES if f"<!-- table: {name} -->" not in shown], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
