@@ -88,7 +88,7 @@ ONEPASS_API void merge(std::span<const ConstTensor> outs, std::span<const ConstT
 // ------------------------------------------------------------------------------------------ problem -> plan -> run
 // The problem that tensors and description make: shapes, strides, alignments, dtypes, options and (on the CPU) the
 // contents of cu_seqlens, all checked. What memory the tensors share is run's to check.
-ONEPASS_API Problem make_problem(const Attention& attention, const Tensors& tensors);
+[[nodiscard]] ONEPASS_API Problem make_problem(const Attention& attention, const Tensors& tensors);
 
 struct PlanState;  // what an implementation decided; the library's own
 // An implementation that accepted a problem, with everything it decided. Holds no pointers to data; copies share what
@@ -111,7 +111,7 @@ class ONEPASS_API Plan {
 
 // The first implementation of the ordered list that accepts the problem (or the named one); throws `unsupported` with
 // every refusal if there is none.
-ONEPASS_API Plan make_plan(const Problem& problem, std::string_view implementation = {},
+[[nodiscard]] ONEPASS_API Plan make_plan(const Problem& problem, std::string_view implementation = {},
                            const Executor* executor = nullptr);
 
 // Loads what run() would load on its first call: kernels of a device and their counters. After it, run() can be

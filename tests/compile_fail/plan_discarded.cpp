@@ -1,0 +1,10 @@
+// A plan that nobody keeps was for nothing.
+#include <onepass/onepass.hpp>
+
+void plan(const onepass::Problem& problem) {
+#ifdef MISUSE
+  onepass::make_plan(problem);
+#else
+  const onepass::Plan plan = onepass::make_plan(problem);
+#endif
+}
