@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/arguments.hpp"
+#include "core/key_value_view.hpp"
 #include "core/workspace.hpp"
 #include "cpu/amx/fallback.hpp"
 #include "cpu/common/flush_to_zero.hpp"
@@ -105,8 +106,6 @@ void parallel(Executor& executor, std::int64_t tasks, Body body) {
       tasks, [](void* f, std::int64_t task, int worker) { (*static_cast<Body*>(f))(task, worker); }, &body);
 }
 
-Element element_of(DType t) { return t == DType::f32 ? Element::f32 : t == DType::f16 ? Element::f16 : Element::bf16; }
-
 template <class T>
 T* at(const Tensor& t, std::int64_t offset) {
   return static_cast<T*>(t.data) + offset;
@@ -118,7 +117,7 @@ struct Run {
   const Arguments& a;
   const Shape shape;
   const Books books;
-  const ScoreSpec spec;
+  const ScoreParams params;
   Executor& executor;
 
   void wave(std::int64_t first, std::int64_t end) {
@@ -155,25 +154,32 @@ struct Run {
 
   void pack(const Head& head, std::int64_t from) const {
     const std::int64_t keys = std::min(kPackKeys, head.seq.seq_k - from);
-    const auto task = [&](const Tensor& t, std::int64_t dim, std::uint16_t* to) {
-      const std::int64_t offset = row_offset(t, head.seq.batch, head.head, head.seq.k_begin + from);
-      return PackTask{at<const std::uint16_t>(t, offset), row_stride(t), keys, static_cast<int>(dim), to};
+    const auto each_run = [&](const Tensor& t, std::int64_t dim, std::uint16_t* to, std::int64_t depth, auto kernel) {
+      const KeyValueView view(t, head.seq);
+      view.each_run<std::uint16_t>(head.head, from, keys, [&](const auto& run, std::int64_t done) {
+        kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + (from + done) * depth});
+      });
     };
-    kernels.pack_keys(task(a.k, p.dim_qk, head.k + from * shape.depth_qk));
-    kernels.pack_values(task(a.v, p.dim_v, head.v + from * shape.depth_v));
+    each_run(a.k, p.dim_qk, head.k, shape.depth_qk, kernels.pack_keys);
+    each_run(a.v, p.dim_v, head.v, shape.depth_v, kernels.pack_values);
   }
 
   void attend(const Head& head, std::int64_t first_row, const Scratch& scratch) const {
     const std::int64_t rows = head.seq.seq_q * shape.group;
     AttendTask task{};
-    task.spec = &spec;
+    task.params = &params;
+    task.unit = score_unit_of(p);
+    task.negate_q = params.scale < 0;
+    task.sinks = p.sinks;
+    task.dropout_p = p.dropout_p;
+    task.seed = p.seed;
     task.scratch = scratch;
     task.dim_qk = static_cast<int>(p.dim_qk);
     task.dim_v = static_cast<int>(p.dim_v);
     task.k = head.k;
     task.v = head.v;
     task.seq_k = head.seq.seq_k;
-    task.out_type = element_of(p.out_dtype);
+    task.out_type = p.out_dtype;
     task.batch = static_cast<std::uint32_t>(head.batch);
     for (; task.blocks < shape.blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
       fill(scratch.blocks[task.blocks], head, first_row + task.blocks * kRows, rows);
@@ -186,7 +192,7 @@ struct Run {
       for (int r = 0; r < kRows; ++r) {
         if (!(task.not_finite[b] >> r & 1)) continue;
         const RowBlock& block = scratch.blocks[b];
-        careful_row(p, a, head.seq, head.batch, block.head[r], block.token[r]);
+        fallback_row(p, a, params, head.seq, head.batch, block.head[r], block.token[r]);
       }
     }
   }
@@ -195,8 +201,6 @@ struct Run {
   void fill(RowBlock& block, const Head& head, std::int64_t first_row, std::int64_t rows) const {
     const Sequence& seq = head.seq;
     const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
-    const Dims bias = a.bias.given() ? broadcast_strides(a.bias) : Dims{},
-               mask = a.bool_mask.given() ? broadcast_strides(a.bool_mask) : Dims{};
     constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
     block = RowBlock{};
     block.rows = static_cast<int>(std::min<std::int64_t>(kRows, rows - first_row));
@@ -220,18 +224,13 @@ struct Run {
       const std::int64_t out = row_offset(a.out, seq.batch, h, seq.q_begin + token);
       block.out[r] = static_cast<char*>(a.out.data) + out * static_cast<std::int64_t>(size_of(a.out.dtype));
       if (p.want_lse) block.lse[r] = at<float>(a.lse, lse_offset(a.lse, seq.batch, h, seq.q_begin + token));
-      if (p.bias) {
-        const std::int64_t offset = head.batch * bias[0] + h * bias[1] + token * bias[2];
-        block.bias[r] =
-            static_cast<const char*>(a.bias.data) + offset * static_cast<std::int64_t>(size_of(a.bias.dtype));
+      const SideTensor &bias = params.bias, &mask = params.mask;
+      if (bias.given()) {
+        const std::int64_t offset = bias.row(head.batch, h, token) * static_cast<std::int64_t>(size_of(bias.dtype));
+        block.bias[r] = static_cast<const char*>(bias.data) + offset;
       }
-      if (p.bool_mask)
-        block.mask[r] = at<const std::uint8_t>(a.bool_mask, head.batch * mask[0] + h * mask[1] + token * mask[2]);
-      if (p.alibi) {
-        const Tensor& t = a.alibi_slopes;
-        block.slope[r] =
-            *at<const float>(t, t.rank == 2 ? head.batch * t.stride[0] + h * t.stride[1] : h * t.stride[0]);
-      }
+      if (mask.given()) block.mask[r] = static_cast<const std::uint8_t*>(mask.data) + mask.row(head.batch, h, token);
+      if (params.slopes) block.slope[r] = params.slope(head.batch, h);
       block.position[r] = token + band.shift;
       if (p.sinks) block.sink[r] = *at<const float>(a.sinks, h * a.sinks.stride[0]);
       block.token[r] = static_cast<std::uint32_t>(token);
@@ -240,30 +239,6 @@ struct Run {
     if (block.last == 0) block.first = 0;  // no row sees a key
   }
 };
-
-ScoreSpec spec_of(const Problem& p, const Arguments& a) {
-  ScoreSpec spec;
-  const double scale = p.effective_scale();
-  spec.scale = static_cast<float>(std::abs(scale));
-  spec.negate_q = scale < 0;
-  const ScoreUnit unit = score_unit_of(p);
-  spec.products = unit.products;
-  spec.to_log2 = unit.to_log2;
-  spec.to_natural = unit.to_natural;
-  spec.softcap = p.softcap;
-  spec.bias = p.bias.has_value();
-  spec.mask = p.bool_mask.has_value();
-  spec.alibi = p.alibi;
-  spec.sinks = p.sinks;
-  if (p.bias) {
-    spec.bias_type = element_of(a.bias.dtype);
-    spec.bias_stride = broadcast_strides(a.bias)[3];
-  }
-  if (p.bool_mask) spec.mask_stride = broadcast_strides(a.bool_mask)[3];
-  spec.dropout_p = p.dropout_p;
-  spec.seed = p.seed;
-  return spec;
-}
 
 }  // namespace
 
@@ -292,7 +267,7 @@ std::size_t workspace_bytes(const Problem& p, int workers) {
 void run(const Kernels& kernels, const Problem& p, const Arguments& a, void* workspace, Executor& executor) {
   const Shape shape(p);
   Workspace memory(workspace);
-  Run run{kernels, p, a, shape, book(memory, p, shape, executor.workers()), spec_of(p, a), executor};
+  Run run{kernels, p, a, shape, book(memory, p, shape, executor.workers()), score_params(p, a), executor};
   for (std::int64_t first = 0, end; first < shape.heads; first = end) {
     end = shape.wave_end(p, first);
     run.wave(first, end);

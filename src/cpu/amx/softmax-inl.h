@@ -134,12 +134,17 @@ struct Softmax {
     to_log2 = set(1.0f);
   }
   AMX_INLINE void weights() {
-    Vec x[8];
-    for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
-    weights_of(x, to_log2, after[0], after[1]);
+    Octet x, factor;
+    Step<Octet> step;
+    for (int i = 0; i < 8; ++i) {
+      x.v[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
+      factor.v[i] = to_log2;
+      step.after.v[i] = after[i / 4];
+    }
+    const Octet all = fused_weight(x, factor, step);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
-      const Vec* y = x + 4 * h;
+      const Vec* y = all.v + 4 * h;
       _mm512_store_si512(w, pair_weights(y[0], y[1]));
       _mm512_store_si512(w + kLanes, pair_weights(y[2], y[3]));
       sum[h] = sum[h] + ((y[0] + y[1]) + (y[2] + y[3]));

@@ -32,9 +32,9 @@ inline void lane_ranges(const Problem& p, const flash::Task& task, std::int64_t 
                         std::int64_t key_hi, std::int32_t* lo, std::int32_t* hi) {
   const BandMask band = band_mask(p, task.seq.seq_q, task.seq.seq_k);
   for (int lane = 0; lane < kPanel; ++lane) {
-    const Range seen = band.keys_of(lane_name(p, task, panel_row, lane).token);
-    lo[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(seen.lo, key_lo, key_hi));
-    hi[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(seen.hi, key_lo, key_hi));
+    const Range visible = band.keys_of(lane_name(p, task, panel_row, lane).token);
+    lo[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.lo, key_lo, key_hi));
+    hi[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.hi, key_lo, key_hi));
   }
 }
 
