@@ -10,6 +10,7 @@
 #include "core/key_value_view.hpp"
 #include "core/workspace.hpp"
 #include "cpu/amx/fallback.hpp"
+#include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/score_unit.hpp"
 
@@ -106,11 +107,6 @@ void parallel(Executor& executor, std::int64_t tasks, Body body) {
       tasks, [](void* f, std::int64_t task, int worker) { (*static_cast<Body*>(f))(task, worker); }, &body);
 }
 
-template <class T>
-T* at(const Tensor& t, std::int64_t offset) {
-  return static_cast<T*>(t.data) + offset;
-}
-
 struct Run {
   const Kernels& kernels;
   const Problem& p;
@@ -154,6 +150,7 @@ struct Run {
 
   void pack(const Head& head, std::int64_t from) const {
     const std::int64_t keys = std::min(kPackKeys, head.seq.seq_k - from);
+    // A run that is not the last holds whole groups of kGroup keys.
     const auto each_run = [&](const Tensor& t, std::int64_t dim, std::uint16_t* to, std::int64_t depth, auto kernel) {
       const KeyValueView view(t, head.seq);
       view.each_run<std::uint16_t>(head.head, from, keys, [&](const auto& run, std::int64_t done) {
@@ -182,7 +179,8 @@ struct Run {
     task.out_type = p.out_dtype;
     task.batch = static_cast<std::uint32_t>(head.batch);
     for (; task.blocks < shape.blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
-      fill(scratch.blocks[task.blocks], head, first_row + task.blocks * kRows, rows);
+      scratch.blocks[task.blocks] =
+          row_block(p, a, params, head.seq, head.batch, head.head, first_row + task.blocks * kRows);
     }
     {
       const FlushToZero mode;  // as the tiles do anyway
@@ -195,48 +193,6 @@ struct Run {
         fallback_row(p, a, params, head.seq, head.batch, block.head[r], block.token[r]);
       }
     }
-  }
-
-  // Rows are (token, head of the group), token-major, so a block serves the whole group and reads K and V once.
-  void fill(RowBlock& block, const Head& head, std::int64_t first_row, std::int64_t rows) const {
-    const Sequence& seq = head.seq;
-    const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
-    constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
-    block = RowBlock{};
-    block.rows = static_cast<int>(std::min<std::int64_t>(kRows, rows - first_row));
-    block.first = kFar;
-    block.full_to = kFar;
-    for (int r = 0; r < kRows; ++r) {
-      block.hi[r] = kFar;
-      if (r >= block.rows) continue;
-      const std::int64_t token = (first_row + r) / shape.group,
-                         h = head.head * shape.group + (first_row + r) % shape.group;
-      const Range keys = band.keys_of(token);
-      block.lo[r] = keys.lo;
-      block.hi[r] = keys.hi;
-      if (keys.lo < keys.hi) {
-        block.first = std::min<std::int64_t>(block.first, keys.lo);
-        block.last = std::max<std::int64_t>(block.last, keys.hi);
-      }
-      block.full_from = std::max<std::int64_t>(block.full_from, keys.lo);
-      block.full_to = std::min<std::int64_t>(block.full_to, keys.hi);
-      block.q[r] = at<const std::uint16_t>(a.q, row_offset(a.q, seq.batch, h, seq.q_begin + token));
-      const std::int64_t out = row_offset(a.out, seq.batch, h, seq.q_begin + token);
-      block.out[r] = static_cast<char*>(a.out.data) + out * static_cast<std::int64_t>(size_of(a.out.dtype));
-      if (p.want_lse) block.lse[r] = at<float>(a.lse, lse_offset(a.lse, seq.batch, h, seq.q_begin + token));
-      const SideTensor &bias = params.bias, &mask = params.mask;
-      if (bias.given()) {
-        const std::int64_t offset = bias.row(head.batch, h, token) * static_cast<std::int64_t>(size_of(bias.dtype));
-        block.bias[r] = static_cast<const char*>(bias.data) + offset;
-      }
-      if (mask.given()) block.mask[r] = static_cast<const std::uint8_t*>(mask.data) + mask.row(head.batch, h, token);
-      if (params.slopes) block.slope[r] = params.slope(head.batch, h);
-      block.position[r] = token + band.shift;
-      if (p.sinks) block.sink[r] = *at<const float>(a.sinks, h * a.sinks.stride[0]);
-      block.token[r] = static_cast<std::uint32_t>(token);
-      block.head[r] = static_cast<std::uint32_t>(h);
-    }
-    if (block.last == 0) block.first = 0;  // no row sees a key
   }
 };
 

@@ -1,6 +1,6 @@
 // Attention of a task's row blocks over one packed head, as a pipeline of units. A unit is a row block (32 rows) and up
 // to kKeys keys; while AVX-512 turns the scores of unit u into weights, the tiles multiply the weights of unit u - 1
-// with the values and the keys of unit u + 1 with the queries. amx.md draws the schedule.
+// with the values and the keys of unit u + 1 with the queries. README.md draws the schedule.
 namespace onepass::cpu::amx {
 namespace {
 
@@ -11,7 +11,7 @@ struct Unit {
   bool first = false;    // of its row block
 };
 
-// Walks blocks of kKeys keys, inside them the row blocks, and leaves out what no row sees.
+// Walks blocks of kKeys keys, inside them the row blocks, and leaves out what is visible to no row.
 class Units {
  public:
   explicit Units(const AttendTask& t) : t_(t) {

@@ -17,17 +17,21 @@ struct BlockState {
   }
 };
 
-// From scores to weights, cut into items that fit between two steps of the tiles.
+// The lazy step. The reference lags: a unit's weights are computed with the reference as it is (the algebra's keep),
+// without a look at the maximum. So no maximum is searched and no older output rescaled, but for a few units at the
+// start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1, which bf16
+// holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
 //
-// The reference lags: a unit's weights are computed with the reference as it is (the algebra's keep), without a look at
-// the maximum, as long as no row's weights sum to more than kMaxSum. If one does, the scores are computed once more and
-// that row's reference moves to its maximum. So no maximum is searched and no older output rescaled, but for a few
-// units at the start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1,
-// which bf16 holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
+// kMaxSum: how far a row's weights of a unit may sum up before its scores are computed once more and its reference
+// moves to their maximum: 2^16 leaves 2^111 of fp32's range for the sums of later units, and l its precision.
+// kLag: where the maximum is searched, a row whose maximum rises by less, in log2 units, keeps its reference, so that
+// rows that rise slowly rescale nothing: 2^16 again. CUDA's is kLazyLimit (cuda/attention/softmax.cuh).
+inline constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
+
+// From scores to weights, cut into items that fit between two steps of the tiles.
 struct Softmax {
   enum Phase { kFindMaximum, kWeigh, kDone };
   static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
-  static constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
 
   float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
   BlockState* state = nullptr;

@@ -1,4 +1,4 @@
-// Opens the region of a translation unit that is compiled for AVX-512 and AMX, closed by amx_target_end-inl.h. A pragma
+// Opens the region of a translation unit that is compiled for AVX-512 and AMX, closed by target_end-inl.h. A pragma
 // instead of compiler flags for the whole file: inline functions of the standard library that were parsed before keep
 // the baseline instruction set, so the linker cannot pick an AVX-512 copy of them for the rest of the program.
 #include <immintrin.h>

@@ -33,8 +33,8 @@ struct RowBlock {
   void* out[kRows];                   // [dim_v]
   float* lse[kRows];                  // null if not wanted
   std::int64_t lo[kRows], hi[kRows];  // the keys visible to a row by band and length
-  std::int64_t first, last;           // keys that any row sees
-  std::int64_t full_from, full_to;    // keys that every row sees
+  std::int64_t first, last;           // keys visible to any row
+  std::int64_t full_from, full_to;    // keys visible to every row
   const void* bias[kRows];            // [seq_k]
   const std::uint8_t* mask[kRows];    // [seq_k]
   std::int64_t position[kRows];       // on the key axis, for ALiBi

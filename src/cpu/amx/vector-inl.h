@@ -1,5 +1,5 @@
 // The SIMD adapter of the AMX kernels: 16 numbers, one query row per lane, and the algebra's arithmetic on them.
-// Included after amx_target-inl.h.
+// Included after target-inl.h.
 namespace onepass::cpu::amx {
 namespace {
 

@@ -19,7 +19,7 @@ RowState<float> join(const RowState<float>* states, const float* out, std::int64
   RowState<float> all;
   std::fill_n(sum, dim, 0.0f);
   for (std::int64_t i = 0; i < splits; ++i) {
-    if (states[i].l == 0) continue;  // has seen nothing; its O is not read
+    if (states[i].l == 0) continue;  // of no visible key; its O is not read
     const Merged<float> joined = merge(all, states[i], to_log2);
     const float* o = out + i * dim;
     for (std::int64_t d = 0; d < dim; ++d) sum[d] = scaled(joined.alpha_a, sum[d]) + scaled(joined.alpha_b, o[d]);

@@ -45,7 +45,7 @@ class Decode {
     const Range visible = band_.key_range(0, seq_.seq_q);
     keys_.lo = std::min<Index>(visible.hi, visible.lo + split_ * cut_.splits.chunk);
     keys_.hi = std::min<Index>(visible.hi, keys_.lo + cut_.splits.chunk);
-    // Every row sees these keys.
+    // Keys visible to every row.
     unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
     features_ = params_.transforms() || params_.hides();
     copy_k_ = !fills_vectors(p_.dim_qk);

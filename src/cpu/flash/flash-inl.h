@@ -115,7 +115,7 @@ struct FlashTask {
       return finish_scores<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
                                  panel.hi + lane, scratch.scores);
     };
-    if (panel.scores.modified()) {  // scores that no lane of a vector sees are changed too: they are never read
+    if (panel.scores.modified()) {  // scores visible to no lane of a vector are changed too: they are never read
       for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mod>(v);
       change_scores(call.mods.score, call.arguments, scratch.mods,
                     mod_tile(task, panel.scores, panel.vecs, lo, hi, scratch.scores + (lo - block.first) * kPanel));

@@ -146,7 +146,8 @@ inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, 
   const VF slope = hn::Load(DF(), panel.slope + lane);
   const VI aligned = hn::Load(DI(), panel.aligned + lane);
   const VI from = hn::Load(DI(), visible_lo), to = hn::Load(DI(), visible_hi);
-  const std::int64_t all_lo = visible_lo[kLanes - 1], all_hi = visible_hi[0];  // every lane sees [all_lo, all_hi)
+  const std::int64_t all_lo = visible_lo[kLanes - 1],
+                     all_hi = visible_hi[0];  // [all_lo, all_hi): visible to every lane
   VF top = Arith<VF>::neg_inf();
   for (std::int64_t k = lo; k < hi; ++k) {
     float* at = scores + (k - first) * kPanel + lane;
