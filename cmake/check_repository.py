@@ -21,16 +21,23 @@ LAYERS = {
 }
 
 # exp2, log2 and infinities live in core, the reference and the ladder, and in the adapters that give core a vector
-# type. src/check makes inputs of them and judges them.
+# type: exponentials by other names too, what they are made of, and the least normal number, which keeps a
+# weight from 0. src/check makes inputs of them and judges them.
 ALGEBRA_FOLDERS = ("src/core/", "src/reference/", "src/ladder/", "src/check/")
 ALGEBRA_ADAPTERS = (
     "src/cpu/common/simd-inl.h",
     "src/cpu/amx/vector-inl.h",
     "src/cpu/common/mods-inl.h",
     "src/cuda/device/arith.cuh",
+    "src/cuda/device/math.cuh",
+    "src/cuda/attention/fragment.cuh",
     "src/cuda/attention/mods.cuh",
 )
-ALGEBRA = re.compile(r"\b(?:exp2f?|log2f?|infinity|INFINITY|HUGE_VALF?)\b")
+ALGEBRA = re.compile(
+    r"\b(?:exp2?f?|log2f?|ex2|lg2|infinity|INFINITY|HUGE_VALF?)\b"
+    r"|\b(?:__expf|_mm\d*_(?:mask_|maskz_)?(?:scalef|getexp|exp2)\w*)\b"
+    r"|\b1\.1754943\d*e-38f?\b"
+)
 
 MAX_LINES = 400
 PAGE = (90, 120)  # lines and columns of a kernel's README: what was tried is in docs/notes

@@ -112,7 +112,7 @@ class ONEPASS_API Plan {
 // The first implementation of the ordered list that accepts the problem (or the named one); throws `unsupported` with
 // every refusal if there is none.
 [[nodiscard]] ONEPASS_API Plan make_plan(const Problem& problem, std::string_view implementation = {},
-                           const Executor* executor = nullptr);
+                                         const Executor* executor = nullptr);
 
 // Loads what run() would load on its first call: kernels of a device and their counters. After it, run() can be
 // captured into a CUDA graph.

@@ -113,7 +113,18 @@ ONEPASS_HD V inverse(V x) {
     return Arith<V>::of(1.0) / x;
 }
 
-// 1/l (0 for an empty row: its output is 0) and the natural-log LSE (-inf for an empty row).
+// 1/l; 0 for an empty row, whose output is 0.
+template <class V>
+ONEPASS_HD V inverse_sum(const RowState<V>& s) {
+  return Arith<V>::if_zero(s.l, Arith<V>::of(0.0), inverse(s.l));
+}
+// O / l, element by element: a row of one key, w v / w, is v but for one rounding, which w v (1/w) is not.
+template <class V>
+ONEPASS_HD V normalize(V o, const RowState<V>& s) {
+  return Arith<V>::if_zero(s.l, Arith<V>::of(0.0), o / s.l);
+}
+
+// 1/l and the natural-log LSE (-inf for an empty row).
 template <class V>
 struct Final {
   V inv_l, lse;
@@ -121,7 +132,7 @@ struct Final {
 template <class V>
 ONEPASS_HD Final<V> finalize(const RowState<V>& s) {
   using A = Arith<V>;
-  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)), A::if_zero(s.l, A::neg_inf(), (s.m + A::log2(s.l)) * A::of(kLn2))};
+  return {inverse_sum(s), A::if_zero(s.l, A::neg_inf(), (s.m + A::log2(s.l)) * A::of(kLn2))};
 }
 
 // ---- scores in a unit of their own
@@ -207,7 +218,7 @@ ONEPASS_HD Merged<V> join_natural_sink(const RowState<V>& s, V sink) {
 template <class V>
 ONEPASS_HD Final<V> finalize_natural(const RowState<V>& s) {
   using A = Arith<V>;
-  return {A::if_zero(s.l, A::of(0.0), inverse(s.l)), A::if_zero(s.l, A::neg_inf(), s.m + A::log2(s.l) * A::of(kLn2))};
+  return {inverse_sum(s), A::if_zero(s.l, A::neg_inf(), s.m + A::log2(s.l) * A::of(kLn2))};
 }
 
 // ---- finished results

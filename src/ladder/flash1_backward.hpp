@@ -69,7 +69,7 @@ Gradients<T> flash1_backward(Machine<T>& machine, const Head<T>& head, const For
       for (Index r = 0; r < rows; ++r) {  // P = 2^(s - m) / l
         const RowState<T> state = state_of(states, r);
         const Rescale<T> reference{T(1), finite_ref(state.m)};
-        const T inv_l = Arith<T>::if_zero(state.l, T(0), T(1) / state.l);
+        const T inv_l = inverse_sum(state);
         each(p, r, 2, [&](T s) { return weight(s, reference) * inv_l; });
         machine.counts.pointwise_flops += 1;
         machine.counts.exponentials += count;

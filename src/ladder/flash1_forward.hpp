@@ -44,7 +44,7 @@ Forward<T> flash1_forward(Machine<T>& machine, const Head<T>& head, TileShape sh
         absorb_row(tile, p, r);
         const RowState<T> before = state_of(states, r);
         const Merged<T> both = merge(machine.counts, before, tile);
-        const T inv_l = Arith<T>::if_zero(both.state.l, T(0), T(1) / both.state.l);
+        const T inv_l = inverse_sum(both.state);
         scale_row(o, r, both.alpha_a * before.l * inv_l);  // O is kept normalised: undo l, move to m_new, divide again
         scale_row(p, r, both.alpha_b * inv_l);
         machine.counts.pointwise_flops += 4;

@@ -26,7 +26,7 @@ Forward<T> one_pass_attention(Machine<T>& machine, const Head<T>& head) {
         const T old = state.l;  // l_{i-1} 2^(m_{i-1} - m_i)
         const T w = weight(x(0, i), step);
         absorb(counts, state, w);
-        const T inv_l = Arith<T>::if_zero(state.l, T(0), T(1) / state.l);
+        const T inv_l = inverse_sum(state);
         scale_row(o, 0, old * inv_l);
         T share = w * inv_l;
         counts.pointwise_flops += 4;  // x - m, 1 / l and two products

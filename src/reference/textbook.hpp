@@ -11,10 +11,13 @@
 
 #include "core/arguments.hpp"
 #include "core/expression/scalar.hpp"
+#include "core/key_value_view.hpp"
+#include "core/nonfinite.hpp"
 #include "core/numerics.hpp"
 #include "core/philox.hpp"
-#include "core/scalar.hpp"
+#include "core/score.hpp"
 #include "onepass/executor.hpp"
+#include "reference/two_pass.hpp"
 
 namespace onepass::reference {
 
@@ -44,17 +47,17 @@ template <class T, class Round>
 struct RowBlock {
   const Problem& p;
   const Arguments& a;
-  const Mods& mods;
+  const ScoreParams& params;
   Round round;
   Dense& dense;
   std::int64_t batch, head, row_lo, row_hi;  // batch: the entry, also when packed
 
   Sequence seq = sequence_of(p, a, batch);
-  BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
-  Range keys = band.key_range(row_lo, row_hi);
+  HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
+  Range keys = scores.band.key_range(row_lo, row_hi);
   Dropout dropout = Dropout::of(p.dropout_p, p.seed);
-  std::vector<T> k{}, v{}, q{}, s{}, o{};  // k transposed, [dim_qk, keys]: the loops over keys vectorise
-  std::vector<T> numbers{};                // of the steps of score_mod and mask_mod
+  std::vector<T> k{}, v{}, q{}, s{}, w{}, o{};  // k transposed, [dim_qk, keys]: the loops over keys vectorise
+  std::vector<T> numbers{};                     // of the steps of score_mod and mask_mod
   std::vector<std::int32_t> integers{};
 
   void run() {
@@ -62,8 +65,8 @@ struct RowBlock {
     std::vector<T> rows(n * p.dim_qk);
     k.resize(n * p.dim_qk);
     v.resize(n * p.dim_v);
-    load(a.k, head / p.group(), seq.k_begin + keys.lo, n, p.dim_qk, rows.data());
-    load(a.v, head / p.group(), seq.k_begin + keys.lo, n, p.dim_v, v.data());
+    load_keys(a.k, p.dim_qk, rows.data());
+    load_keys(a.v, p.dim_v, v.data());
     for (std::int64_t j = 0; j < n; ++j) {
       for (std::int64_t d = 0; d < p.dim_qk; ++d) k[d * n + j] = rows[j * p.dim_qk + d];
     }
@@ -71,18 +74,20 @@ struct RowBlock {
   }
 
  private:
-  void load(const ConstTensor& t, std::int64_t h, std::int64_t token, std::int64_t count, std::int64_t dim,
-            T* into) const {
+  void load_keys(const ConstTensor& t, std::int64_t dim, T* into) const {
+    const KeyValueView view(t, seq);
     with_float_type(t.dtype, [&](auto zero) {
-      for (std::int64_t j = 0; j < count; ++j) {
-        const auto* from = static_cast<const decltype(zero)*>(t.data) + row_offset(t, seq.batch, h, token + j);
-        for (std::int64_t d = 0; d < dim; ++d) into[j * dim + d] = static_cast<T>(to_float(from[d]));
-      }
+      for (std::int64_t j = keys.lo; j < keys.hi; ++j, into += dim)
+        load(view.row<decltype(zero)>(head / p.group(), j), dim, into);
     });
   }
+  template <class Stored>
+  static void load(const Stored* from, std::int64_t dim, T* into) {
+    for (std::int64_t d = 0; d < dim; ++d) into[d] = static_cast<T>(to_float(from[d]));
+  }
 
-  // s = the row's scores of keys [lo, lo + s.size()), in the order of docs/conventions.md; masked keys get -inf.
-  void scores(std::int64_t i, std::int64_t lo) {
+  // s = the row's scores of keys [lo, lo + s.size()); hidden keys get -inf.
+  void score(std::int64_t i, std::int64_t lo) {
     if (s.empty()) return;  // no keys: k is empty too, and no offset into it is defined
     const std::int64_t n = keys.hi - keys.lo, count = static_cast<std::int64_t>(s.size());
     std::fill(s.begin(), s.end(), T(0));
@@ -90,84 +95,55 @@ struct RowBlock {
       const T* column = k.data() + d * n + lo - keys.lo;
       for (std::int64_t j = 0; j < count; ++j) s[j] += q[d] * column[j];
     }
-    const T scale = static_cast<T>(p.effective_scale()), cap = static_cast<T>(p.softcap);
-    for (T& x : s) x *= scale;
-    if (p.softcap > 0)
-      for (T& x : s) x = cap * std::tanh(x / cap);
-    if (p.bias) {
-      const Dims at = broadcast_strides(a.bias);
-      const std::int64_t from = batch * at[0] + head * at[1] + i * at[2] + lo * at[3];
-      for (std::int64_t j = 0; j < count; ++j)
-        s[j] += static_cast<T>(load_element(a.bias.data, a.bias.dtype, from + j * at[3]));
-    }
-    if (p.alibi) {
-      const ConstTensor& t = a.alibi_slopes;
-      const std::int64_t at = t.rank == 2 ? batch * t.stride[0] + head * t.stride[1] : head * t.stride[0];
-      const T slope = static_cast<T>(static_cast<const float*>(t.data)[at]);
-      for (std::int64_t j = 0; j < count; ++j) s[j] -= slope * static_cast<T>(std::abs(i + band.shift - (lo + j)));
-    }
-    if (mods.score.given()) mod(mods.score, i, lo, [&](const auto& run, const auto& tile) { run.change(tile); });
-    if (mods.mask.given())
-      mod(mods.mask, i, lo, [&](const auto& run, const auto& tile) { run.hide(tile, Arith<T>::neg_inf()); });
-    if (p.bool_mask) {
-      const Dims at = broadcast_strides(a.bool_mask);
-      const auto* from =
-          static_cast<const std::uint8_t*>(a.bool_mask.data) + batch * at[0] + head * at[1] + i * at[2] + lo * at[3];
-      for (std::int64_t j = 0; j < count; ++j)
-        if (from[j * at[3]] == 0) s[j] = Arith<T>::neg_inf();
-    }
-    for (T& x : s) x = round(x);
+    for (std::int64_t j = 0; j < count; ++j) s[j] = scores.transformed(s[j], i, lo + j);
+    if (params.mods) modify(i, lo);
+    for (std::int64_t j = 0; j < count; ++j)
+      s[j] = scores.visible_in_mask(i, lo + j) ? round(s[j]) : Arith<T>::neg_inf();
   }
-
-  template <class Apply>
-  void mod(const Expression& e, std::int64_t i, std::int64_t lo, Apply apply) {
-    numbers.resize(e.steps.size() * kExprBlock);
-    integers.resize(e.steps.size() * kExprBlock);
+  void modify(std::int64_t i, std::int64_t lo) {
     const auto h = static_cast<std::int32_t>(head), row = static_cast<std::int32_t>(i);
     const ExprTile<T> tile{s.data(), 1,  1,   static_cast<std::int64_t>(s.size()), static_cast<std::int32_t>(batch),
                            lo,       &h, &row};
-    apply(ExprRun<T, ScalarFunctions>(e, a.mod_buffers, {numbers.data(), integers.data()}), tile);
+    const auto run = [&](const Expression& e) {
+      numbers.resize(e.steps.size() * kExprBlock);
+      integers.resize(e.steps.size() * kExprBlock);
+      return ExprRun<T, ScalarFunctions>(e, a.mod_buffers, {numbers.data(), integers.data()});
+    };
+    const Mods& mods = *params.mods;
+    if (mods.score.given()) run(mods.score).change(tile);
+    if (mods.mask.given()) run(mods.mask).hide(tile, Arith<T>::neg_inf());
   }
 
   void row(std::int64_t i) {
-    const Range seen = band.keys_of(i);
-    s.resize(seen.lo < seen.hi ? seen.hi - seen.lo : 0);
+    const Range visible = scores.band.keys_of(i);
+    s.resize(visible.lo < visible.hi ? visible.hi - visible.lo : 0);
     q.resize(p.dim_qk);
-    load(a.q, head, seq.q_begin + i, 1, p.dim_qk, q.data());
-    scores(i, seen.lo);
+    with_float_type(a.q.dtype, [&](auto zero) {
+      const auto* from = static_cast<const decltype(zero)*>(a.q.data);
+      load(from + row_offset(a.q, seq.batch, head, seq.q_begin + i), p.dim_qk, q.data());
+    });
+    score(i, visible.lo);
+    const Normalizer<T> all = weights_of<T>(s, sink_of<T>(p, a, head), w);  // pass 1
 
-    // Pass 1: the maximum, then the sum. A row whose scores are all -inf has its sink alone, or nothing.
-    T m = Arith<T>::neg_inf(), l = 0;
-    for (T x : s) m = Arith<T>::max(m, x);
-    const T sink = p.sinks ? static_cast<T>(static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]])
-                           : Arith<T>::neg_inf();
-    m = Arith<T>::max(m, sink);
-    const bool empty = m == Arith<T>::neg_inf();
-    m = finite_ref(m);
-    // A visible weight is never 0, however small: times an infinite value it must not become NaN.
-    for (T& x : s) {
-      x = x == Arith<T>::neg_inf() ? T(0) : std::max(std::exp(x - m), std::numeric_limits<T>::min());
-      l += x;
-    }
-    l += std::exp(sink - m);
-
-    // Pass 2: O = P V. A key of weight 0 is masked: its value never enters, be it NaN.
+    // Pass 2: O = P V. The value of a hidden key never enters, be it NaN.
     o.assign(p.dim_v, T(0));
     PhiloxBlock draws{};
     for (std::int64_t c = 0; c < static_cast<std::int64_t>(s.size()); ++c) {
-      const std::int64_t j = seen.lo + c;
+      const std::int64_t j = visible.lo + c;
       if (dropout.active() && (c == 0 || j % 4 == 0)) draws = dropout.draws(batch, head, i, j / 4);
-      if (s[c] == 0) continue;
-      T w = round(s[c] / l);
-      if (dropout.active()) w *= dropout.kept(draws.word[j % 4]) ? static_cast<T>(dropout.keep_scale) : T(0);
+      if (s[c] == Arith<T>::neg_inf()) continue;
+      const bool kept = !dropout.active() || dropout.kept(draws.word[j % 4]);
+      const T probability = round(w[c] / all.l), keep = kept ? static_cast<T>(dropout.keep_scale) : T(0);
+      const bool faint = probability < static_cast<T>(kLeastWeight);
       const T* value = v.data() + (j - keys.lo) * p.dim_v;
-      for (std::int64_t d = 0; d < p.dim_v; ++d) o[d] += w * value[d];
+      for (std::int64_t d = 0; d < p.dim_v; ++d)
+        o[d] += (faint ? visible_weight(probability, value[d]) : probability) * keep * value[d];
     }
     double* out = dense.out.data() + dense_out_index(p, seq, head, i);
     for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
     const std::int64_t at = dense_lse_index(p, seq, head, i);
-    dense.lse[at] = empty ? -INFINITY : static_cast<double>(m + std::log(l));
-    dense.top[at] = empty || s.empty() ? 0 : static_cast<double>(*std::max_element(s.begin(), s.end()) / l);
+    dense.lse[at] = all.empty ? -INFINITY : static_cast<double>(all.m + std::log(all.l));
+    dense.top[at] = all.empty || w.empty() ? 0 : static_cast<double>(*std::max_element(w.begin(), w.end()) / all.l);
   }
 };
 
@@ -180,11 +156,12 @@ Dense textbook(const Problem& p, const Arguments& a, Round round, Executor& exec
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
   const Mods mods = mods_of(p);
+  const ScoreParams params = score_params(p, a, &mods);
   const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
   auto body = [&](std::int64_t task) {
     const std::int64_t pair = task / blocks, b = pair / p.heads_q, lo = task % blocks * kRows;
     const std::int64_t hi = std::min(lo + kRows, sequence_of(p, a, b).seq_q);
-    if (lo < hi) RowBlock<T, Round>{p, a, mods, round, dense, b, pair % p.heads_q, lo, hi}.run();
+    if (lo < hi) RowBlock<T, Round>{p, a, params, round, dense, b, pair % p.heads_q, lo, hi}.run();
   };
   executor.parallel_for(
       p.batch * p.heads_q * blocks, [](void* f, std::int64_t task, int) { (*static_cast<decltype(body)*>(f))(task); },

@@ -1,5 +1,8 @@
 #include "reference/textbook_backward.hpp"
 
+#include "core/score.hpp"
+#include "reference/two_pass.hpp"
+
 namespace onepass::reference {
 namespace {
 
@@ -11,6 +14,13 @@ Rows rows_of(const ConstTensor& t, std::int64_t batch, std::int64_t head, std::i
   for (std::int64_t i = 0; i < tokens; ++i) {
     const std::int64_t at = row_offset(t, batch, head, begin + i);
     for (std::int64_t d = 0; d < dim; ++d) rows[i][d] = static_cast<double>(load_element(t.data, t.dtype, at + d));
+  }
+  return rows;
+}
+Rows rows_of(const KeyValueView& view, std::int64_t head, std::int64_t tokens, std::int64_t dim) {
+  Rows rows(static_cast<std::size_t>(tokens), std::vector<double>(static_cast<std::size_t>(dim)));
+  for (std::int64_t j = 0; j < tokens; ++j) {
+    for (std::int64_t d = 0; d < dim; ++d) rows[j][d] = static_cast<double>(view.element(head, j, d));
   }
   return rows;
 }
@@ -32,11 +42,12 @@ struct Task {
   const Arguments& a;
   const ConstTensor& d_out;
   DenseGradients& g;
+  ScoreParams params = score_params(p, a);
 
   void operator()(std::int64_t b, std::int64_t kv_head) const {
     const Sequence seq = sequence_of(p, a, b);
-    const Rows k = rows_of(a.k, seq.batch, kv_head, seq.k_begin, seq.seq_k, p.dim_qk);
-    const Rows v = rows_of(a.v, seq.batch, kv_head, seq.k_begin, seq.seq_k, p.dim_v);
+    const Rows k = rows_of(KeyValueView(a.k, seq), kv_head, seq.seq_k, p.dim_qk);
+    const Rows v = rows_of(KeyValueView(a.v, seq), kv_head, seq.seq_k, p.dim_v);
     for (std::int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
       const Rows q = rows_of(a.q, seq.batch, h, seq.q_begin, seq.seq_q, p.dim_qk);
       const Rows d_o = rows_of(d_out, seq.batch, h, seq.q_begin, seq.seq_q, p.dim_v);
@@ -52,51 +63,23 @@ struct Task {
     return grad.data() + dim * (p.varlen ? (begin + token) * heads + head : (s.batch * heads + head) * seq + token);
   }
 
-  // Score j in the order of docs/conventions.md, and its derivative by the scaled dot product x.
-  struct Score {
-    double s, slope;
-  };
-  Score score(const BandMask& band, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, double x) const {
-    const auto offset = [&](const ConstTensor& t) {
-      const Dims at = broadcast_strides(t);
-      return b * at[0] + h * at[1] + i * at[2] + j * at[3];
-    };
-    const bool hidden = p.bool_mask && static_cast<const std::uint8_t*>(a.bool_mask.data)[offset(a.bool_mask)] == 0;
-    if (hidden || !band.visible(i, j)) return {-INFINITY, 0};
-    const double cap = static_cast<double>(p.softcap), t = cap > 0 ? std::tanh(x / cap) : 0.0;
-    double s = cap > 0 ? cap * t : x;
-    if (p.bias) s += static_cast<double>(load_element(a.bias.data, a.bias.dtype, offset(a.bias)));
-    if (p.alibi) {
-      const ConstTensor& slopes = a.alibi_slopes;
-      const std::int64_t at = slopes.rank == 2 ? b * slopes.stride[0] + h * slopes.stride[1] : h * slopes.stride[0];
-      s -= static_cast<double>(static_cast<const float*>(slopes.data)[at]) *
-           static_cast<double>(std::abs(i + band.shift - j));
-    }
-    return {s, 1 - t * t};
-  }
-
   void row(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t kv_head, std::int64_t i,
            const std::vector<double>& q, const std::vector<double>& d_o, const Rows& k, const Rows& v) const {
-    const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
+    const HeadScores scores{params, b, h, band_mask(p, seq.seq_q, seq.seq_k)};
     const Dropout dropout = Dropout::of(p.dropout_p, p.seed);
     const std::int64_t n = seq.seq_k;
-    std::vector<Score> s(static_cast<std::size_t>(n));
-    std::vector<double> weight(s.size()), dp(s.size());
-    double m = -INFINITY;
+    std::vector<double> s(static_cast<std::size_t>(n)), slope(s.size()), weight, dp(s.size());
     for (std::int64_t j = 0; j < n; ++j) {
-      s[j] = score(band, b, h, i, j, p.effective_scale() * dot(q, k[j]));
-      m = std::max(m, s[j].s);
+      const Score<double> score = scores.score(dot(q, k[j]), i, j);
+      s[j] = score.value;
+      slope[j] = score.derivative;
     }
-    if (m == -INFINITY) return;
-    const double sink_score =
-        p.sinks ? static_cast<double>(static_cast<const float*>(a.sinks.data)[h * a.sinks.stride[0]]) : -INFINITY;
-    m = std::max(m, sink_score);
-    const double sink = std::exp(sink_score - m);
-    double l = sink, delta = 0;
-    for (std::int64_t j = 0; j < n; ++j) l += weight[j] = std::exp(s[j].s - m);
+    const Normalizer<double> all = weights_of(s, sink_of<double>(p, a, h), weight);
+    if (all.empty) return;
+    double delta = 0;
     for (std::int64_t j = 0; j < n; ++j) {
-      weight[j] /= l;
-      if (weight[j] == 0) continue;  // an unseen value never enters, be it NaN
+      if (s[j] == Arith<double>::neg_inf()) continue;  // the value of a hidden key never enters, be it NaN
+      weight[j] /= all.l;
       const double z = dropout.active()
                            ? static_cast<double>(dropout.factor(static_cast<unsigned>(b), static_cast<unsigned>(h),
                                                                 static_cast<unsigned>(i), static_cast<unsigned>(j)))
@@ -106,13 +89,13 @@ struct Task {
       double* dv = at(g.dv, seq, true, kv_head, j, p.dim_v);
       for (std::int64_t d = 0; d < p.dim_v; ++d) dv[d] += weight[j] * z * d_o[d];
     }
-    if (p.sinks) g.dsinks[h] -= sink / l * delta;
+    if (p.sinks) g.dsinks[h] -= all.sink / all.l * delta;
     double* dq = at(g.dq, seq, false, h, i, p.dim_qk);
     for (std::int64_t j = 0; j < n; ++j) {
-      if (weight[j] == 0) continue;
+      if (s[j] == Arith<double>::neg_inf()) continue;
       const double ds = weight[j] * (dp[j] - delta);
       if (p.bias) g.dbias[bias_index(a.bias, b, h, i, j)] += ds;
-      const double dx = ds * s[j].slope * p.effective_scale();
+      const double dx = ds * slope[j] * p.effective_scale();
       double* dk = at(g.dk, seq, true, kv_head, j, p.dim_qk);
       for (std::int64_t d = 0; d < p.dim_qk; ++d) {
         dq[d] += dx * k[j][d];

@@ -43,6 +43,21 @@ class CheckRepository(unittest.TestCase):
         self.accepts("src/core/online_softmax.hpp", "exp2(x)\n")
         self.accepts("tests/core/t.cpp", "INFINITY\n")
 
+    def test_exponentials_by_other_names(self):
+        for line, word in [
+            ("y = std::exp(x - m);", "exp belongs to"),
+            ("y = expf(x);", "expf belongs to"),
+            ("y = __expf(x);", "__expf belongs to"),
+            ("y = _mm512_scalef_ps(p, x);", "_mm512_scalef_ps belongs to"),
+            ("y = _mm512_mask_scalef_ps(y, k, p, x);", "_mm512_mask_scalef_ps belongs to"),
+            ("if (w == 0.0f) w = 1.17549435e-38f;", "1.17549435e-38f belongs to"),
+        ]:
+            self.rejects("src/cpu/flash/flash-inl.h", line + "\n", word)
+        self.rejects("src/cuda/sm90/forward.cuh", "w = ex2(s - m);\n", "ex2 belongs to")
+        self.accepts("src/cuda/device/math.cuh", "float ex2(float x);\n")
+        self.accepts("src/cpu/amx/vector-inl.h", "_mm512_scalef_ps(p, x)\n")
+        self.accepts("src/cpu/flash/flash-inl.h", "expression(exponent, fexp, 1.5e-38f)\n")
+
     def test_length(self):
         self.accepts("src/core/a.cpp", "\n" * 400)
         self.rejects("src/core/a.cpp", "\n" * 401, "401 lines")

@@ -21,10 +21,10 @@ inline std::string quoted(const std::string& s) {
 
 // A problem that the reference works on for seconds. AddressSanitizer makes it a hundred times slower.
 #if defined(__SANITIZE_ADDRESS__)
-inline constexpr const char* kSecondsOfWork = "h2 s500 d64";
+inline constexpr const char* kSecondsOfWork = "h2 s1000 d64";
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
-inline constexpr const char* kSecondsOfWork = "h2 s500 d64";
+inline constexpr const char* kSecondsOfWork = "h2 s1000 d64";
 #else
 inline constexpr const char* kSecondsOfWork = "h2 s3000 d64";
 #endif

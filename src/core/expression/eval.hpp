@@ -43,10 +43,10 @@ class ExprRun {
     each_block(tile, [&](std::int64_t first, int rows) {
       const std::int32_t* result = integers(last());
       for (int r = 0; r < rows; ++r) {
-        const std::int32_t* __restrict seen = result + r * tile.width;
+        const std::int32_t* __restrict visible = result + r * tile.width;
         F* to = tile.scores + (first + r) * tile.stride;
         F kept[kExprBlock];  // storing in place would become a branch per score: twice the time of the whole tile
-        select(tile.width, seen, to, all_hidden, kept);
+        select(tile.width, visible, to, all_hidden, kept);
         std::copy_n(kept, tile.width, to);
       }
     });

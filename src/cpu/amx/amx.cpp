@@ -8,8 +8,10 @@
 #include <span>
 
 #include "core/arguments.hpp"
+#include "core/key_value_view.hpp"
 #include "core/workspace.hpp"
 #include "cpu/amx/fallback.hpp"
+#include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/score_unit.hpp"
 
@@ -106,20 +108,13 @@ void parallel(Executor& executor, std::int64_t tasks, Body body) {
       tasks, [](void* f, std::int64_t task, int worker) { (*static_cast<Body*>(f))(task, worker); }, &body);
 }
 
-Element element_of(DType t) { return t == DType::f32 ? Element::f32 : t == DType::f16 ? Element::f16 : Element::bf16; }
-
-template <class T, class Data>
-T* at(const BasicTensor<Data>& t, std::int64_t offset) {
-  return static_cast<T*>(t.data) + offset;
-}
-
 struct Run {
   const Kernels& kernels;
   const Problem& p;
   const Arguments& a;
   const Shape shape;
   const Books books;
-  const ScoreSpec spec;
+  const ScoreParams params;
   Executor& executor;
 
   void wave(std::int64_t first, std::int64_t end) {
@@ -156,28 +151,38 @@ struct Run {
 
   void pack(const Head& head, std::int64_t from) const {
     const std::int64_t keys = std::min(kPackKeys, head.seq.seq_k - from);
-    const auto task = [&](const ConstTensor& t, std::int64_t dim, std::uint16_t* to) {
-      const std::int64_t offset = row_offset(t, head.seq.batch, head.head, head.seq.k_begin + from);
-      return PackTask{at<const std::uint16_t>(t, offset), row_stride(t), keys, static_cast<int>(dim), to};
+    // A run that is not the last holds whole groups of kGroup keys.
+    const auto each_run = [&](const ConstTensor& t, std::int64_t dim, std::uint16_t* to, std::int64_t depth,
+                              auto kernel) {
+      const KeyValueView view(t, head.seq);
+      view.each_run<std::uint16_t>(head.head, from, keys, [&](const auto& run, std::int64_t done) {
+        kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + (from + done) * depth});
+      });
     };
-    kernels.pack_keys(task(a.k, p.dim_qk, head.k + from * shape.depth_qk));
-    kernels.pack_values(task(a.v, p.dim_v, head.v + from * shape.depth_v));
+    each_run(a.k, p.dim_qk, head.k, shape.depth_qk, kernels.pack_keys);
+    each_run(a.v, p.dim_v, head.v, shape.depth_v, kernels.pack_values);
   }
 
   void attend(const Head& head, std::int64_t first_row, const Scratch& scratch) const {
     const std::int64_t rows = head.seq.seq_q * shape.group;
     AttendTask task{};
-    task.spec = &spec;
+    task.params = &params;
+    task.unit = score_unit_of(p);
+    task.negate_q = params.scale < 0;
+    task.sinks = p.sinks;
+    task.dropout_p = p.dropout_p;
+    task.seed = p.seed;
     task.scratch = scratch;
     task.dim_qk = static_cast<int>(p.dim_qk);
     task.dim_v = static_cast<int>(p.dim_v);
     task.k = head.k;
     task.v = head.v;
     task.seq_k = head.seq.seq_k;
-    task.out_type = element_of(p.out_dtype);
+    task.out_type = p.out_dtype;
     task.batch = static_cast<std::uint32_t>(head.batch);
     for (; task.blocks < shape.blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
-      fill(scratch.blocks[task.blocks], head, first_row + task.blocks * kRows, rows);
+      scratch.blocks[task.blocks] =
+          row_block(p, a, params, head.seq, head.batch, head.head, first_row + task.blocks * kRows);
     }
     {
       const FlushToZero mode;  // as the tiles do anyway
@@ -187,84 +192,11 @@ struct Run {
       for (int r = 0; r < kRows; ++r) {
         if (!(task.not_finite[b] >> r & 1)) continue;
         const RowBlock& block = scratch.blocks[b];
-        careful_row(p, a, head.seq, head.batch, block.head[r], block.token[r]);
+        fallback_row(p, a, params, head.seq, head.batch, block.head[r], block.token[r]);
       }
     }
-  }
-
-  // Rows are (token, head of the group), token-major, so a block serves the whole group and reads K and V once.
-  void fill(RowBlock& block, const Head& head, std::int64_t first_row, std::int64_t rows) const {
-    const Sequence& seq = head.seq;
-    const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
-    const Dims bias = a.bias.given() ? broadcast_strides(a.bias) : Dims{},
-               mask = a.bool_mask.given() ? broadcast_strides(a.bool_mask) : Dims{};
-    constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
-    block = RowBlock{};
-    block.rows = static_cast<int>(std::min<std::int64_t>(kRows, rows - first_row));
-    block.first = kFar;
-    block.full_to = kFar;
-    for (int r = 0; r < kRows; ++r) {
-      block.hi[r] = kFar;
-      if (r >= block.rows) continue;
-      const std::int64_t token = (first_row + r) / shape.group,
-                         h = head.head * shape.group + (first_row + r) % shape.group;
-      const Range keys = band.keys_of(token);
-      block.lo[r] = keys.lo;
-      block.hi[r] = keys.hi;
-      if (keys.lo < keys.hi) {
-        block.first = std::min<std::int64_t>(block.first, keys.lo);
-        block.last = std::max<std::int64_t>(block.last, keys.hi);
-      }
-      block.full_from = std::max<std::int64_t>(block.full_from, keys.lo);
-      block.full_to = std::min<std::int64_t>(block.full_to, keys.hi);
-      block.q[r] = at<const std::uint16_t>(a.q, row_offset(a.q, seq.batch, h, seq.q_begin + token));
-      const std::int64_t out = row_offset(a.out, seq.batch, h, seq.q_begin + token);
-      block.out[r] = static_cast<char*>(a.out.data) + out * static_cast<std::int64_t>(size_of(a.out.dtype));
-      if (p.want_lse) block.lse[r] = at<float>(a.lse, lse_offset(a.lse, seq.batch, h, seq.q_begin + token));
-      if (p.bias) {
-        const std::int64_t offset = head.batch * bias[0] + h * bias[1] + token * bias[2];
-        block.bias[r] =
-            static_cast<const char*>(a.bias.data) + offset * static_cast<std::int64_t>(size_of(a.bias.dtype));
-      }
-      if (p.bool_mask)
-        block.mask[r] = at<const std::uint8_t>(a.bool_mask, head.batch * mask[0] + h * mask[1] + token * mask[2]);
-      if (p.alibi) {
-        const ConstTensor& t = a.alibi_slopes;
-        block.slope[r] =
-            *at<const float>(t, t.rank == 2 ? head.batch * t.stride[0] + h * t.stride[1] : h * t.stride[0]);
-      }
-      block.position[r] = token + band.shift;
-      if (p.sinks) block.sink[r] = *at<const float>(a.sinks, h * a.sinks.stride[0]);
-      block.token[r] = static_cast<std::uint32_t>(token);
-      block.head[r] = static_cast<std::uint32_t>(h);
-    }
-    if (block.last == 0) block.first = 0;  // no row sees a key
   }
 };
-
-ScoreSpec spec_of(const Problem& p) {
-  ScoreSpec spec;
-  const double scale = p.effective_scale();
-  spec.scale = static_cast<float>(std::abs(scale));
-  spec.negate_q = scale < 0;
-  const ScoreUnit unit = score_unit_of(p);
-  spec.products = unit.products;
-  spec.to_log2 = unit.to_log2;
-  spec.to_natural = unit.to_natural;
-  spec.softcap = p.softcap;
-  spec.bias = p.bias.has_value();
-  spec.mask = p.bool_mask.has_value();
-  spec.alibi = p.alibi;
-  spec.sinks = p.sinks;
-  if (p.bias) {
-    spec.bias_type = element_of(p.bias->dtype);
-    spec.bias_stride = p.layout.bias[3];
-  }
-  if (p.bool_mask) spec.mask_stride = p.layout.bool_mask[3];
-  spec.dropout_p = p.dropout_p;
-  spec.seed = p.seed;
-  return spec;
-}
 
 }  // namespace
 
@@ -283,7 +215,7 @@ namespace {
 class State final : public PlanState {
  public:
   State(const Request& request, const Kernels& kernels)
-      : PlanState(request.problem), kernels_(kernels), shape_(*problem), spec_(spec_of(*problem)) {
+      : PlanState(request.problem), kernels_(kernels), shape_(*problem) {
     Workspace count;
     book(count, *problem, shape_, request.workers);
     workspace_bytes = count.bytes();
@@ -294,7 +226,9 @@ class State final : public PlanState {
   }
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace memory(workspace);
-    Run run{kernels_, *problem, a, shape_, book(memory, *problem, shape_, executor.workers()), spec_, executor};
+    Run run{
+        kernels_, *problem, a, shape_, book(memory, *problem, shape_, executor.workers()), score_params(*problem, a),
+        executor};
     for (std::int64_t first = 0, end; first < shape_.heads; first = end) {
       end = shape_.wave_end(*problem, first);
       run.wave(first, end);
@@ -304,7 +238,6 @@ class State final : public PlanState {
  private:
   const Kernels kernels_;
   const Shape shape_;
-  const ScoreSpec spec_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Attention of a task's row blocks over one packed head, as a pipeline of units. A unit is a row block (32 rows) and up
 // to kKeys keys; while AVX-512 turns the scores of unit u into weights, the tiles multiply the weights of unit u - 1
-// with the values and the keys of unit u + 1 with the queries. amx.md draws the schedule.
+// with the values and the keys of unit u + 1 with the queries. README.md draws the schedule.
 namespace onepass::cpu::amx {
 namespace {
 
@@ -11,7 +11,7 @@ struct Unit {
   bool first = false;    // of its row block
 };
 
-// Walks blocks of kKeys keys, inside them the row blocks, and leaves out what no row sees.
+// Walks blocks of kKeys keys, inside them the row blocks, and leaves out what is visible to no row.
 class Units {
  public:
   explicit Units(const AttendTask& t) : t_(t) {
@@ -46,13 +46,13 @@ template <class Tiles>
 class Attend {
  public:
   explicit Attend(AttendTask& t) : t_(t), depth_qk_(round_up(t.dim_qk, 32)), depth_v_(round_up(t.dim_v, 32)) {
-    dropout_ = Dropout::of(t.spec->dropout_p, t.spec->seed);
+    dropout_ = Dropout::of(t.dropout_p, t.seed);
   }
 
   void run() {
     for (int b = 0; b < t_.blocks; ++b) {
       state_[b].clear();
-      pack_queries(t_.scratch.blocks[b], t_.dim_qk, t_.spec->negate_q, t_.scratch.q + b * depth_qk_ / 2 * kRows);
+      pack_queries(t_.scratch.blocks[b], t_.dim_qk, t_.negate_q, t_.scratch.q + b * depth_qk_ / 2 * kRows);
     }
     Units units(t_);
     Unit before, now = units.next(), after = units.next();
@@ -66,8 +66,8 @@ class Attend {
       // A step of the tiles is a square, or the four stores at the end of a row of squares.
       const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
       const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
-      softmax.begin(scores, now.keys, state_[now.block], alpha_[parity], rescale_[parity], t_.spec->to_log2,
-                    t_.out_type == Element::f32, steps);
+      softmax.begin(scores, now.keys, state_[now.block], alpha_[parity], rescale_[parity], t_.unit.to_log2,
+                    t_.out_type == DType::f32, steps);
       // In this order: the weights of `before` lie where the scores of `after` will.
       if (before.keys) multiply_values(before, 1 - parity, softmax);
       if (after.keys) multiply_keys(after, other, softmax);
@@ -163,7 +163,7 @@ class Attend {
 
   AMX_INLINE void score(const Unit& u, float* s) {
     const RowBlock& block = t_.scratch.blocks[u.block];
-    if (!t_.spec->plain()) finish_scores(*t_.spec, block, u.key, u.keys, t_.seq_k, s);
+    if (!t_.unit.products) finish_scores(*t_.params, block, u.key, u.keys, t_.seq_k, s);
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
   }
 
@@ -171,7 +171,7 @@ class Attend {
     Softmax none;
     multiply_keys(u, scores, none);
     score(u, scores);
-    softmax.begin_again(t_.spec->to_log2);
+    softmax.begin_again(t_.unit.to_log2);
     softmax.finish();
   }
 
@@ -182,9 +182,9 @@ class Attend {
     if (block.first >= block.last) __builtin_memset(o, 0, static_cast<std::size_t>(depth_v_) * kRows * 4);
     std::uint32_t not_finite = 0;
     for (int h = 0; h < 2; ++h) {
-      RowState<Vec> state = to_natural(state_[b].half(h), set(t_.spec->to_log2), set(t_.spec->to_natural));
+      RowState<Vec> state = to_natural(state_[b].half(h), set(t_.unit.to_log2), set(t_.unit.to_natural));
       Vec keep = set(dropout_.active() ? dropout_.keep_scale : 1.0f);
-      if (t_.spec->sinks) {
+      if (t_.sinks) {
         const Merged<Vec> joined = join_natural_sink(state, Vec{_mm512_loadu_ps(block.sink + h * 16)});
         state = joined.state;
         keep = keep * joined.alpha_a;
@@ -196,26 +196,26 @@ class Attend {
         if (block.lse[h * 16 + r]) *block.lse[h * 16 + r] = lse[r];
       }
       const Vec factor = keep * end.inv_l;
-      std::uint32_t bad = 0;
+      Vec probe = set(0.0f);
       for (int d = 0; d < t_.dim_v; d += 16) {
         __m512i x[16];
         for (int i = 0; i < 16; ++i) {
           const Vec y = load(o + (h * depth_v_ + d + i) * kLanes) * factor;
-          bad |= _mm512_fpclass_ps_mask(y.v, 0x99);  // either NaN, either infinity
+          probe = probe_finite(probe, y);
           x[i] = _mm512_castps_si512(y.v);
         }
         transpose(x);
         const __mmask16 dims = static_cast<__mmask16>(first_bits(t_.dim_v - d));
         for (int r = 0; r < 16 && h * 16 + r < block.rows; ++r) write_row(block.out[h * 16 + r], d, dims, x[r]);
       }
-      not_finite |= bad << (16 * h);
+      not_finite |= static_cast<std::uint32_t>(~equal(probe, set(0.0f)) & 0xffff) << (16 * h);
     }
     t_.not_finite[b] = block.rows == kRows ? not_finite : not_finite & ((1u << block.rows) - 1u);
   }
   AMX_INLINE void write_row(void* out, int d, __mmask16 dims, __m512i bits) {
     const Vec x{_mm512_castsi512_ps(bits)};
     switch (t_.out_type) {
-      case Element::f32: _mm512_mask_storeu_ps(static_cast<float*>(out) + d, dims, x.v); break;
+      case DType::f32: _mm512_mask_storeu_ps(static_cast<float*>(out) + d, dims, x.v); break;
       default: _mm256_mask_storeu_epi16(static_cast<std::uint16_t*>(out) + d, dims, to_bf16(x));
     }
   }

@@ -6,32 +6,32 @@ namespace {
 
 // 16 keys of 16 rows that lie along the keys in memory, turned so that a vector holds one key. Keys from `count` on and
 // rows without memory give 0.
-AMX_INLINE Vec sixteen_of_row(const void* row, Element type, std::int64_t key, std::int64_t stride, int count) {
+AMX_INLINE Vec sixteen_of_row(const void* row, DType type, std::int64_t key, std::int64_t stride, int count) {
   if (!row) return set(0.0f);
   const auto* wide = static_cast<const float*>(row);
   const auto* narrow = static_cast<const std::uint16_t*>(row);
   const __mmask16 there = static_cast<__mmask16>(first_bits(count));
   if (stride == 1) {
-    if (type == Element::f32) return {_mm512_maskz_loadu_ps(there, wide + key)};
+    if (type == DType::f32) return {_mm512_maskz_loadu_ps(there, wide + key)};
     const __m256i x = _mm256_maskz_loadu_epi16(there, narrow + key);
-    return {type == Element::f16 ? _mm512_cvtph_ps(x)
-                                 : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
+    return {type == DType::f16 ? _mm512_cvtph_ps(x)
+                               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
   }
   alignas(64) std::uint32_t bits[16] = {};
   for (int i = 0; i < count; ++i) {
     const std::int64_t at = (key + i) * stride;
-    if (type == Element::f32)
+    if (type == DType::f32)
       __builtin_memcpy(&bits[i], wide + at, 4);
     else
       bits[i] = narrow[at];
   }
   const __m512i x = _mm512_load_si512(bits);
-  if (type == Element::f32) return {_mm512_castsi512_ps(x)};
-  return {type == Element::f16 ? _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x))
-                               : _mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};
+  if (type == DType::f32) return {_mm512_castsi512_ps(x)};
+  return {type == DType::f16 ? _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x))
+                             : _mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};
 }
 
-AMX_INLINE void sixteen_by_sixteen(const void* const* rows, Element type, std::int64_t key, std::int64_t stride,
+AMX_INLINE void sixteen_by_sixteen(const void* const* rows, DType type, std::int64_t key, std::int64_t stride,
                                    int count, __m512i (&by_key)[16]) {
   for (int r = 0; r < 16; ++r) by_key[r] = _mm512_castps_si512(sixteen_of_row(rows[r], type, key, stride, count).v);
   transpose(by_key);
@@ -47,11 +47,13 @@ AMX_INLINE __m512i mask_bytes(const std::uint8_t* row, std::int64_t key, std::in
   return _mm512_load_si512(bits);
 }
 
-// Scale, softcap, bias, ALiBi and the boolean mask. `key0`: first key of s; keys beyond seq_k are left to mask_band.
+// The chain of score features and the boolean mask. `key0`: first key of s; keys beyond seq_k are left to mask_band.
 // Scores stay in natural units.
-void finish_scores(const ScoreSpec& spec, const RowBlock& block, std::int64_t key0, int keys, std::int64_t seq_k,
+void finish_scores(const ScoreParams& params, const RowBlock& block, std::int64_t key0, int keys, std::int64_t seq_k,
                    float* s) {
-  const Vec scale = set(spec.scale), cap = set(spec.softcap), inverse_cap = set(1.0f / spec.softcap);
+  const bool biased = params.bias.given(), alibi = params.slopes != nullptr, masked = params.mask.given();
+  const float scale = static_cast<float>(params.scale < 0 ? -params.scale : params.scale);
+  const auto chain = ScoreChain<Vec>::of(scale, params.softcap, biased, alibi);
   for (int half = 0; half < 2; ++half) {
     alignas(64) std::int32_t relative[16];
     for (int r = 0; r < 16; ++r) {
@@ -63,32 +65,21 @@ void finish_scores(const ScoreSpec& spec, const RowBlock& block, std::int64_t ke
       float* tile = s + half * kScoreHalf + k * kLanes;
       const std::int64_t left = seq_k - (key0 + k);
       const int count = left > 16 ? 16 : left < 0 ? 0 : static_cast<int>(left);
+      __m512i bias[16], mask[16];
+      if (biased) {
+        sixteen_by_sixteen(block.bias + half * 16, params.bias.dtype, key0 + k, params.bias.key_stride(), count, bias);
+      }
+      if (masked) {
+        for (int r = 0; r < 16; ++r)
+          mask[r] = mask_bytes(block.mask[half * 16 + r], key0 + k, params.mask.key_stride(), count);
+        transpose(mask);
+      }
       for (int i = 0; i < 16; ++i) {
-        Vec x = load(tile + i * kLanes) * scale;
-        if (spec.softcap > 0) x = cap * tanh(x * inverse_cap);
+        const Vec product = load(tile + i * kLanes);
+        const Vec distance{_mm512_cvtepi32_ps(_mm512_sub_epi32(position, _mm512_set1_epi32(k + i)))};
+        Vec x = chain.transform(product, biased ? Vec{_mm512_castsi512_ps(bias[i])} : product, slope, distance);
+        if (masked) x = hide_by_mask(x, mask[i]);
         store(tile + i * kLanes, x);
-      }
-      if (spec.bias) {
-        __m512i bias[16];
-        sixteen_by_sixteen(block.bias + half * 16, spec.bias_type, key0 + k, spec.bias_stride, count, bias);
-        for (int i = 0; i < 16; ++i)
-          store(tile + i * kLanes, load(tile + i * kLanes) + Vec{_mm512_castsi512_ps(bias[i])});
-      }
-      if (spec.alibi) {
-        for (int i = 0; i < 16; ++i) {
-          const Vec distance{
-              _mm512_cvtepi32_ps(_mm512_abs_epi32(_mm512_sub_epi32(position, _mm512_set1_epi32(k + i))))};
-          store(tile + i * kLanes, load(tile + i * kLanes) - slope * distance);
-        }
-      }
-      if (spec.mask) {
-        __m512i seen[16];
-        for (int r = 0; r < 16; ++r) seen[r] = mask_bytes(block.mask[half * 16 + r], key0 + k, spec.mask_stride, count);
-        transpose(seen);
-        for (int i = 0; i < 16; ++i) {
-          store(tile + i * kLanes,
-                select(_mm512_test_epi32_mask(seen[i], seen[i]), load(tile + i * kLanes), minus_infinity()));
-        }
       }
     }
   }
@@ -109,8 +100,7 @@ void mask_band(const RowBlock& block, std::int64_t key0, int keys, float* s) {
     for (int k = 0; k < keys; ++k) {
       const __m512i key = _mm512_set1_epi32(k);
       float* at = s + half * kScoreHalf + k * kLanes;
-      const __mmask16 seen = _mm512_mask_cmpgt_epi32_mask(_mm512_cmple_epi32_mask(lo, key), hi, key);
-      store(at, select(seen, load(at), minus_infinity()));
+      store(at, hide_by_band(load(at), key, lo, hi));
     }
   }
 }

@@ -17,17 +17,21 @@ struct BlockState {
   }
 };
 
-// From scores to weights, cut into items that fit between two steps of the tiles.
+// The lazy step. The reference lags: a unit's weights are computed with the reference as it is (the algebra's keep),
+// without a look at the maximum. So no maximum is searched and no older output rescaled, but for a few units at the
+// start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1, which bf16
+// holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
 //
-// The reference lags: a unit's weights are computed with the reference as it is (the algebra's keep), without a look at
-// the maximum, as long as no row's weights sum to more than kMaxSum. If one does, the scores are computed once more and
-// that row's reference moves to its maximum. So no maximum is searched and no older output rescaled, but for a few
-// units at the start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1,
-// which bf16 holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
+// kMaxSum: how far a row's weights of a unit may sum up before its scores are computed once more and its reference
+// moves to their maximum: 2^16 leaves 2^111 of fp32's range for the sums of later units, and l its precision.
+// kLag: where the maximum is searched, a row whose maximum rises by less, in log2 units, keeps its reference, so that
+// rows that rise slowly rescale nothing: 2^16 again. CUDA's is kLazyLimit (cuda/attention/softmax.cuh).
+inline constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
+
+// From scores to weights, cut into items that fit between two steps of the tiles.
 struct Softmax {
   enum Phase { kFindMaximum, kWeigh, kDone };
   static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
-  static constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
 
   float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
   BlockState* state = nullptr;
@@ -134,12 +138,17 @@ struct Softmax {
     to_log2 = set(1.0f);
   }
   AMX_INLINE void weights() {
-    Vec x[8];
-    for (int i = 0; i < 8; ++i) x[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
-    weights_of(x, to_log2, after[0], after[1]);
+    Octet x, factor;
+    Step<Octet> step;
+    for (int i = 0; i < 8; ++i) {
+      x.v[i] = load(s + i / 4 * kScoreHalf + (next_key + i % 4) * kLanes);
+      factor.v[i] = to_log2;
+      step.after.v[i] = after[i / 4];
+    }
+    const Octet all = fused_weight(x, factor, step);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
-      const Vec* y = x + 4 * h;
+      const Vec* y = all.v + 4 * h;
       _mm512_store_si512(w, pair_weights(y[0], y[1]));
       _mm512_store_si512(w + kLanes, pair_weights(y[2], y[3]));
       sum[h] = sum[h] + ((y[0] + y[1]) + (y[2] + y[3]));

@@ -1,9 +1,10 @@
-// Opens the region of a translation unit that is compiled for AVX-512 and AMX, closed by amx_target_end-inl.h. A pragma
+// Opens the region of a translation unit that is compiled for AVX-512 and AMX, closed by target_end-inl.h. A pragma
 // instead of compiler flags for the whole file: inline functions of the standard library that were parsed before keep
 // the baseline instruction set, so the linker cannot pick an AVX-512 copy of them for the rest of the program.
 #include <immintrin.h>
 
-#include "core/portable.hpp"
+#include "core/nonfinite.hpp"
+#include "core/philox.hpp"
 
 #if defined(__clang__)
 #pragma clang attribute push(                                                                      \
@@ -19,7 +20,7 @@
 
 #define AMX_INLINE inline __attribute__((always_inline))
 
-// The algebra and the dropout mask once more, under this target and with internal linkage.
+// The algebra, the chain of score features and the dropout mask once more, under this target and with internal linkage.
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END
 #define ONEPASS_BEGIN           \
@@ -29,6 +30,7 @@
   }                 \
   }
 #define ONEPASS_PER_TARGET
-#include "core/online_softmax.hpp"
+#include "core/nonfinite.hpp"
 #include "core/philox.hpp"
+#include "cpu/common/score_chain.hpp"
 #undef ONEPASS_PER_TARGET

@@ -1,4 +1,4 @@
-// Closes what amx_target-inl.h opened.
+// Closes what target-inl.h opened.
 #if defined(__clang__)
 #pragma clang attribute pop
 #else

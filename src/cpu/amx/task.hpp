@@ -1,6 +1,9 @@
-// What the host half of the AMX backend hands to the tile half: plain data, no behaviour, no headers beyond <cstdint>.
+// What the host half of the AMX backend hands to the tile half: plain data, no behaviour.
 #pragma once
 #include <cstdint>
+
+#include "core/score.hpp"
+#include "cpu/common/score_unit.hpp"
 
 namespace onepass::cpu::amx {
 
@@ -13,8 +16,6 @@ inline constexpr int kLanes = 16;                  // rows of half a block: a ve
 inline constexpr int kScoreHalf = kKeys * kLanes;  // from the scores of one half to the other's
 
 inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-enum class Element : std::uint8_t { f32, f16, bf16 };
 
 // Keys or values [keys][dim] bf16 of one head, to be packed into tiles.
 struct PackTask {
@@ -31,30 +32,14 @@ struct RowBlock {
   const std::uint16_t* q[kRows];      // [dim_qk]
   void* out[kRows];                   // [dim_v]
   float* lse[kRows];                  // null if not wanted
-  std::int64_t lo[kRows], hi[kRows];  // the keys a row sees by band and length
-  std::int64_t first, last;           // keys that any row sees
-  std::int64_t full_from, full_to;    // keys that every row sees
+  std::int64_t lo[kRows], hi[kRows];  // the keys visible to a row by band and length
+  std::int64_t first, last;           // keys visible to any row
+  std::int64_t full_from, full_to;    // keys visible to every row
   const void* bias[kRows];            // [seq_k]
   const std::uint8_t* mask[kRows];    // [seq_k]
   std::int64_t position[kRows];       // on the key axis, for ALiBi
   float slope[kRows], sink[kRows];
   std::uint32_t token[kRows], head[kRows];  // coordinates of the dropout mask
-};
-
-// How dot products become scores; the same for every task of a problem.
-struct ScoreSpec {
-  float scale = 1.0f;                       // >= 0: the sign is packed into q
-  float to_log2 = 1.0f, to_natural = 1.0f;  // of the scores that the softmax finds
-  bool products = false;                    // these are the dot products themselves
-  bool negate_q = false;
-  float softcap = 0.0f;
-  bool bias = false, mask = false, alibi = false, sinks = false;
-  Element bias_type = Element::f32;
-  std::int64_t bias_stride = 0, mask_stride = 0;  // elements from one key to the next
-  float dropout_p = 0.0f;
-  std::uint64_t seed = 0;
-
-  bool plain() const { return products; }
 };
 
 // Memory of one worker, for `kBlocks` row blocks. The 32 query rows of a block are kept as two halves of 16, each a
@@ -67,13 +52,18 @@ struct Scratch {
 };
 
 struct AttendTask {
-  const ScoreSpec* spec;
+  const ScoreParams* params;
+  ScoreUnit unit;  // of the scores that the softmax finds
   Scratch scratch;
   int blocks;  // row blocks in scratch.blocks
   int dim_qk, dim_v;
   const std::uint16_t *k, *v;  // packed
   std::int64_t seq_k;
-  Element out_type;
+  DType out_type;
+  bool negate_q;  // the sign of the scale, packed into q
+  bool sinks;
+  float dropout_p;
+  std::uint64_t seed;
   std::uint32_t batch;                // coordinate of the dropout mask
   std::uint32_t not_finite[kBlocks];  // out: bit r is set if row r of the block has a value that is not finite
 };

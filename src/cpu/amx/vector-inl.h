@@ -1,5 +1,5 @@
 // The SIMD adapter of the AMX kernels: 16 numbers, one query row per lane, and the algebra's arithmetic on them.
-// Included after amx_target-inl.h.
+// Included after target-inl.h.
 namespace onepass::cpu::amx {
 namespace {
 
@@ -24,22 +24,6 @@ AMX_INLINE __mmask16 within(Vec x, float magnitude) {
 }
 AMX_INLINE __mmask16 above(Vec x, Vec y) { return _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ); }
 AMX_INLINE __mmask16 equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
-
-// The algebra's fused_weight() of 2 x 4 scores: 2^x with x = score * to_log2 + after, as p(x - floor x) * 2^floor x. p
-// is the minimax fit of degree 4 with p(0) = 1, relative error 2.9e-6: bf16 weights need 2e-3, but an LSE within 1e-5
-// of the truth needs less than degree 3's 7.5e-5. 2^-inf is 0, NaN stays. Step by step over eight vectors, so that no
-// operand is waited for: the chain of one vector is 40 cycles long, and a scheduler full of waiting operations would
-// keep the tiles' from entering.
-AMX_INLINE void weights_of(Vec (&x)[8], Vec to_log2, Vec first_after, Vec second_after) {
-  Vec f[8], p[8];
-  for (int i = 0; i < 8; ++i) x[i] = fma(x[i], to_log2, i < 4 ? first_after : second_after);
-  for (int i = 0; i < 8; ++i) f[i] = {_mm512_reduce_ps(x[i].v, 0x09)};
-  for (int i = 0; i < 8; ++i) p[i] = fma(set(0.0134266843f), f[i], set(0.0522424742f));
-  for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(0.241280205f));
-  for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(0.693044845f));
-  for (int i = 0; i < 8; ++i) p[i] = fma(p[i], f[i], set(1.0f));
-  for (int i = 0; i < 8; ++i) x[i] = {_mm512_scalef_ps(p[i].v, x[i].v)};
-}
 
 // Degree 5, relative error 1.6e-7 with rounding, and exact powers of two at integers: for what happens once a row.
 AMX_INLINE Vec exp2_exact(Vec x) {
@@ -92,6 +76,41 @@ struct Arith<Vec> {
     return select(equal(x, minus_infinity()), then, otherwise);
   }
   static AMX_INLINE Vec if_zero(Vec x, Vec then, Vec otherwise) { return select(equal(x, set(0.0f)), then, otherwise); }
+  static AMX_INLINE Vec abs(Vec x) { return {_mm512_abs_ps(x.v)}; }
+  static AMX_INLINE Vec tanh(Vec x) { return amx::tanh(x); }
+  static AMX_INLINE Vec neg_mul_add(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a b
+  static AMX_INLINE Vec select(__mmask16 m, Vec then, Vec otherwise) { return amx::select(m, then, otherwise); }
+  static AMX_INLINE __mmask16 nonzero(__m512i x) { return _mm512_test_epi32_mask(x, x); }
+  static AMX_INLINE __mmask16 between(__m512i x, __m512i from, __m512i to) {
+    return _mm512_mask_cmpgt_epi32_mask(_mm512_cmple_epi32_mask(from, x), to, x);
+  }
+};
+
+// Eight vectors of scores at a time, for the weights beside the tiles. 2^x = p(x - floor x) * 2^floor x, where p is the
+// minimax fit of degree 4 with p(0) = 1, relative error 2.9e-6: bf16 weights need 2e-3, but an LSE within 1e-5 of the
+// truth needs less than degree 3's 7.5e-5. 2^-inf is 0, NaN stays. Step by step over the vectors, so that no operand is
+// waited for: the chain of one vector is 40 cycles long, and a scheduler full of waiting operations would keep the
+// tiles' from entering.
+struct Octet {
+  Vec v[8];
+};
+template <>
+struct Arith<Octet> {
+  static AMX_INLINE Octet mul_add(const Octet& a, const Octet& b, const Octet& c) {
+    Octet r;
+    for (int i = 0; i < 8; ++i) r.v[i] = fma(a.v[i], b.v[i], c.v[i]);
+    return r;
+  }
+  static AMX_INLINE Octet exp2(const Octet& x) {
+    Octet f, p;
+    for (int i = 0; i < 8; ++i) f.v[i] = {_mm512_reduce_ps(x.v[i].v, 0x09)};
+    for (int i = 0; i < 8; ++i) p.v[i] = fma(set(0.0134266843f), f.v[i], set(0.0522424742f));
+    for (int i = 0; i < 8; ++i) p.v[i] = fma(p.v[i], f.v[i], set(0.241280205f));
+    for (int i = 0; i < 8; ++i) p.v[i] = fma(p.v[i], f.v[i], set(0.693044845f));
+    for (int i = 0; i < 8; ++i) p.v[i] = fma(p.v[i], f.v[i], set(1.0f));
+    for (int i = 0; i < 8; ++i) p.v[i] = {_mm512_scalef_ps(p.v[i].v, x.v[i].v)};
+    return p;
+  }
 };
 
 // dword i of row j becomes dword j of row i.

@@ -1,8 +1,8 @@
 #include "cpu/common/combine.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "core/nonfinite.hpp"
 #include "core/numerics.hpp"
 
 namespace onepass::cpu {
@@ -10,28 +10,27 @@ namespace {
 
 constexpr std::int64_t kMaxDim = 512;  // of v
 constexpr std::int64_t kRowsPerTask = 16;
-// A split far below the others has a share of 2^-150 = 0; if it saw an infinity, that must stay one all the same.
-constexpr float kLeastShare = 0x1p-100f;
-
-// Joins (state, sum) with the splits in order. least = 0; or more, to keep what a negligible split saw of infinity.
+// Joins (state, sum) with the splits in order. nonfinite: as a fallback, so that an infinity stays one where it lies in
+// a split that weighs nothing (a share of 2^-150 = 0).
+template <bool nonfinite>
 RowState<float> join(const RowState<float>* states, const float* out, std::int64_t splits, std::int64_t dim,
-                     float to_log2, float least, float* sum) {
+                     float to_log2, float* sum) {
+  const auto scaled = [](float share, float x) { return (nonfinite ? visible_weight(share, x) : share) * x; };
   RowState<float> all;
   std::fill_n(sum, dim, 0.0f);
   for (std::int64_t i = 0; i < splits; ++i) {
-    if (states[i].l == 0) continue;  // has seen nothing; its O is not read
+    if (states[i].l == 0) continue;  // of no visible key; its O is not read
     const Merged<float> joined = merge(all, states[i], to_log2);
-    const float a = std::max(joined.alpha_a, least), b = std::max(joined.alpha_b, least);  // a NaN stays
     const float* o = out + i * dim;
-    for (std::int64_t d = 0; d < dim; ++d) sum[d] = a * sum[d] + b * o[d];
+    for (std::int64_t d = 0; d < dim; ++d) sum[d] = scaled(joined.alpha_a, sum[d]) + scaled(joined.alpha_b, o[d]);
     all = joined.state;
   }
   return all;
 }
 
-bool finite(const float* x, std::int64_t count) {
+bool all_finite(const float* x, std::int64_t count) {
   float probe = 0;
-  for (std::int64_t i = 0; i < count; ++i) probe += x[i] * 0.0f;
+  for (std::int64_t i = 0; i < count; ++i) probe = probe_finite(probe, x[i]);
   return probe == 0;
 }
 
@@ -58,21 +57,18 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
 void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int64_t head, std::int64_t token,
                 const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
   float sum[kMaxDim];
-  RowState<float> all = join(states, out, splits, p.dim_v, unit.to_log2, 0.0f, sum);
-  const float least = finite(sum, p.dim_v) ? 0.0f : kLeastShare;
-  if (least > 0) all = join(states, out, splits, p.dim_v, unit.to_log2, least, sum);
+  RowState<float> all = join<false>(states, out, splits, p.dim_v, unit.to_log2, sum);
+  const bool finite = all_finite(sum, p.dim_v);
+  if (!finite) all = join<true>(states, out, splits, p.dim_v, unit.to_log2, sum);
   all = to_natural(all, unit.to_log2, unit.to_natural);
   if (p.sinks) {
     const float sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
     const Merged<float> joined = join_natural_sink(all, sink);
-    const float alpha = std::max(joined.alpha_a, least);
-    for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] *= alpha;
+    for (std::int64_t d = 0; d < p.dim_v; ++d)
+      sum[d] *= finite ? joined.alpha_a : visible_weight(joined.alpha_a, sum[d]);
     all = joined.state;
   }
-  // Divided, not multiplied by 1/l: a weight of its own size, w v / w, then is v but for one rounding.
-  if (all.l != 0) {
-    for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] /= all.l;
-  }
+  for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] = normalize(sum[d], all);
   const std::int64_t row = seq.q_begin + token;
   if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = finalize_natural(all).lse;
   const std::int64_t at = row_offset(a.out, seq.batch, head, row);

@@ -15,6 +15,7 @@
 
 #include <hwy/highway.h>
 
+#include "core/nonfinite.hpp"
 #include "core/numerics.hpp"
 #include "core/philox.hpp"
 #include "core/scalar.hpp"
@@ -30,7 +31,8 @@ HWY_BEFORE_NAMESPACE();
   }                 \
   }
 #define ONEPASS_PER_TARGET
-#include "core/online_softmax.hpp"
+#include "core/nonfinite.hpp"
+#include "cpu/common/score_chain.hpp"
 #undef ONEPASS_PER_TARGET
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END
@@ -110,7 +112,8 @@ ONEPASS_HD VF tanh_of(VF x) {
   return hn::IfThenElse(hn::Lt(a, splat(0.625f)), small, hn::CopySign(large, x));
 }
 
-// What the algebra needs. max may drop a NaN: a NaN score makes a NaN weight, and l and O keep it.
+// What the algebra, the non-finite policy and the chain of score features need. max may drop a NaN: a NaN score makes a
+// NaN weight, and l and O keep it.
 template <>
 struct Arith<VF> {
   ONEPASS_HD static VF of(double x) { return splat(static_cast<float>(x)); }
@@ -129,7 +132,23 @@ struct Arith<VF> {
   ONEPASS_HD static VF if_zero(VF x, VF then, VF otherwise) {
     return hn::IfThenElse(hn::Eq(x, hn::Zero(DF())), then, otherwise);
   }
+  // Not by Max, which loses a NaN on NEON.
+  ONEPASS_HD static VF at_least(VF x, double bound) {
+    const VF least = of(bound);
+    return hn::IfThenElse(hn::Lt(x, least), least, x);
+  }
+  ONEPASS_HD static VF abs(VF x) { return hn::Abs(x); }
+  ONEPASS_HD static VF tanh(VF x) { return tanh_of(x); }
+  ONEPASS_HD static VF neg_mul_add(VF a, VF b, VF c) { return hn::NegMulAdd(a, b, c); }  // c - a b
+  using Mask = hn::Mask<DF>;
+  ONEPASS_HD static VF select(Mask m, VF then, VF otherwise) { return hn::IfThenElse(m, then, otherwise); }
+  ONEPASS_HD static Mask nonzero(VF x) { return hn::Ne(x, hn::Zero(DF())); }
+  ONEPASS_HD static Mask between(VI x, VI from, VI to) {
+    return hn::RebindMask(DF(), hn::AndNot(hn::Lt(x, from), hn::Lt(x, to)));
+  }
 };
+
+ONEPASS_HD bool all_zero(VF x) { return hn::AllTrue(DF(), hn::Eq(x, hn::Zero(DF()))); }
 
 // ---- memory as fp32 vectors. D: any float tag, so that a kernel may work with fewer lanes than a full vector.
 

@@ -1,4 +1,4 @@
-// The host's half of the few-row kernels: what they accept and how a problem is cut. The kernels: decode_kernel.cpp.
+// The host's half of the few-row kernels: what they accept and how a problem is cut. The kernels: decode-inl.h.
 #include "cpu/decode/decode.hpp"
 #include "core/text.hpp"
 
@@ -19,7 +19,7 @@ constexpr std::int64_t kAliasBytes = 16 << 10;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Keys that any row sees, at most: what a window leaves of seq_k.
+// Keys visible to any row, at most: what a window leaves of seq_k.
 std::int64_t longest_span(const Problem& p) {
   const Range all = band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
   if (!p.varlen) return std::max<std::int64_t>(0, all.hi - all.lo);

@@ -1,5 +1,5 @@
 // Attention for few query rows per K/V head (decoding, short prompts, MQA): the keys are the long side, so K and V are
-// read once, as fast as memory gives them, and everything else is arranged around that. See decode.md.
+// read once, as fast as memory gives them, and everything else is arranged around that. See README.md.
 //
 // Rows of a K/V head = (query token, head of the GQA group), token-major. A task is one sequence, a block of K/V heads
 // and one range of keys; it goes through its keys in chunks: tiles of K, the softmax, tiles of V.
@@ -15,7 +15,7 @@
 
 namespace onepass::cpu {
 
-inline constexpr std::int64_t kDecodeMaxRows = 16;   // per K/V head; more are flash's (decode.md)
+inline constexpr std::int64_t kDecodeMaxRows = 16;   // per K/V head; more are flash's (README.md)
 inline constexpr std::int64_t kDecodeMaxLanes = 16;  // fp32 lanes of the widest vector
 
 // How a problem is cut: by its shape and strides alone.

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "core/arguments.hpp"
+#include "core/score.hpp"
 #include "cpu/common/mods-inl.h"
 #include "cpu/common/simd-inl.h"
 
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-// One query row of a row group: its token in the sequence, its query head and the keys its band lets it see.
+// One query row of a row group: its token in the sequence, its query head and the keys its band shows.
 struct DecodeRow {
   std::int64_t token = 0, head = 0;
   Range keys;
@@ -31,44 +31,25 @@ struct DecodeChunk {
   int padded = 0;  // scores that exist: count rounded up to whole vectors
 };
 
-struct DecodeScores {
+// What q is multiplied by: with it, a dot product is the score, or the argument of softcap's tanh.
+inline float q_scale(const Problem& p) {
+  return static_cast<float>(p.softcap > 0 ? p.effective_scale() / p.softcap : p.effective_scale());
+}
+
+struct ChunkScores {
   const Problem& p;
   const Arguments& a;
+  const ScoreParams& params;
   BandMask band;
   std::int64_t batch = 0;
-  const Mods& mods;
   ExprMemory<float> memory;
 
-  bool any() const { return p.softcap > 0 || p.alibi || p.bias || p.bool_mask || mods.given(); }
-
-  // What q is multiplied by: with it, a dot product is the score, or the argument of softcap's tanh.
-  static float q_scale(const Problem& p) {
-    return static_cast<float>(p.softcap > 0 ? p.effective_scale() / p.softcap : p.effective_scale());
-  }
-
-  // scores: [key][R]; -inf where a row does not see a key. extra: as large as scores.
+  // scores: [key][R]; -inf where a key is hidden from a row. extra: as large as scores.
   template <int R>
-  HWY_NOINLINE void adjust(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
-    if (p.softcap > 0) cap(c.padded * R, scores);
-    if (p.bias) add_bias<R>(rows, c, scores, extra);
-    if (p.alibi) add_alibi<R>(rows, c, scores);
-    if (mods.given()) {
-      std::int32_t head[R], token[R];
-      for (int r = 0; r < R; ++r) {
-        head[r] = static_cast<std::int32_t>(rows[r].head);
-        token[r] = static_cast<std::int32_t>(rows[r].token);
-      }
-      const ExprTile<float> tile{scores, R, R, c.count, static_cast<std::int32_t>(batch), c.at, head, token};
-      if (mods.score.given()) change_scores(mods.score, a, memory, tile);
-      if (mods.mask.given()) hide(mods.mask, a, memory, tile, onepass::Arith<float>::neg_inf());
-    }
-    if (p.bool_mask) apply_bool_mask<R>(rows, c, scores);
-    for (int r = 0; r < R; ++r) {
-      const std::int64_t lo = std::clamp<std::int64_t>(rows[r].keys.lo - c.at, 0, c.count);
-      const std::int64_t hi = std::clamp<std::int64_t>(rows[r].keys.hi - c.at, lo, c.count);
-      for (std::int64_t j = 0; j < lo; ++j) scores[j * R + r] = onepass::Arith<float>::neg_inf();
-      for (std::int64_t j = hi; j < c.padded; ++j) scores[j * R + r] = onepass::Arith<float>::neg_inf();
-    }
+  HWY_NOINLINE void finish(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
+    if (params.softcap > 0 || params.bias.given() || params.slopes) transform<R>(rows, c, scores, extra);
+    if (params.mods) modify<R>(rows, c, scores);
+    hide_keys<R>(rows, c, scores, extra);
   }
 
   // Dropped weights become 0, kept ones grow; their sum was taken before.
@@ -88,52 +69,71 @@ struct DecodeScores {
   }
 
  private:
-  void cap(int count, float* scores) const {
-    const VF size = splat(p.softcap);
-    for (int i = 0; i < count; i += kLanes) hn::Store(size * tanh_of(hn::Load(DF(), scores + i)), DF(), scores + i);
-  }
-
   template <int R>
-  void add_bias(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
-    const Dims s = broadcast_strides(a.bias);
-    with_float_type(a.bias.dtype, [&](auto zero) {
-      for (int r = 0; r < R; ++r) {
-        const auto* from = static_cast<const decltype(zero)*>(a.bias.data) + batch * s[0] + rows[r].head * s[1] +
-                           rows[r].token * s[2] + c.at * s[3];
-        for (int j = 0; j < c.padded; ++j) extra[j * R + r] = j < c.count ? to_float(from[j * s[3]]) : 0.0f;
-      }
-    });
-    for (int i = 0; i < c.padded * R; i += kLanes)
-      hn::Store(hn::Load(DF(), scores + i) + hn::Load(DF(), extra + i), DF(), scores + i);
-  }
-
-  // -slope * |aligned row - key|; distances from the chunk's first key are exact in fp32.
-  template <int R>
-  void add_alibi(const DecodeRow* rows, const DecodeChunk& c, float* scores) const {
-    HWY_ALIGN float slope[kLanes], distance[kLanes];
-    for (int i = 0; i < kLanes; ++i) {
+  void transform(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
+    const bool biased = params.bias.given(), alibi = params.slopes != nullptr;
+    if (biased) {
+      with_float_type(params.bias.dtype, [&](auto zero) {
+        fetch<decltype(zero), R>(params.bias, rows, c, extra, [](auto x) { return to_float(x); });
+      });
+    }
+    HWY_ALIGN float slope[kLanes] = {}, distance[kLanes] = {};  // distances from the chunk's first keys
+    for (int i = 0; alibi && i < kLanes; ++i) {
       const DecodeRow& row = rows[i % R];
-      const ConstTensor& t = a.alibi_slopes;
-      const std::int64_t from = t.rank == 2 ? batch * t.stride[0] + row.head * t.stride[1] : row.head * t.stride[0];
-      slope[i] = static_cast<const float*>(t.data)[from];
+      slope[i] = params.slope(batch, row.head);
       distance[i] = static_cast<float>(row.token + band.shift - c.at - i / R);
     }
+    const auto chain = ScoreChain<VF>::of_scaled(params.softcap, biased, alibi);
+    const VF slopes = hn::Load(DF(), slope);
     VF at = hn::Load(DF(), distance);
     for (int i = 0; i < c.padded * R; i += kLanes) {
-      hn::Store(hn::NegMulAdd(hn::Load(DF(), slope), hn::Abs(at), hn::Load(DF(), scores + i)), DF(), scores + i);
+      const VF s = hn::Load(DF(), scores + i), bias = biased ? hn::Load(DF(), extra + i) : s;
+      hn::Store(chain.transform(s, bias, slopes, at), DF(), scores + i);
       at = at - splat(static_cast<float>(kLanes / R));
     }
   }
 
   template <int R>
-  void apply_bool_mask(const DecodeRow* rows, const DecodeChunk& c, float* scores) const {
-    const Dims s = broadcast_strides(a.bool_mask);
+  void modify(const DecodeRow* rows, const DecodeChunk& c, float* scores) const {
+    std::int32_t head[R], token[R];
     for (int r = 0; r < R; ++r) {
-      const auto* from = static_cast<const std::uint8_t*>(a.bool_mask.data) + batch * s[0] + rows[r].head * s[1] +
-                         rows[r].token * s[2] + c.at * s[3];
-      for (int j = 0; j < c.count; ++j) {
-        if (from[j * s[3]] == 0) scores[j * R + r] = onepass::Arith<float>::neg_inf();
-      }
+      head[r] = static_cast<std::int32_t>(rows[r].head);
+      token[r] = static_cast<std::int32_t>(rows[r].token);
+    }
+    const ExprTile<float> tile{scores, R, R, c.count, static_cast<std::int32_t>(batch), c.at, head, token};
+    if (params.mods->score.given()) change_scores(params.mods->score, a, memory, tile);
+    if (params.mods->mask.given()) hide(params.mods->mask, a, memory, tile, onepass::Arith<float>::neg_inf());
+  }
+
+  // By the boolean mask and by what the band leaves of the chunk; what lies beyond the last key is hidden too.
+  template <int R>
+  void hide_keys(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
+    const bool masked = params.mask.given();
+    if (masked)
+      fetch<std::uint8_t, R>(params.mask, rows, c, extra, [](std::uint8_t x) { return x != 0 ? 1.0f : 0.0f; });
+    HWY_ALIGN std::int32_t key[kLanes], from[kLanes], to[kLanes];  // from the chunk's first key on
+    for (int i = 0; i < kLanes; ++i) {
+      const Range visible = rows[i % R].keys;
+      key[i] = i / R;
+      from[i] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.lo - c.at, 0, c.count));
+      to[i] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.hi - c.at, 0, c.count));
+    }
+    const VI lo = hn::Load(DI(), from), hi = hn::Load(DI(), to);
+    VI at = hn::Load(DI(), key);
+    for (int i = 0; i < c.padded * R; i += kLanes) {
+      VF s = hn::Load(DF(), scores + i);
+      if (masked) s = hide_by_mask(s, hn::Load(DF(), extra + i));
+      hn::Store(hide_by_band(s, at, lo, hi), DF(), scores + i);
+      at = at + hn::Set(DI(), kLanes / R);
+    }
+  }
+
+  // extra = the chunk's part of a bias or mask, 0 beyond the last key.
+  template <class T, int R, class Number>
+  void fetch(const SideTensor& t, const DecodeRow* rows, const DecodeChunk& c, float* extra, Number number) const {
+    for (int r = 0; r < R; ++r) {
+      const T* from = static_cast<const T*>(t.data) + t.row(batch, rows[r].head, rows[r].token) + c.at * t.key_stride();
+      for (int j = 0; j < c.padded; ++j) extra[j * R + r] = j < c.count ? number(from[j * t.key_stride()]) : 0.0f;
     }
   }
 };

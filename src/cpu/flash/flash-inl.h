@@ -33,7 +33,7 @@ struct Panel {
   int rows, vecs;
   float *q, *out, *m, *l;
   std::int32_t *lo, *hi;
-  Rules rules;
+  PanelScores scores;
 };
 
 struct FlashTask {
@@ -41,7 +41,7 @@ struct FlashTask {
   const flash::Task& task;
   const flash::Scratch& scratch;
   const Problem& p = call.problem;
-  bool careful = false;
+  bool fallback = false;
 
   // ---- one block of keys, one panel
 
@@ -69,14 +69,14 @@ struct FlashTask {
   // output.
   VF weigh(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF top) const {
     RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
-    const VF factor = splat(panel.rules.unit.to_log2);
+    const VF factor = splat(panel.scores.unit.to_log2);
     Step<VF> r = advance(state, top, factor);
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
     VF sum = hn::Zero(DF());
-    if (careful) {
-      r.alpha = careful_alpha(r.alpha);
+    if (fallback) {
+      r.alpha = visible_weight(r.alpha);
       for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-        const VF s = hn::Load(DF(), at), w = careful_weight(s, weight(s, factor, r));
+        const VF s = hn::Load(DF(), at), w = visible_weight_of(s, weight(s, factor, r));
         hn::Store(w, DF(), at);
         sum = sum + w;
       }
@@ -102,9 +102,9 @@ struct FlashTask {
   void step(const Panel& panel, const Block& block) const {
     const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
     if (segments.count == 0) return;
-    const bool plain = panel.rules.plain();
+    const bool plain = panel.scores.plain();
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
-    if (!plain && !fetch_tiles(call, task, scratch, panel.rules, panel.row, panel.vecs, lo, hi)) return;
+    if (!plain && !fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi)) return;
 
     HWY_ALIGN float top[kPanel], alpha[kPanel];
     for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), top + lane);
@@ -112,24 +112,24 @@ struct FlashTask {
 
     const auto finish = [&]<Part part>(int v) HWY_ATTR {
       const int lane = v * kLanes;
-      return finish_scores<part>(panel.rules, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
+      return finish_scores<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
                                  panel.hi + lane, scratch.scores);
     };
-    if (panel.rules.rescored()) {  // scores that no lane of a vector sees are changed too: they are never read
+    if (panel.scores.modified()) {  // scores visible to no lane of a vector are changed too: they are never read
       for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mod>(v);
       change_scores(call.mods.score, call.arguments, scratch.mods,
-                    mod_tile(task, panel.rules, panel.vecs, lo, hi, scratch.scores + (lo - block.first) * kPanel));
+                    mod_tile(task, panel.scores, panel.vecs, lo, hi, scratch.scores + (lo - block.first) * kPanel));
     }
     for (int v = 0; v < panel.vecs; ++v) {
       const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
       const int lane = v * kLanes;
       if (v_lo >= v_hi) continue;
-      const VF most = plain && segments.whole  ? hn::Load(DF(), top + lane)
-                      : panel.rules.rescored() ? finish.template operator()<Part::after_mod>(v)
-                                               : finish.template operator()<Part::all>(v);
+      const VF most = plain && segments.whole   ? hn::Load(DF(), top + lane)
+                      : panel.scores.modified() ? finish.template operator()<Part::after_mod>(v)
+                                                : finish.template operator()<Part::all>(v);
       hn::Store(weigh(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
-      if (panel.rules.dropout) {
-        drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.rules, lane, block.first, v_lo, v_hi,
+      if (panel.scores.dropout) {
+        drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, lane, block.first, v_lo, v_hi,
                      scratch.scores);
       }
     }
@@ -138,7 +138,7 @@ struct FlashTask {
       pv(panel, block, s, alpha);
       for (int v = s.from; v < s.to; ++v) hn::Store(splat(1.0f), DF(), alpha + v * kLanes);  // rescaled once
     }
-    if (careful) add_poison(call, task, block, segments, panel.vecs, scratch.scores, panel.out);
+    if (fallback) add_nonfinite(call, task, block, segments, panel.vecs, scratch.scores, panel.out);
   }
 
   // ---- the whole task
@@ -155,7 +155,7 @@ struct FlashTask {
                 scratch.l + index * kPanel,
                 scratch.lo + index * kPanel,
                 scratch.hi + index * kPanel,
-                rules_of(call, task, scratch, row)};
+                panel_scores(call, task, scratch, row)};
     const std::int64_t key_lo = std::min(task.split * call.chunk, task.seq.seq_k);
     lane_ranges(p, task, row, key_lo, std::min(key_lo + call.chunk, task.seq.seq_k), panel.lo, panel.hi);
     const ConstTensor& q = call.arguments.q;
@@ -166,7 +166,7 @@ struct FlashTask {
         place_row(static_cast<const decltype(zero)*>(q.data) + at, 1, p.dim_qk, panel.q, kPanel, lane);
       }
     });
-    HWY_ALIGN float scale[kPanel];  // the rest of it: Rules::scale
+    HWY_ALIGN float scale[kPanel];  // the rest of it: finish_scores
     std::fill_n(scale, kPanel, p.effective_scale() > 0 ? 1.0f : p.effective_scale() < 0 ? -1.0f : 0.0f);
     transpose_blocks(panel.q, kPanel, panel.vecs, p.dim_qk, scale);
     clear(panel);
@@ -185,7 +185,7 @@ struct FlashTask {
   void pass(const Panel* panels, int count) const {
     std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1];
     for (std::int64_t k = lo / kBlock * kBlock; k < hi; k += kBlock) {
-      const Block block = careful ? open_careful_block(call, task, scratch, k) : open_block(call, task, scratch, k);
+      const Block block = fallback ? open_finite_block(call, task, scratch, k) : open_block(call, task, scratch, k);
       for (int i = 0; i < count; ++i) step(panels[i], block);
     }
   }
@@ -200,7 +200,7 @@ struct FlashTask {
     for (int i = 0; i < count; ++i) finite = finite && all_finite(panels[i].out, p.dim_v, panels[i].vecs);
     if (!finite) {
       for (int i = 0; i < count; ++i) clear(panels[i]);
-      careful = true;
+      fallback = true;
       pass(panels, count);
     }
     for (int i = 0; i < count; ++i) call.splits > 1 ? save(panels[i]) : finish(panels[i]);
@@ -217,14 +217,14 @@ struct FlashTask {
       }
     }
     for (int lane = 0; lane < panel.vecs * kLanes; lane += kLanes) {
-      const ScoreUnit& unit = panel.rules.unit;
+      const ScoreUnit& unit = panel.scores.unit;
       RowState<VF> state = to_natural(RowState<VF>{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)},
                                       splat(unit.to_log2), splat(unit.to_natural));
       VF alpha = splat(1.0f);
       if (p.sinks) {
         const Merged<VF> joined = join_natural_sink(state, hn::Load(DF(), sink + lane));
         state = joined.state;
-        alpha = careful ? careful_alpha(joined.alpha_a) : joined.alpha_a;
+        alpha = fallback ? visible_weight(joined.alpha_a) : joined.alpha_a;
       }
       const Final<VF> end = finalize_natural(state);
       hn::Store(end.inv_l * alpha, DF(), factor + lane);

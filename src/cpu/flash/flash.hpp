@@ -1,5 +1,5 @@
 // The forward kernel family cpu.flash.*: what its host half (flash.cpp) and its kernels (one set per instruction set,
-// flash_kernels.cpp) tell each other. src/cpu/README.md holds the schedule and the measurements.
+// kernels.cpp) tell each other. src/cpu/README.md holds the schedule and the measurements.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -58,7 +58,7 @@ struct Scratch {
   float* out;             // [panels][dim_v + 3][panel], unnormalised and transposed
   float* scores;          // [block][panel], scores and then weights
   float *m, *l;           // [panels][panel]
-  std::int32_t *lo, *hi;  // [panels][panel]: the keys a lane sees
+  std::int32_t *lo, *hi;  // [panels][panel]: the keys visible to a lane
   float *k, *v;           // one converted block
   float *bias, *mask;     // [block + 3][panel]; nullptr without
   ExprMemory<float> mods;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "core/key_value_view.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/flash/tile-inl.h"
 
@@ -17,8 +18,9 @@ namespace HWY_NAMESPACE {
 
 // to [keys][dim]. The last vector of a row is read and written again where the row's length is no multiple of it.
 template <class T>
-HWY_NOINLINE void pack_rows(const T* from, std::int64_t stride, std::int64_t keys, std::int64_t dim, float* to) {
-  for (std::int64_t k = 0; k < keys; ++k, from += stride, to += dim) {
+HWY_NOINLINE void pack_rows(const KeyValueView::Run<T>& run, std::int64_t dim, float* to) {
+  const T* from = run.row;
+  for (std::int64_t k = 0; k < run.tokens; ++k, from += run.stride, to += dim) {
     if (dim < kLanes) {
       store_n(load_n(DF(), from, dim), DF(), to, dim);
       continue;
@@ -28,15 +30,18 @@ HWY_NOINLINE void pack_rows(const T* from, std::int64_t stride, std::int64_t key
   }
 }
 
-// to [tile][keys][kTileDims], the last tile narrower. Row by row, so that memory is read in order. Stores of 8 (or 4)
-// run over the end of a tile's row into its next row, which is written later; the last row is copied exactly.
+// Rows [first, first + run) to [tile][keys][kTileDims], the last tile narrower. Row by row, so that memory is read in
+// order. Stores of 8 (or 4) run over the end of a tile's row into its next row, which is written later; the last row is
+// copied exactly.
 template <class T>
-HWY_NOINLINE void pack_tiles(const T* from, std::int64_t stride, std::int64_t keys, std::int64_t dim, float* to) {
+HWY_NOINLINE void pack_tiles(const KeyValueView::Run<T>& run, std::int64_t first, std::int64_t keys, std::int64_t dim,
+                             float* to) {
   const hn::CappedTag<float, 8> d8;
   constexpr int kStep = static_cast<int>(hn::MaxLanes(d8)), kReach = (kTileDims + kStep - 1) / kStep * kStep;
   const std::int64_t whole = dim / kTileDims * kTileDims;
   const int width = static_cast<int>(dim - whole);  // of the last tile
-  for (std::int64_t k = 0; k < keys; ++k, from += stride) {
+  const T* from = run.row;
+  for (std::int64_t k = first; k < first + run.tokens; ++k, from += run.stride) {
     float* row = to + k * kTileDims;
     std::int64_t column = 0;
     if (k + 1 < keys) {
@@ -54,17 +59,19 @@ HWY_NOINLINE void pack_tiles(const T* from, std::int64_t stride, std::int64_t ke
 
 // Keys [lo, lo + n) of a K/V head.
 inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  const ConstTensor& t = call.arguments.k;
-  const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + lo);
-  flash::with_storage(t.dtype, [&](auto zero) {
-    pack_rows(static_cast<const decltype(zero)*>(t.data) + at, row_stride(t), n, call.problem.dim_qk, to);
+  const KeyValueView view(call.arguments.k, task.seq);
+  const std::int64_t dim = call.problem.dim_qk;
+  flash::with_storage(view.dtype(), [&](auto zero) {
+    view.each_run<decltype(zero)>(task.head_kv, lo, n,
+                                  [&](const auto& run, std::int64_t first) { pack_rows(run, dim, to + first * dim); });
   });
 }
 inline void convert_v(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  const ConstTensor& t = call.arguments.v;
-  const std::int64_t at = row_offset(t, task.seq.batch, task.head_kv, task.seq.k_begin + lo);
-  flash::with_storage(t.dtype, [&](auto zero) {
-    pack_tiles(static_cast<const decltype(zero)*>(t.data) + at, row_stride(t), n, call.problem.dim_v, to);
+  const KeyValueView view(call.arguments.v, task.seq);
+  flash::with_storage(view.dtype(), [&](auto zero) {
+    view.each_run<decltype(zero)>(task.head_kv, lo, n, [&](const auto& run, std::int64_t first) {
+      pack_tiles(run, first, n, call.problem.dim_v, to);
+    });
   });
 }
 
@@ -81,24 +88,27 @@ struct Block {
 
 inline Block open_block(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
                         std::int64_t first) {
-  const Arguments& a = call.arguments;
-  Block b{first, std::min<std::int64_t>(kBlock, task.seq.seq_k - first), nullptr, nullptr, call.problem.dim_qk, 0,
-          true};
+  const std::int64_t keys = std::min<std::int64_t>(kBlock, task.seq.seq_k - first);
+  Block b{first, keys, nullptr, nullptr, call.problem.dim_qk, 0, true};
+  // In place: a block lies in one run (config_of).
+  const auto rows = [&](const ConstTensor& t) {
+    return KeyValueView(t, task.seq).run<float>(task.head_kv, first, keys);
+  };
   switch (call.k_source) {
     case flash::Source::packed: b.k = call.k_of(task.slot) + first * call.problem.dim_qk; break;
-    case flash::Source::block: convert_k(call, task, first, b.keys, scratch.k), b.k = scratch.k; break;
+    case flash::Source::block: convert_k(call, task, first, keys, scratch.k), b.k = scratch.k; break;
     case flash::Source::in_place:
-      b.k =
-          static_cast<const float*>(a.k.data) + row_offset(a.k, task.seq.batch, task.head_kv, task.seq.k_begin + first);
-      b.k_stride = row_stride(a.k);
+      const auto k = rows(call.arguments.k);
+      b.k = k.row;
+      b.k_stride = k.stride;
   }
   switch (call.v_source) {
     case flash::Source::packed: b.v = call.v_of(task.slot) + first * call.problem.dim_v; break;
-    case flash::Source::block: convert_v(call, task, first, b.keys, scratch.v), b.v = scratch.v; break;
+    case flash::Source::block: convert_v(call, task, first, keys, scratch.v), b.v = scratch.v; break;
     case flash::Source::in_place:
-      b.v =
-          static_cast<const float*>(a.v.data) + row_offset(a.v, task.seq.batch, task.head_kv, task.seq.k_begin + first);
-      b.v_stride = row_stride(a.v);
+      const auto v = rows(call.arguments.v);
+      b.v = v.row;
+      b.v_stride = v.stride;
       b.v_tiled = false;
   }
   return b;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/score.hpp"
 #include "cpu/common/mods-inl.h"
 #include "cpu/common/score_unit.hpp"
 #include "cpu/common/simd-inl.h"
@@ -34,59 +35,51 @@ ONEPASS_HD RowName lane_name(const Problem& p, const flash::Task& task, std::int
   return row_name(p, task, std::min(panel_row + lane, task.row_hi - 1));
 }
 
-// One panel's lanes.
-struct Rules {
-  ScoreUnit unit;                                // of the scores as the softmax finds them
-  float scale = 1.0f;                            // positive; a negative scale has turned the sign of Q
-  float softcap = 0.0f;                          // 0: none
+// The score features of one panel's lanes.
+struct PanelScores {
+  ScoreUnit unit;  // of the scores as the softmax finds them
+  ScoreParams params;
   const float *bias = nullptr, *mask = nullptr;  // tiles [key][kPanel], from the panel's first key of the block on
-  bool alibi = false, dropout = false;
-  const Mods* mods = nullptr;
+  bool dropout = false;
   HWY_ALIGN float slope[kPanel] = {};
   HWY_ALIGN std::int32_t aligned[kPanel] = {};  // the key position a lane's token is aligned with
   HWY_ALIGN std::uint32_t token[kPanel] = {}, head[kPanel] = {};
   bool plain() const { return unit.products; }
-  bool rescored() const { return mods && mods->score.given(); }
+  bool modified() const { return params.mods && params.mods->score.given(); }
 };
 
-inline Rules rules_of(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
-                      std::int64_t panel_row) {
+inline PanelScores panel_scores(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
+                                std::int64_t panel_row) {
   const Problem& p = call.problem;
-  Rules rules;
-  rules.unit = score_unit_of(p);
-  rules.scale = static_cast<float>(std::abs(p.effective_scale()));
-  rules.softcap = p.softcap;
-  rules.bias = p.bias ? scratch.bias : nullptr;
-  rules.mask = p.bool_mask || call.mods.mask.given() ? scratch.mask : nullptr;
-  rules.alibi = p.alibi;
-  rules.dropout = call.dropout.active();
-  rules.mods = call.mods.given() ? &call.mods : nullptr;
-  if (!p.alibi && !rules.dropout && !rules.mods) return rules;
+  PanelScores panel;
+  panel.unit = score_unit_of(p);
+  panel.params = score_params(p, call.arguments, &call.mods);
+  panel.bias = panel.params.bias.given() ? scratch.bias : nullptr;
+  panel.mask = panel.params.hides() ? scratch.mask : nullptr;
+  panel.dropout = call.dropout.active();
+  if (!panel.params.slopes && !panel.dropout && !panel.params.mods) return panel;
   const BandMask band = band_mask(p, task.seq.seq_q, task.seq.seq_k);
-  const ConstTensor& t = call.arguments.alibi_slopes;
   for (int lane = 0; lane < kPanel; ++lane) {
     const RowName row = lane_name(p, task, panel_row, lane);
-    rules.token[lane] = static_cast<std::uint32_t>(row.token);
-    rules.head[lane] = static_cast<std::uint32_t>(row.head);
-    if (!p.alibi) continue;
-    const std::int64_t at = t.rank == 2 ? task.batch * t.stride[0] + row.head * t.stride[1] : row.head * t.stride[0];
-    rules.slope[lane] = static_cast<const float*>(t.data)[at];
-    rules.aligned[lane] = static_cast<std::int32_t>(row.token + band.shift);
+    panel.token[lane] = static_cast<std::uint32_t>(row.token);
+    panel.head[lane] = static_cast<std::uint32_t>(row.head);
+    if (!panel.params.slopes) continue;
+    panel.slope[lane] = panel.params.slope(task.batch, row.head);
+    panel.aligned[lane] = static_cast<std::int32_t>(row.token + band.shift);
   }
-  return rules;
+  return panel;
 }
 
 // tile[key - key_lo][lane] = t[batch, head, token, key], keys [key_lo, key_hi), of a bias or mask.
 template <class T>
-HWY_NOINLINE void fetch_spread(const ConstTensor& t, const Problem& p, const flash::Task& task, std::int64_t panel_row,
-                               int vecs, std::int64_t key_lo, std::int64_t key_hi, float* tile) {
-  const Dims s = broadcast_strides(t);
+HWY_NOINLINE void fetch_tile(const SideTensor& t, const Problem& p, const flash::Task& task, std::int64_t panel_row,
+                             int vecs, std::int64_t key_lo, std::int64_t key_hi, float* tile) {
   const std::int64_t n = key_hi - key_lo;
-  const bool same_rows = s[2] == 0 && (s[1] == 0 || p.group() == 1);
-  const T* base = static_cast<const T*>(t.data) + task.batch * s[0] + key_lo * s[3];
+  const bool same_rows = t.stride[2] == 0 && (t.stride[1] == 0 || p.group() == 1);
   for (int lane = 0; lane < (same_rows ? 1 : vecs * kLanes); ++lane) {
     const RowName row = lane_name(p, task, panel_row, lane);
-    place_row(base + row.head * s[1] + row.token * s[2], s[3], n, tile, kPanel, lane);
+    const std::int64_t at = t.row(task.batch, row.head, row.token) + key_lo * t.key_stride();
+    place_row(static_cast<const T*>(t.data) + at, t.key_stride(), n, tile, kPanel, lane);
   }
   if (!same_rows) return transpose_blocks(tile, kPanel, vecs, n);
   for (std::int64_t c = 0; c < n; c += 4) {  // four keys wait side by side: spread each over its lanes
@@ -98,7 +91,7 @@ HWY_NOINLINE void fetch_spread(const ConstTensor& t, const Problem& p, const fla
 }
 
 // A tile [key][kPanel] from key_lo on, as score_mod and mask_mod see it.
-inline ExprTile<float> mod_tile(const flash::Task& task, const Rules& rules, int vecs, std::int64_t key_lo,
+inline ExprTile<float> mod_tile(const flash::Task& task, const PanelScores& panel, int vecs, std::int64_t key_lo,
                                 std::int64_t key_hi, float* tile) {
   return {tile,
           kPanel,
@@ -106,32 +99,32 @@ inline ExprTile<float> mod_tile(const flash::Task& task, const Rules& rules, int
           key_hi - key_lo,
           static_cast<std::int32_t>(task.batch),
           key_lo,
-          reinterpret_cast<const std::int32_t*>(rules.head),
-          reinterpret_cast<const std::int32_t*>(rules.token)};
+          reinterpret_cast<const std::int32_t*>(panel.head),
+          reinterpret_cast<const std::int32_t*>(panel.token)};
 }
 
 // Fills the tiles a panel needs for keys [key_lo, key_hi). False if its boolean mask and mask_mod hide them all.
 inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
-                        const Rules& rules, std::int64_t panel_row, int vecs, std::int64_t key_lo,
+                        const PanelScores& panel, std::int64_t panel_row, int vecs, std::int64_t key_lo,
                         std::int64_t key_hi) {
   const Problem& p = call.problem;
-  if (rules.mask) {
-    if (p.bool_mask)
-      fetch_spread<bool>(call.arguments.bool_mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
+  const SideTensor &bias = panel.params.bias, &mask = panel.params.mask;
+  if (panel.mask) {
+    if (mask.given())
+      fetch_tile<bool>(mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
     else
       std::fill_n(scratch.mask, (key_hi - key_lo) * kPanel, 1.0f);
     if (call.mods.mask.given())
-      hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, rules, vecs, key_lo, key_hi, scratch.mask),
+      hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, panel, vecs, key_lo, key_hi, scratch.mask),
            0.0f);
     VF any = hn::Zero(DF());
     for (std::int64_t k = 0; k < key_hi - key_lo; ++k)
       for (int v = 0; v < vecs; ++v) any = hn::Max(any, hn::Load(DF(), scratch.mask + k * kPanel + v * kLanes));
-    if (hn::AllTrue(DF(), hn::Eq(any, hn::Zero(DF())))) return false;
+    if (all_zero(any)) return false;
   }
-  if (p.bias) {
-    const ConstTensor& t = call.arguments.bias;
-    flash::with_storage(t.dtype, [&](auto zero) {
-      fetch_spread<decltype(zero)>(t, p, task, panel_row, vecs, key_lo, key_hi, scratch.bias);
+  if (panel.bias) {
+    flash::with_storage(bias.dtype, [&](auto zero) {
+      fetch_tile<decltype(zero)>(bias, p, task, panel_row, vecs, key_lo, key_hi, scratch.bias);
     });
   }
   return true;
@@ -141,36 +134,36 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
 enum class Part { all, before_mod, after_mod };
 
 // Finishes the scores of the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the tiles
-// begin at `tile_lo`. seen_lo, seen_hi: the keys each lane sees. Returns the maximum.
+// begin at `tile_lo`. visible_lo, visible_hi: the keys of each lane. Returns the maximum.
 template <Part part>
-inline VF finish_scores(const Rules& rules, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
-                        std::int64_t tile_lo, const std::int32_t* seen_lo, const std::int32_t* seen_hi, float* scores) {
-  const VF neg_inf = Arith<VF>::neg_inf(), scale = splat(rules.plain() ? 1.0f : rules.scale);
-  const VF cap = splat(rules.softcap), per_cap = splat(rules.softcap > 0 ? 1.0f / rules.softcap : 0.0f);
-  const VF slope = hn::Load(DF(), rules.slope + lane);
-  const VI aligned = hn::Load(DI(), rules.aligned + lane), from = hn::Load(DI(), seen_lo), to = hn::Load(DI(), seen_hi);
-  const std::int64_t all_lo = seen_lo[kLanes - 1], all_hi = seen_hi[0];  // every lane sees [all_lo, all_hi)
-  VF top = neg_inf;
+inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
+                        std::int64_t tile_lo, const std::int32_t* visible_lo, const std::int32_t* visible_hi,
+                        float* scores) {
+  const bool biased = panel.bias != nullptr, alibi = panel.params.slopes != nullptr;
+  // The magnitude alone: a negative scale has turned the sign of Q.
+  const float scale = panel.plain() ? 1.0f : static_cast<float>(std::abs(panel.params.scale));
+  const auto chain = ScoreChain<VF>::of(scale, panel.params.softcap, biased, alibi);
+  const VF slope = hn::Load(DF(), panel.slope + lane);
+  const VI aligned = hn::Load(DI(), panel.aligned + lane);
+  const VI from = hn::Load(DI(), visible_lo), to = hn::Load(DI(), visible_hi);
+  const std::int64_t all_lo = visible_lo[kLanes - 1],
+                     all_hi = visible_hi[0];  // [all_lo, all_hi): visible to every lane
+  VF top = Arith<VF>::neg_inf();
   for (std::int64_t k = lo; k < hi; ++k) {
     float* at = scores + (k - first) * kPanel + lane;
     const std::int64_t tile_at = (k - tile_lo) * kPanel + lane;
     VF s = hn::Load(DF(), at);
     const VI key = hn::Set(DI(), static_cast<std::int32_t>(k));
     if constexpr (part != Part::after_mod) {
-      s = s * scale;
-      if (rules.softcap > 0) s = cap * tanh_of(s * per_cap);
-      if (rules.bias) s = s + hn::Load(DF(), rules.bias + tile_at);
-      if (rules.alibi) s = hn::NegMulAdd(slope, hn::ConvertTo(DF(), hn::Abs(aligned - key)), s);
+      s = chain.transform(s, biased ? hn::Load(DF(), panel.bias + tile_at) : s, slope,
+                          alibi ? hn::ConvertTo(DF(), aligned - key) : s);
     }
     if constexpr (part == Part::before_mod) {
       hn::Store(s, DF(), at);
       continue;
     }
-    if (rules.mask) s = hn::IfThenElse(hn::Eq(hn::Load(DF(), rules.mask + tile_at), hn::Zero(DF())), neg_inf, s);
-    if (k < all_lo || k >= all_hi) {
-      const auto seen = hn::AndNot(hn::Lt(key, from), hn::Lt(key, to));
-      s = hn::IfThenElse(hn::RebindMask(DF(), seen), s, neg_inf);
-    }
+    if (panel.mask) s = hide_by_mask(s, hn::Load(DF(), panel.mask + tile_at));
+    if (k < all_lo || k >= all_hi) s = hide_by_band(s, key, from, to);
     hn::Store(s, DF(), at);
     top = hn::Max(top, s);
   }
@@ -207,14 +200,14 @@ ONEPASS_HD void philox_lanes(std::uint64_t seed, VU c0, VU c1, VU c2, VU c3, VU 
   draws[0] = c0, draws[1] = c1, draws[2] = c2, draws[3] = c3;
 }
 
-// Weights of the vector of rows at `lane`, keys [lo, hi): the kept ones scaled, the dropped ones -0, which the careful
-// path tells from the +0 of a masked key.
-inline void drop_weights(const Dropout& dropout, std::uint32_t batch, const Rules& rules, int lane, std::int64_t first,
-                         std::int64_t lo, std::int64_t hi, float* weights) {
+// Weights of the vector of rows at `lane`, keys [lo, hi): the kept ones scaled, the dropped ones -0, which the fallback
+// tells from the +0 of a masked key.
+inline void drop_weights(const Dropout& dropout, std::uint32_t batch, const PanelScores& panel, int lane,
+                         std::int64_t first, std::int64_t lo, std::int64_t hi, float* weights) {
   const VF keep = splat(dropout.keep_scale), dropped = splat(-0.0f);
   const bool none = dropout.threshold > 0xffffffffu;
   const VU threshold = hn::Set(DU(), none ? 0xffffffffu : static_cast<std::uint32_t>(dropout.threshold));
-  const VU token = hn::Load(DU(), rules.token + lane), head = hn::Load(DU(), rules.head + lane);
+  const VU token = hn::Load(DU(), panel.token + lane), head = hn::Load(DU(), panel.head + lane);
   for (std::int64_t block = lo / 4; 4 * block < hi; ++block) {
     VU draws[4];
     philox_lanes(dropout.seed, hn::Set(DU(), static_cast<std::uint32_t>(block)), token, head, hn::Set(DU(), batch),

@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-// Keys [lo, hi) of a block, worked on by vectors [from, to) of a panel: at least one lane of each sees each of them.
+// Keys [lo, hi) of a block, worked on by vectors [from, to) of a panel: each is visible to at least one lane of each.
 struct Segment {
   std::int64_t lo, hi;
   int from, to;
@@ -24,7 +24,7 @@ struct Segments {
   Segment piece[2 * kVecs];
   int count = 0;
   std::int64_t lo[kVecs], hi[kVecs];  // per vector: all its pieces together; empty if lo >= hi
-  bool whole = false;                 // one piece, and every lane sees every key
+  bool whole = false;                 // one piece, and every key is visible to every lane
 };
 
 // The lanes' ranges within [key_lo, key_hi).
@@ -32,9 +32,9 @@ inline void lane_ranges(const Problem& p, const flash::Task& task, std::int64_t 
                         std::int64_t key_hi, std::int32_t* lo, std::int32_t* hi) {
   const BandMask band = band_mask(p, task.seq.seq_q, task.seq.seq_k);
   for (int lane = 0; lane < kPanel; ++lane) {
-    const Range seen = band.keys_of(lane_name(p, task, panel_row, lane).token);
-    lo[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(seen.lo, key_lo, key_hi));
-    hi[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(seen.hi, key_lo, key_hi));
+    const Range visible = band.keys_of(lane_name(p, task, panel_row, lane).token);
+    lo[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.lo, key_lo, key_hi));
+    hi[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.hi, key_lo, key_hi));
   }
 }
 
@@ -54,7 +54,7 @@ inline Segments cut(const std::int32_t* lo, const std::int32_t* hi, int vecs, st
     std::int64_t next = from < vecs ? last : k;
     if (from < to) next = std::min(next, s.hi[from]);
     if (to < vecs) next = std::min(next, s.lo[to]);
-    if (next <= k) break;  // no vector sees what is left
+    if (next <= k) break;  // what is left is visible to no vector
     if (from < to) s.piece[s.count++] = {k, next, from, to};
     k = next;
   }

@@ -1,5 +1,6 @@
 // Rows computed again with care.
 #pragma once
+#include "core/nonfinite.hpp"
 #include "cuda/attention/epilogue.cuh"
 
 namespace onepass {
@@ -42,7 +43,7 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
   if constexpr (features.sinks) {
     const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
     state = joined.state;
-    share = joined.alpha_a == 0.0f ? 1.17549435e-38f : joined.alpha_a;
+    share = visible_weight(joined.alpha_a);
   }
   const Final<float> end = finalize_natural(state);
   constexpr i32 kOwn = padded(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
@@ -50,7 +51,7 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
     float w = weight(s, scale, reference);
-    if (s != kNegInf && w == 0.0f) w = 1.17549435e-38f;  // seen, however faintly: an infinite V shows
+    if (s != kNegInf) w = visible_weight(w);  // however faint: an infinite V shows
     if constexpr (features.dropout) w *= p.dropout.factor(x.batch, x.head, row, first + lane);
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
       const float wj = __shfl_sync(0xffffffffu, w, j);

@@ -1,0 +1,64 @@
+// Where the keys, or the values, of one sequence lie: (head, token) -> address. Kernels read K and V through this view
+// and never take the next token to be one row stride away but inside a run; a new layout of K and V is written here.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "core/arguments.hpp"
+#include "core/numerics.hpp"
+
+namespace onepass {
+
+class KeyValueView {
+ public:
+  // Rows of tokens that lie one stride apart.
+  template <class T>
+  struct Run {
+    const T* row;         // of its first token
+    std::int64_t stride;  // in elements, from token to token
+    std::int64_t tokens;
+  };
+
+  KeyValueView() = default;
+  KeyValueView(const ConstTensor& t, const Sequence& seq)
+      : data_(t.data),
+        dtype_(t.dtype),
+        origin_(row_offset(t, seq.batch, 0, seq.k_begin)),
+        head_stride_(t.stride[1]),
+        stride_(row_stride(t)) {}
+
+  DType dtype() const { return dtype_; }
+  template <class T>
+  const T* row(std::int64_t head, std::int64_t token) const {
+    return static_cast<const T*>(data_) + offset(head, token);
+  }
+  float element(std::int64_t head, std::int64_t token, std::int64_t column) const {
+    return load_element(data_, dtype_, offset(head, token) + column);
+  }
+  // The run that begins at `token`, at most `most` tokens of it. One run holds whole sequences where tensors are
+  // contiguous or packed.
+  template <class T>
+  Run<T> run(std::int64_t head, std::int64_t token, std::int64_t most) const {
+    return {row<T>(head, token), stride_, most};
+  }
+  // f(run, tokens before it) for the runs of [token, token + count), in order.
+  template <class T, class F>
+  void each_run(std::int64_t head, std::int64_t token, std::int64_t count, F&& f) const {
+    for (std::int64_t done = 0; done < count;) {
+      const Run<T> r = run<T>(head, token + done, count - done);
+      f(r, done);
+      done += r.tokens;
+    }
+  }
+
+ private:
+  std::int64_t offset(std::int64_t head, std::int64_t token) const {
+    return origin_ + head * head_stride_ + token * stride_;
+  }
+
+  const void* data_ = nullptr;
+  DType dtype_ = DType::f32;
+  std::int64_t origin_ = 0, head_stride_ = 0, stride_ = 0;  // origin: head 0 of the sequence's first token
+};
+
+}  // namespace onepass

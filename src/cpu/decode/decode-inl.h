@@ -1,0 +1,262 @@
+// One task of the few-row kernel: one sequence, some K/V heads, one range of keys.
+#if defined(ONEPASS_CPU_DECODE_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_DECODE_DECODE_INL_H
+#undef ONEPASS_CPU_DECODE_DECODE_INL_H
+#else
+#define ONEPASS_CPU_DECODE_DECODE_INL_H
+#endif
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/key_value_view.hpp"
+#include "cpu/decode/decode.hpp"
+#include "cpu/decode/scores-inl.h"
+#include "cpu/decode/tile-inl.h"
+#include "cpu/decode/walk-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+template <int R>
+using Rows = std::integral_constant<int, R>;
+
+template <class T>
+class Decode {
+ public:
+  Decode(const DecodeJob& job, std::int64_t task, int worker)
+      : p_(job.problem),
+        a_(job.arguments),
+        cut_(job.cut),
+        partials_(job.partials),
+        scratch_(job.scratch[worker]),
+        params_(score_params(job.problem, job.arguments, &job.mods)) {
+    split_ = task % cut_.splits.count;
+    const std::int64_t block = task / cut_.splits.count % cut_.head_blocks;
+    batch_ = task / cut_.splits.count / cut_.head_blocks;
+    head_lo_ = block * cut_.heads;
+    heads_ = std::min(cut_.heads, p_.heads_kv - head_lo_);
+    seq_ = sequence_of(p_, a_, batch_);
+    k_ = KeyValueView(a_.k, seq_);
+    v_ = KeyValueView(a_.v, seq_);
+    band_ = band_mask(p_, seq_.seq_q, seq_.seq_k);
+    rows_ = seq_.seq_q * p_.group();
+    const Range visible = band_.key_range(0, seq_.seq_q);
+    keys_.lo = std::min<Index>(visible.hi, visible.lo + split_ * cut_.splits.chunk);
+    keys_.hi = std::min<Index>(visible.hi, keys_.lo + cut_.splits.chunk);
+    // Keys visible to every row.
+    unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
+    features_ = params_.transforms() || params_.hides();
+    copy_k_ = !fills_vectors(p_.dim_qk);
+    copy_v_ = !fills_vectors(p_.dim_v);
+  }
+
+  // The whole algorithm: (m, l, O) of each head moves through the chunks.
+  void run() const {
+    for (std::int64_t h = 0; h < heads_; ++h) start(h);
+    Walk walk(cut_, keys_, heads_), ahead(cut_, keys_, heads_);
+    Visit v, later;
+    for (std::int64_t i = 0; i < cut_.lead; ++i) ahead.next(later);
+    while (walk.next(v)) {
+      const Ahead fetched = ahead.next(later) ? fetch(later) : Ahead();
+      if (!v.values) {
+        score(v, fetched);
+      } else {
+        if (v.key == v.chunk) weigh(v);
+        add(v, fetched);
+      }
+    }
+    for (std::int64_t h = 0; h < heads_; ++h) finish(h);
+  }
+
+ private:
+  // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
+  template <class F>
+  void each_group(F f) const {
+    for (std::int64_t r = 0; r < rows_;) {
+      const std::int64_t left = rows_ - r;
+      if (left >= 3)
+        f(Rows<4>(), r), r += 4;
+      else if (left == 2)
+        f(Rows<2>(), r), r += 2;
+      else
+        f(Rows<1>(), r), r += 1;
+    }
+  }
+  template <int R>
+  void describe(std::int64_t h, std::int64_t first, DecodeRow* rows) const {
+    for (int r = 0; r < R; ++r) {
+      const std::int64_t row = std::min(first + r, rows_ - 1), token = row / p_.group();
+      rows[r] = {token, (head_lo_ + h) * p_.group() + row % p_.group(), band_.keys_of(token)};
+    }
+  }
+  float* q_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.q + (h * scratch_.padded_rows + r) * scratch_.dim_qk;
+  }
+  float* o_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.o + (h * scratch_.padded_rows + r) * scratch_.dim_v;
+  }
+  float* m_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.m + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+  float* l_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.l + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+
+  float* alpha_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.alpha + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
+  }
+  // [key of the chunk][R]
+  float* scores_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
+  }
+
+  // A tile lies in one run.
+  Keys<T> keys_of(const KeyValueView& view, const Visit& v) const {
+    const auto run = view.run<T>(head_lo_ + v.head, v.key, v.keys);
+    return {run.row, run.stride, v.keys - 1};
+  }
+  Ahead fetch(const Visit& v) const {
+    const Keys<T> rows = keys_of(v.values ? v_ : k_, v);
+    constexpr std::int64_t size = sizeof(T);
+    return {reinterpret_cast<const char*>(rows.base), rows.stride * size, (v.values ? p_.dim_v : p_.dim_qk) * size};
+  }
+
+  void start(std::int64_t h) const {
+    std::fill_n(o_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
+    std::fill_n(m_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, onepass::Arith<float>::neg_inf());
+    std::fill_n(l_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
+    each_group([&](auto size, std::int64_t first) {
+      DecodeRow rows[size()];
+      describe<size()>(h, first, rows);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t at = row_offset(a_.q, seq_.batch, rows[r].head, seq_.q_begin + rows[r].token);
+        copy_row(static_cast<const T*>(a_.q.data) + at, p_.dim_qk, q_scale(p_), q_of(h, first + r));
+      }
+    });
+  }
+
+  // To fp32, padded with zeros to whole vectors.
+  void copy_row(const T* from, std::int64_t dim, float scale, float* to) const {
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
+      const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
+      hn::Store(x * splat(scale), DF(), to + d);
+    }
+  }
+  Keys<float> pack(const Keys<T>& rows, std::int64_t dim, std::int64_t stride) const {
+    for (std::int64_t key = 0; key <= rows.last; ++key)
+      copy_row(rows.at(key), dim, 1.0f, scratch_.packed + key * stride);
+    return {scratch_.packed, stride, rows.last};
+  }
+  // f with the tile as it lies in memory, or with a copy.
+  template <class F>
+  void with_rows(bool copy, const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v,
+                 F f) const {
+    copy ? f(pack(keys_of(view, v), dim, stride)) : f(keys_of(view, v));
+  }
+
+  void score(const Visit& v, const Ahead& ahead) const {
+    with_rows(copy_k_, k_, p_.dim_qk, scratch_.dim_qk, v, [&](const auto& k) HWY_ATTR {
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        score_group<size()>(v, first, k, first == 0 ? ahead : Ahead());  // the other groups find K in L1
+      });
+    });
+  }
+  template <int R, class S>
+  void score_group(const Visit& v, std::int64_t first, const Keys<S>& k, const Ahead& ahead) const {
+    dot_keys<R>(q_of(v.head, first), scratch_.dim_qk, k, whole<R>(v.keys), vectors(p_.dim_qk),
+                scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
+  }
+
+  // Scores of the chunk, finished: natural, -inf where a key is hidden.
+  template <int R>
+  void finish_scores(const Visit& v, std::int64_t first, DecodeRow* rows) const {
+    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count))};
+    const bool plain = !features_ && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
+    if (!plain || p_.dropout_p > 0) describe<R>(v.head, first, rows);
+    if (!plain) scores().template finish<R>(rows, c, scores_of(v.head, first), scratch_.extra);
+  }
+
+  void weigh(const Visit& v) const {
+    each_group([&](auto size, std::int64_t first) HWY_ATTR {
+      constexpr int R = size();
+      DecodeRow rows[R];
+      finish_scores<R>(v, first, rows);
+      float* s = scores_of(v.head, first);
+      weigh_keys<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first));
+      if (p_.dropout_p > 0) scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
+    });
+  }
+
+  void add(const Visit& v, const Ahead& ahead) const {
+    static constexpr float kKeep[4] = {1, 1, 1, 1};
+    with_rows(copy_v_, v_, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        constexpr int R = size();
+        add_values<R, kColumns<T>>(
+            scores_of(v.head, first) + (v.key - v.chunk) * R, v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows,
+            v.keys, 0, vectors(p_.dim_v), o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
+      });
+    });
+  }
+
+  void finish(std::int64_t h) const {
+    each_group([&](auto size, std::int64_t first) {
+      constexpr int R = size();
+      const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
+      hn::Store(l, DF(), l_of(h, first));
+      const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
+      if (!finite(o_of(h, first), rows * scratch_.dim_v)) recompute<R>(h, first);
+      DecodeRow row[R];
+      describe<R>(h, first, row);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const onepass::RowState<float> state{m_of(h, first)[r], l_of(h, first)[r]};
+        const float* o = o_of(h, first + r);
+        if (partials_.state == nullptr) {
+          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, o, 1, {});
+          continue;
+        }
+        const std::int64_t to = partial_row(p_, seq_, row[r].head, row[r].token);
+        partials_.state_of(to, split_) = state;
+        std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
+      }
+    });
+  }
+
+  template <int R>
+  HWY_NOINLINE void recompute(std::int64_t h, std::int64_t first) const;  // fallback-inl.h
+
+  static bool finite(const float* x, std::int64_t count) {
+    VF probe = hn::Zero(DF());
+    for (std::int64_t i = 0; i < count; i += kLanes) probe = probe_finite(probe, hn::Load(DF(), x + i));
+    return all_zero(probe);
+  }
+
+  static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }
+  static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
+  template <int R>
+  static std::int64_t whole(std::int64_t keys) {
+    return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
+  }
+  ChunkScores scores() const { return {p_, a_, params_, band_, batch_, scratch_.mods}; }
+
+  const Problem& p_;
+  const Arguments& a_;
+  const DecodeCut& cut_;
+  const Partials& partials_;
+  const DecodeScratch& scratch_;
+  const ScoreParams params_;
+  Sequence seq_;
+  KeyValueView k_, v_;
+  BandMask band_;
+  std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
+  Range keys_, unmasked_;
+  bool copy_k_ = false, copy_v_ = false, features_ = false;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

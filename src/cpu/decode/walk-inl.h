@@ -1,0 +1,65 @@
+// The order in which a task reads K and V.
+#if defined(ONEPASS_CPU_DECODE_WALK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_DECODE_WALK_INL_H
+#undef ONEPASS_CPU_DECODE_WALK_INL_H
+#else
+#define ONEPASS_CPU_DECODE_WALK_INL_H
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/mask.hpp"
+#include "cpu/common/simd-inl.h"
+#include "cpu/decode/decode.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// One head's tile of K, or of V: keys [key, key + keys) of the chunk [chunk, chunk + count).
+struct Visit {
+  bool values = false;
+  std::int64_t head = 0, chunk = 0, count = 0, key = 0, keys = 0;
+};
+
+// The order in which a task reads: chunk by chunk, first K, then V, each tile by tile; for all heads of the task in
+// turn where they lie side by side in memory, else head by head.
+class Walk {
+ public:
+  Walk(const DecodeCut& cut, Range keys, std::int64_t heads)
+      : cut_(cut), keys_(keys), heads_(keys.lo < keys.hi ? heads : 0) {
+    step_ = cut.keys_outer ? heads : 1;
+    to_ = {false, 0, keys.lo, 0, keys.lo, 0};
+  }
+  bool next(Visit& v) {
+    if (first_ >= heads_) return false;
+    const std::int64_t end = std::min<std::int64_t>(to_.chunk + cut_.chunk, keys_.hi);
+    v = to_;
+    v.count = end - v.chunk;
+    v.keys = std::min(cut_.tile, end - v.key);
+    if (++to_.head < first_ + step_) return true;
+    to_.head = first_;
+    if ((to_.key += cut_.tile) < end) return true;
+    to_.key = to_.chunk;
+    if ((to_.values = !to_.values)) return true;
+    to_.key = to_.chunk = end;
+    if (end < keys_.hi) return true;
+    to_.head = first_ += step_;
+    to_.key = to_.chunk = keys_.lo;
+    return true;
+  }
+
+ private:
+  const DecodeCut& cut_;
+  const Range keys_;
+  const std::int64_t heads_;
+  std::int64_t step_, first_ = 0;  // heads of a block, and its first
+  Visit to_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

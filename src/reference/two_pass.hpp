@@ -1,0 +1,43 @@
+// The softmax of a row in two passes, as the textbook has it: what both oracles compute their weights by.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "core/arguments.hpp"
+#include "core/scalar.hpp"
+
+namespace onepass::reference {
+
+template <class T>
+struct Normalizer {
+  T m, l;      // the maximum (0 if empty) and the sum of weights, sink included
+  T sink;      // the sink's weight
+  bool empty;  // no key is visible and there is no sink
+};
+
+// A head's sink logit, -inf without one.
+template <class T>
+T sink_of(const Problem& p, const Arguments& a, std::int64_t head) {
+  return p.sinks ? static_cast<T>(static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]])
+                 : Arith<T>::neg_inf();
+}
+
+// w = e^(s - m), 0 where s is -inf. A row whose scores are all -inf has its sink alone, or nothing.
+template <class T>
+Normalizer<T> weights_of(const std::vector<T>& s, T sink, std::vector<T>& w) {
+  T m = Arith<T>::neg_inf(), l = 0;
+  for (const T x : s) m = Arith<T>::max(m, x);
+  m = Arith<T>::max(m, sink);
+  const bool empty = m == Arith<T>::neg_inf();
+  m = finite_ref(m);
+  w.resize(s.size());
+  for (std::size_t j = 0; j < s.size(); ++j) {
+    w[j] = s[j] == Arith<T>::neg_inf() ? T(0) : std::exp(s[j] - m);
+    l += w[j];
+  }
+  const T sink_weight = std::exp(sink - m);
+  return {m, l + sink_weight, sink_weight, empty};
+}
+
+}  // namespace onepass::reference
