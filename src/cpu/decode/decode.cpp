@@ -116,7 +116,7 @@ class State final : public PlanState {
     struct Call {
       DecodeJob job;
       DecodeTask task;
-    } call{{*problem, a, cut_, b.partials, b.scratch, mods_}, task_};
+    } call{{*problem, a, cut_, b.partials, b.scratch, score_params(*problem, a, &mods_)}, task_};
     executor.parallel_for(
         cut_.tasks(*problem),
         [](void* c, std::int64_t t, int worker) {
