@@ -1,4 +1,4 @@
-// The tiles of work, the order in which they come, and how they are drawn.
+// The tiles of work, the order in which they come, and how they are drawn. More orders: tile_orders.cuh.
 #pragma once
 #include "cuda/device/arith.cuh"
 #include "cuda/device/shared.cuh"
