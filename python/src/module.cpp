@@ -245,7 +245,7 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
 void synchronize(int device) {
   const nb::gil_scoped_release unlocked;
   const onepass::cuda::ContextScope scope(onepass::cuda::device_facts(device));
-  onepass::cuda::must(onepass::cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
+  onepass::cuda::check_cuda(onepass::cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 // NVRTC's version, or a sentence that says why there is none; opened if it has not been.

@@ -4,7 +4,7 @@
 
 namespace onepass::check {
 
-using cuda::must;
+using cuda::check_cuda;
 
 DeviceMirror::DeviceMirror(Inputs& inputs, int device)
     : device_(cuda::device_facts(device)), inputs_(inputs), problem_(inputs.problem), tensors_(inputs.tensors) {
@@ -13,11 +13,11 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
   const cuda::Driver& d = *cuda::driver();
   for (Buffer& host : inputs_.buffers) {
     Copy copy{&host, 0, 0, false};
-    must(d.mem_alloc(&copy.base, host.bytes() + 2 * kGuard), "cuMemAlloc");
+    check_cuda(d.mem_alloc(&copy.base, host.bytes() + 2 * kGuard), "cuMemAlloc");
     copy.data = copy.base + kGuard;
     copies_.push_back(copy);
-    must(d.memset8(copy.base, Buffer::kPoison, host.bytes() + 2 * kGuard, nullptr), "cuMemsetD8Async");
-    if (host.bytes()) must(d.copy_to_device(copy.data, host.data(), host.bytes(), nullptr), "cuMemcpyHtoDAsync");
+    check_cuda(d.memset8(copy.base, Buffer::kPoison, host.bytes() + 2 * kGuard, nullptr), "cuMemsetD8Async");
+    if (host.bytes()) check_cuda(d.copy_to_device(copy.data, host.data(), host.bytes(), nullptr), "cuMemcpyHtoDAsync");
   }
   const auto move = [&](auto& t, bool output) {
     t.device = problem_.device;
@@ -47,7 +47,8 @@ DeviceMirror::~DeviceMirror() {
 void DeviceMirror::poison_outputs() {
   const cuda::ContextScope scope(device_);
   for (const Copy& c : copies_) {
-    if (c.output) must(cuda::driver()->memset8(c.data, Buffer::kPoison, c.host->bytes(), nullptr), "cuMemsetD8Async");
+    if (c.output)
+      check_cuda(cuda::driver()->memset8(c.data, Buffer::kPoison, c.host->bytes(), nullptr), "cuMemsetD8Async");
   }
 }
 
@@ -57,16 +58,16 @@ void DeviceMirror::fetch_outputs() {
   std::vector<unsigned char> guard(kGuard);
   for (const Copy& c : copies_) {
     if (c.output && c.host->bytes())
-      must(d.copy_to_host(c.host->data(), c.data, c.host->bytes(), nullptr), "cuMemcpyDtoHAsync");
+      check_cuda(d.copy_to_host(c.host->data(), c.data, c.host->bytes(), nullptr), "cuMemcpyDtoHAsync");
     for (const cuda::DevicePtr at : {c.base, c.data + c.host->bytes()}) {
-      must(d.copy_to_host(guard.data(), at, kGuard, nullptr), "cuMemcpyDtoHAsync");
-      must(d.stream_synchronize(nullptr), "cuStreamSynchronize");
+      check_cuda(d.copy_to_host(guard.data(), at, kGuard, nullptr), "cuMemcpyDtoHAsync");
+      check_cuda(d.stream_synchronize(nullptr), "cuStreamSynchronize");
       if (std::any_of(guard.begin(), guard.end(), [](unsigned char b) { return b != Buffer::kPoison; })) {
         throw Error(ErrorCode::bad_value, "bytes around a device buffer were written");
       }
     }
   }
-  must(d.stream_synchronize(nullptr), "cuStreamSynchronize");
+  check_cuda(d.stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 Verdict check_on_device(const Implementation& implementation, Inputs& inputs, int device, Executor& executor) {
@@ -82,8 +83,8 @@ Verdict check_on_device(const Implementation& implementation, Inputs& inputs, in
     const cuda::Driver& d = *cuda::driver();
     const std::size_t bytes = decision.state->workspace_bytes;
     cuda::DevicePtr workspace = 0;
-    must(d.mem_alloc(&workspace, bytes + 64), "cuMemAlloc");
-    must(d.memset8(workspace, Buffer::kPoison, bytes + 64, nullptr), "cuMemsetD8Async");
+    check_cuda(d.mem_alloc(&workspace, bytes + 64), "cuMemAlloc");
+    check_cuda(d.memset8(workspace, Buffer::kPoison, bytes + 64, nullptr), "cuMemsetD8Async");
     mirror.poison_outputs();
     decision.state->run(mirror.tensors(), reinterpret_cast<void*>(workspace), executor, nullptr);
     mirror.fetch_outputs();

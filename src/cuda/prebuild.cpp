@@ -62,13 +62,13 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   };
   if (target.major == 9) {
     const char* const name = sm90::forward_implementation().name;
-    if (sm90::ForwardConfig c; sm90::shape_of(p, c, why))
-      return list(name, sm90::program_of(features_of(p), c, mods_text(p)));
+    if (sm90::ForwardConfig c; sm90::select_config(p, c, why))
+      return list(name, sm90::program_of(features_of(p), c, mods_source(p)));
     refusals += text("; ", name, ": ", why);
   }
   const char* const name = sm80::forward_implementation().name;
-  if (sm80::ForwardConfig c; sm80::shape_of(p, target.shared_bytes, c, why))
-    return list(name, sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_text(p)));
+  if (sm80::ForwardConfig c; sm80::select_config(p, target.shared_bytes, c, why))
+    return list(name, sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_source(p)));
   refusals += text("; ", name, ": ", why);
   throw Error(ErrorCode::unsupported,
               text("no kernel computes \"", to_string(p), "\" on sm_", target.major, target.minor, refusals));

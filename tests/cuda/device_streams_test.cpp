@@ -9,7 +9,7 @@
 namespace onepass::check {
 namespace {
 
-using cuda::must, cuda::Result, cuda::Stream;
+using cuda::check_cuda, cuda::Result, cuda::Stream;
 
 // Entry points of the driver that only these tests need; types as in cuda.h.
 struct Graphs {
@@ -48,7 +48,7 @@ class Launcher {
         plan_(decide(row, mirror_.problem())),
         workspace_(facts_, plan_.state->workspace_bytes, nullptr) {
     constexpr unsigned kNonBlocking = 1;  // not ordered with the default stream
-    must(cuda::driver()->stream_create(&stream, kNonBlocking), "cuStreamCreate");
+    check_cuda(cuda::driver()->stream_create(&stream, kNonBlocking), "cuStreamCreate");
     poison();
   }
   ~Launcher() { cuda::driver()->stream_destroy(stream); }
@@ -57,7 +57,7 @@ class Launcher {
 
   void poison() {  // outputs and workspace
     mirror_.poison_outputs();
-    must(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace_.data()), Buffer::kPoison,
+    check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace_.data()), Buffer::kPoison,
                                  plan_.state->workspace_bytes, nullptr),
          "cuMemsetD8Async");
     wait(nullptr);
@@ -65,7 +65,7 @@ class Launcher {
   void launch() { launch(stream); }
   void launch(Stream on) { plan_.state->run(mirror_.tensors(), workspace_.data(), serial_executor(), on); }
   void prepare() { plan_.state->prepare(); }
-  static void wait(Stream on) { must(cuda::driver()->stream_synchronize(on), "cuStreamSynchronize"); }
+  static void wait(Stream on) { check_cuda(cuda::driver()->stream_synchronize(on), "cuStreamSynchronize"); }
   std::string bytes() {
     wait(stream);
     return output_bytes(mirror_, inputs_);
@@ -107,14 +107,14 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
       const std::string alone = launcher.bytes_alone();
       Graphs::Graph graph = nullptr;
       Graphs::Exec exec = nullptr;
-      must(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
+      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
       launcher.launch();
-      must(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
-      must(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      check_cuda(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
+      check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
       const Launcher elsewhere(line, *row);  // a graph may be launched on any stream
       for (int replay = 0; replay < 3; ++replay, ++replayed) {
         launcher.poison();
-        must(graphs.launch(exec, elsewhere.stream), "cuGraphLaunch");
+        check_cuda(graphs.launch(exec, elsewhere.stream), "cuGraphLaunch");
         Launcher::wait(elsewhere.stream);
         EXPECT_TRUE(launcher.bytes() == alone) << row->name << " \"" << line << "\" replay " << replay;
       }
@@ -131,7 +131,7 @@ TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {
        lines_of({"h2 s70x100 d168/200 {bf16|fp32} alibi sinks softcap=7 lse"})) {  // nobody else's
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
-      must(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
+      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
       std::string sentence;
       try {
         launcher.launch();
@@ -231,7 +231,7 @@ using Devices = OnDevice<testing::Test>;
 
 TEST_F(Devices, TwoAtOnceGiveTheSameBits) {
   int count = 0;
-  must(cuda::driver()->device_count(&count), "cuDeviceGetCount");
+  check_cuda(cuda::driver()->device_count(&count), "cuDeviceGetCount");
   if (count < 2) GTEST_SKIP() << "there is one CUDA device";
   if (cuda::device_facts(0).name != cuda::device_facts(1).name) GTEST_SKIP() << "the first two devices differ";
   Findings findings;

@@ -23,7 +23,7 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const Problem p = parse_problem(std::string(GetParam()) + " cuda");
   sm90::ForwardConfig config;
-  ASSERT_TRUE(sm90::shape_of(p, config, why)) << why;
+  ASSERT_TRUE(sm90::select_config(p, config, why)) << why;
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   cuda::CodeGate gate{128 * (config.groups + 1), {"HGMMA", "UTMALDG"}};
@@ -58,7 +58,7 @@ TEST(Sm90Table, ThreeWarpgroupsAtD128AreForLongPlainProblems) {
   const auto groups = [](const std::string& line) {
     sm90::ForwardConfig config;
     std::string why;
-    EXPECT_TRUE(sm90::shape_of(parse_problem(line), config, why)) << why;
+    EXPECT_TRUE(sm90::select_config(parse_problem(line), config, why)) << why;
     return config.groups;
   };
   EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right sinks"), 3);
@@ -102,8 +102,8 @@ TEST(Program, ACompilerErrorShowsTheConfigAndTheLog) {
 }
 
 TEST(Program, DeviceTextsAreEmbedded) {
-  EXPECT_NE(cuda::device_text("core/online_softmax.hpp").find("finite_ref"), std::string_view::npos);
-  EXPECT_THROW(cuda::device_text("core/nothing.hpp"), Error);
+  EXPECT_NE(cuda::device_source("core/online_softmax.hpp").find("finite_ref"), std::string_view::npos);
+  EXPECT_THROW(cuda::device_source("core/nothing.hpp"), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Boolean masks that look like those people use: for the device text on the host and for kernels on a device.
+// Boolean masks that look like those people use: for the device source on the host and for kernels on a device.
 #pragma once
 
 namespace onepass::test {

@@ -24,14 +24,16 @@ struct Compiled {
 Compiled for_sm90(const Problem& p) {
   sm90::ForwardConfig config;
   std::string why;
-  if (!sm90::shape_of(p, config, why)) throw Error(ErrorCode::unsupported, why);
-  return {cuda::compile(sm90::program_of(cuda::features_of(p), config, cuda::mods_text(p))), 128 * (config.groups + 1)};
+  if (!sm90::select_config(p, config, why)) throw Error(ErrorCode::unsupported, why);
+  return {cuda::compile(sm90::program_of(cuda::features_of(p), config, cuda::mods_source(p))),
+          128 * (config.groups + 1)};
 }
 Compiled for_sm80(const Problem& p) {
   sm80::ForwardConfig config;
   std::string why;
-  if (!sm80::shape_of(p, 166912, config, why)) throw Error(ErrorCode::unsupported, why);
-  return {cuda::compile(sm80::program_of(cuda::features_of(p), config, "sm_80", cuda::mods_text(p))), config.threads()};
+  if (!sm80::select_config(p, 166912, config, why)) throw Error(ErrorCode::unsupported, why);
+  return {cuda::compile(sm80::program_of(cuda::features_of(p), config, "sm_80", cuda::mods_source(p))),
+          config.threads()};
 }
 
 class CudaMods : public testing::TestWithParam<const char*> {
@@ -118,7 +120,7 @@ TEST(CudaMods, TheKeyTellsTextsApart) {
 }
 
 TEST(CudaMods, TheTextIsPutIntoAFunctionAsItStands) {
-  const auto text_of = [](const std::string& line) { return cuda::mods_text(parse_problem("fwd s1 cuda " + line)); };
+  const auto text_of = [](const std::string& line) { return cuda::mods_source(parse_problem("fwd s1 cuda " + line)); };
   EXPECT_EQ(text_of(""), "");
   EXPECT_NE(text_of("score_mod={score + 1}").find("\n#line 1 \"score_mod\"\nscore + 1 ;}"), std::string::npos);
   EXPECT_NE(text_of("score_mod={a[1]} buffer=a:bf16:3").find("const Buffer<Bf16, 1> a{buffers_[0]};"),

@@ -30,11 +30,11 @@ TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem(std::string(line) + " cuda");
   sm80::ForwardConfig config;
-  ASSERT_TRUE(sm80::shape_of(p, device.shared_bytes, config, why)) << why;
+  ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, config, why)) << why;
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
   cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
-  if (config.piece > 2) gate.instructions.push_back("LDGSTS");
+  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, config, device.arch)), gate), "");
 }
 
@@ -101,7 +101,7 @@ TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
           sm80::ForwardConfig c;
           std::string why;
           const Problem p = parse_problem(line);
-          ASSERT_TRUE(sm80::shape_of(p, device.shared_bytes, c, why)) << device.arch << " " << line << ": " << why;
+          ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, c, why)) << device.arch << " " << line << ": " << why;
           EXPECT_LE(c.blocks * (sm80::layout_of(cuda::features_of(p), c).total + 1024), device.shared_bytes + 1024)
               << device.arch << " " << line;
         }
@@ -110,27 +110,28 @@ TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
   }
 }
 
-TEST(Sm80Table, PiecesAreAsLargeAsStridesAllow) {
-  const auto piece = [](const std::string& strides, const std::string& dtype = "fp16") {
+TEST(Sm80Table, CopiesAreAsLargeAsStridesAllow) {
+  const auto copy_bytes = [](const std::string& strides, const std::string& dtype = "fp16") {
     sm80::ForwardConfig c;
     std::string why;
-    EXPECT_TRUE(sm80::shape_of(parse_problem("b2 h2 s9 d40 " + dtype + " cuda strides=" + strides), 101376, c, why))
+    EXPECT_TRUE(
+        sm80::select_config(parse_problem("b2 h2 s9 d40 " + dtype + " cuda strides=" + strides), 101376, c, why))
         << why;
-    return std::pair{c.piece, c.staged};
+    return std::pair{c.copy_bytes, c.staged};
   };
-  EXPECT_EQ(piece("q:4000,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{16, true}));
-  EXPECT_EQ(piece("q:4000,400,40;k:4000,400,-44;v:4000,400,40;o:4000,400,40"), (std::pair{8, true}));
-  EXPECT_EQ(piece("q:4000,400,40;k:4000,400,40;v:4000,402,0;o:4000,400,44"), (std::pair{4, false}));
-  EXPECT_EQ(piece("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{2, true}));
-  EXPECT_EQ(piece("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,44", "fp32"), (std::pair{4, true}));
-  EXPECT_EQ(piece("q:4000,400,44;k:4000,400,40;v:4000,400,40;o:4000,400,42", "fp32"), (std::pair{16, false}));
+  EXPECT_EQ(copy_bytes("q:4000,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{16, true}));
+  EXPECT_EQ(copy_bytes("q:4000,400,40;k:4000,400,-44;v:4000,400,40;o:4000,400,40"), (std::pair{8, true}));
+  EXPECT_EQ(copy_bytes("q:4000,400,40;k:4000,400,40;v:4000,402,0;o:4000,400,44"), (std::pair{4, false}));
+  EXPECT_EQ(copy_bytes("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{2, true}));
+  EXPECT_EQ(copy_bytes("q:4001,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,44", "fp32"), (std::pair{4, true}));
+  EXPECT_EQ(copy_bytes("q:4000,400,44;k:4000,400,40;v:4000,400,40;o:4000,400,42", "fp32"), (std::pair{16, false}));
 }
 
 TEST(Sm80Table, RefusesWithASentence) {
   const auto refusal = [](const std::string& line, int shared_bytes) {
     sm80::ForwardConfig c;
     std::string why;
-    EXPECT_FALSE(sm80::shape_of(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
+    EXPECT_FALSE(sm80::select_config(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
     return why;
   };
   EXPECT_NE(refusal("b1 h1 s9 d256 fp32", 65536).find("65536 bytes"), std::string::npos);

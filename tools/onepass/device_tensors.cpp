@@ -6,7 +6,7 @@
 
 namespace onepass::cli {
 
-using cuda::must;
+using cuda::check_cuda;
 
 DeviceTensors::DeviceTensors(Device device) : facts_(cuda::device_facts(device.index)) {}
 
@@ -14,8 +14,9 @@ std::byte* DeviceTensors::copy_of(const io::Array& memory) {
   auto* const to = static_cast<std::byte*>(scratch(memory.bytes()));
   const cuda::ContextScope scope(facts_);
   if (memory.bytes() > 0) {
-    must(cuda::driver()->copy_to_device(reinterpret_cast<cuda::DevicePtr>(to), memory.data(), memory.bytes(), nullptr),
-         "cuMemcpyHtoDAsync");
+    check_cuda(
+        cuda::driver()->copy_to_device(reinterpret_cast<cuda::DevicePtr>(to), memory.data(), memory.bytes(), nullptr),
+        "cuMemcpyHtoDAsync");
   }
   return to;
 }
@@ -39,14 +40,15 @@ void* DeviceTensors::scratch(std::size_t bytes) {
 void DeviceTensors::fetch(const Tensor& from, const io::Array& into) {
   const cuda::ContextScope scope(facts_);
   if (into.bytes() == 0) return;
-  must(cuda::driver()->copy_to_host(into.data(), reinterpret_cast<cuda::DevicePtr>(from.data), into.bytes(), nullptr),
-       "cuMemcpyDtoHAsync");
+  check_cuda(
+      cuda::driver()->copy_to_host(into.data(), reinterpret_cast<cuda::DevicePtr>(from.data), into.bytes(), nullptr),
+      "cuMemcpyDtoHAsync");
   wait();
 }
 
 void DeviceTensors::wait() const {
   const cuda::ContextScope scope(facts_);
-  must(cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
+  check_cuda(cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 }  // namespace onepass::cli

@@ -2,23 +2,29 @@
 #pragma once
 #include "cuda/attention/softmax.cuh"
 
+#include "cuda/attention/forward.hpp"
 #include "cuda/attention/scores.cuh"
 
 namespace onepass {
 
-DEV i64 lse_offset(const ForwardParams& p, const TileWork& x, i32 row) {
+DEV void write_out(const ForwardParams& p, i64 at, float value) {
+  using Format = ElementOf<forward_features.output>::Format;
+  static_cast<Format::Raw*>(p.out)[at] = Format::round(value);
+}
+
+DEV i64 lse_offset(const ForwardParams& p, const WorkTile& x, i32 row) {
   return x.map_batch * p.lse_stride[0] + x.head * p.lse_stride[1] + static_cast<i64>(x.q_begin + row) * p.lse_stride[2];
 }
-DEV void write_lse(const ForwardParams& p, const TileWork& x, i32 row, float lse) {
+DEV void write_lse(const ForwardParams& p, const WorkTile& x, i32 row, float lse) {
   if (p.lse && row < x.seq_q) p.lse[lse_offset(p, x, row)] = lse;
 }
-DEV i64 out_offset(const ForwardParams& p, const TileWork& x, i32 row) {
+DEV i64 out_offset(const ForwardParams& p, const WorkTile& x, i32 row) {
   return x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + static_cast<i64>(x.q_begin + row) * p.out_stride[2];
 }
 // A tile that sees no key: O = 0, LSE = -inf or the sink. Called by one whole warp for `count` rows from `first` on.
-DEV void write_empty(const ForwardParams& p, const TileWork& x, i32 first, i32 count) {
-  const i32 lane = thread_here() % 32;
-  const float lse = features.sinks ? p.sinks[x.head * p.sink_stride] : kNegInf;
+DEV void write_empty(const ForwardParams& p, const WorkTile& x, i32 first, i32 count) {
+  const i32 lane = opaque_thread() % 32;
+  const float lse = forward_features.sinks ? p.sinks[x.head * p.sink_stride] : kNegInf;
   for (i32 row = first; row < min(first + count, x.seq_q); ++row) {
     for (i32 d = lane; d < features.dim_v; d += 32) write_out(p, out_offset(p, x, row) + d, 0.0f);
     if (lane == 0) write_lse(p, x, row, lse);
@@ -27,16 +33,16 @@ DEV void write_empty(const ForwardParams& p, const TileWork& x, i32 first, i32 c
 
 // Rows whose result is not finite, remembered until the end of the warp's work: a chain through the workspace, which
 // has a place for each warp of each tile.
-struct Redo {
+struct FallbackRows {
   i32 last = -1;
-  DEV void push(const ForwardParams& p, const TileWork& x, i32 first_row, i32 place) {  // sixteen rows of one warp
-    if (thread_here() % 32 == 0) p.redo[place] = {x.batch, x.head, first_row, last};
+  DEV void push(const ForwardParams& p, const WorkTile& x, i32 first_row, i32 place) {  // sixteen rows of one warp
+    if (opaque_thread() % 32 == 0) p.fallback[place] = {x.batch, x.head, first_row, last};
     last = place;
   }
 };
 
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
-constexpr bool kRoundedSums = features.output == Type::f32 && features.input != Type::f32;
+constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && features.input != ScalarType::f32;
 
 // O / l; false if that is somewhere not finite.
 template <class Out, int N>
@@ -62,12 +68,12 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
 }
 
 // What a row's sums end in: 1 / l and the LSE. Needs no O, so the last P V may still be under way.
-struct RowsEnd {
+struct FinalRows {
   float inv[2], lse[2];
   bool right = true;  // else the rows are to be computed again
 };
-DEV RowsEnd end_sums(const ForwardParams& p, const TileWork& x, const LaneRows& sums) {
-  RowsEnd end;
+DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const LaneRows& sums) {
+  FinalRows end;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const auto unit = unit_of(p);
@@ -76,7 +82,7 @@ DEV RowsEnd end_sums(const ForwardParams& p, const TileWork& x, const LaneRows& 
     Final<float> last = unit.final(state);
     const float rounding = kRoundedSums ? quad_sum(sums.norm[i]) - state.l : 0.0f;
     float alpha = 1.0f;
-    if constexpr (features.sinks) {
+    if constexpr (forward_features.sinks) {
       const Merged<float> joined = join_natural_sink(unit.natural(state), p.sinks[x.head * p.sink_stride]);
       state = joined.state;
       alpha = joined.alpha_a;
@@ -88,8 +94,8 @@ DEV RowsEnd end_sums(const ForwardParams& p, const TileWork& x, const LaneRows& 
   }
   return end;
 }
-DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&lse)[2]) {
-  if (!p.lse || thread_here() % 4 != 0) return;
+DEV void write_lses(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const float (&lse)[2]) {
+  if (!p.lse || opaque_thread() % 4 != 0) return;
   float* const at = p.lse + lse_offset(p, x, rows.row[0]);
   if (rows.row[0] < x.seq_q) at[0] = lse[0];
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
@@ -97,17 +103,17 @@ DEV void write_lses(const ForwardParams& p, const TileWork& x, const FragmentRow
 
 // O / l of the sixteen rows from `first` on. `place`: the warp's number among all warps of all tiles.
 template <int N>
-DEV void close_rows(const ForwardParams& p, const TileWork& x, i32 first, float (&o)[N], const RowsEnd& end, Redo& redo,
-                    i32 place) {
-  using Out = typename ElementOf<features.output>::Format;
+DEV void normalize_rows(const ForwardParams& p, const WorkTile& x, i32 first, float (&o)[N], const FinalRows& end,
+                        FallbackRows& fallback, i32 place) {
+  using Out = typename ElementOf<forward_features.output>::Format;
   const bool finite = scale_rows<Out>(o, end.inv);
-  if (__any_sync(0xffffffffu, !finite || !end.right)) redo.push(p, x, first, place);
+  if (__any_sync(0xffffffffu, !finite || !end.right)) fallback.push(p, x, first, place);
 }
 
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.
 template <int N>
-DEV void store_rows(const ForwardParams& p, const TileWork& x, const FragmentRows& rows, const float (&o)[N]) {
-  const u32 quad = thread_here() % 4;
+DEV void store_rows(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const float (&o)[N]) {
+  const u32 quad = opaque_thread() % 4;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const i32 r = rows.row[j >> 1 & 1], d = column_of(j, quad);

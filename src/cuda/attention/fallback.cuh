@@ -1,29 +1,29 @@
-// Rows computed again with care.
+// The non-finite fallback: rows whose result is not finite are computed again, one by one.
 #pragma once
 #include "core/nonfinite.hpp"
 #include "cuda/attention/epilogue.cuh"
+#include "cuda/attention/key_value_view.cuh"
 
 namespace onepass {
 
 // P V multiplies masked weights of 0 with whatever V holds, so a NaN or an infinity in V reaches rows that do not see
 // it. A row whose result is not finite is therefore computed again here, over the keys it sees and no others, by one
 // warp: two passes in fp32, slow, never entered for finite results.
-DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScores& scores, i32 row) {
+DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const HeadScores& scores, i32 row) {
   const i32 lane = threadIdx.x % 32;
   const Band::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
-  const i64 kv_head = x.head / p.heads_per_kv;
   const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
-  const i64 k = x.map_batch * p.k_stride[0] + kv_head * p.k_stride[1] + x.k_begin * p.k_stride[2];
-  const i64 v = x.map_batch * p.v_stride[0] + kv_head * p.v_stride[1] + x.k_begin * p.v_stride[2];
+  const KeyValueView keys_and_values = KeyValueView::of(p, x);
   const auto element = [](const void* base, i64 at) { return element_at<features.input>(base, at); };
   const auto score = [&](i32 key) {
     if (key >= keys.hi) return kNegInf;
-    if constexpr (features.hides()) {
-      if (scores.hidden(row, key)) return kNegInf;
+    if constexpr (features.masks()) {
+      if (scores.masked(row, key)) return kNegInf;
     }
     float dot = 0.0f;
-    for (i32 d = 0; d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + key * p.k_stride[2] + d);
-    return kTransforms ? scores.transformed(scores.scaled(dot), scores.bias_at(row, key), row, key) : dot;
+    const i64 k = keys_and_values.offset(p.k_stride, key);
+    for (i32 d = 0; d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + d);
+    return scores.score(dot, scores.bias_at(row, key), row, key);
   };
   const float scale = scores.unit().factor;
   RowState<float> state;
@@ -40,7 +40,7 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
   const Step<float> reference = refer_to(state.m, scale);
   state = to_natural(state, scale, scores.unit().unit);
   float share = 1.0f;  // of the keys, beside the sink
-  if constexpr (features.sinks) {
+  if constexpr (forward_features.sinks) {
     const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
     state = joined.state;
     share = visible_weight(joined.alpha_a);
@@ -56,10 +56,11 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
       const float wj = __shfl_sync(0xffffffffu, w, j);
       if (__shfl_sync(0xffffffffu, s == kNegInf, j)) continue;
+      const i64 v = keys_and_values.offset(p.v_stride, first + j);
 #pragma unroll
       for (i32 i = 0; i < kOwn; ++i) {
         const i32 d = lane + 32 * i;
-        if (d < features.dim_v) o[i] += wj * element(p.v, v + (first + j) * p.v_stride[2] + d);
+        if (d < features.dim_v) o[i] += wj * element(p.v, v + d);
       }
     }
   }
@@ -72,21 +73,21 @@ DEV void recompute_row(const ForwardParams& p, const TileWork& x, const TileScor
 }
 
 // Everything this warp has remembered. Its tiles' TMA stores must have completed.
-DEV void recompute(const ForwardParams& p, const Redo& redo) {
+DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback) {
 #pragma unroll 1
-  for (i32 at = redo.last; at >= 0;) {
-    const RedoEntry e = p.redo[at];
-    TileWork x;
+  for (i32 at = fallback.last; at >= 0;) {
+    const FallbackEntry e = p.fallback[at];
+    WorkTile x;
     x.batch = e.batch, x.head = e.head, x.map_batch = features.packed ? 0 : e.batch;
     x.q_begin = features.packed ? p.cu_q[e.batch] : 0,
     x.seq_q = features.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
     x.k_begin = features.packed ? p.cu_k[e.batch] : 0,
     x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
     x.row = e.row;
-    TileScores scores{p};
-    scores.open(x, e.row);
+    HeadScores scores{p};
+    scores.open(x);
 #pragma unroll 1
-    for (i32 row = e.row; row < min(e.row + 16, x.seq_q); ++row) recompute_row(p, x, scores, row);
+    for (i32 row = e.row; row < min(e.row + 16, x.seq_q); ++row) fallback_row(p, x, scores, row);
     at = e.before;
   }
 }

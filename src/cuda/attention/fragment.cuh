@@ -44,7 +44,7 @@ struct RowBits {
 };
 
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one
-// for row g + 8, and they swap halves. Kept weights stay as they are: O is scaled at its end (close_rows).
+// for row g + 8, and they swap halves. Kept weights stay as they are: O is scaled at its end (normalize_rows).
 struct DropPair {
   const Dropout& dropout;
   u32 batch, head, row0, first_column, quad;

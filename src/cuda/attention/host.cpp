@@ -8,6 +8,7 @@
 #include "core/scalar.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
+#include "cuda/host/initializer.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -15,14 +16,24 @@ namespace {
 
 constexpr std::size_t kCounterBytes = 64;
 
-Type type_of(DType t) { return t == DType::f32 ? Type::f32 : t == DType::f16 ? Type::f16 : Type::bf16; }
+ScalarType scalar_type_of(DType t) {
+  switch (t) {
+    case DType::f32: return ScalarType::f32;
+    case DType::f16: return ScalarType::f16;
+    case DType::bf16: return ScalarType::bf16;
+    case DType::f8e4m3:
+    case DType::boolean:
+    case DType::i32: break;
+  }
+  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16 and bf16; not on ", name_of(t)));
+}
 
 void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
 
 // How many heads are worked on together. Many, so that a causal problem's short tiles come last; few enough that their
 // K and V stay in L2 (measured on an H200, causal, TFLOP/s by number of heads: d128 4k 16: 713, 32: 687, 64: 629;
 // d256 4k 4: 744, 32: 707; d128 1k 16: 504, 32: 510, 64: 498). A divisor of the heads.
-int heads_together(const Problem& p, bool bounded_right, int l2_bytes) {
+int head_group(const Problem& p, bool bounded_right, int l2_bytes) {
   constexpr double kShare = 0.7, kMax = 32;
   const std::int64_t heads = std::max<std::int64_t>(1, p.batch * p.heads_q);
   if (!bounded_right) return 1;
@@ -33,8 +44,8 @@ int heads_together(const Problem& p, bool bounded_right, int l2_bytes) {
   return static_cast<int>(g);
 }
 
-std::size_t redo_bytes(const Problem& p, const TileCut& cut) {
-  return sizeof(RedoEntry) * static_cast<std::size_t>(cut.warps) * static_cast<std::size_t>(tile_bound(p, cut));
+std::size_t fallback_bytes(const Problem& p, const TileShape& tile) {
+  return sizeof(FallbackEntry) * static_cast<std::size_t>(tile.warps) * static_cast<std::size_t>(tile_bound(p, tile));
 }
 
 }  // namespace
@@ -55,53 +66,68 @@ const DeviceFacts* device_of(const Problem& p, std::string& why) {
 
 ForwardFeatures features_of(const Problem& p) {
   const BandMask band = band_mask(p, p.seq_q, p.seq_k);
-  ForwardFeatures f{};
+  AttentionFeatures f{};
   f.dim_qk = static_cast<int>(p.dim_qk);
   f.dim_v = static_cast<int>(p.dim_v);
-  f.input = type_of(p.dtype);
-  f.output = type_of(p.out_dtype);
+  f.input = scalar_type_of(p.dtype);
   f.bounded_left = band.left >= 0;
   f.bounded_right = band.right >= 0;
   f.packed = p.varlen;
   f.softcap = p.softcap > 0;
   f.alibi = p.alibi;
-  f.sinks = p.sinks;
   f.dropout = Dropout::of(p.dropout_p, 0).active();
   f.bool_mask = p.bool_mask.has_value();
-  f.bias = p.bias ? type_of(p.bias->dtype) : Type::none;
+  f.bias = p.bias ? scalar_type_of(p.bias->dtype) : ScalarType::none;
   f.score_mod = !p.score_mod.empty();
   f.mask_mod = !p.mask_mod.empty();
   f.scaled_first = !(p.effective_scale() >= double{std::numeric_limits<float>::min()});
   // A row of one key has its score for LSE, within 1e-5: 0.99 of that in 10^6 rows at a cap of 30, 1.7 at 50.
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
-  return f;
+  return {.attention = f, .output = scalar_type_of(p.out_dtype), .sinks = p.sinks};
 }
 
-std::string features_text(const ForwardFeatures& f) {
-  const char* const types[] = {"Type::none", "Type::f32", "Type::f16", "Type::bf16"};
-  const auto type = [&](Type t) { return types[static_cast<int>(t)]; };
-  return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass { constexpr ForwardFeatures features = {",
-              f.dim_qk, ", ", f.dim_v, ", ", type(f.input), ", ", type(f.output), ", ", word(f.bounded_left), ", ",
-              word(f.bounded_right), ", ", word(f.packed), ", ", word(f.softcap), ", ", word(f.alibi), ", ",
-              word(f.sinks), ", ", word(f.dropout), ", ", word(f.bool_mask), ", ", type(f.bias), ", ",
-              word(f.score_mod), ", ", word(f.mask_mod), ", ", word(f.scaled_first), ", ", word(f.pair_tanh), "}; }\n");
+// The bindings name every field: one that is added and not printed does not compile.
+std::string features_source(const ForwardFeatures& f) {
+  const auto& [attention, output, sinks] = f;
+  const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, softcap, alibi, dropout, bool_mask, bias,
+               score_mod, mask_mod, scaled_first, pair_tanh] = attention;
+  const Initializer common = Initializer()
+                                 .field("dim_qk", dim_qk)
+                                 .field("dim_v", dim_v)
+                                 .field("input", input)
+                                 .field("bounded_left", bounded_left)
+                                 .field("bounded_right", bounded_right)
+                                 .field("packed", packed)
+                                 .field("softcap", softcap)
+                                 .field("alibi", alibi)
+                                 .field("dropout", dropout)
+                                 .field("bool_mask", bool_mask)
+                                 .field("bias", bias)
+                                 .field("score_mod", score_mod)
+                                 .field("mask_mod", mask_mod)
+                                 .field("scaled_first", scaled_first)
+                                 .field("pair_tanh", pair_tanh);
+  const Initializer all = Initializer().field("attention", common).field("output", output).field("sinks", sinks);
+  return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass {\n",
+              "constexpr ForwardFeatures forward_features = ", all.source(),
+              ";\nconstexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
 
-std::int64_t tile_bound(const Problem& p, const TileCut& cut) {
+std::int64_t tile_bound(const Problem& p, const TileShape& tile) {
   const std::int64_t a_head =
-      p.varlen ? p.total_q / cut.block_m + p.batch : p.batch * ((p.seq_q + cut.block_m - 1) / cut.block_m);
+      p.varlen ? p.total_q / tile.block_m + p.batch : p.batch * ((p.seq_q + tile.block_m - 1) / tile.block_m);
   return a_head * p.heads_q;
 }
 
-std::size_t forward_workspace_bytes(const Problem& p, const TileCut& cut) {
-  return kCounterBytes + redo_bytes(p, cut) + mask_bytes(p, cut);
+std::size_t forward_workspace_bytes(const Problem& p, const TileShape& tile) {
+  return kCounterBytes + fallback_bytes(p, tile) + mask_bytes(p, tile);
 }
 
-void* mask_place(const Problem& p, const TileCut& cut, void* workspace) {
-  return static_cast<std::byte*>(workspace) + kCounterBytes + redo_bytes(p, cut);
+void* mask_place(const Problem& p, const TileShape& tile, void* workspace) {
+  return static_cast<std::byte*>(workspace) + kCounterBytes + fallback_bytes(p, tile);
 }
 
-ForwardParams decided_params(const Problem& p, const TileCut& cut, int l2_bytes) {
+ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_bytes) {
   ForwardParams f{};
   fill_strides(f.q_stride, p.layout.q);
   fill_strides(f.k_stride, p.layout.k);
@@ -134,9 +160,9 @@ ForwardParams decided_params(const Problem& p, const TileCut& cut, int l2_bytes)
   f.cap_out = static_cast<float>(p.softcap);
   f.dropout = Dropout::of(p.dropout_p, p.seed);
   f.batch_inner = p.bias && p.bias->spans.heads && !p.bias->spans.batch;
-  f.m_tiles = static_cast<int>((p.seq_q + cut.block_m - 1) / cut.block_m);
-  f.heads_together = heads_together(p, band.right >= 0, l2_bytes);
-  f.tiles = static_cast<int>(tile_bound(p, cut));
+  f.m_tiles = static_cast<int>((p.seq_q + tile.block_m - 1) / tile.block_m);
+  f.head_group = head_group(p, band.right >= 0, l2_bytes);
+  f.tiles = static_cast<int>(tile_bound(p, tile));
   return f;
 }
 
@@ -146,7 +172,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.v = t.v.data;
   f.out = t.out.data;
   f.lse = static_cast<float*>(t.lse.data);
-  f.redo = reinterpret_cast<RedoEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
+  f.fallback = reinterpret_cast<FallbackEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
   f.cu_q = static_cast<const int*>(t.cu_seqlens_q.data);
   f.cu_k = static_cast<const int*>(t.cu_seqlens_k.data);
   f.bias = t.bias.data;
@@ -156,13 +182,13 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
 }
 
 ForwardState::ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
-                           const TileCut& cut)
+                           const TileShape& tile)
     : PlanState(request.problem),
       device_(device),
       features_(features),
-      cut_(cut),
-      decided_(decided_params(*problem, cut, device.l2_bytes)) {
-  workspace_bytes = decided_.tiles == 0 ? 0 : forward_workspace_bytes(*problem, cut);
+      tile_(tile),
+      decided_(decided_params(*problem, tile, device.l2_bytes)) {
+  workspace_bytes = decided_.tiles == 0 ? 0 : forward_workspace_bytes(*problem, tile);
 }
 
 const Kernel& ForwardState::kernel(Stream stream) const {
@@ -187,10 +213,10 @@ void ForwardState::run(const Tensors& tensors, void* workspace, Executor&, void*
   params.counters = stream_counters(device_, stream);
   if (!params.counters) {
     params.counters = static_cast<unsigned*>(workspace);
-    must(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
+    check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
   }
   if (problem->bool_mask)
-    params.mask = pack_mask(*problem, tensors, cut_, mask_place(*problem, cut_, workspace), device_, stream);
+    params.mask = pack_mask(*problem, tensors, tile_, mask_place(*problem, tile_, workspace), device_, stream);
   launch_with(loaded, tensors, params, stream);
 }
 

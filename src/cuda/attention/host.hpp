@@ -14,32 +14,34 @@ namespace onepass::cuda {
 // Of sequences, counts and a band's offset: kernels add up three of them in an int.
 constexpr std::int64_t kMaxPosition = std::numeric_limits<int>::max() / 4;
 
-// How a kernel cuts the work: query rows and keys of a tile, and how many sixteen-row warps share a tile.
-struct TileCut {
+// How a kernel tiles the work: query rows and keys of a tile, and how many sixteen-row warps share a tile.
+struct TileShape {
   int block_m, block_n, warps;
 };
 
 // The problem's device; nullptr with a sentence if it is not on one that is there.
 const DeviceFacts* device_of(const Problem& problem, std::string& why);
+// Throws Error (bad_dtype) for a dtype that no kernel computes on.
 ForwardFeatures features_of(const Problem& problem);
-// What stands in front of the kernel's text: #include of the definitions and `constexpr ForwardFeatures features`.
-std::string features_text(const ForwardFeatures& features);
+// What stands in front of the kernel's source: #include of the definitions, `constexpr ForwardFeatures
+// forward_features` and `constexpr AttentionFeatures features`.
+std::string features_source(const ForwardFeatures& features);
 
 // An upper bound if packed: the kernel counts from the lengths, which only the device knows.
-std::int64_t tile_bound(const Problem& problem, const TileCut& cut);
-std::size_t forward_workspace_bytes(const Problem& problem, const TileCut& cut);
+std::int64_t tile_bound(const Problem& problem, const TileShape& tile);
+std::size_t forward_workspace_bytes(const Problem& problem, const TileShape& tile);
 
 // A launch's parameters but for what a call brings: addresses, the tile counters and the packed mask, whose place in
 // the workspace is mask_place.
-ForwardParams decided_params(const Problem& problem, const TileCut& cut, int l2_bytes);
+ForwardParams decided_params(const Problem& problem, const TileShape& tile, int l2_bytes);
 // The addresses of a call. `workspace`: forward_workspace_bytes bytes.
 void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
-void* mask_place(const Problem& problem, const TileCut& cut, void* workspace);
+void* mask_place(const Problem& problem, const TileShape& tile, void* workspace);
 
 // What the forward kernels of all architectures decide and how they run it; a family adds its config and its launch.
 class ForwardState : public PlanState {
  public:
-  ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features, const TileCut& cut);
+  ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features, const TileShape& tile);
   void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
   void prepare() const final;
 
@@ -50,15 +52,12 @@ class ForwardState : public PlanState {
 
   const DeviceFacts& device_;
   const ForwardFeatures features_;
-  const TileCut cut_;
+  const TileShape tile_;
   const ForwardParams decided_;
 
  private:
   const Kernel& kernel(Stream stream) const;
   mutable std::atomic<const Kernel*> kernel_{nullptr};  // once it is loaded
 };
-
-// Programs say so with these.
-inline const char* word(bool b) { return b ? "true" : "false"; }
 
 }  // namespace onepass::cuda

@@ -31,9 +31,9 @@ extern "C" __global__ void __launch_bounds__(256) pack_mask(const __grid_constan
     all = __syncthreads_and(all);
     if (threadIdx.x == 0) {
       p.tiles[b * p.tile_stride[0] + h * p.tile_stride[1] + (m * p.block_m / 64) * p.tile_stride[2] + n * words] =
-          !any  ? kHidesAll
-          : all ? kHidesNone
-                : kHidesSome;
+          !any  ? kAllMasked
+          : all ? kNoneMasked
+                : kSomeMasked;
     }
   }
 }

@@ -11,7 +11,7 @@ struct MaskBits {
   const unsigned char* tiles;
   long long bits_stride[3], tile_stride[3];  // words, bytes; batch, head, row or 64 rows
 };
-enum MaskTile : unsigned char { kHidesAll = 0, kHidesSome = 1, kHidesNone = 2 };
+enum MaskTile : unsigned char { kAllMasked = 0, kSomeMasked = 1, kNoneMasked = 2 };
 
 struct MaskPackParams {
   const unsigned char* mask;

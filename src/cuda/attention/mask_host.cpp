@@ -10,21 +10,21 @@ namespace onepass::cuda {
 namespace {
 
 // Keys of a tile of the packed mask: of a block of the kernel, or of the two that share a word.
-int mask_block(const TileCut& cut) { return std::max(cut.block_n, 32); }
+int mask_block(const TileShape& tile) { return std::max(tile.block_n, 32); }
 
 std::int64_t up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to; }
 
-struct Shape {  // of the packed mask; dimensions that repeat have size 1
+struct PackedShape {  // of the packed mask; dimensions that repeat have size 1
   std::int64_t batch, heads, rows, words, tile_rows;
   std::int64_t bits_words() const { return batch * heads * rows * words; }
   std::int64_t tile_bytes() const { return batch * heads * tile_rows * words; }
 };
 
-Shape shape_of(const Problem& p, const TileCut& cut) {
+PackedShape packed_shape_of(const Problem& p, const TileShape& tile) {
   const BroadcastDims& s = *p.bool_mask;
   const std::int64_t rows = s.rows ? p.seq_q : 1;
   // Whole blocks of keys, rows of words aligned to 16 bytes.
-  const std::int64_t words = up(up(p.seq_k, mask_block(cut)) * mask_block(cut) / 32, 4) * 4;
+  const std::int64_t words = up(up(p.seq_k, mask_block(tile)) * mask_block(tile) / 32, 4) * 4;
   return {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, rows, words, up(rows, 64)};
 }
 
@@ -34,14 +34,14 @@ KernelProgram mask_program(const std::string& arch) {
   return {"cuda/attention/mask_bits.cuh", "pack_mask", "", arch, "", ""};
 }
 
-std::size_t mask_bytes(const Problem& p, const TileCut& cut) {
+std::size_t mask_bytes(const Problem& p, const TileShape& tile) {
   if (!p.bool_mask) return 0;
-  const Shape s = shape_of(p, cut);
+  const PackedShape s = packed_shape_of(p, tile);
   return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes());
 }
 
-MaskPlan plan_mask(const Problem& p, const void* mask, const TileCut& cut, void* workspace) {
-  const Shape s = shape_of(p, cut);
+MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, void* workspace) {
+  const PackedShape s = packed_shape_of(p, tile);
   const Dims& stride = p.layout.bool_mask;
   MaskPlan out{};
   MaskPackParams& k = out.pack;
@@ -50,10 +50,10 @@ MaskPlan plan_mask(const Problem& p, const void* mask, const TileCut& cut, void*
   k.heads = static_cast<int>(s.heads);
   k.rows = static_cast<int>(s.rows);
   k.keys = static_cast<int>(p.seq_k);
-  k.block_m = cut.block_m;
-  k.block_n = mask_block(cut);
-  k.m_tiles = static_cast<int>(up(s.rows, cut.block_m));
-  k.n_blocks = static_cast<int>(up(p.seq_k, mask_block(cut)));
+  k.block_m = tile.block_m;
+  k.block_n = mask_block(tile);
+  k.m_tiles = static_cast<int>(up(s.rows, tile.block_m));
+  k.n_blocks = static_cast<int>(up(p.seq_k, mask_block(tile)));
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
   k.bits = static_cast<unsigned*>(workspace);
   k.tiles = static_cast<unsigned char*>(workspace) + 4 * s.bits_words();
@@ -76,9 +76,9 @@ const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream) {
                       [&] { return mask_program(text("sm_", device.major, device.minor)); });
 }
 
-MaskBits pack_mask(const Problem& p, const Arguments& a, const TileCut& cut, void* workspace, const DeviceFacts& device,
+MaskBits pack_mask(const Problem& p, const Arguments& a, const TileShape& tile, void* workspace, const DeviceFacts& device,
                    Stream stream) {
-  MaskPlan plan = plan_mask(p, a.bool_mask.data, cut, workspace);
+  MaskPlan plan = plan_mask(p, a.bool_mask.data, tile, workspace);
   if (plan.pack.units == 0) return plan.bits;
   const Kernel& kernel = load_mask_kernel(device, stream);
   void* arguments[] = {&plan.pack};

@@ -8,16 +8,16 @@ namespace onepass::cuda {
 
 KernelProgram mask_program(const std::string& arch);
 // Of the problem's packed mask; 0 if it has none.
-std::size_t mask_bytes(const Problem& problem, const TileCut& cut);
+std::size_t mask_bytes(const Problem& problem, const TileShape& tile);
 // Where the packed mask will be in `workspace` (mask_bytes bytes), and the packing's parameters.
 struct MaskPlan {
   MaskPackParams pack;
   MaskBits bits;
 };
-MaskPlan plan_mask(const Problem& problem, const void* mask, const TileCut& cut, void* workspace);
+MaskPlan plan_mask(const Problem& problem, const void* mask, const TileShape& tile, void* workspace);
 const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream);
 // Launches the packing into `workspace` (mask_bytes bytes) and says where everything will be.
-MaskBits pack_mask(const Problem& problem, const Arguments& arguments, const TileCut& cut, void* workspace,
+MaskBits pack_mask(const Problem& problem, const Arguments& arguments, const TileShape& tile, void* workspace,
                    const DeviceFacts& device, Stream stream);
 
 }  // namespace onepass::cuda

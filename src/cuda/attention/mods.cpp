@@ -51,7 +51,7 @@ std::string function_text(const char* head, const char* name, const std::string&
 
 }  // namespace
 
-std::string mods_text(const Problem& p) {
+std::string mods_source(const Problem& p) {
   if (p.score_mod.empty() && p.mask_mod.empty()) return {};
   std::string s = p.score_mod.empty() ? "" : "#define ONEPASS_SCORE_MOD\n";
   s += p.mask_mod.empty() ? "" : "#define ONEPASS_MASK_MOD\n";
@@ -73,7 +73,7 @@ std::string mods_key(const Problem& p) {
   return key;
 }
 
-static_assert(std::extent_v<decltype(ForwardParams::mod_buffers)> == kMaxModBuffers);
+static_assert(std::extent_v<decltype(AttentionParams::mod_buffers)> == kMaxModBuffers);
 
 void fill_mod_buffers(const Arguments& a, ModBufferView* views) {
   for (std::size_t i = 0; i < a.mod_buffers.size(); ++i) {

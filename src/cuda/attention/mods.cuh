@@ -74,11 +74,11 @@ struct Buffer {
 
 // Where the user gives none. Never called.
 #if !defined(ONEPASS_SCORE_MOD)
-static_assert(!features.score_mod, "mods_text is missing from the program");
+static_assert(!features.score_mod, "mods_source is missing from the program");
 DEV float score_mod(float score, i32, i32, i32, i32, const ModBufferView*) { return score; }
 #endif
 #if !defined(ONEPASS_MASK_MOD)
-static_assert(!features.mask_mod, "mods_text is missing from the program");
+static_assert(!features.mask_mod, "mods_source is missing from the program");
 DEV bool mask_mod(i32, i32, i32, i32, const ModBufferView*) { return true; }
 #endif
 

@@ -3,17 +3,17 @@
 #include <string>
 
 #include "core/implementation.hpp"
-#include "cuda/attention/forward.hpp"
+#include "cuda/attention/attention.hpp"
 
 namespace onepass::cuda {
 
 // KernelProgram::user_code of a problem; empty without mods. A compiler error in it names "score_mod" or "mask_mod" as
 // its file, with the user's own line numbers.
-std::string mods_text(const Problem& problem);
+std::string mods_source(const Problem& problem);
 
-// Two problems of the same key have the same mods_text; the key takes some 0.1 us, the text 30 times that.
+// Two problems of the same key have the same mods_source; the key takes some 0.1 us, the text 30 times that.
 std::string mods_key(const Problem& problem);
 
-void fill_mod_buffers(const Arguments& arguments, ModBufferView* views);  // ForwardParams::mod_buffers
+void fill_mod_buffers(const Arguments& arguments, ModBufferView* views);  // AttentionParams::mod_buffers
 
 }  // namespace onepass::cuda

@@ -1,60 +1,32 @@
-// What a kernel knows of its rows' scores: masks, transforms, dropout, for the fragment layout of device/scores.cuh.
+// The scores of a fragment (fragment.cuh): masks, transforms, dropout.
 #pragma once
-#include "cuda/attention/fragment.cuh"
-#include "cuda/attention/softmax.cuh"
-
-#include "cuda/attention/elements.cuh"
-#include "cuda/attention/mods.cuh"
-#include "cuda/attention/tile_scheduler.cuh"
+#include "cuda/attention/score.cuh"
 
 namespace onepass {
 
-// Whether border blocks are taken by groups of columns. Measured, causal 1k: d64 362 -> 376 TFLOP/s, d128 no gain and
-// at 4k -1 %.
-constexpr bool kByGroups = features.dim_v <= 64;
-// Then scores leave apply() in natural units, or in units of the cap where nothing follows it: the softmax multiplies
-// them once more in any case, and so their own last product is saved.
-constexpr bool kTransforms = features.transforms();
-constexpr bool kCapLast = features.softcap && features.bias == Type::none && !features.alibi && !features.score_mod;
-
-// The unit of the scores that the softmax finds.
-DEV auto unit_of(const ForwardParams& p) {
-  constexpr float kNatural = static_cast<float>(kLog2e);
-  if constexpr (!kTransforms)
-    return Products{p.scale_log2, p.scale};
-  else
-    return kCapLast ? Transformed{kNatural * p.cap_out, p.cap_out} : Transformed{kNatural, 1.0f};
-}
-
 // What a lane knows of its scores of a block before they are there: asked for under Q K^T.
 struct BeforeScores {
-  bool hides;  // whether `seen` has a 0
+  bool masks;  // whether `seen` has a 0
   RowBits seen;
 };
 
 // What a warp knows of its sixteen rows' scores.
-struct TileScores {
-  const ForwardParams& p;
+// kByGroups: border blocks are masked by groups of columns, and groups that no row sees are not read.
+template <bool kByGroups>
+struct TileScores : HeadScores {
   FragmentRows rows{};
-  Band band;
   i32 warp_row = 0, below = 0;  // these are the sixteen rows from warp_row + below on, within the sequence
-  float slope = 0;
-  u32 batch = 0, head = 0;
   const unsigned char* mask_tiles = nullptr;
 
-  DEV auto unit() const { return unit_of(p); }
-
   // The rows from first + offset on, within the sequence; offset is a constant.
-  DEV void open(const TileWork& x, i32 first, i32 offset = 0) {
-    band = band_of(p, x.seq_q, x.seq_k);
-    batch = x.batch, head = x.head;
+  DEV void open(const WorkTile& x, i32 first, i32 offset = 0) {
+    HeadScores::open(x);
     if constexpr (features.bool_mask) mask_tiles = onepass::mask_tiles(p, x);
     warp_row = first, below = offset;
     rows = FragmentRows::from(first + offset);
-    if constexpr (features.alibi) slope = p.slopes[x.batch * p.slope_stride[0] + x.head * p.slope_stride[1]];
   }
 
-  DEV i32 first_row() const { return here(warp_row) + below; }
+  DEV i32 first_row() const { return opaque(warp_row) + below; }
 
   // Of N scores against the keys from `first` on.
   template <int N>
@@ -62,20 +34,20 @@ struct TileScores {
     const u32 quad = threadIdx.x % 4;
     BeforeScores known{true, {~0u, ~0u}};
     if constexpr (features.bool_mask) {
-      known.hides = mask_tiles[first / 32] != kHidesNone;
+      known.masks = mask_tiles[first / 32] != kNoneMasked;
 #pragma unroll
       for (int i = 0; i < 2; ++i) known.seen.row[i] = bits_of<N>(rows.row[i], first, quad);
     }
     if constexpr (features.mask_mod) {
-      known.hides = true;
+      known.masks = true;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        if (hidden_by_mod(rows.row[j >> 1 & 1], first + column_of(j, quad)))
+        if (masked_by_mod(rows.row[j >> 1 & 1], first + column_of(j, quad)))
           known.seen.row[j >> 1 & 1] &= ~(1u << bit_of(j));
       }
       // Bits from here on: ptxas serialises the products (C7511) if it sees that a score of every lane is always
       // hidden.
-      known.seen = {{here(known.seen.row[0]), here(known.seen.row[1])}};
+      known.seen = {{opaque(known.seen.row[0]), opaque(known.seen.row[1])}};
     }
     return known;
   }
@@ -93,8 +65,8 @@ struct TileScores {
   template <int N, class Load>
   DEV void apply(float (&s)[N], i32 first, const BeforeScores& known, const Load& load) const {
     if constexpr (kTransforms) transform(s, first, threadIdx.x % 4, load);
-    if constexpr (features.hides()) {
-      if (known.hides) {
+    if constexpr (features.masks()) {
+      if (known.masks) {
 #pragma unroll
         for (int j = 0; j < N; ++j) s[j] = known.seen.has(j) ? s[j] : kNegInf;
       }
@@ -104,7 +76,7 @@ struct TileScores {
     const i32 row = first_row();
     const Band::Range full = {band.keys_of(row + 15).lo, band.keys_of(row).hi};
     if (first >= full.lo && first + 2 * N <= full.hi) return;
-    const u32 lane = (features.plain() ? thread_here() : threadIdx.x) % 32, quad = lane % 4;
+    const u32 lane = (features.plain() ? opaque_thread() : threadIdx.x) % 32, quad = lane % 4;
     const i32 lane_row = row + static_cast<i32>(lane / 4);
     const Band::Range keys[2] = {band.keys_of(lane_row), band.keys_of(lane_row + 8)};
 #pragma unroll
@@ -133,65 +105,30 @@ struct TileScores {
 #pragma unroll
     for (int j = 0; j < N; j += 8) {
       float bias[8] = {};
-      if constexpr (features.bias != Type::none) load(j, bias);
+      if constexpr (features.bias != ScalarType::none) load(j, bias);
 #pragma unroll
       for (int i = j; i < j + 8; ++i) {
-        if (features.pair_tanh && i % 2 == 0) tanh_pair(2 * static_cast<float>(kLog2e) * p.cap_in, s[i], s[i + 1]);
-        const float x = features.pair_tanh ? s[i] : scaled(s[i]);
-        s[i] = transformed(x, bias[i - j], rows.row[i >> 1 & 1], first + column_of(i, quad));
+        if (features.pair_tanh && i % 2 == 0) cap_pair(s[i], s[i + 1]);
+        const i32 row = rows.row[i >> 1 & 1], key = first + column_of(i, quad);
+        s[i] = features.pair_tanh ? after_cap(s[i], bias[i - j], row, key) : score(s[i], bias[i - j], row, key);
       }
     }
-  }
-  DEV const u32* bits_of(i32 row) const {
-    return p.mask.bits + batch * p.mask.bits_stride[0] + head * p.mask.bits_stride[1] +
-           min(row, band.seq_q - 1) * p.mask.bits_stride[2];
   }
   // The mask's bits of N scores of a row, two of every eight columns.
   template <int N>
   DEV u32 bits_of(i32 row, i32 first, u32 quad) const {
     static_assert(N % 16 == 0 || N == 8, "blocks of whole words, or half of one");
-    const u32* const from = bits_of(row) + first / 32;
+    const u32* const from = mask_row(row) + first / 32;
     u32 bits = 0;
 #pragma unroll
     for (int k = 0; k < (N + 15) / 16; ++k) bits |= (from[k] >> first % 32 >> 2 * quad & 0x03030303u) << 2 * k;
     return bits;
   }
 
-  // Rows and keys past the end read the last one's bias, which exists.
-  DEV float bias_at(i32 row, i32 key) const {
-    if constexpr (features.bias != Type::none)
-      return element_at<features.bias>(p.bias, spread(p.bias_stride, row, key));
-    else
-      return 0.0f;
-  }
-  // One score: the dot product scaled, or capped in units of the cap; and what follows.
-  DEV float scaled(float dot) const { return features.softcap ? tanh_of(p.cap_in * dot) : p.scale * dot; }
-  DEV float transformed(float x, float bias, i32 row, i32 key) const {
-    if constexpr (features.softcap && !kCapLast) x *= p.cap_out;
-    if constexpr (features.bias != Type::none) x += bias;
-    if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + band.shift - key));
-    if constexpr (features.score_mod)
-      x = user::score_mod(x, static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
-    return x;
-  }
-  DEV bool hidden_by_mod(i32 row, i32 key) const {
-    return !user::mask_mod(static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
-  }
-  DEV bool hidden(i32 row, i32 key) const {
-    bool seen = true;
-    if constexpr (features.bool_mask) seen = bits_of(row)[key / 32] >> key % 32 & 1;
-    if constexpr (features.mask_mod) seen = seen && !hidden_by_mod(row, key);
-    return !seen;
-  }
-  DEV i64 spread(const long long (&stride)[4], i32 row, i32 key) const {
-    return batch * stride[0] + head * stride[1] + min(row, band.seq_q - 1) * stride[2] +
-           min(key, band.seq_k - 1) * stride[3];
-  }
-
   DEV auto drop(i32 first) const {
     if constexpr (features.dropout) {
-      return DropPair{p.dropout,        batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(first),
-                      thread_here() % 4};
+      return DropPair{p.dropout,          batch, head, static_cast<u32>(rows.row[0]), static_cast<u32>(first),
+                      opaque_thread() % 4};
     } else {
       return KeepAll{};
     }

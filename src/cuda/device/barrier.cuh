@@ -49,16 +49,4 @@ DEV void registers_up() {
 // Orders this thread's plain stores to shared memory before later reads by TMA or wgmma (the async proxy).
 DEV void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Position in a ring of N slots: index and mbarrier parity.
-template <u32 N>
-struct Ring {
-  u32 slot = 0, parity = 0;
-  DEV void next() {
-    if (N == 1)
-      parity ^= 1;
-    else if (++slot == N)
-      slot = 0, parity ^= 1;
-  }
-};
-
 }  // namespace onepass

@@ -5,27 +5,27 @@
 
 namespace onepass {
 
-// kPiece bytes, or zeros if they are not real; then `from` is not read.
-template <i32 kPiece>
+// kCopyBytes bytes, or zeros if they are not real; then `from` is not read.
+template <i32 kCopyBytes>
 DEV void copy_async(u32 to, const char* from, bool real) {
-  if constexpr (kPiece == 16) {
+  if constexpr (kCopyBytes == 16) {
     asm volatile(
         "{ .reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p; }" ::"r"(to),
         "l"(from), "r"(static_cast<u32>(real))
         : "memory");
   } else {
     asm volatile("{ .reg .pred p; setp.eq.u32 p, %3, 0; cp.async.ca.shared.global [%0], [%1], %2, p; }" ::"r"(to),
-                 "l"(from), "n"(kPiece), "r"(static_cast<u32>(real))
+                 "l"(from), "n"(kCopyBytes), "r"(static_cast<u32>(real))
                  : "memory");
   }
 }
-// The first `bytes` of kPiece bytes, then zeros.
-template <i32 kPiece>
+// The first `bytes` of kCopyBytes bytes, then zeros.
+template <i32 kCopyBytes>
 DEV void copy_async_part(u32 to, const char* from, i32 bytes) {
-  if constexpr (kPiece == 16) {
+  if constexpr (kCopyBytes == 16) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kPiece), "r"(bytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kCopyBytes), "r"(bytes)
                  : "memory");
   }
 }

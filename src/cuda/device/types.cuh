@@ -17,11 +17,11 @@ constexpr float kNegInf = __builtin_bit_cast(float, 0xff800000u);
 DEV u32 warp_uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }  // the same value in every lane, known to ptxas
 // What follows from the result is computed after this point, not ahead of a loop that then has a register less.
 template <class Int>
-DEV Int here(Int x) {
+DEV Int opaque(Int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-DEV u32 thread_here() {  // threadIdx.x, read again
+DEV u32 opaque_thread() {  // threadIdx.x, read again
   u32 x = threadIdx.x;
 #ifdef __CUDA_ARCH__  // tests run these texts on the host as well
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));

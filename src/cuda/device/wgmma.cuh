@@ -1,5 +1,5 @@
 // wgmma (sm_90a). The instructions themselves, Wgmma<N>, come from the host as text for exactly the widths a kernel
-// uses (host/wgmma_text.cpp): their operand lists are N / 2 registers long and say nothing.
+// uses (host/wgmma_source.cpp): their operand lists are N / 2 registers long and say nothing.
 #pragma once
 #include "cuda/device/barrier.cuh"
 
@@ -26,12 +26,12 @@ DEV void wgmma_wait() {
 
 // Ties registers to a point in program order: without it the compiler may read an accumulator before the wait.
 template <int N>
-DEV void pin(float (&r)[N]) {
+DEV void fence_operand(float (&r)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 template <int N>
-DEV void pin(u32 (&r)[N]) {
+DEV void fence_operand(u32 (&r)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }

@@ -129,7 +129,7 @@ const Nvrtc* nvrtc(std::string* why) {
   return usable(opened.get(open_nvrtc), why);
 }
 
-void must(Result result, const char* call) {
+void check_cuda(Result result, const char* call) {
   if (result == 0) return;
   const char* words = nullptr;
   if (const Driver* d = driver()) d->error_string(result, &words);

@@ -115,6 +115,6 @@ void offer_nvrtc(std::vector<std::string> paths);
 inline constexpr int kMinDriver = 12000, kMinNvrtcMajor = 12, kMinNvrtcMinor = 3;
 
 // Throws Error naming the call, the driver's own text and the number if result is not 0.
-void must(Result result, const char* call);
+void check_cuda(Result result, const char* call);
 
 }  // namespace onepass::cuda

@@ -1,13 +1,13 @@
-// The device texts, put into the library at build time by cmake/embed_texts.cmake.
+// The device sources, put into the library at build time by cmake/embed_sources.cmake.
 #pragma once
 #include <span>
 
 namespace onepass::cuda {
 
-struct EmbeddedText {
+struct EmbeddedSource {
   const char* name;  // as it is included: "sm90/forward.cuh", "core/online_softmax.hpp"
   const char* text;
 };
-std::span<const EmbeddedText> embedded_texts();
+std::span<const EmbeddedSource> embedded_sources();
 
 }  // namespace onepass::cuda

@@ -25,26 +25,26 @@ DeviceFacts read_facts(int ordinal) {
   const Driver& d = need_driver();
   DeviceFacts f;
   int device = 0, count = 0;
-  must(d.device_count(&count), "cuDeviceGetCount");
+  check_cuda(d.device_count(&count), "cuDeviceGetCount");
   if (ordinal < 0 || ordinal >= count)
     throw Error(ErrorCode::bad_device,
                 text("there is no cuda:", ordinal, "; this machine has ", count, " CUDA devices"));
-  must(d.device_get(&device, ordinal), "cuDeviceGet");
+  check_cuda(d.device_get(&device, ordinal), "cuDeviceGet");
   char name[256] = {};
-  must(d.device_name(name, sizeof name, device), "cuDeviceGetName");
+  check_cuda(d.device_name(name, sizeof name, device), "cuDeviceGetName");
   f.ordinal = ordinal;
   f.name = name;
   for (const auto& [attribute, into] :
        {std::pair{kComputeMajor, &f.major}, std::pair{kComputeMinor, &f.minor},
         std::pair{kMultiprocessors, &f.multiprocessors}, std::pair{kL2Bytes, &f.l2_bytes},
         std::pair{kSharedBytesOptin, &f.shared_bytes}}) {
-    must(d.device_attribute(into, attribute, device), "cuDeviceGetAttribute");
+    check_cuda(d.device_attribute(into, attribute, device), "cuDeviceGetAttribute");
   }
-  must(d.primary_context(&f.context, device), "cuDevicePrimaryCtxRetain");
+  check_cuda(d.primary_context(&f.context, device), "cuDevicePrimaryCtxRetain");
   const ContextScope scope(f);
-  must(d.mem_alloc(&f.counters, kCountedStreams * kCounterStride), "cuMemAlloc");
-  must(d.memset8(f.counters, 0, kCountedStreams * kCounterStride, nullptr), "cuMemsetD8Async");
-  must(d.stream_synchronize(nullptr), "cuStreamSynchronize");
+  check_cuda(d.mem_alloc(&f.counters, kCountedStreams * kCounterStride), "cuMemAlloc");
+  check_cuda(d.memset8(f.counters, 0, kCountedStreams * kCounterStride, nullptr), "cuMemsetD8Async");
+  check_cuda(d.stream_synchronize(nullptr), "cuStreamSynchronize");
   return f;
 }
 
@@ -74,7 +74,7 @@ const DeviceFacts& device_facts(int ordinal) {
 }
 
 ContextScope::ContextScope(const DeviceFacts& device) {
-  must(need_driver().push_context(device.context), "cuCtxPushCurrent");
+  check_cuda(need_driver().push_context(device.context), "cuCtxPushCurrent");
 }
 ContextScope::~ContextScope() {
   Context popped = nullptr;
@@ -87,7 +87,7 @@ const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, S
     const Driver& d = need_driver();
     const ContextScope scope(device_facts(device));
     int capturing = kNotCapturing;
-    must(d.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing");
+    check_cuda(d.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing");
     if (capturing != kNotCapturing) {
       throw Error(
           ErrorCode::unsupported,
@@ -96,11 +96,11 @@ const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, S
     }
     const Cubin cubin = cubin_for(p);
     Module module = nullptr;
-    must(d.module_load(&module, cubin.bytes.data()), "cuModuleLoadData");
-    must(d.module_function(&entry.kernel.function, module, p.entry.c_str()), "cuModuleGetFunction");
-    must(d.function_set(entry.kernel.function, kMaxDynamicShared, shared_bytes), "cuFuncSetAttribute");
-    must(d.function_get(&entry.kernel.registers, kRegisters, entry.kernel.function), "cuFuncGetAttribute");
-    must(d.function_get(&entry.kernel.local_bytes, kLocalBytes, entry.kernel.function), "cuFuncGetAttribute");
+    check_cuda(d.module_load(&module, cubin.bytes.data()), "cuModuleLoadData");
+    check_cuda(d.module_function(&entry.kernel.function, module, p.entry.c_str()), "cuModuleGetFunction");
+    check_cuda(d.function_set(entry.kernel.function, kMaxDynamicShared, shared_bytes), "cuFuncSetAttribute");
+    check_cuda(d.function_get(&entry.kernel.registers, kRegisters, entry.kernel.function), "cuFuncGetAttribute");
+    check_cuda(d.function_get(&entry.kernel.local_bytes, kLocalBytes, entry.kernel.function), "cuFuncGetAttribute");
   });
   return entry.kernel;
 }
@@ -146,7 +146,7 @@ DeviceScratch::~DeviceScratch() {
 
 void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters) {
   const LaunchConfig config{grid, 1, 1, block, 1, 1, static_cast<unsigned>(shared_bytes), stream, nullptr, 0};
-  must(need_driver().launch(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
+  check_cuda(need_driver().launch(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
 }
 
 }  // namespace onepass::cuda

@@ -27,15 +27,15 @@ struct Destroyed {
 
 }  // namespace
 
-std::string_view device_text(std::string_view name) {
-  for (const EmbeddedText& t : embedded_texts())
+std::string_view device_source(std::string_view name) {
+  for (const EmbeddedSource& t : embedded_sources())
     if (t.name == name) return t.text;
-  throw Error(ErrorCode::bad_value, text("there is no device text '", name, "' in this library"));
+  throw Error(ErrorCode::bad_value, text("there is no device source '", name, "' in this library"));
 }
 
-std::vector<std::string_view> device_text_names() {
+std::vector<std::string_view> device_source_names() {
   std::vector<std::string_view> names;
-  for (const EmbeddedText& t : embedded_texts()) names.push_back(t.name);
+  for (const EmbeddedSource& t : embedded_sources()) names.push_back(t.name);
   return names;
 }
 
@@ -43,7 +43,7 @@ std::string key_of(const KernelProgram& p) {
   Sha256 hash;
   const auto add = [&](std::string_view s) { hash.add(text(s.size(), ":")).add(s); };  // "a", "bc" is not "ab", "c"
   for (const std::string& s : {p.file, p.entry, p.config, p.arch, p.user_code, p.generated}) add(s);
-  for (const EmbeddedText& t : embedded_texts()) {
+  for (const EmbeddedSource& t : embedded_sources()) {
     add(t.name);
     add(t.text);
   }
@@ -57,7 +57,7 @@ Cubin compile(const KernelProgram& p) {
     throw Error(ErrorCode::unsupported,
                 text("the kernel for {", p.config, "} is not in the cache and cannot be compiled: ", why));
   std::vector<const char*> texts, names;
-  for (const EmbeddedText& t : embedded_texts()) {
+  for (const EmbeddedSource& t : embedded_sources()) {
     texts.push_back(t.text);
     names.push_back(t.name);
   }

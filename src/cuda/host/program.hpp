@@ -8,7 +8,7 @@
 namespace onepass::cuda {
 
 // What NVRTC gets: `config` (C++ text, usually one constexpr Config) in front of an #include of `file`, one of the
-// device texts embedded in the library ("sm90/forward.cuh").
+// device sources embedded in the library ("sm90/forward.cuh").
 struct KernelProgram {
   std::string file, entry;  // entry: the kernel's extern "C" name
   std::string config;
@@ -28,8 +28,8 @@ std::string key_of(const KernelProgram& program);
 // Runs NVRTC. Throws Error with the config and the compiler's log if it fails or there is no NVRTC. Thread-safe.
 Cubin compile(const KernelProgram& program);
 
-// Device text by the name it is included under; throws Error if there is none.
-std::string_view device_text(std::string_view name);
-std::vector<std::string_view> device_text_names();
+// Device source by the name it is included under; throws Error if there is none.
+std::string_view device_source(std::string_view name);
+std::vector<std::string_view> device_source_names();
 
 }  // namespace onepass::cuda

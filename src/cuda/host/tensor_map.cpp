@@ -2,13 +2,30 @@
 
 #include <algorithm>
 
+#include "core/text.hpp"
+
 namespace onepass::cuda {
+
+namespace {
+
+int map_type_of(DType dtype) {  // cuda.h's CUtensorMapDataType
+  switch (dtype) {
+    case DType::f16: return 6;
+    case DType::f32: return 7;
+    case DType::bf16: return 9;
+    case DType::f8e4m3:
+    case DType::boolean:
+    case DType::i32: break;
+  }
+  throw Error(ErrorCode::bad_dtype, text("tensor maps are made of fp32, fp16 and bf16; not of ", name_of(dtype)));
+}
+
+}  // namespace
 
 TensorMap tensor_map(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
                      const std::array<std::int64_t, 3>& strides, int rows) {
-  // Values of cuda.h's CUtensorMapDataType, -Interleave, -Swizzle, -L2promotion and -FloatOOBfill.
-  constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3,
-                kZeros = 0;
+  // Values of cuda.h's CUtensorMapInterleave, -Swizzle, -L2promotion and -FloatOOBfill.
+  constexpr int kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeros = 0;
   std::uint64_t n[4], bytes[3];
   for (int i = 0; i < 4; ++i) n[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(1, sizes[i]));
   // A dimension of one element is never stepped along; TMA still wants a plausible stride.
@@ -18,13 +35,9 @@ TensorMap tensor_map(const void* data, DType dtype, const std::array<std::int64_
                                 1},
                       steps[4] = {1, 1, 1, 1};
   TensorMap map{};
-  must(driver()->encode_tiled(&map,
-                              dtype == DType::bf16  ? kBfloat16
-                              : dtype == DType::f16 ? kFloat16
-                                                    : kFloat32,
-                              4, const_cast<void*>(data), n, bytes, box, steps, kNoInterleave, kSwizzle128, kPromote256,
-                              kZeros),
-       "cuTensorMapEncodeTiled");
+  check_cuda(driver()->encode_tiled(&map, map_type_of(dtype), 4, const_cast<void*>(data), n, bytes, box, steps, kNoInterleave, kSwizzle128,
+                                    kPromote256, kZeros),
+             "cuTensorMapEncodeTiled");
   return map;
 }
 

@@ -6,19 +6,19 @@
 
 namespace onepass::sm80 {
 
-// One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in pieces as large as alignment
-// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; 2-byte pieces pass through registers and
+// One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in copies as large as alignment
+// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; copies of 2 pass through registers and
 // are there at once.
 template <bool kWhole>
 DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
-  constexpr i32 kPiece = config.piece;
-  if constexpr (kPiece >= 4) {
+  constexpr i32 kCopyBytes = config.copy_bytes;
+  if constexpr (kCopyBytes >= 4) {
 #pragma unroll
-    for (i32 at = 0; at < 16; at += kPiece) {
+    for (i32 at = 0; at < 16; at += kCopyBytes) {
       if constexpr (kWhole)
-        copy_async<kPiece>(to + at, from + at, bytes > 0);
+        copy_async<kCopyBytes>(to + at, from + at, bytes > 0);
       else
-        copy_async_part<kPiece>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kPiece));
+        copy_async_part<kCopyBytes>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kCopyBytes));
     }
   } else {
     u32 word[4];
@@ -32,7 +32,8 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
 }
 
 // rows x dim elements, padded with zeros to a multiple of sixteen elements a row; tokens past the sequence are zeros,
-// since whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row.
+// since whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row. Token 0 of K
+// and V lies where KeyValueView says; the others follow at one stride. Pages would be looked up here for each block.
 template <i32 rows, i32 dim, i32 pitch>
 struct TileCopy {
   static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
@@ -48,7 +49,7 @@ struct TileCopy {
   i32 tokens;                     // of the sequence
 
   DEV void operator()(u32 to, i32 first) const {
-    const i32 thread = static_cast<i32>(thread_here()), row = thread / kAcross, chunk = thread % kAcross;
+    const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = thread % kAcross;
     const i64 stride = token_stride * kElementBytes;
     const char* at = load_address(from) + (first + row) * stride + chunk * 16;
     const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);

@@ -14,10 +14,10 @@ DEV void stage_pair(u32 to, float a, float b) {
 }
 
 // This warp's rows of O. The Q tile's memory is the stage: nobody reads Q any more.
-DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const float (&o)[kRowTiles][kOutN / 2]) {
+DEV void store_staged(u32 sm, const ForwardParams& p, const WorkTile& x, const float (&o)[kRowTiles][kOutN / 2]) {
   constexpr u32 kPitch = kLayout.v_pitch;
   constexpr i32 kInChunk = 16 / kElementBytes, kChunks = padded(features.dim_v, kInChunk) / kInChunk;  // staged: whole
-  const u32 lane = thread_here() % 32, warp = thread_here() / 32;
+  const u32 lane = opaque_thread() % 32, warp = opaque_thread() / 32;
   const u32 stage = sm + kLayout.q + warp * kWarpRows * kPitch;
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
@@ -41,13 +41,13 @@ DEV void store_staged(u32 sm, const ForwardParams& p, const TileWork& x, const f
   }
 }
 
-DEV void finish(u32 sm, const ForwardParams& p, const TileWork& x, const TileScores (&scores)[kRowTiles],
-                float (&o)[kRowTiles][kOutN / 2], const LaneRows (&sums)[kRowTiles], Redo& redo) {
+DEV void store_output(u32 sm, const ForwardParams& p, const WorkTile& x, const Scores (&scores)[kRowTiles],
+                      float (&o)[kRowTiles][kOutN / 2], const LaneRows (&sums)[kRowTiles], FallbackRows& fallback) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
-    const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(thread_here() / 32) * kRowTiles + r;
-    const RowsEnd end = end_sums(p, x, sums[r]);
-    close_rows(p, x, scores[r].first_row(), o[r], end, redo, place);
+    const i32 place = x.number * (kBlockM / 16) + static_cast<i32>(opaque_thread() / 32) * kRowTiles + r;
+    const FinalRows end = finalize_rows(p, x, sums[r]);
+    normalize_rows(p, x, scores[r].first_row(), o[r], end, fallback, place);
     write_lses(p, x, scores[r].rows, end.lse);
     if constexpr (!config.staged) store_rows(p, x, scores[r].rows, o[r]);
   }

@@ -59,7 +59,7 @@ struct KeyValueRing {
   }
 };
 
-DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const TileWork& x) {
+DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const WorkTile& x) {
   return {sm + kLayout.k,
           sm + kLayout.v,
           {sm + kLayout.bases + 8, p.k_stride[2], x.seq_k},
@@ -67,25 +67,25 @@ DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const TileWork& x) {
           sm + kLayout.bases + 24,
           x.n_hi - 1};
 }
-DEV void copy_query(u32 sm, const ForwardParams& p, const TileWork& x) {
+DEV void copy_query(u32 sm, const ForwardParams& p, const WorkTile& x) {
   const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy{sm + kLayout.bases, p.q_stride[2], x.seq_q};
   copy(sm + kLayout.q, x.row);
 }
 // The addresses of the tile's first tokens of q, k and v, and its first block: read when needed, they take no
 // registers.
-DEV void store_bases(u32 to, const ForwardParams& p, const TileWork& x) {
-  const auto store = [&](u32 at, const void* tensor, const long long(&stride)[3], i64 head, i64 token) {
-    const i64 offset = x.map_batch * stride[0] + head * stride[1] + token * stride[2];
+DEV void store_bases(u32 to, const ForwardParams& p, const WorkTile& x) {
+  const auto store = [&](u32 at, const void* tensor, i64 offset) {
     store_address(at, static_cast<const char*>(tensor) + offset * kElementBytes);
   };
-  store(to, p.q, p.q_stride, x.head, x.q_begin);
-  store(to + 8, p.k, p.k_stride, x.head / p.heads_per_kv, x.k_begin);
-  store(to + 16, p.v, p.v_stride, x.head / p.heads_per_kv, x.k_begin);
+  const KeyValueView keys_and_values = KeyValueView::of(p, x);
+  store(to, p.q, x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + x.q_begin * p.q_stride[2]);
+  store(to + 8, p.k, keys_and_values.offset(p.k_stride, 0));
+  store(to + 16, p.v, keys_and_values.offset(p.v_stride, 0));
   store_word(to + 24, x.n_lo);
 }
 
-DEV TileWork take_tile(u32 from, const ForwardParams& p) {
-  TileWork x = load_tile(from);
+DEV WorkTile take_tile(u32 from, const ForwardParams& p) {
+  WorkTile x = load_tile(from);
   if constexpr (!features.packed) {  // what the parameters know needs no registers
     x.q_begin = x.k_begin = 0;
     x.seq_q = p.seq_q, x.seq_k = p.seq_k;
@@ -105,7 +105,7 @@ DEV void clear(float (&x)[rows][n]) {
 
 template <i32 n>
 struct RowScores {
-  TileScores of[n];
+  Scores of[n];
 };
 template <i32 n>
 DEV RowScores<n> row_scores(const ForwardParams& p) {
@@ -115,13 +115,13 @@ DEV RowScores<n> row_scores(const ForwardParams& p) {
     return {{{p}, {p}}};
 }
 
-DEV void open_rows(TileScores (&scores)[kRowTiles], const TileWork& x) {
-  const i32 first = x.row + static_cast<i32>(thread_here() / 32) * kWarpRows;
+DEV void open_rows(Scores (&scores)[kRowTiles], const WorkTile& x) {
+  const i32 first = x.row + static_cast<i32>(opaque_thread() / 32) * kWarpRows;
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) scores[r].open(x, first, 16 * r);
 }
 // Whether any row of the warp sees a key of block n. The block of threads loads what any of its warps sees.
-DEV bool sees(const TileScores (&scores)[kRowTiles], i32 n) {
+DEV bool sees(const Scores (&scores)[kRowTiles], i32 n) {
   return scores[0].sees_before((n + 1) * kBlockN) && scores[kRowTiles - 1].sees_from(n * kBlockN);
 }
 
@@ -129,11 +129,11 @@ DEV bool sees(const TileScores (&scores)[kRowTiles], i32 n) {
 // `meanwhile` is called.
 template <class Meanwhile>
 DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanwhile) {
-  const TileWork x = take_tile(work, p);
+  const WorkTile x = take_tile(work, p);
   float s[kRowTiles][kBlockN / 2], o[kRowTiles][kOutN / 2];
   Weights w[kRowTiles];
   LaneRows rows[kRowTiles];
-  Query query{sm + kLayout.q};
+  QueryOperand query{sm + kLayout.q};
   const KeyValueRing ring = ring_of(sm, p, x);
   copy_query(sm, p, x);  // in the group of the first K
   ring.begin();
@@ -145,10 +145,10 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
 #pragma unroll 1
   for (i32 n = ring.last, fresh = true; n >= ring.first(); --n) {
     ring.take_k(n);
-    if (config.q_registers && n == ring.last) query.arrived();
+    if (config.q_registers && n == ring.last) query.load();
     const bool seen = sees(scores, n);
     if (seen)
-      query_keys(s, query, ring.k_tile(n));
+      issue_scores(s, query, ring.k_tile(n));
     else
       clear(s);  // or what stood there would have to be kept
     ring.take_v(n);
@@ -161,15 +161,15 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
       if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].unit(), drop))
         softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].unit(), drop);
     }
-    add_weighted_values(o, w, ring.v_tile(n));
+    issue_output(o, w, ring.v_tile(n));
     fresh = false;
   }
-  const TileWork y = take_tile(work, p);  // again: its registers were needed in between
+  const WorkTile y = take_tile(work, p);  // again: its registers were needed in between
   open_rows(scores, y);
-  const u32 chain = sm + kLayout.redo + thread_here() / 32 * 4;
-  Redo redo{load_word(chain)};
-  finish(sm, p, y, scores, o, rows, redo);
-  store_word(chain, redo.last);
+  const u32 chain = sm + kLayout.fallback + opaque_thread() / 32 * 4;
+  FallbackRows fallback{load_word(chain)};
+  store_output(sm, p, y, scores, o, rows, fallback);
+  store_word(chain, fallback.last);
 }
 
 }  // namespace onepass::sm80
@@ -181,23 +181,23 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   using namespace onepass::sm80;
   extern __shared__ __align__(128) unsigned char smem[];
   const u32 sm = shared_address(smem);
-  const auto warp = [] { return thread_here() / 32; };   // known where it is needed, in no register in between
-  const u32 work = sm + kLayout.work, next = work + 64;  // the tile in hand, the one behind it
-  Tiles tiles(p);
+  const auto warp = [] { return opaque_thread() / 32; };  // known where it is needed, in no register in between
+  const u32 work = sm + kLayout.work, next = work + 64;   // the tile in hand, the one behind it
+  const Tiles tiles{p};
   const auto take = [&](i32 number) {  // by the first warp, for all
-    const TileWork x = tiles.tile(number);
-    if (thread_here() == 0) store_tile(next, x);
+    const WorkTile x = tiles.order.tile(number);
+    if (opaque_thread() == 0) store_tile(next, x);
   };
   const auto take_next = [&] {
     if (warp() == 0) take(tiles.draw());
   };
-  if (thread_here() % 32 == 0) store_word(sm + kLayout.redo + 4 * warp(), -1);
+  if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
   if (warp() == 0) take(blockIdx.x);
   for (;;) {
     __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
-    const TileWork x = take_tile(next, p);
+    const WorkTile x = take_tile(next, p);
     if (x.row < 0) break;
-    if (thread_here() == 0) {
+    if (opaque_thread() == 0) {
       store_tile(work, x);
       store_bases(sm + kLayout.bases, p, x);
     }
@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
       write_empty(p, x, x.row + static_cast<i32>(warp()) * kWarpRows, kWarpRows);
     }
   }
-  if (warp() == 0) tiles.leave();
+  if (warp() == 0) tiles.reset();
   __syncwarp();  // what this warp has stored stands before what it stores again
-  recompute(p, {load_word(sm + kLayout.redo + 4 * warp())});
+  run_fallback(p, {load_word(sm + kLayout.fallback + 4 * warp())});
 }

@@ -1,4 +1,4 @@
-// How the kernel is cut: one definition for the host and the device half.
+// The tiling of the kernel: one definition for the host and the device half.
 #pragma once
 #include "cuda/attention/forward.hpp"
 
@@ -9,8 +9,9 @@ struct ForwardConfig {
   int block_n;           // keys per block
   int stages;            // blocks of K, and of V, in shared memory
   bool q_registers;      // Q as register fragments
+  bool column_groups;    // border blocks are masked by groups of columns
   int blocks;            // that share a multiprocessor
-  int piece;             // bytes of K, V and Q copied at once: what strides and pointers are multiples of
+  int copy_bytes;        // bytes of K, V and Q copied at once: what strides and pointers are multiples of
   bool staged;           // O leaves through shared memory by 16-byte stores
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
@@ -18,17 +19,16 @@ struct ForwardConfig {
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
 };
 
-ONEPASS_HD constexpr int bytes_of(Type t) { return t == Type::f32 ? 4 : 2; }
-
 // Shared memory of a block of threads, in order: the Q tile (O on its way out), K blocks, V blocks, two tiles of
 // work, the last remembered rows of each warp.
 // A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct ForwardLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row; k_pitch is q_pitch
   int k_bytes, v_bytes;           // of a block
-  int q, k, v, work, bases, redo, total;
+  int q, k, v, work, bases, fallback, total;
 };
-ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const ForwardConfig& c) {
+ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, const ForwardConfig& c) {
+  const AttentionFeatures& f = features.attention;
   ForwardLayout l{};
   l.q_pitch = l.k_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
   l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
@@ -40,8 +40,8 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const For
   l.v = l.k + c.stages * l.k_bytes;
   l.work = l.v + c.stages * l.v_bytes;
   l.bases = l.work + 2 * 64;
-  l.redo = l.bases + 32;
-  l.total = l.redo + 4 * c.warps;
+  l.fallback = l.bases + 32;
+  l.total = l.fallback + 4 * c.warps;
   return l;
 }
 

@@ -1,7 +1,7 @@
 // The two matrix products of a warp for fp16 and bf16: mma.sync.m16n8k16, fragments by ldmatrix.
 //
-// A products file gives the kernel: Query, this warp's rows of Q; Weights, the weights of one row tile as softmax
-// leaves them; query_keys, S = Q K^T; add_weighted_values, O += P V. Tiles lie in shared memory as TileCopy writes
+// A products file gives the kernel: QueryOperand, this warp's rows of Q; Weights, the weights of one row tile as
+// softmax leaves them; issue_scores, S = Q K^T; issue_output, O += P V. Tiles lie in shared memory as TileCopy writes
 // them.
 #pragma once
 #include "cuda/device/mma.cuh"
@@ -11,27 +11,27 @@ namespace onepass::sm80 {
 
 using Weights = u32[kBlockN / 4];  // A fragments: those of keys 16 k .. 16 k + 15 begin at 4 k
 
-struct Query {
+struct QueryOperand {
   u32 tile;  // the block's
   u32 fragment[config.q_registers ? kRowTiles * kQkDepth / 4 : 1];
 
-  DEV void arrived() {  // once Q has come
+  DEV void load() {  // once Q has come
     if constexpr (config.q_registers) {
 #pragma unroll
-      for (i32 k = 0; k < kQkDepth / 16; ++k) load(fragment + 4 * kRowTiles * k, address(), k);
+      for (i32 k = 0; k < kQkDepth / 16; ++k) fragments(fragment + 4 * kRowTiles * k, address(), k);
     }
   }
   DEV u32 address() const {  // of this lane's row of the first row tile
     const u32 thread = own_thread(), lane = thread % 32;
     return tile + swizzled(thread / 32 * kWarpRows + lane % 16, lane / 16, kLayout.q_pitch);
   }
-  static DEV void load(u32* a, u32 address, i32 k) {  // columns 16 k .. 16 k + 15 of every row tile
+  static DEV void fragments(u32* a, u32 address, i32 k) {  // columns 16 k .. 16 k + 15 of every row tile
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) ldmatrix4(a + 4 * r, along(address, 2 * k) + 16 * r * kLayout.q_pitch);
   }
 };
 
-DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 tile) {
+DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
   const u32 lane = own_thread() % 32;
   const u32 queries = config.q_registers ? 0 : query.address();
   const u32 keys = tile + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2, kLayout.k_pitch);
@@ -43,7 +43,7 @@ DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 
 #pragma unroll
   for (i32 k = 0; k < kQkDepth / 16; ++k) {
     u32 a[4 * kRowTiles];
-    if constexpr (!config.q_registers) Query::load(a, queries, k);
+    if constexpr (!config.q_registers) QueryOperand::fragments(a, queries, k);
 #pragma unroll
     for (i32 n = 0; n < kBlockN / 16; ++n) {
       u32 b[4];
@@ -58,7 +58,7 @@ DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 
   }
 }
 
-DEV void add_weighted_values(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowTiles], u32 tile) {
+DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowTiles], u32 tile) {
   const u32 lane = own_thread() % 32;
   const u32 values = tile + swizzled(lane % 16, lane / 16, kLayout.v_pitch);
 #pragma unroll

@@ -48,17 +48,17 @@ DEV void clear(float (&x)[kRowTiles][N]) {
   for (i32 i = 0; i < kRowTiles * N; ++i) x[i / N][i % N] = 0.0f;
 }
 
-struct Query {
+struct QueryOperand {
   u32 tile;  // the block's
-  DEV void arrived() {}
+  DEV void load() {}
 
   // The address of elements 2 t and 2 t + 1 of row g of this warp's first row tile (lane = 4 g + t).
   DEV u32 address() const {
-    const u32 thread = thread_here(), row = thread / 32 * kWarpRows + thread % 32 / 4;
+    const u32 thread = opaque_thread(), row = thread / 32 * kWarpRows + thread % 32 / 4;
     return tile + swizzled(row, thread % 4 / 2, kLayout.q_pitch) + thread % 2 * 8;
   }
   // Elements 8 k .. 8 k + 7 of every row tile.
-  static DEV void load(LeftParts (&a)[kRowTiles], u32 address, i32 k) {
+  static DEV void fragments(LeftParts (&a)[kRowTiles], u32 address, i32 k) {
 #pragma unroll
     for (i32 i = 0; i < 2 * kRowTiles; ++i) {  // rows g and g + 8 of each
       float x[2];
@@ -69,9 +69,9 @@ struct Query {
   }
 };
 
-DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 tile) {
+DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
   constexpr i32 kSteps = kQkDepth / 8, kChain = kDepth / 8;
-  const u32 lane = thread_here() % 32, rows = query.address();
+  const u32 lane = opaque_thread() % 32, rows = query.address();
   const u32 keys = tile + swizzled(lane / 4, lane % 4 / 2, kLayout.k_pitch) + lane % 2 * 8;
   float big[kRowTiles][kBlockN / 2], small[kRowTiles][kBlockN / 2];
 #pragma unroll
@@ -79,7 +79,7 @@ DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 
     if (k == 0) clear(small);
     if (k % kChain == 0) clear(big);
     LeftParts a[kRowTiles];
-    Query::load(a, rows, k);
+    QueryOperand::fragments(a, rows, k);
 #pragma unroll
     for (i32 n = 0; n < kBlockN / 8; ++n) {
       float x[2];
@@ -109,8 +109,8 @@ DEV void query_keys(float (&s)[kRowTiles][kBlockN / 2], const Query& query, u32 
   }
 }
 
-DEV void add_weighted_values(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowTiles], u32 tile) {
-  const u32 lane = thread_here() % 32, row = lane % 4 * 2;
+DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowTiles], u32 tile) {
+  const u32 lane = opaque_thread() % 32, row = lane % 4 * 2;
   const u32 values[2] = {tile + swizzled(row, lane / 16, kLayout.v_pitch) + lane / 4 % 4 * 4,
                          tile + swizzled(row + 1, lane / 16, kLayout.v_pitch) + lane / 4 % 4 * 4};
 #pragma unroll

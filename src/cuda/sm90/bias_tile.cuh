@@ -9,7 +9,7 @@
 
 namespace onepass::sm90 {
 
-template <Type type>
+template <ScalarType type>
 struct BiasTile {
   u32 address;  // [columns / (64 or 32)][64 rows][128 bytes]
   u32 row;      // the warp's first of the 64
@@ -17,11 +17,11 @@ struct BiasTile {
   // The bias of a lane's scores j to j + 7: 16 columns, rows g and g + 8.
   DEV void operator()(int j, float (&bias)[8]) const {
     const u32 lane = threadIdx.x % 32, column = 2 * j;
-    if constexpr (type == Type::f32) {
+    if constexpr (type == ScalarType::f32) {
 #pragma unroll
       for (u32 i = 0; i < 8; i += 2) {  // two columns of one row
         const u32 c = column + i / 4 * 8 + lane % 4 * 2, r = row + lane / 4 + i / 2 % 2 * 8;
-        const u32 at = swizzled(address + c / 32 * 8192, r, c % 32 / 4) + c % 4 * 4;
+        const u32 at = swizzled(address + c / 32 * kGroupBlockBytes, r, c % 32 / 4) + c % 4 * 4;
         float pair[2];
         load_pair(pair, at);
         bias[i] = pair[0], bias[i + 1] = pair[1];
@@ -29,7 +29,7 @@ struct BiasTile {
     } else {
       using Format = typename ElementOf<type>::Format;
       u32 pair[4];
-      ldmatrix4(pair, swizzled(address + column / 64 * 8192, row + lane % 16, column % 64 / 8 + lane / 16));
+      ldmatrix4(pair, swizzled(address + column / 64 * kGroupBlockBytes, row + lane % 16, column % 64 / 8 + lane / 16));
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         bias[2 * i] = Format::unpack(static_cast<u16>(pair[i]));

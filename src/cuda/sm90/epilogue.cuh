@@ -8,18 +8,20 @@
 namespace onepass::sm90 {
 
 // A warp's sixteen rows, from `first` on: no barrier beyond the warp.
-DEV void finish(u32 sm, u32 warp, const TensorMap* out, const ForwardParams& p, const TileWork& x, i32 first,
-                float (&o)[kOutN / 2], const RowsEnd& end, Redo& redo) {
+DEV void store_output(const SharedMemory& memory, u32 warp, const TensorMap* out, const ForwardParams& p,
+                      const WorkTile& tile, i32 first, float (&o)[kOutN / 2], const FinalRows& final,
+                      FallbackRows& fallback) {
   const u32 lane = threadIdx.x % 32;
-  close_rows(p, x, first, o, end, redo, x.number * static_cast<i32>(4 * kGroups) + static_cast<i32>(warp));
+  normalize_rows(p, tile, first, o, final, fallback,
+                 tile.number * static_cast<i32>(kGroupWarps * kGroups) + static_cast<i32>(warp));
   // A TMA store writes sixteen rows: packed, they must lie within the sequence.
-  if (features.output == Type::f32 || (features.packed && first + 16 > x.seq_q)) {
-    store_rows(p, x, FragmentRows::from(first), o);
+  if (forward_features.output == ScalarType::f32 || (features.packed && first + 16 > tile.seq_q)) {
+    store_rows(p, tile, FragmentRows::from(first), o);
     return;
   }
   // Swizzled blocks of 64 columns, as Q came; the store clips rows and columns past the end.
-  constexpr u32 kBlockBytes = 16 * 128, kBlocks = kLayout.stage_blocks;
-  const u32 stage = sm + kLayout.stage + warp * kBlocks * kBlockBytes;
+  constexpr u32 kBlockBytes = 16 * kBlockColumnBytes, kBlocks = kLayout.staging_blocks;
+  const u32 stage = memory.staging(warp);
 #pragma unroll
   for (u32 c0 = 0; c0 < kVBlocks; c0 += kBlocks) {
     if (lane == 0) tma_store_wait_read();  // the previous store has left the stage
@@ -38,7 +40,8 @@ DEV void finish(u32 sm, u32 warp, const TensorMap* out, const ForwardParams& p, 
 #pragma unroll
       for (u32 c = 0; c < kBlocks; ++c) {
         if (c0 + c < kVBlocks)
-          tma_store(out, stage + c * kBlockBytes, (c0 + c) * 64, x.q_begin + first, x.head, x.map_batch);
+          tma_store(out, stage + c * kBlockBytes, (c0 + c) * kBlockColumns, tile.q_begin + first, tile.head,
+                    tile.map_batch);
       }
       tma_store_commit();
     }

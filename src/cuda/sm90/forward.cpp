@@ -10,8 +10,9 @@
 #include "core/roles.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
+#include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
-#include "cuda/host/wgmma_text.hpp"
+#include "cuda/host/wgmma_source.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::sm90 {
@@ -23,33 +24,83 @@ constexpr int kAny = std::numeric_limits<int>::max();
 // besides; staged: a 16-bit bias by TMA too; any: all.
 enum class Work { plain, light, staged, any };
 
+// What takes registers that a row may not have, alone or together.
+enum Crowding : unsigned {
+  kNone = 0,
+  kFp32Out = 1,           // a second sum for each row
+  kPacked = 2,            // O's last rows leave by plain stores
+  kMaskedTransforms = 4,  // masks beyond the band, and transforms
+  kCappedBias = 8,
+  kFp32OutBias = 16,
+  kPackedTransforms = 32,
+};
+unsigned crowding_of(const ForwardFeatures& features) {
+  const AttentionFeatures& f = features.attention;
+  const bool fp32_out = features.output == ScalarType::f32, bias = f.bias != ScalarType::none;
+  const auto if_so = [](bool so, Crowding what) { return so ? what : kNone; };
+  return if_so(fp32_out, kFp32Out) | if_so(f.packed, kPacked) | if_so(f.masks() && f.transforms(), kMaskedTransforms) |
+         if_so(bias && f.softcap, kCappedBias) | if_so(fp32_out && bias, kFp32OutBias) |
+         if_so(f.packed && f.transforms(), kPackedTransforms);
+}
+
+// Registers of a producer's and of a consumer's thread. Sums to 64 K with 128 producers; what each role was seen to
+// need without a spill.
+struct Registers {
+  int producer, consumer;
+};
+constexpr Registers kThree{32, 160}, kLean{24, 240}, kWide{40, 232}, kRoomy{56, 224};
+
 // Rows in order; the first that fits is taken. README.md has the measurements behind each.
-struct Shape {
+struct TileConfig {
   int dim_qk, dim_v, queries, reach;  // up to these
   bool bounded;                       // only for bands bounded on the right
   Work work;
+  unsigned without;  // the crowding that it has no registers for
   int groups, block_n, stages, q_stages;
-  bool flat, ping_pong, q_registers;
+  bool cross_tile, ping_pong, q_registers;
+  Registers registers, heavy;  // heavy: of packed problems and those of Work::any
+  int column_groups = 64;      // where dim_v is at most this. Causal 1k: d64 362 -> 376 TFLOP/s, d128 none, 4k -1 %
+  bool early_softmax = true;   // but not with column groups: it spills (d64 causal: -2 %)
 };
-constexpr Shape kShapes[] = {
-    // dims  queries reach bounded work | groups n stages q | flat  turns  q in registers
-    {64, 64, 2047, kAny, true, Work::staged, 2, 128, 2, 1, true, true, true},  // no tile quantisation at 1k
-    {64, 64, kAny, kAny, false, Work::light, 3, 128, 2, 2, true, true, false},
-    {64, 64, kAny, kAny, false, Work::light, 2, 128, 2, 2, true, true, false},
-    {64, 64, kAny, kAny, false, Work::staged, 3, 128, 2, 1, false, true, false},
-    {64, 64, kAny, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
-    {128, 128, kAny, 6143, true, Work::light, 2, 128, 2, 2, true, true, false},
-    {128, 128, kAny, 1535, false, Work::light, 2, 128, 2, 2, true, false, false},
-    {128, 128, kAny, kAny, false, Work::plain, 3, 80, 2, 2, true, true, false},  // a third less of K and V from L2
-    {128, 128, kAny, kAny, true, Work::light, 2, 128, 2, 2, true, true, false},
-    {128, 128, kAny, kAny, false, Work::light, 2, 128, 2, 2, true, false, false},
-    {128, 128, kAny, kAny, false, Work::staged, 2, 128, 2, 1, true, true, true},
-    {128, 128, kAny, kAny, false, Work::any, 2, 64, 2, 2, false, false, false},
-    {192, 128, kAny, kAny, false, Work::light, 2, 96, 2, 1, false, false, false},
-    {192, 192, kAny, kAny, false, Work::light, 2, 80, 2, 1, false, false, false},
-    {192, 192, kAny, kAny, false, Work::staged, 2, 64, 2, 1, false, false, false},
-    {256, 256, kAny, kAny, false, Work::light, 2, 64, 2, 1, false, false, false},
-    {256, 256, kAny, kAny, false, Work::any, 2, 32, 2, 1, false, false, false},
+constexpr unsigned kNotThree = kFp32Out | kPacked | kMaskedTransforms | kCappedBias;
+constexpr unsigned kNotFragments = kPacked | kCappedBias | kFp32OutBias;  // Q as fragments takes 16 to 32 registers
+constexpr TileConfig kConfigs[] = {
+    // dims  queries reach bounded work without
+    // groups n stages q | across tiles, turns, Q in registers | registers, heavy
+    {64, 64, 2047, kAny, true, Work::staged, kNotFragments,  // no tile quantisation at 1k
+     2, 128, 2, 1, true, true, true, kLean, kRoomy},
+    {64, 64, kAny, kAny, false, Work::light, kNotThree,  //
+     3, 128, 2, 2, true, true, false, kThree, kThree},
+    {64, 64, kAny, kAny, false, Work::light, kPackedTransforms,  //
+     2, 128, 2, 2, true, true, false, kLean, kRoomy},
+    {64, 64, kAny, kAny, false, Work::staged, kNotThree,  //
+     3, 128, 2, 1, false, true, false, kThree, kThree},
+    {64, 64, kAny, kAny, false, Work::staged, kNotFragments,  //
+     2, 128, 2, 1, true, true, true, kLean, kRoomy},
+    {128, 128, kAny, 6143, true, Work::light, kPackedTransforms,  //
+     2, 128, 2, 2, true, true, false, kLean, kRoomy},
+    {128, 128, kAny, 1535, false, Work::light, kPackedTransforms,  //
+     2, 128, 2, 2, true, false, false, kLean, kRoomy},
+    {128, 128, kAny, kAny, false, Work::plain, kNotThree,  // a third less of K and V from L2
+     3, 80, 2, 2, true, true, false, kThree, kThree},
+    {128, 128, kAny, kAny, true, Work::light, kPackedTransforms,  //
+     2, 128, 2, 2, true, true, false, kLean, kRoomy},
+    {128, 128, kAny, kAny, false, Work::light, kPackedTransforms,  //
+     2, 128, 2, 2, true, false, false, kLean, kRoomy},
+    {128, 128, kAny, kAny, false, Work::staged, kNotFragments,  //
+     2, 128, 2, 1, true, true, true, kLean, kRoomy},
+    {128, 128, kAny, kAny, false, Work::any, kNone,  //
+     2, 64, 2, 2, false, false, false, kLean, kRoomy},
+    {192, 128, kAny, kAny, false, Work::light, kPackedTransforms,  //
+     2, 96, 2, 1, false, false, false, kWide, kRoomy},
+    {192, 192, kAny, kAny, false, Work::light, kPackedTransforms,  //
+     2, 80, 2, 1, false, false, false, kWide, kRoomy},
+    {192, 192, kAny, kAny, false, Work::staged, kNone,  //
+     2, 64, 2, 1, false, false, false, kWide, kRoomy},
+    {256, 256, kAny, kAny, false, Work::light, kNone,  //
+     2, 64, 2, 1, false, false, false, kWide, kRoomy},
+    {256, 256, kAny, kAny, false, Work::any, kNone,  //
+     2, 32, 2, 1, false, false, false, kWide, kRoomy},
 };
 // The number of queries, or of the keys that a row's window shows if they are fewer: the shorter, the more weighs what
 // 192 rows waste along the diagonal and at the end.
@@ -57,10 +108,10 @@ std::int64_t reach_of(const Problem& p) {
   const BandMask band = band_mask(p, p.seq_q, p.seq_k);
   return band.left < 0 || band.right < 0 ? p.seq_q : std::min<std::int64_t>(p.seq_q, band.left + band.right + 1);
 }
-Work work_of(const ForwardFeatures& f, bool staged) {
+Work work_of(const AttentionFeatures& f, bool staged) {
   const bool heavy = f.dropout || f.score_mod || f.mask_mod;
-  if (heavy || (f.bias != Type::none && (!staged || f.bias == Type::f32))) return Work::any;
-  if (f.bias != Type::none) return Work::staged;
+  if (heavy || (f.bias != ScalarType::none && (!staged || f.bias == ScalarType::f32))) return Work::any;
+  if (f.bias != ScalarType::none) return Work::staged;
   return f.plain() ? Work::plain : Work::light;
 }
 
@@ -86,19 +137,19 @@ std::string why_not_aligned(const Problem& p) {
   return {};
 }
 
-cuda::TileCut cut_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
+cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
 
 class State final : public cuda::ForwardState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
-      : ForwardState(request, device, cuda::features_of(*request.problem), cut_of(config)),
+      : ForwardState(request, device, cuda::features_of(*request.problem), tile_shape_of(config)),
         config_(config),
         layout_(layout_of(features_, config)) {}
 
   std::string describe() const override {
     const ForwardConfig& c = config_;
     return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
-                " K/V stages, ", c.q_stages, " Q stages", c.flat ? ", flat" : "", c.ping_pong ? ", ping-pong" : "",
+                " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "", c.ping_pong ? ", ping-pong" : "",
                 c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "", ", ", layout_.total,
                 " bytes of shared memory");
   }
@@ -107,7 +158,7 @@ class State final : public cuda::ForwardState {
   const cuda::Kernel& load(cuda::Stream stream) const override {
     static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
     return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, layout_.total, stream,
-                        [&] { return program_of(features_, config_, cuda::mods_text(*problem)); });
+                        [&] { return program_of(features_, config_, cuda::mods_source(*problem)); });
   }
   void launch_with(const cuda::Kernel& kernel, const Tensors& tensors, ForwardParams& params,
                    cuda::Stream stream) const override {
@@ -158,12 +209,12 @@ TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, M
 }
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
-  if (device.major == 9) return shape_of(p, c, why);
+  if (device.major == 9) return select_config(p, c, why);
   why = text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
   return false;
 }
 
-bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
+bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const auto refuse = [&](std::string sentence) {
     why = std::move(sentence);
     return false;
@@ -184,50 +235,76 @@ bool shape_of(const Problem& p, ForwardConfig& c, std::string& why) {
     return refuse("sequences, heads and tiles are counted in 32 bits");
   if (std::string s = why_no_alibi(p, kMax); !s.empty()) return refuse(s);
 
-  c = {};
-  const ForwardFeatures f = cuda::features_of(p);
   const bool staged = stages_bias(p);
+  const ForwardFeatures features = cuda::features_of(p);
+  const AttentionFeatures& f = features.attention;
   const Work work = work_of(f, staged);
-  for (const Shape& s : kShapes) {
-    // What three warpgroups, Q in registers, and packed sequences leave no registers for.
-    const bool sums = f.output == Type::f32, bias = f.bias != Type::none;
-    const bool both = (f.hides() && f.transforms()) || (bias && f.softcap);
-    const bool crowded = (s.groups == 3 && (sums || f.packed || both)) ||
-                         (s.q_registers && (f.packed || (bias && (sums || f.softcap)))) ||
-                         (s.block_n > 64 && f.packed && f.transforms());
-    if (f.dim_qk > s.dim_qk || f.dim_v > s.dim_v || p.seq_q > s.queries || reach_of(p) > s.reach ||
-        (s.bounded && !f.bounded_right) || s.work < work || crowded || (f.bool_mask && s.block_n % 32 != 0))
-      continue;
-    c.groups = s.groups;
-    c.block_n = s.block_n;
-    c.stages = s.stages;
-    c.q_stages = s.q_stages;
-    c.flat = s.flat;
-    c.ping_pong = s.ping_pong;
-    c.q_registers = s.q_registers;
-    c.bias_stages = staged && s.block_n * (f.bias == Type::f32 ? 4 : 2) % 128 == 0 ? 1 : 0;  // whole boxes
-    break;
-  }
-  // Sums to 64 K with 128 producer threads; what each role was seen to need without a spill.
-  const bool wide = std::max(f.dim_qk, f.dim_v) > 128;
-  const bool roomy = work == Work::any || f.packed;
-  c.producer_registers = c.groups == 3 ? 32 : roomy ? 56 : wide ? 40 : 24;
-  c.consumer_registers = c.groups == 3 ? 160 : roomy ? 224 : wide ? 232 : 240;
+  const auto fits = [&](const TileConfig& t) {
+    return f.dim_qk <= t.dim_qk && f.dim_v <= t.dim_v && p.seq_q <= t.queries && reach_of(p) <= t.reach &&
+           (f.bounded_right || !t.bounded) && work <= t.work && (crowding_of(features) & t.without) == 0 &&
+           (!f.bool_mask || t.block_n % 32 == 0);  // the mask's words
+  };
+  const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all up to 256
+  const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.packed;
+  const Registers registers = heavy ? t.heavy : t.registers;
+  c = {.groups = t.groups,
+       .block_n = t.block_n,
+       .stages = t.stages,
+       .q_stages = t.q_stages,
+       .cross_tile = t.cross_tile,
+       .ping_pong = t.ping_pong,
+       .q_registers = t.q_registers,
+       .column_groups = column_groups,
+       .early_softmax = t.early_softmax && !column_groups,
+       .bias_stages = staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0,  // whole boxes
+       .producer_registers = registers.producer,
+       .consumer_registers = registers.consumer};
   return true;
 }
 
+namespace {
+
+// The bindings name every field: one that is added and not printed does not compile.
+std::string config_source(const ForwardConfig& c) {
+  const auto& [groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups, early_softmax,
+               bias_stages, producer_registers, consumer_registers] = c;
+  return cuda::Initializer()
+      .field("groups", groups)
+      .field("block_n", block_n)
+      .field("stages", stages)
+      .field("q_stages", q_stages)
+      .field("cross_tile", cross_tile)
+      .field("ping_pong", ping_pong)
+      .field("q_registers", q_registers)
+      .field("column_groups", column_groups)
+      .field("early_softmax", early_softmax)
+      .field("bias_stages", bias_stages)
+      .field("producer_registers", producer_registers)
+      .field("consumer_registers", consumer_registers)
+      .source();
+}
+
+// As PTX names it.
+const char* operand_of(ScalarType t) {
+  switch (t) {
+    case ScalarType::f16: return "f16";
+    case ScalarType::bf16: return "bf16";
+    case ScalarType::none:
+    case ScalarType::f32: break;
+  }
+  throw Error(ErrorCode::bad_dtype, "wgmma multiplies fp16 and bf16");
+}
+
+}  // namespace
+
 cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& mods) {
-  using cuda::word;
-  const std::string fields =
-      text(c.groups, ", ", c.block_n, ", ", c.stages, ", ", c.q_stages, ", ", word(c.flat), ", ", word(c.ping_pong),
-           ", ", word(c.q_registers), ", ", c.bias_stages, ", ", c.producer_registers, ", ", c.consumer_registers);
   return {"cuda/sm90/forward.cuh",
           "attention_forward",
-          text(cuda::features_text(f), "#include \"cuda/sm90/forward_config.hpp\"\n",
-               "namespace onepass::sm90 { constexpr ForwardConfig config = {", fields, "}; }"),
+          text(cuda::features_source(f), "#include \"cuda/sm90/forward_config.hpp\"\n",
+               "namespace onepass::sm90 { constexpr ForwardConfig config = ", config_source(c), "; }"),
           "sm_90a",
           mods,
-          cuda::wgmma_text({c.block_n, padded(f.dim_v, 16)}, f.input == Type::bf16 ? "bf16" : "f16")};
+          cuda::wgmma_source({c.block_n, padded(f.attention.dim_v, 16)}, operand_of(f.attention.input))};
 }
 
 const Implementation& forward_implementation() {

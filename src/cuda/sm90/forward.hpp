@@ -9,7 +9,7 @@
 namespace onepass::sm90 {
 
 // The config of a problem, by the table. False, with a sentence in `why`, for what the family cannot do.
-bool shape_of(const Problem& problem, ForwardConfig& config, std::string& why);
+bool select_config(const Problem& problem, ForwardConfig& config, std::string& why);
 // The same on a device, which must be a Hopper GPU.
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
 // Whether TMA reads the bias: by its strides and alignment.
@@ -21,7 +21,7 @@ struct TensorMaps {
 };
 using MapTensor = decltype(&cuda::tensor_map);
 TensorMaps maps_of(const Problem& problem, const Tensors& tensors, const ForwardConfig& config, MapTensor map_tensor);
-// mods: cuda::mods_text of the problem.
+// mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config,
                                const std::string& mods = {});
 const Implementation& forward_implementation();

@@ -1,6 +1,7 @@
-// How the Hopper kernel is cut: one definition for the host and the device half.
+// The tiling of the Hopper kernel: one definition for the host and the device half.
 #pragma once
 #include "cuda/attention/forward.hpp"
+#include "cuda/device/pipeline.hpp"
 
 namespace onepass::sm90 {
 
@@ -8,38 +9,50 @@ struct ForwardConfig {
   int groups;            // consumer warpgroups, 64 query rows each
   int block_n;           // keys per block
   int stages, q_stages;  // K/V blocks and Q tiles in flight
-  bool flat;             // the next tile's first S rides ahead of this tile's last P V
+  bool cross_tile;       // the next tile's first S rides ahead of this tile's last P V
   bool ping_pong;        // warpgroups take turns at issuing matrix products
   bool q_registers;      // Q as register fragments
+  bool column_groups;    // border blocks are masked, and a tile's first block is read, by groups of columns
+  bool early_softmax;    // with cross_tile: a tile's first softmax runs under the last P V of the tile before
   int bias_stages;       // tiles of the additive bias in flight for each warpgroup; 0: none, or read element by element
-  int producer_registers, consumer_registers;
+  int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
 };
 
-// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, bias tiles, tile slots,
-// barriers. Blocks of 64 columns (128 bytes, the swizzle's width) lie behind each other, each 1024-byte aligned.
+// Tiles lie in shared memory as blocks of 128 bytes of columns, the swizzle's width, 1024-byte aligned, one behind the
+// other. A warpgroup has 64 rows of Q and O, a warp 16 of them.
+constexpr int kBlockColumnBytes = 128, kBlockColumns = kBlockColumnBytes / 2;  // columns: of 16 bits
+constexpr int kGroupRows = 64, kGroupBlockBytes = kGroupRows * kBlockColumnBytes;
+constexpr int kTileSlotBytes = 64;  // of a WorkTile on its way from the producer to the consumers
+
+// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, bias tiles (a part for each
+// warpgroup), tiles of work, barriers.
 struct ForwardLayout {
-  int q_bytes, k_bytes, v_bytes, stage_blocks, stage_bytes, bias_bytes;
-  int q, k, v, stage, bias, slots, barriers, total;
+  PipelineLayout q, k, v;
+  int staging, staging_blocks, staging_bytes;  // of a warpgroup: blocks of O's columns that leave together
+  PipelineLayout bias;
+  int tiles, total;
 };
-constexpr int kSlotBytes = 64;
-ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& f, const ForwardConfig& c) {
+ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, const ForwardConfig& c) {
+  const AttentionFeatures& f = features.attention;
   ForwardLayout l{};
-  const int qk = padded(f.dim_qk, 64), v = padded(f.dim_v, 64);
-  l.q_bytes = 64 * c.groups * qk * 2;
-  l.k_bytes = c.block_n * qk * 2;
-  l.v_bytes = c.block_n * v * 2;
-  l.stage_blocks = v == 256 ? 2 : v / 64;  // 64-column blocks of O staged at once
-  l.stage_bytes = l.stage_blocks * 8192;
-  l.q = 0;
-  l.k = l.q + c.q_stages * l.q_bytes;
-  l.v = l.k + c.stages * l.k_bytes;
-  l.stage = l.v + c.stages * l.v_bytes;
-  l.bias_bytes = 64 * c.block_n * (f.bias == Type::f32 ? 4 : 2);
-  l.bias = l.stage + c.groups * l.stage_bytes;
-  l.slots = l.bias + c.bias_stages * c.groups * l.bias_bytes;
-  l.barriers = l.slots + c.q_stages * kSlotBytes;
-  l.total = l.barriers + 8 * (2 * c.q_stages + 4 * c.stages + 2 * c.bias_stages * c.groups);
+  const int qk = padded(f.dim_qk, kBlockColumns) / kBlockColumns, v = padded(f.dim_v, kBlockColumns) / kBlockColumns;
+  l.q = {.data = 0, .bytes = c.groups * qk * kGroupBlockBytes, .stages = c.q_stages};
+  l.k = {.data = l.q.data_end(), .bytes = c.block_n * qk * kBlockColumnBytes, .stages = c.stages};
+  l.v = {.data = l.k.data_end(), .bytes = c.block_n * v * kBlockColumnBytes, .stages = c.stages};
+  l.staging = l.v.data_end();
+  l.staging_blocks = v == 4 ? 2 : v;
+  l.staging_bytes = l.staging_blocks * kGroupBlockBytes;
+  l.bias = {.data = l.staging + c.groups * l.staging_bytes,
+            .bytes = kGroupRows * c.block_n * bytes_of(f.bias),
+            .stages = c.bias_stages,
+            .parts = c.groups};
+  l.tiles = l.bias.data_end();
+  l.q = l.q.with_barriers(l.tiles + c.q_stages * kTileSlotBytes);
+  l.k = l.k.with_barriers(l.q.barriers_end());
+  l.v = l.v.with_barriers(l.k.barriers_end());
+  l.bias = l.bias.with_barriers(l.v.barriers_end());
+  l.total = l.bias.barriers_end();
   return l;
 }
 

@@ -8,34 +8,42 @@
 
 namespace onepass::sm90 {
 
+// One instruction contracts 16 columns of Q and K, or 16 keys.
+constexpr u32 kDepth = 16, kDepthBytes = kDepth * 2, kStepsOfBlock = kBlockColumns / kDepth;
+
 struct QueryOperand {  // this warpgroup's 64 rows of Q
   u32 address = 0;
   u32 fragment[config.q_registers ? kQkSteps * 4 : 1];
-  DEV void open(u32 q) {
+  DEV void load(u32 q) {
     address = q;
     if constexpr (config.q_registers) {
       const u32 lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
 #pragma unroll
       for (u32 kk = 0; kk < kQkSteps; ++kk)
-        ldmatrix4(fragment + 4 * kk, swizzled(q + kk / 4 * kBlockM * 128, row, kk % 4 * 2 + lane / 16));
+        ldmatrix4(fragment + 4 * kk, swizzled(q + column_offset(kk), row, kk % kStepsOfBlock * 2 + lane / 16));
     }
   }
+  // Of the block that holds the columns of a step, and of the step's own.
+  static DEV u32 column_offset(u32 kk) { return kk / kStepsOfBlock * kBlockM * kBlockColumnBytes; }
+  static DEV u32 offset(u32 kk) { return column_offset(kk) + kk % kStepsOfBlock * kDepthBytes; }
 };
-DEV void issue_qk(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
+DEV void issue_scores(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
 #pragma unroll
   for (u32 kk = 0; kk < kQkSteps; ++kk) {
-    const u64 b = smem_descriptor(k, 16, kk / 4 * kBlockN * 128 + kk % 4 * 32);
+    const u32 offset = kk / kStepsOfBlock * kBlockN * kBlockColumnBytes + kk % kStepsOfBlock * kDepthBytes;
+    const u64 b = smem_descriptor(k, 16, offset);
     if constexpr (config.q_registers)
       Wgmma<kBlockN>::registers_kmajor(s, q.fragment + 4 * kk, b, kk != 0);
     else
-      Wgmma<kBlockN>::shared(s, smem_descriptor(q.address, 16, kk / 4 * kBlockM * 128 + kk % 4 * 32), b, kk != 0);
+      Wgmma<kBlockN>::shared(s, smem_descriptor(q.address, 16, QueryOperand::offset(kk)), b, kk != 0);
   }
   wgmma_commit();
 }
-DEV void issue_pv(float (&o)[kOutN / 2], const u32 (&p)[kBlockN / 4], u32 v, i32 accumulate) {
+DEV void issue_output(float (&o)[kOutN / 2], const u32 (&p)[kBlockN / 4], u32 v, i32 accumulate) {
 #pragma unroll
-  for (u32 kk = 0; kk < kBlockN / 16; ++kk) {
-    Wgmma<kOutN>::registers_mnmajor(o, p + 4 * kk, smem_descriptor(v, kBlockN * 128, kk * 2048),
+  for (u32 kk = 0; kk < kBlockN / kDepth; ++kk) {
+    Wgmma<kOutN>::registers_mnmajor(o, p + 4 * kk,
+                                    smem_descriptor(v, kBlockN * kBlockColumnBytes, kk * kDepth * kBlockColumnBytes),
                                     kk == 0 ? accumulate : 1);
   }
   wgmma_commit();

@@ -1,7 +1,7 @@
 // The staged bias without a GPU: every score of a tile gets its own bias.
 #include <gtest/gtest.h>
 
-#include "on_host/bias_text.hpp"
+#include "on_host/bias_source.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "on_host/copy_text.hpp"
+#include "on_host/copy_source.hpp"
 #include "on_host/warps.hpp"
 
 namespace warps {
@@ -17,12 +17,12 @@ unsigned char real(int token, int byte) { return static_cast<unsigned char>(1 + 
 
 // Rows of `tokens` tokens, apart from each other and followed by poison.
 struct Rows {
-  Rows(const CopyText& text, int dim, int count, int gap)
+  Rows(const CopySource& text, int dim, int count, int gap)
       : bytes(dim * text.element_bytes),
         tokens(count),
-        stride((bytes + text.piece - 1) / text.piece * text.piece + gap * text.piece),
+        stride((bytes + text.copy_bytes - 1) / text.copy_bytes * text.copy_bytes + gap * text.copy_bytes),
         memory(static_cast<std::size_t>((count + 2 * text.rows) * stride + 64), kPoison) {
-    while (reinterpret_cast<std::uintptr_t>(at(0)) % 16 != static_cast<std::uintptr_t>(text.piece) % 16) ++shift;
+    while (reinterpret_cast<std::uintptr_t>(at(0)) % 16 != static_cast<std::uintptr_t>(text.copy_bytes) % 16) ++shift;
     for (int t = 0; t < count; ++t)
       for (int b = 0; b < bytes; ++b) at(t)[b] = static_cast<char>(real(t, b));
   }
@@ -32,7 +32,7 @@ struct Rows {
 };
 
 // Empty, or which byte of the tile is not what it must be.
-std::string wrong_byte(const CopyText& text, int dim, const Rows& rows, int first) {
+std::string wrong_byte(const CopySource& text, int dim, const Rows& rows, int first) {
   const int padded = (dim + 15) / 16 * 16 * text.element_bytes;
   for (int row = 0; row < text.rows; ++row) {
     for (int byte = 0; byte < padded; ++byte) {
@@ -48,10 +48,10 @@ std::string wrong_byte(const CopyText& text, int dim, const Rows& rows, int firs
   return "";
 }
 
-class EmulatedCopy : public testing::TestWithParam<const CopyText*> {};
+class EmulatedCopy : public testing::TestWithParam<const CopySource*> {};
 
 TEST_P(EmulatedCopy, RowsThenZerosInEveryHeadDim) {
-  const CopyText& text = *GetParam();
+  const CopySource& text = *GetParam();
   struct Case {
     int tokens, first, gap;
   };
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Pieces, EmulatedCopy,
                                          &copy_bf16_8, &copy_bf16_16),
                          [](const auto& text) {
                            return std::to_string(text.param->element_bytes) + "ByteElements" +
-                                  std::to_string(text.param->piece) + "ByteCopies";
+                                  std::to_string(text.param->copy_bytes) + "ByteCopies";
                          });
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What a block of threads on Hopper has besides warps.hpp: barriers in shared memory, named barriers, boxes that TMA
-// copies, and warpgroups whose products run in the background. The stand-ins for barrier.cuh, tma.cuh and wgmma.cuh use
+// copies, and warpgroups whose products run in the background. The stubs for barrier.cuh, tma.cuh and wgmma.cuh use
 // it.
 #pragma once
 #include <map>

@@ -1,4 +1,4 @@
-// The packed mask without a GPU: the device text runs on the host, against the mask itself.
+// The packed mask without a GPU: the device source runs on the host, against the mask itself.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "core/philox.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "mask_patterns.hpp"
-#include "on_host/mask_text.hpp"
+#include "on_host/mask_source.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {
@@ -46,7 +46,7 @@ class EmulatedMask : public testing::TestWithParam<const char*> {};
 
 TEST_P(EmulatedMask, KernelsVisitAndKeepWhatItShows) {
   Problem p = parse_problem(GetParam());
-  const cuda::TileCut cut{128, 64, 8};
+  const cuda::TileShape tile{128, 64, 8};
   const auto band = [&](int side) { return side < 0 ? -1 : side; };
   const int right = p.band.causal ? 0 : static_cast<int>(p.band.right), left = static_cast<int>(p.band.left);
   const int shift = static_cast<int>(p.seq_k - p.seq_q);
@@ -54,9 +54,9 @@ TEST_P(EmulatedMask, KernelsVisitAndKeepWhatItShows) {
   for (const Pattern& pattern : test::kMaskPatterns) {
     Mask mask(p, pattern, odd = !odd);
     p.layout.bool_mask = broadcast_strides(mask.tensor);
-    std::vector<unsigned> workspace(cuda::mask_bytes(p, cut) / 4 + 16,
+    std::vector<unsigned> workspace(cuda::mask_bytes(p, tile) / 4 + 16,
                                     0xdeadbeef);  // never read where nothing is written
-    const cuda::MaskPlan plan = cuda::plan_mask(p, mask.tensor.data, cut, workspace.data());
+    const cuda::MaskPlan plan = cuda::plan_mask(p, mask.tensor.data, tile, workspace.data());
     warps::pack(&plan.pack);
     const warps::MaskCase c{static_cast<int>(p.batch),
                             static_cast<int>(p.heads_q),
@@ -124,7 +124,7 @@ TEST(EmulatedDropout, DropsWhatTheCpuDrops) {
   }
 }
 
-// The stand-ins round 2^x and 1/x once; MUFU's last bit is what is left of the 4e-7.
+// The stubs round 2^x and 1/x once; MUFU's last bit is what is left of the 4e-7.
 TEST(EmulatedSoftcap, APairsTanhIsRightInAbsoluteTerms) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (float x = -30; x < 30; x += 0.0137f) {

@@ -1,22 +1,25 @@
-// The fp32 products of src/cuda/sm80 on the host, one binary for each cut: where elements are read and results stand,
-// and how far truncating tensor cores are from a chain of fp32 fma.
+// The fp32 products of src/cuda/sm80 on the host, one binary for each tiling: where elements are read and results
+// stand, and how far truncating tensor cores are from a chain of fp32 fma.
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "on_host/words.hpp"
+#include "on_host/intrinsics.hpp"
 
 #define onepass emulated_products  // the library has the same names
 #include "cuda/sm80/forward_config.hpp"
 namespace onepass {
-constexpr ForwardFeatures features = [] {
-  ForwardFeatures f{};
-  f.dim_qk = PRODUCTS_QK, f.dim_v = PRODUCTS_V;
-  f.input = f.output = Type::f32;
-  return f;
-}();
+constexpr ForwardFeatures forward_features = {
+    .attention = {.dim_qk = PRODUCTS_QK, .dim_v = PRODUCTS_V, .input = ScalarType::f32}, .output = ScalarType::f32};
+constexpr AttentionFeatures features = forward_features.attention;
 namespace sm80 {
-constexpr ForwardConfig config = {4, PRODUCTS_ROW_TILES, PRODUCTS_KEYS, 1, false, 1, 16, true};
+constexpr ForwardConfig config = {.warps = 4,
+                                  .row_tiles = PRODUCTS_ROW_TILES,
+                                  .block_n = PRODUCTS_KEYS,
+                                  .stages = 1,
+                                  .blocks = 1,
+                                  .copy_bytes = 16,
+                                  .staged = true};
 }
 }  // namespace onepass
 #include "cuda/sm80/products_f32.cuh"
@@ -87,14 +90,14 @@ void run_warp(const Block& block, std::vector<Results>& results) {
     if (threadIdx.x / 32 != kWarp) return;
     const int lane = static_cast<int>(threadIdx.x % 32);
     Results& r = results[static_cast<std::size_t>(lane)];
-    const Query query{kLayout.q};
-    query_keys(r.s, query, kLayout.k);
+    const QueryOperand query{kLayout.q};
+    issue_scores(r.s, query, kLayout.k);
     Weights w[kRowTiles];
     for (int t = 0; t < kRowTiles; ++t) {
       for (int j = 0; j < kBlockN / 2; ++j)
         w[t][j] = block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + column_of(lane, j))];
     }
-    add_weighted_values(r.o, w, kLayout.v);
+    issue_output(r.o, w, kLayout.v);
   });
 }
 

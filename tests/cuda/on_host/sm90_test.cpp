@@ -9,7 +9,7 @@
 #include "core/text.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "on_host/hopper.hpp"
-#include "on_host/sm90_text.hpp"
+#include "on_host/sm90_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
 
 namespace onepass {
@@ -35,20 +35,20 @@ cuda::TensorMap boxes_of(const void* data, DType dtype, const std::array<std::in
   return map;
 }
 
-class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Text*> {
+class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Kernel*> {
  protected:
   // The outputs' bytes.
   static std::string run(check::Inputs& inputs, bool early) {
-    const warps::Sm90Text& text = *GetParam();
+    const warps::Sm90Kernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
-    const auto& c = *static_cast<const sm90::ForwardConfig*>(text.config);
-    const cuda::TileCut cut{64 * c.groups, c.block_n, 4 * c.groups};
-    CallOnHost call(inputs, cut, early);
+    const auto& c = *static_cast<const sm90::ForwardConfig*>(kernel.config);
+    const cuda::TileShape tile{64 * c.groups, c.block_n, 4 * c.groups};
+    CallOnHost call(inputs, tile, early);
     sm90::ForwardConfig chosen;
     std::string why;
-    EXPECT_TRUE(sm90::shape_of(p, chosen, why) && c == chosen) << "the call takes another kernel";
+    EXPECT_TRUE(sm90::select_config(p, chosen, why) && c == chosen) << "the call takes another kernel";
     const sm90::TensorMaps maps = sm90::maps_of(p, inputs.tensors, c, boxes_of);
-    text.run(&maps, &call.params, call.grid());
+    kernel.run(&maps, &call.params, call.grid());
     return call.output_bytes();
   }
 };
@@ -59,7 +59,7 @@ TEST_P(EmulatedHopper, IsTheLibrarys) {
   const auto& config = *static_cast<const sm90::ForwardConfig*>(GetParam()->config);
   sm90::ForwardConfig chosen;
   std::string why;
-  ASSERT_TRUE(sm90::shape_of(p, chosen, why)) << why;
+  ASSERT_TRUE(sm90::select_config(p, chosen, why)) << why;
   EXPECT_TRUE(features == cuda::features_of(p));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
   EXPECT_EQ(GetParam()->shared_bytes, sm90::layout_of(features, chosen).total);
@@ -96,9 +96,9 @@ TEST_P(EmulatedHopper, AnOffsetMovesTheBand) {
 
 TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   const Problem p = parse_problem(GetParam()->problem);
-  const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
+  const AttentionFeatures& features = static_cast<const ForwardFeatures*>(GetParam()->features)->attention;
   if (p.varlen) GTEST_SKIP() << "the places of the faults are those of sequences of one length";
-  if (!features.bounded_right && !features.hides()) GTEST_SKIP() << "every row sees every key";
+  if (!features.bounded_right && !features.masks()) GTEST_SKIP() << "every row sees every key";
   for (const std::size_t i : {0, 8}) {  // in V, in the last row of K: rows computed again are slow here
     check::Inputs inputs = check::make_inputs(p, kSeed);
     test::kPokes[i].poke(inputs);
@@ -118,15 +118,8 @@ TEST_P(EmulatedHopper, ScoresAtTheEndsOfFp32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Texts, EmulatedHopper,
-                         testing::Values(&warps::sm90_d64, &warps::sm90_d64_bias, &warps::sm90_d64_bias_causal,
-                                         &warps::sm90_d64_softcap, &warps::sm90_d64_mods, &warps::sm90_d40_window,
-                                         &warps::sm90_d96_packed, &warps::sm90_d128_three_groups,
-                                         &warps::sm90_d128_softcap, &warps::sm90_d128_mask, &warps::sm90_d128_bias,
-                                         &warps::sm90_d128_bias_mask, &warps::sm90_d128_bias_unstaged,
-                                         &warps::sm90_d128_80_bias_fp32, &warps::sm90_d192_128,
-                                         &warps::sm90_d256_dropout),
-                         [](const auto& text) { return std::string(text.param->name); });
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedHopper, testing::ValuesIn(warps::sm90_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
 
 }  // namespace
 }  // namespace onepass

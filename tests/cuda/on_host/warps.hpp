@@ -1,7 +1,7 @@
-// Enough of CUDA to run header-free device text on the host: threads of a block as contexts of one thread of the
-// machine that take turns, warps in step where they exchange words. What inline PTX does is in the stand-ins for
-// files of src/cuda/device (stand_ins/, first on the include path), what Hopper adds in hopper.hpp, the language in
-// words.hpp.
+// Enough of CUDA to run header-free device source on the host: threads of a block as contexts of one thread of the
+// machine that take turns, warps in step where they exchange words. What inline PTX does is in the stubs for
+// files of src/cuda/device (stubs/, first on the include path), what Hopper adds in hopper.hpp, the language in
+// intrinsics.hpp.
 #pragma once
 #include <ucontext.h>
 
@@ -26,12 +26,12 @@ struct Index {
 };
 
 [[noreturn]] inline void fail(const char* sentence, const char* detail = "") {
-  std::fprintf(stderr, "device text on the host: %s %s\n", sentence, detail);
+  std::fprintf(stderr, "device source on the host: %s %s\n", sentence, detail);
   std::abort();
 }
 // Empty PTX only holds the compiler back.
 inline void instruction(const char* text) {
-  if (std::strncmp(text, "\"\"", 2) != 0) fail("there is no stand-in for", text);
+  if (std::strncmp(text, "\"\"", 2) != 0) fail("there is no stub for", text);
 }
 
 // One thread of the block that runs; the scheduler below switches between them.

@@ -8,7 +8,7 @@
 #include "check/verdict.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
-#include "on_host/mask_text.hpp"
+#include "on_host/mask_source.hpp"
 #include "on_host/warps.hpp"
 
 namespace onepass {
@@ -17,15 +17,15 @@ namespace onepass {
 // threads take turns forwards or backwards.
 class CallOnHost {
  public:
-  CallOnHost(check::Inputs& inputs, const cuda::TileCut& cut, bool early)
-      : inputs_(inputs), workspace_(cuda::forward_workspace_bytes(inputs.problem, cut) / 4 + 16, 0xffffffff) {
+  CallOnHost(check::Inputs& inputs, const cuda::TileShape& tile, bool early)
+      : inputs_(inputs), workspace_(cuda::forward_workspace_bytes(inputs.problem, tile) / 4 + 16, 0xffffffff) {
     const Problem& p = inputs.problem;
-    params = cuda::decided_params(p, cut, 50 << 20);
+    params = cuda::decided_params(p, tile, 50 << 20);
     cuda::bind(params, inputs.tensors, workspace_.data());
     params.counters = counters_;
     if (p.bool_mask) {
       const cuda::MaskPlan plan =
-          cuda::plan_mask(p, inputs.tensors.bool_mask.data, cut, cuda::mask_place(p, cut, workspace_.data()));
+          cuda::plan_mask(p, inputs.tensors.bool_mask.data, tile, cuda::mask_place(p, tile, workspace_.data()));
       warps::pack(&plan.pack);
       params.mask = plan.bits;
     }

@@ -128,7 +128,7 @@ LaunchCost measure_launch(const Problem& p, const std::string& implementation) {
       const double from = wall_seconds();
       for (int i = 0; i < kBatch; ++i) call();
       each.push_back((wall_seconds() - from) / kBatch);
-      cuda::must(cuda::driver()->stream_synchronize(stream), "cuStreamSynchronize");
+      cuda::check_cuda(cuda::driver()->stream_synchronize(stream), "cuStreamSynchronize");
     }
     return median(each);
   };

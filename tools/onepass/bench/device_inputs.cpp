@@ -76,7 +76,7 @@ std::size_t bytes_spanned(const ConstTensor& t) {
 
 DeviceMemory::DeviceMemory(const cuda::DeviceFacts& device, std::size_t bytes) : device_(&device) {
   const cuda::ContextScope scope(device);
-  cuda::must(cuda::driver()->mem_alloc(&at, bytes + 256), "cuMemAlloc");  // no tensor is without memory
+  cuda::check_cuda(cuda::driver()->mem_alloc(&at, bytes + 256), "cuMemAlloc");  // no tensor is without memory
 }
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept : at(std::exchange(other.at, 0)), device_(other.device_) {}
 DeviceMemory::~DeviceMemory() {
@@ -96,8 +96,8 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
     t.device = p.device;
     t.data = reinterpret_cast<void*>(memory_.emplace_back(device, n).at);
     const cuda::ContextScope scope(device);
-    if (bytes && n > 0) cuda::must(d.copy_to_device(memory_.back().at, bytes, n, nullptr), "cuMemcpyHtoDAsync");
-    cuda::must(d.stream_synchronize(nullptr), "cuStreamSynchronize");  // `bytes` goes after this
+    if (bytes && n > 0) cuda::check_cuda(d.copy_to_device(memory_.back().at, bytes, n, nullptr), "cuMemcpyHtoDAsync");
+    cuda::check_cuda(d.stream_synchronize(nullptr), "cuStreamSynchronize");  // `bytes` goes after this
   };
   std::uint64_t seed = 0;
   std::vector<std::byte> drawn;

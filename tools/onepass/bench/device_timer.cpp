@@ -7,7 +7,7 @@
 namespace onepass::bench {
 namespace {
 
-using cuda::must;
+using cuda::check_cuda;
 
 constexpr double kWarmUp = 0.015;
 constexpr unsigned kNonBlocking = 1;
@@ -15,7 +15,7 @@ constexpr unsigned kNonBlocking = 1;
 struct Events {
   std::vector<cuda::Event> all;
   explicit Events(std::size_t n) : all(n) {
-    for (cuda::Event& e : all) must(cuda::driver()->event_create(&e, 0), "cuEventCreate");
+    for (cuda::Event& e : all) check_cuda(cuda::driver()->event_create(&e, 0), "cuEventCreate");
   }
   ~Events() {
     for (cuda::Event e : all) cuda::driver()->event_destroy(e);
@@ -27,11 +27,13 @@ struct Events {
 DeviceTimer::DeviceTimer(const cuda::DeviceFacts& device)
     : device_(device), flush_bytes_(2 * static_cast<std::size_t>(device.l2_bytes)), flushed_(device, flush_bytes_) {
   const cuda::ContextScope scope(device_);
-  must(cuda::driver()->stream_create(&stream_, kNonBlocking), "cuStreamCreate");
+  check_cuda(cuda::driver()->stream_create(&stream_, kNonBlocking), "cuStreamCreate");
 }
 DeviceTimer::~DeviceTimer() { cuda::driver()->stream_destroy(stream_); }
 
-void DeviceTimer::flush() { must(cuda::driver()->memset8(flushed_.at, 0, flush_bytes_, stream_), "cuMemsetD8Async"); }
+void DeviceTimer::flush() {
+  check_cuda(cuda::driver()->memset8(flushed_.at, 0, flush_bytes_, stream_), "cuMemsetD8Async");
+}
 
 std::vector<double> DeviceTimer::times(double seconds, const std::function<void()>& enqueue) {
   const cuda::ContextScope scope(device_);
@@ -41,7 +43,7 @@ std::vector<double> DeviceTimer::times(double seconds, const std::function<void(
   do {
     flush();
     enqueue();
-    must(d.stream_synchronize(stream_), "cuStreamSynchronize");
+    check_cuda(d.stream_synchronize(stream_), "cuStreamSynchronize");
     ++warm;
   } while (wall_seconds() - from < kWarmUp);
   const double each = (wall_seconds() - from) / warm;
@@ -49,15 +51,15 @@ std::vector<double> DeviceTimer::times(double seconds, const std::function<void(
   const Events begin(count), end(count);
   for (std::size_t i = 0; i < count; ++i) {
     flush();
-    must(d.event_record(begin.all[i], stream_), "cuEventRecord");
+    check_cuda(d.event_record(begin.all[i], stream_), "cuEventRecord");
     enqueue();
-    must(d.event_record(end.all[i], stream_), "cuEventRecord");
+    check_cuda(d.event_record(end.all[i], stream_), "cuEventRecord");
   }
-  must(d.stream_synchronize(stream_), "cuStreamSynchronize");
+  check_cuda(d.stream_synchronize(stream_), "cuStreamSynchronize");
   std::vector<double> all(count);
   for (std::size_t i = 0; i < count; ++i) {
     float milliseconds = 0;
-    must(d.event_elapsed(&milliseconds, begin.all[i], end.all[i]), "cuEventElapsedTime");
+    check_cuda(d.event_elapsed(&milliseconds, begin.all[i], end.all[i]), "cuEventElapsedTime");
     all[i] = 1e-3 * static_cast<double>(milliseconds);
   }
   return all;

@@ -1,0 +1,17 @@
+# cmake -DOUT=file.cpp -DROOT=dir "-DSOURCES=a.hpp|b.cuh" -P embed_sources.cmake
+# Writes a C++ file that holds the sources, each named by its path below ROOT. Raw strings, in pieces: compilers limit one to 64 KB.
+string(REPLACE "|" ";" SOURCES "${SOURCES}")
+set(rows "")
+foreach(name IN LISTS SOURCES)
+  file(READ "${ROOT}/${name}" content)
+  set(pieces "")
+  string(LENGTH "${content}" length)
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${content}" ${at} 8000 piece)
+    string(APPEND pieces "R\"text(${piece})text\"\n")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  string(APPEND rows "    {\"${name}\", ${pieces}},\n")
+endforeach()
+file(WRITE "${OUT}" "#include \"cuda/host/embedded.hpp\"\n\nnamespace onepass::cuda {\n\nstd::span<const EmbeddedSource> embedded_sources() {\n  static const EmbeddedSource texts[] = {\n${rows}  };\n  return texts;\n}\n\n}  // namespace onepass::cuda\n")

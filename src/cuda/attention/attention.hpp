@@ -1,0 +1,75 @@
+// What every attention kernel, of whichever operator, is compiled for and launched with: what scores need, and the
+// tiles of work. One definition for the host and the device half; an operator's own part stands beside it
+// (forward.hpp).
+#pragma once
+#include "core/mask.hpp"
+#include "core/philox.hpp"
+#include "cuda/attention/mask_bits.hpp"
+
+namespace onepass {
+
+enum class ScalarType : int { none, f32, f16, bf16 };
+ONEPASS_HD constexpr int bytes_of(ScalarType t) {
+  switch (t) {
+    case ScalarType::none: return 0;
+    case ScalarType::f32: return 4;
+    case ScalarType::f16:
+    case ScalarType::bf16: return 2;
+  }
+  return 0;
+}
+ONEPASS_HD constexpr int padded(int n, int to) { return (n + to - 1) / to * to; }
+
+// The part of a kernel's config that the problem alone decides. A feature that is off costs nothing: it is compiled
+// out.
+struct AttentionFeatures {
+  int dim_qk, dim_v;
+  ScalarType input;                  // of q, k and v
+  bool bounded_left, bounded_right;  // the band; unbounded sides cost nothing
+  bool packed;                       // variable length
+  bool softcap, alibi, dropout, bool_mask;
+  ScalarType bias;
+  bool score_mod, mask_mod;
+  bool scaled_first;  // a scale that is negative, or 0 in fp32, cannot wait for the softmax
+  bool pair_tanh;     // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
+
+  ONEPASS_HD friend constexpr bool operator==(const AttentionFeatures&, const AttentionFeatures&) = default;
+  ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
+    return !packed && !dropout && !transforms() && !masks();
+  }
+  ONEPASS_HD constexpr bool transforms() const {
+    return softcap || alibi || bias != ScalarType::none || score_mod || scaled_first;
+  }
+  ONEPASS_HD constexpr bool masks() const { return bool_mask || mask_mod; }  // beyond the band
+};
+
+struct ModBufferView {  // a tensor that score_mod and mask_mod read
+  const void* data;
+  long long stride[4];
+  int last[4];  // the largest index of each dimension
+};
+
+struct AttentionParams {
+  const void *q, *k, *v;
+  long long q_stride[3], k_stride[3], v_stride[3];  // elements: batch, head, token
+  const int *cu_q, *cu_k;                           // packed only
+  int batch, heads, heads_per_kv, seq_q, seq_k;
+  // Scores.
+  int left, right;           // the band; -1: unbounded
+  int align_bottom, offset;  // shift = seq_k - seq_q, or the offset
+  float scale, scale_log2;   // the latter: scale * log2(e)
+  float cap_in, cap_out;     // softcap: s = cap_out * tanh(cap_in * dot)
+  const void* bias;
+  long long bias_stride[4];
+  const float* slopes;
+  long long slope_stride[2];
+  MaskBits mask;
+  Dropout dropout;
+  ModBufferView mod_buffers[8];
+  // Tiles of work.
+  unsigned* counters;              // two, zero at the start and at the end: tiles taken, blocks done
+  int batch_inner;                 // batch entries of a head follow each other: they read the same bias
+  int m_tiles, head_group, tiles;  // head_group: heads worked on at once, for L2 locality
+};
+
+}  // namespace onepass

@@ -1,0 +1,90 @@
+// Orders of work beside RowsOuter (tile_scheduler.cuh): by keys, and by splits of the keys.
+#pragma once
+#include "cuda/attention/tile_scheduler.cuh"
+
+namespace onepass {
+
+// block_n keys of one head of K and V against blocks [m_lo, m_hi) of block_m rows: of every query head that shares it.
+struct KeyTile {
+  i32 key = -1;                            // first key within its sequence; -1: no more work
+  i32 number = 0;                          // of the tile
+  i32 head = 0, batch = 0, map_batch = 0;  // head: of K and V; map_batch: coordinate in the tensor maps, 0 if packed
+  i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
+  i32 m_lo = 0, m_hi = 0;
+  DEV bool exists() const { return key >= 0; }
+};
+
+// The rows that see at least one of the keys [key_lo, key_hi) lie in this range; key_hi at most seq_k. Both ends of
+// what a row sees move on with the row, so the rows that the band's right side lets in come first.
+DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
+  const i32 from = band.right < 0 ? 0 : key_lo - band.right - band.shift;
+  const i32 to = band.left < 0 ? band.seq_q : key_hi + band.left - band.shift;
+  const Band::Range rows = {max(from, 0), min(to, band.seq_q)};
+  return rows.lo < rows.hi ? rows : Band::Range{0, 0};
+}
+
+// Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first
+// keys come first: where the band is bounded right, most rows see them. A boolean mask narrows nothing here.
+template <i32 block_m, i32 block_n>
+struct KeysOuter {
+  using Tile = KeyTile;
+  const AttentionParams& p;
+  i32 per_head = 0;
+
+  DEV explicit KeysOuter(const AttentionParams& params) : p(params) {
+    if constexpr (features.packed)
+      per_head = sequences().all();
+    else
+      per_head = p.batch * sequence_tiles();
+  }
+  DEV SequenceTiles<block_n> sequences() const { return {p.cu_k, p.batch}; }
+  DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
+
+  DEV i32 count() const { return per_head * (p.heads / p.heads_per_kv); }
+  DEV KeyTile tile(i32 number) const {
+    KeyTile x;
+    if (number >= count()) return x;
+    x.number = number;
+    x.head = number / per_head;
+    i32 n = number - x.head * per_head;
+    if constexpr (features.packed) {
+      n = sequences().find(n, x.batch);
+      x.q_begin = p.cu_q[x.batch], x.seq_q = p.cu_q[x.batch + 1] - x.q_begin;
+      x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
+    } else {
+      x.map_batch = x.batch = n / sequence_tiles();
+      n -= x.batch * sequence_tiles();
+      x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+    }
+    x.key = n * block_n;
+    const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
+    x.m_lo = rows.lo / block_m;
+    x.m_hi = (rows.hi + block_m - 1) / block_m;
+    return x;
+  }
+};
+
+// Splits of keys, as decoding has them: the blocks of keys of each tile of rows go to `splits` tiles of work, of sizes
+// that differ by at most one block; some are empty where there are fewer blocks. Split s of row tile t is number
+// t * splits + s. The states of a row tile's splits are merged afterwards.
+template <i32 block_m, i32 block_n>
+struct KeySplits {
+  using Tile = WorkTile;
+  RowsOuter<block_m, block_n> rows;
+  i32 splits;
+
+  DEV KeySplits(const AttentionParams& p, i32 of_each) : rows(p), splits(of_each) {}
+  DEV i32 count() const { return rows.count() * splits; }
+  DEV WorkTile tile(i32 number) const {
+    const i32 row_tile = number / splits, split = number - row_tile * splits;
+    WorkTile x = rows.tile(row_tile);
+    if (!x.exists()) return x;
+    const i32 lo = x.n_lo, blocks = max(x.n_hi - lo, 0), each = blocks / splits, rest = blocks - each * splits;
+    x.number = number;
+    x.n_lo = lo + split * each + min(split, rest);
+    x.n_hi = x.n_lo + each + (split < rest ? 1 : 0);
+    return x;
+  }
+};
+
+}  // namespace onepass

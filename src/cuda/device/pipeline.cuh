@@ -1,0 +1,60 @@
+// A pipeline of stages in shared memory between one producer and its consumers. A stage goes round: the producer
+// acquires it (empty), fills it by TMA, consumers wait for it (full), read it and release it.
+#pragma once
+#include "cuda/device/barrier.cuh"
+
+#include "cuda/device/pipeline.hpp"
+
+namespace onepass {
+
+// Position in a ring of kStages stages: the stage's index and its barriers' parity.
+template <int kStages>
+struct PipelineState {
+  u32 slot = 0, parity = 0;
+  DEV void advance() {
+    if (kStages <= 1)
+      parity ^= 1;
+    else if (++slot == kStages)
+      slot = 0, parity ^= 1;
+  }
+};
+
+// One side's view of the pipeline. `base`: the address of shared memory; `part`: where a stage has a part for each of
+// several consumers, which one this is.
+template <PipelineLayout layout>
+struct Pipeline {
+  u32 base, part = 0;
+  PipelineState<layout.stages> state{};
+  bool asked = false;
+
+  DEV u32 index() const { return layout.parts == 1 ? state.slot : state.slot * layout.parts + part; }
+  DEV u32 stage() const { return base + layout.data + index() * layout.bytes; }
+  DEV u32 full() const { return base + layout.full + kBarrierBytes * index(); }
+  DEV u32 empty() const { return base + layout.empty + kBarrierBytes * index(); }
+
+  // By one thread, before anyone uses it. consumers: arrivals that release a stage.
+  DEV void init(u32 consumers) const {
+    for (i32 i = 0; i < layout.count(); ++i) {
+      mbar_init(base + layout.full + kBarrierBytes * i, 1);
+      mbar_init(base + layout.empty + kBarrierBytes * i, consumers);
+    }
+  }
+
+  // Producer: the stage may be written. It fills it, with arrivals at full(), and goes on with advance().
+  DEV void acquire() const { mbar_wait(empty(), state.parity ^ 1); }
+  DEV void advance() { state.advance(); }
+
+  // Consumer: the stage's data has come. ask() asks ahead of the time, so that wait_asked() finds the answer there.
+  DEV void wait() const { mbar_wait(full(), state.parity); }
+  DEV void ask() { asked = mbar_try(full(), state.parity); }
+  DEV void wait_asked() const {
+    if (!asked) wait();
+  }
+  // One lane of a warp arrives for all of them, which have read the stage. Goes on to the next stage.
+  DEV void release(bool arrives) {
+    if (arrives) mbar_arrive(empty());
+    advance();
+  }
+};
+
+}  // namespace onepass

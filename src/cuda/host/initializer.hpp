@@ -1,0 +1,36 @@
+// A struct as C++ source: `{.groups = 3, .cross_tile = true}`.
+#pragma once
+#include <string>
+
+#include "cuda/attention/attention.hpp"
+
+namespace onepass::cuda {
+
+class Initializer {
+ public:
+  Initializer& field(const char* name, int value) { return put(name, std::to_string(value)); }
+  Initializer& field(const char* name, bool value) { return put(name, bool_literal(value)); }
+  Initializer& field(const char* name, ScalarType value) { return put(name, name_of(value)); }
+  Initializer& field(const char* name, const Initializer& value) { return put(name, value.source()); }
+  std::string source() const { return "{" + fields_ + "}"; }
+
+  static const char* bool_literal(bool b) { return b ? "true" : "false"; }
+  static const char* name_of(ScalarType t) {
+    switch (t) {
+      case ScalarType::none: return "ScalarType::none";
+      case ScalarType::f32: return "ScalarType::f32";
+      case ScalarType::f16: return "ScalarType::f16";
+      case ScalarType::bf16: return "ScalarType::bf16";
+    }
+    return "";
+  }
+
+ private:
+  Initializer& put(const char* name, const std::string& value) {
+    fields_ += (fields_.empty() ? "." : ", .") + std::string(name) + " = " + value;
+    return *this;
+  }
+  std::string fields_;
+};
+
+}  // namespace onepass::cuda

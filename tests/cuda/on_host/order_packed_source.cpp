@@ -1,0 +1,3 @@
+#define EMULATED_NAME packed
+#define EMULATED_PACKED true
+#include "on_host/orders_source.inl"

@@ -1,0 +1,62 @@
+// print_kernels LIST FOLDER: for each line of kernels.txt, FOLDER/FAMILY_NAME.cpp, which compiles that kernel for the
+// host (FAMILY_kernel.inl), and FOLDER/FAMILY_NAME.inc, the source that the library puts in front of it.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/sm80/forward.hpp"
+#include "cuda/sm90/forward.hpp"
+#include "onepass/error.hpp"
+#include "onepass/problem.hpp"
+
+namespace {
+
+using namespace onepass;
+
+constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+
+cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
+  std::string why;
+  if (family == "sm80") {
+    if (sm80::ForwardConfig c; sm80::select_config(p, kSharedBytes, c, why))
+      return sm80::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
+  } else if (sm90::ForwardConfig c; sm90::select_config(p, c, why)) {
+    return sm90::program_of(cuda::features_of(p), c, cuda::mods_source(p));
+  }
+  throw Error(ErrorCode::unsupported, why);
+}
+
+// Only what differs, so that a library that prints the same configs compiles no kernel again.
+void write(const std::filesystem::path& path, const std::string& content) {
+  std::ifstream there(path);
+  if (there && std::string(std::istreambuf_iterator<char>(there), {}) == content) return;
+  std::ofstream(path) << content;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  std::ifstream list(argv[1]);
+  const std::filesystem::path folder = argv[2];
+  std::string line, family, name, problem;
+  try {
+    while (std::getline(list, line)) {
+      if (line.empty() || line[0] == '#') continue;
+      std::istringstream words(line);
+      std::getline(words >> family >> name >> std::ws, problem);
+      const cuda::KernelProgram program = program_of(family, parse_problem(problem));
+      const std::string file = family + "_" + name;
+      write(folder / (file + ".inc"), program.config + "\n" + program.user_code + "\n");
+      write(folder / (file + ".cpp"),
+            text("#define KERNEL_NAME ", name, "\n#define KERNEL_PROBLEM \"", problem, "\"\n#define KERNEL_CONFIG \"",
+                 file, ".inc\"\n#include \"on_host/", family, "_kernel.inl\"\n"));
+    }
+  } catch (const Error& e) {
+    std::cerr << line << ": " << e.what() << "\n";
+    return 1;
+  }
+}

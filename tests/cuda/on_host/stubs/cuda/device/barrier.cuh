@@ -1,0 +1,41 @@
+// A stub for src/cuda/device/barrier.cuh.
+#pragma once
+#include "cuda/device/types.cuh"
+
+#include "on_host/hopper.hpp"
+
+namespace onepass {
+
+DEV bool elect_one() { return threadIdx.x % 32 == (warps::backwards ? 31 : 0); }
+
+DEV void mbar_init(u32 bar, u32 arrivals) {
+  if (bar % 8 != 0) warps::fail("a barrier in shared memory is not aligned");
+  if (!warps::hopper.memory_barriers.insert({bar, {arrivals, arrivals}}).second)
+    warps::fail("two barriers in one place");
+}
+DEV void mbar_init_fence() {}
+DEV void mbar_arrive(u32 bar) { warps::hopper.memory_barrier(bar).arrive(); }
+DEV void mbar_arrive_expect(u32 bar, u32 bytes) {
+  warps::MemoryBarrier& b = warps::hopper.memory_barrier(bar);
+  b.bytes += bytes;
+  b.arrive();
+}
+DEV bool mbar_try(u32 bar, u32 parity) { return warps::hopper.memory_barrier(bar).phase != parity; }
+DEV void mbar_wait(u32 bar, u32 parity) {
+  while (!mbar_try(bar, parity)) warps::yield();
+}
+
+DEV void bar_arrive(u32 id, u32 threads) { warps::hopper.named_barriers[id].arrive(threads); }
+DEV void bar_sync(u32 id, u32 threads) {
+  warps::NamedBarrier& b = warps::hopper.named_barriers[id];
+  const u32 turn = b.arrive(threads);
+  while (b.turns == turn) warps::yield();
+}
+
+template <int N>
+DEV void registers_down() {}
+template <int N>
+DEV void registers_up() {}
+DEV void async_proxy_fence() {}
+
+}  // namespace onepass

@@ -1,0 +1,44 @@
+// A stub for src/cuda/device/math.cuh: what the instructions round, rounded once.
+#pragma once
+#include "cuda/device/types.cuh"
+
+namespace onepass {
+
+DEV float ex2(float x) { return std::exp2(x); }
+DEV float lg2(float x) { return std::log2(x); }
+DEV float rcp(float x) { return 1 / x; }
+DEV float min_or_nan(float x, float y) { return x < y || x != x ? x : y; }
+
+DEV u32 bits_bf16(float x) {
+  const u32 bits = std::bit_cast<u32>(x);
+  return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+DEV u32 pack_bf16(float lo, float hi) { return bits_bf16(lo) | bits_bf16(hi) << 16; }
+DEV u32 bits_f16(float x) {
+  const float size = std::abs(x);
+  const u32 sign = std::bit_cast<u32>(x) >> 16 & 0x8000, bits = std::bit_cast<u32>(size);
+  if (x != x) return 0x7fff;
+  if (size >= 65520.0f) return sign | 0x7c00;
+  if (size < 0x1p-14f) return sign | static_cast<u32>(std::nearbyint(size * 0x1p24f));
+  return sign | (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13;
+}
+DEV u32 pack_f16(float lo, float hi) { return bits_f16(lo) | bits_f16(hi) << 16; }
+DEV float unpack_f16(u16 x) {
+  const i32 exponent = x >> 10 & 31, digits = x & 1023;
+  const float size = exponent == 0   ? std::ldexp(static_cast<float>(digits), -24)
+                     : exponent < 31 ? std::ldexp(static_cast<float>(1024 + digits), exponent - 25)
+                     : digits == 0   ? std::numeric_limits<float>::infinity()
+                                     : std::numeric_limits<float>::quiet_NaN();
+  return x >> 15 ? -size : size;
+}
+
+DEV u32 times_zero_plus_bf16(u32 x, u32 y) {
+  const auto one = [](u32 a, u32 b) { return (a & 0x7f80) == 0x7f80 ? 0x7fff : b & 0xffff; };
+  return one(x, y) | one(x >> 16, y >> 16) << 16;
+}
+DEV u32 times_zero_plus_f16(u32 x, u32 y) {
+  const auto one = [](u32 a, u32 b) { return (a & 0x7c00) == 0x7c00 ? 0x7fff : b & 0xffff; };
+  return one(x, y) | one(x >> 16, y >> 16) << 16;
+}
+
+}  // namespace onepass

@@ -1,0 +1,67 @@
+// A stub for src/cuda/device/tma.cuh: tensor maps hold a warps::TensorBox.
+#pragma once
+#include "cuda/device/barrier.cuh"
+#include "cuda/device/mma.cuh"
+
+namespace onepass {
+
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+  warps::TensorBox box() const {
+    warps::TensorBox b;
+    static_assert(sizeof b <= sizeof opaque);
+    std::memcpy(&b, opaque, sizeof b);
+    return b;
+  }
+};
+
+constexpr u64 kEvictFirst = 0, kEvictLast = 0;
+DEV void tma_prefetch(const TensorMap*) {}
+
+DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3, u64) {
+  const auto land = [box = m->box(), to, bar, c0, c1, c2, c3] {
+    box.walk(to, {c0, c1, c2, c3}, [](const unsigned char* piece, std::size_t bytes, unsigned char* at) {
+      std::memset(at, 0, 16);
+      if (bytes > 0) std::memcpy(at, piece, bytes);
+    });
+    warps::MemoryBarrier& b = warps::hopper.memory_barrier(bar);
+    b.bytes -= box.rows * 128;
+    b.settle();
+  };
+  if (warps::copies_are_early)
+    land();
+  else
+    warps::background.push_back(land);
+}
+DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
+  const auto land = [box = m->box(), from, c0, c1, c2, c3] {
+    box.walk(from, {c0, c1, c2, c3}, [](unsigned char* piece, std::size_t bytes, const unsigned char* at) {
+      if (bytes > 0) std::memcpy(piece, at, bytes);
+    });
+  };
+  if (warps::copies_are_early)
+    land();
+  else
+    warps::running->begun.push_back(land);
+}
+DEV void tma_store_commit() {
+  warps::running->groups.push_back(std::move(warps::running->begun));
+  warps::running->begun.clear();
+}
+DEV void tma_store_wait() {
+  auto& groups = warps::running->groups;
+  for (; !groups.empty(); groups.pop_front()) {
+    for (const auto& land : groups.front()) land();
+  }
+}
+DEV void tma_store_wait_read() { tma_store_wait(); }
+
+DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (chunk ^ (row % 8)) * 16; }
+
+DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  const auto rows = warps::share(to);
+  const u32 own[4] = {a, b, c, d}, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  for (u32 i = 0; i < 4; ++i) std::memcpy(shared_at<char>(rows[8 * i + g], 16) + 4 * t, &own[i], 4);
+}
+
+}  // namespace onepass
