@@ -64,8 +64,12 @@ void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::
   if (p.sinks) {
     const float sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
     const Merged<float> joined = join_natural_sink(all, sink);
-    for (std::int64_t d = 0; d < p.dim_v; ++d)
-      sum[d] *= finite ? joined.alpha_a : visible_weight(joined.alpha_a, sum[d]);
+    const float alpha = joined.alpha_a;
+    if (finite) {
+      for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] *= alpha;
+    } else {
+      for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] *= visible_weight(alpha, sum[d]);
+    }
     all = joined.state;
   }
   for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] = normalize(sum[d], all);

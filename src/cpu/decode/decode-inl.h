@@ -18,6 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
+namespace {
 
 template <int R>
 using Rows = std::integral_constant<int, R>;
@@ -31,7 +32,7 @@ class Decode {
         cut_(job.cut),
         partials_(job.partials),
         scratch_(job.scratch[worker]),
-        params_(score_params(job.problem, job.arguments, &job.mods)) {
+        params_(job.params) {
     split_ = task % cut_.splits.count;
     const std::int64_t block = task / cut_.splits.count % cut_.head_blocks;
     batch_ = task / cut_.splits.count / cut_.head_blocks;
@@ -246,7 +247,7 @@ class Decode {
   const DecodeCut& cut_;
   const Partials& partials_;
   const DecodeScratch& scratch_;
-  const ScoreParams params_;
+  const ScoreParams& params_;
   Sequence seq_;
   KeyValueView k_, v_;
   BandMask band_;
@@ -255,6 +256,7 @@ class Decode {
   bool copy_k_ = false, copy_v_ = false, features_ = false;
 };
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace onepass::cpu
 HWY_AFTER_NAMESPACE();

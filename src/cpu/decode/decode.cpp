@@ -126,7 +126,7 @@ void decode_run(const Problem& p, const Arguments& a, void* workspace, Executor&
   struct Call {
     DecodeJob job;
     DecodeTask task;
-  } call{{p, a, cut, b.partials, b.scratch, mods}, task};
+  } call{{p, a, cut, b.partials, b.scratch, score_params(p, a, &mods)}, task};
   executor.parallel_for(
       cut.tasks(p),
       [](void* c, std::int64_t t, int worker) {

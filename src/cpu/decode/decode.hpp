@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/expression/eval.hpp"
+#include "core/score.hpp"
 #include "core/split.hpp"
 #include "core/workspace.hpp"
 #include "cpu/common/combine.hpp"
@@ -51,7 +52,7 @@ struct DecodeJob {
   DecodeCut cut;
   Partials partials;       // state == nullptr if the keys are not cut
   DecodeScratch* scratch;  // [workers]
-  const Mods& mods;
+  ScoreParams params;
 };
 
 using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker);

@@ -16,6 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
+namespace {
 
 // One head's tile of K, or of V: keys [key, key + keys) of the chunk [chunk, chunk + count).
 struct Visit {
@@ -58,6 +59,7 @@ class Walk {
   Visit to_;
 };
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace onepass::cpu
 HWY_AFTER_NAMESPACE();
