@@ -159,12 +159,12 @@ TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
       launcher.prepare();
       Graphs::Graph graph = nullptr;
       Graphs::Exec exec = nullptr;
-      must(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
+      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
       launcher.launch();
-      must(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
-      must(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      check_cuda(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
+      check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
       launcher.poison();
-      must(graphs.launch(exec, launcher.stream), "cuGraphLaunch");
+      check_cuda(graphs.launch(exec, launcher.stream), "cuGraphLaunch");
       launcher.bytes();
       const Verdict verdict = launcher.judged();
       EXPECT_TRUE(verdict.right) << row->name << ": " << verdict.sentence;

@@ -5,6 +5,9 @@
 
 namespace onepass::sm80 {
 
+// Not in forward_tile.cuh: the products include that in front of the user's score_mod, and scores come after it.
+using Scores = TileScores<config.column_groups>;
+
 template <class Format>
 DEV void stage_pair(u32 to, float a, float b) {
   if constexpr (Format::kPacked == 2)

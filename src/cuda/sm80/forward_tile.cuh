@@ -3,7 +3,7 @@
 #include "cuda/device/shared.cuh"
 
 #include "cuda/attention/elements.cuh"
-#include "cuda/attention/scores.cuh"
+#include "cuda/attention/tile_scheduler.cuh"
 #include "cuda/sm80/forward_config.hpp"
 
 namespace onepass::sm80 {
@@ -15,7 +15,6 @@ constexpr i32 kWarpRows = 16 * kRowTiles;
 constexpr i32 kElementBytes = bytes_of(features.input);
 constexpr i32 kQkDepth = padded(features.dim_qk, 16);  // of Q K^T
 constexpr i32 kOutN = padded(features.dim_v, 16);      // columns of P V
-using Scores = TileScores<config.column_groups>;
 using Tiles = TileScheduler<RowsOuter<kBlockM, kBlockN>>;
 
 // Two row tiles leave no registers for what follows from the thread's index, which is then worked out at every use;

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "core/text.hpp"
 #include "core/mask.hpp"
 #include "on_host/orders_source.hpp"
 #include "onepass/error.hpp"
