@@ -274,7 +274,7 @@ void check_apart(const Tensors& t) {
   for (const auto& [name, tensor] : t.mod_buffers) want_all_apart("mod buffer " + shown(name), tensor);
 }
 
-Sequence sequence_of(const Problem& p, const Arguments& a, std::int64_t b) {
+Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
   if (!p.varlen) return {b, 0, 0, p.seq_q, p.seq_k};
   const auto at = [](const ConstTensor& cu, std::int64_t i) {
     return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]};

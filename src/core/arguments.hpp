@@ -27,7 +27,7 @@ struct Sequence {
   std::int64_t seq_q = 0, seq_k = 0;
 };
 // CPU tensors only: reads cu_seqlens.
-Sequence sequence_of(const Problem& problem, const Arguments& arguments, std::int64_t batch);
+Sequence sequence_of(const Problem& problem, const Tensors& arguments, std::int64_t batch);
 
 BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_k);
 // A refusal for kernels whose positions are ints, or nothing: ALiBi's distances grow with the band's offset.

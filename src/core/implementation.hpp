@@ -32,8 +32,6 @@ struct PlanState {
 
 namespace onepass {
 
-using Arguments = Tensors;
-
 // A refusal, one sentence, or a decided state.
 struct Decision {
   std::string refusal;

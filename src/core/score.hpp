@@ -44,7 +44,7 @@ struct ScoreParams {
   }
 };
 
-inline ScoreParams score_params(const Problem& p, const Arguments& a, const Mods* mods = nullptr) {
+inline ScoreParams score_params(const Problem& p, const Tensors& a, const Mods* mods = nullptr) {
   ScoreParams s;
   s.scale = p.effective_scale();
   s.softcap = p.softcap;

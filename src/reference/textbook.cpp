@@ -10,11 +10,11 @@ std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t h
   return p.varlen ? head * p.total_q + s.q_begin + row : (s.batch * p.heads_q + head) * p.seq_q + row;
 }
 
-Dense oracle(const Problem& p, const Arguments& a, Executor& executor) {
+Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
   return textbook<double>(p, a, Exact{}, executor);
 }
 
-Dense base(const Problem& p, const Arguments& a, Executor& executor) {
+Dense base(const Problem& p, const Tensors& a, Executor& executor) {
   switch (p.dtype) {
     case DType::bf16: return textbook<float>(p, a, Stored<bf16>{}, executor);
     case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);

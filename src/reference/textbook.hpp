@@ -46,7 +46,7 @@ struct Stored {
 template <class T, class Round>
 struct RowBlock {
   const Problem& p;
-  const Arguments& a;
+  const Tensors& a;
   const ScoreParams& params;
   Round round;
   Dense& dense;
@@ -149,7 +149,7 @@ struct RowBlock {
 
 // T: arithmetic type; round: how S and P are stored between the steps, and O at the end.
 template <class T, class Round>
-Dense textbook(const Problem& p, const Arguments& a, Round round, Executor& executor = serial_executor()) {
+Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& executor = serial_executor()) {
   constexpr std::int64_t kRows = 64;  // of a task: enough to pay for transposing K
   const std::int64_t entries = p.varlen ? p.total_q : p.batch * p.seq_q;
   Dense dense{std::vector<double>(static_cast<std::size_t>(entries * p.heads_q * p.dim_v)),
@@ -169,8 +169,8 @@ Dense textbook(const Problem& p, const Arguments& a, Round round, Executor& exec
   return dense;
 }
 
-Dense oracle(const Problem& p, const Arguments& a, Executor& executor = serial_executor());  // double, unrounded
-Dense base(const Problem& p, const Arguments& a,
+Dense oracle(const Problem& p, const Tensors& a, Executor& executor = serial_executor());  // double, unrounded
+Dense base(const Problem& p, const Tensors& a,
            Executor& executor = serial_executor());  // the problem's own precision
 
 }  // namespace onepass::reference

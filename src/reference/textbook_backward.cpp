@@ -39,7 +39,7 @@ std::int64_t bias_index(const ConstTensor& bias, std::int64_t b, std::int64_t h,
 
 struct Task {
   const Problem& p;
-  const Arguments& a;
+  const Tensors& a;
   const ConstTensor& d_out;
   DenseGradients& g;
   ScoreParams params = score_params(p, a);
@@ -107,7 +107,7 @@ struct Task {
 
 }  // namespace
 
-DenseGradients oracle_backward(const Problem& p, const Arguments& a, const ConstTensor& d_out, Executor& executor) {
+DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTensor& d_out, Executor& executor) {
   if (!p.score_mod.empty() || !p.mask_mod.empty())
     throw Error(ErrorCode::unsupported, "the backward oracle knows neither score_mod nor mask_mod");
   const std::int64_t rows_q = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;

@@ -15,7 +15,7 @@ struct DenseGradients {
   std::vector<double> dq, dk, dv, dbias, dsinks;
 };
 // d_out: fp32/fp16/bf16 of the shape of out. Serial if there is a bias or sink gradient to add up.
-DenseGradients oracle_backward(const Problem& p, const Arguments& a, const ConstTensor& d_out,
+DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTensor& d_out,
                                Executor& executor = serial_executor());
 
 }  // namespace onepass::reference

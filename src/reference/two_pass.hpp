@@ -18,7 +18,7 @@ struct Normalizer {
 
 // A head's sink logit, -inf without one.
 template <class T>
-T sink_of(const Problem& p, const Arguments& a, std::int64_t head) {
+T sink_of(const Problem& p, const Tensors& a, std::int64_t head) {
   return p.sinks ? static_cast<T>(static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]])
                  : Arith<T>::neg_inf();
 }

@@ -14,7 +14,7 @@ struct Call {
   std::vector<std::uint8_t> mask{1, 0, 1, 1};                       // [1, 1, 4, 1]: per row
   std::vector<float> slopes{0.125f, 0.5f, 0.25f, 0.0625f};          // [2, 2]
   Problem p = parse_problem("fwd b2 h2 s4x3 d8 fp32 scale=-0.5 softcap=3 bias=fp32:1h1k mask=11q1 alibi");
-  Arguments a;
+  Tensors a;
 
   Call() {
     a.bias = Tensor(bias.data(), DType::f32, {1, 2, 1, 3});
@@ -65,7 +65,7 @@ TEST(Score, TheDerivativeIsByTheScaledProduct) {
 
 TEST(Score, WithoutFeaturesIsTheScaledProductInTheBand) {
   const Problem p = parse_problem("fwd b1 h1 s3 d16 fp32 causal_top_left");
-  const ScoreParams params = score_params(p, Arguments{});
+  const ScoreParams params = score_params(p, Tensors{});
   EXPECT_FALSE(params.transforms());
   EXPECT_FALSE(params.hides());
   const HeadScores scores{params, 0, 0, band_mask(p, 3, 3)};

@@ -58,8 +58,8 @@ class Launcher {
   void poison() {  // outputs and workspace
     mirror_.poison_outputs();
     check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace_.data()), Buffer::kPoison,
-                                 plan_.state->workspace_bytes, nullptr),
-         "cuMemsetD8Async");
+                                       plan_.state->workspace_bytes, nullptr),
+               "cuMemsetD8Async");
     wait(nullptr);
   }
   void launch() { launch(stream); }

@@ -69,8 +69,9 @@ TEST(CudaFork, AChildIsRefusedByASentenceOnceItsParentUsesTheDriver) {
   EXPECT_TRUE(in_child([&] {
     const auto tensor = [&](void* data) { return Tensor(data, DType::bf16, {1, 1, 64, 64}, problem.device); };
     const Tensor t = tensor(&why), out = tensor(reinterpret_cast<char*>(&why) + (1 << 20));  // never read
-    return throws([&] { (void)make_plan(problem); }) && throws([&] { attention({.q = t, .k = t, .v = t, .out = out}); }) &&
-           throws([] { device_facts(0); }) && speaks_of_fork(explain(problem));
+    return throws([&] { (void)make_plan(problem); }) &&
+           throws([&] { attention({.q = t, .k = t, .v = t, .out = out}); }) && throws([] { device_facts(0); }) &&
+           speaks_of_fork(explain(problem));
   }));
   {
     ContextScope scope(device_facts(0));

@@ -111,7 +111,7 @@ void parallel(Executor& executor, std::int64_t tasks, Body body) {
 struct Run {
   const Kernels& kernels;
   const Problem& p;
-  const Arguments& a;
+  const Tensors& a;
   const Shape shape;
   const Books books;
   const ScoreParams params;

@@ -7,7 +7,7 @@
 
 namespace onepass::cpu::amx {
 
-void fallback_row(const Problem& p, const Arguments& a, const ScoreParams& params, const Sequence& seq,
+void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
                   std::int64_t batch, std::int64_t head, std::int64_t row) {
   const HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
   const KeyValueView k(a.k, seq), v(a.v, seq);

@@ -10,7 +10,7 @@ inline constexpr int kLargestDim = 576;
 
 // The fallback of core/nonfinite.hpp, for a row whose result is not finite: by core/score.hpp, key by key. `batch` is
 // the entry, also when packed. Writes the row of out and lse.
-void fallback_row(const Problem& problem, const Arguments& arguments, const ScoreParams& params, const Sequence& seq,
+void fallback_row(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
                   std::int64_t batch, std::int64_t head, std::int64_t row);
 
 }  // namespace onepass::cpu::amx

@@ -19,7 +19,7 @@ Void* at(Void* data, DType dtype, std::int64_t offset) {
 
 }  // namespace
 
-RowBlock row_block(const Problem& p, const Arguments& a, const ScoreParams& params, const Sequence& seq,
+RowBlock row_block(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
                    std::int64_t batch, std::int64_t kv_head, std::int64_t first_row) {
   const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
   const SideTensor &bias = params.bias, &mask = params.mask;

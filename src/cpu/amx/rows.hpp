@@ -9,7 +9,7 @@ namespace onepass::cpu::amx {
 
 // Rows [first_row, first_row + kRows) of a K/V head, (token, head of the group), token-major: a block serves the whole
 // group and reads K and V once. `batch` is the entry, also when packed.
-RowBlock row_block(const Problem& problem, const Arguments& arguments, const ScoreParams& params, const Sequence& seq,
+RowBlock row_block(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
                    std::int64_t batch, std::int64_t kv_head, std::int64_t first_row);
 
 }  // namespace onepass::cpu::amx

@@ -54,7 +54,7 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
   return partials;
 }
 
-void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::int64_t head, std::int64_t token,
+void finish_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head, std::int64_t token,
                 const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
   float sum[kMaxDim];
   RowState<float> all = join<false>(states, out, splits, p.dim_v, unit.to_log2, sum);
@@ -79,8 +79,7 @@ void finish_row(const Problem& p, const Arguments& a, const Sequence& seq, std::
   with_float_type(p.out_dtype, [&](auto zero) { store_row<decltype(zero)>(sum, p.dim_v, a.out.data, at); });
 }
 
-void combine(const Problem& p, const Arguments& a, const Partials& partials, const ScoreUnit& unit,
-             Executor& executor) {
+void combine(const Problem& p, const Tensors& a, const Partials& partials, const ScoreUnit& unit, Executor& executor) {
   const std::int64_t blocks = (p.seq_q + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
   auto task = [&](std::int64_t t) {
     const std::int64_t batch = t / (p.heads_q * blocks), head = t / blocks % p.heads_q,

@@ -28,13 +28,13 @@ Partials book_partials(Workspace& workspace, const Problem& problem, std::int64_
 std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64_t head, std::int64_t token);
 
 // Joins `splits` states and writes out[.., head, token, :] and the LSE. `out` is [splits][dim_v].
-void finish_row(const Problem& problem, const Arguments& arguments, const Sequence& seq, std::int64_t head,
+void finish_row(const Problem& problem, const Tensors& arguments, const Sequence& seq, std::int64_t head,
                 std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits,
                 const ScoreUnit& unit);
 
 // finish_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its O
 // is not read then).
-void combine(const Problem& problem, const Arguments& arguments, const Partials& partials, const ScoreUnit& unit,
+void combine(const Problem& problem, const Tensors& arguments, const Partials& partials, const ScoreUnit& unit,
              Executor& executor);
 
 }  // namespace onepass::cpu

@@ -66,13 +66,13 @@ static_assert(kExprBlock % kLanes == 0);
 using RunMod = ExprRun<float, VectorFunctions>;
 
 // Natural scores become those of a score_mod.
-inline void change_scores(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
+inline void change_scores(const Expression& mod, const Tensors& a, const ExprMemory<float>& memory,
                           const ExprTile<float>& tile) {
   RunMod(mod, a.mod_buffers, memory).change(tile);
 }
 // The tile's numbers become `hidden` where a mask_mod is false.
-inline void hide(const Expression& mod, const Arguments& a, const ExprMemory<float>& memory,
-                 const ExprTile<float>& tile, float hidden) {
+inline void hide(const Expression& mod, const Tensors& a, const ExprMemory<float>& memory, const ExprTile<float>& tile,
+                 float hidden) {
   RunMod(mod, a.mod_buffers, memory).hide(tile, hidden);
 }
 

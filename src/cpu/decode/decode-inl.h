@@ -243,7 +243,7 @@ class Decode {
   ChunkScores scores() const { return {p_, a_, params_, band_, batch_, scratch_.mods}; }
 
   const Problem& p_;
-  const Arguments& a_;
+  const Tensors& a_;
   const DecodeCut& cut_;
   const Partials& partials_;
   const DecodeScratch& scratch_;

@@ -48,7 +48,7 @@ DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const De
 
 struct DecodeJob {
   const Problem& problem;
-  const Arguments& arguments;
+  const Tensors& arguments;
   DecodeCut cut;
   Partials partials;       // state == nullptr if the keys are not cut
   DecodeScratch* scratch;  // [workers]

@@ -38,7 +38,7 @@ inline float q_scale(const Problem& p) {
 
 struct ChunkScores {
   const Problem& p;
-  const Arguments& a;
+  const Tensors& a;
   const ScoreParams& params;
   BandMask band;
   std::int64_t batch = 0;

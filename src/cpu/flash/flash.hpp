@@ -30,7 +30,7 @@ enum class Source { in_place, block, packed };
 // Converted K: rows [key][dim_qk]. Converted V: per block of keys, column tiles [tile][key][dims], the last narrower.
 struct Call {
   const Problem& problem;
-  const Arguments& arguments;
+  const Tensors& arguments;
   Geometry geometry;
   Source k_source, v_source;
   int panels;                  // per task

@@ -43,31 +43,33 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const HeadScore
   if constexpr (forward_features.sinks) {
     const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
     state = joined.state;
-    share = visible_weight(joined.alpha_a);
+    share = joined.alpha_a;
   }
   const Final<float> end = finalize_natural(state);
   constexpr i32 kOwn = padded(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
   float o[kOwn] = {};
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
-    float w = weight(s, scale, reference);
-    if (s != kNegInf) w = visible_weight(w);  // however faint: an infinite V shows
-    if constexpr (features.dropout) w *= p.dropout.factor(x.batch, x.head, row, first + lane);
+    const float w = weight(s, scale, reference);
+    float kept = 1.0f;
+    if constexpr (features.dropout) kept = p.dropout.factor(x.batch, x.head, row, first + lane);
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
-      const float wj = __shfl_sync(0xffffffffu, w, j);
+      const float wj = __shfl_sync(0xffffffffu, w, j), kj = __shfl_sync(0xffffffffu, kept, j);
       if (__shfl_sync(0xffffffffu, s == kNegInf, j)) continue;
       const i64 v = keys_and_values.offset(p.v_stride, first + j);
 #pragma unroll
       for (i32 i = 0; i < kOwn; ++i) {
         const i32 d = lane + 32 * i;
-        if (d < features.dim_v) o[i] += wj * element(p.v, v + d);
+        if (d >= features.dim_v) continue;
+        const float value = element(p.v, v + d);
+        o[i] += visible_weight(wj, value) * kj * value;  // however faint the weight: an infinite V shows
       }
     }
   }
 #pragma unroll
   for (i32 i = 0; i < kOwn; ++i) {
     const i32 d = lane + 32 * i;
-    if (d < features.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * share * end.inv_l);
+    if (d < features.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * visible_weight(share, o[i]) * end.inv_l);
   }
   if (lane == 0) write_lse(p, x, row, end.lse);
 }

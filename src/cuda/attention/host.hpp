@@ -41,7 +41,8 @@ void* mask_place(const Problem& problem, const TileShape& tile, void* workspace)
 // What the forward kernels of all architectures decide and how they run it; a family adds its config and its launch.
 class ForwardState : public PlanState {
  public:
-  ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features, const TileShape& tile);
+  ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
+               const TileShape& tile);
   void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
   void prepare() const final;
 

@@ -76,8 +76,8 @@ const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream) {
                       [&] { return mask_program(text("sm_", device.major, device.minor)); });
 }
 
-MaskBits pack_mask(const Problem& p, const Arguments& a, const TileShape& tile, void* workspace, const DeviceFacts& device,
-                   Stream stream) {
+MaskBits pack_mask(const Problem& p, const Tensors& a, const TileShape& tile, void* workspace,
+                   const DeviceFacts& device, Stream stream) {
   MaskPlan plan = plan_mask(p, a.bool_mask.data, tile, workspace);
   if (plan.pack.units == 0) return plan.bits;
   const Kernel& kernel = load_mask_kernel(device, stream);

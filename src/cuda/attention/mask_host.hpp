@@ -17,7 +17,7 @@ struct MaskPlan {
 MaskPlan plan_mask(const Problem& problem, const void* mask, const TileShape& tile, void* workspace);
 const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream);
 // Launches the packing into `workspace` (mask_bytes bytes) and says where everything will be.
-MaskBits pack_mask(const Problem& problem, const Arguments& arguments, const TileShape& tile, void* workspace,
+MaskBits pack_mask(const Problem& problem, const Tensors& arguments, const TileShape& tile, void* workspace,
                    const DeviceFacts& device, Stream stream);
 
 }  // namespace onepass::cuda

@@ -75,7 +75,7 @@ std::string mods_key(const Problem& p) {
 
 static_assert(std::extent_v<decltype(AttentionParams::mod_buffers)> == kMaxModBuffers);
 
-void fill_mod_buffers(const Arguments& a, ModBufferView* views) {
+void fill_mod_buffers(const Tensors& a, ModBufferView* views) {
   for (std::size_t i = 0; i < a.mod_buffers.size(); ++i) {
     const ConstTensor& t = a.mod_buffers[i].tensor;
     views[i].data = t.data;

@@ -14,6 +14,6 @@ std::string mods_source(const Problem& problem);
 // Two problems of the same key have the same mods_source; the key takes some 0.1 us, the text 30 times that.
 std::string mods_key(const Problem& problem);
 
-void fill_mod_buffers(const Arguments& arguments, ModBufferView* views);  // AttentionParams::mod_buffers
+void fill_mod_buffers(const Tensors& arguments, ModBufferView* views);  // AttentionParams::mod_buffers
 
 }  // namespace onepass::cuda

@@ -35,8 +35,8 @@ TensorMap tensor_map(const void* data, DType dtype, const std::array<std::int64_
                                 1},
                       steps[4] = {1, 1, 1, 1};
   TensorMap map{};
-  check_cuda(driver()->encode_tiled(&map, map_type_of(dtype), 4, const_cast<void*>(data), n, bytes, box, steps, kNoInterleave, kSwizzle128,
-                                    kPromote256, kZeros),
+  check_cuda(driver()->encode_tiled(&map, map_type_of(dtype), 4, const_cast<void*>(data), n, bytes, box, steps,
+                                    kNoInterleave, kSwizzle128, kPromote256, kZeros),
              "cuTensorMapEncodeTiled");
   return map;
 }

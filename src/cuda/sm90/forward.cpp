@@ -149,9 +149,9 @@ class State final : public cuda::ForwardState {
   std::string describe() const override {
     const ForwardConfig& c = config_;
     return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
-                " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "", c.ping_pong ? ", ping-pong" : "",
-                c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "", ", ", layout_.total,
-                " bytes of shared memory");
+                " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "",
+                c.ping_pong ? ", ping-pong" : "", c.q_registers ? ", Q in registers" : "",
+                c.bias_stages ? ", bias by TMA" : "", ", ", layout_.total, " bytes of shared memory");
   }
 
  private:

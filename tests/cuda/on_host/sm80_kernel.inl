@@ -15,22 +15,21 @@
 namespace warps {
 namespace {
 
-const Sm80Kernel kernel = {
-    KERNEL_WORD(KERNEL_NAME),
-    KERNEL_PROBLEM,
-    &onepass::forward_features,
-    &onepass::sm80::config,
-    onepass::sm80::kLayout.total,
-    [](const void* params, unsigned grid) {
-      const auto& p = *static_cast<const onepass::ForwardParams*>(params);
-      gridDim.x = grid;
-      for (unsigned b = 0; b < grid; ++b) {
-        std::memset(smem, 0xff, sizeof smem);
-        run_block(onepass::sm80::kThreads, [&] { attention_forward(p); }, b);
-        for (unsigned i = onepass::sm80::kLayout.total; i < sizeof smem; ++i)
-          if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
-      }
-    }};
+const Sm80Kernel kernel = {KERNEL_WORD(KERNEL_NAME),
+                           KERNEL_PROBLEM,
+                           &onepass::forward_features,
+                           &onepass::sm80::config,
+                           onepass::sm80::kLayout.total,
+                           [](const void* params, unsigned grid) {
+                             const auto& p = *static_cast<const onepass::ForwardParams*>(params);
+                             gridDim.x = grid;
+                             for (unsigned b = 0; b < grid; ++b) {
+                               std::memset(smem, 0xff, sizeof smem);
+                               run_block(onepass::sm80::kThreads, [&] { attention_forward(p); }, b);
+                               for (unsigned i = onepass::sm80::kLayout.total; i < sizeof smem; ++i)
+                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                             }
+                           }};
 [[maybe_unused]] const bool added = (sm80_kernels.push_back(&kernel), true);
 
 }  // namespace

@@ -17,27 +17,27 @@
 namespace warps {
 namespace {
 
-const Sm90Kernel kernel = {
-    KERNEL_WORD(KERNEL_NAME),
-    KERNEL_PROBLEM,
-    &onepass::forward_features,
-    &onepass::sm90::config,
-    onepass::sm90::kLayout.total,
-    [](const void* maps, const void* params, unsigned grid) {
-      onepass::TensorMap m[5];
-      std::memcpy(m, maps, sizeof m);
-      const auto& p = *static_cast<const onepass::ForwardParams*>(params);
-      gridDim.x = grid;
-      for (unsigned b = 0; b < grid; ++b) {
-        std::memset(smem, 0xff, sizeof smem);
-        hopper = {};
-        run_block(onepass::sm90::kGroupThreads * (onepass::sm90::kGroups + 1),
-                  [&] { attention_forward(m[0], m[1], m[2], m[3], m[4], p); }, b);
-        if (!background.empty()) fail("a kernel ended before its loads");
-        for (unsigned i = onepass::sm90::kLayout.total; i < sizeof smem; ++i)
-          if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
-      }
-    }};
+const Sm90Kernel kernel = {KERNEL_WORD(KERNEL_NAME),
+                           KERNEL_PROBLEM,
+                           &onepass::forward_features,
+                           &onepass::sm90::config,
+                           onepass::sm90::kLayout.total,
+                           [](const void* maps, const void* params, unsigned grid) {
+                             onepass::TensorMap m[5];
+                             std::memcpy(m, maps, sizeof m);
+                             const auto& p = *static_cast<const onepass::ForwardParams*>(params);
+                             gridDim.x = grid;
+                             for (unsigned b = 0; b < grid; ++b) {
+                               std::memset(smem, 0xff, sizeof smem);
+                               hopper = {};
+                               run_block(
+                                   onepass::sm90::kGroupThreads * (onepass::sm90::kGroups + 1),
+                                   [&] { attention_forward(m[0], m[1], m[2], m[3], m[4], p); }, b);
+                               if (!background.empty()) fail("a kernel ended before its loads");
+                               for (unsigned i = onepass::sm90::kLayout.total; i < sizeof smem; ++i)
+                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                             }
+                           }};
 [[maybe_unused]] const bool added = (sm90_kernels.push_back(&kernel), true);
 
 }  // namespace
