@@ -21,15 +21,17 @@ _MASKS = {
     "aligned_offset": (False, _OFFSET),
 }
 
+_SEED = 0  # the default
+
 # Inputs besides q, k and v, and what they are converted to: the 16-bit and 64-bit forms that frameworks keep them in.
-_SIDE_INPUTS = {
-    "bool_mask": None,
-    "bias": None,
-    "alibi_slopes": "float32",
-    "sinks": "float32",
-    "cu_seqlens_q": "int32",
-    "cu_seqlens_k": "int32",
-}
+_SIDE_INPUTS = (
+    ("bool_mask", None),
+    ("bias", None),
+    ("alibi_slopes", "float32"),
+    ("sinks", "float32"),
+    ("cu_seqlens_q", "int32"),
+    ("cu_seqlens_k", "int32"),
+)
 
 
 def _number(name, x, accepted="a number"):
@@ -65,7 +67,7 @@ def _window(window):
 
 
 def _bound(name, x):
-    return 0 if x is None else _integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
+    return _integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
 
 
 def _align_offset(mask, align, offset):
@@ -111,36 +113,42 @@ def _options(place, given):
         names = ", ".join(repr(m) for m in _MASKS)
         hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
         raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
-    arrays = {
-        name: _arrays.exported(name, given[name], place, convert=convert) for name, convert in _SIDE_INPUTS.items()
-    }
-    threads, scale, implementation = given["threads"], given["scale"], given["implementation"]
-    return arrays | {
+    window, scale, softcap, dropout_p = given["window"], given["scale"], given["softcap"], given["dropout_p"]
+    max_seqlen_q, max_seqlen_k, mod_buffers = given["max_seqlen_q"], given["max_seqlen_k"], given["mod_buffers"]
+    score_mod, mask_mod = given["score_mod"], given["mask_mod"]
+    seed, threads, implementation = given["seed"], given["threads"], given["implementation"]
+    # Most calls have most options at their default: a function for each would be a fifth of a small call.
+    options = {
         "causal": causal,
         "align": align,
         "align_offset": _align_offset(mask, align, given["align_offset"]),
-        "window": _window(given["window"]),
+        "window": (-1, -1) if window is None else _window(window),
         "scale": None if scale is None else _number("scale", scale),
-        "softcap": _number("softcap", given["softcap"], "0 (none) or a positive number"),
-        "dropout_p": _number("dropout_p", given["dropout_p"], "a number from 0 to 1"),
-        "seed": _integer("seed", given["seed"], 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
-        "max_seqlen_q": _bound("max_seqlen_q", given["max_seqlen_q"]),
-        "max_seqlen_k": _bound("max_seqlen_k", given["max_seqlen_k"]),
-        "score_mod": _expression("score_mod", given["score_mod"]),
-        "mask_mod": _expression("mask_mod", given["mask_mod"]),
-        "mod_buffers": _mod_buffers(given["mod_buffers"], place),
+        "softcap": softcap if type(softcap) is float else _number("softcap", softcap, "0 (none) or a positive number"),
+        "dropout_p": dropout_p if type(dropout_p) is float else _number("dropout_p", dropout_p, "a number from 0 to 1"),
+        "seed": 0 if seed is _SEED else _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+        "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
+        "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
+        "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),
+        "mask_mod": "" if mask_mod is None else _expression("mask_mod", mask_mod),
+        "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
         "implementation": "" if implementation is None else _text("implementation", str(implementation)),
         "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
         "stream": place.stream,
         "workspace": place.workspace,
     }
+    for name, convert in _SIDE_INPUTS:
+        x = given[name]
+        options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
+    return options
 
 
 def _inputs(place, q, k, v):
-    views = {name: _arrays.exported(name, x, place) for name, x in (("q", q), ("k", k), ("v", v))}
-    for name, x in zip("qkv", (q, k, v)):
+    views = []
+    for name, x in (("q", q), ("k", k), ("v", v)):
         if x is None:
             raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
+        views.append(_arrays.exported(name, x, place))
         if len(x.shape) < 2:
             raise ValueError(
                 f"{name} has shape {list(x.shape)}; [batch, heads, seq, dim], or [total, heads, dim] with "
@@ -164,7 +172,7 @@ def attention(
     scale=None,
     softcap=0.0,
     dropout_p=0.0,
-    seed=0,
+    seed=_SEED,
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     max_seqlen_q=None,
@@ -238,11 +246,12 @@ def attention(
 
 def _call(place, q, k, v, given):
     """(out, lse or None, everything that the extension takes: arrays by the names of their roles, and options)."""
-    options = _options(place, given)
-    views = _inputs(place, q, k, v)
-    out, lse = _results(q, v, given["out"], given["return_lse"], options)
-    targets = {"out": _arrays.target("out", out, place), "lse": _arrays.target("lse", lse, place)}
-    return out, lse, views | targets | options
+    call = _options(place, given)
+    call["q"], call["k"], call["v"] = _inputs(place, q, k, v)
+    out, lse = _results(q, v, given["out"], given["return_lse"], call)
+    call["out"] = _arrays.target("out", out, place)
+    call["lse"] = None if lse is None else _arrays.target("lse", lse, place)
+    return out, lse, call
 
 
 def _results(q, v, out, return_lse, options):

@@ -66,7 +66,7 @@ void check_workspace(const PlanState& plan, std::span<std::byte> workspace) {
        ErrorCode::bad_value, "workspace must point to ", plan.workspace_bytes, " bytes aligned to 64");
 }
 
-Plan plan_for(std::shared_ptr<const Problem> problem, std::string_view implementation, int workers) {
+Plan plan_for(const std::shared_ptr<const Problem>& problem, std::string_view implementation, int workers) {
   std::string refusals, names;
   for (const Implementation* row : plan::implementations(problem->op)) {
     if (implementation.empty() ? is_reference(*row) : implementation != row->name) continue;
