@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/merge_problem.hpp"
@@ -154,7 +155,7 @@ std::uint8_t alignment_of(const ConstTensor& t) {
 
 }  // namespace
 
-Problem problem_of(const Tensors& t, const Attention& a) {
+Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
   Problem p;
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
@@ -202,7 +203,8 @@ Problem problem_of(const Tensors& t, const Attention& a) {
          " but q is on ", to_string(t.q.device));
     p.mod_buffers.push_back({name, tensor.dtype, tensor.rank, tensor.shape});
   }
-  validate(p);
+  Mods parsed = checked_mods(p);
+  if (mods) *mods = std::move(parsed);
   return p;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/checked_problem.hpp"
 #include "core/implementation.hpp"
 #include "core/mask.hpp"
 #include "onepass/attention.hpp"
@@ -11,7 +12,8 @@ namespace onepass {
 
 // The problem of a call: everything is checked, shapes, strides, dtypes, devices, option values and (on the CPU) the
 // contents of cu_seqlens. Throws Error with one sentence.
-Problem problem_of(const Tensors& tensors, const Attention& attention);
+// Into *mods, if it is given: its parsed expressions (core/checked_problem.hpp).
+Problem problem_of(const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
 // What the problem says of itself that no tensor does.
 Attention attention_of(const Problem& problem);
 // Throws Error unless the tensors are those of the problem, at least as aligned.

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/checked_problem.hpp"
 #include "core/text.hpp"
 #include "onepass/attention.hpp"
 
@@ -43,8 +44,13 @@ struct Decision {
 
 struct Request {
   std::shared_ptr<const Problem> problem;  // valid
+  std::shared_ptr<const Mods> mods;        // its expressions, parsed once
   int workers = 1;                         // of the executor
 };
+
+inline Request request_for(const Problem& problem, int workers = 1) {
+  return {std::make_shared<const Problem>(problem), std::make_shared<const Mods>(checked_mods(problem)), workers};
+}
 
 struct Implementation {
   const char* name;                  // "cpu.flash.avx512"
@@ -59,7 +65,7 @@ inline Decision decide(const Implementation& row, const Request& request) {
   return d;
 }
 inline Decision decide(const Implementation& row, const Problem& problem, int workers = 1) {
-  return decide(row, {std::make_shared<const Problem>(problem), workers});
+  return decide(row, request_for(problem, workers));
 }
 // Why a row does not take a problem, or "".
 inline std::string why_not(const Implementation& row, const Problem& problem) { return decide(row, problem).refusal; }

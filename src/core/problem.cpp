@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <tuple>
 
+#include "core/checked_problem.hpp"
 #include "core/expression/expression.hpp"
 #include "core/expression/mod_text.hpp"
 #include "core/roles.hpp"
@@ -111,11 +112,11 @@ void validate_lengths(const Problem& p) {
 
 // Texts are read here where the CPU will run them, so that a wrong one is shown with its line before anything starts.
 // On a CUDA device the compiler does that.
-void validate_mods(const Problem& p) {
+Mods validate_mods(const Problem& p) {
   if (p.score_mod.empty() && p.mask_mod.empty()) {
     want(p.mod_buffers.empty(), ErrorCode::bad_value,
          "there are mod buffers but neither a score_mod nor a mask_mod reads them");
-    return;
+    return {};
   }
   check_mod_text("score_mod", p.score_mod);
   check_mod_text("mask_mod", p.mask_mod);
@@ -139,7 +140,7 @@ void validate_mods(const Problem& p) {
   }
   want(std::max(p.seq_q, p.seq_k) <= kMaxModIndex, ErrorCode::bad_shape, "the sequences are ", p.seq_q, " and ",
        p.seq_k, " long; q_index and k_index of a score_mod or mask_mod count to ", kMaxModIndex);
-  if (p.device.kind == DeviceKind::cpu) mods_of(p);
+  return p.device.kind == DeviceKind::cpu ? mods_of(p) : Mods{};
 }
 
 }  // namespace
@@ -149,7 +150,9 @@ double Problem::effective_scale() const { return scale ? *scale : 1.0 / std::sqr
 void set_contiguous(Problem& p) { p.varlen ? set_bshd(p) : set_layout(p, {2, 1, 0}); }
 void set_bshd(Problem& p) { set_layout(p, {1, 2, 0}); }
 
-void validate(const Problem& p) {
+void validate(const Problem& p) { (void)checked_mods(p); }
+
+Mods checked_mods(const Problem& p) {
   for (const auto& [name, n] : {std::pair{"batch", p.batch},
                                 {"heads_q", p.heads_q},
                                 {"heads_kv", p.heads_kv},
@@ -161,7 +164,10 @@ void validate(const Problem& p) {
   }
   want(p.op <= Op::merge, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
        "; a value of Op is expected");
-  if (p.op == Op::merge) return validate_merge(p);
+  if (p.op == Op::merge) {
+    validate_merge(p);
+    return {};
+  }
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
        " is no multiple of heads_kv = ", p.heads_kv);
   want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device is of kind ",
@@ -212,7 +218,7 @@ void validate(const Problem& p) {
          "; 1, 2, 4, 8 and 16 bytes are accepted");
   }
   validate_lengths(p);
-  validate_mods(p);
+  return validate_mods(p);
 }
 
 }  // namespace onepass::inline v0

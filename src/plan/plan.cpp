@@ -66,21 +66,22 @@ void check_workspace(const PlanState& plan, std::span<std::byte> workspace) {
        ErrorCode::bad_value, "workspace must point to ", plan.workspace_bytes, " bytes aligned to 64");
 }
 
-Plan plan_for(const std::shared_ptr<const Problem>& problem, std::string_view implementation, int workers) {
+Plan plan_for(const Request& request, std::string_view implementation) {
+  const Problem& problem = *request.problem;
   std::string refusals, names;
-  for (const Implementation* row : plan::implementations(problem->op)) {
+  for (const Implementation* row : plan::implementations(problem.op)) {
     if (implementation.empty() ? is_reference(*row) : implementation != row->name) continue;
-    Decision decision = decide(*row, {problem, workers});
+    Decision decision = decide(*row, request);
     if (decision) return Plan(std::move(decision.state));
     refusals += "; " + std::string(row->name) + ": " + decision.refusal;
   }
   if (refusals.empty() && !implementation.empty()) {
-    for (const Implementation* row : plan::implementations(problem->op))
+    for (const Implementation* row : plan::implementations(problem.op))
       names += (names.empty() ? "" : ", ") + std::string(row->name);
     throw Error(ErrorCode::bad_value,
                 text("implementation '", shown(implementation), "' is unknown here; there are ", names));
   }
-  throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(*problem), "\"", refusals));
+  throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
 }
 
 const PlanState& state_of(const Plan& plan) {
@@ -99,9 +100,9 @@ std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_by
 Problem make_problem(const Attention& attention, const Tensors& tensors) { return problem_of(tensors, attention); }
 
 Plan make_plan(const Problem& problem, std::string_view implementation, const Executor* executor) {
-  validate(problem);
-  return plan_for(std::make_shared<const Problem>(problem), implementation,
-                  workers_of(executor ? *executor : default_executor()));
+  Request request = request_for(problem);  // a wrong problem is said before a wrong executor
+  request.workers = workers_of(executor ? *executor : default_executor());
+  return plan_for(request, implementation);
 }
 
 void prepare(const Plan& plan) { state_of(plan).prepare(); }
@@ -121,10 +122,12 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
 
 void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
                std::string_view implementation) {
-  auto problem = std::make_shared<const Problem>(problem_of(tensors, attention));
+  Mods mods;
+  auto problem = std::make_shared<const Problem>(problem_of(tensors, attention, &mods));
   check_apart(tensors);
   Executor& host = launch.executor ? *launch.executor : default_executor();
-  const Plan plan = plan_for(problem, implementation, workers_of(host));
+  const Plan plan =
+      plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers_of(host)}, implementation);
   const PlanState& state = *plan.state();
   GuardedExecutor executor(host, state.workers);
   if (!launch.workspace.empty()) {
@@ -145,11 +148,11 @@ void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
 }
 
 std::string explain(const Problem& problem) {
-  validate(problem);
+  const Request request = request_for(problem);
   std::string out = to_string(problem) + "\n";
   bool chosen = false;
   for (const Implementation* row : plan::implementations(problem.op)) {
-    const Decision decision = decide(*row, problem);
+    const Decision decision = decide(*row, request);
     const bool taken = !chosen && decision && !is_reference(*row);
     chosen = chosen || taken;
     out += std::string(taken ? "* " : "  ") + row->name + ": ";

@@ -97,7 +97,7 @@ Booked book(Workspace& w, const Problem& p, const DecodeCut& cut, int workers) {
 class State final : public PlanState {
  public:
   State(const Request& request, DecodeTask task)
-      : PlanState(request.problem), cut_(decode_cut(*problem)), mods_(mods_of(*problem)), task_(task) {
+      : PlanState(request.problem), cut_(decode_cut(*problem)), mods_(request.mods), task_(task) {
     Workspace counting;
     book(counting, *problem, cut_, request.workers);
     workspace_bytes = counting.bytes();
@@ -116,7 +116,7 @@ class State final : public PlanState {
     struct Call {
       DecodeJob job;
       DecodeTask task;
-    } call{{*problem, a, cut_, b.partials, b.scratch, score_params(*problem, a, &mods_)}, task_};
+    } call{{*problem, a, cut_, b.partials, b.scratch, score_params(*problem, a, mods_.get())}, task_};
     executor.parallel_for(
         cut_.tasks(*problem),
         [](void* c, std::int64_t t, int worker) {
@@ -129,7 +129,7 @@ class State final : public PlanState {
 
  private:
   const DecodeCut cut_;
-  const Mods mods_;
+  const std::shared_ptr<const Mods> mods_;
   const DecodeTask task_;
 };
 

@@ -79,7 +79,7 @@ class State final : public PlanState {
       : PlanState(request.problem),
         kernels_(kernels),
         config_(config_of(*problem, kernels.geometry)),
-        mods_(mods_of(*problem)),
+        mods_(request.mods),
         unit_(score_unit_of(*problem)) {
     Workspace shared, one;
     book(shared, *problem, config_);
@@ -115,7 +115,7 @@ class State final : public PlanState {
                     m.packed_k,
                     m.packed_v,
                     Dropout::of(p.dropout_p, p.seed),
-                    mods_};
+                    *mods_};
     const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
 
@@ -154,7 +154,7 @@ class State final : public PlanState {
  private:
   const Kernels& kernels_;
   const Config config_;
-  const Mods mods_;
+  const std::shared_ptr<const Mods> mods_;
   const ScoreUnit unit_;
   std::size_t scratch_bytes_ = 0;
 };

@@ -164,9 +164,18 @@ struct Consumer {
     output_ready();
     store(tile, final);
   }
+  DEV WorkTile plain_border(const WorkTile& tile) {
+    last_block(tile);
+    return take_tile();
+  }
   // The next tile's first S ahead of this tile's last P V; under the two, this tile's sums, then the next one's first
   // softmax.
-  DEV void overlapped_border(const WorkTile& tile, const WorkTile& next) {
+  DEV WorkTile overlapped_border(const WorkTile& tile) {
+    const WorkTile next = take_tile();
+    if (!next.exists()) {
+      last_block(tile);
+      return next;
+    }
     take_query();
     k.wait();
     v.wait();
@@ -181,6 +190,7 @@ struct Consumer {
     else
       first_softmax(next, to_weights());
     accumulate = 0;
+    return next;
   }
 };
 

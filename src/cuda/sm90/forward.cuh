@@ -41,15 +41,8 @@ DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, co
       c.softmax(n);
     }
     c.done_with_query();
-    if (!config.cross_tile) c.last_block(tile);
-    const WorkTile next = c.take_tile();
-    if constexpr (config.cross_tile) {
-      if (!next.exists()) break;  // the last tile's end stays out of the loop: inside, ptxas packs its O twice
-      c.overlapped_border(tile, next);
-    }
-    tile = next;
+    tile = config.cross_tile ? c.overlapped_border(tile) : c.plain_border(tile);
   }
-  if (config.cross_tile && tile.exists()) c.last_block(tile);
   if (c.lane == 0) tma_store_wait();  // shared memory must outlive the last store
   __syncwarp();
   run_fallback(p, c.fallback);
