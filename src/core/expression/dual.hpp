@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/expression/eval.hpp"
+#include "core/portable.hpp"
 
 ONEPASS_BEGIN
 
@@ -48,7 +49,7 @@ struct DualFunctions {
   template <class T>
   static void apply(ExprCode code, const Dual<T>* in, Dual<T>* out, int n) {
     constexpr T ln2 = T(0.69314718055994530942);
-    T x[kExprBlock], f[kExprBlock];
+    alignas(64) T x[kExprBlock] = {}, f[kExprBlock];  // whole vectors, in kernels
     for (int i = 0; i < n; ++i) x[i] = in[i].value;
     Functions::apply(code, x, f, n);
     const auto each = [&](auto slope) {
