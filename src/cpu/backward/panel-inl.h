@@ -74,7 +74,8 @@ inline bool place_panel(const ConstTensor& t, const Problem& p, const flash::Tas
         continue;
       }
       for (std::int64_t c = 0; 4 * c < dim; ++c) hn::Store(hn::Zero(D4()), D4(), block_of(columns, kPanel, lane, c));
-      for (std::int64_t c = 0; c < column_panels(dim); ++c) std::fill_n(rows + c * kStride + lane * kPanel, kPanel, 0.f);
+      for (std::int64_t c = 0; c < column_panels(dim); ++c)
+        std::fill_n(rows + c * kStride + lane * kPanel, kPanel, 0.f);
     }
   });
   transpose_blocks(columns, kPanel, panel.vecs, dim, factor);
@@ -99,8 +100,8 @@ inline bool place_stats(const backward::Call& call, const flash::Task& task, con
   bool finite = true;
   for (int lane = 0; lane < kPanel; ++lane) {
     const RowName name = lane_name(p, task, panel.row, lane);
-    const float x = static_cast<const float*>(
-        lse.data)[lse_offset(lse, task.seq.batch, name.head, task.seq.q_begin + name.token)];
+    const float x =
+        static_cast<const float*>(lse.data)[lse_offset(lse, task.seq.batch, name.head, task.seq.q_begin + name.token)];
     const bool dead = x == -std::numeric_limits<float>::infinity();
     const double natural = static_cast<double>(x), at = -natural / unit;
     const float before = dead || (std::abs(at) > kMost && is_finite(x)) ? 0.0f : static_cast<float>(at);
@@ -139,8 +140,8 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   std::fill_n(sign, kPanel, scale > 0 ? 1.0f : scale < 0 ? -1.0f : 0.0f);
   const bool stats = place_stats(call, block, panel);
   const bool q = place_panel(call.forward.arguments.q, p, block, panel, p.dim_qk, sign, panel.q, panel.q_rows);
-  const bool dout = place_panel(call.forward.arguments.dout, p, block, panel, p.dim_v, nullptr, panel.dout,
-                                panel.dout_rows);
+  const bool dout =
+      place_panel(call.forward.arguments.dout, p, block, panel, p.dim_v, nullptr, panel.dout, panel.dout_rows);
   panel.finite = stats && q && dout;
   std::fill_n(panel.dq, kPanel * p.dim_qk, 0.0f);
   return panel;
@@ -175,7 +176,8 @@ inline void finish_keys(const backward::Call& call, const backward::Task& task, 
   const std::int64_t stride = call.cut.key_chunk * kPanel;
   for (std::int64_t key = task.key_lo; key < task.key_hi; ++key, sums += kPanel) {
     if (part) {
-      const std::int64_t row = task.row_split * backward::key_rows_of(p) + backward::key_row(p, task.seq, task.head_kv, key);
+      const std::int64_t row =
+          task.row_split * backward::key_rows_of(p) + backward::key_row(p, task.seq, task.head_kv, key);
       pick_columns(sums, stride, dim, scale, part + row * dim);
       continue;
     }

@@ -21,9 +21,8 @@ namespace HWY_NAMESPACE {
 template <class T>
 inline float output_dot(const T* out, const T* dout, std::int64_t dim) {
   VF sum = hn::Zero(DF());
-  const auto take = [&](VF o, VF g) HWY_ATTR {
-    sum = hn::MulAdd(o, hn::IfThenZeroElse(hn::Eq(o, hn::Zero(DF())), g), sum);
-  };
+  const auto take = [&](VF o, VF g)
+                        HWY_ATTR { sum = hn::MulAdd(o, hn::IfThenZeroElse(hn::Eq(o, hn::Zero(DF())), g), sum); };
   std::int64_t d = 0;
   for (; d + kLanes <= dim; d += kLanes) take(load(DF(), out + d), load(DF(), dout + d));
   if (d < dim) take(load_n(DF(), out + d, dim - d), load_n(DF(), dout + d, dim - d));
