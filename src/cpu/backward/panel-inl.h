@@ -121,9 +121,9 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   BackwardPanel panel{row,
                       rows,
                       (rows + kLanes - 1) / kLanes,
-                      s.q + at * (p.dim_qk + 3),
-                      s.dout + at * (p.dim_v + 3),
-                      s.dq + at * (p.dim_qk + 3),
+                      s.q + at * backward::columns_of(p.dim_qk),
+                      s.dout + at * backward::columns_of(p.dim_v),
+                      s.dq + at * backward::columns_of(p.dim_qk),
                       s.q_rows + at * kPanel * column_panels(p.dim_qk),
                       s.dout_rows + at * kPanel * column_panels(p.dim_v),
                       s.after + at,
@@ -142,7 +142,7 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   const bool dout = place_panel(call.forward.arguments.dout, p, block, panel, p.dim_v, nullptr, panel.dout,
                                 panel.dout_rows);
   panel.finite = stats && q && dout;
-  std::fill_n(panel.dq, kPanel * p.dim_qk, 0.0f);
+  std::fill_n(panel.dq, kPanel * backward::columns_of(p.dim_qk), 0.0f);
   return panel;
 }
 
