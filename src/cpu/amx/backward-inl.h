@@ -1,5 +1,6 @@
 // The five products of a backward pass on tiles, in place of VectorProducts (src/cpu/backward/backward-inl.h): inputs are
-// bf16, sums fp32, and P and dX are rounded to bf16 between them. Everything else, from scores to dX, is the vectors'.
+// bf16, sums fp32, and P and dX are rounded to bf16 between them; gradients in fp32 would show that, so for them P and dX
+// are sums of two bf16 numbers. Everything else, from scores to dX, is the vectors'.
 //
 //                       A                              B, pairs                      C, fp32
 //   S^T  = K Q^T        keys x dims of K               dims x rows of Q              [key][lane], as the vectors have it
@@ -36,6 +37,8 @@ struct TileProducts {
   const backward::TileScratch& t = scratch.tiles;
   const std::int64_t depth_qk = amx::round_up(p.dim_qk, 32), depth_v = amx::round_up(p.dim_v, 32);
   const std::int64_t stride = call.cut.key_chunk * kPanel;  // of the column panels of dK and dV
+  const int parts = backward::tile_parts(p);                // of P and dX
+  const std::int64_t part = std::int64_t{call.cut.panels} * kPanel * kBlock;  // from one to the next
   static_assert(kPanel == 64 && kLanes == 16 && kBlock % 32 == 0);
 
   using Sq = amx::Square<Tiles>;
@@ -139,8 +142,11 @@ struct TileProducts {
         float* c = panel.dq + d * kPanel + half * 32;
         Sq::load(c, kPanelTiles);
         for (std::int64_t group = g[0]; group < g[1]; ++group) {
-          Sq::add(t.k_columns + (group_at(block) + group) * 32 * depth_qk + d * 32, kPacked,
-                  t.pairs + (2 * half * kBlock / 2 + group * 16) * kLanes, kBlock / 2 * kLanes);
+          for (int i = 0; i < parts; ++i) {
+            Sq::add(t.k_columns + (group_at(block) + group) * 32 * depth_qk + d * 32, kPacked,
+                    t.pairs + i * kPanel * kBlock / 2 + (2 * half * kBlock / 2 + group * 16) * kLanes,
+                    kBlock / 2 * kLanes);
+          }
         }
         Sq::store(c, kPanelTiles);
       }
@@ -159,7 +165,6 @@ struct TileProducts {
   }
   // Weights and dX of the half's groups in bf16; 0 what a vector takes no part in.
   void round_weights(int index, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
-    std::uint16_t *weights = t.weights + index * kBlock * kPanel, *ds = t.ds + index * kBlock * kPanel;
     const bool wants_ds = call.wants_ds();
     for (int v = 0; v < kVecs; ++v) {
       const std::int8_t* g = groups_of(index, v / 2);
@@ -169,17 +174,24 @@ struct TileProducts {
         return k >= lo && k < hi ? hn::Load(DF(), x + k * kPanel + v * kLanes) : hn::Zero(DF());
       };
       for (std::int64_t k = g[0] * 32; k < g[1] * 32; k += 2) {
-        std::uint16_t* w = weights + k * kPanel + v * kLanes;
-        store_upper(rounded(at(scratch.flash.scores, k)), w);
-        store_upper(rounded(at(scratch.flash.scores, k + 1)), w + kPanel);
-        if (!wants_ds) continue;
-        const VU even = rounded(at(scratch.ds, k)), odd = rounded(at(scratch.ds, k + 1));
-        std::uint16_t* x = ds + k * kPanel + v * kLanes;
-        store_upper(even, x);
-        store_upper(odd, x + kPanel);
-        hn::Store(pair(hn::BitCast(DF(), even), hn::BitCast(DF(), odd)), DU(),
-                  t.pairs + (v * kBlock / 2 + k / 2) * kLanes);
+        const std::int64_t to = (index * kBlock + k) * kPanel + v * kLanes;
+        std::uint32_t* pairs = t.pairs + (v * kBlock / 2 + k / 2) * kLanes;
+        store_two(at(scratch.flash.scores, k), at(scratch.flash.scores, k + 1), t.weights + to, nullptr);
+        if (wants_ds) store_two(at(scratch.ds, k), at(scratch.ds, k + 1), t.ds + to, pairs);
       }
+    }
+  }
+  // Of two keys, each part; pairs: joined too.
+  void store_two(VF even, VF odd, std::uint16_t* to, std::uint32_t* pairs) const {
+    for (int i = 0; i < parts; ++i, to += part) {
+      const VU e = rounded(even), o = rounded(odd);
+      store_upper(e, to);
+      store_upper(o, to + kPanel);
+      const VU high = hn::Set(DU(), 0xffff0000u);
+      const VF e_part = hn::BitCast(DF(), hn::And(e, high)), o_part = hn::BitCast(DF(), hn::And(o, high));
+      if (pairs) hn::Store(pair(e_part, o_part), DU(), pairs + i * kPanel * kBlock / 2);
+      even = even - e_part;
+      odd = odd - o_part;
     }
   }
 
@@ -202,9 +214,11 @@ struct TileProducts {
         Sq::load(c, kPanelTiles);
         for (int i = 0; i < 2 * count; ++i) {
           if (!takes_part(i, group)) continue;
-          Sq::add(weights + (i / 2 * kBlock + group * 32) * kPanel + i % 2 * 32, kWeights,
-                  rows + i / 2 * kPanel * depth / 2 + (d / kLanes * kPanel / 2 + i % 2 * 16) * kLanes,
-                  kPanel / 2 * kLanes);
+          for (int n = 0; n < parts; ++n) {
+            Sq::add(weights + n * part + (i / 2 * kBlock + group * 32) * kPanel + i % 2 * 32, kWeights,
+                    rows + i / 2 * kPanel * depth / 2 + (d / kLanes * kPanel / 2 + i % 2 * 16) * kLanes,
+                    kPanel / 2 * kLanes);
+          }
         }
         Sq::store(c, kPanelTiles);
       }

@@ -29,9 +29,9 @@ void book_tiles(Workspace& w, const Problem& p, const flash::Geometry& g, const 
   t.q_rows = w.take<std::uint32_t>(rows * qk / 2);
   t.dout = w.take<std::uint32_t>(rows * v / 2);
   t.dout_rows = w.take<std::uint32_t>(rows * v / 2);
-  t.weights = w.take<std::uint16_t>(rows * g.block);
-  t.ds = w.take<std::uint16_t>(rows * g.block);
-  t.pairs = w.take<std::uint32_t>(g.panel() * g.block / 2);
+  t.weights = w.take<std::uint16_t>(tile_parts(p) * rows * g.block);
+  t.ds = w.take<std::uint16_t>(tile_parts(p) * rows * g.block);
+  t.pairs = w.take<std::uint32_t>(tile_parts(p) * std::int64_t{g.panel()} * g.block / 2);
   t.groups = w.take<std::int8_t>(4 * g.panels);
 }
 

@@ -60,10 +60,11 @@ struct Task {
 struct TileScratch {
   std::uint16_t *k, *v, *k_columns;
   std::uint32_t *q, *dout, *q_rows, *dout_rows;
-  std::uint16_t *weights, *ds;  // [panels][block][panel]
-  std::uint32_t* pairs;         // [vecs][block / 2][lanes]
+  std::uint16_t *weights, *ds;  // [tile_parts][panels][block][panel]
+  std::uint32_t* pairs;         // [tile_parts][vecs][block / 2][lanes]
   std::int8_t* groups;          // [panels][2 halves][from, to]
 };
+inline int tile_parts(const Problem& p) { return p.grad_dtype == DType::f32 ? 2 : 1; }
 
 // One worker's memory.
 struct Scratch {
