@@ -165,9 +165,10 @@ INSTANTIATE_TEST_SUITE_P(Upstream, BackwardPropagation, testing::ValuesIn(kUpstr
 
 // Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.
 TEST(Backward, NothingLeaksFromWhatIsHidden) {
-  for (const char* line : {"bwd b1 h2/1 s200x60 d40 causal_bottom_right", "bwd b1 h2/1 s60x200 d40 bf16 causal_top_left",
-                           "bwd b1 h2/1 s200x60 d40 causal_bottom_right sinks grads=dq,dk,dv,dsinks",
-                           "bwd b1 h2/1 s150x150 d40 causal_offset=-100 bias=fp32:11qk grads=dq,dk,dv,dbias"}) {
+  for (const char* line :
+       {"bwd b1 h2/1 s200x60 d40 causal_bottom_right", "bwd b1 h2/1 s60x200 d40 bf16 causal_top_left",
+        "bwd b1 h2/1 s200x60 d40 causal_bottom_right sinks grads=dq,dk,dv,dsinks",
+        "bwd b1 h2/1 s150x150 d40 causal_offset=-100 bias=fp32:11qk grads=dq,dk,dv,dbias"}) {
     Inputs inputs = make_inputs(parse_problem(line), 4);
     const Problem& p = inputs.problem;
     const BandMask band = band_mask(p, p.seq_q, p.seq_k);
@@ -196,8 +197,9 @@ RC_GTEST_PROP(Backward, RandomProblemsAreRight, ()) {
   const Problem p = test::backward_of(test::random_problem(), test::flip(), test::rarely());
   const auto seed = static_cast<std::uint64_t>(test::among(0, 1000));
   RC_LOG() << to_string(p) << " seed " << seed << "\n";
-  Inputs inputs = make_inputs(p, seed, *rc::gen::elementOf(std::vector<Distribution>(std::begin(kScores), std::end(kScores))),
-                              *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
+  Inputs inputs =
+      make_inputs(p, seed, *rc::gen::elementOf(std::vector<Distribution>(std::begin(kScores), std::end(kScores))),
+                  *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
   for (const Implementation* row : kernels()) {
     const Verdict verdict = check(*row, inputs);
     if (verdict.accepted && !verdict.right) RC_FAIL(text(row->name, ": ", verdict.sentence));

@@ -1,13 +1,13 @@
-// The five products of a backward pass on tiles, in place of VectorProducts (src/cpu/backward/backward-inl.h): inputs are
-// bf16, sums fp32, and P and dX are rounded to bf16 between them; gradients in fp32 would show that, so for them P and dX
-// are sums of two bf16 numbers. Everything else, from scores to dX, is the vectors'.
+// The five products of a backward pass on tiles, in place of VectorProducts (src/cpu/backward/backward-inl.h): inputs
+// are bf16, sums fp32, and P and dX are rounded to bf16 between them; gradients in fp32 would show that, so for them P
+// and dX are sums of two bf16 numbers. Everything else, from scores to dX, is the vectors'.
 //
 //                       A                              B, pairs                      C, fp32
-//   S^T  = K Q^T        keys x dims of K               dims x rows of Q              [key][lane], as the vectors have it
-//   dP^T = V dO^T       keys x dims of V               dims x rows of dO             [key][lane]
-//   dQ^T += K^T dX^T    dims x keys of K               keys x rows of dX             [column][lane]
-//   dV  += P^T dO       keys x rows of P               rows x dims of dO             [key][column]
-//   dK  += dX^T Q       keys x rows of dX              rows x dims of Q              [key][column]
+//   S^T  = K Q^T        keys x dims of K               dims x rows of Q              [key][lane], as the vectors have
+//   it dP^T = V dO^T       keys x dims of V               dims x rows of dO             [key][lane] dQ^T += K^T dX^T
+//   dims x keys of K               keys x rows of dX             [column][lane] dV  += P^T dO       keys x rows of P
+//   rows x dims of dO             [key][column] dK  += dX^T Q       keys x rows of dX              rows x dims of Q
+//   [key][column]
 //
 // dV and dK wait for all panels of a row block: their accumulators, which come from memory, take 256 rows at a time.
 #if defined(ONEPASS_CPU_AMX_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -36,8 +36,8 @@ struct TileProducts {
   const Tensors& a = call.forward.arguments;
   const backward::TileScratch& t = scratch.tiles;
   const std::int64_t depth_qk = amx::round_up(p.dim_qk, 32), depth_v = amx::round_up(p.dim_v, 32);
-  const std::int64_t stride = call.cut.key_chunk * kPanel;  // of the column panels of dK and dV
-  const int parts = backward::tile_parts(p);                // of P and dX
+  const std::int64_t stride = call.cut.key_chunk * kPanel;                    // of the column panels of dK and dV
+  const int parts = backward::tile_parts(p);                                  // of P and dX
   const std::int64_t part = std::int64_t{call.cut.panels} * kPanel * kBlock;  // from one to the next
   static_assert(kPanel == 64 && kLanes == 16 && kBlock % 32 == 0);
 
@@ -52,9 +52,10 @@ struct TileProducts {
     Tiles::begin();
     const auto keys = [&](const ConstTensor& from, std::int64_t dim, auto kernel, std::uint16_t* to) {
       const KeyValueView view(from, task.seq);
-      view.each_run<std::uint16_t>(task.head_kv, task.key_lo, task.key_hi - task.key_lo, [&](const auto& run, auto done) {
-        kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + done * amx::round_up(dim, 32)});
-      });
+      view.each_run<std::uint16_t>(
+          task.head_kv, task.key_lo, task.key_hi - task.key_lo, [&](const auto& run, auto done) {
+            kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + done * amx::round_up(dim, 32)});
+          });
     };
     keys(a.k, p.dim_qk, pack.pack_keys, t.k);
     keys(a.v, p.dim_v, pack.pack_keys, t.v);
@@ -113,7 +114,8 @@ struct TileProducts {
       for (std::int64_t group = g[0]; group < g[1]; ++group) {
         const std::uint16_t* k = keys + (group_at(block) + group) * 32 * depth;
         Sq::zero();
-        for (std::int64_t d = 0; d < depth; d += 32) Sq::add(k + d * 32, kPacked, b + d / 2 * kLanes, depth / 2 * kLanes);
+        for (std::int64_t d = 0; d < depth; d += 32)
+          Sq::add(k + d * 32, kPacked, b + d / 2 * kLanes, depth / 2 * kLanes);
         Sq::store(to + group * 32 * kPanel + half * 32, kPanelTiles);
       }
     }

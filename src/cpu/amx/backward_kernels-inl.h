@@ -1,5 +1,5 @@
-// cpu.amx_backward's kernels for one kind of tiles: ONEPASS_TILES, and ONEPASS_TILE_KERNELS, an amx::Kernels that packs.
-// Included by files that foreach_target.h includes again; only AVX-512's has anything.
+// cpu.amx_backward's kernels for one kind of tiles: ONEPASS_TILES, and ONEPASS_TILE_KERNELS, an amx::Kernels that
+// packs. Included by files that foreach_target.h includes again; only AVX-512's has anything.
 #if defined(ONEPASS_CPU_AMX_BACKWARD_KERNELS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_AMX_BACKWARD_KERNELS_INL_H
 #undef ONEPASS_CPU_AMX_BACKWARD_KERNELS_INL_H

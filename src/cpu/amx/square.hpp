@@ -1,5 +1,5 @@
-// Four accumulator tiles, 32 x 32 numbers, and what is added to them: C += A B with A of 32 rows x 32 deep, B of 32 deep
-// x 32 columns, 64 cycles for four tile loads. Tiles: tiles.hpp, or the tests' plain arrays.
+// Four accumulator tiles, 32 x 32 numbers, and what is added to them: C += A B with A of 32 rows x 32 deep, B of 32
+// deep x 32 columns, 64 cycles for four tile loads. Tiles: tiles.hpp, or the tests' plain arrays.
 #pragma once
 #include <cstddef>
 #include <cstdint>

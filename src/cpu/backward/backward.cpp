@@ -95,8 +95,19 @@ class State final : public PlanState {
     Workspace w(memory);
     const Parts parts = book_parts(w, p, plan_);
     std::byte* scratch_base = w.take<std::byte>(0);
-    const Call call{{p, a, kernels_.geometry, plan_.k, plan_.v, c.panels, 1, p.seq_k, {}, nullptr, nullptr,
-                     Dropout::of(p.dropout_p, p.seed), *mods_},
+    const Call call{{p,
+                     a,
+                     kernels_.geometry,
+                     plan_.k,
+                     plan_.v,
+                     c.panels,
+                     1,
+                     p.seq_k,
+                     {},
+                     nullptr,
+                     nullptr,
+                     Dropout::of(p.dropout_p, p.seed),
+                     *mods_},
                     c,
                     static_cast<float>(p.effective_scale()),
                     parts.delta,

@@ -27,11 +27,11 @@ struct Call {
   flash::Call forward;  // problem, arguments, sources, dropout, mods
   Cut cut;
   float scale;
-  float* delta;             // [rows]: rowsum(dO * O) - dLSE, 0 where a row sees no key
-  float *dq = nullptr;      // [key_splits][rows][dim_qk] where the keys are split
+  float* delta;                        // [rows]: rowsum(dO * O) - dLSE, 0 where a row sees no key
+  float* dq = nullptr;                 // [key_splits][rows][dim_qk] where the keys are split
   float *dk = nullptr, *dv = nullptr;  // [row_splits][key rows][dim] where the rows are split
   BiasSums bias = BiasSums::none;
-  float* dbias = nullptr;   // by_row: [key_splits][rows]; by_key: [row_splits][batch * heads_q][seq_k]
+  float* dbias = nullptr;     // by_row: [key_splits][rows]; by_key: [row_splits][batch * heads_q][seq_k]
   double* dslopes = nullptr;  // [row_splits * key_splits][batch * heads_q]
   double* dsinks = nullptr;   // [batch * heads_q][row blocks of kStatRows]
 
@@ -68,8 +68,8 @@ inline int tile_parts(const Problem& p) { return p.grad_dtype == DType::f32 ? 2 
 
 // One worker's memory.
 struct Scratch {
-  float *q, *dout, *dq;       // [panels][columns_of(dim)][panel], transposed
-  float *q_rows, *dout_rows;  // [panels][column panels][row][panel]
+  float *q, *dout, *dq;           // [panels][columns_of(dim)][panel], transposed
+  float *q_rows, *dout_rows;      // [panels][column panels][row][panel]
   float *after, *before, *delta;  // [panels][panel]: of a lane's weights (core's Step), and D
   float* ds;                      // [block][panel]
   float* k_tiles;                 // a block of K in column tiles
