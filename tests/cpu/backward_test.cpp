@@ -11,6 +11,7 @@
 #include "check/pokes.hpp"
 #include "check/random_problem.hpp"
 #include "core/text.hpp"
+#include "cpu/amx_emulated.hpp"
 #include "plan/implementations.hpp"
 #include "shapes/shapes.hpp"
 
@@ -20,6 +21,10 @@ namespace {
 std::vector<const Implementation*> kernels() {
   auto rows = plan::implementations(Op::backward);
   std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
+#if defined(__x86_64__)
+  static const Implementation emulated = cpu::amx::emulated_backward();
+  if (cpu::amx::has_avx512()) rows.push_back(&emulated);
+#endif
   return rows;
 }
 
