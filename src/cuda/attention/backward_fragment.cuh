@@ -35,6 +35,11 @@ struct Slopes {
 template <int N>
 struct Kept {
   u32 word[features.dropout ? (N + 31) / 32 : 1];
+  static DEV Kept all() {
+    Kept x;
+    for (u32& w : x.word) w = ~0u;
+    return x;
+  }
   DEV bool has(int j) const { return !features.dropout || word[j / 32] >> j % 32 & 1; }
 };
 

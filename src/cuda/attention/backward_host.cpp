@@ -73,7 +73,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.statistics, heads * q_blocks * rows * 8);
   place(w.dq_sums, f.dq ? heads * q_blocks * rows * static_cast<std::size_t>(s.sum_columns) * 4 : 0);
   place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
-  place(w.slope_parts, f.dslopes ? heads * k_blocks * 4 : 0);
+  place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.block_k / 16) * 4 : 0);
   place(w.turns, f.deterministic ? heads * q_blocks * 4 : 0);
   place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(key_warps) *
                         sizeof(FallbackEntry));
