@@ -112,11 +112,13 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
     const KeyTile x = tiles.order.tile(number);
     if (opaque_thread() == 0) store_tile(next, x);
   };
+  // Deterministic: a block waits for tiles of lower numbers, so those are drawn first, by blocks that run.
+  const auto draw = [&] { return tiles.draw() - (backward_features.deterministic ? gridDim.x : 0); };
   const auto take_next = [&] {
-    if (warp() == 0) take(tiles.draw());
+    if (warp() == 0) take(draw());
   };
   if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
-  if (warp() == 0) take(blockIdx.x);
+  if (warp() == 0) take(backward_features.deterministic ? draw() : blockIdx.x);
   for (;;) {
     __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
     const KeyTile x = load_key_tile(next);

@@ -96,8 +96,7 @@ Decision plan(const Request& request) {
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
   if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
-  why = text("it is written for compute capability 8.0 and later; ", device.name, " has ", device.major, ".",
-             device.minor);
+  why = why_too_old(device);
   return false;
 }
 

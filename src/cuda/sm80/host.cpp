@@ -23,6 +23,11 @@ int alignment_of(const Problem& p, Role role) {
   return static_cast<int>(bits & -bits);
 }
 
+std::string why_too_old(const cuda::DeviceFacts& device) {
+  return text("it is written for compute capability 8.0 and later; ", device.name, " has ", device.major, ".",
+              device.minor);
+}
+
 std::string arch_of(const cuda::DeviceFacts& device) { return text("sm_", device.major, device.minor); }
 
 std::string products_of(ScalarType input) {
