@@ -16,18 +16,6 @@ namespace {
 
 constexpr std::size_t kCounterBytes = 64;
 
-ScalarType scalar_type_of(DType t) {
-  switch (t) {
-    case DType::f32: return ScalarType::f32;
-    case DType::f16: return ScalarType::f16;
-    case DType::bf16: return ScalarType::bf16;
-    case DType::f8e4m3:
-    case DType::boolean:
-    case DType::i32: break;
-  }
-  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16 and bf16; not on ", name_of(t)));
-}
-
 void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
 
 // How many heads are worked on together. Many, so that a causal problem's short tiles come last; few enough that their
@@ -49,6 +37,18 @@ std::size_t fallback_bytes(const Problem& p, const TileShape& tile) {
 }
 
 }  // namespace
+
+ScalarType scalar_type_of(DType t) {
+  switch (t) {
+    case DType::f32: return ScalarType::f32;
+    case DType::f16: return ScalarType::f16;
+    case DType::bf16: return ScalarType::bf16;
+    case DType::f8e4m3:
+    case DType::boolean:
+    case DType::i32: break;
+  }
+  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16 and bf16; not on ", name_of(t)));
+}
 
 const DeviceFacts* device_of(const Problem& p, std::string& why) {
   if (p.device.kind != DeviceKind::cuda) {
@@ -87,7 +87,7 @@ ForwardFeatures features_of(const Problem& p) {
 }
 
 // The bindings name every field: one that is added and not printed does not compile.
-std::string features_source(const ForwardFeatures& f) {
+Initializer initializer_of(const ForwardFeatures& f) {
   const auto& [attention, output, sinks] = f;
   const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, softcap, alibi, dropout, bool_mask, bias,
                score_mod, mask_mod, scaled_first, pair_tanh] = attention;
@@ -107,9 +107,11 @@ std::string features_source(const ForwardFeatures& f) {
                                  .field("mask_mod", mask_mod)
                                  .field("scaled_first", scaled_first)
                                  .field("pair_tanh", pair_tanh);
-  const Initializer all = Initializer().field("attention", common).field("output", output).field("sinks", sinks);
+  return Initializer().field("attention", common).field("output", output).field("sinks", sinks);
+}
+std::string features_source(const ForwardFeatures& f) {
   return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass {\n",
-              "constexpr ForwardFeatures forward_features = ", all.source(),
+              "constexpr ForwardFeatures forward_features = ", initializer_of(f).source(),
               ";\nconstexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
 
