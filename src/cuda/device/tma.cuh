@@ -26,6 +26,18 @@ DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3)
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
+// Rows of bytes without a map: 16-byte aligned, a multiple of 16 long.
+DEV void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(bar)
+               : "memory");
+}
+// Adds shared memory to global memory, fp32 by fp32.
+DEV void bulk_add(float* to, u32 from, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
 DEV void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 DEV void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 DEV void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }  // written, not only read
@@ -35,6 +47,12 @@ DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (ch
 
 DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+// Each 8 x 8 matrix lands transposed: lane l addresses column l % 8 of matrix l / 8.
+DEV void stmatrix4_transposed(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
 }
