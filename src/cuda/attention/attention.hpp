@@ -70,6 +70,7 @@ struct AttentionParams {
   unsigned* counters;              // two, zero at the start and at the end: tiles taken, blocks done
   int batch_inner;                 // batch entries of a head follow each other: they read the same bias
   int m_tiles, head_group, tiles;  // head_group: heads worked on at once, for L2 locality
+  int tail_heads;                  // KeysOuter: the last heads, one group of their own
 };
 
 }  // namespace onepass

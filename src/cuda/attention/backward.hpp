@@ -15,8 +15,8 @@ struct BackwardParams : AttentionParams {
   const float* statistics;
   float* dq_sums;
   int row_blocks;  // of a head
-  void *dk, *dv;
-  long long dk_stride[3], dv_stride[3];
+  void *dq, *dk, *dv;
+  long long dq_stride[3], dk_stride[3], dv_stride[3];
 };
 
 }  // namespace onepass

@@ -24,7 +24,8 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 }
 
 // Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first
-// keys come first: where the band is bounded right, most rows see them. A boolean mask narrows nothing here.
+// keys come first: where the band is bounded right, most rows see them. The heads of K and V come in groups, tile by
+// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here.
 template <i32 block_m, i32 block_n>
 struct KeysOuter {
   using Tile = KeyTile;
@@ -32,28 +33,34 @@ struct KeysOuter {
   i32 per_head = 0;
 
   DEV explicit KeysOuter(const AttentionParams& params) : p(params) {
-    if constexpr (features.packed)
-      per_head = sequences().all();
-    else
-      per_head = p.batch * sequence_tiles();
+    if constexpr (features.packed) per_head = sequences().all();
   }
   DEV SequenceTiles<block_n> sequences() const { return {p.cu_k, p.batch}; }
   DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
+  DEV i32 heads() const { return p.heads / p.heads_per_kv; }
 
-  DEV i32 count() const { return per_head * (p.heads / p.heads_per_kv); }
+  DEV i32 count() const { return features.packed ? per_head * heads() : heads() * p.batch * sequence_tiles(); }
   DEV KeyTile tile(i32 number) const {
     KeyTile x;
     if (number >= count()) return x;
     x.number = number;
-    x.head = number / per_head;
-    i32 n = number - x.head * per_head;
+    i32 n;
     if constexpr (features.packed) {
-      n = sequences().find(n, x.batch);
+      x.head = number / per_head;
+      n = sequences().find(number - x.head * per_head, x.batch);
       x.q_begin = p.cu_q[x.batch], x.seq_q = p.cu_q[x.batch + 1] - x.q_begin;
       x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
     } else {
-      x.map_batch = x.batch = n / sequence_tiles();
-      n -= x.batch * sequence_tiles();
+      const i32 of_each = sequence_tiles();
+      i32 first = 0, size = p.head_group, end = heads() * p.batch - p.tail_heads;  // of the heads that come in groups
+      if (number >= end * of_each) first = end, size = p.tail_heads, end += size;
+      const i32 r = number - first * of_each, g = r / (size * of_each), in = r - g * size * of_each;
+      first += g * size;
+      const i32 in_group = min(size, end - first);
+      n = in / in_group;
+      first += in - n * in_group;
+      x.head = first / p.batch;
+      x.map_batch = x.batch = first - x.head * p.batch;
       x.seq_q = p.seq_q, x.seq_k = p.seq_k;
     }
     x.key = n * block_n;
