@@ -25,8 +25,9 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 
 // Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first
 // keys come first: where the band is bounded right, most rows see them. The heads of K and V come in groups, tile by
-// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here.
-template <i32 block_m, i32 block_n>
+// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here. last_first: a sequence's last keys come
+// first: where turns at a row block's sums go from the last keys to the first, a causal tile then never waits for one.
+template <i32 block_m, i32 block_n, bool last_first = false>
 struct KeysOuter {
   using Tile = KeyTile;
   const AttentionParams& p;
@@ -63,6 +64,7 @@ struct KeysOuter {
       x.map_batch = x.batch = first - x.head * p.batch;
       x.seq_q = p.seq_q, x.seq_k = p.seq_k;
     }
+    if constexpr (last_first) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
     x.key = n * block_n;
     const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
     x.m_lo = rows.lo / block_m;

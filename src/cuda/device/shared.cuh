@@ -40,6 +40,10 @@ DEV void load_global(float (&x)[4], const float* from) {  // once: it does not s
                : "l"(from)
                : "memory");
 }
+DEV void add_global(float* to, float a, float b, float c, float d) {  // 16 bytes aligned; sm_90
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
 DEV void store_global(void* to, const u32 (&x)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");

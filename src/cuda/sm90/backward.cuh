@@ -1,26 +1,27 @@
-// Attention backward for Hopper: dQ, dK and dV from Q, K, V, dO, the rows' log-sum-exp and D = rowsum(dO * O).
+// Attention backward for Hopper: dQ, dK and dV from Q, K, V, dO, the rows' log-sum-exp and D = rowsum(dO * O). Heads up to
+// 128 wide; wider ones, and those whose features take many registers: backward_split.cuh.
 //
 // A block of threads is one warpgroup of helpers and two consumer warpgroups of 64 keys each. It is persistent: it draws
-// tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, head by head of those that share
-// the keys. A consumer's work on a block:
+// tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, head by head of those that share the
+// keys. A consumer's work on a block:
 //
-//   S^T = K Q^T, dP^T = V dO^T      wgmma; both operands from shared memory
+//   S^T = K Q^T, dP^T = V dO^T        wgmma; both operands from shared memory
 //   P = 2^(S - LSE), dS = P (dP - D)  in registers; dS also into shared memory, for both warpgroups' dQ
-//   dQ = dS K                       of the block BEFORE, whose dS both have written by now; a share each
-//   dV += P^T dO, dK += dS^T Q      P and dS from registers
+//   dQ = dS K                         of the block BEFORE, whose dS both have written by now; a share each
+//   dV += P^T dO, dK += dS^T Q        P and dS from registers
 //
-// dQ is summed in fp32 in global memory, in the order of the accumulators: a helper adds it by bulk reductions.
-// The loop runs flat over the blocks of all tiles, and the next block's S is queued behind dV and dK. README.md has the
-// schedule in steps, the budgets and what each trick gave.
+// dQ is summed in fp32 in global memory, in the order of the accumulators, by bulk reductions of a helper each; a last
+// kernel converts it (backward_post.cuh). README.md has the schedule in steps and the budgets.
 #pragma once
-#include "cuda/sm90/backward_consumer.cuh"
-#include "cuda/sm90/backward_producer.cuh"
+#include "cuda/sm90/backward_joint.cuh"
+#include "cuda/sm90/backward_roles.cuh"
 
 namespace onepass::sm90 {
 
-// ------------------------------------------------------------------------------------------------------------ consumer
-DEV void consume(const SharedMemory& memory, u32 group, const BackwardParams& p) {
-  BackwardConsumer c(memory, group, p);
+// The loop runs flat over the blocks of all tiles; nothing is under way at its border. The next block's S is queued
+// behind this one's dV and dK, and dQ is that of the block before.
+DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
+  JointConsumer c(memory, group, p);
   if (!c.next_tile()) return;
   c.issue_scores();
   c.probabilities();
@@ -35,8 +36,7 @@ DEV void consume(const SharedMemory& memory, u32 group, const BackwardParams& p)
     const bool stage_is_free = memory.dq(group).at(c.block - 1).may_acquire();
     wgmma_wait<2>();
     c.dq_ready(stage_is_free);
-    ++c.block;
-    c.at.next();
+    c.next_block();
     c.accumulate = 1;
     c.fresh = false;
     if (last) {
@@ -68,7 +68,7 @@ DEV void consume(const SharedMemory& memory, u32 group, const BackwardParams& p)
 }  // namespace onepass::sm90
 
 // -------------------------------------------------------------------------------------------------------------- kernel
-extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepass::sm90::kGroups + 1), 1)
+extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
     attention_backward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
                        const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap dout,
                        const __grid_constant__ onepass::BackwardParams p) {
@@ -76,31 +76,5 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
   using namespace onepass::sm90;
   extern __shared__ __align__(1024) unsigned char smem[];
   const SharedMemory memory{shared_address(smem)};
-  const u32 group = warp_uniform(threadIdx.x / kGroupThreads);
-  if (threadIdx.x == 0) {
-    if (memory.base & 1023) __trap();  // the swizzle pattern is a function of the address
-    memory.k().init(kConsumerWarps + kGroups);
-    memory.v().init(kConsumerWarps);
-    memory.q().init(kConsumerWarps);
-    memory.dout().init(kConsumerWarps);
-    memory.ds().init(kConsumerWarps, kConsumerWarps);
-    memory.dq(0).init(1, kGroupWarps);
-    mbar_init_fence();
-    tma_prefetch(&q);
-    tma_prefetch(&k);
-    tma_prefetch(&v);
-    tma_prefetch(&dout);
-  }
-  __syncthreads();
-  if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
-    registers_down<config.producer_registers>();
-    const u32 helper = warp_uniform(threadIdx.x / 32);
-    if (helper == 0)
-      produce(memory, {&q, &k, &v, &dout}, p);
-    else if (helper <= kGroups && elect_one())
-      reduce(memory, helper - 1, p);
-  } else {
-    registers_up<config.consumer_registers>();
-    consume(memory, group - 1, p);
-  }
+  run_roles(memory, {&q, &k, &v, &dout}, p, [&](u32 group) { consume_jointly(memory, group, p); });
 }

@@ -5,60 +5,77 @@
 
 namespace onepass::sm90 {
 
+// joint: two consumer warpgroups of 64 keys each, which compute all five products of their keys. split: 64 keys; one
+// warpgroup computes S, P and dV, the other dP, dS and dK, so that wide heads fit the registers.
 struct BackwardConfig {
-  int block_m;                                 // query rows of a block: 64 or 128
+  bool split;
+  int block_q;                                 // query rows of a block: 64, or 128 if joint
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 of the one and 256 of the other
+  ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
 
 // Tiles lie in shared memory as blocks of 128 bytes of columns, the swizzle's width, 1024-byte aligned, one behind the
-// other. Two consumer warpgroups have 64 keys each.
+// other.
 constexpr int kBlockColumnBytes = 128, kBlockColumns = kBlockColumnBytes / 2;  // columns: of 16 bits
-constexpr int kGroupKeys = 64, kTileKeys = 2 * kGroupKeys;
+constexpr int kGroupKeys = 64;
 constexpr int kTileSlotBytes = 64;  // of a KeyTile on its way from the producer to the others
 
 ONEPASS_HD constexpr int column_blocks(int dim) { return padded(dim, kBlockColumns) / kBlockColumns; }
 
-// The warpgroups share a block's dQ by its rows where it has 128 of them, else by columns. How many columns of 64 rows
-// each one computes:
-ONEPASS_HD constexpr int dq_columns(const BackwardFeatures& features, const BackwardConfig& c) {
-  const int dim = features.attention.dim_qk;
-  return c.block_m == 128 ? padded(dim, 16) : padded(dim, kBlockColumns) / 2;
+// The two consumer warpgroups share a block's dQ: 64 rows each where it has 128 of them, else columns. How many columns
+// of 64 rows a warpgroup computes:
+ONEPASS_HD constexpr int dq_columns(const BackwardFeatures& features, const BackwardConfig& c, int group) {
+  const int dim = features.forward.attention.dim_qk, blocks = column_blocks(dim);
+  if (c.block_q == 128) return padded(dim, 16);
+  if (blocks == 1) return kBlockColumns / 2;
+  return (group == 0 ? (blocks + 1) / 2 : blocks / 2) * kBlockColumns;
 }
 // Of a block's sums of dQ in global memory, which lie in the order of the accumulators:
 // [warpgroup][warp][8 columns][lane][4].
 ONEPASS_HD constexpr int dq_block_floats(const BackwardFeatures& features, const BackwardConfig& c) {
-  return 2 * 64 * dq_columns(features, c);
+  return 64 * (dq_columns(features, c, 0) + dq_columns(features, c, 1));
 }
 
-// Shared memory of a block of threads, in order. K twice: the next tile's comes early.
+// Split: words that a lane of the one warpgroup hands to the same lane of the other, for each score half a word: the
+// weight, the score's derivatives; and a bit for each weight that dropout leaves.
+ONEPASS_HD constexpr int exchanged_words(const AttentionFeatures& f, const BackwardConfig& c) {
+  return c.block_q / 4 * (1 + f.softcap + f.score_mod) + (f.dropout ? 4 : 0);
+}
+
+// Shared memory of a block of threads, in order.
 struct BackwardLayout {
-  PipelineLayout k, v, q, dout;
-  PipelineLayout ds;        // dS: [2 x 64 keys][rows][128 bytes]
-  PipelineLayout dq;        // a part for each warpgroup, on its way to the sums
-  int lse, delta;           // of a block's rows, one behind the other for each stage of q, of dout
+  PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
+  PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]
+  PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
+  PipelineLayout exchange;       // split: a part for each pair of warps
+  int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
   int tiles, total;
 };
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
-  const AttentionFeatures& f = features.attention;
+  const AttentionFeatures& f = features.forward.attention;
   BackwardLayout l{};
   const int qk = column_blocks(f.dim_qk) * kBlockColumnBytes, v = column_blocks(f.dim_v) * kBlockColumnBytes;
-  l.k = {.data = 0, .bytes = kTileKeys * qk, .stages = 2};
-  l.v = {.data = l.k.data_end(), .bytes = kTileKeys * v, .stages = 1};
-  l.q = {.data = l.v.data_end(), .bytes = c.block_m * qk, .stages = 2};
-  l.dout = {.data = l.q.data_end(), .bytes = c.block_m * v, .stages = 2};
-  l.ds = {.data = l.dout.data_end(), .bytes = 2 * c.block_m * kBlockColumnBytes, .stages = 2};
-  l.dq = {.data = l.ds.data_end(), .bytes = dq_block_floats(features, c) * 2, .stages = 1, .parts = 2};
-  l.lse = l.dq.data_end();
-  l.delta = l.lse + 2 * c.block_m * 4;
-  l.tiles = l.delta + 2 * c.block_m * 4;
-  l.k = l.k.with_barriers(l.tiles + 2 * kTileSlotBytes);
+  l.k = {.data = 0, .bytes = c.block_k() * qk, .stages = c.split ? 1 : 2};
+  l.v = {.data = l.k.data_end(), .bytes = c.block_k() * v, .stages = 1};
+  l.q = {.data = l.v.data_end(), .bytes = c.block_q * qk, .stages = 2};
+  l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = 2};
+  l.ds = {.data = l.dout.data_end(),
+          .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes,
+          .stages = 2};
+  l.dq = {.data = l.ds.data_end(), .bytes = dq_block_floats(features, c) * 2, .stages = c.split ? 0 : 1, .parts = 2};
+  l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
+  l.lse = l.exchange.data_end();
+  l.delta = l.lse + 2 * c.block_q * 4;
+  l.tiles = l.delta + 2 * c.block_q * 4;
+  l.k = l.k.with_barriers(l.tiles + l.k.stages * kTileSlotBytes);
   l.v = l.v.with_barriers(l.k.barriers_end());
   l.q = l.q.with_barriers(l.v.barriers_end());
   l.dout = l.dout.with_barriers(l.q.barriers_end());
   l.ds = l.ds.with_barriers(l.dout.barriers_end());
   l.dq = l.dq.with_barriers(l.ds.barriers_end());
-  l.total = l.dq.barriers_end();
+  l.exchange = l.exchange.with_barriers(l.dq.barriers_end());
+  l.total = l.exchange.barriers_end();
   return l;
 }
 

@@ -5,7 +5,7 @@
 
 namespace onepass::sm90 {
 
-using Gradient = ElementOf<backward_features.gradient>::Format;
+using Gradient = ElementOf<backward_features.gradients>::Format;
 
 template <class Format>
 DEV u32 pack_gradient(float low, float high) {
@@ -72,14 +72,14 @@ DEV void store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
 DEV void write_no_keys(const BackwardParams& p, const KeyTile& x) {
   using Raw = Gradient::Raw;
   const auto zero = [&](void* base, const long long (&stride)[3], i32 dim) {
-    for (i32 key = x.key; key < min(x.key + kTileKeys, x.seq_k); ++key) {
+    for (i32 key = x.key; key < min(x.key + static_cast<i32>(kBlockN), x.seq_k); ++key) {
       Raw* const row = static_cast<Raw*>(base) + x.map_batch * stride[0] + x.head * stride[1] +
                        static_cast<i64>(x.k_begin + key) * stride[2];
       for (i32 d = opaque_thread() % 32; d < dim; d += 32) row[d] = Raw{};
     }
   };
-  if (p.dk) zero(p.dk, p.dk_stride, features.dim_qk);
-  if (p.dv) zero(p.dv, p.dv_stride, features.dim_v);
+  if constexpr (backward_features.dk) zero(p.dk, p.dk_stride, features.dim_qk);
+  if constexpr (backward_features.dv) zero(p.dv, p.dv_stride, features.dim_v);
 }
 
 }  // namespace onepass::sm90

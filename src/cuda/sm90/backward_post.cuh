@@ -5,7 +5,28 @@
 
 namespace onepass::sm90 {
 
-constexpr i32 kColumnGroups = kDqN / 8, kParts = (kColumnGroups + 3) / 4;
+// Column groups of eight of each warpgroup's share, and parts of four of them.
+template <u32 group>
+constexpr i32 kColumnGroups = kDqN<group> / 8;
+template <u32 group>
+constexpr i32 kParts = (kColumnGroups<group> + 3) / 4;
+constexpr i32 kPartsOfBlock = 4 * (kParts<0> + kParts<1>);
+
+struct Part {
+  i32 group, warp, u, groups;  // warpgroup, its warp, the first column group of how many
+  static DEV Part of(i32 n) {  // warps of the first warpgroup first
+    Part x;
+    x.group = n >= 4 * kParts<0>;
+    const i32 parts = x.group ? kParts<1> : kParts<0>, in = n - (x.group ? 4 * kParts<0> : 0);
+    x.warp = in / parts;
+    x.u = in % parts * 4;
+    x.groups = x.group ? kColumnGroups<1> : kColumnGroups<0>;
+    return x;
+  }
+  DEV i32 first_float() const {  // of the block's sums
+    return group * (64 * static_cast<i32>(kDqN<0>)) + (warp * groups + u) * 128;
+  }
+};
 
 // x[k]: this lane's two columns of column group k; afterwards all eight columns of group lane % 4.
 DEV void exchange_columns(u32 (&x)[4]) {
@@ -20,41 +41,14 @@ DEV void exchange_columns(u32 (&x)[4]) {
   }
 }
 
-// Where a row block's rows lie.
-struct RowPlace {
-  i32 head, batch, map_batch, m, q_begin, seq_q;
-  static DEV RowPlace of(const BackwardParams& p, i32 block) {
-    RowPlace x{};
-    x.head = block / p.row_blocks;
-    const i32 r = block - x.head * p.row_blocks;
-    if constexpr (features.packed) {
-      const auto first = [&](i32 b) { return p.cu_q[b] / static_cast<i32>(kBlockM) + b; };
-      i32 lo = 0, hi = p.batch;  // the last sequence that begins at r or before
-      while (hi - lo > 1) {
-        const i32 middle = (lo + hi) / 2;
-        (first(middle) <= r ? lo : hi) = middle;
-      }
-      x.batch = lo;
-      x.m = r - first(lo);
-      x.q_begin = p.cu_q[lo], x.seq_q = p.cu_q[lo + 1] - x.q_begin;
-    } else {
-      x.map_batch = x.batch = r / p.m_tiles;
-      x.m = r - x.batch * p.m_tiles;
-      x.seq_q = p.seq_q;
-    }
-    return x;
-  }
-};
-
 struct SumsOfPart {
   float x[4][4];  // of a column group: rows g, g, g + 8, g + 8; columns 2 t and + 1
 };
-// Part `part` of a row block: warpgroup, warp, four column groups.
-DEV void write_part(const BackwardParams& p, const RowPlace& at, i32 part, const SumsOfPart& sums) {
+DEV void write_part(const BackwardParams& p, const WorkTile& at, const Part& part, const SumsOfPart& sums) {
   using Raw = Gradient::Raw;
-  const i32 lane = threadIdx.x % 32, warp = part / kParts, group = warp / 4, u = part % kParts * 4;
-  const i32 row = at.m * static_cast<i32>(kBlockM) + (kByRows ? group * 64 : 0) + warp % 4 * 16 + lane / 4;
-  const i32 column0 = (kByRows ? 0 : group * static_cast<i32>(kDqN)) + u * 8;
+  const i32 lane = threadIdx.x % 32, left = part.groups - part.u;
+  const i32 row = at.row + (kByRows ? part.group * 64 : 0) + part.warp * 16 + lane / 4;
+  const i32 column0 = (kByRows ? 0 : part.group * static_cast<i32>(kDqN<0>)) + part.u * 8;
 #pragma unroll
   for (i32 y = 0; y < 2; ++y) {
     const i32 r = row + 8 * y;
@@ -65,7 +59,7 @@ DEV void write_part(const BackwardParams& p, const RowPlace& at, i32 part, const
       for (i32 k = 0; k < 4; ++k) {
         const i32 column = column0 + 8 * k + lane % 4 * 2;
         for (i32 e = 0; e < 2; ++e)
-          if (r < at.seq_q && u + k < kColumnGroups && column + e < features.dim_qk)
+          if (r < at.seq_q && k < left && column + e < features.dim_qk)
             to[column + e] = sums.x[k][2 * y + e] * p.scale;
       }
     } else {
@@ -75,7 +69,7 @@ DEV void write_part(const BackwardParams& p, const RowPlace& at, i32 part, const
         words[k] = pack_gradient<Gradient>(sums.x[k][2 * y] * p.scale, sums.x[k][2 * y + 1] * p.scale);
       exchange_columns(words);
       const i32 column = column0 + 8 * (lane % 4);
-      if (r >= at.seq_q || u + lane % 4 >= kColumnGroups) continue;
+      if (r >= at.seq_q || lane % 4 >= left) continue;
       if (features.dim_qk % 8 == 0) {
         if (column < features.dim_qk) store_global(to + column, words);
       } else {
@@ -93,26 +87,25 @@ extern "C" __global__ void __launch_bounds__(256)
     attention_backward_dq(const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
   using namespace onepass::sm90;
-  constexpr i32 kAtOnce = 4, kOfBlock = 8 * kParts;  // loads of several parts are under way together
+  constexpr i32 kAtOnce = 4;  // loads of several parts are under way together
   const i32 lane = threadIdx.x % 32;
-  const i64 parts = static_cast<i64>(p.heads) * p.row_blocks * kOfBlock;
+  const i64 parts = static_cast<i64>(p.heads) * p.q_blocks * kPartsOfBlock;
   for (i64 first = (blockIdx.x * 8ll + threadIdx.x / 32) * kAtOnce; first < parts; first += gridDim.x * 8ll * kAtOnce) {
     SumsOfPart sums[kAtOnce];
 #pragma unroll
     for (i32 n = 0; n < kAtOnce; ++n) {
-      const i64 part = first + n;
-      const i32 of_block = static_cast<i32>(part % kOfBlock), u = of_block % kParts * 4;
-      const float* const from = p.dq_sums + part / kOfBlock * kDqFloats +
-                                ((of_block / kParts * kColumnGroups + u) * 32 + lane) * 4;
+      const Part part = Part::of(static_cast<i32>((first + n) % kPartsOfBlock));
+      const float* const from = dq_sums_of(p, (first + n) / kPartsOfBlock) + part.first_float() + lane * 4;
 #pragma unroll
       for (i32 k = 0; k < 4; ++k)
-        if (part < parts && u + k < kColumnGroups) load_global(sums[n].x[k], from + k * 128);
+        if (first + n < parts && part.u + k < part.groups) load_global(sums[n].x[k], from + k * 128);
     }
 #pragma unroll
     for (i32 n = 0; n < kAtOnce; ++n) {
-      const i64 part = first + n;
-      if (part < parts)
-        write_part(p, RowPlace::of(p, static_cast<i32>(part / kOfBlock)), static_cast<i32>(part % kOfBlock), sums[n]);
+      if (first + n >= parts) break;
+      const i32 block = static_cast<i32>((first + n) / kPartsOfBlock);
+      const WorkTile at = rows_of_block(p, block / p.q_blocks, block % p.q_blocks);
+      if (at.row >= 0) write_part(p, at, Part::of(static_cast<i32>((first + n) % kPartsOfBlock)), sums[n]);
     }
   }
 }

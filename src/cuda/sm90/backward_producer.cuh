@@ -4,6 +4,7 @@
 #include "cuda/device/tma.cuh"
 
 #include "cuda/sm90/backward_epilogue.cuh"
+#include "cuda/sm90/backward_turn.cuh"
 
 namespace onepass::sm90 {
 
@@ -32,8 +33,8 @@ struct Producer {
   // Row blocks travel in two: Q with the LSEs, which are wanted first, and dO with D.
   DEV void load_rows(const KeyTile& tile, const BlockWalk& at) {
     constexpr u32 kBytes = kBlockM * 4;
-    const float* const statistics = p.statistics + static_cast<i64>(row_block(p, tile, at.head, at.m)) * (2 * kBlockM);
-    const i32 token = tile.q_begin + at.m * static_cast<i32>(kBlockM);
+    const float* const statistics = statistics_of(p, at.place(p, tile.batch));
+    const i32 token = tile.q_begin + at.row();
     q.acquire();
     if (issuer) {
       mbar_arrive_expect(q.full(), kLayout.q.bytes + kBytes);
@@ -58,7 +59,7 @@ struct Producer {
         mbar_arrive(k.full());
       } else {
         mbar_arrive_expect(k.full(), kLayout.k.bytes);
-        load(k, maps.k, kTileKeys, kQkBlocks, tile.k_begin + tile.key, tile.head, tile.map_batch, kEvictFirst);
+        load(k, maps.k, kBlockN, kQkBlocks, tile.k_begin + tile.key, tile.head, tile.map_batch, kEvictFirst);
       }
     }
     k.advance();
@@ -67,7 +68,7 @@ struct Producer {
     v.acquire();
     if (issuer) {
       mbar_arrive_expect(v.full(), kLayout.v.bytes);
-      load(v, maps.v, kTileKeys, kVBlocks, tile.k_begin + tile.key, tile.head, tile.map_batch, kEvictFirst);
+      load(v, maps.v, kBlockN, kVBlocks, tile.k_begin + tile.key, tile.head, tile.map_batch, kEvictFirst);
     }
     v.advance();
   }
@@ -104,11 +105,19 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
     for (BlockWalk at = BlockWalk::of(p, tile); !at.done(); at.next()) {
       dq.wait();
       async_proxy_fence();
-      bulk_add(p.dq_sums + static_cast<i64>(row_block(p, tile, at.head, at.m)) * kDqFloats + group * (kDqFloats / 2),
-               dq.stage(), kLayout.dq.bytes);
+      if constexpr (kDeterministic) {
+        Turn::of(p, tile, at).wait();
+        async_proxy_fence_global();
+      }
+      bulk_add(dq_sums_of(p, at.place(p, tile.batch)) + group * (kLayout.dq.bytes / 4), dq.stage(), kLayout.dq.bytes);
       tma_store_commit();
       tma_store_wait_read();
       dq.release(true);
+      if constexpr (kDeterministic) {
+        tma_store_wait();
+        async_proxy_fence_global();
+        Turn::of(p, tile, at).pass(kGroupWarps);
+      }
     }
   }
   tma_store_wait();  // shared memory must outlive the last sum

@@ -1,4 +1,4 @@
-// The five matrix products of a warpgroup and its 64 keys.
+// The five matrix products of 64 keys.
 #pragma once
 #include "cuda/device/wgmma.cuh"
 
@@ -19,7 +19,7 @@ template <u32 dim>
 DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], u32 keys, u32 rows) {
 #pragma unroll
   for (u32 kk = 0; kk < dim / kDepth; ++kk)
-    Wgmma<kBlockM>::shared(d, smem_descriptor(keys, 16, step_offset(kk, kTileKeys)),
+    Wgmma<kBlockM>::shared(d, smem_descriptor(keys, 16, step_offset(kk, kBlockN)),
                            smem_descriptor(rows, 16, step_offset(kk, kBlockM)), kk != 0);
   wgmma_commit();
 }
@@ -33,17 +33,15 @@ DEV void issue_keys_by_columns(float (&d)[N], const u32 (&weights)[kBlockM / 4],
                                     kk == 0 ? accumulate : 1);
   wgmma_commit();
 }
-// A warpgroup's part of dQ = dS K, over the keys of both.
-DEV void issue_dq(float (&d)[kDqN / 2], u32 ds, u32 keys, u32 group) {
-  const u32 a = ds + (kByRows ? group * 64 * kBlockColumnBytes : 0);
-  const u32 b = keys + (kByRows            ? 0
-                        : kDqN == kBlockColumns ? group * kTileKeys * kBlockColumnBytes
-                                           : group * kDqN * 2);
+// A warpgroup's share of dQ = dS K, over all keys of the tile. Its columns begin at `column` of K's.
+template <int N>
+DEV void issue_dq(float (&d)[N], u32 ds, u32 keys, u32 column) {
+  const u32 b = keys + column / kBlockColumns * kBlockN * kBlockColumnBytes + column % kBlockColumns * 2;
 #pragma unroll
-  for (u32 kk = 0; kk < kTileKeys / kDepth; ++kk)
-    Wgmma<kDqN>::shared_mnmajor(d, smem_descriptor(a, 16, step_offset(kk, kBlockM)),
-                                smem_descriptor(b, kTileKeys * kBlockColumnBytes, kk * kDepth * kBlockColumnBytes),
-                                kk != 0);
+  for (u32 kk = 0; kk < kBlockN / kDepth; ++kk)
+    Wgmma<2 * N>::shared_mnmajor(d, smem_descriptor(ds, 16, step_offset(kk, kBlockM)),
+                                 smem_descriptor(b, kBlockN * kBlockColumnBytes, kk * kDepth * kBlockColumnBytes),
+                                 kk != 0);
   wgmma_commit();
 }
 

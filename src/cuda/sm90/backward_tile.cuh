@@ -2,29 +2,32 @@
 #pragma once
 #include "cuda/device/pipeline.cuh"
 
-#include "cuda/attention/tile_orders.cuh"
+#include "cuda/attention/backward_tile.cuh"
 #include "cuda/sm90/backward_config.hpp"
 
 namespace onepass::sm90 {
 
 constexpr BackwardLayout kLayout = layout_of(backward_features, config);
-constexpr u32 kBlockM = config.block_m;
+constexpr u32 kBlockM = config.block_q, kBlockN = config.block_k();
 constexpr bool kByRows = kBlockM == 128;  // how the warpgroups share dQ
 constexpr u32 kQkBlocks = column_blocks(features.dim_qk), kVBlocks = column_blocks(features.dim_v);
 constexpr u32 kQkN = padded(features.dim_qk, 16), kVN = padded(features.dim_v, 16);  // columns of dK, of dV
-constexpr u32 kDqN = dq_columns(backward_features, config);
-constexpr i32 kDqFloats = dq_block_floats(backward_features, config);
+template <u32 group>
+constexpr u32 kDqN = dq_columns(backward_features, config, group);
 constexpr u32 kGroupThreads = 128, kGroupWarps = 4, kGroups = 2, kConsumerWarps = kGroups * kGroupWarps;
-using Tiles = TileScheduler<KeysOuter<static_cast<i32>(kBlockM), kTileKeys>>;
+constexpr bool kDeterministic = backward_features.deterministic;
+static_assert(kBlockQ == kBlockM && shape.sum_columns * kBlockM == dq_block_floats(backward_features, config));
+using Tiles = TileScheduler<KeysOuter<static_cast<i32>(kBlockM), static_cast<i32>(kBlockN), kDeterministic>>;
 
 struct SharedMemory {
   u32 base;
-  DEV Pipeline<kLayout.k> k() const { return {base}; }  // [columns / 64][128 keys][128 bytes]
+  DEV Pipeline<kLayout.k> k() const { return {base}; }  // [columns / 64][block_k][128 bytes]
   DEV Pipeline<kLayout.v> v() const { return {base}; }
-  DEV Pipeline<kLayout.q> q() const { return {base}; }  // [columns / 64][block_m][128 bytes]
+  DEV Pipeline<kLayout.q> q() const { return {base}; }  // [columns / 64][block_q][128 bytes]
   DEV Pipeline<kLayout.dout> dout() const { return {base}; }
   DEV Pipeline<kLayout.ds> ds() const { return {base}; }
   DEV Pipeline<kLayout.dq> dq(u32 group) const { return {base, group}; }
+  DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }
   DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
   DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }
   DEV u32 tile(u32 slot) const { return base + kLayout.tiles + kTileSlotBytes * slot; }  // a KeyTile
@@ -51,18 +54,14 @@ struct BlockWalk {
     return {x.m_lo, x.m_lo, x.m_hi, x.head * p.heads_per_kv, (x.head + 1) * p.heads_per_kv};
   }
   DEV bool done() const { return head == head_end; }
-  DEV bool last() const { return m + 1 == m_hi && head + 1 == head_end; }
+  DEV bool first_of_head() const { return m == m_lo; }
+  DEV bool last_of_head() const { return m + 1 == m_hi; }
+  DEV bool last() const { return last_of_head() && head + 1 == head_end; }
   DEV void next() {
     if (++m == m_hi) m = m_lo, ++head;
   }
+  DEV i32 row() const { return m * static_cast<i32>(kBlockM); }
+  DEV i64 place(const BackwardParams& p, i32 batch) const { return place_of(p, head, first_q_block(p, batch) + m); }
 };
-
-// Row blocks as statistics and the sums of dQ count them: heads outermost; packed sequences begin where blocks do.
-DEV i32 row_block(const BackwardParams& p, const KeyTile& x, i32 head, i32 m) {
-  if constexpr (features.packed)
-    return head * p.row_blocks + x.q_begin / static_cast<i32>(kBlockM) + x.batch + m;
-  else
-    return head * p.row_blocks + x.batch * p.m_tiles + m;
-}
 
 }  // namespace onepass::sm90
