@@ -87,7 +87,7 @@ ForwardFeatures features_of(const Problem& p) {
 }
 
 // The bindings name every field: one that is added and not printed does not compile.
-std::string features_source(const ForwardFeatures& f) {
+Initializer initializer_of(const ForwardFeatures& f) {
   const auto& [attention, output, sinks] = f;
   const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, softcap, alibi, dropout, bool_mask, bias,
                score_mod, mask_mod, scaled_first, pair_tanh] = attention;
@@ -107,9 +107,11 @@ std::string features_source(const ForwardFeatures& f) {
                                  .field("mask_mod", mask_mod)
                                  .field("scaled_first", scaled_first)
                                  .field("pair_tanh", pair_tanh);
-  const Initializer all = Initializer().field("attention", common).field("output", output).field("sinks", sinks);
+  return Initializer().field("attention", common).field("output", output).field("sinks", sinks);
+}
+std::string features_source(const ForwardFeatures& f) {
   return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass {\n",
-              "constexpr ForwardFeatures forward_features = ", all.source(),
+              "constexpr ForwardFeatures forward_features = ", initializer_of(f).source(),
               ";\nconstexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
 

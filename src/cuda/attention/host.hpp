@@ -7,6 +7,7 @@
 
 #include "core/implementation.hpp"
 #include "cuda/attention/forward.hpp"
+#include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
 
 namespace onepass::cuda {
@@ -23,6 +24,7 @@ struct TileShape {
 const DeviceFacts* device_of(const Problem& problem, std::string& why);
 // Throws Error (bad_dtype) for a dtype that no kernel computes on.
 ForwardFeatures features_of(const Problem& problem);
+Initializer initializer_of(const ForwardFeatures& features);
 // What stands in front of the kernel's source: #include of the definitions, `constexpr ForwardFeatures
 // forward_features` and `constexpr AttentionFeatures features`.
 std::string features_source(const ForwardFeatures& features);

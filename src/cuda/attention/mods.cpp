@@ -9,15 +9,15 @@ namespace onepass::cuda {
 namespace {
 
 // A number with a fraction and no suffix is a double in C++; here it is a float, as on the CPU: 64-bit arithmetic is up
-// to 64 times slower on a GPU.
-std::string with_float_literals(const std::string& source) {
+// to 64 times slower on a GPU. With `real` for the type: what is cast to a dual number keeps its derivative.
+std::string with_float_literals(const std::string& source, std::string_view real) {
   std::string out;
   std::size_t done = 0;
   Tokens tokens("", source);
   for (tokens.next(); !tokens.token().empty(); tokens.next()) {
     const std::string_view t = tokens.token();
     const std::size_t end = tokens.column() + t.size();
-    out.append(source, done, end - done);
+    out.append(source, done, tokens.column() - done).append(t == "float" ? real : t);
     done = end;
     const bool number = is_digit(t[0]) || (t[0] == '.' && t.size() > 1),
                hex = t.starts_with("0x") || t.starts_with("0X");
@@ -37,7 +37,8 @@ const char* element_text(DType t) {
 }
 
 // The user's lines stand alone, under their own numbers; only the last has the end of the function behind it.
-std::string function_text(const char* head, const char* name, const std::string& source, const Problem& p) {
+std::string function_text(const char* head, const char* name, const std::string& source, const Problem& p,
+                          const char* real = "float") {
   std::string s = std::string(head) +
                   "[[maybe_unused]] i32 batch, [[maybe_unused]] i32 head, [[maybe_unused]] i32 q_index, "
                   "[[maybe_unused]] i32 k_index, [[maybe_unused]] const ModBufferView* buffers_) {\n";
@@ -46,18 +47,22 @@ std::string function_text(const char* head, const char* name, const std::string&
     s += text("[[maybe_unused]] const Buffer<", element_text(b.dtype), ", ", b.rank, "> ", b.name, "{buffers_[", i,
               "]};\n");
   }
-  return s + text("return\n#line 1 \"", name, "\"\n", with_float_literals(source), " ;}\n");
+  return s + text("return\n#line 1 \"", name, "\"\n", with_float_literals(source, real), " ;}\n");
 }
 
 }  // namespace
 
-std::string mods_source(const Problem& p) {
+std::string mods_source(const Problem& p, bool differentiated) {
   if (p.score_mod.empty() && p.mask_mod.empty()) return {};
   std::string s = p.score_mod.empty() ? "" : "#define ONEPASS_SCORE_MOD\n";
   s += p.mask_mod.empty() ? "" : "#define ONEPASS_MASK_MOD\n";
-  s += "#include \"cuda/attention/mods.cuh\"\nnamespace onepass::user {\n";
+  differentiated = differentiated && !p.score_mod.empty();
+  if (differentiated) s += "#define ONEPASS_SCORE_DERIVATIVE\n";
+  s += text("#include \"cuda/attention/", differentiated ? "dual" : "mods", ".cuh\"\nnamespace onepass::user {\n");
   if (!p.score_mod.empty())
     s += function_text("DEV float score_mod([[maybe_unused]] float score, ", "score_mod", p.score_mod, p);
+  if (differentiated)
+    s += function_text("DEV Dual score_mod([[maybe_unused]] Dual score, ", "score_mod", p.score_mod, p, "Dual");
   if (!p.mask_mod.empty()) s += function_text("DEV bool mask_mod(", "mask_mod", p.mask_mod, p);
   return s + "}\n";
 }

@@ -1,16 +1,14 @@
 // One score: from the product of a query and a key to what the softmax takes.
 //
-//   score(product, bias, row, key)   is what fragments of both architectures and the fallback compute, one by one
-//   masked(row, key)                 whether a mask beyond the band leaves the key out
-//
-// A backward pass will ask for d score / d product: it belongs here beside score(), as a function of the same
-// arguments, since only this file knows what lies between the two.
+//   score(product, bias, row, key)     is what fragments of both architectures and the fallback compute, one by one
+//   derived(product, bias, row, key)   the same with its derivatives, for a backward pass
+//   masked(row, key)                   whether a mask beyond the band leaves the key out
 #pragma once
 #include "cuda/attention/fragment.cuh"
 #include "cuda/attention/softmax.cuh"
 
+#include "cuda/attention/dual.cuh"
 #include "cuda/attention/elements.cuh"
-#include "cuda/attention/mods.cuh"
 #include "cuda/attention/tile_scheduler.cuh"
 
 namespace onepass {
@@ -29,6 +27,11 @@ DEV auto unit_of(const AttentionParams& p) {
   else
     return kCapLast ? Transformed{kNatural * p.cap_out, p.cap_out} : Transformed{kNatural, 1.0f};
 }
+
+// A score with its derivatives: by the bias (and all else that score_mod finds added up), by the scaled product.
+struct DerivedScore {
+  float value, by_bias, by_product;
+};
 
 // Of one head's rows and keys.
 struct HeadScores {
@@ -52,12 +55,33 @@ struct HeadScores {
   // Its two steps, where two neighbours share the first: products capped, in units of the cap, and what follows.
   DEV void cap_pair(float& x, float& y) const { tanh_pair(2 * static_cast<float>(kLog2e) * p.cap_in, x, y); }
   DEV float after_cap(float x, float bias, i32 row, i32 key) const {
-    if constexpr (features.softcap && !kCapLast) x *= p.cap_out;
-    if constexpr (features.bias != ScalarType::none) x += bias;
-    if constexpr (features.alibi) x -= slope * static_cast<float>(abs(row + band.shift - key));
+    x = biased(x, bias, row, key);
     if constexpr (features.score_mod)
       x = user::score_mod(x, static_cast<i32>(batch), static_cast<i32>(head), row, key, p.mod_buffers);
     return x;
+  }
+  DEV float biased(float x, float bias, i32 row, i32 key) const {
+    if constexpr (features.softcap && !kCapLast) x *= p.cap_out;
+    if constexpr (features.bias != ScalarType::none) x += bias;
+    if constexpr (features.alibi) x -= slope * distance(row, key);
+    return x;
+  }
+  DEV float distance(i32 row, i32 key) const { return static_cast<float>(abs(row + band.shift - key)); }
+
+  // score() and after_cap() once more.
+  DEV DerivedScore derived(float product, float bias, i32 row, i32 key) const {
+    if constexpr (!kTransforms) return {product, 1.0f, 1.0f};
+    return derived_after_cap(features.softcap ? tanh_of(p.cap_in * product) : p.scale * product, bias, row, key);
+  }
+  DEV DerivedScore derived_after_cap(float x, float bias, i32 row, i32 key) const {
+    DerivedScore s = {biased(x, bias, row, key), 1.0f, 1.0f};
+    if constexpr (features.score_mod) {
+      const user::Dual d = user::score_mod(user::Dual(s.value, 1.0f), static_cast<i32>(batch), static_cast<i32>(head),
+                                           row, key, p.mod_buffers);
+      s = {d.value, d.derivative, d.derivative};
+    }
+    if constexpr (features.softcap) s.by_product *= 1.0f - x * x;  // tanh's own
+    return s;
   }
 
   // Rows and keys past the end read the last one's bias, which exists.
