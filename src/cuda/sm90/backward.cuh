@@ -22,7 +22,7 @@ namespace onepass::sm90 {
 // behind this one's dV and dK, and dQ is that of the block before.
 DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
   JointConsumer c(memory, group, p);
-  if (!c.next_tile()) return;
+  if (!c.next_tile()) return c.run_fallback();
   c.issue_scores();
   c.probabilities();
   for (;;) {
@@ -63,6 +63,7 @@ DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardPa
   fence_operand(c.dq);
   memory.dq(group).at(c.block - 1).acquire();
   c.stage_dq();
+  c.run_fallback();
 }
 
 }  // namespace onepass::sm90

@@ -1,7 +1,7 @@
 // The tiling of the Hopper backward kernel: one definition for the host and the device half.
 #pragma once
-#include "cuda/attention/backward.hpp"
 #include "cuda/device/pipeline.hpp"
+#include "cuda/sm90/backward_sums.hpp"
 
 namespace onepass::sm90 {
 
@@ -15,27 +15,8 @@ struct BackwardConfig {
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
 
-// Tiles lie in shared memory as blocks of 128 bytes of columns, the swizzle's width, 1024-byte aligned, one behind the
-// other.
-constexpr int kBlockColumnBytes = 128, kBlockColumns = kBlockColumnBytes / 2;  // columns: of 16 bits
 constexpr int kGroupKeys = 64;
 constexpr int kTileSlotBytes = 64;  // of a KeyTile on its way from the producer to the others
-
-ONEPASS_HD constexpr int column_blocks(int dim) { return padded(dim, kBlockColumns) / kBlockColumns; }
-
-// The two consumer warpgroups share a block's dQ: 64 rows each where it has 128 of them, else columns. How many columns
-// of 64 rows a warpgroup computes:
-ONEPASS_HD constexpr int dq_columns(const BackwardFeatures& features, const BackwardConfig& c, int group) {
-  const int dim = features.forward.attention.dim_qk, blocks = column_blocks(dim);
-  if (c.block_q == 128) return padded(dim, 16);
-  if (blocks == 1) return kBlockColumns / 2;
-  return (group == 0 ? (blocks + 1) / 2 : blocks / 2) * kBlockColumns;
-}
-// Of a block's sums of dQ in global memory, which lie in the order of the accumulators:
-// [warpgroup][warp][8 columns][lane][4].
-ONEPASS_HD constexpr int dq_block_floats(const BackwardFeatures& features, const BackwardConfig& c) {
-  return 64 * (dq_columns(features, c, 0) + dq_columns(features, c, 1));
-}
 
 // Split: words that a lane of the one warpgroup hands to the same lane of the other, for each score half a word: the
 // weight, the score's derivatives; and a bit for each weight that dropout leaves.
@@ -63,7 +44,7 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.ds = {.data = l.dout.data_end(),
           .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes,
           .stages = 2};
-  l.dq = {.data = l.ds.data_end(), .bytes = dq_block_floats(features, c) * 2, .stages = c.split ? 0 : 1, .parts = 2};
+  l.dq = {.data = l.ds.data_end(), .bytes = dq_block_floats(f.dim_qk, c.block_q) * 2, .stages = c.split ? 0 : 1, .parts = 2};
   l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + 2 * c.block_q * 4;

@@ -1,6 +1,6 @@
 // The end of a tile: dK and dV on their way out, from registers.
 #pragma once
-#include "cuda/attention/elements.cuh"
+#include "cuda/attention/backward_fallback.cuh"
 #include "cuda/sm90/backward_tile.cuh"
 
 namespace onepass::sm90 {
@@ -14,6 +14,13 @@ DEV u32 pack_gradient(float low, float high) {
   else
     return 0;  // never asked for
 }
+template <class Format>
+DEV u32 probe_packed(u32 x, u32 probe) {  // 0 while everything is finite
+  if constexpr (sizeof(typename Format::Raw) == 2)
+    return Format::times_zero_plus(x, probe);
+  else
+    return 0;
+}
 DEV void store_two_words(void* to, u32 a, u32 b) {
   struct alignas(8) Words {
     u32 word[2];
@@ -22,13 +29,16 @@ DEV void store_two_words(void* to, u32 a, u32 b) {
 }
 
 // Sixteen rows of a fragment times `factor`. `first`: the warp's first row within the tensor; rows: how many of the
-// sixteen exist. Two lanes swap halves of two groups of eight columns, so that a quad writes whole sectors.
+// sixteen exist. Two lanes swap halves of two groups of eight columns, so that a quad writes whole sectors. False for a
+// lane of whose numbers one is not finite as it is stored.
 template <int dim, int N>
-DEV void store_gradient(void* base, const long long (&stride)[3], i32 batch, i32 head, i32 first, i32 rows,
+DEV bool store_gradient(void* base, const long long (&stride)[3], i32 batch, i32 head, i32 first, i32 rows,
                         const float (&a)[N], float factor) {
   using Raw = Gradient::Raw;
   const u32 lane = threadIdx.x % 32, quad = lane % 4, odd = lane & 1;
   const i32 row = static_cast<i32>(lane / 4);
+  float probe = 0.0f;
+  u32 packed_probe = 0;
   Raw* at = static_cast<Raw*>(base) + batch * stride[0] + head * stride[1] + static_cast<i64>(first + row) * stride[2];
 #pragma unroll
   for (i32 y = 0; y < 2; ++y, at += 8 * stride[2]) {
@@ -41,6 +51,7 @@ DEV void store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
         for (i32 half = 0; half < 2; ++half) {
           const i32 column = g * 16 + half * 8 + static_cast<i32>(quad) * 2;
           const float c[2] = {x[4 * half] * factor, x[4 * half + 1] * factor};
+          probe = probe_finite(probe_finite(probe, c[0]), c[1]);
           if (!exists || column >= dim) continue;
           if constexpr (dim % 2 == 0) {
             store_two_words(at + column, __float_as_uint(c[0]), __float_as_uint(c[1]));
@@ -52,6 +63,7 @@ DEV void store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
       } else {
         const u32 low = pack_gradient<Gradient>(x[0] * factor, x[1] * factor),
                   high = pack_gradient<Gradient>(x[4] * factor, x[5] * factor);
+        packed_probe = probe_packed<Gradient>(low, probe_packed<Gradient>(high, packed_probe));
         const u32 got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
         const u32 words[2] = {odd ? got : low, odd ? high : got};
         const i32 column = g * 16 + static_cast<i32>(odd) * 8 + static_cast<i32>(quad / 2) * 4;
@@ -66,7 +78,20 @@ DEV void store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
       }
     }
   }
+  return probe == 0.0f && (packed_probe & 0x7fff7fff) == 0;
 }
+
+// Sixteen keys whose gradients are not finite, remembered until the end of the warp's work: a chain through the
+// workspace, which has a place for each warp that writes their gradients.
+struct FallbackKeys {
+  i32 last = -1;
+  DEV void push(const BackwardParams& p, const KeyTile& x, i32 key, u32 of, u32 writers) {
+    const i64 block = static_cast<i64>(x.head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + key / 16;
+    const i32 place = static_cast<i32>(block * writers + of);
+    if (threadIdx.x % 32 == 0) p.fallback[place] = {x.batch, x.head, key, last};
+    last = place;
+  }
+};
 
 // Keys that no row sees: dK = dV = 0, by one whole warp.
 DEV void write_no_keys(const BackwardParams& p, const KeyTile& x) {
@@ -80,6 +105,12 @@ DEV void write_no_keys(const BackwardParams& p, const KeyTile& x) {
   };
   if constexpr (backward_features.dk) zero(p.dk, p.dk_stride, features.dim_qk);
   if constexpr (backward_features.dv) zero(p.dv, p.dv_stride, features.dim_v);
+  if constexpr (backward_features.dslopes) {
+    const i32 parts = (min(static_cast<i32>(kBlockN), x.seq_k - x.key) + 15) / 16, heads = p.heads_per_kv;
+    float* const first = p.slope_parts + static_cast<i64>(x.head) * heads * p.k_blocks +
+                         first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + x.key / 16;
+    for (i32 i = opaque_thread() % 32; i < parts * heads; i += 32) first[i / parts * static_cast<i64>(p.k_blocks) + i % parts] = 0.0f;
+  }
 }
 
 }  // namespace onepass::sm90

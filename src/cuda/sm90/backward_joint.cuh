@@ -129,10 +129,11 @@ struct JointConsumer : BackwardWarp {
     arrive(memory.dout().at(used).empty());
     arrive(memory.q().at(used).empty());
   }
-  DEV void store_tile() const {
+  DEV void store_tile() {
     const KeyTile x = tile();
-    store_dv(dv, x, first_key());
-    store_dk(dk, x, first_key());
+    const i32 key = x.key + static_cast<i32>(first_key());
+    const bool dv_finite = store_dv(dv, x, key), dk_finite = store_dk(dk, x, key);
+    remember(x, key, dv_finite && dk_finite, 0, 1);
   }
 };
 

@@ -41,6 +41,7 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     c.last_dq();
     c.store_tile();
   }
+  c.run_fallback();
 }
 
 }  // namespace onepass::sm90

@@ -195,10 +195,13 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (!kIsScores) arrive(memory.v().at(tiles).empty());
     arrive(memory.k().at(tiles).empty());
     ++tiles;
+    const i32 key = x.key + static_cast<i32>(first_key());
+    bool finite;
     if constexpr (kIsScores)
-      store_dv(second, x, first_key());
+      finite = store_dv(second, x, key);
     else
-      store_dk(second, x, first_key());
+      finite = store_dk(second, x, key);
+    remember(x, key, finite, group, 2);
   }
 };
 

@@ -13,10 +13,10 @@ constexpr bool kByRows = kBlockM == 128;  // how the warpgroups share dQ
 constexpr u32 kQkBlocks = column_blocks(features.dim_qk), kVBlocks = column_blocks(features.dim_v);
 constexpr u32 kQkN = padded(features.dim_qk, 16), kVN = padded(features.dim_v, 16);  // columns of dK, of dV
 template <u32 group>
-constexpr u32 kDqN = dq_columns(backward_features, config, group);
+constexpr u32 kDqN = dq_columns(features.dim_qk, config.block_q, group);
 constexpr u32 kGroupThreads = 128, kGroupWarps = 4, kGroups = 2, kConsumerWarps = kGroups * kGroupWarps;
 constexpr bool kDeterministic = backward_features.deterministic;
-static_assert(kBlockQ == kBlockM && shape.sum_columns * kBlockM == dq_block_floats(backward_features, config));
+static_assert(kBlockQ == kBlockM && backward_shape.sum_columns * kBlockM == dq_block_floats(features.dim_qk, kBlockM));
 using Tiles = TileScheduler<KeysOuter<static_cast<i32>(kBlockM), static_cast<i32>(kBlockN), kDeterministic>>;
 
 struct SharedMemory {

@@ -12,6 +12,9 @@ namespace onepass::sm90 {
 // queue behind shared memory as a shuffle does.
 DEV u32 voted(bool x) { return __any_sync(0xffffffffu, x); }
 
+// Barriers of the block's threads by number; 0 is __syncthreads.
+enum NamedBarrier : u32 { kAllStored = 1 };
+
 struct BackwardWarp {
   const SharedMemory& memory;
   const u32 lane, warp;  // warp: of its warpgroup
@@ -20,6 +23,7 @@ struct BackwardWarp {
   u32 block = 0, tiles = 0, odd_block = 0, odd_tile = 0;
   BlockWalk at;
   BlockScores scores{p};
+  FallbackKeys fallback;
 
   DEV BackwardWarp(const SharedMemory& shared, const BackwardParams& params)
       : memory(shared), lane(threadIdx.x % 32), warp(warp_uniform(threadIdx.x / 32 % 4)), p(params) {}
@@ -42,7 +46,7 @@ struct BackwardWarp {
     const KeyTile x = tile();
     at = BlockWalk::of(p, x);
     scores.open(x, static_cast<i32>(warp_uniform(static_cast<u32>(x.key) + first_key)));
-    scores.open_head(at.head);
+    if (x.exists()) scores.open_head(at.head);
     odd_tile = voted(tiles & 1);
     return voted(x.exists());
   }
@@ -67,21 +71,26 @@ struct BackwardWarp {
     __syncwarp();
     arrive(memory.ds().at(block).full());
   }
+  // False if some are not finite. key: the warp's first.
   template <int N>
-  DEV void store_dv(const float (&dv)[N], const KeyTile& x, u32 first_key) const {
-    if constexpr (backward_features.dv) {
-      const i32 key = x.key + static_cast<i32>(first_key);
-      store_gradient<features.dim_v>(p.dv, p.dv_stride, x.map_batch, x.head, x.k_begin + key, x.seq_k - key, dv,
-                                     features.dropout ? p.dropout.keep_scale : 1.0f);
-    }
+  DEV bool store_dv(const float (&dv)[N], const KeyTile& x, i32 key) const {
+    if constexpr (!backward_features.dv) return true;
+    return store_gradient<features.dim_v>(p.dv, p.dv_stride, x.map_batch, x.head, x.k_begin + key, x.seq_k - key, dv,
+                                          features.dropout ? p.dropout.keep_scale : 1.0f);
   }
   template <int N>
-  DEV void store_dk(const float (&dk)[N], const KeyTile& x, u32 first_key) const {
-    if constexpr (backward_features.dk) {
-      const i32 key = x.key + static_cast<i32>(first_key);
-      store_gradient<features.dim_qk>(p.dk, p.dk_stride, x.map_batch, x.head, x.k_begin + key, x.seq_k - key, dk,
-                                      p.scale);
-    }
+  DEV bool store_dk(const float (&dk)[N], const KeyTile& x, i32 key) const {
+    if constexpr (!backward_features.dk) return true;
+    return store_gradient<features.dim_qk>(p.dk, p.dk_stride, x.map_batch, x.head, x.k_begin + key, x.seq_k - key, dk,
+                                           p.scale);
+  }
+  DEV void remember(const KeyTile& x, i32 key, bool finite, u32 of, u32 writers) {
+    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback.push(p, x, key, of, writers);
+  }
+  // When all of the block's gradients have been stored.
+  DEV void run_fallback() const {
+    bar_sync(kAllStored, kConsumerWarps * 32);
+    run_key_fallback(p, fallback.last);
   }
 };
 

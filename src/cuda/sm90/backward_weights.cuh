@@ -6,6 +6,7 @@
 
 namespace onepass::sm90 {
 
+static_assert(kBlockK == 16);  // parts of slopes and rows to compute again are counted by warps
 constexpr int kScores = kBlockM / 2;  // of a lane
 constexpr bool kPlainScores = !kTransforms && !features.masks() && !features.dropout;
 constexpr bool kSideGradients = backward_features.dbias || backward_features.dslopes;
@@ -23,7 +24,7 @@ struct BlockScores : KeyScores {
     batch = x.batch;
     first_key = key;
     keys = FragmentRows::from(key);
-    if constexpr (backward_features.dslopes) slope_part = first_block<16>(p.cu_k, p.seq_k, x.batch) + key / 16;
+    if constexpr (backward_features.dslopes) slope_part = first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + key / 16;
   }
   DEV void open_head(i32 of) {
     head = of;
