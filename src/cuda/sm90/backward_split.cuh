@@ -23,7 +23,7 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     c.first_ready();
     for (;;) {  // nothing is under way
       const bool last = voted(c.at.last());
-      c.wait_ds_before();
+      c.wait_operands();
       c.issue_dq_before();  // of a tile's first block: idle
       c.issue_second();
       wgmma_wait<1>();

@@ -129,7 +129,8 @@ struct SplitConsumer : BackwardWarp {
   }
 
   // The fence is the reader's, where nothing is under way: behind issued products it would wait for them.
-  DEV void wait_ds_before() const {
+  DEV void wait_operands() const {
+    if constexpr (kIsScores) memory.dout().at(block).wait();
     if (accumulate) memory.ds().at(block - 1).wait();
     async_proxy_fence();
   }
@@ -144,7 +145,6 @@ struct SplitConsumer : BackwardWarp {
   }
   DEV void issue_second() {
     if constexpr (kIsScores) {
-      memory.dout().at(block).wait();
       issue_keys_by_columns(second, operand, dout_stage(), accumulate);
     } else {
       issue_keys_by_columns(second, operand, q_stage(), accumulate);
