@@ -9,14 +9,14 @@ namespace onepass::sm90 {
 // warpgroup computes S, P and dV, the other dP, dS and dK, so that wide heads fit the registers.
 struct BackwardConfig {
   bool split;
-  int block_q;                                 // query rows of a block: 64, or 128 if joint
-  int producer_registers, consumer_registers;  // of a thread; 64 K for 128 of the one and 256 of the other
+  int block_q;                                           // query rows of a block: 64, or 128 if joint
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
 
+constexpr int kHelperRegisters = 24, kConsumerRegisters = 240;  // of a thread: 64 K for 128 and 256
 constexpr int kGroupKeys = 64;
-constexpr int kTileSlotBytes = 64;  // of a KeyTile on its way from the producer to the others
+constexpr int kTileSlotBytes = 64;  // of a KeyTile
 
 // Split: words that a lane of the one warpgroup hands to the same lane of the other, for each score half a word: the
 // weight, the score's derivatives; and a bit for each weight that dropout leaves.
@@ -30,8 +30,9 @@ struct BackwardLayout {
   PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]
   PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
   PipelineLayout exchange;       // split: a part for each pair of warps
+  PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
   int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
-  int tiles, total;
+  int total;
 };
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
   const AttentionFeatures& f = features.forward.attention;
@@ -48,8 +49,9 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + 2 * c.block_q * 4;
-  l.tiles = l.delta + 2 * c.block_q * 4;
-  l.k = l.k.with_barriers(l.tiles + l.k.stages * kTileSlotBytes);
+  l.schedule = {.data = l.delta + 2 * c.block_q * 4, .bytes = kTileSlotBytes, .stages = l.k.stages};
+  l.schedule = l.schedule.with_barriers(l.schedule.data_end());
+  l.k = l.k.with_barriers(l.schedule.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());
   l.q = l.q.with_barriers(l.v.barriers_end());
   l.dout = l.dout.with_barriers(l.q.barriers_end());

@@ -11,6 +11,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
   const u32 group = warp_uniform(threadIdx.x / kGroupThreads);
   if (threadIdx.x == 0) {
     if (memory.base & 1023) __trap();  // the swizzle pattern is a function of the address
+    memory.schedule().init(1);
     memory.k().init(kConsumerWarps + (config.split ? 0 : kGroups));
     memory.v().init(config.split ? kGroupWarps : kConsumerWarps);
     memory.q().init(kConsumerWarps);
@@ -26,14 +27,16 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
   }
   __syncthreads();
   if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
-    registers_down<config.producer_registers>();
+    registers_down<kHelperRegisters>();
     const u32 helper = warp_uniform(threadIdx.x / 32);
     if (helper == 0)
       produce(memory, maps, p);
+    else if (helper == 3)
+      schedule(memory, p);
     else if (!config.split && helper <= kGroups && elect_one())
       reduce(memory, helper - 1, p);
   } else {
-    registers_up<config.consumer_registers>();
+    registers_up<kConsumerRegisters>();
     consume(group - 1);
   }
 }

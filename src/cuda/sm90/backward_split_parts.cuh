@@ -41,8 +41,8 @@ struct SplitConsumer : BackwardWarp {
   Slopes<kScores> slopes;
   Kept<kScores> kept;
   i32 accumulate = 0;  // whether `second` holds anything yet
-  i64 place_before = 0;  // of the block before in dQ's sums
-  Turn turn_before{};
+  i32 place_before = 0;  // of the block before in dQ's sums
+  u32 turn_before = 0;   // counts that come before its turn
 
   DEV SplitConsumer(const SharedMemory& shared, const BackwardParams& params) : BackwardWarp(shared, params) {}
 
@@ -158,18 +158,18 @@ struct SplitConsumer : BackwardWarp {
       add_dq();
     }
     accumulate = 1;
-    place_before = at.place(p, static_cast<i32>(scores.batch));
-    if constexpr (kDeterministic) turn_before = Turn::of(p, tile(), at);
+    place_before = static_cast<i32>(at.place(p, static_cast<i32>(scores.batch)));
+    if constexpr (kDeterministic) turn_before = counts_before(scores.band, scores.first_key, at);
   }
   DEV void add_dq() const {
-    if constexpr (kDeterministic) turn_before.wait();
+    if constexpr (kDeterministic) wait_for_count(p.turns + place_before, turn_before);
     float* const to = dq_sums_of(p, place_before) + group * (64 * kDqN<0>) + warp * (16 * kDqN<group>) + lane * 4;
 #pragma unroll
     for (u32 u = 0; u < kDqN<group> / 8; ++u)
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);
     if constexpr (kDeterministic) {
       __syncwarp();
-      if (lane == 0) turn_before.pass(1);
+      if (lane == 0) add_release(p.turns + place_before, 1);
     }
   }
   DEV void second_ready() {

@@ -30,7 +30,8 @@ struct SharedMemory {
   DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }
   DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
   DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }
-  DEV u32 tile(u32 slot) const { return base + kLayout.tiles + kTileSlotBytes * slot; }  // a KeyTile
+  DEV Pipeline<kLayout.schedule> schedule() const { return {base}; }  // from the scheduler's warp to the producer's
+  DEV u32 tile(u32 slot) const { return base + kLayout.schedule.data + kTileSlotBytes * slot; }
 };
 
 DEV void store_tile(u32 to, const KeyTile& x) {

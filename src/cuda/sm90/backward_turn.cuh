@@ -8,17 +8,10 @@ namespace onepass::sm90 {
 
 // Turns at the sums of a row block, so that they are added up in one order: from the last keys that it sees to the
 // first. Each of eight warps' parts of a tile counts.
-struct Turn {
-  u32* at;
-  u32 before;  // counts of the tiles that come first
-  static DEV Turn of(const BackwardParams& p, const KeyTile& tile, const BlockWalk& walk) {
-    const Band band = band_of(p, tile.seq_q, tile.seq_k);
-    const Band::Range keys = band.key_range(walk.row(), min(walk.row() + static_cast<i32>(kBlockM), tile.seq_q));
-    const i32 last = (keys.hi - 1) / static_cast<i32>(kBlockN), own = tile.key / static_cast<i32>(kBlockN);
-    return {p.turns + walk.place(p, tile.batch), static_cast<u32>(last - own) * kConsumerWarps};
-  }
-  DEV void wait() const { wait_for_count(at, before); }
-  DEV void pass(u32 parts) const { add_release(at, parts); }
-};
+// How many counts come before a tile's at the row block that the walk is at.
+DEV u32 counts_before(const Band& band, i32 key, const BlockWalk& walk) {
+  const Band::Range keys = band.key_range(walk.row(), min(walk.row() + static_cast<i32>(kBlockM), band.seq_q));
+  return static_cast<u32>((keys.hi - 1) / static_cast<i32>(kBlockN) - key / static_cast<i32>(kBlockN)) * kConsumerWarps;
+}
 
 }  // namespace onepass::sm90
