@@ -52,8 +52,8 @@ struct KeysOuter {
       x.q_begin = p.cu_q[x.batch], x.seq_q = p.cu_q[x.batch + 1] - x.q_begin;
       x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
     } else {
-      const i32 of_each = sequence_tiles();
-      i32 first = 0, size = p.head_group, end = heads() * p.batch - p.tail_heads;  // of the heads that come in groups
+      const i32 of_each = opaque(sequence_tiles());  // divisions stay here
+      i32 first = 0, size = opaque(p.head_group), end = heads() * p.batch - p.tail_heads;  // of the heads that come in groups
       if (number >= end * of_each) first = end, size = p.tail_heads, end += size;
       const i32 r = number - first * of_each, g = r / (size * of_each), in = r - g * size * of_each;
       first += g * size;

@@ -20,13 +20,11 @@ namespace onepass::sm90 {
 
 // The loop runs flat over the blocks of all tiles; nothing is under way at its border. The next block's S is queued
 // behind this one's dV and dK, and dQ is that of the block before.
-DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
-  JointConsumer c(memory, group, p);
-  if (!c.next_tile()) return c.run_fallback();
+DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, const BackwardParams& p) {
   c.issue_scores();
   c.probabilities();
   for (;;) {
-    const bool last = voted(c.at.last());  // of its tile
+    const bool last = voted(c.at.last(p));  // of its tile
     if (last) c.arrive(memory.v().at(c.tiles).empty());
     c.wait_ds();
     c.gradients();
@@ -38,7 +36,6 @@ DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardPa
     c.dq_ready(stage_is_free);
     c.next_block();
     c.accumulate = 1;
-    c.fresh = false;
     if (last) {
       wgmma_wait<0>();
       c.gradients_ready();
@@ -63,6 +60,10 @@ DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardPa
   fence_operand(c.dq);
   memory.dq(group).at(c.block - 1).acquire();
   c.stage_dq();
+}
+DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
+  JointConsumer c(memory, group, p);
+  if (c.next_tile()) consume_tiles(c, memory, group, p);
   c.run_fallback();
 }
 

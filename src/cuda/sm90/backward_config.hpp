@@ -32,6 +32,7 @@ struct BackwardLayout {
   PipelineLayout exchange;       // split: a part for each pair of warps
   PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
   int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
+  int fallback;                  // a word for each consumer warp
   int total;
 };
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
@@ -49,7 +50,8 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + 2 * c.block_q * 4;
-  l.schedule = {.data = l.delta + 2 * c.block_q * 4, .bytes = kTileSlotBytes, .stages = l.k.stages};
+  l.fallback = l.delta + 2 * c.block_q * 4;
+  l.schedule = {.data = l.fallback + 64, .bytes = kTileSlotBytes, .stages = l.k.stages};
   l.schedule = l.schedule.with_barriers(l.schedule.data_end());
   l.k = l.k.with_barriers(l.schedule.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());

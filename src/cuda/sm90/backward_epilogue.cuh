@@ -82,34 +82,44 @@ DEV bool store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
 }
 
 // Sixteen keys whose gradients are not finite, remembered until the end of the warp's work: a chain through the
-// workspace, which has a place for each warp that writes their gradients.
+// workspace, which has a place for each warp that writes their gradients. Its end lies in shared memory: a register less.
 struct FallbackKeys {
-  i32 last = -1;
-  DEV void push(const BackwardParams& p, const KeyTile& x, i32 key, u32 of, u32 writers) {
+  u32 at;
+  DEV void start() const {
+    if (opaque_thread() % 32 == 0) store_word(at, -1);
+  }
+  DEV void push(const BackwardParams& p, const KeyTile& x, i32 key, u32 of, u32 writers) const {
+    if (opaque_thread() % 32 != 0) return;
     const i64 block = static_cast<i64>(x.head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + key / 16;
     const i32 place = static_cast<i32>(block * writers + of);
-    if (threadIdx.x % 32 == 0) p.fallback[place] = {x.batch, x.head, key, last};
-    last = place;
+    p.fallback[place] = {x.batch, x.head, key, load_word(at)};
+    store_word(at, place);
   }
 };
 
-// Keys that no row sees: dK = dV = 0, by one whole warp.
-DEV void write_no_keys(const BackwardParams& p, const KeyTile& x) {
+// Keys that no row sees: dK = dV = 0, by one whole warp that has few registers: element by element.
+template <i32 dim>
+DEV void write_zeros(void* base, const long long (&stride)[3], const KeyTile& x) {
   using Raw = Gradient::Raw;
-  const auto zero = [&](void* base, const long long (&stride)[3], i32 dim) {
-    for (i32 key = x.key; key < min(x.key + static_cast<i32>(kBlockN), x.seq_k); ++key) {
-      Raw* const row = static_cast<Raw*>(base) + x.map_batch * stride[0] + x.head * stride[1] +
-                       static_cast<i64>(x.k_begin + key) * stride[2];
-      for (i32 d = opaque_thread() % 32; d < dim; d += 32) row[d] = Raw{};
-    }
-  };
-  if constexpr (backward_features.dk) zero(p.dk, p.dk_stride, features.dim_qk);
-  if constexpr (backward_features.dv) zero(p.dv, p.dv_stride, features.dim_v);
+  const i32 count = min(static_cast<i32>(kBlockN), x.seq_k - x.key) * dim;
+#pragma unroll 1
+  for (i32 i = static_cast<i32>(opaque_thread() % 32); i < count; i += 32) {
+    const i32 row = i / dim;
+    static_cast<Raw*>(base)[x.map_batch * stride[0] + x.head * stride[1] +
+                            static_cast<i64>(x.k_begin + x.key + row) * stride[2] + (i - row * dim)] = Raw{};
+  }
+}
+DEV void write_no_keys(const BackwardParams& p, const KeyTile& x) {
+  if constexpr (backward_features.dk) write_zeros<features.dim_qk>(p.dk, p.dk_stride, x);
+  if constexpr (backward_features.dv) write_zeros<features.dim_v>(p.dv, p.dv_stride, x);
   if constexpr (backward_features.dslopes) {
-    const i32 parts = (min(static_cast<i32>(kBlockN), x.seq_k - x.key) + 15) / 16, heads = p.heads_per_kv;
-    float* const first = p.slope_parts + static_cast<i64>(x.head) * heads * p.k_blocks +
-                         first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + x.key / 16;
-    for (i32 i = opaque_thread() % 32; i < parts * heads; i += 32) first[i / parts * static_cast<i64>(p.k_blocks) + i % parts] = 0.0f;
+    const i32 parts = (min(static_cast<i32>(kBlockN), x.seq_k - x.key) + 15) / 16;
+    const i32 first = first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + x.key / 16;
+#pragma unroll 1
+    for (i32 head = 0; head < p.heads_per_kv; ++head) {
+      const i32 part = static_cast<i32>(opaque_thread() % 32);
+      if (part < parts) p.slope_parts[static_cast<i64>(x.head * p.heads_per_kv + head) * p.k_blocks + first + part] = 0.0f;
+    }
   }
 }
 

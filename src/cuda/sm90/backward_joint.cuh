@@ -13,8 +13,7 @@ struct JointConsumer : BackwardWarp {
   Slopes<kScores> slopes;
   Kept<kScores> kept;
   bool some_hidden = false;
-  i32 accumulate = 0;  // whether dV and dK hold anything yet
-  bool fresh = true;   // the block before, whose dQ comes next, is of the tile before
+  i32 accumulate = 0;  // whether dV and dK hold anything yet: not in a tile's first block
   bool has_q = false, has_dout = false, has_ds = true;  // answers of barriers, asked ahead of the time
 
   DEV JointConsumer(const SharedMemory& shared, u32 warpgroup, const BackwardParams& params)
@@ -23,7 +22,6 @@ struct JointConsumer : BackwardWarp {
   DEV u32 first_key() const { return group * kGroupKeys + warp * 16; }  // of this warp, within the tile
   DEV bool next_tile() {
     accumulate = 0;
-    fresh = true;
     return open_tile(first_key());
   }
   DEV void load_statistics(u32 from) {
@@ -89,7 +87,7 @@ struct JointConsumer : BackwardWarp {
   // The keys are those of the block before: of the tile before in a tile's first block.
   DEV void issue_dq_before() {
     issue_dq(dq, ds_stage(odd_block ^ 1) + (kByRows ? group * (64 * kBlockColumnBytes) : 0),
-             memory.base + (odd_tile ^ static_cast<u32>(fresh)) * kLayout.k.bytes, kByRows ? 0 : group * kDqN<0>);
+             memory.base + (odd_tile ^ static_cast<u32>(accumulate == 0)) * kLayout.k.bytes, kByRows ? 0 : group * kDqN<0>);
   }
   DEV void issue_gradients() {
     fence_operand(weights);
@@ -115,7 +113,7 @@ struct JointConsumer : BackwardWarp {
     fence_operand(dq);
     if (block == 0) return;
     arrive(memory.ds().at(block - 1).empty());
-    if (fresh) arrive(memory.k().at(tiles - 1).empty());
+    if (!accumulate) arrive(memory.k().at(tiles - 1).empty());
     if (!stage_is_free) memory.dq(group).at(block - 1).acquire();
     stage_dq();
   }

@@ -40,28 +40,28 @@ struct Producer {
   u32 tiles = 0, blocks = 0;
 
   template <PipelineLayout layout>
-  DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 columns, i32 token, i32 head, i32 batch,
-                u64 hint) const {
+  DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 columns, i32 token, i32 head, i32 batch) const {
 #pragma unroll
     for (u32 c = 0; c < columns; ++c)
-      tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kBlockColumns, token, head, batch, hint);
+      tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kBlockColumns, token, head, batch);
   }
   // Row blocks travel in two: Q with the LSEs, which are wanted first, and dO with D.
   DEV void load_rows(const BlockWalk& at, i32 q_begin, i32 map_batch, i32 first_block) {
     constexpr u32 kBytes = kBlockM * 4;
+    const SharedMemory memory{opaque(this->memory.base)};  // addresses are worked out here, not kept
     const float* const statistics = statistics_of(p, place_of(p, at.head, first_block + at.m));
     const Pipeline<kLayout.q> q = memory.q().at(blocks);
     q.acquire();
     if (issuer) {
       mbar_arrive_expect(q.full(), kLayout.q.bytes + kBytes);
-      load(q, maps.q, kBlockM, kQkBlocks, q_begin + at.row(), at.head, map_batch, kEvictLast);
+      load(q, maps.q, kBlockM, kQkBlocks, q_begin + at.row(), at.head, map_batch);
       bulk_load(memory.lse(q.state.slot), statistics, kBytes, q.full());
     }
     const Pipeline<kLayout.dout> dout = memory.dout().at(blocks);
     dout.acquire();
     if (issuer) {
       mbar_arrive_expect(dout.full(), kLayout.dout.bytes + kBytes);
-      load(dout, maps.dout, kBlockM, kVBlocks, q_begin + at.row(), at.head, map_batch, kEvictLast);
+      load(dout, maps.dout, kBlockM, kVBlocks, q_begin + at.row(), at.head, map_batch);
       bulk_load(memory.delta(dout.state.slot), statistics + kBlockM, kBytes, dout.full());
     }
     ++blocks;
@@ -71,14 +71,14 @@ struct Producer {
     const Pipeline<kLayout.k> k = memory.k().at(tiles);
     if (!x.exists()) return mbar_arrive(k.full());
     mbar_arrive_expect(k.full(), kLayout.k.bytes);
-    load(k, maps.k, kBlockN, kQkBlocks, x.k_begin + x.key, x.head, x.map_batch, kEvictFirst);
+    load(k, maps.k, kBlockN, kQkBlocks, x.k_begin + x.key, x.head, x.map_batch);
   }
   DEV void load_v(i32 token, i32 head, i32 map_batch) const {
     const Pipeline<kLayout.v> v = memory.v().at(tiles);
     v.acquire();
     if (!issuer) return;
     mbar_arrive_expect(v.full(), kLayout.v.bytes);
-    load(v, maps.v, kBlockN, kVBlocks, token, head, map_batch, kEvictFirst);
+    load(v, maps.v, kBlockN, kVBlocks, token, head, map_batch);
   }
 };
 
@@ -90,10 +90,11 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const BackwardPar
     to.load_k(x);
     if (!x.exists()) break;
     BlockWalk at = BlockWalk::of(p, x);
-    const i32 first = first_q_block(p, x.batch), q_begin = x.q_begin, map_batch = features.packed ? 0 : x.batch;
+    const i32 first = first_q_block(p, x.batch), q_begin = features.packed ? x.q_begin : 0,
+              map_batch = features.packed ? 0 : x.batch;
     to.load_rows(at, q_begin, map_batch, first);
     to.load_v(x.k_begin + x.key, x.head, map_batch);
-    for (at.next(); !at.done(); at.next()) to.load_rows(at, q_begin, map_batch, first);
+    while (at.next(p, memory.tile(to.tiles % kLayout.k.stages))) to.load_rows(at, q_begin, map_batch, first);
   }
 }
 
@@ -103,10 +104,11 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
   Pipeline<kLayout.dq> dq = memory.dq(group);
   for (;;) {
     k.wait();
-    const KeyTile tile = load_key_tile(memory.tile(k.state.slot));
-    k.release(true);
+    const u32 slot = memory.tile(k.state.slot);
+    const KeyTile tile = load_key_tile(slot);
     if (!tile.exists()) break;
-    for (BlockWalk at = BlockWalk::of(p, tile); !at.done(); at.next()) {
+    BlockWalk at = BlockWalk::of(p, tile);
+    do {
       const i32 place = static_cast<i32>(at.place(p, tile.batch));
       dq.wait();
       async_proxy_fence();
@@ -123,7 +125,8 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
         async_proxy_fence_global();
         add_release(p.turns + place, kGroupWarps);
       }
-    }
+    } while (at.next(p, slot));
+    k.release(true);
   }
   tma_store_wait();  // shared memory must outlive the last sum
 }

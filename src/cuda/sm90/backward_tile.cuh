@@ -31,6 +31,7 @@ struct SharedMemory {
   DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
   DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }
   DEV Pipeline<kLayout.schedule> schedule() const { return {base}; }  // from the scheduler's warp to the producer's
+  DEV u32 fallback(u32 warp) const { return base + kLayout.fallback + 4 * warp; }  // FallbackKeys
   DEV u32 tile(u32 slot) const { return base + kLayout.schedule.data + kTileSlotBytes * slot; }
 };
 
@@ -48,18 +49,18 @@ DEV KeyTile load_key_tile(u32 from) {
   return x;
 }
 
-// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them.
+// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them. What
+// is wanted once for each head is read from the tile again.
 struct BlockWalk {
-  i32 m = 0, m_lo = 0, m_hi = 0, head = 0, head_end = 0;
-  static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) {
-    return {x.m_lo, x.m_lo, x.m_hi, x.head * p.heads_per_kv, (x.head + 1) * p.heads_per_kv};
-  }
-  DEV bool done() const { return head == head_end; }
-  DEV bool first_of_head() const { return m == m_lo; }
+  i32 m = 0, m_hi = 0, head = 0;
+  static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) { return {x.m_lo, x.m_hi, x.head * p.heads_per_kv}; }
   DEV bool last_of_head() const { return m + 1 == m_hi; }
-  DEV bool last() const { return last_of_head() && head + 1 == head_end; }
-  DEV void next() {
-    if (++m == m_hi) m = m_lo, ++head;
+  DEV bool last(const AttentionParams& p) const { return last_of_head() && (head + 1) % p.heads_per_kv == 0; }
+  // False behind the last block. slot: where the tile lies in shared memory.
+  DEV bool next(const AttentionParams& p, u32 slot) {
+    if (++m < m_hi) return true;
+    m = load_key_tile(slot).m_lo;
+    return ++head % p.heads_per_kv != 0;
   }
   DEV i32 row() const { return m * static_cast<i32>(kBlockM); }
   DEV i64 place(const BackwardParams& p, i32 batch) const { return place_of(p, head, first_q_block(p, batch) + m); }

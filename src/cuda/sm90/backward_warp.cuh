@@ -23,10 +23,11 @@ struct BackwardWarp {
   u32 block = 0, tiles = 0, odd_block = 0, odd_tile = 0;
   BlockWalk at;
   BlockScores scores{p};
-  FallbackKeys fallback;
 
   DEV BackwardWarp(const SharedMemory& shared, const BackwardParams& params)
-      : memory(shared), lane(threadIdx.x % 32), warp(warp_uniform(threadIdx.x / 32 % 4)), p(params) {}
+      : memory(shared), lane(threadIdx.x % 32), warp(warp_uniform(threadIdx.x / 32 % 4)), p(params) {
+    fallback().start();
+  }
 
   DEV void arrive(u32 bar) const {  // for its warp
     if (lane == 0) mbar_arrive(bar);
@@ -54,8 +55,8 @@ struct BackwardWarp {
     const bool head_ends = at.last_of_head();
     if (head_ends) scores.close_head();
     ++block;
-    at.next();
-    if (head_ends && !at.done()) scores.open_head(at.head);
+    const bool more = at.next(p, memory.tile(tiles % kLayout.k.stages));
+    if (head_ends && more) scores.open_head(at.head);
   }
   DEV u32 ds_stage(u32 odd) const { return memory.base + kLayout.ds.data + odd * kLayout.ds.bytes; }
   DEV u32 q_stage() const { return memory.base + kLayout.q.data + odd_block * kLayout.q.bytes; }
@@ -85,12 +86,13 @@ struct BackwardWarp {
                                            p.scale);
   }
   DEV void remember(const KeyTile& x, i32 key, bool finite, u32 of, u32 writers) {
-    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback.push(p, x, key, of, writers);
+    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback().push(p, x, key, of, writers);
   }
+  DEV FallbackKeys fallback() const { return {memory.fallback(threadIdx.x / 32 - kGroupWarps)}; }
   // When all of the block's gradients have been stored.
   DEV void run_fallback() const {
     bar_sync(kAllStored, kConsumerWarps * 32);
-    run_key_fallback(p, fallback.last);
+    run_key_fallback(p, load_word(fallback().at));
   }
 };
 

@@ -20,7 +20,7 @@ struct BlockScores : KeyScores {
 
   // Of a tile's 16 keys from `key` on; of one of its heads.
   DEV void open(const KeyTile& x, i32 key) {
-    band = band_of(p, x.seq_q, x.seq_k);
+    band = features.packed ? band_of(p, x.seq_q, x.seq_k) : band_of(p, p.seq_q, p.seq_k);  // parameters cost no register
     batch = x.batch;
     first_key = key;
     keys = FragmentRows::from(key);

@@ -33,6 +33,9 @@ DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i
   else
     warps::background.push_back(land);
 }
+DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3) {
+  tma_load(to, m, bar, c0, c1, c2, c3, kEvictLast);
+}
 DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
   const auto land = [box = m->box(), from, c0, c1, c2, c3] {
     box.walk(from, {c0, c1, c2, c3}, [](unsigned char* piece, std::size_t bytes, const unsigned char* at) {
