@@ -39,6 +39,8 @@ struct Attention {
   // Packed sequences: upper bounds of their lengths; 0: unknown. A plan for a device, which alone knows the lengths, is
   // made for them; lengths beyond are refused on the CPU and must not occur on a device.
   std::int64_t max_seqlen_q = 0, max_seqlen_k = 0;
+
+  bool deterministic = false;  // a backward gives the same bits every time; on the CPU it always does
 };
 
 // An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
@@ -52,7 +54,7 @@ struct NamedTensor {
 // one packed tensor, do not.
 struct Tensors {
   ConstTensor q{}, k{}, v{};
-  Tensor out{};                // of q's dtype or fp32
+  Tensor out{};                // of q's dtype or fp32; a backward reads it, and lse
   Tensor lse{};                // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
   ConstTensor bias{};          // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
   ConstTensor bool_mask{};     // bool, same shapes; true = may attend
@@ -61,6 +63,13 @@ struct Tensors {
   ConstTensor cu_seqlens_q{},
       cu_seqlens_k{};  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
   std::vector<NamedTensor> mod_buffers{};
+
+  // Of a backward. Gradients that are not given are not computed; those that are, are written whole.
+  ConstTensor dout{};        // of out's shape and dtype: the gradient of the loss by out
+  ConstTensor dlse{};        // fp32 of lse's shape: by lse, where that was used too
+  Tensor dq{}, dk{}, dv{};   // of the shapes of q, k and v, all of their dtype or all fp32
+  Tensor dbias{}, dsinks{};  // fp32 of the shapes of bias and sinks: sums over what these were repeated for
+  Tensor dalibi_slopes{};    // fp32 of the shape of alibi_slopes
 
   // Of a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32 LSEs.
   std::vector<ConstTensor> outs{}, lses{};
@@ -78,6 +87,14 @@ struct Launch {
 // needs itself. Throws Error, with out and lse untouched, if anything does not fit.
 ONEPASS_API void attention(const Tensors& tensors, const Attention& attention = {}, const Launch& launch = {},
                            std::string_view implementation = {});
+
+// The gradients of attention() with the same tensors and description: of those of dq, dk, dv, dbias, dsinks and
+// dalibi_slopes that are given. Reads out and lse as the forward wrote them; where these are the merged results of
+// several forwards over disjoint keys, each forward's gradients come from the merged ones. Rows that see no key and
+// keys that no row sees have gradients of 0. Throws Error, with all outputs untouched, if anything does not fit. Dao et
+// al., FlashAttention, algorithm 4; docs/conventions.md.
+ONEPASS_API void attention_backward(const Tensors& tensors, const Attention& attention = {}, const Launch& launch = {},
+                                    std::string_view implementation = {});
 
 // Joins partial results over disjoint key sets: outs [.., rows, dim] fp32/fp16/bf16 with fp32 LSEs [.., rows] of the
 // same shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. out and lse share no

@@ -103,12 +103,12 @@ typedef struct onepass_options {
   int32_t mask;      /* onepass_mask */
   int32_t has_scale; /* 0: the scale is 1/sqrt(dim) */
   double scale;
-  int64_t window_left, window_right;  /* keys around the diagonal; -1 (the default) is unbounded */
-  float softcap;                      /* > 0: s = softcap tanh(s / softcap) */
-  float dropout_p;                    /* in [0, 1] */
-  uint64_t seed;                      /* of the dropout */
-  const onepass_tensor* lse;          /* out: fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q] */
-  const onepass_tensor* bias;         /* [batch|1, heads_q|1, seq_q|1, seq_k|1] */
+  int64_t window_left, window_right; /* keys around the diagonal; -1 (the default) is unbounded */
+  float softcap;                     /* > 0: s = softcap tanh(s / softcap) */
+  float dropout_p;                   /* in [0, 1] */
+  uint64_t seed;                     /* of the dropout */
+  const onepass_tensor* lse;  /* out (of a backward, in): fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q] */
+  const onepass_tensor* bias; /* [batch|1, heads_q|1, seq_q|1, seq_k|1] */
   const onepass_tensor* bool_mask;    /* the same shapes; 1 = may attend */
   const onepass_tensor* alibi_slopes; /* fp32 [heads_q] or [batch, heads_q] */
   const onepass_tensor* sinks;        /* fp32 [heads_q] */
@@ -126,6 +126,12 @@ typedef struct onepass_options {
   /* Packed sequences: upper bounds of their lengths, 0: unknown. Lengths beyond are refused on the CPU and must not
    * occur on a device, which alone knows them. */
   int64_t max_seqlen_q, max_seqlen_k;
+  /* Of a backward, which `dout` makes the call; it reads `lse`. A gradient that stays NULL is not computed. */
+  const onepass_tensor* dout;         /* of out's shape and dtype: the gradient of the loss by out */
+  const onepass_tensor* dlse;         /* fp32 of lse's shape: by lse, where that was used too */
+  const onepass_tensor *dq, *dk, *dv; /* out: of the shapes of q, k and v, all of their dtype or all fp32 */
+  const onepass_tensor *dbias, *dsinks, *dalibi_slopes; /* out: fp32 of the shapes of bias, sinks, alibi_slopes */
+  int32_t deterministic;                                /* 1: the same bits every time; on the CPU it always is so */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */
@@ -136,6 +142,13 @@ ONEPASS_API onepass_code onepass_options_init(onepass_options* options, size_t s
  * memory with an input or each other. */
 ONEPASS_API onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                            const onepass_tensor* out, const onepass_options* options);
+
+/* The gradients of onepass_attention, from the out and lse that it wrote: those of options->dq, dk, dv, dbias, dsinks
+ * and dalibi_slopes that are given, from options->dout and options->lse. They share no memory with an input or each
+ * other. */
+ONEPASS_API onepass_code onepass_attention_backward(const onepass_tensor* q, const onepass_tensor* k,
+                                                    const onepass_tensor* v, const onepass_tensor* out,
+                                                    const onepass_options* options);
 
 /* Joins `count` partial results over disjoint key sets: outs[i] [.., rows, dim] with outs' natural-log lses[i]
  * [.., rows] in fp32. lse (out) and executor may be NULL. */

@@ -18,8 +18,9 @@
 namespace onepass::inline v0 {
 
 // forward: attention. merge: partial results over disjoint keys become one; of the sizes only batch, heads_q, seq_q and
-// dim_v, those of out, count.
-enum class Op : std::uint8_t { forward, merge };
+// dim_v, those of out, count. backward: the gradients of a forward, from its O and LSE and the gradient of O.
+enum class Op : std::uint8_t { forward, merge, backward };
+inline constexpr std::size_t kOps = 3;
 
 // The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
 // (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
@@ -58,24 +59,52 @@ struct ModBuffer {
 };
 
 // The tensors of a call, in the order in which they are checked.
-enum class Role : std::uint8_t { q, k, v, out, cu_seqlens_q, cu_seqlens_k, bias, bool_mask, alibi_slopes, sinks, lse };
-inline constexpr std::size_t kRoles = 11;
+enum class Role : std::uint8_t {
+  q,
+  k,
+  v,
+  out,
+  cu_seqlens_q,
+  cu_seqlens_k,
+  bias,
+  bool_mask,
+  alibi_slopes,
+  sinks,
+  lse,
+  dout,
+  dlse,
+  dq,
+  dk,
+  dv,
+  dbias,
+  dsinks,
+  dalibi_slopes
+};
+inline constexpr std::size_t kRoles = 19;
+
+// Which gradients a backward writes.
+struct Gradients {
+  bool dq = false, dk = false, dv = false, dbias = false, dsinks = false, dalibi_slopes = false;
+  friend bool operator==(const Gradients&, const Gradients&) = default;
+};
 
 // Strides in elements; 0 in dimensions of size 1 and of tensors that are not given.
 struct Layout {
-  Dims q{}, k{}, v{}, out{};            // [batch, heads, seq, dim]; packed: batch stride 0
-  Dims lse{};                           // [batch, heads, seq]; packed: batch stride 0
-  Dims bias{}, bool_mask{};             // [batch, heads, rows, keys]
-  Dims alibi_slopes{};                  // [batch, heads]
-  Dims sinks{};                         // [heads]
-  Dims cu_seqlens_q{}, cu_seqlens_k{};  // [batch + 1]
+  Dims q{}, k{}, v{}, out{};                        // [batch, heads, seq, dim]; packed: batch stride 0
+  Dims lse{};                                       // [batch, heads, seq]; packed: batch stride 0
+  Dims bias{}, bool_mask{};                         // [batch, heads, rows, keys]
+  Dims alibi_slopes{};                              // [batch, heads]
+  Dims sinks{};                                     // [heads]
+  Dims cu_seqlens_q{}, cu_seqlens_k{};              // [batch + 1]
+  Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
+  Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
 // By role: a power of two, up to 16, that the address of the first element is a multiple of, in bytes. CPU kernels read
 // any address: there it is always 16.
 using Alignment = std::array<std::uint8_t, kRoles>;
-inline constexpr Alignment kAligned = {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16};
+inline constexpr Alignment kAligned = {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16};
 
 struct ONEPASS_API Problem {
   Op op = Op::forward;
@@ -83,7 +112,7 @@ struct ONEPASS_API Problem {
   std::int64_t seq_q = 0, seq_k = 0;  // packed: the longest of the batch, or a bound where only the device knows
   std::int64_t dim_qk = 64, dim_v = 64;
   DType dtype = DType::f32;      // of q, k and v; of the partial results
-  DType out_dtype = DType::f32;  // dtype, or fp32 for partial results that will be merged
+  DType out_dtype = DType::f32;  // of out and dout: dtype, or fp32 for partial results that will be merged
   std::int64_t partials = 0;     // merge: how many
   Device device{};
   Band band;
@@ -96,7 +125,11 @@ struct ONEPASS_API Problem {
   std::vector<ModBuffer> mod_buffers;  // what they read besides positions and the score
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;
-  bool want_lse = false;
+  bool want_lse = false;          // forward, merge: write it. A backward always reads it
+  Gradients gradients;            // backward: at least one
+  DType grad_dtype = DType::f32;  // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
+  bool dlse = false;              // backward: the LSE was used too, and its gradient is given
+  bool deterministic = false;     // backward: the same bits every time. On the CPU it always is
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim].
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;

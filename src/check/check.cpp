@@ -31,7 +31,7 @@ Verdict check(const Implementation& implementation, Inputs& inputs, Executor& ex
     verdict.sentence = error.what();
     return verdict;
   }
-  return judge(inputs, inputs.oracle(executor), inputs.base(executor));
+  return judge(inputs, executor);
 }
 
 }  // namespace onepass::check

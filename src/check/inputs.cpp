@@ -11,7 +11,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods };
+enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse };
 
 // The strides' reach below and above element 0.
 struct Extent {
@@ -53,6 +53,7 @@ class Maker {
     if (p_.bool_mask) fill_mask();
     if (p_.alibi) fill_slopes();
     if (p_.sinks) fill_sinks();
+    if (p_.op == Op::backward) fill_upstream();
     for (std::size_t i = 0; i < p_.mod_buffers.size(); ++i) fill_mod_buffer(i);
     finish();
     return std::move(in_);
@@ -259,12 +260,28 @@ class Maker {
     }
   }
 
+  // dO and dLSE are N(0, 1); rows of the outputs that see nothing hold whatever it is.
+  void fill_upstream() {
+    for (std::int64_t b = 0; b < p_.batch; ++b) {
+      seq_ = sequence_of(p_, in_.tensors, b);
+      fill_rows(in_.tensors.dout, b, p_.heads_q, seq_.q_begin, seq_.seq_q,
+                [&](std::int64_t h, std::int64_t i, float* row) {
+                  Random r(seed_, {kDOut, b, h, i});
+                  for (std::int64_t d = 0; d < p_.dim_v; ++d) row[d] = r.normal();
+                });
+      for (std::int64_t h = 0; p_.dlse && h < p_.heads_q; ++h)
+        for (std::int64_t i = 0; i < seq_.seq_q; ++i)
+          Inputs::writable<float>(in_.tensors.dlse)[lse_offset(in_.tensors.dlse, seq_.batch, h, seq_.q_begin + i)] =
+              Random(seed_, {kDLse, b, h, i}).normal();
+    }
+  }
   void finish() {
     in_.attention = attention_of(p_);
     in_.problem = problem_of(in_.tensors, in_.attention);
+    in_.changed();
     if (placement_ == Placement::middle) return;
     for (std::size_t i = 0; i < in_.buffers.size(); ++i) {
-      if (i >= kRoles || !kRoleTable[i].output) in_.buffers[i].make_read_only();
+      if (i >= kRoles || !writes(kRoleTable[i], p_.op)) in_.buffers[i].make_read_only();
     }
   }
 
@@ -294,43 +311,80 @@ Inputs make_inputs(const Problem& problem, std::uint64_t seed, Distribution dist
   return Maker(problem, seed, distribution, placement).make();
 }
 
+void Inputs::changed() {
+  oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset();
+  if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
+}
+
 void Inputs::poison_outputs() {
   for (const RoleRow& row : kRoleTable)
-    if (row.output) buffer(row.role).poison();
+    if (writes(row, problem.op)) buffer(row.role).poison();
 }
+
+namespace {
+
+// f(offset, count): every run of numbers that a call writes.
+template <class F>
+void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, F f) {
+  const Tensor& t = tensors.*row.output;
+  if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // of heads
+    for (std::int64_t i = 0; i < t.shape[0]; ++i)
+      for (std::int64_t j = 0; j < t.shape[1]; ++j) f(i * t.stride[0] + j * t.stride[1], 1);
+  } else if (row.fit == Fit::broadcast) {
+    const Dims& n = t.shape;
+    for (std::int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i)
+      f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +
+            i / n[3] % n[2] * t.stride[2] + i % n[3] * t.stride[3],
+        1);
+  } else {  // of tokens: packed ones of no sequence stay as they are
+    const bool of_keys = row.axes[2] == Axis::seq_k;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, tensors, b);
+      const std::int64_t begin = of_keys ? seq.k_begin : seq.q_begin;
+      for (std::int64_t h = 0; h < size_of(row.axes[1], p); ++h)
+        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i)
+          row.unit_last ? f(row_offset(t, seq.batch, h, begin + i), t.shape[t.rank - 1])
+                        : f(lse_offset(t, seq.batch, h, begin + i), 1);
+    }
+  }
+}
+
+}  // namespace
 
 std::string Inputs::touched() const {
   for (const RoleRow& row : kRoleTable) {
     const Buffer& memory = buffer(row.role);
-    if (!row.output || !(tensors.*row.output).given() || memory.sparse()) continue;
+    if (!writes(row, problem.op) || !(tensors.*row.output).given() || memory.sparse()) continue;
     const Tensor& t = tensors.*row.output;
     if (!memory.guards_untouched()) return text("bytes around ", row.name, " were written");
     Buffer rest = memory.copy();  // with every row taken out, only gaps are left
     const std::int64_t size = static_cast<std::int64_t>(size_of(t.dtype));
     std::byte* const zero = rest.data() + (static_cast<std::byte*>(t.data) - memory.data());
-    for (std::int64_t b = 0; b < problem.batch; ++b) {
-      const Sequence seq = sequence_of(problem, tensors, b);
-      for (std::int64_t h = 0; h < problem.heads_q; ++h) {
-        for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          const bool is_out = row.role == Role::out;
-          const std::int64_t at =
-              is_out ? row_offset(t, seq.batch, h, seq.q_begin + i) : lse_offset(t, seq.batch, h, seq.q_begin + i);
-          std::fill_n(zero + at * size, (is_out ? problem.dim_v : 1) * size, std::byte{Buffer::kPoison});
-        }
-      }
-    }
+    each_written(problem, tensors, row, [&](std::int64_t at, std::int64_t count) {
+      std::fill_n(zero + at * size, count * size, std::byte{Buffer::kPoison});
+    });
     if (!rest.all_poison()) return text("a gap between the rows of ", row.name, " was written");
   }
   return "";
 }
 
-const reference::Dense& Inputs::oracle(Executor& executor) {
-  if (!oracle_) oracle_ = std::make_shared<const reference::Dense>(reference::oracle(problem, tensors, executor));
-  return *oracle_;
+namespace {
+
+template <class Result, class Compute>
+const Result& once(std::shared_ptr<const Result>& kept, Compute compute, const Inputs& in, Executor& executor) {
+  if (!kept) kept = std::make_shared<const Result>(compute(in.problem, in.tensors, executor));
+  return *kept;
 }
-const reference::Dense& Inputs::base(Executor& executor) {
-  if (!base_) base_ = std::make_shared<const reference::Dense>(reference::base(problem, tensors, executor));
-  return *base_;
+
+}  // namespace
+
+const reference::Dense& Inputs::oracle(Executor& executor) { return once(oracle_, reference::oracle, *this, executor); }
+const reference::Dense& Inputs::base(Executor& executor) { return once(base_, reference::base, *this, executor); }
+const reference::DenseGradients& Inputs::oracle_gradients(Executor& executor) {
+  return once(oracle_gradients_, reference::oracle_gradients, *this, executor);
+}
+const reference::DenseGradients& Inputs::base_gradients(Executor& executor) {
+  return once(base_gradients_, reference::base_gradients, *this, executor);
 }
 
 }  // namespace onepass::check

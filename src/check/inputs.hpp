@@ -10,7 +10,7 @@
 #include "core/arguments.hpp"
 #include "core/roles.hpp"
 #include "onepass/attention.hpp"
-#include "reference/textbook.hpp"
+#include "reference/gradients.hpp"
 
 namespace onepass::check {
 
@@ -44,18 +44,24 @@ struct Inputs {
   static T* writable(const ConstTensor& t) {
     return static_cast<T*>(const_cast<void*>(t.data));
   }
-  void attend() const { onepass::attention(tensors, attention, launch, implementation); }
+  void attend() const {
+    const auto call = problem.op == Op::backward ? onepass::attention_backward : onepass::attention;
+    call(tensors, attention, launch, implementation);
+  }
 
   void poison_outputs();
-  // Empty, or a sentence about the first byte outside the rows of out and lse that was written.
+  // Empty, or a sentence about the first byte outside the numbers of the outputs that was written.
   std::string touched() const;
-  // After the caller has changed an input: forget oracle and base.
-  void changed() { oracle_.reset(), base_.reset(); }
+  // After the caller has changed an input: forget oracle and base; a backward's out and lse are the forward's again.
+  void changed();
   const reference::Dense& oracle(Executor& executor);
   const reference::Dense& base(Executor& executor);
+  const reference::DenseGradients& oracle_gradients(Executor& executor);
+  const reference::DenseGradients& base_gradients(Executor& executor);
 
  private:
   std::shared_ptr<const reference::Dense> oracle_, base_;
+  std::shared_ptr<const reference::DenseGradients> oracle_gradients_, base_gradients_;
 };
 
 // Throws Error if the problem is not valid, not on the CPU, or packed without lengths. In the page placements inputs

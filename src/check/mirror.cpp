@@ -29,7 +29,7 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
       break;
     }
   };
-  for_each_role(tensors_, [&](const RoleRow& row, auto& tensor) { move(tensor, row.output != nullptr); });
+  for_each_role(tensors_, [&](const RoleRow& row, auto& tensor) { move(tensor, writes(row, problem_.op)); });
   for (NamedTensor& named : tensors_.mod_buffers) move(named.tensor, false);
   Attention attention = inputs_.attention;
   if (problem_.varlen) attention.max_seqlen_q = problem_.seq_q, attention.max_seqlen_k = problem_.seq_k;
@@ -93,7 +93,7 @@ Verdict check_on_device(const Implementation& implementation, Inputs& inputs, in
     verdict.sentence = error.what();
     return verdict;
   }
-  return judge(inputs, inputs.oracle(executor), inputs.base(executor));
+  return judge(inputs, executor);
 }
 
 }  // namespace onepass::check

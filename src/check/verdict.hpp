@@ -32,4 +32,20 @@ struct Verdict {
 // and in 3 the e of all rows as independent errors: sqrt(sum e^2) / rows. At normal scores and d = 64, 2 u t is 4e-6.
 Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
+// Of gradients, each by itself, the worst in the figures:
+//   1. not finite exactly where the reference is not (NaN or which infinity is not promised); 0 where nothing reaches
+//   2. max|g - ref| <= 3 max|base - ref| + 2 rounding units of max|ref| + u (2 t + 16) max T
+//   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T
+// T: the sum of the sizes of a number's terms, |P| (|dP| + |D|) |k| for dq. P = e^(s - LSE) is known to u t.
+//
+// Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known.
+Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
+
+inline bool can_judge(const Problem& problem, Distribution distribution) {
+  return problem.op != Op::backward || distribution != Distribution::huge;
+}
+
+// By the oracle and base of the inputs' own operator.
+Verdict judge(Inputs& inputs, Executor& executor);
+
 }  // namespace onepass::check

@@ -50,7 +50,8 @@ class Sizes {
   std::array<Known, kAxes> known_{};
 };
 
-void check_dtype(const RoleRow& row, DType t, DType of_q) {
+void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
+  const DType of_q = all.q.dtype;
   const auto refuse = [&](const auto&... accepted) {
     throw Error(ErrorCode::bad_dtype, text(row.name, " is ", name_of(t), "; ", accepted...));
   };
@@ -66,6 +67,15 @@ void check_dtype(const RoleRow& row, DType t, DType of_q) {
       if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
       if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
       return;
+    case Types::as_out:
+      if (t != all.out.dtype) refuse(name_of(all.out.dtype), ", as out, is expected");
+      return;
+    case Types::gradient:
+      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      for (const Tensor* other : {&all.dq, &all.dk, &all.dv})
+        if (other->given() && other->dtype != t)
+          refuse("another of dq, dk and dv is ", name_of(other->dtype), "; one dtype for all of them is expected");
+      return;
     case Types::f32:
       if (t != DType::f32) refuse("fp32 is expected");
       return;
@@ -78,13 +88,25 @@ void check_dtype(const RoleRow& row, DType t, DType of_q) {
   }
 }
 
+// A gradient has the shape of what it is the gradient of.
+void check_gradient(const RoleRow& row, const ConstTensor& t, const Tensors& all) {
+  const RoleRow& base = row_of(row.gradient_of);
+  const ConstTensor of = tensor_of(all, base);
+  if (!of.given()) throw Error(ErrorCode::bad_value, text(row.name, " is given but ", base.name, " is not"));
+  if (row.fit != Fit::exact && (t.rank != of.rank || t.shape != of.shape))
+    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), "; ", shape_text(of), ", as ",
+                                           base.name, ", is expected"));
+}
+
 // One tensor by its row; its sizes meet those of the tensors before it.
-void check_role(const RoleRow& row, const ConstTensor& t, const ConstTensor& q, bool packed, Sizes& sizes) {
+void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op, bool packed, Sizes& sizes) {
+  const ConstTensor& q = all.q;
   check_tensor(row.name, t);
   if (t.device != q.device)
     throw Error(ErrorCode::bad_device,
                 text(row.name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
-  check_dtype(row, t.dtype, q.dtype);
+  check_dtype(row, t.dtype, all);
+  if (row.gradient_of != row.role) check_gradient(row, t, all);
   const Axes& axes = axes_of(row, packed);
   const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
   if (t.rank + missing != rank)
@@ -100,7 +122,7 @@ void check_role(const RoleRow& row, const ConstTensor& t, const ConstTensor& q, 
     throw Error(ErrorCode::bad_stride,
                 text(row.name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
   }
-  if (row.output) check_output(row.name, t);
+  if (writes(row, op)) check_output(row.name, t);
 }
 
 std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total) {
@@ -158,6 +180,7 @@ std::uint8_t alignment_of(const ConstTensor& t) {
 Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
   Problem p;
+  p.op = t.dout.given() ? Op::backward : Op::forward;
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.band = a.band;
   p.scale = a.scale;
@@ -173,7 +196,10 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   Sizes sizes;
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     const bool lengths = row.types == Types::i32;
-    if (row.required || tensor.given() || (lengths && p.varlen)) check_role(row, tensor, t.q, p.varlen, sizes);
+    want(!tensor.given() || use_of(row, p.op) != Use::none, ErrorCode::bad_value, row.name,
+         " is given but dout is not; a forward takes none");
+    if (must_be_given(row, p.op) || tensor.given() || (lengths && p.varlen))
+      check_role(row, tensor, t, p.op, p.varlen, sizes);
     if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
   });
   p.batch = sizes[Axis::batch];
@@ -190,7 +216,17 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
   p.alibi = t.alibi_slopes.given();
   p.sinks = t.sinks.given();
-  p.want_lse = t.lse.given();
+  if (p.op == Op::backward) {
+    p.gradients = {t.dq.given(),    t.dk.given(),     t.dv.given(),
+                   t.dbias.given(), t.dsinks.given(), t.dalibi_slopes.given()};
+    const Tensor* const wide[] = {&t.dq, &t.dk, &t.dv};
+    const auto* first = std::ranges::find_if(wide, [](const Tensor* x) { return x->given(); });
+    p.grad_dtype = first == std::end(wide) ? p.dtype : (*first)->dtype;
+    p.dlse = t.dlse.given();
+    p.deterministic = a.deterministic;
+  } else {
+    p.want_lse = t.lse.given();
+  }
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (!tensor.given()) return;
     p.layout.*row.layout = layout_of(row, p.varlen, tensor);
@@ -209,7 +245,7 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
 }
 
 Attention attention_of(const Problem& p) {
-  return {p.band, p.scale, p.softcap, p.dropout_p, p.seed, p.score_mod, p.mask_mod, 0, 0};
+  return {p.band, p.scale, p.softcap, p.dropout_p, p.seed, p.score_mod, p.mask_mod, 0, 0, p.deterministic};
 }
 
 void check_planned(const Problem& p, const Tensors& t) {
@@ -249,7 +285,7 @@ void check_planned(const Problem& p, const Tensors& t) {
               text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
 }
 
-void check_apart(const Tensors& t) {
+void check_apart(Op op, const Tensors& t) {
   struct Place {
     std::string_view name;
     ConstTensor tensor;
@@ -262,7 +298,7 @@ void check_apart(const Tensors& t) {
   std::array<Place, kRoles> outputs;
   std::size_t count = 0;
   for (const RoleRow& row : kRoleTable) {
-    if (!row.output || !(t.*row.output).given()) continue;
+    if (!writes(row, op) || !(t.*row.output).given()) continue;
     const Place place{row.name, t.*row.output, extent_of(t.*row.output)};
     for (std::size_t i = 0; i < count; ++i) want_apart(place, outputs[i]);
     outputs[count++] = place;
@@ -271,8 +307,10 @@ void check_apart(const Tensors& t) {
     const Place from{name, tensor, extent_of(tensor)};
     for (std::size_t i = 0; i < count; ++i) want_apart(outputs[i], from);
   };
-  for (const RoleRow& row : kRoleTable)
-    if (row.input && (t.*row.input).given()) want_all_apart(row.name, t.*row.input);
+  for (const RoleRow& row : kRoleTable) {
+    const ConstTensor tensor = tensor_of(t, row);
+    if (!writes(row, op) && tensor.given()) want_all_apart(row.name, tensor);
+  }
   for (const auto& [name, tensor] : t.mod_buffers) want_all_apart("mod buffer " + shown(name), tensor);
 }
 

@@ -18,9 +18,9 @@ Problem problem_of(const Tensors& tensors, const Attention& attention, Mods* mod
 Attention attention_of(const Problem& problem);
 // Throws Error unless the tensors are those of the problem, at least as aligned.
 void check_planned(const Problem& problem, const Tensors& tensors);
-// Throws Error if out or lse shares memory with another tensor of the call. Measured on a 2.5 GHz Xeon: 110 ns for a
+// Throws Error if an output shares memory with another tensor of the call. Measured on a 2.5 GHz Xeon: 110 ns for a
 // plain call with lse, 190 with bias, mask, slopes and sinks, 390 where q, k, v and out are slots of one buffer.
-void check_apart(const Tensors& tensors);
+void check_apart(Op op, const Tensors& tensors);
 
 // One batch entry: where its tokens begin (0 unless packed) and how many there are.
 struct Sequence {
@@ -46,7 +46,7 @@ template <class Data>
 std::int64_t row_stride(const BasicTensor<Data>& t) {  // from one token to the next
   return t.rank == 4 ? t.stride[2] : t.stride[0];
 }
-inline std::int64_t lse_offset(const Tensor& lse, std::int64_t batch, std::int64_t head, std::int64_t token) {
+inline std::int64_t lse_offset(const ConstTensor& lse, std::int64_t batch, std::int64_t head, std::int64_t token) {
   return lse.rank == 3 ? batch * lse.stride[0] + head * lse.stride[1] + token * lse.stride[2]
                        : head * lse.stride[0] + token * lse.stride[1];
 }

@@ -60,6 +60,7 @@ struct Implementation {
 
 // The row's decision, with what every state knows of its plan.
 inline Decision decide(const Implementation& row, const Request& request) {
+  if (row.op != request.problem->op) return Decision::no("it computes another operator");
   Decision d = row.plan(request);
   if (d) d.state->implementation = row.name, d.state->workers = request.workers;
   return d;

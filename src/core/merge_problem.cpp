@@ -74,7 +74,7 @@ void check(const Tensors& t) {
 Problem merge_problem_of(const Tensors& t) {
   check(t);
   for (const RoleRow& row : kRoleTable)
-    want(row.output || !(t.*row.input).given(), ErrorCode::bad_value, row.name,
+    want(use_of(row, Op::merge) != Use::none || !tensor_of(t, row).given(), ErrorCode::bad_value, row.name,
          " is given beside outs; merge takes none");
   Problem p;
   p.op = Op::merge;

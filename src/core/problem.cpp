@@ -31,25 +31,20 @@ Dims strides_in_order(const Dims& shape, std::initializer_list<int> order) {
   return s;
 }
 
-// q, k, v and out, whose memory order has names.
-bool has_heads_and_tokens(const RoleRow& row) { return row.unit_last; }
-
 void set_layout(Problem& p, std::initializer_list<int> order) {
-  const std::int64_t b = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q,
-                     tk = p.varlen ? p.total_k : p.seq_k;
-  const Dims q{b, p.heads_q, tq, p.dim_qk}, k{b, p.heads_kv, tk, p.dim_qk}, v{b, p.heads_kv, tk, p.dim_v},
-      o{b, p.heads_q, tq, p.dim_v};
   p.layout = {};
-  p.layout.out = strides_in_order(o, order);
-  if (p.op == Op::merge) {
-    p.layout.lse = row_major(p, row_of(Role::lse));
-    return;
+  for (const RoleRow& row : kRoleTable) {
+    if (!uses(p, row)) continue;
+    if (!row.unit_last) {
+      p.layout.*row.layout = row_major(p, row);
+      continue;
+    }
+    // [batch, heads, tokens, dim], packed sequences one behind the other
+    Dims shape{};
+    for (std::size_t i = 0; i < kMaxRank; ++i) shape[i] = size_of(row.axes[i], p);
+    if (p.varlen) shape[0] = 1, shape[2] = size_of(row.packed[0], p);
+    p.layout.*row.layout = strides_in_order(shape, order);
   }
-  p.layout.q = strides_in_order(q, order);
-  p.layout.k = strides_in_order(k, order);
-  p.layout.v = strides_in_order(v, order);
-  for (const RoleRow& row : kRoleTable)
-    if (!has_heads_and_tokens(row)) p.layout.*row.layout = row_major(p, row);
 }
 
 // Offsets are 64-bit: a tensor of more than 2^62 elements cannot be addressed.
@@ -92,6 +87,26 @@ void validate_merge(const Problem& p) {
        "; a value of DeviceKind and 0 or more are expected");
   validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
   validate_strides(p);
+}
+
+void validate_gradients(const Problem& p) {
+  if (p.op != Op::backward) {
+    want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
+         "gradients, their dtype, dlse and deterministic are of a backward; this is no backward");
+    return;
+  }
+  want(!p.want_lse, ErrorCode::bad_value, "want_lse is true; a backward reads lse and writes none");
+  want(p.gradients != Gradients{}, ErrorCode::bad_value,
+       "no gradient is asked for; dq, dk, dv, dbias, dsinks and dalibi_slopes are there");
+  for (const auto& [gradient, of, asked, given] :
+       {std::tuple{"dbias", "bias", p.gradients.dbias, p.bias.has_value()},
+        {"dsinks", "sinks", p.gradients.dsinks, p.sinks},
+        {"dalibi_slopes", "alibi_slopes", p.gradients.dalibi_slopes, p.alibi}})
+    want(!asked || given, ErrorCode::bad_value, gradient, " is asked for but there is no ", of);
+  want(p.grad_dtype == p.dtype || p.grad_dtype == DType::f32, ErrorCode::bad_dtype, "dq, dk and dv are ",
+       name_of(p.grad_dtype), "; ", name_of(p.dtype), ", as q, or fp32 is expected");
+  want(!p.gradients.dalibi_slopes || p.batch <= 1 || p.layout.alibi_slopes[0] == 0 || p.layout.dalibi_slopes[0] != 0,
+       ErrorCode::bad_stride, "alibi_slopes has slopes for each batch entry but dalibi_slopes has not");
 }
 
 void validate_lengths(const Problem& p) {
@@ -162,10 +177,11 @@ Mods checked_mods(const Problem& p) {
                                 {"total_k", p.total_k}}) {
     want(n >= 0, ErrorCode::bad_shape, name, " is ", n, "; 0 or more is accepted");
   }
-  want(p.op <= Op::merge, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
+  want(p.op <= Op::backward, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
        "; a value of Op is expected");
   if (p.op == Op::merge) {
     validate_merge(p);
+    validate_gradients(p);
     return {};
   }
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
@@ -218,6 +234,7 @@ Mods checked_mods(const Problem& p) {
          "; 1, 2, 4, 8 and 16 bytes are accepted");
   }
   validate_lengths(p);
+  validate_gradients(p);
   return validate_mods(p);
 }
 

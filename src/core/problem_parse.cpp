@@ -88,6 +88,17 @@ struct Word {
     if (s.size() < 2 || s.front() != '{' || s.back() != '}') fail("an expression in braces");
     return std::string(s.substr(1, s.size() - 2));
   }
+  void ask(std::string_view name, Gradients& g) const {
+    for (const auto& [gradient, asked] : {std::pair{"dq", &g.dq},
+                                          {"dk", &g.dk},
+                                          {"dv", &g.dv},
+                                          {"dbias", &g.dbias},
+                                          {"dsinks", &g.dsinks},
+                                          {"dalibi_slopes", &g.dalibi_slopes}}) {
+      if (name == gradient) return void(*asked = true);
+    }
+    fail("grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes");
+  }
   Dims strides(std::string_view s) const {
     const auto items = list(s, ',');
     if (items.size() != 3) fail("strides=q:batch,head,token;k:..;v:..;o:..");
@@ -104,7 +115,7 @@ std::string_view subject_of(std::string_view word) {
     const std::string_view key = word.substr(0, equals);
     return key == "strides" ? "layout" : key;
   }
-  if (word == "fwd" || word == "merge") return "operator";
+  if (word == "fwd" || word == "merge" || word == "bwd") return "operator";
   if (word == "cpu" || word.starts_with("cuda")) return "device";
   if (word == "fp32" || word == "fp16" || word == "bf16" || word == "fp8_e4m3") return "dtype";
   return word.size() > 1 && word[1] >= '0' && word[1] <= '9' ? word.substr(0, 1) : word;
@@ -129,7 +140,7 @@ const RoleRow* role_named(std::string_view name) {
 
 struct Parser {
   Problem p;
-  bool own_out_dtype = false, bshd = false, has_strides = false;
+  bool own_out_dtype = false, own_grad_dtype = false, bshd = false, has_strides = false;
   std::vector<std::string_view> words;  // so far
   std::vector<std::pair<const RoleRow*, Dims>> side_strides;
 
@@ -180,6 +191,11 @@ struct Parser {
     } else if (key == "out") {
       p.out_dtype = dtype_from_name(value);
       own_out_dtype = true;
+    } else if (key == "grads") {
+      for (const std::string_view name : w.list(value, ',')) w.ask(name, p.gradients);
+    } else if (key == "grad") {
+      p.grad_dtype = dtype_from_name(value);
+      own_grad_dtype = true;
     } else if (key == "packed") {
       p.varlen = true;
       std::tie(p.total_q, p.total_k) = w.pair(value, ':', true, "packed=total_q:total_k");
@@ -198,7 +214,7 @@ struct Parser {
         p.alignment[static_cast<std::size_t>(row->role)] = static_cast<std::uint8_t>(n);
       }
     } else if (const RoleRow* row = key.ends_with("_strides") ? role_named(key.substr(0, key.size() - 8)) : nullptr;
-               row && (!row->unit_last || row->role == Role::out)) {
+               row && row->role != Role::q && row->role != Role::k && row->role != Role::v) {
       const auto items = w.list(value, ',');
       Dims strides{0, 0, 0, row->unit_last ? 1 : 0};
       if (static_cast<int>(items.size()) != rank_of(row->axes) - (row->unit_last ? 1 : 0))
@@ -224,8 +240,12 @@ struct Parser {
 
   bool plain(const Word& w) {
     const std::string_view s = w.word;
-    if (s == "fwd" || s == "merge")
-      p.op = s == "fwd" ? Op::forward : Op::merge;
+    if (s == "fwd" || s == "merge" || s == "bwd")
+      p.op = s == "fwd" ? Op::forward : s == "merge" ? Op::merge : Op::backward;
+    else if (s == "dlse")
+      p.dlse = true;
+    else if (s == "deterministic")
+      p.deterministic = true;
     else if (s == "causal_bottom_right" || s == "causal_top_left")
       p.band.causal = true, p.band.align = s == "causal_top_left" ? Align::top_left : Align::bottom_right;
     else if (s == "aligned_top_left")
@@ -276,12 +296,28 @@ struct Parser {
     constexpr std::string_view kOfMerge[] = {"operator", "n",           "b",           "h",    "s",
                                              "d",        "dtype",       "out",         "lse",  "layout",
                                              "device",   "out_strides", "lse_strides", "align"};
+    constexpr std::string_view kNotOfForward[] = {"n",
+                                                  "out_strides",
+                                                  "grads",
+                                                  "grad",
+                                                  "dlse",
+                                                  "deterministic",
+                                                  "dq_strides",
+                                                  "dk_strides",
+                                                  "dv_strides",
+                                                  "dout_strides",
+                                                  "dlse_strides",
+                                                  "dbias_strides",
+                                                  "dsinks_strides",
+                                                  "dalibi_slopes_strides"};
     for (const std::string_view word : words) {
       const std::string_view subject = subject_of(word);
-      const bool known = std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-      if (p.op == Op::merge ? !known : subject == "n" || subject == "out_strides")
-        throw Error(ErrorCode::bad_text, text("'", shown(word), "' says nothing about ",
-                                              p.op == Op::merge ? "merge" : "fwd", " (docs/problem.md)"));
+      const bool known = p.op == Op::merge      ? std::ranges::find(kOfMerge, subject) != std::end(kOfMerge)
+                         : p.op == Op::backward ? subject != "n" && subject != "out_strides" && subject != "lse"
+                                                : std::ranges::find(kNotOfForward, subject) == std::end(kNotOfForward);
+      if (!known)
+        throw Error(ErrorCode::bad_text,
+                    text("'", shown(word), "' says nothing about ", word_of(p.op), " (docs/problem.md)"));
     }
     if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text, "merge takes no buffer and out_strides in place of strides (docs/problem.md)");
@@ -291,6 +327,10 @@ struct Parser {
     fits_operator();
     if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
     if (!own_out_dtype) p.out_dtype = p.dtype;
+    if (p.op == Op::backward) {
+      if (!own_grad_dtype) p.grad_dtype = p.dtype;
+      if (!said("grads")) p.gradients = {.dq = true, .dk = true, .dv = true};
+    }
     if (!p.lengths_q.empty()) {
       // What the line says itself must hold them: validate() looks.
       if (!said("b")) p.batch = static_cast<std::int64_t>(p.lengths_q.size());

@@ -53,20 +53,34 @@ std::string sizes_text(const ModBuffer& b) {  // 8x127
   return out;
 }
 
-// Side tensors whose strides are not row-major, and addresses that are no multiples of 16.
-std::string side_text(const Problem& p) {
+bool in_strides_word(const RoleRow& row) { return row.unit_last && row.role <= Role::out; }  // q, k, v, out
+
+// Tensors whose strides are not those that a line has without a word about them, as in `plain`, and addresses that are
+// no multiples of 16.
+std::string side_text(const Problem& p, const Problem& plain) {
   std::string out, align;
   for (const RoleRow& row : kRoleTable) {
     const Dims& s = p.layout.*row.layout;
-    if (!row.unit_last && s != row_major(p, row)) {
+    if (!in_strides_word(row) && s != plain.layout.*row.layout) {
       out += std::string(" ") + row.name + "_strides=";
-      const int rank = rank_of(row.axes);
+      const int rank = rank_of(row.axes) - (row.unit_last ? 1 : 0);
       for (int i = 0; i < rank; ++i) out += (i ? "," : "") + number(s[i]);
     }
     const std::uint8_t bytes = p.alignment[static_cast<std::size_t>(row.role)];
     if (bytes != 16) align += (align.empty() ? " align=" : ",") + std::string(row.name) + ":" + number(int{bytes});
   }
   return out + align;
+}
+
+// grads=dq,dk,dv,dbias grad=fp32 dlse deterministic
+std::string gradients_text(const Problem& p) {
+  if (p.op != Op::backward) return {};
+  std::string names;
+  for (const RoleRow& row : kRoleTable)
+    if (is_asked(p.gradients, row.role)) names += (names.empty() ? "" : ",") + std::string(row.name);
+  std::string s = names == "dq,dk,dv" ? "" : " grads=" + names;
+  if (p.grad_dtype != p.dtype) s += " grad=" + std::string(name_of(p.grad_dtype));
+  return s + (p.dlse ? " dlse" : "") + (p.deterministic ? " deterministic" : "");
 }
 
 std::string layout_text(const Problem& p) {
@@ -76,9 +90,10 @@ std::string layout_text(const Problem& p) {
   };
   Problem other = p;
   set_contiguous(other);
-  if (same(other)) return side_text(p);
-  set_bshd(other);
-  return (same(other) ? " layout=bshd" : " strides=" + strides_text(p)) + side_text(p);
+  if (same(other)) return side_text(p, other);
+  Problem bshd = p;
+  set_bshd(bshd);
+  return same(bshd) ? " layout=bshd" + side_text(p, bshd) : " strides=" + strides_text(p) + side_text(p, other);
 }
 
 std::string merge_text(const Problem& p) {
@@ -91,7 +106,9 @@ std::string merge_text(const Problem& p) {
     set_bshd(other);
     s += p.layout.out == other.layout.out ? " layout=bshd" : " out_strides=" + strides_of(p.layout.out);
   }
-  s += side_text(p);
+  Problem plain = p;
+  set_contiguous(plain);
+  s += side_text(p, plain);
   return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
 }
 
@@ -102,7 +119,7 @@ std::string to_string(const Problem& p) {
     return number(a) + (a == b ? "" : separator + number(b));
   };
   if (p.op == Op::merge) return merge_text(p);
-  std::string s = "fwd b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
+  std::string s = std::string(word_of(p.op)) + " b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
                   pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
                   std::string(name_of(p.dtype));
   if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
@@ -126,6 +143,7 @@ std::string to_string(const Problem& p) {
   if (p.dropout_p > 0) s += " dropout=" + number(p.dropout_p);
   if (p.seed) s += " seed=" + number(p.seed);
   if (p.want_lse) s += " lse";
+  s += gradients_text(p);
   if (p.varlen && !p.lengths_q.empty()) {
     s += " varlen=" + lengths_text(p.lengths_q) + (p.lengths_k == p.lengths_q ? "" : "/" + lengths_text(p.lengths_k));
   }

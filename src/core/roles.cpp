@@ -69,13 +69,27 @@ std::int64_t size_of(Axis axis, const Problem& p) {
   return 1;
 }
 
+std::string_view word_of(Op op) {
+  constexpr std::string_view kWords[kOps] = {"fwd", "merge", "bwd"};
+  return kWords[static_cast<std::size_t>(op)];
+}
+
+bool is_asked(const Gradients& g, Role role) {
+  switch (role) {
+    case Role::dq: return g.dq;
+    case Role::dk: return g.dk;
+    case Role::dv: return g.dv;
+    case Role::dbias: return g.dbias;
+    case Role::dsinks: return g.dsinks;
+    case Role::dalibi_slopes: return g.dalibi_slopes;
+    default: return false;
+  }
+}
+
 bool uses(const Problem& p, const RoleRow& row) {
-  if (p.op == Op::merge) return row.role == Role::out || (row.role == Role::lse && p.want_lse);
+  if (use_of(row, p.op) == Use::none) return false;
+  if (must_be_given(row, p.op)) return true;
   switch (row.role) {
-    case Role::q:
-    case Role::k:
-    case Role::v:
-    case Role::out: return true;
     case Role::cu_seqlens_q:
     case Role::cu_seqlens_k: return p.varlen;
     case Role::bias: return p.bias.has_value();
@@ -83,8 +97,9 @@ bool uses(const Problem& p, const RoleRow& row) {
     case Role::alibi_slopes: return p.alibi;
     case Role::sinks: return p.sinks;
     case Role::lse: return p.want_lse;
+    case Role::dlse: return p.dlse;
+    default: return is_asked(p.gradients, row.role);
   }
-  return false;
 }
 
 RoleShape shape_of(const Problem& p, const RoleRow& row) {
@@ -94,14 +109,16 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
   s.rank = rank_of(axes);
   for (int i = 0; i < s.rank; ++i) s.size[i] = size_of(axes[i], p);
   if (row.fit == Fit::broadcast) {
-    const BroadcastDims& dims = row.role == Role::bias ? p.bias->spans : *p.bool_mask;
+    const BroadcastDims& dims = row.gradient_of == Role::bias ? p.bias->spans : *p.bool_mask;
     for (int i = 0; i < s.rank; ++i)
       if (!spans(dims, i)) s.size[i] = 1;
   }
   switch (row.types) {
     case Types::data: s.dtype = row.role == Role::bias ? p.bias->dtype : p.dtype; break;
     case Types::as_q: s.dtype = p.dtype; break;
-    case Types::as_q_or_f32: s.dtype = p.out_dtype; break;
+    case Types::as_q_or_f32:
+    case Types::as_out: s.dtype = p.out_dtype; break;
+    case Types::gradient: s.dtype = p.grad_dtype; break;
     case Types::f32: s.dtype = DType::f32; break;
     case Types::boolean: s.dtype = DType::boolean; break;
     case Types::i32: s.dtype = DType::i32; break;
@@ -111,7 +128,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
 
 Dims layout_of(const RoleRow& row, bool packed, const ConstTensor& t) {
   Dims s{};
-  const bool rows = packed && row.role == Role::lse;
+  const bool rows = packed && row.gradient_of == Role::lse;
   const auto put = [&](int to, int from) { s[to] = t.shape[from] > 1 ? t.stride[from] : 0; };
   if (tokens_first(row, packed)) {
     put(1, 1);
@@ -139,7 +156,7 @@ ConstTensor described(const Problem& p, const RoleRow& row) {
   if (shape.rank == 0) return t;
   if (tokens_first(row, p.varlen))
     t.stride = {s[2], s[1], 1, 0};
-  else if (p.varlen && row.role == Role::lse)
+  else if (p.varlen && row.gradient_of == Role::lse)
     t.stride = {s[1], s[2], 0, 0};
   else
     t.stride = s;

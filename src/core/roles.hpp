@@ -26,23 +26,29 @@ enum class Axis : std::uint8_t {
 inline constexpr std::size_t kAxes = 11;
 using Axes = std::array<Axis, kMaxRank>;
 
-enum class Types : std::uint8_t { data, as_q, as_q_or_f32, f32, boolean, i32 };
+// as_out: dout. gradient: all that are asked for of dq, dk and dv are of one, the inputs' or fp32.
+enum class Types : std::uint8_t { data, as_q, as_q_or_f32, as_out, gradient, f32, boolean, i32 };
 
 // exact: every dimension as its axis says. broadcast: or 1, for repeated. leading_optional: the first may be left out.
 enum class Fit : std::uint8_t { exact, broadcast, leading_optional };
+
+// What an operator does with a tensor.
+enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
+using Uses = std::array<Use, kOps>;  // forward, merge, backward
 
 struct RoleRow {
   Role role;
   const char* name;
   const char* help;
-  bool required;
+  Uses use;
   Types types;
   Axes axes, packed;  // packed: where cu_seqlens is given
   Fit fit;
-  bool unit_last;  // the last dimension has stride 1
+  bool unit_last;    // the last dimension has stride 1
+  Role gradient_of;  // the tensor whose shape it has; itself if it is no gradient
   Dims Layout::* layout;
   ConstTensor Tensors::* input;  // one of the two
-  Tensor Tensors::* output;
+  Tensor Tensors::* output;      // of some operator; another may read it
 };
 
 namespace roles_detail {
@@ -52,35 +58,57 @@ inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
+inline constexpr Uses kNeeded{Use::needs, Use::none, Use::needs}, kTaken{Use::takes, Use::none, Use::takes},
+    kResult{Use::writes, Use::writes, Use::needs}, kStatistics{Use::may_write, Use::may_write, Use::needs},
+    kUpstream{Use::none, Use::none, Use::needs}, kOptionalUpstream{Use::none, Use::none, Use::takes},
+    kGradient{Use::none, Use::none, Use::may_write};
 }  // namespace roles_detail
 
 inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
   using namespace roles_detail;
   using T = Tensors;
   using L = Layout;
+  using R = Role;
+  using enum Fit;
   return std::array<RoleRow, kRoles>{{
-      {Role::q, "q", "queries [batch, heads, seq, dim]", true, Types::data, kQ, kPackedQ, Fit::exact, true, &L::q,
+      {R::q, "q", "queries [batch, heads, seq, dim]", kNeeded, Types::data, kQ, kPackedQ, exact, true, R::q, &L::q,
        &T::q, nullptr},
-      {Role::k, "k", "keys [batch, heads_kv, seq, dim]", true, Types::as_q, kK, kPackedK, Fit::exact, true, &L::k,
+      {R::k, "k", "keys [batch, heads_kv, seq, dim]", kNeeded, Types::as_q, kK, kPackedK, exact, true, R::k, &L::k,
        &T::k, nullptr},
-      {Role::v, "v", "values [batch, heads_kv, seq, dim_v]", true, Types::as_q, kV, kPackedV, Fit::exact, true, &L::v,
+      {R::v, "v", "values [batch, heads_kv, seq, dim_v]", kNeeded, Types::as_q, kV, kPackedV, exact, true, R::v, &L::v,
        &T::v, nullptr},
-      {Role::out, "out", "the result [batch, heads, seq, dim_v]", true, Types::as_q_or_f32, kOut, kPackedOut,
-       Fit::exact, true, &L::out, nullptr, &T::out},
-      {Role::cu_seqlens_q, "cu_seqlens_q", "int32 [batch + 1]: q is packed [total, heads, dim]", false, Types::i32,
-       kBoundaries, kBoundaries, Fit::exact, false, &L::cu_seqlens_q, &T::cu_seqlens_q, nullptr},
-      {Role::cu_seqlens_k, "cu_seqlens_k", "int32 [batch + 1]: k and v are packed", false, Types::i32, kBoundaries,
-       kBoundaries, Fit::exact, false, &L::cu_seqlens_k, &T::cu_seqlens_k, nullptr},
-      {Role::bias, "bias", "added to the scores [batch|1, heads|1, seq_q|1, seq_k|1]", false, Types::data, kScores,
-       kScores, Fit::broadcast, false, &L::bias, &T::bias, nullptr},
-      {Role::bool_mask, "bool_mask", "bool, true = may attend, shaped as bias", false, Types::boolean, kScores, kScores,
-       Fit::broadcast, false, &L::bool_mask, &T::bool_mask, nullptr},
-      {Role::alibi_slopes, "alibi_slopes", "fp32 [heads] or [batch, heads]", false, Types::f32, kSlopes, kSlopes,
-       Fit::leading_optional, false, &L::alibi_slopes, &T::alibi_slopes, nullptr},
-      {Role::sinks, "sinks", "fp32 [heads], logits that join the denominator", false, Types::f32, kHeads, kHeads,
-       Fit::exact, false, &L::sinks, &T::sinks, nullptr},
-      {Role::lse, "lse", "fp32 [batch, heads, seq]: the rows' log-sum-exp", false, Types::f32, kRows, kPackedRows,
-       Fit::exact, false, &L::lse, nullptr, &T::lse},
+      {R::out, "out", "the result [batch, heads, seq, dim_v]", kResult, Types::as_q_or_f32, kOut, kPackedOut, exact,
+       true, R::out, &L::out, nullptr, &T::out},
+      {R::cu_seqlens_q, "cu_seqlens_q", "int32 [batch + 1]: q is packed [total, heads, dim]", kTaken, Types::i32,
+       kBoundaries, kBoundaries, exact, false, R::cu_seqlens_q, &L::cu_seqlens_q, &T::cu_seqlens_q, nullptr},
+      {R::cu_seqlens_k, "cu_seqlens_k", "int32 [batch + 1]: k and v are packed", kTaken, Types::i32, kBoundaries,
+       kBoundaries, exact, false, R::cu_seqlens_k, &L::cu_seqlens_k, &T::cu_seqlens_k, nullptr},
+      {R::bias, "bias", "added to the scores [batch|1, heads|1, seq_q|1, seq_k|1]", kTaken, Types::data, kScores,
+       kScores, broadcast, false, R::bias, &L::bias, &T::bias, nullptr},
+      {R::bool_mask, "bool_mask", "bool, true = may attend, shaped as bias", kTaken, Types::boolean, kScores, kScores,
+       broadcast, false, R::bool_mask, &L::bool_mask, &T::bool_mask, nullptr},
+      {R::alibi_slopes, "alibi_slopes", "fp32 [heads] or [batch, heads]", kTaken, Types::f32, kSlopes, kSlopes,
+       leading_optional, false, R::alibi_slopes, &L::alibi_slopes, &T::alibi_slopes, nullptr},
+      {R::sinks, "sinks", "fp32 [heads], logits that join the denominator", kTaken, Types::f32, kHeads, kHeads, exact,
+       false, R::sinks, &L::sinks, &T::sinks, nullptr},
+      {R::lse, "lse", "fp32 [batch, heads, seq]: the rows' log-sum-exp", kStatistics, Types::f32, kRows, kPackedRows,
+       exact, false, R::lse, &L::lse, nullptr, &T::lse},
+      {R::dout, "dout", "the gradient of out", kUpstream, Types::as_out, kOut, kPackedOut, exact, true, R::out,
+       &L::dout, &T::dout, nullptr},
+      {R::dlse, "dlse", "the gradient of lse, fp32", kOptionalUpstream, Types::f32, kRows, kPackedRows, exact, false,
+       R::lse, &L::dlse, &T::dlse, nullptr},
+      {R::dq, "dq", "the gradient of q", kGradient, Types::gradient, kQ, kPackedQ, exact, true, R::q, &L::dq, nullptr,
+       &T::dq},
+      {R::dk, "dk", "the gradient of k", kGradient, Types::gradient, kK, kPackedK, exact, true, R::k, &L::dk, nullptr,
+       &T::dk},
+      {R::dv, "dv", "the gradient of v", kGradient, Types::gradient, kV, kPackedV, exact, true, R::v, &L::dv, nullptr,
+       &T::dv},
+      {R::dbias, "dbias", "the gradient of bias, fp32 of its shape", kGradient, Types::f32, kScores, kScores, broadcast,
+       false, R::bias, &L::dbias, nullptr, &T::dbias},
+      {R::dsinks, "dsinks", "the gradient of sinks, fp32 [heads]", kGradient, Types::f32, kHeads, kHeads, exact, false,
+       R::sinks, &L::dsinks, nullptr, &T::dsinks},
+      {R::dalibi_slopes, "dalibi_slopes", "the gradient of alibi_slopes, fp32 of its shape", kGradient, Types::f32,
+       kSlopes, kSlopes, leading_optional, false, R::alibi_slopes, &L::dalibi_slopes, nullptr, &T::dalibi_slopes},
   }};
 }();
 inline constexpr const RoleRow& row_of(Role role) { return kRoleTable[static_cast<std::size_t>(role)]; }
@@ -89,6 +117,18 @@ static_assert([] {
     if (kRoleTable[i].role != Role{static_cast<std::uint8_t>(i)}) return false;
   return true;
 }());
+
+inline constexpr Use use_of(const RoleRow& row, Op op) { return row.use[static_cast<std::size_t>(op)]; }
+inline constexpr bool writes(const RoleRow& row, Op op) {
+  return use_of(row, op) == Use::writes || use_of(row, op) == Use::may_write;
+}
+inline constexpr bool reads(const RoleRow& row, Op op) {
+  return use_of(row, op) == Use::needs || use_of(row, op) == Use::takes;
+}
+inline constexpr bool must_be_given(const RoleRow& row, Op op) {
+  return use_of(row, op) == Use::needs || use_of(row, op) == Use::writes;
+}
+std::string_view word_of(Op op);  // "fwd", as problem lines have it
 
 // f(row, tensor), the tensor a Tensor or a ConstTensor as its role is, for every role, given or not.
 template <class AnyTensors, class F>
@@ -105,12 +145,22 @@ inline ConstTensor tensor_of(const Tensors& tensors, const RoleRow& row) {
   return row.output ? ConstTensor(tensors.*row.output) : tensors.*row.input;
 }
 
+// Those of them that an operator has.
+inline Tensors tensors_of(Op op, Tensors tensors) {
+  for (const RoleRow& row : kRoleTable) {
+    if (use_of(row, op) != Use::none) continue;
+    row.output ? void(tensors.*row.output = {}) : void(tensors.*row.input = {});
+  }
+  return tensors;
+}
+
 int rank_of(const Axes& axes);
 inline const Axes& axes_of(const RoleRow& row, bool packed) { return packed ? row.packed : row.axes; }
 std::string form_of(const RoleRow& row, bool packed);  // "[batch, heads_q, seq_q, dim_qk]"
 std::string_view what_of(Axis axis);                   // "number of heads"
 std::int64_t size_of(Axis axis, const Problem& problem);
-bool uses(const Problem& problem, const RoleRow& row);  // whether its calls have this tensor
+bool uses(const Problem& problem, const RoleRow& row);     // whether its calls have this tensor
+bool is_asked(const Gradients& gradients, Role gradient);  // false of what is none
 
 // The sizes of a problem's tensor as its role has them; of a bias or mask, 1 in dimensions it does not span. rank 0:
 // the problem has none.

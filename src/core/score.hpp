@@ -74,9 +74,16 @@ struct HeadScores {
 
   // Steps 1 to 3 without score_mod.
   template <class T>
-  T transformed(T product, std::int64_t row, std::int64_t key) const {
-    return moved(capped(product * static_cast<T>(params.scale)).value, row, key);
+  Score<T> transformed_score(T product, std::int64_t row, std::int64_t key) const {
+    const Score<T> s = capped(product * static_cast<T>(params.scale));
+    return {moved(s.value, row, key), s.derivative};
   }
+  template <class T>
+  T transformed(T product, std::int64_t row, std::int64_t key) const {
+    return transformed_score(product, row, key).value;
+  }
+  // |a(i) - j|: what ALiBi multiplies a slope with.
+  std::int64_t distance(std::int64_t row, std::int64_t key) const { return std::abs(row + band.shift - key); }
   bool visible_in_mask(std::int64_t row, std::int64_t key) const {
     return !params.mask.given() || static_cast<const std::uint8_t*>(params.mask.data)[at(params.mask, row, key)] != 0;
   }
@@ -86,8 +93,7 @@ struct HeadScores {
   template <class T>
   Score<T> score(T product, std::int64_t row, std::int64_t key) const {
     if (!visible(row, key)) return {Arith<T>::neg_inf(), T(0)};
-    const Score<T> s = capped(product * static_cast<T>(params.scale));
-    return {moved(s.value, row, key), s.derivative};
+    return transformed_score(product, row, key);
   }
 
  private:
@@ -105,8 +111,7 @@ struct HeadScores {
   T moved(T s, std::int64_t row, std::int64_t key) const {
     if (params.bias.given())
       s += static_cast<T>(load_element(params.bias.data, params.bias.dtype, at(params.bias, row, key)));
-    if (params.slopes)
-      s -= static_cast<T>(params.slope(batch, head)) * static_cast<T>(std::abs(row + band.shift - key));
+    if (params.slopes) s -= static_cast<T>(params.slope(batch, head)) * static_cast<T>(distance(row, key));
     return s;
   }
 };

@@ -15,14 +15,17 @@ struct KeySplits {
 // chunks a multiple of `granule` keys.
 inline constexpr std::int64_t kSplitTarget = 64, kSplitMinKeys = 256;
 
-inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int64_t granule,
-                            std::int64_t min_keys = kSplitMinKeys) {
-  const std::int64_t want = row_tasks > 0 ? (kSplitTarget + row_tasks - 1) / row_tasks : 1;
+// `want` splits of at least `min_keys` keys each.
+inline KeySplits split_into(std::int64_t want, std::int64_t seq_k, std::int64_t granule, std::int64_t min_keys) {
   const std::int64_t most = std::max<std::int64_t>(1, seq_k / min_keys);
   const std::int64_t count = std::clamp<std::int64_t>(want, 1, most);
   std::int64_t chunk = (seq_k + count - 1) / count;
   chunk = std::max(granule, (chunk + granule - 1) / granule * granule);
   return {std::max<std::int64_t>(1, (seq_k + chunk - 1) / chunk), chunk};
+}
+inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int64_t granule,
+                            std::int64_t min_keys = kSplitMinKeys) {
+  return split_into(row_tasks > 0 ? (kSplitTarget + row_tasks - 1) / row_tasks : 1, seq_k, granule, min_keys);
 }
 
 }  // namespace onepass

@@ -4,6 +4,7 @@
 
 #include "core/make_once.hpp"
 #include "cpu/amx/amx.hpp"
+#include "cpu/backward/backward.hpp"
 #include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
@@ -22,6 +23,7 @@ std::span<const Implementation> implementations() {
     add(amx::implementations());
 #endif
     add(flash::implementations());
+    add(backward::implementations());
     all.push_back(merge_implementation());
     return all;
   });

@@ -36,7 +36,7 @@ Problem as_called(Problem p) {
   p.seq_q = p.total_q;
   p.seq_k = p.total_k;
   for (const RoleRow& row : kRoleTable)
-    if (!row.unit_last) p.layout.*row.layout = row_major(p, row);
+    if (!row.unit_last && uses(p, row)) p.layout.*row.layout = row_major(p, row);
   return p;
 }
 

@@ -198,6 +198,14 @@ onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k,
   });
 }
 
+onepass_code onepass_attention_backward(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                        const onepass_tensor* out, const onepass_options* options) {
+  return guarded([&] {
+    const Call call = call_from(q, k, v, out, options);
+    attention_backward(call.tensors, call.attention, call.launch, call.implementation);
+  });
+}
+
 onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
                            const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor) {
   return guarded([&] {

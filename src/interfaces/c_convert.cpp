@@ -80,10 +80,12 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   if (options) o = known_fields(*options);
   Call call;
   const std::array<const onepass_tensor*, kRoles> by_role = {
-      q, k, v, out, o.cu_seqlens_q, o.cu_seqlens_k, o.bias, o.bool_mask, o.alibi_slopes, o.sinks, o.lse};
+      q,     k,      v,      out,  o.cu_seqlens_q, o.cu_seqlens_k, o.bias,  o.bool_mask, o.alibi_slopes, o.sinks,
+      o.lse, o.dout, o.dlse, o.dq, o.dk,           o.dv,           o.dbias, o.dsinks,    o.dalibi_slopes};
+  const Op op = o.dout ? Op::backward : Op::forward;
   for_each_role(call.tensors, [&](const RoleRow& row, auto& tensor) {
     const onepass_tensor* const from = by_role[static_cast<std::size_t>(row.role)];
-    tensor = row.required ? tensor_from(row.name, from) : optional_tensor_from(row.name, from);
+    tensor = must_be_given(row, op) ? tensor_from(row.name, from) : optional_tensor_from(row.name, from);
   });
   if (o.mod_buffer_count > kMaxModBuffers)
     throw Error(ErrorCode::bad_value, text("options.mod_buffer_count is ", o.mod_buffer_count, "; at most ",
@@ -104,6 +106,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   if (o.mask_mod) a.mask_mod = o.mask_mod;
   a.max_seqlen_q = o.max_seqlen_q;
   a.max_seqlen_k = o.max_seqlen_k;
+  a.deterministic = o.deterministic != 0;
   if (o.implementation) call.implementation = o.implementation;
   if (o.executor) call.launch.executor = o.executor->executor.get();
   call.launch.stream = o.stream;

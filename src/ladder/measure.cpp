@@ -29,8 +29,8 @@ double error_of(const std::vector<float>& x, const std::vector<double>& referenc
   return worst;
 }
 double error_of(const Gradients<float>& g, const reference::DenseGradients& reference) {
-  return std::max({error_of(g.dq.outside(), reference.dq), error_of(g.dk.outside(), reference.dk),
-                   error_of(g.dv.outside(), reference.dv)});
+  return std::max({error_of(g.dq.outside(), reference.dq.value), error_of(g.dk.outside(), reference.dk.value),
+                   error_of(g.dv.outside(), reference.dv.value)});
 }
 std::string tiles(TileShape t) { return text(t.rows, " x ", t.keys, " tiles"); }
 

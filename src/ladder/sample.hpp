@@ -3,7 +3,7 @@
 #include <random>
 
 #include "ladder/head.hpp"
-#include "reference/textbook_backward.hpp"
+#include "reference/gradients.hpp"
 
 namespace onepass::ladder {
 

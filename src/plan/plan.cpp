@@ -8,6 +8,7 @@
 #include "core/guarded_executor.hpp"
 #include "core/implementation.hpp"
 #include "core/merge_problem.hpp"
+#include "core/roles.hpp"
 #include "core/shown.hpp"
 #include "core/text.hpp"
 #include "cpu/implementations.hpp"
@@ -22,7 +23,7 @@ namespace onepass::plan {
 std::vector<const Implementation*> implementations(Op op) {
   std::vector<const Implementation*> all = cuda::implementations();
   for (const Implementation& row : cpu::implementations()) all.push_back(&row);
-  all.push_back(&reference::reference_implementation());
+  for (const Implementation& row : reference::reference_implementations()) all.push_back(&row);
   std::erase_if(all, [&](const Implementation* row) { return row->op != op; });
   return all;
 }
@@ -32,7 +33,7 @@ std::vector<const Implementation*> implementations(Op op) {
 namespace onepass::inline v0 {
 namespace {
 
-bool is_reference(const Implementation& row) { return &row == &reference::reference_implementation(); }
+using reference::is_reference;
 
 struct FreeAligned {
   void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
@@ -110,7 +111,7 @@ void prepare(const Plan& plan) { state_of(plan).prepare(); }
 void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
   const PlanState& state = state_of(plan);
   check_planned(*state.problem, tensors);
-  check_apart(tensors);
+  check_apart(state.problem->op, tensors);
   Executor& host = launch.executor ? *launch.executor : default_executor();
   const int workers = workers_of(host);
   want(workers <= state.workers, ErrorCode::bad_value, "the executor has ", workers,
@@ -120,11 +121,15 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
   state.run(tensors, launch.workspace.data(), executor, launch.stream);
 }
 
-void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
-               std::string_view implementation) {
+namespace {
+
+void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
+             std::string_view implementation) {
   Mods mods;
   auto problem = std::make_shared<const Problem>(problem_of(tensors, attention, &mods));
-  check_apart(tensors);
+  want(problem->op == op, ErrorCode::bad_value, "the tensors are of a ", word_of(problem->op), ", not of a ",
+       word_of(op));
+  check_apart(op, tensors);
   Executor& host = launch.executor ? *launch.executor : default_executor();
   const Plan plan =
       plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers_of(host)}, implementation);
@@ -136,6 +141,19 @@ void attention(const Tensors& tensors, const Attention& attention, const Launch&
   }
   const Scratch workspace(problem->device, state.workspace_bytes, launch.stream);
   state.run(tensors, workspace.data(), executor, launch.stream);
+}
+
+}  // namespace
+
+void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
+               std::string_view implementation) {
+  compute(Op::forward, tensors, attention, launch, implementation);
+}
+
+void attention_backward(const Tensors& tensors, const Attention& attention, const Launch& launch,
+                        std::string_view implementation) {
+  want(tensors.dout.given(), ErrorCode::bad_shape, "dout is missing");
+  compute(Op::backward, tensors, attention, launch, implementation);
 }
 
 void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,

@@ -1,7 +1,8 @@
 #include "reference/reference.hpp"
 
 #include "core/numerics.hpp"
-#include "reference/textbook.hpp"
+#include "core/roles.hpp"
+#include "reference/gradients.hpp"
 
 namespace onepass::reference {
 namespace {
@@ -30,15 +31,56 @@ struct State final : PlanState {
   }
 };
 
+struct BackwardState final : PlanState {
+  using PlanState::PlanState;
+  std::string describe() const override { return "float64, whole rows of scores, one task per (batch, K/V head)"; }
+  void run(const Tensors& a, void*, Executor& executor, void*) const override {
+    const DenseGradients dense = oracle_gradients(*problem, a, executor);
+    for (const RoleRow& row : kRoleTable) {
+      if (!is_asked(problem->gradients, row.role)) continue;
+      const Tensor& t = a.*row.output;
+      const std::vector<double>& from = dense.of(row.role).value;
+      row.unit_last ? rows(a, t, row.role != Role::dq, from) : whole(t, from);
+    }
+  }
+
+ private:
+  // dq, dk and dv: tokens of no sequence stay as they are.
+  void rows(const Tensors& a, const Tensor& t, bool of_keys, const std::vector<double>& from) const {
+    const Problem& p = *problem;
+    const std::int64_t dim = t.shape[t.rank - 1];
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, a, b);
+      for (std::int64_t h = 0; h < (of_keys ? p.heads_kv : p.heads_q); ++h) {
+        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
+          const std::int64_t to = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i),
+                             at = dense_gradient_index(p, seq, of_keys, h, i, dim);
+          for (std::int64_t d = 0; d < dim; ++d)
+            store_element(t.data, t.dtype, to + d, static_cast<float>(from[at + d]));
+        }
+      }
+    }
+  }
+  static void whole(const Tensor& t, const std::vector<double>& from) {
+    for (std::int64_t i = 0; i < t.elements(); ++i) {
+      std::int64_t at = 0, rest = i;
+      for (int d = t.rank - 1; d >= 0; rest /= t.shape[d--]) at += rest % t.shape[d] * t.stride[d];
+      store_element(t.data, t.dtype, at, static_cast<float>(from[i]));
+    }
+  }
+};
+
+template <class Of>
+Decision plan(const Request& request) {
+  if (request.problem->device.kind != DeviceKind::cpu) return Decision::no("it computes on the CPU only");
+  return Decision{{}, std::make_shared<Of>(request.problem)};
+}
+
 }  // namespace
 
-const Implementation& reference_implementation() {
-  static const Implementation row{"reference", [](const Request& request) {
-                                    if (request.problem->device.kind != DeviceKind::cpu)
-                                      return Decision::no("it computes on the CPU only");
-                                    return Decision{{}, std::make_shared<State>(request.problem)};
-                                  }};
-  return row;
+std::span<const Implementation> reference_implementations() {
+  static const Implementation rows[] = {{"reference", plan<State>}, {"reference", plan<BackwardState>, Op::backward}};
+  return rows;
 }
 
 }  // namespace onepass::reference

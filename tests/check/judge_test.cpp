@@ -173,7 +173,7 @@ TEST(Judge, AcceptsARightTiledKernel) {
 TEST(Judge, AcceptsTheReference) {
   for (const char* line : kLines) {
     Inputs inputs = make_inputs(parse_problem(line), 1);
-    const Verdict v = check(reference::reference_implementation(), inputs);
+    const Verdict v = check(reference::reference_implementations()[0], inputs);
     EXPECT_TRUE(v.right) << line << ": " << v.sentence;
   }
 }

@@ -57,9 +57,9 @@ const char* const kProblems[] = {
 
 template <class T>
 void expect_close(const Gradients<T>& g, const reference::DenseGradients& want, double bound, const std::string& what) {
-  EXPECT_LT(error_of(g.dq.outside(), want.dq), bound) << what << " dq";
-  EXPECT_LT(error_of(g.dk.outside(), want.dk), bound) << what << " dk";
-  EXPECT_LT(error_of(g.dv.outside(), want.dv), bound) << what << " dv";
+  EXPECT_LT(error_of(g.dq.outside(), want.dq.value), bound) << what << " dq";
+  EXPECT_LT(error_of(g.dk.outside(), want.dk.value), bound) << what << " dk";
+  EXPECT_LT(error_of(g.dv.outside(), want.dv.value), bound) << what << " dv";
 }
 
 TEST(Backward, EqualsTheOracleWithinFastMemory) {

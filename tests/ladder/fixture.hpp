@@ -6,7 +6,7 @@
 
 #include "counted.hpp"
 #include "ladder/head.hpp"
-#include "reference/textbook_backward.hpp"
+#include "reference/gradients.hpp"
 
 namespace onepass::ladder {
 

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "reference/textbook_backward.hpp"
+#include "reference/gradients.hpp"
 
 namespace onepass::reference {
 namespace {
@@ -88,11 +88,12 @@ void expect_matches(Call& call, std::vector<float>& x, const std::vector<double>
 void expect_gradients(const std::string& line) {
   Call call(line);
   const DenseGradients g = call.gradients();
-  expect_matches(call, call.q, g.dq, "dq");
-  expect_matches(call, call.k, g.dk, "dk");
-  expect_matches(call, call.v, g.dv, "dv");
-  if (call.p.bias) expect_matches(call, call.bias, g.dbias, "dbias");
-  if (call.p.sinks) expect_matches(call, call.sinks, g.dsinks, "dsinks");
+  expect_matches(call, call.q, g.dq.value, "dq");
+  expect_matches(call, call.k, g.dk.value, "dk");
+  expect_matches(call, call.v, g.dv.value, "dv");
+  if (call.p.bias) expect_matches(call, call.bias, g.dbias.value, "dbias");
+  if (call.p.sinks) expect_matches(call, call.sinks, g.dsinks.value, "dsinks");
+  if (call.p.alibi) expect_matches(call, call.slopes, g.dalibi_slopes.value, "dalibi_slopes");
 }
 
 TEST(BackwardOracle, Plain) { expect_gradients("fwd b2 h2 s3x5 d4/3 fp32"); }
@@ -104,11 +105,20 @@ TEST(BackwardOracle, BiasThroughSoftcapAndMask) {
   expect_gradients("fwd b1 h2 s4x5 d3 fp32 softcap=2 bias=fp32:1h1k mask=11qk");
 }
 TEST(BackwardOracle, Dropout) { expect_gradients("fwd b1 h2 s5 d3 fp32 dropout=0.4 seed=9"); }
+TEST(BackwardOracle, ScoreMod) {
+  for (const char* mod :
+       {"score * 2 + 0.25f * score * score", "3 * tanh(score / 3)", "exp(score * 0.5f) - log(4 + score * score)",
+        "score > 0 ? score : 0.1f * score", "sqrt(1 + score * score) / (2 + float(k_index))",
+        "min(score, 0.5f) + max(score, -0.25f) + exp2(0.3f * score) + log2(3 + abs(score))",
+        "score + sqrt(float(q_index - q_index)) * score"})
+    expect_gradients(std::string("fwd b1 h2/1 s4x5 d3 fp32 softcap=4 bias=fp32:1h1k alibi score_mod={") + mod + "}");
+}
+TEST(BackwardOracle, MaskMod) { expect_gradients("fwd b1 h1 s4x6 d3 fp32 mask_mod={k_index % 3 != q_index % 3}"); }
 TEST(BackwardOracle, Packed) { expect_gradients("fwd h2/1 d3 fp32 varlen=3,0,4/2,3,5 causal_bottom_right"); }
 TEST(BackwardOracle, RowsWithoutKeysGiveNothing) {
   Call call("fwd b1 h1 s5x3 d2 fp32 causal_bottom_right");  // rows 0 and 1 see no key
   const DenseGradients g = call.gradients();
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(g.dq[static_cast<std::size_t>(i)], 0.0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(g.dq.value[static_cast<std::size_t>(i)], 0.0);
 }
 
 }  // namespace

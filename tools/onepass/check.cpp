@@ -24,8 +24,8 @@ struct Flags {
   bool json = false, progress = false;
 };
 
-std::vector<const Implementation*> candidates(const Flags& flags) {
-  std::vector<const Implementation*> all = plan::implementations();
+std::vector<const Implementation*> candidates(const Flags& flags, Op op) {
+  std::vector<const Implementation*> all = plan::implementations(op);
   if (flags.implementation.empty()) return all;
   std::string names;
   for (const Implementation* row : all) {
@@ -74,7 +74,7 @@ int check_command(const Flags& flags) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   std::vector<std::pair<const Implementation*, std::string>> all;
   std::string refusals;
-  for (const Implementation* row : candidates(flags)) {
+  for (const Implementation* row : candidates(flags, problem.op)) {
     all.emplace_back(row, why_not(*row, problem));
     if (!all.back().second.empty()) refusals += text("; ", row->name, ": ", all.back().second);
   }
@@ -86,7 +86,9 @@ int check_command(const Flags& flags) {
   on_host.device = {};
   bool right = true, first = true;
   for (const check::Distribution distribution : check::kDistributions) {
-    if (flags.distribution != "all" && flags.distribution != check::name_of(distribution)) continue;
+    if (flags.distribution == "all" ? !check::can_judge(problem, distribution)
+                                    : flags.distribution != check::name_of(distribution))
+      continue;
     check::Inputs inputs = check::make_inputs(on_host, flags.seed, distribution);
     if (!flags.json && first) fmt::print("{}\n", to_string(problem));
     for (const auto& [row, refusal] : all) {

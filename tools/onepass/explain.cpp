@@ -15,7 +15,7 @@ struct Flags {
 
 nlohmann::ordered_json as_json(const Problem& problem) {
   nlohmann::ordered_json j{{"problem", to_string(problem)}, {"implementations", nlohmann::ordered_json::array()}};
-  for (const Implementation* row : plan::implementations()) {
+  for (const Implementation* row : plan::implementations(problem.op)) {
     const Decision decision = decide(*row, problem);
     nlohmann::ordered_json item{{"name", row->name}, {"accepts", static_cast<bool>(decision)}};
     if (decision)

@@ -11,19 +11,22 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
 #include "cuda/host/cubin_cache.hpp"
 #include "cuda/host/kernels.hpp"
 #include "machine.hpp"
 #include "onepass/executor.hpp"
 #include "plan/implementations.hpp"
+#include "reference/reference.hpp"
 
 namespace onepass::cli {
 namespace {
 
 // An implementation is usable here if it accepts one of these: prefill and decode in every dtype, then the first GPU.
-constexpr const char* kProbes[] = {"fwd h8 s512 d64 bf16",     "fwd h8 s512 d64 fp32",   "fwd h8 s512 d64 fp16",
-                                   "fwd h8 s1x512 d64 bf16",   "fwd h8 s1x512 d64 fp32", "fwd h8 s1x512 d64 fp16",
-                                   "fwd h8 s512 d64 bf16 cuda"};
+constexpr const char* kProbes[] = {"h8 s512 d64 bf16",     "h8 s512 d64 fp32",   "h8 s512 d64 fp16",
+                                   "h8 s1x512 d64 bf16",   "h8 s1x512 d64 fp32", "h8 s1x512 d64 fp16",
+                                   "h8 s512 d64 bf16 cuda"};
 
 struct Kernel {
   std::string name, refusal;  // empty: usable
@@ -31,12 +34,17 @@ struct Kernel {
 
 std::vector<Kernel> kernels() {
   std::vector<Kernel> all;
-  for (const Implementation* row : plan::implementations()) {
+  std::vector<const Implementation*> rows = plan::implementations();
+  for (const Implementation* row : plan::implementations(Op::backward))
+    if (!reference::is_reference(*row)) rows.push_back(row);
+  for (const Implementation* row : rows) {
     const bool on_cuda = std::string_view(row->name).starts_with("cuda.");
-    Kernel kernel{row->name, why_not(*row, parse_problem(on_cuda ? std::end(kProbes)[-1] : kProbes[0]))};
-    for (const char* probe : kProbes) {
-      if (why_not(*row, parse_problem(probe)).empty()) kernel.refusal.clear();
-    }
+    const auto refusal = [&](const char* probe) {
+      return why_not(*row, parse_problem(text(word_of(row->op), " ", probe)));
+    };
+    Kernel kernel{row->name, refusal(on_cuda ? std::end(kProbes)[-1] : kProbes[0])};
+    for (const char* probe : kProbes)
+      if (refusal(probe).empty()) kernel.refusal.clear();
     all.push_back(std::move(kernel));
   }
   return all;

@@ -19,7 +19,7 @@ void check_names(const io::Safetensors& file, const InputFiles& files) {
     std::string known;
     bool is_input = false;
     for (const RoleRow& row : kRoleTable) {
-      if (!row.input) continue;
+      if (!reads(row, Op::forward)) continue;
       is_input = is_input || rest == row.name;
       known += (known.empty() ? "" : ", ") + std::string(row.name);
     }
@@ -57,7 +57,7 @@ Loaded load(const InputFiles& files, Progress& progress) {
     check_names(*safetensors, files);
   }
   for (const RoleRow& row : kRoleTable) {
-    if (!row.input) continue;
+    if (!reads(row, Op::forward)) continue;
     const auto npy = files.npy.find(row.name);
     if (npy != files.npy.end()) {
       loaded.arrays.push_back(io::read_npy(io::FileSource(npy->second, count), files.void2));
@@ -73,7 +73,7 @@ Loaded load(const InputFiles& files, Progress& progress) {
     loaded.tensors.mod_buffers.push_back({name, loaded.arrays.back().view()});
   }
   for (const RoleRow& row : kRoleTable) {
-    if (!row.input || !row.required) continue;
+    if (use_of(row, Op::forward) != Use::needs) continue;
     ConstTensor& t = loaded.tensors.*row.input;
     if (!t.given()) {
       throw Error(ErrorCode::bad_value,

@@ -218,7 +218,7 @@ void add_run(CLI::App& app) {
   CLI::App* c = app.add_subcommand("run", "Compute attention on tensors from .npy files or a .safetensors file");
   auto flags = std::make_shared<Flags>();
   for (const RoleRow& row : kRoleTable) {
-    if (!row.input) continue;
+    if (!reads(row, Op::forward)) continue;
     c->add_option_function<std::string>(
          option_of(row), [flags, &row](const std::string& file) { flags->npy[row.name] = file; },
          std::string(".npy: ") + row.help)

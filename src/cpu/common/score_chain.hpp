@@ -10,7 +10,7 @@ ONEPASS_BEGIN
 template <class V>
 struct ScoreChain {
   V scale, per_cap, cap;
-  bool capped, biased, alibi;
+  bool has_cap, biased, alibi;
 
   // cap = 0: none.
   ONEPASS_HD static ScoreChain of(float scale, float cap, bool biased, bool alibi) {
@@ -23,15 +23,25 @@ struct ScoreChain {
     return {A::of(1.0), A::of(1.0), A::of(cap), cap > 0, biased, alibi};
   }
 
-  // Scaled, capped, biased, with ALiBi: all that comes before score_mod. distance: from the key to the row's position,
-  // of either sign. What is not asked for is not read.
-  ONEPASS_HD V transform(V product, V bias, V slope, V distance) const {
-    using A = Arith<V>;
-    V s = product * scale;
-    if (capped) s = cap * A::tanh(s * per_cap);
+  // Scaled and capped; and the derivative of that by the scaled product, from its value (not of_scaled's).
+  ONEPASS_HD V capped(V product) const {
+    const V s = product * scale;
+    return has_cap ? cap * Arith<V>::tanh(s * per_cap) : s;
+  }
+  ONEPASS_HD V derivative(V s) const {
+    const V t = s * per_cap;
+    return Arith<V>::neg_mul_add(t, t, Arith<V>::of(1.0));
+  }
+  // Biased, with ALiBi. distance: from the key to the row's position, of either sign. What is not asked for is not
+  // read.
+  ONEPASS_HD V moved(V s, V bias, V slope, V distance) const {
     if (biased) s = s + bias;
-    if (alibi) s = A::neg_mul_add(slope, A::abs(distance), s);
+    if (alibi) s = Arith<V>::neg_mul_add(slope, Arith<V>::abs(distance), s);
     return s;
+  }
+  // All that comes before score_mod.
+  ONEPASS_HD V transform(V product, V bias, V slope, V distance) const {
+    return moved(capped(product), bias, slope, distance);
   }
 };
 

@@ -178,14 +178,10 @@ Decision plan(const Request& request) {
 
 }  // namespace
 
-Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int panels) {
+Scratch book_tiles(Workspace& w, const Problem& p, const Geometry& g, int panels) {
   const std::int64_t panel = g.panel(), rows = panels * panel;
   Scratch s{};
-  s.q = w.take<float>(rows * (p.dim_qk + 3));
-  s.out = w.take<float>(rows * (p.dim_v + 3));
   s.scores = w.take<float>(g.block * panel);
-  s.m = w.take<float>(rows);
-  s.l = w.take<float>(rows);
   s.lo = w.take<std::int32_t>(rows);
   s.hi = w.take<std::int32_t>(rows);
   s.k = w.take<float>(g.block * p.dim_qk);
@@ -196,6 +192,15 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
     s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
     s.mods.integers = w.take<std::int32_t>(Expression::kMaxSteps * kExprBlock);
   }
+  return s;
+}
+Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int panels) {
+  const std::int64_t rows = panels * g.panel();
+  Scratch s = book_tiles(w, p, g, panels);
+  s.q = w.take<float>(rows * (p.dim_qk + 3));
+  s.out = w.take<float>(rows * (p.dim_v + 3));
+  s.m = w.take<float>(rows);
+  s.l = w.take<float>(rows);
   return s;
 }
 

@@ -64,6 +64,7 @@ struct Scratch {
   ExprMemory<float> mods;
 };
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
+Scratch book_tiles(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);  // not q to l
 
 // Calls f with a value of the storage type of q, k, v, out or a bias.
 template <class F>

@@ -57,22 +57,28 @@ HWY_NOINLINE void pack_tiles(const KeyValueView::Run<T>& run, std::int64_t first
   }
 }
 
-// Keys [lo, lo + n) of a K/V head.
-inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  const KeyValueView view(call.arguments.k, task.seq);
-  const std::int64_t dim = call.problem.dim_qk;
+// Keys [lo, lo + n) of a K/V head of K or V: rows without gaps, or column tiles.
+inline void convert_rows(const ConstTensor& t, std::int64_t dim, const flash::Task& task, std::int64_t lo,
+                         std::int64_t n, float* to) {
+  const KeyValueView view(t, task.seq);
   flash::with_storage(view.dtype(), [&](auto zero) {
     view.each_run<decltype(zero)>(task.head_kv, lo, n,
                                   [&](const auto& run, std::int64_t first) { pack_rows(run, dim, to + first * dim); });
   });
 }
-inline void convert_v(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  const KeyValueView view(call.arguments.v, task.seq);
+inline void convert_tiles(const ConstTensor& t, std::int64_t dim, const flash::Task& task, std::int64_t lo,
+                          std::int64_t n, float* to) {
+  const KeyValueView view(t, task.seq);
   flash::with_storage(view.dtype(), [&](auto zero) {
-    view.each_run<decltype(zero)>(task.head_kv, lo, n, [&](const auto& run, std::int64_t first) {
-      pack_tiles(run, first, n, call.problem.dim_v, to);
-    });
+    view.each_run<decltype(zero)>(
+        task.head_kv, lo, n, [&](const auto& run, std::int64_t first) { pack_tiles(run, first, n, dim, to); });
   });
+}
+inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
+  convert_rows(call.arguments.k, call.problem.dim_qk, task, lo, n, to);
+}
+inline void convert_v(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
+  convert_tiles(call.arguments.v, call.problem.dim_v, task, lo, n, to);
 }
 
 // One block of keys as the tiles will read it.

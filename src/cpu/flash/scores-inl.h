@@ -40,6 +40,7 @@ struct PanelScores {
   ScoreUnit unit;  // of the scores as the softmax finds them
   ScoreParams params;
   const float *bias = nullptr, *mask = nullptr;  // tiles [key][kPanel], from the panel's first key of the block on
+  float* cap_slope = nullptr;                    // a tile too: gets softcap's derivative, which backward passes want
   bool dropout = false;
   HWY_ALIGN float slope[kPanel] = {};
   HWY_ALIGN std::int32_t aligned[kPanel] = {};  // the key position a lane's token is aligned with
@@ -155,8 +156,10 @@ inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, 
     VF s = hn::Load(DF(), at);
     const VI key = hn::Set(DI(), static_cast<std::int32_t>(k));
     if constexpr (part != Part::after_mod) {
-      s = chain.transform(s, biased ? hn::Load(DF(), panel.bias + tile_at) : s, slope,
-                          alibi ? hn::ConvertTo(DF(), aligned - key) : s);
+      s = chain.capped(s);
+      if (panel.cap_slope) hn::Store(chain.derivative(s), DF(), panel.cap_slope + tile_at);
+      s = chain.moved(s, biased ? hn::Load(DF(), panel.bias + tile_at) : s, slope,
+                      alibi ? hn::ConvertTo(DF(), aligned - key) : s);
     }
     if constexpr (part == Part::before_mod) {
       hn::Store(s, DF(), at);
@@ -200,26 +203,34 @@ ONEPASS_HD void philox_lanes(std::uint64_t seed, VU c0, VU c1, VU c2, VU c3, VU 
   draws[0] = c0, draws[1] = c1, draws[2] = c2, draws[3] = c3;
 }
 
-// Weights of the vector of rows at `lane`, keys [lo, hi): the kept ones scaled, the dropped ones -0, which the fallback
-// tells from the +0 of a masked key.
-inline void drop_weights(const Dropout& dropout, std::uint32_t batch, const PanelScores& panel, int lane,
-                         std::int64_t first, std::int64_t lo, std::int64_t hi, float* weights) {
-  const VF keep = splat(dropout.keep_scale), dropped = splat(-0.0f);
-  const bool none = dropout.threshold > 0xffffffffu;
-  const VU threshold = hn::Set(DU(), none ? 0xffffffffu : static_cast<std::uint32_t>(dropout.threshold));
+// f(key, whether each lane of the vector of rows at `lane` keeps it) for keys [lo, hi).
+template <class F>
+inline void each_draw(const Dropout& dropout, std::uint32_t batch, const PanelScores& panel, int lane, std::int64_t lo,
+                      std::int64_t hi, F&& f) {
+  const VU threshold = hn::Set(DU(), static_cast<std::uint32_t>(std::min(dropout.threshold, 0xffffffffull)));
   const VU token = hn::Load(DU(), panel.token + lane), head = hn::Load(DU(), panel.head + lane);
+  const auto some = hn::FirstN(DF(), dropout.threshold > 0xffffffffu ? 0 : kLanes);
   for (std::int64_t block = lo / 4; 4 * block < hi; ++block) {
     VU draws[4];
     philox_lanes(dropout.seed, hn::Set(DU(), static_cast<std::uint32_t>(block)), token, head, hn::Set(DU(), batch),
                  draws);
-    for (std::int64_t k = std::max(lo, 4 * block); k < std::min(hi, 4 * block + 4); ++k) {
-      float* at = weights + (k - first) * kPanel + lane;
-      const VF p = hn::Load(DF(), at);
-      const auto kept = hn::RebindMask(DF(), hn::Eq(hn::Min(draws[k % 4], threshold), threshold));
-      const VF w = none ? dropped : hn::IfThenElse(kept, p * keep, dropped);
-      hn::Store(hn::IfThenElse(hn::Eq(p, hn::Zero(DF())), p, w), DF(), at);
-    }
+    for (std::int64_t k = std::max(lo, 4 * block); k < std::min(hi, 4 * block + 4); ++k)
+      f(k, hn::And(some, hn::RebindMask(DF(), hn::Eq(hn::Min(draws[k % 4], threshold), threshold))));
   }
+}
+
+// Weights of the vector of rows at `lane`, keys [lo, hi): the kept ones scaled, the dropped ones -0, which the fallback
+// tells from the +0 of a masked key. A NaN stays.
+ONEPASS_HD VF dropped_or_kept(const Dropout& dropout, VF p, hn::Mask<DF> kept) {
+  const VF w = p * hn::IfThenElse(kept, splat(dropout.keep_scale), splat(-0.0f));
+  return hn::IfThenElse(hn::Eq(p, hn::Zero(DF())), p, w);
+}
+inline void drop_weights(const Dropout& dropout, std::uint32_t batch, const PanelScores& panel, int lane,
+                         std::int64_t first, std::int64_t lo, std::int64_t hi, float* weights) {
+  each_draw(dropout, batch, panel, lane, lo, hi, [&](std::int64_t k, hn::Mask<DF> kept) HWY_ATTR {
+    float* at = weights + (k - first) * kPanel + lane;
+    hn::Store(dropped_or_kept(dropout, hn::Load(DF(), at), kept), DF(), at);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

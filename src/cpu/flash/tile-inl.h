@@ -1,5 +1,6 @@
 // The two register tiles, of which 95 % of the time is made: rows of the accumulator tile are keys (QK) or columns of V
-// (PV), lanes are queries. The second operand is broadcast from memory, element by element.
+// (PV), lanes are queries. The second operand is broadcast from memory, element by element. The backward pass makes its
+// five products of them (src/cpu/backward).
 #if defined(ONEPASS_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_TILE_INL_H
 #undef ONEPASS_CPU_TILE_INL_H
@@ -36,11 +37,13 @@ inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 
 inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
 inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
 
-// S[n][:] = sum_d k[n][d] * q[d][:] for `keys` keys and `vecs` vectors of rows; top = max(top, S). Panels are kPanel
-// wide.
-template <int vecs, int keys>
+// What becomes of a QK tile: it is stored and top = max(top, S), or it is added to what is there.
+enum class End { store, add };
+
+// S[n][:] = sum_d k[n][d] * q[d][:] for `keys` keys and `vecs` vectors of rows. Panels are kPanel wide.
+template <End end, int vecs, int keys>
 HWY_NOINLINE void qk_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, std::ptrdiff_t k_stride,
-                          std::int64_t dim, float* HWY_RESTRICT s, float* HWY_RESTRICT top) {
+                          std::int64_t dim, float* HWY_RESTRICT s, [[maybe_unused]] float* HWY_RESTRICT top) {
   VF acc[keys][vecs];
   ONEPASS_UNROLL
   for (int n = 0; n < keys; ++n) {
@@ -58,6 +61,17 @@ HWY_NOINLINE void qk_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT
       ONEPASS_UNROLL
       for (int r = 0; r < vecs; ++r) acc[n][r] = hn::MulAdd(a[r], b, acc[n][r]);
     }
+  }
+  if constexpr (end == End::add) {
+    ONEPASS_UNROLL
+    for (int n = 0; n < keys; ++n) {
+      ONEPASS_UNROLL
+      for (int r = 0; r < vecs; ++r) {
+        float* at = s + n * kPanel + r * kLanes;
+        hn::Store(hn::Load(DF(), at) + acc[n][r], DF(), at);
+      }
+    }
+    return;
   }
   ONEPASS_UNROLL
   for (int r = 0; r < vecs; ++r) {
@@ -108,23 +122,24 @@ HWY_NOINLINE void pv_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT
 // Every size up to the full tile, [vecs - 1][rows - 1]: tails cost no more than their share.
 using Tile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, float*);
 using PvTile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, const float*);
-template <int vecs, int... rows>
+template <End end, int vecs, int... rows>
 constexpr std::array<Tile, sizeof...(rows)> qk_row(std::integer_sequence<int, rows...>) {
-  return {qk_tile<vecs, rows + 1>...};
+  return {qk_tile<end, vecs, rows + 1>...};
 }
 template <int vecs, int... rows>
 constexpr std::array<PvTile, sizeof...(rows)> pv_row(std::integer_sequence<int, rows...>) {
   return {pv_tile<vecs, rows + 1>...};
 }
-template <int... vecs>
+template <End end, int... vecs>
 constexpr std::array<std::array<Tile, kTileKeys>, sizeof...(vecs)> qk_table(std::integer_sequence<int, vecs...>) {
-  return {qk_row<vecs + 1>(std::make_integer_sequence<int, kTileKeys>())...};
+  return {qk_row<end, vecs + 1>(std::make_integer_sequence<int, kTileKeys>())...};
 }
 template <int... vecs>
 constexpr std::array<std::array<PvTile, kTileDims>, sizeof...(vecs)> pv_table(std::integer_sequence<int, vecs...>) {
   return {pv_row<vecs + 1>(std::make_integer_sequence<int, kTileDims>())...};
 }
-inline constexpr auto kQkTiles = qk_table(std::make_integer_sequence<int, kVecs>());
+inline constexpr auto kQkTiles = qk_table<End::store>(std::make_integer_sequence<int, kVecs>());
+inline constexpr auto kAddTiles = qk_table<End::add>(std::make_integer_sequence<int, kVecs>());
 inline constexpr auto kPvTiles = pv_table(std::make_integer_sequence<int, kVecs>());
 
 }  // namespace HWY_NAMESPACE

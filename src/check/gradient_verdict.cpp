@@ -1,0 +1,149 @@
+// The rule of docs/conventions.md for gradients.
+#include <algorithm>
+#include <cmath>
+
+#include "check/verdict.hpp"
+#include "core/numerics.hpp"
+#include "core/text.hpp"
+
+namespace onepass::check {
+namespace {
+
+constexpr double kUnit = 0x1p-24;  // fp32's rounding unit
+
+double rounding_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
+
+// |scale| |q| max|k| over the call: the size of a score's largest terms.
+double score_terms(const Inputs& in) {
+  const Problem& p = in.problem;
+  const auto longest = [&](const ConstTensor& t, std::int64_t heads, bool of_keys) {
+    double most = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, in.tensors, b);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
+          const std::int64_t at = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i);
+          double sum = 0;
+          for (std::int64_t d = 0; d < p.dim_qk; ++d) {
+            const auto x = static_cast<double>(load_element(t.data, t.dtype, at + d));
+            sum += std::isfinite(x) ? x * x : 0;
+          }
+          most = std::max(most, std::sqrt(sum));
+        }
+      }
+    }
+    return most;
+  };
+  return std::abs(p.effective_scale()) * longest(in.tensors.q, p.heads_q, false) *
+         longest(in.tensors.k, p.heads_kv, true);
+}
+
+class GradientJudge {
+ public:
+  GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base)
+      : in_(in), oracle_(oracle), base_(base), unsure_(kUnit * (2 * score_terms(in) + 16)) {}
+
+  Verdict judge() {
+    Verdict worst;
+    std::string violation, figures;
+    for (const RoleRow& row : kRoleTable) {
+      if (!is_asked(in_.problem.gradients, row.role)) continue;
+      const Verdict v = gradient(row, violation);
+      figures += text(figures.empty() ? "" : "; ", row.name, " ", v.max_error, " of ", v.max_allowed);
+      if (v.max_error * worst.max_allowed >= worst.max_error * v.max_allowed) worst = v;
+    }
+    if (violation.empty()) violation = in_.touched();
+    worst.right = violation.empty();
+    worst.sentence = worst.right ? "max errors of allowed: " + figures : violation;
+    return worst;
+  }
+
+ private:
+  Verdict gradient(const RoleRow& row, std::string& violation) {
+    const Tensor& t = in_.tensors.*row.output;
+    const reference::DenseGradient &oracle = oracle_.of(row.role), &base = base_.of(row.role);
+    Verdict v;
+    double sum_error = 0, sum_base = 0, sum_ref = 0, sum_terms = 0, most_terms = 0, rounding = 0, n = 0;
+    std::string worst;
+    const auto look = [&](std::int64_t offset, std::int64_t at) {
+      const float x = load_element(t.data, t.dtype, offset);
+      const double ref = oracle.value[at];
+      const float r = with_float_type(
+          t.dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(static_cast<float>(ref))); });
+      const auto here = [&] { return text(row.name, "[", at, "] is ", x, " but the reference is ", ref); };
+      if (std::isfinite(r) != std::isfinite(x) && violation.empty()) violation = here();
+      if (ref == 0 && oracle.terms[at] == 0 && x != 0 && violation.empty()) violation = here() + ": nothing reaches it";
+      if (!std::isfinite(r) || !std::isfinite(x)) return;
+      const double error = std::abs(static_cast<double>(x) - ref);
+      if (error > v.max_error) worst = here();
+      v.max_error = std::max(v.max_error, error);
+      sum_error += error;
+      if (std::isfinite(base.value[at])) {
+        v.max_base = std::max(v.max_base, std::abs(base.value[at] - ref));
+        sum_base += std::abs(base.value[at] - ref);
+      }
+      rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
+      if (std::isfinite(oracle.terms[at])) {
+        most_terms = std::max(most_terms, oracle.terms[at]);
+        sum_terms += oracle.terms[at];
+      }
+      sum_ref += std::abs(ref);
+      ++n;
+    };
+    each_number(row, t, look);
+    n = std::max(n, 1.0);
+    v.max_allowed = 3 * v.max_base + 2 * rounding + unsure_ * most_terms;
+    v.mean_error = sum_error / n;
+    v.mean_base = sum_base / n;
+    v.mean_allowed = 2 * v.mean_base + rounding_unit(t.dtype) * sum_ref / n + unsure_ * sum_terms / n;
+    if (v.max_error > v.max_allowed && violation.empty())
+      violation = text(worst, ": off by ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, ")");
+    if (v.mean_error > v.mean_allowed && violation.empty())
+      violation = text("the mean error of ", row.name, " is ", v.mean_error, ", allowed ", v.mean_allowed, " (base ",
+                       v.mean_base, ")");
+    return v;
+  }
+
+  // look(offset in t, index in the dense gradient)
+  template <class Look>
+  void each_number(const RoleRow& row, const Tensor& t, Look look) const {
+    const Problem& p = in_.problem;
+    if (!row.unit_last) {
+      for (std::int64_t i = 0; i < t.elements(); ++i) {
+        std::int64_t at = 0, rest = i;
+        for (int d = t.rank - 1; d >= 0; rest /= t.shape[d--]) at += rest % t.shape[d] * t.stride[d];
+        look(at, i);
+      }
+      return;
+    }
+    const bool of_keys = row.role != Role::dq;
+    const std::int64_t dim = t.shape[t.rank - 1];
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, in_.tensors, b);
+      for (std::int64_t h = 0; h < (of_keys ? p.heads_kv : p.heads_q); ++h) {
+        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
+          const std::int64_t from = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i),
+                             at = reference::dense_gradient_index(p, seq, of_keys, h, i, dim);
+          for (std::int64_t d = 0; d < dim; ++d) look(from + d, at + d);
+        }
+      }
+    }
+  }
+
+  const Inputs& in_;
+  const reference::DenseGradients &oracle_, &base_;
+  double unsure_;  // of a product of a probability, as a share of the sizes of the terms
+};
+
+}  // namespace
+
+Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base) {
+  return GradientJudge(inputs, oracle, base).judge();
+}
+
+Verdict judge(Inputs& in, Executor& executor) {
+  return in.problem.op == Op::backward ? judge(in, in.oracle_gradients(executor), in.base_gradients(executor))
+                                       : judge(in, in.oracle(executor), in.base(executor));
+}
+
+}  // namespace onepass::check

@@ -1,0 +1,255 @@
+// The backward pass of a chunk of keys and a chunk of rows of one K/V head: FlashAttention-2's, with lanes = rows.
+//
+//   S^T  = K Q^T            qk      [key][lane], as in the forward
+//   P^T  = exp(S^T - LSE)   by the LSE that was handed in: no maximum, no second pass
+//   dP^T = V dO^T           qk
+//   dS^T = P^T (dP^T - D)   and dX^T through the scores' derivatives
+//   dV  += P^T dO           add     [key][column]; rows of dO in place of columns of Q, weights in place of K
+//   dK  += dX^T Q           add
+//   dQ^T += K^T dX^T        pv      [column][lane]
+//
+// Sources: Dao 2023 (FlashAttention-2), Algorithm 2; the layout is README.md's.
+#if defined(ONEPASS_CPU_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_BACKWARD_INL_H
+#undef ONEPASS_CPU_BACKWARD_INL_H
+#else
+#define ONEPASS_CPU_BACKWARD_INL_H
+#endif
+
+#include <algorithm>
+
+#include "cpu/backward/fallback-inl.h"
+#include "cpu/backward/gradients-inl.h"
+#include "cpu/backward/mods-inl.h"
+#include "cpu/flash/pack-inl.h"
+#include "cpu/flash/segments-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// The five products on vectors, piece by piece of what the panel sees of a block.
+struct VectorProducts {
+  const backward::Call& call;
+  const backward::Task& task;
+  const backward::Scratch& scratch;
+  const Problem& p = call.problem();
+  const Tensors& a = call.forward.arguments;
+  const std::int64_t stride = call.cut.key_chunk * kPanel;  // of the column panels of dK and dV
+
+  void open_task(bool) const {}
+  void open_panel(int, const BackwardPanel&) const {}
+  Block open_block(const flash::Task& rows, std::int64_t first, std::int64_t keys, bool fallback) const {
+    Block b{first, keys, nullptr, nullptr, p.dim_qk, p.dim_v, false};
+    const auto open = [&](const ConstTensor& t, flash::Source source, std::int64_t dim, float* to) {
+      if (source == flash::Source::in_place)  // compact rows: cut.cpp
+        return KeyValueView(t, task.seq).run<float>(task.head_kv, first, keys).row;
+      convert_rows(t, dim, rows, first, keys, to);
+      return static_cast<const float*>(to);
+    };
+    b.k = open(a.k, call.forward.k_source, p.dim_qk, scratch.flash.k);
+    b.v = open(a.v, call.forward.v_source, p.dim_v, scratch.flash.v);
+    if (!a.dq.given()) return b;
+    convert_tiles(a.k, p.dim_qk, rows, first, keys, scratch.k_tiles);
+    if (fallback) zero_nonfinite(scratch.k_tiles, keys * p.dim_qk);
+    return b;
+  }
+
+  void scores(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
+    for (int i = 0; i < segments.count; ++i)
+      qk(segments.piece[i], block, panel.q, block.k, block.k_stride, p.dim_qk, scratch.flash.scores);
+  }
+  void dp(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
+    for (int i = 0; i < segments.count; ++i)
+      qk(segments.piece[i], block, panel.dout, block.v, block.v_stride, p.dim_v, scratch.ds);
+  }
+  void sums(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
+    for (int i = 0; i < segments.count; ++i) {
+      const Segment& s = segments.piece[i];
+      if (a.dv.given()) add(panel, s, block, scratch.flash.scores, panel.dout_rows, p.dim_v, scratch.dv);
+      if (a.dk.given()) add(panel, s, block, scratch.ds, panel.q_rows, p.dim_qk, scratch.dk);
+      if (a.dq.given()) dq(panel, s, block);
+    }
+  }
+  void close_block(int, const Block&) const {}
+  void close_task() const {}
+
+ private:
+  void qk(const Segment& s, const Block& block, const float* rows, const float* keys, std::ptrdiff_t key_stride,
+          std::int64_t dim, float* to) const {
+    HWY_ALIGN float top[kPanel] = {};
+    for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
+      const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k), at = k - block.first;
+      kQkTiles[s.to - s.from - 1][n - 1](rows + s.from * kLanes, keys + at * key_stride, key_stride, dim,
+                                         to + at * kPanel + s.from * kLanes, top);
+    }
+  }
+  // sums[key][column] += sum over the piece's rows of weights[key][row] * rows[row][column]
+  void add(const BackwardPanel& panel, const Segment& s, const Block& block, const float* weights, const float* rows,
+           std::int64_t dim, float* sums) const {
+    const std::int64_t row = s.from * kLanes, depth = std::min<std::int64_t>(s.to * kLanes, panel.rows) - row;
+    for (std::int64_t c = 0; c < dim; c += kPanel, rows += kPanel * kPanel, sums += stride) {
+      const int vecs = column_vecs(dim, c);
+      for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
+        const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k);
+        kAddTiles[vecs - 1][n - 1](rows + row * kPanel, weights + (k - block.first) * kPanel + row, kPanel, depth,
+                                   sums + (k - task.key_lo) * kPanel, nullptr);
+      }
+    }
+  }
+  void dq(const BackwardPanel& panel, const Segment& s, const Block& block) const {
+    HWY_ALIGN float one[kPanel];
+    std::fill_n(one, kPanel, 1.0f);
+    const std::int64_t at = s.lo - block.first;
+    for (std::int64_t column = 0; column < p.dim_qk; column += kTileDims) {
+      const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, p.dim_qk - column));
+      kPvTiles[s.to - s.from - 1][width - 1](scratch.ds + at * kPanel + s.from * kLanes,
+                                             scratch.k_tiles + column * block.keys + at * width, width, s.hi - s.lo,
+                                             panel.dq + column * kPanel + s.from * kLanes, one);
+    }
+  }
+};
+
+template <class Products>
+struct BackwardTask {
+  const backward::Call& call;
+  const backward::Task& task;
+  const backward::Scratch& scratch;
+  const Products& products;
+  const Problem& p = call.problem();
+  const Tensors& a = call.forward.arguments;
+  flash::Task block_rows{task.seq, task.batch, task.head_kv, 0, 0, 0, 0};  // of the row block in hand
+  bool fallback = false;
+  const std::int64_t stride = call.cut.key_chunk * kPanel;
+
+  // ---- one block of keys, one panel
+
+  void step(int index, const BackwardPanel& panel, const Block& block) const {
+    const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
+    if (segments.count == 0) return;
+    const bool plain = panel.scores.plain(), exact = plain && segments.whole;
+    const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
+    if (!plain && !fetch_tiles(call.forward, block_rows, scratch.flash, panel.scores, panel.row, panel.vecs, lo, hi))
+      return;
+    float *weights = scratch.flash.scores, *ds = scratch.ds;
+    const auto each_vector = [&](auto&& f) {
+      for (int v = 0; v < panel.vecs; ++v)
+        if (segments.lo[v] < segments.hi[v])
+          f(LaneKeys{v * kLanes, block.first, segments.lo[v], segments.hi[v], lo});
+    };
+
+    products.scores(index, panel, block, segments);
+    if (!exact) scores(panel, block, segments, lo, hi);
+    each_vector([&](const LaneKeys& at) HWY_ATTR { weights_of(panel, at, fallback, weights); });
+    if (call.wants_ds()) {
+      products.dp(index, panel, block, segments);
+      if (scratch.pairs) clear_pairs(panel, segments, lo, hi);
+      each_vector([&](const LaneKeys& at) HWY_ATTR {
+        softmax_gradient(call, task.batch, panel, at, weights, ds);
+        if (!exact || fallback) add_slopes(panel, at, score_gradient(scratch, panel, at, weights, ds));
+      });
+      if (scratch.pairs) add_bias_gradient(call, task, block_rows, scratch, panel, lo, hi);
+    } else if (panel.scores.dropout) {
+      each_vector([&](const LaneKeys& at) HWY_ATTR {
+        drop_weights(call.forward.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, at.lane, at.first,
+                     at.lo, at.hi, weights);
+      });
+    }
+    products.sums(index, panel, block, segments);
+    if (fallback) add_nonfinite(panel, block, segments);
+  }
+
+  // Products become scores, with hidden ones -inf.
+  void scores(const BackwardPanel& panel, const Block& block, const Segments& segments, std::int64_t lo,
+              std::int64_t hi) const {
+    const auto finish = [&]<Part part>() HWY_ATTR {
+      for (int v = 0; v < panel.vecs; ++v) {
+        const int lane = v * kLanes;
+        if (part != Part::before_mod && segments.lo[v] >= segments.hi[v]) continue;
+        finish_scores<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
+                            panel.hi + lane, scratch.flash.scores);
+      }
+    };
+    if (!panel.scores.modified()) return finish.template operator()<Part::all>();
+    finish.template operator()<Part::before_mod>();
+    change_scores_and_slopes(call, block_rows, scratch, panel, lo, hi,
+                             scratch.flash.scores + (lo - block.first) * kPanel, scratch.mod_slope);
+    finish.template operator()<Part::after_mod>();
+  }
+
+  // Vectors that take no part in some keys leave nothing there.
+  void clear_pairs(const BackwardPanel& panel, const Segments& segments, std::int64_t lo, std::int64_t hi) const {
+    const Segment& s = segments.piece[0];
+    if (segments.count > 1 || s.from > 0 || s.to < panel.vecs) std::fill_n(scratch.pairs, (hi - lo) * kPanel, 0.0f);
+  }
+  void add_slopes(const BackwardPanel& panel, const LaneKeys& at, VF sums) const {
+    if (!scratch.slopes) return;
+    HWY_ALIGN float x[kLanes];
+    hn::Store(sums, DF(), x);
+    for (int i = 0; i < kLanes && at.lane + i < panel.rows; ++i)
+      scratch.slopes[(panel.row + at.lane + i) % p.group()] += static_cast<double>(x[i]);
+  }
+  void add_nonfinite(const BackwardPanel& panel, const Block& block, const Segments& segments) const {
+    const float *weights = scratch.flash.scores, *ds = scratch.ds;
+    const std::int64_t at = (block.first - task.key_lo) * kPanel;
+    if (a.dv.given())
+      take_nonfinite_rows(a.dout, p, block_rows, panel, segments, block.first, p.dim_v, weights, weights,
+                          scratch.dv + at, stride);
+    if (a.dk.given())
+      take_nonfinite_rows(a.q, p, block_rows, panel, segments, block.first, p.dim_qk, weights, ds, scratch.dk + at,
+                          stride);
+    if (a.dq.given()) take_nonfinite_keys(call.forward, block_rows, panel, segments, block, weights, ds);
+  }
+
+  // ---- the whole task
+
+  void run() {
+    constexpr int kMaxPanels = kGeometry.panels;
+    std::fill_n(scratch.dk, column_panels(p.dim_qk) * stride, 0.0f);
+    std::fill_n(scratch.dv, column_panels(p.dim_v) * stride, 0.0f);
+    if (scratch.slopes) std::fill_n(scratch.slopes, p.group(), 0.0);
+    const bool keys_finite = finite_keys(a.k, task, p.dim_qk) && finite_keys(a.v, task, p.dim_v);
+    const std::int64_t rows = std::int64_t{call.cut.panels} * kPanel;
+    BackwardPanel panels[kMaxPanels];
+    products.open_task(keys_finite);
+    for (std::int64_t row = task.row_lo; row < task.row_hi; row += rows) {
+      block_rows.row_lo = row;
+      block_rows.row_hi = std::min(row + rows, task.row_hi);
+      const Range seen = band_mask(p, task.seq.seq_q, task.seq.seq_k)
+                             .key_range(row / p.group(), (block_rows.row_hi - 1) / p.group() + 1);
+      const std::int64_t lo = std::max<std::int64_t>(seen.lo, task.key_lo), hi = std::min<std::int64_t>(seen.hi, task.key_hi);
+      if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
+      const int count = static_cast<int>((block_rows.row_hi - row + kPanel - 1) / kPanel);
+      fallback = !keys_finite;
+      for (int i = 0; i < count; ++i) {
+        panels[i] = open_panel(call, task, block_rows, scratch, i);
+        fallback = fallback || !panels[i].finite;
+      }
+      for (int i = 0; fallback && i < count; ++i) {
+        zero_nonfinite(panels[i].q_rows, kPanel * kPanel * column_panels(p.dim_qk));
+        zero_nonfinite(panels[i].dout_rows, kPanel * kPanel * column_panels(p.dim_v));
+      }
+      for (int i = 0; i < count; ++i) products.open_panel(i, panels[i]);
+      for (std::int64_t k = task.key_lo + (lo - task.key_lo) / kBlock * kBlock; k < hi; k += kBlock) {
+        const Block block =
+            products.open_block(block_rows, k, std::min<std::int64_t>(kBlock, task.key_hi - k), fallback);
+        for (int i = 0; i < count; ++i) step(i, panels[i], block);
+        products.close_block(count, block);
+      }
+      for (int i = 0; a.dq.given() && i < count; ++i) finish_panel(call, task, block_rows, panels[i]);
+    }
+    products.close_task();
+    if (a.dk.given()) finish_keys(call, task, scratch.dk, p.dim_qk, call.scale, call.dk, a.dk);
+    if (a.dv.given()) finish_keys(call, task, scratch.dv, p.dim_v, 1.0f, call.dv, a.dv);
+    for (std::int64_t i = 0; scratch.slopes && i < p.group(); ++i) {
+      const std::int64_t part = task.row_split * call.cut.key_splits + task.key_split;
+      call.dslopes[(part * p.batch + task.batch) * p.heads_q + task.head_kv * p.group() + i] = scratch.slopes[i];
+    }
+  }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

@@ -1,0 +1,154 @@
+// The host half of cpu.backward.*: D of every row, the tasks, and the sums of what they leave in parts.
+#include "cpu/backward/backward.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "core/text.hpp"
+#include "cpu/backward/cut.hpp"
+#include "cpu/backward/sums.hpp"
+#include "cpu/common/targets.hpp"
+
+namespace onepass::cpu::backward {
+namespace {
+
+template <class F>
+void parallel(Executor& executor, std::int64_t tasks, F&& body) {
+  executor.parallel_for(
+      tasks, [](void* f, std::int64_t t, int worker) { (*static_cast<std::remove_reference_t<F>*>(f))(t, worker); },
+      &body);
+}
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, const Kernels& kernels)
+      : PlanState(request.problem), kernels_(kernels), plan_(plan_of(*problem, kernels.geometry)), mods_(request.mods) {
+    Workspace shared, one;
+    book_parts(shared, *problem, plan_);
+    book_scratch(one, *problem, kernels.geometry, plan_.cut, plan_.bias);
+    shared_bytes_ = shared.bytes();
+    scratch_bytes_ = one.bytes();
+    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+  }
+
+  std::string describe() const override {
+    const flash::Geometry& g = kernels_.geometry;
+    const Cut& c = plan_.cut;
+    std::string line = text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows a block, ",
+                            plan_.tasks(*problem), " tasks");
+    if (plan_.phases > 1) line += text(" in each of ", plan_.phases, " turns of the heads that share the bias");
+    line += text(", ", c.key_splits, " key split", c.key_splits > 1 ? "s" : "", ", ", c.row_splits, " row split",
+                 c.row_splits > 1 ? "s" : "", ", workspace ", shared_bytes_, " bytes and ", scratch_bytes_,
+                 " for each thread, deterministic");
+    return line;
+  }
+
+  void run(const Tensors& a, void* memory, Executor& executor, void*) const override {
+    const Problem& p = *problem;
+    const Cut& c = plan_.cut;
+    Workspace w(memory);
+    const Parts parts = book_parts(w, p, plan_);
+    std::byte* scratch_base = w.take<std::byte>(0);
+    const Call call{{p, a, kernels_.geometry, plan_.k, plan_.v, c.panels, 1, p.seq_k, {}, nullptr, nullptr,
+                     Dropout::of(p.dropout_p, p.seed), *mods_},
+                    c,
+                    static_cast<float>(p.effective_scale()),
+                    parts.delta,
+                    parts.dq,
+                    parts.dk,
+                    parts.dv,
+                    plan_.bias,
+                    parts.dbias,
+                    parts.dslopes,
+                    parts.dsinks};
+    clear(p, a, plan_, parts, executor);
+
+    const std::int64_t blocks = (p.seq_q + kStatRows - 1) / kStatRows;
+    parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
+      Task task{};
+      task.batch = t / (p.heads_q * blocks);
+      task.seq = sequence_of(p, a, task.batch);
+      task.row_split = t % blocks;
+      task.row_lo = std::min(task.row_split * kStatRows, task.seq.seq_q);
+      task.row_hi = std::min(task.row_lo + kStatRows, task.seq.seq_q);
+      kernels_.stats(call, task, t / blocks % p.heads_q);
+    });
+    for (std::int64_t phase = 0; phase < plan_.phases; ++phase) {
+      parallel(executor, plan_.tasks(p), [&](std::int64_t t, int worker) {
+        Task task = task_of(p, plan_, phase, t);
+        task.seq = sequence_of(p, a, task.batch);
+        fit(p, c, task);
+        if (task.key_split > 0 && task.key_lo >= task.key_hi) return;
+        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+        kernels_.run(call, task, book_scratch(own, p, kernels_.geometry, c, plan_.bias));
+      });
+    }
+    sum_parts(p, a, plan_, parts, kernels_, executor);
+  }
+
+ private:
+  const Kernels& kernels_;
+  const Plan plan_;
+  const std::shared_ptr<const Mods> mods_;
+  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+};
+
+template <std::int64_t target>
+Decision plan(const Request& request) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const Problem& p = *request.problem;
+  if (p.device.kind != DeviceKind::cpu)
+    return Decision::no("the tensors are on " + to_string(p.device) + "; it computes on the CPU");
+  if (!has_target(target)) return Decision::no(std::string("this CPU has no ") + hwy::TargetName(target));
+  if (p.seq_q > kMax || p.seq_k > kMax)
+    return Decision::no(text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax));
+  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
+  const Kernels& own =
+      *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; });
+  return {{}, std::make_shared<State>(request, own)};
+}
+
+}  // namespace
+
+bool Call::wants_ds() const {
+  const Gradients& g = problem().gradients;
+  return g.dq || g.dk || g.dbias || g.dalibi_slopes;
+}
+
+Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, const Cut& c, BiasSums bias) {
+  const std::int64_t panel = g.panel(), rows = c.panels * panel;
+  const auto columns = [&](std::int64_t dim) { return (dim + panel - 1) / panel * panel; };
+  Scratch s{};
+  s.flash = flash::book_tiles(w, p, g, c.panels);
+  s.q = w.take<float>(rows * (p.dim_qk + 3));
+  s.dout = w.take<float>(rows * (p.dim_v + 3));
+  s.dq = w.take<float>(rows * (p.dim_qk + 3));
+  s.q_rows = w.take<float>(rows * columns(p.dim_qk));
+  s.dout_rows = w.take<float>(rows * columns(p.dim_v));
+  s.after = w.take<float>(rows);
+  s.before = w.take<float>(rows);
+  s.delta = w.take<float>(rows);
+  s.ds = w.take<float>(g.block * panel);
+  s.k_tiles = w.take<float>(g.block * p.dim_qk);
+  s.dk = w.take<float>(c.key_chunk * columns(p.dim_qk));
+  s.dv = w.take<float>(c.key_chunk * columns(p.dim_v));
+  if (p.softcap > 0) s.cap_slope = w.take<float>((g.block + 3) * panel);
+  if (!p.score_mod.empty()) {
+    s.mod_slope = w.take<float>(g.block * panel);
+    s.duals = w.take<float>(2 * g.block * panel);
+    s.dual_numbers = w.take<float>(std::int64_t{2} * Expression::kMaxSteps * kExprBlock);
+  }
+  if (bias != BiasSums::none) s.pairs = w.take<float>((g.block + 3) * panel);
+  if (p.gradients.dalibi_slopes) s.slopes = w.take<double>(p.group());
+  return s;
+}
+
+std::span<const Implementation> implementations() {
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan<target>, Op::backward},
+  static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
+#undef ONEPASS_ROW
+  return rows;
+}
+
+}  // namespace onepass::cpu::backward

@@ -1,0 +1,79 @@
+// What is computed once a row before everything else: D = rowsum(dO * O) - dLSE; and of it the gradient of the sinks.
+// And at the end: sums of the parts that tasks have left.
+#if defined(ONEPASS_CPU_BACKWARD_STATS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEPASS_CPU_BACKWARD_STATS_INL_H
+#undef ONEPASS_CPU_BACKWARD_STATS_INL_H
+#else
+#define ONEPASS_CPU_BACKWARD_STATS_INL_H
+#endif
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/backward/backward.hpp"
+#include "cpu/common/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+
+// sum of out * dout. A number of `out` that is exactly 0 stands for no visible key: it is 0 times whatever dout holds.
+template <class T>
+inline float output_dot(const T* out, const T* dout, std::int64_t dim) {
+  VF sum = hn::Zero(DF());
+  const auto take = [&](VF o, VF g) HWY_ATTR {
+    sum = hn::MulAdd(o, hn::IfThenZeroElse(hn::Eq(o, hn::Zero(DF())), g), sum);
+  };
+  std::int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) take(load(DF(), out + d), load(DF(), dout + d));
+  if (d < dim) take(load_n(DF(), out + d, dim - d), load_n(DF(), dout + d, dim - d));
+  return hn::GetLane(hn::SumOfLanes(DF(), sum));
+}
+
+// Rows [row_lo, row_hi) of one query head; rows are tokens here.
+inline void row_stats(const backward::Call& call, const backward::Task& task, std::int64_t head) {
+  const Problem& p = call.problem();
+  const Tensors& a = call.forward.arguments;
+  const float none = -std::numeric_limits<float>::infinity();
+  const float sink = p.sinks ? static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] : none;
+  double sinks = 0;
+  for (std::int64_t i = task.row_lo; i < task.row_hi; ++i) {
+    const std::int64_t row = task.seq.q_begin + i;
+    const float lse = static_cast<const float*>(a.lse.data)[lse_offset(a.lse, task.seq.batch, head, row)];
+    float delta = flash::with_storage(a.out.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      return output_dot(static_cast<const T*>(a.out.data) + row_offset(a.out, task.seq.batch, head, row),
+                        static_cast<const T*>(a.dout.data) + row_offset(a.dout, task.seq.batch, head, row), p.dim_v);
+    });
+    if (p.dlse) delta -= static_cast<const float*>(a.dlse.data)[lse_offset(a.dlse, task.seq.batch, head, row)];
+    if (lse == none) delta = 0;  // a row that sees no key
+    call.delta[partial_row(p, task.seq, head, i)] = delta;
+    if (p.sinks && lse != none) sinks -= std::exp(static_cast<double>(sink) - static_cast<double>(lse)) * delta;
+  }
+  const std::int64_t blocks = (p.seq_q + backward::kStatRows - 1) / backward::kStatRows;
+  if (call.dsinks) call.dsinks[(task.batch * p.heads_q + head) * blocks + task.row_split] = sinks;
+}
+
+// to[dim] = the sum of rows first, first + 1, ... (`count` of them, `stride` apart) in this order.
+inline void sum_rows(const float* rows, std::int64_t stride, std::int64_t first, std::int64_t count, std::int64_t dim,
+                     DType dtype, void* to) {
+  rows += first * stride;
+  flash::with_storage(dtype, [&](auto zero) {
+    auto* out = static_cast<decltype(zero)*>(to);
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
+      const std::int64_t left = dim - d;
+      VF sum = hn::Zero(DF());
+      for (std::int64_t i = 0; i < count; ++i) {
+        const float* from = rows + i * stride + d;
+        sum = sum + (left >= kLanes ? load(DF(), from) : load_n(DF(), from, left));
+      }
+      left >= kLanes ? store(sum, DF(), out + d) : store_n(sum, DF(), out + d, left);
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

@@ -1,0 +1,45 @@
+// The textbook's gradients, dense: what every backward pass is tested against.
+//
+//   P_j = e^(s_j - LSE), 0 if hidden      D = sum_d dO_d O_d - dLSE      z: dropout factor, x: scaled and capped
+//   product dv_j = sum_i P_j z_j dO               dP_j = z_j (dO . v_j)          ds_j = P_j (dP_j - D) through
+//   score_mod f: dt = ds f'(t)    dbias = dt summed over what it is repeated for dslope = -sum dt |a(i) - j| through
+//   softcap c tanh(x / c): dx = dt (1 - tanh^2) dq = scale sum_j dx_j k_j             dk_j = scale sum_i dx_j q dsink =
+//   -sum_i e^(sink - LSE) D
+//
+// Dao et al., FlashAttention, appendix B.2, with the features of docs/conventions.md.
+#pragma once
+#include "reference/textbook.hpp"
+
+namespace onepass::reference {
+
+// A gradient, row-major, and beside each number the sum of the sizes of its terms: rounding is relative to these.
+struct DenseGradient {
+  std::vector<double> value, terms;
+  void resize(std::int64_t n) {
+    value.assign(static_cast<std::size_t>(n), 0);
+    terms.assign(static_cast<std::size_t>(n), 0);
+  }
+};
+
+// dq [batch, heads_q, seq_q, dim_qk] (packed [total_q, heads_q, dim_qk]); dk and dv alike with heads_kv and seq_k;
+// dbias and dalibi_slopes have the shapes of bias and alibi_slopes; dsinks [heads_q]. Empty if there is no such input.
+struct DenseGradients {
+  DenseGradient dq, dk, dv, dbias, dsinks, dalibi_slopes;
+  DenseGradient& of(Role role);
+  const DenseGradient& of(Role role) const { return const_cast<DenseGradients&>(*this).of(role); }
+};
+
+// Index of a token's first number in dq (of_keys: in dk or dv) of dimension `dim`.
+std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bool of_keys, std::int64_t head,
+                                  std::int64_t token, std::int64_t dim);
+
+// Of a backward problem: from the out, lse, dout and dlse that are given, be they of this forward or merged ones.
+DenseGradients oracle_gradients(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+// In the problem's own precision, P, dP and dS rounded as they would be stored: the base of the rule.
+DenseGradients base_gradients(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+
+// Of a forward problem, out and lse computed by the oracle on the way. d_out: fp32/fp16/bf16 of the shape of out.
+DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTensor& d_out,
+                               Executor& executor = serial_executor());
+
+}  // namespace onepass::reference

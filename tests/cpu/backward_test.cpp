@@ -1,0 +1,203 @@
+// cpu.backward.* against the oracle: every feature, dtype and shape; its bits whatever the threads; what is not finite.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string_view>
+
+#include "check/backward_problem.hpp"
+#include "check/check.hpp"
+#include "check/pokes.hpp"
+#include "check/random_problem.hpp"
+#include "core/text.hpp"
+#include "plan/implementations.hpp"
+#include "shapes/shapes.hpp"
+
+namespace onepass::check {
+namespace {
+
+std::vector<const Implementation*> kernels() {
+  auto rows = plan::implementations(Op::backward);
+  std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
+  return rows;
+}
+
+// Every kernel of this machine; some take it.
+void expect_right(Inputs& inputs, std::string_view what) {
+  int takers = 0;
+  for (const Implementation* row : kernels()) {
+    const Verdict verdict = check(*row, inputs);
+    takers += verdict.accepted;
+    EXPECT_TRUE(verdict.right || !verdict.accepted)
+        << row->name << " \"" << to_string(inputs.problem) << "\" " << what << ": " << verdict.sentence;
+  }
+  EXPECT_GT(takers, 0) << to_string(inputs.problem);
+}
+
+// Not `huge`: P = exp(s - LSE) is nothing where the LSE, fp32, is known to +-1e20.
+constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
+
+class BackwardShapes : public testing::TestWithParam<const char*> {};
+
+// The forward's lists, each line with another distribution and placement.
+TEST_P(BackwardShapes, EveryKernel) {
+  const auto lines = test::shapes(GetParam());
+  for (std::size_t n = 0; n < lines.size() && !testing::Test::HasFailure(); ++n) {
+    const Problem p = test::backward_of(parse_problem(lines[n]), n % 5 == 3, n % 3 == 1);
+    // Of one-hot rows each score counts whole, and chains of 576 products are off by more than 2^-24 of their terms.
+    const Distribution scores = p.dim_qk > 256 ? Distribution::normal : kScores[n / 2 % 3];
+    Inputs inputs = make_inputs(p, n, scores, static_cast<Placement>(n % 3));
+    expect_right(inputs, name_of(scores));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, BackwardShapes,
+                         testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
+                                         "mods.txt"),
+                         [](const auto& file) {
+                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
+                         });
+
+// What only a backward has: parts of both kinds, the bias's gradient by turns and by sums, gradients one at a time.
+constexpr const char* kLines[] = {
+    "bwd b1 h1 s700x900 d64",
+    "bwd b1 h2/1 s700x900 d64 bf16 causal_bottom_right grad=fp32",
+    "bwd b2 h3/1 s1100x70 d40/72 causal_top_left",
+    "bwd b1 h2/1 s40x3000 d128 fp16 window=700:0",
+    "bwd b3 h4/2 s70x300 d64 bias=fp32:11qk grads=dq,dk,dv,dbias",
+    "bwd b3 h4/2 s300x700 d32 bias=bf16:b1qk causal_bottom_right grads=dq,dk,dv,dbias",
+    "bwd b3 h4/2 s300x700 d32 bias=fp16:1hqk window=90:20 grads=dbias",
+    "bwd b2 h4/2 s300x700 d32 bias=fp32:bhqk softcap=20 grads=dq,dbias",
+    "bwd b2 h4/2 s300x700 d32 bias=fp32:b11k grads=dq,dk,dv,dbias dropout=0.2 seed=3",
+    "bwd b2 h4/2 s300x700 d32 bias=fp32:1hq1 grads=dq,dk,dv,dbias causal_top_left",
+    "bwd b2 h4/2 s300x700 d32 bias=fp32:1111 grads=dq,dk,dv,dbias",
+    "bwd b2 h4/2 s300x700 d32 bias=fp32:11q1 alibi sinks grads=dbias,dsinks,dalibi_slopes dlse",
+    "bwd b2 h4/2 s130x133 d64 grads=dq dropout=0.5",
+    "bwd b2 h4/2 s130x133 d64 grads=dk softcap=4",
+    "bwd b2 h4/2 s130x133 d64 bf16 grads=dv dropout=0.5 mask=b1qk",
+    "bwd b2 h4/2 s130x133 d64 grads=dsinks sinks dlse",
+    "bwd b2 h4/2 s130x133 d64 grads=dalibi_slopes alibi causal_top_left",
+    "bwd h4/2 d64 varlen=300,0,700,1/9,500,0,600 bias=fp32:11qk alibi sinks causal_bottom_right "
+    "grads=dq,dk,dv,dbias,dsinks,dalibi_slopes dlse",
+    "bwd h6/2 d48/80 bf16 varlen=0,40,400/700,0,300 bias=fp32:b11k softcap=20 dropout=0.2 window=200:30 "
+    "grads=dq,dk,dv,dbias",
+    "bwd b1 h2/1 s600x900 d64 score_mod={score + 3 * tanh(score) * exp(-fabs(score)) - sqrt(1.0f + score * score)} "
+    "mask_mod={(q_index ^ k_index) & 3} softcap=30 bias=fp32:11qk grads=dq,dk,dv,dbias",
+    "bwd b2 h2 s0x5 d16 sinks grads=dq,dk,dv,dsinks",
+    "bwd b2 h2 s5x0 d16 sinks grads=dq,dk,dv,dsinks dlse",
+    "bwd b0 h2 s5x5 d16",
+    "bwd b2 h2 s1x1 d1/1",
+};
+
+TEST(Backward, PartsAndSums) {
+  std::size_t n = 0;
+  for (const char* line : kLines) {
+    Inputs inputs = make_inputs(parse_problem(line), n, Distribution::normal, static_cast<Placement>(n % 3));
+    ++n;
+    expect_right(inputs, "normal");
+  }
+}
+
+std::vector<std::byte> gradients(const Inputs& inputs) {
+  std::vector<std::byte> bytes;
+  for (Role role : {Role::dq, Role::dk, Role::dv, Role::dbias, Role::dsinks, Role::dalibi_slopes}) {
+    const Buffer& b = inputs.buffer(role);
+    bytes.insert(bytes.end(), b.data(), b.data() + b.bytes());
+  }
+  return bytes;
+}
+
+TEST(Backward, TheSameBitsForAnyNumberOfThreads) {
+  std::vector<std::shared_ptr<Executor>> executors;
+  for (int threads : {1, 2, 3, 7}) executors.push_back(make_executor(threads));
+  for (const char* line : kLines) {
+    Inputs inputs = make_inputs(parse_problem(line), 5, Distribution::rising);
+    for (const Implementation* row : kernels()) {
+      if (!run_on(*row, inputs, serial_executor())) continue;
+      const auto expected = gradients(inputs);
+      for (const auto& executor : executors) {
+        ASSERT_TRUE(run_on(*row, inputs, *executor));
+        EXPECT_EQ(std::memcmp(gradients(inputs).data(), expected.data(), expected.size()), 0)
+            << row->name << " \"" << line << "\" with " << executor->workers() << " threads";
+      }
+    }
+  }
+}
+
+// ---- what is not finite
+
+constexpr const char* kPoked[] = {
+    "bwd b1 h4/2 s70x100 d40",
+    "bwd b1 h4/2 s70x100 d40 causal_bottom_right",
+    "bwd b1 h4/2 s100x100 d64 bf16 causal_top_left",
+    "bwd b1 h4/2 s100x100 d64 fp16 window=10:3",
+    "bwd b1 h4/2 s70x100 d40 mask=11qk",
+    "bwd b1 h4/2 s100x140 d64 bf16 mask=b1qk causal_bottom_right sinks softcap=30 grads=dq,dk,dv,dsinks",
+    "bwd b1 h4/2 s70x100 d40 bias=fp32:bhqk alibi causal_top_left grads=dq,dk,dv,dbias,dalibi_slopes",
+    "bwd b1 h4/2 s600x700 d40 causal_top_left",
+    "bwd b1 h4/2 s70x100 d40 dropout=0.5 causal_top_left",
+    "bwd b1 h4/2 s70x100 d40 causal_top_left mask_mod={k_index % 3 != 1} score_mod={score * 0.5f}",
+};
+
+class BackwardPropagation : public testing::TestWithParam<test::Poke> {};
+TEST_P(BackwardPropagation, ReachesWhatSeesIt) {
+  for (const char* line : kPoked) {
+    Inputs inputs = make_inputs(parse_problem(line), 2);
+    GetParam().poke(inputs);
+    inputs.changed();
+    expect_right(inputs, GetParam().name);
+  }
+}
+const test::Poke kUpstream[] = {
+    {"NaNInDOut", [](auto& in) { test::set(in.tensors.dout, 1, 33, 3, NAN); }},
+    {"InfinityInDOut", [](auto& in) { test::set(in.tensors.dout, 0, 0, 0, INFINITY); }},
+    {"NaNInTheLastDOut", [](auto& in) { test::set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
+};
+INSTANTIATE_TEST_SUITE_P(Inputs, BackwardPropagation, testing::ValuesIn(test::kPokes),
+                         [](const auto& poke) { return poke.param.name; });
+INSTANTIATE_TEST_SUITE_P(Upstream, BackwardPropagation, testing::ValuesIn(kUpstream),
+                         [](const auto& poke) { return poke.param.name; });
+
+// Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.
+TEST(Backward, NothingLeaksFromWhatIsHidden) {
+  for (const char* line : {"bwd b1 h2/1 s200x60 d40 causal_bottom_right", "bwd b1 h2/1 s60x200 d40 bf16 causal_top_left",
+                           "bwd b1 h2/1 s200x60 d40 causal_bottom_right sinks grads=dq,dk,dv,dsinks",
+                           "bwd b1 h2/1 s150x150 d40 causal_offset=-100 bias=fp32:11qk grads=dq,dk,dv,dbias"}) {
+    Inputs inputs = make_inputs(parse_problem(line), 4);
+    const Problem& p = inputs.problem;
+    const BandMask band = band_mask(p, p.seq_q, p.seq_k);
+    std::int64_t last = 0;
+    for (std::int64_t i = 0; i < p.seq_q; ++i) {
+      const Range seen = band.keys_of(i);
+      last = std::max<std::int64_t>(last, seen.hi);
+      for (std::int64_t h = 0; seen.lo >= seen.hi && h < p.heads_q; ++h)
+        for (std::int64_t d = 0; d < p.dim_v; ++d) test::set(inputs.tensors.dout, h, i, d, NAN);
+    }
+    for (std::int64_t j = last; j < p.seq_k; ++j) {
+      test::set(inputs.tensors.k, 0, j, 1, NAN);
+      test::set(inputs.tensors.v, 0, j, 1, INFINITY);
+    }
+    inputs.changed();
+    expect_right(inputs, "hidden");
+    for (Role role : {Role::dq, Role::dk, Role::dv}) {
+      const Tensor& t = inputs.tensors.*row_of(role).output;
+      for (std::int64_t e = 0; e < t.elements(); ++e)  // contiguous
+        ASSERT_TRUE(std::isfinite(load_element(t.data, t.dtype, e))) << row_of(role).name << " " << line;
+    }
+  }
+}
+
+RC_GTEST_PROP(Backward, RandomProblemsAreRight, ()) {
+  const Problem p = test::backward_of(test::random_problem(), test::flip(), test::rarely());
+  const auto seed = static_cast<std::uint64_t>(test::among(0, 1000));
+  RC_LOG() << to_string(p) << " seed " << seed << "\n";
+  Inputs inputs = make_inputs(p, seed, *rc::gen::elementOf(std::vector<Distribution>(std::begin(kScores), std::end(kScores))),
+                              *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
+  for (const Implementation* row : kernels()) {
+    const Verdict verdict = check(*row, inputs);
+    if (verdict.accepted && !verdict.right) RC_FAIL(text(row->name, ": ", verdict.sentence));
+  }
+}
+
+}  // namespace
+}  // namespace onepass::check
