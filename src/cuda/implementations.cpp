@@ -1,12 +1,13 @@
 #include "cuda/implementations.hpp"
 
+#include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/forward.hpp"
 
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&sm90::forward_implementation(), &sm80::forward_implementation()};
+  return {&sm90::forward_implementation(), &sm80::forward_implementation(), &sm80::backward_implementation()};
 }
 
 }  // namespace onepass::cuda

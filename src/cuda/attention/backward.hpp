@@ -56,7 +56,7 @@ struct BackwardParams : ForwardParams {
   float* statistics;       // [head][q block]: the rows' references (backward_score.cuh), then their D
   float* dq_sums;          // [head][q block][block_q x sum_columns, in an order of the family's]
   float* sink_parts;       // [head][q block]
-  float* slope_parts;      // [head][k block]
+  float* slope_parts;      // [head][k block][sixteen keys]
   unsigned* turns;         // [head][q block]: how many key blocks have added to its sums; deterministic only
 };
 

@@ -35,6 +35,11 @@ struct Slopes {
 template <int N>
 struct Kept {
   u32 word[features.dropout ? (N + 31) / 32 : 1];
+  static DEV Kept all() {
+    Kept x;
+    for (u32& w : x.word) w = ~0u;
+    return x;
+  }
   DEV bool has(int j) const { return !features.dropout || word[j / 32] >> j % 32 & 1; }
 };
 
@@ -138,7 +143,7 @@ struct KeyScores : HeadScores {
   DEV bool hide(float (&w)[N], i32 first_row) const {
     bool some = false;  // of them hidden
     const u32 quad = threadIdx.x % 4;
-    constexpr i32 kRows = 2 * N;
+    constexpr i32 kRows = N / 2;
     if constexpr (features.masks()) {
       some = features.mask_mod;
       if constexpr (features.bool_mask) {

@@ -6,6 +6,7 @@
 
 namespace onepass::cuda {
 
+BackwardFeatures backward_features_of(const Problem& problem);
 // Text in front of a backward kernel's source: `backward_features`, `backward_shape`, and with them `forward_features`
 // and `features`.
 std::string backward_source(const BackwardFeatures& features, const BackwardShape& shape);
@@ -31,8 +32,40 @@ struct BackwardWorkspace {
 BackwardWorkspace workspace_of(const Problem& problem, const BackwardFeatures& features, const BackwardShape& shape,
                                int key_warps);
 
-// A launch's parameters but for what a call brings; its addresses are bind_backward's.
-BackwardParams decided_backward(const Problem& problem, const BackwardFeatures& features, const BackwardShape& shape,
-                                int l2_bytes);
+// A launch's parameters but for what a call brings.
+BackwardParams decided_backward(const Problem& problem, const BackwardShape& shape, int l2_bytes);
+// The addresses of a call. `workspace`: of places.total bytes.
+void bind_backward(BackwardParams& params, const Tensors& tensors, void* workspace, const BackwardWorkspace& places);
+
+// Blocks of threads that the pre and post kernels have, and the kernel of the sums.
+std::int64_t row_blocks(const BackwardParams& params);
+unsigned sum_blocks(const BackwardParams& params);
+
+// What the backward kernels of all architectures decide and how they run it; a family adds its config and its launch.
+class BackwardState : public PlanState {
+ public:
+  BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
+                const BackwardShape& shape, int key_warps, const char* sum_place);
+  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
+  void prepare() const final;
+
+ protected:
+  virtual void load(Stream stream) const = 0;  // every kernel of the family's own that launch_with needs
+  virtual void launch_with(const Tensors& tensors, BackwardParams& params, Stream stream) const = 0;
+
+  const DeviceFacts& device_;
+  const BackwardFeatures features_;
+  const BackwardShape shape_;
+  const BackwardWorkspace places_;
+  const BackwardParams decided_;
+  const std::int64_t key_tiles_;  // of block_k keys of each head of K and V; an upper bound if packed
+
+ private:
+  struct Around {
+    const Kernel *pre, *post, *sums;
+  };
+  Around load_around(Stream stream) const;
+  const std::string sum_place_;
+};
 
 }  // namespace onepass::cuda

@@ -3,8 +3,6 @@
 #pragma once
 #include "cuda/attention/backward_score.cuh"
 
-#include "core/nonfinite.hpp"
-
 namespace onepass {
 
 constexpr i32 kPreThreads = 256;  // with 4 bytes of shared memory each
@@ -31,18 +29,6 @@ struct RowPart {
   }
 };
 
-// Whether a row sees any key; only asked for rows with a sink whose D is not finite.
-DEV bool sees_a_key(const BackwardParams& p, const WorkTile& x, i32 row) {
-  HeadScores scores{p};
-  scores.open(x);
-  const Band::Range keys = scores.band.keys_of(row);
-  i32 key = keys.lo;
-  if constexpr (features.masks()) {
-    while (key < keys.hi && scores.masked(row, key)) ++key;
-  }
-  return key < keys.hi;
-}
-
 // Lanes that share a row, and how many elements of it each reads at once; several rows to a warp where rows are short.
 struct PreLanes {
   static constexpr ScalarType kType = forward_features.output;
@@ -51,6 +37,9 @@ struct PreLanes {
   static constexpr i32 kLanes = kParts <= 4 ? 4 : kParts <= 8 ? 8 : kParts <= 16 ? 16 : 32;
   static constexpr i32 kRows = 32 / kLanes;  // of a warp at once
 };
+
+// A number of O that is exactly 0 stands for no visible key, whatever dO holds.
+DEV float add_product(float sum, float out, float dout) { return out == 0.0f ? sum : fmaf(out, dout, sum); }
 
 // rowsum(dO * O), in each of the row's lanes.
 DEV float row_product(const BackwardParams& p, const WorkTile& x, i32 row, u32 lane) {
@@ -66,10 +55,10 @@ DEV float row_product(const BackwardParams& p, const WorkTile& x, i32 row, u32 l
       o.load(p.out, out + d);
       g.load(p.dout, dout + d);
 #pragma unroll
-      for (i32 i = 0; i < L::kAtOnce; ++i) sum = fmaf(o[i], g[i], sum);
+      for (i32 i = 0; i < L::kAtOnce; ++i) sum = add_product(sum, o[i], g[i]);
     } else {
       for (i32 i = d; i < features.dim_v; ++i)
-        sum = fmaf(element_at<L::kType>(p.out, out + i), element_at<L::kType>(p.dout, dout + i), sum);
+        sum = add_product(sum, element_at<L::kType>(p.out, out + i), element_at<L::kType>(p.dout, dout + i));
     }
   }
 #pragma unroll
@@ -109,7 +98,6 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
       lse = p.lse[at(p.lse_stride)];
       if (lse != kNegInf) {
         d = product;
-        if (forward_features.sinks && !is_finite(d) && !sees_a_key(p, x, row)) d = 0.0f;
         if constexpr (backward_features.dlse) d -= p.dlse[at(p.dlse_stride)];
         if constexpr (backward_features.dsinks)
           by_sink -= d * ex2((p.sinks[head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
@@ -122,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
   if constexpr (backward_features.dsinks) {
     extern __shared__ __align__(128) unsigned char smem[];
     const u32 parts = shared_address(smem);
-    store_word(parts + 4 * thread, __float_as_int(by_sink));
+    store_word(parts + 4 * thread, static_cast<i32>(__float_as_uint(by_sink)));
     __syncthreads();
     if (thread == 0) {  // in one order
       float sum = 0.0f;

@@ -25,13 +25,14 @@ extern "C" __global__ void __launch_bounds__(32)
     if (threadIdx.x == 0) p.dsinks[head * p.dsink_stride] = sum;
   }
   if constexpr (backward_features.dslopes) {
-    const float* const parts = p.slope_parts + static_cast<i64>(head) * p.k_blocks;
+    constexpr i32 kParts = kBlockK / 16;
+    const float* const parts = p.slope_parts + static_cast<i64>(head) * p.k_blocks * kParts;
     const bool one = p.slope_batch == 1;  // slopes of all batch entries
     const auto first = [&](i32 b) { return first_block<kBlockK>(p.cu_k, p.seq_k, b); };
     float sum = 0.0f;
     for (i32 b = one ? 0 : batch; b < (one ? p.batch : batch + 1); ++b) {
       const i32 keys = features.packed ? p.cu_k[b + 1] - p.cu_k[b] : p.seq_k;
-      sum += sum_of(parts, first(b), first(b) + (keys + kBlockK - 1) / kBlockK);
+      sum += sum_of(parts, first(b) * kParts, (first(b) + (keys + kBlockK - 1) / kBlockK) * kParts);
     }
     if (threadIdx.x == 0) p.dslopes[batch * p.dslope_stride[0] + head * p.dslope_stride[1]] = sum;
   }

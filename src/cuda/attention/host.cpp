@@ -16,18 +16,6 @@ namespace {
 
 constexpr std::size_t kCounterBytes = 64;
 
-ScalarType scalar_type_of(DType t) {
-  switch (t) {
-    case DType::f32: return ScalarType::f32;
-    case DType::f16: return ScalarType::f16;
-    case DType::bf16: return ScalarType::bf16;
-    case DType::f8e4m3:
-    case DType::boolean:
-    case DType::i32: break;
-  }
-  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16 and bf16; not on ", name_of(t)));
-}
-
 void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
 
 // How many heads are worked on together. Many, so that a causal problem's short tiles come last; few enough that their
@@ -49,6 +37,18 @@ std::size_t fallback_bytes(const Problem& p, const TileShape& tile) {
 }
 
 }  // namespace
+
+ScalarType scalar_type_of(DType t) {
+  switch (t) {
+    case DType::f32: return ScalarType::f32;
+    case DType::f16: return ScalarType::f16;
+    case DType::bf16: return ScalarType::bf16;
+    case DType::f8e4m3:
+    case DType::boolean:
+    case DType::i32: break;
+  }
+  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16 and bf16; not on ", name_of(t)));
+}
 
 const DeviceFacts* device_of(const Problem& p, std::string& why) {
   if (p.device.kind != DeviceKind::cuda) {

@@ -22,7 +22,8 @@ struct TileShape {
 
 // The problem's device; nullptr with a sentence if it is not on one that is there.
 const DeviceFacts* device_of(const Problem& problem, std::string& why);
-// Throws Error (bad_dtype) for a dtype that no kernel computes on.
+// Throw Error (bad_dtype) for a dtype that no kernel computes on.
+ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);
 Initializer initializer_of(const ForwardFeatures& features);
 // What stands in front of the kernel's source: #include of the definitions, `constexpr ForwardFeatures

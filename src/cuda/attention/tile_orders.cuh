@@ -73,6 +73,23 @@ struct KeysOuter {
   }
 };
 
+DEV void store_tile(u32 to, const KeyTile& x) {
+  store_four(to, x.key, x.number, x.head, x.batch);
+  store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  store_four(to + 32, x.m_lo, x.m_hi, x.map_batch, 0);
+}
+DEV KeyTile load_key_tile(u32 from) {
+  KeyTile x;
+  i32 unused;
+  load_four(from, x.key, x.number, x.head, x.batch);
+  load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  load_four(from + 32, x.m_lo, x.m_hi, x.map_batch, unused);
+  x.key = static_cast<i32>(warp_uniform(x.key));  // branched on
+  x.m_lo = static_cast<i32>(warp_uniform(x.m_lo));
+  x.m_hi = static_cast<i32>(warp_uniform(x.m_hi));
+  return x;
+}
+
 // Splits of keys, as decoding has them: the blocks of keys of each tile of rows go to `splits` tiles of work, of sizes
 // that differ by at most one block; some are empty where there are fewer blocks. Split s of row tile t is number
 // t * splits + s. The states of a row tile's splits are merged afterwards.

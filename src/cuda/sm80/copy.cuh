@@ -2,7 +2,7 @@
 #pragma once
 #include "cuda/device/copy_async.cuh"
 
-#include "cuda/sm80/forward_tile.cuh"
+#include "cuda/sm80/tile.cuh"
 
 namespace onepass::sm80 {
 
@@ -48,10 +48,11 @@ struct TileCopy {
   const long long& token_stride;  // elements; a parameter: neither takes registers between two copies
   i32 tokens;                     // of the sequence
 
-  DEV void operator()(u32 to, i32 first) const {
+  DEV void operator()(u32 to, i32 first) const { (*this)(to, first, load_address(from)); }
+  DEV void operator()(u32 to, i32 first, const char* token_0) const {
     const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = thread % kAcross;
     const i64 stride = token_stride * kElementBytes;
-    const char* at = load_address(from) + (first + row) * stride + chunk * 16;
+    const char* at = token_0 + (first + row) * stride + chunk * 16;
     const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
     if (kChunks < kAcross && chunk >= kChunks) return;
 #pragma unroll

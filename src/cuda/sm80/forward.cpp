@@ -9,17 +9,12 @@
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
+#include "cuda/sm80/host.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::sm80 {
 namespace {
 
-// What a row computes besides Q K^T, a band bounded on one side, and P V; each takes registers.
-enum Extras {
-  kPlain,
-  kBands,  // windows bounded on both sides, packed sequences
-  kAll     // score transforms, masks, dropout; copies in pieces of less than 16 bytes
-};
 // Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken, so
 // the rows of a head dim go from devices with much shared memory (227 KiB on Hopper) to those with little (99 KiB
 // on 8.6, 8.9 and 12.0). README.md has the measurements behind each.
@@ -49,40 +44,14 @@ constexpr TileConfig kConfigs32[] = {
     {128, 128, kAll, 4, 1, 16, 2, false, 1},   {256, 256, kAll, 4, 1, 16, 1, false, 2},
     {256, 256, kBands, 8, 1, 16, 1, false, 1}, {256, 256, kAll, 4, 1, 16, 1, false, 1},
 };
-constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
-
-// The largest power of two, up to 16, that every given number of bytes is a multiple of.
-int common_alignment(std::initializer_list<std::int64_t> bytes) {
-  std::int64_t bits = 16;
-  for (const std::int64_t b : bytes) bits |= b;
-  return static_cast<int>(bits & -bits);
-}
-int alignment_of(const Dims& stride, DType dtype, int address) {
-  const auto size = static_cast<std::int64_t>(size_of(dtype));
-  return common_alignment({stride[0] * size, stride[1] * size, stride[2] * size, address});
-}
-
 // How the tensors may be read and written.
 void set_alignment(const Problem& p, ForwardConfig& c) {
-  const auto of = [&](Role role, const Dims& stride, DType dtype) {
-    return alignment_of(stride, dtype, p.alignment[static_cast<std::size_t>(role)]);
-  };
-  c.copy_bytes =
-      std::min({of(Role::q, p.layout.q, p.dtype), of(Role::k, p.layout.k, p.dtype), of(Role::v, p.layout.v, p.dtype)});
+  c.copy_bytes = std::min({alignment_of(p, Role::q), alignment_of(p, Role::k), alignment_of(p, Role::v)});
   const std::int64_t row = p.dim_v * static_cast<std::int64_t>(size_of(p.dtype));
-  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && of(Role::out, p.layout.out, p.out_dtype) == 16;
-}
-
-Extras extras_of(const AttentionFeatures& f, const ForwardConfig& c) {
-  AttentionFeatures dense = f;
-  dense.packed = false;
-  if (!dense.plain() || c.copy_bytes < 16) return kAll;
-  return f.packed || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
+  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && alignment_of(p, Role::out) == 16;
 }
 
 cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
-
-std::string arch_of(const cuda::DeviceFacts& device) { return text("sm_", device.major, device.minor); }
 
 class State final : public cuda::ForwardState {
  public:
@@ -127,8 +96,7 @@ Decision plan(const Request& request) {
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
   if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
-  why = text("it is written for compute capability 8.0 and later; ", device.name, " has ", device.major, ".",
-             device.minor);
+  why = why_too_old(device);
   return false;
 }
 
@@ -150,7 +118,7 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
          .copy_bytes = 16,
          .staged = true};
     set_alignment(p, c);
-    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c) <= s.extras &&
+    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c.copy_bytes) <= s.extras &&
            s.blocks * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved;
   };
   if (p.dim_qk > 256 || p.dim_v > 256)
@@ -159,16 +127,11 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
     return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
+  if (std::string sentence = why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   constexpr std::int64_t kMax = cuda::kMaxPosition;
-  for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q}, std::pair{"seq_k", p.seq_k},
-                                    std::pair{"the tokens of q", p.total_q}, std::pair{"the tokens of k", p.total_k},
-                                    std::pair{"the batch", p.batch}, std::pair{"the heads of q", p.heads_q}}) {
-    if (count > kMax) return refuse(text("it counts in 32 bits, up to ", kMax, "; ", name, " are ", count));
-  }
   if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / (c.block_m() / 16))
     return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",
                        c.block_m(), " rows"));
-  if (std::string sentence = why_no_alibi(p, kMax); !sentence.empty()) return refuse(std::move(sentence));
   return true;
 }
 
@@ -197,7 +160,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
   return {"cuda/sm80/forward.cuh", "attention_forward",
           text(cuda::features_source(f), "#include \"cuda/sm80/forward_config.hpp\"\n",
                "namespace onepass::sm80 { constexpr ForwardConfig config = ", config_source(c), "; }\n",
-               "#include \"cuda/sm80/products_", f.attention.input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n"),
+               products_of(f.attention.input)),
           arch, mods};
 }
 

@@ -13,6 +13,7 @@
 #include "cuda/attention/fallback.cuh"
 #include "cuda/sm80/copy.cuh"
 #include "cuda/sm80/epilogue.cuh"
+#include "cuda/sm80/forward_products.cuh"
 
 namespace onepass::sm80 {
 
@@ -94,15 +95,6 @@ DEV WorkTile take_tile(u32 from, const ForwardParams& p) {
   return x;
 }
 
-template <i32 rows, i32 n>
-DEV void clear(float (&x)[rows][n]) {
-#pragma unroll
-  for (i32 r = 0; r < rows; ++r) {
-#pragma unroll
-    for (i32 j = 0; j < n; ++j) x[r][j] = 0.0f;
-  }
-}
-
 template <i32 n>
 struct RowScores {
   Scores of[n];
@@ -131,7 +123,7 @@ template <class Meanwhile>
 DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanwhile) {
   const WorkTile x = take_tile(work, p);
   float s[kRowTiles][kBlockN / 2], o[kRowTiles][kOutN / 2];
-  Weights w[kRowTiles];
+  Weights<kBlockN> w[kRowTiles];
   LaneRows rows[kRowTiles];
   QueryOperand query{sm + kLayout.q};
   const KeyValueRing ring = ring_of(sm, p, x);

@@ -1,79 +1,95 @@
-// The two matrix products of a warp for fp16 and bf16: mma.sync.m16n8k16, fragments by ldmatrix.
+// The two kinds of matrix products of a warp for fp16 and bf16: mma.sync.m16n8k16, fragments by ldmatrix.
 //
-// A products file gives the kernel: QueryOperand, this warp's rows of Q; Weights, the weights of one row tile as
-// softmax leaves them; issue_scores, S = Q K^T; issue_output, O += P V. Tiles lie in shared memory as TileCopy writes
-// them.
+// A products file gives the kernels: LeftFragments, rows of a tile as the left operand; Weights, a left operand made of
+// results; multiply_rows, S = A B^T; multiply_columns, O += W B. Tiles lie in shared memory as TileCopy writes them.
 #pragma once
 #include "cuda/device/mma.cuh"
-#include "cuda/sm80/forward_tile.cuh"
+#include "cuda/sm80/tile.cuh"
 
 namespace onepass::sm80 {
 
-using Weights = u32[kBlockN / 4];  // A fragments: those of keys 16 k .. 16 k + 15 begin at 4 k
+constexpr i32 kStep = 16;          // elements of a dot product in one instruction
+constexpr i32 kGroupColumns = 16;  // of a tile that multiply_columns reads at once: 32 bytes
 
-struct QueryOperand {
-  u32 tile;  // the block's
-  u32 fragment[config.q_registers ? kRowTiles * kQkDepth / 4 : 1];
+template <i32 tokens>
+using Weights = u32[tokens / 4];  // A fragments: those of tokens 16 k .. 16 k + 15 begin at 4 k
 
-  DEV void load() {  // once Q has come
-    if constexpr (config.q_registers) {
-#pragma unroll
-      for (i32 k = 0; k < kQkDepth / 16; ++k) fragments(fragment + 4 * kRowTiles * k, address(), k);
-    }
-  }
-  DEV u32 address() const {  // of this lane's row of the first row tile
+// Columns 16 k .. 16 k + 15 of `tiles` times sixteen rows of a tile.
+template <i32 tiles, i32 pitch>
+struct LeftFragments {
+  u32 of[4 * tiles];
+
+  static DEV u32 address(u32 tile) {  // of this lane's row of the first row tile of this warp
     const u32 thread = own_thread(), lane = thread % 32;
-    return tile + swizzled(thread / 32 * kWarpRows + lane % 16, lane / 16, kLayout.q_pitch);
+    return tile + swizzled(thread / 32 * (16 * tiles) + lane % 16, lane / 16, pitch);
   }
-  static DEV void fragments(u32* a, u32 address, i32 k) {  // columns 16 k .. 16 k + 15 of every row tile
+  DEV void load(u32 address, i32 k) {
 #pragma unroll
-    for (i32 r = 0; r < kRowTiles; ++r) ldmatrix4(a + 4 * r, along(address, 2 * k) + 16 * r * kLayout.q_pitch);
+    for (i32 r = 0; r < tiles; ++r) ldmatrix4(of + 4 * r, along(address, 2 * k) + 16 * r * pitch);
   }
 };
 
-DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
+// left(k): LeftFragments of A; N / 4 groups of eight rows of B.
+template <i32 depth, i32 pitch, i32 tiles, i32 N, class Left>
+DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   const u32 lane = own_thread() % 32;
-  const u32 queries = config.q_registers ? 0 : query.address();
-  const u32 keys = tile + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2, kLayout.k_pitch);
+  const u32 rows = tile + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2, pitch);
 #pragma unroll
-  for (i32 r = 0; r < kRowTiles; ++r) {
+  for (i32 r = 0; r < tiles; ++r) {
 #pragma unroll
-    for (i32 j = 0; j < kBlockN / 2; ++j) s[r][j] = 0.0f;
+    for (i32 j = 0; j < N; ++j) s[r][j] = 0.0f;
   }
 #pragma unroll
-  for (i32 k = 0; k < kQkDepth / 16; ++k) {
-    u32 a[4 * kRowTiles];
-    if constexpr (!config.q_registers) QueryOperand::fragments(a, queries, k);
+  for (i32 k = 0; k < depth / 16; ++k) {
+    const auto a = left(k);
 #pragma unroll
-    for (i32 n = 0; n < kBlockN / 16; ++n) {
+    for (i32 n = 0; n < N / 8; ++n) {
       u32 b[4];
-      ldmatrix4(b, along(keys, 2 * k) + 16 * n * kLayout.k_pitch);
+      ldmatrix4(b, along(rows, 2 * k) + 16 * n * pitch);
 #pragma unroll
-      for (i32 r = 0; r < kRowTiles; ++r) {
-        const u32* q = config.q_registers ? query.fragment + 4 * (kRowTiles * k + r) : a + 4 * r;
-        mma_16816(Element{}, s[r] + 8 * n, q, b[0], b[1]);
-        mma_16816(Element{}, s[r] + 8 * n + 4, q, b[2], b[3]);
+      for (i32 r = 0; r < tiles; ++r) {
+        mma_16816(Element{}, s[r] + 8 * n, a.of + 4 * r, b[0], b[1]);
+        mma_16816(Element{}, s[r] + 8 * n + 4, a.of + 4 * r, b[2], b[3]);
       }
     }
   }
 }
 
-DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowTiles], u32 tile) {
+// `tokens` rows of B, N / 8 groups of its columns: first_group and every step-th from there, a power of two above it.
+template <i32 tokens, i32 pitch, i32 step = 1, i32 tiles, i32 N>
+DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles], u32 tile, u32 first_group = 0) {
   const u32 lane = own_thread() % 32;
-  const u32 values = tile + swizzled(lane % 16, lane / 16, kLayout.v_pitch);
+  const u32 values = along(tile + swizzled(lane % 16, lane / 16, pitch), 2 * first_group);
 #pragma unroll
-  for (i32 k = 0; k < kBlockN / 16; ++k) {
+  for (i32 k = 0; k < tokens / 16; ++k) {
 #pragma unroll
-    for (i32 n = 0; n < kOutN / 16; ++n) {
+    for (i32 n = 0; n < N / 8; ++n) {
       u32 b[4];
-      ldmatrix4_transposed(b, along(values, 2 * n) + 16 * k * kLayout.v_pitch);
+      ldmatrix4_transposed(b, along(values, 2 * step * n) + 16 * k * pitch);
 #pragma unroll
-      for (i32 r = 0; r < kRowTiles; ++r) {
+      for (i32 r = 0; r < tiles; ++r) {
         mma_16816(Element{}, o[r] + 8 * n, w[r] + 4 * k, b[0], b[1]);
         mma_16816(Element{}, o[r] + 8 * n + 4, w[r] + 4 * k, b[2], b[3]);
       }
     }
   }
+}
+
+// Results on their way to another warp, which takes them transposed as its left operand: N results of sixteen rows from
+// `row` on, and sixteen columns of `tokens` rows of the tile.
+template <i32 tokens, i32 pitch>
+DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row) {
+  const u32 lane = opaque_thread() % 32;
+#pragma unroll
+  for (i32 j = 0; j < tokens / 4; ++j)
+    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, j / 2, pitch) + lane % 4 * 4, static_cast<i32>(w[j]));
+}
+template <i32 tokens, i32 pitch>
+DEV void load_transposed(Weights<tokens>& w, u32 tile, u32 column) {
+  const u32 lane = opaque_thread() % 32;
+  const u32 from = tile + swizzled(lane / 16 * 8 + lane % 8, column / 8 + lane / 8 % 2, pitch);
+#pragma unroll
+  for (i32 k = 0; k < tokens / 16; ++k) ldmatrix4_transposed(w + 4 * k, from + 16 * k * pitch);
 }
 
 }  // namespace onepass::sm80

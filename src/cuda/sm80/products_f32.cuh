@@ -8,7 +8,7 @@
 // The last is at most 2^-22 |a b| and left out, except in scores of few elements, where no other error hides it.
 //
 // mma.sync truncates every sum it makes, always towards zero: a bias that grows with the length of a chain of them. So
-// chains are short: a fresh accumulator for every kDepth elements of q and k and every kKeys keys, added up by fp32
+// chains are short: a fresh accumulator for every kDepth elements of a row and every kKeys tokens, added up by fp32
 // additions, which round. The small products have accumulators of their own, in which truncation is 2^-11 of that; in
 // P V only where O leaves registers for them (kApart).
 //
@@ -17,15 +17,15 @@
 // pairs.
 #pragma once
 #include "cuda/device/mma.cuh"
-#include "cuda/sm80/forward_tile.cuh"
+#include "cuda/sm80/tile.cuh"
 
 namespace onepass::sm80 {
 
-using Weights = float[kBlockN / 2];  // where the scores stood
+constexpr i32 kStep = 8;          // elements of a dot product in one instruction
+constexpr i32 kGroupColumns = 8;  // of a tile that multiply_columns reads at once: 32 bytes
 
-constexpr i32 kDepth = kQkDepth <= 64 ? 32 : 64, kKeys = kBlockN % 32 == 0 ? 32 : 16;
-constexpr bool kApart = kRowTiles * kOutN <= 128 || kRowTiles == 1;  // else O leaves no registers for it
-constexpr bool kAllFour = kQkDepth <= 16;                            // all four products in scores
+template <i32 tokens>
+using Weights = float[tokens / 2];  // where the results stood
 
 struct Parts {
   u32 hi, lo;
@@ -42,100 +42,103 @@ struct LeftParts {  // of an A operand of 16 x 8
   }
 };
 
-template <int N>
-DEV void clear(float (&x)[kRowTiles][N]) {
-#pragma unroll
-  for (i32 i = 0; i < kRowTiles * N; ++i) x[i / N][i % N] = 0.0f;
-}
-
-struct QueryOperand {
-  u32 tile;  // the block's
-  DEV void load() {}
+// Elements 8 k .. 8 k + 7 of `tiles` times sixteen rows of a tile.
+template <i32 tiles, i32 pitch>
+struct LeftFragments {
+  LeftParts of[tiles];
 
   // The address of elements 2 t and 2 t + 1 of row g of this warp's first row tile (lane = 4 g + t).
-  DEV u32 address() const {
-    const u32 thread = opaque_thread(), row = thread / 32 * kWarpRows + thread % 32 / 4;
-    return tile + swizzled(row, thread % 4 / 2, kLayout.q_pitch) + thread % 2 * 8;
+  static DEV u32 address(u32 tile) {
+    const u32 thread = opaque_thread(), row = thread / 32 * (16 * tiles) + thread % 32 / 4;
+    return tile + swizzled(row, thread % 4 / 2, pitch) + thread % 2 * 8;
   }
-  // Elements 8 k .. 8 k + 7 of every row tile.
-  static DEV void fragments(LeftParts (&a)[kRowTiles], u32 address, i32 k) {
+  DEV void load(u32 address, i32 k) {
 #pragma unroll
-    for (i32 i = 0; i < 2 * kRowTiles; ++i) {  // rows g and g + 8 of each
+    for (i32 i = 0; i < 2 * tiles; ++i) {  // rows g and g + 8 of each
       float x[2];
-      load_pair(x, along(address, 2 * k) + 8 * i * kLayout.q_pitch);
+      load_pair(x, along(address, 2 * k) + 8 * i * pitch);
 #pragma unroll
-      for (i32 e = 0; e < 2; ++e) a[i / 2].set(i % 2 + 2 * e, x[e]);
+      for (i32 e = 0; e < 2; ++e) of[i / 2].set(i % 2 + 2 * e, x[e]);
     }
   }
 };
 
-DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
-  constexpr i32 kSteps = kQkDepth / 8, kChain = kDepth / 8;
-  const u32 lane = opaque_thread() % 32, rows = query.address();
-  const u32 keys = tile + swizzled(lane / 4, lane % 4 / 2, kLayout.k_pitch) + lane % 2 * 8;
-  float big[kRowTiles][kBlockN / 2], small[kRowTiles][kBlockN / 2];
+// One chain after the other, so that a kernel without registers to spare reads no more ahead.
+template <i32 depth, i32 pitch, i32 tiles, i32 N, class Left>
+DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
+  constexpr i32 kDepth = depth <= 64 ? 32 : 64, kSteps = depth / 8, kChain = kDepth / 8;
+  constexpr bool kAllFour = depth <= 16;  // all four products
+  const u32 lane = opaque_thread() % 32;
+  const u32 rows = tile + swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
+  float big[tiles][N], small[tiles][N];
+#pragma unroll(kFewRegisters ? 1 : 64)
+  for (i32 first = 0; first < kSteps; first += kChain) {
+    if (first == 0) clear(small);
+    clear(big);
 #pragma unroll
-  for (i32 k = 0; k < kSteps; ++k) {
-    if (k == 0) clear(small);
-    if (k % kChain == 0) clear(big);
-    LeftParts a[kRowTiles];
-    QueryOperand::fragments(a, rows, k);
+    for (i32 step = 0; step < kChain; ++step) {
+      const i32 k = first + step;
+      if (kSteps % kChain != 0 && k >= kSteps) break;
+      const auto a = left(k);
 #pragma unroll
-    for (i32 n = 0; n < kBlockN / 8; ++n) {
-      float x[2];
-      load_pair(x, along(keys, 2 * k) + 8 * n * kLayout.k_pitch);
-      const Parts b[2] = {split(x[0]), split(x[1])};
+      for (i32 n = 0; n < N / 4; ++n) {
+        float x[2];
+        load_pair(x, along(rows, 2 * k) + 8 * n * pitch);
+        const Parts b[2] = {split(x[0]), split(x[1])};
 #pragma unroll
-      for (i32 product = kAllFour ? 0 : 1; product < 4; ++product) {
+        for (i32 product = kAllFour ? 0 : 1; product < 4; ++product) {
 #pragma unroll
-        for (i32 r = 0; r < kRowTiles; ++r) {
-          if (product == 0) mma_1688(small[r] + 4 * n, a[r].lo, b[0].lo, b[1].lo);
-          if (product == 1) mma_1688(small[r] + 4 * n, a[r].lo, b[0].hi, b[1].hi);
-          if (product == 2) mma_1688(small[r] + 4 * n, a[r].hi, b[0].lo, b[1].lo);
-          if (product == 3) mma_1688(big[r] + 4 * n, a[r].hi, b[0].hi, b[1].hi);
+          for (i32 r = 0; r < tiles; ++r) {
+            if (product == 0) mma_1688(small[r] + 4 * n, a.of[r].lo, b[0].lo, b[1].lo);
+            if (product == 1) mma_1688(small[r] + 4 * n, a.of[r].lo, b[0].hi, b[1].hi);
+            if (product == 2) mma_1688(small[r] + 4 * n, a.of[r].hi, b[0].lo, b[1].lo);
+            if (product == 3) mma_1688(big[r] + 4 * n, a.of[r].hi, b[0].hi, b[1].hi);
+          }
         }
       }
     }
-    const bool last = k == kSteps - 1;
-    if (!last && (k + 1) % kChain != 0) continue;
+    const bool last = first + kChain >= kSteps;
 #pragma unroll
-    for (i32 r = 0; r < kRowTiles; ++r) {
+    for (i32 r = 0; r < tiles; ++r) {
 #pragma unroll
-      for (i32 j = 0; j < kBlockN / 2; ++j) {
-        s[r][j] = k < kChain ? big[r][j] : s[r][j] + big[r][j];
+      for (i32 j = 0; j < N; ++j) {
+        s[r][j] = first == 0 ? big[r][j] : s[r][j] + big[r][j];
         if (last) s[r][j] += small[r][j];
       }
     }
   }
 }
 
-DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowTiles], u32 tile) {
+template <i32 tokens, i32 pitch, i32 step = 1, i32 tiles, i32 N>
+DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles], u32 tile, u32 first_group = 0) {
+  constexpr i32 kKeys = tokens % 32 == 0 ? 32 : 16;
+  constexpr bool kApart = !kFewRegisters && (tiles * 2 * N <= 128 || tiles == 1);  // else O leaves no registers for it
   const u32 lane = opaque_thread() % 32, row = lane % 4 * 2;
-  const u32 values[2] = {tile + swizzled(row, lane / 16, kLayout.v_pitch) + lane / 4 % 4 * 4,
-                         tile + swizzled(row + 1, lane / 16, kLayout.v_pitch) + lane / 4 % 4 * 4};
+  const u32 values[2] = {along(tile + swizzled(row, lane / 16, pitch), 2 * first_group) + lane / 4 % 4 * 4,
+                         along(tile + swizzled(row + 1, lane / 16, pitch), 2 * first_group) + lane / 4 % 4 * 4};
 #pragma unroll
-  for (i32 first = 0; first < kBlockN; first += kKeys) {
-    LeftParts a[kKeys / 8][kRowTiles];
+  for (i32 first = 0; first < tokens; first += kKeys) {
+    LeftParts a[kKeys / 8][tiles];
 #pragma unroll
     for (i32 k = 0; k < kKeys / 8; ++k) {
 #pragma unroll
-      for (i32 r = 0; r < kRowTiles; ++r) {
+      for (i32 r = 0; r < tiles; ++r) {
 #pragma unroll
         for (i32 i = 0; i < 4; ++i) a[k][r].set(i / 2 + i % 2 * 2, w[r][first / 2 + 4 * k + i]);
       }
     }
 #pragma unroll
-    for (i32 n = 0; n < kOutN / 8; ++n) {
-      float big[kRowTiles][4] = {}, small[kRowTiles][4] = {};
+    for (i32 n = 0; n < N / 4; ++n) {
+      float big[tiles][4] = {}, small[tiles][4] = {};
 #pragma unroll
       for (i32 k = 0; k < kKeys / 8; ++k) {
         Parts b[2];
 #pragma unroll
-        for (i32 e = 0; e < 2; ++e) b[e] = split(load_one(along(values[e], 2 * n) + (first + 8 * k) * kLayout.v_pitch));
+        for (i32 e = 0; e < 2; ++e) b[e] = split(load_one(along(values[e], 2 * step * n) + (first + 8 * k) * pitch));
 #pragma unroll
         for (i32 product = 1; product < 4; ++product) {
 #pragma unroll
-          for (i32 r = 0; r < kRowTiles; ++r) {
+          for (i32 r = 0; r < tiles; ++r) {
             float* const rest = kApart ? small[r] : big[r];
             if (product == 1) mma_1688(rest, a[k][r].lo, b[0].hi, b[1].hi);
             if (product == 2) mma_1688(rest, a[k][r].hi, b[0].lo, b[1].lo);
@@ -144,7 +147,7 @@ DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowT
         }
       }
 #pragma unroll
-      for (i32 r = 0; r < kRowTiles; ++r) {
+      for (i32 r = 0; r < tiles; ++r) {
 #pragma unroll
         for (i32 i = 0; i < 4; ++i) {
           if constexpr (kApart) big[r][i] += small[r][i];
@@ -152,6 +155,26 @@ DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights (&w)[kRowT
         }
       }
     }
+  }
+}
+
+template <i32 tokens, i32 pitch>
+DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row) {
+  const u32 lane = opaque_thread() % 32;
+#pragma unroll
+  for (i32 j = 0; j < tokens / 2; j += 2)
+    store_pair(tile + swizzled(row + j / 2 % 2 * 8 + lane / 4, j / 4 * 2 + lane % 4 / 2, pitch) + lane % 2 * 8, w[j],
+               w[j + 1]);
+}
+template <i32 tokens, i32 pitch>
+DEV void load_transposed(Weights<tokens>& w, u32 tile, u32 column) {
+  const u32 lane = opaque_thread() % 32;
+#pragma unroll
+  for (i32 i = 0; i < 4; ++i) {
+    const u32 at = column + i / 2 * 8 + lane / 4;
+    const u32 from = tile + swizzled(lane % 4 * 2 + i % 2, at / 4, pitch) + at % 4 * 4;
+#pragma unroll
+    for (i32 k = 0; k < tokens / 8; ++k) w[4 * k + i] = load_one(from + 8 * k * pitch);
   }
 }
 

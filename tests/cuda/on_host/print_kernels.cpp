@@ -8,6 +8,7 @@
 
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
+#include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
@@ -21,7 +22,11 @@ constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
 
 cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
   std::string why;
-  if (family == "sm80") {
+  if (family == "sm80b") {
+    const BackwardFeatures f = cuda::backward_features_of(p);
+    if (sm80::BackwardConfig c; sm80::select_config(p, f, kSharedBytes, c, why))
+      return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
+  } else if (family == "sm80") {
     if (sm80::ForwardConfig c; sm80::select_config(p, kSharedBytes, c, why))
       return sm80::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
   } else if (sm90::ForwardConfig c; sm90::select_config(p, c, why)) {

@@ -23,6 +23,8 @@ constexpr ForwardConfig config = {.warps = 4,
 }
 }  // namespace onepass
 #include "cuda/sm80/products_f32.cuh"
+
+#include "cuda/sm80/forward_products.cuh"
 #undef onepass
 #undef asm
 #undef volatile
@@ -92,7 +94,7 @@ void run_warp(const Block& block, std::vector<Results>& results) {
     Results& r = results[static_cast<std::size_t>(lane)];
     const QueryOperand query{kLayout.q};
     issue_scores(r.s, query, kLayout.k);
-    Weights w[kRowTiles];
+    Weights<kBlockN> w[kRowTiles];
     for (int t = 0; t < kRowTiles; ++t) {
       for (int j = 0; j < kBlockN / 2; ++j)
         w[t][j] = block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + column_of(lane, j))];

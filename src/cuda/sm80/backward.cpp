@@ -1,0 +1,176 @@
+#include "cuda/sm80/backward.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/text.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/sm80/host.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::sm80 {
+namespace {
+
+// Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken.
+struct TileConfig {
+  int dim_qk, dim_v;  // up to these head dims
+  Extras extras;
+  int warps, row_tiles, block_m, stages, blocks;
+};
+constexpr TileConfig kConfigs16[] = {
+    // dims    extras | warps row tiles m stages blocks
+    {64, 64, kBands, 4, 2, 32, 2, 2},
+    {64, 64, kAll, 4, 1, 32, 2, 2},
+    {128, 128, kBands, 4, 1, 32, 2, 2},
+    {128, 128, kAll, 4, 1, 16, 2, 2},
+};
+constexpr TileConfig kConfigs32[] = {
+    // dims    extras | warps row tiles m stages blocks
+    {64, 64, kBands, 4, 1, 32, 2, 2},
+    {64, 64, kAll, 4, 1, 16, 1, 2},
+    {128, 128, kBands, 4, 1, 32, 1, 2},
+    {128, 128, kAll, 4, 1, 16, 1, 1},
+};
+
+// How the tensors may be read and written.
+void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& c) {
+  c.copy_bytes = std::min({alignment_of(p, Role::q), alignment_of(p, Role::k), alignment_of(p, Role::v)});
+  if (p.out_dtype == p.dtype) c.copy_bytes = std::min(c.copy_bytes, alignment_of(p, Role::dout));
+  const auto pair = 2 * static_cast<int>(size_of(p.grad_dtype));
+  c.pairs = (!f.dk || (p.dim_qk % 2 == 0 && alignment_of(p, Role::dk) >= pair)) &&
+            (!f.dv || (p.dim_v % 2 == 0 && alignment_of(p, Role::dv) >= pair));
+}
+
+// The bindings name every field: one that is added and not printed does not compile.
+std::string config_source(const BackwardConfig& c) {
+  const auto& [warps, row_tiles, block_m, stages, blocks, copy_bytes, pairs] = c;
+  return cuda::Initializer()
+      .field("warps", warps)
+      .field("row_tiles", row_tiles)
+      .field("block_m", block_m)
+      .field("stages", stages)
+      .field("blocks", blocks)
+      .field("copy_bytes", copy_bytes)
+      .field("pairs", pairs)
+      .source();
+}
+
+constexpr const char* kSumPlace = "cuda/sm80/backward_sums.cuh";
+
+class State final : public cuda::BackwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
+        const BackwardConfig& config)
+      : BackwardState(request, device, features, shape_of(*request.problem, config), config.block_n() / 16, kSumPlace),
+        config_(config),
+        shared_bytes_(layout_of(features, config).total) {}
+
+  std::string describe() const override {
+    const BackwardConfig& c = config_;
+    return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
+                c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
+                shared_bytes_, " bytes of shared memory",
+                features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "");
+  }
+
+ private:
+  const cuda::Kernel& kernel(cuda::Stream stream) const {
+    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, shape_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream,
+                        [&] {
+                          return program_of(features_, shape_, config_, arch_of(device_),
+                                            cuda::mods_source(*problem, true));
+                        });
+  }
+  void load(cuda::Stream stream) const override { kernel(stream); }
+  void launch_with(const Tensors&, BackwardParams& params, cuda::Stream stream) const override {
+    if (key_tiles_ == 0 || !(features_.dv || features_.scores())) return;
+    void* arguments[] = {&params};
+    const std::int64_t blocks = std::min<std::int64_t>(key_tiles_, config_.blocks * device_.multiprocessors);
+    cuda::launch(kernel(stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()), shared_bytes_,
+                 stream, arguments);
+  }
+
+  const BackwardConfig config_;
+  const int shared_bytes_;
+};
+
+Decision plan(const Request& request) {
+  BackwardConfig config;
+  std::string why;
+  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
+  if (!device) return Decision::no(std::move(why));
+  const BackwardFeatures features = cuda::backward_features_of(*request.problem);
+  if (!config_on(*device, *request.problem, features, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, features, config)};
+}
+
+}  // namespace
+
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
+               std::string& why) {
+  if (device.major >= 8) return select_config(p, f, device.shared_bytes, c, why);
+  why = why_too_old(device);
+  return false;
+}
+
+bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes, BackwardConfig& c, std::string& why) {
+  const AttentionFeatures& a = f.forward.attention;
+  const auto fits = [&](const TileConfig& t) {
+    c = {.warps = t.warps,
+         .row_tiles = t.row_tiles,
+         .block_m = t.block_m,
+         .stages = t.stages,
+         .blocks = t.blocks,
+         .copy_bytes = 16,
+         .pairs = false};
+    set_alignment(p, f, c);
+    return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v && extras_of(a, c.copy_bytes) <= t.extras &&
+           t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
+  };
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (p.dim_qk > 256 || p.dim_v > 256)
+    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+  const bool fp32 = p.dtype == DType::f32;
+  if (fp32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits)) {
+    return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+                       " bytes of shared memory"));
+  }
+  if (std::string sentence = why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  const BackwardShape shape = shape_of(p, c);
+  const std::int64_t rows = padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, shape.block_q) * p.heads_q,
+                     keys = padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, shape.block_k) * p.heads_q;
+  if (std::max(rows, keys) > cuda::kMaxPosition / (shape.block_k / 16))
+    return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many blocks of ",
+                       shape.block_q, " rows or ", shape.block_k, " keys"));
+  return true;
+}
+
+BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
+  return {.block_q = c.block_m,
+          .block_k = c.block_n(),
+          .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
+          .zero_sums = true,
+          .read_bytes = std::min(alignment_of(p, Role::out), alignment_of(p, Role::dout)),
+          .write_bytes = p.gradients.dq ? alignment_of(p, Role::dq) : 16};
+}
+
+cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
+                               const std::string& arch, const std::string& mods) {
+  return {"cuda/sm80/backward.cuh", "attention_backward",
+          text(cuda::backward_source(f, shape), "#include \"cuda/sm80/backward_config.hpp\"\n",
+               "namespace onepass::sm80 { constexpr BackwardConfig config = ", config_source(c), "; }\n",
+               products_of(f.forward.attention.input)),
+          arch, mods};
+}
+
+const Implementation& backward_implementation() {
+  static const Implementation row{"cuda.sm80_backward", plan, Op::backward};
+  return row;
+}
+
+}  // namespace onepass::sm80

@@ -1,0 +1,23 @@
+// The backward pass by mma.sync, for compute capability 8.0 and later: the host half of backward.cuh.
+#pragma once
+#include "core/implementation.hpp"
+#include "cuda/attention/backward_host.hpp"
+#include "cuda/sm80/backward_config.hpp"
+
+namespace onepass::sm80 {
+
+// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a block of threads.
+// False, with a sentence in `why`, for what the family cannot do.
+bool select_config(const Problem& problem, const BackwardFeatures& features, int shared_bytes, BackwardConfig& config,
+                   std::string& why);
+// The same on a device, which must be of compute capability 8.0 or later.
+bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
+               BackwardConfig& config, std::string& why);
+BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
+// arch: "sm_80"; mods: cuda::mods_source of the problem.
+cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
+                               const BackwardConfig& config, const std::string& arch, const std::string& mods = {});
+
+const Implementation& backward_implementation();
+
+}  // namespace onepass::sm80

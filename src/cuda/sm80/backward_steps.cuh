@@ -1,0 +1,292 @@
+// The parts of the backward kernel: its steps, their copies, and what leaves it.
+#pragma once
+#include "cuda/attention/backward_fallback.cuh"
+#include "cuda/attention/backward_fragment.cuh"
+#include "cuda/attention/epilogue.cuh"
+#include "cuda/device/reduce.cuh"
+#include "cuda/sm80/backward_config.hpp"
+#include "cuda/sm80/backward_sums.cuh"
+#include "cuda/sm80/copy.cuh"
+
+namespace onepass::sm80 {
+
+constexpr BackwardLayout kLayout = layout_of(backward_features, config);
+constexpr i32 kBlockM = config.block_m, kBlockN = config.block_n(), kStages = config.stages;
+using KeyTiles = TileScheduler<KeysOuter<kBlockM, kBlockN>>;
+static_assert(kBlockM == kBlockQ && kBlockN == kBlockK);
+
+DEV u32 own_keys() { return opaque_thread() / 32 * kWarpRows; }  // this warp's first key within the tile
+
+// The tile of work at `work`, read again: it takes no registers between two uses.
+DEV KeyTile tile_in_hand(u32 work, const BackwardParams& p) {
+  KeyTile x;
+  i32 unused;
+  load_four(work, x.key, x.number, x.head, x.batch);
+  load_four(work + 32, x.m_lo, x.m_hi, x.map_batch, unused);
+  if constexpr (features.packed) {
+    load_four(work + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  } else {  // what the parameters know
+    x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+    x.map_batch = x.batch;
+  }
+  return x;
+}
+
+// Rows of this warp in a tile, as multiply_rows asks for them.
+template <i32 pitch>
+DEV auto rows_at(u32 tile) {
+  const u32 address = LeftFragments<kRowTiles, pitch>::address(tile);
+  return [address](i32 k) {
+    LeftFragments<kRowTiles, pitch> a;
+    a.load(address, k);
+    return a;
+  };
+}
+
+// A block of query rows of one of the heads that read the tile's keys.
+struct RowStep {
+  i32 head, m;
+  u32 slot;  // of the ring of blocks
+
+  DEV bool exists(const BackwardParams& p, const KeyTile& x) const { return head < (x.head + 1) * p.heads_per_kv; }
+  DEV u32 q(u32 sm) const { return sm + kLayout.q + slot * kLayout.q_bytes; }
+  DEV u32 dout(u32 sm) const { return sm + kLayout.dout + slot * kLayout.dout_bytes; }
+  DEV u32 statistics(u32 sm) const { return sm + kLayout.statistics + slot * kLayout.statistics_bytes; }
+  // The next one, or the next from here on, that the mask leaves some of. In a deterministic call none is left out:
+  // every tile takes its turn.
+  DEV RowStep next(const BackwardParams& p, const KeyTile& x) const {
+    return RowStep{head, m + 1, kStages == 1 ? 0 : slot ^ 1}.or_later(p, x);
+  }
+  DEV RowStep or_later(const BackwardParams& p, const KeyTile& x) const {
+    RowStep s = *this;
+    for (;;) {
+      if (s.m >= x.m_hi) s.m = x.m_lo, ++s.head;
+      if (!features.bool_mask || backward_features.deterministic || !s.exists(p, x) || !s.masked(p, x)) return s;
+      ++s.m;
+    }
+  }
+  DEV bool masked(const BackwardParams& p, const KeyTile& x) const {
+    const unsigned char* const tiles = p.mask.tiles + x.batch * p.mask.tile_stride[0] + head * p.mask.tile_stride[1] +
+                                       m * kBlockM / 64 * p.mask.tile_stride[2] + x.key / 32;
+    bool all = true;
+    for (i32 n = 0; n < kBlockN / 32 && x.key + 32 * n < x.seq_k; ++n) all = all && tiles[n] == kAllMasked;
+    return all;
+  }
+};
+static_assert(kBlockM <= 64 && kBlockN % 32 == 0, "a tile of the mask is 64 rows and 32 keys");
+DEV RowStep first_step(const BackwardParams& p, const KeyTile& x) {
+  const i32 first = x.head * p.heads_per_kv;
+  if (x.m_lo >= x.m_hi) return {first + p.heads_per_kv, 0, 0};
+  return RowStep{first, x.m_lo, 0}.or_later(p, x);
+}
+
+DEV KeyScores scores_of(const BackwardParams& p, const KeyTile& x, const RowStep& step, i32 r) {
+  KeyScores scores{{p}};
+  scores.open(rows_of(x, step.head, step.m * kBlockM), x.key + static_cast<i32>(own_keys()) + 16 * r);
+  return scores;
+}
+// Whether any row of the step sees a key of this warp. The block of threads loads what any of its warps sees.
+DEV bool sees(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  const i32 row = step.m * kBlockM, key = x.key + static_cast<i32>(own_keys());
+  const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
+  return key < keys.hi && key + kWarpRows > keys.lo;
+}
+
+// ------------------------------------------------------------------------------------------------------------- copies
+DEV const char* token_0(const void* base, const long long (&stride)[3], const KeyTile& x, i32 head, i32 begin) {
+  return static_cast<const char*>(base) + token_offset(stride, x.map_batch, head, begin) * kElementBytes;
+}
+DEV void copy_keys(u32 sm, const BackwardParams& p, const KeyTile& x) {
+  const TileCopy<kBlockN, features.dim_qk, kLayout.qk_pitch> k{0, p.k_stride[2], x.seq_k};
+  const TileCopy<kBlockN, features.dim_v, kLayout.v_pitch> v{0, p.v_stride[2], x.seq_k};
+  k(sm + kLayout.k, x.key, token_0(p.k, p.k_stride, x, x.head, x.k_begin));
+  v(sm + kLayout.v, x.key, token_0(p.v, p.v_stride, x, x.head, x.k_begin));
+}
+
+template <class Format>
+DEV u32 pack_pair(float a, float b) {
+  if constexpr (Format::kPacked == 2)
+    return Format::pack(a, b);
+  else
+    return __float_as_uint(a);
+}
+// dO in fp32 where q, k and v have 16 bits: rounded on its way, through registers.
+DEV void copy_rounded(u32 to, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  constexpr i32 kChunks = kOutN / 8;
+  const float* const from = static_cast<const float*>(p.dout) +
+                            token_offset(p.dout_stride, x.map_batch, step.head, x.q_begin);
+#pragma unroll 1
+  for (i32 i = static_cast<i32>(opaque_thread()); i < kBlockM * kChunks; i += kThreads) {
+    const i32 row = i / kChunks, chunk = i % kChunks, token = step.m * kBlockM + row;
+    const auto element = [&](i32 d) {
+      return token < x.seq_q && d < features.dim_v ? from[token * p.dout_stride[2] + d] : 0.0f;
+    };
+    u32 word[4];
+#pragma unroll
+    for (i32 e = 0; e < 4; ++e) word[e] = pack_pair<Element>(element(8 * chunk + 2 * e), element(8 * chunk + 2 * e + 1));
+    store_four(to + swizzled(row, chunk, kLayout.v_pitch), word[0], word[1], word[2], word[3]);
+  }
+}
+DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  if (!step.exists(p, x)) return;
+  const i32 row = step.m * kBlockM;
+  const TileCopy<kBlockM, features.dim_qk, kLayout.qk_pitch> q{0, p.q_stride[2], x.seq_q};
+  q(step.q(sm), row, token_0(p.q, p.q_stride, x, step.head, x.q_begin));
+  if constexpr (forward_features.output == features.input) {
+    const TileCopy<kBlockM, features.dim_v, kLayout.v_pitch> dout{0, p.dout_stride[2], x.seq_q};
+    dout(step.dout(sm), row, token_0(p.dout, p.dout_stride, x, step.head, x.q_begin));
+  } else {
+    copy_rounded(step.dout(sm), p, x, step);
+  }
+  const u32 thread = opaque_thread();
+  if (thread < kBlockM / 2) {
+    const float* const from = statistics_of(p, place_of(p, step.head, first_q_block(p, x.batch) + step.m));
+    copy_async<16>(step.statistics(sm) + 16 * thread, reinterpret_cast<const char*>(from + 4 * thread), true);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- results
+// A fragment as the left operand of the next product, without what dropout drops.
+template <i32 N>
+DEV void pack_kept(const float (&x)[N], const Kept<N>& kept, Weights<2 * N>& w) {
+#pragma unroll
+  for (i32 j = 0; j < N; j += 4) {
+    float four[4];
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) four[i] = kept.has(j + i) ? x[j + i] : 0.0f;
+    pack_four<Element, N>(j, four, w);
+  }
+}
+DEV void clear_ds(u32 sm) {
+  Weights<kBlockM> none = {};
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r)
+    store_results<kBlockM, kLayout.ds_pitch>(none, sm + kLayout.ds, own_keys() + 16 * r);
+}
+
+// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group.
+DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
+  constexpr i32 kDown = kBlockM / 16, kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
+  constexpr i32 kOwn = (kGroups + kAcross - 1) / kAcross, kDepth = kBlockN % 32 == 0 ? 32 : 16;
+  static_assert(config.warps % kDown == 0);
+  const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16, group = warp / kDown;
+  float dq[1][kOwn * kGroupColumns / 2];
+  clear(dq);
+#pragma unroll 1
+  for (i32 key = 0; key < kBlockN; key += kDepth) {
+    Weights<kDepth> w[1];
+    load_transposed<kDepth, kLayout.ds_pitch>(w[0], sm + kLayout.ds + key * kLayout.ds_pitch, row);
+    multiply_columns<kDepth, kLayout.qk_pitch, kAcross>(dq, w, sm + kLayout.k + key * kLayout.qk_pitch, group);
+  }
+  const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
+  float* const sums = dq_sums_of(p, place);
+  u32 turn = 0;
+  if constexpr (backward_features.deterministic) {
+    const i32 first = step.m * kBlockM;
+    turn = (x.key - band_of(p, x.seq_q, x.seq_k).key_range(first, min(first + kBlockM, x.seq_q)).lo / kBlockN * kBlockN) /
+           kBlockN;
+    if (opaque_thread() == 0) wait_for_turn(p.turns + place, turn);
+    __syncthreads();
+  }
+#pragma unroll
+  for (i32 n = 0; n < kOwn; ++n) {
+    const i32 own = n * kAcross + group;
+    if (kGroups % kAcross != 0 && own >= kGroups) break;
+#pragma unroll
+    for (i32 e = 0; e < kGroupColumns / 8; ++e)
+      add_sums(sums + sum_tile(row, own * (kGroupColumns / 8) + e), dq[0] + n * (kGroupColumns / 2) + 4 * e);
+  }
+  if constexpr (backward_features.deterministic) {
+    memory_fence();
+    __syncthreads();
+    if (opaque_thread() == 0) pass_turn(p.turns + place, turn + 1);
+  }
+}
+
+// This lane's part of the gradient of a head's slope.
+struct SlopeSums {
+  float of[backward_features.dslopes ? kRowTiles : 1] = {};
+
+  DEV auto adder(const KeyScores& scores, i32 r) {
+    return [this, &scores, r](i32 row, i32 key, float g) {
+      if constexpr (backward_features.dslopes) of[r] -= g * scores.distance(row, key);
+    };
+  }
+  // Heads may have no step.
+  DEV void open(const BackwardParams& p, const KeyTile& x) {
+    if (opaque_thread() % 32 != 0) return;
+    for (i32 head = x.head * p.heads_per_kv; head < (x.head + 1) * p.heads_per_kv; ++head) {
+#pragma unroll
+      for (i32 r = 0; r < kRowTiles; ++r)
+        *slope_part(p, x, head, x.key + static_cast<i32>(own_keys()) + 16 * r) = 0.0f;
+    }
+  }
+  // At a head's last step.
+  DEV void flush(const BackwardParams& p, const KeyTile& x, const RowStep& step, const RowStep& next) {
+    if (next.head == step.head) return;
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r) {
+      float sum = of[r];
+#pragma unroll
+      for (i32 by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+      if (opaque_thread() % 32 == 0)
+        *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r) = sum;
+      of[r] = 0.0f;
+    }
+  }
+};
+
+// ------------------------------------------------------------------------------------------------------- end of a tile
+template <class Format>
+DEV void store_two(typename Format::Raw* to, float a, float b) {
+  if constexpr (Format::kPacked == 2)
+    *reinterpret_cast<u32*>(to) = Format::pack(a, b);
+  else
+    *reinterpret_cast<Bytes<8>*>(to) = {{__float_as_uint(a), __float_as_uint(b)}};
+}
+// Rows of a gradient by plain stores; false if something is not finite.
+template <class Format, i32 dim, i32 N>
+DEV bool store_gradient(void* to, const long long (&stride)[3], const KeyTile& x, i32 first, const float (&sum)[N],
+                        float scale) {
+  const u32 quad = opaque_thread() % 4;
+  const FragmentRows rows = FragmentRows::from(first);
+  float zero = 0.0f;
+#pragma unroll
+  for (i32 j = 0; j < N; j += 2) {
+    const i32 key = rows.row[j >> 1 & 1], d = column_of(j, quad);
+    const float a = scale * sum[j], b = scale * sum[j + 1];
+    zero += a * 0.0f + b * 0.0f;
+    if (key >= x.seq_k || d >= dim) continue;
+    const i64 at = token_offset(stride, x.map_batch, x.head, x.k_begin + key) + d;
+    auto* const place = static_cast<typename Format::Raw*>(to) + at;
+    if constexpr (config.pairs) {
+      store_two<Format>(place, a, b);
+    } else {
+      place[0] = Format::round(a);
+      if (d + 1 < dim) place[1] = Format::round(b);
+    }
+  }
+  return zero == 0.0f;
+}
+DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const float (&dk)[kRowTiles][kQkDepth / 2],
+                    const float (&dv)[kRowTiles][kOutN / 2]) {
+  using Format = ElementOf<backward_features.gradients>::Format;
+  const u32 chain = sm + kLayout.fallback + opaque_thread() / 32 * 4;
+  FallbackRows fallback{load_word(chain)};
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+    const i32 first = x.key + static_cast<i32>(own_keys()) + 16 * r;
+    bool finite = true;
+    if constexpr (backward_features.dk)
+      finite = store_gradient<Format, features.dim_qk>(p.dk, p.dk_stride, x, first, dk[r], p.scale);
+    if constexpr (backward_features.dv) {
+      const float scale = features.dropout ? p.dropout.keep_scale : 1.0f;
+      finite = store_gradient<Format, features.dim_v>(p.dv, p.dv_stride, x, first, dv[r], scale) && finite;
+    }
+    if (__any_sync(0xffffffffu, !finite))
+      fallback.push(p, rows_of(x, x.head, 0), first, (x.number * (kBlockN / 16)) + static_cast<i32>(own_keys()) / 16 + r);
+  }
+  store_word(chain, fallback.last);
+}
+
+}  // namespace onepass::sm80

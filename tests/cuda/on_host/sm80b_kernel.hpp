@@ -1,0 +1,22 @@
+// The backward kernels of src/cuda/sm80, whole, on the host, with those in front of and behind them.
+#pragma once
+#include <vector>
+
+namespace warps {
+
+struct Sm80BackwardKernel {
+  const char* name;
+  const char* problem;   // a line that it is the kernel of
+  const void* features;  // BackwardFeatures
+  const void* shape;     // BackwardShape
+  const void* config;    // sm80::BackwardConfig
+  int shared_bytes;      // what the library gives a block
+  void (*pre)(const void* params, unsigned grid);  // BackwardParams
+  void (*run)(const void* params, unsigned grid);
+  void (*post)(const void* params, unsigned grid);
+  void (*sums)(const void* params, unsigned grid);
+};
+// Those of kernels.txt; each adds itself.
+inline std::vector<const Sm80BackwardKernel*> sm80_backward_kernels;
+
+}  // namespace warps

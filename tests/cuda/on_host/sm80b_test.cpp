@@ -1,0 +1,108 @@
+// Whole backward passes of src/cuda/sm80 without a GPU: every kernel of a call, judged by the float64 oracle.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/text.hpp"
+#include "cuda/sm80/backward.hpp"
+#include "on_host/sm80b_kernel.hpp"
+#include "on_host/whole_kernel.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+
+class EmulatedBackward : public testing::TestWithParam<const warps::Sm80BackwardKernel*> {
+ protected:
+  static const BackwardFeatures& features() { return *static_cast<const BackwardFeatures*>(GetParam()->features); }
+  static const BackwardShape& shape() { return *static_cast<const BackwardShape*>(GetParam()->shape); }
+  static const sm80::BackwardConfig& config() { return *static_cast<const sm80::BackwardConfig*>(GetParam()->config); }
+
+  // The outputs' bytes.
+  static std::string run(check::Inputs& inputs, bool early) {
+    const warps::Sm80BackwardKernel& kernel = *GetParam();
+    const Problem& p = inputs.problem;
+    const cuda::BackwardWorkspace places = cuda::workspace_of(p, features(), shape(), config().block_n() / 16);
+    std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
+    BackwardParams params = cuda::decided_backward(p, shape(), 50 << 20);
+    cuda::bind_backward(params, inputs.tensors, workspace.data(), places);
+    unsigned counters[2] = {0, 0};
+    params.counters = counters;
+    if (p.bool_mask) {
+      const cuda::MaskPlan plan = cuda::plan_mask(p, inputs.tensors.bool_mask.data, cuda::kMaskTile,
+                                                  reinterpret_cast<std::byte*>(workspace.data()) + places.mask);
+      warps::pack(&plan.pack);
+      params.mask = plan.bits;
+    }
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    inputs.poison_outputs();
+    const auto rows = static_cast<unsigned>(cuda::row_blocks(params));
+    kernel.pre(&params, rows);
+    const std::int64_t tiles = p.heads_kv * params.k_blocks;
+    if (tiles > 0) kernel.run(&params, static_cast<unsigned>(std::min<std::int64_t>(tiles, 3)));
+    if (features().dq) kernel.post(&params, rows);
+    if (features().dsinks || features().dslopes) kernel.sums(&params, cuda::sum_blocks(params));
+    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
+    std::string bytes;
+    for (const RoleRow& row : kRoleTable) {
+      if (!is_asked(p.gradients, row.role)) continue;
+      const check::Buffer& b = inputs.buffer(row.role);
+      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+    }
+    return bytes;
+  }
+  static void expect_right(check::Inputs& inputs, const std::string& what) {
+    const check::Verdict verdict = check::judge(inputs, serial_executor());
+    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+    if (verdict.right && std::getenv("SHOW")) std::puts(verdict.sentence.c_str());
+  }
+};
+
+TEST_P(EmulatedBackward, IsTheLibrarys) {
+  const Problem p = parse_problem(GetParam()->problem);
+  sm80::BackwardConfig chosen;
+  std::string why;
+  EXPECT_TRUE(features() == cuda::backward_features_of(p));
+  ASSERT_TRUE(sm80::select_config(p, features(), kSharedBytes, chosen, why)) << why;
+  EXPECT_TRUE(config() == chosen) << "the library takes another config by now";
+  EXPECT_TRUE(shape() == sm80::shape_of(p, chosen));
+  EXPECT_EQ(GetParam()->shared_bytes, sm80::layout_of(features(), chosen).total);
+}
+
+TEST_P(EmulatedBackward, IsRight) {
+  const Problem p = parse_problem(GetParam()->problem);
+  for (const check::Distribution distribution : check::kDistributions) {
+    if (!check::can_judge(p, distribution)) continue;
+    check::Inputs inputs = check::make_inputs(p, 1, distribution);
+    run(inputs, false);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedBackward, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), 1);
+  const std::string late = run(inputs, false);
+  EXPECT_TRUE(run(inputs, true) == late);
+}
+
+TEST_P(EmulatedBackward, AnOffsetMovesTheBand) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
+    GTEST_SKIP() << "no band and no slopes to move";
+  p.band.align = Align::offset;
+  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
+    p.band.offset = offset;
+    if (p.alibi && offset > 1000) continue;
+    check::Inputs inputs = check::make_inputs(p, 1);
+    run(inputs, false);
+    expect_right(inputs, text("offset ", offset));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedBackward, testing::ValuesIn(warps::sm80_backward_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+}  // namespace
+}  // namespace onepass
