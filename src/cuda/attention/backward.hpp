@@ -20,6 +20,7 @@ struct BackwardFeatures {
 // and each sequence.
 struct BackwardShape {
   int block_q, block_k;  // query rows and keys
+  int key_warps;         // that hold sixteen of a block's keys: each may have rows to compute again, and part of a slope's sum
   int sum_columns;  // of dQ's fp32 sums: dim_qk padded to a multiple of 4
   bool zero_sums;   // by the pre kernel
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
@@ -56,7 +57,7 @@ struct BackwardParams : ForwardParams {
   float* statistics;       // [head][q block]: the rows' references (backward_score.cuh), then their D
   float* dq_sums;          // [head][q block][block_q x sum_columns, in an order of the family's]
   float* sink_parts;       // [head][q block]
-  float* slope_parts;      // [head][k block][sixteen keys]
+  float* slope_parts;      // [head][k block][key_warps]
   unsigned* turns;         // [head][q block]: how many key blocks have added to its sums; deterministic only
 };
 

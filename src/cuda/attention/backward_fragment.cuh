@@ -143,7 +143,7 @@ struct KeyScores : HeadScores {
   DEV bool hide(float (&w)[N], i32 first_row) const {
     bool some = false;  // of them hidden
     const u32 quad = threadIdx.x % 4;
-    constexpr i32 kRows = N / 2;
+    constexpr i32 kRows = 2 * N;
     if constexpr (features.masks()) {
       some = features.mask_mod;
       if constexpr (features.bool_mask) {

@@ -33,10 +33,11 @@ std::string features_text(const BackwardFeatures& f) {
       .source();
 }
 std::string shape_text(const BackwardShape& s) {
-  const auto& [block_q, block_k, sum_columns, zero_sums, read_bytes, write_bytes] = s;
+  const auto& [block_q, block_k, key_warps, sum_columns, zero_sums, read_bytes, write_bytes] = s;
   return Initializer()
       .field("block_q", block_q)
       .field("block_k", block_k)
+      .field("key_warps", key_warps)
       .field("sum_columns", sum_columns)
       .field("zero_sums", zero_sums)
       .field("read_bytes", read_bytes)
@@ -80,7 +81,7 @@ BackwardPrograms backward_programs(const BackwardFeatures& f, const BackwardShap
 int pre_shared_bytes() { return 4 * kRowThreads; }
 int post_shared_bytes(const BackwardShape& s) { return 4 * s.block_q * (s.sum_columns + 4) + 4 * s.block_q; }
 
-BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, const BackwardShape& s, int key_warps) {
+BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, const BackwardShape& s) {
   const auto heads = static_cast<std::size_t>(p.heads_q);
   const auto q_blocks = static_cast<std::size_t>(padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, s.block_q));
   const auto k_blocks = static_cast<std::size_t>(padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, s.block_k));
@@ -94,9 +95,9 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.statistics, heads * q_blocks * rows * 8);
   place(w.dq_sums, f.dq ? heads * q_blocks * rows * static_cast<std::size_t>(s.sum_columns) * 4 : 0);
   place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
-  place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.block_k / 16) * 4 : 0);
+  place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
   place(w.turns, f.deterministic ? heads * q_blocks * 4 : 0);
-  place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(key_warps) *
+  place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.key_warps) *
                         sizeof(FallbackEntry));
   place(w.mask, mask_bytes(p, kMaskTile));
   return w;
@@ -145,12 +146,12 @@ std::int64_t row_blocks(const BackwardParams& b) { return std::int64_t{b.heads} 
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 
 BackwardState::BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
-                             const BackwardShape& shape, int key_warps, const char* sum_place)
+                             const BackwardShape& shape, const char* sum_place)
     : PlanState(request.problem),
       device_(device),
       features_(features),
       shape_(shape),
-      places_(workspace_of(*problem, features, shape, key_warps)),
+      places_(workspace_of(*problem, features, shape)),
       decided_(decided_backward(*problem, shape, device.l2_bytes)),
       key_tiles_(problem->heads_kv * decided_.k_blocks),
       sum_place_(sum_place) {

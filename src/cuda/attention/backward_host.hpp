@@ -28,9 +28,7 @@ inline constexpr TileShape kMaskTile{64, 32, 4};
 struct BackwardWorkspace {
   std::size_t statistics, dq_sums, sink_parts, slope_parts, turns, fallback, mask, total;
 };
-// key_warps: of sixteen keys, in a block of keys; each may have rows to compute again.
-BackwardWorkspace workspace_of(const Problem& problem, const BackwardFeatures& features, const BackwardShape& shape,
-                               int key_warps);
+BackwardWorkspace workspace_of(const Problem& problem, const BackwardFeatures& features, const BackwardShape& shape);
 
 // A launch's parameters but for what a call brings.
 BackwardParams decided_backward(const Problem& problem, const BackwardShape& shape, int l2_bytes);
@@ -45,7 +43,7 @@ unsigned sum_blocks(const BackwardParams& params);
 class BackwardState : public PlanState {
  public:
   BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
-                const BackwardShape& shape, int key_warps, const char* sum_place);
+                const BackwardShape& shape, const char* sum_place);
   void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
   void prepare() const final;
 

@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(32)
     if (threadIdx.x == 0) p.dsinks[head * p.dsink_stride] = sum;
   }
   if constexpr (backward_features.dslopes) {
-    constexpr i32 kParts = kBlockK / 16;
+    constexpr i32 kParts = backward_shape.key_warps;
     const float* const parts = p.slope_parts + static_cast<i64>(head) * p.k_blocks * kParts;
     const bool one = p.slope_batch == 1;  // slopes of all batch entries
     const auto first = [&](i32 b) { return first_block<kBlockK>(p.cu_k, p.seq_k, b); };
