@@ -16,7 +16,6 @@ struct BackwardConfig {
 
 constexpr int kHelperRegisters = 24, kConsumerRegisters = 240;  // of a thread: 64 K for 128 and 256
 constexpr int kGroupKeys = 64;
-constexpr int kTileSlotBytes = 64;  // of a KeyTile
 
 // Split: words that a lane of the one warpgroup hands to the same lane of the other, for each score half a word: the
 // weight, the score's derivatives; and a bit for each weight that dropout leaves.

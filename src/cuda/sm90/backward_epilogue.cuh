@@ -88,10 +88,10 @@ struct FallbackKeys {
   DEV void start() const {
     if (opaque_thread() % 32 == 0) store_word(at, -1);
   }
-  DEV void push(const BackwardParams& p, const KeyTile& x, i32 key, u32 of, u32 writers) const {
+  DEV void push(const BackwardParams& p, const KeyTile& x, i32 key, u32 part) const {
     if (opaque_thread() % 32 != 0) return;
     const i64 block = static_cast<i64>(x.head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + key / 16;
-    const i32 place = static_cast<i32>(block * writers + of);
+    const i32 place = static_cast<i32>(block * backward_shape.key_warps + part);
     p.fallback[place] = {x.batch, x.head, key, load_word(at)};
     store_word(at, place);
   }
@@ -113,13 +113,11 @@ DEV void write_no_keys(const BackwardParams& p, const KeyTile& x) {
   if constexpr (backward_features.dk) write_zeros<features.dim_qk>(p.dk, p.dk_stride, x);
   if constexpr (backward_features.dv) write_zeros<features.dim_v>(p.dv, p.dv_stride, x);
   if constexpr (backward_features.dslopes) {
-    const i32 parts = (min(static_cast<i32>(kBlockN), x.seq_k - x.key) + 15) / 16;
-    const i32 first = first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + x.key / 16;
+    const i32 lane = static_cast<i32>(opaque_thread() % 32), key = x.key + lane / backward_shape.key_warps * 16;
 #pragma unroll 1
-    for (i32 head = 0; head < p.heads_per_kv; ++head) {
-      const i32 part = static_cast<i32>(opaque_thread() % 32);
-      if (part < parts) p.slope_parts[static_cast<i64>(x.head * p.heads_per_kv + head) * p.k_blocks + first + part] = 0.0f;
-    }
+    for (i32 head = 0; head < p.heads_per_kv; ++head)
+      if (key < min(x.key + static_cast<i32>(kBlockN), x.seq_k))
+        *slope_part(p, x, x.head * p.heads_per_kv + head, key, lane % backward_shape.key_warps) = 0.0f;
   }
 }
 

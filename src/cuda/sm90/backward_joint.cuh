@@ -22,7 +22,7 @@ struct JointConsumer : BackwardWarp {
   DEV u32 first_key() const { return group * kGroupKeys + warp * 16; }  // of this warp, within the tile
   DEV bool next_tile() {
     accumulate = 0;
-    return open_tile(first_key());
+    return open_tile(first_key(), 0);
   }
   DEV void load_statistics(u32 from) {
 #pragma unroll
@@ -131,7 +131,7 @@ struct JointConsumer : BackwardWarp {
     const KeyTile x = tile();
     const i32 key = x.key + static_cast<i32>(first_key());
     const bool dv_finite = store_dv(dv, x, key), dk_finite = store_dk(dk, x, key);
-    remember(x, key, dv_finite && dk_finite, 0, 1);
+    remember(x, key, dv_finite && dk_finite, 0);
   }
 };
 

@@ -98,8 +98,9 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const BackwardPar
   }
 }
 
-// One thread adds what a warpgroup stages. The fence is the reader's: writers have none in their loop.
+// Adds what a warpgroup stages; one thread of a warp does. The fence is the reader's: writers have none in their loop.
 DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) {
+  const bool issuer = elect_one();
   Pipeline<kLayout.k> k = memory.k();
   Pipeline<kLayout.dq> dq = memory.dq(group);
   for (;;) {
@@ -111,24 +112,29 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
     do {
       const i32 place = static_cast<i32>(at.place(p, tile.batch));
       dq.wait();
-      async_proxy_fence();
-      if constexpr (kDeterministic) {
-        wait_for_count(p.turns + place, counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
-        async_proxy_fence_global();
+      if (issuer) {
+        async_proxy_fence();
+        if constexpr (kDeterministic) {
+          wait_for_count(p.turns + place, counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
+          async_proxy_fence_global();
+        }
+        bulk_add(dq_sums_of(p, place) + group * (kLayout.dq.bytes / 4), dq.stage(), kLayout.dq.bytes);
+        tma_store_commit();
+        tma_store_wait_read();
       }
-      bulk_add(dq_sums_of(p, place) + group * (kLayout.dq.bytes / 4), dq.stage(), kLayout.dq.bytes);
-      tma_store_commit();
-      tma_store_wait_read();
-      dq.release(true);
+      dq.release(issuer);
       if constexpr (kDeterministic) {
-        tma_store_wait();
-        async_proxy_fence_global();
-        add_release(p.turns + place, kGroupWarps);
+        if (issuer) {
+          tma_store_wait();
+          async_proxy_fence_global();
+          add_release(p.turns + place, kGroupWarps);
+        }
       }
+      __syncwarp();
     } while (at.next(p, slot));
-    k.release(true);
+    k.release(issuer);
   }
-  tma_store_wait();  // shared memory must outlive the last sum
+  if (issuer) tma_store_wait();  // shared memory must outlive the last sum
 }
 
 }  // namespace onepass::sm90

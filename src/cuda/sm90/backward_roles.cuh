@@ -33,7 +33,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
       produce(memory, maps, p);
     else if (helper == 3)
       schedule(memory, p);
-    else if (!config.split && helper <= kGroups && elect_one())
+    else if (!config.split && helper <= kGroups)
       reduce(memory, helper - 1, p);
   } else {
     registers_up<kConsumerRegisters>();

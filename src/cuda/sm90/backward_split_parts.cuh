@@ -49,7 +49,7 @@ struct SplitConsumer : BackwardWarp {
   DEV u32 first_key() const { return warp * 16; }  // of this warp, within the tile
   DEV bool next_tile() {
     accumulate = 0;
-    if (!open_tile(first_key())) return false;
+    if (!open_tile(first_key(), group)) return false;
     if constexpr (!kIsScores) memory.v().at(tiles).wait();
     return true;
   }
@@ -201,7 +201,7 @@ struct SplitConsumer : BackwardWarp {
       finite = store_dv(second, x, key);
     else
       finite = store_dk(second, x, key);
-    remember(x, key, finite, group, 2);
+    remember(x, key, finite, group);
   }
 };
 

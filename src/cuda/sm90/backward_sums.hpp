@@ -2,13 +2,9 @@
 // and the device half.
 #pragma once
 #include "cuda/attention/backward.hpp"
+#include "cuda/sm90/blocks.hpp"
 
 namespace onepass::sm90 {
-
-// Tiles lie in shared memory as blocks of 128 bytes of columns, the swizzle's width, 1024-byte aligned, one behind the
-// other.
-constexpr int kBlockColumnBytes = 128, kBlockColumns = kBlockColumnBytes / 2;  // columns: of 16 bits
-ONEPASS_HD constexpr int column_blocks(int dim) { return padded(dim, kBlockColumns) / kBlockColumns; }
 
 // 64 rows each where a block has 128 of them, else columns. How many columns of 64 rows a warpgroup computes:
 ONEPASS_HD constexpr int dq_columns(int dim_qk, int block_q, int group) {

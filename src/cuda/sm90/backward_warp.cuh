@@ -42,11 +42,11 @@ struct BackwardWarp {
   }
   DEV KeyTile tile() const { return load_key_tile(memory.tile(tiles % kLayout.k.stages)); }
   // The tile that comes next; its first block's head. False: there is none.
-  DEV bool open_tile(u32 first_key) {
+  DEV bool open_tile(u32 first_key, i32 part) {
     memory.k().at(tiles).wait();
     const KeyTile x = tile();
     at = BlockWalk::of(p, x);
-    scores.open(x, static_cast<i32>(warp_uniform(static_cast<u32>(x.key) + first_key)));
+    scores.open(x, static_cast<i32>(warp_uniform(static_cast<u32>(x.key) + first_key)), part);
     if (x.exists()) scores.open_head(at.head);
     odd_tile = voted(tiles & 1);
     return voted(x.exists());
@@ -85,8 +85,8 @@ struct BackwardWarp {
     return store_gradient<features.dim_qk>(p.dk, p.dk_stride, x.map_batch, x.head, x.k_begin + key, x.seq_k - key, dk,
                                            p.scale);
   }
-  DEV void remember(const KeyTile& x, i32 key, bool finite, u32 of, u32 writers) {
-    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback().push(p, x, key, of, writers);
+  DEV void remember(const KeyTile& x, i32 key, bool finite, u32 part) {
+    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback().push(p, x, key, part);
   }
   DEV FallbackKeys fallback() const { return {memory.fallback(threadIdx.x / 32 - kGroupWarps)}; }
   // When all of the block's gradients have been stored.

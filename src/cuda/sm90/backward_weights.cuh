@@ -13,18 +13,18 @@ constexpr bool kSideGradients = backward_features.dbias || backward_features.dsl
 
 struct BlockScores : KeyScores {
   const BackwardParams& p;
-  i64 slope_part = 0;  // where dslopes' part of this warp goes
+  i64 slope_place = 0;  // of dslopes' part of this warp, for head 0
   float slope_sum = 0.0f;
 
   explicit DEV BlockScores(const BackwardParams& params) : KeyScores{{params}}, p(params) {}
 
-  // Of a tile's 16 keys from `key` on; of one of its heads.
-  DEV void open(const KeyTile& x, i32 key) {
+  // Of a tile's 16 keys from `key` on, as one of the warps that have them; of one of its heads.
+  DEV void open(const KeyTile& x, i32 key, i32 part) {
     band = features.packed ? band_of(p, x.seq_q, x.seq_k) : band_of(p, p.seq_q, p.seq_k);  // parameters cost no register
     batch = x.batch;
     first_key = key;
     keys = FragmentRows::from(key);
-    if constexpr (backward_features.dslopes) slope_part = first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + key / 16;
+    if constexpr (backward_features.dslopes) slope_place = slope_part(p, x, 0, key, part) - p.slope_parts;
   }
   DEV void open_head(i32 of) {
     head = of;
@@ -35,7 +35,8 @@ struct BlockScores : KeyScores {
     if constexpr (backward_features.dslopes) {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) slope_sum += __shfl_xor_sync(0xffffffffu, slope_sum, step);
-      if (threadIdx.x % 32 == 0 && first_key < band.seq_k) p.slope_parts[head * static_cast<i64>(p.k_blocks) + slope_part] = slope_sum;
+      if (threadIdx.x % 32 == 0 && first_key < band.seq_k)
+        p.slope_parts[slope_place + head * (static_cast<i64>(p.k_blocks) * backward_shape.key_warps)] = slope_sum;
     }
   }
 
