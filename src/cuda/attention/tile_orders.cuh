@@ -38,7 +38,7 @@ struct KeysOuter {
   }
   DEV SequenceTiles<block_n> sequences() const { return {p.cu_k, p.batch}; }
   DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
-  DEV i32 heads() const { return p.heads / p.heads_per_kv; }
+  DEV i32 heads() const { return opaque(p.heads) / p.heads_per_kv; }  // divisions stay where tiles are drawn
 
   DEV i32 count() const { return features.packed ? per_head * heads() : heads() * p.batch * sequence_tiles(); }
   DEV KeyTile tile(i32 number) const {
@@ -72,23 +72,6 @@ struct KeysOuter {
     return x;
   }
 };
-
-DEV void store_tile(u32 to, const KeyTile& x) {
-  store_four(to, x.key, x.number, x.head, x.batch);
-  store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
-  store_four(to + 32, x.m_lo, x.m_hi, x.map_batch, 0);
-}
-DEV KeyTile load_key_tile(u32 from) {
-  KeyTile x;
-  i32 unused;
-  load_four(from, x.key, x.number, x.head, x.batch);
-  load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
-  load_four(from + 32, x.m_lo, x.m_hi, x.map_batch, unused);
-  x.key = static_cast<i32>(warp_uniform(x.key));  // branched on
-  x.m_lo = static_cast<i32>(warp_uniform(x.m_lo));
-  x.m_hi = static_cast<i32>(warp_uniform(x.m_hi));
-  return x;
-}
 
 // Splits of keys, as decoding has them: the blocks of keys of each tile of rows go to `splits` tiles of work, of sizes
 // that differ by at most one block; some are empty where there are fewer blocks. Split s of row tile t is number

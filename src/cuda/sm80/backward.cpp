@@ -16,21 +16,26 @@ namespace {
 struct TileConfig {
   int dim_qk, dim_v;  // up to these head dims
   Extras extras;
-  int warps, row_tiles, block_m, stages, blocks;
+  int warps, row_tiles, share, block_m, stages, blocks;
 };
 constexpr TileConfig kConfigs16[] = {
-    // dims    extras | warps row tiles m stages blocks
-    {64, 64, kBands, 4, 2, 32, 2, 2},
-    {64, 64, kAll, 4, 1, 32, 2, 2},
-    {128, 128, kBands, 4, 1, 32, 2, 2},
-    {128, 128, kAll, 4, 1, 16, 2, 2},
+    // dims    extras | warps row tiles share m stages blocks
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2},
+    {64, 64, kAll, 4, 1, 1, 32, 2, 2},
+    {128, 128, kBands, 4, 1, 1, 32, 2, 2},
+    {128, 128, kAll, 4, 1, 1, 16, 2, 2},
+    {256, 256, kAll, 8, 1, 2, 32, 1, 1},
+    {256, 256, kAll, 4, 1, 2, 32, 1, 1},
 };
 constexpr TileConfig kConfigs32[] = {
-    // dims    extras | warps row tiles m stages blocks
-    {64, 64, kBands, 4, 1, 32, 2, 2},
-    {64, 64, kAll, 4, 1, 16, 1, 2},
-    {128, 128, kBands, 4, 1, 32, 1, 2},
-    {128, 128, kAll, 4, 1, 16, 1, 1},
+    // dims    extras | warps row tiles share m stages blocks
+    {64, 64, kBands, 4, 1, 1, 32, 2, 2},
+    {64, 64, kAll, 4, 1, 1, 16, 1, 2},
+    {128, 128, kBands, 4, 1, 1, 32, 1, 2},
+    {128, 128, kAll, 4, 1, 1, 16, 1, 1},
+    {256, 256, kAll, 8, 1, 2, 32, 1, 1},
+    {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+    {256, 256, kAll, 2, 1, 2, 32, 1, 1},
 };
 
 // How the tensors may be read and written.
@@ -44,10 +49,11 @@ void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
 
 // The bindings name every field: one that is added and not printed does not compile.
 std::string config_source(const BackwardConfig& c) {
-  const auto& [warps, row_tiles, block_m, stages, blocks, copy_bytes, pairs] = c;
+  const auto& [warps, row_tiles, share, block_m, stages, blocks, copy_bytes, pairs] = c;
   return cuda::Initializer()
       .field("warps", warps)
       .field("row_tiles", row_tiles)
+      .field("share", share)
       .field("block_m", block_m)
       .field("stages", stages)
       .field("blocks", blocks)
@@ -62,7 +68,7 @@ class State final : public cuda::BackwardState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
         const BackwardConfig& config)
-      : BackwardState(request, device, features, shape_of(*request.problem, config), config.block_n() / 16, kSumPlace),
+      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumPlace),
         config_(config),
         shared_bytes_(layout_of(features, config).total) {}
 
@@ -120,6 +126,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
   const auto fits = [&](const TileConfig& t) {
     c = {.warps = t.warps,
          .row_tiles = t.row_tiles,
+         .share = t.share,
          .block_m = t.block_m,
          .stages = t.stages,
          .blocks = t.blocks,
@@ -153,6 +160,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
 BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
   return {.block_q = c.block_m,
           .block_k = c.block_n(),
+          .key_warps = c.block_n() / 16 * c.share,
           .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
           .zero_sums = true,
           .read_bytes = std::min(alignment_of(p, Role::out), alignment_of(p, Role::dout)),

@@ -17,39 +17,81 @@
 
 namespace onepass::sm80 {
 
-// The work of a step that a warp whose keys some row sees does alone: P and dS of its keys, dV, dK.
-DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep& step,
-                       float (&dk)[kRowTiles][kQkDepth / 2], float (&dv)[kRowTiles][kOutN / 2], SlopeSums& slopes) {
-  float s[kRowTiles][kBlockM / 2], dp[kRowTiles][kBlockM / 2];
-  Weights<kBlockM> w[kRowTiles];
-  Slopes<kBlockM / 2> derivative[kRowTiles];
-  Kept<kBlockM / 2> kept[kRowTiles];
+// P and dS of this warp's keys and its part of a step's rows. on_weights(w): what dropout leaves of P, as left operands;
+// add(r): told the gradient by the bias of each score; on_ds(w): dS.
+template <class OnWeights, class Add, class OnDs>
+DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, const OnWeights& on_weights,
+              const Add& add, const OnDs& on_ds) {
+  constexpr i32 kN = kPartM / 2;
+  constexpr bool kRest = kLayout.dout_parts == 2;
+  const u32 part = own_part() * kPartM;
+  float s[kRowTiles][kN], dp[kRowTiles][kN];
+  Weights<kPartM> w[kRowTiles];
+  Slopes<kN> derivative[kRowTiles];
+  Kept<kN> kept[kRowTiles];
   bool some_hidden[kRowTiles];
-  const i32 first_row = step.m * kBlockM;
-  multiply_rows<kQkDepth, kLayout.qk_pitch>(s, step.q(sm), rows_at<kLayout.qk_pitch>(sm + kLayout.k));
+  multiply_rows<kQkDepth, kLayout.qk_pitch>(s, step.q(sm) + part * kLayout.qk_pitch,
+                                            rows_at<kLayout.qk_pitch>(sm + kLayout.k));
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);
-    float reference[kBlockM / 4];
-    load_statistics(reference, step.statistics(sm));
-    some_hidden[r] = scores.weigh(s[r], derivative[r], reference, first_row);
-    kept[r] = scores.kept<kBlockM / 2>(first_row);
+    float reference[kN / 2];
+    load_statistics(reference, step.statistics(sm) + 4 * part);
+    some_hidden[r] = scores.weigh(s[r], derivative[r], reference, step.row());
+    kept[r] = scores.kept<kN>(step.row());
     pack_kept(s[r], kept[r], w[r]);
   }
-  if constexpr (backward_features.dv) multiply_columns<kBlockM, kLayout.v_pitch>(dv, w, step.dout(sm));
+  on_weights(w);
   if constexpr (!backward_features.scores()) return;
-  multiply_rows<kOutN, kLayout.v_pitch>(dp, step.dout(sm), rows_at<kLayout.v_pitch>(sm + kLayout.v));
+  const u32 dout = step.dout(sm) + part * kLayout.v_pitch;
+  multiply_rows<kOutN, kLayout.v_pitch>(dp, dout, rows_at<kLayout.v_pitch>(sm + kLayout.v));
+  if constexpr (kRest)
+    multiply_rows<kOutN, kLayout.v_pitch, true>(dp, dout + kLayout.dout_bytes,
+                                                rows_at<kLayout.v_pitch>(sm + kLayout.v));
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);
-    float d[kBlockM / 4];
-    load_statistics(d, step.statistics(sm) + 4 * kBlockM);
-    scores.differentiate(s[r], dp[r], derivative[r], kept[r], d, some_hidden[r], first_row, slopes.adder(scores, r));
-    pack_kept(dp[r], Kept<kBlockM / 2>::all(), w[r]);
-    if constexpr (backward_features.dq)
-      store_results<kBlockM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r);
+    float d[kN / 2];
+    load_statistics(d, step.statistics(sm) + 4 * kBlockM + 4 * part);
+    scores.differentiate(s[r], dp[r], derivative[r], kept[r], d, some_hidden[r], step.row(), add(scores, r));
+    pack_kept(dp[r], Kept<kN>::all(), w[r]);
   }
-  if constexpr (backward_features.dk) multiply_columns<kBlockM, kLayout.qk_pitch>(dk, w, step.q(sm));
+  on_ds(w);
+}
+
+// A step of a warp: dV and dK of its keys, and dS for dQ.
+DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, bool seen,
+                       float (&dk)[kRowTiles][kKSums], float (&dv)[kRowTiles][kVSums], SlopeSums& slopes) {
+  const auto add_to = [&](float (&sum)[kRowTiles][kVSums], const Weights<kPartM> (&part)[kRowTiles]) {
+    Weights<kBlockM> w[kRowTiles];
+    whole_rows(sm, part, w);
+    multiply_columns<kBlockM, kLayout.v_pitch, kShare>(sum, w, step.dout(sm), own_part());
+    if constexpr (kLayout.dout_parts == 2)
+      multiply_columns<kBlockM, kLayout.v_pitch, kShare>(sum, w, step.dout(sm) + kLayout.dout_bytes, own_part());
+  };
+  const auto on_weights = [&](const Weights<kPartM> (&w)[kRowTiles]) {
+    if constexpr (!backward_features.dv) return;
+    if constexpr (kShare > 1) {
+      store_part(sm, w);
+      __syncthreads();
+    }
+    add_to(dv, w);
+    if constexpr (kShare > 1) __syncthreads();
+  };
+  const auto on_ds = [&](const Weights<kPartM> (&w)[kRowTiles]) {
+    if constexpr (backward_features.dq || kShare > 1) store_part(sm, w);
+    if constexpr (kShare > 1) __syncthreads();
+    if constexpr (!backward_features.dk) return;
+    Weights<kBlockM> all[kRowTiles];
+    whole_rows(sm, w, all);
+    multiply_columns<kBlockM, kLayout.qk_pitch, kShare>(dk, all, step.q(sm), own_part());
+  };
+  if (seen) {
+    pass(p, sm, work, step, on_weights, [&](const KeyScores& scores, i32 r) { return slopes.adder(scores, r); }, on_ds);
+  } else if constexpr (backward_features.dq || kShare > 1) {
+    const Weights<kPartM> none[kRowTiles] = {};
+    store_part(sm, none);
+  }
 }
 
 // Every warp of the block works on the tile of keys that lies at `work`; while the first copies are under way,
@@ -57,7 +99,7 @@ DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep&
 template <class Meanwhile>
 DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& meanwhile) {
   const auto tile = [&] { return tile_in_hand(work, p); };  // its registers are needed in between
-  float dk[kRowTiles][kQkDepth / 2], dv[kRowTiles][kOutN / 2];
+  float dk[kRowTiles][kKSums], dv[kRowTiles][kVSums];
   clear(dk);
   clear(dv);
   SlopeSums slopes;
@@ -76,19 +118,16 @@ DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& mean
     }
     copies_wait<0>();
     __syncthreads();
-    const RowStep next = step.next(p, tile());
     if constexpr (kStages == 2) {
-      copy_queries(sm, p, tile(), next);
+      copy_queries(sm, p, tile(), step.next(p, tile()));
       copies_commit();
     }
-    if (sees(p, tile(), step))
-      differentiate(p, sm, work, step, dk, dv, slopes);
-    else if constexpr (backward_features.dq)
-      clear_ds(sm);
+    differentiate(p, sm, work, step, kShare > 1 || sees(p, tile(), step), dk, dv, slopes);
     if constexpr (backward_features.dq) {
       __syncthreads();  // dS is whole
       add_dq(p, sm, tile(), step);
     }
+    const RowStep next = step.next(p, tile());
     if constexpr (backward_features.dslopes) slopes.flush(p, tile(), step, next);
     step = next;
   }

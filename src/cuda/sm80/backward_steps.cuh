@@ -15,8 +15,27 @@ constexpr i32 kBlockM = config.block_m, kBlockN = config.block_n(), kStages = co
 using KeyTiles = TileScheduler<KeysOuter<kBlockM, kBlockN>>;
 static_assert(kBlockM == kBlockQ && kBlockN == kBlockK);
 
-DEV u32 own_keys() { return opaque_thread() / 32 * kWarpRows; }  // this warp's first key within the tile
+DEV u32 own_keys() { return opaque_thread() / 32 / kShare * kWarpRows; }  // this warp's first key within the tile
+DEV u32 own_part() { return opaque_thread() / 32 % kShare; }              // of the warps that hold these keys
+constexpr i32 kPartM = kBlockM / kShare;                                  // query rows that it makes S and dS of
+static_assert(kPartM % 16 == 0);
+// Accumulators of its columns of a gradient of `dim` columns: every kShare-th group.
+constexpr i32 own_sums(i32 dim) { return (dim / kGroupColumns + kShare - 1) / kShare * (kGroupColumns / 2); }
+constexpr i32 kKSums = own_sums(kQkDepth), kVSums = own_sums(kOutN);
 
+DEV void store_tile(u32 to, const KeyTile& x) {
+  store_four(to, x.key, x.number, x.head, x.batch);
+  store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  store_four(to + 32, x.m_lo, x.m_hi, x.map_batch, 0);
+}
+DEV KeyTile load_key_tile(u32 from) {
+  KeyTile x;
+  i32 unused;
+  load_four(from, x.key, x.number, x.head, x.batch);
+  load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  load_four(from + 32, x.m_lo, x.m_hi, x.map_batch, unused);
+  return x;
+}
 // The tile of work at `work`, read again: it takes no registers between two uses.
 DEV KeyTile tile_in_hand(u32 work, const BackwardParams& p) {
   KeyTile x;
@@ -50,8 +69,9 @@ struct RowStep {
 
   DEV bool exists(const BackwardParams& p, const KeyTile& x) const { return head < (x.head + 1) * p.heads_per_kv; }
   DEV u32 q(u32 sm) const { return sm + kLayout.q + slot * kLayout.q_bytes; }
-  DEV u32 dout(u32 sm) const { return sm + kLayout.dout + slot * kLayout.dout_bytes; }
+  DEV u32 dout(u32 sm) const { return sm + kLayout.dout + slot * (kLayout.dout_parts * kLayout.dout_bytes); }
   DEV u32 statistics(u32 sm) const { return sm + kLayout.statistics + slot * kLayout.statistics_bytes; }
+  DEV i32 row() const { return m * kBlockM + static_cast<i32>(own_part()) * kPartM; }  // of this warp's part
   // The next one, or the next from here on, that the mask leaves some of. In a deterministic call none is left out:
   // every tile takes its turn.
   DEV RowStep next(const BackwardParams& p, const KeyTile& x) const {
@@ -82,7 +102,7 @@ DEV RowStep first_step(const BackwardParams& p, const KeyTile& x) {
 
 DEV KeyScores scores_of(const BackwardParams& p, const KeyTile& x, const RowStep& step, i32 r) {
   KeyScores scores{{p}};
-  scores.open(rows_of(x, step.head, step.m * kBlockM), x.key + static_cast<i32>(own_keys()) + 16 * r);
+  scores.open(rows_of(x, step.head, step.row()), x.key + static_cast<i32>(own_keys()) + 16 * r);
   return scores;
 }
 // Whether any row of the step sees a key of this warp. The block of threads loads what any of its warps sees.
@@ -97,34 +117,39 @@ DEV const char* token_0(const void* base, const long long (&stride)[3], const Ke
   return static_cast<const char*>(base) + token_offset(stride, x.map_batch, head, begin) * kElementBytes;
 }
 DEV void copy_keys(u32 sm, const BackwardParams& p, const KeyTile& x) {
-  const TileCopy<kBlockN, features.dim_qk, kLayout.qk_pitch> k{0, p.k_stride[2], x.seq_k};
-  const TileCopy<kBlockN, features.dim_v, kLayout.v_pitch> v{0, p.v_stride[2], x.seq_k};
+  const TileCopy<kBlockN, features.dim_qk, kLayout.qk_pitch, 4> k{0, p.k_stride[2], x.seq_k};
+  const TileCopy<kBlockN, features.dim_v, kLayout.v_pitch, 4> v{0, p.v_stride[2], x.seq_k};
   k(sm + kLayout.k, x.key, token_0(p.k, p.k_stride, x, x.head, x.k_begin));
   v(sm + kLayout.v, x.key, token_0(p.v, p.v_stride, x, x.head, x.k_begin));
 }
 
+// dO in fp32 where q, k and v have 16 bits, through registers: its rounding, and behind that tile what is left, rounded.
 template <class Format>
-DEV u32 pack_pair(float a, float b) {
-  if constexpr (Format::kPacked == 2)
-    return Format::pack(a, b);
-  else
-    return __float_as_uint(a);
-}
-// dO in fp32 where q, k and v have 16 bits: rounded on its way, through registers.
-DEV void copy_rounded(u32 to, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
-  constexpr i32 kChunks = kOutN / 8;
-  const float* const from = static_cast<const float*>(p.dout) +
-                            token_offset(p.dout_stride, x.map_batch, step.head, x.q_begin);
+DEV void copy_parts(u32 to, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  if constexpr (Format::kPacked == 2) {
+    constexpr i32 kChunks = kOutN / 8;
+    const float* const from =
+        static_cast<const float*>(p.dout) + token_offset(p.dout_stride, x.map_batch, step.head, x.q_begin);
 #pragma unroll 1
-  for (i32 i = static_cast<i32>(opaque_thread()); i < kBlockM * kChunks; i += kThreads) {
-    const i32 row = i / kChunks, chunk = i % kChunks, token = step.m * kBlockM + row;
-    const auto element = [&](i32 d) {
-      return token < x.seq_q && d < features.dim_v ? from[token * p.dout_stride[2] + d] : 0.0f;
-    };
-    u32 word[4];
+    for (i32 i = static_cast<i32>(opaque_thread()); i < kBlockM * kChunks; i += kThreads) {
+      const i32 row = i / kChunks, chunk = i % kChunks, token = step.m * kBlockM + row;
+      u32 high[4], low[4];
 #pragma unroll
-    for (i32 e = 0; e < 4; ++e) word[e] = pack_pair<Element>(element(8 * chunk + 2 * e), element(8 * chunk + 2 * e + 1));
-    store_four(to + swizzled(row, chunk, kLayout.v_pitch), word[0], word[1], word[2], word[3]);
+      for (i32 e = 0; e < 4; ++e) {
+        float whole[2], rest[2];
+#pragma unroll
+        for (i32 k = 0; k < 2; ++k) {
+          const i32 d = 8 * chunk + 2 * e + k;
+          whole[k] = token < x.seq_q && d < features.dim_v ? from[token * p.dout_stride[2] + d] : 0.0f;
+          rest[k] = whole[k] - Format::unpack(Format::round(whole[k]));
+        }
+        high[e] = Format::pack(whole[0], whole[1]);
+        low[e] = Format::pack(rest[0], rest[1]);
+      }
+      const u32 at = to + swizzled(row, chunk, kLayout.v_pitch);
+      store_four(at, high[0], high[1], high[2], high[3]);
+      store_four(at + kLayout.dout_bytes, low[0], low[1], low[2], low[3]);
+    }
   }
 }
 DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
@@ -136,7 +161,7 @@ DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const R
     const TileCopy<kBlockM, features.dim_v, kLayout.v_pitch> dout{0, p.dout_stride[2], x.seq_q};
     dout(step.dout(sm), row, token_0(p.dout, p.dout_stride, x, step.head, x.q_begin));
   } else {
-    copy_rounded(step.dout(sm), p, x, step);
+    copy_parts<Element>(step.dout(sm), p, x, step);
   }
   const u32 thread = opaque_thread();
   if (thread < kBlockM / 2) {
@@ -157,11 +182,24 @@ DEV void pack_kept(const float (&x)[N], const Kept<N>& kept, Weights<2 * N>& w) 
     pack_four<Element, N>(j, four, w);
   }
 }
-DEV void clear_ds(u32 sm) {
-  Weights<kBlockM> none = {};
+// This warp's part of a tile of kBlockN keys x kBlockM rows, P's or dS's.
+DEV void store_part(u32 sm, const Weights<kPartM> (&w)[kRowTiles]) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r)
-    store_results<kBlockM, kLayout.ds_pitch>(none, sm + kLayout.ds, own_keys() + 16 * r);
+    store_results<kPartM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r,
+                                            own_part() * (kPartM * kElementBytes / 32));
+}
+// All rows of this warp's keys: what it has itself, or has stored with those that share its keys.
+DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kBlockM> (&w)[kRowTiles]) {
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+    if constexpr (kShare > 1) {
+      load_results<kBlockM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r);
+    } else {
+#pragma unroll
+      for (i32 i = 0; i < static_cast<i32>(sizeof part[r] / 4); ++i) w[r][i] = part[r][i];
+    }
+  }
 }
 
 // dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group.
@@ -218,7 +256,7 @@ struct SlopeSums {
     for (i32 head = x.head * p.heads_per_kv; head < (x.head + 1) * p.heads_per_kv; ++head) {
 #pragma unroll
       for (i32 r = 0; r < kRowTiles; ++r)
-        *slope_part(p, x, head, x.key + static_cast<i32>(own_keys()) + 16 * r) = 0.0f;
+        *slope_part(p, x, head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = 0.0f;
     }
   }
   // At a head's last step.
@@ -230,7 +268,7 @@ struct SlopeSums {
 #pragma unroll
       for (i32 by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
       if (opaque_thread() % 32 == 0)
-        *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r) = sum;
+        *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = sum;
       of[r] = 0.0f;
     }
   }
@@ -248,12 +286,14 @@ DEV void store_two(typename Format::Raw* to, float a, float b) {
 template <class Format, i32 dim, i32 N>
 DEV bool store_gradient(void* to, const long long (&stride)[3], const KeyTile& x, i32 first, const float (&sum)[N],
                         float scale) {
+  constexpr i32 kOfGroup = kGroupColumns / 2;
   const u32 quad = opaque_thread() % 4;
   const FragmentRows rows = FragmentRows::from(first);
   float zero = 0.0f;
 #pragma unroll
   for (i32 j = 0; j < N; j += 2) {
-    const i32 key = rows.row[j >> 1 & 1], d = column_of(j, quad);
+    const i32 group = j / kOfGroup * kShare + static_cast<i32>(own_part());
+    const i32 key = rows.row[j >> 1 & 1], d = group * kGroupColumns + column_of(j % kOfGroup, quad);
     const float a = scale * sum[j], b = scale * sum[j + 1];
     zero += a * 0.0f + b * 0.0f;
     if (key >= x.seq_k || d >= dim) continue;
@@ -268,8 +308,8 @@ DEV bool store_gradient(void* to, const long long (&stride)[3], const KeyTile& x
   }
   return zero == 0.0f;
 }
-DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const float (&dk)[kRowTiles][kQkDepth / 2],
-                    const float (&dv)[kRowTiles][kOutN / 2]) {
+DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const float (&dk)[kRowTiles][kKSums],
+                    const float (&dv)[kRowTiles][kVSums]) {
   using Format = ElementOf<backward_features.gradients>::Format;
   const u32 chain = sm + kLayout.fallback + opaque_thread() / 32 * 4;
   FallbackRows fallback{load_word(chain)};
@@ -284,7 +324,9 @@ DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const flo
       finite = store_gradient<Format, features.dim_v>(p.dv, p.dv_stride, x, first, dv[r], scale) && finite;
     }
     if (__any_sync(0xffffffffu, !finite))
-      fallback.push(p, rows_of(x, x.head, 0), first, (x.number * (kBlockN / 16)) + static_cast<i32>(own_keys()) / 16 + r);
+      fallback.push(p, rows_of(x, x.head, 0), first,
+                    (x.number * kShare + static_cast<i32>(own_part())) * (kBlockN / 16) +
+                        static_cast<i32>(own_keys()) / 16 + r);
   }
   store_word(chain, fallback.last);
 }

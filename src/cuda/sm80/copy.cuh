@@ -34,7 +34,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
 // rows x dim elements, padded with zeros to a multiple of sixteen elements a row; tokens past the sequence are zeros,
 // since whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row. Token 0 of K
 // and V lies where KeyValueView says; the others follow at one stride. Pages would be looked up here for each block.
-template <i32 rows, i32 dim, i32 pitch>
+template <i32 rows, i32 dim, i32 pitch, i32 unrolled = rows>
 struct TileCopy {
   static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
   static constexpr i32 kAcross = kChunks <= 2    ? 2
@@ -55,7 +55,7 @@ struct TileCopy {
     const char* at = token_0 + (first + row) * stride + chunk * 16;
     const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
     if (kChunks < kAcross && chunk >= kChunks) return;
-#pragma unroll
+#pragma unroll(unrolled)
     for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
       const i32 r = row + i * kStep;
       if (rows % kStep != 0 && r >= rows) break;

@@ -5,7 +5,7 @@
 namespace onepass::sm80 {
 
 struct ForwardConfig {
-  static constexpr int kSums = 1;  // that a warp holds all along: O
+  static constexpr int kSums = 1, share = 1;  // what a warp holds all along: O; warps that hold the same rows
   int warps, row_tiles;  // a warp holds row_tiles times sixteen query rows
   int block_n;           // keys per block
   int stages;            // blocks of K, and of V, in shared memory

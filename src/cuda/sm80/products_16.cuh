@@ -21,7 +21,7 @@ struct LeftFragments {
 
   static DEV u32 address(u32 tile) {  // of this lane's row of the first row tile of this warp
     const u32 thread = own_thread(), lane = thread % 32;
-    return tile + swizzled(thread / 32 * (16 * tiles) + lane % 16, lane / 16, pitch);
+    return tile + swizzled(thread / 32 / kShare * (16 * tiles) + lane % 16, lane / 16, pitch);
   }
   DEV void load(u32 address, i32 k) {
 #pragma unroll
@@ -29,16 +29,12 @@ struct LeftFragments {
   }
 };
 
-// left(k): LeftFragments of A; N / 4 groups of eight rows of B.
-template <i32 depth, i32 pitch, i32 tiles, i32 N, class Left>
+// left(k): LeftFragments of A; N / 4 groups of eight rows of B. add: to what S holds.
+template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   const u32 lane = own_thread() % 32;
   const u32 rows = tile + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2, pitch);
-#pragma unroll
-  for (i32 r = 0; r < tiles; ++r) {
-#pragma unroll
-    for (i32 j = 0; j < N; ++j) s[r][j] = 0.0f;
-  }
+  if constexpr (!add) clear(s);
 #pragma unroll
   for (i32 k = 0; k < depth / 16; ++k) {
     const auto a = left(k);
@@ -75,14 +71,20 @@ DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles
   }
 }
 
-// Results on their way to another warp, which takes them transposed as its left operand: N results of sixteen rows from
-// `row` on, and sixteen columns of `tokens` rows of the tile.
+// Results on their way to other warps: `tokens` columns, from a group of them on, of sixteen rows from `row` on. Taken
+// as a left operand: the same rows, or sixteen columns of `tokens` rows, transposed.
 template <i32 tokens, i32 pitch>
-DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row) {
+DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_group) {
   const u32 lane = opaque_thread() % 32;
 #pragma unroll
   for (i32 j = 0; j < tokens / 4; ++j)
-    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, j / 2, pitch) + lane % 4 * 4, static_cast<i32>(w[j]));
+    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, 2 * first_group + j / 2, pitch) + lane % 4 * 4, static_cast<i32>(w[j]));
+}
+template <i32 tokens, i32 pitch>
+DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {
+  const u32 lane = opaque_thread() % 32, from = tile + swizzled(row + lane % 16, lane / 16, pitch);
+#pragma unroll
+  for (i32 k = 0; k < tokens / 16; ++k) ldmatrix4(w + 4 * k, along(from, 2 * k));
 }
 template <i32 tokens, i32 pitch>
 DEV void load_transposed(Weights<tokens>& w, u32 tile, u32 column) {

@@ -49,7 +49,7 @@ struct LeftFragments {
 
   // The address of elements 2 t and 2 t + 1 of row g of this warp's first row tile (lane = 4 g + t).
   static DEV u32 address(u32 tile) {
-    const u32 thread = opaque_thread(), row = thread / 32 * (16 * tiles) + thread % 32 / 4;
+    const u32 thread = opaque_thread(), row = thread / 32 / kShare * (16 * tiles) + thread % 32 / 4;
     return tile + swizzled(row, thread % 4 / 2, pitch) + thread % 2 * 8;
   }
   DEV void load(u32 address, i32 k) {
@@ -64,7 +64,7 @@ struct LeftFragments {
 };
 
 // One chain after the other, so that a kernel without registers to spare reads no more ahead.
-template <i32 depth, i32 pitch, i32 tiles, i32 N, class Left>
+template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   constexpr i32 kDepth = depth <= 64 ? 32 : 64, kSteps = depth / 8, kChain = kDepth / 8;
   constexpr bool kAllFour = depth <= 16;  // all four products
@@ -102,7 +102,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
     for (i32 r = 0; r < tiles; ++r) {
 #pragma unroll
       for (i32 j = 0; j < N; ++j) {
-        s[r][j] = first == 0 ? big[r][j] : s[r][j] + big[r][j];
+        s[r][j] = first == 0 && !add ? big[r][j] : s[r][j] + big[r][j];
         if (last) s[r][j] += small[r][j];
       }
     }
@@ -159,12 +159,23 @@ DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles
 }
 
 template <i32 tokens, i32 pitch>
-DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row) {
+DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_group) {
   const u32 lane = opaque_thread() % 32;
 #pragma unroll
   for (i32 j = 0; j < tokens / 2; j += 2)
-    store_pair(tile + swizzled(row + j / 2 % 2 * 8 + lane / 4, j / 4 * 2 + lane % 4 / 2, pitch) + lane % 2 * 8, w[j],
+    store_pair(tile + swizzled(row + j / 2 % 2 * 8 + lane / 4, 2 * first_group + j / 4 * 2 + lane % 4 / 2, pitch) + lane % 2 * 8, w[j],
                w[j + 1]);
+}
+template <i32 tokens, i32 pitch>
+DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {
+  const u32 lane = opaque_thread() % 32;
+  const u32 from = tile + swizzled(row + lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
+#pragma unroll
+  for (i32 j = 0; j < tokens / 2; j += 2) {
+    float x[2];
+    load_pair(x, along(from, j / 4 * 2) + j / 2 % 2 * 8 * pitch);
+    w[j] = x[0], w[j + 1] = x[1];
+  }
 }
 template <i32 tokens, i32 pitch>
 DEV void load_transposed(Weights<tokens>& w, u32 tile, u32 column) {

@@ -12,6 +12,8 @@ constexpr i32 kQkDepth = padded(features.dim_qk, 16), kOutN = padded(features.di
 
 // Two sums of 64 columns and more beside each other: products read less ahead.
 constexpr bool kFewRegisters = config.kSums == 2;
+constexpr i32 kShare = config.share;  // warps of the same rows
+
 // Two row tiles leave no registers for what follows from the thread's index, which is then worked out at every use;
 // with one it may stay.
 DEV u32 own_thread() { return kRowTiles == 2 ? opaque_thread() : threadIdx.x; }

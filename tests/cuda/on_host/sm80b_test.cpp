@@ -23,7 +23,7 @@ class EmulatedBackward : public testing::TestWithParam<const warps::Sm80Backward
   static std::string run(check::Inputs& inputs, bool early) {
     const warps::Sm80BackwardKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
-    const cuda::BackwardWorkspace places = cuda::workspace_of(p, features(), shape(), config().block_n() / 16);
+    const cuda::BackwardWorkspace places = cuda::workspace_of(p, features(), shape());
     std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
     BackwardParams params = cuda::decided_backward(p, shape(), 50 << 20);
     cuda::bind_backward(params, inputs.tensors, workspace.data(), places);
