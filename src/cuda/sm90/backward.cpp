@@ -14,26 +14,25 @@
 namespace onepass::sm90 {
 namespace {
 
-// What takes registers or shared memory beyond P and dS.
-struct Crowd {
-  bool slopes;   // derivatives of the scores travel with the weights
-  int features;  // of those that keep something for each row or key
-};
-Crowd crowd_of(const BackwardFeatures& b) {
+// What keeps something for each row, key or score, beyond P and dS.
+int crowd_of(const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
-  return {f.softcap || f.score_mod,
-          f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + 2 * f.score_mod +
-              (f.bias != ScalarType::none) + b.dbias + b.dslopes + b.deterministic};
+  return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
+         (f.bias != ScalarType::none) + b.deterministic;
 }
-
 bool plain_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
 
+// What has no registers: nothing of the sort at head dims to 64.
+int most_of(const AttentionFeatures& f, bool split) {
+  const int dim = std::max(f.dim_qk, f.dim_v);
+  return dim > 128 || !split ? 1 : dim > 64 ? 3 : 5;
+}
 BackwardConfig config_of(const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
   const int dim = std::max(f.dim_qk, f.dim_v);
   if (dim <= 64) return {.split = false, .block_q = plain_scores(f) && !f.bounded_left ? 128 : 64};
-  const Crowd crowd = crowd_of(b);
-  const bool joint = dim <= 128 && !crowd.slopes && f.bias == ScalarType::none && crowd.features <= 1;
+  const bool joint =
+      dim <= 128 && !f.softcap && !f.score_mod && f.bias == ScalarType::none && crowd_of(b) <= most_of(f, false);
   return {.split = !joint, .block_q = 64};
 }
 
@@ -124,7 +123,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   }
   if (std::string s = why_too_many(p, tiles_of(p, {.split = true, .block_q = 64})); !s.empty()) return refuse(s);
   c = config_of(f);
-  if (c.split && crowd_of(f).features > (std::max(p.dim_qk, p.dim_v) > 128 ? 3 : 5))
+  if (crowd_of(f) > (std::max(p.dim_qk, p.dim_v) <= 64 ? 5 : most_of(f.forward.attention, c.split)))
     return refuse("so many features together do not fit its registers");
   if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
     return refuse(text("its tiles take ", bytes, " bytes of shared memory"));

@@ -35,6 +35,20 @@ struct SharedMemory {
   DEV u32 tile(u32 slot) const { return base + kLayout.schedule.data + kTileSlotBytes * slot; }
 };
 
+DEV void store_tile(u32 to, const KeyTile& x) {
+  store_four(to, x.key, x.head, x.batch, x.map_batch);
+  store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  store_four(to + 32, x.m_lo, x.m_hi, x.number, 0);
+}
+DEV KeyTile load_key_tile(u32 from) {
+  KeyTile x;
+  i32 unused;
+  load_four(from, x.key, x.head, x.batch, x.map_batch);
+  load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  load_four(from + 32, x.m_lo, x.m_hi, x.number, unused);
+  return x;
+}
+
 // The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them. What
 // is wanted once for each head is read from the tile again.
 struct BlockWalk {
