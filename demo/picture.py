@@ -104,8 +104,8 @@ def heat_map(words, heads, chosen, title, path):
 COLOURS = [(178, 44, 82), (44, 111, 187), (120, 120, 120)]
 
 
-def line(picture, x, y, to_x, to_y, ink, size):
-    """A stroke of size x size pixels, a column or a row at a time, whichever are more."""
+def stroke(picture, x, y, to_x, to_y, ink, size):
+    """Size x size pixels, a column or a row at a time, whichever are more."""
     steps = max(abs(to_x - x), abs(to_y - y), 1)
     for i in range(steps + 1):
         at = round(x + (to_x - x) * i / steps), round(y + (to_y - y) * i / steps)
@@ -125,7 +125,7 @@ def curves(lines, title, x_name, y_name, path):
     width, height, left, top = 640, 360, 60, 50
     picture = Picture(left + width + 20, top + height + 50)
     longest = max(map(len, lines.values()))
-    values = [y for line in lines.values() for y in line if math.isfinite(y)] or [0.0]
+    values = [y for ys in lines.values() for y in ys if math.isfinite(y)] or [0.0]
     low, high = min(0.0, *values), max(values) if max(values) > min(0.0, *values) else 1.0
 
     def at(x, y):
@@ -144,8 +144,8 @@ def curves(lines, title, x_name, y_name, path):
         ink, size = COLOURS[n % len(COLOURS)], 1 + 4 * min(n, 1)
         points = [at(x, y) for x, y in enumerate(ys, 1) if math.isfinite(y)]
         for a, b in zip(points, points[1:] or points):
-            line(picture, *a, *b, ink, size)
+            stroke(picture, *a, *b, ink, size)
         y = top + 12 + 16 * n
-        line(picture, left + width - 150, y, left + width - 126, y, ink, size)
+        stroke(picture, left + width - 150, y, left + width - 126, y, ink, size)
         picture.text(left + width - 118, y - 3, name)
     picture.save(path)

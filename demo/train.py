@@ -195,15 +195,15 @@ def main(arguments=None):
     parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="what is learnt")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: with CuPy or PyTorch")
     parser.add_argument("--beside", choices=("auto", "torch", "standard", "none"), default="auto")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--seq", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
     parser.add_argument("--rate", type=float, default=3e-3, help="Adam's")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
-    parser.add_argument("--write", type=int, default=200, help="how many characters the model writes at the end")
+    parser.add_argument("--write", type=int, default=300, help="how many characters the model writes at the end")
     parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("loss.png"), help="where the curve goes")
     options = parser.parse_args(arguments)
     if options.width % options.heads:
@@ -221,8 +221,7 @@ def main(arguments=None):
     say("  step" + "".join(f"{c.attention.name:>22}" for c in contenders))
 
     def report(step):
-        cells = (f"{c.losses[step]:12.4f}{1e3 * c.seconds[step]:7.1f} ms" for c in contenders)
-        say(f"{step + 1:6}" + "".join(cells))
+        say(f"{step + 1:6}" + "".join(f"{c.losses[step]:22.4f}" for c in contenders))
 
     training.run(report)
     say("\nmedian time of a step" + ("" if options.device == "cuda" else ", and of its attention, forward and backward"))

@@ -7,6 +7,7 @@ autograd is not used.
 
 import math
 
+import numpy as np
 import onepass
 
 GELU = math.sqrt(2 / math.pi)
@@ -86,10 +87,13 @@ def initial_weights(rng, vocabulary, seq, width, layers):
     """By name, float32; what adds to the residual stream begins smaller the more layers there are."""
 
     def normal(*shape, size):
-        return rng.standard_normal(shape, dtype="float32") * size
+        return rng.standard_normal(shape, dtype=np.float32) * np.float32(size)
 
-    one = normal(width, size=0) + 1
-    w = {"embed": normal(vocabulary, width, size=0.02), "position": normal(seq, width, size=0.02)}
+    # Positions begin as waves, so that "the character before" is one turn away from the first step on.
+    angles = np.arange(seq)[:, None] * (2.0 * seq) ** -np.linspace(0, 1, width // 2, endpoint=False)
+    waves = np.concatenate((np.sin(angles), np.cos(angles), np.zeros((seq, width % 2))), axis=1)
+    one = np.ones(width, np.float32)
+    w = {"embed": normal(vocabulary, width, size=0.5), "position": 0.5 * waves.astype(np.float32)}
     for n in range(layers):
         w[f"{n}.norm"], w[f"{n}.mlp_norm"] = one.copy(), one.copy()
         w[f"{n}.qkv"] = normal(width, 3 * width, size=width**-0.5)
