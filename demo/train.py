@@ -2,16 +2,15 @@
 
     ./dev demo train      or, with onepass installed:  python3 demo/train.py --png loss.png
 
-The same model is trained a second time, step by step in turn, with PyTorch's attention through autograd where PyTorch is
-installed, else with standard attention in NumPy: the same seed gives the same curve. Prints losses and times, draws the
-curve, and lets the model write.
+The same model is trained a second time, step by step in turn, with PyTorch's attention through autograd where PyTorch
+is installed, else with standard attention in NumPy: the same seed gives the same curve. Prints losses and times, draws
+the curve, and lets the model write.
 """
 
 import argparse
 import copy
 import importlib.util
 import math
-import os
 import pathlib
 import statistics
 import time
@@ -96,7 +95,7 @@ class Timed:
 
 
 def library_for(device):
-    """How arrays live on the device: the library, to and from NumPy, and waiting for what has been started."""
+    """The library of the arrays on the device; NumPy to it and back; waiting for what has been started there."""
     if device == "cpu":
         return types.SimpleNamespace(xp=np, put=np.asarray, get=np.asarray, wait=lambda: None)
     if importlib.util.find_spec("cupy"):
@@ -152,7 +151,7 @@ class Training:
         self.letters = sorted(set(text))
         self.data = np.array([self.letters.index(c) for c in text])
         if len(self.data) <= options.seq:
-            raise SystemExit(f"{options.text} has {len(self.data)} characters; more than --seq {options.seq} are needed")
+            raise SystemExit(f"{options.text} has {len(self.data)} characters; --seq {options.seq} needs more")
         self.one_hot = np.eye(len(self.letters), dtype=np.float32)
         self.rng = np.random.default_rng(options.seed)
         weights = initial_weights(self.rng, len(self.letters), options.seq, options.width, options.layers)
@@ -224,9 +223,10 @@ def main(arguments=None):
         say(f"{step + 1:6}" + "".join(f"{c.losses[step]:22.4f}" for c in contenders))
 
     training.run(report)
-    say("\nmedian time of a step" + ("" if options.device == "cuda" else ", and of its attention, forward and backward"))
+    on_cpu = options.device == "cpu"  # elsewhere calls return before they are done
+    say("\nmedian time of a step" + (", and of its attention, forward and backward" if on_cpu else ""))
     for c in contenders:
-        attention = f"{1e3 * statistics.median(c.in_attention):9.1f} ms" if options.device == "cpu" else ""
+        attention = f"{1e3 * statistics.median(c.in_attention):9.1f} ms" if on_cpu else ""
         say(f"  {c.attention.name:20}{1e3 * statistics.median(c.seconds):9.1f} ms{attention}")
     if len(contenders) > 1:
         apart = max(abs(a - b) for a, b in zip(*(c.losses for c in contenders)))
@@ -241,6 +241,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    # BLAS, PyTorch and onepass take turns; a pool that spins while it waits would take the others' cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     main()

@@ -1,8 +1,8 @@
 """A character-level transformer with the gradient of every layer written out, attention by onepass.
 
-Each layer is a function and its reverse: y, kept = layer(x, ...) and dx, ... = layer_back(dy, kept). They are written for
-NumPy, and what they call is named alike in CuPy and PyTorch: `xp` is the library that the arrays are of. PyTorch's
-autograd is not used.
+Each layer is a function and its reverse: y, kept = layer(x, ...) and dx, ... = layer_back(dy, kept). They are written
+for NumPy, and what they call is named alike in CuPy and PyTorch: `xp` is the library that the arrays are of. No
+autograd takes part.
 """
 
 import math

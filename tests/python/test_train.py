@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "demo"))
 import picture  # noqa: E402
 import train  # noqa: E402
-from transformer import Onepass, Transformer, initial_weights  # noqa: E402
+from transformer import Adam, Onepass, Transformer, initial_weights  # noqa: E402
 
 VOCABULARY, SEQ, WIDTH, HEADS = 11, 19, 24, 3
 PEERS = ["standard", *(["torch"] if importlib.util.find_spec("torch") else [])]
@@ -73,6 +73,21 @@ def test_gradients_are_those_of_another_attention(task, peer):
         np.testing.assert_allclose(ours[name], x, rtol=0, atol=1e-5 * np.abs(x).max(), err_msg=name)
 
 
+def test_the_same_code_trains_torch_tensors(task):
+    torch = pytest.importorskip("torch")
+    weights, *data = ([x.astype(np.float32) for x in part] for part in (task[0].values(), *task[1:]))
+    for attention in (Onepass, train.Standard, train.Torch):
+        trained = []
+        for xp, put in ((np, np.array), (torch, torch.tensor)):
+            w = {name: put(x) for name, x in zip(task[0], weights)}
+            _, given = Transformer(xp, w, HEADS, attention(xp)).loss(*(put(np.stack(x)) for x in data))
+            Adam(xp, w, rate=1e-2, warm_up=1).step({name: xp.sign(d) * 1e-3 + d for name, d in given.items()})
+            trained.append(w)
+        for name, x in trained[0].items():
+            assert isinstance(trained[1][name], torch.Tensor)
+            np.testing.assert_allclose(trained[1][name].numpy(), x, rtol=0, atol=1e-5, err_msg=name)
+
+
 SMALL = ["--steps", "60", "--batch", "4", "--seq", "48", "--layers", "1", "--width", "48", "--write", "20"]
 
 
@@ -99,7 +114,7 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
     [
         (["--width", "50"], "--width is 50; a multiple of --heads, 4, is accepted"),
         (["--steps", "0"], "--steps, --batch, --seq and --layers are 1 or more"),
-        (["--seq", "100000"], "more than --seq 100000 are needed"),
+        (["--seq", "100000"], "--seq 100000 needs more"),
     ],
 )
 def test_wrong_options_are_said(capsys, flags, sentence):
