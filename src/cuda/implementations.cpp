@@ -2,12 +2,14 @@
 
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
+#include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/forward.hpp"
 
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&sm90::forward_implementation(), &sm80::forward_implementation(), &sm80::backward_implementation()};
+  return {&sm90::forward_implementation(), &sm80::forward_implementation(), &sm90::backward_implementation(),
+          &sm80::backward_implementation()};
 }
 
 }  // namespace onepass::cuda

@@ -79,7 +79,9 @@ inline VF score_gradient(const backward::Scratch& scratch, const BackwardPanel& 
     if (modified) x = x * hn::Load(DF(), scratch.mod_slope + t);
     x = unless_hidden(w, x);
     if (scratch.pairs) hn::Store(x, DF(), scratch.pairs + t);
-    if (scratch.slopes) slope = hn::NegMulAdd(x, hn::Abs(hn::ConvertTo(DF(), aligned - hn::Set(DI(), static_cast<std::int32_t>(k)))), slope);
+    if (scratch.slopes)
+      slope =
+          hn::NegMulAdd(x, hn::Abs(hn::ConvertTo(DF(), aligned - hn::Set(DI(), static_cast<std::int32_t>(k)))), slope);
     if (capped) x = unless_hidden(w, x * hn::Load(DF(), scratch.cap_slope + t));
     hn::Store(x, DF(), ds + i);
   }

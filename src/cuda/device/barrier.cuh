@@ -37,6 +37,17 @@ DEV void mbar_wait(u32 bar, u32 parity) {
 DEV void bar_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 DEV void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
+// Counters in global memory, between blocks of threads: what was written before add_release is seen behind the wait.
+DEV void wait_for_count(const u32* at, u32 least) {
+  u32 x;
+  do
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  while (x < least);
+}
+DEV void add_release(u32* to, u32 by) {
+  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(by) : "memory");
+}
+
 template <int N>
 DEV void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -48,5 +59,7 @@ DEV void registers_up() {
 
 // Orders this thread's plain stores to shared memory before later reads by TMA or wgmma (the async proxy).
 DEV void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for global memory.
+DEV void async_proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace onepass

@@ -32,20 +32,29 @@ struct Pipeline {
   DEV u32 full() const { return base + layout.full + kBarrierBytes * index(); }
   DEV u32 empty() const { return base + layout.empty + kBarrierBytes * index(); }
 
-  // By one thread, before anyone uses it. consumers: arrivals that release a stage.
-  DEV void init(u32 consumers) const {
+  // The same at use number i, for who counts by himself.
+  DEV Pipeline at(u32 i) const {
+    Pipeline use = *this;
+    use.state = {i % layout.stages, i / layout.stages % 2};
+    return use;
+  }
+
+  // By one thread, before anyone uses it. consumers: arrivals that release a stage; producers: that fill it.
+  DEV void init(u32 consumers, u32 producers = 1) const {
     for (i32 i = 0; i < layout.count(); ++i) {
-      mbar_init(base + layout.full + kBarrierBytes * i, 1);
+      mbar_init(base + layout.full + kBarrierBytes * i, producers);
       mbar_init(base + layout.empty + kBarrierBytes * i, consumers);
     }
   }
 
   // Producer: the stage may be written. It fills it, with arrivals at full(), and goes on with advance().
   DEV void acquire() const { mbar_wait(empty(), state.parity ^ 1); }
+  DEV bool may_acquire() const { return mbar_try(empty(), state.parity ^ 1); }
   DEV void advance() { state.advance(); }
 
   // Consumer: the stage's data has come. ask() asks ahead of the time, so that wait_asked() finds the answer there.
   DEV void wait() const { mbar_wait(full(), state.parity); }
+  DEV bool has_come() const { return mbar_try(full(), state.parity); }
   DEV void ask() { asked = mbar_try(full(), state.parity); }
   DEV void wait_asked() const {
     if (!asked) wait();

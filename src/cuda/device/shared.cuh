@@ -34,6 +34,16 @@ DEV void load_four(u32 from, Word& a, Word& b, Word& c, Word& d) {  // 16 bytes 
 DEV void store_four(u32 to, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+DEV void load_global(float (&x)[4], const float* from) {  // once: it does not stay in the caches
+  asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "l"(from)
+               : "memory");
+}
+DEV void add_global(float* to, float a, float b, float c, float d) {  // 16 bytes aligned; sm_90
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
 DEV void store_global(void* to, const u32 (&x)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");

@@ -20,10 +20,30 @@ DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i
       "l"(m), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(hint)
       : "memory");
 }
+// The same without a hint for L2.
+DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+      "l"(m), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
 // Elements outside the tensor are not written.
 DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(m),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+// Rows of bytes without a map: 16-byte aligned, a multiple of 16 long.
+DEV void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(bar)
+               : "memory");
+}
+// Adds shared memory to global memory, fp32 by fp32.
+DEV void bulk_add(float* to, u32 from, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
                : "memory");
 }
 DEV void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -35,6 +55,12 @@ DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (ch
 
 DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+// Each 8 x 8 matrix lands transposed: lane l addresses column l % 8 of matrix l / 8.
+DEV void stmatrix4_transposed(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
 }

@@ -36,6 +36,7 @@ struct Width {
     const char* const list = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])";
     return text("template <>\nstruct Wgmma<", n, "> {\n",
                 function("shared", "u64", operand(at), "\"l\"(a)", at + 1, "0, 0"),
+                function("shared_mnmajor", "u64", operand(at), "\"l\"(a)", at + 1, "0, 1"),
                 function("registers_kmajor", "const u32*", fragment, list, at + 4, "0"),
                 function("registers_mnmajor", "const u32*", fragment, list, at + 4, "1"), "};\n");
   }

@@ -13,6 +13,7 @@
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/wgmma_source.hpp"
+#include "cuda/sm90/host.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::sm90 {
@@ -115,28 +116,6 @@ Work work_of(const AttentionFeatures& f, bool staged) {
   return f.plain() ? Work::plain : Work::light;
 }
 
-// TMA reads rows whose distances are multiples of 16 bytes.
-std::string why_no_tma(const char* name, const Dims& stride, std::size_t element) {
-  for (int i = 0; i < 3; ++i) {
-    if (stride[i] < 0 || stride[i] * static_cast<std::int64_t>(element) % 16 != 0) {
-      return text("TMA needs strides that are multiples of 16 bytes; ", name, " has one of ",
-                  stride[i] * static_cast<std::int64_t>(element));
-    }
-  }
-  return {};
-}
-
-int alignment_of(const Problem& p, Role role) { return p.alignment[static_cast<std::size_t>(role)]; }
-
-std::string why_not_aligned(const Problem& p) {
-  for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
-    if (alignment_of(p, role) < 16)
-      return text("TMA needs tensors that start at multiples of 16 bytes; ", row_of(role).name, " starts at one of ",
-                  alignment_of(p, role));
-  }
-  return {};
-}
-
 cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
 
 class State final : public cuda::ForwardState {
@@ -185,7 +164,7 @@ Decision plan(const Request& request) {
 bool stages_bias(const Problem& p) {
   if (!p.bias) return false;
   const Dims& s = p.layout.bias;
-  return s[3] == 1 && why_no_tma("bias", s, size_of(p.bias->dtype)).empty() && alignment_of(p, Role::bias) >= 16;
+  return s[3] == 1 && why_no_tma(p, Role::bias).empty();
 }
 
 TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor) {
@@ -222,18 +201,12 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
-  for (const auto& [name, stride] : {std::pair{"q", &p.layout.q}, {"k", &p.layout.k}, {"v", &p.layout.v}}) {
-    if (std::string s = why_no_tma(name, *stride, size_of(p.dtype)); !s.empty()) return refuse(s);
+  for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
+    if (role == Role::out && p.out_dtype == DType::f32) continue;
+    if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(std::move(sentence));
   }
-  if (p.out_dtype != DType::f32) {
-    if (std::string s = why_no_tma("out", p.layout.out, 2); !s.empty()) return refuse(s);
-  }
-  if (std::string s = why_not_aligned(p); !s.empty()) return refuse(s);
-  constexpr std::int64_t kMax = cuda::kMaxPosition;
   const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
-  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMax)
-    return refuse("sequences, heads and tiles are counted in 32 bits");
-  if (std::string s = why_no_alibi(p, kMax); !s.empty()) return refuse(s);
+  if (std::string sentence = why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
 
   const bool staged = stages_bias(p);
   const ForwardFeatures features = cuda::features_of(p);
@@ -282,17 +255,6 @@ std::string config_source(const ForwardConfig& c) {
       .field("producer_registers", producer_registers)
       .field("consumer_registers", consumer_registers)
       .source();
-}
-
-// As PTX names it.
-const char* operand_of(ScalarType t) {
-  switch (t) {
-    case ScalarType::f16: return "f16";
-    case ScalarType::bf16: return "bf16";
-    case ScalarType::none:
-    case ScalarType::f32: break;
-  }
-  throw Error(ErrorCode::bad_dtype, "wgmma multiplies fp16 and bf16");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/attention/forward.hpp"
 #include "cuda/device/pipeline.hpp"
+#include "cuda/sm90/blocks.hpp"
 
 namespace onepass::sm90 {
 
@@ -19,11 +20,8 @@ struct ForwardConfig {
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
 };
 
-// Tiles lie in shared memory as blocks of 128 bytes of columns, the swizzle's width, 1024-byte aligned, one behind the
-// other. A warpgroup has 64 rows of Q and O, a warp 16 of them.
-constexpr int kBlockColumnBytes = 128, kBlockColumns = kBlockColumnBytes / 2;  // columns: of 16 bits
+// A warpgroup has 64 rows of Q and O, a warp 16 of them.
 constexpr int kGroupRows = 64, kGroupBlockBytes = kGroupRows * kBlockColumnBytes;
-constexpr int kTileSlotBytes = 64;  // of a WorkTile on its way from the producer to the consumers
 
 // Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, bias tiles (a part for each
 // warpgroup), tiles of work, barriers.
@@ -36,7 +34,7 @@ struct ForwardLayout {
 ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, const ForwardConfig& c) {
   const AttentionFeatures& f = features.attention;
   ForwardLayout l{};
-  const int qk = padded(f.dim_qk, kBlockColumns) / kBlockColumns, v = padded(f.dim_v, kBlockColumns) / kBlockColumns;
+  const int qk = column_blocks(f.dim_qk), v = column_blocks(f.dim_v);
   l.q = {.data = 0, .bytes = c.groups * qk * kGroupBlockBytes, .stages = c.q_stages};
   l.k = {.data = l.q.data_end(), .bytes = c.block_n * qk * kBlockColumnBytes, .stages = c.stages};
   l.v = {.data = l.k.data_end(), .bytes = c.block_n * v * kBlockColumnBytes, .stages = c.stages};

@@ -43,10 +43,16 @@ inline float __fmul_rz(float a, float b) {
   return std::abs(double{x}) > std::abs(exact) ? std::nextafter(x, 0.0f) : x;
 }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned atomicAdd(unsigned* at, unsigned by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
+inline float atomicAdd(float* at, float by) {
+  const float before = *at;
+  *at += by;
+  return before;
+}
 inline std::size_t __cvta_generic_to_shared(const void* p) {
   return static_cast<std::size_t>(static_cast<const unsigned char*>(p) - smem);
 }

@@ -10,6 +10,7 @@
 #include "cuda/attention/mods.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
+#include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -22,7 +23,11 @@ constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
 
 cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
   std::string why;
-  if (family == "sm80b") {
+  if (family == "sm90b") {
+    const BackwardFeatures f = cuda::backward_features_of(p);
+    if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why))
+      return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, true));
+  } else if (family == "sm80b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
     if (sm80::BackwardConfig c; sm80::select_config(p, f, kSharedBytes, c, why))
       return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
@@ -57,7 +62,8 @@ int main(int, char** argv) {
       const std::string file = family + "_" + name;
       write(folder / (file + ".inc"), program.config + "\n" + program.user_code + "\n");
       write(folder / (file + ".cpp"),
-            text("#define KERNEL_NAME ", name, "\n#define KERNEL_PROBLEM \"", problem, "\"\n#define KERNEL_CONFIG \"",
+            text("#define KERNEL_NAME ", name, "\n#define KERNEL_PROBLEM \"", problem, "\"\n#define KERNEL_FILE \"", program.file,
+                 "\"\n#define KERNEL_CONFIG \"",
                  file, ".inc\"\n#include \"on_host/", family, "_kernel.inl\"\n"));
     }
   } catch (const Error& e) {

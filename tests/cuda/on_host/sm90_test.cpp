@@ -1,13 +1,13 @@
 // Whole kernels of src/cuda/sm90 without a GPU, judged as on one: by the float64 oracle, with poison around everything.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 
 #include "check/extremes.hpp"
 #include "check/pokes.hpp"
 #include "core/text.hpp"
 #include "cuda/sm90/forward.hpp"
+#include "on_host/boxes.hpp"
 #include "on_host/hopper.hpp"
 #include "on_host/sm90_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
@@ -16,24 +16,6 @@ namespace onepass {
 namespace {
 
 constexpr std::uint64_t kSeed = 2;  // an even one: a bias' rows lie side by side, as TMA wants them
-
-// cuda::tensor_map without a driver.
-cuda::TensorMap boxes_of(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
-                         const std::array<std::int64_t, 3>& strides, int rows) {
-  warps::TensorBox box{};
-  box.data = static_cast<unsigned char*>(const_cast<void*>(data));
-  box.rows = static_cast<unsigned>(rows);
-  box.element_bytes = static_cast<unsigned>(size_of(dtype));
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 16, 0u);
-  for (std::size_t i = 0; i < 4; ++i) box.size[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(1, sizes[i]));
-  for (std::size_t i = 0; i < 3; ++i) {
-    box.stride[i] = sizes[i + 1] > 1 ? size_of(dtype) * static_cast<std::uint64_t>(strides[i]) : 16;
-    EXPECT_EQ(box.stride[i] % 16, 0u);
-  }
-  cuda::TensorMap map{};
-  std::memcpy(&map, &box, sizeof box);
-  return map;
-}
 
 class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Kernel*> {
  protected:

@@ -32,10 +32,19 @@ DEV void bar_sync(u32 id, u32 threads) {
   while (b.turns == turn) warps::yield();
 }
 
+DEV void wait_for_count(const u32* at, u32 least) {
+  while (*static_cast<const volatile u32*>(at) < least) warps::yield();
+}
+DEV void add_release(u32* to, u32 by) {
+  ++warps::steps;
+  *to += by;
+}
+
 template <int N>
 DEV void registers_down() {}
 template <int N>
 DEV void registers_up() {}
 DEV void async_proxy_fence() {}
+DEV void async_proxy_fence_global() {}
 
 }  // namespace onepass

@@ -37,6 +37,14 @@ DEV void store_four(u32 to, u32 a, u32 b, u32 c, u32 d) {
   const u32 x[4] = {a, b, c, d};
   std::memcpy(shared_at<void>(to, 16), x, 16);
 }
+DEV void load_global(float (&x)[4], const float* from) {
+  if (reinterpret_cast<u64>(from) % 16 != 0) warps::fail("an address in global memory is not aligned");
+  std::memcpy(x, from, 16);
+}
+DEV void add_global(float* to, float a, float b, float c, float d) {
+  if (reinterpret_cast<u64>(to) % 16 != 0) warps::fail("an address in global memory is not aligned");
+  to[0] += a, to[1] += b, to[2] += c, to[3] += d;
+}
 DEV void store_global(void* to, const u32 (&x)[4]) {
   if (reinterpret_cast<u64>(to) % 16 != 0) warps::fail("an address in global memory is not aligned");
   std::memcpy(to, x, 16);

@@ -48,6 +48,9 @@ struct Wgmma {
   static void shared(float (&d)[N / 2], u64 a, u64 b, i32 accumulate) {
     issue({run<false>, d, nullptr, a, b, accumulate});
   }
+  static void shared_mnmajor(float (&d)[N / 2], u64 a, u64 b, i32 accumulate) {
+    issue({run<true>, d, nullptr, a, b, accumulate});
+  }
   static void registers_kmajor(float (&d)[N / 2], const u32* a, u64 b, i32 accumulate) {
     issue({run<false>, d, a, 0, b, accumulate});
   }

@@ -1,0 +1,196 @@
+#include "cuda/sm90/backward.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/arguments.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/host/wgmma_source.hpp"
+#include "cuda/sm90/host.hpp"
+
+namespace onepass::sm90 {
+namespace {
+
+// What keeps something for each row, key or score, beyond P and dS.
+int crowd_of(const BackwardFeatures& b) {
+  const AttentionFeatures& f = b.forward.attention;
+  return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
+         (f.bias != ScalarType::none) + b.deterministic;
+}
+bool plain_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
+
+// What has no registers: nothing of the sort at head dims to 64.
+int most_of(const AttentionFeatures& f, bool split) {
+  const int dim = std::max(f.dim_qk, f.dim_v);
+  return dim > 128 || !split ? 1 : dim > 64 ? 3 : 5;
+}
+BackwardConfig config_of(const BackwardFeatures& b) {
+  const AttentionFeatures& f = b.forward.attention;
+  const int dim = std::max(f.dim_qk, f.dim_v);
+  if (dim <= 64) return {.split = false, .block_q = plain_scores(f) && !f.bounded_left ? 128 : 64};
+  const bool joint =
+      dim <= 128 && !f.softcap && !f.score_mod && f.bias == ScalarType::none && crowd_of(b) <= most_of(f, false);
+  return {.split = !joint, .block_q = 64};
+}
+
+std::string config_source(const BackwardConfig& c) {
+  const auto& [split, block_q] = c;
+  return cuda::Initializer().field("split", split).field("block_q", block_q).source();
+}
+
+class State final : public cuda::BackwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
+        const BackwardConfig& config)
+      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumPlace),
+        config_(config),
+        layout_(layout_of(features, config)) {}
+
+  std::string describe() const override {
+    return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
+                config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
+                layout_.total, " bytes of shared memory",
+                features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "");
+  }
+
+ private:
+  const cuda::Kernel& kernel(cuda::Stream stream) const {
+    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, shape_, config_, cuda::mods_key(*problem)}, layout_.total, stream,
+                        [&] { return program_of(features_, shape_, config_, cuda::mods_source(*problem, true)); });
+  }
+  void load(cuda::Stream stream) const override { kernel(stream); }
+  void launch_with(const Tensors& tensors, BackwardParams& params, cuda::Stream stream) const override {
+    const std::int64_t tiles = tiles_of(*problem, config_);
+    if (tiles == 0) return;
+    if (features_.dbias)
+      cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(params.dbias), 0,
+                                               dense_bytes(*problem, Role::dbias), stream),
+                       "cuMemsetD8Async");
+    set_head_groups(params, *problem, config_, device_.multiprocessors, device_.l2_bytes);
+    BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
+    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &params};
+    cuda::launch(kernel(stream), static_cast<unsigned>(std::min<std::int64_t>(tiles, device_.multiprocessors)), 384,
+                 layout_.total, stream, arguments);
+  }
+
+  const BackwardConfig config_;
+  const BackwardLayout layout_;
+};
+
+Decision plan(const Request& request) {
+  BackwardConfig config;
+  std::string why;
+  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
+  if (!device) return Decision::no(std::move(why));
+  const BackwardFeatures features = cuda::backward_features_of(*request.problem);
+  if (!config_on(*device, *request.problem, features, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, features, config)};
+}
+
+}  // namespace
+
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
+               std::string& why) {
+  if (device.major == 9) return select_config(p, f, c, why);
+  why = text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
+  return false;
+}
+
+bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& c, std::string& why) {
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+  if (p.out_dtype != p.dtype) return refuse("its products read dout as it is stored, so dout must have q's dtype");
+  if (p.dim_qk > 256 || p.dim_v > 256)
+    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+  for (const Role role : {Role::q, Role::k, Role::v, Role::dout}) {
+    if (std::string s = why_no_tma(p, role); !s.empty()) return refuse(s);
+  }
+  for (const auto& [role, wanted] : {std::pair{Role::dk, p.gradients.dk}, {Role::dv, p.gradients.dv}}) {
+    if (std::string s = why_no_vectors(p, role, 8); wanted && !s.empty()) return refuse(s);
+  }
+  if (p.gradients.dbias) {
+    if (dense_bytes(p, Role::dbias) == 0) return refuse("it adds to a dbias without gaps; this one has some");
+    const BroadcastDims& spans = p.bias->spans;
+    if (p.deterministic && !(spans.batch && spans.heads && spans.rows && p.layout.bias[3] != 0))
+      return refuse("it adds up a repeated bias' gradient in any order, not in one");
+  }
+  if (std::string s = why_too_many(p, tiles_of(p, {.split = true, .block_q = 64})); !s.empty()) return refuse(s);
+  c = config_of(f);
+  if (crowd_of(f) > (std::max(p.dim_qk, p.dim_v) <= 64 ? 5 : most_of(f.forward.attention, c.split)))
+    return refuse("so many features together do not fit its registers");
+  if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
+    return refuse(text("its tiles take ", bytes, " bytes of shared memory"));
+  return true;
+}
+
+BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
+  return {.block_q = c.block_q,
+          .block_k = 16,
+          .key_warps = c.split ? 2 : 1,
+          .sum_columns = dq_block_floats(static_cast<int>(p.dim_qk), c.block_q) / c.block_q,
+          .zero_sums = true,
+          .read_bytes = std::min(row_alignment(p, Role::out), row_alignment(p, Role::dout)),
+          .write_bytes = p.gradients.dq ? row_alignment(p, Role::dq) : 16};
+}
+
+BackwardMaps maps_of(const Problem& p, const Tensors& a, const BackwardConfig& c,
+                     decltype(&cuda::tensor_map) map_tensor) {
+  const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
+                     tokens_k = p.varlen ? p.total_k : p.seq_k;
+  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens,
+                       std::int64_t dim, int rows) {
+    return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
+  };
+  return {.q = map(tokens_q > 0 ? a.q : a.k, p.layout.q, p.heads_q, tokens_q, p.dim_qk, c.block_q),
+          .k = map(a.k, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_k()),
+          .v = map(a.v, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_k()),
+          .dout = map(tokens_q > 0 ? a.dout : a.k, p.layout.dout, p.heads_q, tokens_q, p.dim_v, c.block_q)};
+}
+
+std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
+  return p.heads_kv * padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, c.block_k());
+}
+
+// Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
+// one group, so that the end is balanced (H200, d128 causal 16k: 671 -> 676 TFLOP/s, d64 617 -> 640).
+void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
+  b.head_group = 1;
+  b.tail_heads = 0;
+  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
+  if (band.right < 0 || p.varlen) return;
+  constexpr std::int64_t kMost = 32;
+  const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch);
+  const std::int64_t bytes = std::max<std::int64_t>(1, p.seq_q * p.group() * (p.dim_qk * 6 + p.dim_v * 2));
+  const std::int64_t group = std::clamp<std::int64_t>(2 * std::int64_t{l2_bytes} / 3 / bytes, 1, kMost);
+  const std::int64_t tail = 4 * multiprocessors / std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
+  b.head_group = static_cast<int>(std::min(group, heads));
+  if (tail <= 16 && tail > group) b.tail_heads = static_cast<int>(std::min(tail, heads));
+}
+
+cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
+                               const std::string& mods) {
+  const AttentionFeatures& a = f.forward.attention;
+  return {c.split ? "cuda/sm90/backward_split.cuh" : "cuda/sm90/backward.cuh",
+          "attention_backward",
+          text(cuda::backward_source(f, shape), "#include \"cuda/sm90/backward_config.hpp\"\n",
+               "namespace onepass::sm90 { constexpr BackwardConfig config = ", config_source(c), "; }\n"),
+          "sm_90a",
+          mods,
+          cuda::wgmma_source({c.block_q, padded(a.dim_qk, 16), padded(a.dim_v, 16), dq_columns(a.dim_qk, c.block_q, 0),
+                              dq_columns(a.dim_qk, c.block_q, 1)},
+                             operand_of(a.input))};
+}
+
+const Implementation& backward_implementation() {
+  static const Implementation row{"cuda.sm90_backward", plan, Op::backward};
+  return row;
+}
+
+}  // namespace onepass::sm90

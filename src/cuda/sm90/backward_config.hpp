@@ -1,0 +1,66 @@
+// The tiling of the Hopper backward kernel: one definition for the host and the device half.
+#pragma once
+#include "cuda/device/pipeline.hpp"
+#include "cuda/sm90/backward_sums.hpp"
+
+namespace onepass::sm90 {
+
+// joint: two consumer warpgroups of 64 keys each, which compute all five products of their keys. split: 64 keys; one
+// warpgroup computes S, P and dV, the other dP, dS and dK, so that wide heads fit the registers.
+struct BackwardConfig {
+  bool split;
+  int block_q;                                           // query rows of a block: 64, or 128 if joint
+  ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
+  ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
+};
+
+constexpr int kHelperRegisters = 24, kConsumerRegisters = 240;  // of a thread: 64 K for 128 and 256
+constexpr int kGroupKeys = 64;
+
+// Split: words that a lane of the one warpgroup hands to the same lane of the other, for each score half a word: the
+// weight, the score's derivatives; and a bit for each weight that dropout leaves.
+ONEPASS_HD constexpr int exchanged_words(const AttentionFeatures& f, const BackwardConfig& c) {
+  return c.block_q / 4 * (1 + f.softcap + f.score_mod) + (f.dropout ? 4 : 0);
+}
+
+// Shared memory of a block of threads, in order.
+struct BackwardLayout {
+  PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
+  PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]
+  PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
+  PipelineLayout exchange;       // split: a part for each pair of warps
+  PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
+  int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
+  int fallback;                  // a word for each consumer warp
+  int total;
+};
+ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
+  const AttentionFeatures& f = features.forward.attention;
+  BackwardLayout l{};
+  const int qk = column_blocks(f.dim_qk) * kBlockColumnBytes, v = column_blocks(f.dim_v) * kBlockColumnBytes;
+  l.k = {.data = 0, .bytes = c.block_k() * qk, .stages = c.split ? 1 : 2};
+  l.v = {.data = l.k.data_end(), .bytes = c.block_k() * v, .stages = 1};
+  l.q = {.data = l.v.data_end(), .bytes = c.block_q * qk, .stages = 2};
+  l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = 2};
+  l.ds = {.data = l.dout.data_end(),
+          .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes,
+          .stages = 2};
+  l.dq = {.data = l.ds.data_end(), .bytes = dq_block_floats(f.dim_qk, c.block_q) * 2, .stages = c.split ? 0 : 1, .parts = 2};
+  l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
+  l.lse = l.exchange.data_end();
+  l.delta = l.lse + 2 * c.block_q * 4;
+  l.fallback = l.delta + 2 * c.block_q * 4;
+  l.schedule = {.data = l.fallback + 64, .bytes = kTileSlotBytes, .stages = l.k.stages};
+  l.schedule = l.schedule.with_barriers(l.schedule.data_end());
+  l.k = l.k.with_barriers(l.schedule.barriers_end());
+  l.v = l.v.with_barriers(l.k.barriers_end());
+  l.q = l.q.with_barriers(l.v.barriers_end());
+  l.dout = l.dout.with_barriers(l.q.barriers_end());
+  l.ds = l.ds.with_barriers(l.dout.barriers_end());
+  l.dq = l.dq.with_barriers(l.ds.barriers_end());
+  l.exchange = l.exchange.with_barriers(l.dq.barriers_end());
+  l.total = l.exchange.barriers_end();
+  return l;
+}
+
+}  // namespace onepass::sm90

@@ -1,0 +1,138 @@
+// A consumer warpgroup that computes all products of its 64 keys: what it holds, and the steps of its loop
+// (backward.cuh).
+#pragma once
+#include "cuda/sm90/backward_warp.cuh"
+
+namespace onepass::sm90 {
+
+struct JointConsumer : BackwardWarp {
+  const u32 group;
+  float s[kScores], dp[kScores], dq[kDqN<0> / 2], dv[kVN / 2], dk[kQkN / 2];
+  float rows[kScores / 2];  // LSE or D of this lane's rows
+  u32 weights[kScores / 2], ds[kScores / 2];
+  Slopes<kScores> slopes;
+  Kept<kScores> kept;
+  bool some_hidden = false;
+  i32 accumulate = 0;  // whether dV and dK hold anything yet: not in a tile's first block
+  bool has_q = false, has_dout = false, has_ds = true;  // answers of barriers, asked ahead of the time
+
+  DEV JointConsumer(const SharedMemory& shared, u32 warpgroup, const BackwardParams& params)
+      : BackwardWarp(shared, params), group(warpgroup) {}
+
+  DEV u32 first_key() const { return group * kGroupKeys + warp * 16; }  // of this warp, within the tile
+  DEV bool next_tile() {
+    accumulate = 0;
+    return open_tile(first_key(), 0);
+  }
+  DEV void load_statistics(u32 from) {
+#pragma unroll
+    for (int c = 0; c < static_cast<int>(kBlockM / 16); ++c) load_part(rows, from, c);
+  }
+
+  DEV void issue_scores() {
+    odd_block = voted(block & 1);
+    if (!has_q) memory.q().at(block).wait();
+    load_statistics(memory.lse(block % 2));
+    wgmma_fence();
+    issue_keys_by_rows<kQkN>(s, memory.base + odd_tile * kLayout.k.bytes + group * (kGroupKeys * kBlockColumnBytes),
+                             q_stage());
+  }
+  DEV void issue_dp() {
+    if (!accumulate) memory.v().at(tiles).wait();
+    if (!has_dout) memory.dout().at(block).wait();
+    wgmma_fence();
+    issue_keys_by_rows<kVN>(dp, memory.base + kLayout.v.data + group * (kGroupKeys * kBlockColumnBytes), dout_stage());
+  }
+  // From S under way to P in s and dP in dp, nothing under way.
+  DEV void probabilities() {
+    issue_dp();
+    const bool ds_is_free = memory.ds().at(block).may_acquire();
+    if constexpr (features.dropout) kept = scores.kept<kScores>(at.row());
+    wgmma_wait<1>();
+    fence_operand(s);
+    const u32 delta = memory.delta(block % 2);
+    constexpr bool kInPlace = kPlainScores && kBlockM == 128;  // D takes the registers of the LSEs just used
+    if constexpr (kPlainScores) {
+      scores.plain_weights(s, rows, at.row(), [&](int c) {
+        if constexpr (kInPlace) load_part(rows, delta, c);
+      });
+    } else {
+      some_hidden = scores.weigh(s, slopes, rows, at.row());
+    }
+    fence_operand(s);
+    if (!ds_is_free) memory.ds().at(block).acquire();  // a branch: it also keeps the exponentials above the wait
+    if constexpr (!kInPlace) load_statistics(delta);
+    has_ds = block == 0 || memory.ds().at(block - 1).has_come();
+    wgmma_wait<0>();
+    fence_operand(dp);
+  }
+
+  // dS of the block before has come from both warpgroups. The fence is the reader's, where nothing is under way: behind
+  // issued products it would wait for them.
+  DEV void wait_ds() const {
+    if (!has_ds) memory.ds().at(block - 1).wait();
+    async_proxy_fence();
+  }
+  // dS into its operand and into shared memory; P into its operand.
+  DEV void gradients() {
+    if constexpr (kPlainScores)
+      scores.plain_gradients(s, dp, rows);
+    else
+      scores.differentiate(s, dp, slopes, kept, rows, some_hidden, at.row(),
+                           [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
+    pack_fragment(dp, ds);
+    store_ds(ds, group);
+    pack_kept(s, kept, weights);
+  }
+  // The keys are those of the block before: of the tile before in a tile's first block.
+  DEV void issue_dq_before() {
+    issue_dq(dq, ds_stage(odd_block ^ 1) + (kByRows ? group * (64 * kBlockColumnBytes) : 0),
+             memory.base + (odd_tile ^ static_cast<u32>(accumulate == 0)) * kLayout.k.bytes, kByRows ? 0 : group * kDqN<0>);
+  }
+  DEV void issue_gradients() {
+    fence_operand(weights);
+    fence_operand(dv);
+    fence_operand(ds);
+    fence_operand(dk);
+    wgmma_fence();
+    issue_dq_before();  // of the very first block: idle
+    issue_keys_by_columns(dv, weights, dout_stage(), accumulate);
+    issue_keys_by_columns(dk, ds, q_stage(), accumulate);
+  }
+  DEV void stage_dq() const {
+    const u32 to = memory.dq(group).stage() + warp * (kDqN<0> * 64) + lane * 16;
+#pragma unroll
+    for (u32 u = 0; u < kDqN<0> / 8; ++u)
+      store_four(to + u * 512, __float_as_uint(dq[4 * u]), __float_as_uint(dq[4 * u + 1]),
+                 __float_as_uint(dq[4 * u + 2]), __float_as_uint(dq[4 * u + 3]));
+    __syncwarp();
+    arrive(memory.dq(group).full());
+  }
+  // dQ of the block before is there.
+  DEV void dq_ready(bool stage_is_free) {
+    fence_operand(dq);
+    if (block == 0) return;
+    arrive(memory.ds().at(block - 1).empty());
+    if (!accumulate) arrive(memory.k().at(tiles - 1).empty());
+    if (!stage_is_free) memory.dq(group).at(block - 1).acquire();
+    stage_dq();
+  }
+  DEV void gradients_ready() {
+    fence_operand(dk);
+    fence_operand(ds);
+    fence_operand(dv);
+    fence_operand(weights);
+  }
+  DEV void release_rows(u32 used) const {
+    arrive(memory.dout().at(used).empty());
+    arrive(memory.q().at(used).empty());
+  }
+  DEV void store_tile() {
+    const KeyTile x = tile();
+    const i32 key = x.key + static_cast<i32>(first_key());
+    const bool dv_finite = store_dv(dv, x, key), dk_finite = store_dk(dk, x, key);
+    remember(x, key, dv_finite && dk_finite, 0);
+  }
+};
+
+}  // namespace onepass::sm90

@@ -1,0 +1,44 @@
+// A block of threads: barriers, and its roles; consume(group) is what a consumer warpgroup does.
+#pragma once
+#include "cuda/sm90/backward_producer.cuh"
+
+namespace onepass::sm90 {
+
+constexpr u32 kThreads = kGroupThreads * (kGroups + 1);
+
+template <class Consume>
+DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardParams& p, const Consume& consume) {
+  const u32 group = warp_uniform(threadIdx.x / kGroupThreads);
+  if (threadIdx.x == 0) {
+    if (memory.base & 1023) __trap();  // the swizzle pattern is a function of the address
+    memory.schedule().init(1);
+    memory.k().init(kConsumerWarps + (config.split ? 0 : kGroups));
+    memory.v().init(config.split ? kGroupWarps : kConsumerWarps);
+    memory.q().init(kConsumerWarps);
+    memory.dout().init(kConsumerWarps);
+    memory.ds().init(kConsumerWarps, config.split ? kGroupWarps : kConsumerWarps);
+    memory.dq(0).init(1, kGroupWarps);
+    memory.exchange(0).init(1);
+    mbar_init_fence();
+    tma_prefetch(maps.q);
+    tma_prefetch(maps.k);
+    tma_prefetch(maps.v);
+    tma_prefetch(maps.dout);
+  }
+  __syncthreads();
+  if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
+    registers_down<kHelperRegisters>();
+    const u32 helper = warp_uniform(threadIdx.x / 32);
+    if (helper == 0)
+      produce(memory, maps, p);
+    else if (helper == 3)
+      schedule(memory, p);
+    else if (!config.split && helper <= kGroups)
+      reduce(memory, helper - 1, p);
+  } else {
+    registers_up<kConsumerRegisters>();
+    consume(group - 1);
+  }
+}
+
+}  // namespace onepass::sm90

@@ -1,0 +1,69 @@
+// Constants of the config, the map of shared memory, and the walk through a tile's blocks.
+#pragma once
+#include "cuda/device/pipeline.cuh"
+
+#include "cuda/attention/backward_tile.cuh"
+#include "cuda/sm90/backward_config.hpp"
+
+namespace onepass::sm90 {
+
+constexpr BackwardLayout kLayout = layout_of(backward_features, config);
+constexpr u32 kBlockM = config.block_q, kBlockN = config.block_k();
+constexpr bool kByRows = kBlockM == 128;  // how the warpgroups share dQ
+constexpr u32 kQkBlocks = column_blocks(features.dim_qk), kVBlocks = column_blocks(features.dim_v);
+constexpr u32 kQkN = padded(features.dim_qk, 16), kVN = padded(features.dim_v, 16);  // columns of dK, of dV
+template <u32 group>
+constexpr u32 kDqN = dq_columns(features.dim_qk, config.block_q, group);
+constexpr u32 kGroupThreads = 128, kGroupWarps = 4, kGroups = 2, kConsumerWarps = kGroups * kGroupWarps;
+constexpr bool kDeterministic = backward_features.deterministic;
+static_assert(kBlockQ == kBlockM && backward_shape.sum_columns * kBlockM == dq_block_floats(features.dim_qk, kBlockM));
+using Tiles = TileScheduler<KeysOuter<static_cast<i32>(kBlockM), static_cast<i32>(kBlockN), kDeterministic>>;
+
+struct SharedMemory {
+  u32 base;
+  DEV Pipeline<kLayout.k> k() const { return {base}; }  // [columns / 64][block_k][128 bytes]
+  DEV Pipeline<kLayout.v> v() const { return {base}; }
+  DEV Pipeline<kLayout.q> q() const { return {base}; }  // [columns / 64][block_q][128 bytes]
+  DEV Pipeline<kLayout.dout> dout() const { return {base}; }
+  DEV Pipeline<kLayout.ds> ds() const { return {base}; }
+  DEV Pipeline<kLayout.dq> dq(u32 group) const { return {base, group}; }
+  DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }
+  DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
+  DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }
+  DEV Pipeline<kLayout.schedule> schedule() const { return {base}; }  // from the scheduler's warp to the producer's
+  DEV u32 fallback(u32 warp) const { return base + kLayout.fallback + 4 * warp; }  // FallbackKeys
+  DEV u32 tile(u32 slot) const { return base + kLayout.schedule.data + kTileSlotBytes * slot; }
+};
+
+DEV void store_tile(u32 to, const KeyTile& x) {
+  store_four(to, x.key, x.head, x.batch, x.map_batch);
+  store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  store_four(to + 32, x.m_lo, x.m_hi, x.number, 0);
+}
+DEV KeyTile load_key_tile(u32 from) {
+  KeyTile x;
+  i32 unused;
+  load_four(from, x.key, x.head, x.batch, x.map_batch);
+  load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
+  load_four(from + 32, x.m_lo, x.m_hi, x.number, unused);
+  return x;
+}
+
+// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them. What
+// is wanted once for each head is read from the tile again.
+struct BlockWalk {
+  i32 m = 0, m_hi = 0, head = 0;
+  static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) { return {x.m_lo, x.m_hi, x.head * p.heads_per_kv}; }
+  DEV bool last_of_head() const { return m + 1 == m_hi; }
+  DEV bool last(const AttentionParams& p) const { return last_of_head() && (head + 1) % p.heads_per_kv == 0; }
+  // False behind the last block. slot: where the tile lies in shared memory.
+  DEV bool next(const AttentionParams& p, u32 slot) {
+    if (++m < m_hi) return true;
+    m = load_key_tile(slot).m_lo;
+    return ++head % p.heads_per_kv != 0;
+  }
+  DEV i32 row() const { return m * static_cast<i32>(kBlockM); }
+  DEV i64 place(const BackwardParams& p, i32 batch) const { return place_of(p, head, first_q_block(p, batch) + m); }
+};
+
+}  // namespace onepass::sm90

@@ -1,0 +1,12 @@
+// How tiles lie in shared memory, for both directions: as blocks of 128 bytes of columns, the swizzle's width, 1024-byte
+// aligned, one behind the other.
+#pragma once
+#include "cuda/attention/attention.hpp"
+
+namespace onepass::sm90 {
+
+constexpr int kBlockColumnBytes = 128, kBlockColumns = kBlockColumnBytes / 2;  // columns: of 16 bits
+constexpr int kTileSlotBytes = 64;  // of a tile of work on its way from the producer to the consumers
+ONEPASS_HD constexpr int column_blocks(int dim) { return padded(dim, kBlockColumns) / kBlockColumns; }
+
+}  // namespace onepass::sm90

@@ -1,0 +1,74 @@
+#include "cuda/sm90/host.hpp"
+
+#include <algorithm>
+
+#include "core/arguments.hpp"
+#include "core/text.hpp"
+#include "cuda/attention/host.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::sm90 {
+namespace {
+
+std::int64_t element_bytes(const Problem& p, Role role) {
+  return static_cast<std::int64_t>(size_of(shape_of(p, row_of(role)).dtype));
+}
+const Dims& stride_of(const Problem& p, Role role) { return p.layout.*row_of(role).layout; }
+
+}  // namespace
+
+int alignment_of(const Problem& p, Role role) { return p.alignment[static_cast<std::size_t>(role)]; }
+
+int row_alignment(const Problem& p, Role role) {
+  std::int64_t bits = 16 | alignment_of(p, role);
+  for (int i = 0; i < 3; ++i) bits |= stride_of(p, role)[i] * element_bytes(p, role);
+  return static_cast<int>(bits & -bits);
+}
+
+std::string why_no_tma(const Problem& p, Role role) {
+  const char* const name = row_of(role).name;
+  for (int i = 0; i < 3; ++i) {
+    const std::int64_t bytes = stride_of(p, role)[i] * element_bytes(p, role);
+    if (bytes < 0 || bytes % 16 != 0)
+      return text("TMA needs strides that are multiples of 16 bytes; ", name, " has one of ", bytes);
+  }
+  if (alignment_of(p, role) < 16)
+    return text("TMA needs tensors that start at multiples of 16 bytes; ", name, " starts at one of ",
+                alignment_of(p, role));
+  return {};
+}
+
+std::string why_no_vectors(const Problem& p, Role role, int bytes) {
+  const int there = row_alignment(p, role);
+  if (there >= bytes) return {};
+  return text("it stores ", bytes, " bytes at once; rows of ", row_of(role).name, " lie at multiples of ", there);
+}
+
+std::size_t dense_bytes(const Problem& p, Role role) {
+  const RoleShape shape = shape_of(p, row_of(role));
+  std::int64_t count = 1;
+  for (int i = shape.rank - 1; i >= 0; --i) {
+    if (shape.size[i] > 1 && stride_of(p, role)[i] != count) return 0;
+    count *= shape.size[i];
+  }
+  return static_cast<std::size_t>(count * element_bytes(p, role));
+}
+
+std::string why_too_many(const Problem& p, std::int64_t tiles) {
+  constexpr std::int64_t kMax = cuda::kMaxPosition;
+  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMax)
+    return "sequences, heads and tiles are counted in 32 bits";
+  return why_no_alibi(p, kMax);
+}
+
+const char* operand_of(ScalarType t) {
+  switch (t) {
+    case ScalarType::f16: return "f16";
+    case ScalarType::bf16: return "bf16";
+    case ScalarType::none:
+    case ScalarType::f32: break;
+  }
+  throw Error(ErrorCode::bad_dtype, "wgmma multiplies fp16 and bf16");
+}
+
+}  // namespace onepass::sm90

@@ -1,0 +1,130 @@
+// Whole backward passes of src/cuda/sm90 without a GPU: every kernel of a call, judged by the float64 oracle.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "core/text.hpp"
+#include "check/pokes.hpp"
+#include "cuda/sm90/backward.hpp"
+#include "on_host/boxes.hpp"
+#include "on_host/sm90b_kernel.hpp"
+#include "on_host/whole_kernel.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr std::uint64_t kSeed = 2;  // an even one: rows lie as TMA wants them
+
+class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90BackwardKernel*> {
+ protected:
+  static const BackwardFeatures& features() { return *static_cast<const BackwardFeatures*>(GetParam()->features); }
+  static const BackwardShape& shape() { return *static_cast<const BackwardShape*>(GetParam()->shape); }
+  static const sm90::BackwardConfig& config() { return *static_cast<const sm90::BackwardConfig*>(GetParam()->config); }
+
+  // The outputs' bytes.
+  static std::string run(check::Inputs& inputs, bool early) {
+    const warps::Sm90BackwardKernel& kernel = *GetParam();
+    const Problem& p = inputs.problem;
+    const cuda::BackwardWorkspace places = cuda::workspace_of(p, features(), shape());
+    std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
+    BackwardParams params = cuda::decided_backward(p, shape(), 50 << 20);
+    cuda::bind_backward(params, inputs.tensors, workspace.data(), places);
+    unsigned counters[2] = {0, 0};
+    params.counters = counters;
+    if (p.bool_mask) {
+      const cuda::MaskPlan plan = cuda::plan_mask(p, inputs.tensors.bool_mask.data, cuda::kMaskTile,
+                                                  reinterpret_cast<std::byte*>(workspace.data()) + places.mask);
+      warps::pack(&plan.pack);
+      params.mask = plan.bits;
+    }
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    inputs.poison_outputs();
+    const auto rows = static_cast<unsigned>(cuda::row_blocks(params));
+    kernel.pre(&params, rows);
+    sm90::set_head_groups(params, p, config(), 2, 50 << 20);
+    if (features().dbias)
+      std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
+    const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
+    // One block of threads where tiles wait for each other: blocks run one after the other here.
+    const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
+    if (tiles > 0) kernel.run(&maps, &params, static_cast<unsigned>(std::min(tiles, most)));
+    if (features().dq) kernel.post(&params, rows);
+    if (features().dsinks || features().dslopes) kernel.sums(&params, cuda::sum_blocks(params));
+    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
+    std::string bytes;
+    for (const RoleRow& row : kRoleTable) {
+      if (!is_asked(p.gradients, row.role)) continue;
+      const check::Buffer& b = inputs.buffer(row.role);
+      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+    }
+    return bytes;
+  }
+  static void expect_right(check::Inputs& inputs, const std::string& what) {
+    const check::Verdict verdict = check::judge(inputs, serial_executor());
+    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+    if (verdict.right && std::getenv("SHOW")) std::puts(verdict.sentence.c_str());
+  }
+};
+
+TEST_P(EmulatedHopperBackward, IsTheLibrarys) {
+  const Problem p = parse_problem(GetParam()->problem);
+  sm90::BackwardConfig chosen;
+  std::string why;
+  EXPECT_TRUE(features() == cuda::backward_features_of(p));
+  ASSERT_TRUE(sm90::select_config(p, features(), chosen, why)) << why;
+  EXPECT_TRUE(config() == chosen) << "the library takes another config by now";
+  EXPECT_TRUE(shape() == sm90::shape_of(p, chosen));
+  EXPECT_EQ(GetParam()->shared_bytes, sm90::layout_of(features(), chosen).total);
+}
+
+TEST_P(EmulatedHopperBackward, IsRight) {
+  const Problem p = parse_problem(GetParam()->problem);
+  for (const check::Distribution distribution : check::kDistributions) {
+    if (!check::can_judge(p, distribution)) continue;
+    check::Inputs inputs = check::make_inputs(p, kSeed, distribution);
+    run(inputs, false);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedHopperBackward, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), kSeed);
+  const std::string late = run(inputs, false);
+  EXPECT_TRUE(run(inputs, true) == late);
+}
+
+TEST_P(EmulatedHopperBackward, AnOffsetMovesTheBand) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
+    GTEST_SKIP() << "no band and no slopes to move";
+  p.band.align = Align::offset;
+  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
+    p.band.offset = offset;
+    if (p.alibi && offset > 1000) continue;
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    run(inputs, false);
+    expect_right(inputs, text("offset ", offset));
+  }
+}
+
+TEST_P(EmulatedHopperBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
+  const Problem p = parse_problem(GetParam()->problem);
+  const AttentionFeatures& a = features().forward.attention;
+  if (p.varlen) GTEST_SKIP() << "the places of the faults are those of sequences of one length";
+  if (!a.bounded_right && !a.masks()) GTEST_SKIP() << "every row sees every key";
+  for (const std::size_t i : {0, 8}) {  // in V, in the last row of K
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    test::kPokes[i].poke(inputs);
+    inputs.changed();
+    run(inputs, false);
+    expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedHopperBackward, testing::ValuesIn(warps::sm90_backward_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+}  // namespace
+}  // namespace onepass
