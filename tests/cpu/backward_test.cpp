@@ -153,14 +153,9 @@ TEST_P(BackwardPropagation, ReachesWhatSeesIt) {
     expect_right(inputs, GetParam().name);
   }
 }
-const test::Poke kUpstream[] = {
-    {"NaNInDOut", [](auto& in) { test::set(in.tensors.dout, 1, 33, 3, NAN); }},
-    {"InfinityInDOut", [](auto& in) { test::set(in.tensors.dout, 0, 0, 0, INFINITY); }},
-    {"NaNInTheLastDOut", [](auto& in) { test::set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
-};
 INSTANTIATE_TEST_SUITE_P(Inputs, BackwardPropagation, testing::ValuesIn(test::kPokes),
                          [](const auto& poke) { return poke.param.name; });
-INSTANTIATE_TEST_SUITE_P(Upstream, BackwardPropagation, testing::ValuesIn(kUpstream),
+INSTANTIATE_TEST_SUITE_P(Upstream, BackwardPropagation, testing::ValuesIn(test::kUpstreamPokes),
                          [](const auto& poke) { return poke.param.name; });
 
 // Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.

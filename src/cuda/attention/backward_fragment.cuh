@@ -47,6 +47,9 @@ struct Kept {
 constexpr float kHidden = -0.0f;
 DEV bool is_hidden(float weight) { return __float_as_uint(weight) == __float_as_uint(kHidden); }
 
+// A score of -inf hides its key, whatever V and dO hold.
+constexpr bool kMayHide = features.bias != ScalarType::none || features.score_mod;
+
 // Of one query head and the sixteen keys from `first` on.
 struct KeyScores : HeadScores {
   i32 first_key = 0;
@@ -74,9 +77,11 @@ struct KeyScores : HeadScores {
             features.pair_tanh ? derived_after_cap(s[i], bias, row, key) : derived(s[i], bias, row, key);
         slopes.set(i, d);
         s[i] = probability(p, d.value, reference[statistic_of(i)]);
+        if (kMayHide && d.value == kNegInf) s[i] = kHidden;
       }
     }
-    return hide(s, first_row);
+    const bool some = hide(s, first_row);
+    return kMayHide || some;
   }
 
   // dP becomes dS, the gradient by the scaled product. add(row, key, g) is told the gradient by the bias, 0 where the
