@@ -19,23 +19,15 @@ struct TileConfig {
   int warps, row_tiles, share, block_m, stages, blocks;
 };
 constexpr TileConfig kConfigs16[] = {
-    // dims    extras | warps row tiles share m stages blocks
-    {64, 64, kBands, 4, 2, 1, 32, 2, 2},
-    {64, 64, kAll, 4, 1, 1, 32, 2, 2},
-    {128, 128, kBands, 4, 1, 1, 32, 2, 2},
-    {128, 128, kAll, 4, 1, 1, 16, 2, 2},
-    {256, 256, kAll, 8, 1, 2, 32, 1, 1},
-    {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+    // dims    extras | warps row tiles share | m stages | blocks
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2},  {64, 64, kAll, 4, 1, 1, 32, 2, 2},   {128, 128, kBands, 4, 1, 1, 32, 2, 2},
+    {128, 128, kAll, 4, 1, 1, 16, 2, 2},  {256, 256, kAll, 8, 1, 2, 32, 1, 1}, {256, 256, kAll, 4, 1, 2, 32, 1, 1},
 };
 constexpr TileConfig kConfigs32[] = {
-    // dims    extras | warps row tiles share m stages blocks
-    {64, 64, kBands, 4, 1, 1, 32, 2, 2},
-    {64, 64, kAll, 4, 1, 1, 16, 1, 2},
-    {128, 128, kBands, 4, 1, 1, 32, 1, 2},
-    {128, 128, kAll, 4, 1, 1, 16, 1, 1},
-    {256, 256, kAll, 8, 1, 2, 32, 1, 1},
-    {256, 256, kAll, 4, 1, 2, 32, 1, 1},
-    {256, 256, kAll, 2, 1, 2, 32, 1, 1},
+    // dims    extras | warps row tiles share | m stages | blocks
+    {64, 64, kPlain, 4, 1, 1, 32, 2, 3},   {64, 64, kBands, 4, 1, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 16, 1, 2},
+    {128, 128, kBands, 8, 1, 2, 32, 2, 1}, {128, 128, kAll, 4, 1, 2, 32, 1, 2}, {128, 128, kAll, 4, 1, 2, 32, 1, 1},
+    {256, 256, kAll, 8, 1, 2, 32, 1, 1},   {256, 256, kAll, 4, 1, 2, 32, 1, 1}, {256, 256, kAll, 2, 1, 2, 32, 1, 1},
 };
 
 // How the tensors may be read and written.
@@ -62,7 +54,7 @@ std::string config_source(const BackwardConfig& c) {
       .source();
 }
 
-constexpr const char* kSumPlace = "cuda/sm80/backward_sums.cuh";
+
 
 class State final : public cuda::BackwardState {
  public:
@@ -81,28 +73,30 @@ class State final : public cuda::BackwardState {
   }
 
  private:
-  const cuda::Kernel& kernel(bool bias, cuda::Stream stream) const {
+  const cuda::Kernel& kernel(const BackwardFeatures& part, bool bias, cuda::Stream stream) const {
     static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, bool, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_,
-                        stream, [&] {
-                          return program_of(features_, shape_, config_, arch_of(device_),
+    return kernels.find(device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream,
+                        [&] {
+                          return program_of(part, shape_, config_, arch_of(device_),
                                             cuda::mods_source(*problem, true), bias);
                         });
   }
   bool by_keys() const { return key_tiles_ > 0 && (features_.dv || features_.scores()); }
   void load(cuda::Stream stream) const override {
-    if (by_keys()) kernel(false, stream);
-    if (features_.dbias) kernel(true, stream);
+    for (const BackwardFeatures& part : parts_of(features_))
+      if (by_keys()) kernel(part, false, stream);
+    if (features_.dbias) kernel(features_, true, stream);
   }
   void launch_with(const Tensors&, BackwardParams& params, cuda::Stream stream) const override {
     void* arguments[] = {&params};
-    const auto launch = [&](bool bias, std::int64_t blocks) {
-      cuda::launch(kernel(bias, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()),
+    const auto launch = [&](const BackwardFeatures& part, bool bias, std::int64_t blocks) {
+      cuda::launch(kernel(part, bias, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()),
                    shared_bytes_, stream, arguments);
     };
-    if (by_keys())
-      launch(false, std::min<std::int64_t>(key_tiles_, std::int64_t{config_.blocks} * device_.multiprocessors));
-    if (features_.dbias && bias_tiles(params, config_) > 0) launch(true, bias_tiles(params, config_));
+    for (const BackwardFeatures& part : parts_of(features_))
+      if (by_keys())
+        launch(part, false, std::min<std::int64_t>(key_tiles_, std::int64_t{config_.blocks} * device_.multiprocessors));
+    if (features_.dbias && bias_tiles(params, config_) > 0) launch(features_, true, bias_tiles(params, config_));
   }
 
   const BackwardConfig config_;
@@ -120,6 +114,15 @@ Decision plan(const Request& request) {
 }
 
 }  // namespace
+
+std::vector<BackwardFeatures> parts_of(const BackwardFeatures& f) {
+  const AttentionFeatures& a = f.forward.attention;
+  if (a.input != ScalarType::f32 || std::max(a.dim_qk, a.dim_v) <= 128 || !f.dv || !f.scores()) return {f};
+  BackwardFeatures values = f, scores = f;
+  values.dq = values.dk = values.dslopes = values.deterministic = false;
+  scores.dv = false;
+  return {values, scores};
+}
 
 std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
   const auto blocks = [](std::int64_t n, int block) { return (n + block - 1) / block; };
@@ -146,7 +149,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
          .copy_bytes = 16,
          .pairs = false};
     set_alignment(p, f, c);
-    return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v && extras_of(a, c.copy_bytes) <= t.extras &&
+    return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v && std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
            t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
   };
   const auto refuse = [&](std::string sentence) {

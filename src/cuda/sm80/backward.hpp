@@ -1,5 +1,7 @@
 // The backward pass by mma.sync, for compute capability 8.0 and later: the host half of backward.cuh.
 #pragma once
+#include <vector>
+
 #include "core/implementation.hpp"
 #include "cuda/attention/backward_host.hpp"
 #include "cuda/sm80/backward_config.hpp"
@@ -18,6 +20,9 @@ BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
                                const BackwardConfig& config, const std::string& arch, const std::string& mods = {},
                                bool bias = false);
+inline constexpr char kSumPlace[] = "cuda/sm80/backward_sums.cuh";
+// What the launches of the kernel by keys compute: dV apart, where fp32 has no registers for both sums.
+std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 
 const Implementation& backward_implementation();

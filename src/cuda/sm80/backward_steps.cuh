@@ -89,11 +89,11 @@ struct RowStep {
     const unsigned char* const tiles = p.mask.tiles + x.batch * p.mask.tile_stride[0] + head * p.mask.tile_stride[1] +
                                        m * kBlockM / 64 * p.mask.tile_stride[2] + x.key / 32;
     bool all = true;
-    for (i32 n = 0; n < kBlockN / 32 && x.key + 32 * n < x.seq_k; ++n) all = all && tiles[n] == kAllMasked;
+    for (i32 n = 0; n < (kBlockN + 31) / 32 && x.key + 32 * n < x.seq_k; ++n) all = all && tiles[n] == kAllMasked;
     return all;
   }
 };
-static_assert(kBlockM <= 64 && kBlockN % 32 == 0, "a tile of the mask is 64 rows and 32 keys");
+static_assert(kBlockM <= 64 && (kBlockN % 32 == 0 || kBlockN == 16), "a tile of the mask is 64 rows and 32 keys");
 DEV RowStep first_step(const BackwardParams& p, const KeyTile& x) {
   const i32 first = x.head * p.heads_per_kv;
   if (x.m_lo >= x.m_hi) return {first + p.heads_per_kv, 0, 0};
@@ -202,43 +202,54 @@ DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kB
   }
 }
 
-// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group.
+// Deterministic: the key tiles that see a block of rows add to its sums one after the other, the first keys first.
+DEV u32 turn_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  const i32 row = step.m * kBlockM;
+  const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
+  return x.key / kBlockN - keys.lo / kBlockN;
+}
+DEV void wait_for_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
+  if constexpr (!backward_features.deterministic) return;
+  if (opaque_thread() == 0) wait_for_turn(p.turns + place, turn_of(p, x, step));
+  __syncthreads();
+}
+DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
+  if constexpr (!backward_features.deterministic) return;
+  memory_fence();
+  __syncthreads();
+  if (opaque_thread() == 0) pass_turn(p.turns + place, turn_of(p, x, step) + 1);
+}
+
+// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers hold.
 DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
   constexpr i32 kDown = kBlockM / 16, kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
   constexpr i32 kOwn = (kGroups + kAcross - 1) / kAcross, kDepth = kBlockN % 32 == 0 ? 32 : 16;
-  static_assert(config.warps % kDown == 0);
-  const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16, group = warp / kDown;
-  float dq[1][kOwn * kGroupColumns / 2];
-  clear(dq);
-#pragma unroll 1
-  for (i32 key = 0; key < kBlockN; key += kDepth) {
-    Weights<kDepth> w[1];
-    load_transposed<kDepth, kLayout.ds_pitch>(w[0], sm + kLayout.ds + key * kLayout.ds_pitch, row);
-    multiply_columns<kDepth, kLayout.qk_pitch, kAcross>(dq, w, sm + kLayout.k + key * kLayout.qk_pitch, group);
-  }
+  constexpr i32 kOfGroup = kGroupColumns / 2, kAtOnce = kOwn < 32 / kOfGroup ? kOwn : 32 / kOfGroup;
+  static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
+  const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16;
   const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
-  float* const sums = dq_sums_of(p, place);
-  u32 turn = 0;
-  if constexpr (backward_features.deterministic) {
-    const i32 first = step.m * kBlockM;
-    turn = (x.key - band_of(p, x.seq_q, x.seq_k).key_range(first, min(first + kBlockM, x.seq_q)).lo / kBlockN * kBlockN) /
-           kBlockN;
-    if (opaque_thread() == 0) wait_for_turn(p.turns + place, turn);
-    __syncthreads();
-  }
 #pragma unroll
-  for (i32 n = 0; n < kOwn; ++n) {
-    const i32 own = n * kAcross + group;
-    if (kGroups % kAcross != 0 && own >= kGroups) break;
+  for (i32 first = 0; first < kOwn; first += kAtOnce) {
+    const i32 group = first * kAcross + warp / kDown;
+    float dq[1][kAtOnce * kOfGroup];
+    clear(dq);
+#pragma unroll 1
+    for (i32 key = 0; key < kBlockN; key += kDepth) {
+      Weights<kDepth> w[1];
+      load_transposed<kDepth, kLayout.ds_pitch>(w[0], sm + kLayout.ds + key * kLayout.ds_pitch, row);
+      multiply_columns<kDepth, kLayout.qk_pitch, kAcross>(dq, w, sm + kLayout.k + key * kLayout.qk_pitch, group);
+    }
+    if (first == 0) wait_for_sums(p, x, step, place);
 #pragma unroll
-    for (i32 e = 0; e < kGroupColumns / 8; ++e)
-      add_sums(sums + sum_tile(row, own * (kGroupColumns / 8) + e), dq[0] + n * (kGroupColumns / 2) + 4 * e);
+    for (i32 n = 0; n < kAtOnce; ++n) {
+      const i32 own = n * kAcross + group;
+      if (kGroups % (kAcross * kAtOnce) != 0 && own >= kGroups) break;
+#pragma unroll
+      for (i32 e = 0; e < kGroupColumns / 8; ++e)
+        add_sums(dq_sums_of(p, place) + sum_tile(row, own * (kGroupColumns / 8) + e), dq[0] + n * kOfGroup + 4 * e);
+    }
   }
-  if constexpr (backward_features.deterministic) {
-    memory_fence();
-    __syncthreads();
-    if (opaque_thread() == 0) pass_turn(p.turns + place, turn + 1);
-  }
+  pass_sums(p, x, step, place);
 }
 
 // This lane's part of the gradient of a head's slope.

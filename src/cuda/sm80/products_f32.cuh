@@ -127,8 +127,7 @@ DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles
         for (i32 i = 0; i < 4; ++i) a[k][r].set(i / 2 + i % 2 * 2, w[r][first / 2 + 4 * k + i]);
       }
     }
-#pragma unroll
-    for (i32 n = 0; n < N / 4; ++n) {
+    const auto columns = [&](i32 n) {
       float big[tiles][4] = {}, small[tiles][4] = {};
 #pragma unroll
       for (i32 k = 0; k < kKeys / 8; ++k) {
@@ -154,6 +153,15 @@ DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles
           o[r][4 * n + i] += big[r][i];
         }
       }
+    };
+    constexpr bool kByThemselves = kFewRegisters && N <= 32 && tiles == 1 && config.blocks <= 2;
+    constexpr i32 kTogether = kByThemselves ? 4 : N / 4;
+#pragma unroll
+    for (i32 n = 0; n < N / 4; n += kTogether) {
+      by_itself<kByThemselves>([&] {
+#pragma unroll
+        for (i32 i = n; i < (n + kTogether < N / 4 ? n + kTogether : N / 4); ++i) columns(i);
+      });
     }
   }
 }

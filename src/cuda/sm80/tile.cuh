@@ -36,4 +36,16 @@ DEV void clear(float (&x)[rows][n]) {
   }
 }
 
+// A loop of one turn, which ptxas does not know: it leaves no sums of f's for later. Without it, 64 additions wait for
+// the end of a product, each in a register.
+template <bool kSo, class F>
+DEV void by_itself(const F& f) {
+  if constexpr (kSo) {
+#pragma unroll 1
+    for (u32 turns = opaque(1u); turns != 0; --turns) f();
+  } else {
+    f();
+  }
+}
+
 }  // namespace onepass::sm80

@@ -1,0 +1,111 @@
+// The mma.sync family's backward table: every row compiles, and to the code that was meant, for the devices that take
+// it. Needs NVRTC, not a GPU; what compiles is skipped where it is missing.
+#include "cuda/sm80/backward.hpp"
+
+#include <gtest/gtest.h>
+
+#include "code_gate.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/host/api.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+struct Generation {
+  const char* arch;
+  int shared_bytes;
+};
+constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376}, kAda{"sm_89", 101376},
+    kBlackwell{"sm_120", 101376};
+struct Sm80Case {
+  Generation device;
+  const char* line;
+};
+class Sm80Backward : public testing::TestWithParam<Sm80Case> {};
+
+TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const auto& [device, line] = GetParam();
+  const Problem p = parse_problem("bwd " + std::string(line) + " cuda");
+  const BackwardFeatures features = cuda::backward_features_of(p);
+  sm80::BackwardConfig config;
+  ASSERT_TRUE(sm80::select_config(p, features, device.shared_bytes, config, why)) << why;
+  EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
+  const BackwardShape shape = sm80::shape_of(p, config);
+  const std::string mods = cuda::mods_source(p, true);
+  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
+  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
+  for (const BackwardFeatures& part : sm80::parts_of(features))
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(part, shape, config, device.arch, mods)), gate), "");
+  if (features.dbias) {
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, shape, config, device.arch, mods, true)), gate),
+              "");
+  }
+  const cuda::BackwardPrograms around =
+      cuda::backward_programs(features, shape, sm80::kSumPlace, device.arch, mods);
+  for (const cuda::KernelProgram* program : {&around.pre, &around.post, &around.sums})
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(*program), {256, {}}), "") << program->entry;
+}
+
+constexpr char kEverything64[] =
+    "b1 h1 s4096 d64 bf16 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40 "
+    "grads=dq,dk,dv,dbias,dsinks,dalibi_slopes";
+constexpr char kEverything64Fp32[] =
+    "b1 h1 s4096 d64 fp32 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40 "
+    "grads=dq,dk,dv,dbias,dsinks,dalibi_slopes";
+constexpr char kEverything128Fp32[] =
+    "b1 h1 s4096 d128 fp32 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40 "
+    "grads=dq,dk,dv,dbias,dsinks,dalibi_slopes";
+
+// One line for each row of the table that a device can take, and the features spread over the devices.
+INSTANTIATE_TEST_SUITE_P(
+    Table, Sm80Backward,
+    testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 bf16"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d64 fp16 causal_top_left deterministic"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 causal_bottom_right"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d256 bf16 window=99:0"},
+                    Sm80Case{kA100, "b1 h1 s4096 d128 bf16 out=fp32 grad=fp32"},
+                    Sm80Case{kA100, "h1 d128 fp16 varlen=128,512 causal_bottom_right deterministic dlse"},
+                    Sm80Case{kA100, kEverything64},
+                    Sm80Case{kA100, "b1 h1 s4096 d128 bf16 score_mod={score + 0.1 * tanh(score)} "
+                                    "mask_mod={q_index > k_index} softcap=20"},
+                    Sm80Case{kAmpere, "b1 h1 s4096 d128 bf16 window=100:30"},
+                    Sm80Case{kAda, "b1 h1 s4096 d256 fp16 causal_bottom_right"},
+                    Sm80Case{kBlackwell, "b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Table32, Sm80Backward,
+    testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 fp32"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d64 fp32 causal_bottom_right deterministic"},
+                    Sm80Case{kHopper, "h1 d64 fp32 varlen=128,512 window=9:9"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 causal_bottom_right"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d256 fp32 causal_bottom_right deterministic"},
+                    Sm80Case{kA100, "b1 h1 s4096 d64 fp32"}, Sm80Case{kA100, "b1 h1 s4096 d256 fp32 softcap=20 alibi"},
+                    Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
+                    Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"}, Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"},
+                    Sm80Case{kBlackwell, "b1 h1 s4096 d256 fp32"}));
+
+TEST(Sm80BackwardTable, EveryRowFitsTheDevicesThatTakeIt) {
+  for (const Generation& device : {kHopper, kA100, kAmpere}) {
+    for (int qk = 1; qk <= 256; qk += 5) {
+      for (int v = 1; v <= 256; v += 5) {
+        for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"}) {
+          const std::string line =
+              "bwd b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature;
+          const Problem p = parse_problem(line);
+          const BackwardFeatures f = cuda::backward_features_of(p);
+          sm80::BackwardConfig c;
+          std::string why;
+          ASSERT_TRUE(sm80::select_config(p, f, device.shared_bytes, c, why)) << device.arch << " " << line << why;
+          EXPECT_LE(c.blocks * (sm80::layout_of(f, c).total + 1024), device.shared_bytes + 1024)
+              << device.arch << " " << line;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onepass
