@@ -24,7 +24,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
   c.issue_scores();
   c.probabilities();
   for (;;) {
-    const bool last = voted(c.at.last(p));  // of its tile
+    const bool last = voted(c.at.last());  // of its tile
     if (last) c.arrive(memory.v().at(c.tiles).empty());
     c.wait_ds();
     c.gradients();

@@ -94,7 +94,7 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const BackwardPar
               map_batch = features.packed ? 0 : x.batch;
     to.load_rows(at, q_begin, map_batch, first);
     to.load_v(x.k_begin + x.key, x.head, map_batch);
-    while (at.next(p, memory.tile(to.tiles % kLayout.k.stages))) to.load_rows(at, q_begin, map_batch, first);
+    while (at.next(memory.tile(to.tiles % kLayout.k.stages))) to.load_rows(at, q_begin, map_batch, first);
   }
 }
 
@@ -131,7 +131,7 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
         }
       }
       __syncwarp();
-    } while (at.next(p, slot));
+    } while (at.next(slot));
     k.release(issuer);
   }
   if (issuer) tma_store_wait();  // shared memory must outlive the last sum

@@ -22,7 +22,7 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     wgmma_wait<0>();
     c.first_ready();
     for (;;) {  // nothing is under way
-      const bool last = voted(c.at.last(p));
+      const bool last = voted(c.at.last());
       c.wait_operands();
       c.issue_dq_before();  // of a tile's first block: idle
       c.issue_second();

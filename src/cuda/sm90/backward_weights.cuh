@@ -40,14 +40,16 @@ struct BlockScores : KeyScores {
     }
   }
 
-  // Products become weights; where next() is called, after the rows' LSEs of scores 8 c to 8 c + 7 have been used.
+  // Products become weights: probability() but for its limit of 1, which costs 3 % and which the rounding of huge LSEs
+  // alone would pass; what overflows is computed again. next() is called when the rows' LSEs of scores 8 c to 8 c + 7
+  // have been used.
   template <class Next>
   DEV void plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row, const Next& next) const {
     hide_products(s, first_row);
 #pragma unroll
     for (int c = 0; c < kScores / 8; ++c) {
 #pragma unroll
-      for (int j = 8 * c; j < 8 * c + 8; ++j) s[j] = probability(p, s[j], reference[statistic_of(j)]);
+      for (int j = 8 * c; j < 8 * c + 8; ++j) s[j] = ex2(fmaf(s[j], p.scale_log2, -reference[statistic_of(j)]));
       next(c);
     }
   }
