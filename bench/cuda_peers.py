@@ -64,7 +64,7 @@ class Timer:
 class Ways:
     """How a user of PyTorch would write a problem for one backend: (note, function) pairs, best first."""
 
-    ACCEPTED = ("window", "bias", "mask", "dropout", "seed", "varlen", "aligned_top_left")
+    ACCEPTED = ("window", "bias", "mask", "dropout", "seed", "varlen", "aligned_top_left", "grads")
 
     def __init__(self, torch, problem, backend):
         self.torch, self.p, self.backend = torch, problem, backend
@@ -73,6 +73,9 @@ class Ways:
         self.dropout = float(problem.extra("dropout") or 0)
         self.scale = {"scale": problem.scale} if problem.scale else {}
         self.square = problem.rows == problem.keys
+        self.leaves = []  # what a backward is asked the gradients of
+        if not set(problem.grads()) <= {"dq", "dk", "dv", "dbias"}:
+            raise Refused("gradients but those of q, k, v and bias are not timed")
 
     def all(self):
         if self.p.lengths() is not None:
@@ -81,21 +84,24 @@ class Ways:
             return self.flash_operator()
         return self.dense()
 
-    def normal(self, *shape):
-        return self.torch.randn(shape, dtype=self.dtype, device=self.p.device)
+    def normal(self, *shape, gradient=None):
+        x = self.torch.randn(shape, dtype=self.dtype, device=self.p.device)
+        if gradient in self.p.grads():
+            self.leaves.append(x.requires_grad_())
+        return x
 
     def inputs(self):
         """q, k, v as [batch, heads, seq, dim] views in the problem's memory order."""
         p, made = self.p, []
-        for heads, tokens, dim in (
-            (p.heads, p.rows, p.dim),
-            (p.heads_kv, p.keys, p.dim),
-            (p.heads_kv, p.keys, p.dim_v),
+        for gradient, heads, tokens, dim in (
+            ("dq", p.heads, p.rows, p.dim),
+            ("dk", p.heads_kv, p.keys, p.dim),
+            ("dv", p.heads_kv, p.keys, p.dim_v),
         ):
             made.append(
-                self.normal(p.batch, tokens, heads, dim).transpose(1, 2)
+                self.normal(p.batch, tokens, heads, dim, gradient=gradient).transpose(1, 2)
                 if p.bshd
-                else self.normal(p.batch, heads, tokens, dim)
+                else self.normal(p.batch, heads, tokens, dim, gradient=gradient)
             )
         return made
 
@@ -136,7 +142,7 @@ class Ways:
         if bias is None:
             return note, {} if seen is None else {"attn_mask": seen}
         dtype, _, letters = bias.partition(":")
-        added = self.normal(*self.spread(letters))
+        added = self.normal(*self.spread(letters), gradient="dbias")
         if seen is not None:
             added = torch.where(seen, added, -torch.inf)
         return ("" if dtype == p.dtype else f"bias in {p.dtype}"), {"attn_mask": added}
@@ -185,8 +191,9 @@ class Ways:
             torch.tensor([0, *lengths], device=p.device).cumsum(0).to(torch.int32) for lengths in (lengths_q, lengths_k)
         )
         most_q, most_k, (left, right) = max(lengths_q), max(lengths_k), p.window()
-        q = self.normal(sum(lengths_q), p.heads, p.dim)
-        k, v = self.normal(sum(lengths_k), p.heads_kv, p.dim), self.normal(sum(lengths_k), p.heads_kv, p.dim_v)
+        q = self.normal(sum(lengths_q), p.heads, p.dim, gradient="dq")
+        k = self.normal(sum(lengths_k), p.heads_kv, p.dim, gradient="dk")
+        v = self.normal(sum(lengths_k), p.heads_kv, p.dim_v, gradient="dv")
         wide = [x.repeat_interleave(p.heads // p.heads_kv, 1) for x in (k, v)] if p.heads != p.heads_kv else [k, v]
         causal = bool(p.causal)
         note = "through aten._{}_attention_forward"
@@ -234,21 +241,23 @@ class CudaTorch:
         self.torch = torch
 
     @contextlib.contextmanager
-    def alone(self):
-        attention = self.torch.nn.attention
-        with self.torch.inference_mode(), attention.sdpa_kernel([getattr(attention.SDPBackend, self.enum)]):
+    def alone(self, backward=False):
+        torch, backends = self.torch, self.torch.nn.attention
+        mode = torch.enable_grad() if backward else torch.inference_mode()
+        with mode, backends.sdpa_kernel([getattr(backends.SDPBackend, self.enum)]):
             yield
 
     def prepare(self, problem, threads):
         """A function (seconds) -> answer that times the first way of writing the problem that the backend takes."""
         torch = self.torch
         settle(torch, problem)
-        with self.alone():
-            note, run = self.first_that_runs(Ways(torch, problem, self.backend).all())
-        timer, extra = Timer(torch, problem.device), self.extra_bytes(run)
+        with self.alone(problem.backward):
+            ways = Ways(torch, problem, self.backend)
+            note, run = self.first_that_runs(ways.all(), ways.leaves)
+        timer, extra = Timer(torch, problem.device), self.extra_bytes(run, problem.backward)
 
         def measure(seconds):
-            with self.alone():
+            with self.alone(problem.backward):
                 times = timer.times(run, seconds)
             answer = {"median_s": statistics.median(times), "min_s": min(times), "runs": len(times)}
             answer["extra_bytes"] = extra
@@ -256,23 +265,32 @@ class CudaTorch:
 
         return measure
 
-    def extra_bytes(self, run):
-        """Device memory that a run takes at its peak besides inputs and result."""
+    def extra_bytes(self, run, backward):
+        """Device memory that a run takes at its peak besides inputs and results."""
         cuda = self.torch.cuda
         cuda.synchronize()
         cuda.reset_peak_memory_stats()
         before = cuda.memory_allocated()
-        with self.alone():
-            out = run()
+        with self.alone(backward):
+            results = run()
         cuda.synchronize()
-        return cuda.max_memory_allocated() - before - out.numel() * out.element_size()
+        results = results if backward else [results]
+        return cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
 
-    def first_that_runs(self, ways):
+    def backward_of(self, run, leaves):
+        """The backward alone, of one forward that is kept: what a step of training adds to it."""
+        out = run()
+        dout = self.torch.randn_like(out)
+        return lambda: self.torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+    def first_that_runs(self, ways, leaves):
         refusal = ""
         for note, run in ways:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 try:
+                    if leaves:
+                        run = self.backward_of(run, leaves)
                     run()
                     if self.torch.cuda.is_available():
                         self.torch.cuda.synchronize()

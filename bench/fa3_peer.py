@@ -24,6 +24,8 @@ class FlashAttention3:
     def prepare(self, problem, threads):
         """A function (seconds) -> answer."""
         torch, p = self.torch, problem
+        if p.backward:
+            raise Refused("its backward is not built here")
         p.refuse_extras()
         square = p.rows == p.keys and p.heads == p.heads_kv and p.dim == p.dim_v
         if p.dtype != "bf16" or not p.bshd or not square or p.dim not in DIMS:

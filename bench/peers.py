@@ -39,7 +39,9 @@ class Torch:
         """A function without arguments that computes the problem, as a user of PyTorch would write it."""
         torch, p = self.torch, problem
         refuse_cuda(p)
-        p.refuse_extras()
+        p.refuse_extras(("grads",))
+        if not set(p.grads()) <= {"dq", "dk", "dv"}:
+            raise Refused("gradients but those of q, k and v are not timed")
         torch.set_num_threads(threads)
         dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
         q, k, v = (torch.from_numpy(x).to(dtype) for x in p.arrays())
@@ -53,11 +55,18 @@ class Torch:
         elif p.causal:
             options["attn_mask"] = torch.ones(p.rows, p.keys, dtype=torch.bool).tril(p.keys - p.rows)
 
-        def run():
-            with torch.inference_mode():
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
 
-        return run
+        def forward():
+            with torch.inference_mode():
+                return sdpa(q, k, v, **options)
+
+        if not p.backward:
+            return forward
+        leaves = [x.requires_grad_() for name, x in (("dq", q), ("dk", k), ("dv", v)) if name in p.grads()]
+        out = sdpa(q, k, v, **options)
+        dout = torch.randn_like(out)
+        return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
 
 class OnnxRuntime:
@@ -76,6 +85,8 @@ class OnnxRuntime:
         p = problem
         refuse_cuda(p)
         p.refuse_extras()
+        if p.backward:
+            raise Refused("it infers: it has no gradients")
         if p.dtype == "bf16":
             raise Refused("it has no bf16 attention on the CPU")
         if p.causal and p.rows != p.keys:

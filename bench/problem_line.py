@@ -24,6 +24,7 @@ class Problem:
     bshd: bool = False
     device: str = "cpu"
     scale: float = 0.0  # 0: the default
+    backward: bool = False
     extras: list = field(default_factory=list)  # words of which a peer may refuse one
 
     @classmethod
@@ -37,6 +38,8 @@ class Problem:
         for word in line.split():
             if word in ("fwd", "cpu", "lse", "layout=bhsd"):
                 continue
+            elif word == "bwd":
+                p.backward = True
             elif word in ("fp32", "fp16", "bf16"):
                 p.dtype = word
             elif word in ("causal_top_left", "causal_bottom_right"):
@@ -69,6 +72,10 @@ class Problem:
     def extra(self, name):
         """What stands behind `name=` among the extras, or None."""
         return next((value for key, _, value in (word.partition("=") for word in self.extras) if key == name), None)
+
+    def grads(self):
+        """The gradients that a backward is asked for."""
+        return (self.extra("grads") or "dq,dk,dv").split(",") if self.backward else []
 
     def window(self):
         """(left, right) of the band, -1 for unbounded; causal is (left, 0)."""

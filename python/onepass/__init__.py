@@ -1,160 +1,14 @@
 """onepass: exact attention in one pass, for NumPy, PyTorch, CuPy and anything with DLPack. Nothing is copied."""
 
 import math
-import operator
 
 import numpy as np
 
-from . import _arrays, _devices, _kinds, _onepass
+from . import _arrays, _devices, _kinds, _onepass, _options
+from ._gradients import attention_backward
 
 __version__ = _onepass.__version__
-__all__ = ["attention", "explain", "merge", "__version__"]
-
-# mask -> (causal, onepass::Align)
-_BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
-_MASKS = {
-    None: (False, _BOTTOM_RIGHT),
-    "causal_bottom_right": (True, _BOTTOM_RIGHT),
-    "causal_top_left": (True, _TOP_LEFT),
-    "causal_offset": (True, _OFFSET),
-    "aligned_top_left": (False, _TOP_LEFT),
-    "aligned_offset": (False, _OFFSET),
-}
-
-_SEED = 0  # the default
-
-# Inputs besides q, k and v, and what they are converted to: the 16-bit and 64-bit forms that frameworks keep them in.
-_SIDE_INPUTS = (
-    ("bool_mask", None),
-    ("bias", None),
-    ("alibi_slopes", "float32"),
-    ("sinks", "float32"),
-    ("cu_seqlens_q", "int32"),
-    ("cu_seqlens_k", "int32"),
-)
-
-
-def _number(name, x, accepted="a number"):
-    try:
-        return float(x)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
-
-
-def _integer(name, x, low, high, accepted):
-    try:
-        value = operator.index(x)
-    except TypeError:
-        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; {accepted} is accepted")
-    return value
-
-
-def _window(window):
-    if window is None:
-        return (-1, -1)
-    accepted = "a pair (left, right) of integers, -1 for unbounded,"
-    try:
-        left, right = window
-    except (TypeError, ValueError):
-        raise ValueError(f"window is {window!r}; {accepted} is accepted") from None
-    limit = 2**62
-    return tuple(
-        _integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
-        for side, x in (("left", left), ("right", right))
-    )
-
-
-def _bound(name, x):
-    return _integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
-
-
-def _align_offset(mask, align, offset):
-    if (align == _OFFSET) != (offset is not None):
-        masks = "'causal_offset' and 'aligned_offset'"
-        raise ValueError(f"align_offset is {offset!r} and mask is {mask!r}; {masks} need one, other masks take none")
-    limit = 2**60
-    return 0 if offset is None else _integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
-
-
-def _text(name, x):
-    try:
-        x.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{name} is {ascii(x)[:200]}; text without lone surrogates is accepted") from None
-    return x
-
-
-def _expression(name, x):
-    if x is None or isinstance(x, str):
-        return _text(name, x or "")
-    kind = "function" if callable(x) else type(x).__name__
-    raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
-
-
-def _mod_buffers(x, place):
-    try:
-        items = [] if x is None else list(x.items())
-    except AttributeError:
-        raise TypeError(f"mod_buffers is a {type(x).__name__}; a dict of arrays by name is accepted") from None
-    return [
-        (_text("a mod buffer's name", str(name)), _arrays.exported(f"mod buffer {name}", array, place))
-        for name, array in items
-    ]
-
-
-def _options(place, given):
-    """What the extension takes, from the keyword arguments of attention by name."""
-    mask = given["mask"]
-    try:
-        causal, align = _MASKS[mask]
-    except (KeyError, TypeError):
-        names = ", ".join(repr(m) for m in _MASKS)
-        hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
-        raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
-    window, scale, softcap, dropout_p = given["window"], given["scale"], given["softcap"], given["dropout_p"]
-    max_seqlen_q, max_seqlen_k, mod_buffers = given["max_seqlen_q"], given["max_seqlen_k"], given["mod_buffers"]
-    score_mod, mask_mod = given["score_mod"], given["mask_mod"]
-    seed, threads, implementation = given["seed"], given["threads"], given["implementation"]
-    # Most calls have most options at their default: a function for each would be a fifth of a small call.
-    options = {
-        "causal": causal,
-        "align": align,
-        "align_offset": _align_offset(mask, align, given["align_offset"]),
-        "window": (-1, -1) if window is None else _window(window),
-        "scale": None if scale is None else _number("scale", scale),
-        "softcap": softcap if type(softcap) is float else _number("softcap", softcap, "0 (none) or a positive number"),
-        "dropout_p": dropout_p if type(dropout_p) is float else _number("dropout_p", dropout_p, "a number from 0 to 1"),
-        "seed": 0 if seed is _SEED else _integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
-        "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
-        "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
-        "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),
-        "mask_mod": "" if mask_mod is None else _expression("mask_mod", mask_mod),
-        "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
-        "implementation": "" if implementation is None else _text("implementation", str(implementation)),
-        "threads": 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
-        "stream": place.stream,
-        "workspace": place.workspace,
-    }
-    for name, convert in _SIDE_INPUTS:
-        x = given[name]
-        options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
-    return options
-
-
-def _inputs(place, q, k, v):
-    views = []
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x is None:
-            raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
-        views.append(_arrays.exported(name, x, place))
-        if len(x.shape) < 2:
-            raise ValueError(
-                f"{name} has shape {list(x.shape)}; [batch, heads, seq, dim], or [total, heads, dim] with "
-                "cu_seqlens, is expected"
-            )
-    return views
+__all__ = ["attention", "attention_backward", "explain", "merge", "__version__"]
 
 
 def attention(
@@ -172,7 +26,7 @@ def attention(
     scale=None,
     softcap=0.0,
     dropout_p=0.0,
-    seed=_SEED,
+    seed=_options.SEED,
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     max_seqlen_q=None,
@@ -246,8 +100,8 @@ def attention(
 
 def _call(place, q, k, v, given):
     """(out, lse or None, everything that the extension takes: arrays by the names of their roles, and options)."""
-    call = _options(place, given)
-    call["q"], call["k"], call["v"] = _inputs(place, q, k, v)
+    call = _options.options(place, given)
+    call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v)
     out, lse = _results(q, v, given["out"], given["return_lse"], call)
     call["out"] = _arrays.target("out", out, place)
     call["lse"] = None if lse is None else _arrays.target("lse", lse, place)
@@ -277,7 +131,7 @@ def explain(q, k=None, v=None, **options):
     if isinstance(q, str):
         if k is not None or v is not None or options:
             raise TypeError("a problem line says everything: explain(line) takes no other argument")
-        return _onepass.explain_line(_text("the problem line", q))
+        return _onepass.explain_line(_options.text("the problem line", q))
     known = attention.__kwdefaults__
     for name in options:
         if name not in known:
@@ -309,7 +163,7 @@ def merge(outs, lses, *, out=None, threads=None):
     place = _devices.Host()
     out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
     lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
-    threads = 0 if threads is None else _integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
     if out is None:
         out = _arrays.new(outs[0], tuple(outs[0].shape), "float32")
     elif type(out) is not np.ndarray:

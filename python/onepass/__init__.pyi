@@ -66,6 +66,43 @@ def attention(
     implementation: str | None = None,
     threads: int | None = None,
 ) -> tuple[_Array, _Array]: ...
+
+_Gradient = Literal["dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"]
+
+def attention_backward(
+    dout: Any,
+    q: _Array,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    dlse: Any = None,
+    grads: _Gradient | Iterable[_Gradient] = ("dq", "dk", "dv"),
+    grad_dtype: Literal["float32"] | None = None,
+    into: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
+    mask: _Mask = None,
+    align_offset: int | None = None,
+    window: tuple[int, int] | None = None,
+    bool_mask: Any = None,
+    bias: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    score_mod: str | None = None,
+    mask_mod: str | None = None,
+    mod_buffers: Mapping[str, Any] | None = None,
+    implementation: str | None = None,
+    threads: int | None = None,
+) -> tuple[_Array, ...]: ...
 def merge(
     outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
 ) -> tuple[_Array, _Array]: ...

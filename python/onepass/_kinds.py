@@ -70,13 +70,13 @@ def refuse_without_values(name, x):
         raise ValueError(f"{name} is a jax Array whose memory has been deleted or donated")
 
 
-def refuse_immutable(x):
+def refuse_immutable(x, name="out"):
     """Of `out` as a caller gave it. Memory that is marked read-only is the extension's to refuse."""
     for library, kind in (("jax", "Array"), ("tensorflow", "Tensor")):
         module = sys.modules.get(library)
         if module is not None and isinstance(x, getattr(module, kind, ())):
             raise TypeError(
-                f"out is a {library} {kind}, which is immutable and may share its memory with others; a NumPy array, "
+                f"{name} is a {library} {kind}, which is immutable and may share its memory with others; a NumPy array, "
                 "a torch tensor or a CuPy array is accepted, or none for a new result"
             )
     torch = sys.modules.get("torch")

@@ -170,10 +170,13 @@ struct Call {
   onepass::Launch launch;
   std::string implementation;
 
+  // The package says dout of a backward, and of no other call.
   explicit Call(nb::dict o) : executor(*executor_of(nb::cast<int>(o["threads"]))) {
+    const onepass::Op op = o.contains("dout") ? onepass::Op::backward : onepass::Op::forward;
     onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
+      if (use_of(row, op) == onepass::Use::none) return;
       Argument& argument = arguments[static_cast<std::size_t>(row.role)];
-      argument = Argument(row.name, tensor_of(o, row), accepted_of(row.types), row.output != nullptr);
+      argument = Argument(row.name, tensor_of(o, row), accepted_of(row.types), writes(row, op));
       if (row.fit == onepass::Fit::broadcast) argument.broadcast_to_rank4();
       tensor = argument.view;
     });
@@ -195,19 +198,22 @@ struct Call {
     a.mask_mod = nb::cast<std::string>(o["mask_mod"]);
     a.max_seqlen_q = nb::cast<std::int64_t>(o["max_seqlen_q"]);
     a.max_seqlen_k = nb::cast<std::int64_t>(o["max_seqlen_k"]);
+    if (op == onepass::Op::backward) a.deterministic = nb::cast<bool>(o["deterministic"]);
     implementation = nb::cast<std::string>(o["implementation"]);
     launch.executor = &executor;
     launch.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));
   }
 };
 
+// compute: onepass::attention or onepass::attention_backward
+template <auto compute>
 void attention(nb::dict options) {
   Call call(options);
   const nb::object allocate = options["workspace"];
   if (allocate.is_none()) {
     {
       const nb::gil_scoped_release unlocked;
-      onepass::attention(call.tensors, call.attention, call.launch, call.implementation);
+      compute(call.tensors, call.attention, call.launch, call.implementation);
     }
     return call.executor.raise();
   }
@@ -294,7 +300,8 @@ NB_MODULE(_onepass, m) {
     }
   });
   m.attr("__version__") = ONEPASS_VERSION;
-  m.def("attention", &attention, "options"_a);
+  m.def("attention", &attention<onepass::attention>, "options"_a);
+  m.def("attention_backward", &attention<onepass::attention_backward>, "options"_a);
   m.def("explain", &explain, "options"_a);
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);

@@ -311,8 +311,10 @@ Inputs make_inputs(const Problem& problem, std::uint64_t seed, Distribution dist
   return Maker(problem, seed, distribution, placement).make();
 }
 
+void Inputs::forget() { oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset(); }
+
 void Inputs::changed() {
-  oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset();
+  forget();
   if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
 }
 

@@ -54,6 +54,7 @@ struct Inputs {
   std::string touched() const;
   // After the caller has changed an input: forget oracle and base; a backward's out and lse are the forward's again.
   void changed();
+  void forget();  // oracle and base alone
   const reference::Dense& oracle(Executor& executor);
   const reference::Dense& base(Executor& executor);
   const reference::DenseGradients& oracle_gradients(Executor& executor);

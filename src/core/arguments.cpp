@@ -72,9 +72,11 @@ void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
       return;
     case Types::gradient:
       if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
-      for (const Tensor* other : {&all.dq, &all.dk, &all.dv})
-        if (other->given() && other->dtype != t)
-          refuse("another of dq, dk and dv is ", name_of(other->dtype), "; one dtype for all of them is expected");
+      for (const Role other : {Role::dq, Role::dk}) {
+        const ConstTensor before = tensor_of(all, row_of(other));
+        if (other < row.role && before.given() && before.dtype != t)
+          refuse(name_of(before.dtype), ", as ", row_of(other).name, ", is expected");
+      }
       return;
     case Types::f32:
       if (t != DType::f32) refuse("fp32 is expected");

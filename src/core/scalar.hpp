@@ -26,4 +26,26 @@ struct Arith<float> : ScalarArith<float> {};
 template <>
 struct Arith<double> : ScalarArith<double> {};
 
+// ---- backward passes: weights come of the LSE that the forward has left
+
+// A row that saw no key; it has no gradient either.
+inline bool saw_nothing(float lse) { return lse == Arith<float>::neg_inf(); }
+
+// Scores whose unit is `unit` natural ones weigh 2^((s + before) * unit * log2 e + after). Exact where a score is near
+// the LSE: before takes that to the scores' unit, after is what this rounds away. (LSE * log2 e alone, fused into one
+// instruction, is off by 1e-5 at an LSE of 300.) after = -inf, no weight, if the row saw nothing.
+inline Step<float> refer_to_lse(float lse, double unit) {
+  constexpr double kMost = 1e37;  // beyond: a tiny unit, whose scores are near 0
+  if (saw_nothing(lse)) return {1.0f, 0.0f, lse};
+  const double natural = static_cast<double>(lse), at = -natural / unit;
+  if (!std::isfinite(lse)) return {1.0f, static_cast<float>(at), 0.0f};
+  const float before = std::abs(at) > kMost ? 0.0f : static_cast<float>(at);
+  return {1.0f, before, static_cast<float>((-natural - static_cast<double>(before) * unit) * kLog2e)};
+}
+
+// What a sink weighs in a row.
+inline double sink_weight(float sink, float lse) {
+  return saw_nothing(lse) ? 0.0 : std::exp(static_cast<double>(sink) - static_cast<double>(lse));
+}
+
 }  // namespace onepass

@@ -4,6 +4,7 @@
 
 #include "core/make_once.hpp"
 #include "cpu/amx/amx.hpp"
+#include "cpu/amx/backward.hpp"
 #include "cpu/backward/backward.hpp"
 #include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
@@ -23,6 +24,9 @@ std::span<const Implementation> implementations() {
     add(amx::implementations());
 #endif
     add(flash::implementations());
+#if defined(__x86_64__)
+    add(amx::backward_implementations());
+#endif
     add(backward::implementations());
     all.push_back(merge_implementation());
     return all;

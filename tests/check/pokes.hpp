@@ -38,4 +38,11 @@ inline const Poke kPokes[] = {
     {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
 };
 
+// Of a backward, in what comes from above.
+inline const Poke kUpstreamPokes[] = {
+    {"NaNInDOut", [](auto& in) { set(in.tensors.dout, 1, a_query(in), 3, NAN); }},
+    {"InfinityInDOut", [](auto& in) { set(in.tensors.dout, 0, 0, 0, INFINITY); }},
+    {"NaNInTheLastDOut", [](auto& in) { set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
+};
+
 }  // namespace onepass::test

@@ -69,10 +69,20 @@ Problem random_problem() {
   if (flip()) p.dropout_p = static_cast<float>(among(1, 1000)) / 1000;
   if (flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
   p.want_lse = flip();
+  if (flip()) {
+    p.op = Op::backward;
+    p.want_lse = false;
+    p.gradients = {flip(), flip(), flip(), p.bias && flip(), p.sinks && flip(), p.alibi && flip()};
+    if (p.gradients == Gradients{}) p.gradients.dv = true;
+    p.grad_dtype = flip() ? DType::f32 : p.dtype;
+    p.dlse = flip();
+    p.deterministic = flip();
+  }
   if (among(0, 3) == 0) random_lengths(p);
   flip() ? set_bshd(p) : set_contiguous(p);
   if (flip()) {
-    for (Dims* s : {&p.layout.q, &p.layout.k, &p.layout.v, &p.layout.out}) {
+    for (Dims* s : {&p.layout.q, &p.layout.k, &p.layout.v, &p.layout.out, &p.layout.dout, &p.layout.dk}) {
+      if (*s == Dims{}) continue;  // not of this operator
       for (int i = 0; i < 3; ++i) (*s)[i] = among(-10, std::int64_t{1} << 40);
     }
   }

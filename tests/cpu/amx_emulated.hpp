@@ -1,10 +1,13 @@
 // The AMX backend on a tile file made of plain arrays: the kernels' own source on any CPU with AVX-512.
 #pragma once
 #include "core/implementation.hpp"
+#include "cpu/amx/task.hpp"
 
 namespace onepass::cpu::amx {
 
 bool has_avx512();
-Implementation emulated();  // "cpu.amx.bf16.emulated"
+Implementation emulated();           // "cpu.amx.bf16.emulated"
+Implementation emulated_backward();  // "cpu.amx_backward.emulated"
+Kernels emulated_kernels();
 
 }  // namespace onepass::cpu::amx

@@ -11,6 +11,7 @@
 #include "check/pokes.hpp"
 #include "check/random_problem.hpp"
 #include "core/text.hpp"
+#include "cpu/amx_emulated.hpp"
 #include "plan/implementations.hpp"
 #include "shapes/shapes.hpp"
 
@@ -20,6 +21,10 @@ namespace {
 std::vector<const Implementation*> kernels() {
   auto rows = plan::implementations(Op::backward);
   std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
+#if defined(__x86_64__)
+  static const Implementation emulated = cpu::amx::emulated_backward();
+  if (cpu::amx::has_avx512()) rows.push_back(&emulated);
+#endif
   return rows;
 }
 
@@ -148,21 +153,17 @@ TEST_P(BackwardPropagation, ReachesWhatSeesIt) {
     expect_right(inputs, GetParam().name);
   }
 }
-const test::Poke kUpstream[] = {
-    {"NaNInDOut", [](auto& in) { test::set(in.tensors.dout, 1, 33, 3, NAN); }},
-    {"InfinityInDOut", [](auto& in) { test::set(in.tensors.dout, 0, 0, 0, INFINITY); }},
-    {"NaNInTheLastDOut", [](auto& in) { test::set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
-};
 INSTANTIATE_TEST_SUITE_P(Inputs, BackwardPropagation, testing::ValuesIn(test::kPokes),
                          [](const auto& poke) { return poke.param.name; });
-INSTANTIATE_TEST_SUITE_P(Upstream, BackwardPropagation, testing::ValuesIn(kUpstream),
+INSTANTIATE_TEST_SUITE_P(Upstream, BackwardPropagation, testing::ValuesIn(test::kUpstreamPokes),
                          [](const auto& poke) { return poke.param.name; });
 
 // Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.
 TEST(Backward, NothingLeaksFromWhatIsHidden) {
-  for (const char* line : {"bwd b1 h2/1 s200x60 d40 causal_bottom_right", "bwd b1 h2/1 s60x200 d40 bf16 causal_top_left",
-                           "bwd b1 h2/1 s200x60 d40 causal_bottom_right sinks grads=dq,dk,dv,dsinks",
-                           "bwd b1 h2/1 s150x150 d40 causal_offset=-100 bias=fp32:11qk grads=dq,dk,dv,dbias"}) {
+  for (const char* line :
+       {"bwd b1 h2/1 s200x60 d40 causal_bottom_right", "bwd b1 h2/1 s60x200 d40 bf16 causal_top_left",
+        "bwd b1 h2/1 s200x60 d40 causal_bottom_right sinks grads=dq,dk,dv,dsinks",
+        "bwd b1 h2/1 s150x150 d40 causal_offset=-100 bias=fp32:11qk grads=dq,dk,dv,dbias"}) {
     Inputs inputs = make_inputs(parse_problem(line), 4);
     const Problem& p = inputs.problem;
     const BandMask band = band_mask(p, p.seq_q, p.seq_k);
@@ -191,8 +192,9 @@ RC_GTEST_PROP(Backward, RandomProblemsAreRight, ()) {
   const Problem p = test::backward_of(test::random_problem(), test::flip(), test::rarely());
   const auto seed = static_cast<std::uint64_t>(test::among(0, 1000));
   RC_LOG() << to_string(p) << " seed " << seed << "\n";
-  Inputs inputs = make_inputs(p, seed, *rc::gen::elementOf(std::vector<Distribution>(std::begin(kScores), std::end(kScores))),
-                              *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
+  Inputs inputs =
+      make_inputs(p, seed, *rc::gen::elementOf(std::vector<Distribution>(std::begin(kScores), std::end(kScores))),
+                  *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
   for (const Implementation* row : kernels()) {
     const Verdict verdict = check(*row, inputs);
     if (verdict.accepted && !verdict.right) RC_FAIL(text(row->name, ": ", verdict.sentence));

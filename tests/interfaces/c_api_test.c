@@ -1,6 +1,7 @@
 /* What the C ABI computes, against a softmax written out here. */
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "c_test.h"
@@ -33,6 +34,63 @@ static int is_attention(const problem* p, int causal) {
     }
   }
   return 1;
+}
+
+/* dV of a loss that is the sum of out: the columns' sums of weights, from a second call on unit vectors. */
+static void gradients(void) {
+  problem p;
+  onepass_options o;
+  onepass_tensor tdout, tdq, tdk, tdv;
+  static float dout[B * HQ * SQ * DV], dq[B * HQ * SQ * DQK], dk[B * HK * SK * DQK], dv[B * HK * SK * DV];
+  const int64_t of_out[4] = {B, HQ, SQ, DV}, of_q[4] = {B, HQ, SQ, DQK}, of_k[4] = {B, HK, SK, DQK},
+                of_v[4] = {B, HK, SK, DV};
+  double sum = 0;
+  size_t i;
+  fill(&p);
+  for (i = 0; i < sizeof dout / sizeof *dout; ++i) dout[i] = 1;
+  CHECK(onepass_tensor_init(&tdout, dout, ONEPASS_F32, 4, of_out) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tdq, dq, ONEPASS_F32, 4, of_q) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tdk, dk, ONEPASS_F32, 4, of_k) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tdv, dv, ONEPASS_F32, 4, of_v) == ONEPASS_OK);
+  onepass_options_init(&o, sizeof o);
+  o.lse = &p.tlse;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(onepass_attention_backward(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_BAD_SHAPE); /* no dout */
+  o.dout = &tdout, o.dq = &tdq, o.dk = &tdk, o.dv = &tdv;
+  CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_BAD_VALUE); /* it is a backward */
+  dv[0] = 777;
+  o.lse = NULL;
+  CHECK(onepass_attention_backward(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_BAD_VALUE);
+  CHECK(dv[0] == 777);
+  o.lse = &p.tlse;
+  o.deterministic = 1;
+  CHECK(onepass_attention_backward(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  for (i = 0; i < sizeof dv / sizeof *dv; ++i) sum += dv[i];
+  CHECK(fabs(sum - (double)(B * HQ * SQ * DV)) < 1e-3); /* the weights of a row add up to 1 */
+  for (i = 0, sum = 0; i < sizeof dk / sizeof *dk; ++i) sum += fabs(dk[i]);
+  CHECK(sum > 1e-3);
+  { /* the same through a plan */
+    onepass_problem* made = NULL;
+    onepass_plan* plan = NULL;
+    char line[200];
+    char *memory, *workspace;
+    static float again[B * HK * SK * DV];
+    onepass_tensor tagain;
+    CHECK(onepass_tensor_init(&tagain, again, ONEPASS_F32, 4, of_v) == ONEPASS_OK);
+    o.dv = &tagain;
+    CHECK(onepass_problem_make(&p.tq, &p.tk, &p.tv, &p.tout, &o, &made) == ONEPASS_OK);
+    CHECK(onepass_problem_print(made, line, sizeof line, NULL) == ONEPASS_OK);
+    CHECK(line[0] == 'b' && line[1] == 'w' && line[2] == 'd');
+    CHECK(onepass_plan_create(made, NULL, NULL, &plan) == ONEPASS_OK);
+    memory = malloc(onepass_plan_workspace_bytes(plan) + 64);
+    workspace = memory + (64 - (uintptr_t)memory % 64) % 64;
+    CHECK(onepass_plan_run(plan, &p.tq, &p.tk, &p.tv, &p.tout, &o, workspace, onepass_plan_workspace_bytes(plan)) ==
+          ONEPASS_OK);
+    for (i = 0; i < sizeof dv / sizeof *dv; ++i) CHECK(again[i] == dv[i]);
+    free(memory);
+    onepass_plan_destroy(plan);
+    onepass_problem_destroy(made);
+  }
 }
 
 static void one_call(void) {
@@ -216,6 +274,7 @@ void test_success(void) {
   CHECK(strcmp(onepass_code_name(ONEPASS_BAD_TEXT), "bad_text") == 0);
   CHECK(strcmp(onepass_code_name(99), "unknown") == 0);
   one_call();
+  gradients();
   expressions();
   older_options();
   plan_and_run();

@@ -23,12 +23,11 @@ std::byte* DeviceTensors::copy_of(const io::Array& memory) {
 
 Tensors DeviceTensors::copied(const Tensors& host, const std::deque<io::Array>& arrays) {
   Tensors on_device = host;
-  const auto move = [&](ConstTensor& t) {
+  const auto move = [&](auto& t) {
     if (!t.given()) return;
     t = copied(t, *std::find_if(arrays.begin(), arrays.end(), [&](const io::Array& a) { return a.data() == t.data; }));
   };
-  for (const RoleRow& row : kRoleTable)
-    if (row.input) move(on_device.*row.input);
+  for_each_role(on_device, [&](const RoleRow&, auto& t) { move(t); });
   for (NamedTensor& named : on_device.mod_buffers) move(named.tensor);
   return on_device;
 }

@@ -12,14 +12,14 @@ namespace onepass::cli {
 namespace {
 
 // A misspelt name must not leave a mask or a bias out in silence.
-void check_names(const io::Safetensors& file, const InputFiles& files) {
+void check_names(const io::Safetensors& file, const InputFiles& files, Op op) {
   for (const auto& [name, entry] : file.entries()) {
     if (!name.starts_with(files.prefix)) continue;
     const std::string rest = name.substr(files.prefix.size());
     std::string known;
     bool is_input = false;
     for (const RoleRow& row : kRoleTable) {
-      if (!reads(row, Op::forward)) continue;
+      if (!reads(row, op)) continue;
       is_input = is_input || rest == row.name;
       known += (known.empty() ? "" : ", ") + std::string(row.name);
     }
@@ -54,10 +54,13 @@ Loaded load(const InputFiles& files, Progress& progress) {
   std::optional<io::Safetensors> safetensors;
   if (!files.safetensors.empty()) {
     safetensors.emplace(source.emplace(files.safetensors, count));
-    check_names(*safetensors, files);
+    loaded.op = files.npy.contains("dout") || safetensors->has(files.prefix + "dout") ? Op::backward : Op::forward;
+    check_names(*safetensors, files, loaded.op);
+  } else if (files.npy.contains("dout")) {
+    loaded.op = Op::backward;
   }
   for (const RoleRow& row : kRoleTable) {
-    if (!reads(row, Op::forward)) continue;
+    if (!reads(row, loaded.op)) continue;
     const auto npy = files.npy.find(row.name);
     if (npy != files.npy.end()) {
       loaded.arrays.push_back(io::read_npy(io::FileSource(npy->second, count), files.void2));
@@ -66,21 +69,29 @@ Loaded load(const InputFiles& files, Progress& progress) {
     } else {
       continue;
     }
-    loaded.tensors.*row.input = loaded.arrays.back().view();
+    row.input ? void(loaded.tensors.*row.input = loaded.arrays.back().view())
+              : void(loaded.tensors.*row.output = loaded.arrays.back().view());
   }
   for (const auto& [name, path] : files.buffers) {
     loaded.arrays.push_back(io::read_npy(io::FileSource(path, count), files.void2));
     loaded.tensors.mod_buffers.push_back({name, loaded.arrays.back().view()});
   }
   for (const RoleRow& row : kRoleTable) {
-    if (use_of(row, Op::forward) != Use::needs) continue;
+    if (!row.unit_last || !reads(row, loaded.op)) continue;
+    const auto orient = [&](auto& t) {
+      if (files.bshd && t.rank == 4) t = t.permuted({0, 2, 1, 3});
+    };
+    if (row.output) {  // of a backward: what its forward gave, computed here if it is not given
+      orient(loaded.tensors.*row.output);
+      continue;
+    }
     ConstTensor& t = loaded.tensors.*row.input;
     if (!t.given()) {
       throw Error(ErrorCode::bad_value,
                   text(row.name, " is missing: give ", option_of(row),
                        " FILE.npy, or --in FILE.safetensors with a tensor '", files.prefix, row.name, "'"));
     }
-    if (files.bshd && t.rank == 4) t = t.permuted({0, 2, 1, 3});
+    orient(t);
   }
   return loaded;
 }

@@ -23,7 +23,8 @@ struct InputFiles {
 
 struct Loaded {
   std::deque<io::Array> arrays;  // the memory behind the tensors
-  Tensors tensors;               // out and lse stay absent
+  Tensors tensors;               // of a forward, out and lse stay absent
+  Op op = Op::forward;           // a dout makes it a backward
 };
 Loaded load(const InputFiles& files, Progress& progress);  // throws Error
 

@@ -15,8 +15,6 @@ namespace onepass::cli {
 namespace {
 namespace fs = std::filesystem;
 
-bool is_safetensors(const std::string& path) { return fs::path(path).extension() == ".safetensors"; }
-
 void check_destination(const std::string& path) {
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
@@ -32,6 +30,8 @@ void check_destination(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_safetensors(const std::string& path) { return fs::path(path).extension() == ".safetensors"; }
 
 void check_destinations(const OutputFiles& files) {
   check_destination(files.out);
@@ -50,16 +50,14 @@ void check_destinations(const OutputFiles& files) {
   }
 }
 
-WrittenOutputs::WrittenOutputs(const OutputFiles& files, const io::Array& out, const io::Array* lse,
+WrittenOutputs::WrittenOutputs(const OutputFiles& files, const NamedArrays& arrays,
                                const std::function<void(std::size_t)>& on_write)
     : out_(files.out, on_write) {
   if (is_safetensors(files.out)) {
-    std::vector<std::pair<std::string, const io::Array*>> arrays{{"out", &out}};
-    if (lse) arrays.emplace_back("lse", lse);
     io::write_safetensors(out_, arrays);
   } else {
-    io::write_npy(out_, out);
-    if (lse) io::write_npy(lse_.emplace(files.lse, on_write), *lse);
+    io::write_npy(out_, *arrays[0].second);
+    if (arrays.size() > 1) io::write_npy(lse_.emplace(files.lse, on_write), *arrays[1].second);
   }
   out_.finish();
   if (lse_) lse_->finish();

@@ -29,6 +29,7 @@ struct Flags {
   std::string implementation;
   int threads = 0, repeat = 1;
   OutputFiles outputs;
+  std::string grads = "dq,dk,dv";
   bool json = false, progress = false;
 };
 
@@ -63,30 +64,55 @@ std::map<std::string, std::string> buffers_of(const Flags& flags) {
   return buffers;
 }
 
-// Where results go. Their shapes follow q's and v's; that those fit is checked before memory is had.
-struct Results {
-  io::Shape out_shape, lse_shape;
-  DType out_dtype;
-  std::optional<io::Array> out, lse;
+// Where a result goes. Its shape follows the inputs'; that those fit is checked before memory is had.
+struct Result {
+  const RoleRow* row;
+  DType dtype;
+  io::Shape shape;  // of the file
+  std::optional<io::Array> memory{};
 };
+using Results = std::vector<Result>;
 
-Results results_for(const Flags& flags, const Tensors& a) {
-  Results r{{}, {}, flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype), {}, {}};
-  for (int i = 0; i < a.q.rank; ++i) r.out_shape.push_back(a.q.shape[i]);
-  r.out_shape.back() = a.v.shape[a.v.rank - 1];
-  if (a.q.rank == 3)
-    r.lse_shape = {a.q.shape[1], a.q.shape[0]};
-  else
-    r.lse_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
-  if (flags.layout == "bshd" && a.q.rank == 4) std::swap(r.out_shape[1], r.out_shape[2]);
+io::Shape file_shape(const Flags& flags, const RoleRow& row, const ConstTensor& t) {
+  io::Shape shape(t.shape.begin(), t.shape.begin() + t.rank);
+  if (flags.layout == "bshd" && row.unit_last && t.rank == 4) std::swap(shape[1], shape[2]);
+  return shape;
+}
+
+// out, and lse if it is wanted
+Results forward_results(const Flags& flags, const Tensors& a, DType out_dtype, bool want_lse) {
+  ConstTensor out = a.q;
+  out.shape[out.rank - 1] = a.v.shape[a.v.rank - 1];
+  const RoleRow &of_out = row_of(Role::out), &of_lse = row_of(Role::lse);
+  Results r;
+  r.push_back({&of_out, out_dtype, file_shape(flags, of_out, out)});
+  const io::Shape packed{a.q.shape[1], a.q.shape[0]}, rows{a.q.shape[0], a.q.shape[1], a.q.shape[2]};
+  if (want_lse) r.push_back({&of_lse, DType::f32, a.q.rank == 3 ? packed : rows});
   return r;
 }
 
-Tensor oriented(const Flags& flags, Tensor out) {
-  return flags.layout == "bshd" && out.rank == 4 ? out.permuted({0, 2, 1, 3}) : out;
+// The gradients that --grads names.
+Results gradient_results(const Flags& flags, const Tensors& a) {
+  want(is_safetensors(flags.outputs.out) && !flags.outputs.want_lse, ErrorCode::bad_value,
+       "gradients go into one file, --out FILE.safetensors, without --lse");
+  const Problem named = parse_problem(text("bwd s0 fp32 bias=fp32:1111 sinks alibi grads=", flags.grads));
+  Results r;
+  for (const RoleRow& row : kRoleTable) {
+    if (!is_asked(named.gradients, row.role)) continue;
+    const RoleRow& base = row_of(row.gradient_of);
+    const ConstTensor of = tensor_of(a, base);
+    want(of.given(), ErrorCode::bad_value, "--grads asks for ", row.name, " but there is no ", base.name);
+    const bool wide = row.types == Types::f32 || flags.out_dtype == "fp32";
+    r.push_back({&row, wide ? DType::f32 : a.q.dtype, file_shape(flags, row, of)});
+  }
+  return r;
 }
 
-Problem checked_problem(const Flags& flags, Tensors tensors, const Results& r, const Attention& attention) {
+Tensor oriented(const Flags& flags, const RoleRow& row, Tensor t) {
+  return flags.layout == "bshd" && row.unit_last && t.rank == 4 ? t.permuted({0, 2, 1, 3}) : t;
+}
+
+Problem checked_problem(const Flags& flags, Tensors tensors, const Results& results, const Attention& attention) {
   static std::byte somewhere;  // no element of it is touched
   const auto placeholder = [&](const char* name, const io::Shape& shape, DType dtype) {
     Tensor t;
@@ -103,8 +129,8 @@ Problem checked_problem(const Flags& flags, Tensors tensors, const Results& r, c
     }
     return t;
   };
-  if (flags.outputs.want_lse) tensors.lse = placeholder("lse", r.lse_shape, DType::f32);
-  tensors.out = oriented(flags, placeholder("out", r.out_shape, r.out_dtype));
+  for (const Result& r : results)
+    tensors.*r.row->output = oriented(flags, *r.row, placeholder(r.row->name, r.shape, r.dtype));
   Problem problem = make_problem(attention, tensors);
   problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
   return problem;
@@ -136,12 +162,16 @@ std::string time_text(double seconds) {
                         : fmt::format("{:.2f} s", seconds);
 }
 
-WrittenOutputs write(const Flags& flags, const Results& r) {
+WrittenOutputs write(const Flags& flags, const Results& results) {
   Progress progress("writing", flags.progress);
-  const auto total = static_cast<std::int64_t>(r.out->bytes() + (r.lse ? r.lse->bytes() : 0));
-  std::int64_t done = 0;
+  NamedArrays arrays;
+  std::int64_t done = 0, total = 0;
+  for (const Result& r : results) {
+    arrays.emplace_back(r.row->name, &*r.memory);
+    total += static_cast<std::int64_t>(r.memory->bytes());
+  }
   const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
-  return {flags.outputs, *r.out, r.lse ? &*r.lse : nullptr, count};
+  return {flags.outputs, arrays, count};
 }
 
 void report(const Flags& flags, const Problem& problem, const Plan& plan, const Executor& executor, double seconds) {
@@ -174,12 +204,25 @@ void run_command(Flags& flags) {
                          flags.prefix,
                          flags.dtype.empty() ? std::nullopt : std::optional(dtype_from_name(flags.dtype)),
                          flags.layout == "bshd"};
-  const Loaded loaded = [&] {
+  Loaded loaded = [&] {
     Progress progress("reading", flags.progress);
     return load(files, progress);
   }();
+  const bool backward = loaded.op == Op::backward;
+  const bool forward_first = backward && !loaded.tensors.out.given() && !loaded.tensors.lse.given();
+  if (forward_first) {  // what it reads of its forward
+    const DType dtype = loaded.tensors.dout.dtype;
+    for (const Result& r : forward_results(flags, loaded.tensors, dtype, true)) {
+      loaded.arrays.emplace_back(r.row->name, r.dtype, r.shape);
+      loaded.tensors.*r.row->output = oriented(flags, *r.row, loaded.arrays.back().view());
+    }
+  }
   Tensors tensors = loaded.tensors;
-  Results results = results_for(flags, tensors);
+  Results results = backward
+                        ? gradient_results(flags, tensors)
+                        : forward_results(flags, tensors,
+                                          flags.out_dtype.empty() ? tensors.q.dtype : dtype_from_name(flags.out_dtype),
+                                          flags.outputs.want_lse);
   Attention first = attention;
   Tensors on_host = tensors;
   if (device.kind == DeviceKind::cuda) {  // whose compiler takes more than the CPU's interpreter
@@ -198,14 +241,14 @@ void run_command(Flags& flags) {
   const auto placed = [&](const io::Array& memory) {
     return on_device ? on_device->copied(memory.view(), memory) : memory.view();
   };
-  const Tensor out = placed(results.out.emplace("out", results.out_dtype, results.out_shape));
-  tensors.out = oriented(flags, out);
-  if (flags.outputs.want_lse) tensors.lse = placed(results.lse.emplace("lse", DType::f32, results.lse_shape));
-  const double seconds = seconds_of(flags, plan, tensors, *executor, on_device ? &*on_device : nullptr);
-  if (on_device) {
-    on_device->fetch(out, *results.out);
-    if (results.lse) on_device->fetch(tensors.lse, *results.lse);
+  std::vector<Tensor> as_in_files;
+  for (Result& r : results) {
+    as_in_files.push_back(placed(r.memory.emplace(r.row->name, r.dtype, r.shape)));
+    tensors.*r.row->output = oriented(flags, *r.row, as_in_files.back());
   }
+  if (forward_first) onepass::attention(tensors_of(Op::forward, tensors), attention, {.executor = executor.get()});
+  const double seconds = seconds_of(flags, plan, tensors, *executor, on_device ? &*on_device : nullptr);
+  for (std::size_t i = 0; on_device && i < results.size(); ++i) on_device->fetch(as_in_files[i], *results[i].memory);
   WrittenOutputs written = write(flags, results);
   report(flags, problem, plan, *executor, seconds);
   flush_output();  // a caller who cannot be told gets no files either
@@ -215,10 +258,11 @@ void run_command(Flags& flags) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("run", "Compute attention on tensors from .npy files or a .safetensors file");
+  CLI::App* c = app.add_subcommand(
+      "run", "Compute attention, or with --dout its gradients, on tensors from .npy or .safetensors files");
   auto flags = std::make_shared<Flags>();
   for (const RoleRow& row : kRoleTable) {
-    if (!reads(row, Op::forward)) continue;
+    if (!row.input) continue;
     c->add_option_function<std::string>(
          option_of(row), [flags, &row](const std::string& file) { flags->npy[row.name] = file; },
          std::string(".npy: ") + row.help)
@@ -233,14 +277,19 @@ void add_run(CLI::App& app) {
   c->add_option("--dtype", flags->dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
       ->group("Tensors")
       ->check(CLI::IsMember({"bf16"}));
-  c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out (and lse)")
+  c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out (and lse), or with gradients")
       ->group("Results")
       ->required()
       ->type_name("FILE");
   CLI::Option* lse = c->add_option("--lse", flags->outputs.lse,
                                    "Log-sum-exp of every row too: .npy; no file if --out is .safetensors");
   lse->group("Results")->expected(0, 1)->type_name("FILE");
-  c->add_option("--out-dtype", flags->out_dtype, "Of out: fp32, or the dtype of q (default)")
+  c->add_option("--grads", flags->grads, "With --dout: which gradients, of dq,dk,dv,dbias,dsinks,dalibi_slopes")
+      ->group("Results")
+      ->default_str("dq,dk,dv");
+  c->add_flag("--deterministic", flags->attention.deterministic, "With --dout: the same bits every time")
+      ->group("Running");
+  c->add_option("--out-dtype", flags->out_dtype, "Of out, or of dq, dk and dv: fp32, or the dtype of q (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   c->add_option(

@@ -87,36 +87,14 @@ class Attend {
   }
 
  private:
-  // C (32 x 32) += A (32 x 32) . B (32 x 32): A is two tiles in a row in memory; those of B and C for the second
-  // half of the rows lie `half` further. Every tile is 1 KB in a row.
+  // A is two tiles in a row in memory; those of B and C for the second half of the rows lie `half` further. Every tile
+  // is 1 KB in a row.
   static AMX_INLINE void square(const std::uint16_t* a, const std::uint32_t* b, std::int64_t half) {
-    Tiles::template load_once<4>(a, 64);
-    Tiles::template load<6>(b, 64);
-    Tiles::template dot<0, 4, 6>();
-    Tiles::template load<7>(b + half, 64);
-    Tiles::template dot<1, 4, 7>();
-    Tiles::template load_once<5>(a + 512, 64);
-    Tiles::template dot<2, 5, 6>();
-    Tiles::template dot<3, 5, 7>();
+    Square<Tiles>::add(a, {0, 512, 64}, b, half);
   }
-  static AMX_INLINE void zero_square() {
-    Tiles::template zero<0>();
-    Tiles::template zero<1>();
-    Tiles::template zero<2>();
-    Tiles::template zero<3>();
-  }
-  static AMX_INLINE void load_square(const float* c, std::int64_t half) {
-    Tiles::template load<0>(c, 64);
-    Tiles::template load<1>(c + half, 64);
-    Tiles::template load<2>(c + 256, 64);
-    Tiles::template load<3>(c + half + 256, 64);
-  }
-  static AMX_INLINE void store_square(float* c, std::int64_t half) {
-    Tiles::template store<0>(c, 64);
-    Tiles::template store<1>(c + half, 64);
-    Tiles::template store<2>(c + 256, 64);
-    Tiles::template store<3>(c + half + 256, 64);
-  }
+  static AMX_INLINE void zero_square() { Square<Tiles>::zero(); }
+  static AMX_INLINE void load_square(const float* c, std::int64_t half) { Square<Tiles>::load(c, {half, 256, 64}); }
+  static AMX_INLINE void store_square(float* c, std::int64_t half) { Square<Tiles>::store(c, {half, 256, 64}); }
 
   // S^T [keys][32 rows] = K [keys][depth_qk] . Q^T [depth_qk][32 rows]
   AMX_INLINE void multiply_keys(const Unit& u, float* s, Softmax& softmax) {

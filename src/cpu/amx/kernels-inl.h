@@ -1,4 +1,6 @@
 // The tile half, in the order its parts need each other, compiled for AVX-512 and AMX. Define the tile file first.
+#include "cpu/amx/square.hpp"
+
 #include "cpu/amx/target-inl.h"
 
 #include "cpu/amx/vector-inl.h"

@@ -134,8 +134,7 @@ struct BackwardTask {
     float *weights = scratch.flash.scores, *ds = scratch.ds;
     const auto each_vector = [&](auto&& f) {
       for (int v = 0; v < panel.vecs; ++v)
-        if (segments.lo[v] < segments.hi[v])
-          f(LaneKeys{v * kLanes, block.first, segments.lo[v], segments.hi[v], lo});
+        if (segments.lo[v] < segments.hi[v]) f(LaneKeys{v * kLanes, block.first, segments.lo[v], segments.hi[v], lo});
     };
 
     products.scores(index, panel, block, segments);
@@ -217,7 +216,8 @@ struct BackwardTask {
       block_rows.row_hi = std::min(row + rows, task.row_hi);
       const Range seen = band_mask(p, task.seq.seq_q, task.seq.seq_k)
                              .key_range(row / p.group(), (block_rows.row_hi - 1) / p.group() + 1);
-      const std::int64_t lo = std::max<std::int64_t>(seen.lo, task.key_lo), hi = std::min<std::int64_t>(seen.hi, task.key_hi);
+      const std::int64_t lo = std::max<std::int64_t>(seen.lo, task.key_lo),
+                         hi = std::min<std::int64_t>(seen.hi, task.key_hi);
       if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
       const int count = static_cast<int>((block_rows.row_hi - row + kPanel - 1) / kPanel);
       fallback = !keys_finite;

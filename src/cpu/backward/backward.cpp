@@ -20,13 +20,58 @@ void parallel(Executor& executor, std::int64_t tasks, F&& body) {
       &body);
 }
 
+void book_tiles(Workspace& w, const Problem& p, const flash::Geometry& g, const Cut& c, TileScratch& t) {
+  const std::int64_t rows = std::int64_t{c.panels} * g.panel(), qk = columns_of(p.dim_qk), v = columns_of(p.dim_v);
+  t.k = w.take<std::uint16_t>(c.key_chunk * qk);
+  t.k_columns = w.take<std::uint16_t>(c.key_chunk * qk);
+  t.v = w.take<std::uint16_t>(c.key_chunk * v);
+  t.q = w.take<std::uint32_t>(rows * qk / 2);
+  t.q_rows = w.take<std::uint32_t>(rows * qk / 2);
+  t.dout = w.take<std::uint32_t>(rows * v / 2);
+  t.dout_rows = w.take<std::uint32_t>(rows * v / 2);
+  t.weights = w.take<std::uint16_t>(tile_parts(p) * rows * g.block);
+  t.ds = w.take<std::uint16_t>(tile_parts(p) * rows * g.block);
+  t.pairs = w.take<std::uint32_t>(tile_parts(p) * std::int64_t{g.panel()} * g.block / 2);
+  t.groups = w.take<std::int8_t>(4 * g.panels);
+}
+
+Scratch book_scratch(Workspace& w, const Problem& p, const Kernels& kernels, const Cut& c, BiasSums bias) {
+  const flash::Geometry& g = kernels.geometry;
+  const std::int64_t panel = g.panel(), rows = c.panels * panel;
+  const auto columns = [&](std::int64_t dim) { return (dim + panel - 1) / panel * panel; };
+  Scratch s{};
+  s.flash = flash::book_tiles(w, p, g, c.panels);
+  s.q = w.take<float>(rows * columns_of(p.dim_qk));
+  s.dout = w.take<float>(rows * columns_of(p.dim_v));
+  s.dq = w.take<float>(rows * columns_of(p.dim_qk));
+  s.q_rows = w.take<float>(rows * columns(p.dim_qk));
+  s.dout_rows = w.take<float>(rows * columns(p.dim_v));
+  s.after = w.take<float>(rows);
+  s.before = w.take<float>(rows);
+  s.delta = w.take<float>(rows);
+  s.ds = w.take<float>(g.block * panel);
+  s.k_tiles = w.take<float>(g.block * p.dim_qk);
+  s.dk = w.take<float>(c.key_chunk * columns(p.dim_qk));
+  s.dv = w.take<float>(c.key_chunk * columns(p.dim_v));
+  if (p.softcap > 0) s.cap_slope = w.take<float>((g.block + 3) * panel);
+  if (!p.score_mod.empty()) {
+    s.mod_slope = w.take<float>(g.block * panel);
+    s.duals = w.take<float>(2 * g.block * panel);
+    s.dual_numbers = w.take<float>(std::int64_t{2} * Expression::kMaxSteps * kExprBlock);
+  }
+  if (bias != BiasSums::none) s.pairs = w.take<float>((g.block + 3) * panel);
+  if (p.gradients.dalibi_slopes) s.slopes = w.take<double>(p.group());
+  if (kernels.tiles) book_tiles(w, p, g, c, s.tiles);
+  return s;
+}
+
 class State final : public PlanState {
  public:
   State(const Request& request, const Kernels& kernels)
       : PlanState(request.problem), kernels_(kernels), plan_(plan_of(*problem, kernels.geometry)), mods_(request.mods) {
     Workspace shared, one;
     book_parts(shared, *problem, plan_);
-    book_scratch(one, *problem, kernels.geometry, plan_.cut, plan_.bias);
+    book_scratch(one, *problem, kernels, plan_.cut, plan_.bias);
     shared_bytes_ = shared.bytes();
     scratch_bytes_ = one.bytes();
     workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
@@ -50,8 +95,19 @@ class State final : public PlanState {
     Workspace w(memory);
     const Parts parts = book_parts(w, p, plan_);
     std::byte* scratch_base = w.take<std::byte>(0);
-    const Call call{{p, a, kernels_.geometry, plan_.k, plan_.v, c.panels, 1, p.seq_k, {}, nullptr, nullptr,
-                     Dropout::of(p.dropout_p, p.seed), *mods_},
+    const Call call{{p,
+                     a,
+                     kernels_.geometry,
+                     plan_.k,
+                     plan_.v,
+                     c.panels,
+                     1,
+                     p.seq_k,
+                     {},
+                     nullptr,
+                     nullptr,
+                     Dropout::of(p.dropout_p, p.seed),
+                     *mods_},
                     c,
                     static_cast<float>(p.effective_scale()),
                     parts.delta,
@@ -81,7 +137,7 @@ class State final : public PlanState {
         fit(p, c, task);
         if (task.key_split > 0 && task.key_lo >= task.key_hi) return;
         Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_scratch(own, p, kernels_.geometry, c, plan_.bias));
+        kernels_.run(call, task, book_scratch(own, p, kernels_, c, plan_.bias));
       });
     }
     sum_parts(p, a, plan_, parts, kernels_, executor);
@@ -95,57 +151,32 @@ class State final : public PlanState {
 };
 
 template <std::int64_t target>
-Decision plan(const Request& request) {
+Decision plan_for(const Request& request) {
+  return plan(request,
+              *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; }));
+}
+
+}  // namespace
+
+Decision plan(const Request& request, const Kernels& own) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   const Problem& p = *request.problem;
   if (p.device.kind != DeviceKind::cpu)
     return Decision::no("the tensors are on " + to_string(p.device) + "; it computes on the CPU");
-  if (!has_target(target)) return Decision::no(std::string("this CPU has no ") + hwy::TargetName(target));
+  if (!has_target(own.target)) return Decision::no(std::string("this CPU has no ") + hwy::TargetName(own.target));
   if (p.seq_q > kMax || p.seq_k > kMax)
     return Decision::no(text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax));
   if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
-  const Kernels& own =
-      *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; });
   return {{}, std::make_shared<State>(request, own)};
 }
-
-}  // namespace
 
 bool Call::wants_ds() const {
   const Gradients& g = problem().gradients;
   return g.dq || g.dk || g.dbias || g.dalibi_slopes;
 }
 
-Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, const Cut& c, BiasSums bias) {
-  const std::int64_t panel = g.panel(), rows = c.panels * panel;
-  const auto columns = [&](std::int64_t dim) { return (dim + panel - 1) / panel * panel; };
-  Scratch s{};
-  s.flash = flash::book_tiles(w, p, g, c.panels);
-  s.q = w.take<float>(rows * (p.dim_qk + 3));
-  s.dout = w.take<float>(rows * (p.dim_v + 3));
-  s.dq = w.take<float>(rows * (p.dim_qk + 3));
-  s.q_rows = w.take<float>(rows * columns(p.dim_qk));
-  s.dout_rows = w.take<float>(rows * columns(p.dim_v));
-  s.after = w.take<float>(rows);
-  s.before = w.take<float>(rows);
-  s.delta = w.take<float>(rows);
-  s.ds = w.take<float>(g.block * panel);
-  s.k_tiles = w.take<float>(g.block * p.dim_qk);
-  s.dk = w.take<float>(c.key_chunk * columns(p.dim_qk));
-  s.dv = w.take<float>(c.key_chunk * columns(p.dim_v));
-  if (p.softcap > 0) s.cap_slope = w.take<float>((g.block + 3) * panel);
-  if (!p.score_mod.empty()) {
-    s.mod_slope = w.take<float>(g.block * panel);
-    s.duals = w.take<float>(2 * g.block * panel);
-    s.dual_numbers = w.take<float>(std::int64_t{2} * Expression::kMaxSteps * kExprBlock);
-  }
-  if (bias != BiasSums::none) s.pairs = w.take<float>((g.block + 3) * panel);
-  if (p.gradients.dalibi_slopes) s.slopes = w.take<double>(p.group());
-  return s;
-}
-
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan<target>, Op::backward},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan_for<target>, Op::backward},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

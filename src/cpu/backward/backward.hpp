@@ -27,11 +27,11 @@ struct Call {
   flash::Call forward;  // problem, arguments, sources, dropout, mods
   Cut cut;
   float scale;
-  float* delta;             // [rows]: rowsum(dO * O) - dLSE, 0 where a row sees no key
-  float *dq = nullptr;      // [key_splits][rows][dim_qk] where the keys are split
+  float* delta;                        // [rows]: rowsum(dO * O) - dLSE, 0 where a row sees no key
+  float* dq = nullptr;                 // [key_splits][rows][dim_qk] where the keys are split
   float *dk = nullptr, *dv = nullptr;  // [row_splits][key rows][dim] where the rows are split
   BiasSums bias = BiasSums::none;
-  float* dbias = nullptr;   // by_row: [key_splits][rows]; by_key: [row_splits][batch * heads_q][seq_k]
+  float* dbias = nullptr;     // by_row: [key_splits][rows]; by_key: [row_splits][batch * heads_q][seq_k]
   double* dslopes = nullptr;  // [row_splits * key_splits][batch * heads_q]
   double* dsinks = nullptr;   // [batch * heads_q][row blocks of kStatRows]
 
@@ -39,6 +39,8 @@ struct Call {
   bool wants_ds() const;  // something besides dV
 };
 inline constexpr std::int64_t kStatRows = 256;
+
+inline constexpr std::int64_t columns_of(std::int64_t dim) { return (dim + 31) / 32 * 32; }
 
 // Indices into the arrays of a call.
 std::int64_t rows_of(const Problem& problem);      // of all heads: [batch][heads_q][seq_q], packed [heads_q][total_q]
@@ -53,10 +55,21 @@ struct Task {
   std::int64_t key_split, key_lo, key_hi;
 };
 
+// What products on tiles have besides (src/cpu/amx/backward-inl.h), all bf16, dims rounded up to 32: K both ways and V
+// of a chunk, Q and dO both ways of a row block, weights and dX of a block of keys.
+struct TileScratch {
+  std::uint16_t *k, *v, *k_columns;
+  std::uint32_t *q, *dout, *q_rows, *dout_rows;
+  std::uint16_t *weights, *ds;  // [tile_parts][panels][block][panel]
+  std::uint32_t* pairs;         // [tile_parts][vecs][block / 2][lanes]
+  std::int8_t* groups;          // [panels][2 halves][from, to]
+};
+inline int tile_parts(const Problem& p) { return p.grad_dtype == DType::f32 ? 2 : 1; }
+
 // One worker's memory.
 struct Scratch {
-  float *q, *dout, *dq;       // [panels][dim + 3][panel], transposed
-  float *q_rows, *dout_rows;  // [panels][column panels][row][panel]
+  float *q, *dout, *dq;           // [panels][columns_of(dim)][panel], transposed
+  float *q_rows, *dout_rows;      // [panels][column panels][row][panel]
   float *after, *before, *delta;  // [panels][panel]: of a lane's weights (core's Step), and D
   float* ds;                      // [block][panel]
   float* k_tiles;                 // a block of K in column tiles
@@ -65,9 +78,8 @@ struct Scratch {
   float *duals = nullptr, *dual_numbers = nullptr;  // pairs: a tile, and the values of a score_mod's steps
   double* slopes = nullptr;                         // [group]
   flash::Scratch flash;  // scores, a block of K and V, ranges, tiles of bias and mask, memory of mods
+  TileScratch tiles{};
 };
-Scratch book_scratch(Workspace& workspace, const Problem& problem, const flash::Geometry& geometry, const Cut& cut,
-                     BiasSums bias);
 
 struct Kernels {
   const char* isa;
@@ -78,9 +90,11 @@ struct Kernels {
   // to[dim] = sum of `count` rows, `stride` apart, in their order; no row: 0.
   void (*sum)(const float* rows, std::int64_t stride, std::int64_t first, std::int64_t count, std::int64_t dim,
               DType dtype, void* to);
+  bool tiles = false;  // needs TileScratch
 };
 std::span<const Kernels> kernels();  // of every compiled instruction set, best first
 
 std::span<const Implementation> implementations();  // a row for each of them
+Decision plan(const Request& request, const Kernels& kernels);
 
 }  // namespace onepass::cpu::backward

@@ -8,15 +8,16 @@
 namespace onepass::cpu::backward {
 namespace {
 
-constexpr std::int64_t kSplitKeys = 256;  // at least, per split
-constexpr std::int64_t kSplitRows = 256;  // the same of rows
+constexpr std::int64_t kSplitKeys = 256;                      // at least, per split
+constexpr std::int64_t kSplitRows = 256;                      // the same of rows
 constexpr std::int64_t kPartBytes = std::int64_t{256} << 20;  // of the parts of dQ, or of dK and dV, at most
 // Of a row block: five panels a row (Q and dO both ways, dQ), beside a block of K, V, dK and dV in 1 MiB of L2.
 constexpr std::int64_t kPanelBytes = std::int64_t{512} << 10;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t most_parts(std::int64_t numbers) {
-  return std::max<std::int64_t>(1, kPartBytes / std::max<std::int64_t>(1, numbers * static_cast<std::int64_t>(sizeof(float))));
+  return std::max<std::int64_t>(
+      1, kPartBytes / std::max<std::int64_t>(1, numbers * static_cast<std::int64_t>(sizeof(float))));
 }
 
 BiasSums bias_sums(const Problem& p) {
@@ -32,20 +33,24 @@ Plan plan_of(const Problem& p, const flash::Geometry& g) {
   Cut& c = plan.cut;
   plan.bias = bias_sums(p);
   if (plan.bias == BiasSums::in_place)
-    plan.phases = std::max<std::int64_t>(1, (p.bias->spans.batch ? 1 : p.batch) * (p.bias->spans.heads ? 1 : p.heads_kv));
+    plan.phases =
+        std::max<std::int64_t>(1, (p.bias->spans.batch ? 1 : p.batch) * (p.bias->spans.heads ? 1 : p.heads_kv));
 
   const std::int64_t panel = g.panel(), rows = p.seq_q * p.group();
   const std::int64_t columns = 2 * p.dim_qk + p.dim_v + (ceil_div(p.dim_qk, panel) + ceil_div(p.dim_v, panel)) * panel;
-  const std::int64_t panel_bytes = std::max<std::int64_t>(1, columns * panel * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t panel_bytes =
+      std::max<std::int64_t>(1, columns * panel * static_cast<std::int64_t>(sizeof(float)));
   c.panels = static_cast<int>(std::clamp<std::int64_t>(kPanelBytes / panel_bytes, 1, g.panels));
   c.panels = static_cast<int>(std::clamp<std::int64_t>(ceil_div(rows, panel), 1, c.panels));
 
-  // A split of the keys packs the rows once more and leaves a part of dQ; a split of the rows leaves parts of dK and dV.
-  // Splitting both costs the least: 64 tasks of one head are 8 x 8.
+  // A split of the keys packs the rows once more and leaves a part of dQ; a split of the rows leaves parts of dK and
+  // dV. Splitting both costs the least: 64 tasks of one head are 8 x 8.
   const std::int64_t heads = std::max<std::int64_t>(1, plan.heads_at_once(p)), block = c.panels * panel;
   const std::int64_t want = ceil_div(kSplitTarget, heads), most_keys = most_parts(rows_of(p) * p.dim_qk),
                      most_rows = most_parts(key_rows_of(p) * (p.dim_qk + p.dim_v));
-  const auto cut_keys = [&](std::int64_t n) { return split_into(std::min(n, most_keys), p.seq_k, g.block, kSplitKeys); };
+  const auto cut_keys = [&](std::int64_t n) {
+    return split_into(std::min(n, most_keys), p.seq_k, g.block, kSplitKeys);
+  };
   KeySplits by_keys = cut_keys(static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(want)))));
   const KeySplits by_rows = split_into(std::min(ceil_div(want, by_keys.count), most_rows), rows, block, kSplitRows);
   if (by_keys.count * by_rows.count < want) by_keys = cut_keys(ceil_div(want, by_rows.count));
@@ -64,7 +69,7 @@ Task task_of(const Problem& p, const Plan& plan, std::int64_t phase, std::int64_
   const Cut& c = plan.cut;
   const std::int64_t heads = plan.heads_at_once(p);
   Task task{};
-  task.key_split = t / (heads * c.row_splits);  // causal: the first keys have the most rows
+  task.key_split = t / (heads * c.row_splits);                   // causal: the first keys have the most rows
   task.row_split = c.row_splits - 1 - t / heads % c.row_splits;  // and the last rows the most keys
   const std::int64_t group = t % heads;
   const std::int64_t turn = (phase + task.key_split * c.row_splits + task.row_split) % plan.phases;

@@ -72,7 +72,8 @@ inline void take_nonfinite_keys(const flash::Call& call, const flash::Task& task
       for (int v = 0; v < panel.vecs; ++v) {
         if (k < segments.lo[v] || k >= segments.hi[v]) continue;
         const std::int64_t i = (k - block.first) * kPanel + v * kLanes;
-        const auto hidden = hn::RebindMask(DF(), hn::Eq(hn::BitCast(DU(), hn::Load(DF(), weights + i)), hn::Zero(DU())));
+        const auto hidden =
+            hn::RebindMask(DF(), hn::Eq(hn::BitCast(DU(), hn::Load(DF(), weights + i)), hn::Zero(DU())));
         float* q = panel.dq + d * kPanel + v * kLanes;
         const VF old = hn::Load(DF(), q);
         hn::Store(hn::IfThenElse(hidden, old, hn::MulAdd(hn::Load(DF(), ds + i), splat(x), old)), DF(), q);

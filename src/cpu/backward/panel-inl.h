@@ -58,7 +58,7 @@ inline void pick_columns(const float* from, std::int64_t stride, std::int64_t di
   }
 }
 
-// Both forms of a panel's rows of q or dout. Dead rows, which see nothing, are 0. Whether all is finite.
+// Both forms of a panel's rows of q or dout; 0 of rows that see nothing. Whether all is finite.
 inline bool place_panel(const ConstTensor& t, const Problem& p, const flash::Task& task, const BackwardPanel& panel,
                         std::int64_t dim, const float* factor, float* columns, float* rows) {
   constexpr std::int64_t kStride = kPanel * kPanel;
@@ -67,14 +67,14 @@ inline bool place_panel(const ConstTensor& t, const Problem& p, const flash::Tas
       const RowName name = lane_name(p, task, panel.row, lane);
       const auto* row = static_cast<const decltype(zero)*>(t.data) +
                         row_offset(t, task.seq.batch, name.head, task.seq.q_begin + name.token);
-      const bool dead = panel.after[lane] == -std::numeric_limits<float>::infinity();
-      if (!dead) {
+      if (!saw_nothing(panel.after[lane])) {
         place_row(row, 1, dim, columns, kPanel, lane);
         place_columns(row, dim, rows + lane * kPanel, kStride);
         continue;
       }
       for (std::int64_t c = 0; 4 * c < dim; ++c) hn::Store(hn::Zero(D4()), D4(), block_of(columns, kPanel, lane, c));
-      for (std::int64_t c = 0; c < column_panels(dim); ++c) std::fill_n(rows + c * kStride + lane * kPanel, kPanel, 0.f);
+      for (std::int64_t c = 0; c < column_panels(dim); ++c)
+        std::fill_n(rows + c * kStride + lane * kPanel, kPanel, 0.f);
     }
   });
   transpose_blocks(columns, kPanel, panel.vecs, dim, factor);
@@ -87,12 +87,8 @@ inline bool place_panel(const ConstTensor& t, const Problem& p, const flash::Tas
   return all_zero(probe);
 }
 
-// How the weights of a panel's lanes come of its scores: 2^((s + before) * to_log2 + after), by the LSE that was handed
-// in: exact where a score is near it, so before takes it to the scores' unit, and after what that has rounded away
-// (LSE * log2 e alone, fused into one instruction, is off by 1e-5 at an LSE of 300). A row that sees no key has
-// after = -inf: no weight. Whether LSE and D are finite.
+// LSE and D of a panel's lanes. Whether they are finite.
 inline bool place_stats(const backward::Call& call, const flash::Task& task, const BackwardPanel& panel) {
-  constexpr double kMost = 1e37;  // a tiny scale: its scores are near 0
   const Problem& p = call.problem();
   const Tensor& lse = call.forward.arguments.lse;
   const double unit = panel.scores.unit.products ? std::abs(p.effective_scale()) : 1.0;
@@ -101,14 +97,11 @@ inline bool place_stats(const backward::Call& call, const flash::Task& task, con
     const RowName name = lane_name(p, task, panel.row, lane);
     const float x = static_cast<const float*>(
         lse.data)[lse_offset(lse, task.seq.batch, name.head, task.seq.q_begin + name.token)];
-    const bool dead = x == -std::numeric_limits<float>::infinity();
-    const double natural = static_cast<double>(x), at = -natural / unit;
-    const float before = dead || (std::abs(at) > kMost && is_finite(x)) ? 0.0f : static_cast<float>(at);
-    const double rest = is_finite(before) ? -natural - static_cast<double>(before) * unit : 0.0;
-    panel.before[lane] = before;
-    panel.after[lane] = dead ? x : static_cast<float>(rest * kLog2e);
-    panel.delta[lane] = dead ? 0.0f : call.delta[partial_row(p, task.seq, name.head, name.token)];
-    finite = finite && (dead || is_finite(x)) && is_finite(panel.delta[lane]);
+    const auto refer = onepass::refer_to_lse(x, unit);
+    panel.before[lane] = refer.before;
+    panel.after[lane] = refer.after;
+    panel.delta[lane] = call.delta[partial_row(p, task.seq, name.head, name.token)];
+    finite = finite && (saw_nothing(x) || is_finite(x)) && is_finite(panel.delta[lane]);
   }
   return finite;
 }
@@ -121,9 +114,9 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   BackwardPanel panel{row,
                       rows,
                       (rows + kLanes - 1) / kLanes,
-                      s.q + at * (p.dim_qk + 3),
-                      s.dout + at * (p.dim_v + 3),
-                      s.dq + at * (p.dim_qk + 3),
+                      s.q + at * backward::columns_of(p.dim_qk),
+                      s.dout + at * backward::columns_of(p.dim_v),
+                      s.dq + at * backward::columns_of(p.dim_qk),
                       s.q_rows + at * kPanel * column_panels(p.dim_qk),
                       s.dout_rows + at * kPanel * column_panels(p.dim_v),
                       s.after + at,
@@ -139,10 +132,10 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   std::fill_n(sign, kPanel, scale > 0 ? 1.0f : scale < 0 ? -1.0f : 0.0f);
   const bool stats = place_stats(call, block, panel);
   const bool q = place_panel(call.forward.arguments.q, p, block, panel, p.dim_qk, sign, panel.q, panel.q_rows);
-  const bool dout = place_panel(call.forward.arguments.dout, p, block, panel, p.dim_v, nullptr, panel.dout,
-                                panel.dout_rows);
+  const bool dout =
+      place_panel(call.forward.arguments.dout, p, block, panel, p.dim_v, nullptr, panel.dout, panel.dout_rows);
   panel.finite = stats && q && dout;
-  std::fill_n(panel.dq, kPanel * p.dim_qk, 0.0f);
+  std::fill_n(panel.dq, kPanel * backward::columns_of(p.dim_qk), 0.0f);
   return panel;
 }
 
@@ -175,7 +168,8 @@ inline void finish_keys(const backward::Call& call, const backward::Task& task, 
   const std::int64_t stride = call.cut.key_chunk * kPanel;
   for (std::int64_t key = task.key_lo; key < task.key_hi; ++key, sums += kPanel) {
     if (part) {
-      const std::int64_t row = task.row_split * backward::key_rows_of(p) + backward::key_row(p, task.seq, task.head_kv, key);
+      const std::int64_t row =
+          task.row_split * backward::key_rows_of(p) + backward::key_row(p, task.seq, task.head_kv, key);
       pick_columns(sums, stride, dim, scale, part + row * dim);
       continue;
     }

@@ -21,9 +21,8 @@ namespace HWY_NAMESPACE {
 template <class T>
 inline float output_dot(const T* out, const T* dout, std::int64_t dim) {
   VF sum = hn::Zero(DF());
-  const auto take = [&](VF o, VF g) HWY_ATTR {
-    sum = hn::MulAdd(o, hn::IfThenZeroElse(hn::Eq(o, hn::Zero(DF())), g), sum);
-  };
+  const auto take = [&](VF o, VF g)
+                        HWY_ATTR { sum = hn::MulAdd(o, hn::IfThenZeroElse(hn::Eq(o, hn::Zero(DF())), g), sum); };
   std::int64_t d = 0;
   for (; d + kLanes <= dim; d += kLanes) take(load(DF(), out + d), load(DF(), dout + d));
   if (d < dim) take(load_n(DF(), out + d, dim - d), load_n(DF(), dout + d, dim - d));
@@ -34,8 +33,7 @@ inline float output_dot(const T* out, const T* dout, std::int64_t dim) {
 inline void row_stats(const backward::Call& call, const backward::Task& task, std::int64_t head) {
   const Problem& p = call.problem();
   const Tensors& a = call.forward.arguments;
-  const float none = -std::numeric_limits<float>::infinity();
-  const float sink = p.sinks ? static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] : none;
+  const float sink = p.sinks ? static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] : 0.0f;
   double sinks = 0;
   for (std::int64_t i = task.row_lo; i < task.row_hi; ++i) {
     const std::int64_t row = task.seq.q_begin + i;
@@ -46,9 +44,9 @@ inline void row_stats(const backward::Call& call, const backward::Task& task, st
                         static_cast<const T*>(a.dout.data) + row_offset(a.dout, task.seq.batch, head, row), p.dim_v);
     });
     if (p.dlse) delta -= static_cast<const float*>(a.dlse.data)[lse_offset(a.dlse, task.seq.batch, head, row)];
-    if (lse == none) delta = 0;  // a row that sees no key
+    if (saw_nothing(lse)) delta = 0;
     call.delta[partial_row(p, task.seq, head, i)] = delta;
-    if (p.sinks && lse != none) sinks -= std::exp(static_cast<double>(sink) - static_cast<double>(lse)) * delta;
+    if (p.sinks) sinks -= sink_weight(sink, lse) * static_cast<double>(delta);
   }
   const std::int64_t blocks = (p.seq_q + backward::kStatRows - 1) / backward::kStatRows;
   if (call.dsinks) call.dsinks[(task.batch * p.heads_q + head) * blocks + task.row_split] = sinks;

@@ -38,29 +38,31 @@ void each_row_block(Executor& executor, const Problem& p, const Tensors& a, bool
 void sum_dq(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, const Kernels& kernels,
             Executor& executor) {
   const std::int64_t chunk = plan.cut.key_chunk, size = static_cast<std::int64_t>(size_of(a.dq.dtype));
-  each_row_block(executor, p, a, false, [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
-    const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
-    for (std::int64_t i = from; i < to; ++i) {
-      const Range keys = band.keys_of(i);  // the splits of other keys may have left this row out
-      const bool any = keys.lo < keys.hi;
-      const std::int64_t first = any ? keys.lo / chunk : 0, end = any ? (keys.hi - 1) / chunk + 1 : 0;
-      const std::int64_t at = row_offset(a.dq, seq.batch, head, seq.q_begin + i);
-      kernels.sum(parts + partial_row(p, seq, head, i) * p.dim_qk, rows_of(p) * p.dim_qk, first, end - first, p.dim_qk,
-                  a.dq.dtype, static_cast<std::byte*>(a.dq.data) + at * size);
-    }
-  });
+  each_row_block(executor, p, a, false,
+                 [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
+                   const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
+                   for (std::int64_t i = from; i < to; ++i) {
+                     const Range keys = band.keys_of(i);  // the splits of other keys may have left this row out
+                     const bool any = keys.lo < keys.hi;
+                     const std::int64_t first = any ? keys.lo / chunk : 0, end = any ? (keys.hi - 1) / chunk + 1 : 0;
+                     const std::int64_t at = row_offset(a.dq, seq.batch, head, seq.q_begin + i);
+                     kernels.sum(parts + partial_row(p, seq, head, i) * p.dim_qk, rows_of(p) * p.dim_qk, first,
+                                 end - first, p.dim_qk, a.dq.dtype, static_cast<std::byte*>(a.dq.data) + at * size);
+                   }
+                 });
 }
 
 void sum_keys(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, const Tensor& out,
               std::int64_t dim, const Kernels& kernels, Executor& executor) {
   const std::int64_t size = static_cast<std::int64_t>(size_of(out.dtype));
-  each_row_block(executor, p, a, true, [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
-    for (std::int64_t j = from; j < to; ++j) {
-      const std::int64_t at = row_offset(out, seq.batch, head, seq.k_begin + j);
-      kernels.sum(parts + key_row(p, seq, head, j) * dim, key_rows_of(p) * dim, 0, plan.cut.row_splits, dim, out.dtype,
-                  static_cast<std::byte*>(out.data) + at * size);
-    }
-  });
+  each_row_block(executor, p, a, true,
+                 [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
+                   for (std::int64_t j = from; j < to; ++j) {
+                     const std::int64_t at = row_offset(out, seq.batch, head, seq.k_begin + j);
+                     kernels.sum(parts + key_row(p, seq, head, j) * dim, key_rows_of(p) * dim, 0, plan.cut.row_splits,
+                                 dim, out.dtype, static_cast<std::byte*>(out.data) + at * size);
+                   }
+                 });
 }
 
 // One element of a bias that spans rows or keys or neither: over everything else.

@@ -70,8 +70,8 @@ inline void convert_tiles(const ConstTensor& t, std::int64_t dim, const flash::T
                           std::int64_t n, float* to) {
   const KeyValueView view(t, task.seq);
   flash::with_storage(view.dtype(), [&](auto zero) {
-    view.each_run<decltype(zero)>(
-        task.head_kv, lo, n, [&](const auto& run, std::int64_t first) { pack_tiles(run, first, n, dim, to); });
+    view.each_run<decltype(zero)>(task.head_kv, lo, n,
+                                  [&](const auto& run, std::int64_t first) { pack_tiles(run, first, n, dim, to); });
   });
 }
 inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {

@@ -81,21 +81,28 @@ class State final : public cuda::BackwardState {
   }
 
  private:
-  const cuda::Kernel& kernel(cuda::Stream stream) const {
-    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, shape_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream,
-                        [&] {
+  const cuda::Kernel& kernel(bool bias, cuda::Stream stream) const {
+    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, bool, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_,
+                        stream, [&] {
                           return program_of(features_, shape_, config_, arch_of(device_),
-                                            cuda::mods_source(*problem, true));
+                                            cuda::mods_source(*problem, true), bias);
                         });
   }
-  void load(cuda::Stream stream) const override { kernel(stream); }
+  bool by_keys() const { return key_tiles_ > 0 && (features_.dv || features_.scores()); }
+  void load(cuda::Stream stream) const override {
+    if (by_keys()) kernel(false, stream);
+    if (features_.dbias) kernel(true, stream);
+  }
   void launch_with(const Tensors&, BackwardParams& params, cuda::Stream stream) const override {
-    if (key_tiles_ == 0 || !(features_.dv || features_.scores())) return;
     void* arguments[] = {&params};
-    const std::int64_t blocks = std::min<std::int64_t>(key_tiles_, config_.blocks * device_.multiprocessors);
-    cuda::launch(kernel(stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()), shared_bytes_,
-                 stream, arguments);
+    const auto launch = [&](bool bias, std::int64_t blocks) {
+      cuda::launch(kernel(bias, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()),
+                   shared_bytes_, stream, arguments);
+    };
+    if (by_keys())
+      launch(false, std::min<std::int64_t>(key_tiles_, std::int64_t{config_.blocks} * device_.multiprocessors));
+    if (features_.dbias && bias_tiles(params, config_) > 0) launch(true, bias_tiles(params, config_));
   }
 
   const BackwardConfig config_;
@@ -113,6 +120,12 @@ Decision plan(const Request& request) {
 }
 
 }  // namespace
+
+std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
+  const auto blocks = [](std::int64_t n, int block) { return (n + block - 1) / block; };
+  return std::int64_t{p.bias_size[0]} * p.bias_size[1] * blocks(p.bias_size[2], c.block_m) *
+         blocks(p.bias_size[3], c.block_n());
+}
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
                std::string& why) {
@@ -168,8 +181,9 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
 }
 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
-                               const std::string& arch, const std::string& mods) {
-  return {"cuda/sm80/backward.cuh", "attention_backward",
+                               const std::string& arch, const std::string& mods, bool bias) {
+  return {bias ? "cuda/sm80/backward_bias.cuh" : "cuda/sm80/backward.cuh",
+          bias ? "attention_backward_bias" : "attention_backward",
           text(cuda::backward_source(f, shape), "#include \"cuda/sm80/backward_config.hpp\"\n",
                "namespace onepass::sm80 { constexpr BackwardConfig config = ", config_source(c), "; }\n",
                products_of(f.forward.attention.input)),

@@ -14,9 +14,11 @@ bool select_config(const Problem& problem, const BackwardFeatures& features, int
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
                BackwardConfig& config, std::string& why);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
-// arch: "sm_80"; mods: cuda::mods_source of the problem.
+// Of the kernel by keys, or of the one of the bias's gradient. arch: "sm_80"; mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
-                               const BackwardConfig& config, const std::string& arch, const std::string& mods = {});
+                               const BackwardConfig& config, const std::string& arch, const std::string& mods = {},
+                               bool bias = false);
+std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 
 const Implementation& backward_implementation();
 

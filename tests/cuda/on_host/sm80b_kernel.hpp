@@ -13,6 +13,7 @@ struct Sm80BackwardKernel {
   int shared_bytes;      // what the library gives a block
   void (*pre)(const void* params, unsigned grid);  // BackwardParams
   void (*run)(const void* params, unsigned grid);
+  void (*bias)(const void* params, unsigned grid);
   void (*post)(const void* params, unsigned grid);
   void (*sums)(const void* params, unsigned grid);
 };

@@ -9,11 +9,13 @@
 #define KERNEL_JOINED(a, b) KERNEL_PASTED(a, b)
 #define onepass KERNEL_JOINED(emulated_sm80b_, KERNEL_NAME)
 #define attention_backward KERNEL_JOINED(attention_backward_sm80_, KERNEL_NAME)
+#define attention_backward_bias KERNEL_JOINED(attention_backward_bias_sm80_, KERNEL_NAME)
 #define attention_backward_pre KERNEL_JOINED(attention_backward_pre_sm80_, KERNEL_NAME)
 #define attention_backward_post KERNEL_JOINED(attention_backward_post_sm80_, KERNEL_NAME)
 #define attention_backward_sums KERNEL_JOINED(attention_backward_sums_sm80_, KERNEL_NAME)
 #include KERNEL_CONFIG
 #include "cuda/sm80/backward.cuh"
+#include "cuda/sm80/backward_bias.cuh"
 // After the family's sum_place.
 #include "cuda/attention/backward_post.cuh"
 #include "cuda/attention/backward_pre.cuh"
@@ -48,6 +50,10 @@ const Sm80BackwardKernel kernel = {
     },
     [](const void* p, unsigned grid) {
       run_grid(grid, onepass::sm80::kThreads, onepass::sm80::kLayout.total, [&] { attention_backward(params_at(p)); });
+    },
+    [](const void* p, unsigned grid) {
+      run_grid(grid, onepass::sm80::kThreads, onepass::sm80::kLayout.total,
+               [&] { attention_backward_bias(params_at(p)); });
     },
     [](const void* p, unsigned grid) {
       run_grid(grid, onepass::kPostThreads, kPostBytes, [&] { attention_backward_post(params_at(p)); });

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "check/pokes.hpp"
 #include "core/text.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "on_host/sm80b_kernel.hpp"
@@ -42,6 +43,7 @@ class EmulatedBackward : public testing::TestWithParam<const warps::Sm80Backward
     kernel.pre(&params, rows);
     const std::int64_t tiles = p.heads_kv * params.k_blocks;
     if (tiles > 0) kernel.run(&params, static_cast<unsigned>(std::min<std::int64_t>(tiles, 3)));
+    if (features().dbias) kernel.bias(&params, static_cast<unsigned>(sm80::bias_tiles(params, config())));
     if (features().dq) kernel.post(&params, rows);
     if (features().dsinks || features().dslopes) kernel.sums(&params, cuda::sum_blocks(params));
     EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
@@ -56,7 +58,6 @@ class EmulatedBackward : public testing::TestWithParam<const warps::Sm80Backward
   static void expect_right(check::Inputs& inputs, const std::string& what) {
     const check::Verdict verdict = check::judge(inputs, serial_executor());
     EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
-    if (verdict.right && std::getenv("SHOW")) std::puts(verdict.sentence.c_str());
   }
 };
 
@@ -99,6 +100,41 @@ TEST_P(EmulatedBackward, AnOffsetMovesTheBand) {
     run(inputs, false);
     expect_right(inputs, text("offset ", offset));
   }
+}
+
+TEST_P(EmulatedBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.varlen || p.heads_q < 2 || p.seq_k < 65)
+    GTEST_SKIP() << "the places of the faults are those of two heads of one length";
+  const auto poked = [&](const test::Poke& poke) {
+    check::Inputs inputs = check::make_inputs(p, 2);
+    poke.poke(inputs);
+    inputs.changed();
+    run(inputs, false);
+    expect_right(inputs, poke.name);
+  };
+  for (std::size_t i = 0; i < std::size(test::kPokes); i += 4) poked(test::kPokes[i]);
+  for (const test::Poke& poke : test::kUpstreamPokes) poked(poke);
+}
+
+// Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.
+TEST_P(EmulatedBackward, NothingLeaksFromWhatIsHidden) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (p.varlen || !p.band.causal) GTEST_SKIP() << "everything is seen";
+  p.band.align = Align::offset;
+  p.band.offset = -40;
+  check::Inputs inputs = check::make_inputs(p, 4);
+  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
+  for (std::int64_t h = 0; h < p.heads_q; ++h)
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(40, p.seq_q); ++i)
+      for (std::int64_t d = 0; d < p.dim_v; ++d) test::set(inputs.tensors.dout, h, i, d, NAN);
+  for (std::int64_t j = std::max<std::int64_t>(0, band.keys_of(p.seq_q - 1).hi); j < p.seq_k; ++j) {
+    test::set(inputs.tensors.k, 0, j, 1, NAN);
+    test::set(inputs.tensors.v, 0, j, 1, INFINITY);
+  }
+  inputs.changed();
+  run(inputs, false);
+  expect_right(inputs, "hidden");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedBackward, testing::ValuesIn(warps::sm80_backward_kernels),

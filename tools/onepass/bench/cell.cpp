@@ -112,7 +112,9 @@ double visible_pairs(const Problem& p) {
 }
 
 void count_work(const Problem& p, CellResult& result) {
-  result.flops = 2.0 * static_cast<double>(p.dim_qk + p.dim_v) * visible_pairs(p);
+  // Products over the visible pairs: S and O; of a backward S, dP, dQ, dK and dV.
+  const std::int64_t dims = p.op == Op::backward ? 3 * p.dim_qk + 2 * p.dim_v : p.dim_qk + p.dim_v;
+  result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(p);
   const double tokens_k = static_cast<double>(p.varlen ? p.total_k : p.batch * p.seq_k);
   result.bytes =
       tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));

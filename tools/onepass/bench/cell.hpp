@@ -28,7 +28,7 @@ struct CellResult {
   std::string implementation;
   std::string refusal;  // why no implementation took it; nothing was timed then
   double median_s = 0, best_s = 0;
-  double flops = 0, bytes = 0;  // useful work: visible pairs * 2 * (dim_qk + dim_v); K and V read once
+  double flops = 0, bytes = 0;  // useful work: see count_work
   double extra_bytes = 0;       // CUDA: the workspace
   double peak_flops_per_s = 0;  // CPU: fused multiply-adds of all threads; CUDA: a matrix product; 0: not measured
   double read_bytes_per_s = 0;  // CPU: reads; CUDA: a copy, bytes read and written

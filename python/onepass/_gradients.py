@@ -1,0 +1,120 @@
+"""The gradients of attention."""
+
+from . import _arrays, _devices, _kinds, _onepass, _options
+
+# What each gradient is the gradient of; side inputs have theirs in float32.
+_OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dalibi_slopes": "alibi_slopes"}
+_SIDE = ("dbias", "dsinks", "dalibi_slopes")
+
+
+def attention_backward(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    dlse=None,
+    grads=("dq", "dk", "dv"),
+    grad_dtype=None,
+    into=None,
+    deterministic=False,
+    mask=None,
+    align_offset=None,
+    window=None,
+    bool_mask=None,
+    bias=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    dropout_p=0.0,
+    seed=_options.SEED,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
+    score_mod=None,
+    mask_mod=None,
+    mod_buffers=None,
+    implementation=None,
+    threads=None,
+):
+    """The gradients of ``attention``: dq, dk and dv of a loss from dout, its gradient by out.
+
+    Takes what ``attention`` took, the seed of the dropout included, and what it returned: nothing but out and lse is
+    kept between the two, and the score matrix is not stored here either. Where out and lse were merged from several
+    calls over disjoint keys, each call's gradients come from the merged ones.
+
+    Args:
+      dout: of out's shape and dtype.
+      q, k, v: as ``attention`` took them.
+      out, lse: what ``attention(..., return_lse=True)`` returned.
+      dlse: float32 of lse's shape, the gradient by lse, if that was used too.
+      grads: which gradients to compute, of ``"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"``.
+      grad_dtype: of dq, dk and dv: None for q's dtype, or ``"float32"``. The others are float32.
+      into: a dict of arrays by the names in grads, to write those into; they share no memory with an input or each
+        other. By default new arrays of the inputs' kind, in their memory order.
+      deterministic: the same bits every time. On the CPU it always is so, for any number of threads.
+      mask, align_offset, window, bool_mask, bias, alibi_slopes, sinks, scale, softcap, dropout_p, seed, cu_seqlens_q,
+        cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod, mask_mod, mod_buffers, implementation, threads: as
+        ``attention`` took them. Buffers of expressions have no gradients.
+
+    Returns:
+      The gradients in the order of grads, ``(dq, dk, dv)`` by default. dbias has the shape of bias: sums over what it
+      was broadcast along. Rows that see no key and keys that no row sees have gradients of 0.
+
+    Raises:
+      ValueError, TypeError, RuntimeError: as ``attention``; nothing has been written then.
+    """
+    given = locals()
+    place = _devices.place_of(q)
+    names = _names(grads)
+    call = _options.options(place, given)
+    call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v)
+    for name in ("dout", "out", "lse"):
+        if given[name] is None:
+            raise TypeError(f"{name} is None; an array is expected")
+    for name in ("dout", "out", "lse", "dlse"):
+        call[name] = _arrays.exported(name, given[name], place)
+    call["deterministic"] = bool(deterministic)
+    results = _results(names, given, call)
+    for name in _OF:
+        call[name] = _arrays.target(name, results[name], place) if name in results else None
+    _onepass.attention_backward(call)
+    place.finish()
+    return tuple(_arrays.finished(results[name]) for name in names)
+
+
+def _names(grads):
+    names = (grads,) if isinstance(grads, str) else tuple(grads)
+    for i, name in enumerate(names):
+        if name not in _OF or name in names[:i]:
+            raise ValueError(f"grads is {grads!r}; some of {', '.join(map(repr, _OF))}, each once, are accepted")
+    return names
+
+
+def _results(names, given, call):
+    """By name, what is written into. New packed ones begin as 0: tokens beyond the last sequence are not computed."""
+    into, dtype = given["into"] or {}, given["grad_dtype"]
+    if dtype not in (None, "float32"):
+        raise ValueError(f"grad_dtype is {dtype!r}; None (q's dtype) and 'float32' are accepted")
+    for name in into:
+        if name not in names:
+            raise ValueError(f"into has {name!r}, which grads does not ask for")
+    packed = call["cu_seqlens_q"] is not None or call["cu_seqlens_k"] is not None
+    results = {}
+    for name in names:
+        like = given[_OF[name]]
+        if like is None:
+            raise ValueError(f"grads asks for {name} but {_OF[name]} is None")
+        if name in into:
+            _kinds.refuse_immutable(into[name], name)
+            results[name] = into[name]
+        elif name in _SIDE:
+            results[name] = _arrays.new(like, tuple(like.shape), "float32", ordered=False)
+        else:
+            _arrays.dtype_name(_OF[name], like)
+            results[name] = _arrays.new(like, tuple(like.shape), dtype, fill=0.0 if packed else None)
+    return results

@@ -1,0 +1,151 @@
+"""From the keyword arguments of a call to what the extension takes."""
+
+import operator
+
+from . import _arrays
+
+# mask -> (causal, onepass::Align)
+_BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
+_MASKS = {
+    None: (False, _BOTTOM_RIGHT),
+    "causal_bottom_right": (True, _BOTTOM_RIGHT),
+    "causal_top_left": (True, _TOP_LEFT),
+    "causal_offset": (True, _OFFSET),
+    "aligned_top_left": (False, _TOP_LEFT),
+    "aligned_offset": (False, _OFFSET),
+}
+
+SEED = 0  # the default
+
+# Inputs besides q, k and v, and what they are converted to: the 16-bit and 64-bit forms that frameworks keep them in.
+_SIDE_INPUTS = (
+    ("bool_mask", None),
+    ("bias", None),
+    ("alibi_slopes", "float32"),
+    ("sinks", "float32"),
+    ("cu_seqlens_q", "int32"),
+    ("cu_seqlens_k", "int32"),
+)
+
+
+def _number(name, x, accepted="a number"):
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
+
+
+def integer(name, x, low, high, accepted):
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; {accepted} is accepted")
+    return value
+
+
+def _window(window):
+    if window is None:
+        return (-1, -1)
+    accepted = "a pair (left, right) of integers, -1 for unbounded,"
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise ValueError(f"window is {window!r}; {accepted} is accepted") from None
+    limit = 2**62
+    return tuple(
+        integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
+        for side, x in (("left", left), ("right", right))
+    )
+
+
+def _bound(name, x):
+    return integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
+
+
+def _align_offset(mask, align, offset):
+    if (align == _OFFSET) != (offset is not None):
+        masks = "'causal_offset' and 'aligned_offset'"
+        raise ValueError(f"align_offset is {offset!r} and mask is {mask!r}; {masks} need one, other masks take none")
+    limit = 2**60
+    return 0 if offset is None else integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
+
+
+def text(name, x):
+    try:
+        x.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} is {ascii(x)[:200]}; text without lone surrogates is accepted") from None
+    return x
+
+
+def _expression(name, x):
+    if x is None or isinstance(x, str):
+        return text(name, x or "")
+    kind = "function" if callable(x) else type(x).__name__
+    raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
+
+
+def _mod_buffers(x, place):
+    try:
+        items = [] if x is None else list(x.items())
+    except AttributeError:
+        raise TypeError(f"mod_buffers is a {type(x).__name__}; a dict of arrays by name is accepted") from None
+    return [
+        (text("a mod buffer's name", str(name)), _arrays.exported(f"mod buffer {name}", array, place))
+        for name, array in items
+    ]
+
+
+def options(place, given):
+    """What the extension takes, from the keyword arguments of attention by name."""
+    mask = given["mask"]
+    try:
+        causal, align = _MASKS[mask]
+    except (KeyError, TypeError):
+        names = ", ".join(repr(m) for m in _MASKS)
+        hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
+        raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
+    window, scale, softcap, dropout_p = given["window"], given["scale"], given["softcap"], given["dropout_p"]
+    max_seqlen_q, max_seqlen_k, mod_buffers = given["max_seqlen_q"], given["max_seqlen_k"], given["mod_buffers"]
+    score_mod, mask_mod = given["score_mod"], given["mask_mod"]
+    seed, threads, implementation = given["seed"], given["threads"], given["implementation"]
+    # Most calls have most options at their default: a function for each would be a fifth of a small call.
+    options = {
+        "causal": causal,
+        "align": align,
+        "align_offset": _align_offset(mask, align, given["align_offset"]),
+        "window": (-1, -1) if window is None else _window(window),
+        "scale": None if scale is None else _number("scale", scale),
+        "softcap": softcap if type(softcap) is float else _number("softcap", softcap, "0 (none) or a positive number"),
+        "dropout_p": dropout_p if type(dropout_p) is float else _number("dropout_p", dropout_p, "a number from 0 to 1"),
+        "seed": 0 if seed is SEED else integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+        "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
+        "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
+        "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),
+        "mask_mod": "" if mask_mod is None else _expression("mask_mod", mask_mod),
+        "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
+        "implementation": "" if implementation is None else text("implementation", str(implementation)),
+        "threads": 0 if threads is None else integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+        "stream": place.stream,
+        "workspace": place.workspace,
+    }
+    for name, convert in _SIDE_INPUTS:
+        x = given[name]
+        options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
+    return options
+
+
+def inputs(place, q, k, v):
+    views = []
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x is None:
+            raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
+        views.append(_arrays.exported(name, x, place))
+        if len(x.shape) < 2:
+            raise ValueError(
+                f"{name} has shape {list(x.shape)}; [batch, heads, seq, dim], or [total, heads, dim] with "
+                "cu_seqlens, is expected"
+            )
+    return views
