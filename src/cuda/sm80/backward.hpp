@@ -20,6 +20,9 @@ cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardS
                                bool bias = false);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 
+// The device source with this family's sum_place.
+inline constexpr const char* kSumPlace = "cuda/sm80/backward_sums.cuh";
+
 const Implementation& backward_implementation();
 
 }  // namespace onepass::sm80

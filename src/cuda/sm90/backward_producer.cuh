@@ -1,5 +1,5 @@
-// The helpers' warpgroup: a warp that draws tiles, one that loads K, V, Q, dO and the rows' statistics, and a thread for
-// each consumer warpgroup, which adds its dQ to the sums.
+// The helpers' warpgroup: a warp that draws tiles, one that loads K, V, Q, dO and the rows' statistics, and a thread
+// for each consumer warpgroup, which adds its dQ to the sums.
 #pragma once
 #include "cuda/device/tma.cuh"
 
@@ -40,7 +40,8 @@ struct Producer {
   u32 tiles = 0, blocks = 0;
 
   template <PipelineLayout layout>
-  DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 columns, i32 token, i32 head, i32 batch) const {
+  DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 columns, i32 token, i32 head,
+                i32 batch) const {
 #pragma unroll
     for (u32 c = 0; c < columns; ++c)
       tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kBlockColumns, token, head, batch);

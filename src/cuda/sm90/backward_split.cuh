@@ -1,6 +1,6 @@
-// Attention backward for Hopper where dK and dV of 64 keys fill the registers of one warpgroup each: heads up to 256 wide,
-// and narrower ones whose features take many registers. As backward.cuh, but the two consumer warpgroups share the
-// products instead of the keys:
+// Attention backward for Hopper where dK and dV of 64 keys fill the registers of one warpgroup each: heads up to 256
+// wide, and narrower ones whose features take many registers. As backward.cuh, but the two consumer warpgroups share
+// the products instead of the keys:
 //
 //   scores:     S^T = K Q^T     P = 2^(S - LSE), handed over     dV += P^T dO     its share of dQ of the block before
 //   gradients:  dP^T = V dO^T   dS = P (dP - D), shared          dK += dS^T Q     the other share

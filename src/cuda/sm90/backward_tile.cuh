@@ -49,8 +49,8 @@ DEV KeyTile load_key_tile(u32 from) {
   return x;
 }
 
-// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them. What
-// is wanted once for each head is read from the tile again.
+// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them.
+// What is wanted once for each head is read from the tile again.
 struct BlockWalk {
   i32 m = 0, m_hi = 0, head = 0, heads_left = 0;  // behind this one
   static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) {
