@@ -108,7 +108,9 @@ def h200_backward_others():
     """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
     lines = []
     for row in rows_of("h200_backward"):
-        if re.fullmatch(r"bwd b\d+ h\d+ s\d+ d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda:0", row["problem"]):
+        if re.fullmatch(
+            r"bwd b\d+ h\d+ s\d+ d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda:0", row["problem"]
+        ):
             continue
         problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
         peers = [times(row["peers"][peer]) for peer in ("torch-cudnn", "torch-flash", "torch-efficient")]

@@ -54,7 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBackward,
 
 using DeviceBackwardRandom = OnDevice<testing::Test>;
 TEST_F(DeviceBackwardRandom, EveryImplementationIsRight) {
-  const rc::Gen<Problem> gen = rc::gen::exec([] { return backward_of_line(test::random_problem(), test::among(0, 29)); });
+  const rc::Gen<Problem> gen =
+      rc::gen::exec([] { return backward_of_line(test::random_problem(), test::among(0, 29)); });
   std::vector<Problem> problems;
   rc::Random random(20);
   for (std::size_t drawn = 0; problems.size() < 150 && drawn < 1000; ++drawn) {

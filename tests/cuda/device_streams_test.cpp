@@ -157,7 +157,7 @@ TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
   const Graphs graphs;
   for (const std::string& line :
        lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
-                                           "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7"})) {  // nobody else's
+                 "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7"})) {  // nobody else's
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       launcher.prepare();

@@ -78,7 +78,8 @@ DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_gr
   const u32 lane = opaque_thread() % 32;
 #pragma unroll
   for (i32 j = 0; j < tokens / 4; ++j)
-    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, 2 * first_group + j / 2, pitch) + lane % 4 * 4, static_cast<i32>(w[j]));
+    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, 2 * first_group + j / 2, pitch) + lane % 4 * 4,
+               static_cast<i32>(w[j]));
 }
 template <i32 tokens, i32 pitch>
 DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {
