@@ -150,13 +150,31 @@ struct KeyScores : HeadScores {
     if constexpr (features.masks()) {
       some = features.mask_mod;
       if constexpr (features.bool_mask) {
+        // A word of a row holds its bits of all sixteen keys: each lane loads those of a row or two, and shows them.
+        constexpr i32 kWords = (kRows + 31) / 32;
+        u32 word[kWords];
+#pragma unroll
+        for (i32 i = 0; i < kWords; ++i)
+          word[i] = mask_row(first_row + 32 * i + static_cast<i32>(threadIdx.x % 32))[first_key / 32];
+        bool hides = false;
         for (i32 row = first_row; row < min(first_row + kRows, band.seq_q); row += 64)
-          some = some || mask_tile(row) != kNoneMasked;
+          hides = hides || mask_tile(row) != kNoneMasked;
+        if (hides) {
+          const i32 key = keys.row[0] % 32;  // the other one is eight bits on
+#pragma unroll
+          for (int j = 0; j < N; ++j) {
+            if (j & 2) continue;
+            const u32 bits = __shfl_sync(0xffffffffu, word[column_of(j, 0) / 32], column_of(j, quad) % 32) >> key;
+            w[j] = bits & 1 ? w[j] : kHidden;
+            w[j + 2] = bits >> 8 & 1 ? w[j + 2] : kHidden;
+          }
+        }
+        some = some || hides;
       }
-      if (some) {
+      if constexpr (features.mask_mod) {
 #pragma unroll
         for (int j = 0; j < N; ++j)
-          if (masked(first_row + column_of(j, quad), keys.row[j >> 1 & 1])) w[j] = kHidden;
+          if (masked_by_mod(first_row + column_of(j, quad), keys.row[j >> 1 & 1])) w[j] = kHidden;
       }
     }
     // Every row of the block sees all keys of `full`.

@@ -161,7 +161,7 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
 }
 
 // Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
-// one group, so that the end is balanced (H200, d128 causal 16k: 671 -> 676 TFLOP/s, d64 617 -> 640).
+// one group, twice as many at most, so that the end is balanced (H200, d128 causal 16k: 671 -> 676 TFLOP/s, d64 617 -> 640).
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
@@ -173,7 +173,7 @@ void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& 
   const std::int64_t group = std::clamp<std::int64_t>(2 * std::int64_t{l2_bytes} / 3 / bytes, 1, kMost);
   const std::int64_t tail = 4 * multiprocessors / std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
   b.head_group = static_cast<int>(std::min(group, heads));
-  if (tail <= 16 && tail > group) b.tail_heads = static_cast<int>(std::min(tail, heads));
+  if (tail <= 16 && tail > group) b.tail_heads = static_cast<int>(std::min({tail, 2 * group, heads}));
 }
 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
