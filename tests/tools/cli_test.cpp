@@ -243,6 +243,29 @@ TEST_F(CliRun, PackedSequences) {
   EXPECT_EQ(io::read_npy(io::FileSource(folder("l.npy"))).shape(), (io::Shape{4, 5}));
 }
 
+// dout makes it a backward; out and lse are computed on the way, or read from the file.
+TEST_F(CliRun, Gradients) {
+  const std::vector<float> dout(240, 1.0f);
+  folder.write("do.npy", npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(dout)));
+  Result r = run({"--out", folder("g.safetensors"), "--dout", folder("do.npy"), "--grads", "dq,dv"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out.substr(0, r.out.find('\n')), "bwd b2 h4/2 s5x7 d8/6 fp32 grads=dq,dv");
+  const io::FileSource source(folder("g.safetensors"));
+  io::Safetensors file(source);
+  EXPECT_FALSE(file.has("dk"));
+  const io::Array dq = file.read("dq"), dv = file.read("dv");
+  EXPECT_EQ(dq.shape(), (io::Shape{2, 4, 5, 8}));
+  EXPECT_EQ(dv.shape(), (io::Shape{2, 2, 7, 6}));
+  double sum = 0;  // the weights of a row add up to 1
+  for (int i = 0; i < 2 * 2 * 7 * 6; ++i) sum += static_cast<double>(static_cast<const float*>(dv.view().data)[i]);
+  EXPECT_NEAR(sum, 240, 1e-4);
+
+  r = run({"--out", folder("g.npy"), "--dout", folder("do.npy")});
+  EXPECT_NE(r.err.find("gradients go into one file, --out FILE.safetensors"), r.err.npos) << r.err;
+  r = run({"--out", folder("g.safetensors"), "--dout", folder("do.npy"), "--grads", "dbias"});
+  EXPECT_NE(r.err.find("--grads asks for dbias but there is no bias"), r.err.npos) << r.err;
+}
+
 TEST_F(CliRun, Json) {
   const Result r =
       run({"--out", folder("o.npy"), "--lse", folder("l.npy"), "--json", "--repeat", "3", "--threads", "1"});

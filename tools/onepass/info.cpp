@@ -35,8 +35,8 @@ struct Kernel {
 std::vector<Kernel> kernels() {
   std::vector<Kernel> all;
   std::vector<const Implementation*> rows = plan::implementations();
-  for (const Implementation* row : plan::implementations(Op::backward))
-    if (!reference::is_reference(*row)) rows.push_back(row);
+  std::erase_if(rows, [](const Implementation* row) { return reference::is_reference(*row); });  // comes last, once
+  for (const Implementation* row : plan::implementations(Op::backward)) rows.push_back(row);
   for (const Implementation* row : rows) {
     const bool on_cuda = std::string_view(row->name).starts_with("cuda.");
     const auto refusal = [&](const char* probe) {

@@ -99,8 +99,8 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const BackwardPar
   }
 }
 
-// Turns at dQ's sums, by one thread. A turn is passed on while the next sum is under way, since its end takes as long as a
-// block does; before the thread waits for others it passes on what it holds.
+// Turns at dQ's sums, by one thread. A turn is passed on while the next sum is under way, since its end takes as long
+// as a block does; before the thread waits for others it passes on what it holds.
 struct Turns {
   u32* const turns;
   i32 held = -1;  // the place whose sum may be under way
@@ -148,8 +148,7 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
     BlockWalk at = BlockWalk::of(p, tile);
     do {
       const i32 place = static_cast<i32>(at.place(p, tile.batch));
-      if (kDeterministic && issuer)
-        turns.take(place, counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
+      if (kDeterministic && issuer) turns.take(place, counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
       dq.wait();
       if (issuer) {
         async_proxy_fence();
