@@ -7,7 +7,9 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
+#include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
+#include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
 
@@ -51,8 +53,52 @@ Target target_of(std::string_view arch) {
   throw Error(ErrorCode::bad_value, text("there are no kernels for '", arch, "'; there are for ", known));
 }
 
+namespace {
+
+std::string arch_of(const Target& target) { return text("sm_", target.major, target.minor); }
+
+// Of a backward pass: the kernels around the family's own in the order of their launches.
+std::vector<TargetKernel> backward_kernels(const Target& target, const Problem& p) {
+  const BackwardFeatures f = backward_features_of(p);
+  const std::string mods = mods_source(p, true);
+  std::vector<TargetKernel> kernels;
+  const auto list = [&](const char* name, const BackwardShape& shape, const char* sum_place,
+                        std::vector<KernelProgram> own) {
+    if (p.bool_mask) kernels.push_back({name, mask_program(arch_of(target))});
+    const BackwardPrograms around = backward_programs(f, shape, sum_place, arch_of(target), mods);
+    kernels.push_back({name, around.pre});
+    for (KernelProgram& program : own) kernels.push_back({name, std::move(program)});
+    if (f.dq) kernels.push_back({name, around.post});
+    if (f.dsinks || f.dslopes) kernels.push_back({name, around.sums});
+    return kernels;
+  };
+  std::string refusals, why;
+  if (target.major == 9) {
+    const char* const name = sm90::backward_implementation().name;
+    if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
+      const BackwardShape shape = sm90::shape_of(p, c);
+      return list(name, shape, sm90::kSumPlace, {sm90::program_of(f, shape, c, mods)});
+    }
+    refusals += text("; ", name, ": ", why);
+  }
+  const char* const name = sm80::backward_implementation().name;
+  if (sm80::BackwardConfig c; sm80::select_config(p, f, target.shared_bytes, c, why)) {
+    const BackwardShape shape = sm80::shape_of(p, c);
+    std::vector<KernelProgram> own;
+    for (const BackwardFeatures& part : sm80::parts_of(f))
+      if (part.dv || part.scores()) own.push_back(sm80::program_of(part, shape, c, arch_of(target), mods));
+    if (f.dbias) own.push_back(sm80::program_of(f, shape, c, arch_of(target), mods, true));
+    return list(name, shape, sm80::kSumPlace, std::move(own));
+  }
+  refusals += text("; ", name, ": ", why);
+  throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on ", arch_of(target), refusals));
+}
+
+}  // namespace
+
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem) {
   const Problem p = as_called(problem);
+  if (p.op == Op::backward) return backward_kernels(target, p);
   std::vector<TargetKernel> kernels;
   std::string refusals, why;
   const auto list = [&](const char* implementation, KernelProgram program) {

@@ -43,8 +43,7 @@ TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, shape, config, device.arch, mods, true)), gate),
               "");
   }
-  const cuda::BackwardPrograms around =
-      cuda::backward_programs(features, shape, sm80::kSumPlace, device.arch, mods);
+  const cuda::BackwardPrograms around = cuda::backward_programs(features, shape, sm80::kSumPlace, device.arch, mods);
   for (const cuda::KernelProgram* program : {&around.pre, &around.post, &around.sums})
     EXPECT_EQ(cuda::wrong_code(cuda::compile(*program), {256, {}}), "") << program->entry;
 }
@@ -62,30 +61,34 @@ constexpr char kEverything128Fp32[] =
 // One line for each row of the table that a device can take, and the features spread over the devices.
 INSTANTIATE_TEST_SUITE_P(
     Table, Sm80Backward,
-    testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 bf16"},
-                    Sm80Case{kHopper, "b1 h1 s4096 d64 fp16 causal_top_left deterministic"},
-                    Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 causal_bottom_right"},
-                    Sm80Case{kHopper, "b1 h1 s4096 d256 bf16 window=99:0"},
-                    Sm80Case{kA100, "b1 h1 s4096 d128 bf16 out=fp32 grad=fp32"},
-                    Sm80Case{kA100, "h1 d128 fp16 varlen=128,512 causal_bottom_right deterministic dlse"},
-                    Sm80Case{kA100, kEverything64},
-                    Sm80Case{kA100, "b1 h1 s4096 d128 bf16 score_mod={score + 0.1 * tanh(score)} "
-                                    "mask_mod={q_index > k_index} softcap=20"},
-                    Sm80Case{kAmpere, "b1 h1 s4096 d128 bf16 window=100:30"},
-                    Sm80Case{kAda, "b1 h1 s4096 d256 fp16 causal_bottom_right"},
-                    Sm80Case{kBlackwell, "b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
+    testing::Values(
+        Sm80Case{kHopper, "b1 h1 s4096 d64 bf16"},
+        Sm80Case{kHopper, "b1 h1 s4096 d64 fp16 causal_top_left deterministic"},
+        Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, "b1 h1 s4096 d256 bf16 window=99:0"},
+        Sm80Case{kA100, "b1 h1 s4096 d128 bf16 out=fp32 grad=fp32"},
+        Sm80Case{kA100, "h1 d128 fp16 varlen=128,512 causal_bottom_right deterministic dlse"},
+        Sm80Case{kA100, kEverything64},
+        Sm80Case{kA100,
+                 "b1 h1 s4096 d128 bf16 score_mod={score + 0.1 * tanh(score)} "
+                 "mask_mod={q_index > k_index} softcap=20"},
+        Sm80Case{kAmpere, "b1 h1 s4096 d128 bf16 window=100:30"},
+        Sm80Case{kAda, "b1 h1 s4096 d256 fp16 causal_bottom_right"},
+        Sm80Case{kBlackwell,
+                 "b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
 
-INSTANTIATE_TEST_SUITE_P(
-    Table32, Sm80Backward,
-    testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 fp32"},
-                    Sm80Case{kHopper, "b1 h1 s4096 d64 fp32 causal_bottom_right deterministic"},
-                    Sm80Case{kHopper, "h1 d64 fp32 varlen=128,512 window=9:9"},
-                    Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 causal_bottom_right"},
-                    Sm80Case{kHopper, "b1 h1 s4096 d256 fp32 causal_bottom_right deterministic"},
-                    Sm80Case{kA100, "b1 h1 s4096 d64 fp32"}, Sm80Case{kA100, "b1 h1 s4096 d256 fp32 softcap=20 alibi"},
-                    Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
-                    Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"}, Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"},
-                    Sm80Case{kBlackwell, "b1 h1 s4096 d256 fp32"}));
+INSTANTIATE_TEST_SUITE_P(Table32, Sm80Backward,
+                         testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 fp32"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d64 fp32 causal_bottom_right deterministic"},
+                                         Sm80Case{kHopper, "h1 d64 fp32 varlen=128,512 window=9:9"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 causal_bottom_right"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d256 fp32 causal_bottom_right deterministic"},
+                                         Sm80Case{kA100, "b1 h1 s4096 d64 fp32"},
+                                         Sm80Case{kA100, "b1 h1 s4096 d256 fp32 softcap=20 alibi"},
+                                         Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
+                                         Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"},
+                                         Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"},
+                                         Sm80Case{kBlackwell, "b1 h1 s4096 d160 fp32"}));
 
 TEST(Sm80BackwardTable, EveryRowFitsTheDevicesThatTakeIt) {
   for (const Generation& device : {kHopper, kA100, kAmpere}) {

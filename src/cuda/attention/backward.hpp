@@ -6,9 +6,9 @@
 namespace onepass {
 
 struct BackwardFeatures {
-  ForwardFeatures forward;  // output: of O and dO
-  ScalarType gradients;     // of dQ, dK and dV
-  bool dlse;                // given
+  ForwardFeatures forward;                  // output: of O and dO
+  ScalarType gradients;                     // of dQ, dK and dV
+  bool dlse;                                // given
   bool dq, dk, dv, dbias, dsinks, dslopes;  // wanted
   bool deterministic;
   ONEPASS_HD friend constexpr bool operator==(const BackwardFeatures&, const BackwardFeatures&) = default;
@@ -20,7 +20,7 @@ struct BackwardFeatures {
 // and each sequence.
 struct BackwardShape {
   int block_q, block_k;  // query rows and keys
-  int key_warps;         // that hold sixteen of a block's keys: each may have rows to compute again, and part of a slope's sum
+  int key_warps;  // that hold sixteen of a block's keys: each may have rows to compute again, and part of a slope's sum
   int sum_columns;  // of dQ's fp32 sums: dim_qk padded to a multiple of 4
   bool zero_sums;   // by the pre kernel
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
@@ -29,9 +29,7 @@ struct BackwardShape {
 };
 // Of every 16 rows' statistics, where that of row 8 h + 2 t + r lies: at 4 t + 2 h + r. Four floats of a lane of quad t
 // then serve eight accumulators of a transposed fragment, and are one load.
-ONEPASS_HD constexpr int statistic_at(int row) {
-  return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
-}
+ONEPASS_HD constexpr int statistic_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
 
 // Blocks of tokens of all sequences of a head. Packed, sequence b begins at block cu[b] / block + b, which leaves room
 // for those before it whatever their lengths.

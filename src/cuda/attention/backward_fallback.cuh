@@ -34,8 +34,7 @@ DEV PairWeights pair_weights(const BackwardParams& p, const WorkTile& x, const H
   const i32 kv_head = x.head / p.heads_per_kv;
   const i64 q = token_offset(p.q_stride, x.map_batch, x.head, x.q_begin + row),
             k = token_offset(p.k_stride, x.map_batch, kv_head, x.k_begin + key);
-  const DerivedScore s =
-      scores.derived(dot_of(p.q, q, p.k, k, features.dim_qk), scores.bias_at(row, key), row, key);
+  const DerivedScore s = scores.derived(dot_of(p.q, q, p.k, k, features.dim_qk), scores.bias_at(row, key), row, key);
   if (s.value == kNegInf) return pair;
   const RowStatistics row_of = statistics_at(p, x, row);
   const i64 v = token_offset(p.v_stride, x.map_batch, kv_head, x.k_begin + key),
@@ -125,7 +124,7 @@ DEV void fallback_key(const BackwardParams& p, const KeyTile& x, i32 key) {
         return w.seen;
       };
     };
-    const auto at = [&](const long long (&stride)[3]) {
+    const auto at = [&](const long long(&stride)[3]) {
       return [&](i32 row) { return token_offset(stride, y.map_batch, head, y.q_begin + row); };
     };
     if constexpr (backward_features.dk)

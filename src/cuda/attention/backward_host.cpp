@@ -195,8 +195,7 @@ void BackwardState::run(const Tensors& tensors, void* workspace, Executor&, void
   const auto rows = static_cast<unsigned>(row_blocks(params));
   if (rows > 0) launch(*around.pre, rows, kRowThreads, pre_shared_bytes(), stream, arguments);
   launch_with(tensors, params, stream);
-  if (rows > 0 && around.post)
-    launch(*around.post, rows, kRowThreads, post_shared_bytes(shape_), stream, arguments);
+  if (rows > 0 && around.post) launch(*around.post, rows, kRowThreads, post_shared_bytes(shape_), stream, arguments);
   if (around.sums && sum_blocks(params) > 0) launch(*around.sums, sum_blocks(params), 32, 0, stream, arguments);
 }
 

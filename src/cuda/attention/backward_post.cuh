@@ -9,7 +9,8 @@
 namespace onepass {
 
 constexpr i32 kPostThreads = 256;
-constexpr i32 kPostPitch = backward_shape.sum_columns + 4;  // floats of a row in shared memory: neighbouring rows on other banks
+constexpr i32 kPostPitch =
+    backward_shape.sum_columns + 4;  // floats of a row in shared memory: neighbouring rows on other banks
 // Shared memory: kBlockQ x kPostPitch floats, then a word for each row.
 
 // Some elements of dQ's row at once.

@@ -32,7 +32,8 @@ struct RowPart {
 // Lanes that share a row, and how many elements of it each reads at once; several rows to a warp where rows are short.
 struct PreLanes {
   static constexpr ScalarType kType = forward_features.output;
-  static constexpr i32 kBytes = backward_shape.read_bytes < bytes_of(kType) ? bytes_of(kType) : backward_shape.read_bytes;
+  static constexpr i32 kBytes =
+      backward_shape.read_bytes < bytes_of(kType) ? bytes_of(kType) : backward_shape.read_bytes;
   static constexpr i32 kAtOnce = kBytes / bytes_of(kType), kParts = (features.dim_v + kAtOnce - 1) / kAtOnce;
   static constexpr i32 kLanes = kParts <= 4 ? 4 : kParts <= 8 ? 8 : kParts <= 16 ? 16 : 32;
   static constexpr i32 kRows = 32 / kLanes;  // of a warp at once
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
     if (lane != 0) continue;
     float lse = kNegInf, d = 0.0f;
     if (exists) {
-      const auto at = [&](const long long (&stride)[3]) {
+      const auto at = [&](const long long(&stride)[3]) {
         return x.map_batch * stride[0] + head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2];
       };
       lse = p.lse[at(p.lse_stride)];

@@ -49,13 +49,16 @@ DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
 // [head][q block], where statistics, sums and turns are found.
 DEV i64 place_of(const BackwardParams& p, i32 head, i32 block) { return static_cast<i64>(head) * p.q_blocks + block; }
 DEV float* statistics_of(const BackwardParams& p, i64 place) { return p.statistics + place * (2 * kBlockQ); }
-DEV float* dq_sums_of(const BackwardParams& p, i64 place) { return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns); }
+DEV float* dq_sums_of(const BackwardParams& p, i64 place) {
+  return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns);
+}
 
 // Of one query head: where the part of its slope's gradient stands that comes from sixteen keys. Where several warps
 // share them, each has a part.
 DEV float* slope_part(const BackwardParams& p, const KeyTile& x, i32 head, i32 key, i32 part = 0) {
   const i64 block = static_cast<i64>(head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch);
-  return p.slope_parts + (block + key / kBlockK) * backward_shape.key_warps + part * (kBlockK / 16) + key % kBlockK / 16;
+  return p.slope_parts + (block + key / kBlockK) * backward_shape.key_warps + part * (kBlockK / 16) +
+         key % kBlockK / 16;
 }
 
 template <i32 bytes>

@@ -15,8 +15,8 @@ constexpr DEV i32 lane_sum(i32 lane, i32 i) { return kAddsFour ? 4 * lane + i : 
 DEV void add_sums(float* warps, const float* x) {
   const i32 lane = static_cast<i32>(threadIdx.x % 32);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(warps + 4 * lane), "f"(x[0]), "f"(x[1]),
-               "f"(x[2]), "f"(x[3])
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(warps + 4 * lane), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+               "f"(x[3])
                : "memory");
 #else
 #pragma unroll

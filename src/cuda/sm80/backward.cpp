@@ -20,8 +20,8 @@ struct TileConfig {
 };
 constexpr TileConfig kConfigs16[] = {
     // dims    extras | warps row tiles share | m stages | blocks
-    {64, 64, kBands, 4, 2, 1, 32, 2, 2},  {64, 64, kAll, 4, 1, 1, 32, 2, 2},   {128, 128, kBands, 4, 1, 1, 32, 2, 2},
-    {128, 128, kAll, 4, 1, 1, 16, 2, 2},  {256, 256, kAll, 8, 1, 2, 32, 1, 1}, {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 32, 2, 2},   {128, 128, kBands, 4, 1, 1, 32, 2, 2},
+    {128, 128, kAll, 4, 1, 1, 16, 2, 2}, {256, 256, kAll, 8, 1, 2, 32, 1, 1}, {256, 256, kAll, 4, 1, 2, 32, 1, 1},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims    extras | warps row tiles share | m stages | blocks
@@ -54,8 +54,6 @@ std::string config_source(const BackwardConfig& c) {
       .source();
 }
 
-
-
 class State final : public cuda::BackwardState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
@@ -69,17 +67,17 @@ class State final : public cuda::BackwardState {
     return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
                 c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
                 shared_bytes_, " bytes of shared memory",
-                features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "");
+                features_.deterministic ? ", dQ in one order"
+                : features_.dq          ? ", dQ in any order"
+                                        : "");
   }
 
  private:
   const cuda::Kernel& kernel(const BackwardFeatures& part, bool bias, cuda::Stream stream) const {
     static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, bool, std::string>> kernels;
-    return kernels.find(device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream,
-                        [&] {
-                          return program_of(part, shape_, config_, arch_of(device_),
-                                            cuda::mods_source(*problem, true), bias);
-                        });
+    return kernels.find(
+        device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream,
+        [&] { return program_of(part, shape_, config_, arch_of(device_), cuda::mods_source(*problem, true), bias); });
   }
   bool by_keys() const { return key_tiles_ > 0 && (features_.dv || features_.scores()); }
   void load(cuda::Stream stream) const override {
@@ -149,7 +147,8 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
          .copy_bytes = 16,
          .pairs = false};
     set_alignment(p, f, c);
-    return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v && std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
+    return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v &&
+           std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
            t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
   };
   const auto refuse = [&](std::string sentence) {

@@ -20,14 +20,14 @@ namespace onepass::sm80 {
 // A step of a warp: dV and dK of its keys, and dS for dQ.
 DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, bool seen,
                        float (&dk)[kRowTiles][kKSums], float (&dv)[kRowTiles][kVSums], SlopeSums& slopes) {
-  const auto add_to = [&](float (&sum)[kRowTiles][kVSums], const Weights<kPartM> (&part)[kRowTiles]) {
+  const auto add_to = [&](float(&sum)[kRowTiles][kVSums], const Weights<kPartM>(&part)[kRowTiles]) {
     Weights<kBlockM> w[kRowTiles];
     whole_rows(sm, part, w);
     multiply_columns<kBlockM, kLayout.v_pitch, kShare>(sum, w, step.dout(sm), own_part());
     if constexpr (kLayout.dout_parts == 2)
       multiply_columns<kBlockM, kLayout.v_pitch, kShare>(sum, w, step.dout(sm) + kLayout.dout_bytes, own_part());
   };
-  const auto on_weights = [&](const Weights<kPartM> (&w)[kRowTiles]) {
+  const auto on_weights = [&](const Weights<kPartM>(&w)[kRowTiles]) {
     if constexpr (!backward_features.dv) return;
     if constexpr (kShare > 1) {
       store_part(sm, w);
@@ -36,7 +36,7 @@ DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep&
     add_to(dv, w);
     if constexpr (kShare > 1) __syncthreads();
   };
-  const auto on_ds = [&](const Weights<kPartM> (&w)[kRowTiles]) {
+  const auto on_ds = [&](const Weights<kPartM>(&w)[kRowTiles]) {
     if constexpr (backward_features.dq || kShare > 1) store_part(sm, w);
     if constexpr (kShare > 1) __syncthreads();
     if constexpr (!backward_features.dk) return;
@@ -45,7 +45,8 @@ DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep&
     multiply_columns<kBlockM, kLayout.qk_pitch, kShare>(dk, all, step.q(sm), own_part());
   };
   if (seen) {
-    pass<backward_features.scores()>(p, sm, work, step, on_weights, [&](const KeyScores& scores, i32 r) { return slopes.adder(scores, r); }, on_ds);
+    pass<backward_features.scores()>(
+        p, sm, work, step, on_weights, [&](const KeyScores& scores, i32 r) { return slopes.adder(scores, r); }, on_ds);
   } else if constexpr (backward_features.dq || kShare > 1) {
     const Weights<kPartM> none[kRowTiles] = {};
     store_part(sm, none);

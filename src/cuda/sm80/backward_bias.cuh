@@ -58,7 +58,7 @@ DEV void add_rows(const BackwardParams& p, u32 sm, const BiasTile& t, const KeyT
     copies_wait<0>();
     __syncthreads();
     if (!sees(p, tile_in_hand(work, p), step)) continue;
-    const auto nothing = [](const Weights<kPartM> (&)[kRowTiles]) {};
+    const auto nothing = [](const Weights<kPartM>(&)[kRowTiles]) {};
     pass<true>(p, sm, work, step, nothing, [&](const KeyScores&, i32 r) { return sums.adder(r); }, nothing);
   }
 }
@@ -120,7 +120,8 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
       for (i32 r = 0; r < kRowTiles; ++r) sum += sums.of[r][j + e] + sums.of[r][j + 2 + e];
       sum = over_keys(sum);
       if (lane < 4)
-        store_word(by_row + 4 * (opaque_thread() / 32 * kPartM + column_of(j + e, quad)), static_cast<i32>(__float_as_uint(sum)));
+        store_word(by_row + 4 * (opaque_thread() / 32 * kPartM + column_of(j + e, quad)),
+                   static_cast<i32>(__float_as_uint(sum)));
     }
   }
 #pragma unroll

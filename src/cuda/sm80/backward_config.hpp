@@ -6,13 +6,13 @@ namespace onepass::sm80 {
 
 struct BackwardConfig {
   static constexpr int kSums = 2;  // that a warp holds all along: dK and dV
-  int warps, row_tiles;  // a warp holds row_tiles times sixteen keys
-  int share;             // warps that hold the same keys: each some columns of dK and dV, and some query rows of S
-  int block_m;           // query rows of a step
-  int stages;            // blocks of Q and dO in shared memory
-  int blocks;            // that share a multiprocessor
-  int copy_bytes;        // of Q, K, V and dO at once: what strides and pointers are multiples of
-  bool pairs;            // dK and dV leave two elements at once
+  int warps, row_tiles;            // a warp holds row_tiles times sixteen keys
+  int share;       // warps that hold the same keys: each some columns of dK and dV, and some query rows of S
+  int block_m;     // query rows of a step
+  int stages;      // blocks of Q and dO in shared memory
+  int blocks;      // that share a multiprocessor
+  int copy_bytes;  // of Q, K, V and dO at once: what strides and pointers are multiples of
+  bool pairs;      // dK and dV leave two elements at once
 
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
   ONEPASS_HD constexpr int block_n() const { return 16 * warps / share * row_tiles; }  // keys
@@ -22,7 +22,7 @@ struct BackwardConfig {
 // Shared memory of a block of threads, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work, the
 // last remembered keys of each warp. A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct BackwardLayout {
-  int qk_pitch, v_pitch, ds_pitch;  // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys
+  int qk_pitch, v_pitch, ds_pitch;            // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys
   int q_bytes, dout_bytes, statistics_bytes;  // of a block
   int dout_parts;                             // 2: fp32 is two 16-bit numbers, its rounding and the rest
   int k, v, q, dout, statistics, ds, work, fallback, total;

@@ -1,11 +1,12 @@
-// From a block of query rows to the weights and dS of a warp's keys: the part that all kernels of a backward pass share.
+// From a block of query rows to the weights and dS of a warp's keys: the part that all kernels of a backward pass
+// share.
 #pragma once
 #include "cuda/sm80/backward_steps.cuh"
 
 namespace onepass::sm80 {
 
-// P and dS of this warp's keys and its part of a step's rows. on_weights(w): what dropout leaves of P, as left operands;
-// add(r): told the gradient by the bias of each score; on_ds(w): dS.
+// P and dS of this warp's keys and its part of a step's rows. on_weights(w): what dropout leaves of P, as left
+// operands; add(r): told the gradient by the bias of each score; on_ds(w): dS.
 template <bool kDs, class OnWeights, class Add, class OnDs>
 DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, const OnWeights& on_weights,
               const Add& add, const OnDs& on_ds) {

@@ -123,7 +123,8 @@ DEV void copy_keys(u32 sm, const BackwardParams& p, const KeyTile& x) {
   v(sm + kLayout.v, x.key, token_0(p.v, p.v_stride, x, x.head, x.k_begin));
 }
 
-// dO in fp32 where q, k and v have 16 bits, through registers: its rounding, and behind that tile what is left, rounded.
+// dO in fp32 where q, k and v have 16 bits, through registers: its rounding, and behind that tile what is left,
+// rounded.
 template <class Format>
 DEV void copy_parts(u32 to, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if constexpr (Format::kPacked == 2) {
@@ -220,7 +221,8 @@ DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& ste
   if (opaque_thread() == 0) pass_turn(p.turns + place, turn_of(p, x, step) + 1);
 }
 
-// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers hold.
+// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers
+// hold.
 DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
   constexpr i32 kDown = kBlockM / 16, kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
   constexpr i32 kOwn = (kGroups + kAcross - 1) / kAcross, kDepth = kBlockN % 32 == 0 ? 32 : 16;
@@ -228,7 +230,7 @@ DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep
   static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
   const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16;
   const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
-#pragma unroll
+#pragma unroll 1
   for (i32 first = 0; first < kOwn; first += kAtOnce) {
     const i32 group = first * kAcross + warp / kDown;
     float dq[1][kAtOnce * kOfGroup];
@@ -335,9 +337,9 @@ DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const flo
       finite = store_gradient<Format, features.dim_v>(p.dv, p.dv_stride, x, first, dv[r], scale) && finite;
     }
     if (__any_sync(0xffffffffu, !finite))
-      fallback.push(p, rows_of(x, x.head, 0), first,
-                    (x.number * kShare + static_cast<i32>(own_part())) * (kBlockN / 16) +
-                        static_cast<i32>(own_keys()) / 16 + r);
+      fallback.push(
+          p, rows_of(x, x.head, 0), first,
+          (x.number * kShare + static_cast<i32>(own_part())) * (kBlockN / 16) + static_cast<i32>(own_keys()) / 16 + r);
   }
   store_word(chain, fallback.last);
 }

@@ -51,7 +51,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   }
 }
 
-// `tokens` rows of B, N / 8 groups of its columns: first_group and every step-th from there, a power of two above it.
+// `tokens` rows of B, N / 8 groups of its columns: first_group and every step-th from there, step a power of two.
 template <i32 tokens, i32 pitch, i32 step = 1, i32 tiles, i32 N>
 DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles], u32 tile, u32 first_group = 0) {
   const u32 lane = own_thread() % 32;
@@ -78,7 +78,8 @@ DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_gr
   const u32 lane = opaque_thread() % 32;
 #pragma unroll
   for (i32 j = 0; j < tokens / 4; ++j)
-    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, 2 * first_group + j / 2, pitch) + lane % 4 * 4, static_cast<i32>(w[j]));
+    store_word(tile + swizzled(row + j % 2 * 8 + lane / 4, 2 * first_group + j / 2, pitch) + lane % 4 * 4,
+               static_cast<i32>(w[j]));
 }
 template <i32 tokens, i32 pitch>
 DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {

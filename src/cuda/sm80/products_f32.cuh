@@ -171,8 +171,9 @@ DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_gr
   const u32 lane = opaque_thread() % 32;
 #pragma unroll
   for (i32 j = 0; j < tokens / 2; j += 2)
-    store_pair(tile + swizzled(row + j / 2 % 2 * 8 + lane / 4, 2 * first_group + j / 4 * 2 + lane % 4 / 2, pitch) + lane % 2 * 8, w[j],
-               w[j + 1]);
+    store_pair(tile + swizzled(row + j / 2 % 2 * 8 + lane / 4, 2 * first_group + j / 4 * 2 + lane % 4 / 2, pitch) +
+                   lane % 2 * 8,
+               w[j], w[j + 1]);
 }
 template <i32 tokens, i32 pitch>
 DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {

@@ -6,11 +6,11 @@ namespace warps {
 
 struct Sm80BackwardKernel {
   const char* name;
-  const char* problem;   // a line that it is the kernel of
-  const void* features;  // BackwardFeatures
-  const void* shape;     // BackwardShape
-  const void* config;    // sm80::BackwardConfig
-  int shared_bytes;      // what the library gives a block
+  const char* problem;                             // a line that it is the kernel of
+  const void* features;                            // BackwardFeatures
+  const void* shape;                               // BackwardShape
+  const void* config;                              // sm80::BackwardConfig
+  int shared_bytes;                                // what the library gives a block
   void (*pre)(const void* params, unsigned grid);  // BackwardParams
   void (*run)(const void* params, unsigned grid);
   void (*bias)(const void* params, unsigned grid);
