@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 
-H200_CELL = "fwd b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
+H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
 LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
 MASKS = {"": "", " causal": " causal_bottom_right"}
 GPU_PEERS = {"flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN", "torch-flash": "FlashAttention-2"}
@@ -68,20 +68,19 @@ def rate(row, seconds=None):
 # ------------------------------------------------------------------------------------------------------- one H200
 
 
-def h200_cell(rows, dim, mask, seq):
+def h200_cell(rows, dim, mask, seq, op="fwd"):
     heads = 2048 // dim
-    return row_of(rows, H200_CELL.format(batch=16384 // seq, heads=heads, seq=seq, dim=dim, mask=MASKS[mask]))
+    return row_of(rows, H200_CELL.format(op=op, batch=16384 // seq, heads=heads, seq=seq, dim=dim, mask=MASKS[mask]))
 
 
-def h200():
+def h200(name="h200", op="fwd", peers=("flash-attn-3", "torch-cudnn")):
     """TFLOP/s, and the best two peers' of the same run, over lengths."""
-    rows, lines = rows_of("h200"), []
-    peers = ["flash-attn-3", "torch-cudnn"]
+    rows, lines = rows_of(name), []
     for dim in (64, 128, 256):
         for mask in MASKS:
             line = [f"d{dim}{mask or ' full'}"]
             for seq in LENGTHS.values():
-                row = h200_cell(rows, dim, mask, seq)
+                row = h200_cell(rows, dim, mask, seq, op)
                 speeds = [rate(row)] + [rate(row, row["peers"][peer]["median_s"]) for peer in peers]
                 line.append(" / ".join(f"{1e-12 * s:.0f}" for s in speeds) + f" ({speeds[0] / max(speeds[1:]):.2f})")
             lines.append(line)
@@ -105,6 +104,29 @@ def h200_means():
     return markdown(["onepass over", "geometric mean", "least", "most"], lines)
 
 
+def h200_backward_others():
+    """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
+    lines = []
+    for row in rows_of("h200_backward"):
+        if re.fullmatch(
+            r"bwd b\d+ h\d+ s\d+ d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda:0", row["problem"]
+        ):
+            continue
+        problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
+        peers = [times(row["peers"][peer]) for peer in ("torch-cudnn", "torch-flash", "torch-efficient")]
+        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
+    return markdown(["problem", "ms", "TFLOP/s", "cuDNN", "FlashAttention-2", "efficient"], lines)
+
+
+def xeon_backward():
+    lines = []
+    for row in rows_of("xeon16_backward"):
+        peak = f"{100 * rate(row) / row['fma_peak_flops_per_s']:.0f} %" if " fp32" in row["problem"] else "-"
+        cells = [str(row["threads"]), three(1e3 * row["median_s"]), f"{1e-9 * rate(row):.0f}", peak]
+        lines.append([f"`{short(row['problem'], '')}`", *cells, times(row["peers"]["torch"])])
+    return markdown(["problem", "threads", "ms", "GFLOP/s", "of the FMA peak", "PyTorch"], lines)
+
+
 # ----------------------------------------------------------------------------------------------------------- CPUs
 
 
@@ -117,9 +139,9 @@ def peaks(rows):
     return {key: statistics.median(samples) for key, samples in groups.items()}
 
 
-def short(problem):
+def short(problem, suffix=" causal_top_left"):
     """The problem without what all rows of a table have."""
-    return problem.removeprefix("fwd ").removesuffix(" causal_top_left")
+    return problem.removeprefix("fwd ").removeprefix("bwd ").removesuffix(suffix)
 
 
 def cpu_rows(name, chosen, share_of_peak):
@@ -236,6 +258,9 @@ TABLES = {
     "headline": headline,
     "h200": h200,
     "h200-means": h200_means,
+    "h200-backward": lambda: h200("h200_backward", "bwd", ("torch-cudnn", "torch-flash")),
+    "h200-backward-others": h200_backward_others,
+    "xeon16-backward": xeon_backward,
     "zen5-flash": lambda: cpu_rows("zen5", one_head_or_far_apart, True),
     "xeon16-flash": lambda: cpu_rows("xeon16", of_family("flash"), False),
     "xeon16-amx": lambda: cpu_rows("xeon16", of_family("amx"), False),

@@ -31,6 +31,8 @@ ALGEBRA_ADAPTERS = (
     "src/cuda/device/arith.cuh",
     "src/cuda/device/math.cuh",
     "src/cuda/attention/fragment.cuh",
+    "src/cuda/attention/backward_score.cuh",
+    "src/cuda/attention/dual.cuh",
     "src/cuda/attention/mods.cuh",
 )
 ALGEBRA = re.compile(

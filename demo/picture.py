@@ -1,5 +1,6 @@
-"""A heat map as a PNG, with Python's standard library alone: an image, a 5 x 7 font, a colour scale."""
+"""A heat map or curves as a PNG, with Python's standard library alone: an image, a 5 x 7 font, colours."""
 
+import math
 import struct
 import zlib
 
@@ -97,4 +98,54 @@ def heat_map(words, heads, chosen, title, path):
         picture.text(x, y, f"head {h}", ink=INK if h == chosen else (120, 120, 120))
         picture.fill(x - 1, y + 11, n * small + 2, n * small + 2, PALE)
         heat(picture, x, y + 12, small, matrix)
+    picture.save(path)
+
+
+COLOURS = [(178, 44, 82), (44, 111, 187), (120, 120, 120)]
+
+
+def stroke(picture, x, y, to_x, to_y, ink, size):
+    """Size x size pixels, a column or a row at a time, whichever are more."""
+    steps = max(abs(to_x - x), abs(to_y - y), 1)
+    for i in range(steps + 1):
+        at = round(x + (to_x - x) * i / steps), round(y + (to_y - y) * i / steps)
+        picture.fill(at[0] - size // 2, at[1] - size // 2, size, size, ink)
+
+
+def ticks(low, high):
+    """Some five round numbers from low to high."""
+    rough = (high - low) / 5 or 1
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(n for n in (1, 2, 5, 10) if n * power >= rough)
+    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def curves(lines, title, x_name, y_name, path):
+    """lines: {name: values at 1, 2, ...}. The first is drawn last and thin, so that one that it hides is seen too."""
+    width, height, left, top = 640, 360, 60, 50
+    picture = Picture(left + width + 20, top + height + 50)
+    longest = max(map(len, lines.values()))
+    values = [y for ys in lines.values() for y in ys if math.isfinite(y)] or [0.0]
+    low, high = min(0.0, *values), max(values) if max(values) > min(0.0, *values) else 1.0
+
+    def at(x, y):
+        return left + round(width * (x - 1) / max(1, longest - 1)), top + round(height * (high - y) / (high - low))
+
+    picture.text(left, 10, title, size=2)
+    for y in ticks(low, high):
+        picture.fill(left, at(1, y)[1], width, 1, PALE)
+        picture.text(left - 6 * len(f"{y:g}") - 6, at(1, y)[1] - 3, f"{y:g}")
+    for x in (1, *(round(x) for x in ticks(1, longest) if x >= 2 and x == round(x))):
+        picture.fill(at(x, 0)[0], top + height, 1, 4, INK)
+        picture.text(at(x, 0)[0] - 3 * len(str(x)), top + height + 8, str(x))
+    picture.text(left + width // 2 - 3 * len(x_name), top + height + 26, x_name)
+    picture.text(8, top + height // 2 + 3 * len(y_name), y_name, upward=True)
+    for n, (name, ys) in reversed(list(enumerate(lines.items()))):
+        ink, size = COLOURS[n % len(COLOURS)], 1 + 4 * min(n, 1)
+        points = [at(x, y) for x, y in enumerate(ys, 1) if math.isfinite(y)]
+        for a, b in zip(points, points[1:] or points):
+            stroke(picture, *a, *b, ink, size)
+        y = top + 12 + 16 * n
+        stroke(picture, left + width - 150, y, left + width - 126, y, ink, size)
+        picture.text(left + width - 118, y - 3, name)
     picture.save(path)

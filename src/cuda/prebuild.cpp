@@ -2,6 +2,8 @@
 #include "core/text.hpp"
 
 #include <iterator>
+#include <span>
+#include <vector>
 
 #include "core/roles.hpp"
 #include "cuda/attention/host.hpp"
@@ -53,52 +55,8 @@ Target target_of(std::string_view arch) {
   throw Error(ErrorCode::bad_value, text("there are no kernels for '", arch, "'; there are for ", known));
 }
 
-namespace {
-
-std::string arch_of(const Target& target) { return text("sm_", target.major, target.minor); }
-
-// Of a backward pass: the kernels around the family's own in the order of their launches.
-std::vector<TargetKernel> backward_kernels(const Target& target, const Problem& p) {
-  const BackwardFeatures f = backward_features_of(p);
-  const std::string mods = mods_source(p, true);
-  std::vector<TargetKernel> kernels;
-  const auto list = [&](const char* name, const BackwardShape& shape, const char* sum_place,
-                        std::vector<KernelProgram> own) {
-    if (p.bool_mask) kernels.push_back({name, mask_program(arch_of(target))});
-    const BackwardPrograms around = backward_programs(f, shape, sum_place, arch_of(target), mods);
-    kernels.push_back({name, around.pre});
-    for (KernelProgram& program : own) kernels.push_back({name, std::move(program)});
-    if (f.dq) kernels.push_back({name, around.post});
-    if (f.dsinks || f.dslopes) kernels.push_back({name, around.sums});
-    return kernels;
-  };
-  std::string refusals, why;
-  if (target.major == 9) {
-    const char* const name = sm90::backward_implementation().name;
-    if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
-      const BackwardShape shape = sm90::shape_of(p, c);
-      return list(name, shape, sm90::kSumPlace, {sm90::program_of(f, shape, c, mods)});
-    }
-    refusals += text("; ", name, ": ", why);
-  }
-  const char* const name = sm80::backward_implementation().name;
-  if (sm80::BackwardConfig c; sm80::select_config(p, f, target.shared_bytes, c, why)) {
-    const BackwardShape shape = sm80::shape_of(p, c);
-    std::vector<KernelProgram> own;
-    for (const BackwardFeatures& part : sm80::parts_of(f))
-      if (part.dv || part.scores()) own.push_back(sm80::program_of(part, shape, c, arch_of(target), mods));
-    if (f.dbias) own.push_back(sm80::program_of(f, shape, c, arch_of(target), mods, true));
-    return list(name, shape, sm80::kSumPlace, std::move(own));
-  }
-  refusals += text("; ", name, ": ", why);
-  throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on ", arch_of(target), refusals));
-}
-
-}  // namespace
-
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem) {
   const Problem p = as_called(problem);
-  if (p.op == Op::backward) return backward_kernels(target, p);
   std::vector<TargetKernel> kernels;
   std::string refusals, why;
   const auto list = [&](const char* implementation, KernelProgram program) {
@@ -106,6 +64,40 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     kernels.push_back({implementation, std::move(program)});
     return kernels;
   };
+  const auto refuse = [&](const char* last) {
+    throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on sm_", target.major,
+                                             target.minor, refusals, "; ", last, ": ", why));
+  };
+  if (p.op == Op::backward) {
+    const BackwardFeatures f = backward_features_of(p);
+    const std::string arch = text("sm_", target.major, target.minor), mods = mods_source(p, true);
+    const auto list_all = [&](const char* implementation, const BackwardShape& shape, const char* sum_place,
+                              KernelProgram program) {
+      BackwardPrograms around = backward_programs(f, shape, sum_place, arch, mods);
+      kernels.push_back({implementation, std::move(around.pre)});
+      if (f.dq) kernels.push_back({implementation, std::move(around.post)});
+      if (f.dsinks || f.dslopes) kernels.push_back({implementation, std::move(around.sums)});
+      return list(implementation, std::move(program));
+    };
+    if (target.major == 9) {
+      const char* const name = sm90::backward_implementation().name;
+      if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
+        const BackwardShape shape = sm90::shape_of(p, c);
+        return list_all(name, shape, sm90::kSumPlace, sm90::program_of(f, shape, c, mods));
+      }
+      refusals += text("; ", name, ": ", why);
+    }
+    const char* const name = sm80::backward_implementation().name;
+    if (sm80::BackwardConfig c; sm80::select_config(p, f, target.shared_bytes, c, why)) {
+      const BackwardShape shape = sm80::shape_of(p, c);
+      if (f.dbias) kernels.push_back({name, sm80::program_of(f, shape, c, arch, mods, true)});
+      const std::vector<BackwardFeatures> parts = sm80::parts_of(f);
+      for (const BackwardFeatures& part : std::span(parts).first(parts.size() - 1))
+        kernels.push_back({name, sm80::program_of(part, shape, c, arch, mods)});
+      return list_all(name, shape, sm80::kSumPlace, sm80::program_of(parts.back(), shape, c, arch, mods));
+    }
+    refuse(name);
+  }
   if (target.major == 9) {
     const char* const name = sm90::forward_implementation().name;
     if (sm90::ForwardConfig c; sm90::select_config(p, c, why))
@@ -115,9 +107,8 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   const char* const name = sm80::forward_implementation().name;
   if (sm80::ForwardConfig c; sm80::select_config(p, target.shared_bytes, c, why))
     return list(name, sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_source(p)));
-  refusals += text("; ", name, ": ", why);
-  throw Error(ErrorCode::unsupported,
-              text("no kernel computes \"", to_string(p), "\" on sm_", target.major, target.minor, refusals));
+  refuse(name);
+  return {};
 }
 
 }  // namespace onepass::cuda

@@ -95,8 +95,10 @@ class Findings {
 inline std::string output_bytes(DeviceMirror& mirror, const Inputs& inputs) {
   mirror.fetch_outputs();
   std::string bytes;
-  for (const Buffer* b : {&inputs.buffer(Role::out), &inputs.buffer(Role::lse)})
-    bytes.append(reinterpret_cast<const char*>(b->data()), b->bytes());
+  for (const RoleRow& row : kRoleTable) {
+    const Buffer& b = inputs.buffer(row.role);
+    if (writes(row, inputs.problem.op)) bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+  }
   return bytes;
 }
 

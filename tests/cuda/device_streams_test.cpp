@@ -75,7 +75,7 @@ class Launcher {
     launch();
     return bytes();
   }
-  Verdict judged() { return judge(inputs_, inputs_.oracle(serial_executor()), inputs_.base(serial_executor())); }
+  Verdict judged() { return judge(inputs_, serial_executor()); }
 
   Stream stream = nullptr;
 
@@ -101,7 +101,10 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
   int replayed = 0;
   for (const std::string& line : lines_of({"b2 h4/2 s257x300 d64 {fp32|bf16} causal_bottom_right lse",
                                            "b2 h4/2 s200x500 d128 bf16 mask=11qk dropout=0.1 seed=3 lse",
-                                           "h4/2 d64 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 lse"})) {
+                                           "h4/2 d64 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 lse",
+                                           "bwd b2 h4/2 s257x300 d{64|128|256} bf16 causal_bottom_right deterministic",
+                                           "bwd b2 h4/2 s257x300 d64 fp32 sinks grads=dq,dk,dv,dsinks deterministic",
+                                           "bwd h4/2 d64 bf16 varlen=1,200,0,65,1/300,200,7,0,500 deterministic"})) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       const std::string alone = launcher.bytes_alone();
@@ -153,7 +156,8 @@ TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {
 TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
   const Graphs graphs;
   for (const std::string& line :
-       lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse"})) {  // nobody else's
+       lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
+                 "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7"})) {  // nobody else's
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       launcher.prepare();

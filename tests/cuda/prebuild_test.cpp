@@ -74,6 +74,19 @@ TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
   EXPECT_NE(key("fwd h1 s64 d128 bf16", "sm_86"), key("fwd h1 s64 d128 bf16", "sm_80"));
 }
 
+TEST(Prebuild, ABackwardIsSeveralKernels) {
+  const auto count = [](const char* arch, const std::string& line) {
+    return kernels_on(target_of(arch), parse_problem(line)).size();
+  };
+  EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16"), 3u);
+  EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16 mask=11qk sinks grads=dv,dsinks"), 4u);
+  const TargetKernel last = kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d256 bf16")).back();
+  EXPECT_STREQ(last.implementation, "cuda.sm90_backward");
+  EXPECT_EQ(last.program.file, "cuda/sm90/backward_split.cuh");
+  EXPECT_STREQ(kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d33 bf16")).back().implementation,
+               "cuda.sm80_backward");
+}
+
 // On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
   EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"),

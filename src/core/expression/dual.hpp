@@ -19,28 +19,28 @@ struct Dual {
   constexpr Dual() = default;
   template <class X>
     requires std::is_arithmetic_v<X>
-  constexpr explicit(false) Dual(X x) : value(static_cast<T>(x)) {}
-  constexpr Dual(T v, T d) : value(v), derivative(d) {}
+  ONEPASS_HD constexpr explicit(false) Dual(X x) : value(static_cast<T>(x)) {}
+  ONEPASS_HD constexpr Dual(T v, T d) : value(v), derivative(d) {}
   explicit operator std::int32_t() const { return static_cast<std::int32_t>(value); }
 
   // f(x) with the slope of f there.
-  Dual through(T f, T slope) const { return {f, derivative == T(0) ? T(0) : derivative * slope}; }
+  ONEPASS_HD Dual through(T f, T slope) const { return {f, derivative == T(0) ? T(0) : derivative * slope}; }
 
-  friend Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.derivative + b.derivative}; }
-  friend Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.derivative - b.derivative}; }
-  friend Dual operator*(Dual a, Dual b) {
+  friend ONEPASS_HD Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.derivative + b.derivative}; }
+  friend ONEPASS_HD Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.derivative - b.derivative}; }
+  friend ONEPASS_HD Dual operator*(Dual a, Dual b) {
     return {a.value * b.value, a.through(a.value, b.value).derivative + b.through(b.value, a.value).derivative};
   }
-  friend Dual operator/(Dual a, Dual b) {
+  friend ONEPASS_HD Dual operator/(Dual a, Dual b) {
     const T q = a.value / b.value;
     return {q, a.through(q, 1 / b.value).derivative - b.through(q, q / b.value).derivative};
   }
-  friend constexpr bool operator<(Dual a, Dual b) { return a.value < b.value; }
-  friend constexpr bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
-  friend constexpr bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
-  friend constexpr bool operator==(Dual a, Dual b) { return a.value == b.value; }
-  friend constexpr bool operator!=(Dual a, Dual b) { return a.value != b.value; }
-  friend constexpr Dual operator-(Dual a) { return {-a.value, -a.derivative}; }
+  friend ONEPASS_HD constexpr bool operator<(Dual a, Dual b) { return a.value < b.value; }
+  friend ONEPASS_HD constexpr bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
+  friend ONEPASS_HD constexpr bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
+  friend ONEPASS_HD constexpr bool operator==(Dual a, Dual b) { return a.value == b.value; }
+  friend ONEPASS_HD constexpr bool operator!=(Dual a, Dual b) { return a.value != b.value; }
+  friend ONEPASS_HD constexpr Dual operator-(Dual a) { return {-a.value, -a.derivative}; }
 };
 
 // Functions: those of T, as ExprRun<T, Functions> takes them.

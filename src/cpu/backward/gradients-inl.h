@@ -124,10 +124,14 @@ inline void add_bias_gradient(const backward::Call& call, const backward::Task& 
   const Dims stride = broadcast_strides(t);
   std::fill_n(pairs + n * kPanel, (n + 3) / 4 * 4 * kPanel - n * kPanel, 0.0f);
   transpose_blocks(pairs, kPanel, panel.vecs, n);
+  const auto row_of = [&](int lane) {
+    const RowName name = lane_name(p, block, panel.row, lane);
+    return static_cast<float*>(t.data) + task.batch * stride[0] + name.head * stride[1] + name.token * stride[2] +
+           lo * stride[3];
+  };
   for (int lane = 0; lane < panel.rows; ++lane) {
-    const RowName name = row_name(p, block, panel.row + lane);
-    float* to = static_cast<float*>(t.data) + task.batch * stride[0] + name.head * stride[1] + name.token * stride[2] +
-                lo * stride[3];
+    float* to = row_of(lane);
+    if (stride[3] == 1) prefetch_run(row_of(lane + kRowsAhead), n * static_cast<std::int64_t>(sizeof(float)));
     for (std::int64_t k = 0; k < n; k += 4) {
       const float* from = block_of(pairs, kPanel, lane, k / 4);
       if (stride[3] == 1 && k + 4 <= n) {

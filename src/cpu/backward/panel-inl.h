@@ -95,8 +95,8 @@ inline bool place_stats(const backward::Call& call, const flash::Task& task, con
   bool finite = true;
   for (int lane = 0; lane < kPanel; ++lane) {
     const RowName name = lane_name(p, task, panel.row, lane);
-    const float x = static_cast<const float*>(
-        lse.data)[lse_offset(lse, task.seq.batch, name.head, task.seq.q_begin + name.token)];
+    const float x =
+        static_cast<const float*>(lse.data)[lse_offset(lse, task.seq.batch, name.head, task.seq.q_begin + name.token)];
     const auto refer = onepass::refer_to_lse(x, unit);
     panel.before[lane] = refer.before;
     panel.after[lane] = refer.after;

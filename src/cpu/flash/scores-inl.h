@@ -71,6 +71,12 @@ inline PanelScores panel_scores(const flash::Call& call, const flash::Task& task
   return panel;
 }
 
+// Rows of a bias lie pages apart, and a block of keys is too short a run for the CPU's own prefetching.
+inline constexpr int kRowsAhead = 8;
+ONEPASS_HD void prefetch_run(const void* from, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at);
+}
+
 // tile[key - key_lo][lane] = t[batch, head, token, key], keys [key_lo, key_hi), of a bias or mask.
 template <class T>
 HWY_NOINLINE void fetch_tile(const SideTensor& t, const Problem& p, const flash::Task& task, std::int64_t panel_row,
@@ -80,6 +86,11 @@ HWY_NOINLINE void fetch_tile(const SideTensor& t, const Problem& p, const flash:
   for (int lane = 0; lane < (same_rows ? 1 : vecs * kLanes); ++lane) {
     const RowName row = lane_name(p, task, panel_row, lane);
     const std::int64_t at = t.row(task.batch, row.head, row.token) + key_lo * t.key_stride();
+    if (t.key_stride() == 1) {
+      const RowName next = lane_name(p, task, panel_row, lane + kRowsAhead);
+      prefetch_run(static_cast<const T*>(t.data) + t.row(task.batch, next.head, next.token) + key_lo,
+                   n * static_cast<std::int64_t>(sizeof(T)));
+    }
     place_row(static_cast<const T*>(t.data) + at, t.key_stride(), n, tile, kPanel, lane);
   }
   if (!same_rows) return transpose_blocks(tile, kPanel, vecs, n);

@@ -45,10 +45,9 @@ struct Kept {
 
 // A hidden weight is -0: products add nothing, and it can be told from a visible one that has become 0.
 constexpr float kHidden = -0.0f;
+// A bias or a score_mod may make a score -inf: that hides the key, too.
+constexpr bool kHidesByScore = features.bias != ScalarType::none || features.score_mod;
 DEV bool is_hidden(float weight) { return __float_as_uint(weight) == __float_as_uint(kHidden); }
-
-// A score of -inf hides its key, whatever V and dO hold.
-constexpr bool kMayHide = features.bias != ScalarType::none || features.score_mod;
 
 // Of one query head and the sixteen keys from `first` on.
 struct KeyScores : HeadScores {
@@ -77,11 +76,10 @@ struct KeyScores : HeadScores {
             features.pair_tanh ? derived_after_cap(s[i], bias, row, key) : derived(s[i], bias, row, key);
         slopes.set(i, d);
         s[i] = probability(p, d.value, reference[statistic_of(i)]);
-        if (kMayHide && d.value == kNegInf) s[i] = kHidden;
+        if constexpr (kHidesByScore) s[i] = d.value == kNegInf ? kHidden : s[i];
       }
     }
-    const bool some = hide(s, first_row);
-    return kMayHide || some;
+    return hide(s, first_row) || kHidesByScore;
   }
 
   // dP becomes dS, the gradient by the scaled product. add(row, key, g) is told the gradient by the bias, 0 where the

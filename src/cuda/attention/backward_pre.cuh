@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
         d = product;
         if constexpr (backward_features.dlse) d -= p.dlse[at(p.dlse_stride)];
         if constexpr (backward_features.dsinks)
-          by_sink -= d * ex2((p.sinks[head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
+          by_sink -= d * weight_of((p.sinks[head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
       }
     }
     float* const to = statistics_of(p, place) + statistic_at(in_block);

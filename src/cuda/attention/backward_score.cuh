@@ -14,13 +14,16 @@ DEV float reference_of(float lse) {  // an empty row's weights are 0
   return kFusedWeights ? lse * static_cast<float>(kLog2e) : lse;
 }
 
+// P of (score - LSE) log2(e).
+DEV float weight_of(float exponent) { return ex2(exponent); }
+
 // exp(score - LSE); a score in the unit of HeadScores. At most 1, which huge scores would miss by their rounding.
 DEV float probability(const AttentionParams& p, float score, float reference) {
-  if constexpr (kFusedWeights) return ex2(min_or_nan(fmaf(score, p.scale_log2, -reference), 0.0f));
+  if constexpr (kFusedWeights) return weight_of(min_or_nan(fmaf(score, p.scale_log2, -reference), 0.0f));
   const float natural = !kTransforms ? fmaf(score, p.scale, -reference)
                         : kCapLast   ? fmaf(score, p.cap_out, -reference)
                                      : score - reference;
-  return ex2(min_or_nan(natural * static_cast<float>(kLog2e), 0.0f));
+  return weight_of(min_or_nan(natural * static_cast<float>(kLog2e), 0.0f));
 }
 
 }  // namespace onepass

@@ -25,8 +25,9 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 
 // Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first
 // keys come first: where the band is bounded right, most rows see them. The heads of K and V come in groups, tile by
-// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here. last_first: a sequence's last keys come
-// first: where turns at a row block's sums go from the last keys to the first, a causal tile then never waits for one.
+// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here. last_first:
+// a sequence's last keys come first: where turns at a row block's sums go from the last keys to the first, a causal
+// tile then never waits for one.
 template <i32 block_m, i32 block_n, bool last_first = false>
 struct KeysOuter {
   using Tile = KeyTile;
@@ -53,7 +54,8 @@ struct KeysOuter {
       x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
     } else {
       const i32 of_each = opaque(sequence_tiles());  // divisions stay here
-      i32 first = 0, size = opaque(p.head_group), end = heads() * p.batch - p.tail_heads;  // of the heads that come in groups
+      i32 first = 0, size = opaque(p.head_group),
+          end = heads() * p.batch - p.tail_heads;  // of the heads that come in groups
       if (number >= end * of_each) first = end, size = p.tail_heads, end += size;
       const i32 r = number - first * of_each, g = r / (size * of_each), in = r - g * size * of_each;
       first += g * size;

@@ -40,8 +40,7 @@ DEV void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"
 // Counters in global memory, between blocks of threads: what was written before add_release is seen behind the wait.
 DEV void wait_for_count(const u32* at, u32 least) {
   u32 x;
-  do
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
   while (x < least);
 }
 DEV void add_release(u32* to, u32 by) {

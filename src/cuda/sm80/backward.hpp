@@ -20,10 +20,12 @@ BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
                                const BackwardConfig& config, const std::string& arch, const std::string& mods = {},
                                bool bias = false);
-inline constexpr char kSumPlace[] = "cuda/sm80/backward_sums.cuh";
 // What the launches of the kernel by keys compute: dV apart, where fp32 has no registers for both sums.
 std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
+
+// The device source with this family's sum_place.
+inline constexpr const char* kSumPlace = "cuda/sm80/backward_sums.cuh";
 
 const Implementation& backward_implementation();
 

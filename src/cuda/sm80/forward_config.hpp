@@ -6,14 +6,14 @@ namespace onepass::sm80 {
 
 struct ForwardConfig {
   static constexpr int kSums = 1, share = 1;  // what a warp holds all along: O; warps that hold the same rows
-  int warps, row_tiles;  // a warp holds row_tiles times sixteen query rows
-  int block_n;           // keys per block
-  int stages;            // blocks of K, and of V, in shared memory
-  bool q_registers;      // Q as register fragments
-  bool column_groups;    // border blocks are masked by groups of columns
-  int blocks;            // that share a multiprocessor
-  int copy_bytes;        // bytes of K, V and Q copied at once: what strides and pointers are multiples of
-  bool staged;           // O leaves through shared memory by 16-byte stores
+  int warps, row_tiles;                       // a warp holds row_tiles times sixteen query rows
+  int block_n;                                // keys per block
+  int stages;                                 // blocks of K, and of V, in shared memory
+  bool q_registers;                           // Q as register fragments
+  bool column_groups;                         // border blocks are masked by groups of columns
+  int blocks;                                 // that share a multiprocessor
+  int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
+  bool staged;     // O leaves through shared memory by 16-byte stores
 
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
   ONEPASS_HD constexpr int block_m() const { return 16 * warps * row_tiles; }

@@ -53,7 +53,9 @@ class State final : public cuda::BackwardState {
     return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
                 config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
                 layout_.total, " bytes of shared memory",
-                features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "");
+                features_.deterministic ? ", dQ in one order"
+                : features_.dq          ? ", dQ in any order"
+                                        : "");
   }
 
  private:

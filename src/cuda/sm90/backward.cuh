@@ -1,9 +1,9 @@
-// Attention backward for Hopper: dQ, dK and dV from Q, K, V, dO, the rows' log-sum-exp and D = rowsum(dO * O). Heads up to
-// 128 wide; wider ones, and those whose features take many registers: backward_split.cuh.
+// Attention backward for Hopper: dQ, dK and dV from Q, K, V, dO, the rows' log-sum-exp and D = rowsum(dO * O). Heads up
+// to 128 wide; wider ones, and those whose features take many registers: backward_split.cuh.
 //
-// A block of threads is one warpgroup of helpers and two consumer warpgroups of 64 keys each. It is persistent: it draws
-// tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, head by head of those that share the
-// keys. A consumer's work on a block:
+// A block of threads is one warpgroup of helpers and two consumer warpgroups of 64 keys each. It is persistent: it
+// draws tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, head by head of those that
+// share the keys. A consumer's work on a block:
 //
 //   S^T = K Q^T, dP^T = V dO^T        wgmma; both operands from shared memory
 //   P = 2^(S - LSE), dS = P (dP - D)  in registers; dS also into shared memory, for both warpgroups' dQ
@@ -11,7 +11,7 @@
 //   dV += P^T dO, dK += dS^T Q        P and dS from registers
 //
 // dQ is summed in fp32 in global memory, in the order of the accumulators, by bulk reductions of a helper each; a last
-// kernel converts it (backward_post.cuh). README.md has the schedule in steps and the budgets.
+// kernel converts it (backward_post.cuh). backward.md has the schedule in steps and the budgets.
 #pragma once
 #include "cuda/sm90/backward_joint.cuh"
 #include "cuda/sm90/backward_roles.cuh"
@@ -24,7 +24,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
   c.issue_scores();
   c.probabilities();
   for (;;) {
-    const bool last = voted(c.at.last(p));  // of its tile
+    const bool last = voted(c.at.last());  // of its tile
     if (last) c.arrive(memory.v().at(c.tiles).empty());
     c.wait_ds();
     c.gradients();

@@ -9,7 +9,7 @@ namespace onepass::sm90 {
 // warpgroup computes S, P and dV, the other dP, dS and dK, so that wide heads fit the registers.
 struct BackwardConfig {
   bool split;
-  int block_q;                                           // query rows of a block: 64, or 128 if joint
+  int block_q;                                                           // query rows of a block: 64, or 128 if joint
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
@@ -42,10 +42,11 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.v = {.data = l.k.data_end(), .bytes = c.block_k() * v, .stages = 1};
   l.q = {.data = l.v.data_end(), .bytes = c.block_q * qk, .stages = 2};
   l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = 2};
-  l.ds = {.data = l.dout.data_end(),
-          .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes,
-          .stages = 2};
-  l.dq = {.data = l.ds.data_end(), .bytes = dq_block_floats(f.dim_qk, c.block_q) * 2, .stages = c.split ? 0 : 1, .parts = 2};
+  l.ds = {.data = l.dout.data_end(), .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes, .stages = 2};
+  l.dq = {.data = l.ds.data_end(),
+          .bytes = dq_block_floats(f.dim_qk, c.block_q) * 2,
+          .stages = c.split ? 0 : 1,
+          .parts = 2};
   l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + 2 * c.block_q * 4;

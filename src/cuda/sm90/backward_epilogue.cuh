@@ -82,7 +82,8 @@ DEV bool store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
 }
 
 // Sixteen keys whose gradients are not finite, remembered until the end of the warp's work: a chain through the
-// workspace, which has a place for each warp that writes their gradients. Its end lies in shared memory: a register less.
+// workspace, which has a place for each warp that writes their gradients. Its end lies in shared memory: a register
+// less.
 struct FallbackKeys {
   u32 at;
   DEV void start() const {

@@ -1,5 +1,5 @@
-// The helpers' warpgroup: a warp that draws tiles, one that loads K, V, Q, dO and the rows' statistics, and a thread for
-// each consumer warpgroup, which adds its dQ to the sums.
+// The helpers' warpgroup: a warp that draws tiles, one that loads K, V, Q, dO and the rows' statistics, and a thread
+// for each consumer warpgroup, which adds its dQ to the sums.
 #pragma once
 #include "cuda/device/tma.cuh"
 
@@ -40,7 +40,8 @@ struct Producer {
   u32 tiles = 0, blocks = 0;
 
   template <PipelineLayout layout>
-  DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 columns, i32 token, i32 head, i32 batch) const {
+  DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 columns, i32 token, i32 head,
+                i32 batch) const {
 #pragma unroll
     for (u32 c = 0; c < columns; ++c)
       tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kBlockColumns, token, head, batch);
@@ -94,7 +95,7 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const BackwardPar
               map_batch = features.packed ? 0 : x.batch;
     to.load_rows(at, q_begin, map_batch, first);
     to.load_v(x.k_begin + x.key, x.head, map_batch);
-    while (at.next(p, memory.tile(to.tiles % kLayout.k.stages))) to.load_rows(at, q_begin, map_batch, first);
+    while (at.next(memory.tile(to.tiles % kLayout.k.stages))) to.load_rows(at, q_begin, map_batch, first);
   }
 }
 
@@ -131,7 +132,7 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
         }
       }
       __syncwarp();
-    } while (at.next(p, slot));
+    } while (at.next(slot));
     k.release(issuer);
   }
   if (issuer) tma_store_wait();  // shared memory must outlive the last sum

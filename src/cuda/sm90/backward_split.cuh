@@ -1,6 +1,6 @@
-// Attention backward for Hopper where dK and dV of 64 keys fill the registers of one warpgroup each: heads up to 256 wide,
-// and narrower ones whose features take many registers. As backward.cuh, but the two consumer warpgroups share the
-// products instead of the keys:
+// Attention backward for Hopper where dK and dV of 64 keys fill the registers of one warpgroup each: heads up to 256
+// wide, and narrower ones whose features take many registers. As backward.cuh, but the two consumer warpgroups share
+// the products instead of the keys:
 //
 //   scores:     S^T = K Q^T     P = 2^(S - LSE), handed over     dV += P^T dO     its share of dQ of the block before
 //   gradients:  dP^T = V dO^T   dS = P (dP - D), shared          dK += dS^T Q     the other share
@@ -22,7 +22,7 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     wgmma_wait<0>();
     c.first_ready();
     for (;;) {  // nothing is under way
-      const bool last = voted(c.at.last(p));
+      const bool last = voted(c.at.last());
       c.wait_operands();
       c.issue_dq_before();  // of a tile's first block: idle
       c.issue_second();

@@ -5,7 +5,8 @@
 
 namespace onepass::sm90 {
 
-// What a lane of the scores' warpgroup hands to the same lane of the other, 16 bytes at a time: pairs of 16-bit numbers.
+// What a lane of the scores' warpgroup hands to the same lane of the other, 16 bytes at a time: pairs of 16-bit
+// numbers.
 struct Exchange {
   u32 at;  // of the warp's part
   u32 lane;
@@ -40,7 +41,7 @@ struct SplitConsumer : BackwardWarp {
   u32 operand[kScores / 2];
   Slopes<kScores> slopes;
   Kept<kScores> kept;
-  i32 accumulate = 0;  // whether `second` holds anything yet
+  i32 accumulate = 0;    // whether `second` holds anything yet
   i32 place_before = 0;  // of the block before in dQ's sums
   u32 turn_before = 0;   // counts that come before its turn
 
@@ -134,9 +135,7 @@ struct SplitConsumer : BackwardWarp {
     if (accumulate) memory.ds().at(block - 1).wait();
     async_proxy_fence();
   }
-  DEV void issue_dq_of(u32 odd) {
-    issue_dq(dq, ds_stage(odd), memory.base + kLayout.k.data, group * kDqN<0>);
-  }
+  DEV void issue_dq_of(u32 odd) { issue_dq(dq, ds_stage(odd), memory.base + kLayout.k.data, group * kDqN<0>); }
   DEV void issue_dq_before() {
     fence_operand(operand);
     fence_operand(second);
@@ -163,7 +162,7 @@ struct SplitConsumer : BackwardWarp {
   }
   DEV void add_dq() const {
     if constexpr (kDeterministic) wait_for_count(p.turns + place_before, turn_before);
-    float* const to = dq_sums_of(p, place_before) + group * (64 * kDqN<0>) + warp * (16 * kDqN<group>) + lane * 4;
+    float* const to = dq_sums_of(p, place_before) + group * (64 * kDqN<0>)+warp * (16 * kDqN<group>)+lane * 4;
 #pragma unroll
     for (u32 u = 0; u < kDqN<group> / 8; ++u)
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);

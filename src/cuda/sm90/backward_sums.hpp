@@ -1,5 +1,5 @@
-// How the two consumer warpgroups share a block's dQ, and how its sums lie in global memory: one definition for the host
-// and the device half.
+// How the two consumer warpgroups share a block's dQ, and how its sums lie in global memory: one definition for the
+// host and the device half.
 #pragma once
 #include "cuda/attention/backward.hpp"
 #include "cuda/sm90/blocks.hpp"

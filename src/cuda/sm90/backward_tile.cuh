@@ -49,18 +49,21 @@ DEV KeyTile load_key_tile(u32 from) {
   return x;
 }
 
-// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them. What
-// is wanted once for each head is read from the tile again.
+// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them.
+// What is wanted once for each head is read from the tile again.
 struct BlockWalk {
-  i32 m = 0, m_hi = 0, head = 0;
-  static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) { return {x.m_lo, x.m_hi, x.head * p.heads_per_kv}; }
+  i32 m = 0, m_hi = 0, head = 0, heads_left = 0;  // behind this one
+  static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) {
+    return {x.m_lo, x.m_hi, x.head * p.heads_per_kv, p.heads_per_kv - 1};
+  }
   DEV bool last_of_head() const { return m + 1 == m_hi; }
-  DEV bool last(const AttentionParams& p) const { return last_of_head() && (head + 1) % p.heads_per_kv == 0; }
+  DEV bool last() const { return last_of_head() && heads_left == 0; }
   // False behind the last block. slot: where the tile lies in shared memory.
-  DEV bool next(const AttentionParams& p, u32 slot) {
+  DEV bool next(u32 slot) {
     if (++m < m_hi) return true;
     m = load_key_tile(slot).m_lo;
-    return ++head % p.heads_per_kv != 0;
+    ++head;
+    return heads_left-- != 0;
   }
   DEV i32 row() const { return m * static_cast<i32>(kBlockM); }
   DEV i64 place(const BackwardParams& p, i32 batch) const { return place_of(p, head, first_q_block(p, batch) + m); }

@@ -55,7 +55,7 @@ struct BackwardWarp {
     const bool head_ends = at.last_of_head();
     if (head_ends) scores.close_head();
     ++block;
-    const bool more = at.next(p, memory.tile(tiles % kLayout.k.stages));
+    const bool more = at.next(memory.tile(tiles % kLayout.k.stages));
     if (head_ends && more) scores.open_head(at.head);
   }
   DEV u32 ds_stage(u32 odd) const { return memory.base + kLayout.ds.data + odd * kLayout.ds.bytes; }

@@ -6,7 +6,7 @@
 
 namespace onepass::sm90 {
 
-static_assert(kBlockK == 16);  // parts of slopes and rows to compute again are counted by warps
+static_assert(kBlockK == 16);         // parts of slopes and rows to compute again are counted by warps
 constexpr int kScores = kBlockM / 2;  // of a lane
 constexpr bool kPlainScores = !kTransforms && !features.masks() && !features.dropout;
 constexpr bool kSideGradients = backward_features.dbias || backward_features.dslopes;
@@ -20,7 +20,8 @@ struct BlockScores : KeyScores {
 
   // Of a tile's 16 keys from `key` on, as one of the warps that have them; of one of its heads.
   DEV void open(const KeyTile& x, i32 key, i32 part) {
-    band = features.packed ? band_of(p, x.seq_q, x.seq_k) : band_of(p, p.seq_q, p.seq_k);  // parameters cost no register
+    band =
+        features.packed ? band_of(p, x.seq_q, x.seq_k) : band_of(p, p.seq_q, p.seq_k);  // parameters cost no register
     batch = x.batch;
     first_key = key;
     keys = FragmentRows::from(key);
@@ -40,14 +41,17 @@ struct BlockScores : KeyScores {
     }
   }
 
-  // Products become weights; where next() is called, after the rows' LSEs of scores 8 c to 8 c + 7 have been used.
+  // Products become weights: probability() but for its limit of 1, which costs 3 % and which the rounding of huge LSEs
+  // alone would pass; what overflows is computed again. next() is called when the rows' LSEs of scores 8 c to 8 c + 7
+  // have been used.
   template <class Next>
-  DEV void plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row, const Next& next) const {
+  DEV void plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row,
+                         const Next& next) const {
     hide_products(s, first_row);
 #pragma unroll
     for (int c = 0; c < kScores / 8; ++c) {
 #pragma unroll
-      for (int j = 8 * c; j < 8 * c + 8; ++j) s[j] = probability(p, s[j], reference[statistic_of(j)]);
+      for (int j = 8 * c; j < 8 * c + 8; ++j) s[j] = weight_of(fmaf(s[j], p.scale_log2, -reference[statistic_of(j)]));
       next(c);
     }
   }
@@ -59,8 +63,7 @@ struct BlockScores : KeyScores {
   // What differentiate() tells of each score.
   DEV void add(i32 row, i32 key, float gradient) {
     if constexpr (backward_features.dbias) {
-      if (row < band.seq_q && key < band.seq_k)
-        atomicAdd(p.dbias + spread(p.dbias_stride, row, key), gradient);
+      if (row < band.seq_q && key < band.seq_k) atomicAdd(p.dbias + spread(p.dbias_stride, row, key), gradient);
     }
     if constexpr (backward_features.dslopes) slope_sum -= gradient * distance(row, key);
   }

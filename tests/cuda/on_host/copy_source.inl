@@ -19,6 +19,8 @@ constexpr ForwardConfig config = {
     .warps = 4, .row_tiles = 1, .block_n = 48, .stages = 1, .blocks = 1, .copy_bytes = EMULATED_COPY_BYTES};
 }
 }  // namespace onepass
+#include "cuda/sm80/forward_tile.cuh"
+
 #include "cuda/sm80/copy.cuh"
 
 namespace onepass::sm80 {

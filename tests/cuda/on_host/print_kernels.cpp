@@ -61,10 +61,9 @@ int main(int, char** argv) {
       const cuda::KernelProgram program = program_of(family, parse_problem(problem));
       const std::string file = family + "_" + name;
       write(folder / (file + ".inc"), program.config + "\n" + program.user_code + "\n");
-      write(folder / (file + ".cpp"),
-            text("#define KERNEL_NAME ", name, "\n#define KERNEL_PROBLEM \"", problem, "\"\n#define KERNEL_FILE \"", program.file,
-                 "\"\n#define KERNEL_CONFIG \"",
-                 file, ".inc\"\n#include \"on_host/", family, "_kernel.inl\"\n"));
+      write(folder / (file + ".cpp"), text("#define KERNEL_NAME ", name, "\n#define KERNEL_PROBLEM \"", problem,
+                                           "\"\n#define KERNEL_FILE \"", program.file, "\"\n#define KERNEL_CONFIG \"",
+                                           file, ".inc\"\n#include \"on_host/", family, "_kernel.inl\"\n"));
     }
   } catch (const Error& e) {
     std::cerr << line << ": " << e.what() << "\n";

@@ -6,11 +6,11 @@ namespace warps {
 
 struct Sm90BackwardKernel {
   const char* name;
-  const char* problem;   // a line that it is the kernel of
-  const void* features;  // BackwardFeatures
-  const void* shape;     // BackwardShape
-  const void* config;    // sm90::BackwardConfig
-  int shared_bytes;      // what the library gives a block
+  const char* problem;                             // a line that it is the kernel of
+  const void* features;                            // BackwardFeatures
+  const void* shape;                               // BackwardShape
+  const void* config;                              // sm90::BackwardConfig
+  int shared_bytes;                                // what the library gives a block
   void (*pre)(const void* params, unsigned grid);  // BackwardParams
   // maps: four tensor maps that hold TensorBoxes (hopper.hpp): q, k, v, dout.
   void (*run)(const void* maps, const void* params, unsigned grid);

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string>
 
-#include "core/text.hpp"
 #include "check/pokes.hpp"
+#include "core/text.hpp"
 #include "cuda/sm90/backward.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/sm90b_kernel.hpp"
@@ -44,8 +44,7 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
     const auto rows = static_cast<unsigned>(cuda::row_blocks(params));
     kernel.pre(&params, rows);
     sm90::set_head_groups(params, p, config(), 2, 50 << 20);
-    if (features().dbias)
-      std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
+    if (features().dbias) std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
     const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
     // One block of threads where tiles wait for each other: blocks run one after the other here.
     const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());

@@ -48,7 +48,8 @@ DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3)
     warps::running->begun.push_back(land);
 }
 DEV void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
-  if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(from) % 16 != 0) warps::fail("a bulk copy is not aligned");
+  if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(from) % 16 != 0)
+    warps::fail("a bulk copy is not aligned");
   const auto land = [=] {
     std::memcpy(shared_at<char>(to, 16), from, bytes);
     warps::MemoryBarrier& b = warps::hopper.memory_barrier(bar);
@@ -61,7 +62,8 @@ DEV void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     warps::background.push_back(land);
 }
 DEV void bulk_add(float* to, u32 from, u32 bytes) {
-  if (from % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(to) % 16 != 0) warps::fail("a bulk sum is not aligned");
+  if (from % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(to) % 16 != 0)
+    warps::fail("a bulk sum is not aligned");
   const auto land = [=] {
     for (u32 i = 0; i < bytes / 4; ++i) to[i] += shared_word<float>(from + 4 * i);
   };

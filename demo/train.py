@@ -1,0 +1,244 @@
+"""The demo that trains: a character-level transformer learns a text, forward and backward of its attention by onepass.
+
+    ./dev demo train      or, with onepass installed:  python3 demo/train.py --png loss.png
+
+The same model is trained a second time, step by step in turn, with PyTorch's attention through autograd where PyTorch
+is installed, else with standard attention in NumPy: the same seed gives the same curve. Prints losses and times, draws
+the curve, and lets the model write.
+"""
+
+import argparse
+import copy
+import importlib.util
+import math
+import pathlib
+import statistics
+import time
+import types
+
+import numpy as np
+import picture
+from transformer import Adam, Onepass, Transformer, initial_weights, qkv_views
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Standard:
+    """The textbook: scores and weights of seq x seq in memory. In float64 too."""
+
+    name = "standard attention"
+
+    def __init__(self, xp):
+        self.xp = xp
+
+    def forward(self, qkv):
+        xp = self.xp
+        q, k, v = qkv_views(xp, qkv)
+        s = q @ xp.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
+        hidden = xp.tril(xp.ones_like(s[0, 0])) == 0
+        s[..., hidden] = -math.inf
+        p = xp.exp(s - xp.amax(s, -1)[..., None])
+        p = p / p.sum(-1)[..., None]
+        return xp.swapaxes(p @ v, 1, 2), (qkv, p)
+
+    def backward(self, dout, kept):
+        xp, (qkv, p) = self.xp, kept
+        q, k, v = qkv_views(xp, qkv)
+        do, dqkv = xp.swapaxes(dout, 1, 2), xp.empty_like(qkv)
+        dq, dk, dv = qkv_views(xp, dqkv)
+        dp = do @ xp.swapaxes(v, -1, -2)
+        ds = p * (dp - (p * dp).sum(-1)[..., None]) / math.sqrt(q.shape[-1])
+        dq[...], dk[...], dv[...] = ds @ k, xp.swapaxes(ds, -1, -2) @ q, xp.swapaxes(p, -1, -2) @ do
+        return dqkv
+
+
+class Torch:
+    """PyTorch's attention, its gradients by autograd. Arrays of all libraries are read in place."""
+
+    name = "PyTorch"
+
+    def __init__(self, xp):
+        import torch
+
+        self.torch = torch
+        self.back = {"numpy": np.asarray, "cupy": getattr(xp, "from_dlpack", None)}.get(xp.__name__, lambda x: x)
+
+    def forward(self, qkv):
+        leaf = self.torch.as_tensor(qkv).detach().requires_grad_()
+        q, k, v = (x.transpose(1, 2) for x in leaf.unbind(2))
+        out = self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return self.back(out.detach()), (leaf, out)
+
+    def backward(self, dout, kept):
+        leaf, out = kept
+        out.backward(self.torch.as_tensor(dout))
+        return self.back(leaf.grad)
+
+
+class Timed:
+    """An attention and the seconds spent in it, where calls return when they are done."""
+
+    def __init__(self, attention):
+        self.attention, self.name, self.seconds = attention, attention.name, 0.0
+
+    def timed(self, method, *arguments):
+        start = time.perf_counter()
+        result = method(*arguments)
+        self.seconds += time.perf_counter() - start
+        return result
+
+    def forward(self, qkv):
+        return self.timed(self.attention.forward, qkv)
+
+    def backward(self, dout, kept):
+        return self.timed(self.attention.backward, dout, kept)
+
+
+def library_for(device):
+    """The library of the arrays on the device; NumPy to it and back; waiting for what has been started there."""
+    if device == "cpu":
+        return types.SimpleNamespace(xp=np, put=np.asarray, get=np.asarray, wait=lambda: None)
+    if importlib.util.find_spec("cupy"):
+        import cupy
+
+        return types.SimpleNamespace(
+            xp=cupy, put=cupy.asarray, get=cupy.asnumpy, wait=lambda: cupy.cuda.Device().synchronize()
+        )
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            return types.SimpleNamespace(
+                xp=torch,
+                put=lambda x: torch.as_tensor(x, device="cuda"),
+                get=lambda x: x.cpu().numpy(),
+                wait=torch.cuda.synchronize,
+            )
+    raise SystemExit("--device cuda needs CuPy, or PyTorch with CUDA")
+
+
+def peer_for(options):
+    """The attention that onepass stands beside, or None."""
+    found = "torch" if importlib.util.find_spec("torch") else "standard"
+    wanted = found if options.beside == "auto" else options.beside
+    if wanted == "torch" and found != "torch":
+        raise SystemExit("--beside torch needs PyTorch")
+    return {"torch": Torch, "standard": Standard, "none": None}[wanted]
+
+
+class Contender:
+    def __init__(self, options, library, weights, attention):
+        self.library, self.attention = library, Timed(attention)
+        weights = {name: library.put(x) for name, x in weights.items()}
+        self.model = Transformer(library.xp, weights, options.heads, self.attention)
+        self.adam = Adam(library.xp, weights, options.rate)
+        self.losses, self.seconds, self.in_attention = [], [], []
+
+    def step(self, tokens, targets):
+        start, before = time.perf_counter(), self.attention.seconds
+        loss, gradients = self.model.loss(tokens, targets)
+        self.adam.step(gradients)
+        self.library.wait()
+        self.seconds.append(time.perf_counter() - start)
+        self.in_attention.append(self.attention.seconds - before)
+        self.losses.append(float(loss))
+
+
+class Training:
+    def __init__(self, options):
+        self.options, self.library = options, library_for(options.device)
+        text = options.text.read_text(encoding="utf-8")
+        self.letters = sorted(set(text))
+        self.data = np.array([self.letters.index(c) for c in text])
+        if len(self.data) <= options.seq:
+            raise SystemExit(f"{options.text} has {len(self.data)} characters; --seq {options.seq} needs more")
+        self.one_hot = np.eye(len(self.letters), dtype=np.float32)
+        self.rng = np.random.default_rng(options.seed)
+        weights = initial_weights(self.rng, len(self.letters), options.seq, options.width, options.layers)
+        self.size = sum(x.size for x in weights.values())
+        peer = peer_for(options)
+        self.contenders = [
+            Contender(options, self.library, copy.deepcopy(weights), kind(self.library.xp))
+            for kind in (Onepass, *([peer] if peer else []))
+        ]
+
+    def run(self, report):
+        o, (ours, *peers) = self.options, self.contenders
+        for step in range(o.steps):
+            start = self.rng.integers(len(self.data) - o.seq, size=(o.batch, 1))
+            text = self.one_hot[self.data[start + np.arange(o.seq + 1)]]
+            batch = self.library.put(text[:, :-1]), self.library.put(text[:, 1:])
+            order = (ours, *peers) if step % 2 == 0 else (*peers, ours)
+            for contender in order:
+                contender.step(*batch)
+            if step % max(1, o.steps // 10) == 0 or step == o.steps - 1:
+                report(step)
+
+    def write(self, length, prompt="The "):
+        """What the model of onepass continues the prompt with, each character drawn from its softmax."""
+        ids = [self.letters.index(c) for c in prompt if c in self.letters] or [0]
+        for _ in range(length):
+            seen = self.one_hot[ids[-self.options.seq :]][None]
+            logits = self.library.get(self.contenders[0].model.forward(self.library.put(seen))[0])[0, -1]
+            p = np.exp((logits - logits.max()) / 0.5)
+            ids.append(self.rng.choice(len(p), p=p / p.sum()))
+        return "".join(self.letters[i] for i in ids)
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="what is learnt")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: with CuPy or PyTorch")
+    parser.add_argument("--beside", choices=("auto", "torch", "standard", "none"), default="auto")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seq", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
+    parser.add_argument("--rate", type=float, default=3e-3, help="Adam's")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument("--write", type=int, default=300, help="how many characters the model writes at the end")
+    parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("loss.png"), help="where the curve goes")
+    options = parser.parse_args(arguments)
+    if options.width % options.heads:
+        parser.error(f"--width is {options.width}; a multiple of --heads, {options.heads}, is accepted")
+    if min(options.steps, options.batch, options.seq, options.layers) < 1:
+        parser.error("--steps, --batch, --seq and --layers are 1 or more")
+
+    training = Training(options)
+    contenders = training.contenders
+    say(f"{options.text.name}: {len(training.data)} characters, {len(training.letters)} different")
+    say(
+        f"{options.layers} layers of width {options.width}, {options.heads} heads, {training.size} weights; "
+        f"{options.batch} x {options.seq} characters a step, {training.library.xp.__name__} on {options.device}\n"
+    )
+    say("  step" + "".join(f"{c.attention.name:>22}" for c in contenders))
+
+    def report(step):
+        say(f"{step + 1:6}" + "".join(f"{c.losses[step]:22.4f}" for c in contenders))
+
+    training.run(report)
+    on_cpu = options.device == "cpu"  # elsewhere calls return before they are done
+    say("\nmedian time of a step" + (", and of its attention, forward and backward" if on_cpu else ""))
+    for c in contenders:
+        attention = f"{1e3 * statistics.median(c.in_attention):9.1f} ms" if on_cpu else ""
+        say(f"  {c.attention.name:20}{1e3 * statistics.median(c.seconds):9.1f} ms{attention}")
+    if len(contenders) > 1:
+        apart = max(abs(a - b) for a, b in zip(*(c.losses for c in contenders)))
+        say(f"the two losses are never further apart than {apart:.1e}")
+    title = f"{options.text.name}, {options.layers} layers, {training.size} weights"
+    options.png.parent.mkdir(parents=True, exist_ok=True)
+    picture.curves({c.attention.name: c.losses for c in contenders}, title, "step", "loss", options.png)
+    say(f"loss curve: {options.png}")
+    if options.write:
+        say("\nthe model writes:\n\n" + training.write(options.write))
+    return contenders
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+// The Hopper backward's kernels compile, and to the code that was meant. Needs NVRTC, not a GPU; skipped where it is
+// missing.
+#include <gtest/gtest.h>
+
+#include "code_gate.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/host/api.hpp"
+#include "cuda/sm90/backward.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+class Sm90Backward : public testing::TestWithParam<const char*> {};
+
+TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const Problem p = parse_problem(std::string(GetParam()) + " cuda");
+  const BackwardFeatures features = cuda::backward_features_of(p);
+  sm90::BackwardConfig config;
+  ASSERT_TRUE(sm90::select_config(p, features, config, why)) << why;
+  EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
+  const BackwardShape shape = sm90::shape_of(p, config);
+  const std::string mods = cuda::mods_source(p, true);
+  const cuda::CodeGate gate{384, {"HGMMA", "UTMALDG", config.split ? "REDG" : "UBLKRED"}};
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, shape, config, mods)), gate), "");
+  const cuda::BackwardPrograms around = cuda::backward_programs(features, shape, sm90::kSumPlace, "sm_90", mods);
+  for (const cuda::KernelProgram& program : {around.pre, around.post, around.sums})
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(program), {256, {}}), "") << program.file;
+}
+
+// A line for each config, and the features by their registers: one at a time, windows, pairs.
+INSTANTIATE_TEST_SUITE_P(
+    Table, Sm90Backward,
+    testing::Values(
+        "bwd b1 h1 s4096 d64 bf16", "bwd b1 h1 s4096 d64 fp16 causal_bottom_right",
+        "bwd h4/2 d64 bf16 varlen=128,512 causal_bottom_right", "bwd b1 h1 s4096 d64 bf16 window=99:9 deterministic",
+        "bwd b1 h1 s4096 d64 bf16 deterministic", "bwd b1 h1 s4096 d64 bf16 mask=b1qk dropout=0.1",
+        "bwd b1 h1 s4096 d64 bf16 softcap=30 alibi grads=dq,dk,dv,dalibi_slopes",
+        "bwd b1 h1 s4096 d64 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias", "bwd b1 h1 s4096 d128 bf16",
+        "bwd b1 h1 s4096 d64 bf16 score_mod={score + 0.1 * tanh(score)} mask_mod={k_index % 3 != 1}",
+        "bwd b1 h1 s4096 d128 fp16 causal_bottom_right grad=fp32", "bwd b1 h8/2 s4096 d128 bf16 window=99:0",
+        "bwd b1 h1 s4096 d128 bf16 causal_bottom_right deterministic",
+        "bwd b1 h1 s4096 d128 bf16 window=99:9 deterministic", "bwd h1 d128 bf16 varlen=128,512 window=99:9",
+        "bwd h1 d128 bf16 varlen=128,512 deterministic", "bwd b1 h1 s4096 d128 bf16 mask=b1qk",
+        "bwd b1 h1 s4096 d128 bf16 dropout=0.1 causal_bottom_right",
+        "bwd b1 h1 s4096 d128 bf16 alibi causal_bottom_right grads=dq,dk,dv,dalibi_slopes",
+        "bwd b1 h1 s4096 d128 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias",
+        "bwd b1 h1 s4096 d128 bf16 bias=fp32:1hqk causal_bottom_right grads=dq,dk,dv,dbias",
+        "bwd b1 h1 s4096 d128 bf16 softcap=30", "bwd b1 h1 s4096 d128 bf16 mask=b1qk dropout=0.1 alibi",
+        "bwd b1 h1 s4096 d128 bf16 score_mod={score + 0.1 * tanh(score)}", "bwd b1 h1 s4096 d96 bf16",
+        "bwd b1 h1 s4096 d128 bf16 mask_mod={k_index % 3 != 1}", "bwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
+        "bwd b1 h1 s4096 d192 bf16", "bwd b1 h1 s4096 d160/72 bf16 window=99:9", "bwd b1 h1 s4096 d256 bf16",
+        "bwd b1 h1 s4096 d256 bf16 causal_bottom_right", "bwd h1 d256 bf16 varlen=128,512 causal_bottom_right",
+        "bwd b1 h1 s4096 d256 bf16 causal_bottom_right deterministic", "bwd b1 h1 s4096 d256 bf16 mask=b1qk",
+        "bwd b1 h1 s4096 d256 bf16 dropout=0.1", "bwd b1 h1 s4096 d256 bf16 softcap=30",
+        "bwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias", "bwd b1 h1 s4096 d256 bf16 alibi"));
+
+}  // namespace
+}  // namespace onepass
