@@ -53,14 +53,15 @@ DEV KeyTile tile_in_hand(u32 work, const BackwardParams& p) {
 
 // Rows of this warp in a tile, as multiply_rows asks for them.
 template <i32 pitch>
-DEV auto rows_at(u32 tile) {
-  const u32 address = LeftFragments<kRowTiles, pitch>::address(tile);
-  return [address](i32 k) {
+struct RowsOf {
+  u32 tile;
+  DEV u32 address() const { return LeftFragments<kRowTiles, pitch>::address(tile); }
+  DEV LeftFragments<kRowTiles, pitch> operator()(u32 address, i32 k) const {
     LeftFragments<kRowTiles, pitch> a;
     a.load(address, k);
     return a;
-  };
-}
+  }
+};
 
 // A block of query rows of one of the heads that read the tile's keys.
 struct RowStep {
