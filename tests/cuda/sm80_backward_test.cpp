@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Table32, Sm80Backward,
                                          Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
                                          Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"},
                                          Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"},
-                                         Sm80Case{kBlackwell, "b1 h1 s4096 d256 fp32"}));
+                                         Sm80Case{kBlackwell, "b1 h1 s4096 d160 fp32"}));
 
 TEST(Sm80BackwardTable, EveryRowFitsTheDevicesThatTakeIt) {
   for (const Generation& device : {kHopper, kA100, kAmpere}) {

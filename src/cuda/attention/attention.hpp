@@ -59,6 +59,7 @@ struct AttentionParams {
   int align_bottom, offset;  // shift = seq_k - seq_q, or the offset
   float scale, scale_log2;   // the latter: scale * log2(e)
   float cap_in, cap_out;     // softcap: s = cap_out * tanh(cap_in * dot)
+  int tail_heads;            // KeysOuter: the last heads, one group of their own (here: it moves no other offset)
   const void* bias;
   long long bias_stride[4];
   const float* slopes;
@@ -70,7 +71,6 @@ struct AttentionParams {
   unsigned* counters;              // two, zero at the start and at the end: tiles taken, blocks done
   int batch_inner;                 // batch entries of a head follow each other: they read the same bias
   int m_tiles, head_group, tiles;  // head_group: heads worked on at once, for L2 locality
-  int tail_heads;                  // KeysOuter: the last heads, one group of their own
 };
 
 }  // namespace onepass

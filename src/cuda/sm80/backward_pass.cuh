@@ -19,7 +19,7 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
   Kept<kN> kept[kRowTiles];
   bool some_hidden[kRowTiles];
   multiply_rows<kQkDepth, kLayout.qk_pitch>(s, step.q(sm) + part * kLayout.qk_pitch,
-                                            rows_at<kLayout.qk_pitch>(sm + kLayout.k));
+                                            RowsOf<kLayout.qk_pitch>{sm + kLayout.k});
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);
@@ -32,10 +32,9 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
   on_weights(w);
   if constexpr (!kDs) return;
   const u32 dout = step.dout(sm) + part * kLayout.v_pitch;
-  multiply_rows<kOutN, kLayout.v_pitch>(dp, dout, rows_at<kLayout.v_pitch>(sm + kLayout.v));
+  multiply_rows<kOutN, kLayout.v_pitch>(dp, dout, RowsOf<kLayout.v_pitch>{sm + kLayout.v});
   if constexpr (kRest)
-    multiply_rows<kOutN, kLayout.v_pitch, true>(dp, dout + kLayout.dout_bytes,
-                                                rows_at<kLayout.v_pitch>(sm + kLayout.v));
+    multiply_rows<kOutN, kLayout.v_pitch, true>(dp, dout + kLayout.dout_bytes, RowsOf<kLayout.v_pitch>{sm + kLayout.v});
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);

@@ -53,14 +53,15 @@ DEV KeyTile tile_in_hand(u32 work, const BackwardParams& p) {
 
 // Rows of this warp in a tile, as multiply_rows asks for them.
 template <i32 pitch>
-DEV auto rows_at(u32 tile) {
-  const u32 address = LeftFragments<kRowTiles, pitch>::address(tile);
-  return [address](i32 k) {
+struct RowsOf {
+  u32 tile;
+  DEV u32 address() const { return LeftFragments<kRowTiles, pitch>::address(tile); }
+  DEV LeftFragments<kRowTiles, pitch> operator()(u32 address, i32 k) const {
     LeftFragments<kRowTiles, pitch> a;
     a.load(address, k);
     return a;
-  };
-}
+  }
+};
 
 // A block of query rows of one of the heads that read the tile's keys.
 struct RowStep {
@@ -230,7 +231,7 @@ DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep
   static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
   const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16;
   const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
-#pragma unroll
+#pragma unroll 1
   for (i32 first = 0; first < kOwn; first += kAtOnce) {
     const i32 group = first * kAcross + warp / kDown;
     float dq[1][kAtOnce * kOfGroup];

@@ -48,11 +48,19 @@ struct TileCopy {
   const long long& token_stride;  // elements; a parameter: neither takes registers between two copies
   i32 tokens;                     // of the sequence
 
-  DEV void operator()(u32 to, i32 first) const { (*this)(to, first, load_address(from)); }
+  DEV void operator()(u32 to, i32 first) const {
+    copy(to, first, [&] { return load_address(from); });
+  }
   DEV void operator()(u32 to, i32 first, const char* token_0) const {
+    copy(to, first, [&] { return token_0; });
+  }
+
+ private:
+  template <class Address>
+  DEV void copy(u32 to, i32 first, const Address& token_0) const {
     const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = thread % kAcross;
     const i64 stride = token_stride * kElementBytes;
-    const char* at = token_0 + (first + row) * stride + chunk * 16;
+    const char* at = token_0() + (first + row) * stride + chunk * 16;
     const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
     if (kChunks < kAcross && chunk >= kChunks) return;
 #pragma unroll(unrolled)

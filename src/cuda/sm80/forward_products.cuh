@@ -12,22 +12,20 @@ struct QueryOperand {  // this warp's rows of Q
   DEV void load() {  // once Q has come
     if constexpr (config.q_registers) {
 #pragma unroll
-      for (i32 k = 0; k < kQkDepth / kStep; ++k) kept[k].load(address(), k);
+      for (i32 k = 0; k < kQkDepth / kStep; ++k) kept[k].load(Fragments::address(tile), k);
     }
   }
-  DEV u32 address() const { return Fragments::address(tile); }
+  DEV u32 address() const { return config.q_registers ? 0 : Fragments::address(tile); }
+  DEV Fragments operator()(u32 address, i32 k) const {
+    if constexpr (config.q_registers) return kept[k];
+    Fragments a;
+    a.load(address, k);
+    return a;
+  }
 };
 
 DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
-  const u32 queries = config.q_registers ? 0 : query.address();
-  multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, [&](i32 k) {
-    QueryOperand::Fragments a;
-    if constexpr (config.q_registers)
-      a = query.kept[k];
-    else
-      a.load(queries, k);
-    return a;
-  });
+  multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, query);
 }
 DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
   multiply_columns<kBlockN, kLayout.v_pitch>(o, w, tile);

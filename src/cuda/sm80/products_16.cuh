@@ -29,15 +29,15 @@ struct LeftFragments {
   }
 };
 
-// left(k): LeftFragments of A; N / 4 groups of eight rows of B. add: to what S holds.
+// left(address, k): LeftFragments of A; N / 4 groups of eight rows of B. add: to what S holds.
 template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
-  const u32 lane = own_thread() % 32;
+  const u32 lane = own_thread() % 32, left_rows = left.address();
   const u32 rows = tile + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2, pitch);
   if constexpr (!add) clear(s);
 #pragma unroll
   for (i32 k = 0; k < depth / 16; ++k) {
-    const auto a = left(k);
+    const auto a = left(left_rows, k);
 #pragma unroll
     for (i32 n = 0; n < N / 8; ++n) {
       u32 b[4];
@@ -51,7 +51,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   }
 }
 
-// `tokens` rows of B, N / 8 groups of its columns: first_group and every step-th from there, a power of two above it.
+// `tokens` rows of B, N / 8 groups of its columns: first_group and every step-th from there, step a power of two.
 template <i32 tokens, i32 pitch, i32 step = 1, i32 tiles, i32 N>
 DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles], u32 tile, u32 first_group = 0) {
   const u32 lane = own_thread() % 32;

@@ -68,7 +68,7 @@ template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   constexpr i32 kDepth = depth <= 64 ? 32 : 64, kSteps = depth / 8, kChain = kDepth / 8;
   constexpr bool kAllFour = depth <= 16;  // all four products
-  const u32 lane = opaque_thread() % 32;
+  const u32 lane = opaque_thread() % 32, left_rows = left.address();
   const u32 rows = tile + swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
   float big[tiles][N], small[tiles][N];
 #pragma unroll(kFewRegisters ? 1 : 64)
@@ -79,7 +79,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
     for (i32 step = 0; step < kChain; ++step) {
       const i32 k = first + step;
       if (kSteps % kChain != 0 && k >= kSteps) break;
-      const auto a = left(k);
+      const auto a = left(left_rows, k);
 #pragma unroll
       for (i32 n = 0; n < N / 4; ++n) {
         float x[2];
