@@ -48,7 +48,6 @@ DEV void bulk_add(float* to, u32 from, u32 bytes) {
 }
 DEV void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 DEV void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-DEV void tma_store_wait_but_one() { asm volatile("cp.async.bulk.wait_group 1;" ::: "memory"); }
 DEV void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }  // written, not only read
 
 // 128-byte swizzle: 16-byte chunk c of 128-byte row r lies at chunk c ^ (r % 8). TMA writes it so, wgmma reads it so.

@@ -99,47 +99,11 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const BackwardPar
   }
 }
 
-// Turns at dQ's sums, by one thread. A turn is passed on while the next sum is under way, since its end takes as long
-// as a block does; before the thread waits for others it passes on what it holds.
-struct Turns {
-  u32* const turns;
-  i32 held = -1;  // the place whose sum may be under way
-  DEV void take(i32 place, u32 before) {
-    if constexpr (kDeterministic) {
-      if (!count_has_come(turns + place, before)) {
-        flush();
-        wait_for_count(turns + place, before);
-      }
-      async_proxy_fence_global();
-    }
-  }
-  DEV void added(i32 place) {  // the sum at `place` has been committed, those before are over
-    if constexpr (kDeterministic) {
-      if (held >= 0) {
-        tma_store_wait_but_one();
-        pass();
-      }
-      held = place;
-    }
-  }
-  DEV void flush() {
-    if (held < 0) return;
-    tma_store_wait();
-    pass();
-    held = -1;
-  }
-  DEV void pass() const {
-    async_proxy_fence_global();
-    add_release(turns + held, kGroupWarps);
-  }
-};
-
 // Adds what a warpgroup stages; one thread of a warp does. The fence is the reader's: writers have none in their loop.
 DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) {
   const bool issuer = elect_one();
   Pipeline<kLayout.k> k = memory.k();
   Pipeline<kLayout.dq> dq = memory.dq(group);
-  Turns turns{p.turns};
   for (;;) {
     k.wait();
     const u32 slot = memory.tile(k.state.slot);
@@ -148,24 +112,30 @@ DEV void reduce(const SharedMemory& memory, u32 group, const BackwardParams& p) 
     BlockWalk at = BlockWalk::of(p, tile);
     do {
       const i32 place = static_cast<i32>(at.place(p, tile.batch));
-      if (kDeterministic && issuer) turns.take(place, counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
       dq.wait();
       if (issuer) {
         async_proxy_fence();
+        if constexpr (kDeterministic) {
+          wait_for_count(p.turns + place, counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
+          async_proxy_fence_global();
+        }
         bulk_add(dq_sums_of(p, place) + group * (kLayout.dq.bytes / 4), dq.stage(), kLayout.dq.bytes);
         tma_store_commit();
         tma_store_wait_read();
       }
       dq.release(issuer);
-      if (issuer) turns.added(place);
+      if constexpr (kDeterministic) {
+        if (issuer) {
+          tma_store_wait();
+          async_proxy_fence_global();
+          add_release(p.turns + place, kGroupWarps);
+        }
+      }
       __syncwarp();
     } while (at.next(slot));
     k.release(issuer);
   }
-  if (issuer) {
-    turns.flush();
-    tma_store_wait();  // shared memory must outlive the last sum
-  }
+  if (issuer) tma_store_wait();  // shared memory must outlive the last sum
 }
 
 }  // namespace onepass::sm90

@@ -32,7 +32,6 @@ DEV void bar_sync(u32 id, u32 threads) {
   while (b.turns == turn) warps::yield();
 }
 
-DEV bool count_has_come(const u32* at, u32 least) { return *static_cast<const volatile u32*>(at) >= least; }
 DEV void wait_for_count(const u32* at, u32 least) {
   while (*static_cast<const volatile u32*>(at) < least) warps::yield();
 }

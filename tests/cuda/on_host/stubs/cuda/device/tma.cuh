@@ -82,12 +82,6 @@ DEV void tma_store_wait() {
     for (const auto& land : groups.front()) land();
   }
 }
-DEV void tma_store_wait_but_one() {
-  auto& groups = warps::running->groups;
-  for (; groups.size() > 1; groups.pop_front()) {
-    for (const auto& land : groups.front()) land();
-  }
-}
 DEV void tma_store_wait_read() { tma_store_wait(); }
 
 DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (chunk ^ (row % 8)) * 16; }
