@@ -76,8 +76,8 @@ def refuse_immutable(x, name="out"):
         module = sys.modules.get(library)
         if module is not None and isinstance(x, getattr(module, kind, ())):
             raise TypeError(
-                f"{name} is a {library} {kind}, which is immutable and may share its memory with others; a NumPy array, "
-                "a torch tensor or a CuPy array is accepted, or none for a new result"
+                f"{name} is a {library} {kind}, which is immutable and may share its memory with others; a NumPy "
+                "array, a torch tensor or a CuPy array is accepted, or none for a new result"
             )
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.is_neg():
