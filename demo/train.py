@@ -94,7 +94,7 @@ class Timed:
         return self.timed(self.attention.backward, dout, kept)
 
 
-def library_for(device):
+def arrays_for(device):
     """The library of the arrays on the device; NumPy to it and back; waiting for what has been started there."""
     if device == "cpu":
         return types.SimpleNamespace(xp=np, put=np.asarray, get=np.asarray, wait=lambda: None)
@@ -127,18 +127,18 @@ def peer_for(options):
 
 
 class Contender:
-    def __init__(self, options, library, weights, attention):
-        self.library, self.attention = library, Timed(attention)
-        weights = {name: library.put(x) for name, x in weights.items()}
-        self.model = Transformer(library.xp, weights, options.heads, self.attention)
-        self.adam = Adam(library.xp, weights, options.rate)
+    def __init__(self, options, arrays, weights, attention):
+        self.arrays, self.attention = arrays, Timed(attention)
+        weights = {name: arrays.put(x) for name, x in weights.items()}
+        self.model = Transformer(arrays.xp, weights, options.heads, self.attention)
+        self.adam = Adam(arrays.xp, weights, options.rate)
         self.losses, self.seconds, self.in_attention = [], [], []
 
     def step(self, tokens, targets):
         start, before = time.perf_counter(), self.attention.seconds
         loss, gradients = self.model.loss(tokens, targets)
         self.adam.step(gradients)
-        self.library.wait()
+        self.arrays.wait()
         self.seconds.append(time.perf_counter() - start)
         self.in_attention.append(self.attention.seconds - before)
         self.losses.append(float(loss))
@@ -146,7 +146,7 @@ class Contender:
 
 class Training:
     def __init__(self, options):
-        self.options, self.library = options, library_for(options.device)
+        self.options, self.arrays = options, arrays_for(options.device)
         text = options.text.read_text(encoding="utf-8")
         self.letters = sorted(set(text))
         self.data = np.array([self.letters.index(c) for c in text])
@@ -158,7 +158,7 @@ class Training:
         self.size = sum(x.size for x in weights.values())
         peer = peer_for(options)
         self.contenders = [
-            Contender(options, self.library, copy.deepcopy(weights), kind(self.library.xp))
+            Contender(options, self.arrays, copy.deepcopy(weights), kind(self.arrays.xp))
             for kind in (Onepass, *([peer] if peer else []))
         ]
 
@@ -167,7 +167,7 @@ class Training:
         for step in range(o.steps):
             start = self.rng.integers(len(self.data) - o.seq, size=(o.batch, 1))
             text = self.one_hot[self.data[start + np.arange(o.seq + 1)]]
-            batch = self.library.put(text[:, :-1]), self.library.put(text[:, 1:])
+            batch = self.arrays.put(text[:, :-1]), self.arrays.put(text[:, 1:])
             order = (ours, *peers) if step % 2 == 0 else (*peers, ours)
             for contender in order:
                 contender.step(*batch)
@@ -179,7 +179,7 @@ class Training:
         ids = [self.letters.index(c) for c in prompt if c in self.letters] or [0]
         for _ in range(length):
             seen = self.one_hot[ids[-self.options.seq :]][None]
-            logits = self.library.get(self.contenders[0].model.forward(self.library.put(seen))[0])[0, -1]
+            logits = self.arrays.get(self.contenders[0].model.forward(self.arrays.put(seen))[0])[0, -1]
             p = np.exp((logits - logits.max()) / 0.5)
             ids.append(self.rng.choice(len(p), p=p / p.sum()))
         return "".join(self.letters[i] for i in ids)
@@ -215,7 +215,7 @@ def main(arguments=None):
     say(f"{options.text.name}: {len(training.data)} characters, {len(training.letters)} different")
     say(
         f"{options.layers} layers of width {options.width}, {options.heads} heads, {training.size} weights; "
-        f"{options.batch} x {options.seq} characters a step, {training.library.xp.__name__} on {options.device}\n"
+        f"{options.batch} x {options.seq} characters a step, {training.arrays.xp.__name__} on {options.device}\n"
     )
     say("  step" + "".join(f"{c.attention.name:>22}" for c in contenders))
 

@@ -161,8 +161,7 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
 }
 
 // Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
-// one group, twice as many at most, so that the end is balanced (H200, d128 causal 16k: 671 -> 676 TFLOP/s, d64 617 ->
-// 640).
+// one group, twice as many at most, so that the end is balanced.
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
