@@ -9,10 +9,6 @@
 namespace onepass::check {
 namespace {
 
-constexpr double kUnit = 0x1p-24;  // fp32's rounding unit
-
-double rounding_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
-
 // |scale| |q| max|k| over the call: the size of a score's largest terms.
 double score_terms(const Inputs& in) {
   const Problem& p = in.problem;
@@ -41,7 +37,7 @@ double score_terms(const Inputs& in) {
 class GradientJudge {
  public:
   GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base)
-      : in_(in), oracle_(oracle), base_(base), unsure_(kUnit * (2 * score_terms(in) + 16)) {}
+      : in_(in), oracle_(oracle), base_(base), unsure_(rounding_unit(DType::f32) * (2 * score_terms(in) + 16)) {}
 
   Verdict judge() {
     Verdict worst;
@@ -90,7 +86,7 @@ class GradientJudge {
       sum_ref += std::abs(ref);
       ++n;
     };
-    each_number(row, t, look);
+    reference::each_number(in_.problem, in_.tensors, row, t, look);
     n = std::max(n, 1.0);
     v.max_allowed = 3 * v.max_base + 2 * rounding + unsure_ * most_terms;
     v.mean_error = sum_error / n;
@@ -102,32 +98,6 @@ class GradientJudge {
       violation = text("the mean error of ", row.name, " is ", v.mean_error, ", allowed ", v.mean_allowed, " (base ",
                        v.mean_base, ")");
     return v;
-  }
-
-  // look(offset in t, index in the dense gradient)
-  template <class Look>
-  void each_number(const RoleRow& row, const Tensor& t, Look look) const {
-    const Problem& p = in_.problem;
-    if (!row.unit_last) {
-      for (std::int64_t i = 0; i < t.elements(); ++i) {
-        std::int64_t at = 0, rest = i;
-        for (int d = t.rank - 1; d >= 0; rest /= t.shape[d--]) at += rest % t.shape[d] * t.stride[d];
-        look(at, i);
-      }
-      return;
-    }
-    const bool of_keys = row.role != Role::dq;
-    const std::int64_t dim = t.shape[t.rank - 1];
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      const Sequence seq = sequence_of(p, in_.tensors, b);
-      for (std::int64_t h = 0; h < (of_keys ? p.heads_kv : p.heads_q); ++h) {
-        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
-          const std::int64_t from = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i),
-                             at = reference::dense_gradient_index(p, seq, of_keys, h, i, dim);
-          for (std::int64_t d = 0; d < dim; ++d) look(from + d, at + d);
-        }
-      }
-    }
   }
 
   const Inputs& in_;

@@ -9,14 +9,11 @@
 namespace onepass::check {
 namespace {
 
-constexpr double kUnit = 0x1p-24;  // fp32's rounding unit
+constexpr double kUnit = rounding_unit(DType::f32);
 
 bool same_kind(float x, float r) {  // both NaN, the same infinity, or both finite
   return std::isnan(r) ? std::isnan(x) : std::isinf(r) ? x == r : std::isfinite(x);
 }
-
-// One rounding: half the distance between 1 and the next number.
-double rounding_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
 
 class Judge {
  public:

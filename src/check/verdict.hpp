@@ -6,6 +6,11 @@
 
 namespace onepass::check {
 
+// One rounding: half the distance between 1 and the next number.
+constexpr double rounding_unit(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
+}
+
 struct Verdict {
   bool accepted = true;  // false: the implementation refuses the problem; `sentence` says why
   bool right = false;

@@ -7,6 +7,7 @@
 
 #include "core/problem_on.hpp"
 #include "core/problem_text.hpp"
+#include "core/problem_word.hpp"
 #include "core/roles.hpp"
 #include "core/shown.hpp"
 #include "core/text.hpp"
@@ -17,96 +18,6 @@ namespace onepass::inline v0 {
 namespace {
 
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
-
-struct Word {
-  std::string_view word, line;
-
-  [[noreturn]] void fail(const std::string& expected) const {
-    throw Error(ErrorCode::bad_text,
-                text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": ", expected, " is expected"));
-  }
-  template <class T>
-  T number(std::string_view s, const char* expected) const {
-    T x{};
-    const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), x);
-    if (error != std::errc{} || end != s.data() + s.size()) fail(expected);
-    return x;
-  }
-  // "a<separator>b"; without the separator, b = a (or the word fails if `both`).
-  std::pair<std::string_view, std::string_view> halves(std::string_view s, char separator, bool both,
-                                                       const char* expected) const {
-    const std::size_t at = s.find(separator);
-    if (at == s.npos && both) fail(expected);
-    return at == s.npos ? std::pair{s, s} : std::pair{s.substr(0, at), s.substr(at + 1)};
-  }
-  std::pair<std::int64_t, std::int64_t> pair(std::string_view s, char separator, bool both,
-                                             const char* expected) const {
-    const auto [a, b] = halves(s, separator, both, expected);
-    return {number<std::int64_t>(a, expected), number<std::int64_t>(b, expected)};
-  }
-  std::vector<std::string_view> list(std::string_view s, char separator) const {
-    std::vector<std::string_view> out;
-    for (std::size_t at; (at = s.find(separator)) != s.npos; s.remove_prefix(at + 1)) out.push_back(s.substr(0, at));
-    out.push_back(s);
-    return out;
-  }
-  BroadcastDims spread(std::string_view s) const {
-    bool spans[4];
-    for (std::size_t i = 0; i < 4; ++i) {
-      if (s.size() != 4 || (s[i] != kSpreadLetters[i] && s[i] != '1')) fail("a spread such as bhqk or 11qk");
-      spans[i] = s[i] != '1';
-    }
-    return {spans[0], spans[1], spans[2], spans[3]};
-  }
-  Lengths lengths(std::string_view s) const {
-    // A line of text should not allocate without bound, and sums of lengths must fit.
-    constexpr std::int64_t kMax = std::int64_t{1} << 20, kLongest = std::int64_t{1} << 40;
-    Lengths out;
-    if (s.empty()) return out;
-    for (std::string_view item : list(s, ',')) {
-      const auto [n, times] = halves(item, 'x', false, "");
-      const std::int64_t repeat =
-          times.data() == n.data() ? 1 : number<std::int64_t>(times, "lengths such as 3,7,128x4");
-      if (repeat < 0 || repeat > kMax - static_cast<std::int64_t>(out.size())) fail("at most 1048576 lengths");
-      const std::int64_t length = number<std::int64_t>(n, "lengths such as 3,7,128x4");
-      if (length < 0 || length > kLongest) fail("lengths from 0 to 2^40");
-      out.insert(out.end(), static_cast<std::size_t>(repeat), length);
-    }
-    return out;
-  }
-  ModBuffer buffer(std::string_view s) const {  // table:fp32:8x127
-    constexpr const char* kForm = "buffer=name:dtype:sizes, such as buffer=table:fp32:8x127,";
-    const auto [name, rest] = halves(s, ':', true, kForm);
-    const auto [dtype, sizes] = halves(rest, ':', true, kForm);
-    const auto items = list(sizes, 'x');
-    if (items.size() > kMaxRank) fail("at most 4 sizes");
-    ModBuffer b{std::string(name), dtype_from_name(dtype), static_cast<int>(items.size()), {1, 1, 1, 1}};
-    for (std::size_t i = 0; i < items.size(); ++i) b.shape[i] = number<std::int64_t>(items[i], kForm);
-    return b;
-  }
-  std::string expression(std::string_view s) const {  // {score * 2}
-    if (s.size() < 2 || s.front() != '{' || s.back() != '}') fail("an expression in braces");
-    return std::string(s.substr(1, s.size() - 2));
-  }
-  void ask(std::string_view name, Gradients& g) const {
-    for (const auto& [gradient, asked] : {std::pair{"dq", &g.dq},
-                                          {"dk", &g.dk},
-                                          {"dv", &g.dv},
-                                          {"dbias", &g.dbias},
-                                          {"dsinks", &g.dsinks},
-                                          {"dalibi_slopes", &g.dalibi_slopes}}) {
-      if (name == gradient) return void(*asked = true);
-    }
-    fail("grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes");
-  }
-  Dims strides(std::string_view s) const {
-    const auto items = list(s, ',');
-    if (items.size() != 3) fail("strides=q:batch,head,token;k:..;v:..;o:..");
-    Dims d{0, 0, 0, 1};
-    for (int i = 0; i < 3; ++i) d[i] = number<std::int64_t>(items[i], "three integers");
-    return d;
-  }
-};
 
 // What a word says something about: two words of one line may not speak of the same, but for buffers.
 std::string_view subject_of(std::string_view word) {
@@ -136,6 +47,12 @@ std::string_view first_word(std::string_view s) {
 const RoleRow* role_named(std::string_view name) {
   const auto* row = std::ranges::find(kRoleTable, name, [](const RoleRow& r) { return std::string_view(r.name); });
   return row == kRoleTable.end() ? nullptr : row;
+}
+
+// Of name_strides=..; q, k and v have theirs in strides=...
+const RoleRow* role_of_strides(std::string_view key) {
+  const RoleRow* row = key.ends_with("_strides") ? role_named(key.substr(0, key.size() - 8)) : nullptr;
+  return row && row->role != Role::q && row->role != Role::k && row->role != Role::v ? row : nullptr;
 }
 
 struct Parser {
@@ -213,8 +130,7 @@ struct Parser {
         if (!row || n < 1 || n > 16 || (n & (n - 1)) != 0) w.fail("align=name:bytes, such as align=q:8,");
         p.alignment[static_cast<std::size_t>(row->role)] = static_cast<std::uint8_t>(n);
       }
-    } else if (const RoleRow* row = key.ends_with("_strides") ? role_named(key.substr(0, key.size() - 8)) : nullptr;
-               row && row->role != Role::q && row->role != Role::k && row->role != Role::v) {
+    } else if (const RoleRow* row = role_of_strides(key)) {
       const auto items = w.list(value, ',');
       Dims strides{0, 0, 0, row->unit_last ? 1 : 0};
       if (static_cast<int>(items.size()) != rank_of(row->axes) - (row->unit_last ? 1 : 0))
@@ -291,34 +207,24 @@ struct Parser {
     }
   }
 
+  // Whether an operator has a use for words of the subject; each tensor's strides are of those that have the tensor.
+  bool speaks_of(std::string_view subject) const {
+    if (const RoleRow* row = role_of_strides(subject))
+      return use_of(*row, p.op) != Use::none && (row->role != Role::out || p.op == Op::merge);
+    constexpr std::string_view kOfMerge[] = {"operator", "n",   "b",      "h",      "s",   "d",
+                                             "dtype",    "out", "layout", "device", "lse", "align"};
+    constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
+    if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
+    const bool of_backward = std::ranges::find(kOfBackward, subject) != std::end(kOfBackward);
+    return subject != "n" && (p.op == Op::backward ? subject != "lse" : !of_backward);
+  }
+
   // A word that the operator has no use for must not be left out in silence.
   void fits_operator() const {
-    constexpr std::string_view kOfMerge[] = {"operator", "n",           "b",           "h",    "s",
-                                             "d",        "dtype",       "out",         "lse",  "layout",
-                                             "device",   "out_strides", "lse_strides", "align"};
-    constexpr std::string_view kNotOfForward[] = {"n",
-                                                  "out_strides",
-                                                  "grads",
-                                                  "grad",
-                                                  "dlse",
-                                                  "deterministic",
-                                                  "dq_strides",
-                                                  "dk_strides",
-                                                  "dv_strides",
-                                                  "dout_strides",
-                                                  "dlse_strides",
-                                                  "dbias_strides",
-                                                  "dsinks_strides",
-                                                  "dalibi_slopes_strides"};
-    for (const std::string_view word : words) {
-      const std::string_view subject = subject_of(word);
-      const bool known = p.op == Op::merge      ? std::ranges::find(kOfMerge, subject) != std::end(kOfMerge)
-                         : p.op == Op::backward ? subject != "n" && subject != "out_strides" && subject != "lse"
-                                                : std::ranges::find(kNotOfForward, subject) == std::end(kNotOfForward);
-      if (!known)
+    for (const std::string_view word : words)
+      if (!speaks_of(subject_of(word)))
         throw Error(ErrorCode::bad_text,
                     text("'", shown(word), "' says nothing about ", word_of(p.op), " (docs/problem.md)"));
-    }
     if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text, "merge takes no buffer and out_strides in place of strides (docs/problem.md)");
   }

@@ -36,6 +36,14 @@ std::int64_t index_in(const ConstTensor& t, const std::array<std::int64_t, kRank
   return index;
 }
 
+// Of a token's first number in dq (of_keys: in dk or dv) of dimension `dim`.
+std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bool of_keys, std::int64_t head,
+                                  std::int64_t token, std::int64_t dim) {
+  const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q, seq = of_keys ? p.seq_k : p.seq_q;
+  const std::int64_t begin = of_keys ? s.k_begin : s.q_begin;
+  return dim * (p.varlen ? (begin + token) * heads + head : (s.batch * heads + head) * seq + token);
+}
+
 // One K/V head of one batch entry with all its query heads. T: arithmetic type; round: how P, dP and dS are stored.
 template <class T, class Round>
 class HeadGradients {
@@ -230,11 +238,9 @@ DenseGradients gradients(const Problem& p, const Tensors& a, const ConstTensor& 
   const Mods mods = mods_of(p);
   const ScoreParams params = score_params(p, a, &mods);
   std::mutex shared;
-  auto body = [&](std::int64_t t) {
+  parallel(executor, p.batch * p.heads_kv, [&](std::int64_t t, int) {
     HeadGradients<T, Round>(p, a, d_out, rows, params, round, g, shared, t / p.heads_kv, t % p.heads_kv).run();
-  };
-  executor.parallel_for(
-      p.batch * p.heads_kv, [](void* f, std::int64_t t, int) { (*static_cast<decltype(body)*>(f))(t); }, &body);
+  });
   return g;
 }
 
@@ -251,11 +257,28 @@ DenseGradient& DenseGradients::of(Role role) {
   }
 }
 
-std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bool of_keys, std::int64_t head,
-                                  std::int64_t token, std::int64_t dim) {
-  const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q, seq = of_keys ? p.seq_k : p.seq_q;
-  const std::int64_t begin = of_keys ? s.k_begin : s.q_begin;
-  return dim * (p.varlen ? (begin + token) * heads + head : (s.batch * heads + head) * seq + token);
+void each_number(const Problem& p, const Tensors& a, const RoleRow& row, const Tensor& t,
+                 const std::function<void(std::int64_t, std::int64_t)>& look) {
+  if (!row.unit_last) {
+    for (std::int64_t i = 0; i < t.elements(); ++i) {
+      std::int64_t at = 0, rest = i;
+      for (int d = t.rank - 1; d >= 0; rest /= t.shape[d--]) at += rest % t.shape[d] * t.stride[d];
+      look(at, i);
+    }
+    return;
+  }
+  const bool of_keys = row.role != Role::dq;
+  const std::int64_t dim = t.shape[t.rank - 1];
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(p, a, b);
+    for (std::int64_t h = 0; h < (of_keys ? p.heads_kv : p.heads_q); ++h) {
+      for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
+        const std::int64_t from = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i),
+                           at = dense_gradient_index(p, seq, of_keys, h, i, dim);
+        for (std::int64_t d = 0; d < dim; ++d) look(from + d, at + d);
+      }
+    }
+  }
 }
 
 DenseGradients oracle_gradients(const Problem& p, const Tensors& a, Executor& executor) {

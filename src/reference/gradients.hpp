@@ -8,6 +8,9 @@
 //
 // Dao et al., FlashAttention, appendix B.2, with the features of docs/conventions.md.
 #pragma once
+#include <functional>
+
+#include "core/roles.hpp"
 #include "reference/textbook.hpp"
 
 namespace onepass::reference {
@@ -29,9 +32,10 @@ struct DenseGradients {
   const DenseGradient& of(Role role) const { return const_cast<DenseGradients&>(*this).of(role); }
 };
 
-// Index of a token's first number in dq (of_keys: in dk or dv) of dimension `dim`.
-std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bool of_keys, std::int64_t head,
-                                  std::int64_t token, std::int64_t dim);
+// look(offset in t, index in the dense gradient) for every number of a gradient `t` that a call writes: not for packed
+// tokens of no sequence.
+void each_number(const Problem& p, const Tensors& a, const RoleRow& row, const Tensor& t,
+                 const std::function<void(std::int64_t offset, std::int64_t index)>& look);
 
 // Of a backward problem: from the out, lse, dout and dlse that are given, be they of this forward or merged ones.
 DenseGradients oracle_gradients(const Problem& p, const Tensors& a, Executor& executor = serial_executor());

@@ -40,32 +40,9 @@ struct BackwardState final : PlanState {
       if (!is_asked(problem->gradients, row.role)) continue;
       const Tensor& t = a.*row.output;
       const std::vector<double>& from = dense.of(row.role).value;
-      row.unit_last ? rows(a, t, row.role != Role::dq, from) : whole(t, from);
-    }
-  }
-
- private:
-  // dq, dk and dv: tokens of no sequence stay as they are.
-  void rows(const Tensors& a, const Tensor& t, bool of_keys, const std::vector<double>& from) const {
-    const Problem& p = *problem;
-    const std::int64_t dim = t.shape[t.rank - 1];
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      const Sequence seq = sequence_of(p, a, b);
-      for (std::int64_t h = 0; h < (of_keys ? p.heads_kv : p.heads_q); ++h) {
-        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
-          const std::int64_t to = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i),
-                             at = dense_gradient_index(p, seq, of_keys, h, i, dim);
-          for (std::int64_t d = 0; d < dim; ++d)
-            store_element(t.data, t.dtype, to + d, static_cast<float>(from[at + d]));
-        }
-      }
-    }
-  }
-  static void whole(const Tensor& t, const std::vector<double>& from) {
-    for (std::int64_t i = 0; i < t.elements(); ++i) {
-      std::int64_t at = 0, rest = i;
-      for (int d = t.rank - 1; d >= 0; rest /= t.shape[d--]) at += rest % t.shape[d] * t.stride[d];
-      store_element(t.data, t.dtype, at, static_cast<float>(from[i]));
+      each_number(*problem, a, row, t, [&](std::int64_t offset, std::int64_t index) {
+        store_element(t.data, t.dtype, offset, static_cast<float>(from[index]));
+      });
     }
   }
 };

@@ -14,6 +14,7 @@
 #include "core/key_value_view.hpp"
 #include "core/nonfinite.hpp"
 #include "core/numerics.hpp"
+#include "core/parallel.hpp"
 #include "core/philox.hpp"
 #include "core/score.hpp"
 #include "onepass/executor.hpp"
@@ -158,14 +159,11 @@ Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& execut
   const Mods mods = mods_of(p);
   const ScoreParams params = score_params(p, a, &mods);
   const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
-  auto body = [&](std::int64_t task) {
+  parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t task, int) {
     const std::int64_t pair = task / blocks, b = pair / p.heads_q, lo = task % blocks * kRows;
     const std::int64_t hi = std::min(lo + kRows, sequence_of(p, a, b).seq_q);
     if (lo < hi) RowBlock<T, Round>{p, a, params, round, dense, b, pair % p.heads_q, lo, hi}.run();
-  };
-  executor.parallel_for(
-      p.batch * p.heads_q * blocks, [](void* f, std::int64_t task, int) { (*static_cast<decltype(body)*>(f))(task); },
-      &body);
+  });
   return dense;
 }
 

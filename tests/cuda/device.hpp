@@ -102,4 +102,29 @@ inline std::string output_bytes(DeviceMirror& mirror, const Inputs& inputs) {
   return bytes;
 }
 
+// Runs every implementation that takes the inputs a hundred times: the same bits every time, and nothing left behind
+// for the next launch on the stream. How many runs were compared.
+inline int expect_same_bits(Inputs& inputs) {
+  const cuda::DeviceFacts& device = cuda::device_facts(0);
+  DeviceMirror mirror(inputs, 0);
+  int compared = 0;
+  for (const Implementation* row : takers_of(mirror.problem())) {
+    const Decision planned = decide(*row, mirror.problem());
+    const cuda::DeviceScratch workspace(device, planned.state->workspace_bytes, nullptr);
+    std::string first;
+    for (int repeat = 0; repeat < 100; ++repeat, ++compared) {
+      mirror.poison_outputs();
+      planned.state->run(mirror.tensors(), workspace.data(), serial_executor(), nullptr);
+      std::string bytes = output_bytes(mirror, inputs);
+      if (repeat == 0)
+        first = std::move(bytes);
+      else if (bytes != first) {
+        ADD_FAILURE() << row->name << " \"" << to_string(inputs.problem) << "\" repeat " << repeat;
+        return compared;
+      }
+    }
+  }
+  return compared;
+}
+
 }  // namespace onepass::check

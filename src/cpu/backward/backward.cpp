@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "core/parallel.hpp"
 #include "core/text.hpp"
 #include "cpu/backward/cut.hpp"
 #include "cpu/backward/sums.hpp"
@@ -12,13 +13,6 @@
 
 namespace onepass::cpu::backward {
 namespace {
-
-template <class F>
-void parallel(Executor& executor, std::int64_t tasks, F&& body) {
-  executor.parallel_for(
-      tasks, [](void* f, std::int64_t t, int worker) { (*static_cast<std::remove_reference_t<F>*>(f))(t, worker); },
-      &body);
-}
 
 void book_tiles(Workspace& w, const Problem& p, const flash::Geometry& g, const Cut& c, TileScratch& t) {
   const std::int64_t rows = std::int64_t{c.panels} * g.panel(), qk = columns_of(p.dim_qk), v = columns_of(p.dim_v);

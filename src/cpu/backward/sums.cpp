@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/parallel.hpp"
 #include "core/score.hpp"
 #include "cpu/common/combine.hpp"
 
@@ -10,11 +11,6 @@ namespace {
 
 constexpr std::int64_t kRowsPerTask = 64;
 
-template <class F>
-void parallel(Executor& executor, std::int64_t tasks, F&& body) {
-  executor.parallel_for(
-      tasks, [](void* f, std::int64_t t, int) { (*static_cast<std::remove_reference_t<F>*>(f))(t); }, &body);
-}
 std::int64_t blocks_of(std::int64_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
 
 std::int64_t bias_parts(const Problem& p, const Plan& plan) {
@@ -28,7 +24,7 @@ std::int64_t stat_blocks(const Problem& p) { return (p.seq_q + kStatRows - 1) / 
 template <class F>
 void each_row_block(Executor& executor, const Problem& p, const Tensors& a, bool of_keys, F&& f) {
   const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q, blocks = blocks_of(of_keys ? p.seq_k : p.seq_q);
-  parallel(executor, p.batch * heads * blocks, [&](std::int64_t t) {
+  parallel(executor, p.batch * heads * blocks, [&](std::int64_t t, int) {
     const std::int64_t batch = t / (heads * blocks), from = t % blocks * kRowsPerTask;
     const Sequence seq = sequence_of(p, a, batch);
     f(batch, seq, t / blocks % heads, from, std::min(from + kRowsPerTask, of_keys ? seq.seq_k : seq.seq_q));
@@ -93,7 +89,7 @@ double bias_element(const Problem& p, const Tensors& a, const Plan& plan, const 
 void sum_bias(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, Executor& executor) {
   const Dims shape = a.dbias.shape, stride = broadcast_strides(a.dbias);
   const std::int64_t elements = a.dbias.elements();
-  parallel(executor, blocks_of(elements), [&](std::int64_t t) {
+  parallel(executor, blocks_of(elements), [&](std::int64_t t, int) {
     for (std::int64_t e = t * kRowsPerTask; e < std::min((t + 1) * kRowsPerTask, elements); ++e) {
       Dims at{};
       std::int64_t rest = e, to = 0;
@@ -147,7 +143,7 @@ void clear(const Problem& p, const Tensors& a, const Plan& plan, const Parts& pa
   if (parts.dslopes) std::fill_n(parts.dslopes, slope_parts(plan) * p.batch * p.heads_q, 0.0);
   if (plan.bias != BiasSums::in_place) return;
   const Dims shape = a.dbias.shape, stride = broadcast_strides(a.dbias);
-  parallel(executor, shape[0] * shape[1] * shape[2], [&](std::int64_t t) {
+  parallel(executor, shape[0] * shape[1] * shape[2], [&](std::int64_t t, int) {
     float* row = static_cast<float*>(a.dbias.data) + t / (shape[1] * shape[2]) * stride[0] +
                  t / shape[2] % shape[1] * stride[1] + t % shape[2] * stride[2];
     for (std::int64_t j = 0; j < shape[3]; ++j) row[j * stride[3]] = 0.0f;

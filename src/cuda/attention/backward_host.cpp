@@ -157,6 +157,10 @@ BackwardState::BackwardState(const Request& request, const DeviceFacts& device, 
   workspace_bytes = places_.total;
 }
 
+const char* BackwardState::order() const {
+  return features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "";
+}
+
 BackwardState::Around BackwardState::load_around(Stream stream) const {
   static KernelTable<std::tuple<std::string, BackwardFeatures, BackwardShape, std::string>> kernels;
   const std::string arch = text("sm_", device_.major, device_.minor);

@@ -48,6 +48,7 @@ class BackwardState : public PlanState {
   void prepare() const final;
 
  protected:
+  const char* order() const;                   // of the sums of dQ, for describe()
   virtual void load(Stream stream) const = 0;  // every kernel of the family's own that launch_with needs
   virtual void launch_with(const Tensors& tensors, BackwardParams& params, Stream stream) const = 0;
 
@@ -65,5 +66,17 @@ class BackwardState : public PlanState {
   Around load_around(Stream stream) const;
   const std::string sum_place_;
 };
+
+// The plan of a family: its State of the config that it has on the problem's device.
+template <class State, class Config, class ConfigOn>
+Decision plan_backward(const Request& request, const ConfigOn& config_on) {
+  Config config;
+  std::string why;
+  const DeviceFacts* const device = device_of(*request.problem, why);
+  if (!device) return Decision::no(std::move(why));
+  const BackwardFeatures features = backward_features_of(*request.problem);
+  if (!config_on(*device, *request.problem, features, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, features, config)};
+}
 
 }  // namespace onepass::cuda

@@ -66,10 +66,7 @@ class State final : public cuda::BackwardState {
     const BackwardConfig& c = config_;
     return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
                 c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_, " bytes of shared memory",
-                features_.deterministic ? ", dQ in one order"
-                : features_.dq          ? ", dQ in any order"
-                                        : "");
+                shared_bytes_, " bytes of shared memory", order());
   }
 
  private:
@@ -101,15 +98,7 @@ class State final : public cuda::BackwardState {
   const int shared_bytes_;
 };
 
-Decision plan(const Request& request) {
-  BackwardConfig config;
-  std::string why;
-  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
-  if (!device) return Decision::no(std::move(why));
-  const BackwardFeatures features = cuda::backward_features_of(*request.problem);
-  if (!config_on(*device, *request.problem, features, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, features, config)};
-}
+Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
 
 }  // namespace
 

@@ -52,10 +52,7 @@ class State final : public cuda::BackwardState {
   std::string describe() const override {
     return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
                 config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
-                layout_.total, " bytes of shared memory",
-                features_.deterministic ? ", dQ in one order"
-                : features_.dq          ? ", dQ in any order"
-                                        : "");
+                layout_.total, " bytes of shared memory", order());
   }
 
  private:
@@ -83,15 +80,7 @@ class State final : public cuda::BackwardState {
   const BackwardLayout layout_;
 };
 
-Decision plan(const Request& request) {
-  BackwardConfig config;
-  std::string why;
-  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
-  if (!device) return Decision::no(std::move(why));
-  const BackwardFeatures features = cuda::backward_features_of(*request.problem);
-  if (!config_on(*device, *request.problem, features, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, features, config)};
-}
+Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
 
 }  // namespace
 

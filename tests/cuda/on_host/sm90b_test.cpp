@@ -9,7 +9,7 @@
 #include "cuda/sm90/backward.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/sm90b_kernel.hpp"
-#include "on_host/whole_kernel.hpp"
+#include "on_host/whole_backward.hpp"
 
 namespace onepass {
 namespace {
@@ -26,39 +26,16 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
   static std::string run(check::Inputs& inputs, bool early) {
     const warps::Sm90BackwardKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
-    const cuda::BackwardWorkspace places = cuda::workspace_of(p, features(), shape());
-    std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
-    BackwardParams params = cuda::decided_backward(p, shape(), 50 << 20);
-    cuda::bind_backward(params, inputs.tensors, workspace.data(), places);
-    unsigned counters[2] = {0, 0};
-    params.counters = counters;
-    if (p.bool_mask) {
-      const cuda::MaskPlan plan = cuda::plan_mask(p, inputs.tensors.bool_mask.data, cuda::kMaskTile,
-                                                  reinterpret_cast<std::byte*>(workspace.data()) + places.mask);
-      warps::pack(&plan.pack);
-      params.mask = plan.bits;
-    }
-    warps::copies_are_early = early;
-    warps::backwards = early;
-    inputs.poison_outputs();
-    const auto rows = static_cast<unsigned>(cuda::row_blocks(params));
-    kernel.pre(&params, rows);
-    sm90::set_head_groups(params, p, config(), 2, 50 << 20);
-    if (features().dbias) std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
-    const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
-    // One block of threads where tiles wait for each other: blocks run one after the other here.
-    const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
-    if (tiles > 0) kernel.run(&maps, &params, static_cast<unsigned>(std::min(tiles, most)));
-    if (features().dq) kernel.post(&params, rows);
-    if (features().dsinks || features().dslopes) kernel.sums(&params, cuda::sum_blocks(params));
-    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
-    std::string bytes;
-    for (const RoleRow& row : kRoleTable) {
-      if (!is_asked(p.gradients, row.role)) continue;
-      const check::Buffer& b = inputs.buffer(row.role);
-      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
-    }
-    return bytes;
+    EmulatedCall call(inputs, features(), shape(), early);
+    BackwardParams& params = call.params;
+    return call.run(kernel, [&] {
+      sm90::set_head_groups(params, p, config(), 2, 50 << 20);
+      if (features().dbias) std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
+      const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
+      // One block of threads where tiles wait for each other: blocks run one after the other here.
+      const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
+      if (tiles > 0) kernel.run(&maps, &params, static_cast<unsigned>(std::min(tiles, most)));
+    });
   }
   static void expect_right(check::Inputs& inputs, const std::string& what) {
     const check::Verdict verdict = check::judge(inputs, serial_executor());
