@@ -36,11 +36,13 @@ struct Attention {
   std::string score_mod{};  // the new score, from `score`: scaled, capped and biased, in natural units
   std::string mask_mod{};   // true where a query may attend to a key; joins the other masks
 
-  // Packed sequences: upper bounds of their lengths; 0: unknown. A plan for a device, which alone knows the lengths, is
-  // made for them; lengths beyond are refused on the CPU and must not occur on a device.
+  // Packed sequences and sequences in pages: upper bounds of their lengths; 0: unknown. A plan for a device, which
+  // alone knows the lengths, is made for them; lengths beyond are refused on the CPU and must not occur on a device.
   std::int64_t max_seqlen_q = 0, max_seqlen_k = 0;
 
   bool deterministic = false;  // a backward gives the same bits every time; on the CPU it always does
+  // The results of a sequence do not depend on what else is in the batch: keys are cut at multiples of a fixed number.
+  bool batch_invariant = false;
 };
 
 // An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
@@ -62,6 +64,10 @@ struct Tensors {
   ConstTensor sinks{};         // fp32 [heads_q]: logits that join the denominator only
   ConstTensor cu_seqlens_q{},
       cu_seqlens_k{};  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
+  // K and V as a cache, of a forward. cu_seqlens_q packs q and out beside them; there is no cu_seqlens_k then.
+  ConstTensor seqused_k{};   // int32 [batch]: how many keys of each sequence count; read where the tensors are
+  ConstTensor page_table{};  // int32 [batch, pages of a sequence]: k and v are [pages, page_size, heads_kv, dim], and
+                             // key j of a sequence lies in page page_table[b, j / page_size] at j % page_size
   std::vector<NamedTensor> mod_buffers{};
 
   // Of a backward. Gradients that are not given are not computed; those that are, are written whole.

@@ -132,6 +132,10 @@ typedef struct onepass_options {
   const onepass_tensor *dq, *dk, *dv; /* out: of the shapes of q, k and v, all of their dtype or all fp32 */
   const onepass_tensor *dbias, *dsinks, *dalibi_slopes; /* out: fp32 of the shapes of bias, sinks, alibi_slopes */
   int32_t deterministic;                                /* 1: the same bits every time; on the CPU it always is so */
+  int32_t batch_invariant; /* 1: a sequence's results do not depend on what else is in the batch */
+  /* K and V as a cache, of a forward; cu_seqlens_q packs q and out beside them, cu_seqlens_k stays NULL. */
+  const onepass_tensor* seqused_k;  /* int32 [batch]: how many keys of each sequence count */
+  const onepass_tensor* page_table; /* int32 [batch, pages]: k and v are then [pages, page_size, heads_kv, dim] */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

@@ -66,6 +66,8 @@ enum class Role : std::uint8_t {
   out,
   cu_seqlens_q,
   cu_seqlens_k,
+  seqused_k,
+  page_table,
   bias,
   bool_mask,
   alibi_slopes,
@@ -80,7 +82,7 @@ enum class Role : std::uint8_t {
   dsinks,
   dalibi_slopes
 };
-inline constexpr std::size_t kRoles = 19;
+inline constexpr std::size_t kRoles = 21;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -90,12 +92,14 @@ struct Gradients {
 
 // Strides in elements; 0 in dimensions of size 1 and of tensors that are not given.
 struct Layout {
-  Dims q{}, k{}, v{}, out{};                        // [batch, heads, seq, dim]; packed: batch stride 0
+  Dims q{}, k{}, v{}, out{};                        // [batch, heads, seq, dim]; packed: batch stride 0; k and v in
+                                                    // pages: [page, heads, token of the page, dim]
   Dims lse{};                                       // [batch, heads, seq]; packed: batch stride 0
   Dims bias{}, bool_mask{};                         // [batch, heads, rows, keys]
   Dims alibi_slopes{};                              // [batch, heads]
   Dims sinks{};                                     // [heads]
   Dims cu_seqlens_q{}, cu_seqlens_k{};              // [batch + 1]
+  Dims seqused_k{}, page_table{};                   // [batch], [batch, pages of a sequence]
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   friend bool operator==(const Layout&, const Layout&) = default;
@@ -104,12 +108,17 @@ struct Layout {
 // By role: a power of two, up to 16, that the address of the first element is a multiple of, in bytes. CPU kernels read
 // any address: there it is always 16.
 using Alignment = std::array<std::uint8_t, kRoles>;
-inline constexpr Alignment kAligned = {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16};
+inline constexpr Alignment kAligned = [] {
+  Alignment a{};
+  a.fill(16);
+  return a;
+}();
 
 struct ONEPASS_API Problem {
   Op op = Op::forward;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
-  std::int64_t seq_q = 0, seq_k = 0;  // packed: the longest of the batch, or a bound where only the device knows
+  // Packed: the longest of the batch, or a bound where only the device knows. In a cache: the most keys of a sequence.
+  std::int64_t seq_q = 0, seq_k = 0;
   std::int64_t dim_qk = 64, dim_v = 64;
   DType dtype = DType::f32;      // of q, k and v; of the partial results
   DType out_dtype = DType::f32;  // of out and dout: dtype, or fp32 for partial results that will be merged
@@ -130,15 +139,24 @@ struct ONEPASS_API Problem {
   DType grad_dtype = DType::f32;  // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
   bool dlse = false;              // backward: the LSE was used too, and its gradient is given
   bool deterministic = false;     // backward: the same bits every time. On the CPU it always is
-  // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim].
+  bool batch_invariant = false;   // forward: a sequence's results do not depend on what else is in the batch
+  // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;
-  std::vector<std::int64_t> lengths_q, lengths_k;  // one per batch entry; empty where only the device knows them
+  // One per batch entry; empty where only the device knows them. Of a cache, lengths_k are those of an example, which
+  // check and bench draw: seqused_k holds those of a call, and a plan is good for all that fit seq_k.
+  std::vector<std::int64_t> lengths_q, lengths_k;
+  // K and V as a cache: only the first seqused_k[b] keys of sequence b count; in pages if page_size > 0: k and v are
+  // [pages, page_size, heads_kv, dim], and page_table has max_pages entries for each sequence.
+  bool seqused = false;
+  std::int64_t page_size = 0, pages = 0, max_pages = 0;
   Layout layout;
   Alignment alignment = kAligned;
 
   friend bool operator==(const Problem&, const Problem&) = default;
 
+  bool paged() const { return page_size > 0; }
+  bool packed_k() const { return varlen && !seqused && !paged(); }               // k and v are [total_k, heads, dim]
   std::int64_t group() const { return heads_kv == 0 ? 1 : heads_q / heads_kv; }  // query heads per K/V head
   double effective_scale() const;
 };

@@ -31,6 +31,9 @@ def attention(
     cu_seqlens_k=None,
     max_seqlen_q=None,
     max_seqlen_k=None,
+    seqused_k=None,
+    page_table=None,
+    batch_invariant=False,
     score_mod=None,
     mask_mod=None,
     mod_buffers=None,
@@ -69,6 +72,13 @@ def attention(
         packed q and k, v.
       max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. A longer sequence is refused on the
         CPU and must not occur on CUDA, where only the device knows the lengths and kernels are chosen by the bounds.
+        max_seqlen_k also bounds the sequences of a page_table.
+      seqused_k: int32 (int64 is converted) ``[batch]``: how many keys of each sequence of a cache k, v count; bottom
+        right is at the last of them. Read on the device: a captured graph replays with new lengths.
+      page_table: int32 ``[batch, pages of a sequence]``: k and v are then ``[pages, page_size, heads_kv, dim]``, and key
+        j of sequence b lies in page ``page_table[b, j // page_size]``. Any page_size, any order, pages may be shared.
+        With either of the two, q may be packed by ``cu_seqlens_q``, without ``cu_seqlens_k``.
+      batch_invariant: a sequence's results do not depend, bit for bit, on what else is in the batch.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
         ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
       mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.

@@ -26,6 +26,7 @@ _SIDE_INPUTS = (
     ("cu_seqlens_q", "int32"),
     ("cu_seqlens_k", "int32"),
 )
+_CACHE_INPUTS = (("seqused_k", "int32"), ("page_table", "int32"))  # of a forward
 
 
 def _number(name, x, accepted="a number"):
@@ -131,7 +132,10 @@ def options(place, given):
         "stream": place.stream,
         "workspace": place.workspace,
     }
-    for name, convert in _SIDE_INPUTS:
+    forward = "dout" not in given
+    if forward:
+        options["batch_invariant"] = bool(given["batch_invariant"])
+    for name, convert in _SIDE_INPUTS + _CACHE_INPUTS if forward else _SIDE_INPUTS:
         x = given[name]
         options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
     return options

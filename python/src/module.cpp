@@ -198,7 +198,10 @@ struct Call {
     a.mask_mod = nb::cast<std::string>(o["mask_mod"]);
     a.max_seqlen_q = nb::cast<std::int64_t>(o["max_seqlen_q"]);
     a.max_seqlen_k = nb::cast<std::int64_t>(o["max_seqlen_k"]);
-    if (op == onepass::Op::backward) a.deterministic = nb::cast<bool>(o["deterministic"]);
+    if (op == onepass::Op::backward)
+      a.deterministic = nb::cast<bool>(o["deterministic"]);
+    else
+      a.batch_invariant = nb::cast<bool>(o["batch_invariant"]);
     implementation = nb::cast<std::string>(o["implementation"]);
     launch.executor = &executor;
     launch.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <iterator>
 
+#include "check/draw_cache.hpp"
 #include "check/random.hpp"
+#include "core/key_value_view.hpp"
 #include "core/numerics.hpp"
 
 namespace onepass::check {
@@ -33,17 +35,16 @@ class Maker {
 
   Inputs make() {
     allocate();
-    if (p_.varlen) {
-      prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
-      prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
-    }
+    if (p_.varlen) prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
+    if (p_.packed_k()) prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
+    fill_cache();
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       seq_ = sequence_of(p_, in_.tensors, b);
-      fill_rows(in_.tensors.q, b, p_.heads_q, seq_.q_begin, seq_.seq_q,
+      fill_rows(in_.tensors.q, rows_of(in_.tensors.q, seq_.q_begin), p_.heads_q, seq_.seq_q,
                 [&](std::int64_t h, std::int64_t i, float* row) { query(b, h, i, row); });
-      fill_rows(in_.tensors.k, b, p_.heads_kv, seq_.k_begin, seq_.seq_k,
+      fill_rows(in_.tensors.k, KeyValueView(in_.tensors.k, seq_), p_.heads_kv, seq_.seq_k,
                 [&](std::int64_t h, std::int64_t j, float* row) { key(b, h, j, row); });
-      fill_rows(in_.tensors.v, b, p_.heads_kv, seq_.k_begin, seq_.seq_k,
+      fill_rows(in_.tensors.v, KeyValueView(in_.tensors.v, seq_), p_.heads_kv, seq_.seq_k,
                 [&](std::int64_t h, std::int64_t j, float* row) {
                   Random r(seed_, {kV, b, h, j});
                   for (std::int64_t d = 0; d < p_.dim_v; ++d) row[d] = 0.5f + r.normal();
@@ -114,19 +115,39 @@ class Maker {
     for (std::size_t i = 0; i < lengths.size(); ++i) sums[i + 1] = static_cast<std::int32_t>(sums[i] + lengths[i]);
   }
 
+  void fill_cache() {
+    const std::vector<std::int32_t> lengths = draw_lengths(p_, seed_);
+    if (p_.seqused) put(in_.tensors.seqused_k, lengths);
+    if (p_.paged()) put(in_.tensors.page_table, draw_page_table(p_, lengths, seed_));
+  }
+  static void put(const ConstTensor& t, const std::vector<std::int32_t>& numbers) {  // row by row
+    const std::int64_t columns = t.rank == 2 ? t.shape[1] : 1;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
+      Inputs::writable<std::int32_t>(t)[row * t.stride[0] + column * t.stride[1]] = numbers[i];
+    }
+  }
+
+  // Rows of queries as a view: the batch entry's.
+  KeyValueView rows_of(const ConstTensor& t, std::int64_t begin) const {
+    Sequence s;
+    s.batch = seq_.batch;
+    s.k_begin = begin;
+    return {t, s};
+  }
   // make(head, row of the sequence, values)
   template <class Make>
-  void fill_rows(const ConstTensor& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t count,
-                 Make make) {
-    const std::int64_t dim = t.shape[t.rank - 1], at_batch = p_.varlen ? 0 : batch;
+  void fill_rows(const ConstTensor& t, const KeyValueView& view, std::int64_t heads, std::int64_t count, Make make) {
+    const std::int64_t dim = t.shape[t.rank - 1];
     std::vector<float> row(static_cast<std::size_t>(dim));
     with_float_type(t.dtype, [&](auto zero) {
       using T = decltype(zero);
       for (std::int64_t h = 0; h < heads; ++h) {
         // Rows that lie on each other are written once: 3 billion broadcast keys are made at once.
-        for (std::int64_t i = row_stride(t) == 0 ? std::max<std::int64_t>(0, count - 1) : 0; i < count; ++i) {
+        for (std::int64_t i = row_stride(t) == 0 && !p_.paged() ? std::max<std::int64_t>(0, count - 1) : 0; i < count;
+             ++i) {
           make(h, i, row.data());
-          T* into = Inputs::writable<T>(t) + row_offset(t, at_batch, h, begin + i);
+          T* into = const_cast<T*>(view.row<T>(h, i));
           for (std::int64_t d = 0; d < dim; ++d) into[d] = from_float<T>(row[d]);
         }
       }
@@ -264,7 +285,7 @@ class Maker {
   void fill_upstream() {
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       seq_ = sequence_of(p_, in_.tensors, b);
-      fill_rows(in_.tensors.dout, b, p_.heads_q, seq_.q_begin, seq_.seq_q,
+      fill_rows(in_.tensors.dout, rows_of(in_.tensors.dout, seq_.q_begin), p_.heads_q, seq_.seq_q,
                 [&](std::int64_t h, std::int64_t i, float* row) {
                   Random r(seed_, {kDOut, b, h, i});
                   for (std::int64_t d = 0; d < p_.dim_v; ++d) row[d] = r.normal();

@@ -32,7 +32,7 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
   for_each_role(tensors_, [&](const RoleRow& row, auto& tensor) { move(tensor, writes(row, problem_.op)); });
   for (NamedTensor& named : tensors_.mod_buffers) move(named.tensor, false);
   Attention attention = inputs_.attention;
-  if (problem_.varlen) attention.max_seqlen_q = problem_.seq_q, attention.max_seqlen_k = problem_.seq_k;
+  bound_lengths(attention, problem_);
   problem_ = problem_of(tensors_, attention);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/key_value_view.hpp"
 #include "core/numerics.hpp"
 
 namespace onepass::check {
@@ -27,10 +28,15 @@ class Judge {
       const Range seen = band_mask(p, seq.seq_q, seq.seq_k).key_range(0, seq.seq_q);
       for (std::int64_t h = 0; h < p.heads_q; ++h) {
         double longest = 0;
+        const KeyValueView keys(in_.tensors.k, seq);
         for (std::int64_t j = seen.lo; j < seen.hi; ++j)
-          longest = std::max(longest, length(in_.tensors.k, seq.batch, h / p.group(), seq.k_begin + j));
+          longest = std::max(longest, length(p.dtype, p.dim_qk,
+                                             [&](auto zero) { return keys.row<decltype(zero)>(h / p.group(), j); }));
         for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          terms_ = std::abs(p.effective_scale()) * longest * length(in_.tensors.q, seq.batch, h, seq.q_begin + i);
+          terms_ = std::abs(p.effective_scale()) * longest * length(p.dtype, p.dim_qk, [&](auto zero) {
+                     const ConstTensor& q = in_.tensors.q;
+                     return static_cast<const decltype(zero)*>(q.data) + row_offset(q, seq.batch, h, seq.q_begin + i);
+                   });
           with_float_type(p.out_dtype, [&](auto zero) { row<decltype(zero)>(seq, b, h, i); });
           if (p.want_lse) lse(seq, b, h, i);
         }
@@ -41,11 +47,12 @@ class Judge {
 
  private:
   // |x| of a row of q or k, leaving out what is not finite.
-  static double length(const ConstTensor& t, std::int64_t batch, std::int64_t head, std::int64_t token) {
+  template <class Row>
+  static double length(DType dtype, std::int64_t dim, Row row_of_type) {
     float sum = 0;
-    with_float_type(t.dtype, [&](auto zero) {
-      const auto* x = static_cast<const decltype(zero)*>(t.data) + row_offset(t, batch, head, token);
-      for (std::int64_t d = 0; d < t.shape[t.rank - 1]; ++d) {
+    with_float_type(dtype, [&](auto zero) {
+      const auto* x = row_of_type(zero);
+      for (std::int64_t d = 0; d < dim; ++d) {
         const float value = to_float(x[d]);
         sum += std::isfinite(value) ? value * value : 0;
       }

@@ -5,11 +5,11 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/cache.hpp"
 #include "core/merge_problem.hpp"
 #include "core/overlap.hpp"
 #include "core/roles.hpp"
@@ -101,7 +101,7 @@ void check_gradient(const RoleRow& row, const ConstTensor& t, const Tensors& all
 }
 
 // One tensor by its row; its sizes meet those of the tensors before it.
-void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op, bool packed, Sizes& sizes) {
+void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op, Form form, Sizes& sizes) {
   const ConstTensor& q = all.q;
   check_tensor(row.name, t);
   if (t.device != q.device)
@@ -109,11 +109,11 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
                 text(row.name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
   check_dtype(row, t.dtype, all);
   if (row.gradient_of != row.role) check_gradient(row, t, all);
-  const Axes& axes = axes_of(row, packed);
+  const Axes axes = axes_of(row, form);
   const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
   if (t.rank + missing != rank)
     throw Error(ErrorCode::bad_shape,
-                text(row.name, " has shape ", shape_text(t), "; ", form_of(row, packed), " is expected"));
+                text(row.name, " has shape ", shape_text(t), "; ", form_text(row, form), " is expected"));
   for (int i = 0; i < t.rank; ++i) {
     const Axis axis = axes[i + missing];
     if (axis == Axis::boundaries && t.shape[i] < 1)
@@ -151,17 +151,32 @@ void read_lengths(const Tensors& t, const Attention& a, Problem& p, Sizes& sizes
   p.batch = sizes[Axis::batch];
   p.total_q = sizes[Axis::total_q];
   p.total_k = sizes[Axis::total_k];
-  if (t.q.device.kind == DeviceKind::cpu) {
-    p.lengths_q = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q);
-    p.lengths_k = lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k);
-    p.seq_q = longest("max_seqlen_q", p.lengths_q, a.max_seqlen_q);
-    p.seq_k = longest("max_seqlen_k", p.lengths_k, a.max_seqlen_k);
-  } else {  // only the device knows them: bounds instead
-    p.seq_q = a.max_seqlen_q > 0 ? std::min(a.max_seqlen_q, p.total_q) : p.total_q;
-    p.seq_k = a.max_seqlen_k > 0 ? std::min(a.max_seqlen_k, p.total_k) : p.total_k;
-  }
+  const auto read = [&](const char* name, const ConstTensor& cu, std::int64_t total, const char* bound_name,
+                        std::int64_t bound, std::vector<std::int64_t>& lengths) {
+    if (t.q.device.kind == DeviceKind::cuda) return bound > 0 ? std::min(bound, total) : total;  // only it knows them
+    lengths = lengths_from(name, cu, total);
+    return longest(bound_name, lengths, bound);
+  };
+  p.seq_q = read("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "max_seqlen_q", a.max_seqlen_q, p.lengths_q);
   sizes.set(Axis::seq_q, p.seq_q, "cu_seqlens_q");
+  if (!p.packed_k()) return;
+  p.seq_k = read("cu_seqlens_k", t.cu_seqlens_k, p.total_k, "max_seqlen_k", a.max_seqlen_k, p.lengths_k);
   sizes.set(Axis::seq_k, p.seq_k, "cu_seqlens_k");
+}
+
+// The pages of a cache: their number and size are k's, how many a sequence has the page table's.
+void read_pages(const Attention& a, Problem& p, Sizes& sizes) {
+  p.pages = sizes[Axis::pages];
+  p.page_size = sizes[Axis::page_size];
+  p.max_pages = sizes[Axis::max_pages];
+  want(p.page_size >= 1, ErrorCode::bad_shape, "k has pages of 0 keys; 1 or more are accepted");
+  std::int64_t most = 0;
+  want(!__builtin_mul_overflow(p.max_pages, p.page_size, &most), ErrorCode::bad_shape, "page_table has ", p.max_pages,
+       " pages of ", p.page_size, " keys for a sequence; 2^62 keys are accepted");
+  want(a.max_seqlen_k <= most, ErrorCode::bad_value, "max_seqlen_k is ", a.max_seqlen_k, " but page_table has ",
+       p.max_pages, " pages of ", p.page_size, " keys for a sequence");
+  p.seq_k = a.max_seqlen_k > 0 ? a.max_seqlen_k : most;
+  sizes.set(Axis::seq_k, p.seq_k, "page_table");
 }
 
 // [batch|1, heads|1, rows|1, keys|1]
@@ -184,6 +199,11 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   Problem p;
   p.op = t.dout.given() ? Op::backward : Op::forward;
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
+  p.seqused = t.seqused_k.given();
+  const bool paged = t.page_table.given();
+  want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, "cu_seqlens_k is given beside ",
+       paged ? "page_table" : "seqused_k", "; keys are packed or a cache, not both");
+  p.page_size = paged ? 1 : 0;  // k's, once it is read
   p.band = a.band;
   p.scale = a.scale;
   p.softcap = a.softcap;
@@ -191,18 +211,21 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   p.seed = a.seed;
   p.score_mod = a.score_mod;
   p.mask_mod = a.mask_mod;
-  for (const auto& [name, bound] : {std::pair{"max_seqlen_q", a.max_seqlen_q}, {"max_seqlen_k", a.max_seqlen_k}})
-    want(bound >= 0 && (bound == 0 || p.varlen), ErrorCode::bad_value, name, " is ", bound,
-         p.varlen ? "; 0 (unknown) or more is accepted" : " but the tensors are not packed; 0 is accepted");
+  for (const auto& [name, bound, used] :
+       {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen}, {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || paged}})
+    want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " is ", bound,
+         used ? "; 0 (unknown) or more is accepted" : " but the tensors are not packed; 0 is accepted");
 
   Sizes sizes;
+  const Forms forms = forms_of(p);
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
-    const bool lengths = row.types == Types::i32;
     want(!tensor.given() || use_of(row, p.op) != Use::none, ErrorCode::bad_value, row.name,
-         " is given but dout is not; a forward takes none");
-    if (must_be_given(row, p.op) || tensor.given() || (lengths && p.varlen))
-      check_role(row, tensor, t, p.op, p.varlen, sizes);
+         p.op == Op::backward ? " is given beside dout; a backward takes none"
+                              : " is given but dout is not; a forward takes none");
+    const bool lengths = row.role == Role::cu_seqlens_q ? p.varlen : row.role == Role::cu_seqlens_k && p.packed_k();
+    if (must_be_given(row, p.op) || tensor.given() || lengths) check_role(row, tensor, t, p.op, forms.of(row), sizes);
     if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
+    if (row.role == Role::page_table && paged) read_pages(a, p, sizes);
   });
   p.batch = sizes[Axis::batch];
   p.heads_q = sizes[Axis::heads_q];
@@ -228,10 +251,11 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
     p.deterministic = a.deterministic;
   } else {
     p.want_lse = t.lse.given();
+    p.batch_invariant = a.batch_invariant;
   }
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (!tensor.given()) return;
-    p.layout.*row.layout = layout_of(row, p.varlen, tensor);
+    p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
     p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
   });
   for (const auto& [name, tensor] : t.mod_buffers) {
@@ -242,12 +266,28 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
     p.mod_buffers.push_back({name, tensor.dtype, tensor.rank, tensor.shape});
   }
   Mods parsed = checked_mods(p);
+  check_cache(p, t);
   if (mods) *mods = std::move(parsed);
   return p;
 }
 
 Attention attention_of(const Problem& p) {
-  return {p.band, p.scale, p.softcap, p.dropout_p, p.seed, p.score_mod, p.mask_mod, 0, 0, p.deterministic};
+  return {p.band,
+          p.scale,
+          p.softcap,
+          p.dropout_p,
+          p.seed,
+          p.score_mod,
+          p.mask_mod,
+          0,
+          p.paged() ? p.seq_k : 0,
+          p.deterministic,
+          p.batch_invariant};
+}
+
+void bound_lengths(Attention& a, const Problem& p) {
+  a.max_seqlen_q = p.varlen ? p.seq_q : 0;
+  a.max_seqlen_k = p.packed_k() || p.paged() ? p.seq_k : 0;
 }
 
 void check_planned(const Problem& p, const Tensors& t) {
@@ -257,6 +297,7 @@ void check_planned(const Problem& p, const Tensors& t) {
          to_string(p), "\"");
     return;
   }
+  const Forms forms = forms_of(p);
   const auto fits = [&](const RoleRow& row, const ConstTensor& tensor) {
     const RoleShape shape = shape_of(p, row);
     if (!tensor.given() || shape.rank == 0) return !tensor.given() && shape.rank == 0;
@@ -265,7 +306,7 @@ void check_planned(const Problem& p, const Tensors& t) {
                 (missing == 0 || missing == 1);
     for (int i = 0; same && i < tensor.rank; ++i) same = tensor.shape[i] == shape.size[i + missing];
     return same && (tensor.data || tensor.elements() == 0) &&
-           layout_of(row, p.varlen, tensor) == p.layout.*row.layout &&
+           layout_of(row, forms.of(row), tensor) == p.layout.*row.layout &&
            (!row.unit_last || tensor.shape[tensor.rank - 1] <= 1 || tensor.stride[tensor.rank - 1] == 1) &&
            alignment_of(tensor) >= p.alignment[static_cast<std::size_t>(row.role)];
   };
@@ -278,9 +319,9 @@ void check_planned(const Problem& p, const Tensors& t) {
   }
   if (same && p.varlen && p.device.kind == DeviceKind::cpu) {
     same = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q) == p.lengths_q &&
-           lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k) == p.lengths_k;
+           (!p.packed_k() || lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k) == p.lengths_k);
   }
-  if (same) return;
+  if (same) return check_cache(p, t);
   // What it is instead: first whether it is a call at all.
   const Problem other = problem_of(t, attention_of(p));
   throw Error(ErrorCode::bad_shape,
@@ -314,35 +355,6 @@ void check_apart(Op op, const Tensors& t) {
     if (!writes(row, op) && tensor.given()) want_all_apart(row.name, tensor);
   }
   for (const auto& [name, tensor] : t.mod_buffers) want_all_apart("mod buffer " + shown(name), tensor);
-}
-
-Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
-  if (!p.varlen) return {b, 0, 0, p.seq_q, p.seq_k};
-  const auto at = [](const ConstTensor& cu, std::int64_t i) {
-    return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]};
-  };
-  const std::int64_t q = at(a.cu_seqlens_q, b), k = at(a.cu_seqlens_k, b);
-  return {0, q, k, at(a.cu_seqlens_q, b + 1) - q, at(a.cu_seqlens_k, b + 1) - k};
-}
-
-BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
-  const std::int64_t right = p.band.causal ? 0 : p.band.right;
-  const Align align = p.band.align;
-  const std::int64_t shift = align == Align::bottom_right ? seq_k - seq_q : align == Align::offset ? p.band.offset : 0;
-  return {seq_q, seq_k, shift, p.band.left, right};
-}
-
-std::string why_no_alibi(const Problem& p, std::int64_t most) {
-  if (!p.alibi || p.band.align != Align::offset || std::abs(p.band.offset) <= most) return {};
-  return text("it counts ALiBi's distances in 32 bits: an offset of -", most, " to ", most, " fits them; it is ",
-              p.band.offset);
-}
-
-Dims broadcast_strides(const ConstTensor& t) {
-  Dims s = t.stride;
-  for (int i = 0; i < 4; ++i)
-    if (t.shape[i] == 1) s[i] = 0;
-  return s;
 }
 
 }  // namespace onepass

@@ -16,19 +16,27 @@ namespace onepass {
 Problem problem_of(const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
 // What the problem says of itself that no tensor does.
 Attention attention_of(const Problem& problem);
+// max_seqlen_q and max_seqlen_k as the problem has them, for tensors whose lengths only a device knows.
+void bound_lengths(Attention& attention, const Problem& problem);
 // Throws Error unless the tensors are those of the problem, at least as aligned.
 void check_planned(const Problem& problem, const Tensors& tensors);
 // Throws Error if an output shares memory with another tensor of the call. Measured on a 2.5 GHz Xeon: 110 ns for a
 // plain call with lse, 190 with bias, mask, slopes and sinks, 390 where q, k, v and out are slots of one buffer.
 void check_apart(Op op, const Tensors& tensors);
 
+// The pages of one sequence: key j lies in page entry[j / size * stride] at j % size. size 0: there are none.
+struct Pages {
+  const std::int32_t* entry = nullptr;
+  std::int64_t stride = 0, size = 0;
+};
 // One batch entry: where its tokens begin (0 unless packed) and how many there are.
 struct Sequence {
-  std::int64_t batch = 0;  // index into batch strides; 0 if packed
+  std::int64_t batch = 0;  // index into batch strides
   std::int64_t q_begin = 0, k_begin = 0;
   std::int64_t seq_q = 0, seq_k = 0;
+  Pages pages{};
 };
-// CPU tensors only: reads cu_seqlens.
+// CPU tensors only: reads cu_seqlens, seqused_k and where the row of page_table is.
 Sequence sequence_of(const Problem& problem, const Tensors& arguments, std::int64_t batch);
 
 BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_k);

@@ -23,9 +23,11 @@ class KeyValueView {
   KeyValueView(const ConstTensor& t, const Sequence& seq)
       : data_(t.data),
         dtype_(t.dtype),
-        origin_(row_offset(t, seq.batch, 0, seq.k_begin)),
-        head_stride_(t.stride[1]),
-        stride_(row_stride(t)) {}
+        pages_(seq.pages),
+        origin_(pages_.size > 0 ? 0 : row_offset(t, seq.batch, 0, seq.k_begin)),
+        page_stride_(t.stride[0]),
+        head_stride_(t.stride[pages_.size > 0 ? 2 : 1]),
+        stride_(pages_.size > 0 ? t.stride[1] : row_stride(t)) {}
 
   DType dtype() const { return dtype_; }
   template <class T>
@@ -36,10 +38,11 @@ class KeyValueView {
     return load_element(data_, dtype_, offset(head, token) + column);
   }
   // The run that begins at `token`, at most `most` tokens of it. One run holds whole sequences where tensors are
-  // contiguous or packed.
+  // contiguous or packed, and one page of what is paged.
   template <class T>
   Run<T> run(std::int64_t head, std::int64_t token, std::int64_t most) const {
-    return {row<T>(head, token), stride_, most};
+    const std::int64_t left = pages_.size > 0 ? pages_.size - token % pages_.size : most;
+    return {row<T>(head, token), stride_, std::min(most, left)};
   }
   // f(run, tokens before it) for the runs of [token, token + count), in order.
   template <class T, class F>
@@ -53,12 +56,16 @@ class KeyValueView {
 
  private:
   std::int64_t offset(std::int64_t head, std::int64_t token) const {
-    return origin_ + head * head_stride_ + token * stride_;
+    if (pages_.size == 0) return origin_ + head * head_stride_ + token * stride_;
+    const std::int64_t page = pages_.entry[token / pages_.size * pages_.stride];
+    return page * page_stride_ + head * head_stride_ + token % pages_.size * stride_;
   }
 
   const void* data_ = nullptr;
   DType dtype_ = DType::f32;
-  std::int64_t origin_ = 0, head_stride_ = 0, stride_ = 0;  // origin: head 0 of the sequence's first token
+  Pages pages_;
+  std::int64_t origin_ = 0, page_stride_ = 0, head_stride_ = 0,
+               stride_ = 0;  // origin: head 0 of the sequence's first token
 };
 
 }  // namespace onepass

@@ -98,10 +98,10 @@ Problem merge_problem_of(const Tensors& t) {
   p.heads_q = out.shape[1];
   p.seq_q = out.shape[2];
   p.dim_v = out.shape[3];
-  p.layout.out = layout_of(row_of(Role::out), false, out);
+  p.layout.out = layout_of(row_of(Role::out), Form::batched, out);
   if (lse.given()) {
     to_rank(lse, 3);
-    p.layout.lse = layout_of(row_of(Role::lse), false, lse);
+    p.layout.lse = layout_of(row_of(Role::lse), Form::batched, lse);
   }
   validate(p);
   return p;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
+#include <limits>
 #include <tuple>
 
 #include "core/checked_problem.hpp"
@@ -42,8 +43,11 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
     // [batch, heads, tokens, dim], packed sequences one behind the other
     Dims shape{};
     for (std::size_t i = 0; i < kMaxRank; ++i) shape[i] = size_of(row.axes[i], p);
-    if (p.varlen) shape[0] = 1, shape[2] = size_of(row.packed[0], p);
-    p.layout.*row.layout = strides_in_order(shape, order);
+    const Form form = forms_of(p).of(row);
+    if (form == Form::packed) shape[0] = 1, shape[2] = size_of(row.packed[0], p);
+    if (form == Form::paged) shape[0] = p.pages, shape[2] = p.page_size;
+    // Packed and paged tensors are row-major as [.., tokens, heads, dim].
+    p.layout.*row.layout = form == Form::batched ? strides_in_order(shape, order) : strides_in_order(shape, {1, 2, 0});
   }
 }
 
@@ -66,7 +70,7 @@ void validate_strides(const Problem& p) {
     ConstTensor sizes;
     sizes.rank = shape.rank;
     sizes.shape = sizes.stride = shape.size;
-    const Dims size = layout_of(row, p.varlen, sizes), &stride = p.layout.*row.layout;
+    const Dims size = layout_of(row, forms_of(p).of(row), sizes), &stride = p.layout.*row.layout;
     for (int i = 0; i < kMaxRank - (row.unit_last ? 1 : 0); ++i) {
       if (size[i] <= 1) continue;
       want(stride[i] > -kMax && stride[i] < kMax && std::abs(stride[i]) <= kMax / (size[i] - 1), ErrorCode::bad_stride,
@@ -109,9 +113,27 @@ void validate_gradients(const Problem& p) {
        ErrorCode::bad_stride, "alibi_slopes has slopes for each batch entry but dalibi_slopes has not");
 }
 
+// K and V as a cache.
+void validate_cache(const Problem& p) {
+  want(p.op == Op::forward || !(p.seqused || p.paged() || p.batch_invariant), ErrorCode::bad_value,
+       "seqused, pages and batch_invariant are of a forward; this is a ", word_of(p.op));
+  want(p.page_size >= 0 && p.pages >= 0 && p.max_pages >= 0, ErrorCode::bad_shape,
+       "page_size, pages and max_pages are ", p.page_size, ", ", p.pages, " and ", p.max_pages,
+       "; 0 or more is accepted");
+  if (!p.paged()) {
+    want(p.pages == 0 && p.max_pages == 0, ErrorCode::bad_shape,
+         "there are pages but page_size is 0; 1 or more is accepted");
+    return;
+  }
+  validate_size("page_table", {p.batch, p.max_pages, p.page_size});
+  want(p.seq_k <= p.max_pages * p.page_size, ErrorCode::bad_shape, "seq_k is ", p.seq_k, " but ", p.max_pages,
+       " pages of ", p.page_size, " hold ", p.max_pages * p.page_size, " keys");
+}
+
 void validate_lengths(const Problem& p) {
   for (const auto& [name, lengths, total, most] :
-       {std::tuple{"q", &p.lengths_q, p.total_q, p.seq_q}, std::tuple{"k", &p.lengths_k, p.total_k, p.seq_k}}) {
+       {std::tuple{"q", &p.lengths_q, p.total_q, p.seq_q},
+        std::tuple{"k", &p.lengths_k, p.packed_k() ? p.total_k : std::numeric_limits<std::int64_t>::max(), p.seq_k}}) {
     if (lengths->empty()) continue;
     want(static_cast<std::int64_t>(lengths->size()) == p.batch, ErrorCode::bad_shape, lengths->size(), " lengths of ",
          name, " for a batch of ", p.batch);
@@ -162,7 +184,7 @@ Mods validate_mods(const Problem& p) {
 
 double Problem::effective_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(dim_qk)); }
 
-void set_contiguous(Problem& p) { p.varlen ? set_bshd(p) : set_layout(p, {2, 1, 0}); }
+void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }
 void set_bshd(Problem& p) { set_layout(p, {1, 2, 0}); }
 
 void validate(const Problem& p) { (void)checked_mods(p); }
@@ -221,10 +243,11 @@ Mods checked_mods(const Problem& p) {
        "; 0 (none) or a positive number is accepted");
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p is ", p.dropout_p,
        "; 0 to 1 is accepted");
-  const std::int64_t b = p.varlen ? 1 : p.batch, tq = p.varlen ? p.total_q : p.seq_q,
-                     tk = p.varlen ? p.total_k : p.seq_k;
-  validate_size("q or out", {b, p.heads_q, tq, std::max(p.dim_qk, p.dim_v)});
-  validate_size("k or v", {b, p.heads_kv, tk, std::max(p.dim_qk, p.dim_v)});
+  validate_cache(p);
+  for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
+    const Dims n = shape_of(p, row_of(role)).size;
+    validate_size(row_of(role).name, {n[0], n[1], n[2], n[3]});
+  }
   validate_size("the score matrix", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
   for (const RoleRow& row : kRoleTable) {

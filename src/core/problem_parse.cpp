@@ -57,7 +57,9 @@ const RoleRow* role_of_strides(std::string_view key) {
 
 struct Parser {
   Problem p;
-  bool own_out_dtype = false, own_grad_dtype = false, bshd = false, has_strides = false;
+  Lengths used;  // of a cache
+  bool own_out_dtype = false, own_grad_dtype = false, bshd = false, has_strides = false, own_pages = false,
+       own_lengths_k = false;
   std::vector<std::string_view> words;  // so far
   std::vector<std::pair<const RoleRow*, Dims>> side_strides;
 
@@ -116,9 +118,23 @@ struct Parser {
     } else if (key == "packed") {
       p.varlen = true;
       std::tie(p.total_q, p.total_k) = w.pair(value, ':', true, "packed=total_q:total_k");
+    } else if (key == "kv") {  // paged:16[:pages:pages of a sequence]
+      constexpr const char* kForm = "kv=paged:page_size[:pages:pages of a sequence]";
+      const auto items = w.list(value, ':');
+      if ((items.size() != 2 && items.size() != 4) || items[0] != "paged") w.fail(kForm);
+      p.page_size = w.number<std::int64_t>(items[1], kForm);
+      if (p.page_size < 1) w.fail(kForm);
+      if (own_pages = items.size() == 4; own_pages) {
+        p.pages = w.number<std::int64_t>(items[2], kForm);
+        p.max_pages = w.number<std::int64_t>(items[3], kForm);
+      }
+    } else if (key == "seqused") {
+      p.seqused = true;
+      used = w.lengths(value);
     } else if (key == "varlen") {
       const auto [q, k] = w.halves(value, '/', false, "");
       p.varlen = true;
+      own_lengths_k = k.data() != q.data();
       p.lengths_q = w.lengths(q);
       p.lengths_k = w.lengths(k);
       if (p.lengths_q.size() != p.lengths_k.size()) w.fail("as many lengths of k as of q");
@@ -162,6 +178,10 @@ struct Parser {
       p.dlse = true;
     else if (s == "deterministic")
       p.deterministic = true;
+    else if (s == "seqused")
+      p.seqused = true;
+    else if (s == "batch_invariant")
+      p.batch_invariant = true;
     else if (s == "causal_bottom_right" || s == "causal_top_left")
       p.band.causal = true, p.band.align = s == "causal_top_left" ? Align::top_left : Align::bottom_right;
     else if (s == "aligned_top_left")
@@ -215,8 +235,9 @@ struct Parser {
                                              "dtype",    "out", "layout", "device", "lse", "align"};
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-    const bool of_backward = std::ranges::find(kOfBackward, subject) != std::end(kOfBackward);
-    return subject != "n" && (p.op == Op::backward ? subject != "lse" : !of_backward);
+    constexpr std::string_view kOfForward[] = {"lse", "kv", "seqused", "batch_invariant"};
+    const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
+    return subject != "n" && (p.op == Op::backward ? !is_of(kOfForward) : !is_of(kOfBackward));
   }
 
   // A word that the operator has no use for must not be left out in silence.
@@ -229,6 +250,17 @@ struct Parser {
       throw Error(ErrorCode::bad_text, "merge takes no buffer and out_strides in place of strides (docs/problem.md)");
   }
 
+  // Its lengths are seqused's.
+  void finish_cache() {
+    if (own_lengths_k)
+      throw Error(ErrorCode::bad_text,
+                  text("varlen= has lengths of keys beside a cache, whose lengths are seqused=; those of queries are "
+                       "accepted"));
+    p.lengths_k = used;
+    p.total_k = 0;
+    if (!p.lengths_q.empty() && !said("s")) p.seq_k = longest(used);
+  }
+
   Problem finish() {
     fits_operator();
     if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
@@ -237,11 +269,20 @@ struct Parser {
       if (!own_grad_dtype) p.grad_dtype = p.dtype;
       if (!said("grads")) p.gradients = {.dq = true, .dk = true, .dv = true};
     }
+    if (!p.packed_k() && (p.seqused || p.paged())) finish_cache();
     if (!p.lengths_q.empty()) {
       // What the line says itself must hold them: validate() looks.
       if (!said("b")) p.batch = static_cast<std::int64_t>(p.lengths_q.size());
-      if (!said("packed")) p.total_q = sum(p.lengths_q), p.total_k = sum(p.lengths_k);
+      if (!said("packed")) p.total_q = sum(p.lengths_q);
+      if (!said("packed") && p.packed_k()) p.total_k = sum(p.lengths_k);
       if (!said("s")) p.seq_q = longest(p.lengths_q), p.seq_k = longest(p.lengths_k);
+    } else if (!p.lengths_k.empty()) {
+      if (!said("b")) p.batch = static_cast<std::int64_t>(p.lengths_k.size());
+    }
+    if (p.paged() && !own_pages) {
+      p.max_pages = p.seq_k / p.page_size + (p.seq_k % p.page_size != 0);
+      want(!__builtin_mul_overflow(p.batch, p.max_pages, &p.pages), ErrorCode::bad_shape,
+           "there are more than 2^62 pages");
     }
     const Layout given = p.layout;
     if (has_strides) {

@@ -83,6 +83,18 @@ std::string gradients_text(const Problem& p) {
   return s + (p.dlse ? " dlse" : "") + (p.deterministic ? " deterministic" : "");
 }
 
+// kv=paged:16:pages:max_pages seqused=3,7 batch_invariant
+std::string cache_text(const Problem& p) {
+  std::string s;
+  if (p.paged()) {
+    s = " kv=paged:" + number(p.page_size);
+    const std::int64_t needed = p.seq_k / p.page_size + (p.seq_k % p.page_size != 0);
+    if (p.max_pages != needed || p.pages != p.batch * needed) s += ":" + number(p.pages) + ":" + number(p.max_pages);
+  }
+  if (p.seqused) s += p.lengths_k.empty() ? " seqused" : " seqused=" + lengths_text(p.lengths_k);
+  return s + (p.batch_invariant ? " batch_invariant" : "");
+}
+
 std::string layout_text(const Problem& p) {
   const auto same = [&](const Problem& other) {
     const Layout &a = other.layout, &b = p.layout;
@@ -145,11 +157,14 @@ std::string to_string(const Problem& p) {
   if (p.want_lse) s += " lse";
   s += gradients_text(p);
   if (p.varlen && !p.lengths_q.empty()) {
-    s += " varlen=" + lengths_text(p.lengths_q) + (p.lengths_k == p.lengths_q ? "" : "/" + lengths_text(p.lengths_k));
+    s += " varlen=" + lengths_text(p.lengths_q);
+    if (p.packed_k() && p.lengths_k != p.lengths_q) s += "/" + lengths_text(p.lengths_k);
   }
-  if (p.varlen && (p.lengths_q.empty() || sum(p.lengths_q) != p.total_q || sum(p.lengths_k) != p.total_k)) {
+  if (p.varlen &&
+      (p.lengths_q.empty() || sum(p.lengths_q) != p.total_q || (p.packed_k() ? sum(p.lengths_k) : 0) != p.total_k)) {
     s += " packed=" + number(p.total_q) + ":" + number(p.total_k);
   }
+  s += cache_text(p);
   s += layout_text(p);
   if (p.device.kind == DeviceKind::cuda) s += " " + to_string(p.device);
   return s;

@@ -20,7 +20,10 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"dim_v", "head dim"},
                                       {"total_q", "number of tokens"},
                                       {"total_k", "number of tokens"},
-                                      {"batch + 1", "length"}};
+                                      {"batch + 1", "length"},
+                                      {"pages", "number of pages"},
+                                      {"page_size", "page size"},
+                                      {"max_pages", "number of pages of a sequence"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -28,8 +31,8 @@ bool spans(const BroadcastDims& dims, int i) {
 }
 
 // [tokens, heads, dim]
-bool tokens_first(const RoleRow& row, bool packed) {
-  return packed && (row.packed[0] == Axis::total_q || row.packed[0] == Axis::total_k);
+bool tokens_first(const RoleRow& row, Form form) {
+  return form == Form::packed && (row.packed[0] == Axis::total_q || row.packed[0] == Axis::total_k);
 }
 
 }  // namespace
@@ -40,8 +43,13 @@ int rank_of(const Axes& axes) {
 
 std::string_view what_of(Axis axis) { return kAxisRows[static_cast<std::size_t>(axis)].what; }
 
-std::string form_of(const RoleRow& row, bool packed) {
-  const Axes& axes = axes_of(row, packed);
+Forms forms_of(const Problem& p) {
+  const Form queries = p.varlen ? Form::packed : Form::batched;
+  return {queries, p.paged() ? Form::paged : p.packed_k() ? Form::packed : Form::batched};
+}
+
+std::string form_text(const RoleRow& row, Form form) {
+  const Axes axes = axes_of(row, form);
   std::string whole, rest;
   for (int i = 0; i < rank_of(axes); ++i) {
     const std::string name(kAxisRows[static_cast<std::size_t>(axes[i])].name);
@@ -49,7 +57,9 @@ std::string form_of(const RoleRow& row, bool packed) {
     if (i > 0) rest += (i > 1 ? ", " : "") + name;
   }
   return (row.fit == Fit::leading_optional ? "[" + rest + "] or [" : "[") + whole + "]" +
-         (packed && row.packed != row.axes ? " (cu_seqlens is given)" : "");
+         (form == Form::paged                              ? " (page_table is given)"
+          : form == Form::packed && row.packed != row.axes ? " (cu_seqlens is given)"
+                                                           : "");
 }
 
 std::int64_t size_of(Axis axis, const Problem& p) {
@@ -65,6 +75,9 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::total_q: return p.total_q;
     case Axis::total_k: return p.total_k;
     case Axis::boundaries: return p.batch + 1;
+    case Axis::pages: return p.pages;
+    case Axis::page_size: return p.page_size;
+    case Axis::max_pages: return p.max_pages;
   }
   return 1;
 }
@@ -90,8 +103,10 @@ bool uses(const Problem& p, const RoleRow& row) {
   if (use_of(row, p.op) == Use::none) return false;
   if (must_be_given(row, p.op)) return true;
   switch (row.role) {
-    case Role::cu_seqlens_q:
-    case Role::cu_seqlens_k: return p.varlen;
+    case Role::cu_seqlens_q: return p.varlen;
+    case Role::cu_seqlens_k: return p.packed_k();
+    case Role::seqused_k: return p.seqused;
+    case Role::page_table: return p.paged();
     case Role::bias: return p.bias.has_value();
     case Role::bool_mask: return p.bool_mask.has_value();
     case Role::alibi_slopes: return p.alibi;
@@ -105,7 +120,7 @@ bool uses(const Problem& p, const RoleRow& row) {
 RoleShape shape_of(const Problem& p, const RoleRow& row) {
   RoleShape s;
   if (!uses(p, row)) return s;
-  const Axes& axes = axes_of(row, p.varlen);
+  const Axes axes = axes_of(row, forms_of(p).of(row));
   s.rank = rank_of(axes);
   for (int i = 0; i < s.rank; ++i) s.size[i] = size_of(axes[i], p);
   if (row.fit == Fit::broadcast) {
@@ -126,13 +141,18 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
   return s;
 }
 
-Dims layout_of(const RoleRow& row, bool packed, const ConstTensor& t) {
+Dims layout_of(const RoleRow& row, Form form, const ConstTensor& t) {
   Dims s{};
-  const bool rows = packed && row.gradient_of == Role::lse;
+  const bool rows = form == Form::packed && row.gradient_of == Role::lse;
   const auto put = [&](int to, int from) { s[to] = t.shape[from] > 1 ? t.stride[from] : 0; };
-  if (tokens_first(row, packed)) {
+  if (tokens_first(row, form)) {
     put(1, 1);
     put(2, 0);
+    s[3] = 1;
+  } else if (form == Form::paged) {
+    put(0, 0);
+    put(1, 2);
+    put(2, 1);
     s[3] = 1;
   } else if (rows) {
     put(1, 0);
@@ -154,9 +174,12 @@ ConstTensor described(const Problem& p, const RoleRow& row) {
   t.dtype = shape.dtype;
   t.device = p.device;
   if (shape.rank == 0) return t;
-  if (tokens_first(row, p.varlen))
+  const Form form = forms_of(p).of(row);
+  if (tokens_first(row, form))
     t.stride = {s[2], s[1], 1, 0};
-  else if (p.varlen && row.gradient_of == Role::lse)
+  else if (form == Form::paged)
+    t.stride = {s[0], s[2], s[1], 1};
+  else if (form == Form::packed && row.gradient_of == Role::lse)
     t.stride = {s[1], s[2], 0, 0};
   else
     t.stride = s;
@@ -181,7 +204,7 @@ Dims row_major(const Problem& p, const RoleRow& row) {
     t.stride[i] = step;
     step *= std::max<std::int64_t>(t.shape[i], 1);
   }
-  return layout_of(row, p.varlen, t);
+  return layout_of(row, forms_of(p).of(row), t);
 }
 
 }  // namespace onepass

@@ -21,9 +21,12 @@ enum class Axis : std::uint8_t {
   dim_v,
   total_q,
   total_k,
-  boundaries  // batch + 1
+  boundaries,  // batch + 1
+  pages,
+  page_size,
+  max_pages  // of a sequence
 };
-inline constexpr std::size_t kAxes = 11;
+inline constexpr std::size_t kAxes = 14;
 using Axes = std::array<Axis, kMaxRank>;
 
 // as_out: dout. gradient: all that are asked for of dq, dk and dv are of one, the inputs' or fp32.
@@ -31,6 +34,14 @@ enum class Types : std::uint8_t { data, as_q, as_q_or_f32, as_out, gradient, f32
 
 // exact: every dimension as its axis says. broadcast: or 1, for repeated. leading_optional: the first may be left out.
 enum class Fit : std::uint8_t { exact, broadcast, leading_optional };
+
+// How a tensor's tokens lie: [batch, heads, tokens, dim], [all tokens, heads, dim] or [pages, tokens, heads, dim].
+enum class Form : std::uint8_t { batched, packed, paged };
+// Those of the queries' tensors and of k and v.
+struct Forms {
+  Form queries = Form::batched, keys = Form::batched;
+  Form of(const struct RoleRow& row) const;
+};
 
 // What an operator does with a tensor.
 enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
@@ -55,9 +66,11 @@ namespace roles_detail {
 using enum Axis;
 inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq_k, dim_qk},
     kV{batch, heads_kv, seq_k, dim_v}, kOut{batch, heads_q, seq_q, dim_v}, kScores{batch, heads_q, seq_q, seq_k},
-    kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries};
+    kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
+    kPageTable{batch, max_pages};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
+inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none};
 inline constexpr Uses kNeeded{Use::needs, Use::none, Use::needs}, kTaken{Use::takes, Use::none, Use::takes},
     kResult{Use::writes, Use::writes, Use::needs}, kStatistics{Use::may_write, Use::may_write, Use::needs},
     kUpstream{Use::none, Use::none, Use::needs}, kOptionalUpstream{Use::none, Use::none, Use::takes},
@@ -83,6 +96,10 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        kBoundaries, kBoundaries, exact, false, R::cu_seqlens_q, &L::cu_seqlens_q, &T::cu_seqlens_q, nullptr},
       {R::cu_seqlens_k, "cu_seqlens_k", "int32 [batch + 1]: k and v are packed", kTaken, Types::i32, kBoundaries,
        kBoundaries, exact, false, R::cu_seqlens_k, &L::cu_seqlens_k, &T::cu_seqlens_k, nullptr},
+      {R::seqused_k, "seqused_k", "int32 [batch]: how many keys of each sequence count", kOfForward, Types::i32, kBatch,
+       kBatch, exact, false, R::seqused_k, &L::seqused_k, &T::seqused_k, nullptr},
+      {R::page_table, "page_table", "int32 [batch, pages]: k and v are [pages, page_size, heads_kv, dim]", kOfForward,
+       Types::i32, kPageTable, kPageTable, exact, false, R::page_table, &L::page_table, &T::page_table, nullptr},
       {R::bias, "bias", "added to the scores [batch|1, heads|1, seq_q|1, seq_k|1]", kTaken, Types::data, kScores,
        kScores, broadcast, false, R::bias, &L::bias, &T::bias, nullptr},
       {R::bool_mask, "bool_mask", "bool, true = may attend, shaped as bias", kTaken, Types::boolean, kScores, kScores,
@@ -155,8 +172,13 @@ inline Tensors tensors_of(Op op, Tensors tensors) {
 }
 
 int rank_of(const Axes& axes);
-inline const Axes& axes_of(const RoleRow& row, bool packed) { return packed ? row.packed : row.axes; }
-std::string form_of(const RoleRow& row, bool packed);  // "[batch, heads_q, seq_q, dim_qk]"
+inline Form Forms::of(const RoleRow& row) const { return row.unit_last && row.axes[2] == Axis::seq_k ? keys : queries; }
+inline Axes axes_of(const RoleRow& row, Form form) {
+  if (form == Form::paged) return {Axis::pages, Axis::page_size, row.axes[1], row.axes[3]};
+  return form == Form::packed ? row.packed : row.axes;
+}
+Forms forms_of(const Problem& problem);
+std::string form_text(const RoleRow& row, Form form);  // "[batch, heads_q, seq_q, dim_qk]"
 std::string_view what_of(Axis axis);                   // "number of heads"
 std::int64_t size_of(Axis axis, const Problem& problem);
 bool uses(const Problem& problem, const RoleRow& row);     // whether its calls have this tensor
@@ -175,6 +197,6 @@ ConstTensor described(const Problem& problem, const RoleRow& row);
 // Row-major strides, as Layout has them; of what may be left out, without it.
 Dims row_major(const Problem& problem, const RoleRow& row);
 // From the dimensions of a tensor to those of Layout.
-Dims layout_of(const RoleRow& row, bool packed, const ConstTensor& tensor);
+Dims layout_of(const RoleRow& row, Form form, const ConstTensor& tensor);
 
 }  // namespace onepass

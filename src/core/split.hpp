@@ -9,6 +9,10 @@ namespace onepass {
 struct KeySplits {
   std::int64_t count = 1;
   std::int64_t chunk = 0;  // keys per split; the last may be shorter
+  // > 0: sequences end anywhere before the longest (a cache), and a shorter one has shorter splits, multiples of this.
+  std::int64_t granule = 0;
+
+  std::int64_t chunk_of(std::int64_t keys) const;  // keys per split of a sequence
 };
 
 // `row_tasks` independent tasks exist already; aim at kSplitTarget in all, with at least `min_keys` keys each and
@@ -26,6 +30,20 @@ inline KeySplits split_into(std::int64_t want, std::int64_t seq_k, std::int64_t 
 inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int64_t granule,
                             std::int64_t min_keys = kSplitMinKeys) {
   return split_into(row_tasks > 0 ? (kSplitTarget + row_tasks - 1) / row_tasks : 1, seq_k, granule, min_keys);
+}
+
+// Splits of as many keys whatever else there is: Problem::batch_invariant. 1024 keys of 32/8 heads of 128 dims are 4 MB
+// of K and V in 16 bits; writing and joining a partial result costs less than 1 % of reading them.
+inline constexpr std::int64_t kInvariantKeys = 1024;
+inline KeySplits fixed_splits(std::int64_t seq_k, std::int64_t granule) {
+  const std::int64_t chunk = (kInvariantKeys + granule - 1) / granule * granule;
+  return {std::max<std::int64_t>(1, (seq_k + chunk - 1) / chunk), chunk};
+}
+
+inline std::int64_t KeySplits::chunk_of(std::int64_t keys) const {
+  if (granule == 0) return chunk;
+  const std::int64_t even = std::max(kSplitMinKeys, (keys + count - 1) / count);
+  return std::min(chunk, (even + granule - 1) / granule * granule);
 }
 
 }  // namespace onepass

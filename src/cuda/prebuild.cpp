@@ -34,11 +34,11 @@ std::string_view without_suffix(std::string_view arch) {
 // The problem as a call on the device would have it: only the device knows the lengths of packed sequences.
 Problem as_called(Problem p) {
   p.device = {DeviceKind::cuda, 0};
+  p.lengths_k.clear();
   if (!p.varlen) return p;
   p.lengths_q.clear();
-  p.lengths_k.clear();
   p.seq_q = p.total_q;
-  p.seq_k = p.total_k;
+  if (p.packed_k()) p.seq_k = p.total_k;
   for (const RoleRow& row : kRoleTable)
     if (!row.unit_last && uses(p, row)) p.layout.*row.layout = row_major(p, row);
   return p;

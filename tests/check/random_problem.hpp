@@ -31,6 +31,18 @@ inline void random_lengths(Problem& p) {
   p.total_k = std::accumulate(p.lengths_k.begin(), p.lengths_k.end(), among(0, 3));
 }
 
+// K and V as a cache: lengths of its own, pages, or both; with too few pages some are shared.
+inline void random_cache(Problem& p) {
+  p.lengths_k.clear();
+  p.total_k = 0;
+  p.seqused = flip();
+  if (p.seqused && flip()) return;
+  p.page_size = flip() ? among(1, 9) : *rc::gen::element<std::int64_t>(16, 32, 64, 100);
+  p.max_pages = (p.seq_k + p.page_size - 1) / p.page_size + among(0, 2);
+  p.pages = p.batch * p.max_pages + among(0, 3);
+  if (rarely()) p.pages = among(1, 1 + p.pages);
+}
+
 // Rows further apart than they need to be, in either order of heads and tokens.
 inline Dims random_strides(std::int64_t batch, std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
   const bool tokens_inside = flip();
@@ -40,7 +52,7 @@ inline Dims random_strides(std::int64_t batch, std::int64_t heads, std::int64_t 
 }
 
 // Valid, on the CPU, of a size whose oracle takes milliseconds. To be called inside a generator or a property.
-inline Problem random_problem() {
+inline Problem random_problem(bool with_cache = false) {
   Problem p;
   p.batch = among(1, 3);
   p.heads_kv = among(1, 3);
@@ -66,8 +78,10 @@ inline Problem random_problem() {
   p.seed = static_cast<std::uint64_t>(among(0, 1000));
   p.want_lse = flip();
   if (rarely()) random_lengths(p);
+  if (with_cache && rarely()) random_cache(p);
+  p.batch_invariant = with_cache && rarely();
   flip() ? set_bshd(p) : set_contiguous(p);
-  if (!p.varlen && flip()) {
+  if (!p.varlen && !p.paged() && flip()) {
     p.layout = {
         random_strides(p.batch, p.heads_q, p.seq_q, p.dim_qk), random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_qk),
         random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_v), random_strides(p.batch, p.heads_q, p.seq_q, p.dim_v)};

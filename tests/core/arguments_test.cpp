@@ -267,7 +267,7 @@ TEST(Sequences, ComeFromThePrefixSums) {
   EXPECT_EQ(s.seq_q, 2);
   EXPECT_EQ(s.k_begin, 4);
   EXPECT_EQ(s.seq_k, 5);
-  EXPECT_EQ(s.batch, 0);
+  EXPECT_EQ(s.batch, 1);
 }
 
 TEST(Sequences, BandsPerSequence) {

@@ -34,6 +34,17 @@ void random_lengths(Problem& p) {
   p.seq_k = longest(p.lengths_k);
 }
 
+void random_cache(Problem& p) {
+  if (p.varlen) p.lengths_k.clear(), p.total_k = 0;
+  p.seqused = flip();
+  if (p.seqused && flip())
+    for (std::int64_t i = 0; i < p.batch; ++i) p.lengths_k.push_back(among(0, p.seq_k));
+  if (p.seqused && flip()) return;
+  p.page_size = among(1, 100);
+  p.max_pages = (p.seq_k + p.page_size - 1) / p.page_size + among(0, 1);
+  p.pages = flip() ? p.batch * p.max_pages : among(0, 50);
+}
+
 Problem random_problem() {
   Problem p;
   p.batch = among(1, 5);
@@ -79,6 +90,8 @@ Problem random_problem() {
     p.deterministic = flip();
   }
   if (among(0, 3) == 0) random_lengths(p);
+  if (p.op == Op::forward && among(0, 2) == 0) random_cache(p);
+  p.batch_invariant = p.op == Op::forward && flip();
   flip() ? set_bshd(p) : set_contiguous(p);
   if (flip()) {
     for (Dims* s : {&p.layout.q, &p.layout.k, &p.layout.v, &p.layout.out, &p.layout.dout, &p.layout.dk}) {

@@ -12,7 +12,7 @@ namespace onepass::check {
 namespace {
 
 RC_GTEST_PROP(Random, EveryImplementationIsRight, ()) {
-  const Problem p = test::random_problem();
+  const Problem p = test::random_problem(true);
   const auto seed = static_cast<std::uint64_t>(test::among(0, 1000));
   const Distribution distribution = test::random_distribution();
   RC_LOG() << to_string(p) << " seed " << seed << " " << name_of(distribution) << "\n";

@@ -132,7 +132,7 @@ TEST(CliErrors, Run) {
       {varlen(q), "cu_seqlens_q is fp32; int32 is expected"},
       {run({"--in", lies}, q, k, v), "its header claims 1048576 bytes, but 2 follow"},
       {run({"--in", odd}, q, k, v),
-       "holds 'mask', which is no input; inputs are q, k, v, cu_seqlens_q, cu_seqlens_k, bias, bool_mask"},
+       "holds 'mask', which is no input; inputs are q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, bias"},
       {run({"--in", q}, q, k, v), "q.npy: its header claims"},
   };
   for (const Wrong& wrong : table) expect_sentence(onepass(wrong.arguments), wrong);

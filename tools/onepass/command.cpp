@@ -31,7 +31,9 @@ Device device_from(const std::string& name) {
 void check_fits(const Problem& p, double bytes_per_output) {
   const auto product = [](auto... n) { return (1.0 * ... * static_cast<double>(n)); };
   const double queries = p.varlen ? product(p.total_q) : product(p.batch, p.seq_q);
-  const double keys = p.varlen ? product(p.total_k) : product(p.batch, p.seq_k);
+  const double keys = p.packed_k() ? product(p.total_k)
+                      : p.paged()  ? product(p.pages, p.page_size)
+                                   : product(p.batch, p.seq_k);
   const auto spread = [&](const BroadcastDims& s) {
     return product(s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1);
   };

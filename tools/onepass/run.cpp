@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "core/arguments.hpp"
 #include "core/text.hpp"
 #include "device_tensors.hpp"
 #include "inputs.hpp"
@@ -233,7 +234,7 @@ void run_command(Flags& flags) {
   std::optional<DeviceTensors> on_device;
   if (device.kind == DeviceKind::cuda) {  // what only host memory shows, such as cu_seqlens, has been checked
     tensors = on_device.emplace(device).copied(tensors, loaded.arrays);
-    if (problem.varlen) attention.max_seqlen_q = problem.seq_q, attention.max_seqlen_k = problem.seq_k;
+    bound_lengths(attention, problem);
     problem = checked_problem(flags, tensors, results, attention);
   }
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);

@@ -52,7 +52,7 @@ struct Shape {
     return p.lengths_q.empty() ? p.seq_q : p.lengths_q[static_cast<std::size_t>(b)];
   }
   static std::int64_t seq_k(const Problem& p, std::int64_t b) {
-    return p.lengths_k.empty() ? p.seq_k : p.lengths_k[static_cast<std::size_t>(b)];
+    return p.lengths_k.empty() || !p.packed_k() ? p.seq_k : p.lengths_k[static_cast<std::size_t>(b)];
   }
   std::int64_t key_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_qk; }
   std::int64_t value_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_v; }
@@ -203,6 +203,8 @@ struct Run {
 std::string refuses(const Problem& p) {
   if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
   if (!p.score_mod.empty() || !p.mask_mod.empty()) return "it computes no score_mod and no mask_mod";
+  if (p.paged() && p.page_size % kGroup != 0)
+    return text("pages hold ", p.page_size, " keys; it packs pages of multiples of ", kGroup);
   if (p.dtype != DType::bf16)
     return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));

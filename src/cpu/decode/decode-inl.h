@@ -44,8 +44,9 @@ class Decode {
     band_ = band_mask(p_, seq_.seq_q, seq_.seq_k);
     rows_ = seq_.seq_q * p_.group();
     const Range visible = band_.key_range(0, seq_.seq_q);
-    keys_.lo = std::min<Index>(visible.hi, visible.lo + split_ * cut_.splits.chunk);
-    keys_.hi = std::min<Index>(visible.hi, keys_.lo + cut_.splits.chunk);
+    const std::int64_t chunk = cut_.splits.chunk_of(std::max<Index>(0, visible.hi - visible.lo));
+    keys_.lo = std::min<Index>(visible.hi, visible.lo + split_ * chunk);
+    keys_.hi = std::min<Index>(visible.hi, keys_.lo + chunk);
     // Keys visible to every row.
     unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
     features_ = params_.transforms() || params_.hides();
@@ -113,10 +114,10 @@ class Decode {
     return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
   }
 
-  // A tile lies in one run.
+  // The first run of a tile: all of it but where pages end inside.
   Keys<T> keys_of(const KeyValueView& view, const Visit& v) const {
     const auto run = view.run<T>(head_lo_ + v.head, v.key, v.keys);
-    return {run.row, run.stride, v.keys - 1};
+    return {run.row, run.stride, run.tokens - 1};
   }
   Ahead fetch(const Visit& v) const {
     const Keys<T> rows = keys_of(v.values ? v_ : k_, v);
@@ -145,16 +146,19 @@ class Decode {
       hn::Store(x * splat(scale), DF(), to + d);
     }
   }
-  Keys<float> pack(const Keys<T>& rows, std::int64_t dim, std::int64_t stride) const {
-    for (std::int64_t key = 0; key <= rows.last; ++key)
-      copy_row(rows.at(key), dim, 1.0f, scratch_.packed + key * stride);
-    return {scratch_.packed, stride, rows.last};
+  Keys<float> pack(const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v) const {
+    view.each_run<T>(head_lo_ + v.head, v.key, v.keys, [&](const auto& run, std::int64_t done) {
+      for (std::int64_t key = 0; key < run.tokens; ++key)
+        copy_row(run.row + key * run.stride, dim, 1.0f, scratch_.packed + (done + key) * stride);
+    });
+    return {scratch_.packed, stride, v.keys - 1};
   }
   // f with the tile as it lies in memory, or with a copy.
   template <class F>
   void with_rows(bool copy, const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v,
                  F f) const {
-    copy ? f(pack(keys_of(view, v), dim, stride)) : f(keys_of(view, v));
+    const Keys<T> rows = keys_of(view, v);
+    copy || rows.last + 1 < v.keys ? f(pack(view, dim, stride, v)) : f(rows);
   }
 
   void score(const Visit& v, const Ahead& ahead) const {

@@ -22,7 +22,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / t
 // Keys visible to any row, at most: what a window leaves of seq_k.
 std::int64_t longest_span(const Problem& p) {
   const Range all = band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
-  if (!p.varlen) return std::max<std::int64_t>(0, all.hi - all.lo);
+  if (!p.varlen && !p.seqused) return std::max<std::int64_t>(0, all.hi - all.lo);
   const std::int64_t right = p.band.causal ? 0 : p.band.right;
   return p.band.left < 0 || right < 0 ? p.seq_k : std::min(p.seq_k, p.band.left + right + p.seq_q);
 }
@@ -52,7 +52,9 @@ DecodeCut decode_cut(const Problem& p) {
   cut.tile = std::clamp(std::min(kTileBytes / row, kAliasBytes / apart) / unit * unit, unit, kChunk);
   while (cut.chunk % cut.tile != 0) cut.tile -= unit;
   cut.lead = std::clamp<std::int64_t>(kLeadBytes / (row * cut.tile), 1, 8);
-  cut.splits = split_keys(p.batch * cut.head_blocks, longest_span(p), cut.chunk);
+  cut.splits = p.batch_invariant ? fixed_splits(longest_span(p), cut.chunk)
+                                 : split_keys(p.batch * cut.head_blocks, longest_span(p), cut.chunk);
+  if (p.seqused && !p.batch_invariant) cut.splits.granule = cut.chunk;
   return cut;
 }
 

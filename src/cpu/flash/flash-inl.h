@@ -156,8 +156,9 @@ struct FlashTask {
                 scratch.lo + index * kPanel,
                 scratch.hi + index * kPanel,
                 panel_scores(call, task, scratch, row)};
-    const std::int64_t key_lo = std::min(task.split * call.chunk, task.seq.seq_k);
-    lane_ranges(p, task, row, key_lo, std::min(key_lo + call.chunk, task.seq.seq_k), panel.lo, panel.hi);
+    const std::int64_t chunk = call.splits.chunk_of(task.seq.seq_k);
+    const std::int64_t key_lo = std::min(task.split * chunk, task.seq.seq_k);
+    lane_ranges(p, task, row, key_lo, std::min(key_lo + chunk, task.seq.seq_k), panel.lo, panel.hi);
     const ConstTensor& q = call.arguments.q;
     flash::with_storage(q.dtype, [&](auto zero) {
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
@@ -203,7 +204,7 @@ struct FlashTask {
       fallback = true;
       pass(panels, count);
     }
-    for (int i = 0; i < count; ++i) call.splits > 1 ? save(panels[i]) : finish(panels[i]);
+    for (int i = 0; i < count; ++i) call.splits.count > 1 ? save(panels[i]) : finish(panels[i]);
   }
 
   // O / l and the LSE, with the sink in the denominator.

@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kPackedBytes = std::int64_t{64} << 20;  // of K and V at a time
 constexpr std::int64_t kWantTasks = 32;  // fewer panels per task until there are that many: K and V are in cache anyway
 constexpr std::int64_t kFewTasks = 16;   // below, the keys are split as well
+constexpr std::int64_t kInvariantRows = 64;  // of a K/V head, at most, for batch_invariant to cut the keys
 constexpr std::int64_t kSplitKeys = 1024;  // at least, per split: writing and joining a partial costs about 3 % of that
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -39,9 +40,14 @@ Config config_of(const Problem& p, const Geometry& g) {
   c.row_blocks = ceil_div(panels, c.panels);
   const std::int64_t tasks = heads * c.row_blocks;
   c.splits = tasks < kFewTasks ? split_keys(tasks, p.seq_k, g.block, kSplitKeys) : KeySplits{1, p.seq_k};
+  // By the rows of a head alone, so that a long prompt's partial results do not grow with its keys.
+  if (p.batch_invariant) c.splits = rows <= kInvariantRows ? fixed_splits(p.seq_k, g.block) : KeySplits{1, p.seq_k};
+  if (p.seqused && !p.batch_invariant && c.splits.count > 1) c.splits.granule = g.block;
 
   const std::int64_t head_bytes = p.seq_k * (p.dim_qk + p.dim_v) * static_cast<std::int64_t>(sizeof(float));
-  const bool f32 = p.dtype == DType::f32, pack = c.row_blocks > 1 && head_bytes <= kPackedBytes;
+  // A block of keys is read in place where it is one run.
+  const bool f32 = p.dtype == DType::f32 && (!p.paged() || p.page_size % g.block == 0),
+             pack = c.row_blocks > 1 && head_bytes <= kPackedBytes;
   // Rows far apart cost TLB misses and cache conflicts: 25 points of the peak at 8 KB. A task of one panel reads each
   // row once and gains nothing by copying it.
   const bool compact = f32 && p.layout.k[2] == p.dim_qk;
@@ -103,19 +109,9 @@ class State final : public PlanState {
     Workspace w(memory);
     const Memory m = book(w, p, c);
     std::byte* scratch_base = w.take<std::byte>(0);
-    const Call call{p,
-                    a,
-                    g,
-                    c.k,
-                    c.v,
-                    c.panels,
-                    c.splits.count,
-                    c.splits.chunk,
-                    m.partials,
-                    m.packed_k,
-                    m.packed_v,
-                    Dropout::of(p.dropout_p, p.seed),
-                    *mods_};
+    const Call call{
+        p,     a, g, c.k, c.v, c.panels, c.splits, m.partials, m.packed_k, m.packed_v, Dropout::of(p.dropout_p, p.seed),
+        *mods_};
     const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
 

@@ -9,6 +9,7 @@
 #include "core/implementation.hpp"
 #include "core/numerics.hpp"
 #include "core/philox.hpp"
+#include "core/split.hpp"
 #include "core/workspace.hpp"
 #include "cpu/common/combine.hpp"
 
@@ -33,10 +34,10 @@ struct Call {
   const Tensors& arguments;
   Geometry geometry;
   Source k_source, v_source;
-  int panels;                  // per task
-  std::int64_t splits, chunk;  // of the keys, in keys
-  Partials partials;           // where splits > 1
-  float* packed_k = nullptr;   // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
+  int panels;                 // per task
+  KeySplits splits;           // of the keys
+  Partials partials;          // where there are several
+  float* packed_k = nullptr;  // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
   float* packed_v = nullptr;
   Dropout dropout;
   const Mods& mods;

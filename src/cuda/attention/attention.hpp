@@ -26,7 +26,8 @@ struct AttentionFeatures {
   int dim_qk, dim_v;
   ScalarType input;                  // of q, k and v
   bool bounded_left, bounded_right;  // the band; unbounded sides cost nothing
-  bool packed;                       // variable length
+  bool packed;                       // variable length; k and v too unless they are a cache
+  bool seqused, paged;               // k and v are a cache: lengths of its own, pages
   bool softcap, alibi, dropout, bool_mask;
   ScalarType bias;
   bool score_mod, mask_mod;
@@ -35,8 +36,11 @@ struct AttentionFeatures {
 
   ONEPASS_HD friend constexpr bool operator==(const AttentionFeatures&, const AttentionFeatures&) = default;
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
-    return !packed && !dropout && !transforms() && !masks();
+    return !packed && !cache() && !dropout && !transforms() && !masks();
   }
+  ONEPASS_HD constexpr bool own_lengths() const { return packed || seqused; }  // of each sequence
+  ONEPASS_HD constexpr bool cache() const { return seqused || paged; }
+  ONEPASS_HD constexpr bool packed_k() const { return packed && !cache(); }
   ONEPASS_HD constexpr bool transforms() const {
     return softcap || alibi || bias != ScalarType::none || score_mod || scaled_first;
   }
@@ -51,7 +55,7 @@ struct ModBufferView {  // a tensor that score_mod and mask_mod read
 
 struct AttentionParams {
   const void *q, *k, *v;
-  long long q_stride[3], k_stride[3], v_stride[3];  // elements: batch, head, token
+  long long q_stride[3], k_stride[3], v_stride[3];  // elements: batch (or page), head, token
   const int *cu_q, *cu_k;                           // packed only
   int batch, heads, heads_per_kv, seq_q, seq_k;
   // Scores.
@@ -71,6 +75,10 @@ struct AttentionParams {
   unsigned* counters;              // two, zero at the start and at the end: tiles taken, blocks done
   int batch_inner;                 // batch entries of a head follow each other: they read the same bias
   int m_tiles, head_group, tiles;  // head_group: heads worked on at once, for L2 locality
+  // A cache: how many keys of each sequence count; where its pages are.
+  const int *seqused, *page_table;
+  long long seqused_stride, table_stride[2];
+  int page_size, page_shift, pages;  // page_shift: log2 of the size, or -1
 };
 
 }  // namespace onepass

@@ -21,8 +21,9 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const HeadScore
       if (scores.masked(row, key)) return kNegInf;
     }
     float dot = 0.0f;
-    const i64 k = keys_and_values.offset(p.k_stride, key);
-    for (i32 d = 0; d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + d);
+    const KeyValueView::Place at = keys_and_values.place(p, key);
+    const i64 k = keys_and_values.offset(p.k_stride, at);
+    for (i32 d = 0; at.exists() && d < features.dim_qk; ++d) dot += element(p.q, q + d) * element(p.k, k + d);
     return scores.score(dot, scores.bias_at(row, key), row, key);
   };
   const float scale = scores.unit().factor;
@@ -56,11 +57,12 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const HeadScore
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
       const float wj = __shfl_sync(0xffffffffu, w, j), kj = __shfl_sync(0xffffffffu, kept, j);
       if (__shfl_sync(0xffffffffu, s == kNegInf, j)) continue;
-      const i64 v = keys_and_values.offset(p.v_stride, first + j);
+      const KeyValueView::Place at = keys_and_values.place(p, first + j);
+      const i64 v = keys_and_values.offset(p.v_stride, at);
 #pragma unroll
       for (i32 i = 0; i < kOwn; ++i) {
         const i32 d = lane + 32 * i;
-        if (d >= features.dim_v) continue;
+        if (d >= features.dim_v || !at.exists()) continue;
         const float value = element(p.v, v + d);
         o[i] += visible_weight(wj, value) * kj * value;  // however faint the weight: an infinite V shows
       }
@@ -83,8 +85,7 @@ DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback) {
     x.batch = e.batch, x.head = e.head, x.map_batch = features.packed ? 0 : e.batch;
     x.q_begin = features.packed ? p.cu_q[e.batch] : 0,
     x.seq_q = features.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
-    x.k_begin = features.packed ? p.cu_k[e.batch] : 0,
-    x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
+    find_keys(p, x);
     x.row = e.row;
     HeadScores scores{p};
     scores.open(x);

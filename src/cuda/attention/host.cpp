@@ -2,6 +2,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "core/arguments.hpp"
@@ -73,6 +74,8 @@ ForwardFeatures features_of(const Problem& p) {
   f.bounded_left = band.left >= 0;
   f.bounded_right = band.right >= 0;
   f.packed = p.varlen;
+  f.seqused = p.seqused;
+  f.paged = p.paged();
   f.softcap = p.softcap > 0;
   f.alibi = p.alibi;
   f.dropout = Dropout::of(p.dropout_p, 0).active();
@@ -89,8 +92,8 @@ ForwardFeatures features_of(const Problem& p) {
 // The bindings name every field: one that is added and not printed does not compile.
 Initializer initializer_of(const ForwardFeatures& f) {
   const auto& [attention, output, sinks] = f;
-  const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, softcap, alibi, dropout, bool_mask, bias,
-               score_mod, mask_mod, scaled_first, pair_tanh] = attention;
+  const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, seqused, paged, softcap, alibi, dropout,
+               bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh] = attention;
   const Initializer common = Initializer()
                                  .field("dim_qk", dim_qk)
                                  .field("dim_v", dim_v)
@@ -98,6 +101,8 @@ Initializer initializer_of(const ForwardFeatures& f) {
                                  .field("bounded_left", bounded_left)
                                  .field("bounded_right", bounded_right)
                                  .field("packed", packed)
+                                 .field("seqused", seqused)
+                                 .field("paged", paged)
                                  .field("softcap", softcap)
                                  .field("alibi", alibi)
                                  .field("dropout", dropout)
@@ -156,6 +161,12 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
     f.left = static_cast<int>(small.left);
     f.right = static_cast<int>(small.right);
   }
+  f.seqused_stride = p.layout.seqused_k[0];
+  std::copy_n(p.layout.page_table.begin(), 2, f.table_stride);
+  f.page_size = static_cast<int>(p.page_size);
+  const auto page_size = static_cast<std::uint64_t>(p.page_size);
+  f.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
+  f.pages = static_cast<int>(p.pages);
   f.scale = static_cast<float>(p.effective_scale());
   f.scale_log2 = static_cast<float>(p.effective_scale() * kLog2e);
   f.cap_in = p.softcap > 0 ? static_cast<float>(p.effective_scale() / p.softcap) : 0.0f;
@@ -177,6 +188,8 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.fallback = reinterpret_cast<FallbackEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
   f.cu_q = static_cast<const int*>(t.cu_seqlens_q.data);
   f.cu_k = static_cast<const int*>(t.cu_seqlens_k.data);
+  f.seqused = static_cast<const int*>(t.seqused_k.data);
+  f.page_table = static_cast<const int*>(t.page_table.data);
   f.bias = t.bias.data;
   f.slopes = static_cast<const float*>(t.alibi_slopes.data);
   f.sinks = static_cast<const float*>(t.sinks.data);

@@ -1,23 +1,36 @@
 // Where the keys and values of a tile's head lie. Every load of K and V asks here.
 #pragma once
+#include "cuda/attention/attention.hpp"
 #include "cuda/attention/tile_scheduler.cuh"
 
 namespace onepass {
 
-// From a key's number within its sequence to a token of the tensors: as a coordinate of a tensor map or as an offset.
-// Contiguous tensors have a batch dimension; packed ones have none, and a sequence begins at `first_token`.
-// Paged tensors will be a third case, and only here: token() and offset() look the key's page up in a table. A block
-// of keys then needs one look-up if pages hold whole blocks, so callers ask once for each block.
+// From a key's number within its sequence to a place in the tensors: as coordinates of a tensor map or as an offset.
+// Contiguous tensors have a batch dimension; packed ones have none, and a sequence begins at `first_token`; paged ones
+// have pages in its stead, which a table names. A run of keys that no page ends in needs one look-up.
 struct KeyValueView {
-  i32 batch, head, first_token;
+  i32 batch, head, first_token;  // batch: of the tensors; of paged ones the row of the table
 
   static DEV KeyValueView of(const AttentionParams& p, const WorkTile& tile) {
-    return {tile.map_batch, tile.head / p.heads_per_kv, tile.k_begin};
+    const i32 batch = features.cache() ? tile.batch : tile.map_batch;
+    return {batch, tile.head / p.heads_per_kv, tile.k_begin};
   }
-  DEV i32 token(i32 key) const { return first_token + key; }
+
+  struct Place {
+    i32 batch, token;  // batch: or page; -1: the table's entry is out of range, and nothing is to be read
+    DEV bool exists() const { return !features.paged || batch >= 0; }
+  };
+  DEV Place place(const AttentionParams& p, i32 key) const {
+    if constexpr (features.paged) {
+      const i32 entry = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
+      const i32 page = p.page_table[batch * p.table_stride[0] + entry * p.table_stride[1]];
+      return {static_cast<u32>(page) < static_cast<u32>(p.pages) ? page : -1, key - entry * p.page_size};
+    }
+    return {batch, first_token + key};
+  }
   // In elements; stride: batch, head, token.
-  DEV i64 offset(const long long (&stride)[3], i32 key) const {
-    return batch * stride[0] + head * stride[1] + static_cast<i64>(token(key)) * stride[2];
+  DEV i64 offset(const long long (&stride)[3], const Place& at) const {
+    return at.batch * stride[0] + head * stride[1] + static_cast<i64>(at.token) * stride[2];
   }
 };
 

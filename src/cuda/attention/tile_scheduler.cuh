@@ -17,6 +17,12 @@ struct WorkTile {
   i32 n_lo = 0, n_hi = 0;
   DEV bool exists() const { return row >= 0; }
 };
+// Where the keys of the tile's sequence begin and how many there are. A length beyond what the cache holds is cut.
+DEV void find_keys(const AttentionParams& p, WorkTile& x) {
+  x.k_begin = 0, x.seq_k = p.seq_k;
+  if constexpr (features.packed_k()) x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
+  if constexpr (features.seqused) x.seq_k = max(0, min(p.seqused[x.batch * p.seqused_stride], p.seq_k));
+}
 using Band = BasicBandMask<i32>;
 DEV Band band_of(const AttentionParams& p, i32 seq_q, i32 seq_k) {
   return {seq_q, seq_k, p.align_bottom ? seq_k - seq_q : p.offset, features.bounded_left ? p.left : -1,
@@ -106,7 +112,6 @@ struct RowsOuter {
       m = sequences().find(number - x.head * per_head, x.batch);
       of = sequences().of(x.batch);
       x.q_begin = p.cu_q[x.batch], x.seq_q = p.cu_q[x.batch + 1] - x.q_begin;
-      x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
     } else {
       const i32 per = opaque(p.head_group) * p.m_tiles, g = number / per, r = number - g * per;
       const i32 in_group = min(p.head_group, p.heads * p.batch - g * p.head_group);
@@ -117,9 +122,9 @@ struct RowsOuter {
       x.batch = p.batch_inner ? bh - outer * inner : outer;
       x.head = p.batch_inner ? outer : bh - outer * inner;
       x.map_batch = x.batch;
-      x.q_begin = x.k_begin = 0;
-      x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+      x.q_begin = 0, x.seq_q = p.seq_q;
     }
+    find_keys(p, x);
     x.row = block_m * (features.bounded_right ? of - 1 - m : m);
     const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(x.row, min(x.row + block_m, x.seq_q));
     x.n_lo = keys.lo / block_n;

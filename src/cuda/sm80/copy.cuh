@@ -33,7 +33,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
 
 // rows x dim elements, padded with zeros to a multiple of sixteen elements a row; tokens past the sequence are zeros,
 // since whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row. Token 0 of K
-// and V lies where KeyValueView says; the others follow at one stride. Pages would be looked up here for each block.
+// and V lies where KeyValueView says; the others follow at one stride, or each(..) is told where every one of them is.
 template <i32 rows, i32 dim, i32 pitch, i32 unrolled = rows>
 struct TileCopy {
   static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
@@ -53,6 +53,21 @@ struct TileCopy {
   }
   DEV void operator()(u32 to, i32 first, const char* token_0) const {
     copy(to, first, [&] { return token_0; });
+  }
+
+  // where(token): the address of its row, or null: zeros.
+  template <class Where>
+  DEV void each(u32 to, i32 first, const Where& where) const {
+    const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = thread % kAcross;
+    const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
+    if (kChunks < kAcross && chunk >= kChunks) return;
+#pragma unroll(unrolled)
+    for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
+      const i32 r = row + i * kStep;
+      if (rows % kStep != 0 && r >= rows) break;
+      const char* const at = first + r < tokens ? where(first + r) : nullptr;
+      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at + chunk * 16, at ? bytes : 0);
+    }
   }
 
  private:

@@ -25,18 +25,33 @@ struct KeyValueRing {
   TileCopy<kBlockN, features.dim_v, kLayout.v_pitch> copy_v;
   u32 at;    // of the first block's number in shared memory
   i32 last;  // blocks last, last - 1, ... first()
+  const ForwardParams& p;
 
   DEV i32 first() const { return load_word(at); }
   static DEV u32 slot(i32 n) { return static_cast<u32>(n) % kStages; }
   DEV u32 k_tile(i32 n) const { return k_tiles + slot(n) * kLayout.k_bytes; }
   DEV u32 v_tile(i32 n) const { return v_tiles + slot(n) * kLayout.v_bytes; }
   DEV void load_k(i32 n) const {
-    if (n >= first()) copy_k(k_tile(n), n * kBlockN);
+    if (n >= first()) copy(copy_k, k_tile(n), n * kBlockN, p.k, p.k_stride);
     copies_commit();
   }
   DEV void load_v(i32 n) const {
-    if (n >= first()) copy_v(v_tile(n), n * kBlockN);
+    if (n >= first()) copy(copy_v, v_tile(n), n * kBlockN, p.v, p.v_stride);
     copies_commit();
+  }
+  // Where there are pages, every row is looked up; which sequence and head they are of lies behind the first block's
+  // number.
+  template <class Copy>
+  DEV void copy(const Copy& rows, u32 to, i32 key, const void* base, const long long (&stride)[3]) const {
+    if constexpr (features.paged) {
+      const KeyValueView view{static_cast<i32>(load_word(at + 4)), static_cast<i32>(load_word(at + 8)), 0};
+      rows.each(to, key, [&](i32 j) -> const char* {
+        const KeyValueView::Place place = view.place(p, j);
+        return place.exists() ? static_cast<const char*>(base) + view.offset(stride, place) * kElementBytes : nullptr;
+      });
+    } else {
+      rows(to, key);
+    }
   }
   DEV void begin() const {
     load_k(last);
@@ -66,7 +81,8 @@ DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const WorkTile& x) {
           {sm + kLayout.bases + 8, p.k_stride[2], x.seq_k},
           {sm + kLayout.bases + 16, p.v_stride[2], x.seq_k},
           sm + kLayout.bases + 24,
-          x.n_hi - 1};
+          x.n_hi - 1,
+          p};
 }
 DEV void copy_query(u32 sm, const ForwardParams& p, const WorkTile& x) {
   const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy{sm + kLayout.bases, p.q_stride[2], x.seq_q};
@@ -80,18 +96,25 @@ DEV void store_bases(u32 to, const ForwardParams& p, const WorkTile& x) {
   };
   const KeyValueView keys_and_values = KeyValueView::of(p, x);
   store(to, p.q, x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + x.q_begin * p.q_stride[2]);
-  store(to + 8, p.k, keys_and_values.offset(p.k_stride, 0));
-  store(to + 16, p.v, keys_and_values.offset(p.v_stride, 0));
   store_word(to + 24, x.n_lo);
+  if constexpr (features.paged) {
+    store_word(to + 28, keys_and_values.batch);
+    store_word(to + 32, keys_and_values.head);
+  } else {
+    const KeyValueView::Place first = keys_and_values.place(p, 0);
+    store(to + 8, p.k, keys_and_values.offset(p.k_stride, first));
+    store(to + 16, p.v, keys_and_values.offset(p.v_stride, first));
+  }
 }
 
 DEV WorkTile take_tile(u32 from, const ForwardParams& p) {
   WorkTile x = load_tile(from);
   if constexpr (!features.packed) {  // what the parameters know needs no registers
-    x.q_begin = x.k_begin = 0;
-    x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+    x.q_begin = 0, x.seq_q = p.seq_q;
     x.map_batch = x.batch;
   }
+  if constexpr (!features.packed_k()) x.k_begin = 0;
+  if constexpr (!features.packed_k() && !features.seqused) x.seq_k = p.seq_k;
   return x;
 }
 

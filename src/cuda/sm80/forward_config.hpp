@@ -41,7 +41,7 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.v = l.k + c.stages * l.k_bytes;
   l.work = l.v + c.stages * l.v_bytes;
   l.bases = l.work + 2 * 64;
-  l.fallback = l.bases + 32;
+  l.fallback = l.bases + (features.attention.paged ? 48 : 32);
   l.total = l.fallback + 4 * c.warps;
   return l;
 }

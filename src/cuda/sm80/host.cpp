@@ -9,9 +9,9 @@ namespace onepass::sm80 {
 
 Extras extras_of(const AttentionFeatures& f, int copy_bytes) {
   AttentionFeatures dense = f;
-  dense.packed = false;
+  dense.packed = dense.seqused = false;
   if (!dense.plain() || copy_bytes < 16) return kAll;
-  return f.packed || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
+  return f.own_lengths() || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
 }
 
 int alignment_of(const Problem& p, Role role) {
@@ -36,9 +36,10 @@ std::string products_of(ScalarType input) {
 
 std::string why_too_many(const Problem& p) {
   constexpr std::int64_t kMax = cuda::kMaxPosition;
-  for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q}, std::pair{"seq_k", p.seq_k},
-                                    std::pair{"the tokens of q", p.total_q}, std::pair{"the tokens of k", p.total_k},
-                                    std::pair{"the batch", p.batch}, std::pair{"the heads of q", p.heads_q}}) {
+  for (const auto& [name, count] :
+       {std::pair{"seq_q", p.seq_q}, std::pair{"seq_k", p.seq_k}, std::pair{"the tokens of q", p.total_q},
+        std::pair{"the tokens of k", p.total_k}, std::pair{"the batch", p.batch}, std::pair{"pages", p.pages},
+        std::pair{"the heads of q", p.heads_q}}) {
     if (count > kMax) return text("it counts in 32 bits, up to ", kMax, "; ", name, " are ", count);
   }
   return why_no_alibi(p, kMax);

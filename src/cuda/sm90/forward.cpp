@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "core/arguments.hpp"
@@ -39,9 +40,9 @@ unsigned crowding_of(const ForwardFeatures& features) {
   const AttentionFeatures& f = features.attention;
   const bool fp32_out = features.output == ScalarType::f32, bias = f.bias != ScalarType::none;
   const auto if_so = [](bool so, Crowding what) { return so ? what : kNone; };
-  return if_so(fp32_out, kFp32Out) | if_so(f.packed, kPacked) | if_so(f.masks() && f.transforms(), kMaskedTransforms) |
-         if_so(bias && f.softcap, kCappedBias) | if_so(fp32_out && bias, kFp32OutBias) |
-         if_so(f.packed && f.transforms(), kPackedTransforms);
+  return if_so(fp32_out, kFp32Out) | if_so(f.own_lengths(), kPacked) |
+         if_so(f.masks() && f.transforms(), kMaskedTransforms) | if_so(bias && f.softcap, kCappedBias) |
+         if_so(fp32_out && bias, kFp32OutBias) | if_so(f.own_lengths() && f.transforms(), kPackedTransforms);
 }
 
 // Registers of a producer's and of a consumer's thread. Sums to 64 K with 128 producers; what each role was seen to
@@ -168,17 +169,22 @@ bool stages_bias(const Problem& p) {
 }
 
 TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor) {
-  const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
-                     tokens_k = p.varlen ? p.total_k : p.seq_k;
-  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens,
-                       std::int64_t dim, int rows) {
-    return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
+  // As the kernels see them: tokens of a batch entry, of all packed sequences, of a page.
+  struct Rows {
+    std::int64_t batch, tokens;
+  };
+  const Rows queries = p.varlen ? Rows{1, p.total_q} : Rows{p.batch, p.seq_q};
+  const Rows keys = p.paged() ? Rows{p.pages, p.page_size} : p.packed_k() ? Rows{1, p.total_k} : Rows{p.batch, p.seq_k};
+  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, const Rows& of, std::int64_t dim,
+                       int rows) {
+    return map_tensor(t.data, p.dtype, {dim, of.tokens, heads, of.batch}, {stride[2], stride[1], stride[0]}, rows);
   };
   TensorMaps maps{};
-  maps.q = map(a.q, p.layout.q, p.heads_q, tokens_q, p.dim_qk, 64 * c.groups);
-  maps.k = map(tokens_k > 0 ? a.k : a.q, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_n);
-  maps.v = map(tokens_k > 0 ? a.v : a.q, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_n);
-  maps.out = p.out_dtype == DType::f32 ? maps.q : map(a.out, p.layout.out, p.heads_q, tokens_q, p.dim_v, 16);
+  maps.q = map(a.q, p.layout.q, p.heads_q, queries, p.dim_qk, 64 * c.groups);
+  const bool any = keys.tokens > 0 && keys.batch > 0;
+  maps.k = map(any ? a.k : a.q, p.layout.k, p.heads_kv, keys, p.dim_qk, c.key_rows());
+  maps.v = map(any ? a.v : a.q, p.layout.v, p.heads_kv, keys, p.dim_v, c.key_rows());
+  maps.out = p.out_dtype == DType::f32 ? maps.q : map(a.out, p.layout.out, p.heads_q, queries, p.dim_v, 16);
   maps.bias = maps.q;
   if (c.bias_stages > 0) {
     const Dims& s = p.layout.bias;
@@ -218,7 +224,10 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
            (!f.bool_mask || t.block_n % 32 == 0);  // the mask's words
   };
   const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all up to 256
-  const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.packed;
+  const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{t.block_n})) : 0;
+  if (p.paged() && page_rows < 8)
+    return refuse(text("it loads 8 keys of a page at once; pages of ", p.page_size, " hold no multiple of that"));
+  const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.own_lengths();
   const Registers registers = heavy ? t.heavy : t.registers;
   c = {.groups = t.groups,
        .block_n = t.block_n,
@@ -230,6 +239,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
        .column_groups = column_groups,
        .early_softmax = t.early_softmax && !column_groups,
        .bias_stages = staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0,  // whole boxes
+       .page_rows = page_rows,
        .producer_registers = registers.producer,
        .consumer_registers = registers.consumer};
   return true;
@@ -240,7 +250,7 @@ namespace {
 // The bindings name every field: one that is added and not printed does not compile.
 std::string config_source(const ForwardConfig& c) {
   const auto& [groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups, early_softmax,
-               bias_stages, producer_registers, consumer_registers] = c;
+               bias_stages, page_rows, producer_registers, consumer_registers] = c;
   return cuda::Initializer()
       .field("groups", groups)
       .field("block_n", block_n)
@@ -252,6 +262,7 @@ std::string config_source(const ForwardConfig& c) {
       .field("column_groups", column_groups)
       .field("early_softmax", early_softmax)
       .field("bias_stages", bias_stages)
+      .field("page_rows", page_rows)
       .field("producer_registers", producer_registers)
       .field("consumer_registers", consumer_registers)
       .source();

@@ -16,7 +16,9 @@ struct ForwardConfig {
   bool column_groups;    // border blocks are masked, and a tile's first block is read, by groups of columns
   bool early_softmax;    // with cross_tile: a tile's first softmax runs under the last P V of the tile before
   int bias_stages;       // tiles of the additive bias in flight for each warpgroup; 0: none, or read element by element
+  int page_rows;         // keys that one load takes of a page; 0: K and V are not paged
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
+  ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : block_n; }  // of a load
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
 };
 

@@ -56,7 +56,7 @@ std::size_t dense_bytes(const Problem& p, Role role) {
 
 std::string why_too_many(const Problem& p, std::int64_t tiles) {
   constexpr std::int64_t kMax = cuda::kMaxPosition;
-  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.batch, p.heads_q, tiles}) > kMax)
+  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.pages, p.batch, p.heads_q, tiles}) > kMax)
     return "sequences, heads and tiles are counted in 32 bits";
   return why_no_alibi(p, kMax);
 }

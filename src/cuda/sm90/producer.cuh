@@ -32,16 +32,34 @@ struct Producer {
     for (u32 c = 0; c < blocks; ++c)
       tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kBlockColumns, token, head, batch, hint);
   }
+  // A block of keys; of pages, each lane loads the rows of one. What lies behind the last key, or in a page that there
+  // is not, comes as zeros, and the table is not asked about it.
+  template <PipelineLayout layout>
+  DEV void load_keys(const Pipeline<layout>& to, const TensorMap* map, u32 blocks, const WorkTile& tile, i32 n) const {
+    const KeyValueView keys = KeyValueView::of(p, tile);
+    if constexpr (!features.paged) {
+      const KeyValueView::Place at = keys.place(p, n * kKeys);
+      return load(to, map, kBlockN, blocks, at.token, keys.head, at.batch, kEvictLast);
+    }
+    if (issuer) mbar_arrive_expect(to.full(), layout.bytes);
+    const i32 row = static_cast<i32>(threadIdx.x % 32) * config.page_rows, key = n * kKeys + row;
+    if (row < kKeys) {
+      KeyValueView::Place at{-1, 0};
+      if (key < tile.seq_k) at = keys.place(p, key);
+      for (u32 c = 0; c < blocks; ++c)
+        tma_load(to.stage() + (c * kBlockN + static_cast<u32>(row)) * kBlockColumnBytes, map, to.full(),
+                 c * kBlockColumns, at.token, keys.head, at.batch, kEvictLast);
+    }
+    __syncwarp();
+  }
   DEV void load_k(const WorkTile& tile, i32 n) {
     k.acquire();
-    const KeyValueView keys = KeyValueView::of(p, tile);
-    load(k, maps.k, kBlockN, kQkBlocks, keys.token(n * kKeys), keys.head, keys.batch, kEvictLast);
+    load_keys(k, maps.k, kQkBlocks, tile, n);
     k.advance();
   }
   DEV void load_v(const WorkTile& tile, i32 n) {
     v.acquire();
-    const KeyValueView values = KeyValueView::of(p, tile);
-    load(v, maps.v, kBlockN, kVBlocks, values.token(n * kKeys), values.head, values.batch, kEvictLast);
+    load_keys(v, maps.v, kVBlocks, tile, n);
     v.advance();
   }
   DEV void load_bias(const WorkTile& tile, i32 n) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <thread>
 
 #include "check/inputs.hpp"
@@ -99,14 +100,16 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
 double visible_pairs(const Problem& p) {
   double pairs = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    const bool known = p.varlen && !p.lengths_q.empty();
-    const std::int64_t seq_q = known ? p.lengths_q[b] : p.seq_q, seq_k = known ? p.lengths_k[b] : p.seq_k;
+    const auto known = [&](const std::vector<std::int64_t>& lengths, std::int64_t most) {
+      return lengths.empty() ? most : lengths[static_cast<std::size_t>(b)];
+    };
+    const std::int64_t seq_q = known(p.lengths_q, p.seq_q), seq_k = known(p.lengths_k, p.seq_k);
     const BandMask band = band_mask(p, seq_q, seq_k);
     for (std::int64_t i = 0; i < seq_q; ++i) {
       const Range r = band.keys_of(i);
       pairs += static_cast<double>(std::max<Index>(0, r.hi - r.lo));
     }
-    if (!p.varlen) return pairs * static_cast<double>(p.batch * p.heads_q);
+    if (p.lengths_q.empty() && p.lengths_k.empty()) return pairs * static_cast<double>(p.batch * p.heads_q);
   }
   return pairs * static_cast<double>(p.heads_q);
 }
@@ -115,7 +118,8 @@ void count_work(const Problem& p, CellResult& result) {
   // Products over the visible pairs: S and O; of a backward S, dP, dQ, dK and dV.
   const std::int64_t dims = p.op == Op::backward ? 3 * p.dim_qk + 2 * p.dim_v : p.dim_qk + p.dim_v;
   result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(p);
-  const double tokens_k = static_cast<double>(p.varlen ? p.total_k : p.batch * p.seq_k);
+  const std::int64_t used = std::accumulate(p.lengths_k.begin(), p.lengths_k.end(), std::int64_t{0});
+  const double tokens_k = static_cast<double>(p.packed_k() ? p.total_k : used > 0 ? used : p.batch * p.seq_k);
   result.bytes =
       tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v)) * static_cast<double>(size_of(p.dtype));
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "check/draw_cache.hpp"
 #include "check/random.hpp"
 #include "core/arguments.hpp"
 #include "core/numerics.hpp"
@@ -109,19 +110,22 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
   std::vector<float> slopes;
   for (std::int64_t h = 0; h < p.heads_q; ++h)
     slopes.push_back(std::ldexp(1.0f, static_cast<int>(-1 - h % 8)));  // as the ALiBi paper has them for 8 heads
-  const std::vector<std::int32_t> cu_q = prefix_sums(p.lengths_q), cu_k = prefix_sums(p.lengths_k);
+  const std::vector<std::int32_t> cu_q = prefix_sums(p.lengths_q), cu_k = prefix_sums(p.lengths_k),
+                                  used = check::draw_lengths(p, 1), table = check::draw_page_table(p, used, 1);
   for (const RoleRow& row : kRoleTable) {
     switch (row.role) {
       case Role::alibi_slopes: place(tensors.alibi_slopes, slopes.data()); break;
       case Role::cu_seqlens_q: place(tensors.cu_seqlens_q, cu_q.data()); break;
       case Role::cu_seqlens_k: place(tensors.cu_seqlens_k, cu_k.data()); break;
+      case Role::seqused_k: place(tensors.seqused_k, used.data()); break;
+      case Role::page_table: place(tensors.page_table, table.data()); break;
       default: row.output ? place(tensors.*row.output, nullptr) : draw(tensors.*row.input);
     }
   }
   for (NamedTensor& named : tensors.mod_buffers) draw(named.tensor);
 
   attention = attention_of(p);
-  if (p.varlen) attention.max_seqlen_q = p.seq_q, attention.max_seqlen_k = p.seq_k;
+  bound_lengths(attention, p);
   problem = make_problem(attention, tensors);
   // What a backward reads: with an out and lse that are no forward's it would not be timed at its own work.
   if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);

@@ -1,0 +1,50 @@
+// A problem's sequences and what their rows see.
+#include <cstdlib>
+
+#include "core/arguments.hpp"
+#include "core/text.hpp"
+
+namespace onepass {
+
+Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
+  const auto at = [](const ConstTensor& t, std::int64_t i) {
+    return std::int64_t{static_cast<const std::int32_t*>(t.data)[i * t.stride[0]]};
+  };
+  Sequence s{b, 0, 0, p.seq_q, p.seq_k};
+  if (p.varlen) {
+    s.q_begin = at(a.cu_seqlens_q, b);
+    s.seq_q = at(a.cu_seqlens_q, b + 1) - s.q_begin;
+  }
+  if (p.packed_k()) {
+    s.k_begin = at(a.cu_seqlens_k, b);
+    s.seq_k = at(a.cu_seqlens_k, b + 1) - s.k_begin;
+  }
+  if (p.seqused) s.seq_k = at(a.seqused_k, b);
+  if (p.paged()) {
+    const ConstTensor& table = a.page_table;
+    s.pages = {static_cast<const std::int32_t*>(table.data) + b * table.stride[0], table.stride[1], p.page_size};
+  }
+  return s;
+}
+
+BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
+  const std::int64_t right = p.band.causal ? 0 : p.band.right;
+  const Align align = p.band.align;
+  const std::int64_t shift = align == Align::bottom_right ? seq_k - seq_q : align == Align::offset ? p.band.offset : 0;
+  return {seq_q, seq_k, shift, p.band.left, right};
+}
+
+std::string why_no_alibi(const Problem& p, std::int64_t most) {
+  if (!p.alibi || p.band.align != Align::offset || std::abs(p.band.offset) <= most) return {};
+  return text("it counts ALiBi's distances in 32 bits: an offset of -", most, " to ", most, " fits them; it is ",
+              p.band.offset);
+}
+
+Dims broadcast_strides(const ConstTensor& t) {
+  Dims s = t.stride;
+  for (int i = 0; i < 4; ++i)
+    if (t.shape[i] == 1) s[i] = 0;
+  return s;
+}
+
+}  // namespace onepass
