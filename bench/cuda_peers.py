@@ -180,20 +180,24 @@ class Ways:
 
         return [("through aten._flash_attention_forward", run)]
 
-    def packed(self):
-        torch, p, ops = self.torch, self.p, self.torch.ops.aten
+    def packed_inputs(self):
+        """q, k, v, their prefix sums, their longest lengths."""
+        torch, p = self.torch, self.p
         if p.extra("mask") or p.extra("bias"):
             raise Refused("packed sequences with a mask or bias are not timed")
         if p.causal == "causal_top_left" or "aligned_top_left" in p.extras:
             raise Refused("packed sequences aligned top left are not timed")
-        lengths_q, lengths_k = p.lengths()
-        cu_q, cu_k = (
-            torch.tensor([0, *lengths], device=p.device).cumsum(0).to(torch.int32) for lengths in (lengths_q, lengths_k)
-        )
-        most_q, most_k, (left, right) = max(lengths_q), max(lengths_k), p.window()
+        lengths = lengths_q, lengths_k = p.lengths()
+        sums = [torch.tensor([0, *part], device=p.device).cumsum(0).to(torch.int32) for part in lengths]
         q = self.normal(sum(lengths_q), p.heads, p.dim, gradient="dq")
         k = self.normal(sum(lengths_k), p.heads_kv, p.dim, gradient="dk")
         v = self.normal(sum(lengths_k), p.heads_kv, p.dim_v, gradient="dv")
+        return q, k, v, sums, [max(part) for part in lengths]
+
+    def packed(self):
+        p, ops = self.p, self.torch.ops.aten
+        q, k, v, (cu_q, cu_k), (most_q, most_k) = self.packed_inputs()
+        left, right = p.window()
         wide = [x.repeat_interleave(p.heads // p.heads_kv, 1) for x in (k, v)] if p.heads != p.heads_kv else [k, v]
         causal = bool(p.causal)
         note = "through aten._{}_attention_forward"
@@ -221,7 +225,7 @@ class Ways:
             expanded = "" if p.heads == p.heads_kv else "; K and V expanded to the query heads beforehand"
             return [(note.format("efficient") + expanded, efficient)]
         if self.backend == "cudnn":
-            if causal and lengths_q != lengths_k:
+            if causal and not cu_q.equal(cu_k):
                 raise Refused("cuDNN's causal mask over packed sequences is for equal lengths of q and k")
 
             def cudnn():
@@ -247,12 +251,15 @@ class CudaTorch:
         with mode, backends.sdpa_kernel([getattr(backends.SDPBackend, self.enum)]):
             yield
 
+    def ways(self, problem):
+        return Ways(self.torch, problem, self.backend)
+
     def prepare(self, problem, threads):
         """A function (seconds) -> answer that times the first way of writing the problem that the backend takes."""
         torch = self.torch
         settle(torch, problem)
         with self.alone(problem.backward):
-            ways = Ways(torch, problem, self.backend)
+            ways = self.ways(problem)
             note, run = self.first_that_runs(ways.all(), ways.leaves)
         timer, extra = Timer(torch, problem.device), self.extra_bytes(run, problem.backward)
 

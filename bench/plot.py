@@ -12,7 +12,8 @@ import argparse
 import json
 import re
 
-CELL = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? layout=bshd cuda:\d+")
+from tables import CELL
+
 COLOURS = {"onepass": "#c0392b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb", "torch-flash": "#7f8c8d",
            "torch-efficient": "#bdc3c7"}  # fmt: skip
 NAMES = {"onepass": "onepass", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN",

@@ -22,6 +22,9 @@ LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
 MASKS = {"": "", " causal": " causal_bottom_right"}
 GPU_PEERS = {"flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN", "torch-flash": "FlashAttention-2"}
 CPU_PEERS = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
+# One of the 18 cells of a GPU's suite: sequence, head dim, mask.
+CELL = re.compile(r"(?:fwd|bwd) b\d+ h\d+ s(\d+) d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda(?::\d+)?")
+GRADIENTS = "dq", "dk", "dv"
 
 
 def rows_of(name):
@@ -108,9 +111,7 @@ def h200_backward_others():
     """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
     lines = []
     for row in rows_of("h200_backward"):
-        if re.fullmatch(
-            r"bwd b\d+ h\d+ s\d+ d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda:0", row["problem"]
-        ):
+        if CELL.fullmatch(row["problem"]):
             continue
         problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
         peers = [times(row["peers"][peer]) for peer in ("torch-cudnn", "torch-flash", "torch-efficient")]
