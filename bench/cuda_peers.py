@@ -272,7 +272,7 @@ class CudaTorch:
 
         return measure
 
-    def extra_bytes(self, run, backward):
+    def extra_bytes(self, run, backward=False):
         """Device memory that a run takes at its peak besides inputs and results."""
         cuda = self.torch.cuda
         cuda.synchronize()
@@ -281,7 +281,7 @@ class CudaTorch:
         with self.alone(backward):
             results = run()
         cuda.synchronize()
-        results = results if backward else [results]
+        results = results if isinstance(results, (list, tuple)) else [results]
         return cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
 
     def backward_of(self, run, leaves):
@@ -290,7 +290,7 @@ class CudaTorch:
         dout = self.torch.randn_like(out)
         return lambda: self.torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
-    def first_that_runs(self, ways, leaves):
+    def first_that_runs(self, ways, leaves=()):
         refusal = ""
         for note, run in ways:
             with warnings.catch_warnings(record=True) as said:

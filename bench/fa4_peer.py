@@ -1,4 +1,4 @@
-"""FlashAttention-4 as a peer of `onepass bench`: the wheel flash-attn-4, whose kernels CuTe DSL compiles at first calls.
+"""FlashAttention-4 as a peer of `onepass bench`: the wheel flash-attn-4, whose kernels CuTe DSL compiles at first use.
 
 Timed as PyTorch's backends are (cuda_peers.py), its backward through autograd as a user would call it. Where the wheels
 cannot be installed, unpack flash-attn-4, quack-kernels, apache-tvm-ffi, torch-c-dlpack-ext and nvidia-cutlass-dsl with

@@ -12,7 +12,7 @@ import argparse
 import json
 import re
 
-from tables import CELL
+from tables import CELL, GPT2_MEDIUM
 
 COLOURS = {"onepass": "#c0392b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb", "torch-flash": "#7f8c8d",
            "torch-efficient": "#bdc3c7"}  # fmt: skip
@@ -52,7 +52,7 @@ def cells(rows):
 
 def label(problem):
     """The problem without what every row of a table repeats; lengths and sizes shortened."""
-    text = re.sub(r"^fwd | layout=bshd| cuda:\d+| seed=\d+", "", problem).replace("causal_bottom_right", "causal")
+    text = re.sub(r"^(fwd|bwd) | layout=bshd| cuda:\d+| seed=\d+", "", problem).replace("causal_bottom_right", "causal")
     return re.sub(r"varlen=[\dx,]+", "varlen", re.sub(r"\bs(\d+)000\b", r"s\1k", text))
 
 
@@ -153,6 +153,7 @@ def fa1_line(rows, dim, causal, contender, keys, unit):
 
 
 def draw_fa1(plt, rows):
+    rows = [row for row in rows if GPT2_MEDIUM not in row["problem"]]
     dims = sorted({int(CELL.fullmatch(row["problem"])[2]) for row in rows})
     figure, axes = plt.subplots(len(dims), len(FA1_PANELS), figsize=(12, 3.2 * len(dims)), squeeze=False, sharex=True)
     for line, dim in zip(axes, dims):

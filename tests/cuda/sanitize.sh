@@ -20,8 +20,10 @@ one() {
   local implementation=cuda.${family%b}
   [[ $family != *b ]] || implementation+=_backward
   local check=("$onepass" check "$problem cuda" --implementation "$implementation" --distribution normal --threads 1)
-  said=$("${check[@]}" 2>&1) || { found check "$1: $said"; return 0; }
   for tool in "${@:2}"; do  # their exit status is 9 if they found something, 1 if the result was wrong
+    unset ONEPASS_RACECHECK
+    [[ $tool != racecheck ]] || export ONEPASS_RACECHECK=1  # kernels in which every lane arrives at barriers
+    said=$("${check[@]}" 2>&1) || { found check "$1: $said"; continue; }
     if said=$(timeout 120 compute-sanitizer --tool "$tool" --error-exitcode 9 "${check[@]}" 2>&1); then
       touch "$reports/$family.$name.$tool.clean"
     else
