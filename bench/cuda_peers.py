@@ -225,6 +225,8 @@ class Ways:
             expanded = "" if p.heads == p.heads_kv else "; K and V expanded to the query heads beforehand"
             return [(note.format("efficient") + expanded, efficient)]
         if self.backend == "cudnn":
+            if p.backward:  # and leaves the device's context unusable for whoever comes next
+                raise Refused("PyTorch's backward of packed sequences through cuDNN reads where no memory is (2.11)")
             if causal and not cu_q.equal(cu_k):
                 raise Refused("cuDNN's causal mask over packed sequences is for equal lengths of q and k")
 
