@@ -180,20 +180,24 @@ class Ways:
 
         return [("through aten._flash_attention_forward", run)]
 
-    def packed(self):
-        torch, p, ops = self.torch, self.p, self.torch.ops.aten
+    def packed_inputs(self):
+        """q, k, v, their prefix sums, their longest lengths."""
+        torch, p = self.torch, self.p
         if p.extra("mask") or p.extra("bias"):
             raise Refused("packed sequences with a mask or bias are not timed")
         if p.causal == "causal_top_left" or "aligned_top_left" in p.extras:
             raise Refused("packed sequences aligned top left are not timed")
-        lengths_q, lengths_k = p.lengths()
-        cu_q, cu_k = (
-            torch.tensor([0, *lengths], device=p.device).cumsum(0).to(torch.int32) for lengths in (lengths_q, lengths_k)
-        )
-        most_q, most_k, (left, right) = max(lengths_q), max(lengths_k), p.window()
+        lengths = lengths_q, lengths_k = p.lengths()
+        sums = [torch.tensor([0, *part], device=p.device).cumsum(0).to(torch.int32) for part in lengths]
         q = self.normal(sum(lengths_q), p.heads, p.dim, gradient="dq")
         k = self.normal(sum(lengths_k), p.heads_kv, p.dim, gradient="dk")
         v = self.normal(sum(lengths_k), p.heads_kv, p.dim_v, gradient="dv")
+        return q, k, v, sums, [max(part) for part in lengths]
+
+    def packed(self):
+        p, ops = self.p, self.torch.ops.aten
+        q, k, v, (cu_q, cu_k), (most_q, most_k) = self.packed_inputs()
+        left, right = p.window()
         wide = [x.repeat_interleave(p.heads // p.heads_kv, 1) for x in (k, v)] if p.heads != p.heads_kv else [k, v]
         causal = bool(p.causal)
         note = "through aten._{}_attention_forward"
@@ -221,7 +225,9 @@ class Ways:
             expanded = "" if p.heads == p.heads_kv else "; K and V expanded to the query heads beforehand"
             return [(note.format("efficient") + expanded, efficient)]
         if self.backend == "cudnn":
-            if causal and lengths_q != lengths_k:
+            if p.backward:  # and leaves the device's context unusable for whoever comes next
+                raise Refused("PyTorch's backward of packed sequences through cuDNN reads where no memory is (2.11)")
+            if causal and not cu_q.equal(cu_k):
                 raise Refused("cuDNN's causal mask over packed sequences is for equal lengths of q and k")
 
             def cudnn():
@@ -247,12 +253,15 @@ class CudaTorch:
         with mode, backends.sdpa_kernel([getattr(backends.SDPBackend, self.enum)]):
             yield
 
+    def ways(self, problem):
+        return Ways(self.torch, problem, self.backend)
+
     def prepare(self, problem, threads):
         """A function (seconds) -> answer that times the first way of writing the problem that the backend takes."""
         torch = self.torch
         settle(torch, problem)
         with self.alone(problem.backward):
-            ways = Ways(torch, problem, self.backend)
+            ways = self.ways(problem)
             note, run = self.first_that_runs(ways.all(), ways.leaves)
         timer, extra = Timer(torch, problem.device), self.extra_bytes(run, problem.backward)
 
@@ -265,7 +274,7 @@ class CudaTorch:
 
         return measure
 
-    def extra_bytes(self, run, backward):
+    def extra_bytes(self, run, backward=False):
         """Device memory that a run takes at its peak besides inputs and results."""
         cuda = self.torch.cuda
         cuda.synchronize()
@@ -274,7 +283,7 @@ class CudaTorch:
         with self.alone(backward):
             results = run()
         cuda.synchronize()
-        results = results if backward else [results]
+        results = results if isinstance(results, (list, tuple)) else [results]
         return cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
 
     def backward_of(self, run, leaves):
@@ -283,7 +292,7 @@ class CudaTorch:
         dout = self.torch.randn_like(out)
         return lambda: self.torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
-    def first_that_runs(self, ways, leaves):
+    def first_that_runs(self, ways, leaves=()):
         refusal = ""
         for note, run in ways:
             with warnings.catch_warnings(record=True) as said:

@@ -1,11 +1,13 @@
 """The claim of FlashAttention-1 (Dao et al. 2022, arXiv 2205.14135) measured: standard attention beside onepass.
 
     fa1_claim.py --json fa1.json        measures: time, bytes moved to and from HBM, memory beside the tensors
+    fa1_claim.py --backward --json fa1_backward.json    the same of forward and backward together
     fa1_claim.py --table fa1.json       prints these results as the table of docs/derivation.md
 
-16k tokens, h * d = 2048, bf16, N from 512 to 16k. Standard attention is PyTorch's SDPA with the math backend, which
-keeps the N x N scores in fp32, and the same allowed to keep them in bf16; onepass is asked for the LSE too. Needs
-PyTorch, the onepass package and, for the bytes, NVIDIA's ncu, under which this file runs once more (hbm_bytes.py).
+16k tokens, h * d = 2048, bf16, N from 512 to 16k, and with --backward the paper's first figure: GPT-2 medium's
+attention, 64 sequences of 1024 tokens. Standard attention is PyTorch's SDPA with the math backend, which keeps the
+N x N scores in fp32, and the same allowed to keep them in bf16; onepass is asked for the LSE too. Needs PyTorch, the
+onepass package and, for the bytes, NVIDIA's ncu, under which this file runs once more (hbm_bytes.py).
 """
 
 import argparse
@@ -18,6 +20,7 @@ import time
 import cuda_peers
 import hbm_bytes
 from problem_line import Problem, Refused
+from tables import GPT2_MEDIUM
 from tables import fa1_table as table
 
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
@@ -26,13 +29,11 @@ CONTENDERS = ("onepass", *SCORE_BYTES)
 TOLERANCE = 0.01  # of ||onepass - math|| / ||math||; weights rounded to bf16 make about 0.003
 
 
-def problem_lines(sizes):
-    return [
-        f"fwd b{TOKENS // n} h{WIDTH // d} s{n} d{d} bf16{mask} layout=bshd cuda:0"
-        for n in sizes
-        for d in DIMS
-        for mask in ("", " causal_bottom_right")
-    ]
+def problem_lines(sizes, op="fwd"):
+    shapes = [f"b{TOKENS // n} h{WIDTH // d} s{n} d{d}" for n in sizes for d in DIMS]
+    if op == "bwd":
+        shapes = [GPT2_MEDIUM, *shapes]
+    return [f"{op} {shape} bf16{mask} layout=bshd cuda:0" for shape in shapes for mask in ("", " causal_bottom_right")]
 
 
 def model(problem, contender, shared_bytes):
@@ -41,31 +42,45 @@ def model(problem, contender, shared_bytes):
     Standard attention (Algorithm 0) reads Q, K, V, writes O, and writes and reads S and P, their hidden half too. One
     pass (Theorem 2) reads Q, K, V and writes O, and N^2 d^2 / M is what an SM with shared_bytes for M reads again;
     causal halves that. Extra: S and P; an fp32 number a row.
+
+    Backward adds eight trips over tensors like Q to both. Standard attention (Algorithm 3) reads P, writes dP, reads
+    both, writes dS and reads it twice; one pass (Theorem 5) reads N^2 d^2 / M once more. Extra: P, dP and dS; two fp32
+    numbers a row, and dQ in fp32.
     """
     heads, n, d = problem.batch * problem.heads, problem.rows, problem.dim
-    tensors = heads * 4 * n * d * 2
+    tensors = heads * (12 if problem.backward else 4) * n * d * 2
     if contender in SCORE_BYTES:
         scores = heads * n * n * SCORE_BYTES[contender]
-        return tensors + 4 * scores, 2 * scores
-    again = heads * n * n * d * d / (shared_bytes / 2) * 2
-    return tensors + (again / 2 if problem.causal else again), heads * n * 4
+        return tensors + (11 if problem.backward else 4) * scores, (3 if problem.backward else 2) * scores
+    again = (2 if problem.backward else 1) * heads * n * n * d * d / (shared_bytes / 2) * 2
+    extra = heads * n * 4 * (2 + d if problem.backward else 1)
+    return tensors + (again / 2 if problem.causal else again), extra
 
 
 def calls(torch, onepass, problem):
-    """{contender: function that computes the problem once and returns O}, all on the same random tensors."""
-    q, k, v = cuda_peers.Ways(torch, problem, "math").inputs()
+    """{contender: function that computes the problem once}, all on the same random tensors.
+
+    It returns [O], or of a backward's problem, which is computed from its forward on, [O, dQ, dK, dV].
+    """
+    inputs = cuda_peers.Ways(torch, problem, "math").inputs()
+    q, k, v = (x.detach() for x in inputs)
+    dout = torch.randn_like(q)
     math, mask = cuda_peers.TorchMath(torch), problem.causal or None
 
     def standard(in_bf16):
         def run():
             torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(in_bf16)
-            with math.alone():
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(mask))
+            with math.alone(problem.backward):
+                out = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=bool(mask))
+                return [out.detach(), *(torch.autograd.grad(out, inputs, dout) if problem.backward else ())]
 
         return run
 
     def one_pass():
-        return onepass.attention(q, k, v, mask=mask, return_lse=True)[0]
+        out, lse = onepass.attention(q, k, v, mask=mask, return_lse=True)
+        if not problem.backward:
+            return [out]
+        return [out, *onepass.attention_backward(dout, q, k, v, out, lse, mask=mask)]
 
     return dict(zip(CONTENDERS, (one_pass, standard(False), standard(True))))
 
@@ -94,8 +109,8 @@ def difference(torch, ours, theirs):
 def measure(torch, onepass, line, options):
     """{contender: {"median_s", "min_s", "runs", "extra_bytes"} or {"refused"}}: in turn, each after the same pause.
 
-    extra_bytes is the peak of PyTorch's allocator during a call, less what it held before and O; onepass takes its
-    workspace and its LSE from there too.
+    extra_bytes is the peak of PyTorch's allocator during a call, less what it held before and the results; onepass
+    takes its workspace and its LSE from there too.
     """
     torch.cuda.empty_cache()
     problem, entries, times = Problem.parse(line), {}, {}
@@ -104,12 +119,13 @@ def measure(torch, onepass, line, options):
     for name, run in runs.items():
         try:
             peer.first_that_runs([("", run)])
-            entries[name], times[name] = {"extra_bytes": peer.extra_bytes(run)}, []
+            entries[name], times[name] = {"extra_bytes": peer.extra_bytes(run, problem.backward)}, []
         except Refused as refusal:
             entries[name] = {"refused": str(refusal)}
-    apart = difference(torch, runs["onepass"](), runs["math"]()) if "math" in times else 0
-    if not apart <= TOLERANCE:
-        raise SystemExit(f"{line}: onepass is {apart:.2g} from PyTorch's math backend; {TOLERANCE} is accepted")
+    for ours, theirs in zip(runs["onepass"](), runs["math"]()) if "math" in times else ():
+        if not (apart := difference(torch, ours, theirs)) <= TOLERANCE:
+            raise SystemExit(f"{line}: onepass is {apart:.2g} from PyTorch's math backend; {TOLERANCE} is accepted")
+    torch.cuda.empty_cache()
     for _ in range(options.rounds):
         for name in times:
             time.sleep(options.pause)
@@ -122,12 +138,13 @@ def measure(torch, onepass, line, options):
 def measured(torch, onepass, options):
     """The rows of the JSON: a problem, its contenders, and what the model says of each."""
     program = [__file__, "--count-once", "--sizes", *map(str, options.sizes)]
+    program += ["--backward"] * (options.op == "bwd")
     moved = {(name["problem"], name["contender"]): n for name, n in hbm_bytes.counted(options.ncu, program)}
     device = torch.cuda.get_device_properties(0)
     machine = {"device": device.name, "shared_bytes": device.shared_memory_per_multiprocessor}
     machine |= {"l2_bytes": device.L2_cache_size, "onepass": onepass.__version__, "torch": torch.__version__}
     rows = []
-    for line in problem_lines(options.sizes):
+    for line in problem_lines(options.sizes, options.op):
         entries = measure(torch, onepass, line, options)
         for name, entry in entries.items():
             bytes_moved, extra = model(Problem.parse(line), name, machine["shared_bytes"])
@@ -141,6 +158,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", help="where the results are written")
     parser.add_argument("--table", metavar="JSON", help="print the table of these results; nothing is measured")
+    parser.add_argument("--backward", action="store_const", const="bwd", default="fwd", dest="op",
+                        help="forward and backward together")  # fmt: skip
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="N; divisors of 16384")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds before every turn")
@@ -155,7 +174,7 @@ def main():
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no CUDA device here")
     if options.count_once:
-        return count_once(torch, onepass, problem_lines(options.sizes))
+        return count_once(torch, onepass, problem_lines(options.sizes, options.op))
     rows = measured(torch, onepass, options)
     if options.json:
         with open(options.json, "w") as file:

@@ -20,6 +20,7 @@ import time
 
 import cuda_peers
 import fa3_peer
+import fa4_peer
 import numpy as np
 from problem_line import Problem, Refused
 
@@ -138,7 +139,7 @@ class OnnxRuntime:
 
 
 CPU_PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
-PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS
+PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS
 
 
 class Server:
@@ -155,6 +156,11 @@ class Server:
             except ImportError:
                 self.modules[name] = None
         return self.modules[name]
+
+    def version(self, peer):
+        module = self.module(peer)
+        known = getattr(PEERS[peer], "version", lambda module: module.__version__)
+        return module and known(module)
 
     def prepared(self, peer, threads, line):
         """CPU peers: a function that computes the problem; CUDA peers: one that times it for so many seconds."""
@@ -184,8 +190,7 @@ class Server:
         words = line.split(maxsplit=3)
         try:
             if words == ["hello"]:
-                found = {peer: self.module(peer) for peer in PEERS}
-                return {"peers": {peer: m and m.__version__ for peer, m in found.items()}}
+                return {"peers": {peer: self.version(peer) for peer in PEERS}}
             if words[:1] == ["ceiling"]:
                 return self.ceiling(words)
             return self.timed(words, line)
@@ -205,7 +210,7 @@ class Server:
         threads, seconds = int(words[1]), float(words[2])
         run = self.prepared(peer, threads, words[3])
         answer = measured(run, threads, seconds) if peer in CPU_PEERS else run(seconds)
-        return {"peer": peer, "version": self.module(peer).__version__, **answer}
+        return {"peer": peer, "version": self.version(peer), **answer}
 
 
 def measured(run, threads, seconds):

@@ -1,22 +1,26 @@
 """Draws the results of `onepass bench --json` on a GPU as bars, those of fa1_claim.py as lines.
 
     plot.py h200.json --out docs/h200.svg
+    plot.py h200_backward.json --out docs/h200_backward.svg
+    plot.py h200_backward.json --others --out docs/h200_backward_others.svg
     plot.py fa1.json --out docs/fa1.svg
 
-The cells of suites/h200.txt become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
-matrix product of the same run as a line; any other problems become rows of bars, times the best peer. Of fa1_claim.py
-time, bytes moved and extra memory become a panel each for each head dim. Needs matplotlib.
+The 18 cells of a suite become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
+matrix product of the same run as a line; other problems, where there are no cells or with --others, become rows of bars,
+times the best peer. Of fa1_claim.py time, bytes moved and extra memory become a panel each for each head dim. Needs
+matplotlib.
 """
 
 import argparse
 import json
 import re
 
-CELL = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? layout=bshd cuda:\d+")
-COLOURS = {"onepass": "#c0392b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb", "torch-flash": "#7f8c8d",
-           "torch-efficient": "#bdc3c7"}  # fmt: skip
-NAMES = {"onepass": "onepass", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN",
-         "torch-flash": "flash (PyTorch)", "torch-efficient": "efficient"}  # fmt: skip
+from tables import CELL, GPT2_MEDIUM
+
+COLOURS = {"onepass": "#c0392b", "flash-attn-4": "#f0c27b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb",
+           "torch-flash": "#7f8c8d", "torch-efficient": "#bdc3c7"}  # fmt: skip
+NAMES = {"onepass": "onepass", "flash-attn-4": "FlashAttention-4", "flash-attn-3": "FlashAttention-3",
+         "torch-cudnn": "cuDNN", "torch-flash": "flash (PyTorch)", "torch-efficient": "efficient"}  # fmt: skip
 
 FA1 = {"onepass": ("onepass", "#c0392b"), "math": ("math, scores in fp32", "#2c6fbb"),
        "math-bf16": ("math, scores in bf16", "#8fb8e0")}  # fmt: skip
@@ -39,19 +43,17 @@ def tflops(row, name):
 
 
 def cells(rows):
-    """{(dim, causal): [(seq, row)]} if every row is a cell of the 18, else None."""
+    """{(dim, causal): [(seq, row)]} of the rows that are cells."""
     found = {}
     for row in rows:
-        match = CELL.fullmatch(row["problem"])
-        if not match:
-            return None
-        found.setdefault((int(match[2]), bool(match[3])), []).append((int(match[1]), row))
+        if match := CELL.fullmatch(row["problem"]):
+            found.setdefault((int(match[2]), bool(match[3])), []).append((int(match[1]), row))
     return {key: sorted(group, key=lambda pair: pair[0]) for key, group in found.items()}
 
 
 def label(problem):
     """The problem without what every row of a table repeats; lengths and sizes shortened."""
-    text = re.sub(r"^fwd | layout=bshd| cuda:\d+| seed=\d+", "", problem).replace("causal_bottom_right", "causal")
+    text = re.sub(r"^(fwd|bwd) | layout=bshd| cuda:\d+| seed=\d+", "", problem).replace("causal_bottom_right", "causal")
     return re.sub(r"varlen=[\dx,]+", "varlen", re.sub(r"\bs(\d+)000\b", r"s\1k", text))
 
 
@@ -152,6 +154,7 @@ def fa1_line(rows, dim, causal, contender, keys, unit):
 
 
 def draw_fa1(plt, rows):
+    rows = [row for row in rows if GPT2_MEDIUM not in row["problem"]]
     dims = sorted({int(CELL.fullmatch(row["problem"])[2]) for row in rows})
     figure, axes = plt.subplots(len(dims), len(FA1_PANELS), figsize=(12, 3.2 * len(dims)), squeeze=False, sharex=True)
     for line, dim in zip(axes, dims):
@@ -176,6 +179,7 @@ def draw_fa1(plt, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", help="JSON of onepass bench or fa1_claim.py")
+    parser.add_argument("--others", action="store_true", help="what is no cell of the 18")
     parser.add_argument("--out", required=True, help=".svg or .png")
     options = parser.parse_args()
     import matplotlib
@@ -190,7 +194,10 @@ def main():
         figure = draw_fa1(plt, rows)
     else:
         found = cells(rows)
-        figure = draw_cells(plt, found) if found else draw_rows(plt, rows)
+        if options.others or not found:
+            figure = draw_rows(plt, [row for row in rows if not CELL.fullmatch(row["problem"])])
+        else:
+            figure = draw_cells(plt, found)
     metadata = {"Date": None} if options.out.endswith(".svg") else None
     figure.savefig(options.out, dpi=150, metadata=metadata, bbox_inches="tight")
 

@@ -22,6 +22,10 @@ LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
 MASKS = {"": "", " causal": " causal_bottom_right"}
 GPU_PEERS = {"flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN", "torch-flash": "FlashAttention-2"}
 CPU_PEERS = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
+# One of the 18 cells of a GPU's suite: sequence, head dim, mask.
+CELL = re.compile(r"(?:fwd|bwd) b\d+ h\d+ s(\d+) d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda(?::\d+)?")
+GRADIENTS = "dq", "dk", "dv"
+GPT2_MEDIUM = "b64 h16 s1024 d64"  # its attention, as the first figure of FlashAttention-1's paper has it
 
 
 def rows_of(name):
@@ -108,9 +112,7 @@ def h200_backward_others():
     """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
     lines = []
     for row in rows_of("h200_backward"):
-        if re.fullmatch(
-            r"bwd b\d+ h\d+ s\d+ d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda:0", row["problem"]
-        ):
+        if CELL.fullmatch(row["problem"]):
             continue
         problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
         peers = [times(row["peers"][peer]) for peer in ("torch-cudnn", "torch-flash", "torch-efficient")]
@@ -237,9 +239,6 @@ def said(row, peers):
 # ------------------------------------------------------------------------------------- FlashAttention's first claim
 
 
-FA1_CELL = re.compile(r"fwd b\d+ h\d+ s(\d+) d(\d+) bf16( causal_bottom_right)? ")
-
-
 def amount(entry, *keys, unit):
     """The sum of what stands behind the keys, three digits of it in that unit, or a dash."""
     if not all(key in entry for key in keys):
@@ -249,11 +248,15 @@ def amount(entry, *keys, unit):
 
 def fa1_table(rows):
     """By head dim, mask and N. Times of the others are in onepass's; bytes moved are `measured (model)`."""
-    found = [(int(m[2]), bool(m[3]), int(m[1]), row) for row in rows if (m := FA1_CELL.match(row["problem"]))]
+    found = []
+    for row in rows:
+        cell = CELL.fullmatch(row["problem"])
+        found.append((GPT2_MEDIUM not in row["problem"], int(cell[2]), bool(cell[3]), int(cell[1]), row))
     lines = []
-    for dim, causal, seq, row in sorted(found, key=lambda cell: cell[:3]):
+    for other, dim, causal, seq, row in sorted(found, key=lambda cell: cell[:4]):
         ours, *theirs = entries = [row["contenders"][name] for name in ("onepass", "math", "math-bf16")]
-        line = [f"{dim}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
+        who = str(dim) if other else "GPT-2 medium: 64"
+        line = [f"{who}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
         line += [e.get("refused") or f"{e['median_s'] / ours['median_s']:.1f}x" for e in theirs]
         for e in entries:
             moved, expected = amount(e, "read_bytes", "written_bytes", unit=1e9), amount(e, "model_bytes", unit=1e9)
@@ -277,6 +280,7 @@ TABLES = {
     "zen5-decode": lambda: decode_rows("zen5"),
     "xeon16-decode": lambda: decode_rows("xeon16"),
     "fa1": lambda: fa1_table(rows_of("fa1")).splitlines(),
+    "fa1-backward": lambda: fa1_table(rows_of("fa1_backward")).splitlines(),
 }
 
 

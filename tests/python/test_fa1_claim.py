@@ -49,6 +49,22 @@ def test_the_model_counts_as_the_paper():
     assert fa1_claim.model(causal, "onepass", shared)[0] == tensors + 8 * 1024**2 * 64**2 / 65536
 
 
+def test_the_lines_of_the_backward_begin_with_gpt2():
+    lines = fa1_claim.problem_lines(fa1_claim.SIZES, "bwd")
+    assert [line.replace("bwd", "fwd") for line in lines[2:]] == fa1_claim.problem_lines(fa1_claim.SIZES)
+    medium = [Problem.parse(line) for line in lines[:2]]
+    assert all((p.batch, p.heads, p.rows, p.dim) == (64, 16, 1024, 64) for p in medium)
+    assert [p.causal for p in medium] == ["", "causal_bottom_right"]
+
+
+def test_the_model_of_forward_and_backward():
+    both, forward = (Problem.parse(f"{op} b2 h4 s1024 d64 bf16") for op in ("bwd", "fwd"))
+    tensor, scores, shared = 8 * 1024 * 64 * 2, 8 * 1024**2, 1 << 17
+    assert fa1_claim.model(both, "math", shared) == (12 * tensor + 11 * 4 * scores, 3 * 4 * scores)
+    again = fa1_claim.model(forward, "onepass", shared)[0] - 4 * tensor
+    assert fa1_claim.model(both, "onepass", shared) == (12 * tensor + 2 * again, 8 * 1024 * 4 * 66)
+
+
 def test_what_ncu_prints_is_read():
     first, second = hbm_bytes.counts(printed((1234567, 89), (5, 6000)))
     assert first == ({"problem": "p0", "contender": "math"}, {"read_bytes": 1234567, "written_bytes": 89})
@@ -123,32 +139,49 @@ class Card:
     empty_cache = synchronize = reset_peak_memory_stats = memory_allocated = max_memory_allocated = nothing
 
 
+CELL = "b2 h2 s70 d64 bf16 causal_bottom_right layout=bshd cuda:0"
+
+
 @pytest.fixture
 def card(monkeypatch):
     torch = pytest.importorskip("torch")
     here = staticmethod(lambda line, parse=Problem.parse: parse(line.replace("cuda:0", "cpu")))
     monkeypatch.setattr(Problem, "parse", here)
     monkeypatch.setattr(cuda_peers, "WARM_UP_S", 0)
-    monkeypatch.setattr(fa1_claim, "problem_lines", lambda _: ["fwd b2 h2 s70 d32 bf16 causal_bottom_right cuda:0"])
+    monkeypatch.setattr(fa1_claim, "problem_lines", lambda _, op="fwd": [f"{op} {CELL}"])
     monkeypatch.setattr(torch, "cuda", Card())
     return torch
 
 
-def test_rows(card, capsys):
-    options = argparse.Namespace(ncu="", sizes=[70], rounds=2, pause=0, seconds=0)
+@pytest.mark.parametrize("op", ["fwd", "bwd"])
+def test_rows(card, capsys, op):
+    options = argparse.Namespace(ncu="", sizes=[70], rounds=2, pause=0, seconds=0, op=op)
     (row,) = fa1_claim.measured(card, onepass, options)
-    assert row["device"] == "card" and list(row["contenders"]) == ["onepass", "math", "math-bf16"]
+    assert (
+        row["problem"] == f"{op} {CELL}"
+        and row["device"] == "card"
+        and list(row["contenders"]) == ["onepass", "math", "math-bf16"]
+    )
     for entry in row["contenders"].values():
         assert entry["median_s"] == entry["min_s"] == 2e-3 and entry["runs"] == 6 and entry["model_bytes"] > 0
     assert json.loads(json.dumps(row)) == row
-    assert "| 32, causal | 70 | 2.00 | 1.0x | 1.0x | - (" in capsys.readouterr().out
+    assert "| 64, causal | 70 | 2.00 | 1.0x | 1.0x | - (" in capsys.readouterr().out
 
 
 def test_a_wrong_result_is_not_measured(card):
     wrong = types.SimpleNamespace(attention=lambda q, k, v, **_: (v * 1.02, None))
     options = argparse.Namespace(rounds=1, pause=0, seconds=0)
-    with pytest.raises(SystemExit, match="onepass is .* from PyTorch's math backend; 0.01 is accepted"):
+    why = "onepass is .* from PyTorch's math backend; 0.01 is accepted"
+    with pytest.raises(SystemExit, match=why):
         fa1_claim.measure(card, wrong, fa1_claim.problem_lines(())[0], options)
+
+    def half(*args, **options):
+        dq, dk, dv = onepass.attention_backward(*args, **options)
+        return dq, 0.5 * dk, dv
+
+    wrong = types.SimpleNamespace(attention=onepass.attention, attention_backward=half)
+    with pytest.raises(SystemExit, match=why):
+        fa1_claim.measure(card, wrong, fa1_claim.problem_lines((), "bwd")[0], options)
 
 
 def test_what_memory_does_not_hold_is_left_out(card, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -14,6 +15,8 @@ from conftest import check
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import cuda_peers  # noqa: E402
+import fa3_peer  # noqa: E402
+import fa4_peer  # noqa: E402
 import peers  # noqa: E402
 
 LINES = [
@@ -58,7 +61,7 @@ def test_answers():
         "hello",
         *(f"{peer} 1 0.01 {LINES[0]}" for peer in peers.CPU_PEERS),
         *(f"{peer} 1 0.01 {LINES[0]}" for peer in cuda_peers.PEERS),
-        f"flash-attn-3 1 0.01 {LINES[0]}",
+        *(f"flash-attn-{n} 1 0.01 {LINES[0]}" for n in (3, 4)),
         f"torch 1 0.01 {LINES[0]} cuda",
         "ceiling height cuda:0 1",
         "torch 1",
@@ -81,6 +84,8 @@ def test_answers():
             assert answer["refused"] == "it is timed on CUDA; the problem says cpu"
         elif peer == "flash-attn-3":
             assert answer["refused"].startswith("this build has bf16")
+        elif peer == "flash-attn-4":
+            assert answer["refused"] == "it is timed on CUDA; the problem says cpu"
         else:
             assert 0 < answer["min_s"] <= answer["median_s"] and answer["runs"] >= 1
             assert answer["version"] == hello["peers"][peer]
@@ -154,6 +159,61 @@ def test_a_backend_that_refuses_says_why():
     assert peer.first_that_runs([("first", fails), ("second", lambda: None)])[0] == "second"
     with pytest.raises(peers.Refused, match="out of device memory"):
         peer.first_that_runs([("first", fails)])
+
+
+def test_flash_attention_3_refuses_what_it_would_compute_otherwise(monkeypatch):
+    monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
+    peer = fa3_peer.FlashAttention3(None)
+    plain = "b1 h4 s64 d128 bf16 layout=bshd cuda"
+    for line in (f"fwd {plain}", f"bwd {plain}", f"bwd {plain} deterministic", f"bwd {plain.replace('h4', 'h4/2')}"):
+        peer.refuse(peers.Problem.parse(line))
+    for line, why in (
+        (f"fwd {plain.replace('h4', 'h4/2')}", "grouped heads"),
+        (f"bwd {plain} grads=dq", "together"),
+        (f"bwd {plain.replace('d128', 'd256')} deterministic", "dim 64 and 128"),
+        (f"bwd {plain} dropout=0.1", "dropout=0.1 is not timed"),
+        (f"fwd {plain} deterministic", "deterministic is not timed"),
+        (f"bwd {plain.replace('s64', 's64x65')}", "equal lengths"),
+    ):
+        with pytest.raises(peers.Refused, match=why):
+            peer.refuse(peers.Problem.parse(line))
+    monkeypatch.delenv("ONEPASS_FA3")
+    with pytest.raises(peers.Refused, match="bench/fa3/build.sh"):
+        peer.refuse(peers.Problem.parse(f"bwd {plain}"))
+
+
+def test_flash_attention_4_is_asked_for_the_problem():
+    torch = pytest.importorskip("torch")
+    asked = {}
+
+    def attention(q, k, v, **options):
+        asked.clear()
+        asked.update(options, shape=tuple(q.shape))
+        return q + 0, None
+
+    cute = types.SimpleNamespace(flash_attn_func=attention, flash_attn_varlen_func=attention)
+
+    def ask(line):
+        ways = fa4_peer.Fa4Ways(torch, peers.Problem.parse(line), cute)
+        ((_, run),) = ways.all()
+        run()
+        return len(ways.leaves)
+
+    assert ask("bwd b2 h4 s8 d64 bf16 causal_bottom_right deterministic scale=0.5 layout=bshd") == 3
+    assert asked["shape"] == (2, 8, 4, 64) and asked["causal"] and asked["deterministic"]
+    assert asked["softmax_scale"] == 0.5 and asked["softcap"] == 0
+    assert ask("fwd h4 s8x9 d64 bf16 window=3:-1 softcap=20") == 0
+    assert asked["window_size"] == (3, None) and not asked["causal"] and asked["softcap"] == 20
+    assert ask("bwd h4/2 d64 bf16 varlen=3,5/4,2 causal_bottom_right grads=dk") == 1
+    assert asked["shape"] == (8, 4, 64) and asked["cu_seqlens_k"].tolist() == [0, 4, 6] and asked["max_seqlen_q"] == 5
+    for line, why in (
+        ("fwd h4 s8 fp32", "no fp32"),
+        ("fwd h4 s8x9 bf16 causal_top_left", "bottom right"),
+        ("fwd h4 s8 bf16 bias=bf16:11qk", "not timed"),
+        ("fwd h4 s8 bf16 dropout=0.1", "not timed"),
+    ):
+        with pytest.raises(peers.Refused, match=why):
+            ask(line)
 
 
 def test_lengths_of_packed_problems():

@@ -42,7 +42,10 @@ def test_the_18_cells_are_known():
     found = plot.cells(suite())
     assert sorted(found) == [(d, m) for d in (64, 128, 256) for m in (False, True)]
     assert all([seq for seq, _ in group] == [1024, 4096, 16384] for group in found.values())
-    assert plot.cells([*suite(), row("fwd b1 h1 s8 d96 fp32 cuda:0")]) is None
+    assert plot.cells([*suite(), row("fwd b1 h1 s8 d96 fp32 cuda:0")]) == found
+    assert plot.cells([row("bwd b4 h16 s4096 d128 bf16 deterministic layout=bshd cuda:0")]) == {}
+    backward = (ROOT / "bench" / "suites" / "h200_backward.txt").read_text().splitlines()
+    assert sum(map(len, plot.cells([row(f"{line}:0") for line in backward]).values())) == 18
 
 
 def test_numbers():
@@ -164,6 +167,19 @@ def test_labels_lie_on_nothing(tmp_path, rows):
     command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(tmp_path / "r.json"), "--out"]
     subprocess.run([*command, str(tmp_path / "a.svg")], check=True)
     check_labels((tmp_path / "a.svg").read_text(), len(rows))
+
+
+def test_others_are_drawn_apart(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    peers = {"flash-attn-4": 2e-3, "torch-cudnn": 3e-3}
+    rows = [*suite(), row("bwd b4 h16 s4096 d96 bf16 layout=bshd cuda:0", **peers)]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(tmp_path / "r.json"), "--out"]
+    subprocess.run([*command, str(tmp_path / "cells.svg")], check=True)
+    subprocess.run([*command, str(tmp_path / "others.svg"), "--others"], check=True)
+    cells, others = ((tmp_path / f"{name}.svg").read_text() for name in ("cells", "others"))
+    assert "head dim 64, causal" in cells and "d96" not in cells
+    assert "s4096 d96 bf16" in others and "head dim" not in others and "FlashAttention-4" in others
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,17 @@
 
 namespace onepass {
 
+// A warp arrives at a barrier once, by one lane, behind what all of its lanes have done. compute-sanitizer's racecheck
+// takes a lane's access for done only where that lane has arrived itself: for it, all do (tests/cuda/sanitize.sh).
+#ifdef ONEPASS_EVERY_LANE_ARRIVES
+constexpr u32 kWarpArrivals = 32;
+#else
+constexpr u32 kWarpArrivals = 1;
+#endif
+DEV void warp_arrive(u32 bar, bool arrives) {
+  if (kWarpArrivals == 32 || arrives) mbar_arrive(bar);
+}
+
 // Position in a ring of kStages stages: the stage's index and its barriers' parity.
 template <int kStages>
 struct PipelineState {
@@ -39,11 +50,12 @@ struct Pipeline {
     return use;
   }
 
-  // By one thread, before anyone uses it. consumers: arrivals that release a stage; producers: that fill it.
-  DEV void init(u32 consumers, u32 producers = 1) const {
+  // By one thread, before anyone uses it. consumers: warps that release a stage; producers: that fill it, 0: one
+  // thread.
+  DEV void init(u32 consumers, u32 producers = 0) const {
     for (i32 i = 0; i < layout.count(); ++i) {
-      mbar_init(base + layout.full + kBarrierBytes * i, producers);
-      mbar_init(base + layout.empty + kBarrierBytes * i, consumers);
+      mbar_init(base + layout.full + kBarrierBytes * i, producers == 0 ? 1 : producers * kWarpArrivals);
+      mbar_init(base + layout.empty + kBarrierBytes * i, consumers * kWarpArrivals);
     }
   }
 
@@ -61,7 +73,7 @@ struct Pipeline {
   }
   // One lane of a warp arrives for all of them, which have read the stage. Goes on to the next stage.
   DEV void release(bool arrives) {
-    if (arrives) mbar_arrive(empty());
+    warp_arrive(empty(), arrives);
     advance();
   }
 };

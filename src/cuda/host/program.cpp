@@ -2,6 +2,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/host/api.hpp"
 #include "cuda/host/embedded.hpp"
@@ -25,6 +26,12 @@ struct Destroyed {
   }
 };
 
+// Kernels that compute-sanitizer's racecheck understands; slower. tests/cuda/sanitize.sh asks for them.
+bool for_racecheck() {
+  static const bool wanted = std::getenv("ONEPASS_RACECHECK") != nullptr;
+  return wanted;
+}
+
 }  // namespace
 
 std::string_view device_source(std::string_view name) {
@@ -47,6 +54,7 @@ std::string key_of(const KernelProgram& p) {
     add(t.name);
     add(t.text);
   }
+  if (for_racecheck()) add("racecheck");
   return hash.hex();
 }
 
@@ -65,6 +73,7 @@ Cubin compile(const KernelProgram& p) {
   std::vector<const char*> options = {arch.c_str(), "-std=c++20", "-default-device", "--ptxas-options=-v"};
   // The user's divisions, one a score: 2 ulp instead of half, in 2 instructions instead of 8 and a branch.
   if (!p.user_code.empty()) options.push_back("-prec-div=false");
+  if (for_racecheck()) options.push_back("-DONEPASS_EVERY_LANE_ARRIVES");  // device/pipeline.cuh
   Destroyed guard{*api};
   if (api->create(&guard.program, source.c_str(), "kernel", static_cast<int>(texts.size()), texts.data(),
                   names.data()) != 0) {

@@ -326,7 +326,6 @@ DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const flo
                     const float (&dv)[kRowTiles][kVSums]) {
   using Format = ElementOf<backward_features.gradients>::Format;
   const u32 chain = sm + kLayout.fallback + opaque_thread() / 32 * 4;
-  FallbackRows fallback{load_word(chain)};
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const i32 first = x.key + static_cast<i32>(own_keys()) + 16 * r;
@@ -337,12 +336,14 @@ DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const flo
       const float scale = features.dropout ? p.dropout.keep_scale : 1.0f;
       finite = store_gradient<Format, features.dim_v>(p.dv, p.dv_stride, x, first, dv[r], scale) && finite;
     }
-    if (__any_sync(0xffffffffu, !finite))
-      fallback.push(
-          p, rows_of(x, x.head, 0), first,
-          (x.number * kShare + static_cast<i32>(own_part())) * (kBlockN / 16) + static_cast<i32>(own_keys()) / 16 + r);
+    if (!__any_sync(0xffffffffu, !finite)) continue;
+    FallbackRows fallback{load_word(chain)};
+    fallback.push(
+        p, rows_of(x, x.head, 0), first,
+        (x.number * kShare + static_cast<i32>(own_part())) * (kBlockN / 16) + static_cast<i32>(own_keys()) / 16 + r);
+    __syncwarp();  // every lane has read the word
+    store_word(chain, fallback.last);
   }
-  store_word(chain, fallback.last);
 }
 
 }  // namespace onepass::sm80

@@ -64,7 +64,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
 DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
   JointConsumer c(memory, group, p);
   if (c.next_tile()) consume_tiles(c, memory, group, p);
-  c.run_fallback();
+  run_fallback(memory, p);
 }
 
 }  // namespace onepass::sm90

@@ -18,7 +18,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     memory.dout().init(kConsumerWarps);
     memory.ds().init(kConsumerWarps, config.split ? kGroupWarps : kConsumerWarps);
     memory.dq(0).init(1, kGroupWarps);
-    memory.exchange(0).init(1);
+    memory.exchange(0).init(1, 1);
     mbar_init_fence();
     tma_prefetch(maps.q);
     tma_prefetch(maps.k);

@@ -41,7 +41,6 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     c.last_dq();
     c.store_tile();
   }
-  c.run_fallback();
 }
 
 }  // namespace onepass::sm90
@@ -60,5 +59,6 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
       consume_split<0>(memory, p);
     else
       consume_split<1>(memory, p);
+    run_fallback(memory, p);
   });
 }

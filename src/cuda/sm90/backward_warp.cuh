@@ -15,6 +15,16 @@ DEV u32 voted(bool x) { return __any_sync(0xffffffffu, x); }
 // Barriers of the block's threads by number; 0 is __syncthreads.
 enum NamedBarrier : u32 { kAllStored = 1 };
 
+DEV FallbackKeys fallback_of(const SharedMemory& memory) {  // of this warp
+  return {memory.fallback(threadIdx.x / 32 - kGroupWarps)};
+}
+// When all of the block's gradients have been stored. Both warpgroups come here, to the same instruction: there would
+// be a second copy of the code, and compute-sanitizer's synccheck wants a barrier's threads at one place.
+DEV void run_fallback(const SharedMemory& memory, const BackwardParams& p) {
+  bar_sync(kAllStored, kConsumerWarps * 32);
+  run_key_fallback(p, load_word(fallback_of(memory).at));
+}
+
 struct BackwardWarp {
   const SharedMemory& memory;
   const u32 lane, warp;  // warp: of its warpgroup
@@ -30,7 +40,7 @@ struct BackwardWarp {
   }
 
   DEV void arrive(u32 bar) const {  // for its warp
-    if (lane == 0) mbar_arrive(bar);
+    warp_arrive(bar, lane == 0);
   }
   // Statistics lie so that one load serves eight scores; shared memory is slow while products run, so they are read
   // well ahead of their use.
@@ -88,12 +98,7 @@ struct BackwardWarp {
   DEV void remember(const KeyTile& x, i32 key, bool finite, u32 part) {
     if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback().push(p, x, key, part);
   }
-  DEV FallbackKeys fallback() const { return {memory.fallback(threadIdx.x / 32 - kGroupWarps)}; }
-  // When all of the block's gradients have been stored.
-  DEV void run_fallback() const {
-    bar_sync(kAllStored, kConsumerWarps * 32);
-    run_key_fallback(p, load_word(fallback().at));
-  }
+  DEV FallbackKeys fallback() const { return fallback_of(memory); }
 };
 
 DEV void pack_fragment(const float (&x)[kScores], u32 (&to)[kScores / 2]) {
