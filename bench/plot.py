@@ -6,9 +6,9 @@
     plot.py fa1.json --out docs/fa1.svg
 
 The 18 cells of a suite become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
-matrix product of the same run as a line; other problems, where there are no cells or with --others, become rows of bars,
-times the best peer. Of fa1_claim.py time, bytes moved and extra memory become a panel each for each head dim. Needs
-matplotlib.
+matrix product of the same run as a line; other problems, where there are no cells or with --others, become rows of
+bars, times the best peer. Of fa1_claim.py time, bytes moved and extra memory become a panel each for each head dim.
+Needs matplotlib.
 """
 
 import argparse
