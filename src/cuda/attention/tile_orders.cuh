@@ -11,6 +11,7 @@ struct KeyTile {
   i32 head = 0, batch = 0, map_batch = 0;  // head: of K and V; map_batch: coordinate in the tensor maps, 0 if packed
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 m_lo = 0, m_hi = 0;
+  bool upwards = false;  // its blocks come from the last to the first
   DEV bool exists() const { return key >= 0; }
 };
 
@@ -28,6 +29,11 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 // tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here. last_first:
 // a sequence's last keys come first: where turns at a row block's sums go from the last keys to the first, a causal
 // tile then never waits for one.
+//
+// Causally, where query heads share keys and so one head of K and V brings more rows than L2 holds, every other group
+// goes through its rows from the last to the first. Where a group fills the multiprocessors once, its tiles begin
+// together, and so read the same rows together; they end one after the other, the short ones first, and the next
+// group's tiles, which begin then and at their diagonals, read the same rows together again.
 template <i32 block_m, i32 block_n, bool last_first = false>
 struct KeysOuter {
   using Tile = KeyTile;
@@ -39,6 +45,8 @@ struct KeysOuter {
   }
   DEV SequenceTiles<block_n> sequences() const { return {p.cu_k, p.batch}; }
   DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
+  static constexpr bool kAlternates =
+      features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !last_first;
   DEV i32 heads() const { return opaque(p.heads) / p.heads_per_kv; }  // divisions stay where tiles are drawn
 
   DEV i32 count() const { return features.packed ? per_head * heads() : heads() * p.batch * sequence_tiles(); }
@@ -59,6 +67,7 @@ struct KeysOuter {
       if (number >= end * of_each) first = end, size = p.tail_heads, end += size;
       const i32 r = number - first * of_each, g = r / (size * of_each), in = r - g * size * of_each;
       first += g * size;
+      x.upwards = kAlternates && p.heads_per_kv > 1 && g % 2 == 0;
       const i32 in_group = min(size, end - first);
       n = in / in_group;
       first += in - n * in_group;

@@ -61,6 +61,7 @@ struct Pipeline {
 
   // Producer: the stage may be written. It fills it, with arrivals at full(), and goes on with advance().
   DEV void acquire() const { mbar_wait(empty(), state.parity ^ 1); }
+  DEV void wait_released() const { mbar_wait(empty(), state.parity); }  // by the consumers, at this use
   DEV bool may_acquire() const { return mbar_try(empty(), state.parity ^ 1); }
   DEV void advance() { state.advance(); }
 

@@ -157,10 +157,15 @@ void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& 
   const BandMask band = band_mask(p, p.seq_q, p.seq_k);
   if (band.right < 0 || p.varlen) return;
   constexpr std::int64_t kMost = 32;
-  const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch);
+  const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
+                     tiles = std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
+  if (p.group() > 1) {  // a group fills the multiprocessors once (KeysOuter)
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>((multiprocessors + tiles / 2) / tiles, 1, heads));
+    return;
+  }
   const std::int64_t bytes = std::max<std::int64_t>(1, p.seq_q * p.group() * (p.dim_qk * 6 + p.dim_v * 2));
   const std::int64_t group = std::clamp<std::int64_t>(2 * std::int64_t{l2_bytes} / 3 / bytes, 1, kMost);
-  const std::int64_t tail = 4 * multiprocessors / std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
+  const std::int64_t tail = 4 * multiprocessors / tiles;
   b.head_group = static_cast<int>(std::min(group, heads));
   if (tail <= 16 && tail > group) b.tail_heads = static_cast<int>(std::min({tail, 2 * group, heads}));
 }

@@ -38,32 +38,41 @@ struct SharedMemory {
 DEV void store_tile(u32 to, const KeyTile& x) {
   store_four(to, x.key, x.head, x.batch, x.map_batch);
   store_four(to + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
-  store_four(to + 32, x.m_lo, x.m_hi, x.number, 0);
+  store_four(to + 32, x.m_lo, x.m_hi, x.number, x.upwards);
 }
 DEV KeyTile load_key_tile(u32 from) {
   KeyTile x;
-  i32 unused;
+  i32 upwards;
   load_four(from, x.key, x.head, x.batch, x.map_batch);
   load_four(from + 16, x.q_begin, x.k_begin, x.seq_q, x.seq_k);
-  load_four(from + 32, x.m_lo, x.m_hi, x.number, unused);
+  load_four(from + 32, x.m_lo, x.m_hi, x.number, upwards);
+  x.upwards = upwards != 0;
   return x;
 }
 
-// The blocks of a tile in their order: of each query head that shares its keys, the row blocks that see any of them.
-// What is wanted once for each head is read from the tile again.
+// The blocks of a tile in their order: of each block of rows that sees any of its keys, the query heads that share the
+// keys. So neighbouring tiles are at the same rows of all of them, and find Q, dO and sums of dQ in L2.
 struct BlockWalk {
-  i32 m = 0, m_hi = 0, head = 0, heads_left = 0;  // behind this one
+  i32 m = 0, m_last = 0, head = 0, heads_left = 0;  // behind this one
   static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x) {
-    return {x.m_lo, x.m_hi, x.head * p.heads_per_kv, p.heads_per_kv - 1};
+    return {x.upwards ? x.m_hi - 1 : x.m_lo, x.upwards ? x.m_lo : x.m_hi - 1, x.head * p.heads_per_kv,
+            p.heads_per_kv - 1};
   }
-  DEV bool last_of_head() const { return m + 1 == m_hi; }
-  DEV bool last() const { return last_of_head() && heads_left == 0; }
-  // False behind the last block. slot: where the tile lies in shared memory.
-  DEV bool next(u32 slot) {
-    if (++m < m_hi) return true;
-    m = load_key_tile(slot).m_lo;
-    ++head;
-    return heads_left-- != 0;
+  DEV bool last() const { return m == m_last && heads_left == 0; }
+  // Whether the next block is another head's.
+  DEV bool head_ends(const AttentionParams& p) const { return p.heads_per_kv > 1 || m == m_last; }
+  // False behind the last block.
+  DEV bool next(const AttentionParams& p) {
+    if (heads_left != 0) {
+      --heads_left;
+      ++head;
+      return true;
+    }
+    heads_left = p.heads_per_kv - 1;
+    head -= heads_left;
+    if (m == m_last) return false;
+    m += m < m_last ? 1 : -1;
+    return true;
   }
   DEV i32 row() const { return m * static_cast<i32>(kBlockM); }
   DEV i64 place(const BackwardParams& p, i32 batch) const { return place_of(p, head, first_q_block(p, batch) + m); }

@@ -62,10 +62,10 @@ struct BackwardWarp {
     return voted(x.exists());
   }
   DEV void next_block() {
-    const bool head_ends = at.last_of_head();
+    const bool head_ends = at.head_ends(p);
     if (head_ends) scores.close_head();
     ++block;
-    const bool more = at.next(memory.tile(tiles % kLayout.k.stages));
+    const bool more = at.next(p);
     if (head_ends && more) scores.open_head(at.head);
   }
   DEV u32 ds_stage(u32 odd) const { return memory.base + kLayout.ds.data + odd * kLayout.ds.bytes; }

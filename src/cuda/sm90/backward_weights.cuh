@@ -25,7 +25,12 @@ struct BlockScores : KeyScores {
     batch = x.batch;
     first_key = key;
     keys = FragmentRows::from(key);
-    if constexpr (backward_features.dslopes) slope_place = slope_part(p, x, 0, key, part) - p.slope_parts;
+    if constexpr (backward_features.dslopes) {
+      slope_place = slope_part(p, x, 0, key, part) - p.slope_parts;
+#pragma unroll 1
+      for (i32 i = 0; i < p.heads_per_kv; ++i)
+        if (threadIdx.x % 32 == 0 && x.exists() && key < x.seq_k) *slope_of(x.head * p.heads_per_kv + i) = 0.0f;
+    }
   }
   DEV void open_head(i32 of) {
     head = of;
@@ -37,7 +42,7 @@ struct BlockScores : KeyScores {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) slope_sum += __shfl_xor_sync(0xffffffffu, slope_sum, step);
       if (threadIdx.x % 32 == 0 && first_key < band.seq_k)
-        p.slope_parts[slope_place + head * (static_cast<i64>(p.k_blocks) * backward_shape.key_warps)] = slope_sum;
+        atomicAdd(slope_of(static_cast<i32>(head)), slope_sum);  // one thread's, in the order of its blocks
     }
   }
 
@@ -69,6 +74,9 @@ struct BlockScores : KeyScores {
   }
 
  private:
+  DEV float* slope_of(i32 query_head) const {
+    return p.slope_parts + (slope_place + query_head * (static_cast<i64>(p.k_blocks) * backward_shape.key_warps));
+  }
   // Products that the band hides.
   DEV void hide_products(float (&s)[kScores], i32 first) const {
     constexpr i32 kRows = kBlockM;
