@@ -75,10 +75,6 @@ struct AttentionParams {
   unsigned* counters;              // two, zero at the start and at the end: tiles taken, blocks done
   int batch_inner;                 // batch entries of a head follow each other: they read the same bias
   int m_tiles, head_group, tiles;  // head_group: heads worked on at once, for L2 locality
-  // A cache: how many keys of each sequence count; where its pages are.
-  const int *seqused, *page_table;
-  long long seqused_stride, table_stride[2];
-  int page_size, page_shift, pages;  // page_shift: log2 of the size, or -1
 };
 
 }  // namespace onepass

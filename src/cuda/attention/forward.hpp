@@ -18,6 +18,8 @@ struct FallbackEntry {
   int batch, head, row, before;
 };
 
+// A cache's fields stand last: between the others they moved the offsets of those that every kernel reads, and one of
+// sm80's spilled 20 bytes.
 struct ForwardParams : AttentionParams {
   void* out;
   long long out_stride[3];
@@ -26,6 +28,10 @@ struct ForwardParams : AttentionParams {
   const float* sinks;
   long long sink_stride;
   FallbackEntry* fallback;  // one for each warp of each tile
+  // A cache: how many keys of each sequence count; where its pages are.
+  const int *seqused, *page_table;
+  long long seqused_stride, table_stride[2];
+  int page_size, page_shift, pages;  // page_shift: log2 of the size, or -1
 };
 
 }  // namespace onepass

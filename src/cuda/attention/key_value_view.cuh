@@ -1,6 +1,6 @@
 // Where the keys and values of a tile's head lie. Every load of K and V asks here.
 #pragma once
-#include "cuda/attention/attention.hpp"
+#include "cuda/attention/forward.hpp"
 #include "cuda/attention/tile_scheduler.cuh"
 
 namespace onepass {
@@ -11,7 +11,7 @@ namespace onepass {
 struct KeyValueView {
   i32 batch, head, first_token;  // batch: of the tensors; of paged ones the row of the table
 
-  static DEV KeyValueView of(const AttentionParams& p, const WorkTile& tile) {
+  static DEV KeyValueView of(const ForwardParams& p, const WorkTile& tile) {
     const i32 batch = features.cache() ? tile.batch : tile.map_batch;
     return {batch, tile.head / p.heads_per_kv, tile.k_begin};
   }
@@ -20,7 +20,7 @@ struct KeyValueView {
     i32 batch, token;  // batch: or page; -1: the table's entry is out of range, and nothing is to be read
     DEV bool exists() const { return !features.paged || batch >= 0; }
   };
-  DEV Place place(const AttentionParams& p, i32 key) const {
+  DEV Place place(const ForwardParams& p, i32 key) const {
     if constexpr (features.paged) {
       const i32 entry = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
       const i32 page = p.page_table[batch * p.table_stride[0] + entry * p.table_stride[1]];

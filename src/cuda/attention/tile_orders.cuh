@@ -37,6 +37,7 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 template <i32 block_m, i32 block_n, bool last_first = false>
 struct KeysOuter {
   using Tile = KeyTile;
+  using Params = AttentionParams;
   const AttentionParams& p;
   i32 per_head = 0;
 
@@ -93,7 +94,7 @@ struct KeySplits {
   RowsOuter<block_m, block_n> rows;
   i32 splits;
 
-  DEV KeySplits(const AttentionParams& p, i32 of_each) : rows(p), splits(of_each) {}
+  DEV KeySplits(const ForwardParams& p, i32 of_each) : rows(p), splits(of_each) {}
   DEV i32 count() const { return rows.count() * splits; }
   DEV WorkTile tile(i32 number) const {
     const i32 row_tile = number / splits, split = number - row_tile * splits;

@@ -3,7 +3,7 @@
 #include "cuda/device/arith.cuh"
 #include "cuda/device/shared.cuh"
 
-#include "cuda/attention/attention.hpp"
+#include "cuda/attention/forward.hpp"
 
 namespace onepass {
 
@@ -18,7 +18,7 @@ struct WorkTile {
   DEV bool exists() const { return row >= 0; }
 };
 // Where the keys of the tile's sequence begin and how many there are. A length beyond what the cache holds is cut.
-DEV void find_keys(const AttentionParams& p, WorkTile& x) {
+DEV void find_keys(const ForwardParams& p, WorkTile& x) {
   x.k_begin = 0, x.seq_k = p.seq_k;
   if constexpr (features.packed_k()) x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
   if constexpr (features.seqused) x.seq_k = max(0, min(p.seqused[x.batch * p.seqused_stride], p.seq_k));
@@ -89,10 +89,11 @@ struct SequenceTiles {
 template <i32 block_m, i32 block_n>
 struct RowsOuter {
   using Tile = WorkTile;
-  const AttentionParams& p;
+  using Params = ForwardParams;
+  const Params& p;
   i32 tiles = 0, per_head = 0;
 
-  DEV explicit RowsOuter(const AttentionParams& params) : p(params), tiles(params.tiles) {
+  DEV explicit RowsOuter(const Params& params) : p(params), tiles(params.tiles) {
     if constexpr (features.packed) {
       per_head = sequences().all();
       tiles = per_head * p.heads;
@@ -153,7 +154,7 @@ struct RowsOuter {
 template <class Order>
 struct TileScheduler {
   using Tile = typename Order::Tile;
-  const AttentionParams& p;
+  const typename Order::Params& p;
   Order order{p};
   i32 taken = -1;
 

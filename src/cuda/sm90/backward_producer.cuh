@@ -12,10 +12,11 @@ struct Maps {
   const TensorMap *q, *k, *v, *dout;
 };
 
-// Draws tiles; one that does not exist ends everybody's work. A warp of its own: the helpers have 24 registers. A tile is
-// drawn when the rows of the last block of the one before are asked for, some three blocks before its end: early enough
-// for its K, and late enough that work goes where there is time for it. (Drawn when the one before begins, the last
-// tiles wait behind long ones: 1.17 of the time for 32/8 heads of 4k rows, causally, by a model of 132 multiprocessors.)
+// Draws tiles; one that does not exist ends everybody's work. A warp of its own: the helpers have 24 registers. A tile
+// is drawn when the rows of the last block of the one before are asked for, some three blocks before its end: early
+// enough for its K, and late enough that work goes where there is time for it. (Drawn when the one before begins, the
+// last tiles wait behind long ones: 1.17 of the time for 32/8 heads of 4k rows, causally, by a model of 132
+// multiprocessors.)
 DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
   Tiles scheduler{p};
   for (u32 tiles = 0;;) {

@@ -4,7 +4,7 @@
 #include "on_host/intrinsics.hpp"
 
 #define onepass emulated_mask
-#include "cuda/attention/attention.hpp"
+#include "cuda/attention/forward.hpp"
 namespace onepass {
 constexpr AttentionFeatures features = {.dim_qk = 64,
                                         .dim_v = 64,
@@ -25,8 +25,8 @@ namespace {
 using namespace emulated_mask;
 constexpr int kKeys = 64, kRows = 128;
 
-AttentionParams params_of(const MaskCase& c) {
-  AttentionParams p{};
+ForwardParams params_of(const MaskCase& c) {
+  ForwardParams p{};
   std::copy_n(static_cast<const MaskBits*>(c.bits), 1, &p.mask);
   p.batch = c.batch, p.heads = c.heads, p.heads_per_kv = 1, p.seq_q = c.seq_q, p.seq_k = c.seq_k;
   p.left = c.left, p.right = c.right, p.align_bottom = 1;
@@ -44,7 +44,7 @@ void pack(const void* params) {
 }
 
 Walk walk_of(const MaskCase& c, int number) {
-  const AttentionParams p = params_of(c);
+  const ForwardParams p = params_of(c);
   Walk walk;
   run_block(32, [&] {
     const RowsOuter<kRows, kKeys> order(p);
@@ -60,7 +60,7 @@ Walk walk_of(const MaskCase& c, int number) {
 }
 
 std::vector<std::vector<char>> visible(const MaskCase& c, const Walk& walk, int first_row) {
-  const AttentionParams p = params_of(c);
+  const ForwardParams p = params_of(c);
   std::vector<std::vector<char>> seen(walk.blocks.size(), std::vector<char>(16 * kKeys));
   run_block(32, [&] {
     WorkTile x;

@@ -8,7 +8,7 @@
 #define EMULATED_PASTED(a, b) a##b
 #define EMULATED_JOINED(a, b) EMULATED_PASTED(a, b)
 #define onepass EMULATED_JOINED(emulated_order_, EMULATED_NAME)
-#include "cuda/attention/attention.hpp"
+#include "cuda/attention/forward.hpp"
 namespace onepass {
 constexpr AttentionFeatures features = {.dim_qk = 64,
                                         .dim_v = 64,
@@ -24,8 +24,8 @@ namespace {
 
 using namespace onepass;
 
-AttentionParams params_of(const OrderCase& c) {
-  AttentionParams p{};
+ForwardParams params_of(const OrderCase& c) {
+  ForwardParams p{};
   p.batch = c.batch(), p.heads = c.heads, p.heads_per_kv = c.heads_per_kv;
   p.cu_q = c.cu_q.data(), p.cu_k = c.cu_k.data();
   p.seq_q = c.cu_q[1], p.seq_k = c.cu_k[1];
@@ -49,7 +49,7 @@ void each_tile(const Order& order, const Visit& visit) {
   if (order.tile(order.count()).exists()) fail("there are more tiles than are counted");
 }
 std::vector<Block> blocks_of_rows(const auto& order_of, const OrderCase& c) {
-  const AttentionParams p = params_of(c);
+  const ForwardParams p = params_of(c);
   std::vector<Block> blocks;
   run_block(32, [&] {
     each_tile(order_of(p), [&](const WorkTile& x) {
@@ -60,13 +60,13 @@ std::vector<Block> blocks_of_rows(const auto& order_of, const OrderCase& c) {
 }
 
 std::vector<Block> rows_outer(const OrderCase& c) {
-  return blocks_of_rows([](const AttentionParams& p) { return RowsOuter<kOrderRows, kOrderKeys>(p); }, c);
+  return blocks_of_rows([](const ForwardParams& p) { return RowsOuter<kOrderRows, kOrderKeys>(p); }, c);
 }
 std::vector<Block> key_splits(const OrderCase& c) {
-  return blocks_of_rows([&](const AttentionParams& p) { return KeySplits<kOrderRows, kOrderKeys>(p, c.splits); }, c);
+  return blocks_of_rows([&](const ForwardParams& p) { return KeySplits<kOrderRows, kOrderKeys>(p, c.splits); }, c);
 }
 std::vector<Block> keys_outer(const OrderCase& c) {
-  const AttentionParams p = params_of(c);
+  const ForwardParams p = params_of(c);
   std::vector<Block> blocks;
   run_block(32, [&] {
     each_tile(KeysOuter<kOrderRows, kOrderKeys>(p), [&](const KeyTile& x) {
