@@ -160,6 +160,36 @@ ONEPASS_API onepass_code onepass_merge(size_t count, const onepass_tensor* outs,
                                        const onepass_tensor* out, const onepass_tensor* lse,
                                        onepass_executor* executor);
 
+/* ------------------------------------------------------------------------------------------------- writing a cache */
+/* onepass_append_init fills in the defaults; tensors that stay NULL are absent. k_new, v_new, k, v, q and q_out are all
+ * fp32, all fp16 or all bf16. */
+typedef struct onepass_append {
+  size_t size;                 /* set by onepass_append_init; says which fields the caller knows */
+  const onepass_tensor* k_new; /* [batch, heads_kv, seq_new, dim]; with cu_seqlens_q [total, heads_kv, dim] */
+  const onepass_tensor* v_new;
+  const onepass_tensor* k; /* out, the cache: [batch, heads_kv, capacity, dim], or the pages [pages, page_size, */
+  const onepass_tensor* v; /* heads_kv, dim] of a page_table */
+  const onepass_tensor* seqused_k;    /* int32 [batch]: the lengths before the call, which does not change them */
+  const onepass_tensor* page_table;   /* int32 [batch, pages of a sequence] */
+  const onepass_tensor* cu_seqlens_q; /* int32 [batch + 1] prefix sums */
+  const onepass_tensor* cos;          /* [positions, rotary_dim / 2], fp32 or of k's dtype; NULL: no rotation */
+  const onepass_tensor* sin;
+  const onepass_tensor* q;     /* [batch, heads_q, seq_new, dim], packed as k_new is: rotated as the keys are */
+  const onepass_tensor* q_out; /* out; may be q */
+  int32_t interleaved;         /* 1: pairs are elements (2i, 2i + 1); 0: (i, i + rotary_dim / 2) */
+  onepass_executor* executor;  /* NULL: a pool shared by all such calls */
+  void* stream;                /* CUDA stream */
+} onepass_append;
+
+/* onepass_append a; onepass_append_init(&a, sizeof a); */
+ONEPASS_API onepass_code onepass_append_init(onepass_append* append, size_t size);
+
+/* Token t of sequence b becomes key p = seqused_k[b] + t of the cache, in page page_table[b, p / page_size] at
+ * p % page_size, rotated (but for v) by row p of cos and sin: RoPE, arXiv:2104.09864. A length, page or row out of
+ * range is an error on the CPU; on a device such a token is left out. Outputs share no memory with an input or each
+ * other, but for a q_out that is q. */
+ONEPASS_API onepass_code onepass_append_kv(const onepass_append* append);
+
 /* ------------------------------------------------------------------------------------------ problem -> plan -> run */
 typedef struct onepass_problem onepass_problem;
 typedef struct onepass_plan onepass_plan;

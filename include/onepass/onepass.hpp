@@ -1,5 +1,6 @@
 // onepass: exact attention in one pass.
 #pragma once
+#include "onepass/append.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"

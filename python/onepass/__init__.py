@@ -5,10 +5,11 @@ import math
 import numpy as np
 
 from . import _arrays, _devices, _kinds, _onepass, _options
+from ._append import append_kv
 from ._gradients import attention_backward
 
 __version__ = _onepass.__version__
-__all__ = ["attention", "attention_backward", "explain", "merge", "__version__"]
+__all__ = ["append_kv", "attention", "attention_backward", "explain", "merge", "__version__"]
 
 
 def attention(

@@ -109,6 +109,22 @@ def attention_backward(
     implementation: str | None = None,
     threads: int | None = None,
 ) -> tuple[_Array, ...]: ...
+def append_kv(
+    k_new: Any,
+    v_new: Any,
+    k_cache: Any,
+    v_cache: Any,
+    *,
+    seqused_k: Any,
+    page_table: Any = None,
+    cu_seqlens_q: Any = None,
+    cos: Any = None,
+    sin: Any = None,
+    interleaved: bool = False,
+    q: Any = None,
+    q_out: Any = None,
+    threads: int | None = None,
+) -> Any: ...
 def merge(
     outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
 ) -> tuple[_Array, _Array]: ...

@@ -260,6 +260,37 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   executor.raise();
 }
 
+void append_kv(nb::dict o) {
+  std::array<Argument, 11> arguments;
+  std::size_t taken = 0;
+  const auto take = [&](const char* name, onepass::Types types, bool writable = false) -> const Tensor& {
+    Argument& argument = arguments[taken++];
+    argument = Argument(name, o[name], accepted_of(types), writable);
+    return argument.view;
+  };
+  using enum onepass::Types;
+  const onepass::AppendTensors tensors{.k_new = take("k_new", data),
+                                       .v_new = take("v_new", data),
+                                       .k = take("k", data, true),
+                                       .v = take("v", data, true),
+                                       .seqused_k = take("seqused_k", i32),
+                                       .page_table = take("page_table", i32),
+                                       .cu_seqlens_q = take("cu_seqlens_q", i32),
+                                       .cos = take("cos", data),
+                                       .sin = take("sin", data),
+                                       .q = take("q", data),
+                                       .q_out = take("q_out", data, true)};
+  onepass::python::Interruptible executor(*executor_of(nb::cast<int>(o["threads"])));
+  const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
+                               .executor = &executor};
+  const bool interleaved = nb::cast<bool>(o["interleaved"]);
+  {
+    const nb::gil_scoped_release unlocked;
+    onepass::append_kv(tensors, interleaved, launch);
+  }
+  executor.raise();
+}
+
 // Waits for everything on the legacy default stream of a device.
 void synchronize(int device) {
   const nb::gil_scoped_release unlocked;
@@ -309,6 +340,7 @@ NB_MODULE(_onepass, m) {
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);
+  m.def("append_kv", &append_kv, "call"_a);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);

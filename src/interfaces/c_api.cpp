@@ -73,6 +73,16 @@ void copy_text(const std::string& source, char* buffer, std::size_t capacity, st
   if (length) *length = source.size();
 }
 
+// Into a struct of the caller's size; fields that this library does not know become 0.
+template <class Struct>
+void set_defaults(const char* name, Struct* to, std::size_t size, Struct defaults) {
+  want(size >= sizeof defaults.size, ErrorCode::bad_value, "size is ", size, "; sizeof(onepass_", name,
+       ") is expected");
+  defaults.size = size;
+  std::memset(&given(name, to), 0, size);
+  std::memcpy(to, &defaults, std::min(size, sizeof defaults));
+}
+
 // run() takes tensors only; the options of a C call say again what is computed, and must say the same.
 void check_described(const Problem& p, const Call& call) {
   const Attention& a = call.attention;
@@ -181,13 +191,12 @@ void onepass_executor_destroy(onepass_executor* executor) { delete executor; }
 onepass_code onepass_options_init(onepass_options* options, size_t size) {
   return guarded([&] {
     onepass_options defaults{};
-    defaults.size = size;
     defaults.window_left = defaults.window_right = -1;
-    if (size < sizeof defaults.size)
-      throw Error(ErrorCode::bad_value, text("size is ", size, "; sizeof(onepass_options) is expected"));
-    std::memset(&given("options", options), 0, size);
-    std::memcpy(options, &defaults, std::min(size, sizeof defaults));
+    set_defaults("options", options, size, defaults);
   });
+}
+onepass_code onepass_append_init(onepass_append* append, size_t size) {
+  return guarded([&] { set_defaults("append", append, size, onepass_append{}); });
 }
 
 onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
@@ -216,6 +225,13 @@ onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepa
     }
     onepass::merge(o, l, tensor_from("out", out), optional_tensor_from("lse", lse),
                    executor ? executor->executor.get() : nullptr);
+  });
+}
+
+onepass_code onepass_append_kv(const onepass_append* append) {
+  return guarded([&] {
+    const AppendCall call = append_from(given("append", append));
+    append_kv(call.tensors, call.interleaved, call.launch);
   });
 }
 

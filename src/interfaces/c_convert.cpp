@@ -10,21 +10,20 @@
 namespace onepass::interfaces {
 namespace {
 
-// The fields the caller knows, over the defaults. A newer caller's fields must be at their default, which is 0.
-onepass_options known_fields(const onepass_options& options) {
-  onepass_options known;
-  onepass_options_init(&known, sizeof known);
-  if (options.size < sizeof options.size || options.size > 4096) {
-    throw Error(ErrorCode::bad_value, text("options.size is ", options.size, "; onepass_options_init sets it"));
+// The fields of `given` that the caller knows, over the defaults in `known`. A newer caller's fields must be at their
+// default, which is 0.
+template <class Struct>
+void take_known_fields(const char* name, const Struct& given, Struct& known) {
+  if (given.size < sizeof given.size || given.size > 4096) {
+    throw Error(ErrorCode::bad_value, text(name, ".size is ", given.size, "; onepass_", name, "_init sets it"));
   }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&options);
-  if (std::any_of(bytes + std::min(sizeof known, options.size), bytes + options.size,
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
+  if (std::any_of(bytes + std::min(sizeof known, given.size), bytes + given.size,
                   [](unsigned char b) { return b != 0; })) {
     throw Error(ErrorCode::unsupported,
-                text("options has fields set that onepass ", onepass_version(), " does not know"));
+                text(name, " has fields set that onepass ", onepass_version(), " does not know"));
   }
-  std::memcpy(&known, &options, std::min(sizeof known, options.size));
-  return known;
+  std::memcpy(&known, &given, std::min(sizeof known, given.size));
 }
 
 Band band_from(const onepass_options& o) {
@@ -77,7 +76,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
                const onepass_options* options) {
   onepass_options o;
   onepass_options_init(&o, sizeof o);
-  if (options) o = known_fields(*options);
+  if (options) take_known_fields("options", *options, o);
   Call call;
   const std::array<const onepass_tensor*, kRoles> by_role = {q,
                                                              k,
@@ -130,6 +129,26 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   if (o.executor) call.launch.executor = o.executor->executor.get();
   call.launch.stream = o.stream;
   return call;
+}
+
+AppendCall append_from(const onepass_append& append) {
+  onepass_append a;
+  onepass_append_init(&a, sizeof a);
+  take_known_fields("append", append, a);
+  const auto optional = [](const char* name, const onepass_tensor* t) { return optional_tensor_from(name, t); };
+  return {{.k_new = tensor_from("k_new", a.k_new),
+           .v_new = tensor_from("v_new", a.v_new),
+           .k = tensor_from("k", a.k),
+           .v = tensor_from("v", a.v),
+           .seqused_k = tensor_from("seqused_k", a.seqused_k),
+           .page_table = optional("page_table", a.page_table),
+           .cu_seqlens_q = optional("cu_seqlens_q", a.cu_seqlens_q),
+           .cos = optional("cos", a.cos),
+           .sin = optional("sin", a.sin),
+           .q = optional("q", a.q),
+           .q_out = optional("q_out", a.q_out)},
+          a.interleaved != 0,
+          {.stream = a.stream, .executor = a.executor ? a.executor->executor.get() : nullptr}};
 }
 
 }  // namespace onepass::interfaces

@@ -1,6 +1,7 @@
 // From the C structs to the C++ ones, checked: C callers can hand in any number where an enum is meant.
 #pragma once
 #include "core/text.hpp"
+#include "onepass/append.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/onepass.h"
 
@@ -29,6 +30,13 @@ struct Call {
 };
 Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v, const onepass_tensor* out,
                const onepass_options* options);
+
+struct AppendCall {
+  AppendTensors tensors;
+  bool interleaved;
+  Launch launch;
+};
+AppendCall append_from(const onepass_append& append);
 
 // *pointer, or an Error that names it.
 template <class T>

@@ -36,6 +36,7 @@ int untouched(const problem* p) {
 int main(void) {
   test_success();
   test_errors();
+  test_append();
   printf("%d failures\n", failures);
   return failures != 0;
 }

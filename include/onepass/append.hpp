@@ -1,0 +1,41 @@
+// Writing into a cache: new keys and values go to the ends of their sequences, rotated on the way.
+#pragma once
+#include "onepass/attention.hpp"
+#include "onepass/export.h"
+#include "onepass/tensor.hpp"
+
+namespace onepass::inline v0 {
+
+// The tensors of an append by role; those that are not given stay absent. The data tensors (k_new, v_new, k, v, q and
+// q_out) are all fp32, all fp16 or all bf16, with any strides but 1 in the last dimension. The others have any strides.
+struct AppendTensors {
+  // What is appended: [batch, heads_kv, seq_new, dim]; packed by cu_seqlens_q: [total, heads_kv, dim]. The dims of k
+  // and v may differ.
+  ConstTensor k_new{}, v_new{};
+  // The cache: [batch, heads_kv, capacity, dim]; with page_table pages [pages, page_size, heads_kv, dim]. Only the
+  // places of the new tokens are written.
+  Tensor k{}, v{};
+  ConstTensor seqused_k{};     // int32 [batch]: the lengths before the call, which does not change them
+  ConstTensor page_table{};    // int32 [batch, pages of a sequence]; only the entries that new tokens lie in are read
+  ConstTensor cu_seqlens_q{};  // int32 [batch + 1] prefix sums; tokens beyond the last are left alone
+  // The rotation: [positions, rotary_dim / 2], both fp32 or both of the data's dtype. Without them nothing is rotated.
+  ConstTensor cos{}, sin{};
+  // [batch, heads_q, seq_new, dim], packed as k_new is, of k's dim: rotated like the keys. q_out may be q itself.
+  ConstTensor q{};
+  Tensor q_out{};
+};
+
+// Token t of sequence b becomes key p = seqused_k[b] + t: in the cache at p, or in page page_table[b, p / page_size] at
+// p % page_size. k_new and q are rotated by row p of cos and sin (rotary position embedding, Su et al., RoFormer,
+// arXiv:2104.09864, section 3.4.2): the pair (x, y) becomes (x cos - y sin, y cos + x sin), in fp32, rounded once.
+// Pair i is elements (2i, 2i + 1) if interleaved (the paper's, GPT-J's), else (i, i + rotary_dim / 2) (GPT-NeoX's,
+// Llama's). Elements from rotary_dim on, and all of v, are copied bit for bit.
+//
+// Outputs share no memory with an input or each other, but for a q_out that is q. Throws Error, with all outputs
+// untouched, if anything does not fit; on the CPU also if a length, a page, or a row of cos is out of range, or two
+// tokens have one place. On a device, which alone knows the numbers, a token that is out of range is left out whole:
+// nothing of it is written, q_out neither. Of `launch` the CPU takes the executor, a device the stream; the first call
+// of a kind loads its kernel, and so cannot be captured into a CUDA graph, as later ones can.
+ONEPASS_API void append_kv(const AppendTensors& tensors, bool interleaved = false, const Launch& launch = {});
+
+}  // namespace onepass::inline v0

@@ -1,0 +1,90 @@
+"""Writing new keys and values into a cache."""
+
+from . import _arrays, _devices, _kinds, _onepass, _options
+
+
+def append_kv(
+    k_new,
+    v_new,
+    k_cache,
+    v_cache,
+    *,
+    seqused_k,
+    page_table=None,
+    cu_seqlens_q=None,
+    cos=None,
+    sin=None,
+    interleaved=False,
+    q=None,
+    q_out=None,
+    threads=None,
+):
+    """Writes new keys and values to the ends of their sequences in a cache, keys rotated by their positions (RoPE).
+
+    Token t of sequence b becomes key ``p = seqused_k[b] + t``. With cos and sin, k_new and q are rotated by row p on the
+    way: the pair (x, y) becomes ``(x cos - y sin, y cos + x sin)``, in float32, rounded once (Su et al., RoFormer,
+    arXiv:2104.09864). Nothing is allocated but a new q. On CUDA it is one kernel on PyTorch's or CuPy's current stream.
+
+    Args:
+      k_new, v_new: ``[batch, heads_kv, seq_new, dim]``; with cu_seqlens_q: ``[total, heads_kv, dim]``. float32, float16
+        or bfloat16, as k_cache, v_cache and q; strides and kinds of arrays as ``attention`` takes them.
+      k_cache, v_cache: written in place, only where new tokens go: ``[batch, heads_kv, capacity, dim]``, or with a
+        page_table pages ``[pages, page_size, heads_kv, dim]``. Error sentences call them k and v.
+      seqused_k: int32 (int64 is converted) ``[batch]``, the lengths before the call. It is not changed: add the number
+        of new tokens before you attend.
+      page_table: int32 ``[batch, pages of a sequence]``: key p of sequence b lies in page
+        ``page_table[b, p // page_size]`` at ``p % page_size``. Entries that no new token lies in are not read.
+      cu_seqlens_q: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the numbers of new tokens.
+      cos, sin: ``[positions, rotary_dim / 2]``, of k_new's dtype or float32; other dtypes are converted to float32.
+        Without them nothing is rotated. Elements of a key from rotary_dim on, and all of v_new, are copied.
+      interleaved: pairs are elements ``(2i, 2i + 1)`` (GPT-J); else ``(i, i + rotary_dim / 2)`` (GPT-NeoX, Llama).
+      q: ``[batch, heads_q, seq_new, dim]``, packed as k_new is: queries to rotate like the keys. Needs cos and sin.
+      q_out: where to write them; q itself rotates in place. By default a new array like q.
+      threads: how many to use at most; None is all cores.
+
+    Returns:
+      The rotated q, or None without q.
+
+    Raises:
+      ValueError, TypeError, RuntimeError: as ``attention``, and nothing has been written then. On the CPU a length, a
+      page or a position out of range is a ValueError; on CUDA, where only the device knows, such a token is left out.
+    """
+    given = locals()
+    for name in ("k_new", "v_new", "k_cache", "v_cache", "seqused_k"):
+        if given[name] is None:
+            raise TypeError(f"{name} is None; an array is expected")
+    place = _devices.place_of(k_new)
+    call = {
+        "k_new": _arrays.exported("k_new", k_new, place),
+        "v_new": _arrays.exported("v_new", v_new, place),
+        "k": _written("k_cache", k_cache, place),
+        "v": _written("v_cache", v_cache, place),
+        "interleaved": bool(interleaved),
+        "threads": 0
+        if threads is None
+        else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+        "stream": place.stream,
+    }
+    for name in ("seqused_k", "page_table", "cu_seqlens_q"):
+        call[name] = _arrays.exported(name, given[name], place, convert="int32")
+    for name in ("cos", "sin"):
+        table = given[name]
+        same = table is None or str(table.dtype).rpartition(".")[2] == str(k_new.dtype).rpartition(".")[2]
+        call[name] = _arrays.exported(name, table, place, convert=None if same else "float32")
+    call["q"] = _arrays.exported("q", q, place)
+    if q is None:
+        call["q_out"] = _arrays.exported("q_out", q_out, place)
+    elif q_out is None:
+        _arrays.dtype_name("q", q)
+        q_out = _arrays.new(q, tuple(q.shape), fill=None if cu_seqlens_q is None else 0.0)
+        call["q_out"] = _arrays.target("q_out", q_out, place)
+    else:
+        call["q_out"] = _written("q_out", q_out, place)
+    _onepass.append_kv(call)
+    place.finish()
+    return None if q is None else _arrays.finished(q_out)
+
+
+def _written(name, x, place):
+    _kinds.refuse_immutable(x, name)
+    return _arrays.exported(name, x, place, writable=True)

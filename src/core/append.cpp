@@ -1,0 +1,256 @@
+#include "core/append.hpp"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <ranges>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/overlap.hpp"
+#include "core/tensor_checks.hpp"
+#include "core/text.hpp"
+
+namespace onepass {
+namespace {
+
+// A dimension of a tensor: what it counts, and how many there must be, once another tensor has said it.
+struct Size {
+  const char* what;
+  std::int64_t& known;  // -1: not yet
+  const char*& by;
+};
+
+class Checks {
+ public:
+  explicit Checks(const AppendTensors& t) : t_(t) {}
+
+  // The sizes of `tensor` meet those of the tensors before it.
+  void meet(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
+    std::string form;
+    for (const Size& s : sizes) form += text(form.empty() ? "[" : ", ", s.what);
+    check_tensor(name, tensor);
+    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", to_string(tensor.device),
+         " but k_new is on ", to_string(t_.k_new.device));
+    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " has shape ", shape_text(tensor),
+         "; ", form, "] is expected");
+    int i = 0;
+    for (const Size& s : sizes) {
+      const std::int64_t size = tensor.shape[i++];
+      if (s.known < 0) s.known = size, s.by = name;
+      want(size == s.known, ErrorCode::bad_shape, name, " has shape ", shape_text(tensor), ": its ", s.what,
+           " must be ", s.known, ", as ", s.by, "'s");
+    }
+  }
+  void data(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
+    meet(name, tensor, sizes);
+    const DType d = tensor.dtype;
+    want(d == DType::f32 || d == DType::f16 || d == DType::bf16, ErrorCode::bad_dtype, name, " is ", name_of(d),
+         "; fp32, fp16 and bf16 are accepted");
+    want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " is ", name_of(d), "; ", name_of(t_.k_new.dtype),
+         ", as k_new, is expected");
+    const int last = tensor.rank - 1;
+    want(tensor.shape[last] <= 1 || tensor.stride[last] == 1, ErrorCode::bad_stride, name, " has stride ",
+         tensor.stride[last], " in its last dimension; 1 is required");
+  }
+  void index(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
+    meet(name, tensor, sizes);
+    want(tensor.dtype == DType::i32, ErrorCode::bad_dtype, name, " is ", name_of(tensor.dtype), "; int32 is expected");
+  }
+
+ private:
+  const AppendTensors& t_;
+};
+
+bool same_view(const ConstTensor& a, const ConstTensor& b) {
+  if (a.data != b.data || a.rank != b.rank) return false;
+  return std::ranges::all_of(std::views::iota(0, a.rank), [&](int i) {
+    return a.shape[i] == b.shape[i] && (a.shape[i] <= 1 || a.stride[i] == b.stride[i]);
+  });
+}
+
+void check_apart(const AppendTensors& t) {
+  struct Place {
+    const char* name;
+    ConstTensor tensor;
+  };
+  const std::array<Place, 3> outputs{{{"k", t.k}, {"v", t.v}, {"q_out", t.q_out}}};
+  const std::array<Place, 8> inputs{{{"k_new", t.k_new},
+                                     {"v_new", t.v_new},
+                                     {"q", t.q},
+                                     {"seqused_k", t.seqused_k},
+                                     {"page_table", t.page_table},
+                                     {"cu_seqlens_q", t.cu_seqlens_q},
+                                     {"cos", t.cos},
+                                     {"sin", t.sin}}};
+  const auto want_apart = [](const Place& x, const Place& y) {
+    if (x.tensor.given() && y.tensor.given() && share_memory(x.tensor, y.tensor))
+      throw Error(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
+  };
+  constexpr std::size_t kQOut = 2, kQ = 2;
+  const bool in_place = t.q_out.given() && same_view(outputs[kQOut].tensor, inputs[kQ].tensor);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) want_apart(outputs[i], outputs[j]);
+    for (std::size_t j = 0; j < inputs.size(); ++j)
+      if (!(in_place && i == kQOut && j == kQ)) want_apart(outputs[i], inputs[j]);
+  }
+}
+
+void check_boundaries(const AppendProblem& p, const ConstTensor& cu) {
+  const auto at = [&](std::int64_t i) {
+    return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]};
+  };
+  want(at(0) == 0, ErrorCode::bad_value, "cu_seqlens_q[0] is ", at(0), "; prefix sums start at 0");
+  for (std::int64_t i = 1; i <= p.batch; ++i) {
+    want(at(i) >= at(i - 1), ErrorCode::bad_value, "cu_seqlens_q[", i, "] is ", at(i), ", less than the ", at(i - 1),
+         " before it");
+    want(at(i) <= p.tokens, ErrorCode::bad_value, "cu_seqlens_q[", i, "] is ", at(i), ", beyond the ", p.tokens,
+         " tokens of k_new");
+  }
+}
+
+// Two sequences may share pages, but not append to the same place: threads would meet there.
+void check_places(const AppendProblem& p, const AppendTensors& t) {
+  struct Part {  // tokens of a page that sequence b writes
+    std::int64_t page, from, to, b;
+  };
+  std::vector<Part> parts;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence s = appended_sequence(p, t, b);
+    for (std::int64_t key = s.seq_k, end = s.seq_k + s.seq_q; key < end;) {
+      const std::int64_t entry = key / p.page_size, from = key % p.page_size,
+                         to = std::min(p.page_size, from + end - key), page = s.pages.entry[entry * s.pages.stride];
+      want(page >= 0 && page < p.pages, ErrorCode::bad_value, "page_table[", b, ", ", entry, "] is ", page,
+           "; a page from 0 to ", p.pages - 1, " is accepted");
+      parts.push_back({page, from, to, b});
+      key += to - from;
+    }
+  }
+  std::ranges::sort(parts, {}, [](const Part& x) { return std::tuple(x.page, x.from, x.b); });
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const Part &x = parts[i - 1], &y = parts[i];
+    want(x.page != y.page || x.to <= y.from, ErrorCode::bad_value, "page_table gives token ", y.from, " of page ",
+         y.page, " to sequence ", x.b, " and again to sequence ", y.b, ", which both append to it; a place takes one");
+  }
+}
+
+// Where the CPU can look.
+void check_contents(const AppendProblem& p, const AppendTensors& t) {
+  if (p.packed) check_boundaries(p, t.cu_seqlens_q);
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence s = appended_sequence(p, t, b);
+    want(s.seq_k >= 0 && s.seq_k <= p.capacity - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] is ", s.seq_k,
+         " and ", s.seq_q, " tokens are appended; the cache takes ", p.capacity, " for a sequence");
+    want(!p.rotated || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] is ",
+         s.seq_k, " and ", s.seq_q, " tokens are appended; cos and sin have ", p.positions, " positions");
+  }
+  if (p.paged()) check_places(p, t);
+}
+
+}  // namespace
+
+AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
+  AppendProblem p;
+  p.packed = t.cu_seqlens_q.given();
+  p.rotated = t.cos.given() || t.sin.given();
+  p.interleaved = interleaved;
+  p.dtype = t.k_new.dtype;
+  p.device = t.k_new.device;
+  const bool paged = t.page_table.given();
+  want(t.q.given() || !t.q_out.given(), ErrorCode::bad_value, "q_out is given but q is not");
+  want(p.rotated || !t.q.given(), ErrorCode::bad_value, "q is given but cos and sin, which would rotate it, are not");
+
+  std::array<std::int64_t, 11> known;
+  std::array<const char*, 11> by{};
+  known.fill(-1);
+  const auto size = [&](std::size_t i, const char* what) { return Size{what, known[i], by[i]}; };
+  const Size batch = size(0, "batch"), heads_kv = size(1, "heads_kv"), heads_q = size(2, "heads_q"),
+             seq_new = size(3, p.packed ? "total" : "seq_new"), dim_qk = size(4, "dim"), dim_v = size(5, "dim"),
+             capacity = size(6, paged ? "page_size" : "capacity"), pages = size(7, "pages"),
+             max_pages = size(8, "pages of a sequence"), positions = size(9, "positions"),
+             pairs = size(10, "rotary_dim / 2");
+
+  Checks checks(t);
+  const auto tokens = [&](const char* name, const ConstTensor& tensor, const Size& heads, const Size& dim) {
+    if (p.packed)
+      checks.data(name, tensor, {seq_new, heads, dim});
+    else
+      checks.data(name, tensor, {batch, heads, seq_new, dim});
+  };
+  const auto cache = [&](const char* name, const Tensor& tensor, const Size& dim) {
+    if (paged)
+      checks.data(name, tensor, {pages, capacity, heads_kv, dim});
+    else
+      checks.data(name, tensor, {batch, heads_kv, capacity, dim});
+    check_output(name, tensor);
+  };
+  tokens("k_new", t.k_new, heads_kv, dim_qk);
+  tokens("v_new", t.v_new, heads_kv, dim_v);
+  checks.index("seqused_k", t.seqused_k, {batch});
+  cache("k", t.k, dim_qk);
+  cache("v", t.v, dim_v);
+  p.capacity = capacity.known;
+  if (paged) {
+    checks.index("page_table", t.page_table, {batch, max_pages});
+    p.pages = pages.known;
+    p.page_size = capacity.known;
+    want(p.page_size >= 1, ErrorCode::bad_shape, "k has pages of 0 keys; 1 or more are accepted");
+    want(!__builtin_mul_overflow(max_pages.known, p.page_size, &p.capacity), ErrorCode::bad_shape, "page_table has ",
+         max_pages.known, " pages of ", p.page_size, " keys for a sequence; 2^62 keys are accepted");
+  }
+  if (p.packed) {
+    std::int64_t boundaries = batch.known + 1;
+    const char* of = batch.by;
+    checks.index("cu_seqlens_q", t.cu_seqlens_q, {{"batch + 1", boundaries, of}});
+  }
+  if (p.rotated) {
+    for (const auto& [name, table] : {std::pair{"cos", &t.cos}, std::pair{"sin", &t.sin}}) {
+      want(table->given(), ErrorCode::bad_shape, name, " is missing; cos and sin come together");
+      checks.meet(name, *table, {positions, pairs});
+      want(table->dtype == DType::f32 || table->dtype == p.dtype, ErrorCode::bad_dtype, name, " is ",
+           name_of(table->dtype), "; fp32 or ", name_of(p.dtype), ", as k_new, is expected");
+      want(table->dtype == t.cos.dtype, ErrorCode::bad_dtype, name, " is ", name_of(table->dtype), "; ",
+           name_of(t.cos.dtype), ", as cos, is expected");
+    }
+    want(pairs.known <= dim_qk.known / 2, ErrorCode::bad_shape, "cos has shape ", shape_text(t.cos), ", which rotates ",
+         2 * pairs.known, " elements of a key; k_new has ", dim_qk.known);
+    p.table_dtype = t.cos.dtype;
+    p.rotary_dim = 2 * pairs.known;
+    p.positions = positions.known;
+  }
+  if (t.q.given()) {
+    tokens("q", t.q, heads_q, dim_qk);
+    tokens("q_out", t.q_out, heads_q, dim_qk);
+    check_output("q_out", t.q_out);
+    p.heads_q = heads_q.known;
+  }
+  p.batch = batch.known;
+  p.heads_kv = heads_kv.known;
+  p.dim_qk = dim_qk.known;
+  p.dim_v = dim_v.known;
+  p.seq_new = p.packed ? 0 : seq_new.known;
+  p.tokens = seq_new.known;
+  want(p.packed || !__builtin_mul_overflow(p.batch, p.seq_new, &p.tokens), ErrorCode::bad_shape, "k_new has shape ",
+       shape_text(t.k_new), "; 2^62 tokens are accepted");
+  check_apart(t);
+  if (p.device.kind == DeviceKind::cpu) check_contents(p, t);
+  return p;
+}
+
+Sequence appended_sequence(const AppendProblem& p, const AppendTensors& t, std::int64_t b) {
+  const auto at = [](const ConstTensor& x, std::int64_t i) {
+    return std::int64_t{static_cast<const std::int32_t*>(x.data)[i * x.stride[0]]};
+  };
+  Sequence s{b, 0, 0, p.seq_new, at(t.seqused_k, b)};
+  if (p.packed) {
+    s.q_begin = at(t.cu_seqlens_q, b);
+    s.seq_q = at(t.cu_seqlens_q, b + 1) - s.q_begin;
+  }
+  if (p.paged())
+    s.pages = {static_cast<const std::int32_t*>(t.page_table.data) + b * t.page_table.stride[0], t.page_table.stride[1],
+               p.page_size};
+  return s;
+}
+
+}  // namespace onepass

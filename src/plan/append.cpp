@@ -1,0 +1,17 @@
+// append_kv: checked, then computed where the tensors are.
+#include "core/append.hpp"
+#include "core/guarded_executor.hpp"
+#include "cpu/common/append.hpp"
+
+namespace onepass::inline v0 {
+
+void append_kv(const AppendTensors& tensors, bool interleaved, const Launch& launch) {
+  const AppendProblem problem = append_problem_of(tensors, interleaved);
+  if (problem.device.kind == DeviceKind::cuda)
+    throw Error(ErrorCode::unsupported, "append_kv computes on the CPU only");
+  Executor& host = launch.executor ? *launch.executor : default_executor();
+  GuardedExecutor executor(host, workers_of(host));
+  cpu::append_kv(problem, tensors, executor);
+}
+
+}  // namespace onepass::inline v0

@@ -1,0 +1,185 @@
+// append_kv on the CPU: against a plain loop in float64, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "check/append_case.hpp"
+#include "onepass/onepass.hpp"
+
+namespace onepass::check {
+namespace {
+
+TEST(Append, IsThePlainLoop) {
+  for (const AppendSpec& spec : append_specs()) {
+    AppendCase c(spec);
+    append_kv(c.tensors, spec.interleaved);
+    const std::string bytes = c.output_bytes();
+    c.expect_right();
+    AppendCase alone(spec);
+    append_kv(alone.tensors, spec.interleaved, {.executor = &serial_executor()});
+    EXPECT_EQ(alone.output_bytes(), bytes) << spec.name;
+  }
+}
+
+TEST(Append, ThenAttendingIsAttendingToAll) {
+  constexpr std::int64_t kKeys = 20, kDim = 16;
+  std::vector<float> all(2 * kKeys * kDim), cache(2 * 32 * kDim, std::nanf("")), out(kDim), expected(kDim);
+  std::mt19937 random(1);
+  for (float& x : all) x = std::normal_distribution<float>()(random);
+  const auto tokens = [&](std::int64_t kv, std::int64_t from, std::int64_t count) {
+    return ConstTensor(all.data() + (kv * kKeys + from) * kDim, DType::f32, {1, 1, count, kDim});
+  };
+  const auto half = [&](std::int64_t kv) {
+    return Tensor(cache.data() + kv * 32 * kDim, DType::f32, {1, 1, 32, kDim});
+  };
+  std::int32_t used = 0;
+  const ConstTensor lengths(&used, DType::i32, {1});
+  for (const std::int64_t count : {13, 1, 0, 6}) {
+    append_kv({.k_new = tokens(0, used, count),
+               .v_new = tokens(1, used, count),
+               .k = half(0),
+               .v = half(1),
+               .seqused_k = lengths});
+    used += static_cast<std::int32_t>(count);
+  }
+  const ConstTensor q = tokens(0, 3, 1);
+  attention(
+      {.q = q, .k = half(0), .v = half(1), .out = {out.data(), DType::f32, {1, 1, 1, kDim}}, .seqused_k = lengths});
+  attention({.q = q,
+             .k = tokens(0, 0, kKeys),
+             .v = tokens(1, 0, kKeys),
+             .out = {expected.data(), DType::f32, {1, 1, 1, kDim}}});
+  for (std::size_t i = 0; i < kDim; ++i) EXPECT_NEAR(out[i], expected[i], 2e-6);
+}
+
+TEST(Append, ANanReachesItsPairAndNoOther) {
+  AppendCase c({.name = "NaN", .heads_kv = 1, .dim_qk = 8, .dim_v = 8, .rotary_dim = 6, .used = {2}, .lengths = {1}});
+  auto* x = static_cast<float*>(const_cast<void*>(c.tensors.k_new.data));
+  x[1] = std::nanf(""), x[7] = std::numeric_limits<float>::infinity();
+  append_kv(c.tensors);
+  const float* y = static_cast<const float*>(c.tensors.k.data) + 2 * 8;
+  for (const int d : {0, 2, 3, 5, 6}) EXPECT_TRUE(std::isfinite(y[d])) << d;
+  for (const int d : {1, 4}) EXPECT_TRUE(std::isnan(y[d])) << d;
+  EXPECT_EQ(y[7], x[7]);
+}
+
+// Views of one buffer that lie between each other, as caches of one allocation do.
+TEST(Append, KAndVMayInterleave) {
+  std::vector<float> both(2 * 2 * 10 * 4, -1), fresh{1, 2, 3, 4};
+  const std::int32_t used = 5;
+  const auto half = [&](int kv) { return Tensor(both.data() + 4 * kv, DType::f32, {1, 2, 10, 4}, {160, 80, 8, 1}); };
+  const ConstTensor one(fresh.data(), DType::f32, {1, 2, 1, 4}, {0, 0, 0, 1});
+  append_kv({.k_new = one, .v_new = one, .k = half(0), .v = half(1), .seqused_k = {&used, DType::i32, {1}}});
+  for (std::size_t i = 0; i < both.size(); ++i) EXPECT_EQ(both[i], i / 8 % 10 == 5 ? fresh[i % 4] : -1.0f) << i;
+}
+
+struct Refusal {
+  const char* words;
+  ErrorCode code;
+  std::function<void(AppendCase&)> spoil;
+};
+
+std::int32_t* numbers(const ConstTensor& t) { return static_cast<std::int32_t*>(const_cast<void*>(t.data)); }
+
+TEST(Append, RefusesWithNothingWritten) {
+  const AppendSpec spec{.name = "refused",
+                        .dtype = DType::bf16,
+                        .heads_q = 2,
+                        .dim_qk = 16,
+                        .dim_v = 8,
+                        .rotary_dim = 12,
+                        .used = {3, 30},
+                        .lengths = {2, 5},
+                        .packed = true,
+                        .page_size = 10};
+  const auto set = [](auto role, int i, std::int32_t to) {
+    return [=](AppendCase& c) {
+      numbers(c.tensors.*role)[i] = to;
+      for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
+    };
+  };
+  using T = AppendTensors;
+  const std::vector<Refusal> refusals{
+      {"k_new is missing", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.k_new = {}; }},
+      {"seqused_k is missing", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.seqused_k = {}; }},
+      {"v_new has shape [7, 2, 8]: its total must be 6, as k_new's", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.k_new.shape[0] = 6; }},
+      {"k_new has shape [7, 2, 16]; [batch, heads_kv, seq_new, dim] is expected", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.cu_seqlens_q = {}; }},
+      {"k has shape [11, 10, 2, 15]: its dim must be 16, as k_new's", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.k.shape[3] = 15; }},
+      {"v has shape [11, 9, 2, 8]: its page_size must be 10, as k's", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.v.shape[1] = 9; }},
+      {"k is fp16; bf16, as k_new, is expected", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.k.dtype = DType::f16; }},
+      {"k_new is int32; fp32, fp16 and bf16 are accepted", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.k_new.dtype = DType::i32; }},
+      {"seqused_k is fp32; int32 is expected", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.seqused_k.dtype = DType::f32; }},
+      {"v is on cuda:0 but k_new is on cpu", ErrorCode::bad_device,
+       [](AppendCase& c) { c.tensors.v.device = {DeviceKind::cuda, 0}; }},
+      {"k_new has stride 2 in its last dimension; 1 is required", ErrorCode::bad_stride,
+       [](AppendCase& c) { c.tensors.k_new.stride[2] = 2; }},
+      {"k has stride 0 in dimension 1", ErrorCode::bad_stride, [](AppendCase& c) { c.tensors.k.stride[1] = 0; }},
+      {"sin is missing; cos and sin come together", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.sin = {}; }},
+      {"cos is fp16; fp32 or bf16, as k_new, is expected", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.cos.dtype = DType::f16; }},
+      {"sin is bf16; fp32, as cos, is expected", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.sin.dtype = DType::bf16; }},
+      {"which rotates 18 elements of a key; k_new has 16", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.cos.shape[1] = c.tensors.sin.shape[1] = 9; }},
+      {"q is given but cos and sin, which would rotate it, are not", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.cos = c.tensors.sin = {}; }},
+      {"q_out is missing", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.q_out = {}; }},
+      {"q_out is given but q is not", ErrorCode::bad_value, [](AppendCase& c) { c.tensors.q = {}; }},
+      {"q_out has shape [7, 1, 16]: its heads_q must be 2, as q's", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.q_out.shape[1] = 1; }},
+      {"q_out shares memory with q;", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.q_out.data = static_cast<char*>(const_cast<void*>(c.tensors.q.data)) + 2; }},
+      {"v shares memory with k;", ErrorCode::bad_value, [](AppendCase& c) { c.tensors.v.data = c.tensors.k.data; }},
+      {"k shares memory with k_new;", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.k_new.data = c.tensors.k.data; }},
+      {"seqused_k[1] is 36 and 5 tokens are appended; the cache takes 40", ErrorCode::bad_value,
+       set(&T::seqused_k, 1, 36)},
+      {"seqused_k[0] is -1 and 2 tokens are appended", ErrorCode::bad_value, set(&T::seqused_k, 0, -1)},
+      {"seqused_k[1] is 30 and 5 tokens are appended; cos and sin have 34 positions", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.cos.shape[0] = c.tensors.sin.shape[0] = 34; }},
+      {"page_table[0, 0] is -2; a page from 0 to 10 is accepted", ErrorCode::bad_value, set(&T::page_table, 0, -2)},
+      {"page_table[1, 3] is 11; a page from 0 to 10 is accepted", ErrorCode::bad_value, set(&T::page_table, 7, 11)},
+      {"to sequence 1 and again to sequence 0, which both append to it", ErrorCode::bad_value,
+       [](AppendCase& c) {
+         numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0];
+         for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
+       }},
+      {"cu_seqlens_q[0] is 1; prefix sums start at 0", ErrorCode::bad_value, set(&T::cu_seqlens_q, 0, 1)},
+      {"cu_seqlens_q[2] is 1, less than the 2 before it", ErrorCode::bad_value, set(&T::cu_seqlens_q, 2, 1)},
+      {"cu_seqlens_q[2] is 8, beyond the 7 tokens of k_new", ErrorCode::bad_value, set(&T::cu_seqlens_q, 2, 8)},
+  };
+  for (const Refusal& r : refusals) {
+    AppendCase c(spec);
+    r.spoil(c);
+    try {
+      append_kv(c.tensors);
+      ADD_FAILURE() << "accepted: " << r.words;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(r.words), std::string::npos) << e.what() << "\n  is not: " << r.words;
+      EXPECT_EQ(e.code(), r.code) << e.what();
+    }
+    c.expect_untouched();
+  }
+}
+
+// A page may be in several tables, and entries that no new token lies in may be anything.
+TEST(Append, ReadsOnlyTheEntriesThatItWritesTo) {
+  AppendCase c({.name = "shared", .used = {10, 12}, .lengths = {3, 3}, .page_size = 8});
+  std::int32_t* table = numbers(c.tensors.page_table);
+  table[0] = table[5] = -7;       // of used keys
+  table[3] = table[9] = 1 << 30;  // behind the last
+  for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
+  append_kv(c.tensors);
+  c.expect_right();
+}
+
+}  // namespace
+}  // namespace onepass::check

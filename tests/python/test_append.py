@@ -1,0 +1,158 @@
+"""append_kv against a loop in float64 NumPy, and attention over what it wrote against attention over all keys."""
+
+import numpy as np
+import onepass
+import pytest
+from conftest import check, normal
+
+
+def rotate(x, cos, sin, interleaved):
+    """One row, in float64."""
+    x, cos, sin = (np.asarray(a).astype(np.float64) for a in (x, cos, sin))
+    half, y = len(cos), x.copy()
+    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
+    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
+    y[first] = x[first] * cos - x[second] * sin
+    y[second] = x[second] * cos + x[first] * sin
+    return y
+
+
+def angles(positions, rotary_dim, dtype=np.float32):
+    turns = np.arange(positions)[:, None] * 10000.0 ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
+    return np.cos(turns).astype(dtype), np.sin(turns).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotary_dim", [0, 16, 40])
+def test_pages(rng, dtype, interleaved, rotary_dim, request):
+    kind = request.getfixturevalue("bfloat16") if dtype == "bfloat16" else np.dtype(dtype)
+    used, lengths, page = np.array([0, 13, 5], np.int32), np.array([9, 1, 0]), 7
+    cu = np.concatenate([[0], np.cumsum(lengths)])
+    k_new, v_new = normal(rng, (10, 2, 40), kind), normal(rng, (10, 2, 24), kind)
+    q = normal(rng, (10, 4, 40), kind)
+    pages_k, pages_v = np.full((9, 2, page, 40), 3, kind), np.full((9, 2, page, 24), 3, kind)  # heads before tokens
+    table = rng.permutation(9).astype(np.int32).reshape(3, 3)
+    options = dict(seqused_k=used, page_table=table, cu_seqlens_q=cu, interleaved=interleaved)
+    if rotary_dim:
+        cos, sin = angles(21, rotary_dim, kind)
+        options.update(cos=cos, sin=sin, q=q)
+    expected_k, expected_v = pages_k.astype(np.float64), pages_v.astype(np.float64)
+    expected_q = np.zeros(q.shape)
+    for b in range(3):
+        for t in range(lengths[b]):
+            p, row = used[b] + t, cu[b] + t
+            at = table[b, p // page], slice(None), p % page
+            expected_v[at] = v_new[row]
+            turn = (cos[p], sin[p], interleaved) if rotary_dim else ([], [], interleaved)
+            expected_k[at] = [rotate(x, *turn) for x in k_new[row]]
+            expected_q[row] = [rotate(x, *turn) for x in q[row]]
+    rotated = onepass.append_kv(k_new, v_new, pages_k.swapaxes(1, 2), pages_v.swapaxes(1, 2), **options)
+    assert np.array_equal(pages_v.astype(np.float64), expected_v)
+    check(pages_k, expected_k, dtype)
+    if rotary_dim:
+        assert rotated.dtype == q.dtype
+        check(rotated, expected_q, dtype)
+    else:
+        assert rotated is None
+        assert np.array_equal(pages_k.astype(np.float64), expected_k)
+
+
+def test_then_attending(rng):
+    """Token by token, as a decoder does, against all tokens rotated at once."""
+    k, v, q = normal(rng, (2, 2, 12, 32)), normal(rng, (2, 2, 12, 24)), normal(rng, (2, 4, 12, 32))
+    cos, sin = angles(16, 32)
+    cache_k, cache_v = np.full((2, 16, 2, 32), np.nan, np.float32), np.full((2, 16, 2, 24), np.nan, np.float32)
+    cache = cache_k.swapaxes(1, 2), cache_v.swapaxes(1, 2)
+    used, outs = np.zeros(2, np.int32), []
+    for new in (slice(0, 7), slice(7, 8), slice(8, 12)):
+        turned = onepass.append_kv(k[:, :, new], v[:, :, new], *cache, seqused_k=used, cos=cos, sin=sin, q=q[:, :, new])
+        used += new.stop - new.start
+        outs.append(onepass.attention(turned, *cache, mask="causal_bottom_right", seqused_k=used))
+    all_q, all_k = q.copy(), k.copy()
+    for a in (all_q, all_k):
+        for b, h, t in np.ndindex(a.shape[:3]):
+            a[b, h, t] = rotate(a[b, h, t], cos[t], sin[t], False)
+    check(np.concatenate(outs, axis=2), onepass.attention(all_q, all_k, v, mask="causal_bottom_right"))
+
+
+def test_in_place_and_into(rng):
+    cos, sin = angles(8, 16)
+    new, cache = normal(rng, (1, 2, 3, 16)), np.zeros((2, 1, 2, 8, 16), np.float32)
+    q = normal(rng, (1, 4, 3, 16))
+    call = dict(seqused_k=np.array([2]), cos=cos, sin=sin)
+    expected = onepass.append_kv(new, new, *cache, q=q, **call)
+    into = np.empty_like(q)
+    assert onepass.append_kv(new, new, *cache, q=q, q_out=into, **call) is into
+    assert np.array_equal(into, expected)
+    assert onepass.append_kv(new, new, *cache, q=q, q_out=q, **call) is q
+    assert np.array_equal(q, expected)
+    before = cache.copy()
+    for threads in (1, 3):
+        cache[...] = 0
+        onepass.append_kv(new, new, *cache, threads=threads, **call)
+        assert np.array_equal(cache, before)
+    cache[...] = 0  # float64 tables are converted
+    onepass.append_kv(new, new, *cache, **{**call, "cos": cos.astype(np.float64), "sin": sin.astype(np.float64)})
+    assert np.array_equal(cache, before)
+
+
+def test_torch(rng, torch):
+    cos, sin = angles(8, 16)
+    new, q = normal(rng, (1, 2, 3, 16)), normal(rng, (1, 4, 3, 16))
+    cache = np.zeros((2, 1, 2, 8, 16), np.float32)
+    expected_q = onepass.append_kv(new, new, *cache, seqused_k=np.array([2]), cos=cos, sin=sin, q=q)
+    for dtype in (torch.float32, torch.bfloat16):
+        tensors = [torch.from_numpy(x).to(dtype) for x in (new, np.zeros_like(cache), q)]
+        pages = tensors[1]
+        turned = onepass.append_kv(
+            tensors[0],
+            tensors[0],
+            pages[0],
+            pages[1],
+            seqused_k=torch.tensor([2]),
+            cos=torch.from_numpy(cos),
+            sin=torch.from_numpy(sin),
+            q=tensors[2],
+        )
+        assert turned.dtype == dtype
+        name = str(dtype).rpartition(".")[2]
+        check(turned.float().numpy(), expected_q, name)
+        check(pages.float().numpy(), cache, name)
+
+
+def test_jax_caches_are_refused(rng, jax):
+    new, cache = normal(rng, (1, 2, 3, 16)), jax.numpy.zeros((1, 2, 8, 16))
+    with pytest.raises(TypeError, match="k_cache is a jax Array, which is immutable"):
+        onepass.append_kv(new, new, cache, cache, seqused_k=np.array([2]))
+
+
+def test_errors(rng):
+    cos, sin = angles(8, 16)
+    new, q = normal(rng, (1, 2, 3, 16)), normal(rng, (1, 4, 3, 16))
+    cache, q_out = np.full((2, 1, 2, 8, 16), 7, np.float32), np.full_like(q, 7)
+    call = dict(k_new=new, v_new=new, k_cache=cache[0], v_cache=cache[1], seqused_k=np.array([2], np.int32))
+    call.update(cos=cos, sin=sin, q=q, q_out=q_out)
+    read_only = cache[0].view()
+    read_only.flags.writeable = False
+    for error, wrong, sentence in [
+        (ValueError, {"seqused_k": np.array([6])}, r"seqused_k\[0\] is 6 and 3 tokens are appended; the cache takes 8"),
+        (ValueError, {"cos": cos[:4], "sin": sin[:4]}, "cos and sin have 4 positions"),
+        (ValueError, {"sin": None}, "sin is missing; cos and sin come together"),
+        (
+            ValueError,
+            {"page_table": np.zeros((1, 4), np.int32)},
+            r"k has shape \[1, 2, 8, 16\]: its heads_kv must be 2",
+        ),
+        (ValueError, {"v_new": new[:, :, :2]}, r"its seq_new must be 3, as k_new's"),
+        (ValueError, {"k_cache": read_only}, "k is read-only"),
+        (ValueError, {"v_cache": cache[0]}, "v shares memory with k"),
+        (TypeError, {"k_new": None}, "k_new is None"),
+        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "k is fp16; fp32, as k_new, is expected"),
+        (TypeError, {"q": None, "q_out": None, "cos": cos.astype(np.int32)}, "cos is int32; fp32"),
+        (ValueError, {"threads": 0}, "threads is 0"),
+    ]:
+        with pytest.raises(error, match=sentence):
+            onepass.append_kv(**{**call, **wrong})
+        assert (cache == 7).all() and (q_out == 7).all()
+    assert onepass.append_kv(**call) is q_out
