@@ -1,5 +1,6 @@
-// FlashAttention-3's bf16 kernels for fixed lengths behind C functions, so that `onepass bench` can time them without its
-// PyTorch extension. build.sh compiles it; the fields are those that mha_fwd and mha_bwd of hopper/flash_api.cpp fill.
+// FlashAttention-3's bf16 kernels for fixed lengths behind C functions, so that `onepass bench` can time them without
+// its PyTorch extension. build.sh compiles it; the fields are those that mha_fwd and mha_bwd of hopper/flash_api.cpp
+// fill.
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -63,7 +64,8 @@ int block_n(int d) { return d <= 128 ? 128 : 80; }
 struct Workspace {
   int64_t statistic, dq_sums, kv_sums, semaphores;
   Workspace(Sizes n, bool causal) {
-    int64_t const rows = int64_t(n.b) * n.h * up(n.s, block_m(n.d, causal)), keys = int64_t(n.b) * n.h_k * up(n.s, block_n(n.d));
+    int64_t const rows = int64_t(n.b) * n.h * up(n.s, block_m(n.d, causal)),
+                  keys = int64_t(n.b) * n.h_k * up(n.s, block_n(n.d));
     auto const padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
     statistic = padded(rows * 4);
     dq_sums = padded(rows * n.d * 4);
@@ -112,11 +114,11 @@ EXPORTED int64_t fa3_backward_bytes(int b, int s, int h, int h_k, int d, int cau
   return Workspace({b, s, h, h_k, d}, causal != 0).total();
 }
 
-// dout and dq as q, dk and dv as k. `workspace`: fa3_backward_bytes() of memory. Grouped heads: sums that start at 0, set
-// on the stream as mha_bwd does. deterministic: not for d 256, nor grouped heads. Returns as fa3_forward.
+// dout and dq as q, dk and dv as k. `workspace`: fa3_backward_bytes() of memory. Grouped heads: sums that start at 0,
+// set on the stream as mha_bwd does. deterministic: not for d 256, nor grouped heads. Returns as fa3_forward.
 EXPORTED int fa3_backward(const void* q, const void* k, const void* v, const void* out, float* lse, const void* dout,
-                          void* dq, void* dk, void* dv, void* workspace, int b, int s, int h, int h_k, int d, int causal,
-                          int deterministic, float scale, void* stream_) {
+                          void* dq, void* dk, void* dv, void* workspace, int b, int s, int h, int h_k, int d,
+                          int causal, int deterministic, float scale, void* stream_) {
   auto stream = static_cast<cudaStream_t>(stream_);
   Sizes const n{b, s, h, h_k, d};
   if (deterministic && (d == 256 || h != h_k)) return 1;
