@@ -20,7 +20,12 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
 LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
 MASKS = {"": "", " causal": " causal_bottom_right"}
-GPU_PEERS = {"flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN", "torch-flash": "FlashAttention-2"}
+GPU_PEERS = {
+    "flash-attn-4": "FlashAttention-4",
+    "flash-attn-3": "FlashAttention-3",
+    "torch-cudnn": "cuDNN",
+    "torch-flash": "FlashAttention-2",
+}
 CPU_PEERS = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
 # One of the 18 cells of a GPU's suite: sequence, head dim, mask.
 CELL = re.compile(r"(?:fwd|bwd) b\d+ h\d+ s(\d+) d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda(?::\d+)?")
@@ -91,10 +96,11 @@ def h200(name="h200", op="fwd", peers=("flash-attn-3", "torch-cudnn")):
     return markdown(["", *LENGTHS], lines)
 
 
-def h200_means():
+def h200_means(name="h200"):
     """Geometric means of the 18 cells."""
-    rows = rows_of("h200")
-    ratios = {name: [row["peers"][peer]["times_ours"] for row in rows] for peer, name in GPU_PEERS.items()}
+    rows = [row for row in rows_of(name) if CELL.fullmatch(row["problem"])]
+    raced = {peer: named for peer, named in GPU_PEERS.items() if peer in rows[0]["peers"]}
+    ratios = {named: [row["peers"][peer]["times_ours"] for row in rows] for peer, named in raced.items()}
     ratios["the best of them"] = [row["times_best_peer"] for row in rows]
     ceiling = [rate(row) / row["matmul_flops_per_s"] for row in rows]
     lines = [
@@ -108,16 +114,34 @@ def h200_means():
     return markdown(["onepass over", "geometric mean", "least", "most"], lines)
 
 
+def h200_backward():
+    """Beside the newest peers of the run."""
+    raced = [peer for peer in GPU_PEERS if peer in rows_of("h200_backward")[0]["peers"]]
+    return h200("h200_backward", "bwd", [peer for peer in raced if peer != "flash-attn-3"][:2])
+
+
 def h200_backward_others():
     """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
-    lines = []
+    names, lines = GPU_PEERS | {"torch-efficient": "efficient"}, []
+    names = {peer: name for peer, name in names.items() if peer in rows_of("h200_backward")[0]["peers"]}
     for row in rows_of("h200_backward"):
         if CELL.fullmatch(row["problem"]):
             continue
         problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
-        peers = [times(row["peers"][peer]) for peer in ("torch-cudnn", "torch-flash", "torch-efficient")]
+        peers = [times(row["peers"][peer]) for peer in names]
         lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
-    return markdown(["problem", "ms", "TFLOP/s", "cuDNN", "FlashAttention-2", "efficient"], lines)
+    return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
+
+
+def h200_backward_errors():
+    """Thousandths of each gradient's norm, onepass's and every peer's."""
+    rows, lines = rows_of("h200_backward_errors"), []
+    for row in rows:
+        cell = CELL.fullmatch(row["problem"])
+        title = f"d{cell[2]} {'causal' if cell[3] else 'full'}, {int(cell[1]) // 1024}k"
+        entries = row["contenders"].values()
+        lines.append([title, *(" / ".join(f"{1e3 * e[which]['rms']:.2f}" for e in entries) for which in GRADIENTS)])
+    return markdown(["", *GRADIENTS], lines)
 
 
 def xeon_backward():
@@ -271,7 +295,9 @@ TABLES = {
     "headline": headline,
     "h200": h200,
     "h200-means": h200_means,
-    "h200-backward": lambda: h200("h200_backward", "bwd", ("torch-cudnn", "torch-flash")),
+    "h200-backward": h200_backward,
+    "h200-backward-means": lambda: h200_means("h200_backward"),
+    "h200-backward-errors": h200_backward_errors,
     "h200-backward-others": h200_backward_others,
     "xeon16-backward": xeon_backward,
     "zen5-flash": lambda: cpu_rows("zen5", one_head_or_far_apart, True),

@@ -1,10 +1,10 @@
 // The textbook's gradients, dense: what every backward pass is tested against.
 //
-//   P_j = e^(s_j - LSE), 0 if hidden      D = sum_d dO_d O_d - dLSE      z: dropout factor, x: scaled and capped
-//   product dv_j = sum_i P_j z_j dO               dP_j = z_j (dO . v_j)          ds_j = P_j (dP_j - D) through
-//   score_mod f: dt = ds f'(t)    dbias = dt summed over what it is repeated for dslope = -sum dt |a(i) - j| through
-//   softcap c tanh(x / c): dx = dt (1 - tanh^2) dq = scale sum_j dx_j k_j             dk_j = scale sum_i dx_j q dsink =
-//   -sum_i e^(sink - LSE) D
+//   P_j = e^(s_j - LSE), 0 if hidden    D = sum_d dO_d O_d - dLSE    z: dropout's factor, x: the scaled score
+//   product        dv_j = sum_i P_j z_j dO    dP_j = z_j (dO . v_j)    dS_j = P_j (dP_j - D)
+//   score_mod f    dt = dS f'(t)    dbias = sum of dt over what it is repeated for    dslope = -sum dt |a(i) - j|
+//   softcap c      dx = dt (1 - tanh^2(x / c))
+//   scores         dq = scale sum_j dx_j k_j    dk_j = scale sum_i dx_j q    dsink = -sum_i e^(sink - LSE) D
 //
 // Dao et al., FlashAttention, appendix B.2, with the features of docs/conventions.md.
 #pragma once

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/expression/dual.hpp"
 #include "core/expression/scalar.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -28,6 +29,24 @@ inline io::MemorySource source(std::string_view bytes) {
   return {"x", std::as_bytes(std::span(bytes.data(), bytes.size()))};
 }
 
+constexpr int kKeys = 200, kLanes = 3;
+
+// What the backward pass takes of a score_mod beside its derivative is what the forward computes.
+inline void derivatives(const Expression& e, std::span<const NamedTensor> buffers, std::vector<float> scores,
+                        const std::int32_t* head, const std::int32_t* row) {
+  std::vector<Dual<float>> duals(scores.size()), numbers(Expression::kMaxSteps * kExprBlock);
+  for (std::size_t i = 0; i < scores.size(); ++i) duals[i] = {scores[i], 1};
+  std::vector<float> values(numbers.size());
+  std::vector<std::int32_t> integers(numbers.size());
+  const ExprTile<Dual<float>> tile{duals.data(), kLanes, kLanes, kKeys, 3, 2147483400, head, row};
+  ExprRun<Dual<float>, DualFunctions<ScalarFunctions>>(e, buffers, {numbers.data(), integers.data()}).change(tile);
+  const ExprTile<float> plain{scores.data(), kLanes, kLanes, kKeys, 3, 2147483400, head, row};
+  ExprRun<float, ScalarFunctions>(e, buffers, {values.data(), integers.data()}).change(plain);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    must(duals[i].value == scores[i] || (std::isnan(duals[i].value) && std::isnan(scores[i])),
+         "a score beside its derivative is the same score");
+}
+
 // What the CPU reads as a score_mod or mask_mod runs, whatever the scores and positions are.
 inline void expressions(const Problem& p) {
   const Mods mods = mods_of(p);
@@ -39,7 +58,6 @@ inline void expressions(const Problem& p) {
     buffers.back().tensor.shape = b.shape;
     buffers.back().tensor.stride = {0, 0, 0, 0};
   }
-  constexpr int kKeys = 200, kLanes = 3;
   std::vector<float> scores(kKeys * kLanes);
   for (std::size_t i = 0; i < scores.size(); ++i)
     scores[i] = i % 7 == 0    ? INFINITY
@@ -48,6 +66,7 @@ inline void expressions(const Problem& p) {
   const std::int32_t head[kLanes] = {0, 1, 2147483647}, row[kLanes] = {0, 2147483647, 77};
   std::vector<float> numbers(Expression::kMaxSteps * kExprBlock);
   std::vector<std::int32_t> integers(numbers.size());
+  if (mods.score.given()) derivatives(mods.score, buffers, scores, head, row);
   const ExprTile<float> tile{scores.data(), kLanes, kLanes, kKeys, 3, 2147483400, head, row};
   for (const Expression* e : {&mods.score, &mods.mask}) {
     if (!e->given()) continue;

@@ -1,99 +1,90 @@
-// The dense float64 gradients against central differences of the forward oracle, with every feature that has one.
+// The dense float64 gradients against differences, in long double, of a forward that shares no code with them.
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <cmath>
 
-#include <random>
-
+#include "long_double_forward.hpp"
 #include "reference/gradients.hpp"
 
 namespace onepass::reference {
 namespace {
 
-struct Call {
-  Problem p;
-  std::vector<float> q, k, v, d_out, bias, sinks, slopes;
-  std::vector<std::uint8_t> seen;
-  std::vector<std::int32_t> cu_q, cu_k;
+std::vector<float> as_floats(const std::vector<Real>& x) { return {x.begin(), x.end()}; }
 
-  explicit Call(const std::string& line) : p(parse_problem(line)) {
-    std::mt19937 rng(5);
-    std::normal_distribution<float> normal;
-    const auto fill = [&](std::int64_t n) {
-      std::vector<float> x(static_cast<std::size_t>(n));
-      for (float& e : x) e = normal(rng);
-      return x;
-    };
-    const std::int64_t tokens_q = p.varlen ? p.total_q : p.batch * p.seq_q,
-                       tokens_k = p.varlen ? p.total_k : p.batch * p.seq_k;
-    q = fill(tokens_q * p.heads_q * p.dim_qk);
-    k = fill(tokens_k * p.heads_kv * p.dim_qk);
-    v = fill(tokens_k * p.heads_kv * p.dim_v);
-    d_out = fill(tokens_q * p.heads_q * p.dim_v);
-    bias = fill(p.heads_q * p.seq_k);  // repeated over batch and rows
-    sinks = fill(p.heads_q);
-    slopes = fill(p.heads_q);
-    for (std::int64_t i = 0; i < p.seq_q * p.seq_k; ++i) seen.push_back(rng() % 4 != 0);
-    for (std::int64_t i = 0, a = 0, b = 0; i <= p.batch && p.varlen; ++i) {
-      cu_q.push_back(static_cast<std::int32_t>(a));
-      cu_k.push_back(static_cast<std::int32_t>(b));
-      if (i < p.batch) a += p.lengths_q[static_cast<std::size_t>(i)], b += p.lengths_k[static_cast<std::size_t>(i)];
-    }
-  }
-  ConstTensor tokens(const std::vector<float>& x, std::int64_t heads, std::int64_t seq, std::int64_t total,
+// The same numbers as tensors.
+struct Arrays {
+  std::vector<float> q, k, v, d_out, d_lse, bias, sinks, slopes;
+  explicit Arrays(const Numbers& x)
+      : q(as_floats(x.q)),
+        k(as_floats(x.k)),
+        v(as_floats(x.v)),
+        d_out(as_floats(x.d_out)),
+        d_lse(as_floats(x.d_lse)),
+        bias(as_floats(x.bias)),
+        sinks(as_floats(x.sinks)),
+        slopes(as_floats(x.slopes)) {}
+};
+
+struct Call {
+  const Problem p;
+  Numbers x{p};
+  const Arrays arrays{x};
+  ScoreFunction score_mod = nullptr;
+  SeenFunction mask_mod = nullptr;
+
+  ConstTensor tokens(const std::vector<float>& data, std::int64_t heads, std::int64_t seq, std::int64_t total,
                      std::int64_t dim) const {
-    return p.varlen ? ConstTensor(x.data(), DType::f32, {total, heads, dim})
-                    : ConstTensor(x.data(), DType::f32, {p.batch, heads, seq, dim});
+    return p.varlen ? ConstTensor(data.data(), DType::f32, {total, heads, dim})
+                    : ConstTensor(data.data(), DType::f32, {p.batch, heads, seq, dim});
   }
   Tensors arguments() const {
     Tensors a;
-    a.q = tokens(q, p.heads_q, p.seq_q, p.total_q, p.dim_qk);
-    a.k = tokens(k, p.heads_kv, p.seq_k, p.total_k, p.dim_qk);
-    a.v = tokens(v, p.heads_kv, p.seq_k, p.total_k, p.dim_v);
-    a.bias = ConstTensor(bias.data(), DType::f32, {1, p.heads_q, 1, p.seq_k});
-    a.bool_mask = ConstTensor(seen.data(), DType::boolean, {1, 1, p.seq_q, p.seq_k});
-    a.sinks = ConstTensor(sinks.data(), DType::f32, {p.heads_q});
-    a.alibi_slopes = ConstTensor(slopes.data(), DType::f32, {p.heads_q});
-    a.cu_seqlens_q = ConstTensor(cu_q.data(), DType::i32, {p.batch + 1});
-    a.cu_seqlens_k = ConstTensor(cu_k.data(), DType::i32, {p.batch + 1});
+    a.q = tokens(arrays.q, p.heads_q, p.seq_q, p.total_q, p.dim_qk);
+    a.k = tokens(arrays.k, p.heads_kv, p.seq_k, p.total_k, p.dim_qk);
+    a.v = tokens(arrays.v, p.heads_kv, p.seq_k, p.total_k, p.dim_v);
+    a.bias = ConstTensor(arrays.bias.data(), DType::f32, {1, p.heads_q, 1, p.seq_k});
+    a.bool_mask = ConstTensor(x.seen.data(), DType::boolean, {1, 1, p.seq_q, p.seq_k});
+    a.sinks = ConstTensor(arrays.sinks.data(), DType::f32, {p.heads_q});
+    a.alibi_slopes = ConstTensor(arrays.slopes.data(), DType::f32, {p.heads_q});
+    a.cu_seqlens_q = ConstTensor(x.cu_q.data(), DType::i32, {p.batch + 1});
+    a.cu_seqlens_k = ConstTensor(x.cu_k.data(), DType::i32, {p.batch + 1});
     return a;
   }
-  double loss() const {
-    const std::vector<double> out = oracle(p, arguments()).out;
-    double sum = 0;
-    for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * static_cast<double>(d_out[i]);
-    return sum;
+  ConstTensor d_out() const { return tokens(arrays.d_out, p.heads_q, p.seq_q, p.total_q, p.dim_v); }
+
+  // Along one number: four points, whose error is h^4 f'''''/30 = 4e-18 f''''' beside 1e-19 / h of rounding.
+  Real difference(Real& number) const {
+    const Real kept = number, h = 0x1p-14L;
+    const auto at = [&](int steps) {
+      number = kept + static_cast<Real>(steps) * h;
+      return LongDoubleForward{p, x, score_mod, mask_mod}.loss();
+    };
+    const Real near = at(1) - at(-1), far = at(2) - at(-2);
+    number = kept;
+    return (8 * near - far) / (12 * h);
   }
-  DenseGradients gradients() const {
-    return oracle_backward(p, arguments(), tokens(d_out, p.heads_q, p.seq_q, p.total_q, p.dim_v));
+  void expect_matches(std::vector<Real>& numbers, const std::vector<double>& grad, double accepted, const char* name) {
+    ASSERT_EQ(numbers.size(), grad.size()) << name;
+    Real size = 0;
+    for (const double g : grad) size = std::max(size, static_cast<Real>(std::abs(g)));
+    EXPECT_GT(size, 0.01L) << name;
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      EXPECT_NEAR(static_cast<double>(difference(numbers[i])), grad[i], accepted * static_cast<double>(size))
+          << name << "[" << i << "] of " << to_string(p);
+  }
+  void expect_gradients(const DenseGradients& g, double accepted) {
+    expect_matches(x.q, g.dq.value, accepted, "dq");
+    expect_matches(x.k, g.dk.value, accepted, "dk");
+    expect_matches(x.v, g.dv.value, accepted, "dv");
+    if (p.bias) expect_matches(x.bias, g.dbias.value, accepted, "dbias");
+    if (p.sinks) expect_matches(x.sinks, g.dsinks.value, accepted, "dsinks");
+    if (p.alibi) expect_matches(x.slopes, g.dalibi_slopes.value, accepted, "dalibi_slopes");
   }
 };
 
-void expect_matches(Call& call, std::vector<float>& x, const std::vector<double>& grad, const char* name) {
-  ASSERT_EQ(x.size(), grad.size()) << name;
-  double norm = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const float kept = x[i];
-    x[i] = kept + 0x1p-10f;
-    const double up_x = static_cast<double>(x[i]), up = call.loss();
-    x[i] = kept - 0x1p-10f;
-    const double down_x = static_cast<double>(x[i]), down = call.loss();
-    x[i] = kept;
-    EXPECT_NEAR(grad[i], (up - down) / (up_x - down_x), 2e-5) << name << "[" << i << "] of " << to_string(call.p);
-    norm += std::abs(grad[i]);
-  }
-  EXPECT_GT(norm, 0.0) << name;
-}
-
-void expect_gradients(const std::string& line) {
-  Call call(line);
-  const DenseGradients g = call.gradients();
-  expect_matches(call, call.q, g.dq.value, "dq");
-  expect_matches(call, call.k, g.dk.value, "dk");
-  expect_matches(call, call.v, g.dv.value, "dv");
-  if (call.p.bias) expect_matches(call, call.bias, g.dbias.value, "dbias");
-  if (call.p.sinks) expect_matches(call, call.sinks, g.dsinks.value, "dsinks");
-  if (call.p.alibi) expect_matches(call, call.slopes, g.dalibi_slopes.value, "dalibi_slopes");
+void expect_gradients(const std::string& line, ScoreFunction score_mod = nullptr, SeenFunction mask_mod = nullptr) {
+  Call call{.p = parse_problem(line), .score_mod = std::move(score_mod), .mask_mod = std::move(mask_mod)};
+  call.expect_gradients(oracle_backward(call.p, call.arguments(), call.d_out()), 1e-12);
 }
 
 TEST(BackwardOracle, Plain) { expect_gradients("fwd b2 h2 s3x5 d4/3 fp32"); }
@@ -106,19 +97,52 @@ TEST(BackwardOracle, BiasThroughSoftcapAndMask) {
 }
 TEST(BackwardOracle, Dropout) { expect_gradients("fwd b1 h2 s5 d3 fp32 dropout=0.4 seed=9"); }
 TEST(BackwardOracle, ScoreMod) {
-  for (const char* mod :
-       {"score * 2 + 0.25f * score * score", "3 * tanh(score / 3)", "exp(score * 0.5f) - log(4 + score * score)",
-        "score > 0 ? score : 0.1f * score", "sqrt(1 + score * score) / (2 + float(k_index))",
-        "min(score, 0.5f) + max(score, -0.25f) + exp2(0.3f * score) + log2(3 + abs(score))",
-        "score + sqrt(float(q_index - q_index)) * score"})
-    expect_gradients(std::string("fwd b1 h2/1 s4x5 d3 fp32 softcap=4 bias=fp32:1h1k alibi score_mod={") + mod + "}");
+  const struct {
+    const char* text;
+    ScoreFunction function;
+  } mods[] = {
+      {"score * 2 + 0.25f * score * score", [](Real s, auto, auto) { return s * 2 + s * s / 4; }},
+      {"3 * tanh(score / 3)", [](Real s, auto, auto) { return 3 * std::tanh(s / 3); }},
+      {"exp(score * 0.5f) - log(4 + score * score)",
+       [](Real s, auto, auto) { return std::exp(s / 2) - std::log(4 + s * s); }},
+      {"score > 0 ? score : 0.125f * score", [](Real s, auto, auto) { return s > 0 ? s : s / 8; }},
+      {"sqrt(1 + score * score) / (2 + float(k_index))",
+       [](Real s, auto, std::int64_t j) { return std::sqrt(1 + s * s) / static_cast<Real>(2 + j); }},
+      {"min(score, 0.5f) + max(score, -0.25f) + exp2(0.375f * score) + log2(3 + abs(score))",
+       [](Real s, auto, auto) {
+         return std::min(s, 0.5L) + std::max(s, -0.25L) + std::exp2(0.375L * s) + std::log2(3 + std::abs(s));
+       }},
+      {"score + sqrt(float(q_index - q_index)) * score", [](Real s, auto, auto) { return s; }},
+      {"score * (1 + 0.5f * float(q_index - k_index))",
+       [](Real s, std::int64_t i, std::int64_t j) { return s * (1 + static_cast<Real>(i - j) / 2); }},
+  };
+  for (const auto& mod : mods)
+    expect_gradients(
+        std::string("fwd b1 h2/1 s4x5 d3 fp32 softcap=4 bias=fp32:1h1k alibi score_mod={") + mod.text + "}",
+        mod.function);
 }
-TEST(BackwardOracle, MaskMod) { expect_gradients("fwd b1 h1 s4x6 d3 fp32 mask_mod={k_index % 3 != q_index % 3}"); }
+TEST(BackwardOracle, MaskMod) {
+  expect_gradients("fwd b1 h1 s4x6 d3 fp32 mask_mod={k_index % 3 != q_index % 3}", nullptr,
+                   [](std::int64_t i, std::int64_t j) { return j % 3 != i % 3; });
+}
 TEST(BackwardOracle, Packed) { expect_gradients("fwd h2/1 d3 fp32 varlen=3,0,4/2,3,5 causal_bottom_right"); }
+// O and the LSE are fp32 numbers there, so that D is known to 1e-7 of its terms.
+TEST(BackwardOracle, LossesThatUseTheLse) {
+  Call call{.p = parse_problem("bwd b1 h2/1 s4x5 d3 fp32 sinks bias=fp32:1h1k dlse grads=dq,dk,dv,dbias,dsinks")};
+  Tensors a = call.arguments();
+  const Dense dense = oracle(call.p, a);
+  const std::vector<float> out(dense.out.begin(), dense.out.end()), lse(dense.lse.begin(), dense.lse.end());
+  a.dout = call.d_out();
+  a.dlse = ConstTensor(call.arrays.d_lse.data(), DType::f32, {1, 2, 4});
+  std::vector<float> kept_out = out, kept_lse = lse;
+  a.out = Tensor(kept_out.data(), DType::f32, {1, 2, 4, 3});
+  a.lse = Tensor(kept_lse.data(), DType::f32, {1, 2, 4});
+  call.expect_gradients(oracle_gradients(call.p, a), 1e-6);
+}
 TEST(BackwardOracle, RowsWithoutKeysGiveNothing) {
-  Call call("fwd b1 h1 s5x3 d2 fp32 causal_bottom_right");  // rows 0 and 1 see no key
-  const DenseGradients g = call.gradients();
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(g.dq.value[static_cast<std::size_t>(i)], 0.0);
+  const Call call{.p = parse_problem("fwd b1 h1 s5x3 d2 fp32 causal_bottom_right")};  // rows 0 and 1 see no key
+  const DenseGradients g = oracle_backward(call.p, call.arguments(), call.d_out());
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(g.dq.value[i], 0.0);
 }
 
 }  // namespace
