@@ -78,8 +78,9 @@ Loaded load(const InputFiles& files, Progress& progress) {
   }
   for (const RoleRow& row : kRoleTable) {
     if (!row.unit_last || !reads(row, loaded.op)) continue;
-    const auto orient = [&](auto& t) {
-      if (files.bshd && t.rank == 4) t = t.permuted({0, 2, 1, 3});
+    const bool pages = loaded.tensors.page_table.given() && (row.role == Role::k || row.role == Role::v);
+    const auto orient = [&](auto& t) {  // pages lie as they are in either layout
+      if (files.bshd && t.rank == 4 && !pages) t = t.permuted({0, 2, 1, 3});
     };
     if (row.output) {  // of a backward: what its forward gave, computed here if it is not given
       orient(loaded.tensors.*row.output);
