@@ -26,7 +26,8 @@ from tables import fa1_table as table
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
 SCORE_BYTES = {"math": 4, "math-bf16": 2}
 CONTENDERS = ("onepass", *SCORE_BYTES)
-TOLERANCE = 0.01  # of ||onepass - math|| / ||math||; weights rounded to bf16 make about 0.003
+# Of ||onepass - math|| / ||math||; weights rounded to bf16 make about 0.003, in gradients dS is rounded as well.
+TOLERANCE = {"fwd": 0.01, "bwd": 0.02}
 
 
 def problem_lines(sizes, op="fwd"):
@@ -122,9 +123,10 @@ def measure(torch, onepass, line, options):
             entries[name], times[name] = {"extra_bytes": peer.extra_bytes(run, problem.backward)}, []
         except Refused as refusal:
             entries[name] = {"refused": str(refusal)}
+    accepted = TOLERANCE[line[:3]]
     for ours, theirs in zip(runs["onepass"](), runs["math"]()) if "math" in times else ():
-        if not (apart := difference(torch, ours, theirs)) <= TOLERANCE:
-            raise SystemExit(f"{line}: onepass is {apart:.2g} from PyTorch's math backend; {TOLERANCE} is accepted")
+        if not (apart := difference(torch, ours, theirs)) <= accepted:
+            raise SystemExit(f"{line}: onepass is {apart:.2g} from PyTorch's math backend; {accepted} is accepted")
     torch.cuda.empty_cache()
     for _ in range(options.rounds):
         for name in times:

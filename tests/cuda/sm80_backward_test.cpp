@@ -4,24 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include "code_gate.hpp"
+#include "backward_gate.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/api.hpp"
-#include "onepass/problem.hpp"
+#include "sm80_cases.hpp"
 
 namespace onepass {
 namespace {
 
-struct Generation {
-  const char* arch;
-  int shared_bytes;
-};
-constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376}, kAda{"sm_89", 101376},
-    kBlackwell{"sm_120", 101376};
-struct Sm80Case {
-  Generation device;
-  const char* line;
-};
 class Sm80Backward : public testing::TestWithParam<Sm80Case> {};
 
 TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
@@ -35,17 +25,14 @@ TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
   const BackwardShape shape = sm80::shape_of(p, config);
   const std::string mods = cuda::mods_source(p, true);
-  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
-  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
+  const cuda::CodeGate gate = sm80_gate(p, config);
   for (const BackwardFeatures& part : sm80::parts_of(features))
     EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(part, shape, config, device.arch, mods)), gate), "");
   if (features.dbias) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, shape, config, device.arch, mods, true)), gate),
               "");
   }
-  const cuda::BackwardPrograms around = cuda::backward_programs(features, shape, sm80::kSumPlace, device.arch, mods);
-  for (const cuda::KernelProgram* program : {&around.pre, &around.post, &around.sums})
-    EXPECT_EQ(cuda::wrong_code(cuda::compile(*program), {256, {}}), "") << program->entry;
+  cuda::expect_code(cuda::backward_programs(features, shape, sm80::kSumPlace, device.arch, mods));
 }
 
 constexpr char kEverything64[] =
@@ -91,23 +78,15 @@ INSTANTIATE_TEST_SUITE_P(Table32, Sm80Backward,
                                          Sm80Case{kBlackwell, "b1 h1 s4096 d160 fp32"}));
 
 TEST(Sm80BackwardTable, EveryRowFitsTheDevicesThatTakeIt) {
-  for (const Generation& device : {kHopper, kA100, kAmpere}) {
-    for (int qk = 1; qk <= 256; qk += 5) {
-      for (int v = 1; v <= 256; v += 5) {
-        for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"}) {
-          const std::string line =
-              "bwd b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature;
-          const Problem p = parse_problem(line);
-          const BackwardFeatures f = cuda::backward_features_of(p);
-          sm80::BackwardConfig c;
-          std::string why;
-          ASSERT_TRUE(sm80::select_config(p, f, device.shared_bytes, c, why)) << device.arch << " " << line << why;
-          EXPECT_LE(c.blocks * (sm80::layout_of(f, c).total + 1024), device.shared_bytes + 1024)
-              << device.arch << " " << line;
-        }
-      }
-    }
-  }
+  for_dims_and_devices("bwd", [](const Generation& device, const std::string& line) {
+    const Problem p = parse_problem(line);
+    const BackwardFeatures f = cuda::backward_features_of(p);
+    sm80::BackwardConfig c;
+    std::string why;
+    ASSERT_TRUE(sm80::select_config(p, f, device.shared_bytes, c, why)) << device.arch << " " << line << why;
+    EXPECT_LE(c.blocks * (sm80::layout_of(f, c).total + 1024), device.shared_bytes + 1024)
+        << device.arch << " " << line;
+  });
 }
 
 }  // namespace

@@ -2,26 +2,14 @@
 // NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include <gtest/gtest.h>
 
-#include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/sm80/forward.hpp"
-#include "onepass/problem.hpp"
+#include "sm80_cases.hpp"
 
 namespace onepass {
 namespace {
 
-// Devices differ in instructions and in shared memory, so each has rows of the table of its own.
-struct Generation {
-  const char* arch;
-  int shared_bytes;
-};
-constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376}, kAda{"sm_89", 101376},
-    kBlackwell{"sm_120", 101376};
-struct Sm80Case {
-  Generation device;
-  const char* line;
-};
 class Sm80Forward : public testing::TestWithParam<Sm80Case> {};
 
 TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
@@ -33,9 +21,8 @@ TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
   ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, config, why)) << why;
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
-  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
-  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
-  EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, config, device.arch)), gate), "");
+  const cuda::Cubin code = cuda::compile(sm80::program_of(features, config, device.arch));
+  EXPECT_EQ(cuda::wrong_code(code, sm80_gate(p, config)), "");
 }
 
 // One line for each row of the table that a device can take, and the features spread over the devices.
@@ -93,21 +80,14 @@ INSTANTIATE_TEST_SUITE_P(
                  "strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
 
 TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
-  for (const Generation& device : {kHopper, kA100, kAmpere}) {
-    for (int qk = 1; qk <= 256; qk += 5) {
-      for (int v = 1; v <= 256; v += 5) {
-        for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"}) {
-          const std::string line = "b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature;
-          sm80::ForwardConfig c;
-          std::string why;
-          const Problem p = parse_problem(line);
-          ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, c, why)) << device.arch << " " << line << ": " << why;
-          EXPECT_LE(c.blocks * (sm80::layout_of(cuda::features_of(p), c).total + 1024), device.shared_bytes + 1024)
-              << device.arch << " " << line;
-        }
-      }
-    }
-  }
+  for_dims_and_devices("fwd", [](const Generation& device, const std::string& line) {
+    const Problem p = parse_problem(line);
+    sm80::ForwardConfig c;
+    std::string why;
+    ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, c, why)) << device.arch << " " << line << ": " << why;
+    EXPECT_LE(c.blocks * (sm80::layout_of(cuda::features_of(p), c).total + 1024), device.shared_bytes + 1024)
+        << device.arch << " " << line;
+  });
 }
 
 TEST(Sm80Table, CopiesAreAsLargeAsStridesAllow) {

@@ -1,0 +1,45 @@
+// What the tests of sm80's two tables share: the devices that take its kernels, and problems of every pair of head
+// dims.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "code_gate.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+
+// Devices differ in instructions and in shared memory, so each has rows of the tables of its own.
+struct Generation {
+  const char* arch;
+  int shared_bytes;
+};
+constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376}, kAda{"sm_89", 101376},
+    kBlackwell{"sm_120", 101376};
+struct Sm80Case {
+  Generation device;
+  const char* line;
+};
+
+template <class Config>
+cuda::CodeGate sm80_gate(const Problem& p, const Config& config) {
+  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
+  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
+  return gate;
+}
+
+// look(device, line) for every fifth head dim of q and of v, with features that tell rows of the tables apart.
+inline void for_dims_and_devices(const std::string& op,
+                                 const std::function<void(const Generation&, const std::string&)>& look) {
+  for (const Generation& device : {kHopper, kA100, kAmpere}) {
+    for (int qk = 1; qk <= 256; qk += 5) {
+      for (int v = 1; v <= 256; v += 5) {
+        for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"})
+          look(device, op + " b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature);
+      }
+    }
+  }
+}
+
+}  // namespace onepass
