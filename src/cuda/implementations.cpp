@@ -1,5 +1,6 @@
 #include "cuda/implementations.hpp"
 
+#include "cuda/decode/decode.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -8,8 +9,8 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&sm90::forward_implementation(), &sm80::forward_implementation(), &sm90::backward_implementation(),
-          &sm80::backward_implementation()};
+  return {&decode::implementation(), &sm90::forward_implementation(), &sm80::forward_implementation(),
+          &sm90::backward_implementation(), &sm80::backward_implementation()};
 }
 
 }  // namespace onepass::cuda

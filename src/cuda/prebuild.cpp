@@ -9,6 +9,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
+#include "cuda/decode/decode.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -98,6 +99,11 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     }
     refuse(name);
   }
+  const char* const few_rows = decode::implementation().name;
+  if (decode::DecodeConfig c; decode::select_config(p, target.shared_bytes, c, why)) {
+    return {{few_rows, decode::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_source(p))}};
+  }
+  refusals += text("; ", few_rows, ": ", why);
   if (target.major == 9) {
     const char* const name = sm90::forward_implementation().name;
     if (sm90::ForwardConfig c; sm90::select_config(p, c, why))

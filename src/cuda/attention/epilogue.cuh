@@ -67,7 +67,28 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
   }
 }
 
-// What a row's sums end in: 1 / l and the LSE. Needs no O, so the last P V may still be under way.
+// What a row's sums end in: 1 / l and the LSE. rounded: the sum of the weights as they were multiplied.
+struct FinalRow {
+  float inv, lse;
+};
+DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> state, float rounded) {
+  const auto unit = unit_of(p);
+  Final<float> last = unit.final(state);
+  const float rounding = kRoundedSums ? rounded - state.l : 0.0f;
+  float alpha = 1.0f;
+  if constexpr (forward_features.sinks) {
+    const Merged<float> joined = join_natural_sink(unit.natural(state), p.sinks[head * p.sink_stride]);
+    state = joined.state;
+    alpha = joined.alpha_a;
+    last = finalize_natural(state);
+  }
+  FinalRow end;
+  end.inv = kRoundedSums && last.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * last.inv_l;
+  if constexpr (features.dropout) end.inv *= p.dropout.keep_scale;
+  end.lse = last.lse;
+  return end;
+}
+// Of a lane's two rows. Needs no O, so the last P V may still be under way.
 struct FinalRows {
   float inv[2], lse[2];
   bool right = true;  // else the rows are to be computed again
@@ -76,21 +97,10 @@ DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const Lan
   FinalRows end;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const auto unit = unit_of(p);
-    RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
-    end.right = end.right && unit.right(state);
-    Final<float> last = unit.final(state);
-    const float rounding = kRoundedSums ? quad_sum(sums.norm[i]) - state.l : 0.0f;
-    float alpha = 1.0f;
-    if constexpr (forward_features.sinks) {
-      const Merged<float> joined = join_natural_sink(unit.natural(state), p.sinks[x.head * p.sink_stride]);
-      state = joined.state;
-      alpha = joined.alpha_a;
-      last = finalize_natural(state);
-    }
-    end.inv[i] = kRoundedSums && last.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * last.inv_l;
-    if constexpr (features.dropout) end.inv[i] *= p.dropout.keep_scale;
-    end.lse[i] = last.lse;
+    const RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
+    const FinalRow row = finalize_row(p, x.head, state, kRoundedSums ? quad_sum(sums.norm[i]) : 0.0f);
+    end.right = end.right && unit_of(p).right(state);
+    end.inv[i] = row.inv, end.lse[i] = row.lse;
   }
   return end;
 }

@@ -50,12 +50,14 @@ struct DropPair {
   u32 batch, head, row0, first_column, quad;
   DEV void operator()(int j, float (&w)[4]) const {  // elements j .. j + 3: two of row g, two of row g + 8
     const u32 odd = quad & 1, column = first_column + (j >> 2) * 8 + (quad >> 1) * 4;
-    const PhiloxBlock block = dropout.draws(batch, head, row0 + 8 * odd, column / 4);
+    drop(dropout.draws(batch, head, row0 + 8 * odd, column / 4), dropout.last_dropped(), odd, w);
+  }
+  // block: the draws of this lane's row.
+  static DEV void drop(const PhiloxBlock& block, u32 last, u32 odd, float (&w)[4]) {
     const u32 give0 = odd ? block.word[0] : block.word[2], give1 = odd ? block.word[1] : block.word[3];
     const u32 got0 = __shfl_xor_sync(0xffffffffu, give0, 1), got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
     const u32 own0 = odd ? block.word[2] : block.word[0], own1 = odd ? block.word[3] : block.word[1];
     const u32 draw[4] = {odd ? got0 : own0, odd ? got1 : own1, odd ? own0 : got0, odd ? own1 : got1};
-    const u32 last = dropout.last_dropped();
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = draw[i] > last ? w[i] : 0.0f;
   }

@@ -12,8 +12,10 @@ struct KeyValueView {
   i32 batch, head, first_token;  // batch: of the tensors; of paged ones the row of the table
 
   static DEV KeyValueView of(const ForwardParams& p, const WorkTile& tile) {
-    const i32 batch = features.cache() ? tile.batch : tile.map_batch;
-    return {batch, tile.head / p.heads_per_kv, tile.k_begin};
+    return of_head(tile, tile.head / p.heads_per_kv);
+  }
+  static DEV KeyValueView of_head(const WorkTile& tile, i32 head) {  // of K and V
+    return {features.cache() ? tile.batch : tile.map_batch, head, tile.k_begin};
   }
 
   struct Place {

@@ -42,6 +42,9 @@ struct Products {
   DEV bool lazy(const LaneRows&) const { return true; }
   DEV float exact_weight(float s, const Rescale<float>& r) const { return weight(__fmul_rz(s, factor), r); }
   DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
+  // Of states to a common one: advance `s` by another's m, and what that is multiplied with.
+  DEV Rescale<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m); }
+  DEV float share(float m, const Rescale<float>& r) const { return weight(m, r); }
   DEV bool right(const RowState<float>& s) const {
     return !(fabsf(s.m) > static_cast<float>(kFusable) && s.m != kNegInf);
   }
@@ -60,6 +63,8 @@ struct Transformed {
   }
   DEV float exact_weight(float s, const Step<float>& r) const { return weight(s, factor, r); }
   DEV float lazy_weight(float s, const Step<float>& r) const { return fused_weight(s, factor, r); }
+  DEV Step<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m, factor); }
+  DEV float share(float m, const Step<float>& r) const { return weight(m, factor, r); }
   DEV bool right(const RowState<float>&) const { return true; }
   DEV RowState<float> natural(const RowState<float>& s) const { return to_natural(s, factor, unit); }
   DEV Final<float> final(const RowState<float>& s) const { return finalize_natural(natural(s)); }

@@ -44,7 +44,7 @@ struct KeysOuter {
   DEV explicit KeysOuter(const AttentionParams& params) : p(params) {
     if constexpr (features.packed) per_head = sequences().all();
   }
-  DEV SequenceTiles<block_n> sequences() const { return {p.cu_k, p.batch}; }
+  DEV SequenceTiles<block_n> sequences() const { return {{p.cu_k}, p.batch}; }
   DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
   static constexpr bool kAlternates =
       features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !last_first;

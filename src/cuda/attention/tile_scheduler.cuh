@@ -45,13 +45,12 @@ DEV i32 next_block(const AttentionParams& p, const WorkTile& x, i32 n) {
   return n;
 }
 
-// How packed sequences are counted in tiles of `block` tokens; by one whole warp.
-template <i32 block>
-struct SequenceTiles {
-  const int* cu;  // where they begin, and the last one ends
-  i32 count;      // sequences
+// Parts that sequences consist of, of(sequence) each, counted by one whole warp.
+template <class Of>
+struct SequenceParts {
+  Of of;
+  i32 count;  // sequences
 
-  DEV i32 of(i32 sequence) const { return (cu[sequence + 1] - cu[sequence] + block - 1) / block; }
   DEV i32 all() const {
     i32 sum = 0;
     for (i32 b = threadIdx.x % 32; b < count; b += 32) sum += of(b);
@@ -59,7 +58,7 @@ struct SequenceTiles {
     for (i32 step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
   }
-  // The sequence that holds tile r, 32 sequences at a time; returns the tile's number within it.
+  // The sequence that holds part r, 32 sequences at a time; returns the part's number within it.
   DEV i32 find(i32 r, i32& sequence) const {
     const i32 lane = threadIdx.x % 32;
     for (i32 first = 0;; first += 32) {
@@ -81,6 +80,15 @@ struct SequenceTiles {
   }
 };
 
+// Of packed sequences: tiles of `block` tokens.
+template <i32 block>
+struct TilesOfSequence {
+  const int* cu;  // where they begin, and the last one ends
+  DEV i32 operator()(i32 sequence) const { return (cu[sequence + 1] - cu[sequence] + block - 1) / block; }
+};
+template <i32 block>
+using SequenceTiles = SequenceParts<TilesOfSequence<block>>;
+
 // An order of work is a policy: how many tiles there are, and what tile number n is. RowsOuter is the forward pass: a
 // tile is block_m query rows of one head against the keys that they see. The heads of a group come together (their K
 // and V stay in L2); within a sequence the last rows first where the band is bounded right, since they see most.
@@ -99,7 +107,7 @@ struct RowsOuter {
       tiles = per_head * p.heads;
     }
   }
-  DEV SequenceTiles<block_m> sequences() const { return {p.cu_q, p.batch}; }
+  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q}, p.batch}; }
 
   DEV i32 count() const { return tiles; }
   DEV WorkTile tile(i32 number) const {

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 constexpr std::size_t kCounterStride = 64;  // a cache line's distance
+constexpr std::size_t kStreamBytes = kCountedStreams * kCounterStride;
+constexpr std::size_t kCounterBytes = kStreamBytes + kCountedWorkspaces * kWorkspaceCounters * sizeof(unsigned);
 
 const Driver& need_driver() {
   std::string why;
@@ -42,8 +44,8 @@ DeviceFacts read_facts(int ordinal) {
   }
   check_cuda(d.primary_context(&f.context, device), "cuDevicePrimaryCtxRetain");
   const ContextScope scope(f);
-  check_cuda(d.mem_alloc(&f.counters, kCountedStreams * kCounterStride), "cuMemAlloc");
-  check_cuda(d.memset8(f.counters, 0, kCountedStreams * kCounterStride, nullptr), "cuMemsetD8Async");
+  check_cuda(d.mem_alloc(&f.counters, kCounterBytes), "cuMemAlloc");
+  check_cuda(d.memset8(f.counters, 0, kCounterBytes, nullptr), "cuMemsetD8Async");
   check_cuda(d.stream_synchronize(nullptr), "cuStreamSynchronize");
   return f;
 }
@@ -125,6 +127,24 @@ unsigned* stream_counters(const DeviceFacts& device, Stream stream) {
     return nullptr;
   }
   return reinterpret_cast<unsigned*>(device.counters + static_cast<DevicePtr>(place) * kCounterStride);
+}
+
+unsigned* workspace_counters(const DeviceFacts& device, const void* workspace) {
+  static std::shared_mutex mutex;
+  static std::map<std::pair<int, const void*>, int> places;
+  static std::array<int, kMaxDevices> used{};
+  const std::pair key{device.ordinal, workspace};
+  const auto at = [&](int place) {
+    return reinterpret_cast<unsigned*>(device.counters + kStreamBytes) + std::ptrdiff_t{place} * kWorkspaceCounters;
+  };
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto found = places.find(key); found != places.end()) return at(found->second);
+  }
+  const std::unique_lock lock(mutex);
+  if (const auto found = places.find(key); found != places.end()) return at(found->second);
+  if (used[device.ordinal] == kCountedWorkspaces) return nullptr;
+  return at(places[key] = used[device.ordinal]++);
 }
 
 DeviceScratch::DeviceScratch(const DeviceFacts& device, std::size_t bytes, Stream stream)

@@ -15,7 +15,7 @@ struct DeviceFacts {
   int ordinal = 0, major = 0, minor = 0, multiprocessors = 0, l2_bytes = 0,
       shared_bytes = 0;       // shared: most a block may have
   Context context = nullptr;  // primary
-  DevicePtr counters = 0;     // see stream_counters
+  DevicePtr counters = 0;     // see stream_counters; behind them those of workspaces
   std::string name;
 };
 // Throws Error naming what is missing (driver, device). Read once per device.
@@ -88,6 +88,12 @@ class DeviceScratch {
 // whose graph may run on any stream, and beyond kCountedStreams streams: the caller zeroes counters of its own.
 inline constexpr int kCountedStreams = 1024;
 unsigned* stream_counters(const DeviceFacts& device, Stream stream);
+
+// kWorkspaceCounters counters of a workspace, which is one launch's at a time: zero when a kernel starts and left at
+// zero by it. They go with the address, so that graphs have them, too: a captured launch needs no memset in front.
+// nullptr beyond kCountedWorkspaces addresses: the caller zeroes counters of its own.
+inline constexpr int kCountedWorkspaces = 4096, kWorkspaceCounters = 256;
+unsigned* workspace_counters(const DeviceFacts& device, const void* workspace);
 
 // The only launch in the library.
 void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters);

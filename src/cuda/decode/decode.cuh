@@ -1,0 +1,109 @@
+// Decoding for sm_80 and later: few query rows against many keys, as fast as K and V can be read.
+//
+// The rows of a K/V head, group x seq_q of them, are one left operand, so that K and V are read once. A block of
+// threads takes its part of the line of all work (line.cuh), each of its teams of warps every config.share-th tile of
+// keys of a segment:
+//
+//   S = Q K^T           fragments of Q and K from shared memory, where K and V arrive in the team's ring (ring.cuh)
+//   P = 2^(S - m)       lazy online softmax in registers, no word to the other teams
+//   O += P V
+//
+// Then the teams' states (m, l, O) become the segment's, and the segments' the row's: by the block that finishes the
+// last of them (unite.cuh). README.md has budgets and what was measured.
+#pragma once
+#include "cuda/decode/ring.cuh"
+#include "cuda/decode/rows.cuh"
+#include "cuda/decode/unite.cuh"
+
+namespace onepass::decode {
+
+struct QueryOperand {  // this warp's rows of Q
+  using Fragments = LeftFragments<kRowTiles, kLayout.q_pitch>;
+  u32 tile;
+  DEV u32 address() const { return Fragments::address(tile); }
+  DEV Fragments operator()(u32 address, i32 k) const {
+    Fragments a;
+    a.load(address, k);
+    return a;
+  }
+};
+
+// All rows of the group by all threads; rows past the last one are zeros.
+DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
+  constexpr i32 kBytes = features.dim_qk * kElementBytes, kChunks = padded(features.dim_qk, 16) * kElementBytes / 16;
+  if (g.tiles != 0) {
+#pragma unroll 1
+    for (i32 at = opaque_thread(); at < kBlockM * kChunks; at += kThreads) {
+      const i32 row = at / kChunks, chunk = at - row * kChunks, bytes = min(kBytes - chunk * 16, 16);
+      const PackedRow x = PackedRow::of(p, g, row);
+      const i64 offset = (features.packed ? 0 : g.batch) * p.q_stride[0] + x.head * p.q_stride[1] +
+                         static_cast<i64>(g.q_begin + x.token) * p.q_stride[2];
+      const char* const from = static_cast<const char*>(p.q) + offset * kElementBytes + chunk * 16;
+      copy_chunk<kBytes % 16 == 0>(sm + kLayout.q + swizzled(row, chunk, kLayout.q_pitch), from,
+                                   row < g.rows(p) ? bytes : 0);
+    }
+  }
+  copies_commit();
+}
+
+// This warp's part of a segment.
+DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& ring, float (&o)[kRowTiles][kOutN / 2],
+                LaneRows (&rows)[kRowTiles]) {
+  float s[kRowTiles][kBlockN / 2];
+  Weights<kBlockN> w[kRowTiles];
+  const QueryOperand query{sm + kLayout.q};
+  const i32 first_row = own_warp() / kShare * kWarpRows;
+  LanePlaces places[kRowTiles];
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) places[r].open(p, segment.group, first_row + 16 * r);
+  bool fresh = true;
+#pragma unroll 1
+  for (i32 tile = segment.tile() + own_team(); tile < segment.end_tile(); tile += kShare, fresh = false) {
+    const i32 first = tile * kBlockN;
+    multiply_rows<kQkDepth, kLayout.q_pitch>(s, ring.take(), query);
+    ring.give();
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r) {
+      const LaneScores scores{p, segment.group, places[r]};
+      scores.apply(s[r], first);
+      const auto unit = unit_of(p);
+      const auto drop = scores.drop(first);
+      if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], unit, drop))
+        softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop);
+    }
+    multiply_columns<kBlockN, kLayout.v_pitch>(o, w, ring.take());
+    ring.give();
+  }
+}
+
+}  // namespace onepass::decode
+
+// -------------------------------------------------------------------------------------------------------------- kernel
+extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
+    attention_decode(const __grid_constant__ onepass::decode::DecodeParams p) {
+  using namespace onepass;
+  using namespace onepass::decode;
+  extern __shared__ __align__(128) unsigned char smem[];
+  const u32 sm = shared_address(smem);
+  const Line line(p);
+  const i32 block = static_cast<i32>(blockIdx.x), end = line.begin_of(block + 1);
+  Segment segment = line.first(line.begin_of(block), end);
+  Ring ring{p, line, end};
+  copy_query(sm, p, segment.group);  // in front of all keys
+  ring.begin(sm, segment);
+  copies_wait<kSlots>();
+#pragma unroll 1
+  while (segment.steps != 0) {
+    float o[kRowTiles][kOutN / 2];
+    LaneRows rows[kRowTiles];
+    for (LaneRows& r : rows) r = {};
+    clear(o);
+    __syncthreads();  // Q is here
+    attend(sm, p, segment, ring, o, rows);
+    unite(sm, p, line, segment, end, o, rows);
+    segment = line.next(segment, end);
+    if (segment.steps == 0) break;
+    copy_query(sm, p, segment.group);
+    copies_wait<0>();
+  }
+}

@@ -1,0 +1,92 @@
+// The tiling of the kernel and what it is launched with: one definition for the host and the device half.
+#pragma once
+#include "cuda/attention/forward.hpp"
+
+namespace onepass::decode {
+
+struct DecodeConfig {
+  static constexpr int blocks = 1;  // that share a multiprocessor
+  int kSums;                        // 2 where O leaves a warp so few registers as two sums would
+  int rows;                         // of a K/V head at most: a power of two
+  int warps, row_tiles;             // a warp holds row_tiles times sixteen rows
+  int share;       // teams: a team's warps hold the rows between them, and each team has keys of its own
+  int block_n;     // keys of a tile
+  int slots;       // tiles of K or V of a team in shared memory
+  int piece;       // tiles of a piece of work, the same in every batch; 0: all blocks get as many
+  int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
+
+  ONEPASS_HD friend constexpr bool operator==(const DecodeConfig&, const DecodeConfig&) = default;
+  ONEPASS_HD constexpr int threads() const { return 32 * warps; }
+  ONEPASS_HD constexpr int team() const { return warps / share; }
+  ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team(); }
+};
+
+// Shared memory of a block of threads, in order: Q, the rings of the teams, the columns of O that its teams add up at
+// a time, the teams' row states, the states of their union, what has happened to a row. Rows of tiles are padded to a
+// multiple of 128 bytes, the swizzle's width.
+struct DecodeLayout {
+  int q_pitch, v_pitch;        // bytes of a row of Q or K, of V
+  int slot_bytes, team_bytes;  // of a tile of K or V, of a ring
+  int columns, sum_pitch;      // of O at a time; bytes of a row of them, with a shift against bank conflicts
+  int q, rings, sums, states, united, flags, total;
+};
+ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
+  constexpr int kSumBytes = 16 << 10;
+  const AttentionFeatures& f = features.attention;
+  DecodeLayout l{};
+  l.q_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
+  l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
+  l.slot_bytes = c.block_n * (l.q_pitch > l.v_pitch ? l.q_pitch : l.v_pitch);
+  l.team_bytes = c.slots * l.slot_bytes;
+  const int fit = kSumBytes / (c.share * c.rows * 4) / 8 * 8, whole = padded(f.dim_v, 16);
+  l.columns = fit < 8 ? 8 : fit < whole ? fit : whole;
+  l.sum_pitch = 4 * (l.columns + 8);
+  l.q = 0;
+  l.rings = l.q + c.block_m() * l.q_pitch;
+  l.sums = l.rings + c.share * l.team_bytes;
+  l.states = l.sums + c.share * c.rows * l.sum_pitch;
+  l.united = l.states + c.share * c.block_m() * 16;
+  l.flags = l.united + c.block_m() * 16;
+  l.total = l.flags + 4 * (c.rows + 4);
+  return l;
+}
+
+// A partial result in the workspace: a state of four floats for each of the config's rows, then their O.
+ONEPASS_HD constexpr int partial_pitch(int dim_v) { return padded(dim_v, 4); }
+ONEPASS_HD constexpr int partial_floats(const DecodeConfig& c, int dim_v) {
+  return c.rows * (4 + partial_pitch(dim_v));
+}
+
+// Blocks of threads at most: the counters of a workspace, one for each.
+inline constexpr int kMostBlocks = 256;
+
+// n / d for 0 <= n < 2^31 by a product: a division is 20 instructions, and those in front of the first copies are time
+// in which no memory is read. 2^(31 + shift) / d, rounded up, is too large by less than 2^-31 of n.
+struct Divisor {
+  unsigned multiplier;
+  int shift;
+  static Divisor of(int d) {
+    int log = 0;
+    while ((1ull << log) < static_cast<unsigned long long>(d)) ++log;
+    return {static_cast<unsigned>(((1ull << (31 + log)) + static_cast<unsigned>(d) - 1) / static_cast<unsigned>(d)),
+            31 + log};
+  }
+  ONEPASS_HD int operator()(int n) const {
+    return static_cast<int>(static_cast<unsigned long long>(static_cast<unsigned>(n)) * multiplier >> shift);
+  }
+};
+
+struct DecodeParams : ForwardParams {
+  float* partials;
+  const unsigned char* mask_bytes;  // boolean mask as the caller has it, strides in bytes
+  long long mask_stride[4];
+  int heads_kv;
+  Divisor by_rows_of_head, by_heads;  // heads_per_kv, heads_kv
+  int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
+  int min_tiles;   // of such a part; fewer are not worth a merge
+  int steps;       // of a group, if all have as many
+  int each, rest;  // steps of a part, and how many parts have one more, if splits is not 0
+  Divisor by_steps, by_splits;
+};
+
+}  // namespace onepass::decode

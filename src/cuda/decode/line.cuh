@@ -1,0 +1,140 @@
+// The work as a line, and how blocks of threads share it.
+//
+// A group is the rows of one K/V head of one sequence; its work is the tiles of keys that any of its rows sees. All
+// groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into as many
+// equal parts as there are blocks of threads; or every group's steps are (DecodeParams::splits), where that leaves few
+// multiprocessors without work. So a block works on segments: runs of steps of one group. A group that several blocks
+// work on has partial results, which the last of them merges.
+#pragma once
+#include "cuda/attention/tile_scheduler.cuh"
+#include "cuda/decode/decode_tile.cuh"
+
+namespace onepass::decode {
+
+struct Group {
+  i32 number = 0, batch = 0, head = 0;  // head: of K and V
+  i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
+  i32 first_tile = 0, tiles = 0;  // of the sequence
+  i32 step = 0, steps = 0;        // on the line; one at least: somebody has to write its rows
+
+  DEV i32 end() const { return step + steps; }
+  DEV i32 rows(const DecodeParams& p) const { return seq_q * p.heads_per_kv; }
+  DEV WorkTile work_tile(i32 query_head) const {
+    WorkTile x;
+    x.row = 0, x.head = query_head, x.batch = batch, x.map_batch = features.packed ? 0 : batch;
+    x.q_begin = q_begin, x.k_begin = k_begin, x.seq_q = seq_q, x.seq_k = seq_k;
+    return x;
+  }
+};
+
+struct Segment {
+  Group group;
+  i32 step = 0, steps = 0;  // on the line; no steps: the end of the block's work
+  DEV bool whole() const { return steps == group.steps; }
+  DEV i32 tile() const { return group.first_tile + (step - group.step) * kStepTiles; }
+  DEV i32 end_tile() const { return min(tile() + steps * kStepTiles, group.first_tile + group.tiles); }
+};
+
+// What of a sequence its length decides; sets tiles and steps.
+DEV void measure(const DecodeParams& p, Group& g) {
+  const Band::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
+  g.first_tile = keys.lo / kBlockN;
+  g.tiles = (keys.hi + kBlockN - 1) / kBlockN - g.first_tile;
+  g.steps = max(1, (g.tiles + kStepTiles - 1) / kStepTiles);
+}
+DEV void take_lengths(const DecodeParams& p, Group& g) {
+  g.seq_q = p.seq_q;
+  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
+  WorkTile x;
+  x.batch = g.batch;
+  find_keys(p, x);
+  g.k_begin = x.k_begin, g.seq_k = x.seq_k;
+  measure(p, g);
+}
+struct StepsOfSequence {  // of one of its heads
+  const DecodeParams& p;
+  DEV i32 operator()(i32 batch) const {
+    Group g;
+    g.batch = batch;
+    take_lengths(p, g);
+    return g.steps * p.heads_kv;
+  }
+};
+
+// Called by whole warps.
+struct Line {
+  const DecodeParams& p;
+  i32 steps, blocks;  // of all groups; that share them
+  i32 span;           // steps that are cut into parts for themselves: a group's, or all
+  i32 parts;          // of a span: blocks
+  i32 each, rest;     // steps of a part; how many parts have one more
+  Group pattern{};    // of sequences of one length
+
+  DEV explicit Line(const DecodeParams& params) : p(params) {
+    if constexpr (kLengthsVary) {
+      steps = sequences().all();
+    } else {
+      take_lengths(p, pattern);
+      steps = pattern.steps * p.heads_kv * p.batch;
+    }
+    if (p.splits != 0) {
+      blocks = gridDim.x, span = pattern.steps, parts = p.splits;
+      each = p.each, rest = p.rest;
+    } else {
+      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * p.heads_kv), static_cast<i32>(gridDim.x));
+      span = steps, parts = max(blocks, 1);
+      each = span / parts, rest = span - each * parts;
+    }
+  }
+  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p}, p.batch}; }
+
+  DEV i32 begin_of(i32 block) const {
+    if (block >= blocks) return steps;
+    const i32 spans = p.splits != 0 ? p.by_splits(block) : 0, part = block - spans * parts;
+    return spans * span + part * each + min(part, rest);
+  }
+  DEV i32 block_of(i32 step) const {
+    const i32 spans = p.splits != 0 ? p.by_steps(step) : 0, in = step - spans * span, longer = rest * (each + 1);
+    return spans * parts + (in < longer ? in / (each + 1) : rest + (in - longer) / max(each, 1));
+  }
+  DEV Group group_of(i32 step) const {
+    Group g = pattern;
+    if constexpr (kLengthsVary) {
+      const i32 in = sequences().find(step, g.batch);
+      take_lengths(p, g);
+      g.head = in / g.steps;
+      g.step = step - in + g.head * g.steps;
+    } else {
+      g.number = p.by_steps(step);
+      g.step = g.number * g.steps;
+      g.batch = p.by_heads(g.number);
+      g.head = g.number - g.batch * p.heads_kv;
+    }
+    g.number = g.batch * p.heads_kv + g.head;
+    return g;
+  }
+  DEV Group after(Group g) const {
+    g.step = g.end();
+    ++g.number;
+    if (++g.head < p.heads_kv) return g;
+    g.head = 0;
+    ++g.batch;
+    if constexpr (kLengthsVary) {
+      if (g.batch < p.batch) take_lengths(p, g);
+    }
+    return g;
+  }
+
+  // Of a block whose steps end at `end`: the segment from `step` on.
+  DEV Segment segment(const Group& group, i32 step, i32 end) const {
+    const i32 most = config.piece != 0 ? 1 : group.end() - step;
+    return {group, step, max(min(most, end - step), 0)};
+  }
+  DEV Segment first(i32 step, i32 end) const { return step < end ? segment(group_of(step), step, end) : Segment{}; }
+  DEV Segment next(const Segment& s, i32 end) const {
+    const i32 step = s.step + s.steps;
+    return step < end ? segment(step == s.group.end() ? after(s.group) : s.group, step, end) : Segment{};
+  }
+};
+
+}  // namespace onepass::decode

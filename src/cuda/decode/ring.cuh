@@ -1,0 +1,120 @@
+// K and V on their way: each team of warps has a ring of tiles of its own and reads ahead through all of its block's
+// work, K and V of a tile in turn, past the ends of segments. A warp waits for its team's copies and for nobody else.
+#pragma once
+#include "cuda/attention/key_value_view.cuh"
+#include "cuda/decode/line.cuh"
+#include "cuda/device/barrier.cuh"
+#include "cuda/sm80/copy.cuh"
+
+namespace onepass::decode {
+
+DEV void team_sync() {
+  if constexpr (config.team() == 1)
+    __syncwarp();
+  else
+    bar_sync(1 + own_team(), kTeamThreads);
+}
+
+// Where the rows of a tile are: row r is known to lane r. Where there are no pages, row 0 and the stride say it all.
+using Place = KeyValueView::Place;
+DEV Place look_up(const DecodeParams& p, const KeyValueView& view, i32 first, i32 tokens) {
+  if constexpr (!features.paged) return view.place(p, first);
+  const i32 key = first + static_cast<i32>(opaque_thread() % kBlockN);
+  return key < tokens ? view.place(p, key) : Place{-1, 0};
+}
+
+// A tile of K or V. Tokens past the sequence are zeros, since whatever they hold would meet weights of 0; so are pages
+// that do not exist.
+template <i32 dim, i32 pitch>
+DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], const KeyValueView& view,
+                   const Place& places, i32 tokens) {
+  constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
+  constexpr i32 kAcross = kChunks <= 2 ? 2 : kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
+  constexpr i32 kStep = kTeamThreads / kAcross;
+  const i32 thread = own_warp() / kShare * 32 + static_cast<i32>(opaque_thread() % 32);
+  const i32 row = thread / kAcross, across = thread % kAcross;
+  const auto address = [&](const Place& at) {
+    return static_cast<const char*>(tensor) + view.offset(stride, at) * kElementBytes + across * 16;
+  };
+  const char* at = features.paged ? nullptr : address({places.batch, places.token + row});
+  const i64 step = stride[2] * (kElementBytes * kStep);
+#pragma unroll
+  for (i32 i = 0; i < (kBlockN + kStep - 1) / kStep; ++i, at += step) {
+    const i32 r = row + i * kStep;
+    bool real = r < tokens;
+    if constexpr (features.paged) {
+      const Place place = {__shfl_sync(0xffffffffu, places.batch, r), __shfl_sync(0xffffffffu, places.token, r)};
+      real = place.exists();
+      at = address(real ? place : Place{0, 0});
+    }
+    if (kBlockN % kStep != 0 && r >= kBlockN) continue;
+#pragma unroll
+    for (i32 c = 0; c < kChunks; c += kAcross) {
+      const i32 chunk = c + across, bytes = kBytes % 16 == 0 ? 16 : min(kBytes - chunk * 16, 16);
+      if (kChunks % kAcross != 0 && chunk >= kChunks) break;
+      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at + c * 16, real ? bytes : 0);
+    }
+  }
+}
+
+struct Ring {
+  const DecodeParams& p;
+  const Line& line;
+  i32 end;          // of the block's steps
+  u32 tiles = 0;    // the team's memory
+  Segment ahead{};  // where copies are by now
+  KeyValueView view{};
+  Place places{};  // of the tile that comes next, looked up as soon as it is known
+  i32 tile = 0, tile_end = 0, slot = 0;
+  bool values = false;  // V of the tile comes next
+
+  DEV void begin(u32 sm, const Segment& first) {
+    tiles = sm + kLayout.rings + own_team() * kLayout.team_bytes;
+    open(first);
+#pragma unroll 1
+    for (i32 i = 0; i < kSlots; ++i) copy_next();
+  }
+  // The oldest tile is here; give() when the team has read it.
+  DEV u32 take() const {
+    copies_wait<kSlots - 1>();
+    team_sync();
+    return place();
+  }
+  DEV void give() {
+    team_sync();
+    copy_next();
+  }
+
+ private:
+  DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
+  DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team
+    ahead = s;
+    for (; ahead.steps != 0; ahead = line.next(ahead, end)) {
+      tile = ahead.tile() + own_team(), tile_end = ahead.end_tile();
+      if (tile >= tile_end) continue;
+      view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.head);
+      find();
+      return;
+    }
+  }
+  DEV void find() { places = look_up(p, view, tile * kBlockN, ahead.group.seq_k); }
+  DEV void copy_next() {
+    if (ahead.steps != 0) {
+      const i32 tokens = ahead.group.seq_k - tile * kBlockN;
+      if (!values) {
+        copy_tile<features.dim_qk, kLayout.q_pitch>(place(), p.k, p.k_stride, view, places, tokens);
+      } else {
+        copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
+        if ((tile += kShare) < tile_end)
+          find();
+        else
+          open(line.next(ahead, end));
+      }
+      values = !values;
+    }
+    copies_commit();
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+  }
+};
+
+}  // namespace onepass::decode

@@ -1,0 +1,114 @@
+// The decoding family's table: every row compiles, and to the code that was meant, for the devices that take it. Needs
+// NVRTC, not a GPU; what compiles is skipped where it is missing.
+#include <gtest/gtest.h>
+
+#include "code_gate.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/mods.hpp"
+#include "cuda/decode/decode.hpp"
+#include "cuda/host/api.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+struct Generation {
+  const char* arch;
+  int shared_bytes;
+};
+constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376},
+    kBlackwell{"sm_120", 101376};
+struct DecodeCase {
+  Generation device;
+  const char* line;
+};
+class Decoding : public testing::TestWithParam<DecodeCase> {};
+
+TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const auto& [device, line] = GetParam();
+  const Problem p = parse_problem(std::string(line) + " cuda");
+  decode::DecodeConfig config;
+  ASSERT_TRUE(decode::select_config(p, device.shared_bytes, config, why)) << why;
+  const ForwardFeatures features = cuda::features_of(p);
+  EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
+  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
+  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
+  EXPECT_EQ(
+      cuda::wrong_code(cuda::compile(decode::program_of(features, config, device.arch, cuda::mods_source(p))), gate),
+      "");
+}
+
+// Every head dim with one row tile and with as many as there are, and the features spread over the devices.
+INSTANTIATE_TEST_SUITE_P(
+    Table, Decoding,
+    testing::Values(
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 bf16"}, DecodeCase{kHopper, "fwd b1 h64/1 s1x8192 d64 fp16"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d128 bf16 causal_bottom_right"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d128 bf16 causal_bottom_right out=fp32 sinks"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 bf16 causal_bottom_right alibi"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 softcap=20 sinks window=1000:0"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 bias=bf16:bhqk mask=b1qk"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s1x8192 d128 bf16 score_mod={score + 0.1f * k_index} mask_mod={k_index % 3 != 1}"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d256 bf16"},
+        DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 alibi"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d192/128 bf16 dropout=0.1"},
+        DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 bf16 kv=paged:16 seqused"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
+        DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 bf16"}, DecodeCase{kA100, "fwd b1 h32/8 s16x8192 d256 bf16 sinks"},
+        DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 bf16 window=99:0"},
+        DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d256 bf16"},
+        DecodeCase{kBlackwell, "fwd b1 h32/8 s16x8192 d128 fp16"},
+        DecodeCase{
+            kBlackwell,
+            "fwd b2 h4 s6x67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
+
+INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
+                         testing::Values(DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 fp32"},
+                                         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d64 fp32 softcap=20 sinks"},
+                                         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 fp32"},
+                                         DecodeCase{kHopper,
+                                                    "fwd b1 h32/8 s16x8192 d128 fp32 causal_bottom_right alibi"},
+                                         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d256 fp32"},
+                                         DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d200/256 fp32 mask=b1qk"},
+                                         DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 fp32 dropout=0.1"},
+                                         DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 fp32"}));
+
+TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
+  for (const Generation& device : {kHopper, kA100, kAmpere}) {
+    for (int qk = 1; qk <= 256; qk += 15) {
+      for (int v = 1; v <= 256; v += 15) {
+        for (const char* rows : {"h4/1 s1x100 bf16", "h4/1 s16x256 bf16", "h4/1 s1x100 fp32", "h4/1 s16x256 fp32"}) {
+          const std::string line = std::string("b1 ") + rows + " cuda d" + std::to_string(qk) + "/" + std::to_string(v);
+          decode::DecodeConfig c;
+          std::string why;
+          const Problem p = parse_problem(line);
+          ASSERT_TRUE(decode::select_config(p, device.shared_bytes, c, why))
+              << device.arch << " " << line << ": " << why;
+          EXPECT_LE(decode::layout_of(cuda::features_of(p), c).total, device.shared_bytes)
+              << device.arch << " " << line;
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodingTable, RefusesWithASentence) {
+  const auto refusal = [](const std::string& line, int shared_bytes) {
+    decode::DecodeConfig c;
+    std::string why;
+    EXPECT_FALSE(decode::select_config(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
+    return why;
+  };
+  EXPECT_NE(refusal("b1 h32/8 s17x900 d64 bf16", 232448).find("68 rows"), std::string::npos);
+  EXPECT_NE(refusal("b1 h32/8 s16x200 d64 bf16", 232448).find("4 keys a row"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s1x9 d576/512 bf16", 232448).find("576/512"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s1x9 d256 bf16", 16384).find("16384 bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace onepass

@@ -1,0 +1,36 @@
+// Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set.
+#include "on_host/decode_kernel.hpp"
+
+#include "on_host/intrinsics.hpp"
+
+#define KERNEL_QUOTED(a) #a
+#define KERNEL_WORD(a) KERNEL_QUOTED(a)
+#define KERNEL_PASTED(a, b) a##b
+#define KERNEL_JOINED(a, b) KERNEL_PASTED(a, b)
+#define onepass KERNEL_JOINED(emulated_decode_, KERNEL_NAME)
+#define attention_decode KERNEL_JOINED(attention_decode_, KERNEL_NAME)
+#include KERNEL_CONFIG
+#include "cuda/decode/decode.cuh"
+
+namespace warps {
+namespace {
+
+const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
+                           KERNEL_PROBLEM,
+                           &onepass::forward_features,
+                           &onepass::sm80::config,
+                           onepass::decode::kLayout.total,
+                           [](const void* params, unsigned grid) {
+                             const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
+                             gridDim.x = grid;
+                             for (unsigned b = 0; b < grid; ++b) {
+                               std::memset(smem, 0xff, sizeof smem);
+                               run_block(onepass::sm80::kThreads, [&] { attention_decode(p); }, b);
+                               for (unsigned i = onepass::decode::kLayout.total; i < sizeof smem; ++i)
+                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                             }
+                           }};
+[[maybe_unused]] const bool added = (decode_kernels.push_back(&kernel), true);
+
+}  // namespace
+}  // namespace warps

@@ -1,0 +1,147 @@
+// Whole kernels of src/cuda/decode without a GPU, judged as on one: by the float64 oracle, with poison around
+// everything.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "check/extremes.hpp"
+#include "check/pokes.hpp"
+#include "core/text.hpp"
+#include "cuda/decode/decode.hpp"
+#include "on_host/decode_kernel.hpp"
+#include "on_host/whole_kernel.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+
+class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel*> {
+ protected:
+  // The outputs' bytes. Blocks of threads share the work differently for every number of them.
+  static std::string run(check::Inputs& inputs, bool early, unsigned blocks) {
+    inputs.poison_outputs();
+    launch(inputs, inputs.problem, early, blocks);
+    return output_bytes(inputs);
+  }
+  static std::string output_bytes(const check::Inputs& inputs) {
+    std::string bytes;
+    for (const Role role : {Role::out, Role::lse}) {
+      const check::Buffer& b = inputs.buffer(role);
+      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+    }
+    return bytes;
+  }
+  // p: the inputs' problem, or its part of one sequence, number `sequence`.
+  static void launch(const check::Inputs& inputs, const Problem& p, bool early, unsigned blocks,
+                     std::int64_t sequence = 0) {
+    const warps::DecodeKernel& kernel = *GetParam();
+    const auto& c = *static_cast<const decode::DecodeConfig*>(kernel.config);
+    std::vector<unsigned> workspace(decode::workspace_bytes_of(p, c, static_cast<int>(blocks)) / sizeof(unsigned) + 16,
+                                    0xffffffff);
+    const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
+    unsigned counters[decode::kMostBlocks] = {};
+    const decode::Share share = decode::share_of(p, c, static_cast<int>(blocks));
+    decode::DecodeParams params = decode::decided_params(p, c, share);
+    decode::bind(params, inputs.tensors, workspace.data());
+    params.counters = counters;
+    const auto size = static_cast<std::int64_t>(size_of(p.dtype));
+    const auto move = [&](const void*& at, std::int64_t stride) {
+      at = static_cast<const char*>(at) + sequence * stride * size;
+    };
+    move(params.q, params.q_stride[0]), move(params.k, params.k_stride[0]), move(params.v, params.v_stride[0]);
+    params.out = static_cast<char*>(params.out) +
+                 sequence * params.out_stride[0] * static_cast<std::int64_t>(size_of(p.out_dtype));
+    params.lse += sequence * params.lse_stride[0];
+    params.seqused += sequence * params.seqused_stride;
+    params.min_tiles = 1;
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    kernel.run(&params, static_cast<unsigned>(share.blocks));
+    EXPECT_TRUE(std::vector<unsigned>(workspace.end() - 16, workspace.end()) == beyond) << "written past the workspace";
+    for (const unsigned counter : counters) EXPECT_EQ(counter, 0u) << "the counters are not as they were found";
+  }
+};
+
+TEST_P(EmulatedDecoding, IsTheLibrarys) {
+  const Problem p = parse_problem(GetParam()->problem);
+  const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
+  const auto& config = *static_cast<const decode::DecodeConfig*>(GetParam()->config);
+  decode::DecodeConfig chosen;
+  std::string why;
+  ASSERT_TRUE(decode::select_config(p, kSharedBytes, chosen, why)) << why;
+  EXPECT_TRUE(features == cuda::features_of(p));
+  EXPECT_TRUE(config == chosen) << "the library takes another config by now";
+  EXPECT_EQ(GetParam()->shared_bytes, decode::layout_of(features, chosen).total);
+}
+
+TEST_P(EmulatedDecoding, IsRightForAnyNumberOfBlocks) {
+  for (const check::Distribution distribution : check::kDistributions) {
+    check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), 1, distribution);
+    for (const unsigned blocks : {1u, 3u, 13u}) {
+      run(inputs, false, blocks);
+      expect_right(inputs, text(check::name_of(distribution), ", ", blocks, " blocks"));
+    }
+  }
+}
+
+TEST_P(EmulatedDecoding, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), 1);
+  const std::string late = run(inputs, false, 5);
+  EXPECT_TRUE(run(inputs, true, 5) == late);
+}
+
+TEST_P(EmulatedDecoding, ASequenceAloneHasTheSameBits) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (!p.batch_invariant) GTEST_SKIP() << "it does not promise that";
+  check::Inputs inputs = check::make_inputs(p, 1);
+  const std::string together = run(inputs, false, 7);
+  Problem one = inputs.problem;  // with its layout
+  one.batch = 1;
+  inputs.poison_outputs();
+  for (std::int64_t b = 0; b < p.batch; ++b) launch(inputs, one, false, 2, b);
+  EXPECT_TRUE(output_bytes(inputs) == together);
+}
+
+TEST_P(EmulatedDecoding, AnOffsetMovesTheBand) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
+    GTEST_SKIP() << "no band and no slopes to move";
+  p.band.align = Align::offset;
+  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
+    p.band.offset = offset;
+    if (p.alibi && offset > 1000) continue;
+    check::Inputs inputs = check::make_inputs(p, 1);
+    run(inputs, false, 4);
+    expect_right(inputs, text("offset ", offset));
+  }
+}
+
+TEST_P(EmulatedDecoding, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.varlen || p.heads_q < 2) GTEST_SKIP() << "the places of the faults are those of two heads of one length";
+  for (const auto& fault : test::kPokes) {
+    check::Inputs inputs = check::make_inputs(p, 2);
+    fault.poke(inputs);
+    run(inputs, false, 3);
+    expect_right(inputs, fault.name);
+  }
+}
+
+TEST_P(EmulatedDecoding, ScoresAtTheEndsOfFp32) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (!p.score_mod.empty()) GTEST_SKIP() << "fp32 cannot tell the scores that it makes apart";
+  for (const test::Extreme& extreme : test::extremes()) {
+    if (p.varlen || !extreme.fits(p)) continue;
+    check::Inputs inputs = check::make_inputs(p, 2);
+    extreme.make(inputs);
+    run(inputs, false, 3);
+    test::expect_close(verdict_of(inputs), p.dtype, extreme.name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedDecoding, testing::ValuesIn(warps::decode_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+}  // namespace
+}  // namespace onepass
