@@ -1,7 +1,5 @@
 // What masks hide, on every CUDA implementation: structured boolean masks, NaN and infinities in hidden and in visible
 // places. Needs a GPU.
-#include <random>
-
 #include "check/pokes.hpp"
 #include "core/text.hpp"
 #include "device.hpp"
@@ -9,18 +7,6 @@
 
 namespace onepass::check {
 namespace {
-
-void fill_mask(const ConstTensor& mask, const test::MaskPattern& pattern) {
-  std::mt19937 random(5);
-  const Dims& n = mask.shape;
-  for (std::int64_t b = 0; b < n[0]; ++b)
-    for (std::int64_t h = 0; h < n[1]; ++h)
-      for (std::int64_t i = 0; i < n[2]; ++i)
-        for (std::int64_t j = 0; j < n[3]; ++j)
-          Inputs::writable<unsigned char>(
-              mask)[b * mask.stride[0] + h * mask.stride[1] + i * mask.stride[2] + j * mask.stride[3]] =
-              pattern.sees(static_cast<int>(i + 40 * b), static_cast<int>(j + 64 * h), random());
-}
 
 using DeviceMasks = OnDevice<testing::Test>;
 
@@ -30,14 +16,17 @@ TEST_F(DeviceMasks, StructuredOnesAreRight) {
        {"h2 s333x700 d{64|128|256} {bf16|fp16} mask=1hqk {|causal_bottom_right} lse",
         "h2 s700x333 d{64|128} {bf16|fp32} mask=11qk causal_top_left lse",
         "b2 h2/1 s300x1000 d128/64 bf16 mask=bhqk window=400:100 lse", "h2 s300 d{128|256} fp32 mask=1hqk lse",
-        "h2 s500 d64 fp16 mask=11qk bias=fp16:11qk dropout=0.1 seed=5 lse"})
+        "h2 s500 d64 fp16 mask=11qk bias=fp16:11qk dropout=0.1 seed=5 lse",
+        "bwd h4/2 s333x700 d{64|128|256} bf16 mask=1hqk {|causal_bottom_right}",
+        "bwd b2 h2 s700x336 d128 {bf16|fp16} mask=b1qk {|deterministic|dropout=0.2 seed=3|bias=bf16:1hqk}",
+        "bwd h2 s700x336 d{64|128} bf16 mask=1hqk bias=bf16:1hqk grads=dq,dk,dv,dbias"})
     test::expand(line, lines);
   Findings findings;
   in_parallel(lines.size() * std::size(test::kMaskPatterns), [&](std::size_t n) {
     const std::string& line = lines[n % lines.size()];
     const test::MaskPattern& pattern = test::kMaskPatterns[n / lines.size()];
     Inputs inputs = make_inputs(parse_problem(line), n, kDistributions[n % 4]);
-    fill_mask(inputs.tensors.bool_mask, pattern);
+    test::fill_mask(inputs.tensors.bool_mask, pattern);
     findings.judge(inputs, text(line, ", ", pattern.name));
   });
   findings.report();

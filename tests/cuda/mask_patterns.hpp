@@ -1,5 +1,8 @@
 // Boolean masks that look like those people use: for the device source on the host and for kernels on a device.
 #pragma once
+#include <random>
+
+#include "onepass/tensor.hpp"
 
 namespace onepass::test {
 
@@ -17,5 +20,18 @@ inline constexpr MaskPattern kMaskPatterns[] = {
     {"rows without a key", [](int i, int j, unsigned) { return i >= 70 && i < 256 && j > 130; }},
     {"nothing", [](int, int, unsigned) { return false; }},
 };
+
+// Of a mask in memory that may be written.
+inline void fill_mask(const ConstTensor& mask, const MaskPattern& pattern) {
+  std::mt19937 random(5);
+  const Dims &n = mask.shape, &stride = mask.stride;
+  const auto bytes = static_cast<unsigned char*>(const_cast<void*>(mask.data));
+  for (std::int64_t b = 0; b < n[0]; ++b)
+    for (std::int64_t h = 0; h < n[1]; ++h)
+      for (std::int64_t i = 0; i < n[2]; ++i)
+        for (std::int64_t j = 0; j < n[3]; ++j)
+          bytes[b * stride[0] + h * stride[1] + i * stride[2] + j * stride[3]] =
+              pattern.sees(static_cast<int>(i + 40 * b), static_cast<int>(j + 64 * h), random());
+}
 
 }  // namespace onepass::test

@@ -21,8 +21,9 @@ struct BackwardFeatures {
 struct BackwardShape {
   int block_q, block_k;  // query rows and keys
   int key_warps;  // that hold sixteen of a block's keys: each may have rows to compute again, and part of a slope's sum
-  int sum_columns;  // of dQ's fp32 sums: dim_qk padded to a multiple of 4
-  bool zero_sums;   // by the pre kernel
+  int sum_columns;      // of dQ's fp32 sums: dim_qk padded to a multiple of 4
+  bool zero_sums;       // by the pre kernel
+  bool mask_fragments;  // the packed mask in their order, too
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
   ONEPASS_HD friend constexpr bool operator==(const BackwardShape&, const BackwardShape&) = default;
@@ -51,12 +52,13 @@ struct BackwardParams : ForwardParams {
   long long dsink_stride, dslope_stride[2];
   int slope_batch;  // entries of dslopes along the batch
   // In the workspace.
-  int q_blocks, k_blocks;  // padded_blocks of queries and of keys
-  float* statistics;       // [head][q block]: the rows' references (backward_score.cuh), then their D
-  float* dq_sums;          // [head][q block][block_q x sum_columns, in an order of the family's]
-  float* sink_parts;       // [head][q block]
-  float* slope_parts;      // [head][k block][key_warps]
-  unsigned* turns;         // [head][q block]: how many key blocks have added to its sums; deterministic only
+  int q_blocks, k_blocks;        // padded_blocks of queries and of keys
+  float* statistics;             // [head][q block]: the rows' references (backward_score.cuh), then their D
+  float* dq_sums;                // [head][q block][block_q x sum_columns, in an order of the family's]
+  float* sink_parts;             // [head][q block]
+  float* slope_parts;            // [head][k block][key_warps]
+  MaskFragments mask_fragments;  // with shape.mask_fragments
+  unsigned* turns;               // [head][q block]: how many key blocks have added to its sums; deterministic only
 };
 
 }  // namespace onepass

@@ -101,7 +101,7 @@ struct KeyScores : HeadScores {
 
   // The dropout of weights: what is dropped becomes 0, what is kept stays, and the sums are scaled at their end.
   // Philox serves four neighbouring keys of a row, which lie in four lanes: each draws one block of the four that they
-  // need together (two rows, keys eight apart), and they exchange words.
+  // need together (two rows, keys eight apart), and they exchange the bits of all their blocks at once.
   template <int N>
   DEV Kept<N> kept(i32 first_row) const {
     Kept<N> all{};
@@ -111,29 +111,22 @@ struct KeyScores : HeadScores {
 #pragma unroll
       for (int j = 0; j < N; j += 4) {
         const u32 row = static_cast<u32>(first_row + column_of(j, lane % 4)) + own % 2;
-        PhiloxBlock block = p.dropout.draws(batch, head, row, column_block);
-        transpose(block.word, own);
+        const PhiloxBlock block = p.dropout.draws(batch, head, row, column_block);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) all.word[(j + i) / 32] |= static_cast<u32>(block.word[i] > last) << (j + i) % 32;
+        for (int i = 0; i < 4; ++i) all.word[j / 32] |= block.word[i] > last ? 1u << (j + i) % 32 : 0;
       }
+#pragma unroll
+      for (u32& word : all.word) word = transposed(transposed(word, own, 1, 0x55555555), own, 2, 0x33333333);
     }
     return all;
   }
 
  private:
-  // Of four lanes: word i of lane `own` becomes word `own` of lane i.
-  static DEV void transpose(unsigned (&w)[4], u32 own) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      const bool upper = own & step;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i & step) continue;
-        const u32 got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + step], 4 * step);
-        w[i] = upper ? got : w[i];
-        w[i + step] = upper ? w[i + step] : got;
-      }
-    }
+  // One step of exchanging, of every four bits, bit i of lane `own` of four with bit `own` of lane i: with the lane
+  // `step` away, the bits that are `step` apart.
+  static DEV u32 transposed(u32 word, u32 own, int step, u32 low) {
+    const u32 got = __shfl_xor_sync(0xffffffffu, word, 4 * step);
+    return own & step ? (word & ~low) | (got >> step & low) : (word & low) | (got & low) << step;
   }
 
   // Of 64 rows and the 32 keys among which these are; backward_host.cpp packs the mask so.

@@ -33,13 +33,14 @@ std::string features_text(const BackwardFeatures& f) {
       .source();
 }
 std::string shape_text(const BackwardShape& s) {
-  const auto& [block_q, block_k, key_warps, sum_columns, zero_sums, read_bytes, write_bytes] = s;
+  const auto& [block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, read_bytes, write_bytes] = s;
   return Initializer()
       .field("block_q", block_q)
       .field("block_k", block_k)
       .field("key_warps", key_warps)
       .field("sum_columns", sum_columns)
       .field("zero_sums", zero_sums)
+      .field("mask_fragments", mask_fragments)
       .field("read_bytes", read_bytes)
       .field("write_bytes", write_bytes)
       .source();
@@ -99,7 +100,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.turns, f.deterministic ? heads * q_blocks * 4 : 0);
   place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.key_warps) *
                         sizeof(FallbackEntry));
-  place(w.mask, mask_bytes(p, kMaskTile));
+  place(w.mask, mask_bytes(p, kMaskTile, s.mask_fragments));
   return w;
 }
 
@@ -187,9 +188,12 @@ void BackwardState::run(const Tensors& tensors, void* workspace, Executor&, void
   const ContextScope scope(device_);
   BackwardParams params = decided_;
   bind_backward(params, tensors, workspace, places_);
-  if (problem->bool_mask)
-    params.mask =
-        pack_mask(*problem, tensors, kMaskTile, static_cast<std::byte*>(workspace) + places_.mask, device_, stream);
+  if (problem->bool_mask) {
+    const MaskPlan mask = pack_mask(*problem, tensors, kMaskTile, static_cast<std::byte*>(workspace) + places_.mask,
+                                    device_, stream, shape_.mask_fragments);
+    params.mask = mask.bits;
+    params.mask_fragments = mask.pack.fragments;
+  }
   params.counters = stream_counters(device_, stream);
   if (!params.counters) {
     params.counters = static_cast<unsigned*>(workspace);

@@ -231,7 +231,7 @@ void ForwardState::run(const Tensors& tensors, void* workspace, Executor&, void*
     check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
   }
   if (problem->bool_mask)
-    params.mask = pack_mask(*problem, tensors, tile_, mask_place(*problem, tile_, workspace), device_, stream);
+    params.mask = pack_mask(*problem, tensors, tile_, mask_place(*problem, tile_, workspace), device_, stream).bits;
   launch_with(loaded, tensors, params, stream);
 }
 

@@ -5,6 +5,26 @@
 
 #include "cuda/attention/mask_bits.hpp"
 
+namespace onepass {
+
+// Rows and keys past the end are not seen.
+DEV u32 fragment_word(const unsigned* bits, i64 row_stride, i32 rows, u32 first_bit, u32 lane) {
+  u32 word = 0;
+#pragma unroll
+  for (i32 j = 0; j < 32; j += 4) {
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const i32 row = j * 2 + static_cast<i32>(lane % 4) * 2 + i;
+      if (row >= rows) continue;
+      const u32 seen = bits[row * row_stride] >> (first_bit + lane / 4);
+      word |= (seen & 1) << (j + i) | (seen >> 8 & 1) << (j + 2 + i);
+    }
+  }
+  return word;
+}
+
+}  // namespace onepass
+
 extern "C" __global__ void __launch_bounds__(256) pack_mask(const __grid_constant__ onepass::MaskPackParams p) {
   using namespace onepass;
   const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, words = p.block_n / 32;
@@ -34,6 +54,13 @@ extern "C" __global__ void __launch_bounds__(256) pack_mask(const __grid_constan
           !any  ? kAllMasked
           : all ? kNoneMasked
                 : kSomeMasked;
+    }
+    if (p.fragments.words && threadIdx.x < 64) {  // the bits just written, of two times sixteen keys
+      const u32* const bits =
+          p.bits + b * p.bits_stride[0] + h * p.bits_stride[1] + m * p.block_m * p.bits_stride[2] + n;
+      p.fragments.words[b * p.fragments.stride[0] + h * p.fragments.stride[1] + m * p.fragments.stride[2] + n * 64 +
+                        threadIdx.x] =
+          fragment_word(bits, p.bits_stride[2], p.bits_stride[2] == 0 ? 64 : rows, warp * 16, lane);
     }
   }
 }

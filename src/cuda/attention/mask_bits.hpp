@@ -13,6 +13,14 @@ struct MaskBits {
 };
 enum MaskTile : unsigned char { kAllMasked = 0, kSomeMasked = 1, kNoneMasked = 2 };
 
+// The same bits in the order of a transposed fragment (backward_fragment.cuh) of 64 rows x 16 keys: of each lane a
+// word, bit j for its score j, so that a block's bits are one coalesced load. Strides in words, 0 where the mask
+// repeats: batch, head, 64 rows; every 16 keys are 32 words.
+struct MaskFragments {
+  unsigned* words;
+  long long stride[3];
+};
+
 struct MaskPackParams {
   const unsigned char* mask;
   long long stride[4];    // bytes: batch, head, row, key
@@ -23,6 +31,7 @@ struct MaskPackParams {
   unsigned* bits;
   unsigned char* tiles;
   long long bits_stride[3], tile_stride[3];
+  MaskFragments fragments;  // words is null: not wanted; else tiles are 64 x 32
 };
 
 }  // namespace onepass

@@ -18,6 +18,7 @@ struct PackedShape {  // of the packed mask; dimensions that repeat have size 1
   std::int64_t batch, heads, rows, words, tile_rows;
   std::int64_t bits_words() const { return batch * heads * rows * words; }
   std::int64_t tile_bytes() const { return batch * heads * tile_rows * words; }
+  std::int64_t fragment_words() const { return tile_bytes() * 64; }
 };
 
 PackedShape packed_shape_of(const Problem& p, const TileShape& tile) {
@@ -34,13 +35,13 @@ KernelProgram mask_program(const std::string& arch) {
   return {"cuda/attention/mask_bits.cuh", "pack_mask", "", arch, "", ""};
 }
 
-std::size_t mask_bytes(const Problem& p, const TileShape& tile) {
+std::size_t mask_bytes(const Problem& p, const TileShape& tile, bool fragments) {
   if (!p.bool_mask) return 0;
   const PackedShape s = packed_shape_of(p, tile);
-  return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes());
+  return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes() + (fragments ? s.fragment_words() * 4 : 0));
 }
 
-MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, void* workspace) {
+MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, void* workspace, bool fragments) {
   const PackedShape s = packed_shape_of(p, tile);
   const Dims& stride = p.layout.bool_mask;
   MaskPlan out{};
@@ -53,10 +54,12 @@ MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, vo
   k.block_m = tile.block_m;
   k.block_n = mask_block(tile);
   k.m_tiles = static_cast<int>(up(s.rows, tile.block_m));
-  k.n_blocks = static_cast<int>(up(p.seq_k, mask_block(tile)));
+  // Tiles of one word: the padding's too, so that those of a backward pass's block of keys are read at once.
+  k.n_blocks = static_cast<int>(k.block_n == 32 ? s.words : up(p.seq_k, k.block_n));
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
   k.bits = static_cast<unsigned*>(workspace);
-  k.tiles = static_cast<unsigned char*>(workspace) + 4 * s.bits_words();
+  k.fragments.words = fragments ? k.bits + s.bits_words() : nullptr;
+  k.tiles = reinterpret_cast<unsigned char*>(k.bits + s.bits_words() + (fragments ? s.fragment_words() : 0));
   out.bits.bits = k.bits;
   out.bits.tiles = k.tiles;
   const BroadcastDims& spans = *p.bool_mask;
@@ -66,6 +69,7 @@ MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, vo
   for (int i = 0; i < 3; ++i) {
     out.bits.bits_stride[i] = k.bits_stride[i] = spanned[i] ? bits[i] : 0;
     out.bits.tile_stride[i] = k.tile_stride[i] = spanned[i] ? tiles[i] : 0;
+    k.fragments.stride[i] = k.tile_stride[i] * 64;
   }
   return out;
 }
@@ -76,15 +80,15 @@ const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream) {
                       [&] { return mask_program(text("sm_", device.major, device.minor)); });
 }
 
-MaskBits pack_mask(const Problem& p, const Tensors& a, const TileShape& tile, void* workspace,
-                   const DeviceFacts& device, Stream stream) {
-  MaskPlan plan = plan_mask(p, a.bool_mask.data, tile, workspace);
-  if (plan.pack.units == 0) return plan.bits;
+MaskPlan pack_mask(const Problem& p, const Tensors& a, const TileShape& tile, void* workspace,
+                   const DeviceFacts& device, Stream stream, bool fragments) {
+  MaskPlan plan = plan_mask(p, a.bool_mask.data, tile, workspace, fragments);
+  if (plan.pack.units == 0) return plan;
   const Kernel& kernel = load_mask_kernel(device, stream);
   void* arguments[] = {&plan.pack};
   launch(kernel, static_cast<unsigned>(std::min<long long>(plan.pack.units, 8 * device.multiprocessors)), 256, 0,
          stream, arguments);
-  return plan.bits;
+  return plan;
 }
 
 }  // namespace onepass::cuda

@@ -20,7 +20,13 @@ DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i
       "l"(m), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(hint)
       : "memory");
 }
-// The same without a hint for L2.
+// Into L2 only.
+DEV void tma_prefetch(const TensorMap* m, i32 c0, i32 c1, i32 c2, i32 c3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(m), "r"(c0), "r"(c1), "r"(c2),
+               "r"(c3)
+               : "memory");
+}
+// A load without a hint for L2.
 DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -33,6 +39,13 @@ DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3)
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(m),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
+}
+// The same for fp32, added to what stands there.
+DEV void tma_add(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(m),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
 }
 // Rows of bytes without a map: 16-byte aligned, a multiple of 16 long.
 DEV void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {

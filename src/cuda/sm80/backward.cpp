@@ -167,6 +167,7 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .key_warps = c.block_n() / 16 * c.share,
           .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
           .zero_sums = true,
+          .mask_fragments = false,
           .read_bytes = std::min(alignment_of(p, Role::out), alignment_of(p, Role::dout)),
           .write_bytes = p.gradients.dq ? alignment_of(p, Role::dq) : 16};
 }

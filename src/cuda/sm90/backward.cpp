@@ -20,25 +20,54 @@ int crowd_of(const BackwardFeatures& b) {
   return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
          (f.bias != ScalarType::none) + b.deterministic;
 }
-bool plain_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
+bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
+// What is weighed in few instructions (kPlainScores in backward_weights.cuh).
+bool plain_scores(const BackwardFeatures& b, const BackwardConfig& c) {
+  const AttentionFeatures& f = b.forward.attention;
+  return !f.softcap && !f.alibi && !f.score_mod && !f.mask_mod && !f.scaled_first && !b.dslopes &&
+         !(f.bool_mask && c.split) && (f.bias == ScalarType::none || c.bias_tiles) && (!b.dbias || c.dbias_tiles);
+}
 
+constexpr int kMostPlain = 2;  // of plain scores, joint, at head dims beyond 64
 // What has no registers: nothing of the sort at head dims to 64.
 int most_of(const AttentionFeatures& f, bool split) {
   const int dim = std::max(f.dim_qk, f.dim_v);
   return dim > 128 || !split ? 1 : dim > 64 ? 3 : 5;
 }
-BackwardConfig config_of(const BackwardFeatures& b) {
+// TMA writes it.
+bool has_dbias_tiles(const Problem& p) {
+  return p.gradients.dbias && !p.deterministic && p.bias->spans.rows && p.layout.dbias[3] == 1 &&
+         why_no_tma(p, Role::dbias).empty();
+}
+BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
   const int dim = std::max(f.dim_qk, f.dim_v);
-  if (dim <= 64) return {.split = false, .block_q = plain_scores(f) && !f.bounded_left ? 128 : 64};
-  const bool joint =
-      dim <= 128 && !f.softcap && !f.score_mod && f.bias == ScalarType::none && crowd_of(b) <= most_of(f, false);
-  return {.split = !joint, .block_q = 64};
+  BackwardConfig c{};
+  c.block_q = 64;
+  c.bias_tiles = dim <= 128 && bytes_of(f.bias) == 2 && stages_bias(p);
+  c.dbias_tiles = c.bias_tiles && has_dbias_tiles(p) && (dim <= 64 || !f.dropout);  // which has no registers for both
+  c.dbias_adds = c.dbias_tiles && !(p.bias->spans.batch && p.bias->spans.heads);
+  const bool plain = plain_scores(b, c);
+  if (dim <= 64) {
+    c.block_q = bare_scores(f) && !f.bounded_left ? 128 : 64;
+  } else {
+    c.split = dim > 128 ||
+              (plain ? crowd_of(b) > kMostPlain
+                     : f.softcap || f.score_mod || f.bias != ScalarType::none || crowd_of(b) > most_of(f, false));
+  }
+  if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
+  return c;
 }
 
 std::string config_source(const BackwardConfig& c) {
-  const auto& [split, block_q] = c;
-  return cuda::Initializer().field("split", split).field("block_q", block_q).source();
+  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds] = c;
+  return cuda::Initializer()
+      .field("split", split)
+      .field("block_q", block_q)
+      .field("bias_tiles", bias_tiles)
+      .field("dbias_tiles", dbias_tiles)
+      .field("dbias_adds", dbias_adds)
+      .source();
 }
 
 class State final : public cuda::BackwardState {
@@ -65,13 +94,13 @@ class State final : public cuda::BackwardState {
   void launch_with(const Tensors& tensors, BackwardParams& params, cuda::Stream stream) const override {
     const std::int64_t tiles = tiles_of(*problem, config_);
     if (tiles == 0) return;
-    if (features_.dbias)
+    if (features_.dbias && !writes_all_dbias(features_, config_))
       cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(params.dbias), 0,
                                                dense_bytes(*problem, Role::dbias), stream),
                        "cuMemsetD8Async");
     set_head_groups(params, *problem, config_, device_.multiprocessors, device_.l2_bytes);
     BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
-    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &params};
+    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &maps.bias, &maps.dbias, &params};
     cuda::launch(kernel(stream), static_cast<unsigned>(std::min<std::int64_t>(tiles, device_.multiprocessors)), 384,
                  layout_.total, stream, arguments);
   }
@@ -112,9 +141,12 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
     if (p.deterministic && !(spans.batch && spans.heads && spans.rows && p.layout.bias[3] != 0))
       return refuse("it adds up a repeated bias' gradient in any order, not in one");
   }
-  if (std::string s = why_too_many(p, tiles_of(p, {.split = true, .block_q = 64})); !s.empty()) return refuse(s);
-  c = config_of(f);
-  if (crowd_of(f) > (std::max(p.dim_qk, p.dim_v) <= 64 ? 5 : most_of(f.forward.attention, c.split)))
+  BackwardConfig most{};  // tiles
+  most.split = true;
+  if (std::string s = why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
+  c = config_of(p, f);
+  const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
+  if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMostPlain : most_of(f.forward.attention, c.split)))
     return refuse("so many features together do not fit its registers");
   if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
     return refuse(text("its tiles take ", bytes, " bytes of shared memory"));
@@ -127,6 +159,7 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .key_warps = c.split ? 2 : 1,
           .sum_columns = dq_block_floats(static_cast<int>(p.dim_qk), c.block_q) / c.block_q,
           .zero_sums = true,
+          .mask_fragments = p.bool_mask && !c.split,
           .read_bytes = std::min(row_alignment(p, Role::out), row_alignment(p, Role::dout)),
           .write_bytes = p.gradients.dq ? row_alignment(p, Role::dq) : 16};
 }
@@ -139,31 +172,56 @@ BackwardMaps maps_of(const Problem& p, const Tensors& a, const BackwardConfig& c
                        std::int64_t dim, int rows) {
     return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
   };
-  return {.q = map(tokens_q > 0 ? a.q : a.k, p.layout.q, p.heads_q, tokens_q, p.dim_qk, c.block_q),
-          .k = map(a.k, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_k()),
-          .v = map(a.v, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_k()),
-          .dout = map(tokens_q > 0 ? a.dout : a.k, p.layout.dout, p.heads_q, tokens_q, p.dim_v, c.block_q)};
+  BackwardMaps maps{.q = map(tokens_q > 0 ? a.q : a.k, p.layout.q, p.heads_q, tokens_q, p.dim_qk, c.block_q),
+                    .k = map(a.k, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_k()),
+                    .v = map(a.v, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_k()),
+                    .dout = map(tokens_q > 0 ? a.dout : a.k, p.layout.dout, p.heads_q, tokens_q, p.dim_v, c.block_q),
+                    .bias = {},
+                    .dbias = {}};
+  maps.bias = maps.dbias = maps.k;
+  if (c.bias_tiles && tokens_q > 0) {
+    const Dims& s = p.layout.bias;
+    maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
+  }
+  if (c.dbias_tiles && tokens_q > 0) {
+    const Dims& s = p.layout.dbias;
+    const BroadcastDims& spans = p.bias->spans;
+    maps.dbias =
+        map_tensor(a.dbias.data, DType::f32, {p.seq_k, p.seq_q, spans.heads ? p.heads_q : 1, spans.batch ? p.batch : 1},
+                   {s[2], s[1], s[0]}, 64);
+  }
+  return maps;
+}
+
+bool writes_all_dbias(const BackwardFeatures& f, const BackwardConfig& c) {
+  const AttentionFeatures& a = f.forward.attention;
+  return c.dbias_tiles && !c.dbias_adds && !a.bounded_left && !a.bounded_right && !a.bool_mask;
 }
 
 std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
   return p.heads_kv * padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, c.block_k());
 }
 
-// Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
-// one group, twice as many at most, so that the end is balanced.
+// Batch entries that share a bias read it, and add to its gradient, side by side. Causally, heads whose Q, dO and sums
+// of dQ fit two thirds of L2 together, their longest tiles first; the last few as one group, twice as many at most, so
+// that the end is balanced.
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
-  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
-  if (band.right < 0 || p.varlen) return;
   constexpr std::int64_t kMost = 32;
+  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
+  if (p.bias && p.bias->spans.rows && !p.bias->spans.batch) {
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.batch, 1, kMost));
+    return;
+  }
+  if (band.right < 0 || p.varlen) return;
   const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
                      tiles = std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
   if (p.group() > 1) {  // a group fills the multiprocessors once (KeysOuter)
     b.head_group = static_cast<int>(std::clamp<std::int64_t>((multiprocessors + tiles / 2) / tiles, 1, heads));
     return;
   }
-  const std::int64_t bytes = std::max<std::int64_t>(1, p.seq_q * p.group() * (p.dim_qk * 6 + p.dim_v * 2));
+  const std::int64_t bytes = std::max<std::int64_t>(1, p.seq_q * (p.dim_qk * 6 + p.dim_v * 2));
   const std::int64_t group = std::clamp<std::int64_t>(2 * std::int64_t{l2_bytes} / 3 / bytes, 1, kMost);
   const std::int64_t tail = 4 * multiprocessors / tiles;
   b.head_group = static_cast<int>(std::min(group, heads));

@@ -22,6 +22,7 @@ namespace onepass::sm90 {
 // behind this one's dV and dK, and dQ is that of the block before.
 DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, const BackwardParams& p) {
   c.issue_scores();
+  c.draw();
   c.probabilities();
   for (;;) {
     const bool last = voted(c.at.last());  // of its tile
@@ -31,7 +32,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
     c.issue_gradients();
     c.has_q = memory.q().at(c.block + 1).has_come();  // the answers are needed later
     c.has_dout = memory.dout().at(c.block + 1).has_come();
-    const bool stage_is_free = memory.dq(group).at(c.block - 1).may_acquire();
+    const bool stage_is_free = c.dq_stage().may_acquire();
     wgmma_wait<2>();
     c.dq_ready(stage_is_free);
     c.next_block();
@@ -45,6 +46,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
       if (!c.next_tile()) break;
     }
     c.issue_scores();
+    c.draw();
     wgmma_wait<1>();
     c.gradients_ready();
     if (!last) c.release_rows(c.block - 1);
@@ -58,7 +60,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
   c.issue_dq_before();
   wgmma_wait<0>();
   fence_operand(c.dq);
-  memory.dq(group).at(c.block - 1).acquire();
+  c.dq_stage(true).acquire();
   c.stage_dq();
 }
 DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
@@ -73,10 +75,12 @@ DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardPa
 extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
     attention_backward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
                        const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap dout,
+                       const __grid_constant__ onepass::TensorMap bias,
+                       const __grid_constant__ onepass::TensorMap dbias,
                        const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
   using namespace onepass::sm90;
   extern __shared__ __align__(1024) unsigned char smem[];
   const SharedMemory memory{shared_address(smem)};
-  run_roles(memory, {&q, &k, &v, &dout}, p, [&](u32 group) { consume_jointly(memory, group, p); });
+  run_roles(memory, {&q, &k, &v, &dout, &bias, &dbias}, p, [&](u32 group) { consume_jointly(memory, group, p); });
 }

@@ -13,12 +13,15 @@ bool select_config(const Problem& problem, const BackwardFeatures& features, Bac
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
                BackwardConfig& config, std::string& why);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
-// The kernel's tensor maps in its parameters' order. map_tensor: cuda::tensor_map.
+// The kernel's tensor maps in its parameters' order; those it does not read are copies of k's. map_tensor:
+// cuda::tensor_map.
 struct BackwardMaps {
-  cuda::TensorMap q, k, v, dout;
+  cuda::TensorMap q, k, v, dout, bias, dbias;
 };
 BackwardMaps maps_of(const Problem& problem, const Tensors& tensors, const BackwardConfig& config,
                      decltype(&cuda::tensor_map) map_tensor);
+// Whether the kernel writes every number of dbias; else they are zeros before it.
+bool writes_all_dbias(const BackwardFeatures& features, const BackwardConfig& config);
 // How many heads of K and V are worked on at once, and how many of the last ones as one group.
 void set_head_groups(BackwardParams& params, const Problem& problem, const BackwardConfig& config, int multiprocessors,
                      int l2_bytes);

@@ -9,7 +9,10 @@ namespace onepass::sm90 {
 // warpgroup computes S, P and dV, the other dP, dS and dK, so that wide heads fit the registers.
 struct BackwardConfig {
   bool split;
-  int block_q;                                                           // query rows of a block: 64, or 128 if joint
+  int block_q;       // query rows of a block: 64, or 128 if joint
+  bool bias_tiles;   // joint: a 16-bit bias comes by TMA into the place that its block's dS will take
+  bool dbias_tiles;  // joint: dbias leaves by TMA, through dQ's stage
+  bool dbias_adds;   // to what other heads or batch entries have added
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
@@ -23,11 +26,23 @@ ONEPASS_HD constexpr int exchanged_words(const AttentionFeatures& f, const Backw
   return c.block_q / 4 * (1 + f.softcap + f.score_mod) + (f.dropout ? 4 : 0);
 }
 
+// Joint: bytes of a warpgroup's part of dQ's stage, where dbias takes turns: a box of 64 rows and 32 keys, twice.
+ONEPASS_HD constexpr int dbias_stage_bytes(const AttentionFeatures& f, const BackwardConfig& c) {
+  const int dq = dq_block_floats(f.dim_qk, c.block_q) * 2, dbias = 2 * c.block_q * kBlockColumnBytes;
+  return dq > dbias ? dq : dbias;
+}
+// A tile's slot: its coordinates, and where a boolean mask leaves out blocks of rows, a bit for each that it does not.
+constexpr int kListWords = 32;  // blocks beyond these 1024 are never left out
+ONEPASS_HD constexpr int tile_slot_bytes(const AttentionFeatures& f) {
+  return kTileSlotBytes + (f.bool_mask ? 4 * kListWords : 0);
+}
+
 // Shared memory of a block of threads, in order.
 struct BackwardLayout {
   PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
   PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]
   PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
+  PipelineLayout bias;           // in the places of ds
   PipelineLayout exchange;       // split: a part for each pair of warps
   PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
   int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
@@ -44,14 +59,14 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = 2};
   l.ds = {.data = l.dout.data_end(), .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes, .stages = 2};
   l.dq = {.data = l.ds.data_end(),
-          .bytes = dq_block_floats(f.dim_qk, c.block_q) * 2,
+          .bytes = c.dbias_tiles ? dbias_stage_bytes(f, c) : dq_block_floats(f.dim_qk, c.block_q) * 2,
           .stages = c.split ? 0 : 1,
           .parts = 2};
   l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + 2 * c.block_q * 4;
   l.fallback = l.delta + 2 * c.block_q * 4;
-  l.schedule = {.data = l.fallback + 64, .bytes = kTileSlotBytes, .stages = l.k.stages};
+  l.schedule = {.data = l.fallback + 64, .bytes = tile_slot_bytes(f), .stages = l.k.stages};
   l.schedule = l.schedule.with_barriers(l.schedule.data_end());
   l.k = l.k.with_barriers(l.schedule.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());
@@ -60,7 +75,8 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.ds = l.ds.with_barriers(l.dout.barriers_end());
   l.dq = l.dq.with_barriers(l.ds.barriers_end());
   l.exchange = l.exchange.with_barriers(l.dq.barriers_end());
-  l.total = l.exchange.barriers_end();
+  l.bias = PipelineLayout{.data = l.ds.data, .bytes = l.ds.bytes, .stages = 2}.with_barriers(l.exchange.barriers_end());
+  l.total = l.bias.barriers_end();
   return l;
 }
 

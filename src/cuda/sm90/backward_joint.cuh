@@ -1,6 +1,8 @@
 // A consumer warpgroup that computes all products of its 64 keys: what it holds, and the steps of its loop
 // (backward.cuh).
 #pragma once
+#include "cuda/device/mma.cuh"
+
 #include "cuda/sm90/backward_warp.cuh"
 
 namespace onepass::sm90 {
@@ -13,6 +15,7 @@ struct JointConsumer : BackwardWarp {
   Slopes<kScores> slopes;
   Kept<kScores> kept;
   bool some_hidden = false;
+  u32 seen;            // the mask's bits of its scores
   i32 accumulate = 0;  // whether dV and dK hold anything yet: not in a tile's first block
   bool has_q = false, has_dout = false, has_ds = true;  // answers of barriers, asked ahead of the time
 
@@ -31,6 +34,7 @@ struct JointConsumer : BackwardWarp {
 
   DEV void issue_scores() {
     odd_block = voted(block & 1);
+    seen = scores.seen_scores(at.row());
     if (!has_q) memory.q().at(block).wait();
     load_statistics(memory.lse(block % 2));
     wgmma_fence();
@@ -43,17 +47,47 @@ struct JointConsumer : BackwardWarp {
     wgmma_fence();
     issue_keys_by_rows<kVN>(dp, memory.base + kLayout.v.data + group * (kGroupKeys * kBlockColumnBytes), dout_stage());
   }
+  // Which weights dropout leaves, while products are under way. Behind a branch, where registers last: else the draws
+  // come in front of the instructions that issue S.
+  DEV void draw() {
+    if constexpr (features.dropout) {
+      if (!features.bool_mask && !has_dout) memory.dout().at(block).wait();
+      if (!features.bool_mask) has_dout = true;
+      kept = scores.kept<kScores>(at.row());
+    }
+  }
+  // Products become scores. The bias lies where the warp's own part of dS will.
+  DEV void add_bias() {
+    using Format = ElementOf<config.bias_tiles ? features.bias : ScalarType::f16>::Format;
+#pragma unroll
+    for (u32 e = 0; e < kBlockM / 16; ++e) {
+      u32 pair[4];
+      ldmatrix4_transposed(pair, ds_place(group, e));
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        float& low = s[8 * e + 2 * i];
+        float& high = s[8 * e + 2 * i + 1];
+        low = fmaf(low, p.scale, Format::unpack(static_cast<u16>(pair[i])));
+        high = fmaf(high, p.scale, Format::unpack(static_cast<u16>(pair[i] >> 16)));
+      }
+    }
+  }
   // From S under way to P in s and dP in dp, nothing under way.
   DEV void probabilities() {
     issue_dp();
     const bool ds_is_free = memory.ds().at(block).may_acquire();
-    if constexpr (features.dropout) kept = scores.kept<kScores>(at.row());
+    bool has_bias = true;
+    if constexpr (config.bias_tiles) has_bias = memory.bias().at(block).has_come();
     wgmma_wait<1>();
     fence_operand(s);
     const u32 delta = memory.delta(block % 2);
     constexpr bool kInPlace = kPlainScores && kBlockM == 128;  // D takes the registers of the LSEs just used
     if constexpr (kPlainScores) {
-      scores.plain_weights(s, rows, at.row(), [&](int c) {
+      if constexpr (config.bias_tiles) {
+        if (!has_bias) memory.bias().at(block).wait();
+        add_bias();
+      }
+      some_hidden = scores.plain_weights(s, rows, at.row(), seen, [&](int c) {
         if constexpr (kInPlace) load_part(rows, delta, c);
       });
     } else {
@@ -76,13 +110,34 @@ struct JointConsumer : BackwardWarp {
   // dS into its operand and into shared memory; P into its operand.
   DEV void gradients() {
     if constexpr (kPlainScores)
-      scores.plain_gradients(s, dp, rows);
+      scores.plain_gradients(s, dp, kept, rows, some_hidden);
     else
       scores.differentiate(s, dp, slopes, kept, rows, some_hidden, at.row(),
                            [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
+    if constexpr (config.dbias_tiles) stage_dbias();
     pack_fragment(dp, ds);
     store_ds(ds, group);
     pack_kept(s, kept, weights);
+  }
+  // dS as [keys / 32][rows][32 keys] of fp32, in boxes as TMA has them. The stage's uses: dbias of block 0, then of
+  // block i, and dQ of i - 1 behind it.
+  DEV void stage_dbias() const {
+    const auto stage = memory.dq(group).at(2 * block - (block != 0));
+    stage.acquire();
+    const u32 key = warp * 16 + lane / 4, quad = lane % 4,
+              to = stage.stage() + key / 32 * (kBlockM * kBlockColumnBytes);
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      const u32 column = key % 32 + (j >> 1 & 1) * 8;
+      store_word(swizzled(to, static_cast<u32>(column_of(j, quad)), column / 4) + column % 4 * 4,
+                 __float_as_int(dp[j]));
+    }
+    __syncwarp();
+    arrive(stage.full());
+  }
+  // Of dQ of the block before; at the end there is no dbias in front of it.
+  DEV auto dq_stage(bool end = false) const {
+    return memory.dq(group).at(config.dbias_tiles ? 2 * block - end : block - 1);
   }
   // The keys are those of the block before: of the tile before in a tile's first block.
   DEV void issue_dq_before() {
@@ -115,7 +170,7 @@ struct JointConsumer : BackwardWarp {
     if (block == 0) return;
     arrive(memory.ds().at(block - 1).empty());
     if (!accumulate) arrive(memory.k().at(tiles - 1).empty());
-    if (!stage_is_free) memory.dq(group).at(block - 1).acquire();
+    if (!stage_is_free) dq_stage().acquire();
     stage_dq();
   }
   DEV void gradients_ready() {

@@ -1,6 +1,7 @@
 // A block of threads: barriers, and its roles; consume(group) is what a consumer warpgroup does.
 #pragma once
-#include "cuda/sm90/backward_producer.cuh"
+#include "cuda/sm90/backward_reducer.cuh"
+#include "cuda/sm90/backward_schedule.cuh"
 
 namespace onepass::sm90 {
 
@@ -19,6 +20,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     memory.ds().init(kConsumerWarps, config.split ? kGroupWarps : kConsumerWarps);
     memory.dq(0).init(1, kGroupWarps);
     memory.exchange(0).init(1, 1);
+    memory.bias().init(1);
     mbar_init_fence();
     tma_prefetch(maps.q);
     tma_prefetch(maps.k);
@@ -34,7 +36,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     else if (helper == 3)
       schedule(memory, p);
     else if (!config.split && helper <= kGroups)
-      reduce(memory, helper - 1, p);
+      reduce(memory, helper - 1, maps, p);
   } else {
     registers_up<kConsumerRegisters>();
     consume(group - 1);

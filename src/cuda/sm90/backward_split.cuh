@@ -49,12 +49,14 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
 extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
     attention_backward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
                        const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap dout,
+                       const __grid_constant__ onepass::TensorMap bias,
+                       const __grid_constant__ onepass::TensorMap dbias,
                        const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
   using namespace onepass::sm90;
   extern __shared__ __align__(1024) unsigned char smem[];
   const SharedMemory memory{shared_address(smem)};
-  run_roles(memory, {&q, &k, &v, &dout}, p, [&](u32 group) {
+  run_roles(memory, {&q, &k, &v, &dout, &bias, &dbias}, p, [&](u32 group) {
     if (group == 0)
       consume_split<0>(memory, p);
     else

@@ -41,6 +41,7 @@ struct SplitConsumer : BackwardWarp {
   u32 operand[kScores / 2];
   Slopes<kScores> slopes;
   Kept<kScores> kept;
+  u32 seen;              // the mask's bits of its scores
   i32 accumulate = 0;    // whether `second` holds anything yet
   i32 place_before = 0;  // of the block before in dQ's sums
   u32 turn_before = 0;   // counts that come before its turn
@@ -59,6 +60,7 @@ struct SplitConsumer : BackwardWarp {
   DEV void issue_first() {
     odd_block = voted(block & 1);
     const u32 statistics = kIsScores ? memory.lse(block % 2) : memory.delta(block % 2);
+    if constexpr (kIsScores) seen = scores.seen_scores(at.row());
     if constexpr (kIsScores)
       memory.q().at(block).wait();
     else
@@ -85,7 +87,8 @@ struct SplitConsumer : BackwardWarp {
   DEV void weigh() {
     bool some_hidden = false;
     if constexpr (kPlainScores) {
-      scores.plain_weights(first, rows, at.row(), [](int) {});
+      kept = scores.template kept<kScores>(at.row());
+      scores.plain_weights(first, rows, at.row(), seen, [](int) {});
     } else {
       kept = scores.template kept<kScores>(at.row());
       some_hidden = scores.weigh(first, slopes, rows, at.row());
@@ -120,7 +123,7 @@ struct SplitConsumer : BackwardWarp {
     __syncwarp();
     arrive(mailbox.empty());
     if constexpr (kPlainScores)
-      scores.plain_gradients(w, first, rows);
+      scores.plain_gradients(w, first, kept, rows, false);
     else
       scores.differentiate(w, first, slopes, kept, rows, true, at.row(),
                            [&](i32 row, i32 key, float g) { scores.add(row, key, g); });

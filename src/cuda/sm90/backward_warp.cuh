@@ -8,10 +8,6 @@
 
 namespace onepass::sm90 {
 
-// The same bit in every lane, and provably so: descriptors that depend on it stay in uniform registers. A vote does not
-// queue behind shared memory as a shuffle does.
-DEV u32 voted(bool x) { return __any_sync(0xffffffffu, x); }
-
 // Barriers of the block's threads by number; 0 is __syncthreads.
 enum NamedBarrier : u32 { kAllStored = 1 };
 
@@ -55,7 +51,7 @@ struct BackwardWarp {
   DEV bool open_tile(u32 first_key, i32 part) {
     memory.k().at(tiles).wait();
     const KeyTile x = tile();
-    at = BlockWalk::of(p, x);
+    at = BlockWalk::of(p, x, memory.tile(tiles % kLayout.k.stages));
     scores.open(x, static_cast<i32>(warp_uniform(static_cast<u32>(x.key) + first_key)), part);
     if (x.exists()) scores.open_head(at.head);
     odd_tile = voted(tiles & 1);
@@ -65,7 +61,7 @@ struct BackwardWarp {
     const bool head_ends = at.head_ends(p);
     if (head_ends) scores.close_head();
     ++block;
-    const bool more = at.next(p);
+    const bool more = at.next(p, memory.tile(tiles % kLayout.k.stages));
     if (head_ends && more) scores.open_head(at.head);
   }
   DEV u32 ds_stage(u32 odd) const { return memory.base + kLayout.ds.data + odd * kLayout.ds.bytes; }
@@ -73,12 +69,15 @@ struct BackwardWarp {
   DEV u32 dout_stage() const { return memory.base + kLayout.dout.data + odd_block * kLayout.dout.bytes; }
 
   // dS as [rows][keys] of the 64 keys in block `keys` of the stage: matrices of eight keys x eight rows, transposed.
+  // Where a lane's part of rows 16 e to 16 e + 15 lies:
+  DEV u32 ds_place(u32 keys, u32 e) const {
+    return swizzled(memory.ds().at(block).stage() + keys * kBlockM * kBlockColumnBytes,
+                    e * 16 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2);
+  }
   DEV void store_ds(const u32 (&ds)[kBlockM / 4], u32 keys) const {
-    const u32 to = memory.ds().at(block).stage() + keys * kBlockM * kBlockColumnBytes;
 #pragma unroll
     for (u32 e = 0; e < kBlockM / 16; ++e)
-      stmatrix4_transposed(swizzled(to, e * 16 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2), ds[4 * e],
-                           ds[4 * e + 1], ds[4 * e + 2], ds[4 * e + 3]);
+      stmatrix4_transposed(ds_place(keys, e), ds[4 * e], ds[4 * e + 1], ds[4 * e + 2], ds[4 * e + 3]);
     __syncwarp();
     arrive(memory.ds().at(block).full());
   }

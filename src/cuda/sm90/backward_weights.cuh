@@ -8,8 +8,15 @@ namespace onepass::sm90 {
 
 static_assert(kBlockK == 16);         // parts of slopes and rows to compute again are counted by warps
 constexpr int kScores = kBlockM / 2;  // of a lane
-constexpr bool kPlainScores = !kTransforms && !features.masks() && !features.dropout;
-constexpr bool kSideGradients = backward_features.dbias || backward_features.dslopes;
+// What the host's plain_scores (backward.cpp) says of the features, with the tiles of a bias that it chose.
+constexpr bool kPlainScores =
+    !features.softcap && !features.alibi && !features.score_mod && !features.mask_mod && !features.scaled_first &&
+    !backward_features.dslopes && (!features.bool_mask || backward_shape.mask_fragments) &&
+    (features.bias == ScalarType::none || config.bias_tiles) && (!backward_features.dbias || config.dbias_tiles);
+
+// The same bit in every lane, and provably so: descriptors that depend on it stay in uniform registers. A vote does not
+// queue behind shared memory as a shuffle does.
+DEV u32 voted(bool x) { return __any_sync(0xffffffffu, x); }
 
 struct BlockScores : KeyScores {
   const BackwardParams& p;
@@ -46,23 +53,68 @@ struct BlockScores : KeyScores {
     }
   }
 
-  // Products become weights: probability() but for its limit of 1, which costs 3 % and which the rounding of huge LSEs
-  // alone would pass; what overflows is computed again. next() is called when the rows' LSEs of scores 8 c to 8 c + 7
-  // have been used.
+  // The mask's bits of a block's scores of this lane; read ahead of their use.
+  DEV u32 seen_scores(i32 first_row) const {
+    if constexpr (!kPlainScores || !features.bool_mask) return ~0u;
+    const MaskFragments& mask = p.mask_fragments;
+    return mask.words[batch * mask.stride[0] + head * mask.stride[1] + first_row / 64 * mask.stride[2] + first_key * 2 +
+                      opaque_thread() % 32];
+  }
+  // Products, or scores with their bias, become weights: probability() but for its limit of 1, which costs 3 % and
+  // which the rounding of huge LSEs alone would pass; what overflows is computed again, but not where dbias is wanted:
+  // that leaves at once. So hidden scores are marked for it, too. next() is called when the rows' LSEs of scores 8 c to
+  // 8 c + 7 have been used.
   template <class Next>
-  DEV void plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row,
+  DEV bool plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row, u32 seen,
                          const Next& next) const {
     hide_products(s, first_row);
+    if constexpr (features.bool_mask) {
+      if (voted(seen != ~0u)) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j) s[j] = seen >> j & 1 ? s[j] : kNegInf;
+      }
+    }
+    if constexpr (backward_features.dbias) {
+      float least = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) least = fminf(least, s[j]);
+      if (voted(least == kNegInf)) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j)
+          s[j] = s[j] == kNegInf ? kHidden : probability(p, s[j], reference[statistic_of(j)]);
+        return true;
+      }
+    }
 #pragma unroll
     for (int c = 0; c < kScores / 8; ++c) {
 #pragma unroll
-      for (int j = 8 * c; j < 8 * c + 8; ++j) s[j] = weight_of(fmaf(s[j], p.scale_log2, -reference[statistic_of(j)]));
+      for (int j = 8 * c; j < 8 * c + 8; ++j) {
+        const float r = reference[statistic_of(j)];
+        if constexpr (backward_features.dbias)
+          s[j] = probability(p, s[j], r);
+        else if constexpr (kFusedWeights)
+          s[j] = weight_of(fmaf(s[j], p.scale_log2, -r));
+        else
+          s[j] = weight_of((s[j] - r) * static_cast<float>(kLog2e));
+      }
       next(c);
     }
+    return false;
   }
-  DEV void plain_gradients(const float (&w)[kScores], float (&dp)[kScores], const float (&d)[kScores / 2]) const {
+  DEV void plain_gradients(const float (&w)[kScores], float (&dp)[kScores], const Kept<kScores>& kept,
+                           const float (&d)[kScores / 2], bool some_hidden) const {
 #pragma unroll
-    for (int j = 0; j < kScores; ++j) dp[j] = w[j] * (dp[j] - d[statistic_of(j)]);
+    for (int j = 0; j < kScores; ++j) {
+      if constexpr (features.dropout)
+        dp[j] = w[j] * fmaf(kept.has(j) ? dp[j] : 0.0f, p.dropout.keep_scale, -d[statistic_of(j)]);
+      else
+        dp[j] = w[j] * (dp[j] - d[statistic_of(j)]);
+    }
+    if constexpr (backward_features.dbias) {
+      if (!some_hidden) return;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) dp[j] = is_hidden(w[j]) ? 0.0f : dp[j];  // whatever dO and V hold
+    }
   }
 
   // What differentiate() tells of each score.

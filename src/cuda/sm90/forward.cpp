@@ -162,12 +162,6 @@ Decision plan(const Request& request) {
 
 }  // namespace
 
-bool stages_bias(const Problem& p) {
-  if (!p.bias) return false;
-  const Dims& s = p.layout.bias;
-  return s[3] == 1 && why_no_tma(p, Role::bias).empty();
-}
-
 TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor) {
   // As the kernels see them: tokens of a batch entry, of all packed sequences, of a page.
   struct Rows {

@@ -12,8 +12,6 @@ namespace onepass::sm90 {
 bool select_config(const Problem& problem, ForwardConfig& config, std::string& why);
 // The same on a device, which must be a Hopper GPU.
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
-// Whether TMA reads the bias: by its strides and alignment.
-bool stages_bias(const Problem& problem);
 // The kernel's tensor maps in its parameters' order; those it does not read are copies of q's. map_tensor:
 // cuda::tensor_map.
 struct TensorMaps {

@@ -38,6 +38,12 @@ std::string why_no_tma(const Problem& p, Role role) {
   return {};
 }
 
+bool stages_bias(const Problem& p) {
+  if (!p.bias) return false;
+  const Dims& s = p.layout.bias;
+  return s[3] == 1 && why_no_tma(p, Role::bias).empty();
+}
+
 std::string why_no_vectors(const Problem& p, Role role, int bytes) {
   const int there = row_alignment(p, role);
   if (there >= bytes) return {};

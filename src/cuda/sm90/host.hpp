@@ -16,6 +16,8 @@ int alignment_of(const Problem& problem, Role role);
 int row_alignment(const Problem& problem, Role role);
 // Empty, or a sentence: TMA reads tensors that start at multiples of 16 bytes, rows whose distances are such multiples.
 std::string why_no_tma(const Problem& problem, Role role);
+// Whether TMA reads the bias: by its strides and alignment.
+bool stages_bias(const Problem& problem);
 // The same for stores of `bytes` at once.
 std::string why_no_vectors(const Problem& problem, Role role, int bytes);
 // Of a tensor without gaps; else 0.

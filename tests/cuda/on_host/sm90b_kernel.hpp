@@ -12,7 +12,7 @@ struct Sm90BackwardKernel {
   const void* config;                              // sm90::BackwardConfig
   int shared_bytes;                                // what the library gives a block
   void (*pre)(const void* params, unsigned grid);  // BackwardParams
-  // maps: four tensor maps that hold TensorBoxes (hopper.hpp): q, k, v, dout.
+  // maps: six tensor maps that hold TensorBoxes (hopper.hpp): q, k, v, dout, bias, dbias.
   void (*run)(const void* maps, const void* params, unsigned grid);
   void (*post)(const void* params, unsigned grid);
   void (*sums)(const void* params, unsigned grid);

@@ -52,10 +52,10 @@ const Sm90BackwardKernel kernel = {
       run_grid(grid, onepass::kPreThreads, 4 * onepass::kPreThreads, [&] { attention_backward_pre(params_at(p)); });
     },
     [](const void* maps, const void* p, unsigned grid) {
-      onepass::TensorMap m[4];
+      onepass::TensorMap m[6];
       std::memcpy(m, maps, sizeof m);
       run_grid(grid, onepass::sm90::kThreads, onepass::sm90::kLayout.total,
-               [&] { attention_backward(m[0], m[1], m[2], m[3], params_at(p)); });
+               [&] { attention_backward(m[0], m[1], m[2], m[3], m[4], m[5], params_at(p)); });
     },
     [](const void* p, unsigned grid) {
       run_grid(grid, onepass::kPostThreads, kPostBytes, [&] { attention_backward_post(params_at(p)); });

@@ -7,6 +7,7 @@
 #include "check/pokes.hpp"
 #include "core/text.hpp"
 #include "cuda/sm90/backward.hpp"
+#include "mask_patterns.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/sm90b_kernel.hpp"
 #include "on_host/whole_backward.hpp"
@@ -30,7 +31,8 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
     BackwardParams& params = call.params;
     return call.run(kernel, [&] {
       sm90::set_head_groups(params, p, config(), 2, 50 << 20);
-      if (features().dbias) std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
+      if (features().dbias && !sm90::writes_all_dbias(features(), config()))
+        std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
       const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
       // One block of threads where tiles wait for each other: blocks run one after the other here.
       const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
@@ -95,6 +97,18 @@ TEST_P(EmulatedHopperBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
     inputs.changed();
     run(inputs, false);
     expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+// Blocks of rows that no key of a tile is seen by are left out, tiles that no row sees are settled.
+TEST_P(EmulatedHopperBackward, WhatMasksEmptyIsLeftOut) {
+  if (!features().forward.attention.bool_mask) GTEST_SKIP() << "no mask";
+  for (const test::MaskPattern& pattern : test::kMaskPatterns) {
+    check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), kSeed);
+    test::fill_mask(inputs.tensors.bool_mask, pattern);
+    inputs.changed();
+    run(inputs, false);
+    expect_right(inputs, pattern.name);
   }
 }
 

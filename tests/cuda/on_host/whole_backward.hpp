@@ -22,10 +22,12 @@ struct EmulatedCall {
     cuda::bind_backward(params, inputs.tensors, workspace_.data(), places_);
     params.counters = counters_;
     if (p.bool_mask) {
-      const cuda::MaskPlan plan = cuda::plan_mask(p, inputs.tensors.bool_mask.data, cuda::kMaskTile,
-                                                  reinterpret_cast<std::byte*>(workspace_.data()) + places_.mask);
+      const cuda::MaskPlan plan =
+          cuda::plan_mask(p, inputs.tensors.bool_mask.data, cuda::kMaskTile,
+                          reinterpret_cast<std::byte*>(workspace_.data()) + places_.mask, s.mask_fragments);
       warps::pack(&plan.pack);
       params.mask = plan.bits;
+      params.mask_fragments = plan.pack.fragments;
     }
     warps::copies_are_early = early;
     warps::backwards = early;

@@ -17,6 +17,7 @@ struct alignas(64) TensorMap {
 
 constexpr u64 kEvictFirst = 0, kEvictLast = 0;
 DEV void tma_prefetch(const TensorMap*) {}
+DEV void tma_prefetch(const TensorMap*, i32, i32, i32, i32) {}
 
 DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3, u64) {
   const auto land = [box = m->box(), to, bar, c0, c1, c2, c3] {
@@ -40,6 +41,23 @@ DEV void tma_store(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3)
   const auto land = [box = m->box(), from, c0, c1, c2, c3] {
     box.walk(from, {c0, c1, c2, c3}, [](unsigned char* piece, std::size_t bytes, const unsigned char* at) {
       if (bytes > 0) std::memcpy(piece, at, bytes);
+    });
+  };
+  if (warps::copies_are_early)
+    land();
+  else
+    warps::running->begun.push_back(land);
+}
+DEV void tma_add(const TensorMap* m, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
+  const auto land = [box = m->box(), from, c0, c1, c2, c3] {
+    box.walk(from, {c0, c1, c2, c3}, [](unsigned char* piece, std::size_t bytes, const unsigned char* at) {
+      for (std::size_t i = 0; i < bytes; i += 4) {
+        float sum, x;
+        std::memcpy(&sum, piece + i, 4);
+        std::memcpy(&x, at + i, 4);
+        sum += x;
+        std::memcpy(piece + i, &sum, 4);
+      }
     });
   };
   if (warps::copies_are_early)

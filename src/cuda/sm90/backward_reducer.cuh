@@ -1,0 +1,92 @@
+// The warps that add to sums in global memory what the joint kernel's consumers stage: one for each of their
+// warpgroups.
+#pragma once
+#include "cuda/sm90/backward_producer.cuh"
+#include "cuda/sm90/backward_turn.cuh"
+
+namespace onepass::sm90 {
+
+// Adds what a warpgroup stages; one thread of a warp does. The fence is the reader's: writers have none in their loop.
+struct Reducer {
+  const SharedMemory& memory;
+  const u32 group;
+  const Maps& maps;
+  const BackwardParams& p;
+  const bool issuer = elect_one();
+  Pipeline<kLayout.dq> stage = memory.dq(group);
+
+  template <class Issue>
+  DEV void pass_on(const Issue& issue) {
+    stage.wait();
+    if (issuer) {
+      async_proxy_fence();
+      issue();
+      tma_store_commit();
+      tma_store_wait_read();
+    }
+    stage.release(issuer);
+  }
+  template <class Place>
+  DEV void add_dq(const Place& place) {
+    pass_on([&] { bulk_add(dq_sums_of(p, place()) + group * (kDqBytes / 4), stage.stage(), kDqBytes); });
+  }
+  DEV void add_dq_in_turn(i32 place, u32 turn) {
+    pass_on([&] {
+      wait_for_count(p.turns + place, turn);
+      async_proxy_fence_global();
+      bulk_add(dq_sums_of(p, place) + group * (kDqBytes / 4), stage.stage(), kDqBytes);
+    });
+    if (issuer) {
+      tma_store_wait();
+      async_proxy_fence_global();
+      add_release(p.turns + place, kGroupWarps);
+    }
+  }
+  // 64 rows and 64 keys of dS.
+  DEV void add_dbias(const KeyTile& tile, const BlockWalk& at) {
+    const i32 head = min(at.head, p.bias_size[1] - 1), batch = min(tile.batch, p.bias_size[0] - 1);
+    pass_on([&] {
+#pragma unroll
+      for (u32 i = 0; i < 2; ++i) {
+        const u32 from = stage.stage() + i * kBlockM * kBlockColumnBytes;
+        const i32 key = tile.key + static_cast<i32>(group * kGroupKeys + i * 32);
+        if constexpr (config.dbias_adds)
+          tma_add(maps.dbias, from, key, at.row(), head, batch);
+        else
+          tma_store(maps.dbias, from, key, at.row(), head, batch);
+      }
+    });
+  }
+};
+
+// dbias, which is ready as soon as dS is, comes before dQ of the block before it.
+DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const BackwardParams& p) {
+  Reducer to{memory, group, maps, p};
+  Pipeline<kLayout.k> k = memory.k();
+  i32 before = -1;
+  for (;;) {
+    k.wait();
+    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
+    const KeyTile tile = load_key_tile(slot());
+    if (!tile.exists()) break;
+    BlockWalk at = BlockWalk::of(p, tile, slot());
+    do {
+      const auto place = [&] { return static_cast<i32>(at.place(p, tile.batch)); };
+      if constexpr (config.dbias_tiles) {
+        to.add_dbias(tile, at);
+        if (before >= 0) to.add_dq([&] { return before; });
+        before = place();
+      } else if constexpr (kDeterministic) {
+        to.add_dq_in_turn(place(), counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
+      } else {
+        to.add_dq(place);
+      }
+      __syncwarp();
+    } while (at.next(p, slot()));
+    k.release(to.issuer);
+  }
+  if (before >= 0) to.add_dq([&] { return before; });
+  if (to.issuer) tma_store_wait();  // shared memory must outlive the last sum
+}
+
+}  // namespace onepass::sm90
