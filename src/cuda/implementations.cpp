@@ -1,5 +1,6 @@
 #include "cuda/implementations.hpp"
 
+#include "cuda/merge/merge.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -9,7 +10,7 @@ namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
   return {&sm90::forward_implementation(), &sm80::forward_implementation(), &sm90::backward_implementation(),
-          &sm80::backward_implementation()};
+          &sm80::backward_implementation(), &merge_implementation()};
 }
 
 }  // namespace onepass::cuda
