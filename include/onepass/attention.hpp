@@ -103,10 +103,10 @@ ONEPASS_API void attention_backward(const Tensors& tensors, const Attention& att
                                     std::string_view implementation = {});
 
 // Joins partial results over disjoint key sets: outs [.., rows, dim] fp32/fp16/bf16 with fp32 LSEs [.., rows] of the
-// same shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. out and lse share no
-// memory with an input or each other.
+// same shape without dim. (0, -inf) is the identity; associative and commutative up to rounding. What a part holds in a
+// row of -inf is not read. out and lse share no memory with an input or each other. On a CUDA device up to 256 parts.
 ONEPASS_API void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
-                       const Tensor& lse = {}, Executor* executor = nullptr);
+                       const Tensor& lse = {}, const Launch& launch = {});
 
 // ------------------------------------------------------------------------------------------ problem -> plan -> run
 // The problem that tensors and description make: shapes, strides, alignments, dtypes, options and (on the CPU) the

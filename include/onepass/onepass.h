@@ -159,6 +159,10 @@ ONEPASS_API onepass_code onepass_attention_backward(const onepass_tensor* q, con
 ONEPASS_API onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
                                        const onepass_tensor* out, const onepass_tensor* lse,
                                        onepass_executor* executor);
+/* The same on a CUDA stream, with up to 256 partial results on its device; returns at once. */
+ONEPASS_API onepass_code onepass_merge_on_stream(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
+                                                 const onepass_tensor* out, const onepass_tensor* lse,
+                                                 onepass_executor* executor, void* stream);
 
 /* ------------------------------------------------------------------------------------------------- writing a cache */
 /* onepass_append_init fills in the defaults; tensors that stay NULL are absent. k_new, v_new, k, v, q and q_out are all

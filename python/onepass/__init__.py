@@ -153,6 +153,8 @@ def explain(q, k=None, v=None, **options):
 def merge(outs, lses, *, out=None, threads=None):
     """Joins attention results over disjoint sets of keys into the result over all of them.
 
+    On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once; up to 256 results are joined there.
+
     Args:
       outs: arrays ``[batch, heads, seq, dim]`` (packed: ``[total, heads, dim]``), float32, float16 or bfloat16; float32
         loses nothing (give ``attention`` a float32 ``out``).
@@ -171,7 +173,7 @@ def merge(outs, lses, *, out=None, threads=None):
         raise ValueError(
             f"there are {len(outs)} outs and {len(lses)} lses; one lse for each of at least one out is expected"
         )
-    place = _devices.Host()
+    place = _devices.place_of(outs[0])
     out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
     lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
     threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
@@ -180,5 +182,7 @@ def merge(outs, lses, *, out=None, threads=None):
     elif type(out) is not np.ndarray:
         _kinds.refuse_immutable(out)
     lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
-    _onepass.merge(out_views, lse_views, _arrays.target("out", out, place), _arrays.target("lse", lse, place), threads)
+    out_view, lse_view = _arrays.target("out", out, place), _arrays.target("lse", lse, place)
+    _onepass.merge(out_views, lse_views, out_view, lse_view, threads, place.stream)
+    place.finish()
     return _arrays.finished(out), _arrays.finished(lse)

@@ -238,7 +238,7 @@ std::string explain(nb::dict options) {
 Tensor rows_last(const Tensor& out) { return out.rank == 3 ? out.permuted({1, 0, 2}) : out; }
 
 void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& lses, nb::handle out, nb::handle lse,
-           int threads) {
+           int threads, std::uintptr_t stream) {
   std::vector<Argument> kept;
   std::vector<onepass::ConstTensor> out_views, lse_views;
   kept.reserve(outs.size() + lses.size());
@@ -255,7 +255,8 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   onepass::python::Interruptible executor(*executor_of(threads));
   {
     const nb::gil_scoped_release unlocked;
-    onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view, &executor);
+    onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view,
+                   {.stream = reinterpret_cast<void*>(stream), .executor = &executor});
   }
   executor.raise();
 }
@@ -339,7 +340,7 @@ NB_MODULE(_onepass, m) {
   m.def("explain", &explain, "options"_a);
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
-  m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a);
+  m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
   m.def("append_kv", &append_kv, "call"_a);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);

@@ -13,7 +13,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse };
+enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse, kParts };
 
 // The strides' reach below and above element 0.
 struct Extent {
@@ -35,6 +35,7 @@ class Maker {
 
   Inputs make() {
     allocate();
+    if (p_.op == Op::merge) return make_parts();
     if (p_.varlen) prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
     if (p_.packed_k()) prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
     fill_cache();
@@ -296,6 +297,38 @@ class Maker {
               Random(seed_, {kDLse, b, h, i}).normal();
     }
   }
+  // ------------------------------------------------------------------------------------------------ a merge
+  // Every other part lies rows before heads. What a part holds in a row that it has not seen stays NaN.
+  Inputs make_parts() {
+    const std::int64_t b = p_.batch, h = p_.heads_q, s = p_.seq_q;
+    for (std::int64_t n = 0; n < p_.partials; ++n) {
+      Tensor out = side_tensor(p_.dtype, 4, n % 2 == 0 ? Dims{b, h, s, p_.dim_v} : Dims{b, s, h, p_.dim_v}),
+             lse = side_tensor(DType::f32, 3, n % 2 == 0 ? Dims{b, h, s, 1} : Dims{b, s, h, 1});
+      in_.tensors.outs.push_back(n % 2 == 0 ? out : out.permuted({0, 2, 1, 3}));
+      own(in_.tensors.outs.back());
+      in_.tensors.lses.push_back(n % 2 == 0 ? lse : lse.permuted({0, 2, 1}));
+      own(in_.tensors.lses.back());
+      for (std::int64_t i = 0; i < b * h * s; ++i) fill_part_row(n, i / (h * s), i / s % h, i % s);
+    }
+    finish();
+    return std::move(in_);
+  }
+  void fill_part_row(std::int64_t n, std::int64_t b, std::int64_t h, std::int64_t i) {
+    Random r(seed_, {kParts, n, b, h, i});
+    const ConstTensor &out = in_.tensors.outs.back(), &lse = in_.tensors.lses.back();
+    float& x = Inputs::writable<float>(lse)[lse_offset(lse, b, h, i)];
+    const bool empty = r.below(6) == 0 || (b + h + i) % 11 == 10;
+    switch (distribution_) {
+      case Distribution::normal: x = 4 * r.normal(); break;
+      case Distribution::rising: x = 2.5f * static_cast<float>(h % 2 == 0 ? n : p_.partials - n) + r.normal(); break;
+      case Distribution::one_hot: x = (n == i % p_.partials ? 30.0f : 0.0f) + r.normal(); break;
+      case Distribution::huge: x = 3e4f * std::pow(10.0f, static_cast<float>(i % 5)) + 4 * r.normal(); break;
+    }
+    if (empty) x = -INFINITY;
+    for (std::int64_t d = 0; d < p_.dim_v && !empty; ++d)
+      store_element(const_cast<void*>(out.data), out.dtype, row_offset(out, b, h, i) + d, 0.5f + r.normal());
+  }
+
   void finish() {
     in_.attention = attention_of(p_);
     in_.problem = problem_of(in_.tensors, in_.attention);

@@ -28,14 +28,14 @@ std::string_view name_of(Distribution distribution);
 // Everything one call needs. Whatever a kernel must not read is NaN: gaps between strided rows, packed tokens of no
 // sequence, the bytes around every buffer. Outputs start as NaN too.
 // Boolean masks have fully masked rows, wholly masked and wholly visible 32 x 64 blocks; biases are N(0, 2) with
-// entries of -inf. An odd seed pads the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
+// entries of -inf. Of a merge's parts every sixth row saw nothing, and every eleventh row in no part. An odd seed pads the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
 struct Inputs {
   Problem problem;  // as the tensors have it: strides of size-1 dimensions are 0
   Tensors tensors;
   Attention attention;
   Launch launch;
   std::string implementation;   // by name; empty: the first that accepts
-  std::vector<Buffer> buffers;  // of the tensors, by role, then of the mod buffers
+  std::vector<Buffer> buffers;  // of the tensors, by role, then of the mod buffers or of a merge's parts
 
   Buffer& buffer(Role role) { return buffers[static_cast<std::size_t>(role)]; }
   const Buffer& buffer(Role role) const { return buffers[static_cast<std::size_t>(role)]; }
@@ -45,6 +45,7 @@ struct Inputs {
     return static_cast<T*>(const_cast<void*>(t.data));
   }
   void attend() const {
+    if (problem.op == Op::merge) return onepass::merge(tensors.outs, tensors.lses, tensors.out, tensors.lse, launch);
     const auto call = problem.op == Op::backward ? onepass::attention_backward : onepass::attention;
     call(tensors, attention, launch, implementation);
   }

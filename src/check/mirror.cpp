@@ -31,6 +31,8 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
   };
   for_each_role(tensors_, [&](const RoleRow& row, auto& tensor) { move(tensor, writes(row, problem_.op)); });
   for (NamedTensor& named : tensors_.mod_buffers) move(named.tensor, false);
+  for (auto* parts : {&tensors_.outs, &tensors_.lses})
+    for (ConstTensor& part : *parts) move(part, false);
   Attention attention = inputs_.attention;
   bound_lengths(attention, problem_);
   problem_ = problem_of(tensors_, attention);

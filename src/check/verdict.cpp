@@ -33,10 +33,11 @@ class Judge {
           longest = std::max(longest, length(p.dtype, p.dim_qk,
                                              [&](auto zero) { return keys.row<decltype(zero)>(h / p.group(), j); }));
         for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          terms_ = std::abs(p.effective_scale()) * longest * length(p.dtype, p.dim_qk, [&](auto zero) {
-                     const ConstTensor& q = in_.tensors.q;
-                     return static_cast<const decltype(zero)*>(q.data) + row_offset(q, seq.batch, h, seq.q_begin + i);
-                   });
+          if (p.op != Op::merge)  // whose terms are its inputs
+            terms_ = std::abs(p.effective_scale()) * longest * length(p.dtype, p.dim_qk, [&](auto zero) {
+                       const ConstTensor& q = in_.tensors.q;
+                       return static_cast<const decltype(zero)*>(q.data) + row_offset(q, seq.batch, h, seq.q_begin + i);
+                     });
           with_float_type(p.out_dtype, [&](auto zero) { row<decltype(zero)>(seq, b, h, i); });
           if (p.want_lse) lse(seq, b, h, i);
         }

@@ -10,6 +10,7 @@
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
+#include "cuda/merge/merge.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -69,6 +70,11 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on sm_", target.major,
                                              target.minor, refusals, "; ", last, ": ", why));
   };
+  if (p.op == Op::merge) {
+    MergeConfig c;
+    if (!select_merge(p, c, why)) refuse(merge_implementation().name);
+    return list(merge_implementation().name, merge_program(c, text("sm_", target.major, target.minor)));
+  }
   if (p.op == Op::backward) {
     const BackwardFeatures f = backward_features_of(p);
     const std::string arch = text("sm_", target.major, target.minor), mods = mods_source(p, true);

@@ -217,6 +217,11 @@ onepass_code onepass_attention_backward(const onepass_tensor* q, const onepass_t
 
 onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
                            const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor) {
+  return onepass_merge_on_stream(count, outs, lses, out, lse, executor, nullptr);
+}
+onepass_code onepass_merge_on_stream(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
+                                     const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor,
+                                     void* stream) {
   return guarded([&] {
     std::vector<ConstTensor> o, l;
     for (size_t i = 0; i < count; ++i) {
@@ -224,7 +229,7 @@ onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepa
       l.push_back(tensor_from(text("lses[", i, "]").c_str(), &given("lses", lses) + i));
     }
     onepass::merge(o, l, tensor_from("out", out), optional_tensor_from("lse", lse),
-                   executor ? executor->executor.get() : nullptr);
+                   {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
   });
 }
 

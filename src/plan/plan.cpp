@@ -157,12 +157,12 @@ void attention_backward(const Tensors& tensors, const Attention& attention, cons
 }
 
 void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,
-           Executor* executor) {
+           const Launch& launch) {
   const Tensors tensors{.out = out, .lse = lse, .outs = {outs.begin(), outs.end()}, .lses = {lses.begin(), lses.end()}};
-  const Plan plan = make_plan(merge_problem_of(tensors), {}, executor);
-  Executor& host = executor ? *executor : default_executor();
+  const Plan plan = make_plan(merge_problem_of(tensors), {}, launch.executor);
+  Executor& host = launch.executor ? *launch.executor : default_executor();
   GuardedExecutor guarded(host, plan.workers());
-  plan.state()->run(tensors, nullptr, guarded, nullptr);
+  plan.state()->run(tensors, nullptr, guarded, launch.stream);
 }
 
 std::string explain(const Problem& problem) {

@@ -1,5 +1,7 @@
 #include "reference/textbook.hpp"
 
+#include "reference/merged.hpp"
+
 namespace onepass::reference {
 
 std::int64_t dense_out_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row) {
@@ -11,10 +13,12 @@ std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t h
 }
 
 Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
+  if (p.op == Op::merge) return merged_oracle(p, a);
   return textbook<double>(p, a, Exact{}, executor);
 }
 
 Dense base(const Problem& p, const Tensors& a, Executor& executor) {
+  if (p.op == Op::merge) return merged_base(p, a);
   switch (p.dtype) {
     case DType::bf16: return textbook<float>(p, a, Stored<bf16>{}, executor);
     case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);

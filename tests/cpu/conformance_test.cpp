@@ -17,11 +17,11 @@ class Conformance : public testing::TestWithParam<const char*> {};
 // Each line is run with normal scores and with one other distribution, in turn; the buffers' placement takes turns too.
 TEST_P(Conformance, EveryImplementation) {
   const auto lines = test::shapes(GetParam());
-  const auto implementations = plan::implementations();
   std::map<std::string, int> accepted;
   int wrong = 0;
   for (std::size_t n = 0; n < lines.size() && wrong < 20; ++n) {
     const Problem problem = parse_problem(lines[n]);
+    const auto implementations = plan::implementations(problem.op);
     int takers = 0;
     for (Distribution distribution : {Distribution::normal, kDistributions[1 + n % 3]}) {
       Inputs inputs = make_inputs(problem, n, distribution, static_cast<Placement>(n % 3));
@@ -45,8 +45,8 @@ TEST_P(Conformance, EveryImplementation) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Conformance,
                          testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt",
-                                         "features.txt", "layouts.txt", "cache.txt", "huge.txt", "mods.txt",
-                                         "peers.txt"),
+                                         "features.txt", "layouts.txt", "cache.txt", "huge.txt", "merge.txt",
+                                         "mods.txt", "peers.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });

@@ -45,7 +45,7 @@ Partial joined(const std::vector<const Partial*>& parts, Executor* executor = nu
     outs.push_back(p->out_view());
     lses.push_back(p->lse_view());
   }
-  onepass::merge(outs, lses, all.out_target(), all.lse_target(), executor);
+  onepass::merge(outs, lses, all.out_target(), all.lse_target(), {.executor = executor});
   return all;
 }
 

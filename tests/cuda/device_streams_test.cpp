@@ -104,7 +104,8 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
                                            "h4/2 d64 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 lse",
                                            "bwd b2 h4/2 s257x300 d{64|128|256} bf16 causal_bottom_right deterministic",
                                            "bwd b2 h4/2 s257x300 d64 fp32 sinks grads=dq,dk,dv,dsinks deterministic",
-                                           "bwd h4/2 d64 bf16 varlen=1,200,0,65,1/300,200,7,0,500 deterministic"})) {
+                                           "bwd h4/2 d64 bf16 varlen=1,200,0,65,1/300,200,7,0,500 deterministic",
+                                           "merge n{2|100} b2 h4 s257 d128 bf16 lse"})) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       const std::string alone = launcher.bytes_alone();
@@ -157,7 +158,8 @@ TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
   const Graphs graphs;
   for (const std::string& line :
        lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
-                 "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7"})) {  // nobody else's
+                 "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7",
+                 "merge n3 h2 s70 d152 {bf16|fp32} lse"})) {  // nobody else's
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       launcher.prepare();

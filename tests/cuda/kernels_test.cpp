@@ -9,6 +9,7 @@
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/program.hpp"
+#include "cuda/merge/merge.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -74,6 +75,21 @@ TEST(MaskBits, Compiles) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   for (const char* arch : {"sm_80", "sm_90a", "sm_120"})
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::mask_program(arch)), {256, {}}), "") << arch;
+}
+
+TEST(Merge, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
+    for (const char* line : {"merge n2 d128 bf16", "merge n200 d256 fp32", "merge n2 d64 fp32 out=bf16", "merge n2 d33 fp16",
+                             "merge n2 d0 fp32", "merge n2 d576 bf16 out=fp32"}) {
+      MergeConfig config;
+      ASSERT_TRUE(cuda::select_merge(parse_problem(line), config, why)) << why;
+      cuda::CodeGate gate{256, {}};
+      if (config.dim > 0) gate.instructions = {"LDG.E.EF.128", "SHFL"};
+      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::merge_program(config, arch)), gate), "") << arch << " " << line;
+    }
+  }
 }
 
 TEST(Program, KeyNamesEverythingTheCodeDependsOn) {

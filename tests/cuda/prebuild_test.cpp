@@ -88,6 +88,15 @@ TEST(Prebuild, ABackwardIsSeveralKernels) {
                "cuda.sm80_backward");
 }
 
+TEST(Prebuild, AMergeIsOneKernelForAllSizes) {
+  const auto kernels = kernels_on(target_of("sm_90"), parse_problem("merge n3 b2 h8 s1 d128 bf16 lse"));
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_STREQ(kernels[0].implementation, "cuda.merge");
+  EXPECT_EQ(key("merge n48 h1 s999 d128 bf16"), key_of(kernels[0].program));
+  EXPECT_NE(key("merge n49 h1 s999 d128 bf16"), key_of(kernels[0].program));
+  EXPECT_NE(sentence([] { key("merge n257 s1 d8"); }).find("cuda.merge: there are 257 partial results"), std::string::npos);
+}
+
 // On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
   EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"),

@@ -266,6 +266,9 @@ static void merging(void) {
   }
   CHECK(onepass_merge(2, outs, lses, &p.tout, &p.tlse, NULL) == ONEPASS_OK);
   CHECK(p.lse[0] != 777 && is_attention(&p, 0));
+  p.lse[0] = 777;
+  CHECK(onepass_merge_on_stream(2, outs, lses, &p.tout, &p.tlse, NULL, NULL) == ONEPASS_OK);
+  CHECK(p.lse[0] != 777 && is_attention(&p, 0));
 }
 
 void test_success(void) {

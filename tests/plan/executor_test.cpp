@@ -60,7 +60,7 @@ void every_entry(Host& host, const std::function<void(const std::string&, const 
     std::vector<float> joined(static_cast<std::size_t>(a.out.elements()));
     const Tensor out(joined.data(), DType::f32, {a.out.shape[0], a.out.shape[1], a.out.shape[2], a.out.shape[3]});
     const std::vector<ConstTensor> outs{a.out}, lses{a.lse};
-    expect("merge", [&] { onepass::merge(outs, lses, out, {}, &host); });
+    expect("merge", [&] { onepass::merge(outs, lses, out, {}, {.executor = &host}); });
   }
 }
 

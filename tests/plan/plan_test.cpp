@@ -206,7 +206,9 @@ TEST(PlanMerge, IsAnOperatorLikeAttention) {
   EXPECT_EQ(parse_problem(to_string(p)), p);
   const Plan plan = make_plan(p);
   EXPECT_EQ(plan.name(), "cpu.merge");
-  EXPECT_EQ(explain(p), "merge n2 b1 h2 s5 d3 fp32 lse\n* cpu.merge: " + plan.describe() + "\n");
+  EXPECT_EQ(explain(p),
+            "merge n2 b1 h2 s5 d3 fp32 lse\n  cuda.merge: no, it computes on CUDA devices only\n* cpu.merge: " +
+                plan.describe() + "\n");
   run(plan, t);
   for (const float x : joined) EXPECT_FLOAT_EQ(x, 2.5f);
   for (const float x : lse) EXPECT_FLOAT_EQ(x, 0.5f + std::log(2.0f));
@@ -218,10 +220,11 @@ TEST(PlanMerge, IsAnOperatorLikeAttention) {
   t.q = t.outs[0];
   EXPECT_TRUE(has(sentence_of([&] { (void)make_problem({}, t); }, ErrorCode::bad_value), "q is given beside outs"));
   EXPECT_TRUE(
-      has(sentence_of([&] { (void)make_plan(p, "cpu.flash.avx2"); }, ErrorCode::bad_value), "there are cpu.merge"));
+      has(sentence_of([&] { (void)make_plan(p, "cpu.flash.avx2"); }, ErrorCode::bad_value),
+          "there are cuda.merge, cpu.merge"));
   Problem on_device = p;
   on_device.device = {DeviceKind::cuda, 0};
-  EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(on_device); }, ErrorCode::unsupported),
+  EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(on_device, "cpu.merge"); }, ErrorCode::unsupported),
                   "cpu.merge: it computes on the CPU only"));
 }
 

@@ -107,6 +107,39 @@ def test_compiling_inside_a_capture_is_an_error(cuda, rng):
     check(as_numpy(onepass.attention(q, k, v)), reference.attention(*map(as_numpy, (q, k, v)))[0], "bfloat16")
 
 
+def test_merge_of_splits_is_the_whole(cuda, rng):
+    q, k, v = on_device(cuda, inputs(rng, keys=201, dim=64, dim_v=64))
+    wide = [cuda.empty(q.shape, device="cuda") for _ in range(3)]
+    parts = [
+        onepass.attention(q, k[:, :, a:b], v[:, :, a:b], out=out, return_lse=True)
+        for out, a, b in zip(wide, (0, 50, 51), (50, 51, 201))
+    ]
+    out, lse = onepass.merge(*zip(*parts), out=cuda.empty_like(q))
+    assert out.dtype == q.dtype and lse.is_cuda
+    expected, expected_lse = reference.attention(*map(as_numpy, (q, k, v)))
+    check(as_numpy(out), expected, "bfloat16")
+    check(as_numpy(lse), expected_lse, scale=20)
+    with pytest.raises(RuntimeError, match="257 partial results; up to 256 are merged at once"):
+        onepass.merge([out] * 257, [lse] * 257)
+
+
+def test_merge_in_a_graph_skips_what_saw_nothing(cuda):
+    a, b = cuda.randn(2, 3, 4, 5, 40, device="cuda")
+    la, lb = cuda.randn(2, 3, 4, 5, device="cuda")
+    a[:, 0], la[:, 0] = float("nan"), float("-inf")
+    onepass.merge([a, b], [la, lb])  # loads the kernel
+    graph = cuda.cuda.CUDAGraph()
+    with cuda.cuda.graph(graph):
+        out, lse = onepass.merge([a, b], [la, lb])
+    for _ in range(2):
+        b.normal_()
+        out.fill_(float("nan"))
+        graph.replay()
+        share = cuda.sigmoid(lb - la)[..., None]
+        expected = cuda.where(share == 1, b, share * b + (1 - share) * a)
+        assert cuda.allclose(out, expected, atol=1e-5) and cuda.allclose(lse, cuda.logaddexp(la, lb), atol=1e-5)
+
+
 def test_devices_are_not_mixed(cuda, rng):
     q, k, v = on_device(cuda, inputs(rng, dim=64, dim_v=64))
     with pytest.raises(ValueError, match="^k is on cpu but q is on cuda:0"):

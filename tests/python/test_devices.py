@@ -49,6 +49,15 @@ def test_devices_are_not_mixed():
         onepass.attention(host, k, host)
 
 
+def test_a_merge_is_where_its_parts_are():
+    out, *_, target = fakes()
+    with pytest.raises(ValueError, match=r"^lses\[0\] is on cpu but out is on cuda:0"):
+        onepass.merge([out], [np.zeros(SHAPE[:3], np.float32)], out=target)
+    assert out.streams == [1] and target.streams == [1]
+    with pytest.raises(ValueError, match=r"^outs\[0\] is on cuda:1 but out is on cuda:0"):
+        onepass.merge([FakeArray(*SHAPE, device=1)], [np.zeros(SHAPE[:3], np.float32)], out=target)
+
+
 def test_other_devices_are_named():
     with pytest.raises(ValueError, match="device of DLPack type 8; CPU and CUDA memory is accepted"):
         onepass.attention(*fakes(kind=8)[:3], out=FakeArray(*SHAPE))

@@ -1,31 +1,9 @@
-// Elements of tensors in memory, by type.
+// Elements of q, k and v.
 #pragma once
-#include "cuda/device/arith.cuh"
-
-#include "cuda/attention/attention.hpp"
+#include "cuda/attention/formats.cuh"
 
 namespace onepass {
 
-template <ScalarType>
-struct ElementOf;
-template <>
-struct ElementOf<ScalarType::f32> {
-  using Format = F32;
-};
-template <>
-struct ElementOf<ScalarType::f16> {
-  using Format = F16;
-};
-template <>
-struct ElementOf<ScalarType::bf16> {
-  using Format = Bf16;
-};
-using Element = ElementOf<features.input>::Format;  // of q, k and v
-
-template <ScalarType type>
-DEV float element_at(const void* base, i64 at) {
-  using Format = typename ElementOf<type>::Format;
-  return Format::unpack(static_cast<const typename Format::Raw*>(base)[at]);
-}
+using Element = ElementOf<features.input>::Format;
 
 }  // namespace onepass

@@ -48,5 +48,8 @@ DEV void store_global(void* to, const u32 (&x)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
+DEV void store_global(void* to, const u32 (&x)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x[0]), "r"(x[1]) : "memory");
+}
 
 }  // namespace onepass

@@ -115,6 +115,14 @@ double visible_pairs(const Problem& p) {
 }
 
 void count_work(const Problem& p, CellResult& result) {
+  if (p.op == Op::merge) {  // what is read and written
+    const auto row = [&](DType t, bool lse) { return static_cast<std::size_t>(p.dim_v) * size_of(t) + (lse ? 4 : 0); };
+    result.flops = 2.0 * static_cast<double>(p.partials * p.batch * p.heads_q * p.seq_q * p.dim_v);
+    result.bytes =
+        static_cast<double>(p.batch * p.heads_q * p.seq_q) *
+        static_cast<double>(static_cast<std::size_t>(p.partials) * row(p.dtype, true) + row(p.out_dtype, p.want_lse));
+    return;
+  }
   // Products over the visible pairs: S and O; of a backward S, dP, dQ, dK and dV.
   const std::int64_t dims = p.op == Op::backward ? 3 * p.dim_qk + 2 * p.dim_v : p.dim_qk + p.dim_v;
   result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(p);

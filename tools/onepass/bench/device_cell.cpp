@@ -29,7 +29,11 @@ struct Ready {
         launch{.stream = stream, .workspace = {reinterpret_cast<std::byte*>(workspace.at), plan.workspace_bytes()}},
         name(implementation) {}
   void run() const { onepass::run(plan, inputs.tensors, launch); }
-  void attention() const { onepass::attention(inputs.tensors, inputs.attention, {.stream = launch.stream}, name); }
+  void attention() const {
+    if (const Tensors& t = inputs.tensors; inputs.problem.op == Op::merge)
+      return onepass::merge(t.outs, t.lses, t.out, t.lse, {.stream = launch.stream});
+    onepass::attention(inputs.tensors, inputs.attention, {.stream = launch.stream}, name);
+  }
 };
 
 std::string reason_in(const nlohmann::json& answer) {

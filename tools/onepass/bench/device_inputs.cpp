@@ -56,6 +56,10 @@ Tensors shaped(const Problem& p) {
     tensor.stride = as_described.stride;
     tensor.dtype = as_described.dtype;
   });
+  for (std::int64_t i = 0; i < p.partials; ++i) {
+    tensors.outs.emplace_back(nullptr, p.dtype, std::initializer_list{p.batch, p.heads_q, p.seq_q, p.dim_v});
+    tensors.lses.emplace_back(nullptr, DType::f32, std::initializer_list{p.batch, p.heads_q, p.seq_q});
+  }
   for (const ModBuffer& b : p.mod_buffers) {
     ConstTensor t;
     t.dtype = b.dtype;
@@ -123,6 +127,8 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
     }
   }
   for (NamedTensor& named : tensors.mod_buffers) draw(named.tensor);
+  for (auto* parts : {&tensors.outs, &tensors.lses})
+    for (ConstTensor& part : *parts) draw(part);
 
   attention = attention_of(p);
   bound_lengths(attention, p);

@@ -49,5 +49,9 @@ DEV void store_global(void* to, const u32 (&x)[4]) {
   if (reinterpret_cast<u64>(to) % 16 != 0) warps::fail("an address in global memory is not aligned");
   std::memcpy(to, x, 16);
 }
+DEV void store_global(void* to, const u32 (&x)[2]) {
+  if (reinterpret_cast<u64>(to) % 8 != 0) warps::fail("an address in global memory is not aligned");
+  std::memcpy(to, x, 8);
+}
 
 }  // namespace onepass

@@ -1,0 +1,150 @@
+#include "cuda/merge/merge.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "core/text.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+// Strides of [.., rows] over [batch, head, row]: what is missing in front has size 1.
+void rows_of(long long (&stride)[3], const ConstTensor& t, int row_dims) {
+  for (int i = 0; i < 3; ++i) {
+    const int at = row_dims - 3 + i;
+    stride[i] = at >= 0 && t.shape[at] > 1 ? t.stride[at] : 0;
+  }
+}
+
+// The widest piece, a power of two up to 16 bytes, that all rows of a tensor are made of whole.
+int piece_bytes(const void* data, const long long (&stride)[3], DType dtype) {
+  std::uint64_t all = reinterpret_cast<std::uintptr_t>(data) | 16;
+  for (const long long s : stride) all |= static_cast<std::uint64_t>(s) * size_of(dtype);
+  return 1 << std::countr_zero(all);
+}
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, const DeviceFacts& device, const MergeConfig& config)
+      : PlanState(request.problem), device_(device), config_(config) {}
+
+  std::string describe() const override {
+    return text(problem->partials, " partial results, ", config_.rows(), " rows to a block of ", kThreads,
+                " threads, each part read once, shares in fp32");
+  }
+  void prepare() const override { load(nullptr); }
+  void run(const Tensors& tensors, void*, Executor&, void* stream_) const override {
+    const auto stream = static_cast<Stream>(stream_);
+    const Kernel& kernel = load(stream);
+    const std::int64_t blocks = merge_blocks(*problem, config_);
+    if (blocks == 0) return;
+    const ContextScope scope(device_);
+    MergeArguments parameters = merge_arguments(*problem, config_, tensors);
+    void* arguments[] = {&parameters};
+    launch(kernel, static_cast<unsigned>(blocks), kThreads, 0, stream, arguments);
+  }
+
+ private:
+  const Kernel& load(Stream stream) const {
+    static KernelTable<MergeConfig> kernels;
+    return kernels.find(device_.ordinal, config_, 0, stream,
+                        [&] { return merge_program(config_, text("sm_", device_.major, device_.minor)); });
+  }
+
+  const DeviceFacts& device_;
+  const MergeConfig config_;
+};
+
+}  // namespace
+
+bool select_merge(const Problem& p, MergeConfig& config, std::string& why) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  if (p.partials > kLargeMerge) {
+    why = text("there are ", p.partials, " partial results; up to ", kLargeMerge,
+               " are merged at once (results may be merged again)");
+    return false;
+  }
+  if (p.batch * p.heads_q * p.seq_q > kMost || p.dim_v > kMost / 2) {
+    why = "it counts rows and elements of a row in 32 bits";
+    return false;
+  }
+  config = {.dim = static_cast<int>(p.dim_v),
+            .input = scalar_type_of(p.dtype),
+            .output = scalar_type_of(p.out_dtype),
+            .capacity = p.partials <= kSmallMerge ? kSmallMerge : kLargeMerge};
+  return true;
+}
+
+KernelProgram merge_program(const MergeConfig& config, const std::string& arch) {
+  const auto& [dim, input, output, capacity] = config;
+  return {"cuda/merge/merge.cuh", "merge_parts",
+          text("#include \"cuda/merge/merge_params.hpp\"\nnamespace onepass {\nconstexpr MergeConfig merge_config = ",
+               Initializer()
+                   .field("dim", dim)
+                   .field("input", input)
+                   .field("output", output)
+                   .field("capacity", capacity)
+                   .source(),
+               ";\n}\n"),
+          arch};
+}
+
+MergeArguments merge_arguments(const Problem& p, const MergeConfig& config, const Tensors& t) {
+  MergeArguments a;
+  a.out = t.out.data;
+  a.lse = t.lse.given() ? static_cast<float*>(t.lse.data) : nullptr;
+  rows_of(a.out_stride, t.out, t.out.rank - 1);
+  rows_of(a.lse_stride, t.lse, t.lse.rank);
+  a.rows = static_cast<unsigned>(p.batch * p.heads_q * p.seq_q);
+  a.heads = static_cast<unsigned>(p.heads_q);
+  a.seq = static_cast<unsigned>(p.seq_q);
+  a.parts = static_cast<int>(p.partials);
+  const int stored = std::min(16, config.at_once() * bytes_of(config.output));
+  a.write_pieces = piece_bytes(t.out.data, a.out_stride, t.out.dtype) >= stored;
+  a.alike = true;
+  int pieces = 16;
+  for (int i = 0; i < a.parts; ++i) {
+    MergePart& part = a.part[i];
+    const ConstTensor &out = t.outs[static_cast<std::size_t>(i)], &lse = t.lses[static_cast<std::size_t>(i)];
+    part.out = out.data;
+    part.lse = static_cast<const float*>(lse.data);
+    rows_of(part.out_stride, out, out.rank - 1);
+    rows_of(part.lse_stride, lse, lse.rank);
+    part.type = scalar_type_of(out.dtype);
+    a.alike = a.alike && std::ranges::equal(part.out_stride, a.part[0].out_stride) &&
+              std::ranges::equal(part.lse_stride, a.part[0].lse_stride);
+    pieces = std::min(pieces, part.type == config.input ? piece_bytes(out.data, part.out_stride, out.dtype) : 0);
+  }
+  a.read_bytes = pieces == 16 ? 16 : pieces >= 4 ? 4 : 0;
+  return a;
+}
+
+std::int64_t merge_blocks(const Problem& p, const MergeConfig& config) {
+  return (p.batch * p.heads_q * p.seq_q + config.rows() - 1) / config.rows();
+}
+
+const Implementation& merge_implementation() {
+  static const Implementation row{
+      "cuda.merge",
+      [](const Request& request) {
+        std::string why;
+        MergeConfig config;
+        const DeviceFacts* const device = device_of(*request.problem, why);
+        if (!device || !select_merge(*request.problem, config, why)) return Decision::no(why);
+        constexpr int kLargeParameters = 12010;  // of a driver
+        if (config.capacity > kSmallMerge && driver()->version < kLargeParameters)
+          return Decision::no(text("more than ", kSmallMerge, " partial results need a driver of CUDA 12.1"));
+        return Decision{{}, std::make_shared<State>(request, *device, config)};
+      },
+      Op::merge};
+  return row;
+}
+
+}  // namespace onepass::cuda

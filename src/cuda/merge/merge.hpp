@@ -1,0 +1,22 @@
+// cuda.merge: finished partial results become one, by one launch (merge.cuh).
+#pragma once
+#include <string>
+
+#include "core/implementation.hpp"
+#include "cuda/host/program.hpp"
+#include "cuda/merge/merge_params.hpp"
+
+namespace onepass::cuda {
+
+const Implementation& merge_implementation();
+
+// False, with a sentence, if no kernel merges the problem.
+bool select_merge(const Problem& problem, MergeConfig& config, std::string& why);
+KernelProgram merge_program(const MergeConfig& config, const std::string& arch);
+
+// A launch's parameters; the kernel reads as many parts as its config holds.
+using MergeArguments = MergeParams<kLargeMerge>;
+MergeArguments merge_arguments(const Problem& problem, const MergeConfig& config, const Tensors& tensors);
+std::int64_t merge_blocks(const Problem& problem, const MergeConfig& config);
+
+}  // namespace onepass::cuda

@@ -1,0 +1,47 @@
+// What the kernel of a merge is compiled for and launched with. One definition for the host and the device half.
+#pragma once
+#include "cuda/attention/attention.hpp"
+
+namespace onepass {
+
+struct MergeConfig {
+  int dim;                   // of a row of out
+  ScalarType input, output;  // of the parts, where they are read in pieces; of out
+  int capacity;              // parts that the parameters hold
+
+  ONEPASS_HD friend constexpr bool operator==(const MergeConfig&, const MergeConfig&) = default;
+
+  // Of out that a thread makes at once, what 16 bytes of a part hold; threads that share a row.
+  ONEPASS_HD constexpr int at_once() const { return 16 / bytes_of(input); }
+  ONEPASS_HD constexpr int lanes() const {
+    const int pieces = (dim + at_once() - 1) / at_once();
+    return pieces <= 4 ? 4 : pieces <= 8 ? 8 : pieces <= 16 ? 16 : 32;
+  }
+  ONEPASS_HD constexpr int rows() const { return 256 / lanes(); }  // of a block of 256 threads
+};
+
+struct MergePart {
+  const void* out;
+  const float* lse;
+  long long out_stride[3], lse_stride[3];  // elements: batch, head, row; 0 in dimensions of size 1
+  ScalarType type;
+};
+
+// The parts by value: a launch, and a captured graph, needs no table on the device. Up to 48 parts lie within the 4 KiB
+// that every driver takes, 256 within the 32 KiB of CUDA 12.1.
+constexpr int kSmallMerge = 48, kLargeMerge = 256;
+template <int capacity>
+struct MergeParams {
+  void* out;
+  float* lse;  // nullptr: not asked for
+  long long out_stride[3], lse_stride[3];
+  unsigned rows, heads, seq;  // rows = batch * heads * seq
+  int parts;
+  int read_bytes;     // 16 or 4: all parts are of the config's input and read in pieces of so many bytes; 0: by element
+  bool write_pieces;  // out takes pieces of up to 16 bytes
+  bool alike;         // all parts have the strides of the first
+  MergePart part[capacity];
+};
+static_assert(sizeof(MergeParams<kSmallMerge>) <= 4096 && sizeof(MergeParams<kLargeMerge>) <= 32764);
+
+}  // namespace onepass
