@@ -153,7 +153,7 @@ def explain(q, k=None, v=None, **options):
 def merge(outs, lses, *, out=None, threads=None):
     """Joins attention results over disjoint sets of keys into the result over all of them.
 
-    On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once; up to 256 results are joined there.
+    On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once; there it takes up to 256 results.
 
     Args:
       outs: arrays ``[batch, heads, seq, dim]`` (packed: ``[total, heads, dim]``), float32, float16 or bfloat16; float32

@@ -28,7 +28,8 @@ std::string_view name_of(Distribution distribution);
 // Everything one call needs. Whatever a kernel must not read is NaN: gaps between strided rows, packed tokens of no
 // sequence, the bytes around every buffer. Outputs start as NaN too.
 // Boolean masks have fully masked rows, wholly masked and wholly visible 32 x 64 blocks; biases are N(0, 2) with
-// entries of -inf. Of a merge's parts every sixth row saw nothing, and every eleventh row in no part. An odd seed pads the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
+// entries of -inf. Of a merge's parts every sixth row saw nothing, and every eleventh row in no part. An odd seed pads
+// the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
 struct Inputs {
   Problem problem;  // as the tensors have it: strides of size-1 dimensions are 0
   Tensors tensors;

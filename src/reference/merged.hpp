@@ -1,5 +1,5 @@
-// What a merge of finished partial results must give: out = sum_i w_i O_i / sum_i w_i with w_i = e^(LSE_i - max), in double
-// the oracle, in float the base of the rule.
+// What a merge of finished partial results must give: out = sum_i w_i O_i / sum_i w_i with w_i = e^(LSE_i - max), in
+// double the oracle, in float the base of the rule.
 #pragma once
 #include "reference/textbook.hpp"
 

@@ -81,8 +81,8 @@ TEST(Merge, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
-    for (const char* line : {"merge n2 d128 bf16", "merge n200 d256 fp32", "merge n2 d64 fp32 out=bf16", "merge n2 d33 fp16",
-                             "merge n2 d0 fp32", "merge n2 d576 bf16 out=fp32"}) {
+    for (const char* line : {"merge n2 d128 bf16", "merge n200 d256 fp32", "merge n2 d64 fp32 out=bf16",
+                             "merge n2 d33 fp16", "merge n2 d0 fp32", "merge n2 d576 bf16 out=fp32"}) {
       MergeConfig config;
       ASSERT_TRUE(cuda::select_merge(parse_problem(line), config, why)) << why;
       cuda::CodeGate gate{256, {}};

@@ -94,7 +94,8 @@ TEST(Prebuild, AMergeIsOneKernelForAllSizes) {
   EXPECT_STREQ(kernels[0].implementation, "cuda.merge");
   EXPECT_EQ(key("merge n48 h1 s999 d128 bf16"), key_of(kernels[0].program));
   EXPECT_NE(key("merge n49 h1 s999 d128 bf16"), key_of(kernels[0].program));
-  EXPECT_NE(sentence([] { key("merge n257 s1 d8"); }).find("cuda.merge: there are 257 partial results"), std::string::npos);
+  EXPECT_NE(sentence([] { key("merge n257 s1 d8"); }).find("cuda.merge: there are 257 partial results"),
+            std::string::npos);
 }
 
 // On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.

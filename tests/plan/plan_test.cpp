@@ -219,9 +219,8 @@ TEST(PlanMerge, IsAnOperatorLikeAttention) {
                   "the tensors are of \"merge n3 b1 h2 s5 d3 fp32 lse\" but the plan is for \"merge n2"));
   t.q = t.outs[0];
   EXPECT_TRUE(has(sentence_of([&] { (void)make_problem({}, t); }, ErrorCode::bad_value), "q is given beside outs"));
-  EXPECT_TRUE(
-      has(sentence_of([&] { (void)make_plan(p, "cpu.flash.avx2"); }, ErrorCode::bad_value),
-          "there are cuda.merge, cpu.merge"));
+  EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(p, "cpu.flash.avx2"); }, ErrorCode::bad_value),
+                  "there are cuda.merge, cpu.merge"));
   Problem on_device = p;
   on_device.device = {DeviceKind::cuda, 0};
   EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(on_device, "cpu.merge"); }, ErrorCode::unsupported),

@@ -13,8 +13,6 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-
 // Strides of [.., rows] over [batch, head, row]: what is missing in front has size 1.
 void rows_of(long long (&stride)[3], const ConstTensor& t, int row_dims) {
   for (int i = 0; i < 3; ++i) {
@@ -36,7 +34,7 @@ class State final : public PlanState {
       : PlanState(request.problem), device_(device), config_(config) {}
 
   std::string describe() const override {
-    return text(problem->partials, " partial results, ", config_.rows(), " rows to a block of ", kThreads,
+    return text(problem->partials, " partial results, ", config_.rows(), " rows to a block of ", kMergeThreads,
                 " threads, each part read once, shares in fp32");
   }
   void prepare() const override { load(nullptr); }
@@ -48,7 +46,7 @@ class State final : public PlanState {
     const ContextScope scope(device_);
     MergeArguments parameters = merge_arguments(*problem, config_, tensors);
     void* arguments[] = {&parameters};
-    launch(kernel, static_cast<unsigned>(blocks), kThreads, 0, stream, arguments);
+    launch(kernel, static_cast<unsigned>(blocks), kMergeThreads, 0, stream, arguments);
   }
 
  private:

@@ -1,4 +1,5 @@
-// Finished partial results (O, LSE) over disjoint keys become one: out = sum_i w_i O_i / sum_i w_i, w_i = e^(LSE_i - max).
+// Finished partial results (O, LSE) over disjoint keys become one: out = sum_i w_i O_i / sum_i w_i with
+// w_i = e^(LSE_i - max).
 //
 // The lanes of a row first share its LSEs out among them, then each makes its own pieces of out, and every O_i is read
 // once, several parts at a time. A part whose LSE is -inf is not read. Sums are taken in one order: the bits are the
@@ -12,7 +13,7 @@
 namespace onepass {
 
 using MergeCall = MergeParams<merge_config.capacity>;
-constexpr i32 kMergeThreads = 256, kRowLanes = merge_config.lanes(), kAtOnce = merge_config.at_once();
+constexpr i32 kRowLanes = merge_config.lanes(), kAtOnce = merge_config.at_once();
 constexpr i32 kPartsAtOnce = 4;
 
 struct MergeRow {
@@ -126,8 +127,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kMergeThreads)
   for (i32 i = lane; i < p.parts; i += kRowLanes) most = fmaxf(most, p.part[i].lse[row.in(p.part[i].lse_stride)]);
 #pragma unroll
   for (i32 step = kRowLanes / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-  for (i32 i = lane; i < p.parts; i += kRowLanes)
-    sum += part_weight(p.part[i].lse[row.in(p.part[i].lse_stride)], most);
+  for (i32 i = lane; i < p.parts; i += kRowLanes) sum += part_weight(p.part[i].lse[row.in(p.part[i].lse_stride)], most);
 #pragma unroll
   for (i32 step = kRowLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   if (number >= p.rows) return;

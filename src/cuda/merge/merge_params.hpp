@@ -4,6 +4,8 @@
 
 namespace onepass {
 
+constexpr int kMergeThreads = 256;  // of a block
+
 struct MergeConfig {
   int dim;                   // of a row of out
   ScalarType input, output;  // of the parts, where they are read in pieces; of out
@@ -17,7 +19,7 @@ struct MergeConfig {
     const int pieces = (dim + at_once() - 1) / at_once();
     return pieces <= 4 ? 4 : pieces <= 8 ? 8 : pieces <= 16 ? 16 : 32;
   }
-  ONEPASS_HD constexpr int rows() const { return 256 / lanes(); }  // of a block of 256 threads
+  ONEPASS_HD constexpr int rows() const { return kMergeThreads / lanes(); }  // of a block
 };
 
 struct MergePart {

@@ -1,5 +1,5 @@
-// What the tests ask of the merge's device source, by config. Structures of the library travel as pointers: the text has
-// its own, of the same layout.
+// What the tests ask of the merge's device source, by config. Structures of the library travel as pointers: the text
+// has its own, of the same layout.
 #pragma once
 
 namespace warps {

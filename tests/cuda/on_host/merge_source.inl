@@ -1,5 +1,5 @@
-// Included with EMULATED_NAME, EMULATED_DIM, EMULATED_INPUT, EMULATED_OUTPUT and EMULATED_CAPACITY set, and the words of
-// the two types in EMULATED_IN and EMULATED_OUT.
+// Included with EMULATED_NAME, EMULATED_DIM, EMULATED_INPUT, EMULATED_OUTPUT and EMULATED_CAPACITY set, and the words
+// of the two types in EMULATED_IN and EMULATED_OUT.
 #include "on_host/merge_source.hpp"
 
 #include "on_host/intrinsics.hpp"

@@ -19,8 +19,8 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// [batch, heads, rows, dim] (or without dim) in memory of its own, `offset` elements from a multiple of 64 bytes, the rows
-// `gap` elements apart; poison around and between.
+// [batch, heads, rows, dim] (or without dim) in memory of its own, `offset` elements from a multiple of 64 bytes, the
+// rows `gap` elements apart; poison around and between.
 struct Memory {
   Memory(DType dtype, std::initializer_list<std::int64_t> shape, int offset, int gap, bool rows_first = false)
       : tensor(nullptr, dtype, shape) {
@@ -63,10 +63,14 @@ void expect_as_on_the_cpu(const warps::MergeSource& text, const Case& c, unsigne
         for (std::int64_t r = 0; r < rows; ++r) {
           // Row 0 sees nothing in any part, row 1 in the first alone; row 2's LSEs lie far out, row 3's is NaN.
           const bool empty = r == 0 || (r == 1 && i > 0) || random() % 4 == 0;
-          const float lse = empty ? -kInf : r == 2 ? 3e4f + score(random) : r == 3 && i == 0 ? std::nanf("") : score(random);
+          const float lse = empty              ? -kInf
+                            : r == 2           ? 3e4f + score(random)
+                            : r == 3 && i == 0 ? std::nanf("")
+                                               : score(random);
           static_cast<float*>(lses.back().tensor.data)[lses.back().at(b, h, r)] = lse;
           for (std::int64_t d = 0; d < dim && !empty; ++d)
-            store_element(outs.back().tensor.data, outs.back().tensor.dtype, outs.back().at(b, h, r) + d, value(random));
+            store_element(outs.back().tensor.data, outs.back().tensor.dtype, outs.back().at(b, h, r) + d,
+                          value(random));
         }
   }
   Tensors t;
@@ -100,7 +104,8 @@ void expect_as_on_the_cpu(const warps::MergeSource& text, const Case& c, unsigne
               << "out " << b << " " << h << " " << r << " " << d << ": " << o << ", not " << e;
         }
         const std::size_t unit_bytes = size_of(output);
-        const unsigned char* behind = static_cast<unsigned char*>(out.tensor.data) + (out.at(b, h, r) + dim) * unit_bytes;
+        const unsigned char* behind =
+            static_cast<unsigned char*>(out.tensor.data) + (out.at(b, h, r) + dim) * unit_bytes;
         for (std::size_t i = 0; i < static_cast<std::size_t>(c.gap) * unit_bytes; ++i)
           ASSERT_EQ(behind[i], 0xff) << "a gap behind row " << r << " was written";
       }
