@@ -21,9 +21,10 @@ def append_kv(
 ):
     """Writes new keys and values to the ends of their sequences in a cache, keys rotated by their positions (RoPE).
 
-    Token t of sequence b becomes key ``p = seqused_k[b] + t``. With cos and sin, k_new and q are rotated by row p on the
-    way: the pair (x, y) becomes ``(x cos - y sin, y cos + x sin)``, in float32, rounded once (Su et al., RoFormer,
-    arXiv:2104.09864). Nothing is allocated but a new q. On CUDA it is one kernel on PyTorch's or CuPy's current stream.
+    Token t of sequence b becomes key ``p = seqused_k[b] + t``. With cos and sin, k_new and q are rotated by row p on
+    the way: the pair (x, y) becomes ``(x cos - y sin, y cos + x sin)``, in float32, rounded once (Su et al., RoFormer,
+    arXiv:2104.09864). Nothing is allocated but a new q. On CUDA it is one kernel on PyTorch's or CuPy's current
+    stream.
 
     Args:
       k_new, v_new: ``[batch, heads_kv, seq_new, dim]``; with cu_seqlens_q: ``[total, heads_kv, dim]``. float32, float16

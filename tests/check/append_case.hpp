@@ -93,6 +93,8 @@ class AppendCase {
     }
   }
 
+  AppendCase(AppendCase&&) = delete;  // tensors point into memory
+
   // Everything that should have been written is right to one rounding of the data's dtype and two of fp32, what should
   // have been copied has the same bits, and no other byte has changed.
   void expect_right() {
@@ -262,6 +264,38 @@ inline std::vector<AppendSpec> append_specs() {
                      .capacity = 320});
   }
   return specs;
+}
+
+inline AppendSpec out_of_range_spec(bool odd) {
+  AppendSpec spec{.name = "out of range",
+                  .dtype = DType::f16,
+                  .table = DType::f16,
+                  .heads_q = 2,
+                  .dim_qk = 32,
+                  .dim_v = 8,
+                  .rotary_dim = 16,
+                  .used = {3, 30, 8, 0, 38, 5},
+                  .lengths = {2, 5, 1, 3, 2, 4},
+                  .packed = true,
+                  .page_size = 10};
+  if (odd) spec.dim_qk = 12, spec.dim_v = 3, spec.rotary_dim = 10;
+  return spec;
+}
+// Numbers of that case that only a device meets: what is expected then is that their tokens are left out.
+inline void put_out_of_range(AppendCase& c) {
+  const auto number = [&](const ConstTensor& t, int i) -> std::int32_t& {
+    return static_cast<std::int32_t*>(const_cast<void*>(t.data))[i];
+  };
+  number(c.tensors.seqused_k, 0) = -1;
+  number(c.tensors.seqused_k, 1) = 38;  // 40 keys fit: the first two tokens do
+  number(c.tensors.seqused_k, 2) = INT32_MAX;
+  number(c.tensors.page_table, 3 * 4) = -5;
+  number(c.tensors.page_table, 4 * 4 + 3) = 1 << 30;
+  number(c.tensors.page_table, 5 * 4) = static_cast<std::int32_t>(c.tensors.k.shape[0]);
+  for (AppendCase::Memory& m : c.memory)
+    if (m.input) m.before = m.bytes;
+  c.spec.used = {0, 38, 0, 0, 0, 0};
+  c.spec.lengths = {0, 2, 0, 0, 0, 0};
 }
 
 }  // namespace onepass::check

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "code_gate.hpp"
+#include "cuda/append/host.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/host/api.hpp"
@@ -88,6 +89,24 @@ TEST(Merge, CompilesToTheCodeThatWasMeant) {
       cuda::CodeGate gate{256, {}};
       if (config.dim > 0) gate.instructions = {"LDG.E.EF.128", "SHFL"};
       EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::merge_program(config, arch)), gate), "") << arch << " " << line;
+    }
+  }
+}
+
+TEST(AppendKernel, CompileWithoutASpill) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  using enum ScalarType;
+  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
+    for (const AppendConfig& config : {AppendConfig{f32, f32, false, false, false, 8},
+                                       {f32, f32, true, true, true, 1},
+                                       {bf16, f32, true, false, true, 8},
+                                       {bf16, bf16, false, true, true, 8},
+                                       {f16, f16, true, true, false, 1},
+                                       {f16, none, false, false, true, 8}}) {
+      cuda::CodeGate gate{kAppendThreads, {}};
+      if (config.at_once == 8) gate.instructions = {"LDG.E.128", "STG.E.128"};
+      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::append_program(config, arch)), gate), "") << arch;
     }
   }
 }

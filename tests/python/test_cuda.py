@@ -98,6 +98,36 @@ def test_graph_capture_and_replay(cuda, rng):
         assert cuda.equal(out, onepass.attention(q, k, v, mask="causal_top_left"))
 
 
+def test_appending_to_pages_in_a_graph(cuda, rng):
+    """The CPU's bits, at the ends that the lengths say when the graph is replayed."""
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in ((3, 2, 1, 64), (3, 2, 1, 64), (3, 4, 1, 64))]
+    turns = np.arange(48)[:, None] * 10000.0 ** (-np.arange(32) / 32)
+    tables = [f(turns).astype(np.float32) for f in (np.cos, np.sin)]
+    page_table = rng.permutation(9).astype(np.int32).reshape(3, 3)
+
+    def append(device, used):
+        k_new, v_new, q = (cuda.tensor(x, device=device).bfloat16() for x in arrays)
+        pages = cuda.zeros(2, 9, 16, 2, 64, dtype=cuda.bfloat16, device=device)
+        cos, sin, table = (cuda.tensor(x, device=device) for x in (*tables, page_table))
+        options = dict(seqused_k=used, page_table=table, cos=cos, sin=sin, q=q)
+        return pages, lambda: onepass.append_kv(k_new, v_new, *pages, **options)
+
+    used = cuda.tensor([0, 17, 40], dtype=cuda.int32, device="cuda")
+    pages, call = append("cuda", used)
+    call()  # loads the kernel
+    graph = cuda.cuda.CUDAGraph()
+    with cuda.cuda.graph(graph):
+        rotated = call()
+    for _ in range(2):
+        used += 1
+        pages.zero_()
+        graph.replay()
+        expected_pages, on_cpu = append("cpu", used.cpu())
+        expected = on_cpu()
+        assert cuda.equal(pages.cpu(), expected_pages)
+        assert cuda.equal(rotated.cpu(), expected)
+
+
 def test_compiling_inside_a_capture_is_an_error(cuda, rng):
     q, k, v = on_device(cuda, inputs(rng, dim=24, dim_v=56))
     with pytest.raises(RuntimeError, match="before capturing"):

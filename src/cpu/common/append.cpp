@@ -15,7 +15,7 @@
 namespace onepass::cpu {
 namespace {
 
-constexpr std::int64_t kTaskElements = 1 << 15;  // 50 to 100 us: rotating takes 1.5 to 3 ns an element on one core
+constexpr std::int64_t kTaskElements = 1 << 15;  // read and written by a task
 
 template <class T>
 void rotate_pair(T* to_x, T* to_y, T x, T y, float cos, float sin) {

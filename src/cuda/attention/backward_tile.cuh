@@ -61,11 +61,6 @@ DEV float* slope_part(const BackwardParams& p, const KeyTile& x, i32 head, i32 k
          key % kBlockK / 16;
 }
 
-template <i32 bytes>
-struct alignas(bytes) Bytes {  // of global memory, read at once
-  u32 word[bytes / 4];
-};
-
 struct RowStatistics {
   float reference, d;  // of the weights (probability); rowsum(dO * O) - dLSE
 };

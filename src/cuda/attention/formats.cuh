@@ -27,4 +27,9 @@ DEV float element_at(const void* base, i64 at) {
   return Format::unpack(static_cast<const typename Format::Raw*>(base)[at]);
 }
 
+template <i32 bytes>
+struct alignas(bytes) Bytes {  // of global memory, read at once
+  u32 word[bytes / 4];
+};
+
 }  // namespace onepass

@@ -1,0 +1,37 @@
+// What the appending kernel is compiled for and launched with. One definition for the host and the device half.
+#pragma once
+#include "cuda/attention/attention.hpp"
+
+namespace onepass {
+
+struct AppendConfig {
+  ScalarType data, table;  // of k, v and q; of cos and sin, none: nothing is rotated
+  bool interleaved, packed, paged;
+  int at_once;  // elements that a thread reads or writes side by side: 8 where addresses and strides allow, else 1
+
+  ONEPASS_HD friend constexpr bool operator==(const AppendConfig&, const AppendConfig&) = default;
+  ONEPASS_HD constexpr bool rotates() const { return table != ScalarType::none; }
+  // Pairs that a thread rotates: halves are read apart, interleaved pairs side by side.
+  ONEPASS_HD constexpr int pairs() const { return !interleaved ? at_once : at_once > 1 ? at_once / 2 : 1; }
+};
+
+struct AppendParams {
+  const void *k_new, *v_new, *q, *cos, *sin;
+  void *k, *v, *q_out;
+  // In elements: batch (0 if packed), head, token. Of k and v: batch or page, head, token of it.
+  long long k_new_stride[3], v_new_stride[3], q_stride[3], q_out_stride[3], k_stride[3], v_stride[3];
+  long long cos_stride[2], sin_stride[2];
+  const int *seqused, *page_table, *cu;
+  long long seqused_stride, table_stride[2], cu_stride;
+  int batch, seq_new;  // seq_new: unless packed
+  int heads_kv, rotary_dim, page_size, pages;
+  long long capacity, positions;
+  // A token's work, a thread each: `rotated` parts with pairs and `copied` parts without in each row of k and q, then
+  // `values` parts in each row of v; of all its rows `items`. all_items: of all tokens.
+  int rotated, copied, values, items;
+  long long all_items;
+};
+
+constexpr int kAppendThreads = 256;
+
+}  // namespace onepass

@@ -1,0 +1,9 @@
+#define EMULATED_NAME bf16_halves_packed_paged
+#define EMULATED_CONFIG       \
+  {.data = ScalarType::bf16,  \
+   .table = ScalarType::bf16, \
+   .interleaved = false,      \
+   .packed = true,            \
+   .paged = true,             \
+   .at_once = 8}
+#include "on_host/append_source.inl"
