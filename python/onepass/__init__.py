@@ -77,7 +77,8 @@ def attention(
       seqused_k: int32 (int64 is converted) ``[batch]``: how many keys of each sequence of a cache k, v count; bottom
         right is at the last of them. Read on the device: a captured graph replays with new lengths.
       page_table: int32 ``[batch, pages of a sequence]``: k and v are then ``[pages, page_size, heads_kv, dim]``, and
-        key j of sequence b lies in page ``page_table[b, j // page_size]``. Any page_size, any order, pages may be shared.
+        key j of sequence b lies in page ``page_table[b, j // page_size]``. Any page_size and order; pages may be
+        shared.
         With either of the two, q may be packed by ``cu_seqlens_q``, without ``cu_seqlens_k``.
       batch_invariant: a sequence's results do not depend, bit for bit, on what else is in the batch.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
