@@ -9,6 +9,8 @@
 namespace onepass::cuda {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
+static_assert(sizeof(LaunchAttribute) == sizeof(CUlaunchAttribute) &&
+              offsetof(LaunchAttribute, value) == offsetof(CUlaunchAttribute, value));
 static_assert(sizeof(LaunchConfig) == sizeof(CUlaunchConfig));
 static_assert(offsetof(LaunchConfig, shared_bytes) == offsetof(CUlaunchConfig, sharedMemBytes));
 static_assert(offsetof(LaunchConfig, stream) == offsetof(CUlaunchConfig, hStream));
@@ -27,6 +29,7 @@ ONEPASS_SAME(kSharedBytesOptin, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_
 ONEPASS_SAME(kLocalBytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
 ONEPASS_SAME(kRegisters, CU_FUNC_ATTRIBUTE_NUM_REGS);
 ONEPASS_SAME(kMaxDynamicShared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+ONEPASS_SAME(kProgrammaticSerialization, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 ONEPASS_SAME(kNotCapturing, CU_STREAM_CAPTURE_STATUS_NONE);
 ONEPASS_SAME(kCapturing, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 ONEPASS_SAME(6, CU_TENSOR_MAP_DATA_TYPE_FLOAT16);  // host/tensor_map.cpp

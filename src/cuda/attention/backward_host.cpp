@@ -80,7 +80,6 @@ BackwardPrograms backward_programs(const BackwardFeatures& f, const BackwardShap
 }
 
 int pre_shared_bytes() { return 4 * kRowThreads; }
-int post_shared_bytes(const BackwardShape& s) { return 4 * s.block_q * (s.sum_columns + 4) + 4 * s.block_q; }
 
 BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, const BackwardShape& s) {
   const auto heads = static_cast<std::size_t>(p.heads_q);
@@ -143,6 +142,10 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
 }
 
 std::int64_t row_blocks(const BackwardParams& b) { return std::int64_t{b.heads} * b.q_blocks; }
+std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
+  constexpr int kRows = kRowThreads / 32 * 16;  // sixteen of a warp
+  return (row_blocks(b) * s.block_q + kRows - 1) / kRows;
+}
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 
 BackwardState::BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
@@ -171,7 +174,7 @@ BackwardState::Around BackwardState::load_around(Stream stream) const {
     });
   };
   return {find(&BackwardPrograms::pre, "pre", pre_shared_bytes()),
-          features_.dq ? find(&BackwardPrograms::post, "post", post_shared_bytes(shape_)) : nullptr,
+          features_.dq ? find(&BackwardPrograms::post, "post", 0) : nullptr,
           features_.dsinks || features_.dslopes ? find(&BackwardPrograms::sums, "sums", 0) : nullptr};
 }
 
@@ -203,7 +206,9 @@ void BackwardState::run(const Tensors& tensors, void* workspace, Executor&, void
   const auto rows = static_cast<unsigned>(row_blocks(params));
   if (rows > 0) launch(*around.pre, rows, kRowThreads, pre_shared_bytes(), stream, arguments);
   launch_with(tensors, params, stream);
-  if (rows > 0 && around.post) launch(*around.post, rows, kRowThreads, post_shared_bytes(shape_), stream, arguments);
+  if (rows > 0 && around.post)
+    launch(*around.post, static_cast<unsigned>(post_blocks(params, shape_)), kRowThreads, 0, stream, arguments,
+           starts_early());
   if (around.sums && sum_blocks(params) > 0) launch(*around.sums, sum_blocks(params), 32, 0, stream, arguments);
 }
 

@@ -11,7 +11,7 @@ BackwardFeatures backward_features_of(const Problem& problem);
 // and `features`.
 std::string backward_source(const BackwardFeatures& features, const BackwardShape& shape);
 
-// pre: statistics, zeros. post: dQ from its sums; sums: the device source with the family's sum_place. sums: dsinks and
+// pre: statistics, zeros. post: dQ from its sums; sums: the device source with the family's sum_tile. sums: dsinks and
 // dslopes. arch: "sm_80".
 struct BackwardPrograms {
   KernelProgram pre, post, sums;
@@ -19,7 +19,6 @@ struct BackwardPrograms {
 BackwardPrograms backward_programs(const BackwardFeatures& features, const BackwardShape& shape,
                                    const std::string& sum_place, const std::string& arch, const std::string& mods);
 int pre_shared_bytes();
-int post_shared_bytes(const BackwardShape& shape);
 
 // Packed boolean masks of a backward pass: 64 rows and 32 keys a tile.
 inline constexpr TileShape kMaskTile{64, 32, 4};
@@ -35,8 +34,9 @@ BackwardParams decided_backward(const Problem& problem, const BackwardShape& sha
 // The addresses of a call. `workspace`: of places.total bytes.
 void bind_backward(BackwardParams& params, const Tensors& tensors, void* workspace, const BackwardWorkspace& places);
 
-// Blocks of threads that the pre and post kernels have, and the kernel of the sums.
+// Blocks of threads that the pre and the post kernel have, and the kernel of the sums.
 std::int64_t row_blocks(const BackwardParams& params);
+std::int64_t post_blocks(const BackwardParams& params, const BackwardShape& shape);
 unsigned sum_blocks(const BackwardParams& params);
 
 // What the backward kernels of all architectures decide and how they run it; a family adds its config and its launch.
@@ -48,7 +48,9 @@ class BackwardState : public PlanState {
   void prepare() const final;
 
  protected:
-  const char* order() const;                   // of the sums of dQ, for describe()
+  const char* order() const;  // of the sums of dQ, for describe()
+  // Whether a kernel that knows how is launched early (cuda::launch) behind another kernel of the call.
+  bool starts_early() const { return device_.major >= 9; }
   virtual void load(Stream stream) const = 0;  // every kernel of the family's own that launch_with needs
   virtual void launch_with(const Tensors& tensors, BackwardParams& params, Stream stream) const = 0;
 

@@ -1,77 +1,141 @@
-// Behind a backward pass: dQ from its fp32 sums, a block of threads for each block of query rows of each head.
+// Behind a backward pass: dQ from its fp32 sums. A warp converts sixteen rows of a head in registers; lanes of a quad
+// swap columns, so that each writes eight neighbours at once.
 //
-// The family says in front of this file where a sum belongs: SumPlace sum_place(i32 at), the row within its block and
-// the column of the block's float number `at`.
+// The family says in front of this file where sums stand: i32 sum_tile(i32 row, i32 n), the first of the 128 numbers of
+// rows `row` to `row` + 15 of a block and columns 8 n to 8 n + 7, which lie as lane_sum says.
 #pragma once
 #include "cuda/attention/backward_fallback.cuh"
+#include "cuda/device/dependent.cuh"
+#include "cuda/device/reduce.cuh"
 #include "cuda/device/shared.cuh"
 
 namespace onepass {
 
 constexpr i32 kPostThreads = 256;
-constexpr i32 kPostPitch =
-    backward_shape.sum_columns + 4;  // floats of a row in shared memory: neighbouring rows on other banks
-// Shared memory: kBlockQ x kPostPitch floats, then a word for each row.
+static_assert(kBlockQ % 16 == 0);
 
-// Some elements of dQ's row at once.
-template <class Format, i32 count>
-DEV void write_part(const BackwardParams& p, i64 at, const float (&x)[count]) {
-  if constexpr (count * sizeof(typename Format::Raw) == 16) {
-    u32 word[4];
+// Tiles of sixteen rows x eight columns side by side, and how many a warp loads at once: up to 8 KB.
+constexpr i32 kTilesAcross = (features.dim_qk + 7) / 8, kTilesAtOnce = kTilesAcross > 12 ? 16 : padded(kTilesAcross, 4);
+
+// This lane's numbers of a tile: rows lane / 4 and + 8, columns 2 (lane % 4) and + 1.
+struct SumsOfTile {
+  float x[4];
+  DEV void load(const float* tile) {
+    const i32 lane = static_cast<i32>(threadIdx.x % 32);
+    if constexpr (kAddsFour) {
+      load_global(x, tile + lane_sum(lane, 0));
+    } else {
 #pragma unroll
-    for (i32 i = 0; i < 4; ++i) {
-      if constexpr (Format::kPacked == 2)
-        word[i] = Format::pack(x[2 * i], x[2 * i + 1]);
-      else
-        word[i] = __float_as_uint(x[i]);
+      for (i32 i = 0; i < 4; ++i) x[i] = tile[lane_sum(lane, i)];
     }
-    store_global(static_cast<typename Format::Raw*>(p.dq) + at, word);
+  }
+};
+
+// Of the four lanes of a quad: word i of lane `own` becomes word `own` of lane i.
+DEV void transpose_quad(u32 (&w)[4], u32 own) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool upper = own & static_cast<u32>(step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      const u32 got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + step], step);
+      w[i] = upper ? got : w[i];
+      w[i + step] = upper ? w[i + step] : got;
+    }
+  }
+}
+
+// Eight columns of a row from `column` on, if they exist.
+template <class Format>
+DEV void write_eight(typename Format::Raw* row, i32 column, const u32 (&words)[4]) {
+  if constexpr (backward_shape.write_bytes == 16 && features.dim_qk % 8 == 0) {
+    if (column < features.dim_qk) store_global(row + column, words);
   } else {
 #pragma unroll
-    for (i32 i = 0; i < count; ++i) write_gradient(p.dq, at + i, x[i]);
+    for (i32 e = 0; e < 8; ++e)
+      if (column + e < features.dim_qk) row[column + e] = static_cast<typename Format::Raw>(words[e / 2] >> e % 2 * 16);
   }
+}
+// Two columns of a row of fp32.
+DEV void write_two(float* row, i32 column, float a, float b) {
+  if constexpr (backward_shape.write_bytes >= 8 && features.dim_qk % 2 == 0) {
+    if (column < features.dim_qk)
+      *reinterpret_cast<Bytes<8>*>(row + column) = {{__float_as_uint(a), __float_as_uint(b)}};
+  } else {
+    if (column < features.dim_qk) row[column] = a;
+    if (column + 1 < features.dim_qk) row[column + 1] = b;
+  }
+}
+
+// Half `y` of four tiles side by side, from column 8 n on: a row for each quad.
+template <class Format>
+DEV void write_four(typename Format::Raw* row, bool exists, i32 n, const SumsOfTile* tiles, i32 y, float scale) {
+  const u32 quad = threadIdx.x % 4;
+  if constexpr (Format::kPacked == 2) {
+    u32 words[4];
+#pragma unroll
+    for (i32 k = 0; k < 4; ++k) words[k] = Format::pack(tiles[k].x[2 * y] * scale, tiles[k].x[2 * y + 1] * scale);
+    transpose_quad(words, quad);
+    if (exists) write_eight<Format>(row, 8 * (n + static_cast<i32>(quad)), words);
+  } else {
+#pragma unroll
+    for (i32 k = 0; k < 4; ++k)
+      if (exists)
+        write_two(row, 8 * (n + k) + 2 * static_cast<i32>(quad), tiles[k].x[2 * y] * scale,
+                  tiles[k].x[2 * y + 1] * scale);
+  }
+}
+
+// Rows `first` to `first` + 15 of block x. broken: of each half of them, bits of the lanes that had a number that is
+// not finite.
+DEV void convert_rows(const BackwardParams& p, const WorkTile& x, const float* sums, i32 first, u32 (&broken)[2]) {
+  using Format = typename ElementOf<backward_features.gradients>::Format;
+  const i32 row = x.row + first + static_cast<i32>(threadIdx.x % 32 / 4);
+  float probe[2] = {0.0f, 0.0f};
+#pragma unroll 1
+  for (i32 n = 0; n < kTilesAcross; n += kTilesAtOnce) {
+    SumsOfTile tiles[kTilesAtOnce];
+#pragma unroll
+    for (i32 k = 0; k < kTilesAtOnce; ++k)
+      if (n + k < kTilesAcross) tiles[k].load(sums + sum_tile(first, n + k));
+#pragma unroll
+    for (i32 y = 0; y < 2; ++y) {
+      typename Format::Raw* const to = static_cast<typename Format::Raw*>(p.dq) +
+                                       token_offset(p.dq_stride, x.map_batch, x.head, x.q_begin + row + 8 * y);
+#pragma unroll
+      for (i32 k = 0; k < kTilesAtOnce; k += 4) {
+        if (n + k >= kTilesAcross) break;
+        write_four<Format>(to, row + 8 * y < x.seq_q, n + k, tiles + k, y, p.scale);
+      }
+#pragma unroll
+      for (i32 k = 0; k < kTilesAtOnce; ++k)
+        if (n + k < kTilesAcross)
+          probe[y] = probe_finite(probe_finite(probe[y], tiles[k].x[2 * y] * p.scale), tiles[k].x[2 * y + 1] * p.scale);
+    }
+  }
+#pragma unroll
+  for (i32 y = 0; y < 2; ++y) broken[y] = __ballot_sync(0xffffffffu, row + 8 * y < x.seq_q && probe[y] != 0.0f);
 }
 
 }  // namespace onepass
 
-extern "C" __global__ void __launch_bounds__(onepass::kPostThreads)
+extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, 2)
     attention_backward_post(const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
-  extern __shared__ __align__(128) unsigned char smem[];
-  const u32 sm = shared_address(smem), broken = sm + 4 * kBlockQ * kPostPitch, thread = threadIdx.x;
-  const i32 head = static_cast<i32>(blockIdx.x) / p.q_blocks, block = static_cast<i32>(blockIdx.x) % p.q_blocks;
+  constexpr i32 kParts = kBlockQ / 16;  // a warp each
+  const u32 part = blockIdx.x * (kPostThreads / 32) + threadIdx.x / 32, place = part / kParts;
+  const i32 head = static_cast<i32>(place / static_cast<u32>(p.q_blocks)),
+            block = static_cast<i32>(place) - head * p.q_blocks;
+  if (head >= p.heads) return;
+  wait_for_kernel_before();
   const WorkTile x = rows_of_block(p, head, block);
-  if (x.row < 0) return;
-  const float* const sums = dq_sums_of(p, place_of(p, head, block));
-  if (thread < kBlockQ) store_word(broken + 4 * thread, 0);
-#pragma unroll 4
-  for (i32 at = 4 * thread; at < kBlockQ * backward_shape.sum_columns; at += 4 * kPostThreads) {
-    const auto four = *reinterpret_cast<const Bytes<16>*>(sums + at);
-#pragma unroll
-    for (i32 i = 0; i < 4; ++i) {
-      const SumPlace to = sum_place(at + i);
-      store_word(sm + 4 * (to.row * kPostPitch + to.column), static_cast<i32>(four.word[i]));
-    }
-  }
-  __syncthreads();
-  constexpr i32 kElement = bytes_of(backward_features.gradients);
-  constexpr i32 kAtOnce = backward_shape.write_bytes == 16 && features.dim_qk * kElement % 16 == 0 ? 16 / kElement : 1;
-  constexpr i32 kAcross = features.dim_qk / kAtOnce;
-  const i32 rows = min(kBlockQ, x.seq_q - x.row);
-  for (i32 i = thread; i < rows * kAcross; i += kPostThreads) {
-    const i32 row = i / kAcross, column = i % kAcross * kAtOnce;
-    float out[kAtOnce], zero = 0.0f;
-#pragma unroll
-    for (i32 e = 0; e < kAtOnce; ++e) {
-      out[e] = p.scale * load_one(sm + 4 * (row * kPostPitch + column + e));
-      zero += out[e] * 0.0f;
-    }
-    if (zero != 0.0f) store_word(broken + 4 * row, 1);
-    write_part<ElementOf<backward_features.gradients>::Format>(
-        p, token_offset(p.dq_stride, x.map_batch, head, x.q_begin + x.row + row) + column, out);
-  }
-  __syncthreads();
+  const i32 first = static_cast<i32>(part % kParts) * 16;
+  if (x.row < 0 || x.row + first >= x.seq_q) return;
+  u32 broken[2];
+  convert_rows(p, x, dq_sums_of(p, place), first, broken);
+  if ((broken[0] | broken[1]) == 0) return;
 #pragma unroll 1
-  for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kPostThreads / 32)
-    if (load_word(broken + 4 * row)) fallback_query(p, x, x.row + row);
+  for (i32 row = 0; row < 16; ++row)
+    if (broken[row / 8] >> row % 8 * 4 & 0xf) fallback_query(p, x, x.row + first + row);
 }

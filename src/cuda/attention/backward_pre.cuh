@@ -2,6 +2,7 @@
 // dQ's sums; the gradient of the sinks. A block of threads for each block of query rows of each head.
 #pragma once
 #include "cuda/attention/backward_score.cuh"
+#include "cuda/device/dependent.cuh"
 
 namespace onepass {
 
@@ -73,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
     attention_backward_pre(const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
   using L = PreLanes;
+  let_next_kernel_start();
   const i32 head = static_cast<i32>(blockIdx.x) / p.q_blocks, block = static_cast<i32>(blockIdx.x) % p.q_blocks;
   const i64 place = place_of(p, head, block);
   const u32 thread = threadIdx.x, lane = thread % L::kLanes;

@@ -23,10 +23,19 @@ struct alignas(128) TensorMap {  // CUtensorMap (aligned to 64 before CUDA 13)
   std::uint64_t opaque[16];
 };
 
+struct LaunchAttribute {  // CUlaunchAttribute
+  int id, unused;
+  union {
+    char bytes[64];
+    int number;
+  } value;
+};
+inline constexpr int kProgrammaticSerialization = 6;  // an attribute's id; its value: 1
+
 struct LaunchConfig {  // CUlaunchConfig
   unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
   Stream stream;
-  void* attributes;
+  const LaunchAttribute* attributes;
   unsigned attribute_count;
 };
 

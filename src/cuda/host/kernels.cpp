@@ -164,9 +164,16 @@ DeviceScratch::~DeviceScratch() {
   d->pop_context(&popped);
 }
 
-void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters) {
-  const LaunchConfig config{grid, 1, 1, block, 1, 1, static_cast<unsigned>(shared_bytes), stream, nullptr, 0};
-  check_cuda(need_driver().launch(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
+void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters,
+            bool early) {
+  constexpr int kCapturesEarlyLaunches = 12030;
+  const Driver& d = need_driver();
+  LaunchAttribute attribute{.id = kProgrammaticSerialization, .unused = 0, .value = {}};
+  attribute.value.number = 1;
+  const unsigned attributes = early && d.version >= kCapturesEarlyLaunches ? 1 : 0;
+  const LaunchConfig config{grid,   1,          1,         block, 1, 1, static_cast<unsigned>(shared_bytes),
+                            stream, &attribute, attributes};
+  check_cuda(d.launch(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
 }
 
 }  // namespace onepass::cuda

@@ -24,7 +24,7 @@ cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardS
 std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 
-// The device source with this family's sum_place.
+// The device source with this family's sum_tile.
 inline constexpr const char* kSumPlace = "cuda/sm80/backward_sums.cuh";
 
 const Implementation& backward_implementation();

@@ -30,7 +30,7 @@ std::int64_t tiles_of(const Problem& problem, const BackwardConfig& config);
 // mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
                                const BackwardConfig& config, const std::string& mods = {});
-// The device source with this family's sum_place.
+// The device source with this family's sum_tile.
 inline constexpr const char* kSumPlace = "cuda/sm90/backward_sums.cuh";
 
 const Implementation& backward_implementation();

@@ -1,5 +1,7 @@
 // A block of threads: barriers, and its roles; consume(group) is what a consumer warpgroup does.
 #pragma once
+#include "cuda/device/dependent.cuh"
+
 #include "cuda/sm90/backward_reducer.cuh"
 #include "cuda/sm90/backward_schedule.cuh"
 
@@ -27,6 +29,8 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     tma_prefetch(maps.v);
     tma_prefetch(maps.dout);
   }
+  wait_for_kernel_before();
+  let_next_kernel_start();
   __syncthreads();
   if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
     registers_down<kHelperRegisters>();

@@ -1,4 +1,4 @@
-// Where a number of dQ's sums belongs, for the kernel that converts them (attention/backward_post.cuh).
+// Where dQ's sums stand, for the kernel that converts them (attention/backward_post.cuh).
 #pragma once
 #include "cuda/device/types.cuh"
 
@@ -6,17 +6,14 @@
 
 namespace onepass {
 
-struct SumPlace {
-  i32 row, column;
-};
-DEV SumPlace sum_place(i32 at) {
-  constexpr i32 kFirst = sm90::dq_columns(features.dim_qk, backward_shape.block_q, 0),
-                kSecond = sm90::dq_columns(features.dim_qk, backward_shape.block_q, 1);
-  const i32 group = at >= 64 * kFirst, in = at - group * (64 * kFirst), lane = in / 4 % 32, i = in % 4;
-  const i32 of_warp = 16 * (group ? kSecond : kFirst), warp = in / of_warp, column = in % of_warp / 128 * 8;
+// Of rows `row` .. `row` + 15 of a block and columns 8 n .. 8 n + 7.
+DEV i32 sum_tile(i32 row, i32 n) {
+  constexpr i32 kFirst = sm90::dq_columns(features.dim_qk, backward_shape.block_q, 0) / 8,
+                kSecond = sm90::dq_columns(features.dim_qk, backward_shape.block_q, 1) / 8;
   constexpr bool kByRows = backward_shape.block_q == 128;
-  return {(kByRows ? group * 64 : 0) + warp * 16 + i / 2 * 8 + lane / 4,
-          (kByRows ? 0 : group * kFirst) + column + lane % 4 * 2 + i % 2};
+  const bool group = kByRows ? row >= 64 : n >= kFirst;
+  const i32 warp = row % 64 / 16, column = group && !kByRows ? n - kFirst : n;
+  return ((group ? 4 * kFirst : 0) + warp * (group ? kSecond : kFirst) + column) * 128;
 }
 
 }  // namespace onepass

@@ -16,7 +16,7 @@
 #include KERNEL_CONFIG
 #include "cuda/sm80/backward.cuh"
 #include "cuda/sm80/backward_bias.cuh"
-// After the family's sum_place.
+// After the family's sum_tile.
 #include "cuda/attention/backward_post.cuh"
 #include "cuda/attention/backward_pre.cuh"
 #include "cuda/attention/backward_sums.cuh"
@@ -36,7 +36,6 @@ void run_grid(unsigned grid, unsigned threads, unsigned bytes, const Body& body)
   }
 }
 const onepass::BackwardParams& params_at(const void* p) { return *static_cast<const onepass::BackwardParams*>(p); }
-constexpr unsigned kPostBytes = 4 * onepass::kBlockQ * (onepass::kPostPitch + 1);
 
 const Sm80BackwardKernel kernel = {
     KERNEL_WORD(KERNEL_NAME),
@@ -56,7 +55,7 @@ const Sm80BackwardKernel kernel = {
                [&] { attention_backward_bias(params_at(p)); });
     },
     [](const void* p, unsigned grid) {
-      run_grid(grid, onepass::kPostThreads, kPostBytes, [&] { attention_backward_post(params_at(p)); });
+      run_grid(grid, onepass::kPostThreads, 0, [&] { attention_backward_post(params_at(p)); });
     },
     [](const void* p, unsigned grid) { run_grid(grid, 32, 0, [&] { attention_backward_sums(params_at(p)); }); }};
 [[maybe_unused]] const bool added = (sm80_backward_kernels.push_back(&kernel), true);

@@ -17,7 +17,7 @@
 #include KERNEL_CONFIG
 #include KERNEL_FILE
 #include "cuda/sm90/backward_sums.cuh"
-// After the family's sum_place.
+// After the family's sum_tile.
 #include "cuda/attention/backward_post.cuh"
 #include "cuda/attention/backward_pre.cuh"
 #include "cuda/attention/backward_sums.cuh"
@@ -39,7 +39,6 @@ void run_grid(unsigned grid, unsigned threads, unsigned bytes, const Body& body)
   }
 }
 const onepass::BackwardParams& params_at(const void* p) { return *static_cast<const onepass::BackwardParams*>(p); }
-constexpr unsigned kPostBytes = 4 * onepass::kBlockQ * (onepass::kPostPitch + 1);
 
 const Sm90BackwardKernel kernel = {
     KERNEL_WORD(KERNEL_NAME),
@@ -58,7 +57,7 @@ const Sm90BackwardKernel kernel = {
                [&] { attention_backward(m[0], m[1], m[2], m[3], m[4], m[5], params_at(p)); });
     },
     [](const void* p, unsigned grid) {
-      run_grid(grid, onepass::kPostThreads, kPostBytes, [&] { attention_backward_post(params_at(p)); });
+      run_grid(grid, onepass::kPostThreads, 0, [&] { attention_backward_post(params_at(p)); });
     },
     [](const void* p, unsigned grid) { run_grid(grid, 32, 0, [&] { attention_backward_sums(params_at(p)); }); }};
 [[maybe_unused]] const bool added = (sm90_backward_kernels.push_back(&kernel), true);

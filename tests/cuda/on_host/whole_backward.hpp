@@ -15,6 +15,7 @@ struct EmulatedCall {
   EmulatedCall(check::Inputs& inputs, const BackwardFeatures& f, const BackwardShape& s, bool early)
       : inputs_(inputs),
         features_(f),
+        shape_(s),
         places_(cuda::workspace_of(inputs.problem, f, s)),
         workspace_(places_.total / 4 + 16, 0xffffffff),
         params(cuda::decided_backward(inputs.problem, s, 50 << 20)) {
@@ -41,7 +42,7 @@ struct EmulatedCall {
     const auto rows = static_cast<unsigned>(cuda::row_blocks(params));
     kernel.pre(&params, rows);
     own();
-    if (features_.dq) kernel.post(&params, rows);
+    if (features_.dq) kernel.post(&params, static_cast<unsigned>(cuda::post_blocks(params, shape_)));
     if (features_.dsinks || features_.dslopes) kernel.sums(&params, cuda::sum_blocks(params));
     EXPECT_EQ(counters_[0] + counters_[1], 0u) << "the counters are not as they were found";
     std::string bytes;
@@ -56,6 +57,7 @@ struct EmulatedCall {
  private:
   check::Inputs& inputs_;
   const BackwardFeatures& features_;
+  const BackwardShape& shape_;
   const cuda::BackwardWorkspace places_;
   std::vector<unsigned> workspace_;
   unsigned counters_[2] = {0, 0};
