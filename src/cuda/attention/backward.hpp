@@ -57,8 +57,8 @@ struct BackwardParams : ForwardParams {
   float* dq_sums;                // [head][q block][block_q x sum_columns, in an order of the family's]
   float* sink_parts;             // [head][q block]
   float* slope_parts;            // [head][k block][key_warps]
-  MaskFragments mask_fragments;  // with shape.mask_fragments
   unsigned* turns;               // [head][q block]: how many key blocks have added to its sums; deterministic only
+  MaskFragments mask_fragments;  // with shape.mask_fragments
 };
 
 }  // namespace onepass

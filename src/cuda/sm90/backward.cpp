@@ -45,7 +45,7 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   BackwardConfig c{};
   c.block_q = 64;
   c.bias_tiles = dim <= 128 && bytes_of(f.bias) == 2 && stages_bias(p);
-  c.dbias_tiles = c.bias_tiles && has_dbias_tiles(p) && (dim <= 64 || !f.dropout);  // which has no registers for both
+  c.dbias_tiles = c.bias_tiles && has_dbias_tiles(p) && !f.dropout;  // no registers for both
   c.dbias_adds = c.dbias_tiles && !(p.bias->spans.batch && p.bias->spans.heads);
   const bool plain = plain_scores(b, c);
   if (dim <= 64) {
