@@ -202,18 +202,13 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
   return p.heads_kv * padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, c.block_k());
 }
 
-// Batch entries that share a bias read it, and add to its gradient, side by side. Causally, heads whose Q, dO and sums
-// of dQ fit two thirds of L2 together, their longest tiles first; the last few as one group, twice as many at most, so
-// that the end is balanced.
+// Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
+// one group, twice as many at most, so that the end is balanced.
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
   constexpr std::int64_t kMost = 32;
   const BandMask band = band_mask(p, p.seq_q, p.seq_k);
-  if (p.bias && p.bias->spans.rows && !p.bias->spans.batch) {
-    b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.batch, 1, kMost));
-    return;
-  }
   if (band.right < 0 || p.varlen) return;
   const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
                      tiles = std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());

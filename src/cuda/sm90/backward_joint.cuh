@@ -47,14 +47,9 @@ struct JointConsumer : BackwardWarp {
     wgmma_fence();
     issue_keys_by_rows<kVN>(dp, memory.base + kLayout.v.data + group * (kGroupKeys * kBlockColumnBytes), dout_stage());
   }
-  // Which weights dropout leaves, while products are under way. Behind a branch, where registers last: else the draws
-  // come in front of the instructions that issue S.
+  // Which weights dropout leaves, while products are under way.
   DEV void draw() {
-    if constexpr (features.dropout) {
-      if (!features.bool_mask && !has_dout) memory.dout().at(block).wait();
-      if (!features.bool_mask) has_dout = true;
-      kept = scores.kept<kScores>(at.row());
-    }
+    if constexpr (features.dropout) kept = scores.kept<kScores>(at.row());
   }
   // Products become scores. The bias lies where the warp's own part of dS will.
   DEV void add_bias() {
