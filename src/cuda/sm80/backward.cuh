@@ -13,6 +13,7 @@
 // The products are those of the file that the config includes. attention/backward_pre.cuh comes before this kernel, and
 // attention/backward_post.cuh after it. README.md has the schedule and the budgets.
 #pragma once
+#include "cuda/sm80/backward_epilogue.cuh"
 #include "cuda/sm80/backward_pass.cuh"
 
 namespace onepass::sm80 {
