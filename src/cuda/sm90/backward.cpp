@@ -102,7 +102,7 @@ class State final : public cuda::BackwardState {
     BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
     void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &maps.bias, &maps.dbias, &params};
     cuda::launch(kernel(stream), static_cast<unsigned>(std::min<std::int64_t>(tiles, device_.multiprocessors)), 384,
-                 layout_.total, stream, arguments, starts_early() && !features_.dbias && row_blocks(params) > 0);
+                 layout_.total, stream, arguments, starts_early() && !features_.dbias && cuda::row_blocks(params) > 0);
   }
 
   const BackwardConfig config_;
