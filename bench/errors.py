@@ -4,8 +4,8 @@
 
 All contenders get the same q, k, v and dO, standard normal numbers in bf16, and make their own O and LSE. The first
 head of the first and the last one of the last batch entry are computed in float64 from the same numbers, all of their
-rows. Printed are ||g - ref|| / ||ref|| and max|g - ref| / max|ref|, in thousandths. Needs PyTorch and the onepass
-package; FlashAttention-4 and -3 take part where fa4_peer.py and fa3_peer.py find them.
+rows. Printed are ||g - ref|| / ||ref|| and max|g - ref| / max|ref|, in thousandths, the first again as a table. Needs
+PyTorch and the onepass package; FlashAttention-4 and -3 take part where fa4_peer.py and fa3_peer.py find them.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pathlib
 import cuda_peers
 import fa3_peer
 from problem_line import Problem
-from tables import CELL, GRADIENTS
+from tables import CELL, GRADIENTS, errors_table
 
 SUITE = pathlib.Path(__file__).parent / "suites" / "h200_backward.txt"
 CHUNK = 1024  # rows of scores at once
@@ -136,6 +136,7 @@ def main():
     for line in cells():
         rows.append(measured(torch, line, functions))
         print(*printed(rows[-1]), sep="\n", flush=True)
+    print(errors_table(rows))
     if options.json:
         with open(options.json, "w") as file:
             json.dump(rows, file, indent=1)

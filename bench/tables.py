@@ -133,15 +133,15 @@ def h200_backward_others():
     return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
 
 
-def h200_backward_errors():
-    """Thousandths of each gradient's norm, onepass's and every peer's."""
-    rows, lines = rows_of("h200_backward_errors"), []
+def errors_table(rows):
+    """Of errors.py: thousandths of each gradient's norm, every contender's."""
+    lines = []
     for row in rows:
         cell = CELL.fullmatch(row["problem"])
         title = f"d{cell[2]} {'causal' if cell[3] else 'full'}, {int(cell[1]) // 1024}k"
         entries = row["contenders"].values()
         lines.append([title, *(" / ".join(f"{1e3 * e[which]['rms']:.2f}" for e in entries) for which in GRADIENTS)])
-    return markdown(["", *GRADIENTS], lines)
+    return "\n".join(markdown([" / ".join(rows[0]["contenders"]), *GRADIENTS], lines))
 
 
 def xeon_backward():
@@ -297,7 +297,6 @@ TABLES = {
     "h200-means": h200_means,
     "h200-backward": h200_backward,
     "h200-backward-means": lambda: h200_means("h200_backward"),
-    "h200-backward-errors": h200_backward_errors,
     "h200-backward-others": h200_backward_others,
     "xeon16-backward": xeon_backward,
     "zen5-flash": lambda: cpu_rows("zen5", one_head_or_far_apart, True),
@@ -306,7 +305,6 @@ TABLES = {
     "zen5-decode": lambda: decode_rows("zen5"),
     "xeon16-decode": lambda: decode_rows("xeon16"),
     "fa1": lambda: fa1_table(rows_of("fa1")).splitlines(),
-    "fa1-backward": lambda: fa1_table(rows_of("fa1_backward")).splitlines(),
 }
 
 

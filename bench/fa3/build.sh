@@ -2,8 +2,8 @@
 # bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256), with C
 # functions in front of them, for $ONEPASS_FA3. CHECKOUT: flash-attention with its CUTLASS submodule (timed here: commit
 # 0251105a): git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
-# Needs nvcc (timed here: 13.0); FORWARD_S s forward, 100 to 280 s backward and 1.3 GiB for each head dim. The flags are
-# those of hopper/setup.py.
+# Needs nvcc (timed here: 13.0); 75 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim. The flags
+# are those of hopper/setup.py.
 set -euo pipefail
 [[ $# -eq 2 ]] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
 source=$1 out=$2
