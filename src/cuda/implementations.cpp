@@ -10,7 +10,7 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&decode::implementation(),          &sm90::forward_implementation(), &sm80::forward_implementation(),
+  return {&decode::implementation(),        &sm90::forward_implementation(),  &sm80::forward_implementation(),
           &sm90::backward_implementation(), &sm80::backward_implementation(), &merge_implementation()};
 }
 

@@ -28,7 +28,10 @@ struct Reducer {
   }
   template <class Place>
   DEV void add_dq(const Place& place) {
-    pass_on([&] { bulk_add(dq_sums_of(p, place()) + group * (kDqBytes / 4), stage.stage(), kDqBytes); });
+    pass_on([&] {  // where dq is not asked for there are no sums
+      if constexpr (backward_features.dq)
+        bulk_add(dq_sums_of(p, place()) + group * (kDqBytes / 4), stage.stage(), kDqBytes);
+    });
   }
   DEV void add_dq_in_turn(i32 place, u32 turn) {
     pass_on([&] {

@@ -164,6 +164,7 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (kDeterministic) turn_before = counts_before(scores.band, scores.first_key, at);
   }
   DEV void add_dq() const {
+    if constexpr (!backward_features.dq) return;  // there are no sums
     if constexpr (kDeterministic) wait_for_count(p.turns + place_before, turn_before);
     float* const to = dq_sums_of(p, place_before) + group * (64 * kDqN<0>)+warp * (16 * kDqN<group>)+lane * 4;
 #pragma unroll

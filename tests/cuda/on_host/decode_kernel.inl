@@ -16,20 +16,20 @@ namespace warps {
 namespace {
 
 const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
-                           KERNEL_PROBLEM,
-                           &onepass::forward_features,
-                           &onepass::sm80::config,
-                           onepass::decode::kLayout.total,
-                           [](const void* params, unsigned grid) {
-                             const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
-                             gridDim.x = grid;
-                             for (unsigned b = 0; b < grid; ++b) {
-                               std::memset(smem, 0xff, sizeof smem);
-                               run_block(onepass::sm80::kThreads, [&] { attention_decode(p); }, b);
-                               for (unsigned i = onepass::decode::kLayout.total; i < sizeof smem; ++i)
-                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
-                             }
-                           }};
+                             KERNEL_PROBLEM,
+                             &onepass::forward_features,
+                             &onepass::sm80::config,
+                             onepass::decode::kLayout.total,
+                             [](const void* params, unsigned grid) {
+                               const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
+                               gridDim.x = grid;
+                               for (unsigned b = 0; b < grid; ++b) {
+                                 std::memset(smem, 0xff, sizeof smem);
+                                 run_block(onepass::sm80::kThreads, [&] { attention_decode(p); }, b);
+                                 for (unsigned i = onepass::decode::kLayout.total; i < sizeof smem; ++i)
+                                   if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                               }
+                             }};
 [[maybe_unused]] const bool added = (decode_kernels.push_back(&kernel), true);
 
 }  // namespace
