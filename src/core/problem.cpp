@@ -128,6 +128,8 @@ void validate_cache(const Problem& p) {
   validate_size("page_table", {p.batch, p.max_pages, p.page_size});
   want(p.seq_k <= p.max_pages * p.page_size, ErrorCode::bad_shape, "seq_k is ", p.seq_k, " but ", p.max_pages,
        " pages of ", p.page_size, " hold ", p.max_pages * p.page_size, " keys");
+  want(p.seq_k > 0 || p.max_pages == 0, ErrorCode::bad_shape, "seq_k is 0 but a sequence has ", p.max_pages,
+       " pages; 1 or more is accepted, and lengths of 0 are seqused_k's to say");
 }
 
 void validate_lengths(const Problem& p) {

@@ -38,7 +38,7 @@ inline void random_cache(Problem& p) {
   p.seqused = flip();
   if (p.seqused && flip()) return;
   p.page_size = flip() ? among(1, 9) : *rc::gen::element<std::int64_t>(16, 32, 64, 100);
-  p.max_pages = (p.seq_k + p.page_size - 1) / p.page_size + among(0, 2);
+  p.max_pages = (p.seq_k + p.page_size - 1) / p.page_size + (p.seq_k > 0 ? among(0, 2) : 0);
   p.pages = p.batch * p.max_pages + among(0, 3);
   if (rarely()) p.pages = among(1, 1 + p.pages);
 }

@@ -28,6 +28,7 @@ TEST(Problem, WrongWordsOfACacheAreNamed) {
   } wrong[] = {{"s4 kv=paged:0", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
                {"s4 kv=flat:3", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
                {"s4x9 kv=paged:4:9:2", "seq_k is 9 but 2 pages of 4 hold 8 keys"},
+               {"s4x0 kv=paged:4:9:2", "seq_k is 0 but a sequence has 2 pages"},
                {"varlen=2/3 seqused", "varlen= has lengths of keys beside a cache, whose lengths are seqused="},
                {"bwd s4 seqused", "'seqused' says nothing about bwd"},
                {"s4 seqused=5", "a length of k is 5; 0 to 4 is accepted"}};

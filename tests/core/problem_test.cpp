@@ -40,7 +40,7 @@ void random_cache(Problem& p) {
     for (std::int64_t i = 0; i < p.batch; ++i) p.lengths_k.push_back(among(0, p.seq_k));
   if (p.seqused && flip()) return;
   p.page_size = among(1, 100);
-  p.max_pages = (p.seq_k + p.page_size - 1) / p.page_size + among(0, 1);
+  p.max_pages = (p.seq_k + p.page_size - 1) / p.page_size + (p.seq_k > 0 ? among(0, 1) : 0);
   p.pages = flip() ? p.batch * p.max_pages : among(0, 50);
 }
 
