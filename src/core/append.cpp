@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/cache.hpp"
 #include "core/overlap.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -97,19 +98,6 @@ void check_apart(const AppendTensors& t) {
   }
 }
 
-void check_boundaries(const AppendProblem& p, const ConstTensor& cu) {
-  const auto at = [&](std::int64_t i) {
-    return std::int64_t{static_cast<const std::int32_t*>(cu.data)[i * cu.stride[0]]};
-  };
-  want(at(0) == 0, ErrorCode::bad_value, "cu_seqlens_q[0] is ", at(0), "; prefix sums start at 0");
-  for (std::int64_t i = 1; i <= p.batch; ++i) {
-    want(at(i) >= at(i - 1), ErrorCode::bad_value, "cu_seqlens_q[", i, "] is ", at(i), ", less than the ", at(i - 1),
-         " before it");
-    want(at(i) <= p.tokens, ErrorCode::bad_value, "cu_seqlens_q[", i, "] is ", at(i), ", beyond the ", p.tokens,
-         " tokens of k_new");
-  }
-}
-
 // Two sequences may share pages, but not append to the same place: threads would meet there.
 void check_places(const AppendProblem& p, const AppendTensors& t) {
   struct Part {  // tokens of a page that sequence b writes
@@ -120,10 +108,8 @@ void check_places(const AppendProblem& p, const AppendTensors& t) {
     const Sequence s = appended_sequence(p, t, b);
     for (std::int64_t key = s.seq_k, end = s.seq_k + s.seq_q; key < end;) {
       const std::int64_t entry = key / p.page_size, from = key % p.page_size,
-                         to = std::min(p.page_size, from + end - key), page = s.pages.entry[entry * s.pages.stride];
-      want(page >= 0 && page < p.pages, ErrorCode::bad_value, "page_table[", b, ", ", entry, "] is ", page,
-           "; a page from 0 to ", p.pages - 1, " is accepted");
-      parts.push_back({page, from, to, b});
+                         to = std::min(p.page_size, from + end - key);
+      parts.push_back({checked_page(s.pages, b, entry, p.pages), from, to, b});
       key += to - from;
     }
   }
@@ -137,7 +123,7 @@ void check_places(const AppendProblem& p, const AppendTensors& t) {
 
 // Where the CPU can look.
 void check_contents(const AppendProblem& p, const AppendTensors& t) {
-  if (p.packed) check_boundaries(p, t.cu_seqlens_q);
+  if (p.packed) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.tokens, "k_new");
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence s = appended_sequence(p, t, b);
     want(s.seq_k >= 0 && s.seq_k <= p.capacity - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] is ", s.seq_k,
@@ -195,9 +181,7 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
     checks.index("page_table", t.page_table, {batch, max_pages});
     p.pages = pages.known;
     p.page_size = capacity.known;
-    want(p.page_size >= 1, ErrorCode::bad_shape, "k has pages of 0 keys; 1 or more are accepted");
-    want(!__builtin_mul_overflow(max_pages.known, p.page_size, &p.capacity), ErrorCode::bad_shape, "page_table has ",
-         max_pages.known, " pages of ", p.page_size, " keys for a sequence; 2^62 keys are accepted");
+    p.capacity = keys_of_pages(max_pages.known, p.page_size);
   }
   if (p.packed) {
     std::int64_t boundaries = batch.known + 1;
@@ -239,17 +223,12 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
 }
 
 Sequence appended_sequence(const AppendProblem& p, const AppendTensors& t, std::int64_t b) {
-  const auto at = [](const ConstTensor& x, std::int64_t i) {
-    return std::int64_t{static_cast<const std::int32_t*>(x.data)[i * x.stride[0]]};
-  };
-  Sequence s{b, 0, 0, p.seq_new, at(t.seqused_k, b)};
+  Sequence s{b, 0, 0, p.seq_new, int32_at(t.seqused_k, b)};
   if (p.packed) {
-    s.q_begin = at(t.cu_seqlens_q, b);
-    s.seq_q = at(t.cu_seqlens_q, b + 1) - s.q_begin;
+    s.q_begin = int32_at(t.cu_seqlens_q, b);
+    s.seq_q = int32_at(t.cu_seqlens_q, b + 1) - s.q_begin;
   }
-  if (p.paged())
-    s.pages = {static_cast<const std::int32_t*>(t.page_table.data) + b * t.page_table.stride[0], t.page_table.stride[1],
-               p.page_size};
+  if (p.paged()) s.pages = pages_of(t.page_table, b, p.page_size);
   return s;
 }
 

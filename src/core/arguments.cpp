@@ -127,20 +127,7 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
   if (writes(row, op)) check_output(row.name, t);
 }
 
-std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total) {
-  const auto* p = static_cast<const std::int32_t*>(cu.data);
-  std::vector<std::int64_t> lengths;
-  if (p[0] != 0) throw Error(ErrorCode::bad_value, text(name, "[0] is ", p[0], "; prefix sums start at 0"));
-  for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
-    const std::int64_t from = p[(i - 1) * cu.stride[0]], to = p[i * cu.stride[0]];
-    want(to >= from, ErrorCode::bad_value, name, "[", i, "] is ", to, ", less than the ", from, " before it");
-    want(to <= total, ErrorCode::bad_value, name, "[", i, "] is ", to, ", beyond the ", total, " tokens of the tensor");
-    lengths.push_back(to - from);
-  }
-  return lengths;
-}
-
-// The longest of them; a bound that the caller gave stands if it holds them.
+// The longest of some lengths; a bound that the caller gave stands if it holds them.
 std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths, std::int64_t bound) {
   const std::int64_t most = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   want(bound == 0 || most <= bound, ErrorCode::bad_value, name, " is ", bound, " but a sequence has ", most, " tokens");
@@ -169,10 +156,7 @@ void read_pages(const Attention& a, Problem& p, Sizes& sizes) {
   p.pages = sizes[Axis::pages];
   p.page_size = sizes[Axis::page_size];
   p.max_pages = sizes[Axis::max_pages];
-  want(p.page_size >= 1, ErrorCode::bad_shape, "k has pages of 0 keys; 1 or more are accepted");
-  std::int64_t most = 0;
-  want(!__builtin_mul_overflow(p.max_pages, p.page_size, &most), ErrorCode::bad_shape, "page_table has ", p.max_pages,
-       " pages of ", p.page_size, " keys for a sequence; 2^62 keys are accepted");
+  const std::int64_t most = keys_of_pages(p.max_pages, p.page_size);
   want(a.max_seqlen_k <= most, ErrorCode::bad_value, "max_seqlen_k is ", a.max_seqlen_k, " but page_table has ",
        p.max_pages, " pages of ", p.page_size, " keys for a sequence");
   p.seq_k = a.max_seqlen_k > 0 ? a.max_seqlen_k : most;

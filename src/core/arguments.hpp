@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/checked_problem.hpp"
 #include "core/implementation.hpp"
@@ -36,6 +37,17 @@ struct Sequence {
   std::int64_t seq_q = 0, seq_k = 0;
   Pages pages{};
 };
+// CPU tensors only: an element of an int32 tensor of rank 1, and where the row of a page table is.
+inline std::int64_t int32_at(const ConstTensor& t, std::int64_t i) {
+  return static_cast<const std::int32_t*>(t.data)[i * t.stride[0]];
+}
+inline Pages pages_of(const ConstTensor& table, std::int64_t batch, std::int64_t page_size) {
+  return {static_cast<const std::int32_t*>(table.data) + batch * table.stride[0], table.stride[1], page_size};
+}
+// CPU tensors only: the lengths between prefix sums, or an Error that says what is wrong with them. of: whose tokens
+// they count.
+std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total,
+                                       const char* of = "the tensor");
 // CPU tensors only: reads cu_seqlens, seqused_k and where the row of page_table is.
 Sequence sequence_of(const Problem& problem, const Tensors& arguments, std::int64_t batch);
 

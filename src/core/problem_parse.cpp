@@ -280,7 +280,7 @@ struct Parser {
       if (!said("b")) p.batch = static_cast<std::int64_t>(p.lengths_k.size());
     }
     if (p.paged() && !own_pages) {
-      p.max_pages = p.seq_k / p.page_size + (p.seq_k % p.page_size != 0);
+      p.max_pages = pages_for(p.seq_k, p.page_size);
       want(!__builtin_mul_overflow(p.batch, p.max_pages, &p.pages), ErrorCode::bad_shape,
            "there are more than 2^62 pages");
     }

@@ -88,7 +88,7 @@ std::string cache_text(const Problem& p) {
   std::string s;
   if (p.paged()) {
     s = " kv=paged:" + number(p.page_size);
-    const std::int64_t needed = p.seq_k / p.page_size + (p.seq_k % p.page_size != 0);
+    const std::int64_t needed = pages_for(p.seq_k, p.page_size);
     if (p.max_pages != needed || p.pages != p.batch * needed) s += ":" + number(p.pages) + ":" + number(p.max_pages);
   }
   if (p.seqused) s += p.lengths_k.empty() ? " seqused" : " seqused=" + lengths_text(p.lengths_k);

@@ -6,24 +6,31 @@
 
 namespace onepass {
 
+std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total, const char* of) {
+  std::vector<std::int64_t> lengths;
+  if (int32_at(cu, 0) != 0)
+    throw Error(ErrorCode::bad_value, text(name, "[0] is ", int32_at(cu, 0), "; prefix sums start at 0"));
+  for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
+    const std::int64_t from = int32_at(cu, i - 1), to = int32_at(cu, i);
+    want(to >= from, ErrorCode::bad_value, name, "[", i, "] is ", to, ", less than the ", from, " before it");
+    want(to <= total, ErrorCode::bad_value, name, "[", i, "] is ", to, ", beyond the ", total, " tokens of ", of);
+    lengths.push_back(to - from);
+  }
+  return lengths;
+}
+
 Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
-  const auto at = [](const ConstTensor& t, std::int64_t i) {
-    return std::int64_t{static_cast<const std::int32_t*>(t.data)[i * t.stride[0]]};
-  };
   Sequence s{b, 0, 0, p.seq_q, p.seq_k};
   if (p.varlen) {
-    s.q_begin = at(a.cu_seqlens_q, b);
-    s.seq_q = at(a.cu_seqlens_q, b + 1) - s.q_begin;
+    s.q_begin = int32_at(a.cu_seqlens_q, b);
+    s.seq_q = int32_at(a.cu_seqlens_q, b + 1) - s.q_begin;
   }
   if (p.packed_k()) {
-    s.k_begin = at(a.cu_seqlens_k, b);
-    s.seq_k = at(a.cu_seqlens_k, b + 1) - s.k_begin;
+    s.k_begin = int32_at(a.cu_seqlens_k, b);
+    s.seq_k = int32_at(a.cu_seqlens_k, b + 1) - s.k_begin;
   }
-  if (p.seqused) s.seq_k = at(a.seqused_k, b);
-  if (p.paged()) {
-    const ConstTensor& table = a.page_table;
-    s.pages = {static_cast<const std::int32_t*>(table.data) + b * table.stride[0], table.stride[1], p.page_size};
-  }
+  if (p.seqused) s.seq_k = int32_at(a.seqused_k, b);
+  if (p.paged()) s.pages = pages_of(a.page_table, b, p.page_size);
   return s;
 }
 

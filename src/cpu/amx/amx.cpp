@@ -9,6 +9,7 @@
 
 #include "core/arguments.hpp"
 #include "core/key_value_view.hpp"
+#include "core/parallel.hpp"
 #include "core/workspace.hpp"
 #include "cpu/amx/fallback.hpp"
 #include "cpu/amx/rows.hpp"
@@ -100,12 +101,6 @@ Books book(Workspace& w, const Problem& p, const Shape& shape, int workers) {
     if (books.scratch) books.scratch[i] = s;
   }
   return books;
-}
-
-template <class Body>
-void parallel(Executor& executor, std::int64_t tasks, Body body) {
-  executor.parallel_for(
-      tasks, [](void* f, std::int64_t task, int worker) { (*static_cast<Body*>(f))(task, worker); }, &body);
 }
 
 struct Run {

@@ -84,11 +84,10 @@ struct Append {
   // The sequence that token n, counted over all of them, belongs to.
   std::int64_t sequence_at(std::int64_t n) const {
     if (!p.packed) return n / p.seq_new;
-    const auto* const cu = static_cast<const std::int32_t*>(t.cu_seqlens_q.data);
     std::int64_t lo = 0, hi = p.batch;  // the last whose first token is not behind n: those before it may be empty
     while (hi - lo > 1) {
       const std::int64_t middle = (lo + hi) / 2;
-      (cu[middle * t.cu_seqlens_q.stride[0]] <= n ? lo : hi) = middle;
+      (int32_at(t.cu_seqlens_q, middle) <= n ? lo : hi) = middle;
     }
     return lo;
   }

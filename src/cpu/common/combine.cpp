@@ -4,6 +4,7 @@
 
 #include "core/nonfinite.hpp"
 #include "core/numerics.hpp"
+#include "core/parallel.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -81,7 +82,7 @@ void finish_row(const Problem& p, const Tensors& a, const Sequence& seq, std::in
 
 void combine(const Problem& p, const Tensors& a, const Partials& partials, const ScoreUnit& unit, Executor& executor) {
   const std::int64_t blocks = (p.seq_q + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
-  auto task = [&](std::int64_t t) {
+  parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
     const std::int64_t batch = t / (p.heads_q * blocks), head = t / blocks % p.heads_q,
                        from = t % blocks * kRowsPerTask;
     const Sequence seq = sequence_of(p, a, batch);
@@ -89,9 +90,7 @@ void combine(const Problem& p, const Tensors& a, const Partials& partials, const
       const std::int64_t row = partial_row(p, seq, head, i);
       finish_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit);
     }
-  };
-  executor.parallel_for(
-      p.batch * p.heads_q * blocks, [](void* f, std::int64_t t, int) { (*static_cast<decltype(task)*>(f))(t); }, &task);
+  });
 }
 
 }  // namespace onepass::cpu

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/parallel.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 
 namespace onepass::cpu {
@@ -115,17 +116,11 @@ class State final : public PlanState {
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace w(workspace);
     const Booked b = book(w, *problem, cut_, executor.workers());
-    struct Call {
-      DecodeJob job;
-      DecodeTask task;
-    } call{{*problem, a, cut_, b.partials, b.scratch, score_params(*problem, a, mods_.get())}, task_};
-    executor.parallel_for(
-        cut_.tasks(*problem),
-        [](void* c, std::int64_t t, int worker) {
-          const FlushToZero mode;
-          static_cast<Call*>(c)->task(static_cast<Call*>(c)->job, t, worker);
-        },
-        &call);
+    const DecodeJob job{*problem, a, cut_, b.partials, b.scratch, score_params(*problem, a, mods_.get())};
+    parallel(executor, cut_.tasks(*problem), [&](std::int64_t t, int worker) {
+      const FlushToZero mode;
+      task_(job, t, worker);
+    });
     if (cut_.splits.count > 1) combine(*problem, a, b.partials, {}, executor);
   }
 

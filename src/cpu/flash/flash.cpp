@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/parallel.hpp"
 #include "core/split.hpp"
 #include "cpu/common/targets.hpp"
 
@@ -68,11 +69,6 @@ Memory book(Workspace& w, const Problem& p, const Config& c) {
   if (c.k == Source::packed) m.packed_k = w.take<float>(c.slots * p.seq_k * p.dim_qk);
   if (c.v == Source::packed) m.packed_v = w.take<float>(c.slots * p.seq_k * p.dim_v);
   return m;
-}
-
-template <class F>
-void parallel(Executor& executor, std::int64_t tasks, F& body) {
-  executor.parallel_for(tasks, [](void* f, std::int64_t t, int worker) { (*static_cast<F*>(f))(t, worker); }, &body);
 }
 
 std::string_view name_of(Source s) {
