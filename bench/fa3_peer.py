@@ -20,8 +20,8 @@ class Calls:
 
     def __init__(self, torch, problem, q, k, v):
         self.torch, self.tensors = torch, [q, k, v]
-        self.library = ctypes.CDLL(os.environ["ONEPASS_FA3"])
-        self.library.fa3_backward_bytes.restype = ctypes.c_int64
+        self.kernels = ctypes.CDLL(os.environ["ONEPASS_FA3"])
+        self.kernels.fa3_backward_bytes.restype = ctypes.c_int64
         batch, rows, heads, dim = q.shape
         self.sizes = [ctypes.c_int(n) for n in (batch, rows, heads, k.shape[2], dim, bool(problem.causal))]
         self.scale = ctypes.c_float(problem.scale or 1 / math.sqrt(dim))
@@ -32,7 +32,7 @@ class Calls:
 
     def call(self, name, tensors, *options):
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-        if code := getattr(self.library, name)(*pointers, *self.sizes, *options, self.scale, self.stream):
+        if code := getattr(self.kernels, name)(*pointers, *self.sizes, *options, self.scale, self.stream):
             raise RuntimeError(f"{name} returned {code}")
 
     def forward(self):
@@ -42,7 +42,7 @@ class Calls:
     def prepare_backward(self, dout, deterministic=False):
         """A function that computes dq, dk and dv, after a forward; `workspace` is what it needs beside them."""
         self.forward()
-        size = self.library.fa3_backward_bytes(*self.sizes)
+        size = self.kernels.fa3_backward_bytes(*self.sizes)
         self.workspace = self.torch.empty(size, dtype=self.torch.uint8, device=dout.device)
         gradients = [self.torch.empty_like(t) for t in self.tensors]
         everything = [*self.tensors, self.out, self.lse, dout, *gradients, self.workspace]

@@ -203,8 +203,11 @@ float worst_of(const Decoder& decoder, const Sequence& s) {
     attention(t, {.band = {.causal = true}});
   });
   float worst = 0;
-  for (std::size_t i = 0; i < s.logits.size(); ++i)
-    worst = std::max(worst, std::abs(s.logits[i] - all[(s.prompt - 1) * kWords + i]));
+  for (std::size_t i = 0; i < s.logits.size(); ++i) {
+    const float apart = std::abs(s.logits[i] - all[(s.prompt - 1) * kWords + i]);
+    if (!std::isfinite(apart)) return INFINITY;  // the pool holds NaN where no key is
+    worst = std::max(worst, apart);
+  }
   return worst;
 }
 
