@@ -60,27 +60,28 @@ Target target_of(std::string_view arch) {
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem) {
   const Problem p = as_called(problem);
   std::vector<TargetKernel> kernels;
+  const std::string arch = arch_of(target);
   std::string refusals, why;
   const auto list = [&](const char* implementation, KernelProgram program) {
-    if (p.bool_mask) kernels.push_back({implementation, mask_program(text("sm_", target.major, target.minor))});
+    if (p.bool_mask) kernels.push_back({implementation, mask_program(arch)});
     kernels.push_back({implementation, std::move(program)});
     return kernels;
   };
-  const auto refuse = [&](const char* last) {
-    throw Error(ErrorCode::unsupported, text("no kernel computes \"", to_string(p), "\" on sm_", target.major,
-                                             target.minor, refusals, "; ", last, ": ", why));
+  const auto refusal = [&](const char* last) {
+    return Error(ErrorCode::unsupported,
+                 text("no kernel computes \"", to_string(p), "\" on ", arch, refusals, "; ", last, ": ", why));
   };
   if (p.op == Op::merge) {
     MergeConfig c;
-    if (!select_merge(p, c, why)) refuse(merge_implementation().name);
-    return list(merge_implementation().name, merge_program(c, text("sm_", target.major, target.minor)));
+    if (!select_merge(p, c, why)) throw refusal(merge_implementation().name);
+    return list(merge_implementation().name, merge_program(c, arch));
   }
   if (p.op == Op::backward) {
     const BackwardFeatures f = backward_features_of(p);
-    const std::string arch = text("sm_", target.major, target.minor), mods = mods_source(p, true);
-    const auto list_all = [&](const char* implementation, const BackwardShape& shape, const char* sum_place,
+    const std::string mods = mods_source(p, true);
+    const auto list_all = [&](const char* implementation, const BackwardShape& shape, const char* sum_tile,
                               KernelProgram program) {
-      BackwardPrograms around = backward_programs(f, shape, sum_place, arch, mods);
+      BackwardPrograms around = backward_programs(f, shape, sum_tile, arch, mods);
       kernels.push_back({implementation, std::move(around.pre)});
       if (f.dq) kernels.push_back({implementation, std::move(around.post)});
       if (f.dsinks || f.dslopes) kernels.push_back({implementation, std::move(around.sums)});
@@ -90,7 +91,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
       const char* const name = sm90::backward_implementation().name;
       if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
         const BackwardShape shape = sm90::shape_of(p, c);
-        return list_all(name, shape, sm90::kSumPlace, sm90::program_of(f, shape, c, mods));
+        return list_all(name, shape, sm90::kSumTile, sm90::program_of(f, shape, c, mods));
       }
       refusals += text("; ", name, ": ", why);
     }
@@ -101,13 +102,13 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
       const std::vector<BackwardFeatures> parts = sm80::parts_of(f);
       for (const BackwardFeatures& part : std::span(parts).first(parts.size() - 1))
         kernels.push_back({name, sm80::program_of(part, shape, c, arch, mods)});
-      return list_all(name, shape, sm80::kSumPlace, sm80::program_of(parts.back(), shape, c, arch, mods));
+      return list_all(name, shape, sm80::kSumTile, sm80::program_of(parts.back(), shape, c, arch, mods));
     }
-    refuse(name);
+    throw refusal(name);
   }
   const char* const few_rows = decode::implementation().name;
   if (decode::DecodeConfig c; decode::select_config(p, target.shared_bytes, c, why)) {
-    return {{few_rows, decode::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_source(p))}};
+    return {{few_rows, decode::program_of(features_of(p), c, arch, mods_source(p))}};
   }
   refusals += text("; ", few_rows, ": ", why);
   if (target.major == 9) {
@@ -118,9 +119,8 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   }
   const char* const name = sm80::forward_implementation().name;
   if (sm80::ForwardConfig c; sm80::select_config(p, target.shared_bytes, c, why))
-    return list(name, sm80::program_of(features_of(p), c, text("sm_", target.major, target.minor), mods_source(p)));
-  refuse(name);
-  return {};
+    return list(name, sm80::program_of(features_of(p), c, arch, mods_source(p)));
+  throw refusal(name);
 }
 
 }  // namespace onepass::cuda

@@ -77,6 +77,7 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
   const std::int64_t rotated = rotates ? p.rotary_dim / 2 / c.pairs() : 0,
                      copied = (p.dim_qk - p.rotary_dim) / c.at_once, values = p.dim_v / c.at_once;
   for (const auto& [what, count] : {std::pair{"new tokens", p.tokens}, std::pair{"sequences", p.batch},
+                                    std::pair{"keys of a sequence", p.paged() ? 0 : p.capacity},
                                     std::pair{"keys of a page", p.page_size}, std::pair{"pages", p.pages}})
     want(count <= kMaxPosition, ErrorCode::unsupported, "append_kv counts in 32 bits on CUDA: up to ", kMaxPosition,
          " ", what, " are accepted; there are ", count);
@@ -123,9 +124,8 @@ void append_kv(const AppendProblem& p, const AppendTensors& t, Stream stream) {
   AppendPlan plan = plan_append(p, t);
   if (plan.params.all_items == 0) return;
   static KernelTable<AppendConfig> kernels;
-  const Kernel& kernel = kernels.find(device.ordinal, plan.config, 0, stream, [&] {
-    return append_program(plan.config, text("sm_", device.major, device.minor));
-  });
+  const Kernel& kernel = kernels.find(device.ordinal, plan.config, 0, stream,
+                                      [&] { return append_program(plan.config, arch_of(device)); });
   constexpr long long kMostBlocks = 1 << 30;
   const long long blocks = (plan.params.all_items + kAppendThreads - 1) / kAppendThreads;
   const ContextScope scope(device);

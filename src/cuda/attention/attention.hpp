@@ -63,7 +63,7 @@ struct AttentionParams {
   int align_bottom, offset;  // shift = seq_k - seq_q, or the offset
   float scale, scale_log2;   // the latter: scale * log2(e)
   float cap_in, cap_out;     // softcap: s = cap_out * tanh(cap_in * dot)
-  int tail_heads;            // KeysOuter: the last heads, one group of their own (here: it moves no other offset)
+  int tail_heads;            // KeysOuter: the last heads, one group of their own
   const void* bias;
   long long bias_stride[4];
   const float* slopes;

@@ -70,12 +70,12 @@ std::string backward_source(const BackwardFeatures& f, const BackwardShape& s) {
               "constexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
 
-BackwardPrograms backward_programs(const BackwardFeatures& f, const BackwardShape& s, const std::string& sum_place,
+BackwardPrograms backward_programs(const BackwardFeatures& f, const BackwardShape& s, const std::string& sum_tile,
                                    const std::string& arch, const std::string& mods) {
   const std::string config = backward_source(f, s);
   return {{"cuda/attention/backward_pre.cuh", "attention_backward_pre", config, arch, mods},
-          {"cuda/attention/backward_post.cuh", "attention_backward_post",
-           text(config, "#include \"", sum_place, "\"\n"), arch, mods},
+          {"cuda/attention/backward_post.cuh", "attention_backward_post", text(config, "#include \"", sum_tile, "\"\n"),
+           arch, mods},
           {"cuda/attention/backward_sums.cuh", "attention_backward_sums", config, arch}};
 }
 
@@ -149,7 +149,7 @@ std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 
 BackwardState::BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
-                             const BackwardShape& shape, const char* sum_place)
+                             const BackwardShape& shape, const char* sum_tile)
     : PlanState(request.problem),
       device_(device),
       features_(features),
@@ -157,7 +157,7 @@ BackwardState::BackwardState(const Request& request, const DeviceFacts& device, 
       places_(workspace_of(*problem, features, shape)),
       decided_(decided_backward(*problem, shape, device.l2_bytes)),
       key_tiles_(problem->heads_kv * decided_.k_blocks),
-      sum_place_(sum_place) {
+      sum_tile_(sum_tile) {
   workspace_bytes = places_.total;
 }
 
@@ -167,10 +167,10 @@ const char* BackwardState::order() const {
 
 BackwardState::Around BackwardState::load_around(Stream stream) const {
   static KernelTable<std::tuple<std::string, BackwardFeatures, BackwardShape, std::string>> kernels;
-  const std::string arch = text("sm_", device_.major, device_.minor);
+  const std::string arch = arch_of(device_);
   const auto find = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
     return &kernels.find(device_.ordinal, {name, features_, shape_, mods_key(*problem)}, shared_bytes, stream, [&] {
-      return backward_programs(features_, shape_, sum_place_, arch, mods_source(*problem, true)).*which;
+      return backward_programs(features_, shape_, sum_tile_, arch, mods_source(*problem, true)).*which;
     });
   };
   return {find(&BackwardPrograms::pre, "pre", pre_shared_bytes()),

@@ -17,7 +17,7 @@ struct BackwardPrograms {
   KernelProgram pre, post, sums;
 };
 BackwardPrograms backward_programs(const BackwardFeatures& features, const BackwardShape& shape,
-                                   const std::string& sum_place, const std::string& arch, const std::string& mods);
+                                   const std::string& sum_tile, const std::string& arch, const std::string& mods);
 int pre_shared_bytes();
 
 // Packed boolean masks of a backward pass: 64 rows and 32 keys a tile.
@@ -43,7 +43,7 @@ unsigned sum_blocks(const BackwardParams& params);
 class BackwardState : public PlanState {
  public:
   BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
-                const BackwardShape& shape, const char* sum_place);
+                const BackwardShape& shape, const char* sum_tile);
   void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
   void prepare() const final;
 
@@ -66,7 +66,7 @@ class BackwardState : public PlanState {
     const Kernel *pre, *post, *sums;
   };
   Around load_around(Stream stream) const;
-  const std::string sum_place_;
+  const std::string sum_tile_;
 };
 
 // The plan of a family: its State of the config that it has on the problem's device.

@@ -135,6 +135,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, 2)
   u32 broken[2];
   convert_rows(p, x, dq_sums_of(p, place), first, broken);
   if ((broken[0] | broken[1]) == 0) return;
+  __syncwarp();  // what these lanes have stored stands before what others store again
 #pragma unroll 1
   for (i32 row = 0; row < 16; ++row)
     if (broken[row / 8] >> row % 8 * 4 & 0xf) fallback_query(p, x, x.row + first + row);

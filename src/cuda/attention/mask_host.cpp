@@ -76,8 +76,7 @@ MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, vo
 
 const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream) {
   static KernelTable<int> kernels;
-  return kernels.find(device.ordinal, 0, 0, stream,
-                      [&] { return mask_program(text("sm_", device.major, device.minor)); });
+  return kernels.find(device.ordinal, 0, 0, stream, [&] { return mask_program(arch_of(device)); });
 }
 
 MaskPlan pack_mask(const Problem& p, const Tensors& a, const TileShape& tile, void* workspace,

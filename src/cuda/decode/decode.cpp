@@ -104,7 +104,7 @@ class State final : public PlanState {
   const cuda::Kernel& load(cuda::Stream stream) const {
     static cuda::KernelTable<std::tuple<ForwardFeatures, DecodeConfig, std::string>> kernels;
     return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
-      return program_of(features_, config_, sm80::arch_of(device_), cuda::mods_source(*problem));
+      return program_of(features_, config_, cuda::arch_of(device_), cuda::mods_source(*problem));
     });
   }
 

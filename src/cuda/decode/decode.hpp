@@ -1,4 +1,4 @@
-// Decoding on compute capability 8.0 and later, at most kDecodeMaxRows rows per K/V head: the host half of decode.cuh.
+// Decoding on compute capability 8.0 and later, at most kMaxRows rows per K/V head: the host half of decode.cuh.
 #pragma once
 #include "core/implementation.hpp"
 #include "cuda/decode/decode_config.hpp"

@@ -34,6 +34,8 @@ bool for_racecheck() {
 
 }  // namespace
 
+std::string arch_text(int major, int minor) { return text("sm_", major, minor); }
+
 std::string_view device_source(std::string_view name) {
   for (const EmbeddedSource& t : embedded_sources())
     if (t.name == name) return t.text;

@@ -7,6 +7,13 @@
 
 namespace onepass::cuda {
 
+// "sm_80", of a device or a target. The wgmma kernels' own is "sm_90a".
+std::string arch_text(int major, int minor);
+template <class Device>
+std::string arch_of(const Device& device) {
+  return arch_text(device.major, device.minor);
+}
+
 // What NVRTC gets: `config` (C++ text, usually one constexpr Config) in front of an #include of `file`, one of the
 // device sources embedded in the library ("sm90/forward.cuh").
 struct KernelProgram {

@@ -52,8 +52,7 @@ class State final : public PlanState {
  private:
   const Kernel& load(Stream stream) const {
     static KernelTable<MergeConfig> kernels;
-    return kernels.find(device_.ordinal, config_, 0, stream,
-                        [&] { return merge_program(config_, text("sm_", device_.major, device_.minor)); });
+    return kernels.find(device_.ordinal, config_, 0, stream, [&] { return merge_program(config_, arch_of(device_)); });
   }
 
   const DeviceFacts& device_;

@@ -58,7 +58,7 @@ class State final : public cuda::BackwardState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
         const BackwardConfig& config)
-      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumPlace),
+      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumTile),
         config_(config),
         shared_bytes_(layout_of(features, config).total) {}
 
@@ -73,8 +73,9 @@ class State final : public cuda::BackwardState {
   const cuda::Kernel& kernel(const BackwardFeatures& part, bool bias, cuda::Stream stream) const {
     static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, bool, std::string>> kernels;
     return kernels.find(
-        device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream,
-        [&] { return program_of(part, shape_, config_, arch_of(device_), cuda::mods_source(*problem, true), bias); });
+        device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
+          return program_of(part, shape_, config_, cuda::arch_of(device_), cuda::mods_source(*problem, true), bias);
+        });
   }
   bool by_keys() const { return key_tiles_ > 0 && (features_.dv || features_.scores()); }
   void load(cuda::Stream stream) const override {

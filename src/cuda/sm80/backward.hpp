@@ -25,7 +25,7 @@ std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 
 // The device source with this family's sum_tile.
-inline constexpr const char* kSumPlace = "cuda/sm80/backward_sums.cuh";
+inline constexpr const char* kSumTile = "cuda/sm80/backward_sums.cuh";
 
 const Implementation& backward_implementation();
 

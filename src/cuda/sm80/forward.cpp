@@ -70,8 +70,9 @@ class State final : public cuda::ForwardState {
  private:
   const cuda::Kernel& load(cuda::Stream stream) const override {
     static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream,
-                        [&] { return program_of(features_, config_, arch_of(device_), cuda::mods_source(*problem)); });
+    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
+      return program_of(features_, config_, cuda::arch_of(device_), cuda::mods_source(*problem));
+    });
   }
   void launch_with(const cuda::Kernel& kernel, const Tensors&, ForwardParams& params,
                    cuda::Stream stream) const override {

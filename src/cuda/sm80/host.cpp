@@ -28,8 +28,6 @@ std::string why_too_old(const cuda::DeviceFacts& device) {
               device.minor);
 }
 
-std::string arch_of(const cuda::DeviceFacts& device) { return text("sm_", device.major, device.minor); }
-
 std::string products_of(ScalarType input) {
   return text("#include \"cuda/sm80/products_", input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n");
 }

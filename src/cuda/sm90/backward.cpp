@@ -21,12 +21,6 @@ int crowd_of(const BackwardFeatures& b) {
          (f.bias != ScalarType::none) + b.deterministic;
 }
 bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
-// What is weighed in few instructions (kPlainScores in backward_weights.cuh).
-bool plain_scores(const BackwardFeatures& b, const BackwardConfig& c) {
-  const AttentionFeatures& f = b.forward.attention;
-  return !f.softcap && !f.alibi && !f.score_mod && !f.mask_mod && !f.scaled_first && !b.dslopes &&
-         !(f.bool_mask && c.split) && (f.bias == ScalarType::none || c.bias_tiles) && (!b.dbias || c.dbias_tiles);
-}
 
 constexpr int kMostPlain = 2;  // of plain scores, joint, at head dims beyond 64
 // What has no registers: nothing of the sort at head dims to 64.
@@ -74,7 +68,7 @@ class State final : public cuda::BackwardState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
         const BackwardConfig& config)
-      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumPlace),
+      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumTile),
         config_(config),
         layout_(layout_of(features, config)) {}
 

@@ -2,8 +2,8 @@
 // to 128 wide; wider ones, and those whose features take many registers: backward_split.cuh.
 //
 // A block of threads is one warpgroup of helpers and two consumer warpgroups of 64 keys each. It is persistent: it
-// draws tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, head by head of those that
-// share the keys. A consumer's work on a block:
+// draws tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, of each the query heads
+// that share the keys. A consumer's work on a block:
 //
 //   S^T = K Q^T, dP^T = V dO^T        wgmma; both operands from shared memory
 //   P = 2^(S - LSE), dS = P (dP - D)  in registers; dS also into shared memory, for both warpgroups' dQ

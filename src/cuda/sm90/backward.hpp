@@ -31,7 +31,7 @@ std::int64_t tiles_of(const Problem& problem, const BackwardConfig& config);
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
                                const BackwardConfig& config, const std::string& mods = {});
 // The device source with this family's sum_tile.
-inline constexpr const char* kSumPlace = "cuda/sm90/backward_sums.cuh";
+inline constexpr const char* kSumTile = "cuda/sm90/backward_sums.cuh";
 
 const Implementation& backward_implementation();
 

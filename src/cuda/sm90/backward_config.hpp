@@ -37,6 +37,13 @@ ONEPASS_HD constexpr int tile_slot_bytes(const AttentionFeatures& f) {
   return kTileSlotBytes + (f.bool_mask ? 4 * kListWords : 0);
 }
 
+// Whether between product and weight there is nothing, or what a few instructions do (backward_weights.cuh).
+ONEPASS_HD constexpr bool plain_scores(const BackwardFeatures& b, const BackwardConfig& c) {
+  const AttentionFeatures& f = b.forward.attention;
+  return !f.softcap && !f.alibi && !f.score_mod && !f.mask_mod && !f.scaled_first && !b.dslopes &&
+         !(f.bool_mask && c.split) && (f.bias == ScalarType::none || c.bias_tiles) && (!b.dbias || c.dbias_tiles);
+}
+
 // Shared memory of a block of threads, in order.
 struct BackwardLayout {
   PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early

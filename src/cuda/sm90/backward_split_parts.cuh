@@ -166,7 +166,8 @@ struct SplitConsumer : BackwardWarp {
   DEV void add_dq() const {
     if constexpr (!backward_features.dq) return;  // there are no sums
     if constexpr (kDeterministic) wait_for_count(p.turns + place_before, turn_before);
-    float* const to = dq_sums_of(p, place_before) + group * (64 * kDqN<0>)+warp * (16 * kDqN<group>)+lane * 4;
+    constexpr u32 kGroupFloats = 64 * kDqN<0>, kWarpFloats = 16 * kDqN<group>;
+    float* const to = dq_sums_of(p, place_before) + group * kGroupFloats + warp * kWarpFloats + lane * 4;
 #pragma unroll
     for (u32 u = 0; u < kDqN<group> / 8; ++u)
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);

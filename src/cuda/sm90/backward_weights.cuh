@@ -8,11 +8,7 @@ namespace onepass::sm90 {
 
 static_assert(kBlockK == 16);         // parts of slopes and rows to compute again are counted by warps
 constexpr int kScores = kBlockM / 2;  // of a lane
-// What the host's plain_scores (backward.cpp) says of the features, with the tiles of a bias that it chose.
-constexpr bool kPlainScores =
-    !features.softcap && !features.alibi && !features.score_mod && !features.mask_mod && !features.scaled_first &&
-    !backward_features.dslopes && (!features.bool_mask || backward_shape.mask_fragments) &&
-    (features.bias == ScalarType::none || config.bias_tiles) && (!backward_features.dbias || config.dbias_tiles);
+constexpr bool kPlainScores = plain_scores(backward_features, config);
 
 // The same bit in every lane, and provably so: descriptors that depend on it stay in uniform registers. A vote does not
 // queue behind shared memory as a shuffle does.
