@@ -36,7 +36,8 @@ def append_kv(
       page_table: int32 ``[batch, pages of a sequence]``: key p of sequence b lies in page
         ``page_table[b, p // page_size]`` at ``p % page_size``. Entries that no new token lies in are not read.
       cu_seqlens_q: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the numbers of new tokens.
-      cos, sin: ``[positions, rotary_dim / 2]``, of k_new's dtype or float32; other dtypes are converted to float32.
+      cos, sin: ``[positions, rotary_dim / 2]``, of k_new's dtype or float32; other floating dtypes are converted to
+        float32.
         Without them nothing is rotated. Elements of a key from rotary_dim on, and all of v_new, are copied.
       interleaved: pairs are elements ``(2i, 2i + 1)`` (GPT-J); else ``(i, i + rotary_dim / 2)`` (GPT-NeoX, Llama).
       q: ``[batch, heads_q, seq_new, dim]``, packed as k_new is: queries to rotate like the keys. Needs cos and sin.
@@ -70,7 +71,7 @@ def append_kv(
         call[name] = _arrays.exported(name, given[name], place, convert="int32")
     for name in ("cos", "sin"):
         table = given[name]
-        same = table is None or str(table.dtype).rpartition(".")[2] == str(k_new.dtype).rpartition(".")[2]
+        same = table is None or _dtype(table) == _dtype(k_new)
         call[name] = _arrays.exported(name, table, place, convert=None if same else "float32")
     call["q"] = _arrays.exported("q", q, place)
     if q is None:
@@ -84,6 +85,10 @@ def append_kv(
     _onepass.append_kv(call)
     place.finish()
     return None if q is None else _arrays.finished(q_out)
+
+
+def _dtype(x):
+    return str(getattr(x, "dtype", "")).rpartition(".")[2]
 
 
 def _written(name, x, place):

@@ -1,7 +1,9 @@
 // What the problem grammar refuses, and how: a sentence that names the word and what would be accepted.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "onepass/error.hpp"
@@ -189,8 +191,6 @@ TEST(Problem, SentencesArePrintable) {
     }
   }
 }
-
-// "s" and "packed" may be more than the lengths need.
 
 }  // namespace
 }  // namespace onepass

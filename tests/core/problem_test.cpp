@@ -157,6 +157,7 @@ TEST(Problem, OfAMerge) {
   }
 }
 
+// "s" and "packed" may be more than the lengths need.
 TEST(Problem, LengthsStandBesideRoomForMore) {
   const Problem p = parse_problem("b2 s9x10 d8 varlen=1,2/3,4 packed=5:9");
   EXPECT_EQ(p.seq_q, 9);

@@ -2,26 +2,17 @@
 // NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include <gtest/gtest.h>
 
-#include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/host/api.hpp"
 #include "onepass/problem.hpp"
+#include "sm80_cases.hpp"
 
 namespace onepass {
 namespace {
 
-struct Generation {
-  const char* arch;
-  int shared_bytes;
-};
-constexpr Generation kHopper{"sm_90", 232448}, kA100{"sm_80", 166912}, kAmpere{"sm_86", 101376},
-    kBlackwell{"sm_120", 101376};
-struct DecodeCase {
-  Generation device;
-  const char* line;
-};
+using DecodeCase = Sm80Case;
 class Decoding : public testing::TestWithParam<DecodeCase> {};
 
 TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
@@ -33,11 +24,8 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   ASSERT_TRUE(decode::select_config(p, device.shared_bytes, config, why)) << why;
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
-  cuda::CodeGate gate{config.threads(), {"HMMA", p.dtype == DType::f32 ? "LDS" : "LDSM"}};
-  if (config.copy_bytes > 2) gate.instructions.push_back("LDGSTS");
-  EXPECT_EQ(
-      cuda::wrong_code(cuda::compile(decode::program_of(features, config, device.arch, cuda::mods_source(p))), gate),
-      "");
+  const cuda::KernelProgram program = decode::program_of(features, config, device.arch, cuda::mods_source(p));
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(program), sm80_gate(p, config)), "");
 }
 
 // Every head dim with one row tile and with as many as there are, and the features spread over the devices.

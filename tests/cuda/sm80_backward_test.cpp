@@ -32,7 +32,7 @@ TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, shape, config, device.arch, mods, true)), gate),
               "");
   }
-  cuda::expect_code(cuda::backward_programs(features, shape, sm80::kSumPlace, device.arch, mods));
+  cuda::expect_code(cuda::backward_programs(features, shape, sm80::kSumTile, device.arch, mods));
 }
 
 constexpr char kEverything64[] =

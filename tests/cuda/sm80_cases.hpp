@@ -1,5 +1,5 @@
-// What the tests of sm80's two tables share: the devices that take its kernels, and problems of every pair of head
-// dims.
+// What the tests of sm80's tables and of decoding's share: the devices that take mma.sync kernels, what their code
+// holds, and problems of many pairs of head dims.
 #pragma once
 #include <functional>
 #include <string>

@@ -25,7 +25,7 @@ TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
   const std::string mods = cuda::mods_source(p, true);
   const cuda::CodeGate gate{384, {"HGMMA", "UTMALDG", config.split ? "REDG" : "UBLKRED"}};
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, shape, config, mods)), gate), "");
-  cuda::expect_code(cuda::backward_programs(features, shape, sm90::kSumPlace, "sm_90", mods));
+  cuda::expect_code(cuda::backward_programs(features, shape, sm90::kSumTile, "sm_90", mods));
 }
 
 // A line for each config, and the features by their registers: one at a time, windows, pairs.

@@ -1,4 +1,5 @@
-// The dense float64 gradients against differences, in long double, of a forward that shares no code with them.
+// The dense float64 gradients against differences, in long double, of a forward that shares only the problem and the
+// dropout's random numbers with them.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// The forward in long double, written from docs/conventions.md alone: its differences check the oracle's gradients.
+// The forward in long double, written from docs/conventions.md alone, but for the dropout's draws (core/philox.hpp):
+// its differences check the oracle's gradients.
 #pragma once
 #include <cmath>
 #include <functional>

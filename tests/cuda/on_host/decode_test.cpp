@@ -24,14 +24,6 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     launch(inputs, inputs.problem, early, blocks);
     return output_bytes(inputs);
   }
-  static std::string output_bytes(const check::Inputs& inputs) {
-    std::string bytes;
-    for (const Role role : {Role::out, Role::lse}) {
-      const check::Buffer& b = inputs.buffer(role);
-      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
-    }
-    return bytes;
-  }
   // p: the inputs' problem, or its part of one sequence, number `sequence`.
   static void launch(const check::Inputs& inputs, const Problem& p, bool early, unsigned blocks,
                      std::int64_t sequence = 0) {
@@ -131,8 +123,9 @@ TEST_P(EmulatedDecoding, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
 TEST_P(EmulatedDecoding, ScoresAtTheEndsOfFp32) {
   const Problem p = parse_problem(GetParam()->problem);
   if (!p.score_mod.empty()) GTEST_SKIP() << "fp32 cannot tell the scores that it makes apart";
+  if (p.varlen) GTEST_SKIP() << "extremes are of sequences of one length";
   for (const test::Extreme& extreme : test::extremes()) {
-    if (p.varlen || !extreme.fits(p)) continue;
+    if (!extreme.fits(p)) continue;
     check::Inputs inputs = check::make_inputs(p, 2);
     extreme.make(inputs);
     run(inputs, false, 3);

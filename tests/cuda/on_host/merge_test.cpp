@@ -1,5 +1,6 @@
 // The merge's kernel without a GPU: the device source runs on the host and must give what cpu.merge gives, on rows that
-// see nothing, NaN behind them, parts of any number, type, stride and alignment, and touch nothing else.
+// see nothing, NaN behind them, parts of any number, type, stride and alignment, and leave the gaps behind rows of out
+// alone.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What whole kernels of either family are run and judged with.
+// What whole kernels of every family are run and judged with.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -12,6 +12,15 @@
 #include "on_host/warps.hpp"
 
 namespace onepass {
+
+inline std::string output_bytes(const check::Inputs& inputs) {
+  std::string bytes;
+  for (const Role role : {Role::out, Role::lse}) {
+    const check::Buffer& b = inputs.buffer(role);
+    bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+  }
+  return bytes;
+}
 
 // One call: its parameters, what they point to, and poisoned outputs. Copies in the background are early or late,
 // threads take turns forwards or backwards.
@@ -37,12 +46,7 @@ class CallOnHost {
   unsigned grid() const { return static_cast<unsigned>(std::min(params.tiles, 3)); }
   std::string output_bytes() const {  // once the kernel has run
     EXPECT_EQ(counters_[0] + counters_[1], 0u) << "the counters are not as they were found";
-    std::string bytes;
-    for (const Role role : {Role::out, Role::lse}) {
-      const check::Buffer& b = inputs_.buffer(role);
-      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
-    }
-    return bytes;
+    return onepass::output_bytes(inputs_);
   }
 
   ForwardParams params;
