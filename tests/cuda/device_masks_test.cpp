@@ -27,6 +27,7 @@ TEST_F(DeviceMasks, StructuredOnesAreRight) {
     const test::MaskPattern& pattern = test::kMaskPatterns[n / lines.size()];
     Inputs inputs = make_inputs(parse_problem(line), n, kDistributions[n % 4]);
     test::fill_mask(inputs.tensors.bool_mask, pattern);
+    inputs.changed();
     findings.judge(inputs, text(line, ", ", pattern.name));
   });
   findings.report();

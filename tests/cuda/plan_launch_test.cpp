@@ -8,12 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "check/backward_problem.hpp"
 #include "core/implementation.hpp"
 #include "cuda/fake_launches.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/cubin_cache.hpp"
+#include "cuda/implementations.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/onepass.hpp"
+#include "shapes/shapes.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -124,6 +127,28 @@ TEST_F(PlannedLaunch, FailuresOfTheDeviceHaveCodesOfTheirOwn) {
       EXPECT_NE(std::string(e.what()).find("cuLaunchKernelEx failed"), std::string::npos) << e.what();
     }
   }
+}
+
+// Every problem of the lists, on whatever takes it: sizes of 0 among them. Nothing is compiled.
+TEST_F(PlannedLaunch, EveryLineOfTheListsIsPlannedOrRefused) {
+  int planned = 0;
+  const auto plan = [&](Problem p) {
+    p.device = {DeviceKind::cuda, 0};
+    for (const Implementation* row : implementations()) {
+      const Decision d = decide(*row, p);
+      EXPECT_NE(d ? d.state->describe() : d.refusal, "") << row->name << ' ' << to_string(p);
+      planned += d ? 1 : 0;
+    }
+  };
+  for (const char* list : {"sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "features.txt",
+                           "layouts.txt", "cache.txt", "merge.txt", "mods.txt", "peers.txt"}) {
+    for (const std::string& line : test::shapes(list)) {
+      const Problem p = parse_problem(line);
+      plan(p);
+      if (p.op == Op::forward && !p.seqused && !p.paged()) plan(test::backward_of(p, false, false));
+    }
+  }
+  EXPECT_GT(planned, 3000);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ struct BackwardParams : ForwardParams {
   float* slope_parts;            // [head][k block][key_warps]
   unsigned* turns;               // [head][q block]: how many key blocks have added to its sums; deterministic only
   MaskFragments mask_fragments;  // with shape.mask_fragments
+  int heads_kv;                  // more than 0 where heads is 0, too: dK and dV are zeros then
 };
 
 }  // namespace onepass

@@ -118,6 +118,7 @@ BackwardParams decided_backward(const Problem& p, const BackwardShape& s, int l2
   for (int i = 0; i < 4; ++i) b.bias_size[i] = static_cast<int>(bias.size[i]);
   std::copy_n(p.layout.dalibi_slopes.begin(), 2, b.dslope_stride);
   b.dsink_stride = p.layout.dsinks[0];
+  b.heads_kv = static_cast<int>(p.heads_kv);
   b.slope_batch = p.layout.dalibi_slopes[0] != 0 ? static_cast<int>(p.batch) : 1;
   return b;
 }

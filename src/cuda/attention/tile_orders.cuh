@@ -1,5 +1,6 @@
 // Orders of work beside RowsOuter (tile_scheduler.cuh): by keys, and by splits of the keys.
 #pragma once
+#include "cuda/attention/backward.hpp"
 #include "cuda/attention/tile_scheduler.cuh"
 
 namespace onepass {
@@ -37,20 +38,19 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 template <i32 block_m, i32 block_n, bool last_first = false>
 struct KeysOuter {
   using Tile = KeyTile;
-  using Params = AttentionParams;
-  const AttentionParams& p;
+  using Params = BackwardParams;
+  const BackwardParams& p;
   i32 per_head = 0;
 
-  DEV explicit KeysOuter(const AttentionParams& params) : p(params) {
+  DEV explicit KeysOuter(const BackwardParams& params) : p(params) {
     if constexpr (features.packed) per_head = sequences().all();
   }
   DEV SequenceTiles<block_n> sequences() const { return {{p.cu_k}, p.batch}; }
   DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
   static constexpr bool kAlternates =
       features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !last_first;
-  DEV i32 heads() const { return opaque(p.heads) / p.heads_per_kv; }  // divisions stay where tiles are drawn
 
-  DEV i32 count() const { return features.packed ? per_head * heads() : heads() * p.batch * sequence_tiles(); }
+  DEV i32 count() const { return opaque(p.heads_kv) * (features.packed ? per_head : p.batch * sequence_tiles()); }
   DEV KeyTile tile(i32 number) const {
     KeyTile x;
     if (number >= count()) return x;
@@ -64,7 +64,7 @@ struct KeysOuter {
     } else {
       const i32 of_each = opaque(sequence_tiles());  // divisions stay here
       i32 first = 0, size = opaque(p.head_group),
-          end = heads() * p.batch - p.tail_heads;  // of the heads that come in groups
+          end = opaque(p.heads_kv) * p.batch - p.tail_heads;  // of the heads that come in groups
       if (number >= end * of_each) first = end, size = p.tail_heads, end += size;
       const i32 r = number - first * of_each, g = r / (size * of_each), in = r - g * size * of_each;
       first += g * size;
@@ -79,6 +79,7 @@ struct KeysOuter {
     if constexpr (last_first) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
     x.key = n * block_n;
     const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
+    if (p.heads_per_kv == 0) return x;  // no query head
     x.m_lo = rows.lo / block_m;
     x.m_hi = (rows.hi + block_m - 1) / block_m;
     return x;

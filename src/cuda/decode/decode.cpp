@@ -198,7 +198,7 @@ DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Share
   static_cast<ForwardParams&>(d) = cuda::decided_params(p, {c.block_m(), c.block_n, c.warps}, 0);
   std::copy(p.layout.bool_mask.begin(), p.layout.bool_mask.end(), d.mask_stride);
   d.heads_kv = static_cast<int>(p.heads_kv);
-  d.by_rows_of_head = Divisor::of(d.heads_per_kv);
+  d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
   d.by_heads = Divisor::of(std::max(1, d.heads_kv));
   d.splits = share.splits;
   const auto tiles = static_cast<int>(std::max<std::int64_t>(1, tiles_of(p, c.block_n)));

@@ -8,7 +8,7 @@
 // The last is at most 2^-22 |a b| and left out, except in scores of few elements, where no other error hides it.
 //
 // mma.sync truncates every sum it makes, always towards zero: a bias that grows with the length of a chain of them. So
-// chains are short: a fresh accumulator for every kDepth elements of a row and every kKeys tokens, added up by fp32
+// chains are short: a fresh accumulator for kChain instructions along a row and every kKeys tokens, added up by fp32
 // additions, which round. The small products have accumulators of their own, in which truncation is 2^-11 of that; in
 // P V only where O leaves registers for them (kApart).
 //
@@ -66,7 +66,7 @@ struct LeftFragments {
 // One chain after the other, so that a kernel without registers to spare reads no more ahead.
 template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
-  constexpr i32 kDepth = depth <= 64 ? 32 : 64, kSteps = depth / 8, kChain = kDepth / 8;
+  constexpr i32 kSteps = depth / 8, kChain = depth <= 64 ? (kSteps + 1) / 2 : 8;
   constexpr bool kAllFour = depth <= 16;  // all four products
   const u32 lane = opaque_thread() % 32, left_rows = left.address();
   const u32 rows = tile + swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;

@@ -8,7 +8,7 @@
 #define EMULATED_PASTED(a, b) a##b
 #define EMULATED_JOINED(a, b) EMULATED_PASTED(a, b)
 #define onepass EMULATED_JOINED(emulated_order_, EMULATED_NAME)
-#include "cuda/attention/forward.hpp"
+#include "cuda/attention/backward.hpp"
 namespace onepass {
 constexpr AttentionFeatures features = {.dim_qk = 64,
                                         .dim_v = 64,
@@ -24,9 +24,10 @@ namespace {
 
 using namespace onepass;
 
-ForwardParams params_of(const OrderCase& c) {
-  ForwardParams p{};
+BackwardParams params_of(const OrderCase& c) {
+  BackwardParams p{};
   p.batch = c.batch(), p.heads = c.heads, p.heads_per_kv = c.heads_per_kv;
+  p.heads_kv = c.heads / c.heads_per_kv;
   p.cu_q = c.cu_q.data(), p.cu_k = c.cu_k.data();
   p.seq_q = c.cu_q[1], p.seq_k = c.cu_k[1];
   p.left = c.left, p.right = c.right, p.align_bottom = c.align_bottom, p.offset = c.offset;
@@ -49,7 +50,7 @@ void each_tile(const Order& order, const Visit& visit) {
   if (order.tile(order.count()).exists()) fail("there are more tiles than are counted");
 }
 std::vector<Block> blocks_of_rows(const auto& order_of, const OrderCase& c) {
-  const ForwardParams p = params_of(c);
+  const BackwardParams p = params_of(c);
   std::vector<Block> blocks;
   run_block(32, [&] {
     each_tile(order_of(p), [&](const WorkTile& x) {
@@ -66,7 +67,7 @@ std::vector<Block> key_splits(const OrderCase& c) {
   return blocks_of_rows([&](const ForwardParams& p) { return KeySplits<kOrderRows, kOrderKeys>(p, c.splits); }, c);
 }
 std::vector<Block> keys_outer(const OrderCase& c) {
-  const ForwardParams p = params_of(c);
+  const BackwardParams p = params_of(c);
   std::vector<Block> blocks;
   run_block(32, [&] {
     each_tile(KeysOuter<kOrderRows, kOrderKeys>(p), [&](const KeyTile& x) {

@@ -94,6 +94,15 @@ TEST_P(EmulatedBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
   for (const test::Poke& poke : test::kUpstreamPokes) poked(poke);
 }
 
+TEST_P(EmulatedBackward, KeysWithoutQueryHeadsHaveGradientsOfZero) {
+  Problem p = parse_problem(GetParam()->problem);
+  p.heads_q = 0;
+  set_contiguous(p);
+  check::Inputs inputs = check::make_inputs(p, 1);
+  run(inputs, false);
+  expect_right(inputs, "no query heads");
+}
+
 // Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.
 TEST_P(EmulatedBackward, NothingLeaksFromWhatIsHidden) {
   Problem p = parse_problem(GetParam()->problem);

@@ -100,6 +100,15 @@ TEST_P(EmulatedHopperBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
   }
 }
 
+TEST_P(EmulatedHopperBackward, KeysWithoutQueryHeadsHaveGradientsOfZero) {
+  Problem p = parse_problem(GetParam()->problem);
+  p.heads_q = 0;
+  set_contiguous(p);
+  check::Inputs inputs = check::make_inputs(p, kSeed);
+  run(inputs, false);
+  expect_right(inputs, "no query heads");
+}
+
 // Blocks of rows that no key of a tile is seen by are left out, tiles that no row sees are settled.
 TEST_P(EmulatedHopperBackward, WhatMasksEmptyIsLeftOut) {
   if (!features().forward.attention.bool_mask) GTEST_SKIP() << "no mask";
