@@ -40,7 +40,7 @@ def plain_tensor(name, x, torch, place):
     if recorder := _recorder(torch):
         raise RuntimeError(
             f"{name} is being recorded by {recorder}, which would not see onepass and keep a result that nothing "
-            "fills: call onepass outside of it, or make it an operator with torch.library.custom_op"
+            "fills: call onepass.torch.attention, which it sees, or onepass outside of it"
         )
     differentiating = torch.autograd.forward_ad._current_level >= 0
     if differentiating and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
@@ -49,8 +49,8 @@ def plain_tensor(name, x, torch, place):
     if x.requires_grad:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), or call "
-                "under torch.no_grad()"
+                f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), call under "
+                "torch.no_grad(), or call onepass.torch.attention"
             )
         x = x.detach()
     return x.resolve_neg() if x.is_neg() else x

@@ -1,0 +1,226 @@
+"""onepass in PyTorch: differentiable, compilable attention, and PyTorch's own function on top of it.
+
+``onepass.torch.attention`` takes all of onepass's arguments, ``onepass.torch.scaled_dot_product_attention`` is
+``torch.nn.functional.scaled_dot_product_attention``, and ``with onepass.torch.sdpa():`` puts it in its place.
+"""
+
+import contextlib
+import threading
+
+import torch
+
+import onepass
+
+from . import _torch_op
+
+__all__ = ["attention", "scaled_dot_product_attention", "sdpa"]
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    align_offset=None,
+    window=None,
+    bool_mask=None,
+    bias=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    dropout_p=0.0,
+    seed=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
+    seqused_k=None,
+    page_table=None,
+    batch_invariant=False,
+    score_mod=None,
+    mask_mod=None,
+    mod_buffers=None,
+    return_lse=False,
+    out=None,
+    out_dtype=None,
+    deterministic=False,
+    implementation=None,
+    threads=None,
+):
+    """``onepass.attention`` on tensors, with gradients by q, k, v, bias, alibi_slopes and sinks.
+
+    Works in autograd, torch.compile (fullgraph), torch.export, autocast, torch.func and CUDA graphs. Differentiable
+    once. A tensor whose last dimension's stride is not 1 is copied.
+
+    Args:
+      q, k, v, ...: as ``onepass.attention`` takes them.
+      seed: of the dropout; None draws one from PyTorch's CPU generator, so that torch.manual_seed repeats it.
+      out: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
+      out_dtype: None (q's) or torch.float32, for partial results.
+      deterministic: the same bits in every backward; also by torch.use_deterministic_algorithms.
+
+    Returns, Raises: as ``onepass.attention``.
+    """
+    if out is not None:
+        given = {name: value for name, value in locals().items() if name not in ("q", "k", "v", "seed")}
+        del given["out_dtype"], given["deterministic"]
+        if dropout_p and seed is None:
+            seed = int(torch.randint(2**62, (), device="cpu"))
+        return onepass.attention(q, k, v, seed=seed or 0, **given)
+    random_seed = None
+    if dropout_p and seed is None:
+        random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
+    elif seed is None:
+        seed = 0
+    left, right = (-1, -1) if window is None else window
+    given = (q, k, v, bias, alibi_slopes, sinks)
+    out, lse = _torch_op.forward(
+        *given,
+        bool_mask,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_k,
+        page_table,
+        random_seed,
+        list(mod_buffers.values()) if mod_buffers else None,
+        ",".join(mod_buffers) if mod_buffers else None,
+        mask,
+        align_offset,
+        left,
+        right,
+        scale,
+        softcap,
+        dropout_p,
+        _signed(seed or 0),
+        max_seqlen_q,
+        max_seqlen_k,
+        batch_invariant,
+        deterministic,
+        score_mod,
+        mask_mod,
+        implementation,
+        threads,
+        out_dtype,
+        return_lse or _torch_op.needs_gradient(given),
+    )
+    return (out, lse) if return_lse else out
+
+
+def _signed(seed):
+    """A seed from 0 to 2^64 - 1 as the int64 of a schema."""
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}; an integer from 0 to 2^64 - 1 is accepted")
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
+):
+    """``torch.nn.functional.scaled_dot_product_attention``, computed by onepass: its arguments, shapes and meaning.
+
+    Args:
+      query: ``[..., heads_q, seq_q, dim]``, of any rank from 2 on; float32, float16 or bfloat16.
+      key: ``[..., heads_kv, seq_k, dim]``; leading dimensions broadcast.
+      value: ``[..., heads_kv, seq_k, dim_v]``.
+      attn_mask: bool (True may attend) or floating, added to the scores, with a gradient; broadcastable to
+        ``[..., heads_q, seq_q, seq_k]``. ``torch.nn.attention.bias.CausalBias`` is not expanded.
+      dropout_p: drawn by PyTorch's CPU generator: the same torch.manual_seed gives the same result. The dropped
+        weights are not those that PyTorch's own kernels drop.
+      is_causal: query i sees keys 0..i.
+      scale: default ``1 / sqrt(dim)``.
+      enable_gqa: heads_q may be a multiple of heads_kv.
+
+    Returns:
+      ``[..., heads_q, seq_q, dim_v]``. A row that sees no key gives 0.
+
+    Raises:
+      ValueError, TypeError, RuntimeError: one sentence; also for float64, and head dims beyond onepass's.
+    """
+    mask = "causal_top_left" if is_causal else None
+    if attn_mask is not None:
+        if is_causal:
+            raise RuntimeError("attn_mask is given and is_causal is True; one of them is accepted")
+        variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
+        if variant is not None:
+            mask = "causal_top_left" if variant.name == "UPPER_LEFT" else "causal_bottom_right"
+            attn_mask = None
+    q, k, v, lead = _four(query, key, value, enable_gqa)
+    if attn_mask is not None and len(lead) != 1:
+        attn_mask = _four_mask(attn_mask, lead)
+    is_bool = attn_mask is not None and attn_mask.dtype == torch.bool
+    out = attention(
+        q,
+        k,
+        v,
+        mask=mask,
+        bool_mask=attn_mask if is_bool else None,
+        bias=None if is_bool else attn_mask,
+        dropout_p=dropout_p,
+        scale=scale,
+    )
+    return out if len(lead) == 1 else out.reshape(*lead, *(out.shape[1:] if query.dim() > 2 else out.shape[2:]))
+
+
+def _four(query, key, value, enable_gqa):
+    """q, k and v as [batch, heads, seq, dim], and the dimensions before heads."""
+    rank = max(query.dim(), key.dim(), value.dim())
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise ValueError(
+            f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions; 2 or more are accepted"
+        )
+    same = rank == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    if same:
+        return query, key, value, query.shape[:1]
+    q, k, v = (x.reshape((1,) * (max(rank, 3) - x.dim()) + tuple(x.shape)) for x in (query, key, value))
+    lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    heads = (q.shape[-3], k.shape[-3], v.shape[-3])
+    if enable_gqa:
+        if heads[1] == 0 or heads[2] == 0 or heads[0] % heads[1] or heads[0] % heads[2]:
+            raise ValueError(f"query, key and value have {heads} heads; enable_gqa needs a multiple of both in query")
+        if heads[1] != heads[2]:
+            k, v = (x.repeat_interleave(heads[0] // x.shape[-3], -3) for x in (k, v))
+    else:
+        common = torch.broadcast_shapes(*((n,) for n in heads))[0]
+        q = q.expand(*q.shape[:-3], common, *q.shape[-2:])
+        if not heads[1] == heads[2] == 1:
+            k, v = (x.expand(*x.shape[:-3], common, *x.shape[-2:]) for x in (k, v))
+    q, k, v = (x.expand(*lead, *x.shape[-3:]) for x in (q, k, v))
+    if len(lead) != 1:
+        q, k, v = (x.unsqueeze(0) if not lead else x.flatten(0, len(lead) - 1) for x in (q, k, v))
+    return q, k, v, lead
+
+
+def _four_mask(mask, lead):
+    """A mask over [*lead, heads, seq_q, seq_k] as one over [batch, heads, seq_q, seq_k]."""
+    if mask.dim() <= 3:
+        return mask
+    return mask.expand(*lead, *mask.shape[-3:]).flatten(0, len(lead) - 1) if lead else mask
+
+
+_lock = threading.Lock()
+_depth = 0
+_theirs = None
+
+
+@contextlib.contextmanager
+def sdpa():
+    """Inside the block ``torch.nn.functional.scaled_dot_product_attention`` is onepass's, in all threads.
+
+    Code that has imported the function by its own name before keeps PyTorch's. Blocks may be nested.
+    """
+    global _depth, _theirs
+    functional = torch.nn.functional
+    with _lock:
+        if _depth == 0:
+            _theirs = functional.scaled_dot_product_attention
+            functional.scaled_dot_product_attention = scaled_dot_product_attention
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                functional.scaled_dot_product_attention = _theirs
