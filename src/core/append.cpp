@@ -6,6 +6,7 @@
 #include <ranges>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/cache.hpp"
@@ -23,24 +24,31 @@ struct Size {
   const char*& by;
 };
 
+struct Form {
+  std::initializer_list<Size> sizes;
+  friend std::ostream& operator<<(std::ostream& out, const Form& f) {
+    const char* between = "[";
+    for (const Size& s : f.sizes) out << std::exchange(between, ", ") << s.what;
+    return out << ']';
+  }
+};
+
 class Checks {
  public:
   explicit Checks(const AppendTensors& t) : t_(t) {}
 
   // The sizes of `tensor` meet those of the tensors before it.
   void meet(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
-    std::string form;
-    for (const Size& s : sizes) form += text(form.empty() ? "[" : ", ", s.what);
     check_tensor(name, tensor);
-    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", to_string(tensor.device),
-         " but k_new is on ", to_string(t_.k_new.device));
-    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " has shape ", shape_text(tensor),
-         "; ", form, "] is expected");
+    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", ShownDevice{tensor.device},
+         " but k_new is on ", ShownDevice{t_.k_new.device});
+    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor},
+         "; ", Form{sizes}, " is expected");
     int i = 0;
     for (const Size& s : sizes) {
       const std::int64_t size = tensor.shape[i++];
       if (s.known < 0) s.known = size, s.by = name;
-      want(size == s.known, ErrorCode::bad_shape, name, " has shape ", shape_text(tensor), ": its ", s.what,
+      want(size == s.known, ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor}, ": its ", s.what,
            " must be ", s.known, ", as ", s.by, "'s");
     }
   }
@@ -197,7 +205,7 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
       want(table->dtype == t.cos.dtype, ErrorCode::bad_dtype, name, " is ", name_of(table->dtype), "; ",
            name_of(t.cos.dtype), ", as cos, is expected");
     }
-    want(pairs.known <= dim_qk.known / 2, ErrorCode::bad_shape, "cos has shape ", shape_text(t.cos), ", which rotates ",
+    want(pairs.known <= dim_qk.known / 2, ErrorCode::bad_shape, "cos has shape ", ShownShape{t.cos}, ", which rotates ",
          2 * pairs.known, " elements of a key; k_new has ", dim_qk.known);
     p.table_dtype = t.cos.dtype;
     p.rotary_dim = 2 * pairs.known;
@@ -216,7 +224,7 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   p.seq_new = p.packed ? 0 : seq_new.known;
   p.tokens = seq_new.known;
   want(p.packed || !__builtin_mul_overflow(p.batch, p.seq_new, &p.tokens), ErrorCode::bad_shape, "k_new has shape ",
-       shape_text(t.k_new), "; 2^62 tokens are accepted");
+       ShownShape{t.k_new}, "; 2^62 tokens are accepted");
   check_apart(t);
   if (p.device.kind == DeviceKind::cpu) check_contents(p, t);
   return p;

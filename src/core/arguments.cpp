@@ -245,8 +245,8 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   for (const auto& [name, tensor] : t.mod_buffers) {
     const std::string called = "mod buffer " + shown(name);
     check_tensor(called, tensor);
-    want(tensor.device == t.q.device, ErrorCode::bad_device, called, " is on ", to_string(tensor.device),
-         " but q is on ", to_string(t.q.device));
+    want(tensor.device == t.q.device, ErrorCode::bad_device, called, " is on ", ShownDevice{tensor.device},
+         " but q is on ", ShownDevice{t.q.device});
     p.mod_buffers.push_back({name, tensor.dtype, tensor.rank, tensor.shape});
   }
   Mods parsed = checked_mods(p);
@@ -277,9 +277,9 @@ void bound_lengths(Attention& a, const Problem& p) {
 void check_planned(const Problem& p, const Tensors& t) {
   if (p.op == Op::merge || !t.outs.empty()) {
     const Problem other = problem_of(t, {});
-    want(other == p, ErrorCode::bad_shape, "the tensors are of \"", to_string(other), "\" but the plan is for \"",
-         to_string(p), "\"");
-    return;
+    if (other == p) return;
+    throw Error(ErrorCode::bad_shape,
+                text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
   }
   const Forms forms = forms_of(p);
   const auto fits = [&](const RoleRow& row, const ConstTensor& tensor) {

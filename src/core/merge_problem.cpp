@@ -15,16 +15,16 @@ namespace {
 
 void check_beside_out(const std::string& name, const ConstTensor& t, const ConstTensor& out) {
   check_tensor(name, t);
-  want(t.device == out.device, ErrorCode::bad_device, name, " is on ", to_string(t.device), " but out is on ",
-       to_string(out.device));
+  want(t.device == out.device, ErrorCode::bad_device, name, " is on ", ShownDevice{t.device}, " but out is on ",
+       ShownDevice{out.device});
 }
 
 // [.., rows, dim] as `like`
 void want_values(const std::string& name, const ConstTensor& t, const ConstTensor& like) {
   check_beside_out(name, t, like);
-  want(t.rank >= 2, ErrorCode::bad_shape, name, " has shape ", shape_text(t), "; [.., rows, dim] is expected");
-  want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " has shape ", shape_text(t), "; ",
-       shape_text(like), ", as out, is expected");
+  want(t.rank >= 2, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; [.., rows, dim] is expected");
+  want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; ",
+       ShownShape{like}, ", as out, is expected");
   want(t.dtype == DType::f32 || t.dtype == DType::f16 || t.dtype == DType::bf16, ErrorCode::bad_dtype, name, " is ",
        name_of(t.dtype), "; fp32, fp16 and bf16 are accepted");
   want(t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1, ErrorCode::bad_stride, name, " has stride ",
@@ -36,9 +36,8 @@ void want_lse(const std::string& name, const ConstTensor& t, const Tensor& out) 
   check_beside_out(name, t, out);
   want(t.dtype == DType::f32, ErrorCode::bad_dtype, name, " is ", name_of(t.dtype), "; fp32 is expected");
   want(t.rank == out.rank - 1 && std::equal(t.shape.begin(), t.shape.begin() + t.rank, out.shape.begin()),
-       ErrorCode::bad_shape,
-       text(name, " has shape ", shape_text(t), "; out's, ", shape_text(out),
-            ", without its last dimension is expected"));
+       ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; out's, ", ShownShape{out},
+       ", without its last dimension is expected");
 }
 
 void want_writable(const std::string& name, const ConstTensor& t, std::span<const ConstTensor> outs,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "core/tensor_checks.hpp"
 #include "core/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
@@ -85,7 +86,7 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
   want(!__builtin_add_overflow(p.heads_kv, p.heads_q, &rows) &&
            !__builtin_mul_overflow(rows, rotated + copied + values, &items) && items <= kMaxPosition,
        ErrorCode::unsupported, "append_kv counts a token's elements in 32 bits on CUDA: up to ", kMaxPosition,
-       " are accepted; k_new has shape ", shape_text(t.k_new));
+       " are accepted; k_new has shape ", ShownShape{t.k_new});
   AppendParams& k = plan.params;
   k.k_new = t.k_new.data, k.v_new = t.v_new.data, k.q = t.q.data;
   k.k = t.k.data, k.v = t.v.data, k.q_out = t.q_out.data;
