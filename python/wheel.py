@@ -105,7 +105,7 @@ def try_out(python, wheel):
     say(f"Trying the wheel in Python {version}")
     tests = ROOT / "tests/python"
     files = [file for file in sorted(tests.glob("test_*.py")) if file.stem.removeprefix("test_") not in BUILD_TREE]
-    bare = environment(python, f"try-{version}", wheel, "pytest")
+    bare = environment(python, f"try-{version}", f"{wheel}[bf16]", "pytest")
     folder = bare.parent
     print(run(bare / "python", tests / "try_wheel.py", cwd=folder), end="", flush=True)
     times = [run(bare / "python", "-c", IMPORT, cwd=folder).split() for _ in range(11)]

@@ -63,8 +63,8 @@ def refuse_without_values(name, x):
         return
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call onepass "
-            "outside of it, or through jax.pure_callback"
+            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call "
+            "onepass.jax.attention there"
         )
     if x.is_deleted():
         raise ValueError(f"{name} is a jax Array whose memory has been deleted or donated")

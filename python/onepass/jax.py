@@ -119,7 +119,7 @@ def dot_product_attention(
         mask = seen if mask is None else jnp.logical_and(mask, seen)
     if isinstance(local_window_size, int):
         local_window_size = (local_window_size, local_window_size)
-    out, lse = attention(
+    result = attention(
         query,
         key,
         value,
@@ -130,14 +130,15 @@ def dot_product_attention(
         scale=scale,
         layout="bshd",
         implementation=None if implementation in ("xla", "cudnn") else implementation,
-        return_lse=True,
+        return_lse=return_residual,
     )
+    out, lse = result if return_residual else (result, None)
     if query_seq_lengths is not None:
         rows = jnp.arange(query.shape[1]) < jnp.asarray(query_seq_lengths)[:, None]
-        out, lse = jnp.where(rows[..., None, None], out, 0), jnp.where(rows[..., None], lse, -math.inf)
-    if single:
-        out, lse = out[0], lse[0]
-    return (out, lse.astype(query.dtype)) if return_residual else out
+        out = jnp.where(rows[..., None, None], out, 0)
+        lse = jnp.where(rows[..., None], lse, -math.inf) if return_residual else None
+    first = (lambda x: x[0]) if single else (lambda x: x)
+    return (first(out), first(lse).astype(query.dtype)) if return_residual else first(out)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

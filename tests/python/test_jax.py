@@ -1,5 +1,7 @@
 """onepass.jax under jit, grad and vmap, beside jax.nn, float64 and onepass on NumPy arrays."""
 
+import importlib
+import pathlib
 import re
 
 import numpy as np
@@ -324,3 +326,11 @@ def test_refusals(sentence):
     ):
         with pytest.raises((ValueError, TypeError, jax.errors.JaxRuntimeError), match=sentence):
             jax.block_until_ready(call(**arrays))
+
+
+def test_the_demo_that_trains(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[2] / "demo"))
+    losses = importlib.import_module("train_jax").main("--steps 25 --width 32 --heads 2 --seq 32 --layers 1".split())
+    assert losses["onepass.jax"][-1] < losses["onepass.jax"][0] - 0.5
+    np.testing.assert_allclose(losses["onepass.jax"], losses["jax.nn"], atol=1e-4)
+    assert "never further apart" in capsys.readouterr().out
