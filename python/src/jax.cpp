@@ -1,5 +1,5 @@
-// The handlers that XLA calls: buffers and attributes of a call frame become tensors and options, nothing is copied, and
-// on CUDA the work is put on XLA's stream, with scratch memory of XLA's, and not waited for. The Python side, which
+// The handlers that XLA calls: buffers and attributes of a call frame become tensors and options, nothing is copied,
+// and on CUDA the work is put on XLA's stream, with scratch memory of XLA's, and not waited for. The Python side, which
 // chooses operands and attributes, is onepass/jax.py.
 #include "jax.hpp"
 
@@ -83,7 +83,8 @@ DType dtype_of(std::string_view name, xla::Type type) {
     case xla::Type::bf16: return DType::bf16;
     case xla::Type::pred: return DType::boolean;
     case xla::Type::s32: return DType::i32;
-    default: throw Error(ErrorCode::bad_dtype, text(name, " is of XLA's type ", int(type), ", which no tensor here is"));
+    default:
+      throw Error(ErrorCode::bad_dtype, text(name, " is of XLA's type ", int(type), ", which no tensor here is"));
   }
 }
 
@@ -104,12 +105,14 @@ Tensor view_of(std::string_view name, const xla::Buffer& buffer, Device device) 
   return view;
 }
 
-// JAX has [batch, seq, heads, dim] and [batch, seq, heads] where onepass has heads before tokens; scores stay as they are.
+// JAX has [batch, seq, heads, dim] and [batch, seq, heads] where onepass has heads before tokens; scores stay as they
+// are.
 bool has_tokens_before_heads(const RoleRow& row) {
   return (row.axes[2] == Axis::seq_q || row.axes[2] == Axis::seq_k) && row.axes[3] != Axis::seq_k;
 }
 
-// The tensors that the words of `names` name, in the order of the call's buffers; "mod:NAME" is a buffer of expressions.
+// The tensors that the words of `names` name, in the order of the call's buffers; "mod:NAME" is a buffer of
+// expressions.
 void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, Device device, bool tokens_first) {
   const bool paged = names.find("page_table") != names.npos;  // k and v are [pages, page_size, heads, dim] then
   for (std::int64_t i = 0; i < given.size; ++i) {

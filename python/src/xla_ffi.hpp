@@ -1,7 +1,7 @@
 // XLA's foreign function interface as onepass uses it: the memory layouts of its C API, version 0, whose own header
-// (xla/ffi/api/c_api.h) comes with jaxlib only. Declared here so that a build needs no jaxlib; the test jax_abi compares
-// every size and offset with that header. XLA only ever adds fields behind the last, and says in struct_size how many of
-// them there are.
+// (xla/ffi/api/c_api.h) comes with jaxlib only. Declared here so that a build needs no jaxlib; test_xla_handlers.py
+// compares every size and offset with that header. XLA only ever adds fields behind the last, and says in struct_size
+// how many of them there are.
 #pragma once
 #include <cstddef>
 #include <cstdint>
