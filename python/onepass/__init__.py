@@ -2,9 +2,8 @@
 
 import math
 
-import numpy as np
-
 from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _numpy as np
 from ._append import append_kv
 from ._gradients import attention_backward
 

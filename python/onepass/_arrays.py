@@ -5,13 +5,11 @@ No data is copied. A kind of array is known by its type's module, so torch or ja
 
 import sys
 
-import numpy as np
-
 from . import _kinds, _onepass
+from . import _numpy as np
 from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
 _DATA = ("float32", "float16", "bfloat16")
-_ndarray = np.ndarray
 
 
 def exported(name, x, place, writable=False, convert=None):
@@ -24,8 +22,8 @@ def exported(name, x, place, writable=False, convert=None):
         view, same = exported(name, x, place), _kinds.converted(name, x, convert)  # in this order: the first may refuse
         return view if same is x else exported(name, same, place)
     kind = type(x)
-    if kind is _ndarray or isinstance(x, _ndarray):
-        if kind is not _ndarray:
+    if kind is np.ndarray or isinstance(x, np.ndarray):
+        if kind is not np.ndarray:
             _kinds.refuse_masked(name, x)
         if x.dtype.kind != "V" and x.dtype.isnative:
             return x

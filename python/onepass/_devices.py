@@ -11,8 +11,7 @@ import importlib.util
 import os
 import sys
 
-import numpy as np
-
+from . import _numpy as np
 from . import _onepass
 
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged

@@ -6,7 +6,7 @@ memory alone would be silently wrong. No library is ever imported here.
 
 import sys
 
-import numpy as np
+from . import _numpy as np
 
 
 def refuse_masked(name, x):
@@ -63,8 +63,8 @@ def refuse_without_values(name, x):
         return
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call onepass "
-            "outside of it, or through jax.pure_callback"
+            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call "
+            "onepass.jax.attention there"
         )
     if x.is_deleted():
         raise ValueError(f"{name} is a jax Array whose memory has been deleted or donated")
@@ -86,14 +86,13 @@ def refuse_immutable(x, name="out"):
 
 # What sinks, slopes and prefix sums may also be; they are small, so they are converted.
 _CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
-_numpy = {name: np.dtype(name) for name in _CONVERTED}
 _names = {}  # of dtypes seen
 
 
 def converted(name, x, dtype):
     """`x` of `dtype`, float32 or int32, where another type stands for the same numbers; else `x` as it is."""
     given = getattr(x, "dtype", None)
-    if given is _numpy[dtype]:
+    if given is np.dtype(dtype):
         return x
     given = _names.get(given) or _names.setdefault(given, str(given).rpartition(".")[2])
     if given == dtype or given not in _CONVERTED[dtype]:

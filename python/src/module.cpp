@@ -18,11 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/make_once.hpp"
 #include "core/roles.hpp"
 #include "core/text.hpp"
 #include "cuda/host/kernels.hpp"
+#include "executors.hpp"
 #include "interrupt.hpp"
+#include "jax.hpp"
 #include "onepass/onepass.hpp"
 
 namespace nb = nanobind;
@@ -139,17 +140,6 @@ class Argument {
   Array array_;
 };
 
-// Executors are kept: making one starts threads.
-constexpr int kMaxThreads = 4096;
-onepass::Executor* executor_of(int threads) {
-  if (threads == 0) return &onepass::default_executor();
-  if (threads == 1) return &onepass::serial_executor();
-  if (threads < 0 || threads > kMaxThreads)
-    throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all cores) to ", kMaxThreads, " is accepted"));
-  static constinit std::array<onepass::MakeOnce<const std::shared_ptr<onepass::Executor>>, kMaxThreads + 1> executors;
-  return executors[static_cast<std::size_t>(threads)].get([&] { return onepass::make_executor(threads); }).get();
-}
-
 // The tensor of a role in the package's dict. The names become Python's strings once: each costs 40 ns.
 nb::handle tensor_of(nb::handle call, const onepass::RoleRow& row) {
   static PyObject* names[onepass::kRoles] = {};  // the GIL is held
@@ -171,7 +161,7 @@ struct Call {
   std::string implementation;
 
   // The package says dout of a backward, and of no other call.
-  explicit Call(nb::dict o) : executor(*executor_of(nb::cast<int>(o["threads"]))) {
+  explicit Call(nb::dict o) : executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
     const onepass::Op op = o.contains("dout") ? onepass::Op::backward : onepass::Op::forward;
     onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
       if (use_of(row, op) == onepass::Use::none) return;
@@ -252,7 +242,7 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   }
   const Argument to("out", out, accepted_of(onepass::Types::data), true),
       to_lse("lse", lse, accepted_of(onepass::Types::f32), true);
-  onepass::python::Interruptible executor(*executor_of(threads));
+  onepass::python::Interruptible executor(*onepass::python::executor_of(threads));
   {
     const nb::gil_scoped_release unlocked;
     onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view,
@@ -281,7 +271,7 @@ void append_kv(nb::dict o) {
                                        .sin = take("sin", data),
                                        .q = take("q", data),
                                        .q_out = take("q_out", data, true)};
-  onepass::python::Interruptible executor(*executor_of(nb::cast<int>(o["threads"])));
+  onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));
   const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
                                .executor = &executor};
   const bool interleaved = nb::cast<bool>(o["interleaved"]);
@@ -346,4 +336,5 @@ NB_MODULE(_onepass, m) {
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
+  onepass::python::add_jax(m);
 }

@@ -10,7 +10,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```python no-test( cuda)?\n(.*?)^```$", re.M | re.S)
 BLOCKS = [
     pytest.param(match[2], bool(match[1]), id=f"{name}:{text[: match.start()].count(chr(10)) + 1}")
-    for name in ("python.md", "pytorch.md", "switching.md")
+    for name in ("jax.md", "python.md", "pytorch.md", "switching.md")
     for text in [(DOCS / name).read_text()]
     for match in BLOCK.finditer(text)
 ]

@@ -4,6 +4,8 @@ import ast
 import inspect
 import pathlib
 import re
+import subprocess
+import sys
 
 import onepass
 import pytest
@@ -43,3 +45,11 @@ def test_every_parameter_is_documented(name):
 def test_version_is_the_projects():
     declared = re.search(r"project\(onepass VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     assert onepass.__version__ == declared
+
+
+def test_import_brings_no_framework():
+    """Not even NumPy, which takes longer to import than onepass: the first call needs it."""
+    code = "import sys; import onepass; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "onepass" in loaded
+    assert not {"numpy", "torch", "jax", "jaxlib", "cupy", "transformers", "ml_dtypes"} & set(loaded)

@@ -1,0 +1,265 @@
+"""What onepass.jax says to XLA: operands and attributes of the custom calls, the shapes that they give, their vmap."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _devices, _onepass, _options
+
+_DATA = ("q", "k", "v")
+_SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS)  # and what each is converted to
+_CACHE = tuple(name for name, _ in _options._CACHE_INPUTS)
+_SCORES = ("bias", "bool_mask")
+_DIFFERENTIABLE = (*_DATA, "bias", "alibi_slopes", "sinks")
+_MOD = "mod:"
+
+
+class Static:
+    """A value that is no array, as a pytree without leaves."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+jax.tree_util.register_pytree_node(Static, lambda x: ((), x.value), lambda value, _: Static(value))
+
+
+def operands(given):
+    """(names, arrays) of the arrays of a call, in the order in which they are passed."""
+    found = {}
+    for name in _DATA:
+        if given[name] is None:
+            raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
+        found[name] = jnp.asarray(given[name])
+    for name, convert in _SIDE.items():
+        if given[name] is None:
+            continue
+        x = jnp.asarray(given[name])
+        if convert:
+            x = x.astype(convert)
+        if name in _SCORES:
+            x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+        found[name] = x
+    for name, x in dict(given["mod_buffers"] or {}).items():
+        found[_MOD + name] = jnp.asarray(x)
+    return tuple(found), tuple(found.values())
+
+
+def settings(given, names):
+    """The options of a call as a tuple of (name, value): what the extension takes, and what onepass.jax adds."""
+    layout = given["layout"]
+    if layout not in ("bhsd", "bshd"):
+        raise ValueError(f"layout is {layout!r}; 'bhsd' and 'bshd' are accepted")
+    plain = {**given, **dict.fromkeys(_SIDE), "mod_buffers": None}
+    options = _options.options(_devices.Host(), plain)
+    options = {name: value for name, value in options.items() if name not in _SIDE}
+    for name in ("stream", "workspace", "mod_buffers"):
+        del options[name]
+    packed = any(name in names for name in ("cu_seqlens_q", "cu_seqlens_k"))
+    options["tokens_first"] = layout == "bshd" and not packed
+    options["deterministic"] = bool(given["deterministic"])
+    return tuple(options.items())
+
+
+def _attributes(options, backward):
+    """Options as XLA's attributes, which python/src/jax.cpp reads."""
+    o = dict(options)
+    left, right = o.pop("window")
+    scale = o.pop("scale")
+    attributes = {
+        "left": left,
+        "right": right,
+        "scale": math.nan if scale is None else scale,
+        **o,
+        "seed": o["seed"] - (o["seed"] >> 63 << 64),  # the same bits
+        "deterministic": backward and o["deterministic"],
+        "batch_invariant": o["batch_invariant"] and not backward,
+    }
+    kinds = {bool: np.bool_, int: np.int64, float: np.float64, str: str}
+    return {name: kinds[type(value)](value) for name, value in attributes.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """All of a call but its arrays."""
+
+    names: tuple
+    options: tuple
+    return_lse: bool
+
+    @property
+    def packed(self):
+        return "cu_seqlens_q" in self.names or "cu_seqlens_k" in self.names
+
+    def forward(self, values):
+        """(out, lse); lse is None unless it is asked for."""
+        q, v = values[0], values[2]
+        if q.ndim < 2 or v.ndim < 2:
+            raise ValueError(
+                f"q has shape {list(q.shape)} and v {list(v.shape)}; [batch, heads, seq, dim], or [total, heads, dim] "
+                "with cu_seqlens, is expected"
+            )
+        results = {"out": ((*q.shape[:-1], v.shape[-1]), q.dtype)}
+        if self.return_lse:
+            results["lse"] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
+        job = _Job("onepass_attention", self.names, tuple(results), tuple(results.values()), self.options)
+        out, *lse = _run(job, *values)
+        if self.packed:  # tokens behind the last sequence are not computed
+            inside = self._inside("cu_seqlens_q", values, q.shape[0])
+            out = jnp.where(inside[:, None, None], out, 0)
+            lse = [jnp.where(inside, x, -math.inf) for x in lse]
+        return out, lse[0] if lse else None
+
+    def backward(self, values, upstream, wanted):
+        """The gradients in the order of names, None of those that are not wanted."""
+        if any(name in self.names for name in _CACHE):
+            raise ValueError(f"{' and '.join(_CACHE)} are of a forward only; there are no gradients through a cache")
+        of = dict(zip(self.names, values))
+        wanted = [name for name in wanted if name in _DIFFERENTIABLE]
+        results = {
+            f"d{name}": (of[name].shape, of[name].dtype if name in _DATA else jnp.dtype("float32")) for name in wanted
+        }
+        gradients = {}
+        if results:
+            names = (*self.names, *upstream)
+            job = _Job("onepass_attention_backward", names, tuple(results), tuple(results.values()), self.options)
+            gradients = dict(zip(wanted, _run(job, *values, *upstream.values())))
+        if self.packed:
+            for name in gradients.keys() & set(_DATA):
+                boundaries = "cu_seqlens_q" if name == "q" else "cu_seqlens_k"
+                inside = self._inside(boundaries, values, of[name].shape[0])
+                gradients[name] = jnp.where(inside[:, None, None], gradients[name], 0)
+        return tuple(gradients[name].astype(of[name].dtype) if name in gradients else None for name in self.names)
+
+    def _inside(self, boundaries, values, total):
+        if boundaries not in self.names:
+            return jnp.ones(total, bool)
+        return jnp.arange(total) < values[self.names.index(boundaries)][-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """A custom call: what it is given and gives."""
+
+    target: str
+    names: tuple
+    results: tuple
+    shapes: tuple  # of the results, with their dtypes
+    options: tuple
+
+    @property
+    def backward(self):
+        return "dout" in self.names
+
+    def loops(self, mapped):
+        """Whether vmap has to loop: where the mapped axis in the batch would say something else."""
+        o = dict(self.options)
+        return (
+            any(name in self.names for name in ("cu_seqlens_q", "cu_seqlens_k", "page_table"))
+            or o["dropout_p"] > 0
+            or o["score_mod"]
+            or o["mask_mod"]
+            or "dsinks" in self.results
+            or ("sinks" in self.names and mapped[self.names.index("sinks")])
+        )
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _run(job, *values):
+    """The results of a custom call, a tuple."""
+    if not job.backward:
+        _check(job, values)
+    given = [f"{name}" for name in job.names]
+    attributes = _attributes(job.options, job.backward)
+    shapes = [jax.ShapeDtypeStruct(*shape) for shape in job.shapes]
+    call = jax.ffi.ffi_call(job.target, shapes, vmap_method="sequential")
+
+    @jax.custom_batching.custom_vmap
+    def run(*values):
+        return tuple(call(*values, operands=" ".join(given), results=" ".join(job.results), **attributes))
+
+    @run.def_vmap
+    def mapped_run(size, mapped, *values):
+        results = _looped(job, mapped, values) if job.loops(mapped) else _folded(job, size, mapped, values)
+        return results, (True,) * len(results)
+
+    return run(*values)
+
+
+def _looped(job, mapped, values):
+    def once(ones):
+        ones = iter(ones)
+        return _run(job, *(next(ones) if is_mapped else x for x, is_mapped in zip(values, mapped)))
+
+    return jax.lax.map(once, tuple(x for x, is_mapped in zip(values, mapped) if is_mapped))
+
+
+def _folded(job, size, mapped, values):
+    """The mapped axis, which is the first, in the batch: for mapped q, k and v that is the same memory."""
+    shapes = {name: x.shape[1:] if is_mapped else x.shape for name, x, is_mapped in zip(job.names, values, mapped)}
+    batch = shapes["q"][0]
+    folded = []
+    for name, x, is_mapped in zip(job.names, values, mapped):
+        shape = shapes[name]
+        repeated = shape[0] == 1 if name in _SCORES else name == "sinks" or (name == "alibi_slopes" and len(shape) == 1)
+        if repeated and not is_mapped and f"d{name}" not in job.results:
+            folded.append(x)
+            continue
+        own = shape if len(shape) > 1 or name == "seqused_k" else (1, *shape)
+        x = x.reshape((size if is_mapped else 1, *own))
+        folded.append(jnp.broadcast_to(x, (size, batch, *own[1:])).reshape((size * batch, *own[1:])))
+    of = dict(zip(job.names, folded))
+    new_shapes = []
+    for name, (shape, dtype) in zip(job.results, job.shapes):
+        source = of.get(name[1:]) if name.startswith("d") else None
+        new_shapes.append((source.shape if source is not None else (size * batch, *shape[1:]), dtype))
+    results = _run(dataclasses.replace(job, shapes=tuple(new_shapes)), *folded)
+    return tuple(_unfolded(x, size, batch, shape) for x, (shape, _) in zip(results, job.shapes))
+
+
+def _unfolded(x, size, batch, shape):
+    x = x.reshape((size, batch, *x.shape[1:]))
+    if x.shape == (size, *shape):
+        return x
+    return x.sum(axis=1).reshape((size, *shape))  # the gradient of what the batch shared
+
+
+def _check(job, values):
+    """Raises what does not fit, in the library's sentences, from shapes and dtypes alone."""
+    options = dict(job.options)
+    tokens_first = options.pop("tokens_first")
+    del options["deterministic"]
+    call = {**options, **dict.fromkeys(_SIDE), "lse": None, "stream": 0, "workspace": None, "mod_buffers": []}
+    shapes = [(name, x.shape, x.dtype) for name, x in zip(job.names, values)]
+    shapes += [(name, *shape) for name, shape in zip(job.results, job.shapes)]
+    paged = "page_table" in job.names
+    for name, shape, dtype in shapes:
+        heads_last = tokens_first and (name in ("q", "out", "lse") or (name in ("k", "v") and not paged))
+        array = _without_values(name, shape, dtype)
+        if heads_last and len(shape) >= 3:
+            swapped = [x.swapaxes(1, 2) for x in (array if isinstance(array, tuple) else (array,))]
+            array = tuple(swapped) if isinstance(array, tuple) else swapped[0]
+        if name.startswith(_MOD):
+            call["mod_buffers"].append((name.removeprefix(_MOD), array))
+        else:
+            call[name] = array
+    _onepass.explain(call)
+
+
+def _without_values(name, shape, dtype):
+    """An array as the extension takes it, of almost no memory. Integers, which are few and are looked at, are 0."""
+    dtype = np.dtype(dtype)
+    if dtype.name == "bfloat16":
+        return (_without_values(name, shape, np.uint16),)
+    if dtype.kind == "V":
+        raise TypeError(f"{name} is {dtype.name}; float32, float16 and bfloat16 are accepted")
+    if dtype == np.int32 and not name.startswith(_MOD):
+        return np.zeros(shape, dtype)
+    strides = [dtype.itemsize] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)

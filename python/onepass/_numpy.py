@@ -1,0 +1,11 @@
+"""NumPy, imported by the first call that looks into it: importing it takes longer than all of onepass does.
+
+`from . import _numpy as np` reads as usual; a name that has been asked for once costs what a module's name costs.
+"""
+
+
+def __getattr__(name):
+    import numpy
+
+    value = globals()[name] = getattr(numpy, name)
+    return value

@@ -1,0 +1,167 @@
+"""onepass in JAX: attention under jit, grad and vmap, on CPUs and CUDA devices.
+
+XLA calls the library through its foreign function interface, inside of what it compiles: arrays are read and written
+where they lie, and on CUDA the work is put on XLA's stream and not waited for. Gradients are the library's own.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from . import _devices, _jax_call, _onepass, _options
+
+__all__ = ["attention", "dot_product_attention"]
+
+for _target, _platforms in _onepass.jax_handlers().items():
+    for _platform, _handler in _platforms.items():
+        jax.ffi.register_ffi_target(_target, _handler, platform=_platform)
+_devices.find_nvrtc()
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    align_offset=None,
+    window=None,
+    bool_mask=None,
+    bias=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    dropout_p=0.0,
+    seed=_options.SEED,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
+    seqused_k=None,
+    page_table=None,
+    batch_invariant=False,
+    deterministic=False,
+    score_mod=None,
+    mask_mod=None,
+    mod_buffers=None,
+    return_lse=False,
+    layout="bhsd",
+    implementation=None,
+    threads=None,
+):
+    """``onepass.attention`` of JAX arrays, traced or not.
+
+    Differentiable by q, k, v, bias, sinks and alibi_slopes (backwards, once). Under vmap the mapped axis joins the
+    batch where that says the same, and is looped over where it does not: packed and paged sequences, dropout,
+    expressions, sinks that are mapped or differentiated.
+
+    Args:
+      layout: ``"bhsd"``: q, k, v and the result are ``[batch, heads, seq, dim]``, lse is ``[batch, heads, seq]``;
+        ``"bshd"``: ``[batch, seq, heads, dim]`` and ``[batch, seq, heads]``. Neither is copied. Packed and paged ones
+        are as ``onepass.attention`` has them.
+      deterministic: the gradients are the same bits every time.
+      seed: a Python integer. A new one is compiled anew.
+      The others, and q, k, v: as ``onepass.attention`` takes them. Options that are no arrays are static.
+
+    Returns:
+      out, or ``(out, lse)``.
+
+    Raises:
+      ValueError, TypeError: while tracing, for a shape, a dtype or an option that does not fit; where it runs, XLA
+      raises what only the values show, and what no implementation accepts.
+    """
+    given = dict(locals())
+    names, arrays = _jax_call.operands(given)
+    options = _jax_call.settings(given, names)
+    out, lse = _attention(_jax_call.Call(names, options, bool(return_lse)), arrays)
+    return (out, lse) if return_lse else out
+
+
+def dot_product_attention(
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    *,
+    scale=None,
+    is_causal=False,
+    query_seq_lengths=None,
+    key_value_seq_lengths=None,
+    local_window_size=None,
+    implementation=None,
+    return_residual=False,
+):
+    """``jax.nn.dot_product_attention``, computed by onepass.
+
+    Args:
+      query: ``[batch, seq_q, heads, dim]`` or ``[seq_q, heads, dim]``; key, value: with seq_k and heads_kv, of which
+        heads is a multiple.
+      bias, mask: broadcastable to ``[batch, heads, seq_q, seq_k]``; True may be attended to.
+      query_seq_lengths, key_value_seq_lengths: int32 ``[batch]``; what is behind is not looked at, and 0 in the result.
+      local_window_size: ``(left, right)`` or one number for both, counted from the query's own position.
+      implementation: None, "xla" and "cudnn" (JAX's names) are the library's choice; others are onepass's.
+      return_residual: also return the log-sum-exp, ``[batch, seq_q, heads]``, of query's dtype.
+
+    Returns:
+      ``[batch, seq_q, heads, dim]``. A row that sees no key is 0 (JAX: the mean of all values, or NaN).
+    """
+    query, key, value = (jnp.asarray(x) for x in (query, key, value))
+    single = query.ndim == 3
+    if single:
+        query, key, value = query[None], key[None], value[None]
+    if key_value_seq_lengths is not None:
+        seen = jnp.arange(key.shape[1]) < jnp.asarray(key_value_seq_lengths)[:, None, None, None]
+        mask = seen if mask is None else jnp.logical_and(mask, seen)
+    if isinstance(local_window_size, int):
+        local_window_size = (local_window_size, local_window_size)
+    result = attention(
+        query,
+        key,
+        value,
+        mask="causal_top_left" if is_causal else "aligned_top_left",
+        window=local_window_size,
+        bool_mask=mask,
+        bias=bias,
+        scale=scale,
+        layout="bshd",
+        implementation=None if implementation in ("xla", "cudnn") else implementation,
+        return_lse=return_residual,
+    )
+    out, lse = result if return_residual else (result, None)
+    if query_seq_lengths is not None:
+        rows = jnp.arange(query.shape[1]) < jnp.asarray(query_seq_lengths)[:, None]
+        out = jnp.where(rows[..., None, None], out, 0)
+        lse = jnp.where(rows[..., None], lse, -math.inf) if return_residual else None
+    first = (lambda x: x[0]) if single else (lambda x: x)
+    return (first(out), first(lse).astype(query.dtype)) if return_residual else first(out)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(call, arrays):
+    return call.forward(arrays)
+
+
+def _forward(call, arrays):
+    values = tuple(x.value for x in arrays)
+    wanted = tuple(name for name, x in zip(call.names, arrays) if x.perturbed)
+    out, lse = dataclasses.replace(call, return_lse=True).forward(values)
+    return (out, lse if call.return_lse else None), (values, out, lse, _jax_call.Static(wanted))
+
+
+def _backward(call, kept, gradients):
+    values, out, lse, wanted = kept
+    dout, dlse = gradients
+    zero = jax.custom_derivatives.SymbolicZero
+    dout = jnp.zeros(out.shape, out.dtype) if isinstance(dout, zero) else dout
+    upstream = {"dout": dout, "out": out, "lse": lse}
+    if call.return_lse and not isinstance(dlse, zero):
+        upstream["dlse"] = dlse
+    return (call.backward(values, upstream, wanted.value),)
+
+
+_attention.defvjp(_forward, _backward, symbolic_zeros=True)

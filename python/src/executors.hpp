@@ -1,0 +1,24 @@
+// The executors that calls from Python run on.
+#pragma once
+#include <array>
+#include <memory>
+
+#include "core/make_once.hpp"
+#include "core/text.hpp"
+#include "onepass/executor.hpp"
+
+namespace onepass::python {
+
+// Executors are kept: making one starts threads.
+inline constexpr int kMaxThreads = 4096;
+inline Executor* executor_of(int threads) {
+  if (threads == 0) return &default_executor();
+  if (threads == 1) return &serial_executor();
+  if (threads < 0 || threads > kMaxThreads) {
+    throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all cores) to ", kMaxThreads, " is accepted"));
+  }
+  static constinit std::array<MakeOnce<const std::shared_ptr<Executor>>, kMaxThreads + 1> executors;
+  return executors[static_cast<std::size_t>(threads)].get([&] { return make_executor(threads); }).get();
+}
+
+}  // namespace onepass::python
