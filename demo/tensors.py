@@ -26,9 +26,14 @@ def read(path):
 
 
 def write(path, tensors):
+    """Arrays of floats, 'f', as fp32 and of integers, 'i', as int32."""
     header, at = {}, 0
     for name, (shape, values) in tensors.items():
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * len(values)]}
+        header[name] = {
+            "dtype": {"f": "F32", "i": "I32"}[values.typecode],
+            "shape": shape,
+            "data_offsets": [at, at + 4 * len(values)],
+        }
         at += 4 * len(values)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

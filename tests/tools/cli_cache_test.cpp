@@ -5,6 +5,7 @@
 
 #include "tools/cli.hpp"
 #include "tools/files.hpp"
+#include "tools/onepass/io/safetensors.hpp"
 
 namespace onepass::test {
 namespace {
@@ -49,6 +50,73 @@ TEST(CliCache, PagesAreTheKeysSideBySide) {
   ASSERT_EQ(other.status, 0) << other.err;
   EXPECT_NE(other.out.find("kv=paged:3:3:2 seqused"), other.out.npos) << other.out;
   EXPECT_EQ(folder.read("one.npy"), folder.read("other.npy"));
+}
+
+// One token of one head, (1, 2, 3, 4), behind one key in the pages 1, 0 of 2 keys each: place 1 of page 1, its first
+// two elements, one pair, turned by a quarter.
+TEST(CliCache, AppendWritesATokenAndTurnsIt) {
+  const Folder folder;
+  const auto write = [&](const char* name, const char* shape, const auto& x, const char* type = "<f4") {
+    folder.write(name, npy(npy_literal(type, shape), bytes_of(x)));
+  };
+  const std::vector<float> before(16, 9.0f);
+  write("kn.npy", "1, 1, 1, 4", std::vector<float>{1, 2, 3, 4});
+  write("vn.npy", "1, 1, 1, 4", std::vector<float>{5, 6, 7, 8});
+  write("k.npy", "2, 2, 1, 4", before);
+  write("v.npy", "2, 2, 1, 4", before);
+  write("used.npy", "1,", std::vector<std::int32_t>{1}, "<i4");
+  write("far.npy", "1,", std::vector<std::int32_t>{4}, "<i4");
+  write("table.npy", "1, 2", std::vector<std::int32_t>{1, 0}, "<i4");
+  write("cos.npy", "2, 1", std::vector<float>{1, 0});
+  write("sin.npy", "2, 1", std::vector<float>{0, 1});
+  const auto append = [&](const char* used) {
+    return onepass({"append",
+                    "--k-new",
+                    folder("kn.npy"),
+                    "--v-new",
+                    folder("vn.npy"),
+                    "--k",
+                    folder("k.npy"),
+                    "--v",
+                    folder("v.npy"),
+                    "--q",
+                    folder("kn.npy"),
+                    "--seqused-k",
+                    folder(used),
+                    "--page-table",
+                    folder("table.npy"),
+                    "--cos",
+                    folder("cos.npy"),
+                    "--sin",
+                    folder("sin.npy"),
+                    "--layout",
+                    "bshd",
+                    "--out",
+                    folder("o.safetensors")});
+  };
+  Result r = append("far.npy");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_NE(r.err.find("seqused_k[0] is 4 and 1 tokens are appended"), r.err.npos) << r.err;
+  EXPECT_FALSE(std::filesystem::exists(folder("o.safetensors")));
+  r = append("used.npy");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out, "appended [1, 1, 1, 4] to [2, 2, 1, 4]\n");
+  const io::FileSource file(folder("o.safetensors"));
+  const io::Safetensors result(file);
+  const auto numbers = [&](const char* name) {
+    const io::Array a = result.read(name);
+    const auto* x = reinterpret_cast<const float*>(a.data());
+    return std::vector<float>(x, x + a.bytes() / sizeof(float));
+  };
+  const auto with = [&](std::vector<float> row) {
+    std::vector<float> all = before;
+    std::ranges::copy(row, all.begin() + 12);
+    return all;
+  };
+  EXPECT_EQ(numbers("k"), with({-2, 1, 3, 4}));
+  EXPECT_EQ(numbers("v"), with({5, 6, 7, 8}));
+  EXPECT_EQ(numbers("q"), (std::vector<float>{-2, 1, 3, 4}));
+  EXPECT_EQ(folder.read("k.npy"), npy(npy_literal("<f4", "2, 2, 1, 4"), bytes_of(before)));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "onepass/error.hpp"
 #include "tools/onepass/io/npy.hpp"
@@ -11,34 +12,8 @@
 namespace onepass::cli {
 namespace {
 
-// A misspelt name must not leave a mask or a bias out in silence.
-void check_names(const io::Safetensors& file, const InputFiles& files, Op op) {
-  for (const auto& [name, entry] : file.entries()) {
-    if (!name.starts_with(files.prefix)) continue;
-    const std::string rest = name.substr(files.prefix.size());
-    std::string known;
-    bool is_input = false;
-    for (const RoleRow& row : kRoleTable) {
-      if (!reads(row, op)) continue;
-      is_input = is_input || rest == row.name;
-      known += (known.empty() ? "" : ", ") + std::string(row.name);
-    }
-    if (is_input) continue;
-    throw Error(ErrorCode::bad_file, text(files.safetensors, " holds '", name, "', which is no input; inputs are ",
-                                          known, " (with --prefix only names that begin with it are looked at)"));
-  }
-}
-
-}  // namespace
-
-std::string option_of(const RoleRow& row) {
-  std::string option = std::string("--") + row.name;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return option;
-}
-
-Loaded load(const InputFiles& files, Progress& progress) {
-  std::int64_t total = 0, done = 0;
+std::function<void(std::size_t)> counter(const InputFiles& files, Progress& progress) {
+  std::int64_t total = 0;
   const auto add_size = [&](const std::string& path) {
     std::error_code none;
     const auto size = std::filesystem::file_size(path, none);
@@ -47,33 +22,73 @@ Loaded load(const InputFiles& files, Progress& progress) {
   for (const auto& [name, path] : files.npy) add_size(path);
   for (const auto& [name, path] : files.buffers) add_size(path);
   if (!files.safetensors.empty()) add_size(files.safetensors);
-  const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
+  return [&progress, total, done = std::int64_t{0}](std::size_t bytes) mutable {
+    progress.at(done += static_cast<std::int64_t>(bytes), total);
+  };
+}
 
-  Loaded loaded;
-  std::optional<io::FileSource> source;
-  std::optional<io::Safetensors> safetensors;
-  if (!files.safetensors.empty()) {
-    safetensors.emplace(source.emplace(files.safetensors, count));
-    loaded.op = files.npy.contains("dout") || safetensors->has(files.prefix + "dout") ? Op::backward : Op::forward;
-    check_names(*safetensors, files, loaded.op);
-  } else if (files.npy.contains("dout")) {
-    loaded.op = Op::backward;
+}  // namespace
+
+std::string option_of(std::string_view name) {
+  std::string option = "--" + std::string(name);
+  std::replace(option.begin(), option.end(), '_', '-');
+  return option;
+}
+
+TensorFiles::TensorFiles(const InputFiles& files, Progress& progress)
+    : files_(files), count_(counter(files, progress)) {
+  if (!files.safetensors.empty()) safetensors_.emplace(source_.emplace(files.safetensors, count_));
+}
+
+void TensorFiles::check_names(const std::vector<std::string_view>& known) const {
+  if (!safetensors_) return;
+  for (const auto& [name, entry] : safetensors_->entries()) {
+    if (!name.starts_with(files_.prefix)) continue;
+    if (std::ranges::count(known, std::string_view(name).substr(files_.prefix.size())) != 0) continue;
+    std::string all;
+    for (const std::string_view k : known) all.append(all.empty() ? "" : ", ").append(k);
+    throw Error(ErrorCode::bad_file, text(files_.safetensors, " holds '", name, "', which is no input; inputs are ",
+                                          all, " (with --prefix only names that begin with it are looked at)"));
   }
+}
+
+bool TensorFiles::has(const std::string& name) const {
+  return files_.npy.contains(name) || (safetensors_ && safetensors_->has(files_.prefix + name));
+}
+
+std::optional<io::Array> TensorFiles::find(const std::string& name) const {
+  if (!has(name)) return std::nullopt;
+  const auto npy = files_.npy.find(name);
+  return npy != files_.npy.end() ? read(npy->second) : safetensors_->read(files_.prefix + name);
+}
+
+io::Array TensorFiles::read(const std::string& path) const {
+  return io::read_npy(io::FileSource(path, count_), files_.void2);
+}
+
+void TensorFiles::is_missing(const std::string& name) const {
+  throw Error(ErrorCode::bad_value,
+              text(name, " is missing: give ", option_of(name), " FILE.npy, or --in FILE.safetensors with a tensor '",
+                   files_.prefix, name, "'"));
+}
+
+Loaded load(const InputFiles& files, Progress& progress) {
+  const TensorFiles source(files, progress);
+  Loaded loaded;
+  loaded.op = source.has("dout") ? Op::backward : Op::forward;
+  std::vector<std::string_view> known;
+  for (const RoleRow& row : kRoleTable)
+    if (reads(row, loaded.op)) known.push_back(row.name);
+  source.check_names(known);
   for (const RoleRow& row : kRoleTable) {
     if (!reads(row, loaded.op)) continue;
-    const auto npy = files.npy.find(row.name);
-    if (npy != files.npy.end()) {
-      loaded.arrays.push_back(io::read_npy(io::FileSource(npy->second, count), files.void2));
-    } else if (safetensors && safetensors->has(files.prefix + row.name)) {
-      loaded.arrays.push_back(safetensors->read(files.prefix + row.name));
-    } else {
-      continue;
-    }
-    row.input ? void(loaded.tensors.*row.input = loaded.arrays.back().view())
-              : void(loaded.tensors.*row.output = loaded.arrays.back().view());
+    std::optional<io::Array> array = source.find(row.name);
+    if (!array) continue;
+    const Tensor t = loaded.arrays.emplace_back(*std::move(array)).view();
+    row.input ? void(loaded.tensors.*row.input = t) : void(loaded.tensors.*row.output = t);
   }
   for (const auto& [name, path] : files.buffers) {
-    loaded.arrays.push_back(io::read_npy(io::FileSource(path, count), files.void2));
+    loaded.arrays.push_back(source.read(path));
     loaded.tensors.mod_buffers.push_back({name, loaded.arrays.back().view()});
   }
   for (const RoleRow& row : kRoleTable) {
@@ -87,11 +102,7 @@ Loaded load(const InputFiles& files, Progress& progress) {
       continue;
     }
     ConstTensor& t = loaded.tensors.*row.input;
-    if (!t.given()) {
-      throw Error(ErrorCode::bad_value,
-                  text(row.name, " is missing: give ", option_of(row),
-                       " FILE.npy, or --in FILE.safetensors with a tensor '", files.prefix, row.name, "'"));
-    }
+    if (!t.given()) source.is_missing(row.name);
     orient(t);
   }
   return loaded;

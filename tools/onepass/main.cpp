@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   app.footer("Exit status: 0 done, 1 a check found a wrong result, 2 an error (one sentence on stderr).");
   onepass::cli::add_info(app);
   onepass::cli::add_run(app);
+  onepass::cli::add_append(app);
   onepass::cli::add_check(app);
   onepass::cli::add_explain(app);
   onepass::cli::add_ladder(app);

@@ -265,7 +265,7 @@ void add_run(CLI::App& app) {
   for (const RoleRow& row : kRoleTable) {
     if (!row.input) continue;
     c->add_option_function<std::string>(
-         option_of(row), [flags, &row](const std::string& file) { flags->npy[row.name] = file; },
+         option_of(row.name), [flags, &row](const std::string& file) { flags->npy[row.name] = file; },
          std::string(".npy: ") + row.help)
         ->group("Tensors")
         ->type_name("FILE");

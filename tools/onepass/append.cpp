@@ -1,0 +1,136 @@
+// `onepass append`: new keys and values into a cache from files.
+#include <array>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "command.hpp"
+#include "core/text.hpp"
+#include "device_tensors.hpp"
+#include "inputs.hpp"
+#include "onepass/append.hpp"
+#include "outputs.hpp"
+#include "progress.hpp"
+#include "streams.hpp"
+
+namespace onepass::cli {
+namespace {
+
+struct Row {
+  const char* name;
+  const char* help;
+  ConstTensor AppendTensors::* input;
+  Tensor AppendTensors::* output;  // one of the two
+  bool tokens;                     // its tokens come before its heads with --layout bshd
+};
+constexpr std::array<Row, 10> kRows{
+    {{"k_new", "new keys [batch, heads_kv, seq, dim]", &AppendTensors::k_new, nullptr, true},
+     {"v_new", "new values [batch, heads_kv, seq, dim_v]", &AppendTensors::v_new, nullptr, true},
+     {"k", "the cache [batch, heads_kv, capacity, dim], or pages [pages, page_size, heads_kv, dim]", nullptr,
+      &AppendTensors::k, true},
+     {"v", "of the values, as k", nullptr, &AppendTensors::v, true},
+     {"seqused_k", "int32 [batch]: the lengths before the new tokens", &AppendTensors::seqused_k, nullptr, false},
+     {"page_table", "int32 [batch, pages]: k and v are pages", &AppendTensors::page_table, nullptr, false},
+     {"cu_seqlens_q", "int32 [batch + 1]: k_new, v_new and q are packed [total, heads, dim]",
+      &AppendTensors::cu_seqlens_q, nullptr, false},
+     {"cos", "[positions, rotary_dim / 2]: k_new and q are rotated", &AppendTensors::cos, nullptr, false},
+     {"sin", "as cos", &AppendTensors::sin, nullptr, false},
+     {"q", "queries [batch, heads, seq, dim], rotated as the keys", &AppendTensors::q, nullptr, true}}};
+
+struct Flags {
+  InputFiles files;
+  std::string layout = "bhsd", dtype, device = "cpu";
+  OutputFiles outputs;
+  bool interleaved = false, progress = false;
+  int threads = 0;
+};
+
+// What is written is a copy of what was read: a file changes only where --out names it.
+void append_command(Flags& flags) {
+  const Device device = device_from(flags.device);
+  want(is_safetensors(flags.outputs.out), ErrorCode::bad_value, "--out is '", flags.outputs.out,
+       "'; FILE.safetensors, which takes k, v and q, is expected");
+  check_destinations(flags.outputs);
+  if (!flags.dtype.empty()) flags.files.void2 = dtype_from_name(flags.dtype);
+  Progress reading("reading", flags.progress);
+  const TensorFiles source(flags.files, reading);
+  std::vector<std::string_view> known;
+  for (const Row& row : kRows) known.push_back(row.name);
+  source.check_names(known);
+
+  const std::shared_ptr<Executor> executor = make_executor(flags.threads);
+  const bool paged = source.has("page_table");
+  std::optional<DeviceTensors> on_device;
+  if (device.kind == DeviceKind::cuda) on_device.emplace(device);
+  std::deque<io::Array> arrays;
+  std::vector<std::pair<Tensor, io::Array*>> written;
+  NamedArrays results;
+  AppendTensors tensors;
+  for (const Row& row : kRows) {
+    std::optional<io::Array> array = source.find(row.name);
+    if (!array) {
+      if (row.output || row.input == &AppendTensors::k_new || row.input == &AppendTensors::v_new)
+        source.is_missing(row.name);
+      continue;
+    }
+    io::Array& memory = arrays.emplace_back(*std::move(array));
+    Tensor t = memory.view();
+    if (on_device) t = on_device->copied(t, memory);
+    const bool is_q = row.input == &AppendTensors::q;
+    if (row.output || is_q) written.emplace_back(t, &memory), results.emplace_back(row.name, &memory);
+    if (row.tokens && flags.layout == "bshd" && t.rank == 4 && !(row.output && paged)) t = t.permuted({0, 2, 1, 3});
+    row.output ? void(tensors.*row.output = t) : void(tensors.*row.input = t);
+    if (is_q) tensors.q_out = t;
+  }
+  append_kv(tensors, flags.interleaved, {.executor = executor.get()});
+  if (on_device) {
+    on_device->wait();
+    for (const auto& [from, into] : written) on_device->fetch(from, *into);
+  }
+  Progress progress("writing", flags.progress);
+  std::int64_t done = 0, total = 0;
+  for (const auto& [name, array] : results) total += static_cast<std::int64_t>(array->bytes());
+  WrittenOutputs files(flags.outputs, results,
+                       [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); });
+  fmt::print("appended {} to {}\n", shape_text(tensors.k_new), shape_text(tensors.k));
+  flush_output();  // a caller who cannot be told gets no files either
+  files.commit();
+}
+
+}  // namespace
+
+void add_append(CLI::App& app) {
+  CLI::App* c = app.add_subcommand(
+      "append", "Write new keys and values into a cache, rotated if cos and sin are given, on tensors from files");
+  auto flags = std::make_shared<Flags>();
+  for (const Row& row : kRows) {
+    c->add_option_function<std::string>(
+         option_of(row.name), [flags, &row](const std::string& file) { flags->files.npy[row.name] = file; },
+         std::string(".npy: ") + row.help)
+        ->group("Tensors")
+        ->type_name("FILE");
+  }
+  c->add_option("--in", flags->files.safetensors, ".safetensors with tensors of these names")
+      ->group("Tensors")
+      ->type_name("FILE");
+  c->add_option("--prefix", flags->files.prefix, "Of the names in --in, such as layers.0.")->group("Tensors");
+  c->add_option("--layout", flags->layout, "Of all but pages: bhsd (default) or bshd")
+      ->group("Tensors")
+      ->check(CLI::IsMember({"bhsd", "bshd"}));
+  c->add_option("--dtype", flags->dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
+      ->group("Tensors")
+      ->check(CLI::IsMember({"bf16"}));
+  c->add_flag("--interleaved", flags->interleaved, "Rotated pairs are (2i, 2i + 1), not (i, i + rotary_dim / 2)");
+  c->add_option("--out", flags->outputs.out, "Result: .safetensors with k and v, and q if it is given")
+      ->group("Results")
+      ->required()
+      ->type_name("FILE");
+  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1: tensors are copied there and back")
+      ->group("Running");
+  c->add_option("--threads", flags->threads, "Default: all")->group("Running")->check(CLI::Range(1, 1024));
+  add_progress_flag(*c, flags->progress);
+  c->callback([flags] { append_command(*flags); });
+}
+
+}  // namespace onepass::cli
