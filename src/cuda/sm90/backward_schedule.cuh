@@ -58,6 +58,7 @@ DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
       const KeyTile listed = load_key_tile(to.stage());
       if (listed.m_lo == listed.m_hi) {  // no row sees these keys
         write_no_keys(p, listed);
+        __syncwarp();  // every lane has read the slot, where the next tile comes
         continue;
       }
     }
