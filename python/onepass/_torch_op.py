@@ -54,8 +54,15 @@ _library.define(
     "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dalibi_slopes, Tensor dsinks)",
     tags=torch.Tag.pt2_compliant_tag,
 )
+_library.define(
+    "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
+    "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
+    "bool interleaved=False, int? threads=None) -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
 attention = torch.ops.onepass.attention.default
 attention_backward = torch.ops.onepass.attention_backward.default
+append_kv = torch.ops.onepass.append_kv.default
 
 
 # ------------------------------------------------------------------------------------------------- the kernels
@@ -121,9 +128,31 @@ def _run_backward(dout, dlse, out, lse, wanted, *args):
     return tuple(grads[name] if name in grads else q.new_empty(0) for name in _GRADIENTS)
 
 
+def _run_append(
+    k_new, v_new, k_cache, v_cache, seqused_k, page_table=None, cu_seqlens_q=None, cos=None, sin=None, q=None, *options
+):
+    interleaved, threads = (*options, *(False, None)[len(options) :])
+    q = onepass.append_kv(
+        _readable(k_new),
+        _readable(v_new),
+        k_cache,
+        v_cache,
+        seqused_k=seqused_k,
+        page_table=page_table,
+        cu_seqlens_q=cu_seqlens_q,
+        cos=cos,
+        sin=sin,
+        q=_readable(q),
+        interleaved=interleaved,
+        threads=threads,
+    )
+    return k_new.new_empty(0) if q is None else q
+
+
 for _device in ("CPU", "CUDA"):
     _library.impl("attention", _run_forward, _device)
     _library.impl("attention_backward", _run_backward, _device)
+    _library.impl("append_kv", _run_append, _device)
 
 
 # ------------------------------------------------------------------------------------- shapes without values
@@ -165,6 +194,12 @@ def _fake_backward(dout, dlse, out, lse, wanted, *args):
     return tuple(results)
 
 
+@torch.library.register_fake("onepass::append_kv", lib=_library)
+def _fake_append(k_new, *args, **kwargs):
+    q = args[8] if len(args) > 8 else None
+    return k_new.new_empty(0) if q is None else _like(_readable(q), tuple(q.shape), q.dtype)
+
+
 # ---------------------------------------------------------------------------------------------------- autograd
 class Differentiable(torch.autograd.Function):
     """`call` is the operator, or what stands for it below autograd; the rest are its arguments."""
@@ -187,6 +222,8 @@ class Differentiable(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[1 : 1 + len(DIFFERENTIABLE)])
         if (dout is not None or dlse is not None) and any(wanted):
             c = Call(*inputs, mod_buffers or None, *ctx.options)
+            if c.seqused_k is not None or c.page_table is not None:
+                raise RuntimeError("attention to a cache (seqused_k, page_table) has no gradients")
             c = c._replace(deterministic=c.deterministic or torch.are_deterministic_algorithms_enabled())
             dout = torch.zeros_like(out) if dout is None else dout
             ready = backward(dout, dlse, out, lse, wanted, *c)
@@ -251,12 +288,7 @@ _forward_below, _backward_below = _below_autograd(attention), _below_autograd(at
 def _with_autograd(*args):
     if _transformed() or not needs_gradient(args):
         return _forward_below(*args)
-    c = Call(*args)
-    if c.seqused_k is not None or c.page_table is not None:
-        raise RuntimeError(
-            "a cache (seqused_k, page_table) has no gradients: call under torch.no_grad(), or pass detached tensors"
-        )
-    return Differentiable.apply(_forward_below, *c._replace(return_lse=True))
+    return Differentiable.apply(_forward_below, *Call(*args)._replace(return_lse=True))
 
 
 def _backward_with_autograd(*args):

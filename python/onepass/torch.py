@@ -13,7 +13,7 @@ import onepass
 
 from . import _torch_op
 
-__all__ = ["attention", "scaled_dot_product_attention", "sdpa"]
+__all__ = ["append_kv", "attention", "scaled_dot_product_attention", "sdpa"]
 
 
 def attention(
@@ -106,6 +106,32 @@ def attention(
         return_lse or _torch_op.needs_gradient(given),
     )
     return (out, lse) if return_lse else out
+
+
+def append_kv(
+    k_new,
+    v_new,
+    k_cache,
+    v_cache,
+    *,
+    seqused_k,
+    page_table=None,
+    cu_seqlens_q=None,
+    cos=None,
+    sin=None,
+    interleaved=False,
+    q=None,
+    threads=None,
+):
+    """``onepass.append_kv`` as an operator that torch.compile traces. It has no gradients; q rotates into a new tensor.
+
+    Args, Returns, Raises: as ``onepass.append_kv``.
+    """
+    with torch.no_grad():
+        q_out = _torch_op.append_kv(
+            k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, interleaved, threads
+        )
+    return None if q is None else q_out
 
 
 def _signed(seed):

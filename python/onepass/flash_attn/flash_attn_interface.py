@@ -1,0 +1,279 @@
+"""The public functions of flash-attn 2."""
+
+import torch
+
+import onepass.torch
+from onepass.flash_attn._below_autograd import (  # noqa: F401
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _flash_attn_varlen_backward,
+    _flash_attn_varlen_forward,
+)
+from onepass.flash_attn._words import bound, their_lse, words_of
+from onepass.flash_attn.layers.rotary import apply_rotary_emb
+
+USE_TRITON_ROCM = False
+
+
+def flash_attn_func(
+    q,
+    k,
+    v,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """Attention on ``[batch, seq, heads, dim]``; K and V may have fewer heads; causal and windows are bottom-right.
+
+    Returns:
+      out ``[batch, seq_q, heads, dim_v]``; with return_attn_probs ``(out, lse, None)``: lse ``[batch, heads, seq_q]``,
+      +inf in rows that see no key, and no probabilities, which onepass never has.
+    """
+    words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    out, lse = onepass.torch.attention(*(x.transpose(1, 2) for x in (q, k, v)), **words, return_lse=True)
+    out = out.transpose(1, 2)
+    return (out, their_lse(lse), None) if return_attn_probs else out
+
+
+def flash_attn_qkvpacked_func(
+    qkv,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_func of ``[batch, seq, 3, heads, dim]``, read in place."""
+    return flash_attn_func(
+        *qkv.unbind(2),
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_kvpacked_func(
+    q,
+    kv,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_func of q and kv ``[batch, seq, 2, heads, dim]``, read in place."""
+    return flash_attn_func(
+        q,
+        *kv.unbind(2),
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_func(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+    block_table=None,
+):
+    """Packed sequences ``[total, heads, dim]`` with prefix sums; K and V may be pages of a block_table (no gradients).
+
+    Returns:
+      out ``[total_q, heads, dim_v]``; with return_attn_probs ``(out, lse, None)``, lse ``[heads, total_q]``.
+    """
+    words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    if block_table is None:
+        words["cu_seqlens_k"] = cu_seqlens_k
+    else:
+        words |= {"seqused_k": cu_seqlens_k.diff(), "page_table": block_table}
+    out, lse = onepass.torch.attention(
+        q,
+        k,
+        v,
+        **words,
+        cu_seqlens_q=cu_seqlens_q,
+        max_seqlen_q=bound(max_seqlen_q),
+        max_seqlen_k=bound(max_seqlen_k),
+        return_lse=True,
+    )
+    return (out, their_lse(lse), None) if return_attn_probs else out
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv,
+    cu_seqlens,
+    max_seqlen,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_varlen_func of ``[total, 3, heads, dim]``, read in place."""
+    return flash_attn_varlen_func(
+        *qkv.unbind(1),
+        cu_seqlens,
+        cu_seqlens,
+        max_seqlen,
+        max_seqlen,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_kvpacked_func(
+    q,
+    kv,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_varlen_func of q and kv ``[total, 2, heads, dim]``, read in place."""
+    return flash_attn_varlen_func(
+        q,
+        *kv.unbind(1),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+@torch.no_grad()
+def flash_attn_with_kvcache(
+    q,
+    k_cache,
+    v_cache,
+    k=None,
+    v=None,
+    rotary_cos=None,
+    rotary_sin=None,
+    cache_seqlens=None,
+    cache_batch_idx=None,
+    cache_leftpad=None,
+    block_table=None,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    rotary_interleaved=True,
+    alibi_slopes=None,
+    num_splits=0,
+    return_softmax_lse=False,
+):
+    """Decoding: appends k and v (rotated) to the caches in place, then attends to them. No gradients.
+
+    Caches are ``[batch, capacity, heads_kv, dim]``, or pages with a block_table, of any page size. cache_batch_idx is
+    a page table of pages as long as the capacity; what cache_leftpad hides goes into a mask. num_splits is onepass's
+    to choose.
+    """
+    if cache_batch_idx is not None and block_table is not None:
+        raise ValueError("cache_batch_idx and block_table are given; one of them is accepted")
+    if rotary_cos is not None and k is None:
+        raise ValueError("rotary_cos is given without new keys; k and v are expected with it")
+    words = words_of(0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False)
+    batch, seq_q = q.shape[:2]
+    used = cache_seqlens
+    if isinstance(used, int):
+        used = torch.full((batch,), used, dtype=torch.int32, device=q.device)
+    table = block_table if cache_batch_idx is None else cache_batch_idx[:, None]
+    caches = (k_cache, v_cache) if table is not None else [x[:batch].transpose(1, 2) for x in (k_cache, v_cache)]
+    q = q.transpose(1, 2)
+    if k is not None:
+        if used is None:
+            raise ValueError("cache_seqlens is None; with new keys k the lengths of the cache are expected")
+        local = words["window"] != (-1, -1)
+        fused = rotary_cos is not None and (causal or local) and k.shape[1] == seq_q
+        if rotary_cos is not None and not fused:  # without an order among the queries all stand at the first position
+            rows = q.transpose(1, 2)
+            if not (causal or local):
+                rows = rows.flatten(1, 2)[:, None]
+            rows = apply_rotary_emb(rows, rotary_cos, rotary_sin, rotary_interleaved, seqlen_offsets=used)
+            q = rows.reshape(batch, seq_q, -1, q.shape[-1]).transpose(1, 2)
+        rotated = onepass.torch.append_kv(
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            *caches,
+            seqused_k=used,
+            page_table=table,
+            cos=rotary_cos,
+            sin=rotary_sin,
+            interleaved=rotary_interleaved,
+            q=q if fused else None,
+        )
+        q = rotated if fused else q
+        used = used + k.shape[1]
+    capacity = k_cache.shape[1] * (1 if table is None else table.shape[1])
+    if used is None and table is not None:
+        used = torch.full((batch,), capacity, dtype=torch.int32, device=q.device)
+    if cache_leftpad is not None:
+        keys = torch.arange(capacity, device=q.device)
+        words["bool_mask"] = (keys >= cache_leftpad[:, None])[:, None, None]
+    out, lse = onepass.torch.attention(q, *caches, **words, seqused_k=used, page_table=table, return_lse=True)
+    out = out.transpose(1, 2)
+    return (out, their_lse(lse)) if return_softmax_lse else out
+
+
+def _get_block_size_n(device, head_dim, is_dropout, is_causal):
+    """Keys of a tile, which flash-attn's tests ask for."""
+    return 128

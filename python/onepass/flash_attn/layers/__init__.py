@@ -1,0 +1,1 @@
+"""What of flash-attn's layers belongs to attention: rotary embeddings."""

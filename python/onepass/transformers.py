@@ -1,0 +1,79 @@
+"""onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it."""
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+import onepass.torch
+
+__all__ = ["register"]
+
+
+def register(name="onepass"):
+    """Makes ``name`` an attention implementation: ``from_pretrained(..., attn_implementation=name)``.
+
+    Grouped heads, windows, softcaps, sinks and position biases are computed as the models' eager attention does, in
+    training too. Masks are bool, and there is none where causal order and a window say it all. Attention weights are
+    not returned.
+    """
+    AttentionInterface.register(name, _attend)
+    AttentionMaskInterface.register(name, _mask)
+
+
+def _mask(*args, local_size=None, config=None, **kwargs):
+    """The mask that transformers makes for PyTorch's function, but none for a window, which `_attend` knows."""
+    if local_size is not None and local_size == getattr(config, "sliding_window", None):
+        local_size = None  # else the mask of a window, or of chunks, is written out
+    return sdpa_mask(*args, local_size=local_size, config=config, **kwargs)
+
+
+def _attend(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    is_causal=None,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    cache=None,
+    **kwargs,
+):
+    """(out ``[batch, seq, heads, dim]``, None), of query, key and value ``[batch, heads, seq, dim]``."""
+    if cache is not None:
+        raise NotImplementedError(
+            "continuous batching's paged cache is not read by onepass; take another implementation"
+        )
+    rows, keys = query.shape[2], key.shape[2]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    mask = window = bool_mask = None
+    if attention_mask is not None:
+        # Of a cache longer than what has been written the mask may be longer or shorter than the keys.
+        attention_mask = attention_mask[..., :keys]
+    elif causal:
+        # Without a mask the queries are the first keys' or, one by one, the last key's: what transformers promises.
+        mask = "causal_top_left" if rows > 1 else "causal_bottom_right"
+        window = None if sliding_window is None else (sliding_window - 1, 0)
+    bias = position_bias
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        bool_mask = attention_mask
+    elif attention_mask is not None:
+        bias = attention_mask if bias is None else bias + attention_mask
+    out = onepass.torch.attention(
+        query,
+        key,
+        value,
+        mask=mask,
+        window=window,
+        bool_mask=bool_mask,
+        bias=bias,
+        sinks=s_aux,
+        scale=scaling,
+        softcap=softcap or 0.0,
+        dropout_p=dropout,
+    )
+    return out.transpose(1, 2).contiguous(), None
