@@ -324,7 +324,12 @@ def rendered(text):
 
 
 def marked_files():
-    files = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md"), *ROOT.glob("bench/**/*.md")]
+    files = [
+        *ROOT.glob("README*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("src/**/*.md"),
+        *ROOT.glob("bench/**/*.md"),
+    ]
     return [file for file in files if "<!-- table:" in file.read_text()]
 
 

@@ -47,7 +47,9 @@ MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|mnt|Users)/\w")
 
 CODE = {".cpp", ".hpp", ".h", ".c", ".cu", ".cuh"}
 TEXT = CODE | {".py", ".pyi", ".cmake", ".txt", ".md", ".json", ".toml", ".in", ""}
-SKIPPED = re.compile(r"(?:^|/)(?:\.git|\.venv|build[^/]*|__pycache__|\.ruff_cache|dist|[^/]*\.egg-info|LICENSE)(?:/|$)")
+SKIPPED = re.compile(
+    r"(?:^|/)(?:\.git|\.venv[^/]*|build[^/]*|__pycache__|\.ruff_cache|dist|[^/]*\.egg-info|LICENSE)(?:/|$)"
+)
 
 
 def without_comments(code):

@@ -149,7 +149,7 @@ class Runtime {
 
   Device device() const {
     want(api_.head.struct_size >= sizeof(xla::Api) && api_.device_get, ErrorCode::bad_device,
-         "this jaxlib does not say on which device it calls; 0.5.3 and later do");
+         "this jaxlib does not say on which device it calls; 0.6 and later do");
     xla::DeviceGet device{{sizeof device, nullptr}, context_, 0};
     check(api_.device_get(&device));
     return {DeviceKind::cuda, device.ordinal};

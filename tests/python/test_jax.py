@@ -1,8 +1,11 @@
 """onepass.jax under jit, grad and vmap, beside jax.nn, float64 and onepass on NumPy arrays."""
 
 import importlib
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 import onepass
@@ -248,6 +251,31 @@ def test_remat_and_scan(rng):
 
     given = jax.jit(jax.grad(lambda w: network(w, onepass.jax.attention)))(weights)
     np.testing.assert_allclose(given, jax.grad(lambda w: network(w, plain))(weights), atol=1e-5, rtol=1e-4)
+
+
+SHARDED = """
+import jax, numpy as np, onepass.jax
+P, auto = jax.sharding.PartitionSpec, jax.sharding.AxisType.Auto
+mesh = jax.make_mesh((2,), ("devices",), axis_types=(auto,))
+x = jax.random.normal(jax.random.key(0), (4, 2, 16, 8))
+k = x[:, :1]
+def whole(q, k):
+    return onepass.jax.attention(q, k, k, mask="causal_top_left")
+shared = jax.shard_map(whole, mesh=mesh, in_specs=P("devices"), out_specs=P("devices"), check_vma=False)
+def gradients(f):
+    return jax.jit(jax.grad(lambda q, k: (f(q, k) ** 2).sum(), (0, 1)))
+for mine, other in zip(gradients(shared)(x, k), gradients(whole)(x, k)):
+    np.testing.assert_allclose(mine, other, atol=1e-6)
+assert "all-gather" not in jax.jit(shared).lower(x, k).compile().as_text()
+"""
+
+
+def test_shard_map():
+    """Over two devices, made of one CPU in a process of its own; each computes its part."""
+    if not hasattr(jax, "shard_map"):
+        pytest.skip("this jax has no jax.shard_map")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", SHARDED], env=os.environ | flags, check=True)
 
 
 def test_packed(rng):
