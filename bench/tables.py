@@ -133,6 +133,17 @@ def h200_backward_others():
     return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
 
 
+def h200_backward_race():
+    """How many times longer the newest peers took, problem by problem."""
+    names = {peer: name for peer, name in GPU_PEERS.items() if peer in rows_of("h200_backward_race")[0]["peers"]}
+    lines = []
+    for row in rows_of("h200_backward_race"):
+        problem = row["problem"].removeprefix("bwd ").removesuffix(" layout=bshd cuda:0")
+        peers = [times(row["peers"][peer]) for peer in names]
+        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
+    return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
+
+
 def errors_table(rows):
     """Of errors.py: thousandths of each gradient's norm, every contender's."""
     lines = []
@@ -142,6 +153,18 @@ def errors_table(rows):
         entries = row["contenders"].values()
         lines.append([title, *(" / ".join(f"{1e3 * e[which]['rms']:.2f}" for e in entries) for which in GRADIENTS)])
     return "\n".join(markdown([" / ".join(rows[0]["contenders"]), *GRADIENTS], lines))
+
+
+def cascade():
+    """Microseconds of a step of all continuations (cascade.py)."""
+    lines = []
+    for cell in rows_of("cascade"):
+        us = {name: 1e3 * ms for name, ms in cell["milliseconds"].items()}
+        cut = [us[name] for name in us if name.startswith("cascade_")]
+        lines.append([str(cell["prefix"]), str(cell["continuations"]), three(us["pages"]), three(us["copies"])])
+        lines[-1] += [*map(three, cut), f"{us['pages'] / min(cut):.1f}x"]
+    parts = [f"prompt in {name.removeprefix('cascade_')}" for name in us if name.startswith("cascade_")]
+    return markdown(["prompt", "continuations", "each by itself, shared pages", "copies", *parts, "gain"], lines)
 
 
 def xeon_backward():
@@ -298,6 +321,9 @@ TABLES = {
     "h200-backward": h200_backward,
     "h200-backward-means": lambda: h200_means("h200_backward"),
     "h200-backward-others": h200_backward_others,
+    "h200-backward-race": h200_backward_race,
+    "h200-backward-errors": lambda: errors_table(rows_of("h200_backward_errors")).splitlines(),
+    "cascade": cascade,
     "xeon16-backward": xeon_backward,
     "zen5-flash": lambda: cpu_rows("zen5", one_head_or_far_apart, True),
     "xeon16-flash": lambda: cpu_rows("xeon16", of_family("flash"), False),
