@@ -11,9 +11,9 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&decode::mla_implementation(),    &decode::implementation(),        &sm90::forward_implementation(),
-          &sm80::forward_implementation(),
-          &sm90::backward_implementation(), &sm80::backward_implementation(), &merge_implementation()};
+  return {&decode::mla_implementation(),   &decode::implementation(),        &sm90::forward_implementation(),
+          &sm80::forward_implementation(), &sm90::backward_implementation(), &sm80::backward_implementation(),
+          &merge_implementation()};
 }
 
 }  // namespace onepass::cuda

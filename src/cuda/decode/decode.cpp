@@ -45,8 +45,8 @@ class State final : public PlanState {
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head, ", c.warps, " warps in ", c.share, " teams, tiles of ",
-                c.block_n, " keys, ", c.slots, " tiles ahead a team, ", sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_, " bytes of shared memory");
+                c.block_n, " keys, ", c.slots, " tiles ahead a team, ", sentence_of(share_, sharing_), ", ",
+                c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory");
   }
 
   void prepare() const override {
@@ -148,8 +148,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
     return refuse(text("two tiles of K and V a warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
                        shared_bytes, " bytes of shared memory"));
   if (groups_of(p, sharing_of(c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
-    return refuse(
-        text("it counts in 32 bits; ", groups_of(p, sharing_of(c)), " K/V heads have too many tiles of ", c.block_n, " keys"));
+    return refuse(text("it counts in 32 bits; ", groups_of(p, sharing_of(c)), " K/V heads have too many tiles of ",
+                       c.block_n, " keys"));
   return true;
 }
 

@@ -106,8 +106,7 @@ struct Line {
       blocks = gridDim.x, span = pattern.steps, parts = p.splits;
       each = p.each, rest = p.rest;
     } else {
-      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * groups_of_sequence(p)),
-                   static_cast<i32>(gridDim.x));
+      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * groups_of_sequence(p)), static_cast<i32>(gridDim.x));
       span = steps, parts = max(blocks, 1);
       each = span / parts, rest = span - each * parts;
     }

@@ -80,8 +80,8 @@ Decision plan(const Request& request) {
   const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
   if (!device) return Decision::no(std::move(why));
   if (device->major != 9)
-    return Decision::no(text("it is written for compute capability 9.0; ", device->name, " has ", device->major, ".",
-                             device->minor));
+    return Decision::no(
+        text("it is written for compute capability 9.0; ", device->name, " has ", device->major, ".", device->minor));
   if (!select_mla(*request.problem, config, why)) return Decision::no(std::move(why));
   return {{}, std::make_shared<State>(request, *device, config)};
 }
@@ -111,7 +111,8 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
   if (!p.v_in_k) return refuse("it reads v out of k; v has a memory or strides of its own");
   if (const char* unwanted = unwanted_of(p)) return refuse(text("it computes no ", unwanted));
   if (std::string sentence = sm90::why_no_tma(p, Role::k); !sentence.empty()) return refuse(std::move(sentence));
-  if (std::string sentence = sm90::why_no_vectors(p, Role::q, 16); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = sm90::why_no_vectors(p, Role::q, 16); !sentence.empty())
+    return refuse(std::move(sentence));
   if (p.out_dtype != DType::f32) {
     if (std::string sentence = sm90::why_no_vectors(p, Role::out, 16); !sentence.empty())
       return refuse(std::move(sentence));

@@ -12,7 +12,7 @@ inline constexpr int kMlaConsumers = 256, kMlaThreads = kMlaConsumers + 128;
 struct MlaConfig {
   int piece;      // tiles of a piece of work, the same in every batch; 0: all blocks get as many
   int page_rows;  // keys that one load takes of a page; 0: K is not paged
-  int producer_registers, consumer_registers;  // of a thread
+  int producer_registers, consumer_registers;                                                 // of a thread
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : kMlaKeys; }  // of a load
   ONEPASS_HD friend constexpr bool operator==(const MlaConfig&, const MlaConfig&) = default;
 };

@@ -40,8 +40,7 @@ struct MlaConsumer {
 #pragma unroll
     for (u32 k = 0; k < 4; ++k) {
       Wgmma<kBlockN>::shared(s, smem_descriptor(sm + kLayout.q, 16, block * kBlockBytes + k * 32),
-                             smem_descriptor(keys.tile(t), 16, block * kBlockBytes + k * 32),
-                             k == 0 ? accumulate : 1);
+                             smem_descriptor(keys.tile(t), 16, block * kBlockBytes + k * 32), k == 0 ? accumulate : 1);
     }
   }
   // S of the own tile, by halves as they come; the own half comes first.
@@ -64,8 +63,8 @@ struct MlaConsumer {
     wgmma_fence();
 #pragma unroll
     for (u32 k = 0; k < 4; ++k)
-      Wgmma<256>::registers_mnmajor(o, weights + 4 * k,
-                                    smem_descriptor(keys.half(side, side), kBlockBytes, k * 2048), 1);
+      Wgmma<256>::registers_mnmajor(o, weights + 4 * k, smem_descriptor(keys.half(side, side), kBlockBytes, k * 2048),
+                                    1);
     wgmma_commit();
   }
   DEV void issue_other_output() {

@@ -13,9 +13,8 @@ constexpr double kBusy = 0.9;  // of the multiprocessors, if every group is cut 
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
-  return s.piece == 0
-             ? 2 * blocks
-             : groups_of(p, s) * std::max<std::int64_t>(1, (tiles_of(p, s.block_n) + s.piece - 1) / s.piece);
+  return s.piece == 0 ? 2 * blocks
+                      : groups_of(p, s) * std::max<std::int64_t>(1, (tiles_of(p, s.block_n) + s.piece - 1) / s.piece);
 }
 
 }  // namespace
@@ -29,8 +28,7 @@ std::int64_t tiles_of(const Problem& p, int block_n) {
 }
 
 Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
-  const std::int64_t most = std::min(multiprocessors, kMostBlocks),
-                     groups = std::max<std::int64_t>(1, groups_of(p, s)),
+  const std::int64_t most = std::min(multiprocessors, kMostBlocks), groups = std::max<std::int64_t>(1, groups_of(p, s)),
                      tiles = std::max<std::int64_t>(1, tiles_of(p, s.block_n));
   if (s.piece == 0 && !lengths_vary(p)) {
     // Whole groups, or an equal number of parts of each: no block then works on two groups by half.

@@ -7,10 +7,10 @@
 namespace onepass::decode {
 
 struct Sharing {
-  int rows;       // of a partial result
-  int block_n;    // keys of a tile
-  int piece;      // tiles of a piece of work, the same in every batch; 0: all blocks get as many
-  int min_tiles;  // of a block: fewer are not worth a merge
+  int rows;            // of a partial result
+  int block_n;         // keys of a tile
+  int piece;           // tiles of a piece of work, the same in every batch; 0: all blocks get as many
+  int min_tiles;       // of a block: fewer are not worth a merge
   int row_blocks = 1;  // of a K/V head: groups of the line
 };
 
@@ -31,7 +31,7 @@ std::size_t workspace_bytes_of(const Problem& problem, const Sharing& sharing, i
 void bind(DecodeParams& params, const Tensors& tensors, void* workspace);
 // Those of a workspace, zero when a launch begins: known ones, or the workspace's own behind a memset.
 unsigned* counters_of(const cuda::DeviceFacts& device, void* workspace, cuda::Stream stream);
-std::string sentence_of(const Share& share, const Sharing& sharing);  // for explain
+std::string sentence_of(const Share& share, const Sharing& sharing);          // for explain
 inline constexpr std::size_t kCounterBytes = kMostBlocks * sizeof(unsigned);  // where the workspace begins
 
 }  // namespace onepass::decode

@@ -17,11 +17,8 @@
 namespace warps {
 namespace {
 
-const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME),
-                          KERNEL_PROBLEM,
-                          &onepass::forward_features,
-                          &onepass::decode::config,
-                          [](const void* map, const void* params, unsigned grid) {
+const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME), KERNEL_PROBLEM, &onepass::forward_features,
+                          &onepass::decode::config, [](const void* map, const void* params, unsigned grid) {
                             onepass::TensorMap m;
                             std::memcpy(&m, map, sizeof m);
                             const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
