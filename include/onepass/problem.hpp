@@ -140,6 +140,7 @@ struct ONEPASS_API Problem {
   bool dlse = false;              // backward: the LSE was used too, and its gradient is given
   bool deterministic = false;     // backward: the same bits every time. On the CPU it always is
   bool batch_invariant = false;   // forward: a sequence's results do not depend on what else is in the batch
+  bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;

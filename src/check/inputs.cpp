@@ -45,6 +45,7 @@ class Maker {
                 [&](std::int64_t h, std::int64_t i, float* row) { query(b, h, i, row); });
       fill_rows(in_.tensors.k, KeyValueView(in_.tensors.k, seq_), p_.heads_kv, seq_.seq_k,
                 [&](std::int64_t h, std::int64_t j, float* row) { key(b, h, j, row); });
+      if (p_.v_in_k) continue;
       fill_rows(in_.tensors.v, KeyValueView(in_.tensors.v, seq_), p_.heads_kv, seq_.seq_k,
                 [&](std::int64_t h, std::int64_t j, float* row) {
                   Random r(seed_, {kV, b, h, j});
@@ -102,7 +103,12 @@ class Maker {
     for_each_role(in_.tensors, [&](const RoleRow& row, auto& tensor) {
       if (!uses(p_, row)) return void(in_.buffers.emplace_back());
       tensor = tensor_for(row);
-      own(tensor);
+      if (row.role == Role::v && p_.v_in_k) {
+        in_.buffers.emplace_back();
+        tensor.data = const_cast<void*>(in_.tensors.k.data);
+      } else {
+        own(tensor);
+      }
     });
     for (const ModBuffer& b : p_.mod_buffers) {
       in_.tensors.mod_buffers.push_back({b.name, side_tensor(b.dtype, b.rank, b.shape)});

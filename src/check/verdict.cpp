@@ -111,7 +111,8 @@ class Judge {
     const auto here = [&] { return text("lse[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
     if (!same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
-    const double unsure = (2 + static_cast<double>(in_.problem.dim_qk) / 64) * kUnit * terms_;
+    const auto d = static_cast<double>(in_.problem.dim_qk);
+    const double unsure = (2 + d / (d <= 256 ? 64 : 16)) * kUnit * terms_;
     const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
     if (error > 1) first(here() + text(": ", error, " times its bound"));
     v_.lse_error = std::max(v_.lse_error, error);

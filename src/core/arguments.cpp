@@ -176,6 +176,9 @@ std::uint8_t alignment_of(const ConstTensor& t) {
   return static_cast<std::uint8_t>(1u << std::min(4, std::countr_zero(reinterpret_cast<std::uintptr_t>(t.data))));
 }
 
+// Whether v begins where k does: with k's strides it is then the first columns of k.
+bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.data && k.data && k.elements() > 0; }
+
 }  // namespace
 
 Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
@@ -242,6 +245,7 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
     p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
     p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
   });
+  p.v_in_k = p.op == Op::forward && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
   for (const auto& [name, tensor] : t.mod_buffers) {
     const std::string called = "mod buffer " + shown(name);
     check_tensor(called, tensor);
@@ -305,6 +309,7 @@ void check_planned(const Problem& p, const Tensors& t) {
     same = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q) == p.lengths_q &&
            (!p.packed_k() || lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k) == p.lengths_k);
   }
+  same = same && (!p.v_in_k || t.v.data == t.k.data);
   if (same) return check_cache(p, t);
   // What it is instead: first whether it is a call at all.
   const Problem other = problem_of(t, attention_of(p));

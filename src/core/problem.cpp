@@ -49,6 +49,7 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
     // Packed and paged tensors are row-major as [.., tokens, heads, dim].
     p.layout.*row.layout = form == Form::batched ? strides_in_order(shape, order) : strides_in_order(shape, {1, 2, 0});
   }
+  if (p.v_in_k) p.layout.v = p.layout.k;
 }
 
 // Offsets are 64-bit: a tensor of more than 2^62 elements cannot be addressed.
@@ -111,6 +112,14 @@ void validate_gradients(const Problem& p) {
        name_of(p.grad_dtype), "; ", name_of(p.dtype), ", as q, or fp32 is expected");
   want(!p.gradients.dalibi_slopes || p.batch <= 1 || p.layout.alibi_slopes[0] == 0 || p.layout.dalibi_slopes[0] != 0,
        ErrorCode::bad_stride, "alibi_slopes has slopes for each batch entry but dalibi_slopes has not");
+}
+
+void validate_v_in_k(const Problem& p) {
+  if (!p.v_in_k) return;
+  want(p.op == Op::forward, ErrorCode::bad_value, "v_in_k is of a forward; this is a ", word_of(p.op));
+  want(p.dim_v <= p.dim_qk, ErrorCode::bad_shape, "v is in k but dim_v is ", p.dim_v, "; 0 to ", p.dim_qk,
+       ", as dim_qk, is accepted");
+  want(p.layout.v == p.layout.k, ErrorCode::bad_stride, "v is in k but its strides are not k's");
 }
 
 // K and V as a cache.
@@ -246,6 +255,7 @@ Mods checked_mods(const Problem& p) {
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p is ", p.dropout_p,
        "; 0 to 1 is accepted");
   validate_cache(p);
+  validate_v_in_k(p);
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     const Dims n = shape_of(p, row_of(role)).size;
     validate_size(row_of(role).name, {n[0], n[1], n[2], n[3]});

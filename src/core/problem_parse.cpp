@@ -182,6 +182,8 @@ struct Parser {
       p.seqused = true;
     else if (s == "batch_invariant")
       p.batch_invariant = true;
+    else if (s == "v_in_k")
+      p.v_in_k = true;
     else if (s == "causal_bottom_right" || s == "causal_top_left")
       p.band.causal = true, p.band.align = s == "causal_top_left" ? Align::top_left : Align::bottom_right;
     else if (s == "aligned_top_left")
@@ -235,7 +237,7 @@ struct Parser {
                                              "dtype",    "out", "layout", "device", "lse", "align"};
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-    constexpr std::string_view kOfForward[] = {"lse", "kv", "seqused", "batch_invariant"};
+    constexpr std::string_view kOfForward[] = {"lse", "kv", "seqused", "batch_invariant", "v_in_k"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
     return subject != "n" && (p.op == Op::backward ? !is_of(kOfForward) : !is_of(kOfBackward));
   }

@@ -83,7 +83,7 @@ std::string gradients_text(const Problem& p) {
   return s + (p.dlse ? " dlse" : "") + (p.deterministic ? " deterministic" : "");
 }
 
-// kv=paged:16:pages:max_pages seqused=3,7 batch_invariant
+// kv=paged:16:pages:max_pages seqused=3,7 batch_invariant v_in_k
 std::string cache_text(const Problem& p) {
   std::string s;
   if (p.paged()) {
@@ -92,7 +92,7 @@ std::string cache_text(const Problem& p) {
     if (p.max_pages != needed || p.pages != p.batch * needed) s += ":" + number(p.pages) + ":" + number(p.max_pages);
   }
   if (p.seqused) s += p.lengths_k.empty() ? " seqused" : " seqused=" + lengths_text(p.lengths_k);
-  return s + (p.batch_invariant ? " batch_invariant" : "");
+  return s + (p.batch_invariant ? " batch_invariant" : "") + (p.v_in_k ? " v_in_k" : "");
 }
 
 std::string layout_text(const Problem& p) {

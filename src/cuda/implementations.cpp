@@ -1,6 +1,7 @@
 #include "cuda/implementations.hpp"
 
 #include "cuda/decode/decode.hpp"
+#include "cuda/decode/mla.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
@@ -10,8 +11,9 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&decode::implementation(),        &sm90::forward_implementation(),  &sm80::forward_implementation(),
-          &sm90::backward_implementation(), &sm80::backward_implementation(), &merge_implementation()};
+  return {&decode::mla_implementation(),   &decode::implementation(),        &sm90::forward_implementation(),
+          &sm80::forward_implementation(), &sm90::backward_implementation(), &sm80::backward_implementation(),
+          &merge_implementation()};
 }
 
 }  // namespace onepass::cuda

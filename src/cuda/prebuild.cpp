@@ -10,6 +10,7 @@
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
+#include "cuda/decode/mla.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
@@ -105,6 +106,11 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
       return list_all(name, shape, sm80::kSumTile, sm80::program_of(parts.back(), shape, c, arch, mods));
     }
     throw refusal(name);
+  }
+  if (target.major == 9) {
+    const char* const name = decode::mla_implementation().name;
+    if (decode::MlaConfig c; decode::select_mla(p, c, why)) return {{name, decode::mla_program(features_of(p), c)}};
+    refusals += text("; ", name, ": ", why);
   }
   const char* const few_rows = decode::implementation().name;
   if (decode::DecodeConfig c; decode::select_config(p, target.shared_bytes, c, why)) {

@@ -249,7 +249,7 @@ TEST(Tensors, ProblemOfATypicalCall) {
 TEST(Tensors, BshdIsAView) {
   float x[2 * 3 * 4 * 8] = {};
   const Tensor t = Tensor(x, DType::f32, {2, 3, 4, 8}).permuted({0, 2, 1, 3});
-  EXPECT_EQ(to_string(make_problem({}, {.q = t, .k = t, .v = t, .out = t})), "fwd b2 h4 s3 d8 fp32 layout=bshd");
+  EXPECT_EQ(to_string(make_problem({}, {.q = t, .k = t, .v = t, .out = t})), "fwd b2 h4 s3 d8 fp32 v_in_k layout=bshd");
 }
 
 TEST(Tensors, SizesOfZero) {

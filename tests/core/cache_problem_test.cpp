@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
-#include "onepass/error.hpp"
-#include "onepass/problem.hpp"
+#include "onepass/onepass.hpp"
 
 namespace onepass {
 namespace {
@@ -22,16 +22,40 @@ TEST(Problem, ACacheHasLengthsOfItsOwnAndPages) {
   EXPECT_EQ(to_string(packed), "fwd b3 h2 s3x9 d8 fp32 varlen=3x2,1 kv=paged:4:10:5 seqused=4,0,9 batch_invariant");
 }
 
+TEST(Problem, VMayBeAViewOfK) {
+  const Problem p = parse_problem("h16/1 s1x100 d576/512 bf16 kv=paged:16 v_in_k");
+  EXPECT_EQ(to_string(p), "fwd b1 h16/1 s1x100 d576/512 bf16 kv=paged:16 v_in_k");
+  EXPECT_EQ(p.layout.v, p.layout.k);
+  EXPECT_EQ(parse_problem("b2 h4 s3x9 d8/6 layout=bshd v_in_k").layout.v[2], 4 * 8);
+
+  std::vector<float> memory(3 * 100 * 16);
+  Tensors t;
+  t.q = ConstTensor(memory.data(), DType::f32, {1, 2, 3, 16});
+  t.k = ConstTensor(memory.data(), DType::f32, {1, 1, 100, 16});
+  t.v = t.k;
+  t.v.shape[3] = 12;
+  t.out = Tensor(memory.data(), DType::f32, {1, 2, 3, 12});
+  EXPECT_TRUE(make_problem({}, t).v_in_k);
+  const Plan plan = make_plan(make_problem({}, t));
+  t.v.data = memory.data() + 1;  // the same strides from another place
+  EXPECT_FALSE(make_problem({}, t).v_in_k);
+  EXPECT_THROW(run(plan, t), Error);
+}
+
 TEST(Problem, WrongWordsOfACacheAreNamed) {
   const struct {
     const char *line, *sentence;
-  } wrong[] = {{"s4 kv=paged:0", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
-               {"s4 kv=flat:3", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
-               {"s4x9 kv=paged:4:9:2", "seq_k is 9 but 2 pages of 4 hold 8 keys"},
-               {"s4x0 kv=paged:4:9:2", "seq_k is 0 but a sequence has 2 pages"},
-               {"varlen=2/3 seqused", "varlen= has lengths of keys beside a cache, whose lengths are seqused="},
-               {"bwd s4 seqused", "'seqused' says nothing about bwd"},
-               {"s4 seqused=5", "a length of k is 5; 0 to 4 is accepted"}};
+  } wrong[] = {
+      {"s4 kv=paged:0", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
+      {"s4 kv=flat:3", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
+      {"s4x9 kv=paged:4:9:2", "seq_k is 9 but 2 pages of 4 hold 8 keys"},
+      {"s4x0 kv=paged:4:9:2", "seq_k is 0 but a sequence has 2 pages"},
+      {"varlen=2/3 seqused", "varlen= has lengths of keys beside a cache, whose lengths are seqused="},
+      {"s4 d8/9 v_in_k", "v is in k but dim_v is 9; 0 to 8"},
+      {"bwd s4 v_in_k", "'v_in_k' says nothing about bwd"},
+      {"s4 d8/6 v_in_k strides=q:32,32,8;k:32,32,8;v:24,24,6;o:24,24,6", "v is in k but its strides are not k's"},
+      {"bwd s4 seqused", "'seqused' says nothing about bwd"},
+      {"s4 seqused=5", "a length of k is 5; 0 to 4 is accepted"}};
   for (const auto& [line, sentence] : wrong) {
     try {
       (void)parse_problem(line);

@@ -5,6 +5,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
+#include "cuda/decode/mla.hpp"
 #include "cuda/host/api.hpp"
 #include "onepass/problem.hpp"
 #include "sm80_cases.hpp"
@@ -65,6 +66,42 @@ INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
                                          DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d200/256 fp32 mask=b1qk"},
                                          DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 fp32 dropout=0.1"},
                                          DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 fp32"}));
+
+class LatentDecoding : public testing::TestWithParam<const char*> {};
+
+TEST_P(LatentDecoding, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const Problem p = parse_problem(std::string(GetParam()) + " v_in_k cuda");
+  decode::MlaConfig config;
+  ASSERT_TRUE(decode::select_mla(p, config, why)) << why;
+  const cuda::KernelProgram program = decode::mla_program(cuda::features_of(p), config);
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(program), {decode::kMlaThreads, {"HGMMA", "UTMALDG", "LDGSTS"}}), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Features, LatentDecoding,
+    testing::Values(
+        "fwd b64 h128/1 s1x4096 d576/512 bf16",
+        "fwd b4 h128/1 s4x8192 d576/512 bf16 causal_bottom_right out=fp32 softcap=20 sinks lse",
+        "fwd b4 h16/1 s4x8192 d576/512 fp16 causal_bottom_right kv=paged:64 seqused window=1000:0",
+        "fwd b4 h16/1 s1x8192 d576/512 fp16 kv=paged:1 seqused scale=-0.1 batch_invariant",
+        "fwd b4 h16/1 s1x8192 d576/512 fp16 softcap=40 seqused batch_invariant window=500:0 sinks out=fp32"));
+
+TEST(LatentDecodingTable, RefusesWithASentence) {
+  const auto refusal = [](const std::string& line) {
+    decode::MlaConfig c;
+    std::string why;
+    EXPECT_FALSE(decode::select_mla(parse_problem(line + " cuda"), c, why)) << line;
+    return why;
+  };
+  EXPECT_NE(refusal("h8/1 s1x900 d64 bf16 v_in_k").find("576/512"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16").find("v has a memory or strides of its own"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 fp32 v_in_k").find("q is fp32"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16 v_in_k alibi").find("no ALiBi slopes"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16 v_in_k align=k:8").find("k starts at one of 8"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 d576/512 bf16 v_in_k varlen=1,2/30,40").find("no packed sequences"), std::string::npos);
+}
 
 TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
   for (const Generation& device : {kHopper, kA100, kAmpere}) {

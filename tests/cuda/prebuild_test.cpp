@@ -69,6 +69,7 @@ TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
   EXPECT_STREQ(kernel("sm_90", "fwd h1 s128 d64 bf16").implementation, "cuda.sm90");
   EXPECT_STREQ(kernel("sm_90", "fwd h32/8 s1x900 d64 bf16").implementation, "cuda.decode");
   EXPECT_EQ(kernel("sm_90", "fwd h1 s128 d64 bf16").program.arch, "sm_90a");
+  EXPECT_STREQ(kernel("sm_90", "fwd h128/1 s1x900 d576/512 bf16 v_in_k").implementation, "cuda.mla");
   EXPECT_STREQ(kernel("sm_86", "fwd h1 s128 d64 bf16").implementation, "cuda.sm80");
   EXPECT_EQ(kernel("sm_86", "fwd h1 s128 d64 bf16").program.arch, "sm_86");
   EXPECT_STREQ(kernel("sm_90", "fwd h1 s128 d33 bf16").implementation, "cuda.sm80");  // strides TMA cannot step
@@ -106,7 +107,7 @@ TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
 
 TEST(Prebuild, SaysWhyNoKernelComputesAProblem) {
   const std::string said = sentence([] { key("fwd b1 h1 s8x8 d576/512 bf16"); });
-  EXPECT_EQ(said.find("no kernel computes \"fwd b1 h1 s8 d576/512 bf16 cuda:0\" on sm_90; cuda.decode: "), 0u) << said;
+  EXPECT_EQ(said.find("no kernel computes \"fwd b1 h1 s8 d576/512 bf16 cuda:0\" on sm_90; cuda.mla: "), 0u) << said;
   for (const char* name : {"; cuda.sm90: ", "; cuda.sm80: "}) EXPECT_NE(said.find(name), said.npos) << said;
 }
 

@@ -27,24 +27,7 @@ constexpr TileConfig kConfigs16[] = {{64, 64, 2, 32, 8}, {128, 128, 2, 16, 8}, {
 constexpr TileConfig kConfigs32[] = {{64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}};
 constexpr int kMostSlots = 8, kLeastSlots = 2;
 constexpr std::int64_t kKeysOfRow = 4;  // at least, if there is more than one query: else Q and O are no small part
-constexpr double kBusy = 0.9;           // of the multiprocessors, if every K/V head is cut into as many parts
-// Of a block: fewer tiles are not worth a merge.
-int min_tiles(const DecodeConfig& c) { return 2 * c.share; }
 
-std::int64_t rows_of(const Problem& p) { return p.seq_q * p.group(); }
-std::int64_t groups_of(const Problem& p) { return p.batch * p.heads_kv; }
-
-bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
-// Tiles of keys of one group, at most.
-std::int64_t tiles_of(const Problem& p, int block_n) {
-  const Range keys = lengths_vary(p) ? Range{0, p.seq_k} : band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
-  return (keys.hi + block_n - 1) / block_n - keys.lo / block_n;
-}
-// Partial results at most: pieces have one each, else every block has two.
-std::int64_t slots_of(const Problem& p, const DecodeConfig& c, int blocks) {
-  return c.piece == 0 ? 2 * blocks
-                      : groups_of(p) * std::max<std::int64_t>(1, (tiles_of(p, c.block_n) + c.piece - 1) / c.piece);
-}
 class State final : public PlanState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const DecodeConfig& config)
@@ -53,16 +36,17 @@ class State final : public PlanState {
         features_(cuda::features_of(*problem)),
         config_(config),
         shared_bytes_(layout_of(features_, config).total),
-        share_(share_of(*problem, config, device.multiprocessors)),
+        sharing_(sharing_of(config)),
+        share_(share_of(*problem, sharing_, device.multiprocessors)),
         decided_(decided_params(*problem, config, share_)) {
-    workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, config, share_.blocks);
+    workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
   }
 
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head, ", c.warps, " warps in ", c.share, " teams, tiles of ",
-                c.block_n, " keys, ", c.slots, " tiles ahead a team, ", sharing(), ", ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_, " bytes of shared memory");
+                c.block_n, " keys, ", c.slots, " tiles ahead a team, ", sentence_of(share_, sharing_), ", ",
+                c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory");
   }
 
   void prepare() const override {
@@ -76,25 +60,14 @@ class State final : public PlanState {
     const cuda::ContextScope scope(device_);
     DecodeParams params = decided_;
     bind(params, tensors, workspace);
-    params.counters = cuda::workspace_counters(device_, workspace);
-    if (!params.counters) {
-      params.counters = static_cast<unsigned*>(workspace);
-      cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace), 0, kCounterBytes, stream),
-                       "cuMemsetD8Async");
-    }
+    params.counters = counters_of(device_, workspace, stream);
     void* arguments[] = {&params};
     cuda::launch(loaded, static_cast<unsigned>(share_.blocks), static_cast<unsigned>(config_.threads()), shared_bytes_,
                  stream, arguments);
   }
 
  private:
-  bool idle() const { return groups_of(*problem) == 0 || problem->seq_q == 0; }
-
-  std::string sharing() const {
-    if (config_.piece != 0) return text(share_.blocks, " blocks, pieces of ", config_.piece * config_.block_n, " keys");
-    if (share_.splits != 0) return text(share_.blocks, " blocks, ", share_.splits, " for each K/V head");
-    return text("work in ", share_.blocks, " equal parts");
-  }
+  bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
 
   const cuda::Kernel& kernel(cuda::Stream stream) const {
     const cuda::Kernel* known = kernel_.load(std::memory_order_acquire);
@@ -112,6 +85,7 @@ class State final : public PlanState {
   const ForwardFeatures features_;
   const DecodeConfig config_;
   const int shared_bytes_;
+  const Sharing sharing_;
   const Share share_;
   const DecodeParams decided_;
   mutable std::atomic<const cuda::Kernel*> kernel_{nullptr};  // once it is loaded
@@ -173,53 +147,17 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   if (!fits())
     return refuse(text("two tiles of K and V a warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
                        shared_bytes, " bytes of shared memory"));
-  if (groups_of(p) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
-    return refuse(
-        text("it counts in 32 bits; ", groups_of(p), " K/V heads have too many tiles of ", c.block_n, " keys"));
+  if (groups_of(p, sharing_of(c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
+    return refuse(text("it counts in 32 bits; ", groups_of(p, sharing_of(c)), " K/V heads have too many tiles of ",
+                       c.block_n, " keys"));
   return true;
 }
 
-Share share_of(const Problem& p, const DecodeConfig& c, int multiprocessors) {
-  const std::int64_t most = std::min(multiprocessors, kMostBlocks), groups = std::max<std::int64_t>(1, groups_of(p)),
-                     tiles = std::max<std::int64_t>(1, tiles_of(p, c.block_n));
-  if (c.piece == 0 && !lengths_vary(p)) {
-    // Whole groups, or an equal number of parts of each: no block then works on two groups by half.
-    const std::int64_t splits =
-        std::clamp<std::int64_t>(tiles / min_tiles(c), 1, std::max<std::int64_t>(1, most / groups));
-    if (groups <= most && (groups * splits >= kBusy * most || splits < most / groups))
-      return {static_cast<int>(groups * splits), static_cast<int>(splits)};
-  }
-  const std::int64_t steps = c.piece == 0 ? tiles : (tiles + c.piece - 1) / c.piece;
-  return {static_cast<int>(std::min<std::int64_t>(groups * steps, most)), 0};
+Sharing sharing_of(const DecodeConfig& c) {
+  return {.rows = c.rows, .block_n = c.block_n, .piece = c.piece, .min_tiles = c.min_tiles()};
 }
-
 DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Share& share) {
-  DecodeParams d{};
-  static_cast<ForwardParams&>(d) = cuda::decided_params(p, {c.block_m(), c.block_n, c.warps}, 0);
-  std::copy(p.layout.bool_mask.begin(), p.layout.bool_mask.end(), d.mask_stride);
-  d.heads_kv = static_cast<int>(p.heads_kv);
-  d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
-  d.by_heads = Divisor::of(std::max(1, d.heads_kv));
-  d.splits = share.splits;
-  const auto tiles = static_cast<int>(std::max<std::int64_t>(1, tiles_of(p, c.block_n)));
-  d.steps = c.piece == 0 ? tiles : (tiles + c.piece - 1) / c.piece;
-  d.by_steps = Divisor::of(d.steps);
-  d.by_splits = Divisor::of(std::max(1, d.splits));
-  if (d.splits != 0) d.each = d.steps / d.splits, d.rest = d.steps % d.splits;
-  d.min_tiles = min_tiles(c);
-  return d;
-}
-
-std::size_t workspace_bytes_of(const Problem& p, const DecodeConfig& c, int blocks) {
-  const auto floats = static_cast<std::size_t>(partial_floats(c, static_cast<int>(p.dim_v)));
-  return kCounterBytes + sizeof(float) * floats * static_cast<std::size_t>(slots_of(p, c, blocks));
-}
-
-void bind(DecodeParams& d, const Tensors& t, void* workspace) {
-  cuda::bind(d, t, workspace);
-  d.fallback = nullptr;
-  d.mask_bytes = static_cast<const unsigned char*>(t.bool_mask.data);
-  d.partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes);
+  return decided_params(p, sharing_of(c), {c.block_m(), c.block_n, c.warps}, share);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 #include "core/implementation.hpp"
 #include "cuda/decode/decode_config.hpp"
+#include "cuda/decode/sharing.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/program.hpp"
 
@@ -16,17 +17,8 @@ bool select_config(const Problem& problem, int shared_bytes, DecodeConfig& confi
 cuda::KernelProgram program_of(const ForwardFeatures& features, const DecodeConfig& config, const std::string& arch,
                                const std::string& mods = {});
 
-// How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0.
-struct Share {
-  int blocks, splits;
-};
-Share share_of(const Problem& problem, const DecodeConfig& config, int multiprocessors);
-// What a launch takes but for what a call brings.
+Sharing sharing_of(const DecodeConfig& config);
 DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Share& share);
-std::size_t workspace_bytes_of(const Problem& problem, const DecodeConfig& config, int blocks);
-// The addresses of a call; counters stay to be set.
-void bind(DecodeParams& params, const Tensors& tensors, void* workspace);
-inline constexpr std::size_t kCounterBytes = kMostBlocks * sizeof(unsigned);  // where the workspace begins
 
 const Implementation& implementation();
 

@@ -19,6 +19,8 @@ struct DecodeConfig {
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team(); }
+  // Of a block: fewer tiles are not worth a merge.
+  ONEPASS_HD constexpr int min_tiles() const { return 2 * share; }
 };
 
 // Shared memory of a block of threads, in order: Q, the rings of the teams, the columns of O that its teams add up at
@@ -51,11 +53,9 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   return l;
 }
 
-// A partial result in the workspace: a state of four floats for each of the config's rows, then their O.
+// A partial result in the workspace: a state of four floats for each of a block's rows, then their O.
 ONEPASS_HD constexpr int partial_pitch(int dim_v) { return padded(dim_v, 4); }
-ONEPASS_HD constexpr int partial_floats(const DecodeConfig& c, int dim_v) {
-  return c.rows * (4 + partial_pitch(dim_v));
-}
+ONEPASS_HD constexpr int partial_floats(int rows, int dim_v) { return rows * (4 + partial_pitch(dim_v)); }
 
 // Blocks of threads at most: the counters of a workspace, one for each.
 inline constexpr int kMostBlocks = 256;
@@ -81,12 +81,14 @@ struct DecodeParams : ForwardParams {
   const unsigned char* mask_bytes;  // boolean mask as the caller has it, strides in bytes
   long long mask_stride[4];
   int heads_kv;
-  Divisor by_rows_of_head, by_heads;  // heads_per_kv, heads_kv
+  Divisor by_rows_of_head, by_heads;  // heads_per_kv; groups of a sequence
   int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
   int min_tiles;   // of such a part; fewer are not worth a merge
   int steps;       // of a group, if all have as many
   int each, rest;  // steps of a part, and how many parts have one more, if splits is not 0
   Divisor by_steps, by_splits;
+  int row_blocks;  // of a K/V head, where a kernel has such blocks
+  Divisor by_row_blocks;
 };
 
 }  // namespace onepass::decode

@@ -9,10 +9,13 @@ using namespace sm80;  // tiles in shared memory, copies into them and products 
 
 constexpr DecodeLayout kLayout = layout_of(forward_features, config);
 constexpr i32 kRows = config.rows, kBlockM = config.block_m(), kBlockN = config.block_n, kSlots = config.slots;
+constexpr bool kRowBlocks = false;  // a block of threads has all rows of a K/V head
+constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
 constexpr bool kLengthsVary = features.own_lengths();  // from sequence to sequence, and only the device knows them
 
+DEV void all_sync() { __syncthreads(); }
 DEV i32 own_warp() { return static_cast<i32>(opaque_thread() / 32); }
 DEV i32 own_team() { return own_warp() % kShare; }
 

@@ -1,24 +1,34 @@
 // The work as a line, and how blocks of threads share it.
 //
-// A group is the rows of one K/V head of one sequence; its work is the tiles of keys that any of its rows sees. All
+// A group is the rows of one K/V head of one sequence, or kRows of them where a kernel has blocks of rows (kRowBlocks);
+// its work is the tiles of keys that any of the head's rows sees. All
 // groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into as many
 // equal parts as there are blocks of threads; or every group's steps are (DecodeParams::splits), where that leaves few
 // multiprocessors without work. So a block works on segments: runs of steps of one group. A group that several blocks
 // work on has partial results, which the last of them merges.
+//
+// The constants of a kernel stand before this text: decode_tile.cuh or mla_tile.cuh.
 #pragma once
 #include "cuda/attention/tile_scheduler.cuh"
-#include "cuda/decode/decode_tile.cuh"
+#include "cuda/decode/decode_config.hpp"
 
 namespace onepass::decode {
 
 struct Group {
-  i32 number = 0, batch = 0, head = 0;  // head: of K and V
+  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its blocks of rows
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
   i32 step = 0, steps = 0;        // on the line; one at least: somebody has to write its rows
 
   DEV i32 end() const { return step + steps; }
-  DEV i32 rows(const DecodeParams& p) const { return seq_q * p.heads_per_kv; }
+  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_row_blocks(head) : head; }
+  DEV i32 first_row(const DecodeParams& p) const {  // of those of the K/V head
+    return kRowBlocks ? (head - kv_head(p) * p.row_blocks) * kRows : 0;
+  }
+  DEV i32 rows(const DecodeParams& p) const {
+    const i32 all = seq_q * p.heads_per_kv;
+    return kRowBlocks ? min(all - first_row(p), kRows) : all;
+  }
   DEV WorkTile work_tile(i32 query_head) const {
     WorkTile x;
     x.row = 0, x.head = query_head, x.batch = batch, x.map_batch = features.packed ? 0 : batch;
@@ -30,6 +40,20 @@ struct Group {
 struct Segment {
   Group group;
   i32 step = 0, steps = 0;  // on the line; no steps: the end of the block's work
+  DEV void store(u32 to) const {
+    store_four(to, group.number, group.batch, group.head, group.q_begin);
+    store_four(to + 16, group.k_begin, group.seq_q, group.seq_k, group.first_tile);
+    store_four(to + 32, group.tiles, group.step, group.steps, step);
+    store_word(to + 48, steps);
+  }
+  static DEV Segment load(u32 from) {
+    Segment s;
+    load_four(from, s.group.number, s.group.batch, s.group.head, s.group.q_begin);
+    load_four(from + 16, s.group.k_begin, s.group.seq_q, s.group.seq_k, s.group.first_tile);
+    load_four(from + 32, s.group.tiles, s.group.step, s.group.steps, s.step);
+    s.steps = load_word(from + 48);
+    return s;
+  }
   DEV bool whole() const { return steps == group.steps; }
   DEV i32 tile() const { return group.first_tile + (step - group.step) * kStepTiles; }
   DEV i32 end_tile() const { return min(tile() + steps * kStepTiles, group.first_tile + group.tiles); }
@@ -51,13 +75,14 @@ DEV void take_lengths(const DecodeParams& p, Group& g) {
   g.k_begin = x.k_begin, g.seq_k = x.seq_k;
   measure(p, g);
 }
-struct StepsOfSequence {  // of one of its heads
+DEV i32 groups_of_sequence(const DecodeParams& p) { return kRowBlocks ? p.heads_kv * p.row_blocks : p.heads_kv; }
+struct StepsOfSequence {  // of one of its groups
   const DecodeParams& p;
   DEV i32 operator()(i32 batch) const {
     Group g;
     g.batch = batch;
     take_lengths(p, g);
-    return g.steps * p.heads_kv;
+    return g.steps * groups_of_sequence(p);
   }
 };
 
@@ -75,16 +100,29 @@ struct Line {
       steps = sequences().all();
     } else {
       take_lengths(p, pattern);
-      steps = pattern.steps * p.heads_kv * p.batch;
+      steps = pattern.steps * groups_of_sequence(p) * p.batch;
     }
     if (p.splits != 0) {
       blocks = gridDim.x, span = pattern.steps, parts = p.splits;
       each = p.each, rest = p.rest;
     } else {
-      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * p.heads_kv), static_cast<i32>(gridDim.x));
+      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * groups_of_sequence(p)), static_cast<i32>(gridDim.x));
       span = steps, parts = max(blocks, 1);
       each = span / parts, rest = span - each * parts;
     }
+  }
+  // Through shared memory, for who has no registers for it.
+  struct Stored {
+    u32 at;
+  };
+  DEV Line(const DecodeParams& params, Stored from) : p(params) {
+    load_four(from.at, steps, blocks, span, parts);
+    each = load_word(from.at + 16), rest = load_word(from.at + 20);
+    if constexpr (!kLengthsVary) take_lengths(p, pattern);
+  }
+  DEV void store(Stored to) const {
+    store_four(to.at, steps, blocks, span, parts);
+    store_word(to.at + 16, each), store_word(to.at + 20, rest);
   }
   DEV SequenceParts<StepsOfSequence> sequences() const { return {{p}, p.batch}; }
 
@@ -108,15 +146,15 @@ struct Line {
       g.number = p.by_steps(step);
       g.step = g.number * g.steps;
       g.batch = p.by_heads(g.number);
-      g.head = g.number - g.batch * p.heads_kv;
+      g.head = g.number - g.batch * groups_of_sequence(p);
     }
-    g.number = g.batch * p.heads_kv + g.head;
+    g.number = g.batch * groups_of_sequence(p) + g.head;
     return g;
   }
   DEV Group after(Group g) const {
     g.step = g.end();
     ++g.number;
-    if (++g.head < p.heads_kv) return g;
+    if (++g.head < groups_of_sequence(p)) return g;
     g.head = 0;
     ++g.batch;
     if constexpr (kLengthsVary) {

@@ -1,6 +1,8 @@
 // K and V on their way: each team of warps has a ring of tiles of its own and reads ahead through all of its block's
 // work, K and V of a tile in turn, past the ends of segments. A warp waits for its team's copies and for nobody else.
 #pragma once
+#include "cuda/decode/decode_tile.cuh"
+
 #include "cuda/attention/key_value_view.cuh"
 #include "cuda/decode/line.cuh"
 #include "cuda/device/barrier.cuh"
@@ -92,7 +94,7 @@ struct Ring {
     for (; ahead.steps != 0; ahead = line.next(ahead, end)) {
       tile = ahead.tile() + own_team(), tile_end = ahead.end_tile();
       if (tile >= tile_end) continue;
-      view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.head);
+      view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
       find();
       return;
     }

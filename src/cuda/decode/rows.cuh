@@ -11,8 +11,8 @@ struct PackedRow {
 
   // Rows past the last one see what it sees and are not written.
   static DEV PackedRow of(const DecodeParams& p, const Group& g, i32 row) {
-    const i32 r = max(min(row, g.rows(p) - 1), 0), token = p.by_rows_of_head(r);
-    return {token, g.head * p.heads_per_kv + r - token * p.heads_per_kv};
+    const i32 r = g.first_row(p) + max(min(row, g.rows(p) - 1), 0), token = p.by_rows_of_head(r);
+    return {token, g.kv_head(p) * p.heads_per_kv + r - token * p.heads_per_kv};
   }
 };
 

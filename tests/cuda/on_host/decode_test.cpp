@@ -29,11 +29,12 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
                      std::int64_t sequence = 0) {
     const warps::DecodeKernel& kernel = *GetParam();
     const auto& c = *static_cast<const decode::DecodeConfig*>(kernel.config);
-    std::vector<unsigned> workspace(decode::workspace_bytes_of(p, c, static_cast<int>(blocks)) / sizeof(unsigned) + 16,
-                                    0xffffffff);
+    std::vector<unsigned> workspace(
+        decode::workspace_bytes_of(p, decode::sharing_of(c), static_cast<int>(blocks)) / sizeof(unsigned) + 16,
+        0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
     unsigned counters[decode::kMostBlocks] = {};
-    const decode::Share share = decode::share_of(p, c, static_cast<int>(blocks));
+    const decode::Share share = decode::share_of(p, decode::sharing_of(c), static_cast<int>(blocks));
     decode::DecodeParams params = decode::decided_params(p, c, share);
     decode::bind(params, inputs.tensors, workspace.data());
     params.counters = counters;

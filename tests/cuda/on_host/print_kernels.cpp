@@ -9,6 +9,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
+#include "cuda/decode/mla.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -32,6 +33,8 @@ cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
     const BackwardFeatures f = cuda::backward_features_of(p);
     if (sm80::BackwardConfig c; sm80::select_config(p, f, kSharedBytes, c, why))
       return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
+  } else if (family == "mla") {
+    if (decode::MlaConfig c; decode::select_mla(p, c, why)) return decode::mla_program(cuda::features_of(p), c);
   } else if (family == "decode") {
     if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why))
       return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));

@@ -123,6 +123,12 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
       case Role::cu_seqlens_k: place(tensors.cu_seqlens_k, cu_k.data()); break;
       case Role::seqused_k: place(tensors.seqused_k, used.data()); break;
       case Role::page_table: place(tensors.page_table, table.data()); break;
+      case Role::v:
+        if (!p.v_in_k)
+          draw(tensors.v);
+        else
+          tensors.v.data = tensors.k.data, tensors.v.device = p.device;
+        break;
       default: row.output ? place(tensors.*row.output, nullptr) : draw(tensors.*row.input);
     }
   }
