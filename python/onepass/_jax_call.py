@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _devices, _onepass, _options
+from . import _devices, _onepass, _options, attention
 
 _DATA = ("q", "k", "v")
 _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS)  # and what each is converted to
@@ -36,7 +36,7 @@ def operands(given):
             raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
         found[name] = jnp.asarray(given[name])
     for name, convert in _SIDE.items():
-        if given[name] is None:
+        if given.get(name) is None:
             continue
         x = jnp.asarray(given[name])
         if convert:
@@ -54,10 +54,9 @@ def settings(given, names):
     layout = given["layout"]
     if layout not in ("bhsd", "bshd"):
         raise ValueError(f"layout is {layout!r}; 'bhsd' and 'bshd' are accepted")
-    plain = {**given, **dict.fromkeys(_SIDE), "mod_buffers": None}
+    plain = {**attention.__kwdefaults__, **given, **dict.fromkeys(_SIDE), "mod_buffers": None}
     options = _options.options(_devices.Host(), plain)
-    options = {name: value for name, value in options.items() if name not in _SIDE}
-    for name in ("stream", "workspace", "mod_buffers"):
+    for name in (*_SIDE, "stream", "workspace", "mod_buffers"):
         del options[name]
     packed = any(name in names for name in ("cu_seqlens_q", "cu_seqlens_k"))
     options["tokens_first"] = layout == "bshd" and not packed
@@ -65,22 +64,28 @@ def settings(given, names):
     return tuple(options.items())
 
 
+_SWITCHES = ("causal", "tokens_first")
+_INTEGERS = ("align", "align_offset", "max_seqlen_q", "max_seqlen_k", "threads")
+_NUMBERS = ("softcap", "dropout_p")
+_TEXTS = ("score_mod", "mask_mod", "implementation")
+
+
 def _attributes(options, backward):
-    """Options as XLA's attributes, which python/src/jax.cpp reads."""
+    """Options as XLA's attributes, all of those that python/src/jax.cpp reads."""
     o = dict(options)
-    left, right = o.pop("window")
-    scale = o.pop("scale")
-    attributes = {
-        "left": left,
-        "right": right,
-        "scale": math.nan if scale is None else scale,
-        **o,
-        "seed": o["seed"] - (o["seed"] >> 63 << 64),  # the same bits
-        "deterministic": backward and o["deterministic"],
-        "batch_invariant": o["batch_invariant"] and not backward,
+    left, right = o["window"]
+    return {
+        **{name: np.bool_(o[name]) for name in _SWITCHES},
+        **{name: np.int64(o[name]) for name in _INTEGERS},
+        **{name: np.float64(o[name]) for name in _NUMBERS},
+        **{name: o[name] for name in _TEXTS},
+        "left": np.int64(left),
+        "right": np.int64(right),
+        "scale": np.float64(math.nan if o["scale"] is None else o["scale"]),
+        "seed": np.int64(o["seed"] - (o["seed"] >> 63 << 64)),  # the same bits
+        "deterministic": np.bool_(backward and o["deterministic"]),
+        "batch_invariant": np.bool_(o["batch_invariant"] and not backward),
     }
-    kinds = {bool: np.bool_, int: np.int64, float: np.float64, str: str}
-    return {name: kinds[type(value)](value) for name, value in attributes.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,14 +178,13 @@ def _run(job, *values):
     """The results of a custom call, a tuple."""
     if not job.backward:
         _check(job, values)
-    given = [f"{name}" for name in job.names]
     attributes = _attributes(job.options, job.backward)
     shapes = [jax.ShapeDtypeStruct(*shape) for shape in job.shapes]
     call = jax.ffi.ffi_call(job.target, shapes, vmap_method="sequential")
 
     @jax.custom_batching.custom_vmap
     def run(*values):
-        return tuple(call(*values, operands=" ".join(given), results=" ".join(job.results), **attributes))
+        return tuple(call(*values, operands=" ".join(job.names), results=" ".join(job.results), **attributes))
 
     @run.def_vmap
     def mapped_run(size, mapped, *values):

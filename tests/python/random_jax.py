@@ -130,11 +130,11 @@ def computed(attention, arrays, options, dtype, dout, mapped):
 
         return jax.vmap(singles, in_axes=tuple(axes))(wanted, rest)
 
-    def loss(wanted):
+    def loss(wanted, rest, dout):
         out = whole(wanted, rest)
         return (out.astype("float64") * dout).sum(), out
 
-    (_, out), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(wanted)
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(wanted, rest, dout)
     return {"out": np.asarray(out, np.float64)} | {name: np.asarray(x, np.float64) for name, x in gradients.items()}
 
 
