@@ -22,6 +22,7 @@ import cuda_peers
 import fa3_peer
 import fa4_peer
 import numpy as np
+import row_peers
 from problem_line import Problem, Refused
 
 
@@ -40,6 +41,9 @@ class Torch:
         """A function without arguments that computes the problem, as a user of PyTorch would write it."""
         torch, p = self.torch, problem
         refuse_cuda(p)
+        if p.op in ("softmax", "softmax_bwd"):
+            torch.set_num_threads(threads)
+            return row_peers.TorchRows(torch).ways(p).all()[0][1]
         p.refuse_extras(("grads",))
         if not set(p.grads()) <= {"dq", "dk", "dv"}:
             raise Refused("gradients but those of q, k and v are not timed")
@@ -139,7 +143,7 @@ class OnnxRuntime:
 
 
 CPU_PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
-PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS
+PEERS = CPU_PEERS | cuda_peers.PEERS | row_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS
 
 
 class Server:

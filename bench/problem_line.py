@@ -25,6 +25,7 @@ class Problem:
     device: str = "cpu"
     scale: float = 0.0  # 0: the default
     backward: bool = False
+    op: str = "fwd"
     extras: list = field(default_factory=list)  # words of which a peer may refuse one
 
     @classmethod
@@ -39,7 +40,9 @@ class Problem:
             if word in ("fwd", "cpu", "lse", "layout=bhsd"):
                 continue
             elif word == "bwd":
-                p.backward = True
+                p.backward, p.op = True, word
+            elif word in ("merge", "softmax", "softmax_bwd"):
+                p.op = word
             elif word in ("fp32", "fp16", "bf16"):
                 p.dtype = word
             elif word in ("causal_top_left", "causal_bottom_right"):

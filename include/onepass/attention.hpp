@@ -43,6 +43,8 @@ struct Attention {
   bool deterministic = false;  // a backward gives the same bits every time; on the CPU it always does
   // The results of a sequence do not depend on what else is in the batch: keys are cut at multiples of a fixed number.
   bool batch_invariant = false;
+
+  bool log = false;  // of softmax and its backward, which take only this and the scale: y is the logarithm
 };
 
 // An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
@@ -76,6 +78,12 @@ struct Tensors {
   Tensor dq{}, dk{}, dv{};   // of the shapes of q, k and v, all of their dtype or all fp32
   Tensor dbias{}, dsinks{};  // fp32 of the shapes of bias and sinks: sums over what these were repeated for
   Tensor dalibi_slopes{};    // fp32 of the shape of alibi_slopes
+
+  // Of a softmax and its backward (onepass/softmax.hpp), with bool_mask and lse and nothing else.
+  ConstTensor x{}, row_lse{};
+  Tensor y{};  // a backward reads it
+  ConstTensor dy{};
+  Tensor dx{};
 
   // Of a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32 LSEs.
   std::vector<ConstTensor> outs{}, lses{};

@@ -194,6 +194,38 @@ ONEPASS_API onepass_code onepass_append_init(onepass_append* append, size_t size
  * other, but for a q_out that is q. */
 ONEPASS_API onepass_code onepass_append_kv(const onepass_append* append);
 
+/* ----------------------------------------------------------------------------------------------- softmax over rows */
+/* onepass_softmax_init fills in the defaults; tensors that stay NULL are absent. All of x, y, dy and dx have one shape
+ * [.., n] of rank 1 to 4, any strides, fp32, fp16 or bf16; lse and row_lse are fp32 [..], [1] of a single row. */
+typedef struct onepass_softmax {
+  size_t size;                     /* set by onepass_softmax_init; says which fields the caller knows */
+  const onepass_tensor* x;         /* of a forward */
+  const onepass_tensor* y;         /* out (of a backward, in): of x's dtype or fp32 */
+  const onepass_tensor* lse;       /* out: the natural logarithms of the rows' sums */
+  const onepass_tensor* row_lse;   /* x is a piece of rows with these LSEs: y = e^(scale x - row_lse); no lse then */
+  const onepass_tensor* bool_mask; /* x's sizes or 1; 1 = visible */
+  const onepass_tensor *dy,
+      *dx;                    /* of a backward: of y's dtype, and out: of y's too, or any of the three if y is fp32 */
+  double scale;               /* 1 */
+  int32_t log;                /* 1: y is the logarithm */
+  onepass_executor* executor; /* NULL: a pool shared by all such calls */
+  void* stream;               /* CUDA stream */
+} onepass_softmax;
+
+/* onepass_softmax s; onepass_softmax_init(&s, sizeof s); */
+ONEPASS_API onepass_code onepass_softmax_init(onepass_softmax* softmax, size_t size);
+
+/* y = softmax(scale x) over the last dimension, and its lse; either may be absent. Where an entry is hidden, or x is
+ * -inf, y is 0 (log: -inf). */
+ONEPASS_API onepass_code onepass_softmax_forward(const onepass_softmax* softmax);
+
+/* dx from y and dy: scale y (dy - sum dy y), log: scale (dy - e^y sum dy). Where y is 0 (log: -inf) dx is 0. */
+ONEPASS_API onepass_code onepass_softmax_backward(const onepass_softmax* softmax);
+
+/* The LSEs of rows from those of `count` pieces: lse = log sum_i e^lses[i], all fp32 of one shape of rank 1 to 3. */
+ONEPASS_API onepass_code onepass_merge_lse(size_t count, const onepass_tensor* lses, const onepass_tensor* lse,
+                                           onepass_executor* executor, void* stream);
+
 /* ------------------------------------------------------------------------------------------ problem -> plan -> run */
 typedef struct onepass_problem onepass_problem;
 typedef struct onepass_plan onepass_plan;

@@ -5,4 +5,5 @@
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
 #include "onepass/problem.hpp"
+#include "onepass/softmax.hpp"
 #include "onepass/tensor.hpp"

@@ -18,9 +18,10 @@
 namespace onepass::inline v0 {
 
 // forward: attention. merge: partial results over disjoint keys become one; of the sizes only batch, heads_q, seq_q and
-// dim_v, those of out, count. backward: the gradients of a forward, from its O and LSE and the gradient of O.
-enum class Op : std::uint8_t { forward, merge, backward };
-inline constexpr std::size_t kOps = 3;
+// dim_v, those of out, count. backward: the gradients of a forward, from its O and LSE and the gradient of O. softmax
+// and softmax_backward: of rows [batch, heads_q, seq_q] of seq_k numbers each, which are what counts of the sizes.
+enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward };
+inline constexpr std::size_t kOps = 5;
 
 // The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
 // (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
@@ -80,9 +81,14 @@ enum class Role : std::uint8_t {
   dv,
   dbias,
   dsinks,
-  dalibi_slopes
+  dalibi_slopes,
+  x,
+  row_lse,
+  y,
+  dy,
+  dx
 };
-inline constexpr std::size_t kRoles = 21;
+inline constexpr std::size_t kRoles = 26;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -102,6 +108,8 @@ struct Layout {
   Dims seqused_k{}, page_table{};                   // [batch], [batch, pages of a sequence]
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
+  Dims x{}, y{}, dy{}, dx{};                        // [batch, heads, rows, keys]
+  Dims row_lse{};                                   // as lse
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -120,12 +128,12 @@ struct ONEPASS_API Problem {
   // Packed: the longest of the batch, or a bound where only the device knows. In a cache: the most keys of a sequence.
   std::int64_t seq_q = 0, seq_k = 0;
   std::int64_t dim_qk = 64, dim_v = 64;
-  DType dtype = DType::f32;      // of q, k and v; of the partial results
-  DType out_dtype = DType::f32;  // of out and dout: dtype, or fp32 for partial results that will be merged
+  DType dtype = DType::f32;      // of q, k and v; of the partial results; of x and dx
+  DType out_dtype = DType::f32;  // of out and dout: dtype, or fp32 for partial results that will be merged; of y and dy
   std::int64_t partials = 0;     // merge: how many
   Device device{};
   Band band;
-  std::optional<double> scale;  // default 1/sqrt(dim_qk)
+  std::optional<double> scale;  // default 1/sqrt(dim_qk); of a softmax 1
   float softcap = 0.0f;         // 0: none
   std::optional<BiasSpec> bias;
   std::optional<BroadcastDims> bool_mask;
@@ -134,7 +142,10 @@ struct ONEPASS_API Problem {
   std::vector<ModBuffer> mod_buffers;  // what they read besides positions and the score
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;
-  bool want_lse = false;          // forward, merge: write it. A backward always reads it
+  bool want_lse = false;          // forward, merge, softmax: write it. A backward always reads it
+  bool log = false;               // softmax and its backward: y is the logarithm
+  bool lse_only = false;          // softmax: there is no y
+  bool row_lse = false;           // softmax: y by the rows' LSEs that are given
   Gradients gradients;            // backward: at least one
   DType grad_dtype = DType::f32;  // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
   bool dlse = false;              // backward: the LSE was used too, and its gradient is given

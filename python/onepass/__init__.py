@@ -6,9 +6,20 @@ from . import _arrays, _devices, _kinds, _onepass, _options
 from . import _numpy as np
 from ._append import append_kv
 from ._gradients import attention_backward
+from ._softmax import merge_lse, softmax, softmax_backward
 
 __version__ = _onepass.__version__
-__all__ = ["append_kv", "attention", "attention_backward", "explain", "merge", "__version__"]
+__all__ = [
+    "append_kv",
+    "attention",
+    "attention_backward",
+    "explain",
+    "merge",
+    "merge_lse",
+    "softmax",
+    "softmax_backward",
+    "__version__",
+]
 
 
 def attention(

@@ -129,6 +129,42 @@ def merge(
     outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
 ) -> tuple[_Array, _Array]: ...
 @overload
+def softmax(
+    x: _Array,
+    *,
+    scale: float = 1.0,
+    log: bool = False,
+    bool_mask: Any = None,
+    row_lse: Any = None,
+    return_lse: Literal[False] = False,
+    lse_only: bool = False,
+    out: _Array | None = None,
+    threads: int | None = None,
+) -> _Array: ...
+@overload
+def softmax(
+    x: _Array,
+    *,
+    scale: float = 1.0,
+    log: bool = False,
+    bool_mask: Any = None,
+    row_lse: Any = None,
+    return_lse: Literal[True],
+    lse_only: Literal[False] = False,
+    out: _Array | None = None,
+    threads: int | None = None,
+) -> tuple[_Array, _Array]: ...
+def softmax_backward(
+    y: _Array,
+    dy: Any,
+    *,
+    scale: float = 1.0,
+    log: bool = False,
+    out: _Array | None = None,
+    threads: int | None = None,
+) -> _Array: ...
+def merge_lse(lses: Iterable[_Array], *, threads: int | None = None) -> _Array: ...
+@overload
 def explain(q: str) -> str: ...
 @overload
 def explain(q: Any, k: Any, v: Any, **options: Any) -> str: ...

@@ -282,6 +282,36 @@ void append_kv(nb::dict o) {
   executor.raise();
 }
 
+// call: the tensors by the names of their roles (None: not given), scale, log, threads, stream.
+void softmax(nb::dict o) {
+  std::array<Argument, 7> arguments;
+  std::size_t taken = 0;
+  const auto take = [&](const char* name, onepass::Types types, bool writable = false) -> const Tensor& {
+    Argument& argument = arguments[taken++];
+    argument = Argument(name, o[name], accepted_of(types), writable);
+    return argument.view;
+  };
+  using enum onepass::Types;
+  const bool backward = !nb::handle(o["dy"]).is_none();
+  const Tensor &x = take("x", data), &y = take("y", data, !backward), &lse = take("lse", f32, true),
+               &row_lse = take("row_lse", f32), &mask = take("bool_mask", boolean), &dy = take("dy", data),
+               &dx = take("dx", data, true);
+  const onepass::SoftmaxOptions options{nb::cast<double>(o["scale"]), nb::cast<bool>(o["log"])};
+  onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));
+  const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
+                               .executor = &executor};
+  {
+    const nb::gil_scoped_release unlocked;
+    if (backward)
+      onepass::softmax_backward(y, dy, dx, options, launch);
+    else if (row_lse.given())
+      onepass::softmax_piece(x, row_lse, y, options, mask, launch);
+    else
+      onepass::softmax(x, y, lse, options, mask, launch);
+  }
+  executor.raise();
+}
+
 // Waits for everything on the legacy default stream of a device.
 void synchronize(int device) {
   const nb::gil_scoped_release unlocked;
@@ -332,6 +362,7 @@ NB_MODULE(_onepass, m) {
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
   m.def("append_kv", &append_kv, "call"_a);
+  m.def("softmax", &softmax, "call"_a);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);

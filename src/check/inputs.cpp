@@ -6,9 +6,11 @@
 #include <iterator>
 
 #include "check/draw_cache.hpp"
+#include "check/draw_rows.hpp"
 #include "check/random.hpp"
 #include "core/key_value_view.hpp"
 #include "core/numerics.hpp"
+#include "core/softmax_problem.hpp"
 
 namespace onepass::check {
 namespace {
@@ -36,6 +38,12 @@ class Maker {
   Inputs make() {
     allocate();
     if (p_.op == Op::merge) return make_parts();
+    if (is_softmax(p_.op)) {
+      if (p_.bool_mask) fill_mask();
+      draw_rows(p_, in_.tensors, seed_, distribution_);
+      finish();
+      return std::move(in_);
+    }
     if (p_.varlen) prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
     if (p_.packed_k()) prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
     fill_cache();
@@ -89,7 +97,7 @@ class Maker {
     const RoleShape shape = shape_of(p_, row);
     if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
       return side_tensor(shape.dtype, shape.rank - 1, {shape.size[1], 1, 1, 1});
-    if (!row.unit_last) return side_tensor(shape.dtype, shape.rank, shape.size);
+    if (!row.unit_last && !is_softmax(p_.op)) return side_tensor(shape.dtype, shape.rank, shape.size);
     const ConstTensor as_described = described(p_, row);
     Tensor t;
     t.rank = as_described.rank;

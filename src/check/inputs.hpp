@@ -47,6 +47,8 @@ struct Inputs {
   }
   void attend() const {
     if (problem.op == Op::merge) return onepass::merge(tensors.outs, tensors.lses, tensors.out, tensors.lse, launch);
+    if (problem.op == Op::softmax || problem.op == Op::softmax_backward)
+      return onepass::run(make_plan(problem, implementation), tensors, launch);
     const auto call = problem.op == Op::backward ? onepass::attention_backward : onepass::attention;
     call(tensors, attention, launch, implementation);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "check/inputs.hpp"
+#include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 
 namespace onepass::check {
@@ -24,7 +25,13 @@ namespace {
 template <class F>
 void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, F f) {
   const Tensor& t = tensors.*row.output;
-  if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // of heads
+  if (is_softmax(p.op)) {
+    const Dims n = shape_of(p, row).size;
+    for (std::int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i)
+      f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +
+            i / n[3] % n[2] * t.stride[2] + i % n[3] * t.stride[3],
+        1);
+  } else if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // of heads
     for (std::int64_t i = 0; i < t.shape[0]; ++i)
       for (std::int64_t j = 0; j < t.shape[1]; ++j) f(i * t.stride[0] + j * t.stride[1], 1);
   } else if (row.fit == Fit::broadcast) {

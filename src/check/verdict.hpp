@@ -44,11 +44,16 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 //   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T
 // T: the sum of the sizes of a number's terms, |P| (|dP| + |D|) |k| for dq. P = e^(s - LSE) is known to u t.
 //
-// Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known.
+// Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
 
+// Of a softmax over rows by 1 to 4, number by number, where a score is known to u |scale x| and e^s so to a share of
+// itself; of its backward by 1 to 3 of the gradients with 2 and 1.5 in place of 3 and 2, T = |scale y| (|dy| + sum|dy
+// y|), t = max|y| of a logarithm, else 0.
+Verdict judge_softmax(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
+
 inline bool can_judge(const Problem& problem, Distribution distribution) {
-  return problem.op != Op::backward || distribution != Distribution::huge;
+  return distribution != Distribution::huge || (problem.op != Op::backward && !problem.row_lse);
 }
 
 // By the oracle and base of the inputs' own operator.

@@ -14,6 +14,7 @@
 #include "core/overlap.hpp"
 #include "core/roles.hpp"
 #include "core/shown.hpp"
+#include "core/softmax_problem.hpp"
 #include "core/tensor_checks.hpp"
 
 namespace onepass {
@@ -170,19 +171,15 @@ BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
   return {spans(0), spans(1), spans(2), spans(3)};
 }
 
-// Of an address: the largest power of two, up to 16, that divides it.
-std::uint8_t alignment_of(const ConstTensor& t) {
-  if (t.device.kind == DeviceKind::cpu || !t.given() || t.elements() == 0) return 16;
-  return static_cast<std::uint8_t>(1u << std::min(4, std::countr_zero(reinterpret_cast<std::uintptr_t>(t.data))));
-}
-
 // Whether v begins where k does: with k's strides it is then the first columns of k.
 bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.data && k.data && k.elements() > 0; }
 
 }  // namespace
 
 Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
+  if (is_softmax(t)) return softmax_problem_of(t, a);
   if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
+  want(!a.log, ErrorCode::bad_value, "log is given but x is not; it is of a softmax");
   Problem p;
   p.op = t.dout.given() ? Op::backward : Op::forward;
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
@@ -270,7 +267,8 @@ Attention attention_of(const Problem& p) {
           0,
           p.paged() ? p.seq_k : 0,
           p.deterministic,
-          p.batch_invariant};
+          p.batch_invariant,
+          p.log};
 }
 
 void bound_lengths(Attention& a, const Problem& p) {
@@ -279,8 +277,10 @@ void bound_lengths(Attention& a, const Problem& p) {
 }
 
 void check_planned(const Problem& p, const Tensors& t) {
-  if (p.op == Op::merge || !t.outs.empty()) {
-    const Problem other = problem_of(t, {});
+  if (p.op == Op::merge || is_softmax(p.op) || !t.outs.empty()) {
+    Problem other = problem_of(t, is_softmax(p.op) ? attention_of(p) : Attention{});
+    for (std::size_t i = 0; i < kRoles; ++i)
+      if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
     if (other == p) return;
     throw Error(ErrorCode::bad_shape,
                 text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));

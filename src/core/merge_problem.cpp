@@ -84,22 +84,14 @@ Problem merge_problem_of(const Tensors& t) {
   p.want_lse = t.lse.given();
   // [.., rows, dim]: what is missing in front has size 1.
   Tensor out = t.out, lse = t.lse;
-  const auto to_rank = [](Tensor& x, int rank) {
-    const int missing = rank - x.rank;
-    std::rotate(x.shape.begin(), x.shape.begin() + x.rank, x.shape.begin() + rank);
-    std::rotate(x.stride.begin(), x.stride.begin() + x.rank, x.stride.begin() + rank);
-    std::fill_n(x.shape.begin(), missing, 1);
-    std::fill_n(x.stride.begin(), missing, 0);
-    x.rank = rank;
-  };
-  to_rank(out, 4);
+  widen(out, 4);
   p.batch = out.shape[0];
   p.heads_q = out.shape[1];
   p.seq_q = out.shape[2];
   p.dim_v = out.shape[3];
   p.layout.out = layout_of(row_of(Role::out), Form::batched, out);
   if (lse.given()) {
-    to_rank(lse, 3);
+    widen(lse, 3);
     p.layout.lse = layout_of(row_of(Role::lse), Form::batched, lse);
   }
   validate(p);

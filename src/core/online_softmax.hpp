@@ -237,6 +237,16 @@ ONEPASS_HD V part_weight(V lse, V most) {
   return Arith<V>::exp2((lse - finite_ref(most)) * Arith<V>::of(kLog2e));
 }
 
+// e^x, and the natural logarithm of a sum of weights.
+template <class V>
+ONEPASS_HD V natural_weight(V x) {
+  return Arith<V>::exp2(x * Arith<V>::of(kLog2e));
+}
+template <class V>
+ONEPASS_HD V natural_log(V l) {
+  return Arith<V>::log2(l) * Arith<V>::of(kLn2);
+}
+
 // The backward pass's weight, from the final LSE in log2 units: no maximum is needed any more.
 template <class V>
 ONEPASS_HD V probability(V score, V lse2) {

@@ -11,6 +11,7 @@
 #include "core/expression/expression.hpp"
 #include "core/expression/mod_text.hpp"
 #include "core/roles.hpp"
+#include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -92,6 +93,42 @@ void validate_merge(const Problem& p) {
        "; a value of DeviceKind and 0 or more are expected");
   validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
   validate_strides(p);
+}
+
+// In fp32, times log2(e), it must be finite.
+void validate_scale(const Problem& p) {
+  constexpr double kMaxScale = 2.3e38;
+  want(!p.scale || std::abs(*p.scale) <= kMaxScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
+       "; a number from -2.3e38 to 2.3e38 is accepted");
+}
+
+void validate_alignments(const Problem& p) {
+  for (const RoleRow& row : kRoleTable) {
+    const int alignment = p.alignment[static_cast<std::size_t>(row.role)];
+    want(alignment >= 1 && alignment <= 16 && std::has_single_bit(static_cast<unsigned>(alignment)),
+         ErrorCode::bad_value, "the alignment of ", row.name, " is ", alignment,
+         "; 1, 2, 4, 8 and 16 bytes are accepted");
+  }
+}
+
+void validate_softmax(const Problem& p) {
+  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}})
+    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
+         name_of(t), "; fp32, fp16 and bf16 are accepted");
+  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
+       name_of(p.dtype), ", as x, or fp32 is expected");
+  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
+       static_cast<int>(p.device.kind), " and number ", p.device.index,
+       "; a value of DeviceKind and 0 or more are expected");
+  const bool forward = p.op == Op::softmax;
+  want(forward || (!p.want_lse && !p.lse_only && !p.row_lse && !p.bool_mask), ErrorCode::bad_value,
+       "a softmax's backward has neither lse, row_lse nor bool_mask");
+  want(!p.lse_only || p.want_lse, ErrorCode::bad_value, "lse_only is given without want_lse");
+  want(!p.row_lse || (!p.lse_only && !p.want_lse), ErrorCode::bad_value, "row_lse takes a y and no lse");
+  validate_scale(p);
+  validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
+  validate_strides(p);
+  validate_alignments(p);
 }
 
 void validate_gradients(const Problem& p) {
@@ -193,7 +230,9 @@ Mods validate_mods(const Problem& p) {
 
 }  // namespace
 
-double Problem::effective_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(dim_qk)); }
+double Problem::effective_scale() const {
+  return scale ? *scale : is_softmax(op) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
+}
 
 void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }
 void set_bshd(Problem& p) { set_layout(p, {1, 2, 0}); }
@@ -210,10 +249,17 @@ Mods checked_mods(const Problem& p) {
                                 {"total_k", p.total_k}}) {
     want(n >= 0, ErrorCode::bad_shape, name, " is ", n, "; 0 or more is accepted");
   }
-  want(p.op <= Op::backward, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
+  want(static_cast<std::size_t>(p.op) < kOps, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
        "; a value of Op is expected");
+  want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value,
+       "log, lse_only and row_lse are of a softmax; this is a ", word_of(p.op));
   if (p.op == Op::merge) {
     validate_merge(p);
+    validate_gradients(p);
+    return {};
+  }
+  if (is_softmax(p.op)) {
+    validate_softmax(p);
     validate_gradients(p);
     return {};
   }
@@ -240,10 +286,7 @@ Mods checked_mods(const Problem& p) {
     want(n >= -1 && n <= (std::int64_t{1} << 60), ErrorCode::bad_value, "the window's ", name, " side is ", n,
          "; -1 (unbounded) to 2^60 is accepted");
   }
-  // In fp32, times log2(e), it must be finite.
-  constexpr double kMaxScale = 2.3e38;
-  want(!p.scale || std::abs(*p.scale) <= kMaxScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
-       "; a number from -2.3e38 to 2.3e38 is accepted");
+  validate_scale(p);
   want(p.band.align <= Align::offset, ErrorCode::bad_value, "the band's align is ", static_cast<int>(p.band.align),
        "; a value of Align is expected");
   want(p.band.align == Align::offset || p.band.offset == 0, ErrorCode::bad_value, "the band's offset is ",
@@ -262,12 +305,7 @@ Mods checked_mods(const Problem& p) {
   }
   validate_size("the score matrix", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
-  for (const RoleRow& row : kRoleTable) {
-    const int alignment = p.alignment[static_cast<std::size_t>(row.role)];
-    want(alignment >= 1 && alignment <= 16 && std::has_single_bit(static_cast<unsigned>(alignment)),
-         ErrorCode::bad_value, "the alignment of ", row.name, " is ", alignment,
-         "; 1, 2, 4, 8 and 16 bytes are accepted");
-  }
+  validate_alignments(p);
   validate_lengths(p);
   validate_gradients(p);
   return validate_mods(p);

@@ -10,12 +10,19 @@
 #include "core/problem_word.hpp"
 #include "core/roles.hpp"
 #include "core/shown.hpp"
+#include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass::inline v0 {
 namespace {
+
+std::optional<Op> op_named(std::string_view word) {
+  for (std::size_t i = 0; i < kOps; ++i)
+    if (word == word_of(static_cast<Op>(i))) return static_cast<Op>(i);
+  return std::nullopt;
+}
 
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
@@ -26,7 +33,8 @@ std::string_view subject_of(std::string_view word) {
     const std::string_view key = word.substr(0, equals);
     return key == "strides" ? "layout" : key;
   }
-  if (word == "fwd" || word == "merge" || word == "bwd") return "operator";
+  if (op_named(word)) return "operator";
+  if (word == "lse_only") return "lse";
   if (word == "cpu" || word.starts_with("cuda")) return "device";
   if (word == "fp32" || word == "fp16" || word == "bf16" || word == "fp8_e4m3") return "dtype";
   return word.size() > 1 && word[1] >= '0' && word[1] <= '9' ? word.substr(0, 1) : word;
@@ -172,8 +180,14 @@ struct Parser {
 
   bool plain(const Word& w) {
     const std::string_view s = w.word;
-    if (s == "fwd" || s == "merge" || s == "bwd")
-      p.op = s == "fwd" ? Op::forward : s == "merge" ? Op::merge : Op::backward;
+    if (const auto op = op_named(s))
+      p.op = *op;
+    else if (s == "log")
+      p.log = true;
+    else if (s == "lse_only")
+      p.want_lse = p.lse_only = true;
+    else if (s == "row_lse")
+      p.row_lse = true;
     else if (s == "dlse")
       p.dlse = true;
     else if (s == "deterministic")
@@ -239,6 +253,11 @@ struct Parser {
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
     constexpr std::string_view kOfForward[] = {"lse", "kv", "seqused", "batch_invariant", "v_in_k"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
+    constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
+                                               "out",      "device", "align", "scale", "log"},
+                               kOfSoftmaxForward[] = {"mask", "lse", "row_lse"};
+    if (is_softmax(p.op)) return is_of(kOfSoftmax) || (p.op == Op::softmax && is_of(kOfSoftmaxForward));
+    if (subject == "log" || subject == "row_lse") return false;
     return subject != "n" && (p.op == Op::backward ? !is_of(kOfForward) : !is_of(kOfBackward));
   }
 
@@ -248,6 +267,8 @@ struct Parser {
       if (!speaks_of(subject_of(word)))
         throw Error(ErrorCode::bad_text,
                     text("'", shown(word), "' says nothing about ", word_of(p.op), " (docs/problem.md)"));
+    if (is_softmax(p.op) && p.heads_kv != p.heads_q)
+      throw Error(ErrorCode::bad_text, "a softmax has one number of heads (docs/problem.md)");
     if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text, "merge takes no buffer and out_strides in place of strides (docs/problem.md)");
   }
@@ -265,6 +286,7 @@ struct Parser {
 
   Problem finish() {
     fits_operator();
+    if (is_softmax(p.op)) p.heads_kv = 1;
     if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
     if (!own_out_dtype) p.out_dtype = p.dtype;
     if (p.op == Op::backward) {

@@ -4,6 +4,7 @@
 
 #include "core/problem_text.hpp"
 #include "core/roles.hpp"
+#include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -108,6 +109,22 @@ std::string layout_text(const Problem& p) {
   return same(bshd) ? " layout=bshd" + side_text(p, bshd) : " strides=" + strides_text(p) + side_text(p, other);
 }
 
+std::string softmax_text(const Problem& p) {
+  std::string s = std::string(word_of(p.op)) + " b" + number(p.batch) + " h" + number(p.heads_q) + " s" +
+                  number(p.seq_q) + (p.seq_q == p.seq_k ? "" : "x" + number(p.seq_k)) + " " +
+                  std::string(name_of(p.dtype));
+  if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
+  if (p.scale) s += " scale=" + number(*p.scale);
+  if (p.log) s += " log";
+  if (p.bool_mask) s += " mask=" + spread_text(*p.bool_mask);
+  if (p.row_lse) s += " row_lse";
+  if (p.want_lse) s += p.lse_only ? " lse_only" : " lse";
+  Problem plain = p;
+  set_contiguous(plain);
+  s += side_text(p, plain);
+  return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
+}
+
 std::string merge_text(const Problem& p) {
   std::string s = "merge n" + number(p.partials) + " b" + number(p.batch) + " h" + number(p.heads_q) + " s" +
                   number(p.seq_q) + " d" + number(p.dim_v) + " " + std::string(name_of(p.dtype));
@@ -131,6 +148,7 @@ std::string to_string(const Problem& p) {
     return number(a) + (a == b ? "" : separator + number(b));
   };
   if (p.op == Op::merge) return merge_text(p);
+  if (is_softmax(p.op)) return softmax_text(p);
   std::string s = std::string(word_of(p.op)) + " b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
                   pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
                   std::string(name_of(p.dtype));

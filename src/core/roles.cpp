@@ -83,7 +83,7 @@ std::int64_t size_of(Axis axis, const Problem& p) {
 }
 
 std::string_view word_of(Op op) {
-  constexpr std::string_view kWords[kOps] = {"fwd", "merge", "bwd"};
+  constexpr std::string_view kWords[kOps] = {"fwd", "merge", "bwd", "softmax", "softmax_bwd"};
   return kWords[static_cast<std::size_t>(op)];
 }
 
@@ -113,6 +113,8 @@ bool uses(const Problem& p, const RoleRow& row) {
     case Role::sinks: return p.sinks;
     case Role::lse: return p.want_lse;
     case Role::dlse: return p.dlse;
+    case Role::row_lse: return p.row_lse;
+    case Role::y: return !p.lse_only;
     default: return is_asked(p.gradients, row.role);
   }
 }

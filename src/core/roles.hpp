@@ -45,7 +45,7 @@ struct Forms {
 
 // What an operator does with a tensor.
 enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
-using Uses = std::array<Use, kOps>;  // forward, merge, backward
+using Uses = std::array<Use, kOps>;  // forward, merge, backward, softmax, softmax_backward; none where left out
 
 struct RoleRow {
   Role role;
@@ -72,9 +72,15 @@ inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, head
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
 inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none};
 inline constexpr Uses kNeeded{Use::needs, Use::none, Use::needs}, kTaken{Use::takes, Use::none, Use::takes},
-    kResult{Use::writes, Use::writes, Use::needs}, kStatistics{Use::may_write, Use::may_write, Use::needs},
+    kMask{Use::takes, Use::none, Use::takes, Use::takes}, kResult{Use::writes, Use::writes, Use::needs},
+    kStatistics{Use::may_write, Use::may_write, Use::needs, Use::may_write},
     kUpstream{Use::none, Use::none, Use::needs}, kOptionalUpstream{Use::none, Use::none, Use::takes},
     kGradient{Use::none, Use::none, Use::may_write};
+inline constexpr Uses kOfSoftmax{Use::none, Use::none, Use::none, Use::needs},
+    kTakenBySoftmax{Use::none, Use::none, Use::none, Use::takes},
+    kOfBoth{Use::none, Use::none, Use::none, Use::may_write, Use::needs},
+    kReadBackwards{Use::none, Use::none, Use::none, Use::none, Use::needs},
+    kWrittenBackwards{Use::none, Use::none, Use::none, Use::none, Use::writes};
 }  // namespace roles_detail
 
 inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
@@ -102,7 +108,7 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        Types::i32, kPageTable, kPageTable, exact, false, R::page_table, &L::page_table, &T::page_table, nullptr},
       {R::bias, "bias", "added to the scores [batch|1, heads|1, seq_q|1, seq_k|1]", kTaken, Types::data, kScores,
        kScores, broadcast, false, R::bias, &L::bias, &T::bias, nullptr},
-      {R::bool_mask, "bool_mask", "bool, true = may attend, shaped as bias", kTaken, Types::boolean, kScores, kScores,
+      {R::bool_mask, "bool_mask", "bool, true = may attend, shaped as bias", kMask, Types::boolean, kScores, kScores,
        broadcast, false, R::bool_mask, &L::bool_mask, &T::bool_mask, nullptr},
       {R::alibi_slopes, "alibi_slopes", "fp32 [heads] or [batch, heads]", kTaken, Types::f32, kSlopes, kSlopes,
        leading_optional, false, R::alibi_slopes, &L::alibi_slopes, &T::alibi_slopes, nullptr},
@@ -126,6 +132,16 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        R::sinks, &L::dsinks, nullptr, &T::dsinks},
       {R::dalibi_slopes, "dalibi_slopes", "the gradient of alibi_slopes, fp32 of its shape", kGradient, Types::f32,
        kSlopes, kSlopes, leading_optional, false, R::alibi_slopes, &L::dalibi_slopes, nullptr, &T::dalibi_slopes},
+      {R::x, "x", "rows of numbers [.., n]", kOfSoftmax, Types::data, kScores, kScores, exact, false, R::x, &L::x,
+       &T::x, nullptr},
+      {R::row_lse, "row_lse", "fp32 [..]: the LSEs of the rows that x is a piece of", kTakenBySoftmax, Types::f32,
+       kRows, kRows, exact, false, R::row_lse, &L::row_lse, &T::row_lse, nullptr},
+      {R::y, "y", "the softmax of x", kOfBoth, Types::as_q_or_f32, kScores, kScores, exact, false, R::y, &L::y, nullptr,
+       &T::y},
+      {R::dy, "dy", "the gradient of y", kReadBackwards, Types::as_out, kScores, kScores, exact, false, R::dy, &L::dy,
+       &T::dy, nullptr},
+      {R::dx, "dx", "the gradient of x", kWrittenBackwards, Types::as_q, kScores, kScores, exact, false, R::dx, &L::dx,
+       nullptr, &T::dx},
   }};
 }();
 inline constexpr const RoleRow& row_of(Role role) { return kRoleTable[static_cast<std::size_t>(role)]; }

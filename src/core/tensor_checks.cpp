@@ -26,6 +26,11 @@ void check_tensor(std::string_view name, const ConstTensor& t) {
     throw Error(ErrorCode::bad_value, text(name, " of shape ", shape_text(t), " has a null pointer"));
 }
 
+std::uint8_t alignment_of(const ConstTensor& t) {
+  if (t.device.kind == DeviceKind::cpu || !t.given() || t.elements() == 0) return 16;
+  return static_cast<std::uint8_t>(1u << std::min(4, std::countr_zero(reinterpret_cast<std::uintptr_t>(t.data))));
+}
+
 // From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
 // that slicing, permuting and reversing make of a tensor that does not overlap itself.
 void check_output(std::string_view name, const ConstTensor& t) {

@@ -1,5 +1,7 @@
 // What every tensor of a call must be before anything else of it is read.
 #pragma once
+#include <algorithm>
+#include <cstdint>
 #include <ostream>
 #include <string_view>
 
@@ -17,9 +19,23 @@ struct ShownDevice {
   Device device;
   friend std::ostream& operator<<(std::ostream& out, const ShownDevice& d) { return out << to_string(d.device); }
 };
+// Up to `rank` dimensions: what is missing in front has size 1.
+template <class Data>
+void widen(BasicTensor<Data>& t, int rank) {
+  const int missing = rank - t.rank;
+  if (missing <= 0) return;
+  std::rotate(t.shape.begin(), t.shape.begin() + t.rank, t.shape.begin() + rank);
+  std::rotate(t.stride.begin(), t.stride.begin() + t.rank, t.stride.begin() + rank);
+  std::fill_n(t.shape.begin(), missing, 1);
+  std::fill_n(t.stride.begin(), missing, 0);
+  t.rank = rank;
+}
 
 // Given, of a rank, dtype and device that exist, without negative sizes, with data if it has elements. Throws Error.
 void check_tensor(std::string_view name, const ConstTensor& t);
+
+// Of an address: the largest power of two, up to 16, that divides it. On the CPU, whose kernels read any, always 16.
+std::uint8_t alignment_of(const ConstTensor& t);
 
 // No two of its elements are one. Throws Error.
 void check_output(std::string_view name, const ConstTensor& t);

@@ -9,6 +9,7 @@
 #include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
+#include "cpu/softmax/softmax.hpp"
 
 namespace onepass::cpu {
 
@@ -29,6 +30,7 @@ std::span<const Implementation> implementations() {
 #endif
     add(backward::implementations());
     all.push_back(merge_implementation());
+    add(softmax_implementations());
     return all;
   });
 }

@@ -7,13 +7,14 @@
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/forward.hpp"
+#include "cuda/softmax/softmax.hpp"
 
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
   return {&decode::mla_implementation(),   &decode::implementation(),        &sm90::forward_implementation(),
           &sm80::forward_implementation(), &sm90::backward_implementation(), &sm80::backward_implementation(),
-          &merge_implementation()};
+          &merge_implementation(),         &softmax_implementation(),        &softmax_backward_implementation()};
 }
 
 }  // namespace onepass::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/roles.hpp"
+#include "core/softmax_problem.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
@@ -16,6 +17,7 @@
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/forward.hpp"
+#include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -76,6 +78,14 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     MergeConfig c;
     if (!select_merge(p, c, why)) throw refusal(merge_implementation().name);
     return list(merge_implementation().name, merge_program(c, arch));
+  }
+  if (is_softmax(p.op)) {
+    const Implementation& row = p.op == Op::softmax ? softmax_implementation() : softmax_backward_implementation();
+    SoftmaxPlan plan;
+    if (!select_softmax(p, plan, why)) throw refusal(row.name);
+    if (plan.pieces > 1) kernels.push_back({row.name, softmax_program(states_config(plan), arch)});
+    kernels.push_back({row.name, softmax_program(plan.config, arch)});
+    return kernels;
   }
   if (p.op == Op::backward) {
     const BackwardFeatures f = backward_features_of(p);

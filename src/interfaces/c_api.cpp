@@ -198,6 +198,13 @@ onepass_code onepass_options_init(onepass_options* options, size_t size) {
 onepass_code onepass_append_init(onepass_append* append, size_t size) {
   return guarded([&] { set_defaults("append", append, size, onepass_append{}); });
 }
+onepass_code onepass_softmax_init(onepass_softmax* softmax, size_t size) {
+  return guarded([&] {
+    onepass_softmax defaults{};
+    defaults.scale = 1;
+    set_defaults("softmax", softmax, size, defaults);
+  });
+}
 
 onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                const onepass_tensor* out, const onepass_options* options) {
@@ -237,6 +244,35 @@ onepass_code onepass_append_kv(const onepass_append* append) {
   return guarded([&] {
     const AppendCall call = append_from(given("append", append));
     append_kv(call.tensors, call.interleaved, call.launch);
+  });
+}
+
+onepass_code onepass_softmax_forward(const onepass_softmax* softmax) {
+  return guarded([&] {
+    const SoftmaxCall c = softmax_from(given("softmax", softmax));
+    want(!c.dy.given() && !c.dx.given(), ErrorCode::bad_value,
+         "dy or dx is given; they are of onepass_softmax_backward");
+    if (!c.row_lse.given()) return onepass::softmax(c.x, c.y, c.lse, c.options, c.bool_mask, c.launch);
+    want(!c.lse.given(), ErrorCode::bad_value, "row_lse is given, which takes a y and no lse");
+    softmax_piece(c.x, c.row_lse, c.y, c.options, c.bool_mask, c.launch);
+  });
+}
+onepass_code onepass_softmax_backward(const onepass_softmax* softmax) {
+  return guarded([&] {
+    const SoftmaxCall c = softmax_from(given("softmax", softmax));
+    want(!c.x.given() && !c.lse.given() && !c.row_lse.given() && !c.bool_mask.given(), ErrorCode::bad_value,
+         "x, lse, row_lse or bool_mask is given; a softmax's backward takes y, dy and dx");
+    softmax_backward(c.y, c.dy, c.dx, c.options, c.launch);
+  });
+}
+onepass_code onepass_merge_lse(size_t count, const onepass_tensor* lses, const onepass_tensor* lse,
+                               onepass_executor* executor, void* stream) {
+  return guarded([&] {
+    std::vector<ConstTensor> parts;
+    for (size_t i = 0; i < count; ++i)
+      parts.push_back(tensor_from(text("lses[", i, "]").c_str(), &given("lses", lses) + i));
+    merge_lse(parts, tensor_from("lse", lse),
+              {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
   });
 }
 

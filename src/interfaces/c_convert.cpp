@@ -151,4 +151,19 @@ AppendCall append_from(const onepass_append& append) {
           {.stream = a.stream, .executor = a.executor ? a.executor->executor.get() : nullptr}};
 }
 
+SoftmaxCall softmax_from(const onepass_softmax& softmax) {
+  onepass_softmax s;
+  onepass_softmax_init(&s, sizeof s);
+  take_known_fields("softmax", softmax, s);
+  return {optional_tensor_from("x", s.x),
+          optional_tensor_from("y", s.y),
+          optional_tensor_from("lse", s.lse),
+          optional_tensor_from("row_lse", s.row_lse),
+          optional_tensor_from("bool_mask", s.bool_mask),
+          optional_tensor_from("dy", s.dy),
+          optional_tensor_from("dx", s.dx),
+          {s.scale, s.log != 0},
+          {.stream = s.stream, .executor = s.executor ? s.executor->executor.get() : nullptr}};
+}
+
 }  // namespace onepass::interfaces

@@ -4,6 +4,7 @@
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/onepass.h"
+#include "onepass/softmax.hpp"
 
 // The opaque types of onepass.h.
 struct onepass_executor {
@@ -37,6 +38,13 @@ struct AppendCall {
   Launch launch;
 };
 AppendCall append_from(const onepass_append& append);
+
+struct SoftmaxCall {
+  Tensor x, y, lse, row_lse, bool_mask, dy, dx;
+  SoftmaxOptions options;
+  Launch launch;
+};
+SoftmaxCall softmax_from(const onepass_softmax& softmax);
 
 // *pointer, or an Error that names it.
 template <class T>

@@ -14,6 +14,7 @@
 #include "cpu/implementations.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/implementations.hpp"
+#include "onepass/softmax.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 
@@ -163,6 +164,60 @@ void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
   Executor& host = launch.executor ? *launch.executor : default_executor();
   GuardedExecutor guarded(host, plan.workers());
   plan.state()->run(tensors, nullptr, guarded, launch.stream);
+}
+
+namespace {
+
+Attention described(const SoftmaxOptions& options) {
+  Attention a;
+  a.scale = options.scale;
+  a.log = options.log;
+  return a;
+}
+
+}  // namespace
+
+void softmax(const ConstTensor& x, const Tensor& y, const Tensor& lse, const SoftmaxOptions& options,
+             const ConstTensor& bool_mask, const Launch& launch) {
+  Tensors t;
+  t.x = x, t.y = y, t.lse = lse, t.bool_mask = bool_mask;
+  compute(Op::softmax, t, described(options), launch, {});
+}
+
+void softmax_piece(const ConstTensor& x, const ConstTensor& row_lse, const Tensor& y, const SoftmaxOptions& options,
+                   const ConstTensor& bool_mask, const Launch& launch) {
+  want(row_lse.given(), ErrorCode::bad_shape, "row_lse is missing");
+  Tensors t;
+  t.x = x, t.row_lse = row_lse, t.y = y, t.bool_mask = bool_mask;
+  compute(Op::softmax, t, described(options), launch, {});
+}
+
+void softmax_backward(const ConstTensor& y, const ConstTensor& dy, const Tensor& dx, const SoftmaxOptions& options,
+                      const Launch& launch) {
+  Tensors t;
+  // A backward reads it.
+  t.y.data = const_cast<void*>(y.data);
+  t.y.rank = y.rank, t.y.shape = y.shape, t.y.stride = y.stride, t.y.dtype = y.dtype, t.y.device = y.device;
+  t.dy = dy, t.dx = dx;
+  want(dy.given(), ErrorCode::bad_shape, "dy is missing");
+  compute(Op::softmax_backward, t, described(options), launch, {});
+}
+
+// A merge of results that have no columns.
+void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launch& launch) {
+  const auto without_columns = [](auto t) {
+    want(t.rank >= 1 && t.rank < kMaxRank, ErrorCode::bad_shape, "an LSE has ", t.rank,
+         " dimensions; 1 to 3 are accepted");
+    t.shape[t.rank] = 0;
+    t.stride[t.rank++] = 1;
+    t.data = nullptr;
+    return t;
+  };
+  want(!lses.empty(), ErrorCode::bad_value, "lses is empty; at least one is needed");
+  std::vector<ConstTensor> outs;
+  outs.reserve(lses.size());
+  for (const ConstTensor& t : lses) outs.push_back(without_columns(t));
+  merge(outs, lses, without_columns(lse), lse, launch);
 }
 
 std::string explain(const Problem& problem) {

@@ -1,6 +1,8 @@
 #include "reference/textbook.hpp"
 
+#include "core/softmax_problem.hpp"
 #include "reference/merged.hpp"
+#include "reference/softmax.hpp"
 
 namespace onepass::reference {
 
@@ -14,11 +16,13 @@ std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t h
 
 Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
   if (p.op == Op::merge) return merged_oracle(p, a);
+  if (is_softmax(p.op)) return softmax_oracle(p, a);
   return textbook<double>(p, a, Exact{}, executor);
 }
 
 Dense base(const Problem& p, const Tensors& a, Executor& executor) {
   if (p.op == Op::merge) return merged_base(p, a);
+  if (is_softmax(p.op)) return softmax_base(p, a);
   switch (p.dtype) {
     case DType::bf16: return textbook<float>(p, a, Stored<bf16>{}, executor);
     case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);

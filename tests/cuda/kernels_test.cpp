@@ -12,6 +12,7 @@
 #include "cuda/host/program.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/sm90/forward.hpp"
+#include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
@@ -89,6 +90,22 @@ TEST(Merge, CompilesToTheCodeThatWasMeant) {
       cuda::CodeGate gate{256, {}};
       if (config.dim > 0) gate.instructions = {"LDG.E.EF.128", "SHFL"};
       EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::merge_program(config, arch)), gate), "") << arch << " " << line;
+    }
+  }
+}
+
+TEST(SoftmaxRows, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
+    for (const char* line : {"softmax s999x4096 bf16", "softmax s999x1000 fp32 lse", "softmax s999x50257 bf16 log",
+                             "softmax s999x100000 fp32", "softmax s5x1000000 bf16", "softmax_bwd s999x4096 bf16"}) {
+      cuda::SoftmaxPlan plan;
+      ASSERT_TRUE(cuda::select_softmax(parse_problem(line), plan, why)) << why;
+      const cuda::CodeGate gate{1024,
+                                {"LDG.E.EF.128", "STG.E.128"}};  // 64 registers: 64 KB of a multiprocessor's are read
+      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::softmax_program(plan.config, arch)), gate), "")
+          << arch << " " << line;
     }
   }
 }

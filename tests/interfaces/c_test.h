@@ -39,5 +39,6 @@ int untouched(const problem* p);
 void test_success(void);
 void test_errors(void);
 void test_append(void);
+void test_softmax(void);
 
 #endif

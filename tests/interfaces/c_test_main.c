@@ -37,6 +37,7 @@ int main(void) {
   test_success();
   test_errors();
   test_append();
+  test_softmax();
   printf("%d failures\n", failures);
   return failures != 0;
 }

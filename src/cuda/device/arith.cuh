@@ -41,6 +41,7 @@ struct Bf16 {
   static constexpr int kPacked = 2;
   static DEV u32 pack(float lo, float hi) { return pack_bf16(lo, hi); }
   static DEV u32 times_zero_plus(u32 x, u32 y) { return times_zero_plus_bf16(x, y); }
+  static DEV u32 max(u32 x, u32 y) { return max_bf16x2(x, y); }
   static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
   static DEV float unpack(u16 x) { return __int_as_float(static_cast<i32>(x) << 16); }
 };
@@ -50,6 +51,7 @@ struct F16 {
   static constexpr int kPacked = 2;
   static DEV u32 pack(float lo, float hi) { return pack_f16(lo, hi); }
   static DEV u32 times_zero_plus(u32 x, u32 y) { return times_zero_plus_f16(x, y); }
+  static DEV u32 max(u32 x, u32 y) { return max_f16x2(x, y); }
   static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
   static DEV float unpack(u16 x) { return unpack_f16(x); }
 };
@@ -57,6 +59,7 @@ struct F32 {
   using Raw = float;
   using Packed = float;
   static constexpr int kPacked = 1;
+  static DEV u32 max(u32 x, u32 y) { return __float_as_uint(fmaxf(__uint_as_float(x), __uint_as_float(y))); }
   static DEV float round(float x) { return x; }
   static DEV float unpack(float x) { return x; }
 };

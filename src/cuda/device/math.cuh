@@ -36,6 +36,33 @@ DEV u32 pack_f16(float lo, float hi) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
   return y;
 }
+// A 16-bit value of a register, by other instructions than Bf16::unpack and F16::unpack: ptxas, which would see the
+// same value in both, then keeps the register instead of two floats.
+template <i32 half>
+DEV float unpack_bf16_again(u32 x) {
+  float y;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=f"(y) : "r"(x), "n"(half == 0 ? 0x1044 : 0x3244));
+  return y;
+}
+template <i32 half>
+DEV float unpack_f16_again(u32 x) {
+  float y;
+  asm("{ .reg .b32 r; .reg .b16 h; prmt.b32 r, %1, 0, %2; cvt.u16.u32 h, r; cvt.f32.f16 %0, h; }"
+      : "=f"(y)
+      : "r"(x), "n"(half == 0 ? 0x4410 : 0x4432));
+  return y;
+}
+// The larger of each half; a NaN gives way to a number.
+DEV u32 max_bf16x2(u32 x, u32 y) {
+  u32 z;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+DEV u32 max_f16x2(u32 x, u32 y) {
+  u32 z;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
 DEV float unpack_f16(u16 x) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));

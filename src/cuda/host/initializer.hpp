@@ -12,6 +12,7 @@ class Initializer {
   Initializer& field(const char* name, bool value) { return put(name, bool_literal(value)); }
   Initializer& field(const char* name, ScalarType value) { return put(name, name_of(value)); }
   Initializer& field(const char* name, const Initializer& value) { return put(name, value.source()); }
+  Initializer& word(const char* name, const char* value) { return put(name, value); }  // an enumerator
   std::string source() const { return "{" + fields_ + "}"; }
 
   static const char* bool_literal(bool b) { return b ? "true" : "false"; }

@@ -14,6 +14,7 @@
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/forward.hpp"
+#include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 
@@ -35,6 +36,9 @@ cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
       return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
   } else if (family == "mla") {
     if (decode::MlaConfig c; decode::select_mla(p, c, why)) return decode::mla_program(cuda::features_of(p), c);
+  } else if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
+    if (cuda::SoftmaxPlan plan; cuda::select_softmax(p, plan, why))
+      return cuda::softmax_program(family == "rows" ? plan.config : cuda::states_config(plan), "sm_90");
   } else if (family == "decode") {
     if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why))
       return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));

@@ -2,6 +2,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
@@ -11,6 +12,7 @@
 #include "check/inputs.hpp"
 #include "core/arguments.hpp"
 #include "core/problem_on.hpp"
+#include "core/softmax_problem.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 
 namespace onepass::bench {
@@ -72,6 +74,30 @@ class ReadProbe {
   std::vector<float> data_;
 };
 
+// Of copying, bytes read and written, by memcpy from and to memory far beyond the last-level cache.
+class CopyProbe {
+ public:
+  explicit CopyProbe(int threads)
+      : threads_(threads), from_(kBytes * static_cast<std::size_t>(threads), 1), to_(from_.size(), 2) {}
+  double rate() {
+    std::vector<std::thread> pool;
+    const auto copy = [&](int i) {
+      const std::size_t at = kBytes * static_cast<std::size_t>(i);
+      std::memcpy(to_.data() + at, from_.data() + at, kBytes);
+    };
+    const double from = threads_ == 1 ? thread_seconds() : wall_seconds();
+    for (int i = 1; i < threads_; ++i) pool.emplace_back(copy, i);
+    copy(0);
+    for (std::thread& t : pool) t.join();
+    return 2.0 * kBytes * threads_ / ((threads_ == 1 ? thread_seconds() : wall_seconds()) - from);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{64} << 20;
+  int threads_;
+  std::vector<unsigned char> from_, to_;
+};
+
 double median(std::vector<double> v) { return Sample{std::move(v)}.median(); }
 
 }  // namespace
@@ -115,6 +141,14 @@ double visible_pairs(const Problem& p) {
 }
 
 void count_work(const Problem& p, CellResult& result) {
+  if (is_softmax(p.op)) {  // what is read once and written once
+    const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
+    const auto read = static_cast<double>(p.op == Op::softmax ? size_of(p.dtype) : 2 * size_of(p.out_dtype)),
+               written = static_cast<double>(p.lse_only ? 0 : size_of(p.op == Op::softmax ? p.out_dtype : p.dtype));
+    result.flops = 4 * numbers;
+    result.bytes = numbers * (read + written);
+    return;
+  }
   if (p.op == Op::merge) {  // what is read and written
     const auto row = [&](DType t, bool lse) { return static_cast<std::size_t>(p.dim_v) * size_of(t) + (lse ? 4 : 0); };
     result.flops = 2.0 * static_cast<double>(p.partials * p.batch * p.heads_q * p.seq_q * p.dim_v);
@@ -149,8 +183,10 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   count_work(p, result);
   Isa isa;
   const bool has_peak = isa_of(result.implementation, isa);
-  const bool bound_by_reads = p.seq_q * p.group() <= 64;  // decoding: K and V are hardly reused
+  const bool bound_by_reads = !is_softmax(p.op) && p.seq_q * p.group() <= 64;  // decoding: K and V are hardly reused
   std::unique_ptr<ReadProbe> probe;
+  std::unique_ptr<CopyProbe> copies;
+  if (is_softmax(p.op)) copies = std::make_unique<CopyProbe>(spec.threads);
   if (bound_by_reads) probe = std::make_unique<ReadProbe>(spec.threads);
 
   const Stopwatch watch{spec.threads == 1};
@@ -163,6 +199,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   for (int round = 0; round < effort.rounds; ++round) {
     if (has_peak) peaks.push_back(fma_rate(isa, spec.threads));
     if (probe) reads.push_back(probe->rate());
+    if (copies) reads.push_back(copies->rate());
     watch.collect(ours, effort.seconds, call);
     for (std::size_t i = 0; i < effort.peers.size() && peers; ++i) {
       PeerResult& peer = result.peers[i];

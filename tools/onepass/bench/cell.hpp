@@ -31,7 +31,7 @@ struct CellResult {
   double flops = 0, bytes = 0;  // useful work: see count_work
   double extra_bytes = 0;       // CUDA: the workspace
   double peak_flops_per_s = 0;  // CPU: fused multiply-adds of all threads; CUDA: a matrix product; 0: not measured
-  double read_bytes_per_s = 0;  // CPU: reads; CUDA: a copy, bytes read and written
+  double read_bytes_per_s = 0;  // CPU: reads, of a softmax a copy; CUDA: a copy, bytes read and written
   std::vector<PeerResult> peers;
 };
 

@@ -129,6 +129,15 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
         else
           tensors.v.data = tensors.k.data, tensors.v.device = p.device;
         break;
+      case Role::y:
+        if (p.op == Op::softmax_backward) {
+          ConstTensor y = tensors.y;
+          draw(y);
+          tensors.y.data = const_cast<void*>(y.data);
+          tensors.y.device = y.device;
+          break;
+        }
+        [[fallthrough]];
       default: row.output ? place(tensors.*row.output, nullptr) : draw(tensors.*row.input);
     }
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/softmax_problem.hpp"
+
 namespace onepass::bench {
 namespace {
 
@@ -101,9 +103,13 @@ void Table::cpu_row(const CellResult& r) const {
 
 void Table::device_row(const CellResult& r) const {
   const PeerResult* best = best_peer(r);
-  fmt::print("{:<58} {:<14} {:>10.4f} {:>8.1f} {:>9} {:>7}", short_line(r.spec.problem), r.implementation,
-             1e3 * r.median_s, 1e-12 * r.flops / r.median_s, share(r.flops / r.median_s, r.peak_flops_per_s),
-             best ? fmt::format("{:.2f}x", best->median_s / r.median_s) : "-");
+  const bool moves = is_softmax(r.spec.problem.op);  // its figures are bytes, beside a copy's
+  fmt::print(
+      "{:<58} {:<14} {:>10.4f} {:>8} {:>9} {:>7}", short_line(r.spec.problem), r.implementation, 1e3 * r.median_s,
+      moves ? fmt::format("{:.2f}TB/s", 1e-12 * r.bytes / r.median_s)
+            : fmt::format("{:.1f}", 1e-12 * r.flops / r.median_s),
+      moves ? share(r.bytes / r.median_s, r.read_bytes_per_s) + " cp" : share(r.flops / r.median_s, r.peak_flops_per_s),
+      best ? fmt::format("{:.2f}x", best->median_s / r.median_s) : "-");
 }
 
 void Table::row(const CellResult& r) {

@@ -32,6 +32,29 @@ DEV float unpack_f16(u16 x) {
   return x >> 15 ? -size : size;
 }
 
+template <i32 half>
+DEV float unpack_bf16_again(u32 x) {
+  return std::bit_cast<float>(half == 0 ? x << 16 : x & 0xffff0000u);
+}
+template <i32 half>
+DEV float unpack_f16_again(u32 x) {
+  return unpack_f16(static_cast<u16>(half == 0 ? x : x >> 16));
+}
+// The larger of each half; a NaN gives way to a number.
+template <class Unpack>
+DEV u32 max_halves(u32 x, u32 y, Unpack unpack) {
+  const auto one = [&](u16 a, u16 b) {
+    const float p = unpack(a), q = unpack(b);
+    return p != p || p < q ? b : a;
+  };
+  return one(static_cast<u16>(x), static_cast<u16>(y)) |
+         static_cast<u32>(one(static_cast<u16>(x >> 16), static_cast<u16>(y >> 16))) << 16;
+}
+DEV u32 max_bf16x2(u32 x, u32 y) {
+  return max_halves(x, y, [](u16 h) { return std::bit_cast<float>(static_cast<u32>(h) << 16); });
+}
+DEV u32 max_f16x2(u32 x, u32 y) { return max_halves(x, y, unpack_f16); }
+
 DEV u32 times_zero_plus_bf16(u32 x, u32 y) {
   const auto one = [](u32 a, u32 b) { return (a & 0x7f80) == 0x7f80 ? 0x7fff : b & 0xffff; };
   return one(x, y) | one(x >> 16, y >> 16) << 16;

@@ -1,0 +1,98 @@
+"""Softmax over rows through PyTorch and through Triton, for bench/peers.py."""
+
+import importlib
+
+import cuda_peers
+from problem_line import Refused
+
+
+def tensors(torch, p):
+    """x of a softmax, or y and dy of its backward, [rows, n]."""
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
+    x = torch.randn(p.batch * p.heads * p.rows, p.keys, dtype=dtype, device=p.device)
+    return (torch.softmax(x, -1), torch.randn_like(x)) if p.op == "softmax_bwd" else (x,)
+
+
+def checked(p):
+    if p.op not in ("softmax", "softmax_bwd"):
+        raise Refused("it times softmax and softmax_bwd")
+    p.refuse_extras(("log",))
+    return p
+
+
+class Rows:
+    """(note, function) pairs and, as cuda_peers.Ways has them, no leaves: a backward is called by itself."""
+
+    leaves = ()
+
+    def __init__(self, ways):
+        self.ways = ways
+
+    def all(self):
+        return self.ways
+
+
+class TorchRows(cuda_peers.CudaTorch):
+    enum = "MATH"  # nothing here asks for attention
+
+    def ways(self, problem):
+        torch, p = self.torch, checked(problem)
+        log = "log" in p.extras
+        given = tensors(torch, p)
+        if p.op == "softmax_bwd":
+            name = "_log_softmax_backward_data" if log else "_softmax_backward_data"
+            call = getattr(torch.ops.aten, name)
+            y, dy = given
+            return Rows([(f"aten.{name}", lambda: call(dy, y, -1, y.dtype))])
+        call = torch.log_softmax if log else torch.softmax
+        return Rows([("", lambda: call(given[0], -1))])
+
+
+def kernel(triton, tl):
+    """One program a row, which it holds: the row is read once."""
+
+    @triton.jit
+    def rows(x, y, step, n, block: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)
+        at = tl.arange(0, block)
+        numbers = tl.load(x + row * step + at, mask=at < n, other=-float("inf")).to(tl.float32)
+        weights = tl.exp(numbers - tl.max(numbers, 0))
+        result = weights / tl.sum(weights, 0)
+        tl.store(y + row * step + at, result.to(y.dtype.element_ty), mask=at < n)
+
+    return rows
+
+
+class TritonRows(cuda_peers.CudaTorch):
+    enum = "MATH"
+
+    def ways(self, problem):
+        torch, p = self.torch, checked(problem)
+        if p.op != "softmax" or p.extras:
+            raise Refused("the Triton kernel computes a plain softmax")
+        try:
+            triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
+        except ImportError:
+            raise Refused("Triton is not installed") from None
+        block = triton.next_power_of_2(p.keys)
+        if block > 131072:
+            raise Refused("the Triton kernel holds rows of up to 131072 numbers")
+        globals()["tl"] = tl  # the kernel's annotations are looked up here
+        rows, (x,) = kernel(triton, tl), tensors(torch, p)
+        y = torch.empty_like(x)
+
+        def way(warps):
+            def run():
+                rows[(x.shape[0],)](x, y, x.stride(0), p.keys, block=block, num_warps=warps)
+                return y
+
+            return run
+
+        best = min((4, 8, 16, 32), key=lambda warps: self.seconds(way(warps), p.device))
+        return Rows([(f"{best} warps, the best of 4 to 32", way(best))])
+
+    def seconds(self, run, device):
+        return min(cuda_peers.Timer(self.torch, device).times(run, 0.01))
+
+
+PEERS = {"torch-rows": TorchRows, "triton-rows": TritonRows}

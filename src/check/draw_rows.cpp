@@ -1,0 +1,96 @@
+#include "check/draw_rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "check/random.hpp"
+#include "core/numerics.hpp"
+#include "core/softmax_problem.hpp"
+
+namespace onepass::check {
+namespace {
+
+enum Stream : std::int64_t { kScores = 100, kLse, kGradients };
+
+class Rows {
+ public:
+  Rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution)
+      : p_(p), t_(t), seed_(seed), distribution_(distribution), row_(static_cast<std::size_t>(p.seq_k)) {}
+
+  void forward(std::int64_t r) {
+    scores(r);
+    put(t_.x, r);
+    if (p_.row_lse) row_lse(r);
+  }
+  void backward(std::int64_t r) {
+    scores(r);
+    double sum = 0;
+    for (const float x : row_) sum += std::exp(double{x});
+    for (float& x : row_)
+      x = static_cast<float>(p_.log ? double{x} - std::log(sum) : sum > 0 ? std::exp(double{x}) / sum : 0.0);
+    put(t_.y, r);
+    Random random(seed_, {kGradients, r});
+    const std::int64_t at = RowPlace(t_.y.stride, p_)(r);
+    for (std::size_t j = 0; j < row_.size(); ++j) {
+      const float y = load_element(t_.y.data, p_.out_dtype, at + static_cast<std::int64_t>(j) * t_.y.stride[3]);
+      row_[j] = y == (p_.log ? -INFINITY : 0.0f) ? NAN : random.normal();
+    }
+    put(t_.dy, r);
+  }
+
+ private:
+  void scores(std::int64_t r) {
+    Random random(seed_, {kScores, r});
+    const bool forward = p_.op == Op::softmax;
+    const double scale = forward && p_.effective_scale() != 0 ? p_.effective_scale() : 1.0;
+    const double huge = std::min(3e4 * std::pow(10.0, 5.0 * static_cast<double>(r % 5)),
+                                 p_.dtype == DType::f16 ? 1e4 * std::abs(scale) : 1e30);
+    const auto one = p_.seq_k == 0 ? 0 : static_cast<std::size_t>(random.below(p_.seq_k));
+    const float rise = p_.dtype == DType::f32 ? 2.5f / 64 : std::min(2.5f / 64, 40 / static_cast<float>(p_.seq_k));
+    for (std::size_t j = 0; j < row_.size(); ++j) {
+      double s = 0;
+      switch (distribution_) {
+        case Distribution::normal: s = 4.0 * double{random.normal()}; break;
+        case Distribution::rising:
+          s = double{rise * static_cast<float>(r % 2 == 0 ? j : row_.size() - j) + random.normal()};
+          break;
+        case Distribution::one_hot: s = double{(j == one ? 30.0f : 0.0f) + random.normal()}; break;
+        case Distribution::huge: s = (forward ? huge : 4.0) * double{random.normal()}; break;
+      }
+      row_[j] = seed_ % 2 == 1 && random.below(40) == 0 ? -INFINITY : static_cast<float>(s / scale);
+    }
+  }
+  // The LSE of a row that this one is a piece of, somewhat above its own; every seventh saw nothing.
+  void row_lse(std::int64_t r) const {
+    double most = -INFINITY, sum = 0;
+    const auto score = [&](float x) { return p_.effective_scale() * double{x}; };
+    for (const float x : row_) most = std::max(most, x == -INFINITY ? most : score(x));
+    for (const float x : row_) sum += x == -INFINITY ? 0 : std::exp(score(x) - most);
+    const double more = std::abs(double{Random(seed_, {kLse, r}).normal()});
+    const ConstTensor& t = t_.row_lse;
+    Inputs::writable<float>(t)[RowPlace(t.stride, p_)(r)] =
+        r % 7 == 6 || sum == 0 ? -INFINITY : static_cast<float>(most + std::log(sum) + more);
+  }
+  void put(const ConstTensor& t, std::int64_t r) const {
+    const std::int64_t at = RowPlace(t.stride, p_)(r);
+    for (std::size_t j = 0; j < row_.size(); ++j)
+      store_element(const_cast<void*>(t.data), t.dtype, at + static_cast<std::int64_t>(j) * t.stride[3], row_[j]);
+  }
+
+  const Problem& p_;
+  const Tensors& t_;
+  std::uint64_t seed_;
+  Distribution distribution_;
+  std::vector<float> row_;
+};
+
+}  // namespace
+
+void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  Rows rows(p, t, seed, distribution);
+  for (std::int64_t r = 0; r < p.batch * p.heads_q * p.seq_q; ++r)
+    p.op == Op::softmax ? rows.forward(r) : rows.backward(r);
+}
+
+}  // namespace onepass::check

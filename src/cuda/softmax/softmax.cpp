@@ -1,0 +1,231 @@
+#include "cuda/softmax/softmax.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "core/online_softmax.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kMostThreads = 1024;
+// Of a row that is read twice, 32 KB at once.
+constexpr std::int64_t kFewRows = 264;  // two for each multiprocessor of an H100
+constexpr int kLongThreads = 512, kLongSlots = 4;
+
+bool neighbours(const Problem& p, Role role) {
+  const Dims& stride = p.layout.*row_of(role).layout;
+  return shape_of(p, row_of(role)).rank == 0 || p.seq_k <= 1 || stride[3] == 1;
+}
+
+// Threads that share a row and the slots of each: 64 bytes a thread where a row has enough of them (a multiprocessor
+// then has 64 KB or more under way), 128 in long ones. False if so many do not hold a row.
+bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
+  const auto pick = [&](std::int64_t threads, int each) {
+    c.threads = static_cast<int>(threads), c.slots = each;
+    return true;
+  };
+  const auto warps = [&](int each) { return (slots + 32 * each - 1) / (32 * each); };
+  const int most = 4 / tensors;
+  if (slots <= 32 * most) {
+    const std::int64_t least = (slots + most - 1) / most;
+    const std::int64_t threads =
+        std::max<std::int64_t>(4, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(least))));
+    return pick(threads, static_cast<int>((slots + threads - 1) / threads));
+  }
+  for (const int each : {most, 2 * most}) {
+    if (const std::int64_t n = warps(each); n <= 16) return pick(32 * n, each);
+  }
+  if (const std::int64_t n = warps(2 * most); n <= kMostThreads / 32) return pick(32 * ((n + 3) / 4 * 4), 2 * most);
+  return false;
+}
+
+RowTensor row_tensor(const void* data, const Dims& stride) {
+  return {data, {stride[0], stride[1], stride[2], stride[3]}};
+}
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, const DeviceFacts& device, const SoftmaxPlan& plan)
+      : PlanState(request.problem), device_(device), plan_(plan) {
+    workspace_bytes = plan.workspace_bytes();
+  }
+
+  std::string describe() const override {
+    const SoftmaxConfig& c = plan_.config;
+    std::string line =
+        text(c.threads, " threads a row, ", c.slots, " x 16 bytes each, ", c.kept ? "read once" : "read twice");
+    if (plan_.pieces > 1) line += text(", in ", plan_.pieces, " pieces of ", plan_.piece, " numbers, two launches");
+    return line + (c.unit ? "" : ", number by number");
+  }
+  void prepare() const override {
+    if (plan_.pieces > 1) load(states_config(plan_), nullptr);
+    load(plan_.config, nullptr);
+  }
+  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
+    const auto stream = static_cast<Stream>(stream_);
+    SoftmaxParams parameters = softmax_params(*problem, plan_, tensors, workspace);
+    if (plan_.rows == 0) return prepare();
+    const ContextScope scope(device_);
+    void* arguments[] = {&parameters};
+    const auto start = [&](const SoftmaxConfig& config) {
+      const Kernel& kernel = load(config, stream);
+      launch(kernel, static_cast<unsigned>(softmax_blocks(plan_, config)), static_cast<unsigned>(config.block()),
+             config.shared_bytes(), stream, arguments);
+    };
+    if (plan_.pieces > 1 && !plan_.config.row_lse) start(states_config(plan_));
+    start(plan_.config);
+  }
+
+ private:
+  const Kernel& load(const SoftmaxConfig& config, Stream stream) const {
+    static KernelTable<SoftmaxConfig> kernels;
+    return kernels.find(device_.ordinal, config, config.shared_bytes(), stream,
+                        [&] { return softmax_program(config, arch_of(device_)); });
+  }
+
+  const DeviceFacts& device_;
+  const SoftmaxPlan plan_;
+};
+
+template <Op op>
+Implementation row_for(const char* name) {
+  return {name,
+          [](const Request& request) {
+            std::string why;
+            SoftmaxPlan plan;
+            const DeviceFacts* const device = device_of(*request.problem, why);
+            if (!device || !select_softmax(*request.problem, plan, why)) return Decision::no(why);
+            return Decision{{}, std::make_shared<State>(request, *device, plan)};
+          },
+          op};
+}
+
+}  // namespace
+
+std::size_t SoftmaxPlan::workspace_bytes() const {
+  return pieces > 1 && !config.row_lse ? static_cast<std::size_t>(rows * pieces) * sizeof(SoftmaxState) : 0;
+}
+
+bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  plan.rows = p.batch * p.heads_q * p.seq_q;
+  if (p.seq_k > kMost / 2 || plan.rows > kMost) {
+    why = "it counts rows in 31 bits and their numbers in 30";
+    return false;
+  }
+  const bool backward = p.op == Op::softmax_backward;
+  const auto scale = static_cast<float>(p.effective_scale());
+  SoftmaxConfig& c = plan.config;
+  c = {};
+  c.input = scalar_type_of(p.dtype);
+  c.output = scalar_type_of(p.out_dtype);
+  c.backward = backward;
+  c.log = p.log;
+  c.masked = p.bool_mask.has_value();
+  c.scaled_first = !backward && !(scale >= std::numeric_limits<float>::min());
+  c.row_lse = p.row_lse;
+  c.write = !p.lse_only;
+  c.part = SoftmaxPart::whole;
+  const std::initializer_list<Role> roles = {Role::x, Role::y, Role::dy, Role::dx};
+  c.unit = std::ranges::all_of(roles, [&](Role r) { return neighbours(p, r); });
+  const auto slots_of = [&](std::int64_t n) { return std::max<std::int64_t>(1, (n + c.numbers() - 1) / c.numbers()); };
+  const int tensors = backward ? 2 : 1;
+
+  plan.pieces = 1;
+  plan.piece = static_cast<int>(std::max<std::int64_t>(1, p.seq_k));
+  c.kept = cut(slots_of(p.seq_k), tensors, c);
+  // Too few rows for a device: pieces of at least 16 KB each. By the shape alone, so that bits are the same everywhere.
+  const std::int64_t least = 1024 * c.numbers();
+  if (plan.rows > 0 && plan.rows < kFewRows && p.seq_k >= 4 * least) {
+    const std::int64_t pieces = std::min((2 * kFewRows + plan.rows - 1) / plan.rows, p.seq_k / least);
+    plan.piece = static_cast<int>(((p.seq_k + pieces - 1) / pieces + 1023) / 1024 * 1024);
+    plan.pieces = static_cast<int>((p.seq_k + plan.piece - 1) / plan.piece);
+    c.part = SoftmaxPart::finish;
+    c.kept = cut(slots_of(plan.piece), tensors, c);
+  }
+  if (!c.kept) c.threads = kLongThreads, c.slots = kLongSlots / tensors;
+  if (plan.rows * plan.pieces > kMost) {
+    why = "it counts pieces of rows in 31 bits";
+    return false;
+  }
+  return true;
+}
+
+SoftmaxConfig states_config(const SoftmaxPlan& plan) {
+  SoftmaxConfig c = plan.config;
+  c.part = SoftmaxPart::states;
+  c.write = false;
+  return c;
+}
+
+KernelProgram softmax_program(const SoftmaxConfig& c, const std::string& arch) {
+  const char* const parts[] = {"SoftmaxPart::whole", "SoftmaxPart::states", "SoftmaxPart::finish"};
+  const std::string config = Initializer()
+                                 .field("input", c.input)
+                                 .field("output", c.output)
+                                 .field("backward", c.backward)
+                                 .field("log", c.log)
+                                 .field("masked", c.masked)
+                                 .field("scaled_first", c.scaled_first)
+                                 .field("row_lse", c.row_lse)
+                                 .field("write", c.write)
+                                 .field("unit", c.unit)
+                                 .field("kept", c.kept)
+                                 .field("threads", c.threads)
+                                 .field("slots", c.slots)
+                                 .word("part", parts[static_cast<int>(c.part)])
+                                 .source();
+  return {c.backward ? "cuda/softmax/backward.cuh" : "cuda/softmax/softmax.cuh",
+          c.backward ? "softmax_rows_backward" : "softmax_rows",
+          text("#include \"cuda/softmax/softmax_params.hpp\"\nnamespace onepass {\nconstexpr SoftmaxConfig "
+               "softmax_config = ",
+               config, ";\n}\n"),
+          arch};
+}
+
+SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan, const Tensors& t, void* workspace) {
+  SoftmaxParams s{};
+  const Layout& l = p.layout;
+  const bool backward = p.op == Op::softmax_backward;
+  s.x = backward ? row_tensor(t.y.data, l.y) : row_tensor(t.x.data, l.x);
+  s.mask = row_tensor(t.bool_mask.data, l.bool_mask);
+  s.row_lse = row_tensor(t.row_lse.data, l.row_lse);
+  s.dy = row_tensor(t.dy.data, l.dy);
+  s.result = backward ? row_tensor(t.dx.data, l.dx) : row_tensor(t.y.data, l.y);
+  s.lse = row_tensor(backward ? nullptr : t.lse.data, l.lse);
+  s.states = static_cast<SoftmaxState*>(workspace);
+  s.rows = static_cast<unsigned>(plan.rows);
+  s.heads = static_cast<unsigned>(p.heads_q);
+  s.seq = static_cast<unsigned>(p.seq_q);
+  s.n = static_cast<int>(p.seq_k);
+  s.pieces = plan.pieces;
+  s.piece = plan.piece;
+  const double scale = p.effective_scale();
+  s.scale = s.first = static_cast<float>(scale);
+  s.unit = plan.config.scaled_first ? 1.0f : s.scale;
+  s.factor = static_cast<float>((plan.config.scaled_first ? 1.0 : scale) * kLog2e);
+  return s;
+}
+
+std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& c) {
+  return (plan.rows * plan.pieces + c.rows() - 1) / c.rows();
+}
+
+const Implementation& softmax_implementation() {
+  static const Implementation row = row_for<Op::softmax>("cuda.softmax");
+  return row;
+}
+const Implementation& softmax_backward_implementation() {
+  static const Implementation row = row_for<Op::softmax_backward>("cuda.softmax_backward");
+  return row;
+}
+
+}  // namespace onepass::cuda

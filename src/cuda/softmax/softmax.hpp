@@ -1,0 +1,30 @@
+// cuda.softmax and cuda.softmax_backward: rows by one launch, or cut into pieces by two (softmax.cuh, backward.cuh).
+#pragma once
+#include <string>
+
+#include "core/implementation.hpp"
+#include "cuda/host/program.hpp"
+#include "cuda/softmax/softmax_params.hpp"
+
+namespace onepass::cuda {
+
+const Implementation& softmax_implementation();
+const Implementation& softmax_backward_implementation();
+
+// How a problem is computed. If pieces > 1, config is that of the second launch, and the
+// first has config.part == states.
+struct SoftmaxPlan {
+  SoftmaxConfig config;
+  int pieces, piece;
+  std::size_t workspace_bytes() const;
+  std::int64_t rows;
+};
+// False, with a sentence, if no kernel computes the problem.
+bool select_softmax(const Problem& problem, SoftmaxPlan& plan, std::string& why);
+// The config of the first of two launches.
+SoftmaxConfig states_config(const SoftmaxPlan& plan);
+KernelProgram softmax_program(const SoftmaxConfig& config, const std::string& arch);
+SoftmaxParams softmax_params(const Problem& problem, const SoftmaxPlan& plan, const Tensors& tensors, void* workspace);
+std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& config);
+
+}  // namespace onepass::cuda

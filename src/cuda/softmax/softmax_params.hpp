@@ -1,0 +1,50 @@
+// What the kernels of a softmax over rows are compiled for and launched with. One definition for the host and the
+// device half.
+#pragma once
+#include "cuda/attention/attention.hpp"
+
+namespace onepass {
+
+// whole: a row is one group's. states and finish: rows are cut into pieces; what each leaves, then the results.
+enum class SoftmaxPart : int { whole, states, finish };
+
+struct SoftmaxConfig {
+  ScalarType input, output;  // of x and dx; of y and dy
+  bool backward, log, masked, scaled_first, row_lse;
+  bool write;   // there is a y (or dx)
+  bool unit;    // a row's neighbours are neighbours in memory
+  bool kept;    // a row (or piece) is held in registers: it is read once
+  int threads;  // that share a row: 4, 8, 16, or 32 and its multiples
+  int slots;    // of 16 bytes that a thread reads at once
+  SoftmaxPart part;
+
+  ONEPASS_HD friend constexpr bool operator==(const SoftmaxConfig&, const SoftmaxConfig&) = default;
+
+  ONEPASS_HD constexpr int block() const { return threads < 128 ? 128 / threads * threads : threads; }
+  ONEPASS_HD constexpr int rows() const { return block() / threads; }                            // of a block
+  ONEPASS_HD constexpr int shared_bytes() const { return threads > 32 ? block() / 32 * 8 : 0; }  // a state per warp
+  ONEPASS_HD constexpr ScalarType read() const { return backward ? output : input; }
+  ONEPASS_HD constexpr ScalarType written() const { return backward ? input : output; }
+  ONEPASS_HD constexpr int numbers() const { return 16 / bytes_of(read()); }  // of a slot
+  ONEPASS_HD constexpr int at_once() const { return threads * slots * numbers(); }
+};
+
+struct RowTensor {
+  const void* data;
+  long long stride[4];  // elements: batch, head, row, number; 0 in dimensions of size 1
+};
+struct SoftmaxState {
+  float m, l;
+};
+
+struct SoftmaxParams {
+  RowTensor x, mask, row_lse, dy;  // x: y of a backward
+  RowTensor result;                // y; dx of a backward
+  RowTensor lse;                   // data nullptr: not asked for
+  SoftmaxState* states;            // [rows, pieces]
+  unsigned rows, heads, seq;       // rows = batch * heads * seq
+  int n, pieces, piece;            // numbers of a row; its pieces, of so many numbers each
+  float first, factor, unit, scale;
+};
+
+}  // namespace onepass
