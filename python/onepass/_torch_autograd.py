@@ -3,6 +3,7 @@
 import threading
 
 import torch
+from torch.autograd import forward_ad
 
 from ._torch_op import (
     DIFFERENTIABLE,
@@ -130,7 +131,7 @@ _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 def _undispatched(tensors):
     """Whether a call may go past the dispatcher: plain tensors, and no mode, transformation or recorder at work."""
-    if torch.compiler.is_compiling() or _state() not in _PLAIN_STATES:
+    if torch.compiler.is_compiling() or _state() not in _PLAIN_STATES or forward_ad._current_level >= 0:
         return False
     for x in tensors:
         if x is not None and (type(x) not in _PLAIN_KINDS or x.is_neg() or x._is_zerotensor()):
@@ -180,7 +181,8 @@ _forward_below, _backward_below = _below_autograd(attention), _below_autograd(at
 
 
 def _with_autograd(*args):
-    if _transformed() or not needs_gradient(args):
+    tangents = forward_ad._current_level >= 0  # which autograd.Function refuses
+    if _transformed() or not (needs_gradient(args) or tangents):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)
     return _Eager.apply(*c[: len(DIFFERENTIABLE)], lambda c: _forward_below(*c), c)

@@ -98,3 +98,12 @@ def test_sentences_are_the_general_ones(attention, torch):
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
+
+
+def test_tangents_are_not_lost(attention, torch):
+    from torch.autograd import forward_ad
+
+    q, k, v = qkv(torch)
+    with forward_ad.dual_level():
+        with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward mode|tangent"):
+            attention(forward_ad.make_dual(q, q), k, v)
