@@ -4,6 +4,7 @@ import threading
 
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from ._torch_op import (
     DIFFERENTIABLE,
@@ -102,7 +103,7 @@ class _Once(torch.autograd.Function):
 
 def _transformed():
     """Whether torch.func is at work, which sees an autograd.Function but none that hides inside of an operator."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return not is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _plain_states():
@@ -120,9 +121,11 @@ def _plain_states():
     return states
 
 
+_include, _exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+
+
 def _state():
-    c = torch._C
-    return c._dispatch_tls_local_include_set().raw_repr(), c._dispatch_tls_local_exclude_set().raw_repr()
+    return _include().raw_repr(), _exclude().raw_repr()
 
 
 _PLAIN_STATES = _plain_states()
@@ -131,20 +134,20 @@ _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 def _undispatched(tensors):
     """Whether a call may go past the dispatcher: plain tensors, and no mode, transformation or recorder at work."""
-    if torch.compiler.is_compiling() or _state() not in _PLAIN_STATES or forward_ad._current_level >= 0:
+    if is_compiling() or _state() not in _PLAIN_STATES or forward_ad._current_level >= 0:
         return False
     for x in tensors:
         if x is not None and (type(x) not in _PLAIN_KINDS or x.is_neg() or x._is_zerotensor()):
             return False
-    return tensors[0].is_cpu or tensors[0].is_cuda
+    return True
 
 
 def forward(c):
-    """(out, lse or None) of a Call."""
+    """(out, lse or None) of a Call, which wants the LSE where a gradient is recorded."""
     if _undispatched(c[: len(INPUTS)]):
-        if not needs_gradient(c):
-            return compute(c)
-        return _Eager.apply(*c[: len(DIFFERENTIABLE)], compute, c)
+        if c.return_lse and needs_gradient(c):
+            return _Eager.apply(*c[: len(DIFFERENTIABLE)], compute, c)
+        return compute(c)
     return dispatched(*c)
 
 
@@ -166,7 +169,11 @@ def dispatched_backward(*args):
 
 
 def needs_gradient(c):
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in c[: len(DIFFERENTIABLE)])
+    if torch.is_grad_enabled():
+        for x in c[: len(DIFFERENTIABLE)]:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def _below_autograd(op):

@@ -107,3 +107,12 @@ def test_tangents_are_not_lost(attention, torch):
     with forward_ad.dual_level():
         with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward mode|tangent"):
             attention(forward_ad.make_dual(q, q), k, v)
+
+
+def test_the_demo_trains_alike(torch):
+    import pathlib
+    import runpy
+
+    demo = pathlib.Path(__file__).resolve().parents[2] / "demo" / "train_torch.py"
+    mine, theirs = runpy.run_path(str(demo))["main"](["--steps", "60", "--device", "cpu"])
+    assert max(abs(x - y) for x, y in zip(mine, theirs)) < 1e-3 and mine[-1] < mine[0] - 0.3
