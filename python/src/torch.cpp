@@ -204,6 +204,7 @@ bool compute(Op op, const nb::tuple& args, std::initializer_list<std::pair<Role,
     tensor = view;
   });
   if (!taken) return false;
+  key.add(std::int64_t{tensors.v.data == tensors.k.data});  // v may be columns of k
   Interruptible executor(*executor_of(threads));
   const Plan plan = plan_of(key, attention, tensors, executor);
   const Device device = tensors.q.device;

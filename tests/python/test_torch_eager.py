@@ -45,6 +45,7 @@ def test_a_plan_is_of_its_options(attention, torch):
     ]
     variants += [([x.half() for x in square], {}), ([x[:, :, :29] for x in square], {})]
     variants += [([x.transpose(1, 2).contiguous().transpose(1, 2) for x in square], {})]
+    variants += [((square[0], square[1], square[1]), {}), ((square[0], square[1], square[1].clone()), {})]
     import onepass
 
     for _ in range(2):
