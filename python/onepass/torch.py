@@ -11,7 +11,7 @@ import torch
 
 import onepass
 
-from . import _torch_op
+from . import _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
 
 __all__ = ["append_kv", "attention", "scaled_dot_product_attention", "sdpa"]
 
@@ -76,7 +76,7 @@ def attention(
         seed = 0
     left, right = (-1, -1) if window is None else window
     given = (q, k, v, bias, alibi_slopes, sinks)
-    out, lse = _torch_op.forward(
+    call = _torch_op.Call(
         *given,
         bool_mask,
         cu_seqlens_q,
@@ -103,8 +103,9 @@ def attention(
         implementation,
         threads,
         out_dtype,
-        return_lse or _torch_op.needs_gradient(given),
+        return_lse or _torch_autograd.needs_gradient(given),
     )
+    out, lse = _torch_autograd.forward(call)
     return (out, lse) if return_lse else out
 
 

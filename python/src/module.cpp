@@ -25,6 +25,7 @@
 #include "interrupt.hpp"
 #include "jax.hpp"
 #include "onepass/onepass.hpp"
+#include "torch.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -368,4 +369,5 @@ NB_MODULE(_onepass, m) {
   m.def("nvrtc", &nvrtc);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
   onepass::python::add_jax(m);
+  onepass::python::add_torch(m);
 }

@@ -19,6 +19,22 @@ def torch():
 
 
 @pytest.fixture
+def attention(torch):
+    """onepass.torch.attention"""
+    import onepass.torch
+
+    torch.manual_seed(0)
+    return onepass.torch.attention
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, torch):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    return request.param
+
+
+@pytest.fixture
 def jax():
     jax = pytest.importorskip("jax", reason="jax is not installed")
     jax.config.update("jax_platforms", "cpu")
@@ -38,6 +54,12 @@ def inputs(rng, batch=2, heads=4, heads_kv=2, rows=37, keys=65, dim=40, dim_v=24
     """q, k and v whose scores have a standard deviation of 3, so that the softmax is far from flat."""
     q = normal(rng, (batch, heads, rows, dim), dtype, spread=3.0)
     return q, normal(rng, (batch, heads_kv, keys, dim), dtype), normal(rng, (batch, heads_kv, keys, dim_v), dtype)
+
+
+def qkv(torch, device="cpu", heads=4, heads_kv=2, rows=19, keys=23, grad=False, dtype=None):
+    """Tensors of PyTorch's."""
+    shapes = (2, heads, rows, 16), (2, heads_kv, keys, 16), (2, heads_kv, keys, 24)
+    return [torch.randn(shape, device=device, dtype=dtype, requires_grad=grad) for shape in shapes]
 
 
 def check(result, expected, dtype="float32", scale=None):

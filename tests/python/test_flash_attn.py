@@ -13,13 +13,6 @@ def flash(torch):
     return onepass.flash_attn
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request, torch):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    return request.param
-
-
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 

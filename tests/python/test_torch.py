@@ -1,26 +1,7 @@
 """onepass.torch: the operators under everything that goes through PyTorch's dispatcher."""
 
 import pytest
-
-
-@pytest.fixture
-def attention(torch):
-    import onepass.torch
-
-    torch.manual_seed(0)
-    return onepass.torch.attention
-
-
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request, torch):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    return request.param
-
-
-def qkv(torch, device="cpu", heads=4, heads_kv=2, rows=19, keys=23, grad=False, dtype=None):
-    shapes = (2, heads, rows, 16), (2, heads_kv, keys, 16), (2, heads_kv, keys, 24)
-    return [torch.randn(shape, device=device, dtype=dtype, requires_grad=grad) for shape in shapes]
+from conftest import qkv
 
 
 def textbook(torch, q, k, v, bias=None, sinks=None, alibi_slopes=None, softcap=0.0, causal=False):

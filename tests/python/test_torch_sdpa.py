@@ -13,13 +13,6 @@ def sdpa(torch):
     return onepass.torch.scaled_dot_product_attention
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request, torch):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    return request.param
-
-
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
@@ -71,6 +64,7 @@ def test_random_problems(sdpa, torch, device, seed):
         tensors, options = problem(torch, draw, device)
         exact = {name: x.detach().double().requires_grad_() for name, x in tensors.items()}
         out, expected = sdpa(**tensors, **options), theirs(**exact, **options)
+        keys = tensors["key"].shape[-2]
         shown = {name: (list(x.shape), x.dtype, x.stride()) for name, x in tensors.items()}, options
         near = TOLERANCE[str(out.dtype).rpartition(".")[2]]
         assert out.dtype == tensors["query"].dtype and out.shape == expected.shape, shown
@@ -81,7 +75,8 @@ def test_random_problems(sdpa, torch, device, seed):
         for name, mine, other in zip(tensors, grads, wanted):
             assert mine.dtype == tensors[name].dtype
             other = other.nan_to_num()  # of -inf in a mask
-            size = 3 * near * max(1, other.abs().max().item())
+            summed = expected.shape[:-1].numel() * keys / mine.numel() if name == "attn_mask" else 1
+            size = 3 * near * max(1, other.abs().max().item(), summed**0.5 / 4)  # of a sum's rounded terms
             torch.testing.assert_close(
                 mine.double(), other, atol=size, rtol=size, msg=lambda m, s=shown, n=name: f"d{n} of {s}: {m}"
             )

@@ -1,0 +1,221 @@
+"""Autograd and autocast of the operators, and the way past PyTorch's dispatcher for calls that need none of it."""
+
+import threading
+
+import torch
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+from ._torch_op import (
+    DIFFERENTIABLE,
+    INPUTS,
+    LIBRARY,
+    NAMES,
+    Call,
+    attention,
+    attention_backward,
+    compute,
+    compute_backward,
+)
+
+
+def _keep(ctx, c, out, lse):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*c[: len(INPUTS)], *(c.mod_buffers or ()), out, lse)
+    ctx.options = c[len(INPUTS) + 1 :]
+
+
+def _gradients(ctx, wanted, dout, dlse):
+    """By the differentiable inputs, or None."""
+    saved = ctx.saved_tensors
+    inputs, (*mod_buffers, out, lse) = saved[: len(INPUTS)], saved[len(INPUTS) :]
+    if dout is None and dlse is None or not any(wanted):
+        return (None,) * len(wanted)
+    c = Call(*inputs, mod_buffers or None, *ctx.options)
+    if c.seqused_k is not None or c.page_table is not None:
+        raise RuntimeError("attention to a cache (seqused_k, page_table) has no gradients")
+    if torch.are_deterministic_algorithms_enabled():
+        c = c._replace(deterministic=True)
+    dout = torch.zeros_like(out) if dout is None else dout
+    ready = backward(dout, dlse, out, lse, wanted, c)
+    return [(g if g.dtype == x.dtype else g.to(x.dtype)) if w else None for g, x, w in zip(ready, inputs, wanted)]
+
+
+class _Eager(torch.autograd.Function):
+    """Of a Call by its differentiable inputs; `call` computes it."""
+
+    @staticmethod
+    def forward(ctx, *args):
+        call, c = args[-2:]
+        out, lse = call(c)
+        _keep(ctx, c, out, lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        return *_gradients(ctx, list(ctx.needs_input_grad[: len(DIFFERENTIABLE)]), dout, dlse), None, None
+
+
+class Differentiable(torch.autograd.Function):
+    """The same in the form that torch.func needs, which costs 20 us more a call; of the operator and its arguments."""
+
+    @staticmethod
+    def forward(*args):
+        return attention(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _keep(ctx, Call(*inputs), *output)
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        grads = _gradients(ctx, list(ctx.needs_input_grad[: len(DIFFERENTIABLE)]), dout, dlse)
+        return *grads, *(None,) * (len(NAMES) - len(grads))
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        from . import _torch_vmap
+
+        return _torch_vmap.forward(info, in_dims, *args)
+
+
+class _Once(torch.autograd.Function):
+    """The backward, which cannot be differentiated again."""
+
+    @staticmethod
+    def forward(call, *args):
+        return call(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise RuntimeError("onepass's attention is differentiable once: its gradients have no gradients")
+
+    @staticmethod
+    def vmap(info, in_dims, call, *args):
+        from . import _torch_vmap
+
+        return _torch_vmap.backward(info, in_dims[1:], *args)
+
+
+def _transformed():
+    """Whether torch.func is at work, which sees an autograd.Function but none that hides inside of an operator."""
+    return not is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def _plain_states():
+    """What the dispatcher's thread state is where nothing is at work but autograd: outside and inside of inference."""
+    states = []
+
+    def look():
+        for inference in (False, True):
+            with torch.inference_mode(inference):
+                states.append(_state())
+
+    thread = threading.Thread(target=look)  # a new one has no mode of the caller's
+    thread.start()
+    thread.join()
+    return states
+
+
+_include, _exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+
+
+def _state():
+    return _include().raw_repr(), _exclude().raw_repr()
+
+
+_PLAIN_STATES = _plain_states()
+_PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _undispatched(tensors):
+    """Whether a call may go past the dispatcher: plain tensors, and no mode, transformation or recorder at work."""
+    if is_compiling() or _state() not in _PLAIN_STATES or forward_ad._current_level >= 0:
+        return False
+    for x in tensors:
+        if x is not None and (type(x) not in _PLAIN_KINDS or x.is_neg() or x._is_zerotensor()):
+            return False
+    return True
+
+
+def forward(c):
+    """(out, lse or None) of a Call, which wants the LSE where a gradient is recorded."""
+    if _undispatched(c[: len(INPUTS)]):
+        if c.return_lse and needs_gradient(c):
+            return _Eager.apply(*c[: len(DIFFERENTIABLE)], compute, c)
+        return compute(c)
+    return dispatched(*c)
+
+
+def dispatched(*args):
+    if _transformed():
+        return Differentiable.apply(*Call(*args)._replace(return_lse=True))
+    return attention(*args)
+
+
+def backward(dout, dlse, out, lse, wanted, c):
+    """The gradients that are wanted; whatever for the others."""
+    if not torch.is_grad_enabled() and _undispatched((dout, dlse, *c[: len(INPUTS)])):
+        return compute_backward(dout, dlse, out, lse, wanted, c)
+    return dispatched_backward(dout, dlse, out, lse, wanted, *c)
+
+
+def dispatched_backward(*args):
+    return _Once.apply(attention_backward, *args) if _transformed() else attention_backward(*args)
+
+
+def needs_gradient(c):
+    if torch.is_grad_enabled():
+        for x in c[: len(DIFFERENTIABLE)]:
+            if x is not None and x.requires_grad:
+                return True
+    return False
+
+
+def _below_autograd(op):
+    def call(*args):
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*args)
+
+    return call
+
+
+_forward_below, _backward_below = _below_autograd(attention), _below_autograd(attention_backward)
+
+
+def _with_autograd(*args):
+    tangents = forward_ad._current_level >= 0  # which autograd.Function refuses
+    if _transformed() or not (needs_gradient(args) or tangents):
+        return _forward_below(*args)
+    c = Call(*args)._replace(return_lse=True)
+    return _Eager.apply(*c[: len(DIFFERENTIABLE)], lambda c: _forward_below(*c), c)
+
+
+def _backward_with_autograd(*args):
+    return _backward_below(*args) if _transformed() else _Once.apply(_backward_below, *args)
+
+
+LIBRARY.impl("attention", _with_autograd, "Autograd")
+LIBRARY.impl("attention_backward", _backward_with_autograd, "Autograd")
+
+
+# ---------------------------------------------------------------------------------------------------- autocast
+def _autocast(device):
+    exclude = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + device.upper()))
+
+    def cast(*args):
+        """q, k and v in autocast's dtype, as PyTorch's own; biases, slopes and sinks lose nothing."""
+        dtype = torch.get_autocast_dtype(device)
+        qkv = (x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in args[:3])
+        with torch._C._ExcludeDispatchKeyGuard(exclude):
+            return attention(*qkv, *args[3:])
+
+    return cast
+
+
+LIBRARY.impl("attention", _autocast("cpu"), "AutocastCPU")
+LIBRARY.impl("attention", _autocast("cuda"), "AutocastCUDA")

@@ -1,0 +1,64 @@
+"""vmap of the operators: examples become entries of the batch, or a call each."""
+
+import torch
+
+from ._torch_autograd import dispatched, dispatched_backward
+from ._torch_op import LIBRARY, Call
+
+
+def _each(op, info, in_dims, args):
+    """One call for each example, for what does not fold into the batch."""
+
+    def pick(x, dim, i):
+        if isinstance(dim, (list, tuple)):
+            return [pick(y, d, i) for y, d in zip(x, dim)]
+        return x if dim is None else x.select(dim, i)
+
+    results = [op(*(pick(x, dim, i) for x, dim in zip(args, in_dims))) for i in range(info.batch_size)]
+    return tuple(map(torch.stack, zip(*results))), (0,) * len(results[0])
+
+
+def _folds(c, d):
+    """Whether examples become entries of the batch: nothing in the call depends on where in it an entry stands."""
+    alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "random_seed")
+    return (
+        c.q.dim() - (d.q is not None) == 4
+        and c.dropout_p == 0
+        and not (c.score_mod or c.mask_mod)
+        and all(getattr(c, name) is None for name in alone[1:])
+        and d.sinks is None
+    )
+
+
+def forward(info, in_dims, *args):
+    c, d = Call(*args), Call(*in_dims)
+    if not _folds(c, d):
+        return _each(dispatched, info, in_dims, args)
+    n, batch = info.batch_size, c.q.movedim(d.q, 0).shape[1] if d.q is not None else c.q.shape[0]
+
+    def front(name):
+        """Example first."""
+        x, dim = getattr(c, name), getattr(d, name)
+        return x.movedim(dim, 0) if dim is not None else x.expand(n, *x.shape)
+
+    new = {name: front(name).flatten(0, 1) for name in "qkv"}
+    for name, rank in (("bias", 4), ("bool_mask", 4), ("alibi_slopes", 2)):
+        x = getattr(c, name)
+        if x is None:
+            continue
+        own = x.dim() - (getattr(d, name) is not None)
+        if getattr(d, name) is None and (own < rank or x.shape[0] == 1):
+            continue  # the same for all
+        x = front(name)
+        x = x.reshape(n, *(1,) * (rank - own), *x.shape[1:])
+        new[name] = x.expand(n, batch, *x.shape[2:]).flatten(0, 1)
+    out, lse = dispatched(*c._replace(**new))
+    return (out.unflatten(0, (n, batch)), lse.unflatten(0, (n, batch)) if c.return_lse else lse.expand(n, 0)), (0, 0)
+
+
+def backward(info, in_dims, *args):
+    return _each(dispatched_backward, info, in_dims, args)
+
+
+torch.library.register_vmap("onepass::attention", forward, lib=LIBRARY)
+torch.library.register_vmap("onepass::attention_backward", backward, lib=LIBRARY)

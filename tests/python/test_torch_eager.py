@@ -1,0 +1,119 @@
+"""onepass.torch on plain tensors, which go past PyTorch's dispatcher and take plans of calls before."""
+
+import pytest
+from conftest import qkv
+
+
+def test_plans_are_kept(attention, torch):
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this PyTorch has no DLPack exchange table: the general path takes every call")
+    from onepass import _onepass
+
+    plans = []
+    for rows in (19, 19, 21, 19):
+        for _ in range(2):
+            q, k, v = qkv(torch, rows=rows, grad=True)
+            torch.autograd.grad(attention(q, k, v, mask="causal_bottom_right").sum(), q)
+        plans.append(_onepass.torch_plans())
+    assert plans[1] == plans[0] and plans[2] == plans[0] + 2 and plans[3] == plans[2]
+
+
+def test_a_plan_is_of_its_options(attention, torch):
+    """Calls that differ in one thing alone; every one is computed as itself."""
+    q, k, v = qkv(torch, rows=30, keys=30)
+    square = [x[:, :2] for x in (q, k, v)]
+    variants = [
+        (square, options)
+        for options in [
+            dict(),
+            dict(mask="causal_top_left"),
+            dict(mask="causal_offset", align_offset=3),
+            dict(mask="causal_offset", align_offset=4),
+            dict(window=(4, 2)),
+            dict(window=(2, 4)),
+            dict(scale=0.5),
+            dict(scale=1),
+            dict(softcap=2),
+            dict(bool_mask=torch.rand(30, 30) < 0.5),
+            dict(bias=torch.randn(30, 30)),
+            dict(bias=torch.randn(30, 30).bfloat16()),
+            dict(sinks=torch.randn(2)),
+            dict(sinks=torch.randn(2).half()),
+            dict(alibi_slopes=torch.rand(2)),
+            dict(threads=1),
+        ]
+    ]
+    variants += [([x.half() for x in square], {}), ([x[:, :, :29] for x in square], {})]
+    variants += [([x.transpose(1, 2).contiguous().transpose(1, 2) for x in square], {})]
+    variants += [((square[0], square[1], square[1]), {}), ((square[0], square[1], square[1].clone()), {})]
+    import onepass
+
+    for _ in range(2):
+        for tensors, options in variants:
+            out, lse = attention(*tensors, **options, return_lse=True)
+            expected = onepass.attention(*tensors, **options, return_lse=True)
+            assert torch.equal(out, expected[0]) and torch.equal(lse, expected[1]), options
+
+
+def test_tensors_that_mean_more_than_their_memory(attention, torch):
+    q, k, v = qkv(torch)
+    negative = torch.complex(torch.zeros_like(q), -q).conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(attention(negative, k, v), attention(q, k, v))
+    apart = q.mT.contiguous().mT
+    torch.testing.assert_close(attention(apart, k, v), attention(q, k, v))
+
+
+def test_modes_see_calls(attention, torch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    seen, tensors = [], qkv(torch, grad=True)
+    with Watch():
+        torch.autograd.grad(attention(*tensors).sum(), tensors)
+    assert "onepass.attention.default" in seen and "onepass.attention_backward.default" in seen
+
+
+def test_inference_mode_and_parameters(attention, torch):
+    q, k, v = qkv(torch)
+    with torch.inference_mode():
+        out = attention(*(x.clone() for x in (q, k, v)))
+    torch.testing.assert_close(out, attention(q, k, v))
+    parameter = torch.nn.Parameter(q)
+    attention(parameter, k, v).sum().backward()
+    assert parameter.grad.shape == q.shape
+
+
+def test_sentences_are_the_general_ones(attention, torch):
+    q, k, v = qkv(torch)
+    for error, call in {
+        "heads_q = 4 is no multiple of heads_kv = 3": lambda: attention(q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]),
+        "'causal_bottom_right', .* are accepted": lambda: attention(q, k, v, mask="causal"),
+        "need one, other masks take none": lambda: attention(q, k, v, align_offset=3),
+        "k is torch.float16|k is fp16": lambda: attention(q, k.half(), v),
+        "scale is 'a'": lambda: attention(q, k, v, scale="a"),
+    }.items():
+        with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
+            call()
+
+
+def test_tangents_are_not_lost(attention, torch):
+    from torch.autograd import forward_ad
+
+    q, k, v = qkv(torch)
+    with forward_ad.dual_level():
+        with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward mode|tangent"):
+            attention(forward_ad.make_dual(q, q), k, v)
+
+
+def test_the_demo_trains_alike(torch):
+    import pathlib
+    import runpy
+
+    demo = pathlib.Path(__file__).resolve().parents[2] / "demo" / "train_torch.py"
+    mine, theirs = runpy.run_path(str(demo))["main"](["--steps", "60", "--device", "cpu"])
+    assert max(abs(x - y) for x, y in zip(mine, theirs)) < 1e-3 and mine[-1] < mine[0] - 0.3
