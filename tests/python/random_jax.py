@@ -9,6 +9,10 @@ jax.nn has no products of it on CPUs.
 
 import argparse
 import collections
+import json
+import signal
+import subprocess
+import sys
 import time
 
 import jax
@@ -169,22 +173,41 @@ def check(rng):
     return None, line
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, help="default: the time")
-    options = parser.parse_args(arguments)
-    seed = time.time_ns() % 2**32 if options.seed is None else options.seed
-    print(f"--seed {seed}", flush=True)
-    rng = np.random.default_rng(seed)
-    end, counts = time.monotonic() + options.seconds, collections.Counter()
+def draw(seed, seconds):
+    """Problems until the time is over; how many there were of each kind."""
+    rng, end, counts = np.random.default_rng(seed), time.monotonic() + seconds, collections.Counter()
     while time.monotonic() < end:
         complaint, line = check(rng)
         counts[line.partition(":")[0]] += 1
         if complaint:
-            print(f"{complaint}\n{line}")
-            raise SystemExit(1)
-    print(f"{sum(counts.values())} problems, no difference: {dict(counts)}")
+            raise SystemExit(f"{complaint}\n{line}")
+    return counts
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, help="default: the time")
+    parser.add_argument("--alone", action="store_true", help="in this process")
+    options = parser.parse_args(arguments)
+    seed = time.time_ns() % 2**32 if options.seed is None else options.seed
+    print(f"--seed {seed}", flush=True)
+    if options.alone:
+        print(json.dumps(draw(seed, options.seconds)))
+        return
+    # Two minutes to a process: jaxlib 0.10.2 ends its process in one of thousands of its own fusions.
+    end, counts, ended = time.monotonic() + options.seconds, collections.Counter(), 0
+    while (left := end - time.monotonic()) > 0:
+        command = [sys.executable, __file__, "--alone", f"--seconds={min(120, left)}", f"--seed={seed}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            counts.update(json.loads(done.stdout.splitlines()[-1]))
+        elif done.returncode == -signal.SIGABRT and "ynn_emitter.cc" in done.stderr:
+            ended += 1
+        else:
+            raise SystemExit(f"--seed {seed}, exit status {done.returncode}\n{done.stderr}")
+        seed += 1
+    print(f"{sum(counts.values())} problems, no difference: {dict(counts)}; jaxlib ended {ended} processes")
 
 
 if __name__ == "__main__":
