@@ -60,8 +60,9 @@ def attention(
     """Exact attention, ``softmax(scale * q k^T + ...) v``, without ever storing the score matrix.
 
     Arrays are NumPy arrays (float32, float16, bfloat16 and float8_e4m3fn of ml_dtypes), PyTorch tensors, CuPy arrays,
-    or anything that exports DLPack. They are read in place: any strides are accepted as long as the last dimension's is 1, so a
-    ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released meanwhile.
+    or anything that exports DLPack. They are read in place: any strides are accepted as long as the last dimension's
+    is 1, so a ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released
+    meanwhile.
     All arrays are on one device. On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once.
 
     Args:

@@ -9,8 +9,8 @@ from . import _kinds, _onepass
 from . import _numpy as np
 from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
-_DATA = ("float32", "float16", "bfloat16", "float8_e4m3fn")
-_FLOAT8 = "float8_e4m3fn"
+_DATA = ("float32", "float16", "bfloat16")
+_FLOAT8 = "float8_e4m3fn"  # of q, k and v of a forward
 
 
 def exported(name, x, place, writable=False, convert=None):
@@ -58,13 +58,14 @@ _names = {}  # of dtypes seen; naming one takes as long as a small call
 
 
 def dtype_name(name, x):
-    """The name of the element type of q or out: float32, float16, bfloat16 or float8_e4m3fn."""
+    """The name of the element type of a tensor of numbers, such as float32; float8_e4m3fn of q alone."""
     known = _names.get(x.dtype)
     if known:
         return known
     dtype = str(x.dtype).rpartition(".")[2]
-    if dtype not in _DATA:
-        raise TypeError(f"{name} is {dtype}; float32, float16, bfloat16 and float8_e4m3fn are accepted")
+    if dtype not in _DATA and not (name == "q" and dtype == _FLOAT8):
+        accepted = "float16, bfloat16 and float8_e4m3fn" if name == "q" else "float16 and bfloat16"
+        raise TypeError(f"{name} is {dtype}; float32, {accepted} are accepted")
     return _names.setdefault(x.dtype, dtype)
 
 

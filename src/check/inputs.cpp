@@ -180,11 +180,9 @@ class Maker {
   void fill_descale(const RoleRow& row) {
     const ConstTensor t = in_.tensors.*row.input;
     Random r(seed_, {kDescales, static_cast<std::int64_t>(row.role)});
-    for (std::int64_t i = 0; i < t.elements(); ++i) {
-      const std::int64_t block = i % t.shape[2], head = i / t.shape[2] % t.shape[1], b = i / t.shape[2] / t.shape[1];
-      Inputs::writable<float>(t)[b * t.stride[0] + head * t.stride[1] + block * t.stride[2]] =
+    for (std::int64_t i = 0, n = t.shape[2], h = t.shape[1]; i < t.elements(); ++i)
+      Inputs::writable<float>(t)[i / n / h * t.stride[0] + i / n % h * t.stride[1] + i % n * t.stride[2]] =
           std::exp2f(-1 - static_cast<float>(r.below(1000)) / 200);
-    }
   }
 
   // ------------------------------------------------------------------------------------------------ scores

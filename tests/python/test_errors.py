@@ -34,7 +34,11 @@ CASES = {
         "q: this ndarray .* strides of whole elements",
         {"q": np.ndarray((2, 4, 37, 40), F32, bytes(2 * 4 * 37 * 162), strides=(4 * 37 * 162, 37 * 162, 162, 4))},
     ),
-    "float64": (TypeError, "q is float64; float32, float16, bfloat16 and float8_e4m3fn are accepted", {"q": Q.astype(float)}),
+    "float64": (
+        TypeError,
+        "q is float64; float32, float16, bfloat16 and float8_e4m3fn are accepted",
+        {"q": Q.astype(float)},
+    ),
     "float64 k": (TypeError, "k is float64", {"k": K.astype(float)}),
     "integers": (TypeError, "q is int32", {"q": Q.astype(np.int32)}),
     "bits": (TypeError, "k is uint16", {"k": K.astype(np.uint16)}),
@@ -141,7 +145,7 @@ def test_bad_input(name):
         (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out is fp16; fp32, as q, or fp32 is expected"),
         (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "out has stride 2"),
         (np.broadcast_to(np.zeros((37, 24), F32), (2, 4, 37, 24)), ValueError, "out is read-only"),
-        (np.zeros((2, 4, 37, 24), np.int64), TypeError, "out is int64; float32, float16, bfloat16 and float8_e4m3fn are accepted"),
+        (np.zeros((2, 4, 37, 24), np.int64), TypeError, "out is int64; float32, float16 and bfloat16 are accepted"),
         ([0.0], TypeError, "out is a list"),
     ],
 )
