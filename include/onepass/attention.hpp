@@ -43,6 +43,7 @@ struct Attention {
   bool deterministic = false;  // a backward gives the same bits every time; on the CPU it always does
   // The results of a sequence do not depend on what else is in the batch: keys are cut at multiples of a fixed number.
   bool batch_invariant = false;
+  Accumulation accumulation = Accumulation::exact;  // of products of fp8_e4m3 q, k and v
 
   bool log = false;  // of softmax and its backward, which take only this and the scale: y is the logarithm
 };
@@ -58,12 +59,15 @@ struct NamedTensor {
 // one packed tensor, do not.
 struct Tensors {
   ConstTensor q{}, k{}, v{};
-  Tensor out{};                // of q's dtype or fp32; a backward reads it, and lse
-  Tensor lse{};                // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
-  ConstTensor bias{};          // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
-  ConstTensor bool_mask{};     // bool, same shapes; true = may attend
+  Tensor out{};             // of q's dtype or fp32, of an fp8_e4m3 q bf16, fp16 or fp32; a backward reads it, and lse
+  Tensor lse{};             // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
+  ConstTensor bias{};       // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
+  ConstTensor bool_mask{};  // bool, same shapes; true = may attend
   ConstTensor alibi_slopes{};  // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
   ConstTensor sinks{};         // fp32 [heads_q]: logits that join the denominator only
+  // fp32 factors of fp8_e4m3 tensors, [batch|1, heads|1, blocks|1] with blocks of 128 rows of a sequence and the heads
+  // of the tensor; dimensions at the end may be left out: [1] is one factor for all. Finite numbers; none: 1.
+  ConstTensor q_descale{}, k_descale{}, v_descale{};
   ConstTensor cu_seqlens_q{},
       cu_seqlens_k{};  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
   // K and V as a cache, of a forward. cu_seqlens_q packs q and out beside them; there is no cu_seqlens_k then.

@@ -136,6 +136,10 @@ typedef struct onepass_options {
   /* K and V as a cache, of a forward; cu_seqlens_q packs q and out beside them, cu_seqlens_k stays NULL. */
   const onepass_tensor* seqused_k;  /* int32 [batch]: how many keys of each sequence count */
   const onepass_tensor* page_table; /* int32 [batch, pages]: k and v are then [pages, page_size, heads_kv, dim] */
+  /* Of a forward: fp32 factors of ONEPASS_F8E4M3 tensors, [batch|1, heads|1, blocks of 128 rows|1]; dimensions at the
+   * end may be left out. NULL: 1. */
+  const onepass_tensor *q_descale, *k_descale, *v_descale;
+  int32_t fast_accumulation; /* 1: products of an ONEPASS_F8E4M3 q, k and v may lose up to 18 % of V's mean (docs) */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

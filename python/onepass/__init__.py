@@ -45,6 +45,10 @@ def attention(
     seqused_k=None,
     page_table=None,
     batch_invariant=False,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    accumulation="exact",
     score_mod=None,
     mask_mod=None,
     mod_buffers=None,
@@ -55,9 +59,10 @@ def attention(
 ):
     """Exact attention, ``softmax(scale * q k^T + ...) v``, without ever storing the score matrix.
 
-    Arrays are NumPy arrays (float32, float16, ``ml_dtypes.bfloat16``), PyTorch tensors, CuPy arrays, or anything that
-    exports DLPack. They are read in place: any strides are accepted as long as the last dimension's is 1, so a
-    ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released meanwhile.
+    Arrays are NumPy arrays (float32, float16, bfloat16 and float8_e4m3fn of ml_dtypes), PyTorch tensors, CuPy arrays,
+    or anything that exports DLPack. They are read in place: any strides are accepted as long as the last dimension's
+    is 1, so a ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released
+    meanwhile.
     All arrays are on one device. On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once.
 
     Args:
@@ -91,14 +96,20 @@ def attention(
         shared.
         With either of the two, q may be packed by ``cu_seqlens_q``, without ``cu_seqlens_k``.
       batch_invariant: a sequence's results do not depend, bit for bit, on what else is in the batch.
+      q_descale, k_descale, v_descale: float32 factors of float8_e4m3fn q, k, v, ``[batch|1, heads|1, blocks|1]`` with
+        blocks of 128 rows of a sequence; dimensions at the end may be left out. None is 1. q may be of 16 bits, or
+        float32, beside k and v of float8_e4m3fn: an FP8 cache.
+      accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
+        mean over 16k keys on a GPU (docs/fp8.md).
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
         ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
       mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.
       mod_buffers: a dict of up to 8 arrays (float32, float16, bfloat16, int32, bool; 1 to 4 dimensions) that the
         expressions read by name, as ``table[i]`` or ``table(i, j)``.
       return_lse: also return the log of the softmax's denominator (natural logarithm, float32).
-      out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32; it may
-        not share memory with an input. By default a new array of q's kind, in q's memory order.
+      out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32, of a
+        float8_e4m3fn q bfloat16, float16 or float32; it may not share memory with an input. By default a new array of
+        q's kind and dtype (bfloat16 for float8_e4m3fn), in q's memory order.
       implementation: take this one by name instead of the first that accepts; see ``explain``.
       threads: how many to use at most; None is all cores. Results do not depend on it, bit for bit.
 
@@ -134,8 +145,7 @@ def _results(q, v, out, return_lse, options):
     """(out, lse or None). New packed ones begin as empty rows: tokens beyond the last sequence are not computed."""
     packed = options["cu_seqlens_q"] is not None or options["cu_seqlens_k"] is not None
     if out is None:
-        _arrays.dtype_name("q", q)
-        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), fill=0.0 if packed else None)
+        out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), _arrays.result_dtype(q), fill=0.0 if packed else None)
     elif type(out) is not np.ndarray:
         _kinds.refuse_immutable(out)
     if not return_lse:

@@ -10,12 +10,13 @@ from . import _numpy as np
 from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
 _DATA = ("float32", "float16", "bfloat16")
+_FLOAT8 = "float8_e4m3fn"  # of q, k and v of a forward
 
 
 def exported(name, x, place, writable=False, convert=None):
-    """What the extension reads (or writes) `x` through: `x` itself, (bits,) for bfloat16 in NumPy, which no buffer can
-    say, or a DLPack capsule of an array on a CUDA device, for a call that runs at `place`. `convert` names the dtype
-    that a small array is converted to."""
+    """What the extension reads (or writes) `x` through: `x` itself, (bits,) for float8 and for bfloat16 in NumPy, which
+    no buffer can say, or a DLPack capsule of an array on a CUDA device, for a call that runs at `place`. `convert`
+    names the dtype that a small array is converted to."""
     if x is None:
         return None
     if convert:
@@ -29,14 +30,18 @@ def exported(name, x, place, writable=False, convert=None):
             return x
         if x.dtype.name == "bfloat16":
             return (x.view(np.uint16),)
+        if x.dtype.name == _FLOAT8:
+            return (x.view(np.uint8),)
         raise TypeError(
             f"{name} is {x.dtype.str if not x.dtype.isnative else x.dtype.name}; "
-            "native float32, float16 and ml_dtypes.bfloat16 are accepted"
+            "native float32, float16, ml_dtypes.bfloat16 and ml_dtypes.float8_e4m3fn are accepted"
         )
     if is_torch(x):
         torch = sys.modules["torch"]
         if not place.torch_is_plain or kind is not torch.Tensor or x.requires_grad or x.is_neg():
             x = _kinds.plain_tensor(name, x, torch, place)
+        if x.dtype is getattr(torch, _FLOAT8, None):
+            return (place.handed_over(x.view(torch.uint8), writable),)
         view = place.handed_over(x, writable)
         if view is x and x.is_nested:
             raise TypeError(f"{name} is a nested tensor; packed sequences with cu_seqlens are accepted")
@@ -53,14 +58,20 @@ _names = {}  # of dtypes seen; naming one takes as long as a small call
 
 
 def dtype_name(name, x):
-    """The name of the element type of q or out: float32, float16 or bfloat16."""
+    """The name of the element type of a tensor of numbers, such as float32; float8_e4m3fn of q alone."""
     known = _names.get(x.dtype)
     if known:
         return known
     dtype = str(x.dtype).rpartition(".")[2]
-    if dtype not in _DATA:
-        raise TypeError(f"{name} is {dtype}; float32, float16 and bfloat16 are accepted")
+    if dtype not in _DATA and not (name == "q" and dtype == _FLOAT8):
+        accepted = "float16, bfloat16 and float8_e4m3fn" if name == "q" else "float16 and bfloat16"
+        raise TypeError(f"{name} is {dtype}; float32, {accepted} are accepted")
     return _names.setdefault(x.dtype, dtype)
+
+
+def result_dtype(q):
+    """Of a new out, or None: q's."""
+    return "bfloat16" if dtype_name("q", q) == _FLOAT8 else None
 
 
 def _order_like(x, rank):

@@ -27,6 +27,8 @@ _SIDE_INPUTS = (
     ("cu_seqlens_k", "int32"),
 )
 _CACHE_INPUTS = (("seqused_k", "int32"), ("page_table", "int32"))  # of a forward
+_FP8_INPUTS = (("q_descale", "float32"), ("k_descale", "float32"), ("v_descale", "float32"))  # of attention()
+_ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 
 def _number(name, x, accepted="a number"):
@@ -59,6 +61,13 @@ def _window(window):
         integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
         for side, x in (("left", left), ("right", right))
     )
+
+
+def _accumulation(x):
+    try:
+        return _ACCUMULATION[x]
+    except (KeyError, TypeError):
+        raise ValueError(f"accumulation is {x!r}; 'exact' and 'fast' are accepted") from None
 
 
 def _bound(name, x):
@@ -135,7 +144,10 @@ def options(place, given):
     forward = "dout" not in given
     if forward:
         options["batch_invariant"] = bool(given["batch_invariant"])
-    for name, convert in _SIDE_INPUTS + _CACHE_INPUTS if forward else _SIDE_INPUTS:
+    fp8 = "accumulation" in given
+    if fp8:
+        options["accumulation"] = _accumulation(given["accumulation"])
+    for name, convert in _SIDE_INPUTS + _CACHE_INPUTS * forward + _FP8_INPUTS * fp8:
         x = given[name]
         options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
     return options

@@ -50,6 +50,8 @@ PyObject* exception_type(ErrorCode code) {
   }
 }
 
+constexpr std::uint8_t kFloat8E4m3 = 10;  // DLPack's kDLFloat8_e4m3fn
+
 DType dtype_of(const char* name, const char* accepted, const Array& a) {
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype t = a.dtype();
@@ -61,6 +63,7 @@ DType dtype_of(const char* name, const char* accepted, const Array& a) {
   if (is(Code::Bfloat, 16)) return DType::bf16;
   if (is(Code::Bool, 8)) return DType::boolean;
   if (is(Code::Int, 32)) return DType::i32;
+  if (t.code == kFloat8E4m3 && t.bits == 8 && t.lanes == 1) return DType::f8e4m3;
   const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   const char* const kind = t.code < std::size(kinds) ? kinds[t.code] : "a float of ";
   throw Error(ErrorCode::bad_dtype, text(name, " is ", kind, int{t.bits}, "; ", accepted));
@@ -82,13 +85,16 @@ const char* accepted_of(onepass::Types types) {
     case onepass::Types::boolean: return "bool is accepted";
     case onepass::Types::f32: return "float32 is accepted";
     case onepass::Types::i32: return "int32 is accepted";
+    case onepass::Types::query:
+    case onepass::Types::key_value: return "float32, float16, bfloat16 and float8_e4m3fn are accepted";
     default: return "float32, float16 and bfloat16 are accepted";
   }
 }
 constexpr char kMod[] = "float32, float16, bfloat16, int32 and bool are accepted";
 
 // A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
-// NumPy cannot export bfloat16, so the package hands over (the same bits as uint16,), a tuple of one.
+// NumPy cannot export bfloat16 and float8, so the package hands over (the same bits as unsigned numbers,), a tuple of
+// one.
 class Argument {
  public:
   Argument() = default;
@@ -110,7 +116,7 @@ class Argument {
     }
     view.data = const_cast<void*>(array_.data());  // inputs become ConstTensors
     view.rank = static_cast<int>(array_.ndim());
-    view.dtype = bits ? DType::bf16 : dtype_of(name, accepted, array_);
+    view.dtype = !bits ? dtype_of(name, accepted, array_) : array_.itemsize() == 1 ? DType::f8e4m3 : DType::bf16;
     view.device = device_of(name, array_);
     for (int i = 0; i < view.rank; ++i) {
       view.shape[i] = static_cast<std::int64_t>(array_.shape(i));
@@ -192,7 +198,8 @@ struct Call {
     if (op == onepass::Op::backward)
       a.deterministic = nb::cast<bool>(o["deterministic"]);
     else
-      a.batch_invariant = nb::cast<bool>(o["batch_invariant"]);
+      a.batch_invariant = nb::cast<bool>(o["batch_invariant"]),
+      a.accumulation = onepass::Accumulation{nb::cast<std::uint8_t>(o["accumulation"])};
     implementation = nb::cast<std::string>(o["implementation"]);
     launch.executor = &executor;
     launch.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));

@@ -15,7 +15,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse, kParts };
+enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse, kParts, kDescales };
 
 // The strides' reach below and above element 0.
 struct Extent {
@@ -47,18 +47,23 @@ class Maker {
     if (p_.varlen) prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
     if (p_.packed_k()) prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
     fill_cache();
+    for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale}) fill_descale(row_of(role));
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       seq_ = sequence_of(p_, in_.tensors, b);
-      fill_rows(in_.tensors.q, rows_of(in_.tensors.q, seq_.q_begin), p_.heads_q, seq_.seq_q,
-                [&](std::int64_t h, std::int64_t i, float* row) { query(b, h, i, row); });
-      fill_rows(in_.tensors.k, KeyValueView(in_.tensors.k, seq_), p_.heads_kv, seq_.seq_k,
-                [&](std::int64_t h, std::int64_t j, float* row) { key(b, h, j, row); });
+      fill_rows(
+          in_.tensors.q, rows_of(in_.tensors.q, seq_.q_begin), p_.heads_q, seq_.seq_q,
+          [&](std::int64_t h, std::int64_t i, float* row) { query(b, h, i, row); }, Descale(in_.tensors.q_descale, b));
+      fill_rows(
+          in_.tensors.k, keys_of(in_.tensors, seq_), p_.heads_kv, seq_.seq_k,
+          [&](std::int64_t h, std::int64_t j, float* row) { key(b, h, j, row); }, Descale(in_.tensors.k_descale, b));
       if (p_.v_in_k) continue;
-      fill_rows(in_.tensors.v, KeyValueView(in_.tensors.v, seq_), p_.heads_kv, seq_.seq_k,
-                [&](std::int64_t h, std::int64_t j, float* row) {
-                  Random r(seed_, {kV, b, h, j});
-                  for (std::int64_t d = 0; d < p_.dim_v; ++d) row[d] = 0.5f + r.normal();
-                });
+      fill_rows(
+          in_.tensors.v, values_of(in_.tensors, seq_), p_.heads_kv, seq_.seq_k,
+          [&](std::int64_t h, std::int64_t j, float* row) {
+            Random r(seed_, {kV, b, h, j});
+            for (std::int64_t d = 0; d < p_.dim_v; ++d) row[d] = 0.5f + r.normal();
+          },
+          Descale(in_.tensors.v_descale, b));
     }
     if (p_.bias) fill_bias();
     if (p_.bool_mask) fill_mask();
@@ -150,9 +155,10 @@ class Maker {
     s.k_begin = begin;
     return {t, s};
   }
-  // make(head, row of the sequence, values)
+  // make(head, row of the sequence, values); stored divided by their factors
   template <class Make>
-  void fill_rows(const ConstTensor& t, const KeyValueView& view, std::int64_t heads, std::int64_t count, Make make) {
+  void fill_rows(const ConstTensor& t, const KeyValueView& view, std::int64_t heads, std::int64_t count, Make make,
+                 const Descale& factors = {}) {
     const std::int64_t dim = t.shape[t.rank - 1];
     std::vector<float> row(static_cast<std::size_t>(dim));
     with_float_type(t.dtype, [&](auto zero) {
@@ -163,10 +169,20 @@ class Maker {
              ++i) {
           make(h, i, row.data());
           T* into = const_cast<T*>(view.row<T>(h, i));
-          for (std::int64_t d = 0; d < dim; ++d) into[d] = from_float<T>(row[d]);
+          const float factor = factors.at(h, i);
+          for (std::int64_t d = 0; d < dim; ++d) into[d] = from_float<T>(row[d] / factor);
         }
       }
     });
+  }
+
+  // 1/64 to 1/2: the numbers then fill e4m3's range, and a factor taken from another place shows.
+  void fill_descale(const RoleRow& row) {
+    const ConstTensor t = in_.tensors.*row.input;
+    Random r(seed_, {kDescales, static_cast<std::int64_t>(row.role)});
+    for (std::int64_t i = 0, n = t.shape[2], h = t.shape[1]; i < t.elements(); ++i)
+      Inputs::writable<float>(t)[i / n / h * t.stride[0] + i / n % h * t.stride[1] + i % n * t.stride[2]] =
+          std::exp2f(-1 - static_cast<float>(r.below(1000)) / 200);
   }
 
   // ------------------------------------------------------------------------------------------------ scores
@@ -183,8 +199,9 @@ class Maker {
   // Of the rising scores, from key to key. 16-bit types store scores above 40 too coarsely to judge anything by.
   float rise() const {
     constexpr float kRise = 2.5f / 64;
-    return p_.dtype == DType::f32 ? kRise
-                                  : std::min(kRise, 40 / static_cast<float>(std::max<std::int64_t>(1, seq_.seq_k)));
+    return p_.key_dtype() == DType::f32
+               ? kRise
+               : std::min(kRise, 40 / static_cast<float>(std::max<std::int64_t>(1, seq_.seq_k)));
   }
   void normals(Random r, float std, float* row) const {
     for (std::int64_t d = 0; d < p_.dim_qk; ++d) row[d] = std * r.normal();
@@ -193,6 +210,7 @@ class Maker {
   float huge_sigma(std::int64_t i) const {
     constexpr float kMore[] = {1, 1e4f, 1e9f, 1e17f, 1e26f};
     const float least = sigma(3e4f), most = least * kMore[i % 5];
+    if (p_.dtype == DType::f8e4m3) return std::min(least, 100.0f);  // and none above 448
     return p_.dtype == DType::f16 ? std::max(least, std::min(most, 1e4f)) : most;
   }
   // A query that scores 30 with the key of stream r.
@@ -212,7 +230,7 @@ class Maker {
     const Random r(seed_, {kK, b, h, j});
     switch (distribution_) {
       case Distribution::normal: return normals(r, sigma(4), row);
-      case Distribution::huge: return normals(r, sigma(3e4f), row);
+      case Distribution::huge: return normals(r, p_.key_dtype() == DType::f8e4m3 ? 100.0f : sigma(3e4f), row);
       case Distribution::one_hot: return normals(r, 1, row);
       case Distribution::rising:
         normals(r, sigma(1), row);

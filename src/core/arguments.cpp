@@ -29,11 +29,11 @@ class Sizes {
     const std::int64_t size = t.shape[dimension] - (axis == Axis::boundaries ? 1 : 0);
     const Axis counted = axis == Axis::boundaries ? Axis::batch : axis;
     Known& known = known_[static_cast<std::size_t>(counted)];
-    if (row.fit == Fit::broadcast && t.shape[dimension] == 1) return;
+    if (may_be_one(row) && t.shape[dimension] == 1) return;
     if (!known.by) known = {size, row.name};
     if (size == known.size) return;
     const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
-    if (row.fit == Fit::broadcast) {
+    if (may_be_one(row)) {
       throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": dimension ", dimension,
                                              " must be ", expected, " or 1"));
     }
@@ -59,6 +59,19 @@ void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
   switch (row.types) {
     case Types::data:
       if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      return;
+    case Types::query:
+      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 and fp8_e4m3 are accepted");
+      return;
+    case Types::key_value:
+      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 and fp8_e4m3 are accepted");
+      if (row.role == Role::v && t != all.k.dtype) refuse(name_of(all.k.dtype), ", as k, is expected");
+      if (t != of_q && of_q == DType::f8e4m3) refuse("fp8_e4m3, as q, is expected");
+      if (t != of_q && t != DType::f8e4m3) refuse(name_of(of_q), ", or fp8_e4m3 as a cache, is expected");
+      return;
+    case Types::result:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (t != of_q && t != DType::f32 && of_q != DType::f8e4m3) refuse(name_of(of_q), ", as q, or fp32 is expected");
       return;
     case Types::as_q:
       if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
@@ -112,7 +125,8 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
   if (row.gradient_of != row.role) check_gradient(row, t, all);
   const Axes axes = axes_of(row, form);
   const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
-  if (t.rank + missing != rank)
+  const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;
+  if (t.rank + missing != rank && !shorter)
     throw Error(ErrorCode::bad_shape,
                 text(row.name, " has shape ", shape_text(t), "; ", form_text(row, form), " is expected"));
   for (int i = 0; i < t.rank; ++i) {
@@ -206,6 +220,10 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
     want(!tensor.given() || use_of(row, p.op) != Use::none, ErrorCode::bad_value, row.name,
          p.op == Op::backward ? " is given beside dout; a backward takes none"
                               : " is given but dout is not; a forward takes none");
+    if (row.role == Role::q_descale) {
+      sizes.set(Axis::blocks_q, descale_blocks(sizes[Axis::seq_q]), "q");
+      sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
+    }
     const bool lengths = row.role == Role::cu_seqlens_q ? p.varlen : row.role == Role::cu_seqlens_k && p.packed_k();
     if (must_be_given(row, p.op) || tensor.given() || lengths) check_role(row, tensor, t, p.op, forms.of(row), sizes);
     if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
@@ -219,12 +237,21 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   p.seq_q = sizes[Axis::seq_q];
   p.seq_k = sizes[Axis::seq_k];
   p.dtype = t.q.dtype;
+  if (t.k.dtype != p.dtype) p.kv_dtype = t.k.dtype;
   p.out_dtype = t.out.dtype;
+  p.accumulation = a.accumulation;
   p.device = t.q.device;
   if (t.bias.given()) p.bias = BiasSpec{t.bias.dtype, spans_of(t.bias, p)};
   if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
   p.alibi = t.alibi_slopes.given();
   p.sinks = t.sinks.given();
+  const auto descale = [](const ConstTensor& x) -> std::optional<DescaleSpec> {
+    if (!x.given()) return std::nullopt;
+    return DescaleSpec{x.shape[0] != 1, x.shape[1] != 1, x.shape[2] != 1};
+  };
+  p.q_descale = descale(t.q_descale);
+  p.k_descale = descale(t.k_descale);
+  p.v_descale = descale(t.v_descale);
   if (p.op == Op::backward) {
     p.gradients = {t.dq.given(),    t.dk.given(),     t.dv.given(),
                    t.dbias.given(), t.dsinks.given(), t.dalibi_slopes.given()};
@@ -268,6 +295,7 @@ Attention attention_of(const Problem& p) {
           p.paged() ? p.seq_k : 0,
           p.deterministic,
           p.batch_invariant,
+          p.accumulation,
           p.log};
 }
 
@@ -292,6 +320,10 @@ void check_planned(const Problem& p, const Tensors& t) {
     const int missing = row.fit == Fit::leading_optional ? shape.rank - tensor.rank : 0;
     bool same = tensor.dtype == shape.dtype && tensor.device == p.device && tensor.rank + missing == shape.rank &&
                 (missing == 0 || missing == 1);
+    if (row.fit == Fit::trailing_optional) {  // dimensions left out have size 1, as those that are not spanned
+      same = tensor.dtype == shape.dtype && tensor.device == p.device && tensor.rank <= shape.rank;
+      for (int i = tensor.rank; same && i < shape.rank; ++i) same = shape.size[i] == 1;
+    }
     for (int i = 0; same && i < tensor.rank; ++i) same = tensor.shape[i] == shape.size[i + missing];
     return same && (tensor.data || tensor.elements() == 0) &&
            layout_of(row, forms.of(row), tensor) == p.layout.*row.layout &&

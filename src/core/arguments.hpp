@@ -55,6 +55,9 @@ BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_
 // A refusal for kernels whose positions are ints, or nothing: ALiBi's distances grow with the band's offset.
 std::string why_no_alibi(const Problem& problem, std::int64_t most);
 
+// A refusal for kernels that read fp32, fp16 and bf16, or nothing.
+std::string why_no_fp8(const Problem& problem);
+
 // Element offsets. `t` is [batch, heads, seq, dim] or packed [total, heads, dim]; lse [batch, heads, seq] or [heads,
 // total].
 template <class Data>

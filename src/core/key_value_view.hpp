@@ -9,6 +9,26 @@
 
 namespace onepass {
 
+// The factors of one batch entry: [batch, heads, blocks], of which dimensions of size 1 are repeated.
+class Descale {  // not given: 1
+ public:
+  Descale() = default;
+  Descale(const ConstTensor& t, std::int64_t batch) {
+    if (!t.given()) return;
+    const auto stride = [&](int i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
+    data_ = static_cast<const float*>(t.data) + batch * stride(0);
+    head_ = stride(1), block_ = stride(2);
+  }
+  bool given() const { return data_ != nullptr; }
+  float at(std::int64_t head, std::int64_t row) const {
+    return data_ ? data_[head * head_ + row / kDescaleRows * block_] : 1.0f;
+  }
+
+ private:
+  const float* data_ = nullptr;
+  std::int64_t head_ = 0, block_ = 0;
+};
+
 class KeyValueView {
  public:
   // Rows of tokens that lie one stride apart.
@@ -20,6 +40,10 @@ class KeyValueView {
   };
 
   KeyValueView() = default;
+  // With the factors of what is fp8_e4m3.
+  KeyValueView(const ConstTensor& t, const Sequence& seq, const ConstTensor& descale) : KeyValueView(t, seq) {
+    factors_ = Descale(descale, seq.batch);
+  }
   KeyValueView(const ConstTensor& t, const Sequence& seq)
       : data_(t.data),
         dtype_(t.dtype),
@@ -35,8 +59,12 @@ class KeyValueView {
     return static_cast<const T*>(data_) + offset(head, token);
   }
   float element(std::int64_t head, std::int64_t token, std::int64_t column) const {
-    return load_element(data_, dtype_, offset(head, token) + column);
+    return factor(head, token) * load_element(data_, dtype_, offset(head, token) + column);
   }
+  // What run() gives is without the factors.
+  bool scaled() const { return factors_.given(); }
+  // What an element of a token is multiplied by; 1 unless scaled().
+  float factor(std::int64_t head, std::int64_t token) const { return factors_.at(head, token); }
   // The run that begins at `token`, at most `most` tokens of it. One run holds whole sequences where tensors are
   // contiguous or packed, and one page of what is paged.
   template <class T>
@@ -64,8 +92,13 @@ class KeyValueView {
   const void* data_ = nullptr;
   DType dtype_ = DType::f32;
   Pages pages_;
+  Descale factors_;
   std::int64_t origin_ = 0, page_stride_ = 0, head_stride_ = 0,
                stride_ = 0;  // origin: head 0 of the sequence's first token
 };
+
+// Of a call's keys and values.
+inline KeyValueView keys_of(const Tensors& a, const Sequence& seq) { return {a.k, seq, a.k_descale}; }
+inline KeyValueView values_of(const Tensors& a, const Sequence& seq) { return {a.v, seq, a.v_descale}; }
 
 }  // namespace onepass

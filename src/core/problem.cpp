@@ -178,6 +178,27 @@ void validate_cache(const Problem& p) {
        " pages; 1 or more is accepted, and lengths of 0 are seqused_k's to say");
 }
 
+// fp8_e4m3 is for forwards; descales are of what is.
+void validate_fp8(const Problem& p) {
+  const auto is_data = [](DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; };
+  const bool fp8 = p.dtype == DType::f8e4m3;
+  want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "the dtype of k and v is ",
+       name_of(p.key_dtype()), " beside a q of ", name_of(p.dtype), "; ", name_of(p.dtype),
+       " or, beside another dtype, ", "fp8_e4m3 is accepted");
+  want(p.op == Op::forward || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, "the dtype of ",
+       fp8 ? "q, k and v" : "k and v", " is fp8_e4m3; a ", word_of(p.op), " takes fp32, fp16 and bf16");
+  for (const auto& [role, of] :
+       {std::pair{Role::q_descale, p.dtype}, {Role::k_descale, p.key_dtype()}, {Role::v_descale, p.key_dtype()}}) {
+    const char* const name = row_of(role).name;
+    want(!descale_of(p, role) || of == DType::f8e4m3, ErrorCode::bad_dtype, name, " is given but ",
+         std::string_view(name).substr(0, 1), " is ", name_of(of), "; descales are of fp8_e4m3");
+  }
+  want(p.accumulation <= Accumulation::fast, ErrorCode::bad_value, "accumulation is ", static_cast<int>(p.accumulation),
+       "; a value of Accumulation is expected");
+  want(fp8 || p.accumulation == Accumulation::exact, ErrorCode::bad_value, "accumulation is fast but q is ",
+       name_of(p.dtype), ", whose products are always exact; fp8_e4m3 has the choice");
+}
+
 void validate_lengths(const Problem& p) {
   for (const auto& [name, lengths, total, most] :
        {std::tuple{"q", &p.lengths_q, p.total_q, p.seq_q},
@@ -274,13 +295,17 @@ Mods checked_mods(const Problem& p) {
     want((d >= 1 && d <= 256) || latent, ErrorCode::bad_shape, name, " is ", d,
          "; 1 to 256, or the pair 576/512, is accepted");
   }
-  for (const auto& [name, t] :
-       {std::pair{"q, k and v", p.dtype}, {"out", p.out_dtype}, {"bias", p.bias ? p.bias->dtype : DType::f32}}) {
-    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
-         name_of(t), "; fp32, fp16 and bf16 are accepted");
+  const bool fp8 = p.dtype == DType::f8e4m3;
+  for (const auto& [name, t, or_fp8] : {std::tuple{"q, k and v", p.dtype, true},
+                                        {"out", p.out_dtype, false},
+                                        {"bias", p.bias ? p.bias->dtype : DType::f32, false}}) {
+    want(t == DType::f32 || t == DType::f16 || t == DType::bf16 || (or_fp8 && t == DType::f8e4m3), ErrorCode::bad_dtype,
+         "the dtype of ", name, " is ", name_of(t),
+         or_fp8 ? "; fp32, fp16, bf16 and fp8_e4m3 are accepted" : "; fp32, fp16 and bf16 are accepted");
   }
-  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "out is ", name_of(p.out_dtype), "; ",
-       name_of(p.dtype), ", as q, or fp32 is expected");
+  want(fp8 || p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "out is ",
+       name_of(p.out_dtype), "; ", name_of(p.dtype), ", as q, or fp32 is expected");
+  validate_fp8(p);
   for (const auto& [name, n] : {std::pair{"left", p.band.left}, {"right", p.band.right}}) {
     // Positions of keys are sums of these and of sequence lengths.
     want(n >= -1 && n <= (std::int64_t{1} << 60), ErrorCode::bad_value, "the window's ", name, " side is ", n,

@@ -112,6 +112,16 @@ struct Parser {
       p.mod_buffers.push_back(w.buffer(value));
     else if (key == "mask")
       p.bool_mask = w.spread(value);
+    else if (key == "kv_dtype")
+      p.kv_dtype = dtype_from_name(value);
+    else if (key == "q_descale")
+      p.q_descale = w.descale(value);
+    else if (key == "k_descale")
+      p.k_descale = w.descale(value);
+    else if (key == "v_descale")
+      p.v_descale = w.descale(value);
+    else if (key == "accumulation" && (value == "exact" || value == "fast"))
+      p.accumulation = value == "fast" ? Accumulation::fast : Accumulation::exact;
     else if (key == "bias") {
       const auto [dtype, spans] = w.halves(value, ':', true, "bias=dtype:spread, such as bias=fp32:bhqk,");
       p.bias = BiasSpec{dtype_from_name(dtype), w.spread(spans)};
@@ -251,7 +261,9 @@ struct Parser {
                                              "dtype",    "out", "layout", "device", "lse", "align"};
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-    constexpr std::string_view kOfForward[] = {"lse", "kv", "seqused", "batch_invariant", "v_in_k"};
+    constexpr std::string_view kOfForward[] = {"lse",       "kv",        "seqused",   "batch_invariant", "kv_dtype",
+                                               "q_descale", "k_descale", "v_descale", "accumulation",
+                                               "v_in_k"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
     constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
                                                "out",      "device", "align", "scale", "log"},
@@ -288,7 +300,8 @@ struct Parser {
     fits_operator();
     if (is_softmax(p.op)) p.heads_kv = 1;
     if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
-    if (!own_out_dtype) p.out_dtype = p.dtype;
+    if (!own_out_dtype) p.out_dtype = p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype;
+    if (p.kv_dtype == p.dtype) p.kv_dtype.reset();
     if (p.op == Op::backward) {
       if (!own_grad_dtype) p.grad_dtype = p.dtype;
       if (!said("grads")) p.gradients = {.dq = true, .dk = true, .dv = true};

@@ -96,6 +96,19 @@ std::string cache_text(const Problem& p) {
   return s + (p.batch_invariant ? " batch_invariant" : "") + (p.v_in_k ? " v_in_k" : "");
 }
 
+// kv_dtype=fp8_e4m3 q_descale=bh1 accumulation=fast
+std::string fp8_text(const Problem& p) {
+  std::string s;
+  if (p.kv_dtype) s += " kv_dtype=" + std::string(name_of(*p.kv_dtype));
+  for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale}) {
+    const std::optional<DescaleSpec>& d = descale_of(p, role);
+    if (d)
+      s += std::string(" ") + row_of(role).name + "=" + (d->batch ? 'b' : '1') + (d->heads ? 'h' : '1') +
+           (d->blocks ? 'n' : '1');
+  }
+  return s + (p.accumulation == Accumulation::fast ? " accumulation=fast" : "");
+}
+
 std::string layout_text(const Problem& p) {
   const auto same = [&](const Problem& other) {
     const Layout &a = other.layout, &b = p.layout;
@@ -152,7 +165,9 @@ std::string to_string(const Problem& p) {
   std::string s = std::string(word_of(p.op)) + " b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
                   pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
                   std::string(name_of(p.dtype));
-  if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
+  if (p.out_dtype != (p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype))
+    s += " out=" + std::string(name_of(p.out_dtype));
+  s += fp8_text(p);
   if (p.band.align == Align::offset)
     s += (p.band.causal ? " causal_offset=" : " aligned_offset=") + number(p.band.offset);
   else if (p.band.causal)

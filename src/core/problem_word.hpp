@@ -54,6 +54,15 @@ struct Word {
     }
     return {spans[0], spans[1], spans[2], spans[3]};
   }
+  DescaleSpec descale(std::string_view s) const {  // bhn
+    constexpr char kLetters[] = "bhn";
+    bool spans[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (s.size() != 3 || (s[i] != kLetters[i] && s[i] != '1')) fail("a spread of descales such as 111, bh1 or bhn");
+      spans[i] = s[i] != '1';
+    }
+    return {spans[0], spans[1], spans[2]};
+  }
   Lengths lengths(std::string_view s) const {
     // A line of text should not allocate without bound, and sums of lengths must fit.
     constexpr std::int64_t kMax = std::int64_t{1} << 20, kLongest = std::int64_t{1} << 40;

@@ -23,7 +23,9 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"batch + 1", "length"},
                                       {"pages", "number of pages"},
                                       {"page_size", "page size"},
-                                      {"max_pages", "number of pages of a sequence"}};
+                                      {"max_pages", "number of pages of a sequence"},
+                                      {"ceil(seq_q / 128)", "number of blocks of 128 rows"},
+                                      {"ceil(seq_k / 128)", "number of blocks of 128 keys"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -53,10 +55,11 @@ std::string form_text(const RoleRow& row, Form form) {
   std::string whole, rest;
   for (int i = 0; i < rank_of(axes); ++i) {
     const std::string name(kAxisRows[static_cast<std::size_t>(axes[i])].name);
-    whole += (i ? ", " : "") + name + (row.fit == Fit::broadcast ? "|1" : "");
+    whole += (i ? ", " : "") + name + (may_be_one(row) ? "|1" : "");
     if (i > 0) rest += (i > 1 ? ", " : "") + name;
   }
   return (row.fit == Fit::leading_optional ? "[" + rest + "] or [" : "[") + whole + "]" +
+         (row.fit == Fit::trailing_optional ? ", without dimensions at the end or with," : "") +
          (form == Form::paged                              ? " (page_table is given)"
           : form == Form::packed && row.packed != row.axes ? " (cu_seqlens is given)"
                                                            : "");
@@ -78,8 +81,14 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::pages: return p.pages;
     case Axis::page_size: return p.page_size;
     case Axis::max_pages: return p.max_pages;
+    case Axis::blocks_q: return descale_blocks(p.seq_q);
+    case Axis::blocks_k: return descale_blocks(p.seq_k);
   }
   return 1;
+}
+
+const std::optional<DescaleSpec>& descale_of(const Problem& p, Role role) {
+  return role == Role::q_descale ? p.q_descale : role == Role::k_descale ? p.k_descale : p.v_descale;
 }
 
 std::string_view word_of(Op op) {
@@ -111,6 +120,9 @@ bool uses(const Problem& p, const RoleRow& row) {
     case Role::bool_mask: return p.bool_mask.has_value();
     case Role::alibi_slopes: return p.alibi;
     case Role::sinks: return p.sinks;
+    case Role::q_descale:
+    case Role::k_descale:
+    case Role::v_descale: return descale_of(p, row.role).has_value();
     case Role::lse: return p.want_lse;
     case Role::dlse: return p.dlse;
     case Role::row_lse: return p.row_lse;
@@ -130,9 +142,18 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
     for (int i = 0; i < s.rank; ++i)
       if (!spans(dims, i)) s.size[i] = 1;
   }
+  if (row.fit == Fit::trailing_optional) {
+    const DescaleSpec& spec = *descale_of(p, row.role);
+    const bool spanned[] = {spec.batch, spec.heads, spec.blocks};
+    for (int i = 0; i < s.rank; ++i)
+      if (!spanned[i]) s.size[i] = 1;
+  }
   switch (row.types) {
     case Types::data: s.dtype = row.role == Role::bias ? p.bias->dtype : p.dtype; break;
+    case Types::query:
     case Types::as_q: s.dtype = p.dtype; break;
+    case Types::key_value: s.dtype = p.key_dtype(); break;
+    case Types::result:
     case Types::as_q_or_f32:
     case Types::as_out: s.dtype = p.out_dtype; break;
     case Types::gradient: s.dtype = p.grad_dtype; break;

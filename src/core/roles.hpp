@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "onepass/attention.hpp"
@@ -24,16 +25,20 @@ enum class Axis : std::uint8_t {
   boundaries,  // batch + 1
   pages,
   page_size,
-  max_pages  // of a sequence
+  max_pages,  // of a sequence
+  blocks_q,   // of kDescaleRows rows
+  blocks_k
 };
-inline constexpr std::size_t kAxes = 14;
+inline constexpr std::size_t kAxes = 16;
 using Axes = std::array<Axis, kMaxRank>;
 
+// query: data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it. result: as q or fp32; of an fp8_e4m3 q any data.
 // as_out: dout. gradient: all that are asked for of dq, dk and dv are of one, the inputs' or fp32.
-enum class Types : std::uint8_t { data, as_q, as_q_or_f32, as_out, gradient, f32, boolean, i32 };
+enum class Types : std::uint8_t { data, query, key_value, result, as_q, as_q_or_f32, as_out, gradient, f32, boolean, i32 };
 
 // exact: every dimension as its axis says. broadcast: or 1, for repeated. leading_optional: the first may be left out.
-enum class Fit : std::uint8_t { exact, broadcast, leading_optional };
+// trailing_optional: broadcast, and those at the end may be left out.
+enum class Fit : std::uint8_t { exact, broadcast, leading_optional, trailing_optional };
 
 // How a tensor's tokens lie: [batch, heads, tokens, dim], [all tokens, heads, dim] or [pages, tokens, heads, dim].
 enum class Form : std::uint8_t { batched, packed, paged };
@@ -67,7 +72,7 @@ using enum Axis;
 inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq_k, dim_qk},
     kV{batch, heads_kv, seq_k, dim_v}, kOut{batch, heads_q, seq_q, dim_v}, kScores{batch, heads_q, seq_q, seq_k},
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
-    kPageTable{batch, max_pages};
+    kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
 inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none};
@@ -90,14 +95,14 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
   using R = Role;
   using enum Fit;
   return std::array<RoleRow, kRoles>{{
-      {R::q, "q", "queries [batch, heads, seq, dim]", kNeeded, Types::data, kQ, kPackedQ, exact, true, R::q, &L::q,
+      {R::q, "q", "queries [batch, heads, seq, dim]", kNeeded, Types::query, kQ, kPackedQ, exact, true, R::q, &L::q,
        &T::q, nullptr},
-      {R::k, "k", "keys [batch, heads_kv, seq, dim]", kNeeded, Types::as_q, kK, kPackedK, exact, true, R::k, &L::k,
+      {R::k, "k", "keys [batch, heads_kv, seq, dim]", kNeeded, Types::key_value, kK, kPackedK, exact, true, R::k, &L::k,
        &T::k, nullptr},
-      {R::v, "v", "values [batch, heads_kv, seq, dim_v]", kNeeded, Types::as_q, kV, kPackedV, exact, true, R::v, &L::v,
-       &T::v, nullptr},
-      {R::out, "out", "the result [batch, heads, seq, dim_v]", kResult, Types::as_q_or_f32, kOut, kPackedOut, exact,
-       true, R::out, &L::out, nullptr, &T::out},
+      {R::v, "v", "values [batch, heads_kv, seq, dim_v]", kNeeded, Types::key_value, kV, kPackedV, exact, true, R::v,
+       &L::v, &T::v, nullptr},
+      {R::out, "out", "the result [batch, heads, seq, dim_v]", kResult, Types::result, kOut, kPackedOut, exact, true,
+       R::out, &L::out, nullptr, &T::out},
       {R::cu_seqlens_q, "cu_seqlens_q", "int32 [batch + 1]: q is packed [total, heads, dim]", kTaken, Types::i32,
        kBoundaries, kBoundaries, exact, false, R::cu_seqlens_q, &L::cu_seqlens_q, &T::cu_seqlens_q, nullptr},
       {R::cu_seqlens_k, "cu_seqlens_k", "int32 [batch + 1]: k and v are packed", kTaken, Types::i32, kBoundaries,
@@ -114,6 +119,15 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        leading_optional, false, R::alibi_slopes, &L::alibi_slopes, &T::alibi_slopes, nullptr},
       {R::sinks, "sinks", "fp32 [heads], logits that join the denominator", kTaken, Types::f32, kHeads, kHeads, exact,
        false, R::sinks, &L::sinks, &T::sinks, nullptr},
+      {R::q_descale, "q_descale", "fp32 [batch|1, heads|1, blocks of 128 rows|1], factors of an fp8_e4m3 q", kOfForward,
+       Types::f32, kDescalesQ, kDescalesQ, trailing_optional, false, R::q_descale, &L::q_descale, &T::q_descale,
+       nullptr},
+      {R::k_descale, "k_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], factors of an fp8_e4m3 k",
+       kOfForward, Types::f32, kDescalesK, kDescalesK, trailing_optional, false, R::k_descale, &L::k_descale,
+       &T::k_descale, nullptr},
+      {R::v_descale, "v_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], factors of an fp8_e4m3 v",
+       kOfForward, Types::f32, kDescalesK, kDescalesK, trailing_optional, false, R::v_descale, &L::v_descale,
+       &T::v_descale, nullptr},
       {R::lse, "lse", "fp32 [batch, heads, seq]: the rows' log-sum-exp", kStatistics, Types::f32, kRows, kPackedRows,
        exact, false, R::lse, &L::lse, nullptr, &T::lse},
       {R::dout, "dout", "the gradient of out", kUpstream, Types::as_out, kOut, kPackedOut, exact, true, R::out,
@@ -144,6 +158,10 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        nullptr, &T::dx},
   }};
 }();
+// Its dimensions may be 1, for repeated.
+inline constexpr bool may_be_one(const RoleRow& row) {
+  return row.fit == Fit::broadcast || row.fit == Fit::trailing_optional;
+}
 inline constexpr const RoleRow& row_of(Role role) { return kRoleTable[static_cast<std::size_t>(role)]; }
 static_assert([] {
   for (std::size_t i = 0; i < kRoles; ++i)
@@ -199,6 +217,9 @@ std::string_view what_of(Axis axis);                   // "number of heads"
 std::int64_t size_of(Axis axis, const Problem& problem);
 bool uses(const Problem& problem, const RoleRow& row);     // whether its calls have this tensor
 bool is_asked(const Gradients& gradients, Role gradient);  // false of what is none
+// What a problem says of a descale, by its role.
+const std::optional<DescaleSpec>& descale_of(const Problem& problem, Role role);
+inline constexpr std::int64_t descale_blocks(std::int64_t rows) { return (rows + kDescaleRows - 1) / kDescaleRows; }
 
 // The sizes of a problem's tensor as its role has them; of a bias or mask, 1 in dimensions it does not span. rank 0:
 // the problem has none.

@@ -47,6 +47,11 @@ std::string why_no_alibi(const Problem& p, std::int64_t most) {
               p.band.offset);
 }
 
+std::string why_no_fp8(const Problem& p) {
+  if (p.key_dtype() != DType::f8e4m3) return {};
+  return text(p.kv_dtype ? "k and v are" : "q, k and v are", " fp8_e4m3; it computes on fp32, fp16 and bf16");
+}
+
 Dims broadcast_strides(const ConstTensor& t) {
   Dims s = t.stride;
   for (int i = 0; i < 4; ++i)

@@ -130,7 +130,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   if (target.major == 9) {
     const char* const name = sm90::forward_implementation().name;
     if (sm90::ForwardConfig c; sm90::select_config(p, c, why))
-      return list(name, sm90::program_of(features_of(p), c, mods_source(p)));
+      return list(name, sm90::program_of(sm90::features_of(p, c), c, mods_source(p)));
     refusals += text("; ", name, ": ", why);
   }
   const char* const name = sm80::forward_implementation().name;

@@ -87,7 +87,7 @@ void set_defaults(const char* name, Struct* to, std::size_t size, Struct default
 void check_described(const Problem& p, const Call& call) {
   const Attention& a = call.attention;
   if (a.band == p.band && a.scale == p.scale && a.softcap == p.softcap && a.dropout_p == p.dropout_p &&
-      a.seed == p.seed && a.score_mod == p.score_mod && a.mask_mod == p.mask_mod)
+      a.seed == p.seed && a.score_mod == p.score_mod && a.mask_mod == p.mask_mod && a.accumulation == p.accumulation)
     return;
   throw Error(ErrorCode::bad_shape, text("the call is of \"", to_string(make_problem(a, call.tensors)),
                                          "\" but the plan is for \"", to_string(p), "\""));

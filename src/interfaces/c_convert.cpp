@@ -90,6 +90,9 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
                                                              o.bool_mask,
                                                              o.alibi_slopes,
                                                              o.sinks,
+                                                             o.q_descale,
+                                                             o.k_descale,
+                                                             o.v_descale,
                                                              o.lse,
                                                              o.dout,
                                                              o.dlse,
@@ -125,6 +128,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   a.max_seqlen_k = o.max_seqlen_k;
   a.deterministic = o.deterministic != 0;
   a.batch_invariant = o.batch_invariant != 0;
+  a.accumulation = o.fast_accumulation != 0 ? Accumulation::fast : Accumulation::exact;
   if (o.implementation) call.implementation = o.implementation;
   if (o.executor) call.launch.executor = o.executor->executor.get();
   call.launch.stream = o.stream;

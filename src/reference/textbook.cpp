@@ -23,7 +23,11 @@ Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
 Dense base(const Problem& p, const Tensors& a, Executor& executor) {
   if (p.op == Op::merge) return merged_base(p, a);
   if (is_softmax(p.op)) return softmax_base(p, a);
-  switch (p.dtype) {
+  const DType dtype = p.dtype == DType::f8e4m3 ? p.out_dtype : p.dtype;
+  if (p.dtype == DType::f8e4m3)
+    return dtype == DType::f16 ? textbook<float>(p, a, Fp8Weights<f16>{}, executor)
+                               : textbook<float>(p, a, Fp8Weights<bf16>{}, executor);
+  switch (dtype) {
     case DType::bf16: return textbook<float>(p, a, Stored<bf16>{}, executor);
     case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);
     default: return textbook<float>(p, a, Exact{}, executor);

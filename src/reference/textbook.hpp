@@ -37,10 +37,24 @@ struct Exact {
   T operator()(T x) const {
     return x;
   }
+  template <class T>
+  T weight(T w, T l) const {  // w / l
+    return w / l;
+  }
 };
 template <class Storage>
 struct Stored {
   float operator()(float x) const { return to_float(from_float<Storage>(x)); }
+  float weight(float w, float l) const { return (*this)(w / l); }
+};
+// Products of fp8_e4m3: the weights are too, and are divided by their sum after P V. S and O are stored as the output
+// is. The largest is no number of e4m3, since the reference of an online softmax lags behind the row's maximum.
+template <class Output>
+struct Fp8Weights : Stored<Output> {
+  float weight(float w, float l) const {
+    constexpr float kLargest = 22.6f;
+    return to_float(from_float<f8e4m3>(kLargest * w)) / (kLargest * l);
+  }
 };
 
 // One task: rows [row_lo, row_hi) of one head, over the keys that at least one of them sees. T: arithmetic type.
@@ -66,8 +80,8 @@ struct RowBlock {
     std::vector<T> rows(n * p.dim_qk);
     k.resize(n * p.dim_qk);
     v.resize(n * p.dim_v);
-    load_keys(a.k, p.dim_qk, rows.data());
-    load_keys(a.v, p.dim_v, v.data());
+    load_keys(keys_of(a, seq), p.dim_qk, rows.data());
+    load_keys(values_of(a, seq), p.dim_v, v.data());
     for (std::int64_t j = 0; j < n; ++j) {
       for (std::int64_t d = 0; d < p.dim_qk; ++d) k[d * n + j] = rows[j * p.dim_qk + d];
     }
@@ -75,16 +89,15 @@ struct RowBlock {
   }
 
  private:
-  void load_keys(const ConstTensor& t, std::int64_t dim, T* into) const {
-    const KeyValueView view(t, seq);
-    with_float_type(t.dtype, [&](auto zero) {
+  void load_keys(const KeyValueView& view, std::int64_t dim, T* into) const {
+    with_float_type(view.dtype(), [&](auto zero) {
       for (std::int64_t j = keys.lo; j < keys.hi; ++j, into += dim)
-        load(view.row<decltype(zero)>(head / p.group(), j), dim, into);
+        load(view.row<decltype(zero)>(head / p.group(), j), dim, view.factor(head / p.group(), j), into);
     });
   }
   template <class Stored>
-  static void load(const Stored* from, std::int64_t dim, T* into) {
-    for (std::int64_t d = 0; d < dim; ++d) into[d] = static_cast<T>(to_float(from[d]));
+  static void load(const Stored* from, std::int64_t dim, float factor, T* into) {
+    for (std::int64_t d = 0; d < dim; ++d) into[d] = static_cast<T>(to_float(from[d])) * static_cast<T>(factor);
   }
 
   // s = the row's scores of keys [lo, lo + s.size()); hidden keys get -inf.
@@ -121,7 +134,8 @@ struct RowBlock {
     q.resize(p.dim_qk);
     with_float_type(a.q.dtype, [&](auto zero) {
       const auto* from = static_cast<const decltype(zero)*>(a.q.data);
-      load(from + row_offset(a.q, seq.batch, head, seq.q_begin + i), p.dim_qk, q.data());
+      load(from + row_offset(a.q, seq.batch, head, seq.q_begin + i), p.dim_qk, Descale(a.q_descale, batch).at(head, i),
+           q.data());
     });
     score(i, visible.lo);
     const Normalizer<T> all = weights_of<T>(s, sink_of<T>(p, a, head), w);  // pass 1
@@ -134,7 +148,7 @@ struct RowBlock {
       if (dropout.active() && (c == 0 || j % 4 == 0)) draws = dropout.draws(batch, head, i, j / 4);
       if (s[c] == Arith<T>::neg_inf()) continue;
       const bool kept = !dropout.active() || dropout.kept(draws.word[j % 4]);
-      const T probability = round(w[c] / all.l), keep = kept ? static_cast<T>(dropout.keep_scale) : T(0);
+      const T probability = round.weight(w[c], all.l), keep = kept ? static_cast<T>(dropout.keep_scale) : T(0);
       const bool faint = probability < static_cast<T>(kLeastWeight);
       const T* value = v.data() + (j - keys.lo) * p.dim_v;
       for (std::int64_t d = 0; d < p.dim_v; ++d)

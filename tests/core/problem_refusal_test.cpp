@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"b1 s5 d0", "dim_qk is 0", "1 to 256, or the pair 576/512"},
         Wrong{"b1 s5 d257", "dim_qk is 257", "1 to 256"}, Wrong{"b1 s5 d64/512", "dim_v is 512", "1 to 256"},
         Wrong{"b1 s5 d576", "dim_qk is 576", "576/512"},
-        Wrong{"s5 d8 fp8_e4m3", "q, k and v is fp8_e4m3", "fp32, fp16 and bf16"},
+        Wrong{"bwd s5 d8 fp8_e4m3", "q, k and v is fp8_e4m3", "fp32, fp16 and bf16"},
         Wrong{"s5 d8 out=int32", "out is int32", "fp32, fp16 and bf16"},
         Wrong{"s5 d8 bf16 out=fp16", "out is fp16", "bf16, as q, or fp32"}, Wrong{"s5 d8 out=half", "'half'", "fp32"},
         Wrong{"s5 d8 window=3", "'window=3'", "window=left:right"},

@@ -44,7 +44,7 @@ TEST_P(Conformance, EveryImplementation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Conformance,
-                         testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt",
+                         testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "huge.txt", "merge.txt",
                                          "mods.txt", "peers.txt", "softmax.txt"),
                          [](const auto& file) {

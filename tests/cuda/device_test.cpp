@@ -39,7 +39,7 @@ TEST_P(Device, EveryImplementationIsRight) {
 
 // huge.txt maps more memory than a device has, and is for `onepass check`, line by line.
 INSTANTIATE_TEST_SUITE_P(Shapes, Device,
-                         testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt",
+                         testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "merge.txt", "softmax.txt",
                                          "mods.txt", "peers.txt"),
                          [](const auto& file) {

@@ -226,3 +226,27 @@ def test_explain_names_what_runs(rng):
     assert onepass.explain(line) == text
     chosen = next(row for row in rows if row.startswith("* ")).split()[1].rstrip(":")
     np.testing.assert_array_equal(onepass.attention(q, k, v, implementation=chosen), onepass.attention(q, k, v))
+
+
+def test_float8(rng):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = inputs(rng)
+
+    def quantised(x):
+        factor = np.abs(x).max(axis=(2, 3)) / 448
+        return (x / factor[..., None, None]).astype(ml_dtypes.float8_e4m3fn), factor
+
+    (q8, q_descale), (k8, k_descale), (v8, v_descale) = map(quantised, (q, k, v))
+    descales = {"k_descale": k_descale, "v_descale": v_descale}
+    wide = [x.astype(np.float32) * f[..., None, None] for x, f in ((q8, q_descale), (k8, k_descale), (v8, v_descale))]
+    expected = onepass.attention(*wide)
+    out = onepass.attention(q8, k8, v8, q_descale=q_descale, **descales, accumulation="fast")
+    assert out.dtype == "bfloat16" and np.abs(out.astype(np.float32) - expected).max() < 0.02
+    cached = onepass.attention(wide[0], k8, v8, **descales)
+    assert cached.dtype == np.float32 and np.abs(cached - expected).max() < 1e-5
+    with pytest.raises(ValueError, match="accumulation is 'quick'"):
+        onepass.attention(q8, k8, v8, accumulation="quick")
+    torch = pytest.importorskip("torch")
+    as_torch = [torch.from_numpy(x.view(np.uint8)).view(torch.float8_e4m3fn) for x in (q8, k8, v8)]
+    same = onepass.attention(*as_torch, q_descale=torch.from_numpy(q_descale), **descales, accumulation="fast")
+    assert same.dtype == torch.bfloat16 and np.array_equal(same.float().numpy(), out.astype(np.float32))

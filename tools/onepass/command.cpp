@@ -38,7 +38,7 @@ void check_fits(const Problem& p, double bytes_per_output) {
     return product(s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, s.rows ? p.seq_q : 1, s.keys ? p.seq_k : 1);
   };
   double bytes = product(queries, p.heads_q, p.dim_qk, size_of(p.dtype)) +
-                 product(keys, p.heads_kv, p.dim_qk + p.dim_v, size_of(p.dtype)) +
+                 product(keys, p.heads_kv, p.dim_qk + p.dim_v, size_of(p.key_dtype())) +
                  product(queries, p.heads_q, p.dim_v + 1, static_cast<double>(size_of(p.out_dtype)) + bytes_per_output);
   if (p.bias) bytes += product(spread(p.bias->spans), size_of(p.bias->dtype));
   if (p.bool_mask) bytes += spread(*p.bool_mask);

@@ -92,6 +92,11 @@ Results forward_results(const Flags& flags, const Tensors& a, DType out_dtype, b
   return r;
 }
 
+DType out_dtype_of(const Flags& flags, DType of_q) {
+  if (!flags.out_dtype.empty()) return dtype_from_name(flags.out_dtype);
+  return of_q == DType::f8e4m3 ? DType::bf16 : of_q;
+}
+
 // The gradients that --grads names.
 Results gradient_results(const Flags& flags, const Tensors& a) {
   want(is_safetensors(flags.outputs.out) && !flags.outputs.want_lse, ErrorCode::bad_value,
@@ -221,9 +226,7 @@ void run_command(Flags& flags) {
   Tensors tensors = loaded.tensors;
   Results results = backward
                         ? gradient_results(flags, tensors)
-                        : forward_results(flags, tensors,
-                                          flags.out_dtype.empty() ? tensors.q.dtype : dtype_from_name(flags.out_dtype),
-                                          flags.outputs.want_lse);
+                        : forward_results(flags, tensors, out_dtype_of(flags, tensors.q.dtype), flags.outputs.want_lse);
   Attention first = attention;
   Tensors on_host = tensors;
   if (device.kind == DeviceKind::cuda) {  // whose compiler takes more than the CPU's interpreter
@@ -305,6 +308,14 @@ void add_run(CLI::App& app) {
   c->add_option("--window", flags->window, "LEFT:RIGHT keys around the diagonal, -1 for unbounded")->group("Scores");
   c->add_option("--scale", flags->scale, "Of q.k; default 1/sqrt(dim)")->group("Scores");
   c->add_option("--softcap", flags->attention.softcap, "c: scores become c tanh(score / c)")->group("Scores");
+  c->add_option_function<std::string>("--accumulation",
+                                      [flags](const std::string& name) {
+                                        flags->attention.accumulation =
+                                            name == "fast" ? Accumulation::fast : Accumulation::exact;
+                                      })
+      ->description("Of products of fp8_e4m3 q, k and v: exact (default) or fast")
+      ->group("Scores")
+      ->check(CLI::IsMember({"exact", "fast"}));
   c->add_option("--score-mod", flags->attention.score_mod, "C++ expression: the new score (docs/score_mod.md)")
       ->group("Scores");
   c->add_option("--mask-mod", flags->attention.mask_mod, "C++ expression: true where the query sees the key")

@@ -200,6 +200,7 @@ std::string refuses(const Problem& p) {
   if (!p.score_mod.empty() || !p.mask_mod.empty()) return "it computes no score_mod and no mask_mod";
   if (p.paged() && p.page_size % kGroup != 0)
     return text("pages hold ", p.page_size, " keys; it packs pages of multiples of ", kGroup);
+  if (std::string why = why_no_fp8(p); !why.empty()) return why;
   if (p.dtype != DType::bf16)
     return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));

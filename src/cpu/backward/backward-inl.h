@@ -44,13 +44,13 @@ struct VectorProducts {
     const auto open = [&](const ConstTensor& t, flash::Source source, std::int64_t dim, float* to) {
       if (source == flash::Source::in_place)  // compact rows: cut.cpp
         return KeyValueView(t, task.seq).run<float>(task.head_kv, first, keys).row;
-      convert_rows(t, dim, rows, first, keys, to);
+      convert_rows({t, task.seq}, dim, rows, first, keys, to);
       return static_cast<const float*>(to);
     };
     b.k = open(a.k, call.forward.k_source, p.dim_qk, scratch.flash.k);
     b.v = open(a.v, call.forward.v_source, p.dim_v, scratch.flash.v);
     if (!a.dq.given()) return b;
-    convert_tiles(a.k, p.dim_qk, rows, first, keys, scratch.k_tiles);
+    convert_tiles({a.k, rows.seq}, p.dim_qk, rows, first, keys, scratch.k_tiles);
     if (fallback) zero_nonfinite(scratch.k_tiles, keys * p.dim_qk);
     return b;
   }

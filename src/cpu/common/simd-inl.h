@@ -185,6 +185,22 @@ ONEPASS_HD hn::Vec<D> load(D d, const f16* p) {
 #endif
 }
 
+// e4m3, without fp32's subnormals, which flush_to_zero.hpp's mode would lose: those of e4m3 are converted as integers.
+template <class D>
+ONEPASS_HD hn::Vec<D> load(D d, const f8e4m3* p) {
+  const hn::Rebind<std::uint8_t, D> d8;
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)));
+  const auto magnitude = bits & hn::Set(du, 0x7f), sign = hn::ShiftLeft<24>(bits ^ magnitude);
+  const auto m = hn::BitCast(di, magnitude);
+  const auto normal = hn::ShiftLeft<20>(m) + hn::Set(di, 120 << 23);
+  const auto tiny = hn::BitCast(di, hn::ConvertTo(d, m) * hn::Set(d, 0x1p-9f));
+  const auto r = hn::IfThenElse(hn::Gt(m, hn::Set(di, 0x7e)), hn::Set(di, 0x7fc00000),
+                                hn::IfThenElse(hn::Lt(m, hn::Set(di, 8)), tiny, normal));
+  return hn::BitCast(d, hn::BitCast(du, r) | sign);
+}
+
 // A boolean as a number: 1 or 0.
 template <class D>
 ONEPASS_HD hn::Vec<D> load(D d, const bool* p) {

@@ -23,6 +23,7 @@ namespace {
 template <int R>
 using Rows = std::integral_constant<int, R>;
 
+// T: the storage type of k and v.
 template <class T>
 class Decode {
  public:
@@ -39,8 +40,8 @@ class Decode {
     head_lo_ = block * cut_.heads;
     heads_ = std::min(cut_.heads, p_.heads_kv - head_lo_);
     seq_ = sequence_of(p_, a_, batch_);
-    k_ = KeyValueView(a_.k, seq_);
-    v_ = KeyValueView(a_.v, seq_);
+    k_ = onepass::keys_of(a_, seq_);
+    v_ = values_of(a_, seq_);
     band_ = band_mask(p_, seq_.seq_q, seq_.seq_k);
     rows_ = seq_.seq_q * p_.group();
     const Range visible = band_.key_range(0, seq_.seq_q);
@@ -50,8 +51,10 @@ class Decode {
     // Keys visible to every row.
     unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
     features_ = params_.transforms() || params_.hides();
-    copy_k_ = !fills_vectors(p_.dim_qk);
-    copy_v_ = !fills_vectors(p_.dim_v);
+    // fp8_e4m3 is converted once for all rows of a head: 8 instructions a vector.
+    constexpr bool kConvert = sizeof(T) == 1;
+    copy_k_ = kConvert || !fills_vectors(p_.dim_qk);
+    copy_v_ = kConvert || !fills_vectors(p_.dim_v);
   }
 
   // The whole algorithm: (m, l, O) of each head moves through the chunks.
@@ -134,13 +137,17 @@ class Decode {
       describe<size()>(h, first, rows);
       for (int r = 0; r < size(); ++r) {
         const std::int64_t at = row_offset(a_.q, seq_.batch, rows[r].head, seq_.q_begin + rows[r].token);
-        copy_row(static_cast<const T*>(a_.q.data) + at, p_.dim_qk, q_scale(p_), q_of(h, first + r));
+        const float scale = q_scale(p_) * Descale(a_.q_descale, batch_).at(rows[r].head, rows[r].token);
+        with_float_type(a_.q.dtype, [&](auto zero) HWY_ATTR {
+          copy_row(static_cast<const decltype(zero)*>(a_.q.data) + at, p_.dim_qk, scale, q_of(h, first + r));
+        });
       }
     });
   }
 
   // To fp32, padded with zeros to whole vectors.
-  void copy_row(const T* from, std::int64_t dim, float scale, float* to) const {
+  template <class S>
+  void copy_row(const S* from, std::int64_t dim, float scale, float* to) const {
     for (std::int64_t d = 0; d < dim; d += kLanes) {
       const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
       hn::Store(x * splat(scale), DF(), to + d);
@@ -149,7 +156,8 @@ class Decode {
   Keys<float> pack(const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v) const {
     view.each_run<T>(head_lo_ + v.head, v.key, v.keys, [&](const auto& run, std::int64_t done) {
       for (std::int64_t key = 0; key < run.tokens; ++key)
-        copy_row(run.row + key * run.stride, dim, 1.0f, scratch_.packed + (done + key) * stride);
+        copy_row(run.row + key * run.stride, dim, view.factor(head_lo_ + v.head, v.key + done + key),
+                 scratch_.packed + (done + key) * stride);
     });
     return {scratch_.packed, stride, v.keys - 1};
   }

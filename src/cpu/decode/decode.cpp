@@ -46,7 +46,7 @@ DecodeCut decode_cut(const Problem& p) {
   }
   cut.head_blocks = (p.heads_kv + cut.heads - 1) / cut.heads;
   cut.chunk = kChunk;
-  const auto size = static_cast<std::int64_t>(size_of(p.dtype));
+  const auto size = static_cast<std::int64_t>(size_of(p.key_dtype()));
   const std::int64_t row = size * std::max(p.dim_qk, p.dim_v),
                      apart = size * std::max(std::abs(p.layout.k[2]), p.dim_qk);
   const std::int64_t unit = keys_per_vector(p);

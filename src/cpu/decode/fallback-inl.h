@@ -38,13 +38,14 @@ HWY_NOINLINE void Decode<T>::recompute(std::int64_t h, std::int64_t first) const
         constexpr float kFactor = static_cast<float>(kLog2e);
         const float w = onepass::weight(s, kFactor, onepass::refer_to(m_of(h, first)[r], kFactor));
         const T* value = v_.template row<T>(head_lo_ + h, at + key);
+        const float factor = v_.factor(head_lo_ + h, at + key);
         const float kept = dropout.active()
                                ? dropout.factor(static_cast<unsigned>(batch_), static_cast<unsigned>(rows[r].head),
                                                 static_cast<unsigned>(rows[r].token), static_cast<unsigned>(at + key))
                                : 1.0f;
         float* o = o_of(h, first + r);
         for (std::int64_t d = 0; d < p_.dim_v; ++d) {
-          const float x = to_float(value[d]);
+          const float x = factor * to_float(value[d]);
           o[d] += kept * onepass::visible_weight(w, x) * x;
         }
       }

@@ -14,9 +14,10 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void decode_task(const DecodeJob& job, std::int64_t task, int worker) {
-  switch (job.problem.dtype) {
+  switch (job.problem.key_dtype()) {
     case DType::f16: return Decode<f16>(job, task, worker).run();
     case DType::bf16: return Decode<bf16>(job, task, worker).run();
+    case DType::f8e4m3: return Decode<f8e4m3>(job, task, worker).run();
     default: return Decode<float>(job, task, worker).run();
   }
 }

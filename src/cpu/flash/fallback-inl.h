@@ -43,7 +43,7 @@ inline Block open_finite_block(const flash::Call& call, const flash::Task& task,
 // key's is -0: its infinity makes a NaN, as in the formula).
 inline void add_nonfinite(const flash::Call& call, const flash::Task& task, const Block& block,
                           const Segments& segments, int vecs, const float* weights, float* out) {
-  const KeyValueView values(call.arguments.v, task.seq);
+  const KeyValueView values = values_of(call.arguments, task.seq);
   for (std::int64_t k = block.first; k < block.first + block.keys; ++k) {
     for (std::int64_t d = 0; d < call.problem.dim_v; ++d) {
       const float value = values.element(task.head_kv, k, d);

@@ -160,7 +160,7 @@ struct FlashTask {
     const std::int64_t key_lo = std::min(task.split * chunk, task.seq.seq_k);
     lane_ranges(p, task, row, key_lo, std::min(key_lo + chunk, task.seq.seq_k), panel.lo, panel.hi);
     const ConstTensor& q = call.arguments.q;
-    flash::with_storage(q.dtype, [&](auto zero) {
+    flash::with_input(q.dtype, [&](auto zero) {
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
         const RowName name = lane_name(p, task, row, lane);
         const std::int64_t at = row_offset(q, task.seq.batch, name.head, task.seq.q_begin + name.token);
@@ -170,8 +170,23 @@ struct FlashTask {
     HWY_ALIGN float scale[kPanel];  // the rest of it: finish_scores
     std::fill_n(scale, kPanel, p.effective_scale() > 0 ? 1.0f : p.effective_scale() < 0 ? -1.0f : 0.0f);
     transpose_blocks(panel.q, kPanel, panel.vecs, p.dim_qk, scale);
+    if (const Descale factors(call.arguments.q_descale, task.batch); factors.given()) scale_lanes(panel, factors);
     clear(panel);
     return panel;
+  }
+
+  void scale_lanes(const Panel& panel, const Descale& factors) const {
+    HWY_ALIGN float factor[kPanel];
+    for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
+      const RowName name = lane_name(p, task, panel.row, lane);
+      factor[lane] = factors.at(name.head, name.token);
+    }
+    for (std::int64_t d = 0; d < p.dim_qk; ++d) {
+      for (int lane = 0; lane < panel.vecs * kLanes; lane += kLanes) {
+        float* const at = panel.q + d * kPanel + lane;
+        hn::Store(hn::Load(DF(), at) * hn::Load(DF(), factor + lane), DF(), at);
+      }
+    }
   }
 
   void clear(const Panel& panel) const {

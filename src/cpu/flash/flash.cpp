@@ -47,7 +47,7 @@ Config config_of(const Problem& p, const Geometry& g) {
 
   const std::int64_t head_bytes = p.seq_k * (p.dim_qk + p.dim_v) * static_cast<std::int64_t>(sizeof(float));
   // A block of keys is read in place where it is one run.
-  const bool f32 = p.dtype == DType::f32 && (!p.paged() || p.page_size % g.block == 0),
+  const bool f32 = p.key_dtype() == DType::f32 && (!p.paged() || p.page_size % g.block == 0),
              pack = c.row_blocks > 1 && head_bytes <= kPackedBytes;
   // Rows far apart cost TLB misses and cache conflicts: 25 points of the peak at 8 KB. A task of one panel reads each
   // row once and gains nothing by copying it.

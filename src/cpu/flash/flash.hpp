@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "core/arguments.hpp"
 #include "core/expression/eval.hpp"
@@ -67,7 +68,7 @@ struct Scratch {
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
 Scratch book_tiles(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);  // not q to l
 
-// Calls f with a value of the storage type of q, k, v, out or a bias.
+// Calls f with a value of the storage type of out, a bias or the inputs of a backward.
 template <class F>
 decltype(auto) with_storage(DType dtype, F&& f) {
   switch (dtype) {
@@ -75,6 +76,12 @@ decltype(auto) with_storage(DType dtype, F&& f) {
     case DType::f16: return f(f16{});
     default: return f(float{});
   }
+}
+
+// Of q, k or v.
+template <class F>
+decltype(auto) with_input(DType dtype, F&& f) {
+  return dtype == DType::f8e4m3 ? f(f8e4m3{}) : with_storage(dtype, std::forward<F>(f));
 }
 
 struct Kernels {

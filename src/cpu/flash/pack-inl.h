@@ -57,28 +57,39 @@ HWY_NOINLINE void pack_tiles(const KeyValueView::Run<T>& run, std::int64_t first
   }
 }
 
+// Rows of fp8_e4m3 that have come are multiplied by their factors. row(k): where those of key k begin.
+HWY_INLINE void scale_row(float factor, float* row, std::int64_t dim) {
+  for (std::int64_t d = 0; d < dim; ++d) row[d] *= factor;
+}
+
 // Keys [lo, lo + n) of a K/V head of K or V: rows without gaps, or column tiles.
-inline void convert_rows(const ConstTensor& t, std::int64_t dim, const flash::Task& task, std::int64_t lo,
+inline void convert_rows(const KeyValueView& view, std::int64_t dim, const flash::Task& task, std::int64_t lo,
                          std::int64_t n, float* to) {
-  const KeyValueView view(t, task.seq);
-  flash::with_storage(view.dtype(), [&](auto zero) {
+  flash::with_input(view.dtype(), [&](auto zero) {
     view.each_run<decltype(zero)>(task.head_kv, lo, n,
                                   [&](const auto& run, std::int64_t first) { pack_rows(run, dim, to + first * dim); });
   });
+  for (std::int64_t k = 0; view.scaled() && k < n; ++k) scale_row(view.factor(task.head_kv, lo + k), to + k * dim, dim);
 }
-inline void convert_tiles(const ConstTensor& t, std::int64_t dim, const flash::Task& task, std::int64_t lo,
+inline void convert_tiles(const KeyValueView& view, std::int64_t dim, const flash::Task& task, std::int64_t lo,
                           std::int64_t n, float* to) {
-  const KeyValueView view(t, task.seq);
-  flash::with_storage(view.dtype(), [&](auto zero) {
+  flash::with_input(view.dtype(), [&](auto zero) {
     view.each_run<decltype(zero)>(task.head_kv, lo, n,
                                   [&](const auto& run, std::int64_t first) { pack_tiles(run, first, n, dim, to); });
   });
+  for (std::int64_t k = 0; view.scaled() && k < n; ++k) {
+    const float factor = view.factor(task.head_kv, lo + k);
+    for (std::int64_t column = 0; column < dim; column += kTileDims) {
+      const std::int64_t width = std::min<std::int64_t>(kTileDims, dim - column);
+      scale_row(factor, to + column * n + k * width, width);
+    }
+  }
 }
 inline void convert_k(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  convert_rows(call.arguments.k, call.problem.dim_qk, task, lo, n, to);
+  convert_rows(keys_of(call.arguments, task.seq), call.problem.dim_qk, task, lo, n, to);
 }
 inline void convert_v(const flash::Call& call, const flash::Task& task, std::int64_t lo, std::int64_t n, float* to) {
-  convert_tiles(call.arguments.v, call.problem.dim_v, task, lo, n, to);
+  convert_tiles(values_of(call.arguments, task.seq), call.problem.dim_v, task, lo, n, to);
 }
 
 // One block of keys as the tiles will read it.

@@ -8,13 +8,14 @@
 
 namespace onepass {
 
-enum class ScalarType : int { none, f32, f16, bf16 };
+enum class ScalarType : int { none, f32, f16, bf16, e4m3 };
 ONEPASS_HD constexpr int bytes_of(ScalarType t) {
   switch (t) {
     case ScalarType::none: return 0;
     case ScalarType::f32: return 4;
     case ScalarType::f16:
     case ScalarType::bf16: return 2;
+    case ScalarType::e4m3: return 1;
   }
   return 0;
 }

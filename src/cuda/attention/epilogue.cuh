@@ -42,7 +42,7 @@ struct FallbackRows {
 };
 
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
-constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && features.input != ScalarType::f32;
+constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && bytes_of(features.input) == 2;
 
 // O / l; false if that is somewhere not finite.
 template <class Out, int N>

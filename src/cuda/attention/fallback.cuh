@@ -1,6 +1,7 @@
 // The non-finite fallback: rows whose result is not finite are computed again, one by one.
 #pragma once
 #include "core/nonfinite.hpp"
+#include "cuda/attention/descale.cuh"
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/key_value_view.cuh"
 
@@ -31,6 +32,8 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
       for (i32 d = from; d < min(from + 16, depth); ++d) part += element(p.q, q + d) * element(p.k, k + d);
       dot += part;
     }
+    if constexpr (features.input == ScalarType::e4m3)
+      dot *= q_factor(p, x.batch, x.head, row) * k_factor(p, x.batch, keys_and_values.head, key / kDescaleRows);
     return scores.score(dot, scores.bias_at(row, key), row, key);
   };
   const float scale = scores.unit().factor;
@@ -70,7 +73,9 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
       for (i32 i = 0; i < kOwn; ++i) {
         const i32 d = lane + 32 * i;
         if (d >= features.dim_v || !at.exists()) continue;
-        const float value = element(p.v, v + d);
+        float value = element(p.v, v + d);
+        if constexpr (features.input == ScalarType::e4m3)
+          value *= v_factor(p, x.batch, keys_and_values.head, (first + j) / kDescaleRows);
         o[i] += visible_weight(wj, value) * kj * value;  // however faint the weight: an infinite V shows
       }
     }

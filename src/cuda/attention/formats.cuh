@@ -21,6 +21,11 @@ struct ElementOf<ScalarType::bf16> {
   using Format = Bf16;
 };
 
+template <>
+struct ElementOf<ScalarType::e4m3> {
+  using Format = E4m3;
+};
+
 template <ScalarType type>
 DEV float element_at(const void* base, i64 at) {
   using Format = typename ElementOf<type>::Format;

@@ -32,6 +32,9 @@ struct ForwardParams : AttentionParams {
   const int *seqused, *page_table;
   long long seqused_stride, table_stride[2];
   int page_size, page_shift, pages;  // page_shift: log2 of the size, or -1
+  // Factors of what is e4m3, [batch, heads, blocks of 128 rows]; null: 1.
+  const float *q_descale, *k_descale, *v_descale;
+  long long q_descale_stride[3], k_descale_stride[3], v_descale_stride[3];
 };
 
 }  // namespace onepass

@@ -44,11 +44,11 @@ ScalarType scalar_type_of(DType t) {
     case DType::f32: return ScalarType::f32;
     case DType::f16: return ScalarType::f16;
     case DType::bf16: return ScalarType::bf16;
-    case DType::f8e4m3:
+    case DType::f8e4m3: return ScalarType::e4m3;
     case DType::boolean:
     case DType::i32: break;
   }
-  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16 and bf16; not on ", name_of(t)));
+  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16, bf16 and fp8_e4m3; not on ", name_of(t)));
 }
 
 const DeviceFacts* device_of(const Problem& p, std::string& why) {
@@ -167,6 +167,9 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   const auto page_size = static_cast<std::uint64_t>(p.page_size);
   f.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
   f.pages = static_cast<int>(p.pages);
+  fill_strides(f.q_descale_stride, p.layout.q_descale);
+  fill_strides(f.k_descale_stride, p.layout.k_descale);
+  fill_strides(f.v_descale_stride, p.layout.v_descale);
   f.scale = static_cast<float>(p.effective_scale());
   f.scale_log2 = static_cast<float>(p.effective_scale() * kLog2e);
   f.cap_in = p.softcap > 0 ? static_cast<float>(p.effective_scale() / p.softcap) : 0.0f;
@@ -193,6 +196,9 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.bias = t.bias.data;
   f.slopes = static_cast<const float*>(t.alibi_slopes.data);
   f.sinks = static_cast<const float*>(t.sinks.data);
+  f.q_descale = static_cast<const float*>(t.q_descale.data);
+  f.k_descale = static_cast<const float*>(t.k_descale.data);
+  f.v_descale = static_cast<const float*>(t.v_descale.data);
   fill_mod_buffers(t, f.mod_buffers);
 }
 

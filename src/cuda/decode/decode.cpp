@@ -108,6 +108,7 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
     why = std::move(sentence);
     return false;
   };
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
   if (rows_of(p) > kMaxRows) {

@@ -23,6 +23,10 @@ struct Arith<float> {
   static DEV float if_zero(float x, float then, float otherwise) { return x == 0.0f ? then : otherwise; }
 };
 
+// A factor as an exponent of 2, and back.
+DEV float exponent_of(float x) { return lg2(x); }
+DEV float factor_of(float exponent) { return ex2(exponent); }
+
 // The four lanes of a quad share the rows of an accumulator fragment.
 DEV float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -54,6 +58,12 @@ struct F16 {
   static DEV u32 max(u32 x, u32 y) { return max_f16x2(x, y); }
   static DEV u16 round(float x) { return static_cast<u16>(pack(x, 0.0f)); }
   static DEV float unpack(u16 x) { return unpack_f16(x); }
+};
+struct E4m3 {
+  using Raw = unsigned char;
+  using Packed = u32;
+  static constexpr int kPacked = 4;
+  static DEV float unpack(Raw x) { return unpack_e4m3(x); }
 };
 struct F32 {
   using Raw = float;

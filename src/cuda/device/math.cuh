@@ -25,6 +25,35 @@ DEV float min_or_nan(float x, float y) {
   return z;
 }
 
+DEV float max_or_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+// Four e4m3 in a register, the first in the lowest byte; beyond 448 they stay there.
+DEV u32 pack_e4m3(float a, float b, float c, float d) {
+  u32 y;
+  asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; "
+      "mov.b32 %0, {l, h}; }"
+      : "=r"(y)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return y;
+}
+DEV float unpack_e4m3(unsigned char x) {
+  u32 pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<u16>(x)));
+  float y;
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(y) : "r"(pair));
+  return y;
+}
+// Bytes of two registers, a's are 0 to 3 and b's 4 to 7: those that the digits of `selector` name, the lowest first.
+DEV u32 choose_bytes(u32 a, u32 b, u32 selector) {
+  u32 y;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));
+  return y;
+}
+
 // Two 16-bit values in a register, the first in the low half.
 DEV u32 pack_bf16(float lo, float hi) {
   u32 y;

@@ -66,6 +66,12 @@ DEV void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memo
 // 128-byte swizzle: 16-byte chunk c of 128-byte row r lies at chunk c ^ (r % 8). TMA writes it so, wgmma reads it so.
 DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (chunk ^ (row % 8)) * 16; }
 
+// The same with a swizzle of `width` bytes, of rows that long.
+template <u32 width>
+DEV u32 narrow_swizzled(u32 block, u32 row, u32 chunk) {
+  return block + row * width + (chunk ^ (width == 128 ? row % 8 : width == 64 ? row / 2 % 4 : row / 4 % 2)) * 16;
+}
+
 DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d)

@@ -17,6 +17,15 @@ DEV u64 smem_descriptor(u32 address, u32 lbo_bytes, u32 offset) {  // only the l
   asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(lo), "r"(hi));
   return d;
 }
+// A K-major tile [blocks][rows][width bytes] with a swizzle of its width, 32, 64 or 128 bytes (bits 62-63 = 3, 2, 1).
+template <u32 width>
+DEV u64 narrow_descriptor(u32 address, u32 offset) {
+  constexpr u32 hi = (width == 128 ? 1u : width == 64 ? 2u : 3u) << 30 | 8 * width >> 4;
+  const u32 lo = (address >> 4 | 1u << 16) + (offset >> 4);
+  u64 d;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(lo), "r"(hi));
+  return d;
+}
 DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N>

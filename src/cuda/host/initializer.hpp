@@ -22,6 +22,7 @@ class Initializer {
       case ScalarType::f32: return "ScalarType::f32";
       case ScalarType::f16: return "ScalarType::f16";
       case ScalarType::bf16: return "ScalarType::bf16";
+      case ScalarType::e4m3: return "ScalarType::e4m3";
     }
     return "";
   }

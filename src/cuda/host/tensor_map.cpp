@@ -10,14 +10,15 @@ namespace {
 
 int map_type_of(DType dtype) {  // cuda.h's CUtensorMapDataType
   switch (dtype) {
+    case DType::f8e4m3: return 0;  // bytes
     case DType::f16: return 6;
     case DType::f32: return 7;
     case DType::bf16: return 9;
-    case DType::f8e4m3:
     case DType::boolean:
     case DType::i32: break;
   }
-  throw Error(ErrorCode::bad_dtype, text("tensor maps are made of fp32, fp16 and bf16; not of ", name_of(dtype)));
+  throw Error(ErrorCode::bad_dtype,
+              text("tensor maps are made of fp32, fp16, bf16 and fp8_e4m3; not of ", name_of(dtype)));
 }
 
 }  // namespace

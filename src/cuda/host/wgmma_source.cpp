@@ -25,20 +25,23 @@ struct Width {
     const std::string outs = joined(", ", [](int i) { return text("\"+f\"(d[", i, "])"); });
     return text("  static DEV void ", name, "(float (&d)[", n / 2, "], ", a_type,
                 " a, u64 b, i32 accumulate) {\n    asm volatile(\"{ .reg .pred p; setp.ne.b32 p, ", operand(b + 1),
-                ", 0; wgmma.mma_async.sync.aligned.m64n", n, "k16.f32.", element, ".", element, " {", d, "}, ", a, ", ",
-                operand(b), ", p, 1, 1, ", flags, "; }\"\n        : ", outs, " : ", a_list,
-                ", \"l\"(b), \"r\"(accumulate));\n  }\n");
+                ", 0; wgmma.mma_async.sync.aligned.m64n", n, e4m3() ? "k32.f32." : "k16.f32.", element, ".", element,
+                " {", d, "}, ", a, ", ", operand(b), ", p, 1, 1", e4m3() ? "" : flags, "; }\"\n        : ", outs, " : ",
+                a_list, ", \"l\"(b), \"r\"(accumulate));\n  }\n");
   }
+  bool e4m3() const { return element == "e4m3"; }
   std::string definition() const {
     const int at = n / 2;
     const std::string fragment =
         text("{", operand(at), ", ", operand(at + 1), ", ", operand(at + 2), ", ", operand(at + 3), "}");
     const char* const list = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])";
     return text("template <>\nstruct Wgmma<", n, "> {\n",
-                function("shared", "u64", operand(at), "\"l\"(a)", at + 1, "0, 0"),
-                function("shared_mnmajor", "u64", operand(at), "\"l\"(a)", at + 1, "0, 1"),
-                function("registers_kmajor", "const u32*", fragment, list, at + 4, "0"),
-                function("registers_mnmajor", "const u32*", fragment, list, at + 4, "1"), "};\n");
+                function("shared", "u64", operand(at), "\"l\"(a)", at + 1, ", 0, 0"),
+                function("registers_kmajor", "const u32*", fragment, list, at + 4, ", 0"),
+                e4m3() ? ""
+                       : function("shared_mnmajor", "u64", operand(at), "\"l\"(a)", at + 1, ", 0, 1") +
+                             function("registers_mnmajor", "const u32*", fragment, list, at + 4, ", 1"),
+                "};\n");
   }
 };
 

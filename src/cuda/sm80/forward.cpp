@@ -106,6 +106,7 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
     why = std::move(sentence);
     return false;
   };
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
   const auto fits = [&](const TileConfig& s) {

@@ -3,9 +3,13 @@
 #include "cuda/attention/fallback.cuh"
 #include "cuda/sm90/bias_tile.cuh"
 #include "cuda/sm90/epilogue.cuh"
+#include "cuda/sm90/fp8_softmax.cuh"
 #include "cuda/sm90/products.cuh"
 
 namespace onepass::sm90 {
+
+constexpr bool kPromotes = config.promote > 0, kBlockScales = config.block_scales;
+static_assert(!kFp8 || !config.q_registers, "a tile's factors lie beside its Q");
 
 struct Consumer {
   const SharedMemory& memory;
@@ -20,9 +24,13 @@ struct Consumer {
   LaneRows rows;
   QueryOperand query;
   float s[kBlockN / 2], o[kOutN / 2];
-  u32 weights[kBlockN / 4];
+  u32 weights[kWeightWords];
   i32 accumulate = 0;  // whether O holds anything yet
   FallbackRows fallback;
+  // e4m3
+  float all[kPromotes ? kOutN / 2 : 1] = {};  // O of the blocks before those that o sums; 0 at a tile's begin
+  i32 promoted_at = 0;                        // blocks in o
+  float score_factor = 1.0f, value_factor = 1.0f, block_factor = 1.0f, up = 0.0f;
 
   // Not an aggregate: that would set the fragments to 0.
   DEV Consumer(const SharedMemory& shared, u32 warpgroup, const TensorMap* output, const ForwardParams& params)
@@ -65,6 +73,7 @@ struct Consumer {
 
   // S of K's stage alone; P V of V's stage alone; S ahead of P V, both under way when the next turn begins.
   DEV void issue_scores_alone() {
+    take_scales();
     wait_turn();
     wgmma_fence();
     issue_scores(s, query, k.stage());
@@ -77,6 +86,7 @@ struct Consumer {
     issue_output(o, weights, v.stage(), accumulate);
   }
   DEV void issue() {
+    take_scales();
     wait_turn();
     fence_operand(weights);
     fence_operand(o);
@@ -91,6 +101,7 @@ struct Consumer {
   DEV void scores_ready() {
     wgmma_wait<younger>();
     fence_operand(s);
+    if constexpr (kBlockScales) __syncwarp();  // every lane has its factors
     k.release(lane == 0);
   }
   DEV void output_ready() {
@@ -100,9 +111,43 @@ struct Consumer {
     v.release(lane == 0);
   }
 
+  // Of the block whose K has come.
+  DEV void take_scales() {
+    if constexpr (kBlockScales) {
+      float of_block[2];
+      load_pair(of_block, memory.scales(k.state.slot));
+      block_factor = of_block[0], up = of_block[1];
+    }
+  }
+  // Hopper's sums of e4m3 products are cut to 14 bits, towards 0: few blocks are summed at a time, and fp32 sums those.
+  DEV void promote() {
+    if constexpr (kPromotes) {
+      if (++promoted_at < config.promote) return;
+      add_promoted();
+      accumulate = 0;
+    }
+  }
+  DEV void add_promoted() {
+#pragma unroll
+    for (u32 j = 0; j < kOutN / 2; ++j) all[kPromotes ? j : 0] += o[j];
+    promoted_at = 0;
+  }
+  DEV auto unit() const {
+    auto u = scores.unit();
+    if constexpr (kFp8 && !kTransforms) {
+      const float factor = kBlockScales ? score_factor * block_factor : score_factor;
+      u.factor *= factor, u.unit *= factor;
+    }
+    return u;
+  }
+
   // Everything between Q K^T and the softmax.
   DEV BeforeScores before(i32 n) const { return scores.before<kBlockN / 2>(n * kKeys); }
   DEV void apply(i32 n, const BeforeScores& known) {
+    if constexpr (kFp8 && kTransforms) {
+#pragma unroll
+      for (u32 j = 0; j < kBlockN / 2; ++j) s[j] *= score_factor * block_factor;
+    }
     if constexpr (kBiasTiles) {
       bias.wait();
       scores.apply(s, n * kKeys, known, BiasTile<features.bias>{bias.stage(), threadIdx.x / 32 % kGroupWarps * 16});
@@ -113,16 +158,28 @@ struct Consumer {
     }
   }
   DEV void softmax(i32 n) {
-    softmax_next<Element, kRoundedSums>(s, weights, o, rows, scores.unit(), scores.drop(n * kKeys));
+    if constexpr (kFp8) {
+      promote();
+      softmax_next_e4m3<kPromotes>(s, weights, o, all, rows, unit(), Raise<kBlockScales>{up});
+    } else {
+      softmax_next<Element, kRoundedSums>(s, weights, o, rows, scores.unit(), scores.drop(n * kKeys));
+    }
   }
   // The softmax of a tile's first block. put(j, w): where weights j .. j + 3 go.
-  template <class Put>
+  template <bool kInPlace = false, class Put>
   DEV void first_softmax(const WorkTile& tile, const Put& put) {
     scores.open(tile, first_row(tile));
     const i32 n = tile.n_hi - 1;
-    apply(n, before(n));
-    softmax_first<Element, kRoundedSums>(s, put, rows, scores.unit(), scores.drop(n * kKeys),
-                                         scores.columns<kBlockN / 2>(n * kKeys));
+    if constexpr (kFp8) {
+      score_factor = load_one(memory.factors(q.state.slot) + 4 * group);
+      value_factor = load_one(memory.factors(q.state.slot) + 12);
+      apply(n, before(n));
+      softmax_first_e4m3<kInPlace>(s, weights, rows, unit(), Raise<kBlockScales>{up});
+    } else {
+      apply(n, before(n));
+      softmax_first<Element, kRoundedSums>(s, put, rows, scores.unit(), scores.drop(n * kKeys),
+                                           scores.columns<kBlockN / 2>(n * kKeys));
+    }
   }
   DEV auto to_weights() {
     return [this](int j, const float(&four)[4]) { pack_four<Element, kBlockN / 2>(j, four, weights); };
@@ -133,17 +190,29 @@ struct Consumer {
     };
   }
   DEV void pack_scores() {
+    if constexpr (kFp8) {
+      pack_e4m3_operand(s, weights);
+    } else {
 #pragma unroll
-    for (int j = 0; j < static_cast<int>(kBlockN / 2); j += 4) to_weights()(j, {s[j], s[j + 1], s[j + 2], s[j + 3]});
+      for (int j = 0; j < static_cast<int>(kBlockN / 2); j += 4) to_weights()(j, {s[j], s[j + 1], s[j + 2], s[j + 3]});
+    }
   }
 
   // The sums of a tile need no O: they end under its last P V.
   DEV FinalRows finalize(const WorkTile& tile) const {
-    const FinalRows final = finalize_rows(p, tile, rows);
+    LaneRows sums = rows;
+    if constexpr (kFp8) sums.state[0].l *= 1 / kHeadFactor, sums.state[1].l *= 1 / kHeadFactor;
+    FinalRows final = finalize_rows(p, tile, sums);
+    if constexpr (kFp8) final.inv[0] *= value_factor / kHeadFactor, final.inv[1] *= value_factor / kHeadFactor;
     write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
     return final;
   }
   DEV void store(const WorkTile& tile, const FinalRows& final) {
+    if constexpr (kPromotes) {
+#pragma unroll
+      for (u32 j = 0; j < kOutN / 2; ++j) o[j] += all[j], all[j] = 0.0f;
+      promoted_at = 0;
+    }
     store_output(memory, warp, out, p, tile, first_row(tile), o, final, fallback);
   }
 
@@ -182,7 +251,7 @@ struct Consumer {
     issue();
     const FinalRows final = finalize(tile);
     scores_ready<1>();
-    if constexpr (config.early_softmax) first_softmax(next, to_scores());
+    if constexpr (config.early_softmax) first_softmax<true>(next, to_scores());
     output_ready();
     store(tile, final);
     if constexpr (config.early_softmax)

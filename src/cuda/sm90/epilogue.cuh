@@ -7,6 +7,10 @@
 
 namespace onepass::sm90 {
 
+// What leaves by TMA.
+using Staged =
+    ElementOf<forward_features.output == ScalarType::f32 ? ScalarType::bf16 : forward_features.output>::Format;
+
 // A warp's sixteen rows, from `first` on: no barrier beyond the warp.
 DEV void store_output(const SharedMemory& memory, u32 warp, const TensorMap* out, const ForwardParams& p,
                       const WorkTile& tile, i32 first, float (&o)[kOutN / 2], const FinalRows& final,
@@ -23,7 +27,7 @@ DEV void store_output(const SharedMemory& memory, u32 warp, const TensorMap* out
   constexpr u32 kBlockBytes = 16 * kBlockColumnBytes, kBlocks = kLayout.staging_blocks;
   const u32 stage = memory.staging(warp);
 #pragma unroll
-  for (u32 c0 = 0; c0 < kVBlocks; c0 += kBlocks) {
+  for (u32 c0 = 0; c0 < kOutBlocks; c0 += kBlocks) {
     if (lane == 0) tma_store_wait_read();  // the previous store has left the stage
     __syncwarp();
 #pragma unroll
@@ -31,15 +35,15 @@ DEV void store_output(const SharedMemory& memory, u32 warp, const TensorMap* out
       const u32 at = 8 * (c0 * 4 + e);
       if (at >= kOutN / 2) break;
       const float* a = o + at;
-      stmatrix4(swizzled(stage + e / 4 * kBlockBytes, lane % 16, e % 4 * 2 + lane / 16), Element::pack(a[0], a[1]),
-                Element::pack(a[2], a[3]), Element::pack(a[4], a[5]), Element::pack(a[6], a[7]));
+      stmatrix4(swizzled(stage + e / 4 * kBlockBytes, lane % 16, e % 4 * 2 + lane / 16), Staged::pack(a[0], a[1]),
+                Staged::pack(a[2], a[3]), Staged::pack(a[4], a[5]), Staged::pack(a[6], a[7]));
     }
     async_proxy_fence();
     __syncwarp();
     if (lane == 0) {
 #pragma unroll
       for (u32 c = 0; c < kBlocks; ++c) {
-        if (c0 + c < kVBlocks)
+        if (c0 + c < kOutBlocks)
           tma_store(out, stage + c * kBlockBytes, (c0 + c) * kBlockColumns, tile.q_begin + first, tile.head,
                     tile.map_batch);
       }

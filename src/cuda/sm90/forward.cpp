@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/wgmma_source.hpp"
+#include "cuda/sm90/fp8_config.hpp"
 #include "cuda/sm90/host.hpp"
 #include "onepass/error.hpp"
 
@@ -117,12 +119,18 @@ Work work_of(const AttentionFeatures& f, bool staged) {
   return f.plain() ? Work::plain : Work::light;
 }
 
+// A tensor from a column on.
+ConstTensor columns_of(ConstTensor t, std::int64_t first) {
+  t.data = static_cast<const std::byte*>(t.data) + first * static_cast<std::int64_t>(size_of(t.dtype));
+  return t;
+}
+
 cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
 
 class State final : public cuda::ForwardState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
-      : ForwardState(request, device, cuda::features_of(*request.problem), tile_shape_of(config)),
+      : ForwardState(request, device, sm90::features_of(*request.problem, config), tile_shape_of(config)),
         config_(config),
         layout_(layout_of(features_, config)) {}
 
@@ -131,7 +139,9 @@ class State final : public cuda::ForwardState {
     return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
                 " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "",
                 c.ping_pong ? ", ping-pong" : "", c.q_registers ? ", Q in registers" : "",
-                c.bias_stages ? ", bias by TMA" : "", ", ", layout_.total, " bytes of shared memory");
+                c.bias_stages ? ", bias by TMA" : "",
+                c.raw_stages ? text(", V transposed by 3 warps, ", accumulation_of(c)) : "", ", ", layout_.total,
+                " bytes of shared memory");
   }
 
  private:
@@ -142,10 +152,14 @@ class State final : public cuda::ForwardState {
   }
   void launch_with(const cuda::Kernel& kernel, const Tensors& tensors, ForwardParams& params,
                    cuda::Stream stream) const override {
-    TensorMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
-    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
-    cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device_.multiprocessors)),
-                 static_cast<unsigned>(128 * (config_.groups + 1)), layout_.total, stream, arguments);
+    for (int part = 0; part < config_.v_parts; ++part) {
+      TensorMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map, part);
+      params.v = columns_of(tensors.v, part * features_.attention.dim_v).data;
+      params.out = const_cast<void*>(columns_of(tensors.out, part * features_.attention.dim_v).data);
+      void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
+      cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device_.multiprocessors)),
+                   static_cast<unsigned>(128 * (config_.groups + 1)), layout_.total, stream, arguments);
+    }
   }
 
   const ForwardConfig config_;
@@ -162,7 +176,14 @@ Decision plan(const Request& request) {
 
 }  // namespace
 
-TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor) {
+ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {
+  ForwardFeatures f = cuda::features_of(p);
+  f.attention.dim_v /= c.v_parts;
+  return f;
+}
+
+TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor, int part) {
+  const std::int64_t dim_v = p.dim_v / c.v_parts, first = part * dim_v;
   // As the kernels see them: tokens of a batch entry, of all packed sequences, of a page.
   struct Rows {
     std::int64_t batch, tokens;
@@ -171,14 +192,15 @@ TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, M
   const Rows keys = p.paged() ? Rows{p.pages, p.page_size} : p.packed_k() ? Rows{1, p.total_k} : Rows{p.batch, p.seq_k};
   const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, const Rows& of, std::int64_t dim,
                        int rows) {
-    return map_tensor(t.data, p.dtype, {dim, of.tokens, heads, of.batch}, {stride[2], stride[1], stride[0]}, rows);
+    return map_tensor(t.data, t.dtype, {dim, of.tokens, heads, of.batch}, {stride[2], stride[1], stride[0]}, rows);
   };
   TensorMaps maps{};
   maps.q = map(a.q, p.layout.q, p.heads_q, queries, p.dim_qk, 64 * c.groups);
   const bool any = keys.tokens > 0 && keys.batch > 0;
   maps.k = map(any ? a.k : a.q, p.layout.k, p.heads_kv, keys, p.dim_qk, c.key_rows());
-  maps.v = map(any ? a.v : a.q, p.layout.v, p.heads_kv, keys, p.dim_v, c.key_rows());
-  maps.out = p.out_dtype == DType::f32 ? maps.q : map(a.out, p.layout.out, p.heads_q, queries, p.dim_v, 16);
+  maps.v = map(any ? columns_of(a.v, first) : a.q, p.layout.v, p.heads_kv, keys, dim_v, c.key_rows());
+  maps.out =
+      p.out_dtype == DType::f32 ? maps.q : map(columns_of(a.out, first), p.layout.out, p.heads_q, queries, dim_v, 16);
   maps.bias = maps.q;
   if (c.bias_stages > 0) {
     const Dims& s = p.layout.bias;
@@ -199,6 +221,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
     return false;
   };
   if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+  if (p.kv_dtype) return refuse(why_no_fp8(p));
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
@@ -208,6 +231,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
   if (std::string sentence = why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
 
+  if (p.dtype == DType::f8e4m3) return select_fp8_config(p, c, why);
   const bool staged = stages_bias(p);
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
@@ -234,6 +258,10 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
        .early_softmax = t.early_softmax && !column_groups,
        .bias_stages = staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0,  // whole boxes
        .page_rows = page_rows,
+       .raw_stages = 0,
+       .promote = 0,
+       .block_scales = false,
+       .v_parts = 1,
        .producer_registers = registers.producer,
        .consumer_registers = registers.consumer};
   return true;
@@ -244,7 +272,8 @@ namespace {
 // The bindings name every field: one that is added and not printed does not compile.
 std::string config_source(const ForwardConfig& c) {
   const auto& [groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups, early_softmax,
-               bias_stages, page_rows, producer_registers, consumer_registers] = c;
+               bias_stages, page_rows, raw_stages, promote, block_scales, v_parts, producer_registers,
+               consumer_registers] = c;
   return cuda::Initializer()
       .field("groups", groups)
       .field("block_n", block_n)
@@ -257,6 +286,10 @@ std::string config_source(const ForwardConfig& c) {
       .field("early_softmax", early_softmax)
       .field("bias_stages", bias_stages)
       .field("page_rows", page_rows)
+      .field("raw_stages", raw_stages)
+      .field("promote", promote)
+      .field("block_scales", block_scales)
+      .field("v_parts", v_parts)
       .field("producer_registers", producer_registers)
       .field("consumer_registers", consumer_registers)
       .source();

@@ -14,6 +14,7 @@
 #pragma once
 #include "cuda/sm90/consumer.cuh"
 #include "cuda/sm90/producer.cuh"
+#include "cuda/sm90/transpose.cuh"
 
 namespace onepass::sm90 {
 
@@ -65,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
     if (memory.base & 1023) __trap();  // the swizzle pattern is a function of the address
     memory.q().init(kGroupWarps * kGroups);
     memory.k().init(kGroupWarps * kGroups);
-    memory.v().init(kGroupWarps * kGroups);
+    memory.v().init(kGroupWarps * kGroups, kFp8 ? kTransposers : 0);
+    if constexpr (kFp8) memory.raw().init(kTransposers);
     memory.bias(0).init(kGroupWarps);
     mbar_init_fence();
     tma_prefetch(&q);
@@ -76,7 +78,11 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
   __syncthreads();
   if (group == 0) {  // each role in one branch of one if/else, or setmaxnreg is ignored
     registers_down<config.producer_registers>();
-    if (warp_uniform(threadIdx.x / 32) == 0) produce(memory, {&q, &k, &v, &bias}, p);
+    const u32 warp = warp_uniform(threadIdx.x / 32);
+    if (warp == 0) produce(memory, {&q, &k, &v, &bias}, p);
+    if constexpr (kFp8) {
+      if (warp != 0) transpose(memory, warp - 1);
+    }
   } else {
     registers_up<config.consumer_registers>();
     consume(memory, group - 1, &out, p);

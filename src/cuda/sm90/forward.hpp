@@ -12,13 +12,16 @@ namespace onepass::sm90 {
 bool select_config(const Problem& problem, ForwardConfig& config, std::string& why);
 // The same on a device, which must be a Hopper GPU.
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
+// The kernel's: of one part of V's columns where the config has several.
+ForwardFeatures features_of(const Problem& problem, const ForwardConfig& config);
 // The kernel's tensor maps in its parameters' order; those it does not read are copies of q's. map_tensor:
 // cuda::tensor_map.
 struct TensorMaps {
   cuda::TensorMap q, k, v, out, bias;
 };
 using MapTensor = decltype(&cuda::tensor_map);
-TensorMaps maps_of(const Problem& problem, const Tensors& tensors, const ForwardConfig& config, MapTensor map_tensor);
+TensorMaps maps_of(const Problem& problem, const Tensors& tensors, const ForwardConfig& config, MapTensor map_tensor,
+                   int part = 0);
 // mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config,
                                const std::string& mods = {});

@@ -17,6 +17,10 @@ struct ForwardConfig {
   bool early_softmax;    // with cross_tile: a tile's first softmax runs under the last P V of the tile before
   int bias_stages;       // tiles of the additive bias in flight for each warpgroup; 0: none, or read element by element
   int page_rows;         // keys that one load takes of a page; 0: K and V are not paged
+  int raw_stages;        // e4m3: blocks of V as it comes, to be transposed; else 0
+  int promote;           // e4m3: blocks between additions of O to an fp32 sum; 0: none
+  bool block_scales;     // e4m3: k and v have a factor for every 128 keys
+  int v_parts;           // launches, each with its part of V's columns
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : block_n; }  // of a load
   ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
@@ -25,34 +29,46 @@ struct ForwardConfig {
 // A warpgroup has 64 rows of Q and O, a warp 16 of them.
 constexpr int kGroupRows = 64, kGroupBlockBytes = kGroupRows * kBlockColumnBytes;
 
-// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, O staging, bias tiles (a part for each
-// warpgroup), tiles of work, barriers.
+// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, V as it comes, O staging, bias tiles (a
+// part for each warpgroup), tiles of work, factors, barriers.
 struct ForwardLayout {
-  PipelineLayout q, k, v;
+  PipelineLayout q, k, v, raw;
   int staging, staging_blocks, staging_bytes;  // of a warpgroup: blocks of O's columns that leave together
   PipelineLayout bias;
-  int tiles, total;
+  int tiles, scales, more, total;  // scales: two factors for each of K's stages; more: whether a stage of raw holds V
 };
+
+// V^T's rows: one swizzle's width of keys.
+ONEPASS_HD constexpr int transposed_width(int block_n) {
+  return block_n % 128 == 0 ? 128 : block_n % 64 == 0 ? 64 : 32;
+}
 ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, const ForwardConfig& c) {
   const AttentionFeatures& f = features.attention;
   ForwardLayout l{};
-  const int qk = column_blocks(f.dim_qk), v = column_blocks(f.dim_v);
+  const bool fp8 = f.input == ScalarType::e4m3;
+  const int qk = column_blocks(f.dim_qk, f.input), v = column_blocks(f.dim_v, f.input), out = column_blocks(f.dim_v);
   l.q = {.data = 0, .bytes = c.groups * qk * kGroupBlockBytes, .stages = c.q_stages};
   l.k = {.data = l.q.data_end(), .bytes = c.block_n * qk * kBlockColumnBytes, .stages = c.stages};
-  l.v = {.data = l.k.data_end(), .bytes = c.block_n * v * kBlockColumnBytes, .stages = c.stages};
-  l.staging = l.v.data_end();
-  l.staging_blocks = v == 4 ? 2 : v;
+  l.v = {.data = l.k.data_end(),
+         .bytes = fp8 ? padded(c.block_n * padded(f.dim_v, 16), 1024) : c.block_n * v * kBlockColumnBytes,
+         .stages = c.stages};
+  l.raw = {.data = l.v.data_end(), .bytes = c.block_n * v * kBlockColumnBytes, .stages = c.raw_stages};
+  l.staging = l.raw.data_end();
+  l.staging_blocks = out == 4 ? 2 : out;
   l.staging_bytes = l.staging_blocks * kGroupBlockBytes;
   l.bias = {.data = l.staging + c.groups * l.staging_bytes,
             .bytes = kGroupRows * c.block_n * bytes_of(f.bias),
             .stages = c.bias_stages,
             .parts = c.groups};
   l.tiles = l.bias.data_end();
-  l.q = l.q.with_barriers(l.tiles + c.q_stages * kTileSlotBytes);
+  l.scales = l.tiles + c.q_stages * kTileSlotBytes;
+  l.more = l.scales + (fp8 ? 8 * c.stages : 0);
+  l.q = l.q.with_barriers(padded(l.more + 4 * c.raw_stages, 8));
   l.k = l.k.with_barriers(l.q.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());
   l.bias = l.bias.with_barriers(l.v.barriers_end());
-  l.total = l.bias.barriers_end();
+  l.raw = l.raw.with_barriers(l.bias.barriers_end());
+  l.total = l.raw.barriers_end();
   return l;
 }
 

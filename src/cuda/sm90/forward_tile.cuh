@@ -9,11 +9,14 @@ namespace onepass::sm90 {
 
 constexpr ForwardLayout kLayout = layout_of(forward_features, config);
 constexpr u32 kGroups = config.groups, kBlockM = kGroupRows * kGroups, kBlockN = config.block_n;
-constexpr bool kBiasTiles = config.bias_stages > 0;
-constexpr u32 kQkBlocks = padded(features.dim_qk, kBlockColumns) / kBlockColumns;  // of Q's and K's columns
-constexpr u32 kVBlocks = padded(features.dim_v, kBlockColumns) / kBlockColumns;
-constexpr u32 kQkSteps = padded(features.dim_qk, 16) / 16;  // of Q K^T's depth
-constexpr u32 kOutN = padded(features.dim_v, 16);           // columns of P V
+constexpr bool kBiasTiles = config.bias_stages > 0, kFp8 = features.input == ScalarType::e4m3;
+constexpr u32 kInputColumns = kBlockColumnBytes / bytes_of(features.input);  // of a block of Q, K or V
+constexpr u32 kQkBlocks = column_blocks(features.dim_qk, features.input);    // of Q's and K's columns
+constexpr u32 kVBlocks = column_blocks(features.dim_v, features.input);
+constexpr u32 kOutBlocks = column_blocks(features.dim_v);  // of O's, 16 bits each
+constexpr u32 kDepth = 32 / bytes_of(features.input);      // columns or keys that one instruction contracts
+constexpr u32 kQkSteps = padded(features.dim_qk, kDepth) / kDepth;
+constexpr u32 kOutN = padded(features.dim_v, 16);  // columns of P V
 constexpr i32 kKeys = kBlockN;
 using Scores = TileScores<config.column_groups>;
 using Tiles = TileScheduler<RowsOuter<static_cast<i32>(kBlockM), kKeys>>;
@@ -21,11 +24,15 @@ using Tiles = TileScheduler<RowsOuter<static_cast<i32>(kBlockM), kKeys>>;
 // The addresses in shared memory, and the four pipelines through it.
 struct SharedMemory {
   u32 base;
-  DEV Pipeline<kLayout.q> q() const { return {base}; }  // [columns / 64][block_m][128 bytes]
-  DEV Pipeline<kLayout.k> k() const { return {base}; }  // [columns / 64][block_n][128 bytes]
-  DEV Pipeline<kLayout.v> v() const { return {base}; }  // the same
+  DEV Pipeline<kLayout.q> q() const { return {base}; }      // [columns / 64][block_m][128 bytes]
+  DEV Pipeline<kLayout.k> k() const { return {base}; }      // [columns / 64][block_n][128 bytes]
+  DEV Pipeline<kLayout.v> v() const { return {base}; }      // the same; of e4m3 V^T, transpose.cuh
+  DEV Pipeline<kLayout.raw> raw() const { return {base}; }  // V of e4m3, as K
   DEV Pipeline<kLayout.bias> bias(u32 group) const { return {base, group}; }
   DEV u32 tile(u32 slot) const { return base + kLayout.tiles + kTileSlotBytes * slot; }  // a WorkTile
+  DEV u32 factors(u32 slot) const { return tile(slot) + 48; }  // of the warpgroups' scores, and of V
+  DEV u32 scales(u32 slot) const { return base + kLayout.scales + 8 * slot; }
+  DEV u32 more(u32 slot) const { return base + kLayout.more + 4 * slot; }
   DEV u32 staging(u32 warp) const { return base + kLayout.staging + warp * (kLayout.staging_bytes / 4); }
 };
 

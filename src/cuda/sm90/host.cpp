@@ -71,10 +71,11 @@ const char* operand_of(ScalarType t) {
   switch (t) {
     case ScalarType::f16: return "f16";
     case ScalarType::bf16: return "bf16";
+    case ScalarType::e4m3: return "e4m3";
     case ScalarType::none:
     case ScalarType::f32: break;
   }
-  throw Error(ErrorCode::bad_dtype, "wgmma multiplies fp16 and bf16");
+  throw Error(ErrorCode::bad_dtype, "wgmma multiplies fp16, bf16 and e4m3");
 }
 
 }  // namespace onepass::sm90

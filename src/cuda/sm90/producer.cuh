@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/device/tma.cuh"
 
+#include "cuda/attention/descale.cuh"
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/key_value_view.cuh"
 #include "cuda/sm90/forward_tile.cuh"
@@ -20,7 +21,9 @@ struct Producer {
   Pipeline<kLayout.q> q = memory.q();
   Pipeline<kLayout.k> k = memory.k();
   Pipeline<kLayout.v> v = memory.v();
+  Pipeline<kLayout.raw> raw = memory.raw();
   Pipeline<kLayout.bias> bias = memory.bias(0);
+  float largest_v = 1.0f;  // factor of V in the tile's head, where its blocks have their own
   Tiles scheduler{p};
 
   // `blocks` blocks of 64 columns of the rows from `token` on into a stage.
@@ -30,7 +33,7 @@ struct Producer {
     if (!issuer) return;
     mbar_arrive_expect(to.full(), layout.bytes);
     for (u32 c = 0; c < blocks; ++c)
-      tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kBlockColumns, token, head, batch, hint);
+      tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kInputColumns, token, head, batch, hint);
   }
   // A block of keys; of pages, each lane loads the rows of one. What lies behind the last key, or in a page that there
   // is not, comes as zeros, and the table is not asked about it.
@@ -48,16 +51,25 @@ struct Producer {
       if (key < tile.seq_k) at = keys.place(p, key);
       for (u32 c = 0; c < blocks; ++c)
         tma_load(to.stage() + (c * kBlockN + static_cast<u32>(row)) * kBlockColumnBytes, map, to.full(),
-                 c * kBlockColumns, at.token, keys.head, at.batch, kEvictLast);
+                 c * kInputColumns, at.token, keys.head, at.batch, kEvictLast);
     }
     __syncwarp();
   }
   DEV void load_k(const WorkTile& tile, i32 n) {
+    if (n == tile.n_hi - 1) open_factors(tile);
     k.acquire();
+    if constexpr (config.block_scales) store_scales(tile, n);
     load_keys(k, maps.k, kQkBlocks, tile, n);
     k.advance();
   }
   DEV void load_v(const WorkTile& tile, i32 n) {
+    if constexpr (kFp8) {
+      raw.acquire();
+      if (issuer) store_word(memory.more(raw.state.slot), 1);
+      load_keys(raw, maps.v, kVBlocks, tile, n);
+      raw.advance();
+      return;
+    }
     v.acquire();
     load_keys(v, maps.v, kVBlocks, tile, n);
     v.advance();
@@ -78,11 +90,46 @@ struct Producer {
       bias.advance();
     }
   }
+  // Ahead of a tile's first block of keys.
+  DEV void open_factors(const WorkTile& tile) {
+    if constexpr (config.block_scales)
+      largest_v = largest_v_factor(p, tile.batch, KeyValueView::of(p, tile).head,
+                                   (tile.seq_k + kDescaleRows - 1) / kDescaleRows);
+  }
+  // A block's share of the factor of its scores, and log2 of V's factor against the largest of its head.
+  DEV void store_scales(const WorkTile& tile, i32 n) const {
+    const i32 head = KeyValueView::of(p, tile).head, block = n * kKeys / kDescaleRows;
+    if (issuer)
+      store_pair(memory.scales(k.state.slot), k_factor(p, tile.batch, head, block),
+                 fmaxf(exponent_of(v_factor(p, tile.batch, head, block)) - exponent_of(largest_v), -64.0f));
+  }
+  // What a tile's scores and its O are multiplied with.
+  DEV void store_factors(const WorkTile& tile) const {
+    if (!issuer) return;
+    const i32 head = KeyValueView::of(p, tile).head;
+    const float k_whole = config.block_scales ? 1.0f : k_factor(p, tile.batch, head, 0);
+    const auto of_group = [&](i32 group) {
+      return k_whole * q_factor(p, tile.batch, tile.head, min(tile.row + group * kGroupRows, tile.seq_q - 1));
+    };
+    const float v_whole = config.block_scales ? largest_v : v_factor(p, tile.batch, head, 0);
+    store_four(memory.factors(q.state.slot), __float_as_int(of_group(0)), __float_as_int(of_group(1)),
+               __float_as_int(of_group(2)), __float_as_int(v_whole));
+  }
+  // The end of the transposing warps' work.
+  DEV void no_more_v() {
+    raw.acquire();
+    if (!issuer) return;
+    store_word(memory.more(raw.state.slot), 0);
+    mbar_arrive(raw.full());
+  }
   // The tile's coordinates travel in shared memory under the Q barrier: consumers need no divisions. A tile that does
   // not exist ends their work.
   DEV void load_q(const WorkTile& tile) {
     q.acquire();
     if (issuer) store_tile(memory.tile(q.state.slot), tile);
+    if constexpr (kFp8) {
+      if (tile.exists()) store_factors(tile);
+    }
     if (!tile.exists()) {
       if (issuer) mbar_arrive(q.full());
     } else {
@@ -124,6 +171,7 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const ForwardPara
     if (next.exists()) to.load_bias(next, next.n_hi - 1);
     tile = next;
   }
+  if constexpr (kFp8) to.no_more_v();
   to.scheduler.reset();
 }
 

@@ -8,8 +8,7 @@
 
 namespace onepass::sm90 {
 
-// One instruction contracts 16 columns of Q and K, or 16 keys.
-constexpr u32 kDepth = 16, kDepthBytes = kDepth * 2, kStepsOfBlock = kBlockColumns / kDepth;
+constexpr u32 kDepthBytes = 32, kStepsOfBlock = kBlockColumnBytes / kDepthBytes;
 
 struct QueryOperand {  // this warpgroup's 64 rows of Q
   u32 address = 0;
@@ -27,6 +26,7 @@ struct QueryOperand {  // this warpgroup's 64 rows of Q
   static DEV u32 column_offset(u32 kk) { return kk / kStepsOfBlock * kBlockM * kBlockColumnBytes; }
   static DEV u32 offset(u32 kk) { return column_offset(kk) + kk % kStepsOfBlock * kDepthBytes; }
 };
+constexpr u32 kWeightWords = kBlockN / 2 / Element::kPacked;
 DEV void issue_scores(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
 #pragma unroll
   for (u32 kk = 0; kk < kQkSteps; ++kk) {
@@ -39,12 +39,20 @@ DEV void issue_scores(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
   }
   wgmma_commit();
 }
-DEV void issue_output(float (&o)[kOutN / 2], const u32 (&p)[kBlockN / 4], u32 v, i32 accumulate) {
+template <class Product = Wgmma<kOutN>>
+DEV void issue_output(float (&o)[kOutN / 2], const u32 (&p)[kWeightWords], u32 v, i32 accumulate) {
 #pragma unroll
   for (u32 kk = 0; kk < kBlockN / kDepth; ++kk) {
-    Wgmma<kOutN>::registers_mnmajor(o, p + 4 * kk,
-                                    smem_descriptor(v, kBlockN * kBlockColumnBytes, kk * kDepth * kBlockColumnBytes),
-                                    kk == 0 ? accumulate : 1);
+    if constexpr (kFp8) {  // both operands K-major, V^T in blocks of one swizzle's width
+      constexpr u32 kWidth = transposed_width(config.block_n), kSteps = kWidth / kDepthBytes;
+      Product::registers_kmajor(o, p + 4 * kk,
+                                narrow_descriptor<kWidth>(v, kk / kSteps * kOutN * kWidth + kk % kSteps * kDepthBytes),
+                                kk == 0 ? accumulate : 1);
+    } else {
+      Product::registers_mnmajor(o, p + 4 * kk,
+                                 smem_descriptor(v, kBlockN * kBlockColumnBytes, kk * kDepth * kBlockColumnBytes),
+                                 kk == 0 ? accumulate : 1);
+    }
   }
   wgmma_commit();
 }

@@ -92,7 +92,7 @@ TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
 TEST_P(EmulatedHopper, ScoresAtTheEndsOfFp32) {
   const Problem p = parse_problem(GetParam()->problem);
   for (const test::Extreme& extreme : test::extremes()) {
-    if (p.varlen || !extreme.fits(p)) continue;
+    if (p.varlen || p.dtype == DType::f8e4m3 || !extreme.fits(p)) continue;  // e4m3 ends at 448
     check::Inputs inputs = check::make_inputs(p, kSeed);
     extreme.make(inputs);
     run(inputs, false);

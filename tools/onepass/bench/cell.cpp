@@ -163,7 +163,7 @@ void count_work(const Problem& p, CellResult& result) {
   const std::int64_t used = std::accumulate(p.lengths_k.begin(), p.lengths_k.end(), std::int64_t{0});
   const double tokens_k = static_cast<double>(p.packed_k() ? p.total_k : used > 0 ? used : p.batch * p.seq_k);
   result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + (p.v_in_k ? 0 : p.dim_v))) *
-                 static_cast<double>(size_of(p.dtype));
+                 static_cast<double>(size_of(p.key_dtype()));
 }
 
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers) {

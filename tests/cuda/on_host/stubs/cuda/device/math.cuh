@@ -9,6 +9,41 @@ DEV float lg2(float x) { return std::log2(x); }
 DEV float rcp(float x) { return 1 / x; }
 DEV float min_or_nan(float x, float y) { return x < y || x != x ? x : y; }
 
+DEV float max_or_nan(float x, float y) { return x > y || x != x ? x : y; }
+
+DEV u32 bits_e4m3(float x) {
+  const u32 sign = std::bit_cast<u32>(x) >> 24 & 0x80;
+  const float size = std::abs(x);
+  if (x != x) return 0x7f;
+  if (size >= 448) return sign | 0x7e;
+  i32 exponent;
+  std::frexp(size, &exponent);  // size = [1/2, 1) * 2^exponent
+  const float unit = std::ldexp(1.0f, std::max(exponent - 4, -9)), rounded = std::nearbyint(size / unit) * unit;
+  for (u32 code = 0; code < 0x7f; ++code) {
+    const i32 e = code >> 3, digits = code & 7;
+    if (rounded ==
+        (e == 0 ? std::ldexp(static_cast<float>(digits), -9) : std::ldexp(static_cast<float>(8 + digits), e - 10)))
+      return sign | code;
+  }
+  return sign | 0x7e;
+}
+DEV u32 pack_e4m3(float a, float b, float c, float d) {
+  return bits_e4m3(a) | bits_e4m3(b) << 8 | bits_e4m3(c) << 16 | bits_e4m3(d) << 24;
+}
+DEV float unpack_e4m3(unsigned char x) {
+  const i32 exponent = x >> 3 & 15, digits = x & 7;
+  if ((x & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(digits), -9)
+                                   : std::ldexp(static_cast<float>(8 + digits), exponent - 10);
+  return x >> 7 ? -size : size;
+}
+DEV u32 choose_bytes(u32 a, u32 b, u32 selector) {
+  const u64 both = a | static_cast<u64>(b) << 32;
+  u32 y = 0;
+  for (u32 i = 0; i < 4; ++i) y |= static_cast<u32>(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return y;
+}
+
 DEV u32 bits_bf16(float x) {
   const u32 bits = std::bit_cast<u32>(x);
   return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;

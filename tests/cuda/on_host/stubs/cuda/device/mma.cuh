@@ -30,6 +30,17 @@ DEV float truncated(double x) {
   const float nearest = static_cast<float>(x);
   return std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.0f) : nearest;
 }
+// Hopper's products of 8 bits keep 13 bits behind the largest one's first.
+template <std::size_t n>
+DEV float truncated_sum_e4m3(const std::array<double, n>& terms) {
+  double largest = 0, sum = 0;
+  for (const double x : terms) largest = std::max(largest, std::abs(x)), sum += x;
+  if (largest == 0 || !std::isfinite(sum)) return static_cast<float>(sum);
+  const double unit = std::ldexp(1.0, 13 - std::ilogb(largest));
+  i64 units = 0;
+  for (const double x : terms) units += static_cast<i64>(x * unit);
+  return static_cast<float>(static_cast<double>(units) / unit);
+}
 template <std::size_t n>
 DEV float truncated_sum(const std::array<double, n>& terms) {
   double sum = 0, largest = 0;

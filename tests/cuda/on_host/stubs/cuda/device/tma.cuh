@@ -104,6 +104,11 @@ DEV void tma_store_wait_read() { tma_store_wait(); }
 
 DEV u32 swizzled(u32 block, u32 row, u32 chunk) { return block + row * 128 + (chunk ^ (row % 8)) * 16; }
 
+template <u32 width>
+DEV u32 narrow_swizzled(u32 block, u32 row, u32 chunk) {
+  return block + row * width + (chunk ^ (width == 128 ? row % 8 : width == 64 ? row / 2 % 4 : row / 4 % 2)) * 16;
+}
+
 DEV void stmatrix4(u32 to, u32 a, u32 b, u32 c, u32 d) {
   const auto rows = warps::share(to);
   const u32 own[4] = {a, b, c, d}, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;

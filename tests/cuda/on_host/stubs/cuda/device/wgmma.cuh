@@ -12,6 +12,11 @@ DEV u64 smem_descriptor(u32 address, u32 lbo_bytes, u32 offset) {
   const u32 lo = (address >> 4 | lbo_bytes >> 4 << 16) + (offset >> 4), hi = 1u << 30 | 1024 >> 4;
   return lo | static_cast<u64>(hi) << 32;
 }
+template <u32 width>
+DEV u64 narrow_descriptor(u32 address, u32 offset) {
+  const u32 hi = (width == 128 ? 1u : width == 64 ? 2u : 3u) << 30 | 8 * width >> 4;
+  return ((address >> 4 | 1u << 16) + (offset >> 4)) | static_cast<u64>(hi) << 32;
+}
 DEV void wgmma_fence() {}
 DEV void wgmma_commit() {
   auto& own = warps::warpgroup().own();
@@ -25,19 +30,23 @@ DEV void wgmma_wait() {
 template <class T, int N>
 DEV void fence_operand(T (&)[N]) {}
 
+constexpr u32 kElementBytes = sizeof(Element::Raw), kDepthOfProduct = 32 / kElementBytes;
+
 // A matrix in shared memory, by its descriptor.
 struct SharedMatrix {
-  u32 start, lbo, sbo;
-  explicit SharedMatrix(u64 d) : start((d & 0x3fff) << 4), lbo((d >> 16 & 0x3fff) << 4), sbo((d >> 32 & 0x3fff) << 4) {
-    if (d >> 62 != 1) warps::fail("a descriptor without the 128-byte swizzle");
+  u32 start, lbo, sbo, width;
+  explicit SharedMatrix(u64 d)
+      : start((d & 0x3fff) << 4), lbo((d >> 16 & 0x3fff) << 4), sbo((d >> 32 & 0x3fff) << 4), width(256u >> (d >> 62)) {
+    if (d >> 62 == 0) warps::fail("a descriptor without a swizzle");
+    if (kElementBytes == 2 && width != 128) warps::fail("a descriptor without the 128-byte swizzle");
   }
   float at(u32 address) const {
-    u16 x;
-    std::memcpy(&x, shared_at<void>(address ^ (address >> 7 & 7) << 4, 2), 2);
+    Element::Raw x;
+    std::memcpy(&x, shared_at<void>(address ^ (address >> 7 & (width / 16 - 1)) << 4, kElementBytes), kElementBytes);
     return Element::unpack(x);
   }
-  // Rows of the depth's 16 elements; or columns: the depth runs down.
-  float kmajor(u32 row, u32 k) const { return at(start + row / 8 * sbo + row % 8 * 128 + 2 * k); }
+  // Rows of the depth's elements; or columns: the depth runs down.
+  float kmajor(u32 row, u32 k) const { return at(start + row / 8 * sbo + row % 8 * width + kElementBytes * k); }
   float mnmajor(u32 column, u32 k) const {
     return at(start + column / 64 * lbo + column % 64 * 2 + k / 8 * sbo + k % 8 * 128);
   }
@@ -67,14 +76,16 @@ struct Wgmma {
   static void run(const std::array<const warps::Product*, 128>& lanes) {
     const warps::Product& first = *lanes[0];
     const SharedMatrix b_matrix(first.b_descriptor);
-    static float a[64][16], b[N][16];
+    constexpr u32 kDepth = kDepthOfProduct, kOfWord = 4 / kElementBytes, kHalf = kDepth / 2;
+    static float a[64][kDepth], b[N][kDepth];
     for (u32 n = 0; n < N; ++n)
-      for (u32 k = 0; k < 16; ++k) b[n][k] = kDepthRunsDown ? b_matrix.mnmajor(n, k) : b_matrix.kmajor(n, k);
+      for (u32 k = 0; k < kDepth; ++k) b[n][k] = kDepthRunsDown ? b_matrix.mnmajor(n, k) : b_matrix.kmajor(n, k);
     for (u32 m = 0; m < 64; ++m) {
-      for (u32 k = 0; k < 16; ++k) {
+      for (u32 k = 0; k < kDepth; ++k) {
         if (first.a_fragment) {
-          const u32* const fragment = lanes[m / 16 * 32 + m % 8 * 4 + k % 8 / 2]->a_fragment;
-          a[m][k] = Element::unpack(static_cast<u16>(fragment[m / 8 % 2 + k / 8 * 2] >> k % 2 * 16));
+          const u32* const fragment = lanes[m / 16 * 32 + m % 8 * 4 + k % kHalf / kOfWord]->a_fragment;
+          a[m][k] = Element::unpack(
+              static_cast<Element::Raw>(fragment[m / 8 % 2 + k / kHalf * 2] >> k % kOfWord * 8 * kElementBytes));
         } else {
           a[m][k] = SharedMatrix(first.a_descriptor).kmajor(m, k);
         }
@@ -83,9 +94,9 @@ struct Wgmma {
     for (u32 m = 0; m < 64; ++m) {
       for (u32 n = 0; n < N; ++n) {
         float& d = lanes[m / 16 * 32 + m % 8 * 4 + n % 8 / 2]->d[n / 8 * 4 + m / 8 % 2 * 2 + n % 2];
-        std::array<double, 17> terms{first.accumulate ? d : 0.0f};
-        for (u32 k = 0; k < 16; ++k) terms[k + 1] = static_cast<double>(a[m][k]) * b[n][k];
-        d = truncated_sum(terms);
+        std::array<double, kDepth + 1> terms{first.accumulate ? d : 0.0f};
+        for (u32 k = 0; k < kDepth; ++k) terms[k + 1] = static_cast<double>(a[m][k]) * b[n][k];
+        d = kElementBytes == 1 ? truncated_sum_e4m3(terms) : truncated_sum(terms);
       }
     }
   }

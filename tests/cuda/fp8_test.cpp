@@ -1,0 +1,73 @@
+// The Hopper forward on fp8_e4m3: its kernels compile to the code that was meant, and what is refused. Needs NVRTC, not
+// a GPU.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "code_gate.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/host/api.hpp"
+#include "cuda/sm90/forward.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+class Sm90Fp8 : public testing::TestWithParam<const char*> {};
+
+TEST_P(Sm90Fp8, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const Problem p = parse_problem(std::string(GetParam()) + " cuda");
+  sm90::ForwardConfig config;
+  ASSERT_TRUE(sm90::select_config(p, config, why)) << why;
+  const ForwardFeatures features = sm90::features_of(p, config);
+  EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
+  const cuda::CodeGate gate{128 * (config.groups + 1), {"QGMMA", "UTMALDG"}};
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, config)), gate), "");
+}
+
+// A line for each config, and the features by their registers.
+INSTANTIATE_TEST_SUITE_P(
+    Table, Sm90Fp8,
+    testing::Values("fwd h16 s4096 d64 fp8_e4m3 accumulation=fast",
+                    "fwd h16 s4096 d64 fp8_e4m3 causal_bottom_right lse",
+                    "fwd h16/4 d64 fp8_e4m3 varlen=128,700 softcap=20 sinks window=99:9 k_descale=bhn out=fp32",
+                    "fwd h16 s4096 d128 fp8_e4m3 accumulation=fast lse",
+                    "fwd h16 s4096 d128 fp8_e4m3 causal_bottom_right accumulation=fast",
+                    "fwd h16 s1024 d128 fp8_e4m3 causal_bottom_right accumulation=fast",
+                    "fwd h16 s1024 d128 fp8_e4m3 softcap=20 sinks accumulation=fast out=fp32",
+                    "fwd h16 s1024 d128 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn accumulation=fast",
+                    "fwd h16/4 d128 fp8_e4m3 varlen=128,700 causal_bottom_right accumulation=fast",
+                    "fwd h16 s1024 d128 fp8_e4m3 mask=b1qk window=99:9 accumulation=fast out=fp16",
+                    "fwd h16 s4096 d128 fp8_e4m3", "fwd h16 s4096 d128 fp8_e4m3 causal_bottom_right lse",
+                    "fwd h16 s4096 d128 fp8_e4m3 softcap=20 sinks causal_bottom_right out=fp32",
+                    "fwd h16 s4096 d128 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn causal_bottom_right",
+                    "fwd h16/4 d128 fp8_e4m3 varlen=128,700 causal_bottom_right",
+                    "fwd h16 s4096 d128 fp8_e4m3 mask=b1qk", "fwd h16 s4096 d192/128 fp8_e4m3 causal_bottom_right",
+                    "fwd h16 d192/128 fp8_e4m3 varlen=128,700 causal_bottom_right k_descale=bhn",
+                    "fwd h16 s4096 d256 fp8_e4m3", "fwd h16 s4096 d256 fp8_e4m3 accumulation=fast",
+                    "fwd h16 s4096 d256 fp8_e4m3 causal_bottom_right accumulation=fast",
+                    "fwd h16 s4096 d256 fp8_e4m3 mask=b1qk v_descale=bhn accumulation=fast",
+                    "fwd h16 d256 fp8_e4m3 varlen=128,700 causal_bottom_right accumulation=fast"));
+
+TEST(Sm90Fp8Refusals, AreSentences) {
+  const auto why_not = [](const char* line) {
+    sm90::ForwardConfig config;
+    std::string why;
+    EXPECT_FALSE(sm90::select_config(parse_problem(line), config, why)) << line;
+    return why;
+  };
+  EXPECT_EQ(why_not("fwd h2 s1024 d240 fp8_e4m3 cuda"),
+            "beyond 128 columns of V it sums two halves of them exactly, which begin at multiples of 16; dim_v is 240, "
+            "which accumulation=fast computes");
+  EXPECT_EQ(why_not("fwd h2 s1024 d128 fp8_e4m3 dropout=0.1 cuda"),
+            "of fp8_e4m3 it computes bands, softcap, sinks, boolean masks and packed sequences; there is dropout");
+  EXPECT_EQ(why_not("fwd h2 s1024 d72 fp8_e4m3 cuda"),
+            "TMA needs strides that are multiples of 16 bytes; q has one of 72");
+  EXPECT_EQ(why_not("fwd h2 s1x1024 d64 bf16 kv_dtype=fp8_e4m3 cuda"),
+            "k and v are fp8_e4m3; it computes on fp32, fp16 and bf16");
+}
+
+}  // namespace
+}  // namespace onepass
