@@ -144,6 +144,16 @@ def h200_backward_race():
     return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
 
 
+def h200_keys(name, *peers):
+    """Microseconds, TFLOP/s, and the GB/s of the keys and values that are read."""
+    lines = []
+    for row in rows_of(name):
+        bytes_read = "-" if "window" in row["problem"] else f"{1e-9 * row['kv_bytes'] / row['median_s']:.0f}"
+        line = [f"`{short(row['problem'], ' cuda:0')}`", three(1e6 * row["median_s"]), f"{1e-12 * rate(row):.0f}"]
+        lines.append([*line, bytes_read, *(times(row.get("peers", {}).get(peer, {})) for peer in peers)])
+    return markdown(["problem", "us", "TFLOP/s", "GB/s", *(GPU_PEERS[peer] for peer in peers)], lines)
+
+
 def errors_table(rows):
     """Of errors.py: thousandths of each gradient's norm, every contender's."""
     lines = []
@@ -236,9 +246,6 @@ def decode_rows(name):
     return markdown(["problem", "threads", "ms", "GB/s", "read loop", "share", *CPU_PEERS.values()], lines)
 
 
-# ------------------------------------------------------------------------------------------------------ the headline
-
-
 def headline():
     gpu, zen, xeon = rows_of("h200"), rows_of("zen5"), rows_of("xeon16")
     lines = []
@@ -288,9 +295,7 @@ def said(row, peers):
 
 def amount(entry, *keys, unit):
     """The sum of what stands behind the keys, three digits of it in that unit, or a dash."""
-    if not all(key in entry for key in keys):
-        return "-"
-    return three(sum(entry[key] for key in keys) / unit)
+    return three(sum(entry[key] for key in keys) / unit) if all(key in entry for key in keys) else "-"
 
 
 def fa1_table(rows):
@@ -322,6 +327,8 @@ TABLES = {
     "h200-backward-means": lambda: h200_means("h200_backward"),
     "h200-backward-others": h200_backward_others,
     "h200-backward-race": h200_backward_race,
+    "h200-decode": lambda: h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
+    "h200-mla": lambda: h200_keys("h200_mla"),
     "h200-backward-errors": lambda: errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": cascade,
     "xeon16-backward": xeon_backward,

@@ -53,7 +53,7 @@ struct Call {
   char memory[8] = {};
   Tensors t{.q = {memory, DType::f8e4m3, {2, 4, 200, 64}},
             .k = {memory, DType::f8e4m3, {2, 2, 300, 64}},
-            .v = {memory, DType::f8e4m3, {2, 2, 300, 64}},
+            .v = {memory + 1, DType::f8e4m3, {2, 2, 300, 64}},
             .out = {memory, DType::bf16, {2, 4, 200, 64}}};
   std::string operator()() {
     return sentence_of([&] { (void)problem_of(t, {}); });

@@ -200,6 +200,7 @@ TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
   const Graphs graphs;
   for (const std::string& line : lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
                                            "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7",
+                                           "b2 h24/1 s1x3000 d576/512 fp16 v_in_k lse",
                                            "merge n3 h2 s70 d152 {bf16|fp32} lse"})) {  // nobody else's
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
@@ -233,7 +234,9 @@ TEST_F(DeviceThreads, WithStreamsOfTheirOwnGetTheBitsOfALaunchAlone) {
   for (const std::string& line :
        lines_of({"b2 h8/2 s{700|1}x900 d{48|112} {fp32|bf16} causal_bottom_right lse",
                  "b2 h4 s300x700 d128 fp16 mask=b1qk window=200:30 lse", "h4 s1000 d256 bf16 bias=bf16:11qk sinks lse",
-                 "h4/2 d80 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 dropout=0.2 seed=9 lse"})) {
+                 "h4/2 d80 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 dropout=0.2 seed=9 lse",
+                 "b3 h8/2 s1x9000 d128 bf16 {|kv=paged:16 }seqused lse",
+                 "b2 h80/1 s1x3000 d576/512 bf16 v_in_k {|kv=paged:1 }seqused lse"})) {  // parts that others merge
     for (const Implementation* row : takers_of(on_device(line))) tasks.insert(tasks.end(), 2, {line, row});
   }
   ASSERT_FALSE(tasks.empty());

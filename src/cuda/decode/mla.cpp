@@ -109,6 +109,7 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
     return refuse(text("it is for head dims ", kMlaQk, "/", kMlaV, "; they are ", p.dim_qk, "/", p.dim_v));
   if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
   if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   if (!p.v_in_k) return refuse("it reads v out of k; v has a memory or strides of its own");
   if (const char* unwanted = unwanted_of(p)) return refuse(text("it computes no ", unwanted));
   if (std::string sentence = sm90::why_no_tma(p, Role::k); !sentence.empty()) return refuse(std::move(sentence));
