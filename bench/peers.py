@@ -143,7 +143,7 @@ class OnnxRuntime:
 
 
 CPU_PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
-PEERS = CPU_PEERS | cuda_peers.PEERS | row_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS
+PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS | row_peers.PEERS
 
 
 class Server:
