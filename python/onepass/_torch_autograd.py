@@ -106,21 +106,6 @@ def _transformed():
     return not is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def _plain_states():
-    """What the dispatcher's thread state is where nothing is at work but autograd: outside and inside of inference."""
-    states = []
-
-    def look():
-        for inference in (False, True):
-            with torch.inference_mode(inference):
-                states.append(_state())
-
-    thread = threading.Thread(target=look)  # a new one has no mode of the caller's
-    thread.start()
-    thread.join()
-    return states
-
-
 _include, _exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
 
 
@@ -128,13 +113,26 @@ def _state():
     return _include().raw_repr(), _exclude().raw_repr()
 
 
-_PLAIN_STATES = _plain_states()
+def _plain_state():
+    """What the dispatcher's thread state is where nothing is at work but autograd."""
+    states = []
+    thread = threading.Thread(target=lambda: states.append(_state()))  # a new one has no mode of the caller's
+    thread.start()
+    thread.join()
+    return states[0]
+
+
+_INCLUDED, _EXCLUDED = _plain_state()
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _undispatched(tensors):
     """Whether a call may go past the dispatcher: plain tensors, and no mode, transformation or recorder at work."""
-    if is_compiling() or _state() not in _PLAIN_STATES or forward_ad._current_level >= 0:
+    if is_compiling() or forward_ad._current_level >= 0:
+        return False
+    # A mode includes keys, autocast takes some from the excluded ones; PyTorch's backward (2.11) excludes one more.
+    included, excluded = _state()
+    if included & ~_INCLUDED or _EXCLUDED & ~excluded:
         return False
     for x in tensors:
         if x is not None and (type(x) not in _PLAIN_KINDS or x.is_neg() or x._is_zerotensor()):

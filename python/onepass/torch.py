@@ -193,13 +193,15 @@ def scaled_dot_product_attention(
 def _four(query, key, value, enable_gqa):
     """q, k and v as [batch, heads, seq, dim], and the dimensions before heads."""
     rank = max(query.dim(), key.dim(), value.dim())
+    if query.dim() == key.dim() == value.dim() == 4 and key.shape[:2] == value.shape[:2]:  # as in most calls
+        (batch, heads), (batch_kv, heads_kv) = query.shape[:2], key.shape[:2]
+        groups = enable_gqa and heads_kv > 0 and heads % heads_kv == 0
+        if batch == batch_kv and (heads == heads_kv or groups):
+            return query, key, value, query.shape[:1]
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise ValueError(
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions; 2 or more are accepted"
         )
-    same = rank == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
-    if same:
-        return query, key, value, query.shape[:1]
     q, k, v = (x.reshape((1,) * (max(rank, 3) - x.dim()) + tuple(x.shape)) for x in (query, key, value))
     lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     heads = (q.shape[-3], k.shape[-3], v.shape[-3])
