@@ -36,9 +36,10 @@ struct Verdict {
 //     e = 2 u t min(1, 2 (1 - largest weight)) + 4 u max|ref|
 // (rows close to one-hot hardly feel their scores; 1/l, the weights and their product round 4 u). max e is added in 2,
 // and in 3 the e of all rows as independent errors: sqrt(sum e^2) / rows. At normal scores and d = 64, 2 u t is 4e-6.
-// Of an fp8_e4m3 q, u is 2^-13 where it multiplies t, and d / 8 stands for d / 64, as Hopper's products cut every term, and 0.5 % of max|ref| and of the
-// output scale are added to the bounds of 2 and 3 for what their sums lose; 2e-5 of them more for each key where
-// accumulation is fast. On the CPU, whose sums are fp32, tests compare with the same numbers in fp32 besides.
+// Of an fp8_e4m3 q, u is 2^-13 where it multiplies t, and d / 8 stands for d / 64, as Hopper's products cut every term,
+// and 0.5 % of max|ref| and of the output scale are added to the bounds of 2 and 3 for what their sums lose; 2e-5 of
+// them more for each key where accumulation is fast. On the CPU, whose sums are fp32, tests compare with the same
+// numbers in fp32 besides.
 Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
 // Of gradients, each by itself, the worst in the figures:

@@ -262,8 +262,7 @@ struct Parser {
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
     constexpr std::string_view kOfForward[] = {"lse",       "kv",        "seqused",   "batch_invariant", "kv_dtype",
-                                               "q_descale", "k_descale", "v_descale", "accumulation",
-                                               "v_in_k"};
+                                               "q_descale", "k_descale", "v_descale", "accumulation",    "v_in_k"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
     constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
                                                "out",      "device", "align", "scale", "log"},

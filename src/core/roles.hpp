@@ -34,7 +34,19 @@ using Axes = std::array<Axis, kMaxRank>;
 
 // query: data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it. result: as q or fp32; of an fp8_e4m3 q any data.
 // as_out: dout. gradient: all that are asked for of dq, dk and dv are of one, the inputs' or fp32.
-enum class Types : std::uint8_t { data, query, key_value, result, as_q, as_q_or_f32, as_out, gradient, f32, boolean, i32 };
+enum class Types : std::uint8_t {
+  data,
+  query,
+  key_value,
+  result,
+  as_q,
+  as_q_or_f32,
+  as_out,
+  gradient,
+  f32,
+  boolean,
+  i32
+};
 
 // exact: every dimension as its axis says. broadcast: or 1, for repeated. leading_optional: the first may be left out.
 // trailing_optional: broadcast, and those at the end may be left out.

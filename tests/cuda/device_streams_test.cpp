@@ -198,10 +198,10 @@ TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {
 // A prepared plan has nothing left to load: its first run may be captured.
 TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
   const Graphs graphs;
-  for (const std::string& line : lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
-                                           "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7",
-                                           "b2 h24/1 s1x3000 d576/512 fp16 v_in_k lse",
-                                           "merge n3 h2 s70 d152 {bf16|fp32} lse"})) {  // nobody else's
+  for (const std::string& line :
+       lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
+                 "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7", "b2 h24/1 s1x3000 d576/512 fp16 v_in_k lse",
+                 "merge n3 h2 s70 d152 {bf16|fp32} lse"})) {  // nobody else's
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       launcher.prepare();

@@ -102,9 +102,7 @@ TEST(SoftmaxRows, CompilesToTheCodeThatWasMeant) {
                              "softmax s999x100000 fp32", "softmax s5x1000000 bf16", "softmax_bwd s999x4096 bf16"}) {
       cuda::SoftmaxPlan plan;
       ASSERT_TRUE(cuda::select_softmax(parse_problem(line), plan, why)) << why;
-      const SoftmaxConfig& c = plan.config;
-      const int resident = (c.slots <= 4 && !c.backward ? 1280 : 1024) / c.block() * c.block();  // threads, at least
-      const cuda::CodeGate gate{resident, {"LDG.E.EF.128", "STG.E.128"}};
+      const cuda::CodeGate gate{plan.config.resident(), {"LDG.E.EF.128", "STG.E.128"}};
       EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::softmax_program(plan.config, arch)), gate), "")
           << arch << " " << line;
     }

@@ -108,7 +108,7 @@ TEST(CliErrors, Run) {
       {run({}, folder("."), k, v), "is no regular file"},
       {run({}, cut, k, v), "cut.npy has 372 bytes of data, but its shape [2, 4, 5, 8] of fp32 needs 1280"},
       {run({}, fp64, k, v), "has dtype '<f8'"},
-      {run({}, fp16, k, v), "k is fp32; fp16 is expected"},
+      {run({}, fp16, k, v), "k is fp32; fp16, or fp8_e4m3 as a cache, is expected"},
       {run({}, rank5, k, v), "rank5.npy has 5 dimensions; 1 to 4 are accepted"},
       {run({}, flat, k, v), "q has shape [896]; [batch, heads_q, seq_q, dim_qk] is expected"},
       {run({}, q, v, k), "k has shape [2, 2, 7, 6]: its head dim must be 8, as q's"},

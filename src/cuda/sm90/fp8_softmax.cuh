@@ -99,8 +99,7 @@ DEV void softmax_next_e4m3(const float (&s)[N], u32 (&p)[W], float (&o)[M], floa
   {
     const decltype(unit.keep({})) r[2] = {raised(unit.keep(rows.state[0]), up.by()),
                                           raised(unit.keep(rows.state[1]), up.by())};
-    const float top = exponentiate_e4m3(
-        s, p, [&](float x, int row) { return unit.lazy_weight(x, r[row]); }, sum);
+    const float top = exponentiate_e4m3(s, p, [&](float x, int row) { return unit.lazy_weight(x, r[row]); }, sum);
     if (!__any_sync(0xffffffffu, !unit.lazy(rows) || !(top <= kLargestWeight))) return up.absorb(rows.state, sum);
   }
   float top[2];
@@ -112,8 +111,7 @@ DEV void softmax_next_e4m3(const float (&s)[N], u32 (&p)[W], float (&o)[M], floa
     if constexpr (kPromoted) all[j] *= r[j >> 1 & 1].alpha;
   }
   r[0] = raised(r[0], up.by()), r[1] = raised(r[1], up.by());
-  exponentiate_e4m3(
-      s, p, [&](float x, int row) { return unit.exact_weight(x, r[row]); }, sum);
+  exponentiate_e4m3(s, p, [&](float x, int row) { return unit.exact_weight(x, r[row]); }, sum);
   up.absorb(rows.state, sum);
 }
 

@@ -16,7 +16,7 @@ DEV float gradient(const SoftmaxParams& p, float y, float dy, float sum) {
 
 }  // namespace onepass
 
-extern "C" __global__ void __launch_bounds__(onepass::kC.block(), 1024 / onepass::kC.block())
+extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.resident() / onepass::kC.block())
     softmax_rows_backward(const __grid_constant__ onepass::SoftmaxParams p) {
   using namespace onepass;
   extern __shared__ __align__(128) unsigned char smem[];

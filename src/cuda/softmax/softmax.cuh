@@ -102,8 +102,7 @@ DEV void write_y(const SoftmaxParams& p, const Row<kC.output>& y, const Result& 
 
 }  // namespace onepass
 
-extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.slots <= 4 ? 1280 / onepass::kC.block()
-                                                                                         : 1024 / onepass::kC.block())
+extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.resident() / onepass::kC.block())
     softmax_rows(const __grid_constant__ onepass::SoftmaxParams p) {
   using namespace onepass;
   extern __shared__ __align__(128) unsigned char smem[];

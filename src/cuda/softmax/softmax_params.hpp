@@ -21,6 +21,10 @@ struct SoftmaxConfig {
   ONEPASS_HD friend constexpr bool operator==(const SoftmaxConfig&, const SoftmaxConfig&) = default;
 
   ONEPASS_HD constexpr int block() const { return threads < 128 ? 128 / threads * threads : threads; }
+  // Threads of a multiprocessor that registers are counted for: pieces of a row, some of which spill at 48, have 64.
+  ONEPASS_HD constexpr int resident() const {
+    return (slots <= 4 && !backward && part == SoftmaxPart::whole ? 1280 : 1024) / block() * block();
+  }
   ONEPASS_HD constexpr int rows() const { return block() / threads; }                            // of a block
   ONEPASS_HD constexpr int shared_bytes() const { return threads > 32 ? block() / 32 * 8 : 0; }  // a state per warp
   ONEPASS_HD constexpr ScalarType read() const { return backward ? output : input; }
