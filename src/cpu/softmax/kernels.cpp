@@ -99,6 +99,13 @@ class Finish {
         hn::StoreU(Arith<VF>::if_neg_inf(x, hidden, hn::MulAdd(x + splat(before_), splat(job_.unit), splat(after_))),
                    DF(), s + i);
       }
+    } else if (job_.p.row_lse) {  // any LSE: exp2 is for x < 128, and beyond it a weight is infinite
+      for (std::int64_t i = 0; i < end; i += kLanes) {
+        const VF x = hn::LoadU(DF(), s + i);
+        const VF power = hn::MulAdd(x + splat(step_.before), splat(job_.factor), splat(step_.after));
+        const VF w = hn::IfThenElse(hn::Ge(power, splat(128.0f)), splat(-kHidden), Arith<VF>::exp2(power));
+        hn::StoreU(Arith<VF>::if_neg_inf(x, hidden, w), DF(), s + i);
+      }
     } else {
       const Step<VF> r{splat(1.0f), splat(step_.before), splat(step_.after)};
       for (std::int64_t i = 0; i < end; i += kLanes) {

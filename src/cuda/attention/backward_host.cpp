@@ -119,6 +119,7 @@ BackwardParams decided_backward(const Problem& p, const BackwardShape& s, int l2
   std::copy_n(p.layout.dalibi_slopes.begin(), 2, b.dslope_stride);
   b.dsink_stride = p.layout.dsinks[0];
   b.heads_kv = static_cast<int>(p.heads_kv);
+  if (p.heads_q == 0) b.seq_q = 0;  // no row sees a key (KeysOuter)
   b.slope_batch = p.layout.dalibi_slopes[0] != 0 ? static_cast<int>(p.batch) : 1;
   return b;
 }

@@ -46,7 +46,7 @@ struct KeysOuter {
     if constexpr (features.packed) per_head = sequences().all();
   }
   DEV SequenceTiles<block_n> sequences() const { return {{p.cu_k}, p.batch}; }
-  DEV i32 sequence_tiles() const { return (p.seq_k + block_n - 1) / block_n; }
+  DEV i32 sequence_tiles() const { return (opaque(p.seq_k) + block_n - 1) / block_n; }
   static constexpr bool kAlternates =
       features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !last_first;
 
@@ -79,7 +79,9 @@ struct KeysOuter {
     if constexpr (last_first) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
     x.key = n * block_n;
     const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
-    if (p.heads_per_kv == 0) return x;  // no query head
+    if constexpr (features.packed) {
+      if (p.heads_per_kv == 0) return x;  // no query head; else seq_q is 0 then
+    }
     x.m_lo = rows.lo / block_m;
     x.m_hi = (rows.hi + block_m - 1) / block_m;
     return x;
