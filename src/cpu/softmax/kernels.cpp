@@ -99,11 +99,12 @@ class Finish {
         hn::StoreU(Arith<VF>::if_neg_inf(x, hidden, hn::MulAdd(x + splat(before_), splat(job_.unit), splat(after_))),
                    DF(), s + i);
       }
-    } else if (job_.p.row_lse) {  // any LSE: exp2 is for x < 128, and beyond it a weight is infinite
+    } else if (job_.p.row_lse) {  // any LSE: powers of 2 from 128 on, which weight() is not for, are infinite
+      const Step<VF> r{splat(1.0f), splat(step_.before), splat(step_.after)};
       for (std::int64_t i = 0; i < end; i += kLanes) {
         const VF x = hn::LoadU(DF(), s + i);
         const VF power = hn::MulAdd(x + splat(step_.before), splat(job_.factor), splat(step_.after));
-        const VF w = hn::IfThenElse(hn::Ge(power, splat(128.0f)), splat(-kHidden), Arith<VF>::exp2(power));
+        const VF w = hn::IfThenElse(hn::Ge(power, splat(128.0f)), splat(-kHidden), weight(x, splat(job_.factor), r));
         hn::StoreU(Arith<VF>::if_neg_inf(x, hidden, w), DF(), s + i);
       }
     } else {
