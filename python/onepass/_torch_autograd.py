@@ -9,8 +9,8 @@ from torch.compiler import is_compiling
 from ._torch_op import (
     DIFFERENTIABLE,
     INPUTS,
-    LIBRARY,
     NAMES,
+    OPERATORS,
     Call,
     attention,
     attention_backward,
@@ -197,8 +197,8 @@ def _backward_with_autograd(*args):
     return _backward_below(*args) if _transformed() else _Once.apply(_backward_below, *args)
 
 
-LIBRARY.impl("attention", _with_autograd, "Autograd")
-LIBRARY.impl("attention_backward", _backward_with_autograd, "Autograd")
+OPERATORS.impl("attention", _with_autograd, "Autograd")
+OPERATORS.impl("attention_backward", _backward_with_autograd, "Autograd")
 
 
 # ---------------------------------------------------------------------------------------------------- autocast
@@ -215,5 +215,5 @@ def _autocast(device):
     return cast
 
 
-LIBRARY.impl("attention", _autocast("cpu"), "AutocastCPU")
-LIBRARY.impl("attention", _autocast("cuda"), "AutocastCUDA")
+OPERATORS.impl("attention", _autocast("cpu"), "AutocastCPU")
+OPERATORS.impl("attention", _autocast("cuda"), "AutocastCUDA")

@@ -8,6 +8,7 @@ which the tables below define once.
 import collections
 
 import torch
+from torch import library as operators
 
 import onepass
 
@@ -49,14 +50,14 @@ def _schema():
     return ", ".join(inputs + [f"{kind} {name}={value}" for kind, name, value in _OPTIONS])
 
 
-LIBRARY = torch.library.Library("onepass", "DEF")
-LIBRARY.define(f"attention({_schema()}) -> (Tensor out, Tensor lse)", tags=torch.Tag.pt2_compliant_tag)
-LIBRARY.define(
+OPERATORS = operators.Library("onepass", "DEF")
+OPERATORS.define(f"attention({_schema()}) -> (Tensor out, Tensor lse)", tags=torch.Tag.pt2_compliant_tag)
+OPERATORS.define(
     f"attention_backward(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {_schema()}) -> "
     "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dalibi_slopes, Tensor dsinks)",
     tags=torch.Tag.pt2_compliant_tag,
 )
-LIBRARY.define(
+OPERATORS.define(
     "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
     "bool interleaved=False, int? threads=None) -> Tensor",
@@ -205,9 +206,9 @@ def _run_append(
 
 
 for _device in ("CPU", "CUDA"):
-    LIBRARY.impl("attention", _run_forward, _device)
-    LIBRARY.impl("attention_backward", _run_backward, _device)
-    LIBRARY.impl("append_kv", _run_append, _device)
+    OPERATORS.impl("attention", _run_forward, _device)
+    OPERATORS.impl("attention_backward", _run_backward, _device)
+    OPERATORS.impl("append_kv", _run_append, _device)
 
 
 # ------------------------------------------------------------------------------------- shapes without values
@@ -226,20 +227,20 @@ def _new_out(c, q):
     return out.zero_() if _packed(c) else out
 
 
-@torch.library.register_fake("onepass::attention", lib=LIBRARY)
+@operators.register_fake("onepass::attention", lib=OPERATORS)
 def _fake_forward(*args):
     c = Call(*args)
     q = _readable(c.q)
     return _new_out(c, q), q.new_empty(_lse_shape(c) if c.return_lse else 0, dtype=torch.float32)
 
 
-@torch.library.register_fake("onepass::attention_backward", lib=LIBRARY)
+@operators.register_fake("onepass::attention_backward", lib=OPERATORS)
 def _fake_backward(dout, dlse, out, lse, wanted, *args):
     c = Call(*args)
     return tuple(_gradient(c, name) if wants else c.q.new_empty(0) for name, wants in zip(DIFFERENTIABLE, wanted))
 
 
-@torch.library.register_fake("onepass::append_kv", lib=LIBRARY)
+@operators.register_fake("onepass::append_kv", lib=OPERATORS)
 def _fake_append(k_new, *args, **kwargs):
     q = args[8] if len(args) > 8 else None
     return k_new.new_empty(0) if q is None else _like(_readable(q), tuple(q.shape), q.dtype)

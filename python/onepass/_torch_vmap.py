@@ -1,9 +1,10 @@
 """vmap of the operators: examples become entries of the batch, or a call each."""
 
 import torch
+from torch import library as operators
 
 from ._torch_autograd import dispatched, dispatched_backward
-from ._torch_op import LIBRARY, Call
+from ._torch_op import OPERATORS, Call
 
 
 def _each(op, info, in_dims, args):
@@ -60,5 +61,5 @@ def backward(info, in_dims, *args):
     return _each(dispatched_backward, info, in_dims, args)
 
 
-torch.library.register_vmap("onepass::attention", forward, lib=LIBRARY)
-torch.library.register_vmap("onepass::attention_backward", backward, lib=LIBRARY)
+operators.register_vmap("onepass::attention", forward, lib=OPERATORS)
+operators.register_vmap("onepass::attention_backward", backward, lib=OPERATORS)

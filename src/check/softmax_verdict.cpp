@@ -1,6 +1,7 @@
 // The rule of docs/conventions.md for a softmax over rows and its backward.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "check/verdict.hpp"
 #include "core/numerics.hpp"
@@ -111,9 +112,7 @@ class SoftmaxJudge {
     const float x = static_cast<const float*>(in_.tensors.lse.data)[reference::row_at(p_, p_.layout.lse, r)];
     const double ref = oracle_.lse[static_cast<std::size_t>(r)];
     const auto here = [&] { return text("lse[", r, "] is ", x, " but the reference is ", ref); };
-    const float rounded = static_cast<float>(ref);
-    if (std::isnan(rounded) ? !std::isnan(x) : std::isinf(rounded) ? x != rounded : !std::isfinite(x))
-      return first(here());
+    if (!same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
     const double error = std::abs(double{x} - ref) / (1e-5 + 1e-6 * std::abs(ref) + 2 * kUnit * terms_);
     if (error > 1) first(here() + text(": ", error, " times its bound"));
@@ -127,17 +126,7 @@ class SoftmaxJudge {
     v_.mean_error = sum_error_ / n;
     v_.mean_base = sum_base_ / n;
     v_.mean_allowed = 1.5 * v_.mean_base + rounding_unit(stored) * sum_ref_ / n + sum_unsure_ / n;
-    if (v_.max_error > v_.max_allowed)
-      first(text(worst_, ": off by ", v_.max_error, ", allowed ", v_.max_allowed, " (base ", v_.max_base, ")"));
-    if (v_.mean_error > v_.mean_allowed)
-      first(text("the mean error is ", v_.mean_error, ", allowed ", v_.mean_allowed, " (base ", v_.mean_base, ")"));
-    first(in_.touched());
-    v_.right = violation_.empty();
-    v_.sentence =
-        v_.right ? text("max error ", v_.max_error, ", allowed ", v_.max_allowed, " (base ", v_.max_base, "); mean ",
-                        v_.mean_error, ", allowed ", v_.mean_allowed, "; lse at ", v_.lse_error, " of its bound")
-                 : violation_;
-    return v_;
+    return concluded(v_, worst_, std::move(violation_), in_);
   }
 
   void first(const std::string& sentence) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/key_value_view.hpp"
 #include "core/numerics.hpp"
@@ -18,10 +19,6 @@ double product_unit(const Problem& p) { return p.dtype == DType::f8e4m3 ? kFp8Un
 double shortfall(const Problem& p) {
   if (p.dtype != DType::f8e4m3) return 0;
   return p.accumulation == Accumulation::exact ? 0.005 : std::min(0.25, 2e-5 * static_cast<double>(p.seq_k) + 0.005);
-}
-
-bool same_kind(float x, float r) {  // both NaN, the same infinity, or both finite
-  return std::isnan(r) ? std::isnan(x) : std::isinf(r) ? x == r : std::isfinite(x);
 }
 
 class Judge {
@@ -141,17 +138,7 @@ class Judge {
     v_.mean_allowed = 1.5 * v_.mean_base +
                       (rounding_unit(in_.problem.out_dtype) + shortfall(in_.problem)) * sum_ref_ / n +
                       std::sqrt(sum_unsure_) / std::max<double>(1, static_cast<double>(rows_));
-    if (v_.max_error > v_.max_allowed)
-      first(text(worst_, ": off by ", v_.max_error, ", allowed ", v_.max_allowed, " (base ", v_.max_base, ")"));
-    if (v_.mean_error > v_.mean_allowed)
-      first(text("the mean error is ", v_.mean_error, ", allowed ", v_.mean_allowed, " (base ", v_.mean_base, ")"));
-    first(in_.touched());
-    v_.right = violation_.empty();
-    v_.sentence =
-        v_.right ? text("max error ", v_.max_error, ", allowed ", v_.max_allowed, " (base ", v_.max_base, "); mean ",
-                        v_.mean_error, ", allowed ", v_.mean_allowed, "; lse at ", v_.lse_error, " of its bound")
-                 : violation_;
-    return v_;
+    return concluded(v_, worst_, std::move(violation_), in_);
   }
 
   void first(const std::string& sentence) {
@@ -168,6 +155,24 @@ class Judge {
 };
 
 }  // namespace
+
+bool same_kind(float x, float r) { return std::isnan(r) ? std::isnan(x) : std::isinf(r) ? x == r : std::isfinite(x); }
+
+Verdict concluded(Verdict v, const std::string& worst, std::string violation, const Inputs& inputs) {
+  const auto first = [&](const std::string& sentence) {
+    if (violation.empty()) violation = sentence;
+  };
+  if (v.max_error > v.max_allowed)
+    first(text(worst, ": off by ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, ")"));
+  if (v.mean_error > v.mean_allowed)
+    first(text("the mean error is ", v.mean_error, ", allowed ", v.mean_allowed, " (base ", v.mean_base, ")"));
+  first(inputs.touched());
+  v.right = violation.empty();
+  v.sentence = v.right ? text("max error ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, "); mean ",
+                              v.mean_error, ", allowed ", v.mean_allowed, "; lse at ", v.lse_error, " of its bound")
+                       : violation;
+  return v;
+}
 
 Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base) {
   return Judge(inputs, oracle, base).judge();

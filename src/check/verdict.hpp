@@ -56,6 +56,11 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
 // y|), t = max|y| of a logarithm, else 0.
 Verdict judge_softmax(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
+// Parts of the rules: both NaN, the same infinity, or both finite; what follows from a verdict's errors and bounds, or
+// from a violation that was found before.
+bool same_kind(float x, float reference);
+Verdict concluded(Verdict verdict, const std::string& worst, std::string violation, const Inputs& inputs);
+
 inline bool can_judge(const Problem& problem, Distribution distribution) {
   return distribution != Distribution::huge || (problem.op != Op::backward && !problem.row_lse);
 }

@@ -55,8 +55,7 @@ class Checks {
   void data(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
     meet(name, tensor, sizes);
     const DType d = tensor.dtype;
-    want(d == DType::f32 || d == DType::f16 || d == DType::bf16, ErrorCode::bad_dtype, name, " is ", name_of(d),
-         "; fp32, fp16 and bf16 are accepted");
+    want(is_data(d), ErrorCode::bad_dtype, name, " is ", name_of(d), "; fp32, fp16 and bf16 are accepted");
     want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " is ", name_of(d), "; ", name_of(t_.k_new.dtype),
          ", as k_new, is expected");
     const int last = tensor.rank - 1;

@@ -20,8 +20,6 @@
 namespace onepass {
 namespace {
 
-bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 // The sizes that the tensors of a call have given to axes so far, and who gave them.
 class Sizes {
  public:

@@ -25,8 +25,7 @@ void want_values(const std::string& name, const ConstTensor& t, const ConstTenso
   want(t.rank >= 2, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; [.., rows, dim] is expected");
   want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; ",
        ShownShape{like}, ", as out, is expected");
-  want(t.dtype == DType::f32 || t.dtype == DType::f16 || t.dtype == DType::bf16, ErrorCode::bad_dtype, name, " is ",
-       name_of(t.dtype), "; fp32, fp16 and bf16 are accepted");
+  want(is_data(t.dtype), ErrorCode::bad_dtype, name, " is ", name_of(t.dtype), "; fp32, fp16 and bf16 are accepted");
   want(t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1, ErrorCode::bad_stride, name, " has stride ",
        t.stride[t.rank - 1], " in its last dimension; 1 is required");
 }

@@ -12,6 +12,7 @@
 #include "core/expression/mod_text.hpp"
 #include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
+#include "core/tensor_checks.hpp"
 #include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -85,8 +86,8 @@ void validate_merge(const Problem& p) {
   want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
   want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
   for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
-    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
-         name_of(t), "; fp32, fp16 and bf16 are accepted");
+    want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
+         "; fp32, fp16 and bf16 are accepted");
   }
   want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
        static_cast<int>(p.device.kind), " and number ", p.device.index,
@@ -113,8 +114,8 @@ void validate_alignments(const Problem& p) {
 
 void validate_softmax(const Problem& p) {
   for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}})
-    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
-         name_of(t), "; fp32, fp16 and bf16 are accepted");
+    want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
+         "; fp32, fp16 and bf16 are accepted");
   want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
        name_of(p.dtype), ", as x, or fp32 is expected");
   want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
@@ -180,7 +181,6 @@ void validate_cache(const Problem& p) {
 
 // fp8_e4m3 is for forwards; descales are of what is.
 void validate_fp8(const Problem& p) {
-  const auto is_data = [](DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; };
   const bool fp8 = p.dtype == DType::f8e4m3;
   want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "the dtype of k and v is ",
        name_of(p.key_dtype()), " beside a q of ", name_of(p.dtype), "; ", name_of(p.dtype),
@@ -299,8 +299,7 @@ Mods checked_mods(const Problem& p) {
   for (const auto& [name, t, or_fp8] : {std::tuple{"q, k and v", p.dtype, true},
                                         {"out", p.out_dtype, false},
                                         {"bias", p.bias ? p.bias->dtype : DType::f32, false}}) {
-    want(t == DType::f32 || t == DType::f16 || t == DType::bf16 || (or_fp8 && t == DType::f8e4m3), ErrorCode::bad_dtype,
-         "the dtype of ", name, " is ", name_of(t),
+    want(is_data(t) || (or_fp8 && t == DType::f8e4m3), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
          or_fp8 ? "; fp32, fp16, bf16 and fp8_e4m3 are accepted" : "; fp32, fp16 and bf16 are accepted");
   }
   want(fp8 || p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "out is ",

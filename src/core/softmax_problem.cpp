@@ -11,8 +11,6 @@
 namespace onepass {
 namespace {
 
-bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 // The tensor whose shape the others have.
 const RoleRow& first_role(Op op) { return row_of(op == Op::softmax ? Role::x : Role::y); }
 

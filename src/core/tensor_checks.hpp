@@ -31,6 +31,9 @@ void widen(BasicTensor<Data>& t, int rank) {
   t.rank = rank;
 }
 
+// What most tensors of numbers may be.
+inline bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+
 // Given, of a rank, dtype and device that exist, without negative sizes, with data if it has elements. Throws Error.
 void check_tensor(std::string_view name, const ConstTensor& t);
 
