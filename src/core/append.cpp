@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
-#include <ranges>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -73,9 +72,10 @@ class Checks {
 
 bool same_view(const ConstTensor& a, const ConstTensor& b) {
   if (a.data != b.data || a.rank != b.rank) return false;
-  return std::ranges::all_of(std::views::iota(0, a.rank), [&](int i) {
-    return a.shape[i] == b.shape[i] && (a.shape[i] <= 1 || a.stride[i] == b.stride[i]);
-  });
+  for (int i = 0; i < a.rank; ++i) {
+    if (a.shape[i] != b.shape[i] || (a.shape[i] > 1 && a.stride[i] != b.stride[i])) return false;
+  }
+  return true;
 }
 
 void check_apart(const AppendTensors& t) {

@@ -1,9 +1,10 @@
-// Philox 4x32-10 (Salmon et al. 2011) and the dropout mask made of it. Header-free.
+// The dropout mask, made of Philox 4x32-10 (philox_rounds.hpp). Header-free.
 //
 // The mask of element (batch, head, row, column) is word column % 4 of the block with counter (column / 4, row, head,
 // batch) and key = seed: one block serves four neighbouring columns, a quarter of the work of a block per element.
 #if !defined(ONEPASS_CORE_PHILOX_HPP) || defined(ONEPASS_PER_TARGET)
 #define ONEPASS_CORE_PHILOX_HPP
+#include "core/philox_rounds.hpp"
 #include "core/portable.hpp"
 
 ONEPASS_BEGIN
@@ -25,15 +26,22 @@ struct PhiloxKeys {
   }
 };
 
-ONEPASS_HD PhiloxBlock philox(const PhiloxKeys& keys, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
-  for (int round = 0; round < 10; ++round) {
-    const unsigned long long a = 0xD2511F53ull * c0, b = 0xCD9E8D57ull * c2;
-    c0 = static_cast<unsigned>(b >> 32) ^ c1 ^ keys.word[2 * round];
-    c2 = static_cast<unsigned>(a >> 32) ^ c3 ^ keys.word[2 * round + 1];
-    c1 = static_cast<unsigned>(b);
-    c3 = static_cast<unsigned>(a);
+template <>
+struct PhiloxWord<unsigned> {
+  struct Wide {
+    unsigned high, low;
+  };
+  ONEPASS_HD static Wide product(unsigned a, unsigned factor) {
+    const unsigned long long wide = static_cast<unsigned long long>(factor) * a;
+    return {static_cast<unsigned>(wide >> 32), static_cast<unsigned>(wide)};
   }
-  return {{c0, c1, c2, c3}};
+  ONEPASS_HD static unsigned keyed(unsigned a, unsigned b, unsigned key) { return a ^ b ^ key; }
+};
+
+ONEPASS_HD PhiloxBlock philox(const PhiloxKeys& keys, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
+  PhiloxBlock block{{c0, c1, c2, c3}};
+  philox_rounds(keys.word, block.word);
+  return block;
 }
 
 // Dropped if a 32-bit draw lies below p * 2^32; kept weights are multiplied by 1 / (1 - p), or all are 0 at p = 1.

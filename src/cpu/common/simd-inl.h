@@ -32,6 +32,7 @@ HWY_BEFORE_NAMESPACE();
   }
 #define ONEPASS_PER_TARGET
 #include "core/nonfinite.hpp"
+#include "core/philox_rounds.hpp"
 #include "cpu/common/score_chain.hpp"
 #undef ONEPASS_PER_TARGET
 #undef ONEPASS_BEGIN

@@ -187,32 +187,21 @@ inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, 
 // ---- dropout
 
 using VU = hn::Vec<DU>;
-struct Wide {
-  VU hi, lo;
-};
-ONEPASS_HD Wide multiply(VU a, std::uint32_t b) {
-  const hn::Repartition<std::uint64_t, DU> d64;
-  const VU factor = hn::Set(DU(), b);
-  const auto even = hn::MulEven(a, factor);
-  const auto odd = hn::MulEven(hn::BitCast(DU(), hn::ShiftRight<32>(hn::BitCast(d64, a))), factor);
-  return {hn::OddEven(hn::BitCast(DU(), odd), hn::BitCast(DU(), hn::ShiftRight<32>(even))),
-          hn::OddEven(hn::BitCast(DU(), hn::ShiftLeft<32>(odd)), hn::BitCast(DU(), even))};
-}
-
-// core/philox.hpp over lanes: one block of four draws for each.
-ONEPASS_HD void philox_lanes(std::uint64_t seed, VU c0, VU c1, VU c2, VU c3, VU (&draws)[4]) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const Wide a = multiply(c0, 0xD2511F53u), b = multiply(c2, 0xCD9E8D57u);
-    c0 = b.hi ^ c1 ^ hn::Set(DU(), k0);
-    c2 = a.hi ^ c3 ^ hn::Set(DU(), k1);
-    c1 = b.lo;
-    c3 = a.lo;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+template <>
+struct PhiloxWord<VU> {  // a counter in each lane
+  struct Wide {
+    VU high, low;
+  };
+  ONEPASS_HD static Wide product(VU a, std::uint32_t factor) {
+    const hn::Repartition<std::uint64_t, DU> d64;
+    const VU b = hn::Set(DU(), factor);
+    const auto even = hn::MulEven(a, b);
+    const auto odd = hn::MulEven(hn::BitCast(DU(), hn::ShiftRight<32>(hn::BitCast(d64, a))), b);
+    return {hn::OddEven(hn::BitCast(DU(), odd), hn::BitCast(DU(), hn::ShiftRight<32>(even))),
+            hn::OddEven(hn::BitCast(DU(), hn::ShiftLeft<32>(odd)), hn::BitCast(DU(), even))};
   }
-  draws[0] = c0, draws[1] = c1, draws[2] = c2, draws[3] = c3;
-}
+  ONEPASS_HD static VU keyed(VU a, VU b, std::uint32_t key) { return a ^ b ^ hn::Set(DU(), key); }
+};
 
 // f(key, whether each lane of the vector of rows at `lane` keeps it) for keys [lo, hi).
 template <class F>
@@ -222,9 +211,8 @@ inline void each_draw(const Dropout& dropout, std::uint32_t batch, const PanelSc
   const VU token = hn::Load(DU(), panel.token + lane), head = hn::Load(DU(), panel.head + lane);
   const auto some = hn::FirstN(DF(), dropout.threshold > 0xffffffffu ? 0 : kLanes);
   for (std::int64_t block = lo / 4; 4 * block < hi; ++block) {
-    VU draws[4];
-    philox_lanes(dropout.seed, hn::Set(DU(), static_cast<std::uint32_t>(block)), token, head, hn::Set(DU(), batch),
-                 draws);
+    VU draws[4] = {hn::Set(DU(), static_cast<std::uint32_t>(block)), token, head, hn::Set(DU(), batch)};
+    philox_rounds(dropout.keys.word, draws);
     for (std::int64_t k = std::max(lo, 4 * block); k < std::min(hi, 4 * block + 4); ++k)
       f(k, hn::And(some, hn::RebindMask(DF(), hn::Eq(hn::Min(draws[k % 4], threshold), threshold))));
   }
