@@ -144,7 +144,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
   }
   if (row.fit == Fit::trailing_optional) {
     const DescaleSpec& spec = *descale_of(p, row.role);
-    const bool spanned[] = {spec.batch, spec.heads, spec.blocks};
+    const bool spanned[kMaxRank] = {spec.batch, spec.heads, spec.blocks};
     for (int i = 0; i < s.rank; ++i)
       if (!spanned[i]) s.size[i] = 1;
   }
