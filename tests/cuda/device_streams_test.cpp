@@ -1,6 +1,7 @@
 // Launches from CUDA graphs, from several threads and on several devices give the bits of a launch alone. Needs a GPU.
 #include <dlfcn.h>
 
+#include <latch>
 #include <memory>
 
 #include "core/text.hpp"
@@ -242,16 +243,18 @@ TEST_F(DeviceThreads, WithStreamsOfTheirOwnGetTheBitsOfALaunchAlone) {
   ASSERT_FALSE(tasks.empty());
   std::vector<std::unique_ptr<std::string[]>> found(tasks.size());
   constexpr int kRounds = 3, kLaunches = 20;
-  std::atomic<std::size_t> ready{0};
+  std::latch ready(static_cast<std::ptrdiff_t>(tasks.size()));
   Findings findings;
   std::vector<std::thread> threads;
   for (std::size_t n = 0; n < tasks.size(); ++n) {
     threads.emplace_back([&, n] {
       const auto& [line, row] = tasks[n];
       found[n] = std::make_unique<std::string[]>(kRounds);
+      bool waits = true;
       try {
         Launcher launcher(line, *row);
-        for (++ready; ready < tasks.size();) std::this_thread::yield();
+        waits = false;
+        ready.arrive_and_wait();
         for (int round = 0; round < kRounds; ++round) {
           for (int i = 0; i < kLaunches; ++i) launcher.launch();
           found[n][round] = launcher.bytes();
@@ -259,7 +262,7 @@ TEST_F(DeviceThreads, WithStreamsOfTheirOwnGetTheBitsOfALaunchAlone) {
         }
       } catch (const Error& e) {
         findings.wrong(text(row->name, " \"", line, "\": ", e.what()));
-        ++ready;
+        if (waits) ready.count_down();
       }
     });
   }

@@ -31,6 +31,7 @@ one() {
     said=$("${check[@]}" 2>&1) || { found check "$1: $said"; continue; }
     if said=$(timeout 120 compute-sanitizer --tool "$tool" --error-exitcode 9 "${check[@]}" 2>&1); then
       touch "$reports/$family.$name.$tool.clean"
+      printf '%s, %s: clean\n' "$1" "$tool"
     else
       found "$tool" "$1, $tool: exit status $?"$'\n'"$(head -40 <<<"$said")"
     fi
