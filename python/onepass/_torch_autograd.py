@@ -6,6 +6,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from . import _onepass
+from ._options import _MASKS
 from ._torch_op import (
     DIFFERENTIABLE,
     INPUTS,
@@ -16,22 +18,19 @@ from ._torch_op import (
     attention_backward,
     compute,
     compute_backward,
+    new_results,
 )
 
 
-def _keep(ctx, c, out, lse):
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*c[: len(INPUTS)], *(c.mod_buffers or ()), out, lse)
-    ctx.options = c[len(INPUTS) + 1 :]
+def _options(c):
+    return c[len(INPUTS) :]
 
 
-def _gradients(ctx, wanted, dout, dlse):
+def _gradients(inputs, options, out, lse, wanted, dout, dlse):
     """By the differentiable inputs, or None."""
-    saved = ctx.saved_tensors
-    inputs, (*mod_buffers, out, lse) = saved[: len(INPUTS)], saved[len(INPUTS) :]
     if dout is None and dlse is None or not any(wanted):
         return (None,) * len(wanted)
-    c = Call(*inputs, mod_buffers or None, *ctx.options)
+    c = Call(*inputs, *options)
     if c.seqused_k is not None or c.page_table is not None:
         raise RuntimeError("attention to a cache (seqused_k, page_table) has no gradients")
     if torch.are_deterministic_algorithms_enabled():
@@ -41,23 +40,49 @@ def _gradients(ctx, wanted, dout, dlse):
     return [(g if g.dtype == x.dtype else g.to(x.dtype)) if w else None for g, x, w in zip(ready, inputs, wanted)]
 
 
-class _Eager(torch.autograd.Function):
-    """Of a Call by its differentiable inputs; `call` computes it."""
+class _Recorded(torch.autograd.Function):
+    """Results that have been computed, as what the differentiable inputs led to; torch.cpp and `record` call it."""
 
     @staticmethod
-    def forward(ctx, *args):
-        call, c = args[-2:]
-        out, lse = call(c)
-        _keep(ctx, c, out, lse)
-        return out, lse
+    def forward(ctx, *args):  # the differentiable inputs that are given, and what is told
+        saved, ctx.kept, results = args[-1]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved)
+        return results
 
     @staticmethod
-    def backward(ctx, dout, dlse):
-        return *_gradients(ctx, list(ctx.needs_input_grad[: len(DIFFERENTIABLE)]), dout, dlse), None, None
+    def backward(ctx, dout, dlse=None):
+        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
+        if not is_compiling():
+            grads = _onepass.torch_gradients(saved, ctx.kept, wanted, dout, dlse)
+            if grads is not None:
+                return grads
+        present, options = ctx.kept
+        given = iter(saved)
+        inputs = [next(given) if present >> i & 1 else None for i in range(len(INPUTS))]
+        if options[0] is not None:  # mod_buffers, after lse
+            options = (list(saved[-options[0] :]), *options[1:])
+        want = iter(wanted)
+        all_wanted = [x is not None and next(want) for x in inputs[: len(DIFFERENTIABLE)]]
+        grads = _gradients(inputs, options, next(given), next(given), all_wanted, dout, dlse)
+        return *(g for g, x in zip(grads, inputs) if x is not None), None
+
+
+_record = super(torch.autograd.Function, _Recorded).apply  # without what torch.func needs
+
+
+def record(c, out, lse):
+    """(out, lse) with a history."""
+    inputs, (mod_buffers, *options) = c[: len(INPUTS)], _options(c)
+    present = sum(1 << i for i, x in enumerate(inputs) if x is not None)
+    saved = (*(x for x in inputs if x is not None), out, lse, *(mod_buffers or ()))
+    options = (len(mod_buffers) if mod_buffers else None, *options)
+    given = (x for x in c[: len(DIFFERENTIABLE)] if x is not None)
+    return _record(*given, (saved, (present, options), (out, lse)))
 
 
 class Differentiable(torch.autograd.Function):
-    """The same in the form that torch.func needs, which costs 20 us more a call; of the operator and its arguments."""
+    """The operator by its arguments, in the form that torch.func needs, which costs 20 us more a call."""
 
     @staticmethod
     def forward(*args):
@@ -65,11 +90,16 @@ class Differentiable(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _keep(ctx, Call(*inputs), *output)
+        c = Call(*inputs)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*c[: len(INPUTS)], *output, *(c.mod_buffers or ()))
+        ctx.options = _options(c)[1:]
 
     @staticmethod
     def backward(ctx, dout, dlse):
-        grads = _gradients(ctx, list(ctx.needs_input_grad[: len(DIFFERENTIABLE)]), dout, dlse)
+        inputs, (out, lse, *mod_buffers) = ctx.saved_tensors[: len(INPUTS)], ctx.saved_tensors[len(INPUTS) :]
+        wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
+        grads = _gradients(inputs, (mod_buffers or None, *ctx.options), out, lse, wanted, dout, dlse)
         return *grads, *(None,) * (len(NAMES) - len(grads))
 
     @staticmethod
@@ -141,12 +171,16 @@ def _undispatched(tensors):
 
 
 def forward(c):
-    """(out, lse or None) of a Call, which wants the LSE where a gradient is recorded."""
-    if _undispatched(c[: len(INPUTS)]):
-        if c.return_lse and needs_gradient(c):
-            return _Eager.apply(*c[: len(DIFFERENTIABLE)], compute, c)
+    """(out, lse or None) of a Call that torch.cpp has not taken."""
+    records = needs_gradient(c)
+    c = c._replace(return_lse=c.return_lse or records)
+    if not _undispatched(c[: len(INPUTS)]):
+        return dispatched(*c)
+    if not records:
         return compute(c)
-    return dispatched(*c)
+    with torch.no_grad():
+        results = compute(c)
+    return record(c, *results)
 
 
 def dispatched(*args):
@@ -190,7 +224,7 @@ def _with_autograd(*args):
     if _transformed() or not (needs_gradient(args) or tangents):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)
-    return _Eager.apply(*c[: len(DIFFERENTIABLE)], lambda c: _forward_below(*c), c)
+    return record(c, *_forward_below(*c))
 
 
 def _backward_with_autograd(*args):
@@ -217,3 +251,31 @@ def _autocast(device):
 
 OPERATORS.impl("attention", _autocast("cpu"), "AutocastCPU")
 OPERATORS.impl("attention", _autocast("cuda"), "AutocastCUDA")
+
+
+# --------------------------------------------------------------------------------------------- past the dispatcher
+if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):  # from PyTorch 2.10 on; else the general path takes every call
+    _onepass.torch_register(
+        {
+            "exchange": torch.Tensor.__dlpack_c_exchange_api__,
+            "names": NAMES,
+            "defaults": Call(None, None, None)._replace(return_lse=False),
+            "inputs": len(INPUTS),
+            "masks": _MASKS,
+            "causal": "causal_top_left",
+            "Tensor": torch.Tensor,
+            "Parameter": torch.nn.Parameter,
+            "included": _include,
+            "excluded": _exclude,
+            "plain_included": _INCLUDED,
+            "plain_excluded": _EXCLUDED,
+            "forward_ad": forward_ad,
+            "is_grad_enabled": torch.is_grad_enabled,
+            "is_deterministic": torch.are_deterministic_algorithms_enabled,
+            "empty_like": torch.empty_like,
+            "bool": torch.bool,
+            "float32": torch.float32,
+            "record": _record,
+            "new_results": new_results,
+        }
+    )

@@ -12,11 +12,12 @@ from torch import library as operators
 
 import onepass
 
-from . import _devices, _onepass, _options
+from . import _arrays, _devices, _onepass
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
-_PLAIN = ("bool_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table")
+FP8 = ("q_descale", "k_descale", "v_descale")
+_PLAIN = ("bool_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", *FP8)
 # random_seed: int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts.
 INPUTS = (*DIFFERENTIABLE, *_PLAIN, "random_seed")
 _OPTIONS = (  # type in a schema, name, default
@@ -39,6 +40,7 @@ _OPTIONS = (  # type in a schema, name, default
     ("str?", "implementation", None),
     ("int?", "threads", None),
     ("ScalarType?", "out_dtype", None),
+    ("str?", "accumulation", None),
     ("bool", "return_lse", True),
 )
 NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
@@ -67,9 +69,6 @@ attention = torch.ops.onepass.attention.default
 attention_backward = torch.ops.onepass.attention_backward.default
 append_kv = torch.ops.onepass.append_kv.default
 
-
-if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):  # from PyTorch 2.10 on; else the general path takes every call
-    _onepass.torch_register(torch.Tensor.__dlpack_c_exchange_api__, NAMES, _options._MASKS)
 if torch.version.cuda:
     _devices.find_nvrtc()
 
@@ -113,10 +112,9 @@ def _run_forward(*args):
 
 def compute(c):
     """(out, lse or None) of a Call on plain tensors."""
-    if c.out_dtype is None:
-        out, lse = _results(c)
-        if _onepass.torch_forward(c, out, lse):
-            return out, lse
+    results = _onepass.torch_forward(c, True)
+    if results is not None:
+        return results
     q, k, v = _readable(c.q), _readable(c.k), _readable(c.v)
     result = onepass.attention(
         q,
@@ -126,22 +124,24 @@ def compute(c):
         seqused_k=c.seqused_k,
         page_table=c.page_table,
         batch_invariant=c.batch_invariant,
+        **{name: getattr(c, name) for name in FP8},
+        accumulation=c.accumulation or "exact",
         return_lse=c.return_lse,
-        out=_new_out(c, q),
+        out=_new_out(q, v, _packed(c), c.out_dtype),
     )
     return result if c.return_lse else (result, None)
 
 
-def _results(c):
-    """(out, lse or None), new."""
-    lse = torch.empty(_lse_shape(c), dtype=torch.float32, device=c.q.device) if c.return_lse else None
-    if lse is not None and _packed(c):  # tokens beyond the last sequence are not computed
+def new_results(q, v, packed, with_lse):
+    """(out, lse or None) for the extension to fill."""
+    lse = q.new_empty(_lse_shape(q, packed), dtype=torch.float32) if with_lse else None
+    if lse is not None and packed:  # tokens beyond the last sequence are not computed
         lse.fill_(-torch.inf)
-    return _new_out(c, c.q), lse
+    return _new_out(q, v, packed), lse
 
 
-def _lse_shape(c):
-    return (c.q.shape[1], c.q.shape[0]) if _packed(c) else c.q.shape[:-1]
+def _lse_shape(q, packed):
+    return (q.shape[1], q.shape[0]) if packed else q.shape[:-1]
 
 
 _GRADIENTS = tuple("d" + name for name in DIFFERENTIABLE)  # in the order of the operator's results
@@ -221,17 +221,19 @@ def _like(x, shape, dtype):
     return onepass._arrays.new(x, tuple(shape), str(dtype).rpartition(".")[2])
 
 
-def _new_out(c, q):
-    same = q.shape[-1] == c.v.shape[-1] and c.out_dtype in (None, q.dtype)
-    out = torch.empty_like(q) if same else _like(q, (*q.shape[:-1], c.v.shape[-1]), c.out_dtype or q.dtype)
-    return out.zero_() if _packed(c) else out
+def _new_out(q, v, packed, dtype=None):
+    dtype = dtype or getattr(torch, _arrays.result_dtype(q) or "", q.dtype)  # of an fp8 q: bfloat16
+    same = q.shape[-1] == v.shape[-1] and dtype == q.dtype
+    out = torch.empty_like(q) if same else _like(q, (*q.shape[:-1], v.shape[-1]), dtype)
+    return out.zero_() if packed else out
 
 
 @operators.register_fake("onepass::attention", lib=OPERATORS)
 def _fake_forward(*args):
     c = Call(*args)
-    q = _readable(c.q)
-    return _new_out(c, q), q.new_empty(_lse_shape(c) if c.return_lse else 0, dtype=torch.float32)
+    q, packed = _readable(c.q), _packed(c)
+    lse = q.new_empty(_lse_shape(q, packed) if c.return_lse else 0, dtype=torch.float32)
+    return _new_out(q, c.v, packed, c.out_dtype), lse
 
 
 @operators.register_fake("onepass::attention_backward", lib=OPERATORS)

@@ -4,7 +4,7 @@ import torch
 from torch import library as operators
 
 from ._torch_autograd import dispatched, dispatched_backward
-from ._torch_op import OPERATORS, Call
+from ._torch_op import FP8, OPERATORS, Call
 
 
 def _each(op, info, in_dims, args):
@@ -21,7 +21,7 @@ def _each(op, info, in_dims, args):
 
 def _folds(c, d):
     """Whether examples become entries of the batch: nothing in the call depends on where in it an entry stands."""
-    alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "random_seed")
+    alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "random_seed", *FP8)
     return (
         c.q.dim() - (d.q is not None) == 4
         and c.dropout_p == 0

@@ -8,10 +8,11 @@ import contextlib
 import threading
 
 import torch
+from torch.compiler import is_compiling
 
 import onepass
 
-from . import _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
+from . import _onepass, _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
 
 __all__ = ["append_kv", "attention", "scaled_dot_product_attention", "sdpa"]
 
@@ -38,6 +39,10 @@ def attention(
     max_seqlen_k=None,
     seqused_k=None,
     page_table=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    accumulation="exact",
     batch_invariant=False,
     score_mod=None,
     mask_mod=None,
@@ -58,7 +63,7 @@ def attention(
       q, k, v, ...: as ``onepass.attention`` takes them.
       seed: of the dropout; None draws one from PyTorch's CPU generator, so that torch.manual_seed repeats it.
       out: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
-      out_dtype: None (q's) or torch.float32, for partial results.
+      out_dtype: None (q's; bfloat16 of an fp8 q) or torch.float32, for partial results.
       deterministic: the same bits in every backward; also by torch.use_deterministic_algorithms.
 
     Returns, Raises: as ``onepass.attention``.
@@ -75,14 +80,21 @@ def attention(
     elif seed is None:
         seed = 0
     left, right = (-1, -1) if window is None else window
-    given = (q, k, v, bias, alibi_slopes, sinks)
-    call = _torch_op.Call(
-        *given,
+    call = (  # in the order of _torch_op.NAMES
+        q,
+        k,
+        v,
+        bias,
+        alibi_slopes,
+        sinks,
         bool_mask,
         cu_seqlens_q,
         cu_seqlens_k,
         seqused_k,
         page_table,
+        q_descale,
+        k_descale,
+        v_descale,
         random_seed,
         list(mod_buffers.values()) if mod_buffers else None,
         ",".join(mod_buffers) if mod_buffers else None,
@@ -103,9 +115,14 @@ def attention(
         implementation,
         threads,
         out_dtype,
-        return_lse or _torch_autograd.needs_gradient(given),
+        None if accumulation == "exact" else accumulation,
+        bool(return_lse),
     )
-    out, lse = _torch_autograd.forward(call)
+    if not is_compiling():
+        result = _onepass.torch_forward(call, False)
+        if result is not None:
+            return result
+    out, lse = _torch_autograd.forward(_torch_op.Call._make(call))
     return (out, lse) if return_lse else out
 
 
@@ -165,6 +182,10 @@ def scaled_dot_product_attention(
     Raises:
       ValueError, TypeError, RuntimeError: one sentence; also for float64, and head dims beyond onepass's.
     """
+    if not is_compiling():
+        out = _onepass.torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if out is not None:
+            return out
     mask = "causal_top_left" if is_causal else None
     if attn_mask is not None:
         if is_causal:
@@ -193,7 +214,7 @@ def scaled_dot_product_attention(
 def _four(query, key, value, enable_gqa):
     """q, k and v as [batch, heads, seq, dim], and the dimensions before heads."""
     rank = max(query.dim(), key.dim(), value.dim())
-    if query.dim() == key.dim() == value.dim() == 4 and key.shape[:2] == value.shape[:2]:  # as in most calls
+    if query.dim() == key.dim() == value.dim() == 4 and key.shape[:2] == value.shape[:2]:  # heads are not expanded
         (batch, heads), (batch_kv, heads_kv) = query.shape[:2], key.shape[:2]
         groups = enable_gqa and heads_kv > 0 and heads % heads_kv == 0
         if batch == batch_kv and (heads == heads_kv or groups):

@@ -6,8 +6,9 @@
 
 namespace onepass::python::dlpack {
 
-inline constexpr std::int32_t kCpu = 1, kCuda = 2;                                      // DLDeviceType
-inline constexpr std::uint8_t kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6;  // DLDataTypeCode
+inline constexpr std::int32_t kCpu = 1, kCuda = 2;  // DLDeviceType
+inline constexpr std::uint8_t kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6,
+                              kFloat8E4m3 = 10;  // DLDataTypeCode
 
 struct Device {
   std::int32_t type, index;

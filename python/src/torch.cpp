@@ -1,295 +1,304 @@
-// Calls from PyTorch: tensors, scratch memory and the stream come through DLPack's C exchange table, and a call whose
-// tensors and options have the shape of one before takes that one's plan. What is out of the ordinary (dtypes that are
-// converted, expressions, dropout, implementations by name) is left to the package's general path, which also has the
-// sentences for what is wrong. The Python side, which allocates the results, is onepass/_torch_op.py.
+// Attention of plain tensors past PyTorch's dispatcher, with as little of Python as can be: a call is read, its results
+// are made by PyTorch, its plan is run, and where a gradient is recorded, PyTorch's autograd is told. The Python side
+// is onepass/_torch_autograd.py; what is not taken here it computes.
 #include "torch.hpp"
 
-#include <algorithm>
 #include <array>
-#include <cstring>
-#include <string>
-#include <type_traits>
-#include <unordered_map>
-#include <vector>
+#include <cstdint>
+#include <iterator>
+#include <tuple>
+#include <utility>
 
-#include "core/implementation.hpp"
-#include "core/roles.hpp"
 #include "core/text.hpp"
-#include "dlpack_exchange.hpp"
-#include "executors.hpp"
-#include "interrupt.hpp"
-#include "onepass/onepass.hpp"
+#include "torch_call.hpp"
 
 namespace nb = nanobind;
 
 namespace onepass::python {
 namespace {
 
-const dlpack::ExchangeTable* exchange = nullptr;  // of torch.Tensor; what follows is guarded by the GIL
+// Of PyTorch and of the package, from register_torch on. All of it is guarded by the GIL.
+struct {
+  PyObject *tensor_type, *parameter_type;  // what plain tensors are
+  PyObject *included, *excluded;           // functions: keys of the dispatcher's thread state
+  std::uint64_t plain_included, plain_excluded;
+  PyObject *forward_ad, *is_grad_enabled, *is_deterministic;
+  PyObject *empty_like, *bool_dtype, *float32;
+  PyObject* dtype;        // ("dtype",), the name of an argument
+  PyObject* record;       // autograd.Function.apply of the package's
+  PyObject* new_results;  // (q, v, packed, return_lse) -> (out, lse or None), of any problem
+  PyObject* causal;
+} words{};
+struct {
+  PyObject *requires_grad, *is_neg, *raw_repr, *new_empty, *zero, *dtype, *current_level;
+} names{};
 
-// Where a call's tuple has what; -1: nowhere.
-struct Positions {
-  std::array<int, kRoles> of_role;
-  int mod_buffers, mask, align_offset, left, right, scale, softcap, dropout_p, max_seqlen_q, max_seqlen_k;
-  int batch_invariant, deterministic, score_mod, mask_mod, implementation, threads;
-} at;
-PyObject* masks = nullptr;  // a dict from mask to (causal, align)
+nb::object checked(PyObject* result) {
+  if (!result) throw nb::python_error();
+  return nb::steal(result);
+}
+template <class... Arguments>
+nb::object called(PyObject* function, Arguments... arguments) {
+  PyObject* array[] = {nullptr, arguments...};
+  return checked(
+      PyObject_Vectorcall(function, array + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+template <class... Arguments>
+nb::object called_method(PyObject* name, PyObject* self, Arguments... arguments) {
+  PyObject* array[] = {nullptr, self, arguments...};
+  return checked(
+      PyObject_VectorcallMethod(name, array + 1, (1 + sizeof...(arguments)) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+nb::object attribute(PyObject* object, PyObject* name) { return checked(PyObject_GetAttr(object, name)); }
 
-// What decides about a plan, as bytes.
-class Key {
- public:
-  template <class T>
-  void add(const T& value) {
-    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  std::string bytes;
-};
-constexpr std::size_t kMostPlans = 4096;  // then they are forgotten
-std::unordered_map<std::string, Plan> plans;
-
-bool same(const dlpack::DataType& t, std::uint8_t code, int bits) {
-  return t.code == code && t.bits == bits && t.lanes == 1;
+bool is_plain(PyObject* x) {
+  if (x == Py_None) return true;
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(x));
+  return (type == words.tensor_type || type == words.parameter_type) &&
+         called_method(names.is_neg, x).ptr() == Py_False;  // a tensor of zeros without memory is not taken later
 }
 
-// A tensor as a view, and what a plan depends on of it to the key; false: not of a kind that is taken here.
-bool take(nb::handle object, const RoleRow& row, Tensor& view, Key& key) {
-  dlpack::Tensor t{};
-  if (exchange->export_view(object.ptr(), &t) != 0) {
-    PyErr_Clear();
-    return false;
-  }
-  if (t.rank < 1 || t.rank > kMaxRank) return false;
-  if (same(t.dtype, dlpack::kFloat, 32))
-    view.dtype = DType::f32;
-  else if (same(t.dtype, dlpack::kBfloat, 16))
-    view.dtype = DType::bf16;
-  else if (same(t.dtype, dlpack::kFloat, 16))
-    view.dtype = DType::f16;
-  else if (same(t.dtype, dlpack::kInt, 32))
-    view.dtype = DType::i32;
-  else if (same(t.dtype, dlpack::kBool, 8))
-    view.dtype = DType::boolean;
-  else
-    return false;
-  if (row.types == Types::f32 && view.dtype != DType::f32) return false;
-  if (row.types == Types::i32 && view.dtype != DType::i32) return false;
-  if (t.device.type != dlpack::kCpu && t.device.type != dlpack::kCuda) return false;
-  if (t.device.type == dlpack::kCuda) view.device = {DeviceKind::cuda, t.device.index};
-  view.data = static_cast<char*>(t.data) + t.byte_offset;
-  const int missing = row.fit == Fit::broadcast ? kMaxRank - t.rank : 0;  // leading dimensions of size 1
-  view.rank = t.rank + missing;
-  for (int i = 0; i < t.rank; ++i) {
-    view.shape[i + missing] = t.shape[i];
-    view.stride[i + missing] = t.strides[i];
-  }
-  if (row.unit_last && view.shape[view.rank - 1] > 1 && view.stride[view.rank - 1] != 1) return false;
-  if (view.elements() == 0) return false;
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(view.data);
-  key.add(static_cast<std::int64_t>(row.role) | std::int64_t{view.rank} << 8 |
-          static_cast<std::int64_t>(view.dtype) << 16 | static_cast<std::int64_t>(address & 15) << 24 |
-          static_cast<std::int64_t>(view.device.kind) << 32 | std::int64_t{view.device.index} << 40);
-  key.add(view.shape);
-  key.add(view.stride);
-  return true;
+std::uint64_t keys(PyObject* function) {
+  return nb::cast<std::uint64_t>(called_method(names.raw_repr, called(function).ptr()));
 }
 
-nb::handle item(const nb::tuple& args, int i) { return i < 0 ? nb::handle(Py_None) : nb::handle(args[i].ptr()); }
-bool none(const nb::tuple& args, int i) { return item(args, i).is_none(); }
-std::int64_t integer_or(const nb::tuple& args, int i, std::int64_t otherwise) {
-  return none(args, i) ? otherwise : nb::cast<std::int64_t>(item(args, i));
+// No mode, transformation or recorder is at work: a mode includes keys, autocast takes some from the excluded ones;
+// PyTorch's backward (2.11) excludes one more.
+bool is_plain_state() {
+  return (keys(words.included) & ~words.plain_included) == 0 && (words.plain_excluded & ~keys(words.excluded)) == 0 &&
+         nb::cast<int>(attribute(words.forward_ad, names.current_level)) < 0;
 }
 
-// The options of a call; false: there are some that are not taken here.
-bool take_options(const nb::tuple& args, Op op, Attention& a, int& threads, Key& key) {
-  for (const int i : {at.mod_buffers, at.score_mod, at.mask_mod, at.implementation})
-    if (!none(args, i)) return false;
-  if (nb::cast<double>(item(args, at.dropout_p)) != 0) return false;
-  PyObject* const mask = PyDict_GetItemWithError(masks, item(args, at.mask).ptr());
-  if (!mask) {
-    PyErr_Clear();
-    return false;
-  }
-  const auto found = nb::borrow<nb::tuple>(mask);
-  a.band = {.causal = nb::cast<bool>(found[0]),
-            .align = Align{nb::cast<std::uint8_t>(found[1])},
-            .left = nb::cast<std::int64_t>(item(args, at.left)),
-            .right = nb::cast<std::int64_t>(item(args, at.right)),
-            .offset = integer_or(args, at.align_offset, 0)};
-  if ((a.band.align == Align::offset) == none(args, at.align_offset)) return false;
-  if (!none(args, at.scale)) a.scale = nb::cast<double>(item(args, at.scale));
-  a.softcap = nb::cast<float>(item(args, at.softcap));
-  a.max_seqlen_q = integer_or(args, at.max_seqlen_q, 0);
-  a.max_seqlen_k = integer_or(args, at.max_seqlen_k, 0);
-  if (op == Op::backward)
-    a.deterministic = nb::cast<bool>(item(args, at.deterministic));
-  else
-    a.batch_invariant = nb::cast<bool>(item(args, at.batch_invariant));
-  threads = static_cast<int>(integer_or(args, at.threads, 0));
-  for (const std::int64_t x :
-       {std::int64_t{a.band.causal}, static_cast<std::int64_t>(a.band.align), a.band.left, a.band.right, a.band.offset,
-        std::int64_t{a.scale.has_value()}, a.max_seqlen_q, a.max_seqlen_k, std::int64_t{a.deterministic},
-        std::int64_t{a.batch_invariant}, std::int64_t{threads}})
-    key.add(x);
-  key.add(a.scale.value_or(0));
-  key.add(a.softcap);
-  return true;
+bool is_true(PyObject* function) { return called(function).ptr() == Py_True; }
+bool requires_grad(PyObject* x) { return x != Py_None && attribute(x, names.requires_grad).ptr() == Py_True; }
+
+constexpr Role kDifferentiable[] = {Role::q, Role::k, Role::v, Role::bias, Role::alibi_slopes, Role::sinks};
+
+bool needs_gradient(const TorchCall& call) {
+  if (!is_true(words.is_grad_enabled)) return false;
+  for (const Role role : kDifferentiable)
+    if (requires_grad(call.tensor(role))) return true;
+  return false;
 }
 
-// Scratch memory of PyTorch's, which is its to reuse in stream order once it is given back.
-class Scratch {
- public:
-  Scratch(std::size_t bytes, Device device) {
-    if (bytes == 0) return;
-    std::int64_t size = static_cast<std::int64_t>(bytes);
-    dlpack::Tensor like{};
-    like.device = {device.kind == DeviceKind::cuda ? dlpack::kCuda : dlpack::kCpu, device.index};
-    like.rank = 1;
-    like.dtype = {dlpack::kUint, 8, 1};
-    like.shape = &size;
-    std::string error;
-    const auto set_error = [](void* to, const char*, const char* message) { *static_cast<std::string*>(to) = message; };
-    if (exchange->allocate(&like, &memory_, &error, set_error) != 0)
-      throw Error(ErrorCode::out_of_memory, text("no ", bytes, " bytes of workspace could be had: ", error));
-    span = {static_cast<std::byte*>(memory_->tensor.data) + memory_->tensor.byte_offset, bytes};
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    if (memory_ && memory_->deleter) memory_->deleter(memory_);
-  }
-  std::span<std::byte> span;
+bool packed(const Tensors& t) { return t.cu_seqlens_q.given() || t.cu_seqlens_k.given(); }
 
- private:
-  dlpack::ManagedTensor* memory_ = nullptr;
-};
-
-Plan plan_of(const Key& key, const Attention& attention, const Tensors& tensors, const Executor& executor) {
-  const auto found = plans.find(key.bytes);
-  if (found != plans.end()) return found->second;
-  Plan plan;
-  {
-    const nb::gil_scoped_release unlocked;
-    plan = make_plan(make_problem(attention, tensors), {}, &executor);
+// (out, lse or None), as _torch_op.new_results makes them. An LSE that the caller never sees is made through DLPack,
+// which takes half of the time; it would know nothing of record_stream.
+std::pair<nb::object, nb::object> new_results(const TorchCall& call, const Tensors& t, bool with_lse, bool lse_seen) {
+  PyObject *const q = call.tensor(Role::q), *const v = call.tensor(Role::v);
+  if (packed(t) || t.q.dtype == DType::f8e4m3 || t.q.shape[t.q.rank - 1] != t.v.shape[t.v.rank - 1]) {
+    const nb::object both =
+        called(words.new_results, q, v, packed(t) ? Py_True : Py_False, with_lse ? Py_True : Py_False);
+    return {both[0], both[1]};
   }
-  if (plans.size() >= kMostPlans) plans.clear();
-  // On the CPU a problem of packed sequences holds their lengths.
-  if (!plan.problem().varlen || plan.problem().device.kind == DeviceKind::cuda) plans.emplace(key.bytes, plan);
-  return plan;
+  nb::object out = called(words.empty_like, q);
+  if (!with_lse) return {std::move(out), nb::none()};
+  if (!lse_seen) return {std::move(out), new_floats(t.q.shape.data(), t.q.rank - 1, t.q.device)};
+  const nb::object shape = checked(PyTuple_New(t.q.rank - 1));
+  for (int i = 0; i + 1 < t.q.rank; ++i)
+    if (PyTuple_SetItem(shape.ptr(), i, PyLong_FromLongLong(t.q.shape[i])) != 0) throw nb::python_error();
+  PyObject* arguments[] = {nullptr, q, shape.ptr(), words.float32};
+  return {std::move(out), checked(PyObject_VectorcallMethod(names.new_empty, arguments + 1,
+                                                            2 | PY_VECTORCALL_ARGUMENTS_OFFSET, words.dtype))};
 }
 
-// `given`: the tensors that are no inputs of the forward, a row's name and an object each.
-bool compute(Op op, const nb::tuple& args, std::initializer_list<std::pair<Role, nb::handle>> given) {
-  if (!exchange) return false;
-  thread_local Key key;
-  key.bytes.clear();
-  key.add(static_cast<std::int64_t>(op));
-  Tensors tensors;
-  Attention attention;
-  int threads = 0;
-  try {
-    if (!take_options(args, op, attention, threads, key)) return false;
-  } catch (const nb::cast_error&) {
-    return false;
+nb::object pair(nb::handle a, nb::handle b) { return checked(PyTuple_Pack(2, a.ptr(), b.ptr())); }
+
+// What autograd makes of results: `results` with a history. What it keeps is (inputs that are given, out, lse) and
+// (which those are, as bits; the options).
+nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::handle results) {
+  std::uint32_t present = 0;
+  std::array<PyObject*, TorchCall::kMost> saved;
+  std::size_t n = 0;
+  for (int i = 0; i < torch_at.inputs; ++i) {
+    if (call[i] == Py_None) continue;
+    present |= 1u << i;
+    saved[n++] = call[i];
   }
-  bool taken = true;
-  for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
-    const int i = at.of_role[static_cast<std::size_t>(row.role)];
-    nb::handle object = use_of(row, op) == Use::none || i < 0 ? nb::handle(Py_None) : item(args, i);
-    for (const auto& [role, one] : given)
-      if (role == row.role) object = one;
-    if (!taken || object.is_none()) return;
-    Tensor view;
-    taken = take(object, row, view, key);
-    tensor = view;
-  });
-  if (!taken) return false;
-  key.add(std::int64_t{tensors.v.data == tensors.k.data});  // v may be columns of k
-  Interruptible executor(*executor_of(threads));
-  const Plan plan = plan_of(key, attention, tensors, executor);
-  const Device device = tensors.q.device;
-  Launch launch{.executor = &executor};
-  if (device.kind == DeviceKind::cuda && exchange->current_stream(dlpack::kCuda, device.index, &launch.stream) != 0)
-    throw nb::python_error();
-  const Scratch scratch(plan.workspace_bytes(), device);
-  launch.workspace = scratch.span;
-  {
-    const nb::gil_scoped_release unlocked;
-    // The key has said that the tensors are the plan's, and new results share no memory with an input. The contents of
-    // lengths and pages, which only the CPU can look at, are run's to check.
-    if (device.kind == DeviceKind::cuda)
-      plan.state()->run(tensors, launch.workspace.data(), executor, launch.stream);
-    else
-      run(plan, tensors, launch);
-  }
-  executor.raise();
-  return true;
-}
-
-bool forward(const nb::tuple& args, nb::handle out, nb::handle lse) {
-  return compute(Op::forward, args, {{Role::out, out}, {Role::lse, lse}});
-}
-
-// grads: dq, dk, dv, dbias, dalibi_slopes and dsinks, or None.
-bool backward(const nb::tuple& args, nb::handle dout, nb::handle dlse, nb::handle out, nb::handle lse,
-              const nb::tuple& grads) {
-  return compute(Op::backward, args,
-                 {{Role::dout, dout},
-                  {Role::dlse, dlse},
-                  {Role::out, out},
-                  {Role::lse, lse},
-                  {Role::dq, grads[0]},
-                  {Role::dk, grads[1]},
-                  {Role::dv, grads[2]},
-                  {Role::dbias, grads[3]},
-                  {Role::dalibi_slopes, grads[4]},
-                  {Role::dsinks, grads[5]}});
-}
-
-// torch.Tensor's exchange table, the names of a call's positions, and what the masks mean.
-void register_torch(nb::handle capsule, const nb::tuple& names, const nb::dict& known_masks) {
-  const auto position = [&](const char* name) {
-    for (std::size_t i = 0; i < names.size(); ++i)
-      if (std::strcmp(nb::cast<const char*>(nb::handle(names[i].ptr())), name) == 0) return static_cast<int>(i);
-    return -1;
+  saved[n++] = out.ptr();
+  saved[n++] = lse.ptr();
+  const auto tuple_of = [](PyObject* const* from, std::size_t size) {
+    nb::object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(size)));
+    for (std::size_t i = 0; i < size; ++i) {
+      Py_INCREF(from[i]);
+      if (PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), from[i]) != 0) throw nb::python_error();
+    }
+    return tuple;
   };
-  for (const RoleRow& row : kRoleTable) at.of_role[static_cast<std::size_t>(row.role)] = position(row.name);
-  const std::pair<int*, const char*> options[] = {{&at.mod_buffers, "mod_buffers"},
-                                                  {&at.mask, "mask"},
-                                                  {&at.align_offset, "align_offset"},
-                                                  {&at.left, "window_left"},
-                                                  {&at.right, "window_right"},
-                                                  {&at.scale, "scale"},
-                                                  {&at.softcap, "softcap"},
-                                                  {&at.dropout_p, "dropout_p"},
-                                                  {&at.max_seqlen_q, "max_seqlen_q"},
-                                                  {&at.max_seqlen_k, "max_seqlen_k"},
-                                                  {&at.batch_invariant, "batch_invariant"},
-                                                  {&at.deterministic, "deterministic"},
-                                                  {&at.score_mod, "score_mod"},
-                                                  {&at.mask_mod, "mask_mod"},
-                                                  {&at.implementation, "implementation"},
-                                                  {&at.threads, "threads"}};
-  for (const auto& [to, name] : options) {
-    *to = position(name);
-    want(*to >= 0, ErrorCode::internal, "a call has no option ", name);
+  const std::size_t inputs = static_cast<std::size_t>(torch_at.inputs), all = static_cast<std::size_t>(torch_at.all);
+  const nb::object options = tuple_of(call.items.data() + inputs, all - inputs);
+  const nb::object kept = pair(nb::int_(present), options);
+  const nb::object told = checked(PyTuple_Pack(3, tuple_of(saved.data(), n).ptr(), kept.ptr(), results.ptr()));
+  std::array<PyObject*, std::size(kDifferentiable) + 2> arguments{};
+  std::size_t count = 1;
+  for (const Role role : kDifferentiable)
+    if (call.tensor(role) != Py_None) arguments[count++] = call.tensor(role);
+  arguments[count++] = told.ptr();
+  return checked(
+      PyObject_Vectorcall(words.record, arguments.data() + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+
+// What the caller gets, or None: not taken, and nothing has been done. grouped: k and v may have fewer heads than q.
+nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool grouped) {
+  if (!torch_exchange) return nb::none();
+  TakenCall taken(Op::forward);
+  if (!taken.take_options(call)) return nb::none();
+  if (!dispatched) {
+    for (int i = 0; i < torch_at.inputs; ++i)
+      if (!is_plain(call[i])) return nb::none();
+    if (!is_plain_state()) return nb::none();
   }
-  Py_XDECREF(masks);
-  masks = nb::dict(known_masks).release().ptr();
-  auto* table = static_cast<dlpack::ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (!table) throw nb::python_error();
-  while (table && table->version.major > 1) table = table->older;
-  exchange = table && table->version.major == 1 && table->export_view ? table : nullptr;
+  if (!taken.take_inputs(call)) return nb::none();
+  const Tensors& t = taken.tensors;
+  if (sdpa) {
+    for (const ConstTensor* x : {&t.q, &t.k, &t.v})
+      if (x->rank != 4 || x->shape[0] != t.q.shape[0] || (x != &t.q && x->shape[1] != t.k.shape[1])) return nb::none();
+    if (t.q.shape[1] != t.k.shape[1] && !(grouped && t.q.shape[1] % t.k.shape[1] == 0)) return nb::none();
+  }
+  const bool asked = call[torch_at.return_lse] == Py_True, records = !dispatched && needs_gradient(call);
+  const auto [out, lse] = new_results(call, t, asked || records, asked);
+  if (!taken.take(Role::out, out) || !taken.take(Role::lse, lse)) return nb::none();
+  taken.run();
+  const nb::object results = asked || dispatched ? pair(out, lse) : out;
+  return records ? recorded(call, out, lse, results) : results;
+}
+
+nb::object forward_of_tuple(nb::handle arguments, bool dispatched) {
+  return forward(TorchCall(arguments), dispatched, false, false);
+}
+
+nb::object sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle mask, nb::handle dropout_p,
+                nb::handle is_causal, nb::handle scale, nb::handle enable_gqa) {
+  if (!torch_exchange || (is_causal.ptr() != Py_False && (is_causal.ptr() != Py_True || !mask.is_none())))
+    return nb::none();
+  TorchCall call;
+  call[torch_at.of_role[static_cast<std::size_t>(Role::q)]] = query.ptr();
+  call[torch_at.of_role[static_cast<std::size_t>(Role::k)]] = key.ptr();
+  call[torch_at.of_role[static_cast<std::size_t>(Role::v)]] = value.ptr();
+  call[torch_at.dropout_p] = dropout_p.ptr();
+  call[torch_at.scale] = scale.ptr();
+  if (is_causal.ptr() == Py_True) call[torch_at.mask] = words.causal;
+  if (!mask.is_none()) {
+    if (!is_plain(mask.ptr())) return nb::none();
+    const Role role = attribute(mask.ptr(), names.dtype).ptr() == words.bool_dtype ? Role::bool_mask : Role::bias;
+    call[torch_at.of_role[static_cast<std::size_t>(role)]] = mask.ptr();
+  }
+  return forward(call, false, true, enable_gqa.ptr() == Py_True);
+}
+
+// Where gradients are written by a backward that takes what a forward recorded.
+struct Into {
+  Role of, gradient;
+};
+constexpr Into kGradients[] = {{Role::q, Role::dq},
+                               {Role::k, Role::dk},
+                               {Role::v, Role::dv},
+                               {Role::bias, Role::dbias},
+                               {Role::alibi_slopes, Role::dalibi_slopes},
+                               {Role::sinks, Role::dsinks}};
+
+// The gradients by what `record` was given, of which the last is no tensor; None: not taken.
+nb::object gradients(nb::handle saved, nb::handle kept, nb::handle wanted, nb::handle dout, nb::handle dlse) {
+  if (!torch_exchange || dout.is_none() || !is_plain(dout.ptr()) || !is_plain(dlse.ptr())) return nb::none();
+  if (is_true(words.is_grad_enabled) || !is_plain_state()) return nb::none();
+  const auto present = nb::cast<std::uint32_t>(nb::handle(PyTuple_GetItem(kept.ptr(), 0)));
+  PyObject* const options = PyTuple_GetItem(kept.ptr(), 1);
+  TorchCall call;
+  Py_ssize_t n = 0;
+  for (int i = 0; i < torch_at.inputs; ++i) {
+    if (!(present >> i & 1)) continue;
+    call[i] = PyTuple_GetItem(saved.ptr(), n++);
+    if (!is_plain(call[i])) return nb::none();
+  }
+  for (int i = torch_at.inputs; i < torch_at.all; ++i) call[i] = PyTuple_GetItem(options, i - torch_at.inputs);
+  if (is_true(words.is_deterministic)) call[torch_at.deterministic] = Py_True;
+  if (call.tensor(Role::seqused_k) != Py_None || call.tensor(Role::page_table) != Py_None) return nb::none();
+  TakenCall taken(Op::backward);
+  if (!taken.take_options(call) || !taken.take_inputs(call)) return nb::none();
+  const std::pair<Role, PyObject*> others[] = {{Role::out, PyTuple_GetItem(saved.ptr(), n)},
+                                               {Role::lse, PyTuple_GetItem(saved.ptr(), n + 1)},
+                                               {Role::dout, dout.ptr()},
+                                               {Role::dlse, dlse.ptr()}};
+  for (const auto& [role, x] : others)
+    if (!is_plain(x) || !taken.take(role, x)) return nb::none();
+  const Py_ssize_t count = PyTuple_Size(wanted.ptr());
+  nb::object results = checked(PyTuple_New(count));
+  Py_ssize_t i = 0;
+  for (const auto& [of, gradient] : kGradients) {
+    PyObject* const x = call.tensor(of);
+    if (x == Py_None) continue;
+    nb::object made = nb::none();
+    if (PyTuple_GetItem(wanted.ptr(), i) == Py_True) {
+      if (i > 2) return nb::none();  // of side inputs: float32, and cast
+      made = called(words.empty_like, x);
+      if (packed(taken.tensors)) called_method(names.zero, made.ptr());
+      if (!taken.take(gradient, made)) return nb::none();
+    }
+    if (PyTuple_SetItem(results.ptr(), i++, made.release().ptr()) != 0) throw nb::python_error();
+  }
+  for (; i < count; ++i)
+    if (PyTuple_SetItem(results.ptr(), i, nb::none().release().ptr()) != 0) throw nb::python_error();
+  taken.run();
+  return results;
+}
+
+// A backward into given tensors: dq, dk, dv, dbias, dalibi_slopes and dsinks, or None. False: not taken.
+bool backward(nb::handle arguments, nb::handle dout, nb::handle dlse, nb::handle out, nb::handle lse,
+              const nb::tuple& into) {
+  if (!torch_exchange) return false;
+  const TorchCall call(arguments);
+  TakenCall taken(Op::backward);
+  if (!taken.take_options(call) || !taken.take_inputs(call)) return false;
+  const std::pair<Role, nb::handle> others[] = {
+      {Role::out, out}, {Role::lse, lse}, {Role::dout, dout}, {Role::dlse, dlse}};
+  for (const auto& [role, x] : others)
+    if (!taken.take(role, x)) return false;
+  for (std::size_t i = 0; i < std::size(kGradients); ++i)
+    if (!taken.take(kGradients[i].gradient, into[i])) return false;
+  taken.run();
+  return true;
+}
+
+// from: everything of `words` by its name, and what register_torch_calls takes.
+void register_torch(const nb::dict& from) {
+  const auto kept = [&](const char* name) { return nb::object(from[name]).release().ptr(); };  // for good
+  words.tensor_type = kept("Tensor");
+  words.parameter_type = kept("Parameter");
+  words.included = kept("included");
+  words.excluded = kept("excluded");
+  std::tie(words.plain_included, words.plain_excluded) =
+      std::pair(nb::cast<std::uint64_t>(from["plain_included"]), nb::cast<std::uint64_t>(from["plain_excluded"]));
+  words.forward_ad = kept("forward_ad");
+  words.is_grad_enabled = kept("is_grad_enabled");
+  words.is_deterministic = kept("is_deterministic");
+  words.empty_like = kept("empty_like");
+  words.bool_dtype = kept("bool");
+  words.float32 = kept("float32");
+  words.record = kept("record");
+  words.new_results = kept("new_results");
+  words.causal = kept("causal");
+  const std::pair<PyObject**, const char*> interned[] = {
+      {&names.requires_grad, "requires_grad"}, {&names.is_neg, "is_neg"}, {&names.raw_repr, "raw_repr"},
+      {&names.new_empty, "new_empty"},         {&names.zero, "zero_"},    {&names.dtype, "dtype"},
+      {&names.current_level, "_current_level"}};
+  for (const auto& [to, name] : interned) *to = PyUnicode_InternFromString(name);
+  words.dtype = PyTuple_Pack(1, names.dtype);
+  register_torch_calls(from["exchange"], nb::cast<nb::tuple>(from["names"]), nb::cast<nb::tuple>(from["defaults"]),
+                       nb::cast<int>(from["inputs"]), nb::cast<nb::dict>(from["masks"]));
 }
 
 }  // namespace
 
 void add_torch(nb::module_& m) {
   using namespace nb::literals;
-  m.def("torch_register", &register_torch, "capsule"_a, "names"_a, "masks"_a);
-  m.def("torch_forward", &forward, "args"_a, "out"_a, "lse"_a.none());
-  m.def("torch_backward", &backward, "args"_a, "dout"_a, "dlse"_a.none(), "out"_a, "lse"_a, "grads"_a);
-  m.def("torch_plans", [] { return plans.size(); });
+  m.def("torch_register", &register_torch, "words"_a);
+  m.def("torch_forward", &forward_of_tuple, "arguments"_a, "dispatched"_a);
+  m.def("torch_sdpa", &sdpa, "query"_a, "key"_a, "value"_a, "attn_mask"_a.none(), "dropout_p"_a, "is_causal"_a,
+        "scale"_a.none(), "enable_gqa"_a);
+  m.def("torch_gradients", &gradients, "saved"_a, "kept"_a, "wanted"_a, "dout"_a.none(), "dlse"_a.none());
+  m.def("torch_backward", &backward, "arguments"_a, "dout"_a, "dlse"_a.none(), "out"_a, "lse"_a, "into"_a);
+  m.def("torch_plans", &kept_plans);
 }
 
 }  // namespace onepass::python

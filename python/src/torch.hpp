@@ -4,7 +4,8 @@
 
 namespace onepass::python {
 
-// Adds torch_register, torch_forward and torch_backward, which onepass/_torch_op.py calls.
+// Adds torch_register, torch_forward, torch_sdpa, torch_gradients, torch_backward and torch_plans, which the package's
+// _torch_*.py call.
 void add_torch(nanobind::module_& m);
 
 }  // namespace onepass::python

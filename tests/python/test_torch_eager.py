@@ -78,6 +78,48 @@ def test_modes_see_calls(attention, torch):
     assert "onepass.attention.default" in seen and "onepass.attention_backward.default" in seen
 
 
+def test_a_graph_holds_its_results_once(attention, torch):
+    """Nothing keeps a result alive but its users, and a changed input is seen by the backward."""
+    import weakref
+
+    import onepass.torch
+
+    for call in (attention, onepass.torch.scaled_dot_product_attention):
+        q, k, v = qkv(torch, heads=2, grad=True)
+        v = v[..., :16]  # the functions that make results differ by this
+        out = call(q, k, v)
+        inner, kept = weakref.ref(out), weakref.ref(v)
+        out.square().sum().backward()
+        del out, v
+        assert inner() is None and kept() is None
+        out = call(q, k * 1, k)
+        with torch.no_grad():
+            q.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_gradients_that_come_in_any_way(attention, torch):
+    """A repeated number, the LSE's alone, a tensor of zeros, kept on another device: as the float64 formula's."""
+    tensors = qkv(torch, heads=2, grad=True)
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    scores = wide[0] @ wide[1].mT / 4
+    exact, exact_lse = scores.softmax(-1) @ wide[2], scores.logsumexp(-1)
+    losses = {
+        "sum": lambda out, lse: out.sum(),
+        "lse": lambda out, lse: lse.square().sum(),
+        "both": lambda out, lse: out.square().sum() + lse.sum(),
+        "strided": lambda out, lse: out.mT.contiguous().square().sum(),
+    }
+    for loss in losses.values():
+        expected = torch.autograd.grad(loss(exact, exact_lse), wide, retain_graph=True, allow_unused=True)
+        with torch.autograd.graph.save_on_cpu():
+            grads = torch.autograd.grad(loss(*attention(*tensors, return_lse=True)), tensors, allow_unused=True)
+        for mine, x in zip(grads, expected):
+            mine, x = (torch.zeros(()) if t is None else t.double() for t in (mine, x))
+            torch.testing.assert_close(mine, x.to(mine).expand_as(mine), atol=2e-5, rtol=2e-5)
+
+
 def test_inference_mode_and_parameters(attention, torch):
     q, k, v = qkv(torch)
     with torch.inference_mode():
@@ -99,6 +141,24 @@ def test_sentences_are_the_general_ones(attention, torch):
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
+
+
+def test_fp8(attention, torch, device):
+    """q, k and v of float8_e4m3fn with descales, as onepass.attention computes them; they have no gradients."""
+    import onepass
+
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in qkv(torch, device))
+    scales = {f"{name}_descale": torch.rand(1, n, 1, device=device) + 0.5 for name, n in (("q", 4), ("k", 2), ("v", 2))}
+    for options in ({}, scales, dict(scales, accumulation="fast", mask="causal_top_left")):
+        expected, lse = onepass.attention(q, k, v, **options, return_lse=True)
+        out, mine = attention(q, k, v, **options, return_lse=True)
+        compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")(q, k, v, **options)
+        assert out.dtype == torch.bfloat16 and torch.equal(out, expected) and torch.equal(mine, lse)
+        assert compiled.dtype == torch.bfloat16 and torch.equal(compiled, expected)
+    mixed = attention(q.bfloat16(), k, v, k_descale=scales["k_descale"])
+    assert torch.equal(mixed, onepass.attention(q.bfloat16(), k, v, k_descale=scales["k_descale"]))
+    with pytest.raises(ValueError, match="accumulation is 'slow'; 'exact' and 'fast' are accepted"):
+        attention(q, k, v, accumulation="slow")
 
 
 def test_tangents_are_not_lost(attention, torch):

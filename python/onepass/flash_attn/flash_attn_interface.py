@@ -35,9 +35,11 @@ def flash_attn_func(
       +inf in rows that see no key, and no probabilities, which onepass never has.
     """
     words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
-    out, lse = onepass.torch.attention(*(x.transpose(1, 2) for x in (q, k, v)), **words, return_lse=True)
-    out = out.transpose(1, 2)
-    return (out, their_lse(lse), None) if return_attn_probs else out
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if not return_attn_probs:
+        return onepass.torch.attention(q, k, v, **words).transpose(1, 2)
+    out, lse = onepass.torch.attention(q, k, v, **words, return_lse=True)
+    return out.transpose(1, 2), their_lse(lse), None
 
 
 def flash_attn_qkvpacked_func(
@@ -120,7 +122,7 @@ def flash_attn_varlen_func(
         words["cu_seqlens_k"] = cu_seqlens_k
     else:
         words |= {"seqused_k": cu_seqlens_k.diff(), "page_table": block_table}
-    out, lse = onepass.torch.attention(
+    result = onepass.torch.attention(
         q,
         k,
         v,
@@ -128,9 +130,9 @@ def flash_attn_varlen_func(
         cu_seqlens_q=cu_seqlens_q,
         max_seqlen_q=bound(max_seqlen_q),
         max_seqlen_k=bound(max_seqlen_k),
-        return_lse=True,
+        return_lse=return_attn_probs,
     )
-    return (out, their_lse(lse), None) if return_attn_probs else out
+    return (result[0], their_lse(result[1]), None) if return_attn_probs else result
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -269,9 +271,11 @@ def flash_attn_with_kvcache(
     if cache_leftpad is not None:
         keys = torch.arange(capacity, device=q.device)
         words["bool_mask"] = (keys >= cache_leftpad[:, None])[:, None, None]
-    out, lse = onepass.torch.attention(q, *caches, **words, seqused_k=used, page_table=table, return_lse=True)
-    out = out.transpose(1, 2)
-    return (out, their_lse(lse)) if return_softmax_lse else out
+    words |= {"seqused_k": used, "page_table": table}
+    if not return_softmax_lse:
+        return onepass.torch.attention(q, *caches, **words).transpose(1, 2)
+    out, lse = onepass.torch.attention(q, *caches, **words, return_lse=True)
+    return out.transpose(1, 2), their_lse(lse)
 
 
 def _get_block_size_n(device, head_dim, is_dropout, is_causal):

@@ -1,0 +1,280 @@
+#include "torch_call.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <unordered_map>
+
+#include "core/implementation.hpp"
+#include "core/text.hpp"
+#include "executors.hpp"
+#include "interrupt.hpp"
+
+namespace nb = nanobind;
+
+namespace onepass::python {
+
+// All of it is guarded by the GIL.
+TorchPositions torch_at;
+const dlpack::ExchangeTable* torch_exchange = nullptr;
+
+namespace {
+
+std::array<PyObject*, TorchCall::kMost> defaults;
+PyObject* masks = nullptr;  // a dict from mask to (causal, align)
+
+constexpr std::size_t kMostPlans = 4096;  // then they are forgotten
+std::unordered_map<std::string, Plan> plans;
+
+bool is_none(PyObject* object) { return object == Py_None; }
+
+std::optional<DType> dtype_of(const dlpack::DataType& t) {
+  if (t.lanes != 1) return {};
+  switch (t.code << 8 | t.bits) {
+    case dlpack::kFloat << 8 | 32: return DType::f32;
+    case dlpack::kBfloat << 8 | 16: return DType::bf16;
+    case dlpack::kFloat << 8 | 16: return DType::f16;
+    case dlpack::kInt << 8 | 32: return DType::i32;
+    case dlpack::kBool << 8 | 8: return DType::boolean;
+    case dlpack::kFloat8E4m3 << 8 | 8: return DType::f8e4m3;
+    default: return {};
+  }
+}
+
+// Memory of PyTorch's.
+dlpack::ManagedTensor* allocated(const std::int64_t* shape, int rank, dlpack::DataType dtype, Device device) {
+  dlpack::Tensor like{};
+  like.device = {device.kind == DeviceKind::cuda ? dlpack::kCuda : dlpack::kCpu, device.index};
+  like.rank = rank;
+  like.dtype = dtype;
+  like.shape = const_cast<std::int64_t*>(shape);  // which is only read
+  std::string error;
+  const auto set_error = [](void* to, const char*, const char* message) { *static_cast<std::string*>(to) = message; };
+  dlpack::ManagedTensor* memory = nullptr;
+  if (torch_exchange->allocate(&like, &memory, &error, set_error) != 0)
+    throw Error(ErrorCode::out_of_memory, text("PyTorch has no memory for a call: ", error));
+  return memory;
+}
+
+// Scratch memory, which is PyTorch's to reuse in stream order once it is given back.
+class Scratch {
+ public:
+  Scratch(std::size_t bytes, Device device) {
+    if (bytes == 0) return;
+    const std::int64_t size = static_cast<std::int64_t>(bytes);
+    memory_ = allocated(&size, 1, {dlpack::kUint, 8, 1}, device);
+    span = {static_cast<std::byte*>(memory_->tensor.data) + memory_->tensor.byte_offset, bytes};
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (memory_ && memory_->deleter) memory_->deleter(memory_);
+  }
+  std::span<std::byte> span;
+
+ private:
+  dlpack::ManagedTensor* memory_ = nullptr;
+};
+
+}  // namespace
+
+TorchCall::TorchCall() : items(defaults) {}
+TorchCall::TorchCall(nb::handle arguments) : TorchCall() {
+  const Py_ssize_t n = std::min<Py_ssize_t>(PyTuple_Size(arguments.ptr()), torch_at.all);
+  for (Py_ssize_t i = 0; i < n; ++i) items[static_cast<std::size_t>(i)] = PyTuple_GetItem(arguments.ptr(), i);
+}
+bool TorchCall::given(int i) const { return (*this)[i] != defaults[static_cast<std::size_t>(i)]; }
+PyObject* TorchCall::tensor(Role role) const { return (*this)[torch_at.of_role[static_cast<std::size_t>(role)]]; }
+
+TakenCall::TakenCall(Op of)
+    : op(of), key_([]() -> PlanKey& {
+        thread_local PlanKey key;
+        key.bytes.clear();
+        return key;
+      }()) {
+  key_.add(static_cast<std::int64_t>(op));
+}
+
+bool TakenCall::take_options(const TorchCall& call) try {
+  const auto integer_or = [&](int i, std::int64_t otherwise) {
+    return is_none(call[i]) ? otherwise : nb::cast<std::int64_t>(nb::handle(call[i]));
+  };
+  for (const int i :
+       {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation, torch_at.out_dtype})
+    if (call.given(i)) return false;
+  if (call.given(torch_at.dropout_p) && nb::cast<double>(nb::handle(call[torch_at.dropout_p])) != 0) return false;
+  Attention& a = attention;
+  if (call.given(torch_at.mask)) {
+    PyObject* const mask = PyDict_GetItemWithError(masks, call[torch_at.mask]);
+    if (!mask) {
+      PyErr_Clear();
+      return false;
+    }
+    a.band.causal = nb::cast<bool>(nb::handle(PyTuple_GetItem(mask, 0)));
+    a.band.align = Align{nb::cast<std::uint8_t>(nb::handle(PyTuple_GetItem(mask, 1)))};
+  }
+  if (call.given(torch_at.left)) a.band.left = nb::cast<std::int64_t>(nb::handle(call[torch_at.left]));
+  if (call.given(torch_at.right)) a.band.right = nb::cast<std::int64_t>(nb::handle(call[torch_at.right]));
+  a.band.offset = integer_or(torch_at.align_offset, 0);
+  if ((a.band.align == Align::offset) == is_none(call[torch_at.align_offset])) return false;
+  if (!is_none(call[torch_at.scale])) a.scale = nb::cast<double>(nb::handle(call[torch_at.scale]));
+  if (call.given(torch_at.softcap)) a.softcap = nb::cast<float>(nb::handle(call[torch_at.softcap]));
+  a.max_seqlen_q = integer_or(torch_at.max_seqlen_q, 0);
+  a.max_seqlen_k = integer_or(torch_at.max_seqlen_k, 0);
+  const int flag = op == Op::backward ? torch_at.deterministic : torch_at.batch_invariant;
+  if (call.given(flag))
+    (op == Op::backward ? a.deterministic : a.batch_invariant) = nb::cast<bool>(nb::handle(call[flag]));
+  if (op == Op::forward && call.given(torch_at.accumulation)) {
+    const auto name = nb::cast<std::string>(nb::handle(call[torch_at.accumulation]));
+    if (name != "exact" && name != "fast") return false;
+    a.accumulation = name == "fast" ? Accumulation::fast : Accumulation::exact;
+  }
+  threads_ = static_cast<int>(integer_or(torch_at.threads, 0));
+  key_.add(std::array<std::int64_t, 12>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
+                                        a.band.right, a.band.offset, a.scale.has_value(), a.max_seqlen_q,
+                                        a.max_seqlen_k, a.deterministic, a.batch_invariant,
+                                        static_cast<std::int64_t>(a.accumulation), threads_});
+  key_.add(a.scale.value_or(0));
+  key_.add(a.softcap);
+  return true;
+} catch (const nb::cast_error&) {
+  return false;
+}
+
+bool TakenCall::take(Role role, nb::handle object) {
+  if (object.is_none()) return true;
+  const RoleRow& row = row_of(role);
+  dlpack::Tensor t{};
+  if (torch_exchange->export_view(object.ptr(), &t) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  if (t.rank < 1 || t.rank > kMaxRank) return false;
+  const std::optional<DType> dtype = dtype_of(t.dtype);
+  if (!dtype || (row.types == Types::f32 && dtype != DType::f32) || (row.types == Types::i32 && dtype != DType::i32))
+    return false;
+  if (t.device.type != dlpack::kCpu && t.device.type != dlpack::kCuda) return false;
+  Tensor view;
+  view.dtype = *dtype;
+  if (t.device.type == dlpack::kCuda) view.device = {DeviceKind::cuda, t.device.index};
+  view.data = static_cast<char*>(t.data) + t.byte_offset;
+  const int missing = row.fit == Fit::broadcast ? kMaxRank - t.rank : 0;  // leading dimensions of size 1
+  view.rank = t.rank + missing;
+  for (int i = 0; i < t.rank; ++i) {
+    view.shape[i + missing] = t.shape[i];
+    view.stride[i + missing] = t.strides[i];
+  }
+  if (row.unit_last && view.shape[view.rank - 1] > 1 && view.stride[view.rank - 1] != 1) return false;
+  if (view.elements() == 0 || !t.data) return false;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(view.data);
+  key_.add(static_cast<std::int64_t>(row.role) | std::int64_t{view.rank} << 8 |
+           static_cast<std::int64_t>(view.dtype) << 16 | static_cast<std::int64_t>(address & 15) << 24 |
+           static_cast<std::int64_t>(view.device.kind) << 32 | std::int64_t{view.device.index} << 40);
+  key_.add(view.shape);
+  key_.add(view.stride);
+  row.output ? void(tensors.*row.output = view) : void(tensors.*row.input = view);
+  return true;
+}
+
+bool TakenCall::take_inputs(const TorchCall& call) {
+  for (const RoleRow& row : kRoleTable) {
+    const int i = torch_at.of_role[static_cast<std::size_t>(row.role)];
+    if (i >= 0 && use_of(row, op) != Use::none && !take(row.role, call[i])) return false;
+  }
+  return true;
+}
+
+Plan TakenCall::plan(const Executor& executor) {
+  key_.add(std::int64_t{tensors.v.data == tensors.k.data});  // v may be columns of k
+  const auto found = plans.find(key_.bytes);
+  if (found != plans.end()) return found->second;
+  const std::string key = key_.bytes;  // another call of this thread's may come while the GIL is released
+  Plan made;
+  {
+    const nb::gil_scoped_release unlocked;
+    made = make_plan(make_problem(attention, tensors), {}, &executor);
+  }
+  if (plans.size() >= kMostPlans) plans.clear();
+  // On the CPU a problem of packed sequences holds their lengths.
+  if (!made.problem().varlen || made.problem().device.kind == DeviceKind::cuda) plans.emplace(key, made);
+  return made;
+}
+
+void TakenCall::run() {
+  Interruptible executor(*executor_of(threads_));
+  const Plan plan_of_it = plan(executor);
+  const Device device = tensors.q.device;
+  Launch launch{.executor = &executor};
+  if (device.kind == DeviceKind::cuda &&
+      torch_exchange->current_stream(dlpack::kCuda, device.index, &launch.stream) != 0)
+    throw nb::python_error();
+  const Scratch scratch(plan_of_it.workspace_bytes(), device);
+  launch.workspace = scratch.span;
+  {
+    const nb::gil_scoped_release unlocked;
+    // The key has said that the tensors are the plan's, and new results share no memory with an input. The contents of
+    // lengths and pages, which only the CPU can look at, are run's to check.
+    if (device.kind == DeviceKind::cuda)
+      plan_of_it.state()->run(tensors, launch.workspace.data(), executor, launch.stream);
+    else
+      onepass::run(plan_of_it, tensors, launch);
+  }
+  executor.raise();
+}
+
+nb::object new_floats(const std::int64_t* shape, int rank, Device device) {
+  void* object = nullptr;
+  if (torch_exchange->import_managed(allocated(shape, rank, {dlpack::kFloat, 32, 1}, device), &object) != 0)
+    throw nb::python_error();
+  return nb::steal(static_cast<PyObject*>(object));
+}
+
+std::size_t kept_plans() { return plans.size(); }
+
+void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::tuple& known_defaults, int inputs,
+                          const nb::dict& known_masks) {
+  want(names.size() <= TorchCall::kMost, ErrorCode::internal, "a call has ", names.size(), " items");
+  const auto position = [&](const char* name) {
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (std::strcmp(nb::cast<const char*>(nb::handle(names[i].ptr())), name) == 0) return static_cast<int>(i);
+    return -1;
+  };
+  for (const RoleRow& row : kRoleTable) torch_at.of_role[static_cast<std::size_t>(row.role)] = position(row.name);
+  const std::pair<int*, const char*> options[] = {{&torch_at.mod_buffers, "mod_buffers"},
+                                                  {&torch_at.mask, "mask"},
+                                                  {&torch_at.align_offset, "align_offset"},
+                                                  {&torch_at.left, "window_left"},
+                                                  {&torch_at.right, "window_right"},
+                                                  {&torch_at.scale, "scale"},
+                                                  {&torch_at.softcap, "softcap"},
+                                                  {&torch_at.dropout_p, "dropout_p"},
+                                                  {&torch_at.max_seqlen_q, "max_seqlen_q"},
+                                                  {&torch_at.max_seqlen_k, "max_seqlen_k"},
+                                                  {&torch_at.batch_invariant, "batch_invariant"},
+                                                  {&torch_at.deterministic, "deterministic"},
+                                                  {&torch_at.score_mod, "score_mod"},
+                                                  {&torch_at.mask_mod, "mask_mod"},
+                                                  {&torch_at.implementation, "implementation"},
+                                                  {&torch_at.threads, "threads"},
+                                                  {&torch_at.accumulation, "accumulation"},
+                                                  {&torch_at.out_dtype, "out_dtype"},
+                                                  {&torch_at.return_lse, "return_lse"}};
+  for (const auto& [to, name] : options) {
+    *to = position(name);
+    want(*to >= 0, ErrorCode::internal, "a call has no option ", name);
+  }
+  torch_at.inputs = inputs;
+  torch_at.all = static_cast<int>(names.size());
+  nb::tuple(known_defaults).inc_ref();  // they stay, as the dict does
+  nb::dict(known_masks).inc_ref();
+  masks = known_masks.ptr();
+  for (std::size_t i = 0; i < names.size(); ++i) defaults[i] = known_defaults[i].ptr();
+  auto* table = static_cast<dlpack::ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (!table) throw nb::python_error();
+  while (table && table->version.major > 1) table = table->older;
+  torch_exchange = table && table->version.major == 1 && table->export_view ? table : nullptr;
+}
+
+}  // namespace onepass::python

@@ -1,0 +1,93 @@
+// A call from PyTorch as the library has it: tensors and options read from Python's objects, and the plan of a call
+// before whose tensors and options had the shape of this one's.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "core/roles.hpp"
+#include "dlpack_exchange.hpp"
+#include "onepass/onepass.hpp"
+
+namespace onepass::python {
+
+// What a plan depends on, as bytes.
+class PlanKey {
+ public:
+  template <class T>
+  void add(const T& value) {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  std::string bytes;
+};
+
+// Everything of a call, by the positions that _torch_op.NAMES gives it. The objects are the caller's.
+class TorchCall {
+ public:
+  static constexpr int kMost = 64;
+
+  // All options at their defaults, no tensor.
+  TorchCall();
+  explicit TorchCall(nanobind::handle arguments);  // a tuple, maybe without its end
+
+  PyObject* operator[](int i) const { return i < 0 ? Py_None : items[static_cast<std::size_t>(i)]; }
+  PyObject*& operator[](int i) { return items[static_cast<std::size_t>(i)]; }
+  bool given(int i) const;  // another object than the default
+  PyObject* tensor(Role role) const;
+
+  std::array<PyObject*, kMost> items;
+};
+
+// Where a call has what; -1: nowhere.
+struct TorchPositions {
+  std::array<int, kRoles> of_role{};
+  int mod_buffers = -1, mask = -1, align_offset = -1, left = -1, right = -1, scale = -1, softcap = -1, dropout_p = -1,
+      max_seqlen_q = -1, max_seqlen_k = -1, batch_invariant = -1, deterministic = -1, score_mod = -1, mask_mod = -1,
+      implementation = -1, threads = -1, accumulation = -1, out_dtype = -1, return_lse = -1;
+  int inputs = 0, all = 0;  // the first are tensors
+};
+extern TorchPositions torch_at;
+
+// torch.Tensor's exchange table; null: PyTorch has none, and nothing here is called.
+extern const dlpack::ExchangeTable* torch_exchange;
+
+// capsule: the table. names, defaults: of a call's items; `inputs` are tensors. masks: from a mask to (causal, align).
+void register_torch_calls(nanobind::handle capsule, const nanobind::tuple& names, const nanobind::tuple& defaults,
+                          int inputs, const nanobind::dict& masks);
+
+// A call that is being read. Whatever is out of the ordinary (dtypes that are converted, expressions, dropout,
+// implementations by name) is not taken, and left to the package's general path, which also has the sentences for what
+// is wrong.
+class TakenCall {
+ public:
+  explicit TakenCall(Op op);
+
+  bool take_options(const TorchCall& call);
+  bool take(Role role, nanobind::handle object);  // None is taken: a tensor that is not given
+  bool take_inputs(const TorchCall& call);
+  void run();
+
+  const Op op;
+  Tensors tensors;
+  Attention attention;
+
+ private:
+  Plan plan(const Executor& executor);
+
+  int threads_ = 0;
+  PlanKey& key_;
+};
+
+// A new tensor of float32, row-major.
+nanobind::object new_floats(const std::int64_t* shape, int rank, Device device);
+
+std::size_t kept_plans();
+
+}  // namespace onepass::python
