@@ -175,11 +175,12 @@ def step(block, x):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, help="of PyTorch's and of onepass's CPU work; default: all")
+    parser.add_argument("--threads", type=int, help="of CPU work, PyTorch's and onepass's; default: PyTorch's choice")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between measurements")
     parser.add_argument("--seconds", type=float, default=0.05, help="of a measurement")
     parser.add_argument("--quick", action="store_true", help="no block of 16384 tokens")
+    parser.add_argument("--only", help="of the measurements, those whose names contain this")
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.threads:
@@ -191,6 +192,8 @@ def main():
     results = {}
 
     def report(kind, name, run, clock, unit, factor):
+        if options.only and options.only not in f"{kind}: {name}":
+            return
         medians = timer.compare(dict.fromkeys(contenders, run), clock)
         results[f"{kind}: {name}"] = medians
         mine = medians["onepass"]

@@ -277,5 +277,7 @@ if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):  # from PyTorch 2.10 on; 
             "float32": torch.float32,
             "record": _record,
             "new_results": new_results,
+            "threads": torch.get_num_threads,
+            "place": torch.__path__[0],  # also of torch.libs beside it
         }
     )

@@ -81,6 +81,11 @@ def _readable(x):
     return x.contiguous()
 
 
+def _threads(x, threads):
+    """As many as PyTorch's own operators take, where the caller says nothing."""
+    return torch.get_num_threads() if threads is None and not x.is_cuda else threads
+
+
 def _arguments(c):
     """Call -> the keyword arguments that onepass.attention and attention_backward share, without q, k and v."""
     window = None if c.window_left == -1 and c.window_right == -1 else (c.window_left, c.window_right)
@@ -97,8 +102,9 @@ def _arguments(c):
         **{
             name: getattr(c, name)
             for name in ("cu_seqlens_q", "cu_seqlens_k", "mask", "align_offset", "scale", "softcap", "dropout_p")
-            + ("max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod", "implementation", "threads")
+            + ("max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod", "implementation")
         },
+        "threads": _threads(c.q, c.threads),
         "window": window,
         "seed": seed % 2**64,
         "mod_buffers": dict(zip(c.mod_names.split(","), c.mod_buffers)) if c.mod_buffers else None,
@@ -200,7 +206,7 @@ def _run_append(
         sin=sin,
         q=_readable(q),
         interleaved=interleaved,
-        threads=threads,
+        threads=_threads(k_new, threads),
     )
     return k_new.new_empty(0) if q is None else q
 

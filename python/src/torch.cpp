@@ -3,9 +3,12 @@
 // is onepass/_torch_autograd.py; what is not taken here it computes.
 #include "torch.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <array>
 #include <cstdint>
 #include <iterator>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -285,7 +288,8 @@ void register_torch(const nb::dict& from) {
   for (const auto& [to, name] : interned) *to = PyUnicode_InternFromString(name);
   words.dtype = PyTuple_Pack(1, names.dtype);
   register_torch_calls(from["exchange"], nb::cast<nb::tuple>(from["names"]), nb::cast<nb::tuple>(from["defaults"]),
-                       nb::cast<int>(from["inputs"]), nb::cast<nb::dict>(from["masks"]));
+                       nb::cast<int>(from["inputs"]), nb::cast<nb::dict>(from["masks"]), from["threads"],
+                       nb::cast<std::string>(from["place"]));
 }
 
 }  // namespace

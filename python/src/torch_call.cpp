@@ -11,6 +11,7 @@
 #include "core/text.hpp"
 #include "executors.hpp"
 #include "interrupt.hpp"
+#include "openmp.hpp"
 
 namespace nb = nanobind;
 
@@ -23,7 +24,9 @@ const dlpack::ExchangeTable* torch_exchange = nullptr;
 namespace {
 
 std::array<PyObject*, TorchCall::kMost> defaults;
-PyObject* masks = nullptr;  // a dict from mask to (causal, align)
+PyObject* masks = nullptr;        // a dict from mask to (causal, align)
+PyObject* num_threads = nullptr;  // torch.get_num_threads
+OpenMpParallel openmp = nullptr;  // PyTorch's, if it was found
 
 constexpr std::size_t kMostPlans = 4096;  // then they are forgotten
 std::unordered_map<std::string, Plan> plans;
@@ -132,10 +135,10 @@ bool TakenCall::take_options(const TorchCall& call) try {
     a.accumulation = name == "fast" ? Accumulation::fast : Accumulation::exact;
   }
   threads_ = static_cast<int>(integer_or(torch_at.threads, 0));
-  key_.add(std::array<std::int64_t, 12>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
+  key_.add(std::array<std::int64_t, 11>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
                                         a.band.right, a.band.offset, a.scale.has_value(), a.max_seqlen_q,
                                         a.max_seqlen_k, a.deterministic, a.batch_invariant,
-                                        static_cast<std::int64_t>(a.accumulation), threads_});
+                                        static_cast<std::int64_t>(a.accumulation)});
   key_.add(a.scale.value_or(0));
   key_.add(a.softcap);
   return true;
@@ -203,9 +206,14 @@ Plan TakenCall::plan(const Executor& executor) {
 }
 
 void TakenCall::run() {
-  Interruptible executor(*executor_of(threads_));
-  const Plan plan_of_it = plan(executor);
   const Device device = tensors.q.device;
+  const bool as_pytorch = threads_ == 0 && device.kind == DeviceKind::cpu;
+  if (as_pytorch) threads_ = nb::cast<int>(nb::steal(PyObject_CallNoArgs(num_threads)));
+  key_.add(std::int64_t{threads_});
+  OpenMp theirs(openmp, threads_);
+  const bool by_theirs = as_pytorch && threads_ > 1 && openmp && fork_count() == 0;
+  Interruptible executor(by_theirs ? theirs : *executor_of(threads_));
+  const Plan plan_of_it = plan(executor);
   Launch launch{.executor = &executor};
   if (device.kind == DeviceKind::cuda &&
       torch_exchange->current_stream(dlpack::kCuda, device.index, &launch.stream) != 0)
@@ -234,7 +242,7 @@ nb::object new_floats(const std::int64_t* shape, int rank, Device device) {
 std::size_t kept_plans() { return plans.size(); }
 
 void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::tuple& known_defaults, int inputs,
-                          const nb::dict& known_masks) {
+                          const nb::dict& known_masks, nb::handle threads, const std::string& place) {
   want(names.size() <= TorchCall::kMost, ErrorCode::internal, "a call has ", names.size(), " items");
   const auto position = [&](const char* name) {
     for (std::size_t i = 0; i < names.size(); ++i)
@@ -267,9 +275,10 @@ void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::
   }
   torch_at.inputs = inputs;
   torch_at.all = static_cast<int>(names.size());
-  nb::tuple(known_defaults).inc_ref();  // they stay, as the dict does
-  nb::dict(known_masks).inc_ref();
+  for (const nb::handle kept : {nb::handle(known_defaults), nb::handle(known_masks)}) kept.inc_ref();
   masks = known_masks.ptr();
+  num_threads = nb::borrow(threads).release().ptr();
+  openmp = openmp_at(place);
   for (std::size_t i = 0; i < names.size(); ++i) defaults[i] = known_defaults[i].ptr();
   auto* table = static_cast<dlpack::ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   if (!table) throw nb::python_error();

@@ -59,8 +59,9 @@ extern TorchPositions torch_at;
 extern const dlpack::ExchangeTable* torch_exchange;
 
 // capsule: the table. names, defaults: of a call's items; `inputs` are tensors. masks: from a mask to (causal, align).
+// threads: a function, how many threads CPU work takes; place: how the paths of PyTorch's libraries begin.
 void register_torch_calls(nanobind::handle capsule, const nanobind::tuple& names, const nanobind::tuple& defaults,
-                          int inputs, const nanobind::dict& masks);
+                          int inputs, const nanobind::dict& masks, nanobind::handle threads, const std::string& place);
 
 // A call that is being read. Whatever is out of the ordinary (dtypes that are converted, expressions, dropout,
 // implementations by name) is not taken, and left to the package's general path, which also has the sentences for what
