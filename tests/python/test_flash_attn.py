@@ -314,3 +314,7 @@ def test_refusals(flash, torch):
     ]:
         with pytest.raises(ValueError, match=sentence):
             flash.flash_attn_with_kvcache(q, cache, cache, **words)
+    lengths = torch.full((2,), 8, dtype=torch.int32)
+    for words in (dict(cache_seqlens=lengths + 1), dict(cache_seqlens=lengths, k=q, v=q)):
+        with pytest.raises(RuntimeError, match="block_table has 1 pages of 8 for a sequence; .* are 9 tokens"):
+            flash.flash_attn_with_kvcache(q, cache, cache, block_table=table, **words)

@@ -100,7 +100,7 @@ def test_a_graph_holds_its_results_once(attention, torch):
 
 
 def test_gradients_that_come_in_any_way(attention, torch):
-    """A repeated number, the LSE's alone, a tensor of zeros, kept on another device: as the float64 formula's."""
+    """Repeated numbers, the LSE's alone, strided ones, and what was kept has been elsewhere: as float64 has them."""
     tensors = qkv(torch, heads=2, grad=True)
     wide = [x.detach().double().requires_grad_() for x in tensors]
     scores = wide[0] @ wide[1].mT / 4
@@ -118,6 +118,28 @@ def test_gradients_that_come_in_any_way(attention, torch):
         for mine, x in zip(grads, expected):
             mine, x = (torch.zeros(()) if t is None else t.double() for t in (mine, x))
             torch.testing.assert_close(mine, x.to(mine).expand_as(mine), atol=2e-5, rtol=2e-5)
+
+
+def test_threads_are_pytorchs(attention, torch):
+    """The same bits with any number, and none but the caller's where PyTorch has one."""
+    import os
+
+    q, k, v = qkv(torch, rows=300, keys=300)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for n in (1, 2, 3):
+            torch.set_num_threads(n)
+            results.append(attention(q, k, v))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+    if hasattr(os, "fork"):  # PyTorch's threads are not a child's
+        child = os.fork()
+        if child == 0:
+            same = (attention(q, k, v).numpy() == results[0].numpy()).all()
+            os._exit(0 if same else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_inference_mode_and_parameters(attention, torch):

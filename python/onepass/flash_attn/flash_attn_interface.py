@@ -1,6 +1,7 @@
 """The public functions of flash-attn 2."""
 
 import torch
+from torch.compiler import is_compiling
 
 import onepass.torch
 from onepass.flash_attn._below_autograd import (  # noqa: F401
@@ -238,6 +239,8 @@ def flash_attn_with_kvcache(
     used = cache_seqlens
     if isinstance(used, int):
         used = torch.full((batch,), used, dtype=torch.int32, device=q.device)
+    if block_table is not None and used is not None:
+        _fits(used, 0 if k is None else k.shape[1], block_table, k_cache.shape[1])
     table = block_table if cache_batch_idx is None else cache_batch_idx[:, None]
     caches = (k_cache, v_cache) if table is not None else [x[:batch].transpose(1, 2) for x in (k_cache, v_cache)]
     q = q.transpose(1, 2)
@@ -276,6 +279,18 @@ def flash_attn_with_kvcache(
         return onepass.torch.attention(q, *caches, **words).transpose(1, 2)
     out, lse = onepass.torch.attention(q, *caches, **words, return_lse=True)
     return out.transpose(1, 2), their_lse(lse)
+
+
+def _fits(used, new, block_table, page_size):
+    """Refuses lengths beyond a block table where the host can see them, with flash-attn's kind of error."""
+    if used.is_cuda or used.numel() == 0 or is_compiling():
+        return
+    capacity, most = block_table.shape[1] * page_size, int(used.max()) + new
+    if most > capacity:
+        raise RuntimeError(
+            f"block_table has {block_table.shape[1]} pages of {page_size} for a sequence; cache_seqlens and the new "
+            f"keys are {most} tokens, and up to {capacity} are accepted"
+        )
 
 
 def _get_block_size_n(device, head_dim, is_dropout, is_causal):
