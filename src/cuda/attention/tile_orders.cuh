@@ -27,15 +27,17 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
 
 // Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first
 // keys come first: where the band is bounded right, most rows see them. The heads of K and V come in groups, tile by
-// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here. last_first:
-// a sequence's last keys come first: where turns at a row block's sums go from the last keys to the first, a causal
-// tile then never waits for one.
+// tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here.
+//
+// by_turns: the tiles add to a row block's sums in the order in which they are drawn, so that none waits for one that
+// is not drawn yet. All go through their rows from the last to the first: so a causal tile, too, is behind the one
+// drawn before it by one block only, and not by the rows that lie between their diagonals.
 //
 // Causally, where query heads share keys and so one head of K and V brings more rows than L2 holds, every other group
 // goes through its rows from the last to the first. Where a group fills the multiprocessors once, its tiles begin
 // together, and so read the same rows together; they end one after the other, the short ones first, and the next
 // group's tiles, which begin then and at their diagonals, read the same rows together again.
-template <i32 block_m, i32 block_n, bool last_first = false>
+template <i32 block_m, i32 block_n, bool by_turns = false>
 struct KeysOuter {
   using Tile = KeyTile;
   using Params = BackwardParams;
@@ -48,13 +50,14 @@ struct KeysOuter {
   DEV SequenceTiles<block_n> sequences() const { return {{p.cu_k}, p.batch}; }
   DEV i32 sequence_tiles() const { return (opaque(p.seq_k) + block_n - 1) / block_n; }
   static constexpr bool kAlternates =
-      features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !last_first;
+      features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !by_turns;
 
   DEV i32 count() const { return opaque(p.heads_kv) * (features.packed ? per_head : p.batch * sequence_tiles()); }
   DEV KeyTile tile(i32 number) const {
     KeyTile x;
     if (number >= count()) return x;
     x.number = number;
+    x.upwards = by_turns;
     i32 n;
     if constexpr (features.packed) {
       x.head = number / per_head;
@@ -68,7 +71,7 @@ struct KeysOuter {
       if (number >= end * of_each) first = end, size = p.tail_heads, end += size;
       const i32 r = number - first * of_each, g = r / (size * of_each), in = r - g * size * of_each;
       first += g * size;
-      x.upwards = kAlternates && p.heads_per_kv > 1 && g % 2 == 0;
+      if constexpr (kAlternates) x.upwards = p.heads_per_kv > 1 && g % 2 == 0;
       const i32 in_group = min(size, end - first);
       n = in / in_group;
       first += in - n * in_group;
@@ -76,7 +79,6 @@ struct KeysOuter {
       x.map_batch = x.batch = first - x.head * p.batch;
       x.seq_q = p.seq_q, x.seq_k = p.seq_k;
     }
-    if constexpr (last_first) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
     x.key = n * block_n;
     const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
     if constexpr (features.packed) {

@@ -63,6 +63,7 @@ struct Pipeline {
   DEV void acquire() const { mbar_wait(empty(), state.parity ^ 1); }
   DEV void wait_released() const { mbar_wait(empty(), state.parity); }  // by the consumers, at this use
   DEV bool may_acquire() const { return mbar_try(empty(), state.parity ^ 1); }
+  DEV bool is_released() const { return mbar_try(empty(), state.parity); }
   DEV void advance() { state.advance(); }
 
   // Consumer: the stage's data has come. ask() asks ahead of the time, so that wait_asked() finds the answer there.

@@ -32,7 +32,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
     c.issue_gradients();
     c.has_q = memory.q().at(c.block + 1).has_come();  // the answers are needed later
     c.has_dout = memory.dout().at(c.block + 1).has_come();
-    const bool stage_is_free = c.dq_stage().may_acquire();
+    const bool stage_is_free = c.dq_stage_is_free();
     wgmma_wait<2>();
     c.dq_ready(stage_is_free);
     c.next_block();
@@ -60,7 +60,7 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
   c.issue_dq_before();
   wgmma_wait<0>();
   fence_operand(c.dq);
-  c.dq_stage(true).acquire();
+  c.acquire_dq_stage(true);
   c.stage_dq();
 }
 DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {

@@ -49,6 +49,7 @@ struct BackwardLayout {
   PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
   PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]
   PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
+  PipelineLayout turns;          // joint, deterministic: barriers of dq's stage, by turns of two reducers
   PipelineLayout bias;           // in the places of ds
   PipelineLayout exchange;       // split: a part for each pair of warps
   PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
@@ -83,7 +84,8 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.dq = l.dq.with_barriers(l.ds.barriers_end());
   l.exchange = l.exchange.with_barriers(l.dq.barriers_end());
   l.bias = PipelineLayout{.data = l.ds.data, .bytes = l.ds.bytes, .stages = 2}.with_barriers(l.exchange.barriers_end());
-  l.total = l.bias.barriers_end();
+  l.turns = PipelineLayout{.data = l.dq.data, .stages = 2}.with_barriers(l.bias.barriers_end());
+  l.total = l.turns.barriers_end();
   return l;
 }
 

@@ -134,6 +134,17 @@ struct JointConsumer : BackwardWarp {
   DEV auto dq_stage(bool end = false) const {
     return memory.dq(group).at(config.dbias_tiles ? 2 * block - end : block - 1);
   }
+  // Whether dQ's stage is free for that of the block before; deterministic: its use before, of the other reducer.
+  DEV bool dq_stage_is_free() const {
+    if constexpr (kDeterministic) return memory.turns().at(block - 2).is_released();
+    return dq_stage().may_acquire();
+  }
+  DEV void acquire_dq_stage(bool end = false) const {
+    if constexpr (kDeterministic)
+      memory.turns().at(block - 2).wait_released();
+    else
+      dq_stage(end).acquire();
+  }
   // The keys are those of the block before: of the tile before in a tile's first block.
   DEV void issue_dq_before() {
     issue_dq(dq, ds_stage(odd_block ^ 1) + (kByRows ? group * (64 * kBlockColumnBytes) : 0),
@@ -157,7 +168,7 @@ struct JointConsumer : BackwardWarp {
       store_four(to + u * 512, __float_as_uint(dq[4 * u]), __float_as_uint(dq[4 * u + 1]),
                  __float_as_uint(dq[4 * u + 2]), __float_as_uint(dq[4 * u + 3]));
     __syncwarp();
-    arrive(memory.dq(group).full());
+    arrive(kDeterministic ? memory.turns().at(block - 1).full() : memory.dq(group).full());
   }
   // dQ of the block before is there.
   DEV void dq_ready(bool stage_is_free) {
@@ -165,7 +176,7 @@ struct JointConsumer : BackwardWarp {
     if (block == 0) return;
     arrive(memory.ds().at(block - 1).empty());
     if (!accumulate) arrive(memory.k().at(tiles - 1).empty());
-    if (!stage_is_free) dq_stage().acquire();
+    if (!stage_is_free) acquire_dq_stage();
     stage_dq();
   }
   DEV void gradients_ready() {

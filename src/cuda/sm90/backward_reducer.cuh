@@ -33,18 +33,6 @@ struct Reducer {
         bulk_add(dq_sums_of(p, place()) + group * (kDqBytes / 4), stage.stage(), kDqBytes);
     });
   }
-  DEV void add_dq_in_turn(i32 place, u32 turn) {
-    pass_on([&] {
-      wait_for_count(p.turns + place, turn);
-      async_proxy_fence_global();
-      bulk_add(dq_sums_of(p, place) + group * (kDqBytes / 4), stage.stage(), kDqBytes);
-    });
-    if (issuer) {
-      tma_store_wait();
-      async_proxy_fence_global();
-      add_release(p.turns + place, kGroupWarps);
-    }
-  }
   // 64 rows and 64 keys of dS.
   DEV void add_dbias(const KeyTile& tile, const BlockWalk& at) {
     const i32 head = min(at.head, p.bias_size[1] - 1), batch = min(tile.batch, p.bias_size[0] - 1);
@@ -79,8 +67,6 @@ DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const B
         to.add_dbias(tile, at);
         if (before >= 0) to.add_dq([&] { return before; });
         before = place();
-      } else if constexpr (kDeterministic) {
-        to.add_dq_in_turn(place(), counts_before(band_of(p, tile.seq_q, tile.seq_k), tile.key, at));
       } else {
         to.add_dq(place);
       }
@@ -90,6 +76,50 @@ DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const B
   }
   if (before >= 0) to.add_dq([&] { return before; });
   if (to.issuer) tma_store_wait();  // shared memory must outlive the last sum
+}
+
+// In one order (backward_turn.cuh). A turn takes longer than a block: the answer of the count 900 cycles, the sum 1800,
+// telling the next tile 800. So the two warps take blocks by turns, both warpgroups' parts at once; the stage has two
+// pairs of barriers, one for each of them, and is free for the next block when the sum has read it.
+DEV void add_in_turn(const SharedMemory& memory, const BackwardParams& p, u32 block, i64 place, u32 turn, bool issuer) {
+  const Pipeline<kLayout.turns> stage = memory.turns().at(block);
+  if (issuer) {
+    wait_for_count(p.turns + place, turn);  // asked ahead of the time
+    async_proxy_fence_global();
+    stage.wait();
+    async_proxy_fence();
+    bulk_add(dq_sums_of(p, place), stage.stage(), 2 * kDqBytes);
+    tma_store_commit();
+    tma_store_wait_read();
+  }
+  __syncwarp();
+  warp_arrive(stage.empty(), issuer);
+  if (issuer) {
+    tma_store_wait();
+    async_proxy_fence_global();
+    add_release(p.turns + place, 1);
+  }
+  __syncwarp();
+}
+DEV void reduce_by_turns(const SharedMemory& memory, u32 own, const BackwardParams& p) {
+  const bool issuer = elect_one();
+  Pipeline<kLayout.k> k = memory.k();
+  for (u32 block = 0;;) {
+    k.wait();
+    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
+    const KeyTile tile = load_key_tile(slot());
+    if (!tile.exists()) break;
+    BlockWalk at = BlockWalk::of(p, tile, slot());
+    do {
+      if (block % 2 == own) {
+        const KeyTile x = load_key_tile(slot());  // again: registers are few
+        add_in_turn(memory, p, block, at.place(p, x.batch), tiles_before(band_of(p, x.seq_q, x.seq_k), x.key, at),
+                    issuer);
+      }
+      ++block;
+    } while (at.next(p, slot()));
+    k.release(issuer);
+  }
 }
 
 }  // namespace onepass::sm90

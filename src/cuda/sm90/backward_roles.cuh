@@ -21,6 +21,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     memory.dout().init(kConsumerWarps);
     memory.ds().init(kConsumerWarps, config.split ? kGroupWarps : kConsumerWarps);
     memory.dq(0).init(1, kGroupWarps);
+    memory.turns().init(1, kConsumerWarps);
     memory.exchange(0).init(1, 1);
     memory.bias().init(1);
     mbar_init_fence();
@@ -39,6 +40,8 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
       produce(memory, maps, p);
     else if (helper == 3)
       schedule(memory, p);
+    else if (!config.split && helper <= kGroups && kDeterministic)
+      reduce_by_turns(memory, helper - 1, p);
     else if (!config.split && helper <= kGroups)
       reduce(memory, helper - 1, maps, p);
   } else {

@@ -161,7 +161,7 @@ struct SplitConsumer : BackwardWarp {
     }
     accumulate = 1;
     place_before = static_cast<i32>(at.place(p, static_cast<i32>(scores.batch)));
-    if constexpr (kDeterministic) turn_before = counts_before(scores.band, scores.first_key, at);
+    if constexpr (kDeterministic) turn_before = tiles_before(scores.band, scores.first_key, at) * kConsumerWarps;
   }
   DEV void add_dq() const {
     if constexpr (!backward_features.dq) return;  // there are no sums

@@ -29,6 +29,7 @@ struct SharedMemory {
   DEV Pipeline<kLayout.ds> ds() const { return {base}; }
   DEV Pipeline<kLayout.bias> bias() const { return {base}; }
   DEV Pipeline<kLayout.dq> dq(u32 group) const { return {base, group}; }
+  DEV Pipeline<kLayout.turns> turns() const { return {base}; }
   DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }
   DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
   DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }
