@@ -56,6 +56,7 @@ void append_command(Flags& flags) {
   Progress reading("reading", flags.progress);
   const TensorFiles source(flags.files, reading);
   std::vector<std::string_view> known;
+  known.reserve(std::size(kRows));
   for (const Row& row : kRows) known.push_back(row.name);
   source.check_names(known);
 
