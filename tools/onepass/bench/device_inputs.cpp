@@ -57,7 +57,8 @@ Tensors shaped(const Problem& p) {
     tensor.dtype = as_described.dtype;
   });
   for (std::int64_t i = 0; i < p.partials; ++i) {
-    tensors.outs.emplace_back(nullptr, p.dtype, std::initializer_list<std::int64_t>{p.batch, p.heads_q, p.seq_q, p.dim_v});
+    tensors.outs.emplace_back(nullptr, p.dtype,
+                              std::initializer_list<std::int64_t>{p.batch, p.heads_q, p.seq_q, p.dim_v});
     tensors.lses.emplace_back(nullptr, DType::f32, std::initializer_list<std::int64_t>{p.batch, p.heads_q, p.seq_q});
   }
   for (const ModBuffer& b : p.mod_buffers) {
