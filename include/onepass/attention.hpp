@@ -46,6 +46,7 @@ struct Attention {
   Accumulation accumulation = Accumulation::exact;  // of products of fp8_e4m3 q, k and v
 
   bool log = false;  // of softmax and its backward, which take only this and the scale: y is the logarithm
+  bool hadamard = false;  // of quantize, which takes only this and the seed: rows are rotated
 };
 
 // An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
@@ -68,6 +69,8 @@ struct Tensors {
   // fp32 factors of fp8_e4m3 tensors, [batch|1, heads|1, blocks|1] with blocks of 128 rows of a sequence and the heads
   // of the tensor; dimensions at the end may be left out: [1] is one factor for all. Finite numbers; none: 1.
   ConstTensor q_descale{}, k_descale{}, v_descale{};
+  // fp32 [batch|1, heads_kv|1, dim_v|1]: what quantize() took out of an fp8_e4m3 v; it is added to what v stands for.
+  ConstTensor v_mean{};
   ConstTensor cu_seqlens_q{},
       cu_seqlens_k{};  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
   // K and V as a cache, of a forward. cu_seqlens_q packs q and out beside them; there is no cu_seqlens_k then.
@@ -88,6 +91,9 @@ struct Tensors {
   Tensor y{};  // a backward reads it
   ConstTensor dy{};
   Tensor dx{};
+
+  // Of a quantize (onepass/quantize.hpp), with x and y and nothing else.
+  Tensor descale{}, mean{};
 
   // Of a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32 LSEs.
   std::vector<ConstTensor> outs{}, lses{};

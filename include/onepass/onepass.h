@@ -140,6 +140,7 @@ typedef struct onepass_options {
    * end may be left out. NULL: 1. */
   const onepass_tensor *q_descale, *k_descale, *v_descale;
   int32_t fast_accumulation; /* 1: products of an ONEPASS_F8E4M3 q, k and v may lose up to 18 % of V's mean (docs) */
+  const onepass_tensor* v_mean; /* fp32 [batch|1, heads_kv|1, dim_v|1]: what was taken out of an ONEPASS_F8E4M3 v */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */
@@ -229,6 +230,32 @@ ONEPASS_API onepass_code onepass_softmax_backward(const onepass_softmax* softmax
 /* The LSEs of rows from those of `count` pieces: lse = log sum_i e^lses[i], all fp32 of one shape of rank 1 to 3. */
 ONEPASS_API onepass_code onepass_merge_lse(size_t count, const onepass_tensor* lses, const onepass_tensor* lse,
                                            onepass_executor* executor, void* stream);
+
+/* -------------------------------------------------------------------------------------------------------------- fp8 */
+/* onepass_quantize_init fills in the defaults; tensors that stay NULL are absent. */
+typedef struct onepass_quantize {
+  size_t size;                   /* set by onepass_quantize_init; says which fields the caller knows */
+  const onepass_tensor* x;       /* [.., rows, n] of rank 1 to 4, any strides, fp32, fp16 or bf16; n from 1 to 256 */
+  const onepass_tensor* y;       /* out: ONEPASS_F8E4M3 of x's shape */
+  const onepass_tensor* descale; /* out: fp32 [batch|1, heads|1, blocks of 128 rows|1], its factors, powers of 2 */
+  const onepass_tensor* mean;    /* out: fp32 [batch, heads, n], the mean of each column of a head, taken out of y */
+  int32_t hadamard;              /* 1: rows are rotated */
+  uint64_t seed;                 /* of the rotation's signs */
+  onepass_executor* executor;    /* NULL: a pool shared by all such calls */
+  void* stream;                  /* CUDA stream */
+} onepass_quantize;
+
+/* onepass_quantize q; onepass_quantize_init(&q, sizeof q); */
+ONEPASS_API onepass_code onepass_quantize_init(onepass_quantize* quantize, size_t size);
+/* Numbers to fp8_e4m3: docs/fp8.md. */
+ONEPASS_API onepass_code onepass_quantize_rows(const onepass_quantize* quantize);
+
+enum { ONEPASS_FP8_BY_BLOCK = 1, ONEPASS_FP8_NO_HADAMARD = 2, ONEPASS_FP8_NO_CENTER = 4 };
+/* onepass_attention of fp32, fp16 or bf16 tensors, which are quantized to fp8_e4m3 first: by factors of heads (or every
+ * 128 rows), q and k rotated with signs by `seed` (or not), v's means taken out and given back (or not). */
+ONEPASS_API onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor* k,
+                                               const onepass_tensor* v, const onepass_tensor* out,
+                                               const onepass_options* options, int32_t flags, uint64_t seed);
 
 /* ------------------------------------------------------------------------------------------ problem -> plan -> run */
 typedef struct onepass_problem onepass_problem;

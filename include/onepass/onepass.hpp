@@ -5,5 +5,6 @@
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
 #include "onepass/problem.hpp"
+#include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"
 #include "onepass/tensor.hpp"

@@ -20,8 +20,9 @@ namespace onepass::inline v0 {
 // forward: attention. merge: partial results over disjoint keys become one; of the sizes only batch, heads_q, seq_q and
 // dim_v, those of out, count. backward: the gradients of a forward, from its O and LSE and the gradient of O. softmax
 // and softmax_backward: of rows [batch, heads_q, seq_q] of seq_k numbers each, which are what counts of the sizes.
-enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward };
-inline constexpr std::size_t kOps = 5;
+// quantize: of such rows, to fp8_e4m3.
+enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize };
+inline constexpr std::size_t kOps = 6;
 
 // The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
 // (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
@@ -89,6 +90,7 @@ enum class Role : std::uint8_t {
   q_descale,
   k_descale,
   v_descale,
+  v_mean,
   lse,
   dout,
   dlse,
@@ -102,9 +104,11 @@ enum class Role : std::uint8_t {
   row_lse,
   y,
   dy,
-  dx
+  dx,
+  descale,
+  mean
 };
-inline constexpr std::size_t kRoles = 29;
+inline constexpr std::size_t kRoles = 32;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -121,12 +125,14 @@ struct Layout {
   Dims alibi_slopes{};                              // [batch, heads]
   Dims sinks{};                                     // [heads]
   Dims q_descale{}, k_descale{}, v_descale{};       // [batch, heads, blocks]
+  Dims v_mean{};                                    // [batch, heads, dim_v]
   Dims cu_seqlens_q{}, cu_seqlens_k{};              // [batch + 1]
   Dims seqused_k{}, page_table{};                   // [batch], [batch, pages of a sequence]
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   Dims x{}, y{}, dy{}, dx{};                        // [batch, heads, rows, keys]
   Dims row_lse{};                                   // as lse
+  Dims descale{}, mean{};                           // [batch, heads, blocks], [batch, heads, numbers of a row]
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -150,6 +156,7 @@ struct ONEPASS_API Problem {
   DType out_dtype = DType::f32;   // of out and dout: dtype, or fp32 for partial results that will be merged; of an
                                   // fp8_e4m3 q bf16, fp16 or fp32; of y and dy
   std::optional<DescaleSpec> q_descale, k_descale, v_descale;  // of what is fp8_e4m3; none: 1
+  std::optional<DescaleSpec> v_mean;  // of an fp8_e4m3 v, what was taken out of it: [batch, heads, columns]; none: 0
   Accumulation accumulation = Accumulation::exact;             // of an fp8_e4m3 q
   std::int64_t partials = 0;                                   // merge: how many
   Device device{};
@@ -167,6 +174,9 @@ struct ONEPASS_API Problem {
   bool log = false;               // softmax and its backward: y is the logarithm
   bool lse_only = false;          // softmax: there is no y
   bool row_lse = false;           // softmax: y by the rows' LSEs that are given
+  DescaleSpec descale;            // quantize: what a factor is shared by
+  bool hadamard = false;          // quantize: rows are rotated, with signs by the seed
+  bool centered = false;          // quantize: the mean of each column is taken out
   Gradients gradients;            // backward: at least one
   DType grad_dtype = DType::f32;  // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
   bool dlse = false;              // backward: the LSE was used too, and its gradient is given

@@ -6,6 +6,7 @@ from . import _arrays, _devices, _kinds, _onepass, _options
 from . import _numpy as np
 from ._append import append_kv
 from ._gradients import attention_backward
+from ._quantize import fp8_options, quantize
 from ._softmax import merge_lse, softmax, softmax_backward
 
 __version__ = _onepass.__version__
@@ -16,6 +17,7 @@ __all__ = [
     "explain",
     "merge",
     "merge_lse",
+    "quantize",
     "softmax",
     "softmax_backward",
     "__version__",
@@ -48,6 +50,8 @@ def attention(
     q_descale=None,
     k_descale=None,
     v_descale=None,
+    v_mean=None,
+    fp8=False,
     accumulation="exact",
     score_mod=None,
     mask_mod=None,
@@ -99,6 +103,10 @@ def attention(
       q_descale, k_descale, v_descale: float32 factors of float8_e4m3fn q, k, v, ``[batch|1, heads|1, blocks|1]`` with
         blocks of 128 rows of a sequence; dimensions at the end may be left out. None is 1. q may be of 16 bits, or
         float32, beside k and v of float8_e4m3fn: an FP8 cache.
+      v_mean: float32 ``[batch|1, heads_kv|1, dim_v|1]``: what ``quantize`` took out of a float8_e4m3fn v, given back.
+      fp8: quantize q, k and v of 16 or 32 bits to float8_e4m3fn first, and attend to those: True, or a dict of
+        ``by_block`` (False: factors of k and v for every 128 rows, not for each head), ``hadamard`` (True: rotate q and
+        k, with random signs by ``seed``, 0) and ``center`` (True: take out v's means, and give them back). docs/fp8.md.
       accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
         mean over 16k keys on a GPU (docs/fp8.md).
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
@@ -125,7 +133,10 @@ def attention(
     given = locals()
     place = _devices.place_of(q)
     out, lse, call = _call(place, q, k, v, given)
-    _onepass.attention(call)
+    if fp8 is False:
+        _onepass.attention(call)
+    else:
+        _onepass.attention_fp8(call, fp8_options(fp8))
     place.finish()
     out = _arrays.finished(out)
     return (out, _arrays.finished(lse)) if return_lse else out
@@ -168,7 +179,10 @@ def explain(q, k=None, v=None, **options):
     for name in options:
         if name not in known:
             raise TypeError(f"explain has no option {name!r}; {', '.join(known)} are accepted")
-    return _onepass.explain(_call(_devices.place_of(q), q, k, v, {**known, **options})[2])
+    given = {**known, **options}
+    call = _call(_devices.place_of(q), q, k, v, given)[2]
+    fp8 = given["fp8"]
+    return _onepass.explain(call) if fp8 is False else _onepass.explain_fp8(call, fp8_options(fp8))
 
 
 def merge(outs, lses, *, out=None, threads=None):

@@ -35,6 +35,8 @@ def attention(
     q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
+    v_mean: Any = None,
+    fp8: bool | Mapping[str, Any] = False,
     accumulation: Literal["exact", "fast"] = "exact",
     score_mod: str | None = None,
     mask_mod: str | None = None,
@@ -71,6 +73,8 @@ def attention(
     q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
+    v_mean: Any = None,
+    fp8: bool | Mapping[str, Any] = False,
     accumulation: Literal["exact", "fast"] = "exact",
     score_mod: str | None = None,
     mask_mod: str | None = None,
@@ -171,6 +175,26 @@ def softmax_backward(
     out: _Array | None = None,
     threads: int | None = None,
 ) -> _Array: ...
+@overload
+def quantize(
+    x: _Array,
+    *,
+    factors: Literal["block", "head", "tensor"] = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: Literal[False] = False,
+    threads: int | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def quantize(
+    x: _Array,
+    *,
+    factors: Literal["block", "head", "tensor"] = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: Literal[True],
+    threads: int | None = None,
+) -> tuple[_Array, _Array, _Array]: ...
 def merge_lse(lses: Iterable[_Array], *, threads: int | None = None) -> _Array: ...
 @overload
 def explain(q: str) -> str: ...

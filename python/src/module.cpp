@@ -227,6 +227,27 @@ void attention(nb::dict options) {
   onepass::run(plan, call.tensors, call.launch);
 }
 
+// q, k and v are quantized for it. fp8: how, a dict of Fp8Options' words.
+onepass::Fp8Options fp8_options(nb::dict o) {
+  return {.by_block = nb::cast<bool>(o["by_block"]),
+          .hadamard = nb::cast<bool>(o["hadamard"]),
+          .center = nb::cast<bool>(o["center"]),
+          .seed = nb::cast<std::uint64_t>(o["seed"])};
+}
+void attention_fp8(nb::dict options, nb::dict fp8) {
+  Call call(options);
+  const onepass::Fp8Options how = fp8_options(fp8);
+  {
+    const nb::gil_scoped_release unlocked;
+    onepass::attention_fp8(call.tensors, call.attention, how, call.launch, call.implementation);
+  }
+  call.executor.raise();
+}
+std::string explain_fp8(nb::dict options, nb::dict fp8) {
+  const Call call(options);
+  return onepass::explain_fp8(call.tensors, call.attention, fp8_options(fp8));
+}
+
 std::string explain(nb::dict options) {
   const Call call(options);
   return onepass::explain(onepass::make_problem(call.attention, call.tensors));
@@ -320,6 +341,22 @@ void softmax(nb::dict o) {
   executor.raise();
 }
 
+// call: the tensors by the names of their roles (None: not given), hadamard, seed, threads, stream.
+void quantize(nb::dict o) {
+  using enum onepass::Types;
+  const Argument x("x", o["x"], accepted_of(data)), y("y", o["y"], "float8_e4m3fn is accepted", true),
+      descale("descale", o["descale"], accepted_of(f32), true), mean("mean", o["mean"], accepted_of(f32), true);
+  onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));
+  const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
+                               .executor = &executor};
+  const onepass::QuantizeOptions options{nb::cast<bool>(o["hadamard"]), nb::cast<std::uint64_t>(o["seed"])};
+  {
+    const nb::gil_scoped_release unlocked;
+    onepass::quantize(x.view, y.view, descale.view, mean.view, options, launch);
+  }
+  executor.raise();
+}
+
 // Waits for everything on the legacy default stream of a device.
 void synchronize(int device) {
   const nb::gil_scoped_release unlocked;
@@ -371,6 +408,9 @@ NB_MODULE(_onepass, m) {
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
   m.def("append_kv", &append_kv, "call"_a);
   m.def("softmax", &softmax, "call"_a);
+  m.def("quantize", &quantize, "call"_a);
+  m.def("attention_fp8", &attention_fp8, "options"_a, "fp8"_a);
+  m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);

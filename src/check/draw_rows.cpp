@@ -23,6 +23,24 @@ class Rows {
     put(t_.x, r);
     if (p_.row_lse) row_lse(r);
   }
+  // normal: N(1, 1). rising: sizes from row to row by a factor of 1e8. one_hot: one number in 500 is a hundred times
+  // as large. huge: up to 1e30 (fp16: 1e4), some rows of zeros. Where the seed is odd, one row in 40 has a NaN or an
+  // infinity.
+  void numbers(std::int64_t r) {
+    Random random(seed_, {kScores, r});
+    const double narrow = p_.dtype == DType::f16 ? 0.25 : 1.0;
+    for (float& x : row_) {
+      const double normal = double{random.normal()};
+      switch (distribution_) {
+        case Distribution::normal: x = static_cast<float>(1 + normal); break;
+        case Distribution::rising: x = static_cast<float>(normal * std::pow(10.0, narrow * static_cast<double>(r % 17 - 8))); break;
+        case Distribution::one_hot: x = static_cast<float>(normal * (random.below(500) == 0 ? 100 : 1)); break;
+        case Distribution::huge: x = static_cast<float>(r % 7 == 0 ? 0 : normal * (p_.dtype == DType::f16 ? 1e4 : 1e30)); break;
+      }
+    }
+    if (seed_ % 2 == 1 && r % 40 == 39) row_[static_cast<std::size_t>(r) % row_.size()] = r % 80 == 39 ? NAN : -INFINITY;
+    put(t_.x, r);
+  }
   void backward(std::int64_t r) {
     scores(r);
     double sum = 0;
@@ -89,8 +107,13 @@ class Rows {
 
 void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   Rows rows(p, t, seed, distribution);
-  for (std::int64_t r = 0; r < p.batch * p.heads_q * p.seq_q; ++r)
-    p.op == Op::softmax ? rows.forward(r) : rows.backward(r);
+  for (std::int64_t r = 0; r < p.batch * p.heads_q * p.seq_q; ++r) {
+    switch (p.op) {
+      case Op::quantize: rows.numbers(r); break;
+      case Op::softmax: rows.forward(r); break;
+      default: rows.backward(r);
+    }
+  }
 }
 
 }  // namespace onepass::check

@@ -113,6 +113,7 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
 }
 
 Verdict judge(Inputs& in, Executor& executor) {
+  if (in.problem.op == Op::quantize) return judge_quantized(in);
   if (is_softmax(in.problem.op)) return judge_softmax(in, in.oracle(executor), in.base(executor));
   return in.problem.op == Op::backward ? judge(in, in.oracle_gradients(executor), in.base_gradients(executor))
                                        : judge(in, in.oracle(executor), in.base(executor));

@@ -10,12 +10,11 @@
 #include "check/random.hpp"
 #include "core/key_value_view.hpp"
 #include "core/numerics.hpp"
-#include "core/softmax_problem.hpp"
 
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse, kParts, kDescales };
+enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse, kParts, kDescales, kMeans };
 
 // The strides' reach below and above element 0.
 struct Extent {
@@ -38,7 +37,7 @@ class Maker {
   Inputs make() {
     allocate();
     if (p_.op == Op::merge) return make_parts();
-    if (is_softmax(p_.op)) {
+    if (of_rows(p_.op)) {
       if (p_.bool_mask) fill_mask();
       draw_rows(p_, in_.tensors, seed_, distribution_);
       finish();
@@ -65,6 +64,7 @@ class Maker {
           },
           Descale(in_.tensors.v_descale, b));
     }
+    if (p_.v_mean) fill_mean();
     if (p_.bias) fill_bias();
     if (p_.bool_mask) fill_mask();
     if (p_.alibi) fill_slopes();
@@ -102,7 +102,7 @@ class Maker {
     const RoleShape shape = shape_of(p_, row);
     if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
       return side_tensor(shape.dtype, shape.rank - 1, {shape.size[1], 1, 1, 1});
-    if (!row.unit_last && !is_softmax(p_.op)) return side_tensor(shape.dtype, shape.rank, shape.size);
+    if (!row.unit_last && !of_rows(p_.op)) return side_tensor(shape.dtype, shape.rank, shape.size);
     const ConstTensor as_described = described(p_, row);
     Tensor t;
     t.rank = as_described.rank;
@@ -176,6 +176,12 @@ class Maker {
     });
   }
 
+  void fill_mean() {
+    const ConstTensor& t = in_.tensors.v_mean;
+    Random r(seed_, {kMeans});
+    for (std::int64_t i = 0, n = t.shape[2], h = t.shape[1]; i < t.elements(); ++i)
+      Inputs::writable<float>(t)[i / n / h * t.stride[0] + i / n % h * t.stride[1] + i % n * t.stride[2]] = r.normal();
+  }
   // 1/64 to 1/2: the numbers then fill e4m3's range, and a factor taken from another place shows.
   void fill_descale(const RoleRow& row) {
     const ConstTensor t = in_.tensors.*row.input;

@@ -9,6 +9,7 @@
 #include "check/buffer.hpp"
 #include "core/arguments.hpp"
 #include "core/roles.hpp"
+#include "core/softmax_problem.hpp"
 #include "onepass/attention.hpp"
 #include "reference/gradients.hpp"
 
@@ -47,7 +48,7 @@ struct Inputs {
   }
   void attend() const {
     if (problem.op == Op::merge) return onepass::merge(tensors.outs, tensors.lses, tensors.out, tensors.lse, launch);
-    if (problem.op == Op::softmax || problem.op == Op::softmax_backward)
+    if (of_rows(problem.op))
       return onepass::run(make_plan(problem, implementation), tensors, launch);
     const auto call = problem.op == Op::backward ? onepass::attention_backward : onepass::attention;
     call(tensors, attention, launch, implementation);

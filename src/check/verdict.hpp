@@ -56,6 +56,12 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
 // y|), t = max|y| of a logarithm, else 0.
 Verdict judge_softmax(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
+// Of a quantize: factors are powers of 2, no number is cut off at 448, and of a head's or tensor's factor no more than
+// two binary digits of e4m3's range are lost (of a block's none); each number is within half a step of e4m3 of the
+// rotated, centred one, but for 2^-20 of its row's sizes; means are right to 2^-20 of their columns' mean size. What is
+// not finite, and all that a rotation mixes with it, is NaN and counts nowhere else.
+Verdict judge_quantized(const Inputs& inputs);
+
 // Parts of the rules: both NaN, the same infinity, or both finite; what follows from a verdict's errors and bounds, or
 // from a violation that was found before.
 bool same_kind(float x, float reference);

@@ -14,6 +14,7 @@
 #include "core/overlap.hpp"
 #include "core/roles.hpp"
 #include "core/shown.hpp"
+#include "core/quantize_problem.hpp"
 #include "core/softmax_problem.hpp"
 #include "core/tensor_checks.hpp"
 
@@ -189,9 +190,11 @@ bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.da
 }  // namespace
 
 Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
+  if (is_quantize(t)) return quantize_problem_of(t, a);
   if (is_softmax(t)) return softmax_problem_of(t, a);
   if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
-  want(!a.log, ErrorCode::bad_value, "log is given but x is not; it is of a softmax");
+  want(!a.log && !a.hadamard, ErrorCode::bad_value, a.log ? "log" : "hadamard", " is given but x is not; it is of a ",
+       word_of(a.log ? Op::softmax : Op::quantize));
   Problem p;
   p.op = t.dout.given() ? Op::backward : Op::forward;
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
@@ -250,6 +253,7 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   p.q_descale = descale(t.q_descale);
   p.k_descale = descale(t.k_descale);
   p.v_descale = descale(t.v_descale);
+  p.v_mean = descale(t.v_mean);
   if (p.op == Op::backward) {
     p.gradients = {t.dq.given(),    t.dk.given(),     t.dv.given(),
                    t.dbias.given(), t.dsinks.given(), t.dalibi_slopes.given()};
@@ -294,7 +298,8 @@ Attention attention_of(const Problem& p) {
           p.deterministic,
           p.batch_invariant,
           p.accumulation,
-          p.log};
+          p.log,
+          p.hadamard};
 }
 
 void bound_lengths(Attention& a, const Problem& p) {
@@ -303,8 +308,8 @@ void bound_lengths(Attention& a, const Problem& p) {
 }
 
 void check_planned(const Problem& p, const Tensors& t) {
-  if (p.op == Op::merge || is_softmax(p.op) || !t.outs.empty()) {
-    Problem other = problem_of(t, is_softmax(p.op) ? attention_of(p) : Attention{});
+  if (p.op == Op::merge || of_rows(p.op) || !t.outs.empty()) {
+    Problem other = problem_of(t, of_rows(p.op) ? attention_of(p) : Attention{});
     for (std::size_t i = 0; i < kRoles; ++i)
       if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
     if (other == p) return;

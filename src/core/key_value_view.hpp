@@ -40,7 +40,14 @@ class KeyValueView {
   };
 
   KeyValueView() = default;
-  // With the factors of what is fp8_e4m3.
+  // With the factors of what is fp8_e4m3, and what was taken out of it.
+  KeyValueView(const ConstTensor& t, const Sequence& seq, const ConstTensor& descale, const ConstTensor& mean)
+      : KeyValueView(t, seq, descale) {
+    if (!mean.given()) return;
+    const auto stride = [&](int i) { return mean.shape[i] > 1 ? mean.stride[i] : 0; };
+    means_ = static_cast<const float*>(mean.data) + seq.batch * stride(0);
+    mean_head_ = stride(1), mean_column_ = stride(2);
+  }
   KeyValueView(const ConstTensor& t, const Sequence& seq, const ConstTensor& descale) : KeyValueView(t, seq) {
     factors_ = Descale(descale, seq.batch);
   }
@@ -59,12 +66,17 @@ class KeyValueView {
     return static_cast<const T*>(data_) + offset(head, token);
   }
   float element(std::int64_t head, std::int64_t token, std::int64_t column) const {
-    return factor(head, token) * load_element(data_, dtype_, offset(head, token) + column);
+    return factor(head, token) * load_element(data_, dtype_, offset(head, token) + column) + mean(head, column);
   }
-  // What run() gives is without the factors.
-  bool scaled() const { return factors_.given(); }
+  // What run() gives is without the factors and means.
+  bool scaled() const { return factors_.given() || centered(); }
+  bool centered() const { return means_ != nullptr; }
   // What an element of a token is multiplied by; 1 unless scaled().
   float factor(std::int64_t head, std::int64_t token) const { return factors_.at(head, token); }
+  // What is then added to a column of a head; 0 unless scaled().
+  float mean(std::int64_t head, std::int64_t column) const {
+    return means_ ? means_[head * mean_head_ + column * mean_column_] : 0.0f;
+  }
   // The run that begins at `token`, at most `most` tokens of it. One run holds whole sequences where tensors are
   // contiguous or packed, and one page of what is paged.
   template <class T>
@@ -93,12 +105,14 @@ class KeyValueView {
   DType dtype_ = DType::f32;
   Pages pages_;
   Descale factors_;
+  const float* means_ = nullptr;
+  std::int64_t mean_head_ = 0, mean_column_ = 0;
   std::int64_t origin_ = 0, page_stride_ = 0, head_stride_ = 0,
                stride_ = 0;  // origin: head 0 of the sequence's first token
 };
 
 // Of a call's keys and values.
 inline KeyValueView keys_of(const Tensors& a, const Sequence& seq) { return {a.k, seq, a.k_descale}; }
-inline KeyValueView values_of(const Tensors& a, const Sequence& seq) { return {a.v, seq, a.v_descale}; }
+inline KeyValueView values_of(const Tensors& a, const Sequence& seq) { return {a.v, seq, a.v_descale, a.v_mean}; }
 
 }  // namespace onepass

@@ -132,6 +132,24 @@ void validate_softmax(const Problem& p) {
   validate_alignments(p);
 }
 
+void validate_quantize(const Problem& p) {
+  want(is_data(p.dtype), ErrorCode::bad_dtype, "the dtype of x is ", name_of(p.dtype),
+       "; fp32, fp16 and bf16 are accepted");
+  want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; fp8_e4m3 is expected");
+  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
+       static_cast<int>(p.device.kind), " and number ", p.device.index,
+       "; a value of DeviceKind and 0 or more are expected");
+  want(p.seq_k >= 1 && p.seq_k <= 256, ErrorCode::bad_shape, "a row of x has ", p.seq_k,
+       " numbers; 1 to 256 are accepted");
+  want(!p.descale.blocks || ((p.descale.batch || p.batch <= 1) && (p.descale.heads || p.heads_q <= 1)),
+       ErrorCode::bad_value, "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
+  want(p.hadamard || p.seed == 0, ErrorCode::bad_value, "seed is ", p.seed,
+       " but there is no hadamard, whose signs it is of; 0 is accepted");
+  validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
+  validate_strides(p);
+  validate_alignments(p);
+}
+
 void validate_gradients(const Problem& p) {
   if (p.op != Op::backward) {
     want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
@@ -188,10 +206,10 @@ void validate_fp8(const Problem& p) {
   want(p.op == Op::forward || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, "the dtype of ",
        fp8 ? "q, k and v" : "k and v", " is fp8_e4m3; a ", word_of(p.op), " takes fp32, fp16 and bf16");
   for (const auto& [role, of] :
-       {std::pair{Role::q_descale, p.dtype}, {Role::k_descale, p.key_dtype()}, {Role::v_descale, p.key_dtype()}}) {
+       {std::pair{Role::q_descale, p.dtype}, {Role::k_descale, p.key_dtype()}, {Role::v_descale, p.key_dtype()}, {Role::v_mean, p.key_dtype()}}) {
     const char* const name = row_of(role).name;
     want(!descale_of(p, role) || of == DType::f8e4m3, ErrorCode::bad_dtype, name, " is given but ",
-         std::string_view(name).substr(0, 1), " is ", name_of(of), "; descales are of fp8_e4m3");
+         std::string_view(name).substr(0, 1), " is ", name_of(of), "; it is of fp8_e4m3");
   }
   want(p.accumulation <= Accumulation::fast, ErrorCode::bad_value, "accumulation is ", static_cast<int>(p.accumulation),
        "; a value of Accumulation is expected");
@@ -274,8 +292,15 @@ Mods checked_mods(const Problem& p) {
        "; a value of Op is expected");
   want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value,
        "log, lse_only and row_lse are of a softmax; this is a ", word_of(p.op));
+  want(p.op == Op::quantize || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
+       "descale, hadamard and mean are of a quantize; this is a ", word_of(p.op));
   if (p.op == Op::merge) {
     validate_merge(p);
+    validate_gradients(p);
+    return {};
+  }
+  if (p.op == Op::quantize) {
+    validate_quantize(p);
     validate_gradients(p);
     return {};
   }

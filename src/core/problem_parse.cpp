@@ -120,6 +120,10 @@ struct Parser {
       p.k_descale = w.descale(value);
     else if (key == "v_descale")
       p.v_descale = w.descale(value);
+    else if (key == "v_mean")
+      p.v_mean = w.descale(value, 'd');
+    else if (key == "descale")
+      p.descale = w.descale(value);
     else if (key == "accumulation" && (value == "exact" || value == "fast"))
       p.accumulation = value == "fast" ? Accumulation::fast : Accumulation::exact;
     else if (key == "bias") {
@@ -198,6 +202,10 @@ struct Parser {
       p.want_lse = p.lse_only = true;
     else if (s == "row_lse")
       p.row_lse = true;
+    else if (s == "hadamard")
+      p.hadamard = true;
+    else if (s == "mean")
+      p.centered = true;
     else if (s == "dlse")
       p.dlse = true;
     else if (s == "deterministic")
@@ -262,13 +270,17 @@ struct Parser {
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
     constexpr std::string_view kOfForward[] = {"lse",       "kv",        "seqused",   "batch_invariant", "kv_dtype",
-                                               "q_descale", "k_descale", "v_descale", "accumulation",    "v_in_k"};
+                                               "q_descale", "k_descale", "v_descale", "v_mean", "accumulation",    "v_in_k"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
     constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
                                                "out",      "device", "align", "scale", "log"},
                                kOfSoftmaxForward[] = {"mask", "lse", "row_lse"};
     if (is_softmax(p.op)) return is_of(kOfSoftmax) || (p.op == Op::softmax && is_of(kOfSoftmaxForward));
-    if (subject == "log" || subject == "row_lse") return false;
+    constexpr std::string_view kOfQuantize[] = {"operator", "b",      "h",     "s",       "dtype",    "descale",
+                                                "seed",     "device", "align", "hadamard", "mean"};
+    if (p.op == Op::quantize) return is_of(kOfQuantize);
+    for (const std::string_view other : {"log", "row_lse", "descale", "hadamard", "mean"})
+      if (subject == other) return false;
     return subject != "n" && (p.op == Op::backward ? !is_of(kOfForward) : !is_of(kOfBackward));
   }
 
@@ -278,8 +290,8 @@ struct Parser {
       if (!speaks_of(subject_of(word)))
         throw Error(ErrorCode::bad_text,
                     text("'", shown(word), "' says nothing about ", word_of(p.op), " (docs/problem.md)"));
-    if (is_softmax(p.op) && p.heads_kv != p.heads_q)
-      throw Error(ErrorCode::bad_text, "a softmax has one number of heads (docs/problem.md)");
+    if (of_rows(p.op) && p.heads_kv != p.heads_q)
+      throw Error(ErrorCode::bad_text, text("a ", word_of(p.op), " has one number of heads (docs/problem.md)"));
     if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text, "merge takes no buffer and out_strides in place of strides (docs/problem.md)");
   }
@@ -297,7 +309,8 @@ struct Parser {
 
   Problem finish() {
     fits_operator();
-    if (is_softmax(p.op)) p.heads_kv = 1;
+    if (of_rows(p.op)) p.heads_kv = 1;
+    if (p.op == Op::quantize) p.out_dtype = DType::f8e4m3, own_out_dtype = true;
     if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
     if (!own_out_dtype) p.out_dtype = p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype;
     if (p.kv_dtype == p.dtype) p.kv_dtype.reset();

@@ -96,16 +96,18 @@ std::string cache_text(const Problem& p) {
   return s + (p.batch_invariant ? " batch_invariant" : "") + (p.v_in_k ? " v_in_k" : "");
 }
 
-// kv_dtype=fp8_e4m3 q_descale=bh1 accumulation=fast
+std::string descale_text(const DescaleSpec& d, char last) {
+  return {d.batch ? 'b' : '1', d.heads ? 'h' : '1', d.blocks ? last : '1'};
+}
+
+// kv_dtype=fp8_e4m3 q_descale=bh1 v_mean=bhd accumulation=fast
 std::string fp8_text(const Problem& p) {
   std::string s;
   if (p.kv_dtype) s += " kv_dtype=" + std::string(name_of(*p.kv_dtype));
   for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale}) {
-    const std::optional<DescaleSpec>& d = descale_of(p, role);
-    if (d)
-      s += std::string(" ") + row_of(role).name + "=" + (d->batch ? 'b' : '1') + (d->heads ? 'h' : '1') +
-           (d->blocks ? 'n' : '1');
+    if (const auto d = descale_of(p, role)) s += std::string(" ") + row_of(role).name + "=" + descale_text(*d, 'n');
   }
+  if (p.v_mean) s += " v_mean=" + descale_text(*p.v_mean, 'd');
   return s + (p.accumulation == Accumulation::fast ? " accumulation=fast" : "");
 }
 
@@ -138,6 +140,19 @@ std::string softmax_text(const Problem& p) {
   return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
 }
 
+std::string quantize_text(const Problem& p) {
+  std::string s = "quantize b" + number(p.batch) + " h" + number(p.heads_q) + " s" + number(p.seq_q) +
+                  (p.seq_q == p.seq_k ? "" : "x" + number(p.seq_k)) + " " + std::string(name_of(p.dtype)) +
+                  " descale=" + descale_text(p.descale, 'n');
+  if (p.hadamard) s += " hadamard";
+  if (p.seed) s += " seed=" + number(p.seed);
+  if (p.centered) s += " mean";
+  Problem plain = p;
+  set_contiguous(plain);
+  s += side_text(p, plain);
+  return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
+}
+
 std::string merge_text(const Problem& p) {
   std::string s = "merge n" + number(p.partials) + " b" + number(p.batch) + " h" + number(p.heads_q) + " s" +
                   number(p.seq_q) + " d" + number(p.dim_v) + " " + std::string(name_of(p.dtype));
@@ -162,6 +177,7 @@ std::string to_string(const Problem& p) {
   };
   if (p.op == Op::merge) return merge_text(p);
   if (is_softmax(p.op)) return softmax_text(p);
+  if (p.op == Op::quantize) return quantize_text(p);
   std::string s = std::string(word_of(p.op)) + " b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
                   pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
                   std::string(name_of(p.dtype));

@@ -54,8 +54,8 @@ struct Word {
     }
     return {spans[0], spans[1], spans[2], spans[3]};
   }
-  DescaleSpec descale(std::string_view s) const {  // bhn
-    constexpr char kLetters[] = "bhn";
+  DescaleSpec descale(std::string_view s, char last = 'n') const {  // bhn
+    const char kLetters[] = {'b', 'h', last};
     bool spans[3];
     for (std::size_t i = 0; i < 3; ++i) {
       if (s.size() != 3 || (s[i] != kLetters[i] && s[i] != '1')) fail("a spread of descales such as 111, bh1 or bhn");

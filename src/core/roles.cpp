@@ -87,12 +87,18 @@ std::int64_t size_of(Axis axis, const Problem& p) {
   return 1;
 }
 
-const std::optional<DescaleSpec>& descale_of(const Problem& p, Role role) {
-  return role == Role::q_descale ? p.q_descale : role == Role::k_descale ? p.k_descale : p.v_descale;
+std::optional<DescaleSpec> descale_of(const Problem& p, Role role) {
+  switch (role) {
+    case Role::q_descale: return p.q_descale;
+    case Role::k_descale: return p.k_descale;
+    case Role::v_descale: return p.v_descale;
+    case Role::v_mean: return p.v_mean;
+    default: return p.descale;
+  }
 }
 
 std::string_view word_of(Op op) {
-  constexpr std::string_view kWords[kOps] = {"fwd", "merge", "bwd", "softmax", "softmax_bwd"};
+  constexpr std::string_view kWords[kOps] = {"fwd", "merge", "bwd", "softmax", "softmax_bwd", "quantize"};
   return kWords[static_cast<std::size_t>(op)];
 }
 
@@ -122,7 +128,9 @@ bool uses(const Problem& p, const RoleRow& row) {
     case Role::sinks: return p.sinks;
     case Role::q_descale:
     case Role::k_descale:
-    case Role::v_descale: return descale_of(p, row.role).has_value();
+    case Role::v_descale:
+    case Role::v_mean: return descale_of(p, row.role).has_value();
+    case Role::mean: return p.centered;
     case Role::lse: return p.want_lse;
     case Role::dlse: return p.dlse;
     case Role::row_lse: return p.row_lse;
@@ -143,7 +151,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
       if (!spans(dims, i)) s.size[i] = 1;
   }
   if (row.fit == Fit::trailing_optional) {
-    const DescaleSpec& spec = *descale_of(p, row.role);
+    const DescaleSpec spec = *descale_of(p, row.role);
     const bool spanned[kMaxRank] = {spec.batch, spec.heads, spec.blocks};
     for (int i = 0; i < s.rank; ++i)
       if (!spanned[i]) s.size[i] = 1;

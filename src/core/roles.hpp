@@ -62,7 +62,8 @@ struct Forms {
 
 // What an operator does with a tensor.
 enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
-using Uses = std::array<Use, kOps>;  // forward, merge, backward, softmax, softmax_backward; none where left out
+// forward, merge, backward, softmax, softmax_backward, quantize; none where left out
+using Uses = std::array<Use, kOps>;
 
 struct RoleRow {
   Role role;
@@ -84,7 +85,8 @@ using enum Axis;
 inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq_k, dim_qk},
     kV{batch, heads_kv, seq_k, dim_v}, kOut{batch, heads_q, seq_q, dim_v}, kScores{batch, heads_q, seq_q, seq_k},
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
-    kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k};
+    kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k}, kMeanOfV{batch, heads_kv, dim_v},
+    kMeans{batch, heads_q, seq_k};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
 inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none};
@@ -93,9 +95,11 @@ inline constexpr Uses kNeeded{Use::needs, Use::none, Use::needs}, kTaken{Use::ta
     kStatistics{Use::may_write, Use::may_write, Use::needs, Use::may_write},
     kUpstream{Use::none, Use::none, Use::needs}, kOptionalUpstream{Use::none, Use::none, Use::takes},
     kGradient{Use::none, Use::none, Use::may_write};
-inline constexpr Uses kOfSoftmax{Use::none, Use::none, Use::none, Use::needs},
+inline constexpr Uses kOfRows{Use::none, Use::none, Use::none, Use::needs, Use::none, Use::needs},
     kTakenBySoftmax{Use::none, Use::none, Use::none, Use::takes},
-    kOfBoth{Use::none, Use::none, Use::none, Use::may_write, Use::needs},
+    kOfAll{Use::none, Use::none, Use::none, Use::may_write, Use::needs, Use::writes},
+    kOfQuantize{Use::none, Use::none, Use::none, Use::none, Use::none, Use::writes},
+    kMeanOfQuantize{Use::none, Use::none, Use::none, Use::none, Use::none, Use::may_write},
     kReadBackwards{Use::none, Use::none, Use::none, Use::none, Use::needs},
     kWrittenBackwards{Use::none, Use::none, Use::none, Use::none, Use::writes};
 }  // namespace roles_detail
@@ -140,6 +144,8 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
       {R::v_descale, "v_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], factors of an fp8_e4m3 v",
        kOfForward, Types::f32, kDescalesK, kDescalesK, trailing_optional, false, R::v_descale, &L::v_descale,
        &T::v_descale, nullptr},
+      {R::v_mean, "v_mean", "fp32 [batch|1, heads_kv|1, dim_v|1], what was taken out of an fp8_e4m3 v", kOfForward,
+       Types::f32, kMeanOfV, kMeanOfV, trailing_optional, false, R::v_mean, &L::v_mean, &T::v_mean, nullptr},
       {R::lse, "lse", "fp32 [batch, heads, seq]: the rows' log-sum-exp", kStatistics, Types::f32, kRows, kPackedRows,
        exact, false, R::lse, &L::lse, nullptr, &T::lse},
       {R::dout, "dout", "the gradient of out", kUpstream, Types::as_out, kOut, kPackedOut, exact, true, R::out,
@@ -158,16 +164,20 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        R::sinks, &L::dsinks, nullptr, &T::dsinks},
       {R::dalibi_slopes, "dalibi_slopes", "the gradient of alibi_slopes, fp32 of its shape", kGradient, Types::f32,
        kSlopes, kSlopes, leading_optional, false, R::alibi_slopes, &L::dalibi_slopes, nullptr, &T::dalibi_slopes},
-      {R::x, "x", "rows of numbers [.., n]", kOfSoftmax, Types::data, kScores, kScores, exact, false, R::x, &L::x,
+      {R::x, "x", "rows of numbers [.., n]", kOfRows, Types::data, kScores, kScores, exact, false, R::x, &L::x,
        &T::x, nullptr},
       {R::row_lse, "row_lse", "fp32 [..]: the LSEs of the rows that x is a piece of", kTakenBySoftmax, Types::f32,
        kRows, kRows, exact, false, R::row_lse, &L::row_lse, &T::row_lse, nullptr},
-      {R::y, "y", "the softmax of x", kOfBoth, Types::as_q_or_f32, kScores, kScores, exact, false, R::y, &L::y, nullptr,
+      {R::y, "y", "the softmax of x, or x in fp8_e4m3", kOfAll, Types::as_q_or_f32, kScores, kScores, exact, false, R::y, &L::y, nullptr,
        &T::y},
       {R::dy, "dy", "the gradient of y", kReadBackwards, Types::as_out, kScores, kScores, exact, false, R::dy, &L::dy,
        &T::dy, nullptr},
       {R::dx, "dx", "the gradient of x", kWrittenBackwards, Types::as_q, kScores, kScores, exact, false, R::dx, &L::dx,
        nullptr, &T::dx},
+      {R::descale, "descale", "fp32 [batch|1, heads|1, blocks of 128 rows|1]: y's factors", kOfQuantize, Types::f32,
+       kDescalesQ, kDescalesQ, trailing_optional, false, R::descale, &L::descale, nullptr, &T::descale},
+      {R::mean, "mean", "fp32 [batch, heads, n]: the mean of each column, taken out", kMeanOfQuantize, Types::f32,
+       kMeans, kMeans, exact, false, R::mean, &L::mean, nullptr, &T::mean},
   }};
 }();
 // Its dimensions may be 1, for repeated.
@@ -230,7 +240,8 @@ std::int64_t size_of(Axis axis, const Problem& problem);
 bool uses(const Problem& problem, const RoleRow& row);     // whether its calls have this tensor
 bool is_asked(const Gradients& gradients, Role gradient);  // false of what is none
 // What a problem says of a descale, by its role.
-const std::optional<DescaleSpec>& descale_of(const Problem& problem, Role role);
+// v_mean too, whose third dimension is columns.
+std::optional<DescaleSpec> descale_of(const Problem& problem, Role role);
 inline constexpr std::int64_t descale_blocks(std::int64_t rows) { return (rows + kDescaleRows - 1) / kDescaleRows; }
 
 // The sizes of a problem's tensor as its role has them; of a bias or mask, 1 in dimensions it does not span. rank 0:

@@ -9,6 +9,7 @@
 #include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
+#include "cpu/quantize/quantize.hpp"
 #include "cpu/softmax/softmax.hpp"
 
 namespace onepass::cpu {
@@ -31,6 +32,7 @@ std::span<const Implementation> implementations() {
     add(backward::implementations());
     all.push_back(merge_implementation());
     add(softmax_implementations());
+    all.push_back(quantize_implementation());
     return all;
   });
 }

@@ -3,6 +3,7 @@
 #include "cuda/decode/decode.hpp"
 #include "cuda/decode/mla.hpp"
 #include "cuda/merge/merge.hpp"
+#include "cuda/quantize/quantize.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -14,7 +15,8 @@ namespace onepass::cuda {
 std::vector<const Implementation*> implementations() {
   return {&decode::mla_implementation(),   &decode::implementation(),        &sm90::forward_implementation(),
           &sm80::forward_implementation(), &sm90::backward_implementation(), &sm80::backward_implementation(),
-          &merge_implementation(),         &softmax_implementation(),        &softmax_backward_implementation()};
+          &merge_implementation(),         &softmax_implementation(),        &softmax_backward_implementation(),
+          &quantize_implementation()};
 }
 
 }  // namespace onepass::cuda

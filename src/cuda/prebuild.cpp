@@ -13,6 +13,7 @@
 #include "cuda/decode/decode.hpp"
 #include "cuda/decode/mla.hpp"
 #include "cuda/merge/merge.hpp"
+#include "cuda/quantize/quantize.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -85,6 +86,14 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     if (!select_softmax(p, plan, why)) throw refusal(row.name);
     if (plan.pieces > 1) kernels.push_back({row.name, softmax_program(states_config(plan), arch)});
     kernels.push_back({row.name, softmax_program(plan.config, arch)});
+    return kernels;
+  }
+  if (p.op == Op::quantize) {
+    const char* const name = quantize_implementation().name;
+    QuantizePlan plan;
+    if (!select_quantize(p, plan, why)) throw refusal(name);
+    if (plan.surveys()) kernels.push_back({name, quantize_program(plan.survey_config(), arch)});
+    kernels.push_back({name, quantize_program(plan.config, arch)});
     return kernels;
   }
   if (p.op == Op::backward) {

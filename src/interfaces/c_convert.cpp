@@ -93,6 +93,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
                                                              o.q_descale,
                                                              o.k_descale,
                                                              o.v_descale,
+                                                             o.v_mean,
                                                              o.lse,
                                                              o.dout,
                                                              o.dlse,
@@ -153,6 +154,18 @@ AppendCall append_from(const onepass_append& append) {
            .q_out = optional("q_out", a.q_out)},
           a.interleaved != 0,
           {.stream = a.stream, .executor = a.executor ? a.executor->executor.get() : nullptr}};
+}
+
+QuantizeCall quantize_from(const onepass_quantize& quantize) {
+  onepass_quantize q;
+  onepass_quantize_init(&q, sizeof q);
+  take_known_fields("quantize", quantize, q);
+  return {tensor_from("x", q.x),
+          tensor_from("y", q.y),
+          tensor_from("descale", q.descale),
+          optional_tensor_from("mean", q.mean),
+          {q.hadamard != 0, q.seed},
+          {.stream = q.stream, .executor = q.executor ? q.executor->executor.get() : nullptr}};
 }
 
 SoftmaxCall softmax_from(const onepass_softmax& softmax) {

@@ -4,6 +4,7 @@
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/onepass.h"
+#include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"
 
 // The opaque types of onepass.h.
@@ -38,6 +39,13 @@ struct AppendCall {
   Launch launch;
 };
 AppendCall append_from(const onepass_append& append);
+
+struct QuantizeCall {
+  Tensor x, y, descale, mean;
+  QuantizeOptions options;
+  Launch launch;
+};
+QuantizeCall quantize_from(const onepass_quantize& quantize);
 
 struct SoftmaxCall {
   Tensor x, y, lse, row_lse, bool_mask, dy, dx;

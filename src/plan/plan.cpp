@@ -1,7 +1,6 @@
 // The ordered list of implementations, the choice among them, and the calls that are built on it.
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "core/arguments.hpp"
@@ -12,10 +11,11 @@
 #include "core/shown.hpp"
 #include "core/text.hpp"
 #include "cpu/implementations.hpp"
-#include "cuda/host/kernels.hpp"
 #include "cuda/implementations.hpp"
+#include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"
 #include "plan/implementations.hpp"
+#include "plan/scratch.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::plan {
@@ -35,30 +35,6 @@ namespace onepass::inline v0 {
 namespace {
 
 using reference::is_reference;
-
-struct FreeAligned {
-  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
-};
-
-// The workspace of one call, where the problem's tensors are.
-class Scratch {
- public:
-  Scratch(Device device, std::size_t bytes, void* stream) {
-    if (bytes == 0) return;
-    if (device.kind == DeviceKind::cuda) {
-      on_device_ = std::make_unique<cuda::DeviceScratch>(cuda::device_facts(device.index), bytes,
-                                                         static_cast<cuda::Stream>(stream));
-      return;
-    }
-    on_host_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}, std::nothrow)));
-    want(on_host_ != nullptr, ErrorCode::out_of_memory, "no ", bytes, " bytes of workspace could be had");
-  }
-  void* data() const { return on_device_ ? on_device_->data() : on_host_.get(); }
-
- private:
-  std::unique_ptr<std::byte, FreeAligned> on_host_;
-  std::unique_ptr<cuda::DeviceScratch> on_device_;
-};
 
 void check_workspace(const PlanState& plan, std::span<std::byte> workspace) {
   if (plan.workspace_bytes == 0) return;
@@ -201,6 +177,17 @@ void softmax_backward(const ConstTensor& y, const ConstTensor& dy, const Tensor&
   t.dy = dy, t.dx = dx;
   want(dy.given(), ErrorCode::bad_shape, "dy is missing");
   compute(Op::softmax_backward, t, described(options), launch, {});
+}
+
+void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, const Tensor& mean,
+              const QuantizeOptions& options, const Launch& launch) {
+  want(descale.given(), ErrorCode::bad_shape, "descale is missing");
+  Tensors t;
+  t.x = x, t.y = y, t.descale = descale, t.mean = mean;
+  Attention a;
+  a.hadamard = options.hadamard;
+  a.seed = options.seed;
+  compute(Op::quantize, t, a, launch, {});
 }
 
 // A merge of results that have no columns.

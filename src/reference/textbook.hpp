@@ -93,6 +93,9 @@ struct RowBlock {
     with_float_type(view.dtype(), [&](auto zero) {
       for (std::int64_t j = keys.lo; j < keys.hi; ++j, into += dim)
         load(view.row<decltype(zero)>(head / p.group(), j), dim, view.factor(head / p.group(), j), into);
+      into -= (keys.hi - keys.lo) * dim;
+      for (std::int64_t j = keys.lo; view.centered() && j < keys.hi; ++j, into += dim)
+        for (std::int64_t d = 0; d < dim; ++d) into[d] += static_cast<T>(view.mean(head / p.group(), d));
     });
   }
   template <class Stored>

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "check/check.hpp"
+#include "check/random.hpp"
 #include "core/key_value_view.hpp"
+#include "onepass/quantize.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 
@@ -16,8 +18,8 @@ namespace {
 // The same call on fp32 copies of its dequantised q, k and v.
 std::vector<float> in_fp32(const Inputs& in) {
   const Problem& p = in.problem;
-  const auto dequantised = [&](const ConstTensor& t, const ConstTensor& descale, std::int64_t heads, auto sequence_of,
-                               std::vector<float>& numbers) {
+  const auto dequantised = [&](const ConstTensor& t, const ConstTensor& descale, const ConstTensor& mean,
+                               std::int64_t heads, auto sequence_of, std::vector<float>& numbers) {
     const std::int64_t dim = t.shape[t.rank - 1];
     numbers.assign(static_cast<std::size_t>(t.elements()), 0);
     ConstTensor same(numbers.data(), DType::f32, {0});
@@ -26,7 +28,7 @@ std::vector<float> in_fp32(const Inputs& in) {
     for (int i = t.rank - 1; i >= 0; step *= t.shape[i--]) same.stride[i] = step;
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const auto [seq, rows] = sequence_of(b);
-      const KeyValueView from(t, seq, descale), to(same, seq);
+      const KeyValueView from(t, seq, descale, mean), to(same, seq);
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t j = 0; j < rows; ++j)
           for (std::int64_t d = 0; d < dim; ++d) const_cast<float*>(to.row<float>(h, j))[d] = from.element(h, j, d);
@@ -43,10 +45,10 @@ std::vector<float> in_fp32(const Inputs& in) {
   };
   std::vector<float> q, k, v, out(static_cast<std::size_t>(in.tensors.out.elements()));
   Tensors t = in.tensors;
-  t.q = dequantised(in.tensors.q, in.tensors.q_descale, p.heads_q, queries, q);
-  t.k = dequantised(in.tensors.k, in.tensors.k_descale, p.heads_kv, keys, k);
-  t.v = dequantised(in.tensors.v, in.tensors.v_descale, p.heads_kv, keys, v);
-  t.q_descale = t.k_descale = t.v_descale = {};
+  t.q = dequantised(in.tensors.q, in.tensors.q_descale, {}, p.heads_q, queries, q);
+  t.k = dequantised(in.tensors.k, in.tensors.k_descale, {}, p.heads_kv, keys, k);
+  t.v = dequantised(in.tensors.v, in.tensors.v_descale, in.tensors.v_mean, p.heads_kv, keys, v);
+  t.q_descale = t.k_descale = t.v_descale = t.v_mean = {};
   t.out.data = out.data();
   t.out.dtype = DType::f32;
   std::int64_t step = 1;
@@ -94,12 +96,59 @@ TEST_P(Fp8, IsRightByTheRule) {
 INSTANTIATE_TEST_SUITE_P(
     Problems, Fp8,
     testing::Values("fwd b2 h4/2 s140x300 d64 fp8_e4m3 out=fp32 q_descale=bhn k_descale=bhn v_descale=bhn",
-                    "fwd b2 h4/2 s3x300 d40/72 fp8_e4m3 out=fp32 q_descale=bh1 k_descale=1h1 v_descale=b1n",
+                    "fwd b2 h4/2 s3x300 d40/72 fp8_e4m3 out=fp32 q_descale=bh1 k_descale=1h1 v_descale=b1n v_mean=b1d",
                     "fwd h2/1 d128 fp8_e4m3 out=fp32 varlen=1,100,0,133/70,130,7,300 k_descale=bhn v_descale=bhn",
-                    "fwd b2 h4/2 s2x200 d64 fp32 kv_dtype=fp8_e4m3 k_descale=111 v_descale=1h1 causal_bottom_right",
+                    "fwd b2 h4/2 s2x200 d64 fp32 kv_dtype=fp8_e4m3 k_descale=111 v_descale=1h1 causal_bottom_right v_mean=bhd",
                     "fwd b3 h8/2 s1x200 d64 fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused=200,17,0 k_descale=bhn "
                     "v_descale=bhn",
-                    "fwd b2 h2 s70x90 d33/17 fp32 kv_dtype=fp8_e4m3 softcap=20 sinks mask=b11k v_descale=1hn"));
+                    "fwd b2 h2 s70x90 d33/17 fp32 kv_dtype=fp8_e4m3 softcap=20 sinks mask=b11k v_descale=1hn v_mean=1h1"));
+
+// Attention on numbers that are quantized for it: near the exact result, and with V's mean not lost.
+TEST(Fp8, QuantizedForACall) {
+  constexpr std::int64_t kHeads = 2, kRows = 300, kKeys = 400, kDim = 64;
+  Random random(7, {});
+  std::vector<float> q(kHeads * kRows * kDim), k(kHeads * kKeys * kDim), v(k.size()), out(q.size()), exact(q.size());
+  for (float& x : q) x = random.normal();
+  for (float& x : k) x = random.normal() * (random.below(1000) == 0 ? 30.0f : 1.0f);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = 100 + static_cast<float>(i % kDim) + random.normal();
+  std::vector<std::int32_t> cu_q{0, 100, 300}, cu_k{0, 150, 400};
+  const auto error_of = [&](const Tensors& t, const Fp8Options& options) {
+    onepass::attention_fp8(t, {.band = {.causal = true}}, options);
+    Tensors plain = t;
+    plain.out.data = exact.data();
+    onepass::attention(plain, {.band = {.causal = true}});
+    double sum = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) sum += std::pow(double{out[i]} - double{exact[i]}, 2);
+    return std::sqrt(sum / static_cast<double>(out.size()));
+  };
+  const Tensors batched{.q = {q.data(), DType::f32, {1, kHeads, kRows, kDim}},
+                        .k = {k.data(), DType::f32, {1, kHeads, kKeys, kDim}},
+                        .v = {v.data(), DType::f32, {1, kHeads, kKeys, kDim}},
+                        .out = {out.data(), DType::f32, {1, kHeads, kRows, kDim}}};
+  Tensors packed{.q = {q.data(), DType::f32, {kRows, kHeads, kDim}},
+                 .k = {k.data(), DType::f32, {kKeys, kHeads, kDim}},
+                 .v = {v.data(), DType::f32, {kKeys, kHeads, kDim}},
+                 .out = {out.data(), DType::f32, {kRows, kHeads, kDim}}};
+  packed.cu_seqlens_q = {cu_q.data(), DType::i32, {3}}, packed.cu_seqlens_k = {cu_k.data(), DType::i32, {3}};
+  for (const Tensors& t : {batched, packed}) {
+    EXPECT_LT(error_of(t, {}), 0.02);
+    EXPECT_LT(error_of(t, {.by_block = true}), 0.02);
+    EXPECT_GT(error_of(t, {.center = false}), 0.1);  // numbers of 160 to 4 digits
+    EXPECT_GT(error_of(t, {.hadamard = false}), 1.05 * error_of(t, {}));
+  }
+  const std::string said = explain_fp8(batched);
+  EXPECT_EQ(said.find("quantize b1 h2 s300x64 fp32 descale=1hn hadamard"), 0u) << said;
+  EXPECT_NE(said.find("quantize b1 h2 s400x64 fp32 descale=1h1 mean"), said.npos) << said;
+  EXPECT_NE(said.find("fp8_e4m3 out=fp32 q_descale=1hn k_descale=1h1 v_descale=1h1 v_mean=1hd"), said.npos) << said;
+  Tensors wrong = batched;
+  wrong.v_descale = {exact.data(), DType::f32, {1}};
+  try {
+    onepass::attention_fp8(wrong);
+    ADD_FAILURE() << "was accepted";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "v_descale is given; attention_fp8 makes the factors and means itself");
+  }
+}
 
 // The values between e4m3's subnormals and its largest, through both kernels' loads.
 TEST(Fp8, EveryValueOfKAndV) {

@@ -40,5 +40,6 @@ void test_success(void);
 void test_errors(void);
 void test_append(void);
 void test_softmax(void);
+void test_quantize(void);
 
 #endif

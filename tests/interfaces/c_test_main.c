@@ -38,6 +38,7 @@ int main(void) {
   test_errors();
   test_append();
   test_softmax();
+  test_quantize();
   printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -155,9 +155,11 @@ class Decode {
   }
   Keys<float> pack(const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v) const {
     view.each_run<T>(head_lo_ + v.head, v.key, v.keys, [&](const auto& run, std::int64_t done) {
-      for (std::int64_t key = 0; key < run.tokens; ++key)
-        copy_row(run.row + key * run.stride, dim, view.factor(head_lo_ + v.head, v.key + done + key),
-                 scratch_.packed + (done + key) * stride);
+      for (std::int64_t key = 0; key < run.tokens; ++key) {
+        float* const to = scratch_.packed + (done + key) * stride;
+        copy_row(run.row + key * run.stride, dim, view.factor(head_lo_ + v.head, v.key + done + key), to);
+        for (std::int64_t d = 0; view.centered() && d < dim; ++d) to[d] += view.mean(head_lo_ + v.head, d);
+      }
     });
     return {scratch_.packed, stride, v.keys - 1};
   }

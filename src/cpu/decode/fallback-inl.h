@@ -45,7 +45,7 @@ HWY_NOINLINE void Decode<T>::recompute(std::int64_t h, std::int64_t first) const
                                : 1.0f;
         float* o = o_of(h, first + r);
         for (std::int64_t d = 0; d < p_.dim_v; ++d) {
-          const float x = factor * to_float(value[d]);
+          const float x = factor * to_float(value[d]) + v_.mean(head_lo_ + h, d);
           o[d] += kept * onepass::visible_weight(w, x) * x;
         }
       }

@@ -57,9 +57,12 @@ HWY_NOINLINE void pack_tiles(const KeyValueView::Run<T>& run, std::int64_t first
   }
 }
 
-// Rows of fp8_e4m3 that have come are multiplied by their factors. row(k): where those of key k begin.
+// Rows of fp8_e4m3 that have come are multiplied by their factors, and get back what was taken out of them.
 HWY_INLINE void scale_row(float factor, float* row, std::int64_t dim) {
   for (std::int64_t d = 0; d < dim; ++d) row[d] *= factor;
+}
+inline void add_mean(const KeyValueView& view, std::int64_t head, std::int64_t column, float* row, std::int64_t dim) {
+  for (std::int64_t d = 0; d < dim; ++d) row[d] += view.mean(head, column + d);
 }
 
 // Keys [lo, lo + n) of a K/V head of K or V: rows without gaps, or column tiles.
@@ -82,6 +85,7 @@ inline void convert_tiles(const KeyValueView& view, std::int64_t dim, const flas
     for (std::int64_t column = 0; column < dim; column += kTileDims) {
       const std::int64_t width = std::min<std::int64_t>(kTileDims, dim - column);
       scale_row(factor, to + column * n + k * width, width);
+      if (view.centered()) add_mean(view, task.head_kv, column, to + column * n + k * width, width);
     }
   }
 }

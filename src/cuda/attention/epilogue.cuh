@@ -70,11 +70,13 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
 // What a row's sums end in: 1 / l and the LSE. rounded: the sum of the weights as they were multiplied.
 struct FinalRow {
   float inv, lse;
+  float share;  // of the keys beside the sink, 0 of a row that sees none
 };
 DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> state, float rounded) {
   const auto unit = unit_of(p);
   Final<float> last = unit.final(state);
   const float rounding = kRoundedSums ? rounded - state.l : 0.0f;
+  const float own = state.l;
   float alpha = 1.0f;
   if constexpr (forward_features.sinks) {
     const Merged<float> joined = join_natural_sink(unit.natural(state), p.sinks[head * p.sink_stride]);
@@ -83,6 +85,7 @@ DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> stat
     last = finalize_natural(state);
   }
   FinalRow end;
+  end.share = own * alpha * last.inv_l;
   end.inv = kRoundedSums && last.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * last.inv_l;
   if constexpr (features.dropout) end.inv *= p.dropout.keep_scale;
   end.lse = last.lse;
@@ -90,7 +93,7 @@ DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> stat
 }
 // Of a lane's two rows. Needs no O, so the last P V may still be under way.
 struct FinalRows {
-  float inv[2], lse[2];
+  float inv[2], lse[2], share[2];
   bool right = true;  // else the rows are to be computed again
 };
 DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const LaneRows& sums) {
@@ -100,7 +103,7 @@ DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const Lan
     const RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
     const FinalRow row = finalize_row(p, x.head, state, kRoundedSums ? quad_sum(sums.norm[i]) : 0.0f);
     end.right = end.right && unit_of(p).right(state);
-    end.inv[i] = row.inv, end.lse[i] = row.lse;
+    end.inv[i] = row.inv, end.lse[i] = row.lse, end.share[i] = row.share;
   }
   return end;
 }
@@ -111,12 +114,30 @@ DEV void write_lses(const ForwardParams& p, const WorkTile& x, const FragmentRow
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
 }
 
+// What was taken out of V, by the share of the weights that keys have.
+template <int N>
+DEV void add_means(const ForwardParams& p, const WorkTile& x, float (&o)[N], const float (&share)[2]) {
+  const float* const mean =
+      p.v_mean + x.batch * p.v_mean_stride[0] + x.head / p.heads_per_kv * p.v_mean_stride[1];
+  const u32 quad = opaque_thread() % 4;
+#pragma unroll
+  for (int j = 0; j < N; j += 4) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const i32 d = column_of(j + i, quad);
+      const float m = d < features.dim_v ? mean[d * p.v_mean_stride[2]] : 0.0f;
+      o[j + i] += share[0] * m, o[j + 2 + i] += share[1] * m;
+    }
+  }
+}
+
 // O / l of the sixteen rows from `first` on. `place`: the warp's number among all warps of all tiles.
 template <int N>
 DEV void normalize_rows(const ForwardParams& p, const WorkTile& x, i32 first, float (&o)[N], const FinalRows& end,
                         FallbackRows& fallback, i32 place) {
   using Out = typename ElementOf<forward_features.output>::Format;
   const bool finite = scale_rows<Out>(o, end.inv);
+  if constexpr (forward_features.v_mean) add_means(p, x, o, end.share);
   if (__any_sync(0xffffffffu, !finite || !end.right)) fallback.push(p, x, first, place);
 }
 

@@ -9,6 +9,7 @@ struct ForwardFeatures {
   AttentionFeatures attention;
   ScalarType output;
   bool sinks;
+  bool v_mean;  // what was taken out of V is added to O
   ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
 };
 
@@ -35,6 +36,8 @@ struct ForwardParams : AttentionParams {
   // Factors of what is e4m3, [batch, heads, blocks of 128 rows]; null: 1.
   const float *q_descale, *k_descale, *v_descale;
   long long q_descale_stride[3], k_descale_stride[3], v_descale_stride[3];
+  const float* v_mean;  // [batch, K/V heads, dim_v]
+  long long v_mean_stride[3];
 };
 
 }  // namespace onepass

@@ -86,12 +86,12 @@ ForwardFeatures features_of(const Problem& p) {
   f.scaled_first = !(p.effective_scale() >= double{std::numeric_limits<float>::min()});
   // A row of one key has its score for LSE, within 1e-5: 0.99 of that in 10^6 rows at a cap of 30, 1.7 at 50.
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
-  return {.attention = f, .output = scalar_type_of(p.out_dtype), .sinks = p.sinks};
+  return {.attention = f, .output = scalar_type_of(p.out_dtype), .sinks = p.sinks, .v_mean = p.v_mean.has_value()};
 }
 
 // The bindings name every field: one that is added and not printed does not compile.
 Initializer initializer_of(const ForwardFeatures& f) {
-  const auto& [attention, output, sinks] = f;
+  const auto& [attention, output, sinks, v_mean] = f;
   const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, seqused, paged, softcap, alibi, dropout,
                bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh] = attention;
   const Initializer common = Initializer()
@@ -112,7 +112,11 @@ Initializer initializer_of(const ForwardFeatures& f) {
                                  .field("mask_mod", mask_mod)
                                  .field("scaled_first", scaled_first)
                                  .field("pair_tanh", pair_tanh);
-  return Initializer().field("attention", common).field("output", output).field("sinks", sinks);
+  return Initializer()
+      .field("attention", common)
+      .field("output", output)
+      .field("sinks", sinks)
+      .field("v_mean", v_mean);
 }
 std::string features_source(const ForwardFeatures& f) {
   return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass {\n",
@@ -170,6 +174,7 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   fill_strides(f.q_descale_stride, p.layout.q_descale);
   fill_strides(f.k_descale_stride, p.layout.k_descale);
   fill_strides(f.v_descale_stride, p.layout.v_descale);
+  fill_strides(f.v_mean_stride, p.layout.v_mean);
   f.scale = static_cast<float>(p.effective_scale());
   f.scale_log2 = static_cast<float>(p.effective_scale() * kLog2e);
   f.cap_in = p.softcap > 0 ? static_cast<float>(p.effective_scale() / p.softcap) : 0.0f;
@@ -199,6 +204,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.q_descale = static_cast<const float*>(t.q_descale.data);
   f.k_descale = static_cast<const float*>(t.k_descale.data);
   f.v_descale = static_cast<const float*>(t.v_descale.data);
+  f.v_mean = static_cast<const float*>(t.v_mean.data);
   fill_mod_buffers(t, f.mod_buffers);
 }
 

@@ -141,6 +141,12 @@ double visible_pairs(const Problem& p) {
 }
 
 void count_work(const Problem& p, CellResult& result) {
+  if (p.op == Op::quantize) {  // what is read once and written once
+    const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
+    result.flops = numbers;
+    result.bytes = numbers * static_cast<double>(size_of(p.dtype) + size_of(p.out_dtype));
+    return;
+  }
   if (is_softmax(p.op)) {  // what is read once and written once
     const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
     const auto read = static_cast<double>(p.op == Op::softmax ? size_of(p.dtype) : 2 * size_of(p.out_dtype)),
@@ -183,10 +189,10 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   count_work(p, result);
   Isa isa;
   const bool has_peak = isa_of(result.implementation, isa);
-  const bool bound_by_reads = !is_softmax(p.op) && p.seq_q * p.group() <= 64;  // decoding: K and V are hardly reused
+  const bool bound_by_reads = !of_rows(p.op) && p.seq_q * p.group() <= 64;  // decoding: K and V are hardly reused
   std::unique_ptr<ReadProbe> probe;
   std::unique_ptr<CopyProbe> copies;
-  if (is_softmax(p.op)) copies = std::make_unique<CopyProbe>(spec.threads);
+  if (of_rows(p.op)) copies = std::make_unique<CopyProbe>(spec.threads);
   if (bound_by_reads) probe = std::make_unique<ReadProbe>(spec.threads);
 
   const Stopwatch watch{spec.threads == 1};

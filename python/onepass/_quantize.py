@@ -1,0 +1,95 @@
+"""Numbers to float8_e4m3fn, with their factors."""
+
+import sys
+
+from . import _arrays, _devices, _onepass, _options
+from . import _numpy as np
+
+_FACTORS = ("block", "head", "tensor")
+_FP8 = {"by_block": False, "hadamard": True, "center": True, "seed": 0}
+
+
+def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=None):
+    """x in float8_e4m3fn, and the factors that its numbers stand for multiples of.
+
+    Factors are powers of 2, so that dividing by them rounds nothing, and large enough that no number is cut off at 448.
+    A NaN or an infinity becomes NaN, with all that a rotation mixes with it, and counts neither in factors nor in means.
+
+    Args:
+      x: ``[batch, heads, rows, n]``, or without the first one or two dimensions, n from 1 to 256; float32, float16 or
+        bfloat16, NumPy (with ml_dtypes) or PyTorch, read in place by any strides.
+      factors: ``"block"``: one for every 128 rows, as small as can be, and x is read once; ``"head"``: one for each
+        ``[rows, n]``; ``"tensor"``: one. These are a bound's, and x is read twice.
+      hadamard: rotate each row: signs by ``seed``, then a Hadamard matrix over the largest power of two of neighbours
+        that divides n. q and k rotated by one seed have the products of q and k, and outliers are spread over a row.
+      seed: of the signs, 0 to 2^64 - 1.
+      mean: take the mean of each column of a head out, and return it: ``v_mean`` of ``attention``.
+      threads: how many to use at most; None is all cores.
+
+    Returns:
+      ``(y, descale)`` or ``(y, descale, mean)``: y of x's shape, float32 descale ``[batch, heads, blocks]`` of which
+      what shares a factor has size 1 (q_descale, k_descale or v_descale of ``attention``), float32 mean ``[batch,
+      heads, n]``.
+
+    Raises:
+      ValueError, TypeError, RuntimeError: as ``attention``.
+    """
+    if factors not in _FACTORS:
+        raise ValueError(f"factors is {factors!r}; 'block', 'head' and 'tensor' are accepted")
+    place = _devices.place_of(x)
+    _arrays.dtype_name("x", x)
+    shape = tuple(x.shape)
+    if not 2 <= len(shape) <= 4:
+        raise ValueError(f"x has shape {list(shape)}; [batch, heads, rows, n], or fewer dimensions in front, is expected")
+    batch, heads, rows, n = (1,) * (4 - len(shape)) + shape
+    blocks = -(-rows // 128)
+    sizes = {"block": (batch, heads, blocks), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
+    y = _float8(x, shape)
+    descale = _arrays.new(x, sizes, "float32", ordered=False)
+    taken = _arrays.new(x, (batch, heads, n), "float32", ordered=False) if mean else None
+    _onepass.quantize(
+        {
+            "x": _arrays.exported("x", x, place),
+            "y": _arrays.target("y", y, place),
+            "descale": _arrays.target("descale", descale, place),
+            "mean": None if taken is None else _arrays.target("mean", taken, place),
+            "hadamard": bool(hadamard),
+            "seed": _options.integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+            "threads": 0
+            if threads is None
+            else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+            "stream": place.stream,
+        }
+    )
+    place.finish()
+    return (y, descale) if taken is None else (y, descale, taken)
+
+
+def _float8(x, shape):
+    """A new array of float8_e4m3fn: of NumPy, which has it from ml_dtypes, or PyTorch."""
+    if isinstance(x, np.ndarray):
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("NumPy has no float8_e4m3fn without the package ml_dtypes, which is not installed") from None
+        return _arrays.new(x, shape, np.dtype(ml_dtypes.float8_e4m3fn))
+    if "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor):
+        return _arrays.new(x, shape, "float8_e4m3fn")
+    raise TypeError(f"x is a {type(x).__name__}; a NumPy array or a torch tensor is accepted")
+
+
+def fp8_options(fp8):
+    """What the extension takes for attention's ``fp8``."""
+    if fp8 is True:
+        return _FP8
+    try:
+        given = dict(fp8)
+    except (TypeError, ValueError):
+        raise TypeError(f"fp8 is {fp8!r}; a bool or a dict of {', '.join(_FP8)} is accepted") from None
+    for name in given:
+        if name not in _FP8:
+            raise ValueError(f"fp8 has no option {name!r}; {', '.join(_FP8)} are accepted")
+    options = _FP8 | given
+    return {name: bool(options[name]) for name in ("by_block", "hadamard", "center")} | {
+        "seed": _options.integer("fp8's seed", options["seed"], 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
+    }

@@ -1,0 +1,171 @@
+// Rows to fp8_e4m3: what a factor or a mean is shared by is read first, then every 128 rows by themselves.
+#include "cpu/quantize/quantize.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "core/descale.hpp"
+#include "core/numerics.hpp"
+#include "core/parallel.hpp"
+#include "core/quantize_problem.hpp"
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "core/workspace.hpp"
+
+namespace onepass::cpu {
+namespace {
+
+struct Job {
+  const Problem& p;
+  const Tensors& t;
+  const std::array<std::uint32_t, 8> signs = rotation_signs(p.seed);
+  const std::int64_t n = p.seq_k, together = rotated_together(n);
+  const float root = 1 / std::sqrt(static_cast<float>(together));
+
+  // Rows [first, first + count) of a head, of which pairs number them, as fp32.
+  void load(std::int64_t pair, std::int64_t first, std::int64_t count, float* rows) const {
+    const Dims& s = p.layout.x;
+    const std::int64_t at = pair / p.heads_q * s[0] + pair % p.heads_q * s[1] + first * s[2];
+    with_float_type(p.dtype, [&](auto zero) {
+      const auto* from = static_cast<const decltype(zero)*>(t.x.data) + at;
+      for (std::int64_t i = 0; i < count; ++i)
+        for (std::int64_t c = 0; c < n; ++c) rows[i * n + c] = to_float(from[i * s[2] + c * s[3]]);
+    });
+  }
+  void rotate(float* row) const {
+    for (std::int64_t c = 0; c < n; ++c)
+      if (signs[static_cast<std::size_t>(c / 32)] >> c % 32 & 1) row[c] = -row[c];
+    for (std::int64_t step = 1; step < together; step *= 2) {
+      for (std::int64_t c = 0; c < n; c += 2 * step) {
+        for (std::int64_t i = c; i < c + step; ++i) {
+          const float a = row[i], b = row[i + step];
+          row[i] = a + b, row[i + step] = a - b;
+        }
+      }
+    }
+    for (std::int64_t c = 0; c < n; ++c) row[c] *= root;
+  }
+
+  // Into mean[n] the mean of what is finite, and how large a number can become.
+  float survey(std::int64_t pair, float* mean) const {
+    std::vector<double> sums(static_cast<std::size_t>(n));
+    std::vector<float> row(static_cast<std::size_t>(n));
+    float most = 0;
+    for (std::int64_t i = 0; i < p.seq_q; ++i) {
+      load(pair, i, 1, row.data());
+      float all = 0;  // |x'| <= sum |x| / root of how many are mixed
+      for (std::int64_t c = 0; c < n; ++c) {
+        const float x = std::isfinite(row[c]) ? row[c] : 0.0f;
+        sums[c] += double{x};
+        all = p.hadamard ? all + std::abs(x) : std::max(all, std::abs(x));
+      }
+      most = std::max(most, p.hadamard ? all * root : all);
+    }
+    for (std::int64_t c = 0; c < n; ++c)
+      mean[c] = p.centered && p.seq_q > 0 ? static_cast<float>(sums[c] / static_cast<double>(p.seq_q)) : 0.0f;
+    return p.centered ? 2 * most : most;  // a mean reaches no further than the numbers that it is of
+  }
+
+  // Returns the factor of the block, which is `factor` unless that is 0.
+  float block(std::int64_t pair, std::int64_t first, const float* mean, float factor, float* rows) const {
+    const std::int64_t count = std::min(kDescaleRows, p.seq_q - first);
+    load(pair, first, count, rows);
+    float most = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      float* const row = rows + i * n;
+      for (std::int64_t c = 0; p.centered && c < n; ++c) row[c] -= mean[c];
+      if (p.hadamard) rotate(row);
+      for (std::int64_t c = 0; c < n; ++c) most = std::isfinite(row[c]) ? std::max(most, std::abs(row[c])) : most;
+    }
+    if (factor == 0) factor = descale_for(most);
+    const Dims& s = p.layout.y;
+    auto* const to = static_cast<f8e4m3*>(t.y.data) + pair / p.heads_q * s[0] + pair % p.heads_q * s[1] + first * s[2];
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t c = 0; c < n; ++c) {
+        const float x = rows[i * n + c] * (1 / factor);
+        to[i * s[2] + c * s[3]] = from_float<f8e4m3>(x + (x - x));  // an infinity becomes NaN: e4m3 has none
+      }
+    }
+    return factor;
+  }
+
+  float& descale(std::int64_t pair, std::int64_t block) const {
+    const Dims& s = p.layout.descale;
+    return static_cast<float*>(t.descale.data)[pair / p.heads_q * s[0] + pair % p.heads_q * s[1] + block * s[2]];
+  }
+};
+
+class State final : public PlanState {
+ public:
+  explicit State(const Request& request) : PlanState(request.problem) {
+    const Problem& p = *problem;
+    Workspace w;
+    book(p, w, request.workers);
+    workspace_bytes = w.bytes();
+  }
+  std::string describe() const override {
+    return text(surveys(*problem) ? "each head read for its " : "each 128 rows read once",
+                !surveys(*problem)       ? ""
+                : !problem->centered     ? "largest number, then by 128 rows"
+                : problem->descale.blocks ? "mean, then by 128 rows"
+                                          : "mean and largest number, then by 128 rows");
+  }
+  void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
+    const Problem& p = *problem;
+    const Job job{p, t};
+    const std::int64_t pairs = p.batch * p.heads_q, blocks = descale_blocks(p.seq_q), n = p.seq_k;
+    Workspace w(memory);
+    const Memory m = book(p, w, executor.workers());
+    if (surveys(p)) {
+      parallel(executor, pairs, [&](std::int64_t pair, int) { m.most[pair] = job.survey(pair, m.means + pair * n); });
+      for (std::int64_t i = 0; p.centered && i < pairs * n; ++i) {
+        const Dims& s = p.layout.mean;
+        static_cast<float*>(t.mean.data)[i / n / p.heads_q * s[0] + i / n % p.heads_q * s[1] + i % n * s[2]] =
+            m.means[i];
+      }
+    }
+    if (!p.descale.blocks) {
+      std::fill_n(m.factors, pairs, 0.0f);
+      const auto first = [&](std::int64_t pair) {  // of those that share its factor
+        return (p.descale.batch ? pair / p.heads_q * p.heads_q : 0) + (p.descale.heads ? pair % p.heads_q : 0);
+      };
+      for (std::int64_t i = 0; i < pairs; ++i) m.factors[first(i)] = std::max(m.factors[first(i)], m.most[i]);
+      for (std::int64_t i = 0; i < pairs; ++i)
+        m.factors[i] = first(i) == i ? (job.descale(i, 0) = descale_for(m.factors[i])) : m.factors[first(i)];
+    }
+    parallel(executor, pairs * blocks, [&](std::int64_t task, int worker) {
+      const std::int64_t pair = task / blocks, block = task % blocks;
+      const float factor = job.block(pair, block * kDescaleRows, m.means + pair * n,
+                                     p.descale.blocks ? 0.0f : m.factors[pair], m.rows + worker * kDescaleRows * n);
+      if (p.descale.blocks) job.descale(pair, block) = factor;
+    });
+  }
+
+ private:
+  struct Memory {
+    float *means, *most, *factors, *rows;
+  };
+  static bool surveys(const Problem& p) { return p.centered || !p.descale.blocks; }
+  static Memory book(const Problem& p, Workspace& w, int workers) {
+    const std::int64_t pairs = p.batch * p.heads_q;
+    return {w.take<float>(surveys(p) ? pairs * p.seq_k : 0), w.take<float>(surveys(p) ? pairs : 0),
+            w.take<float>(p.descale.blocks ? 0 : pairs), w.take<float>(workers * kDescaleRows * p.seq_k)};
+  }
+};
+
+}  // namespace
+
+const Implementation& quantize_implementation() {
+  static const Implementation row{"cpu.quantize",
+                                  [](const Request& request) {
+                                    if (request.problem->device.kind != DeviceKind::cpu)
+                                      return Decision::no("it computes on the CPU only");
+                                    return Decision{{}, std::make_shared<State>(request)};
+                                  },
+                                  Op::quantize};
+  return row;
+}
+
+}  // namespace onepass::cpu

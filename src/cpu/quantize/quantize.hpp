@@ -1,0 +1,9 @@
+// fp8_e4m3 on the CPU.
+#pragma once
+#include "core/implementation.hpp"
+
+namespace onepass::cpu {
+
+const Implementation& quantize_implementation();  // "cpu.quantize"
+
+}  // namespace onepass::cpu

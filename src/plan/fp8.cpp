@@ -1,0 +1,116 @@
+// Attention on numbers that are quantized for it: three quantizes and an attention.
+#include <array>
+#include <cstdint>
+
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "core/workspace.hpp"
+#include "onepass/quantize.hpp"
+#include "plan/scratch.hpp"
+
+namespace onepass::inline v0 {
+namespace {
+
+// One of q, k and v as [batch, heads, seq, dim], in fp8_e4m3 and with its factors.
+struct Quantized {
+  ConstTensor x;  // packed: of one batch entry
+  Tensor y, descale, mean;
+  ConstTensor seen;  // y as attention takes it
+  QuantizeOptions options;
+};
+
+// The same code books the memory and, without any, counts it.
+Tensor book(Workspace& w, DType dtype, std::initializer_list<std::int64_t> shape, Device device) {
+  Tensor t(nullptr, dtype, shape, device);
+  const std::int64_t bytes = t.elements() * static_cast<std::int64_t>(size_of(dtype));
+  constexpr std::int64_t kWhole = 256;  // a line of a device's memory
+  t.data = w.take<std::byte>((bytes + kWhole) / kWhole * kWhole);
+  return t;
+}
+
+class Fp8Call {
+ public:
+  Fp8Call(const Tensors& t, const Fp8Options& o) : t_(t), o_(o), packed_(t.cu_seqlens_q.given()) {
+    for (const RoleRow& row : kRoleTable) {
+      const bool cache = row.role == Role::seqused_k || row.role == Role::page_table;
+      const bool fp8 = row.types == Types::f32 && row.fit == Fit::trailing_optional;
+      want(!tensor_of(t, row).given() || !(cache || fp8), ErrorCode::bad_value, row.name, " is given; attention_fp8 ",
+           cache ? "takes no cache" : "makes the factors and means itself");
+    }
+    for (const auto& [name, x] : {std::pair{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}) {
+      want(x->rank == (packed_ ? 3 : 4), ErrorCode::bad_shape, name, " has shape ", shape_text(*x), "; ",
+           packed_ ? "[total, heads, dim]" : "[batch, heads, seq, dim]", " is expected");
+    }
+    want(!t.dout.given(), ErrorCode::bad_value, "dout is given; fp8_e4m3 has no gradients");
+    want(t.out.dtype == t.q.dtype || t.out.dtype == DType::f32, ErrorCode::bad_dtype, "out is ", name_of(t.out.dtype),
+         "; ", name_of(t.q.dtype), ", as q, or fp32 is expected");
+  }
+  std::size_t place(void* memory) {
+    Workspace w(memory);
+    const auto book_part = [&](Quantized& part, const ConstTensor& x, bool blocks, bool rotated, bool centered) {
+      part.options = {rotated && o_.hadamard, rotated && o_.hadamard ? o_.seed : 0};
+      const ConstTensor rows = packed_ ? x.permuted({1, 0, 2}) : x;
+      part.x = rows;
+      const std::int64_t heads = rows.shape[rows.rank - 3], seq = rows.shape[rows.rank - 2],
+                         dim = rows.shape[rows.rank - 1], batch = packed_ ? 1 : rows.shape[0];
+      const std::int64_t factors = blocks && !packed_ ? descale_blocks(seq) : 1;
+      if (packed_) {
+        const Tensor y = book(w, DType::f8e4m3, {seq, heads, dim}, x.device);
+        part.seen = y, part.y = y.permuted({1, 0, 2});
+      } else {
+        part.seen = part.y = book(w, DType::f8e4m3, {batch, heads, seq, dim}, x.device);
+      }
+      part.descale = book(w, DType::f32, {batch, heads, factors}, x.device);
+      if (centered) part.mean = book(w, DType::f32, {batch, heads, dim}, x.device);
+    };
+    book_part(q_, t_.q, true, true, false);
+    book_part(k_, t_.k, o_.by_block, true, false);
+    book_part(v_, t_.v, o_.by_block, false, o_.center);
+    return w.bytes();
+  }
+  const std::array<const Quantized*, 3> parts() const { return {&q_, &k_, &v_}; }
+  Tensors tensors() const {
+    Tensors all = t_;
+    all.q = q_.seen, all.k = k_.seen, all.v = v_.seen;
+    all.q_descale = q_.descale, all.k_descale = k_.descale, all.v_descale = v_.descale, all.v_mean = v_.mean;
+    return all;
+  }
+
+ private:
+  const Tensors& t_;
+  const Fp8Options& o_;
+  const bool packed_;
+  Quantized q_, k_, v_;
+};
+
+}  // namespace
+
+void attention_fp8(const Tensors& t, const Attention& a, const Fp8Options& options, const Launch& launch,
+                   std::string_view implementation) {
+  Fp8Call call(t, options);
+  const Scratch memory(t.q.device, call.place(nullptr), launch.stream);
+  call.place(memory.data());
+  const Launch own{.stream = launch.stream, .executor = launch.executor};
+  // What does not fit is said before anything is written.
+  const Tensors tensors = call.tensors();
+  (void)make_plan(make_problem(a, tensors), implementation, launch.executor);
+  for (const Quantized* x : call.parts()) quantize(x->x, x->y, x->descale, x->mean, x->options, own);
+  attention(tensors, a, own, implementation);
+}
+
+std::string explain_fp8(const Tensors& t, const Attention& a, const Fp8Options& options) {
+  Fp8Call call(t, options);
+  alignas(256) std::byte nowhere[256];  // nothing is read or written: tensors have an address
+  call.place(nowhere);
+  std::string lines;
+  for (const Quantized* x : call.parts()) {
+    Tensors tensors;
+    tensors.x = x->x, tensors.y = x->y, tensors.descale = x->descale, tensors.mean = x->mean;
+    Attention of;
+    of.hadamard = x->options.hadamard, of.seed = x->options.seed;
+    lines += explain(make_problem(of, tensors));
+  }
+  return lines + explain(make_problem(a, call.tensors()));
+}
+
+}  // namespace onepass::inline v0

@@ -1,0 +1,15 @@
+// The quantizing kernels' device source, compiled for some of its configs. Structures of the library travel as pointers:
+// each text has its own, of the same layout.
+#pragma once
+
+namespace warps {
+
+struct QuantizeSource {
+  const char* problem;                               // a line that it is a kernel of
+  const void* config;                                // QuantizeConfig
+  void (*run)(const void* params, unsigned blocks);  // QuantizeParams
+};
+extern const QuantizeSource quantize_bf16_blocks, quantize_bf16_survey, quantize_bf16_heads, quantize_f32_survey,
+    quantize_f32_means, quantize_f16_odd;
+
+}  // namespace warps
