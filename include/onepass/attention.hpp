@@ -45,7 +45,7 @@ struct Attention {
   bool batch_invariant = false;
   Accumulation accumulation = Accumulation::exact;  // of products of fp8_e4m3 q, k and v
 
-  bool log = false;  // of softmax and its backward, which take only this and the scale: y is the logarithm
+  bool log = false;       // of softmax and its backward, which take only this and the scale: y is the logarithm
   bool hadamard = false;  // of quantize, which takes only this and the seed: rows are rotated
 };
 

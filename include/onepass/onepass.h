@@ -139,7 +139,7 @@ typedef struct onepass_options {
   /* Of a forward: fp32 factors of ONEPASS_F8E4M3 tensors, [batch|1, heads|1, blocks of 128 rows|1]; dimensions at the
    * end may be left out. NULL: 1. */
   const onepass_tensor *q_descale, *k_descale, *v_descale;
-  int32_t fast_accumulation; /* 1: products of an ONEPASS_F8E4M3 q, k and v may lose up to 18 % of V's mean (docs) */
+  int32_t fast_accumulation;    /* 1: products of an ONEPASS_F8E4M3 q, k and v may lose up to 18 % of V's mean (docs) */
   const onepass_tensor* v_mean; /* fp32 [batch|1, heads_kv|1, dim_v|1]: what was taken out of an ONEPASS_F8E4M3 v */
 } onepass_options;
 

@@ -157,8 +157,8 @@ struct ONEPASS_API Problem {
                                   // fp8_e4m3 q bf16, fp16 or fp32; of y and dy
   std::optional<DescaleSpec> q_descale, k_descale, v_descale;  // of what is fp8_e4m3; none: 1
   std::optional<DescaleSpec> v_mean;  // of an fp8_e4m3 v, what was taken out of it: [batch, heads, columns]; none: 0
-  Accumulation accumulation = Accumulation::exact;             // of an fp8_e4m3 q
-  std::int64_t partials = 0;                                   // merge: how many
+  Accumulation accumulation = Accumulation::exact;  // of an fp8_e4m3 q
+  std::int64_t partials = 0;                        // merge: how many
   Device device{};
   Band band;
   std::optional<double> scale;  // default 1/sqrt(dim_qk); of a softmax 1

@@ -27,7 +27,12 @@ _SIDE_INPUTS = (
     ("cu_seqlens_k", "int32"),
 )
 _CACHE_INPUTS = (("seqused_k", "int32"), ("page_table", "int32"))  # of a forward
-_FP8_INPUTS = (("q_descale", "float32"), ("k_descale", "float32"), ("v_descale", "float32"), ("v_mean", "float32"))  # of attention()
+_FP8_INPUTS = (
+    ("q_descale", "float32"),
+    ("k_descale", "float32"),
+    ("v_descale", "float32"),
+    ("v_mean", "float32"),
+)  # of attention()
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 

@@ -13,7 +13,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     """x in float8_e4m3fn, and the factors that its numbers stand for multiples of.
 
     Factors are powers of 2, so that dividing by them rounds nothing, and large enough that no number is cut off at 448.
-    A NaN or an infinity becomes NaN, with all that a rotation mixes with it, and counts neither in factors nor in means.
+    A NaN or an infinity becomes NaN, with all that a rotation mixes with it, and enters no factor and no mean.
 
     Args:
       x: ``[batch, heads, rows, n]``, or without the first one or two dimensions, n from 1 to 256; float32, float16 or
@@ -40,7 +40,9 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     _arrays.dtype_name("x", x)
     shape = tuple(x.shape)
     if not 2 <= len(shape) <= 4:
-        raise ValueError(f"x has shape {list(shape)}; [batch, heads, rows, n], or fewer dimensions in front, is expected")
+        raise ValueError(
+            f"x has shape {list(shape)}; [batch, heads, rows, n], or fewer dimensions in front, is expected"
+        )
     batch, heads, rows, n = (1,) * (4 - len(shape)) + shape
     blocks = -(-rows // 128)
     sizes = {"block": (batch, heads, blocks), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
@@ -71,7 +73,9 @@ def _float8(x, shape):
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("NumPy has no float8_e4m3fn without the package ml_dtypes, which is not installed") from None
+            raise TypeError(
+                "NumPy has no float8_e4m3fn without the package ml_dtypes, which is not installed"
+            ) from None
         return _arrays.new(x, shape, np.dtype(ml_dtypes.float8_e4m3fn))
     if "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor):
         return _arrays.new(x, shape, "float8_e4m3fn")

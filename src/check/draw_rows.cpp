@@ -33,12 +33,17 @@ class Rows {
       const double normal = double{random.normal()};
       switch (distribution_) {
         case Distribution::normal: x = static_cast<float>(1 + normal); break;
-        case Distribution::rising: x = static_cast<float>(normal * std::pow(10.0, narrow * static_cast<double>(r % 17 - 8))); break;
+        case Distribution::rising:
+          x = static_cast<float>(normal * std::pow(10.0, narrow * static_cast<double>(r % 17 - 8)));
+          break;
         case Distribution::one_hot: x = static_cast<float>(normal * (random.below(500) == 0 ? 100 : 1)); break;
-        case Distribution::huge: x = static_cast<float>(r % 7 == 0 ? 0 : normal * (p_.dtype == DType::f16 ? 1e4 : 1e30)); break;
+        case Distribution::huge:
+          x = static_cast<float>(r % 7 == 0 ? 0 : normal * (p_.dtype == DType::f16 ? 1e4 : 1e30));
+          break;
       }
     }
-    if (seed_ % 2 == 1 && r % 40 == 39) row_[static_cast<std::size_t>(r) % row_.size()] = r % 80 == 39 ? NAN : -INFINITY;
+    if (seed_ % 2 == 1 && r % 40 == 39)
+      row_[static_cast<std::size_t>(r) % row_.size()] = r % 80 == 39 ? NAN : -INFINITY;
     put(t_.x, r);
   }
   void backward(std::int64_t r) {

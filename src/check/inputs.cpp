@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "check/draw_cache.hpp"
+#include "check/draw_factors.hpp"
 #include "check/draw_rows.hpp"
 #include "check/random.hpp"
 #include "core/key_value_view.hpp"
@@ -14,7 +15,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kSlopes, kSinks, kMods, kDOut, kDLse, kParts, kDescales, kMeans };
+enum Stream : std::int64_t { kQ, kK, kV, kBias, kMask, kMods, kDOut, kDLse, kParts };
 
 // The strides' reach below and above element 0.
 struct Extent {
@@ -46,7 +47,8 @@ class Maker {
     if (p_.varlen) prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
     if (p_.packed_k()) prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
     fill_cache();
-    for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale}) fill_descale(row_of(role));
+    for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale})
+      draw_descale(tensor_of(in_.tensors, row_of(role)), role, seed_);
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       seq_ = sequence_of(p_, in_.tensors, b);
       fill_rows(
@@ -64,11 +66,11 @@ class Maker {
           },
           Descale(in_.tensors.v_descale, b));
     }
-    if (p_.v_mean) fill_mean();
+    if (p_.v_mean) draw_mean(in_.tensors.v_mean, seed_);
     if (p_.bias) fill_bias();
     if (p_.bool_mask) fill_mask();
-    if (p_.alibi) fill_slopes();
-    if (p_.sinks) fill_sinks();
+    if (p_.alibi) draw_slopes(in_.tensors.alibi_slopes, p_.heads_q);
+    if (p_.sinks) draw_sinks(in_.tensors.sinks, seed_);
     if (p_.op == Op::backward) fill_upstream();
     for (std::size_t i = 0; i < p_.mod_buffers.size(); ++i) fill_mod_buffer(i);
     finish();
@@ -176,21 +178,6 @@ class Maker {
     });
   }
 
-  void fill_mean() {
-    const ConstTensor& t = in_.tensors.v_mean;
-    Random r(seed_, {kMeans});
-    for (std::int64_t i = 0, n = t.shape[2], h = t.shape[1]; i < t.elements(); ++i)
-      Inputs::writable<float>(t)[i / n / h * t.stride[0] + i / n % h * t.stride[1] + i % n * t.stride[2]] = r.normal();
-  }
-  // 1/64 to 1/2: the numbers then fill e4m3's range, and a factor taken from another place shows.
-  void fill_descale(const RoleRow& row) {
-    const ConstTensor t = in_.tensors.*row.input;
-    Random r(seed_, {kDescales, static_cast<std::int64_t>(row.role)});
-    for (std::int64_t i = 0, n = t.shape[2], h = t.shape[1]; i < t.elements(); ++i)
-      Inputs::writable<float>(t)[i / n / h * t.stride[0] + i / n % h * t.stride[1] + i % n * t.stride[2]] =
-          std::exp2f(-1 - static_cast<float>(r.below(1000)) / 200);
-  }
-
   // ------------------------------------------------------------------------------------------------ scores
   // Factor of q that turns q . k into a score (1 if the problem's scale is 0).
   float unscale() const {
@@ -285,20 +272,6 @@ class Maker {
       Inputs::writable<std::uint8_t>(t)[at] = !hidden_row && block != 0 && (block == 1 || r.below(2) == 0);
     });
   }
-  void fill_slopes() {  // 2^-1 .. 2^-8, as the ALiBi paper has them for 8 heads; each batch entry begins elsewhere
-    const ConstTensor& t = in_.tensors.alibi_slopes;
-    const std::int64_t per_batch = t.rank == 2 ? t.shape[0] : 1;
-    for (std::int64_t b = 0; b < per_batch; ++b) {
-      for (std::int64_t h = 0; h < p_.heads_q; ++h)
-        Inputs::writable<float>(t)[b * (t.rank == 2 ? t.stride[0] : 0) + h] =
-            std::exp2f(-static_cast<float>(1 + (b + h) % 8));
-    }
-  }
-  void fill_sinks() {
-    Random r(seed_, {kSinks});
-    for (std::int64_t h = 0; h < p_.heads_q; ++h) Inputs::writable<float>(in_.tensors.sinks)[h] = 4 + 4 * r.normal();
-  }
-
   // Floats of +-1; bools half of them true; integers that rise by 1 about every 50 elements of the last dimension, as
   // the ids of documents do.
   void fill_mod_buffer(std::size_t n) {

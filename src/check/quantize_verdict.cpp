@@ -70,8 +70,8 @@ class QuantizeJudge {
         if (std::isfinite(x)) sum += x, sizes += std::abs(x);
       }
       const double rows = static_cast<double>(std::max<std::int64_t>(1, p_.seq_q)), ref = sum / rows;
-      const float is = static_cast<const float*>(in_.tensors.mean.data)[pair / p_.heads_q * s[0] +
-                                                                       pair % p_.heads_q * s[1] + c * s[2]];
+      const float is = static_cast<const float*>(
+          in_.tensors.mean.data)[pair / p_.heads_q * s[0] + pair % p_.heads_q * s[1] + c * s[2]];
       if (!(std::abs(double{is} - ref) <= kUnsure * sizes / rows + 1e-45))
         first(text("mean[", pair, ", ", c, "] is ", is, " but the reference is ", ref));
       mean_[c] = double{is};
@@ -94,14 +94,16 @@ class QuantizeJudge {
       const float y = load_element(in_.tensors.y.data, DType::f8e4m3,
                                    pair / p_.heads_q * s[0] + pair % p_.heads_q * s[1] + i * s[2] + c * s[3]);
       const auto here = [&] {
-        return text("y[", pair, ", ", i, ", ", c, "] stands for ", double{y} * double{f}, " but the reference is ", x[c]);
+        return text("y[", pair, ", ", i, ", ", c, "] stands for ", double{y} * double{f}, " but the reference is ",
+                    x[c]);
       };
       if (!std::isfinite(x[c])) {
         if (!std::isnan(y)) first(here());
         continue;
       }
       most = std::max(most, std::abs(x[c]));
-      const double step = std::max(std::exp2(std::floor(std::log2(std::max(std::abs(x[c] / double{f}), 1e-30)))), 0x1p-6);
+      const double step =
+          std::max(std::exp2(std::floor(std::log2(std::max(std::abs(x[c] / double{f}), 1e-30)))), 0x1p-6);
       const double error = std::abs(double{y} * double{f} - x[c]), allowed = step * double{f} / 16 + kUnsure * size[c];
       if (!(error <= allowed)) first(text(here(), ": off by ", error, ", allowed ", allowed));
       if (error > v_.max_error) worst_ = here();

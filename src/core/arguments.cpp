@@ -12,9 +12,9 @@
 #include "core/cache.hpp"
 #include "core/merge_problem.hpp"
 #include "core/overlap.hpp"
+#include "core/quantize_problem.hpp"
 #include "core/roles.hpp"
 #include "core/shown.hpp"
-#include "core/quantize_problem.hpp"
 #include "core/softmax_problem.hpp"
 #include "core/tensor_checks.hpp"
 

@@ -205,8 +205,10 @@ void validate_fp8(const Problem& p) {
        " or, beside another dtype, ", "fp8_e4m3 is accepted");
   want(p.op == Op::forward || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, "the dtype of ",
        fp8 ? "q, k and v" : "k and v", " is fp8_e4m3; a ", word_of(p.op), " takes fp32, fp16 and bf16");
-  for (const auto& [role, of] :
-       {std::pair{Role::q_descale, p.dtype}, {Role::k_descale, p.key_dtype()}, {Role::v_descale, p.key_dtype()}, {Role::v_mean, p.key_dtype()}}) {
+  for (const auto& [role, of] : {std::pair{Role::q_descale, p.dtype},
+                                 {Role::k_descale, p.key_dtype()},
+                                 {Role::v_descale, p.key_dtype()},
+                                 {Role::v_mean, p.key_dtype()}}) {
     const char* const name = row_of(role).name;
     want(!descale_of(p, role) || of == DType::f8e4m3, ErrorCode::bad_dtype, name, " is given but ",
          std::string_view(name).substr(0, 1), " is ", name_of(of), "; it is of fp8_e4m3");

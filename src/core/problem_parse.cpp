@@ -269,14 +269,15 @@ struct Parser {
                                              "dtype",    "out", "layout", "device", "lse", "align"};
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-    constexpr std::string_view kOfForward[] = {"lse",       "kv",        "seqused",   "batch_invariant", "kv_dtype",
-                                               "q_descale", "k_descale", "v_descale", "v_mean", "accumulation",    "v_in_k"};
+    constexpr std::string_view kOfForward[] = {"lse",      "kv",           "seqused",   "batch_invariant",
+                                               "kv_dtype", "q_descale",    "k_descale", "v_descale",
+                                               "v_mean",   "accumulation", "v_in_k"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
     constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
                                                "out",      "device", "align", "scale", "log"},
                                kOfSoftmaxForward[] = {"mask", "lse", "row_lse"};
     if (is_softmax(p.op)) return is_of(kOfSoftmax) || (p.op == Op::softmax && is_of(kOfSoftmaxForward));
-    constexpr std::string_view kOfQuantize[] = {"operator", "b",      "h",     "s",       "dtype",    "descale",
+    constexpr std::string_view kOfQuantize[] = {"operator", "b",      "h",     "s",        "dtype", "descale",
                                                 "seed",     "device", "align", "hadamard", "mean"};
     if (p.op == Op::quantize) return is_of(kOfQuantize);
     for (const std::string_view other : {"log", "row_lse", "descale", "hadamard", "mean"})

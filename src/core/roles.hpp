@@ -85,8 +85,8 @@ using enum Axis;
 inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq_k, dim_qk},
     kV{batch, heads_kv, seq_k, dim_v}, kOut{batch, heads_q, seq_q, dim_v}, kScores{batch, heads_q, seq_q, seq_k},
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
-    kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k}, kMeanOfV{batch, heads_kv, dim_v},
-    kMeans{batch, heads_q, seq_k};
+    kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k},
+    kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
 inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none};
@@ -164,12 +164,12 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        R::sinks, &L::dsinks, nullptr, &T::dsinks},
       {R::dalibi_slopes, "dalibi_slopes", "the gradient of alibi_slopes, fp32 of its shape", kGradient, Types::f32,
        kSlopes, kSlopes, leading_optional, false, R::alibi_slopes, &L::dalibi_slopes, nullptr, &T::dalibi_slopes},
-      {R::x, "x", "rows of numbers [.., n]", kOfRows, Types::data, kScores, kScores, exact, false, R::x, &L::x,
-       &T::x, nullptr},
+      {R::x, "x", "rows of numbers [.., n]", kOfRows, Types::data, kScores, kScores, exact, false, R::x, &L::x, &T::x,
+       nullptr},
       {R::row_lse, "row_lse", "fp32 [..]: the LSEs of the rows that x is a piece of", kTakenBySoftmax, Types::f32,
        kRows, kRows, exact, false, R::row_lse, &L::row_lse, &T::row_lse, nullptr},
-      {R::y, "y", "the softmax of x, or x in fp8_e4m3", kOfAll, Types::as_q_or_f32, kScores, kScores, exact, false, R::y, &L::y, nullptr,
-       &T::y},
+      {R::y, "y", "the softmax of x, or x in fp8_e4m3", kOfAll, Types::as_q_or_f32, kScores, kScores, exact, false,
+       R::y, &L::y, nullptr, &T::y},
       {R::dy, "dy", "the gradient of y", kReadBackwards, Types::as_out, kScores, kScores, exact, false, R::dy, &L::dy,
        &T::dy, nullptr},
       {R::dx, "dx", "the gradient of x", kWrittenBackwards, Types::as_q, kScores, kScores, exact, false, R::dx, &L::dx,

@@ -95,13 +95,14 @@ TEST_P(Fp8, IsRightByTheRule) {
 
 INSTANTIATE_TEST_SUITE_P(
     Problems, Fp8,
-    testing::Values("fwd b2 h4/2 s140x300 d64 fp8_e4m3 out=fp32 q_descale=bhn k_descale=bhn v_descale=bhn",
-                    "fwd b2 h4/2 s3x300 d40/72 fp8_e4m3 out=fp32 q_descale=bh1 k_descale=1h1 v_descale=b1n v_mean=b1d",
-                    "fwd h2/1 d128 fp8_e4m3 out=fp32 varlen=1,100,0,133/70,130,7,300 k_descale=bhn v_descale=bhn",
-                    "fwd b2 h4/2 s2x200 d64 fp32 kv_dtype=fp8_e4m3 k_descale=111 v_descale=1h1 causal_bottom_right v_mean=bhd",
-                    "fwd b3 h8/2 s1x200 d64 fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused=200,17,0 k_descale=bhn "
-                    "v_descale=bhn",
-                    "fwd b2 h2 s70x90 d33/17 fp32 kv_dtype=fp8_e4m3 softcap=20 sinks mask=b11k v_descale=1hn v_mean=1h1"));
+    testing::Values(
+        "fwd b2 h4/2 s140x300 d64 fp8_e4m3 out=fp32 q_descale=bhn k_descale=bhn v_descale=bhn",
+        "fwd b2 h4/2 s3x300 d40/72 fp8_e4m3 out=fp32 q_descale=bh1 k_descale=1h1 v_descale=b1n v_mean=b1d",
+        "fwd h2/1 d128 fp8_e4m3 out=fp32 varlen=1,100,0,133/70,130,7,300 k_descale=bhn v_descale=bhn",
+        "fwd b2 h4/2 s2x200 d64 fp32 kv_dtype=fp8_e4m3 k_descale=111 v_descale=1h1 causal_bottom_right v_mean=bhd",
+        "fwd b3 h8/2 s1x200 d64 fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused=200,17,0 k_descale=bhn "
+        "v_descale=bhn",
+        "fwd b2 h2 s70x90 d33/17 fp32 kv_dtype=fp8_e4m3 softcap=20 sinks mask=b11k v_descale=1hn v_mean=1h1"));
 
 // Attention on numbers that are quantized for it: near the exact result, and with V's mean not lost.
 TEST(Fp8, QuantizedForACall) {
@@ -131,8 +132,8 @@ TEST(Fp8, QuantizedForACall) {
                  .out = {out.data(), DType::f32, {kRows, kHeads, kDim}}};
   packed.cu_seqlens_q = {cu_q.data(), DType::i32, {3}}, packed.cu_seqlens_k = {cu_k.data(), DType::i32, {3}};
   for (const Tensors& t : {batched, packed}) {
-    EXPECT_LT(error_of(t, {}), 0.02);
-    EXPECT_LT(error_of(t, {.by_block = true}), 0.02);
+    EXPECT_LT(error_of(t, {}), 0.04);
+    EXPECT_LT(error_of(t, {.by_block = true}), 0.04);
     EXPECT_GT(error_of(t, {.center = false}), 0.1);  // numbers of 160 to 4 digits
     EXPECT_GT(error_of(t, {.hadamard = false}), 1.05 * error_of(t, {}));
   }

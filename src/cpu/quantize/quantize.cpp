@@ -55,13 +55,14 @@ struct Job {
     float most = 0;
     for (std::int64_t i = 0; i < p.seq_q; ++i) {
       load(pair, i, 1, row.data());
-      float all = 0;  // |x'| <= sum |x| / root of how many are mixed
+      float all = 0, largest = 0;  // of n numbers that are mixed, |x'| <= sum |x| / root n <= root n * max |x|
       for (std::int64_t c = 0; c < n; ++c) {
         const float x = std::isfinite(row[c]) ? row[c] : 0.0f;
         sums[c] += double{x};
-        all = p.hadamard ? all + std::abs(x) : std::max(all, std::abs(x));
+        all += std::abs(x);
+        largest = std::max(largest, std::abs(x));
       }
-      most = std::max(most, p.hadamard ? all * root : all);
+      most = std::max(most, p.hadamard ? std::min(all * root, largest / root) : largest);
     }
     for (std::int64_t c = 0; c < n; ++c)
       mean[c] = p.centered && p.seq_q > 0 ? static_cast<float>(sums[c] / static_cast<double>(p.seq_q)) : 0.0f;
@@ -107,8 +108,8 @@ class State final : public PlanState {
   }
   std::string describe() const override {
     return text(surveys(*problem) ? "each head read for its " : "each 128 rows read once",
-                !surveys(*problem)       ? ""
-                : !problem->centered     ? "largest number, then by 128 rows"
+                !surveys(*problem)        ? ""
+                : !problem->centered      ? "largest number, then by 128 rows"
                 : problem->descale.blocks ? "mean, then by 128 rows"
                                           : "mean and largest number, then by 128 rows");
   }

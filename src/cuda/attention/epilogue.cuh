@@ -117,8 +117,7 @@ DEV void write_lses(const ForwardParams& p, const WorkTile& x, const FragmentRow
 // What was taken out of V, by the share of the weights that keys have.
 template <int N>
 DEV void add_means(const ForwardParams& p, const WorkTile& x, float (&o)[N], const float (&share)[2]) {
-  const float* const mean =
-      p.v_mean + x.batch * p.v_mean_stride[0] + x.head / p.heads_per_kv * p.v_mean_stride[1];
+  const float* const mean = p.v_mean + x.batch * p.v_mean_stride[0] + x.head / p.heads_per_kv * p.v_mean_stride[1];
   const u32 quad = opaque_thread() % 4;
 #pragma unroll
   for (int j = 0; j < N; j += 4) {

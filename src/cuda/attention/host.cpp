@@ -112,11 +112,7 @@ Initializer initializer_of(const ForwardFeatures& f) {
                                  .field("mask_mod", mask_mod)
                                  .field("scaled_first", scaled_first)
                                  .field("pair_tanh", pair_tanh);
-  return Initializer()
-      .field("attention", common)
-      .field("output", output)
-      .field("sinks", sinks)
-      .field("v_mean", v_mean);
+  return Initializer().field("attention", common).field("output", output).field("sinks", sinks).field("v_mean", v_mean);
 }
 std::string features_source(const ForwardFeatures& f) {
   return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass {\n",

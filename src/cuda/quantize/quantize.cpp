@@ -90,7 +90,8 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
   plan.heads = static_cast<int>(p.batch * p.heads_q);
   // Factors and means of heads without rows are written too.
   plan.blocks = static_cast<int>(std::max<std::int64_t>(descale_blocks(p.seq_q), p.descale.blocks ? 0 : 1));
-  const std::int64_t piece = std::max(kPieceRows, descale_blocks((p.seq_q + kMostPieces - 1) / kMostPieces) * kDescaleRows);
+  const std::int64_t piece =
+      std::max(kPieceRows, descale_blocks((p.seq_q + kMostPieces - 1) / kMostPieces) * kDescaleRows);
   plan.piece_rows = static_cast<int>(piece);
   plan.pieces = static_cast<int>(std::max<std::int64_t>(1, (p.seq_q + piece - 1) / piece));
   plan.config = {.input = scalar_type_of(p.dtype),
@@ -105,15 +106,16 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
 
 KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch) {
   const auto& [input, dim, hadamard, centered, by_block, vectors, part] = c;
-  const std::string config = Initializer()
-                                 .field("input", input)
-                                 .field("dim", dim)
-                                 .field("hadamard", hadamard)
-                                 .field("centered", centered)
-                                 .field("by_block", by_block)
-                                 .field("vectors", vectors)
-                                 .word("part", part == QuantizePart::survey ? "QuantizePart::survey" : "QuantizePart::rows")
-                                 .source();
+  const std::string config =
+      Initializer()
+          .field("input", input)
+          .field("dim", dim)
+          .field("hadamard", hadamard)
+          .field("centered", centered)
+          .field("by_block", by_block)
+          .field("vectors", vectors)
+          .word("part", part == QuantizePart::survey ? "QuantizePart::survey" : "QuantizePart::rows")
+          .source();
   return {"cuda/quantize/quantize.cuh", "quantize_rows",
           text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\nconstexpr QuantizeConfig "
                "quantize_config = ",

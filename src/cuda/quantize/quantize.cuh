@@ -112,16 +112,17 @@ DEV float block_max(float x, u32 shared) {
   return warp_max(load_one(shared + threadIdx.x % kWarps * 4));
 }
 
-// How large a number of the row can become, in each of its four threads: rotated, the sum of sizes by the root of how
-// many are mixed.
+// How large a number of the row can become, in each of its four threads: of n that are mixed |x'| <= sum |x| / root n
+// <= root n * max |x|.
 DEV float reach_of(const QuantizeParams& p, QuantizeRow& row) {
-  float all = 0.0f;
+  float all = 0.0f, largest = 0.0f;
   row.each([&](float& x, i32, i32, i32) {
     const float size = fabsf(finite_or_zero(x));
-    all = kQ.hadamard ? all + size : fmaxf(all, size);
+    all += size;
+    largest = fmaxf(largest, size);
   });
-  if constexpr (kQ.hadamard) return quad_sum(all) * p.root;
-  return all;
+  if constexpr (kQ.hadamard) return fminf(quad_sum(all) * p.root, quad_max(largest) / p.root);
+  return largest;
 }
 
 // A piece of a head.

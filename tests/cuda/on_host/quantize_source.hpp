@@ -1,5 +1,5 @@
-// The quantizing kernels' device source, compiled for some of its configs. Structures of the library travel as pointers:
-// each text has its own, of the same layout.
+// The quantizing kernels' device source, compiled for some of its configs. Structures of the library travel as
+// pointers: each text has its own, of the same layout.
 #pragma once
 
 namespace warps {

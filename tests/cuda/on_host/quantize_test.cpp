@@ -35,7 +35,8 @@ TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
         std::string why;
         ASSERT_TRUE(cuda::select_quantize(inputs.problem, plan, why)) << why;
         const QuantizeSource *last = source_of(plan.config), *first = source_of(plan.survey_config());
-        ASSERT_TRUE(last && (first || !plan.surveys())) << source->problem << ": the library takes another config by now";
+        ASSERT_TRUE(last && (first || !plan.surveys()))
+            << source->problem << ": the library takes another config by now";
         std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);
         const QuantizeParams params = cuda::quantize_params(inputs.problem, plan, inputs.tensors, workspace.data());
         inputs.poison_outputs();

@@ -1,11 +1,11 @@
 #define EMULATED_NAME bf16_survey
 #define EMULATED_PROBLEM ""
-#define EMULATED_CONFIG             \
-  {.input = ScalarType::bf16,         \
-   .dim = 96,                       \
-   .hadamard = true,                  \
-   .centered = false,                  \
-   .by_block = false,                  \
-   .vectors = true,                   \
+#define EMULATED_CONFIG       \
+  {.input = ScalarType::bf16, \
+   .dim = 96,                 \
+   .hadamard = true,          \
+   .centered = false,         \
+   .by_block = false,         \
+   .vectors = true,           \
    .part = QuantizePart::survey}
 #include "on_host/quantize_source.inl"

@@ -1,0 +1,117 @@
+// Arrays of a call as views.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "onepass/error.hpp"
+#include "onepass/tensor.hpp"
+
+namespace onepass::python {
+
+namespace nb = nanobind;
+using Array = nb::ndarray<nb::ro>;
+
+inline constexpr std::uint8_t kFloat8E4m3 = 10;  // DLPack's kDLFloat8_e4m3fn
+
+inline DType dtype_of(const char* name, const char* accepted, const Array& a) {
+  using Code = nb::dlpack::dtype_code;
+  const nb::dlpack::dtype t = a.dtype();
+  const auto is = [&](Code code, int bits) {
+    return t.code == static_cast<std::uint8_t>(code) && t.bits == bits && t.lanes == 1;
+  };
+  if (is(Code::Float, 32)) return DType::f32;
+  if (is(Code::Float, 16)) return DType::f16;
+  if (is(Code::Bfloat, 16)) return DType::bf16;
+  if (is(Code::Bool, 8)) return DType::boolean;
+  if (is(Code::Int, 32)) return DType::i32;
+  if (t.code == kFloat8E4m3 && t.bits == 8 && t.lanes == 1) return DType::f8e4m3;
+  const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  const char* const kind = t.code < std::size(kinds) ? kinds[t.code] : "a float of ";
+  throw Error(ErrorCode::bad_dtype, text(name, " is ", kind, int{t.bits}, "; ", accepted));
+}
+
+inline Device device_of(const char* name, const Array& a) {
+  switch (a.device_type()) {
+    case nb::device::cpu::value:
+    case nb::device::cuda_host::value: return {};
+    case nb::device::cuda::value: return {DeviceKind::cuda, a.device_id()};
+    default:
+      throw Error(ErrorCode::bad_device,
+                  text(name, " is on a device of DLPack type ", a.device_type(), "; CPU and CUDA memory is accepted"));
+  }
+}
+
+inline const char* accepted_of(Types types) {
+  switch (types) {
+    case Types::boolean: return "bool is accepted";
+    case Types::f32: return "float32 is accepted";
+    case Types::i32: return "int32 is accepted";
+    case Types::query:
+    case Types::key_value: return "float32, float16, bfloat16 and float8_e4m3fn are accepted";
+    default: return "float32, float16 and bfloat16 are accepted";
+  }
+}
+inline constexpr char kMod[] = "float32, float16, bfloat16, int32 and bool are accepted";
+
+// A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
+// NumPy cannot export bfloat16 and float8, so the package hands over (the same bits as unsigned numbers,), a tuple of
+// one.
+class Argument {
+ public:
+  Argument() = default;
+  Argument(const char* name, nb::handle object, const char* accepted, bool writable = false) {
+    if (object.is_none()) return;
+    const bool bits = nb::isinstance<nb::tuple>(object);
+    const nb::handle array = bits ? nb::handle(object[nb::int_(0)].ptr()) : object;
+    nb::ndarray<> target;  // a capsule of a device can be read once, and is only if it fits
+    if (writable && nb::try_cast<nb::ndarray<>>(array, target, false)) array_ = Array(target);
+    if (!array_.is_valid() && !nb::try_cast<Array>(array, array_, false)) {
+      throw Error(ErrorCode::bad_dtype, text(name, ": this ", nb::type_name(array.type()).c_str(),
+                                             " can be read neither by DLPack nor as a buffer"
+                                             " (a number type and strides of whole elements are expected)"));
+    }
+    if (writable && !target.is_valid()) throw Error(ErrorCode::bad_value, text(name, " is read-only"));
+    if (array_.ndim() == 0 || array_.ndim() > kMaxRank) {
+      throw Error(ErrorCode::bad_shape,
+                  text(name, " has ", array_.ndim(), " dimensions; 1 to ", kMaxRank, " are accepted"));
+    }
+    view.data = const_cast<void*>(array_.data());  // inputs become ConstTensors
+    view.rank = static_cast<int>(array_.ndim());
+    view.dtype = !bits ? dtype_of(name, accepted, array_) : array_.itemsize() == 1 ? DType::f8e4m3 : DType::bf16;
+    view.device = device_of(name, array_);
+    for (int i = 0; i < view.rank; ++i) {
+      view.shape[i] = static_cast<std::int64_t>(array_.shape(i));
+      view.stride[i] = array_.stride(i);
+    }
+    if (view.elements() == 0) {  // NumPy gives empty arrays stride 0, which would say that they overlap themselves
+      for (std::int64_t i = view.rank - 1, step = 1; i >= 0; step *= std::max<std::int64_t>(view.shape[i--], 1))
+        view.stride[i] = step;
+    }
+  }
+  // Missing leading dimensions have size 1, as NumPy broadcasts.
+  Argument& broadcast_to_rank4() {
+    if (!view.given()) return *this;
+    for (; view.rank < 4; ++view.rank) {
+      for (int i = view.rank; i > 0; --i) {
+        view.shape[i] = view.shape[i - 1];
+        view.stride[i] = view.stride[i - 1];
+      }
+      view.shape[0] = 1;
+      view.stride[0] = 0;
+    }
+    return *this;
+  }
+
+  Tensor view;
+
+ private:
+  Array array_;
+};
+
+}  // namespace onepass::python
