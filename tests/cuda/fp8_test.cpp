@@ -46,7 +46,11 @@ INSTANTIATE_TEST_SUITE_P(
                     "fwd h16/4 d128 fp8_e4m3 varlen=128,700 causal_bottom_right",
                     "fwd h16 s4096 d128 fp8_e4m3 mask=b1qk", "fwd h16 s4096 d192/128 fp8_e4m3 causal_bottom_right",
                     "fwd h16 d192/128 fp8_e4m3 varlen=128,700 causal_bottom_right k_descale=bhn",
-                    "fwd h16 s4096 d256 fp8_e4m3", "fwd h16 s4096 d256 fp8_e4m3 accumulation=fast",
+                    "fwd h16 s4096 d64 fp8_e4m3 v_mean=bhd accumulation=fast",
+                    "fwd h16 s4096 d128 fp8_e4m3 v_mean=bhd accumulation=fast",
+                    "fwd h16 s4096 d128 fp8_e4m3 v_mean=bhd sinks causal_bottom_right",
+                    "fwd h16 s4096 d256 fp8_e4m3 v_mean=bhd accumulation=fast", "fwd h16 s4096 d256 fp8_e4m3",
+                    "fwd h16 s4096 d256 fp8_e4m3 accumulation=fast",
                     "fwd h16 s4096 d256 fp8_e4m3 causal_bottom_right accumulation=fast",
                     "fwd h16 s4096 d256 fp8_e4m3 mask=b1qk v_descale=bhn accumulation=fast",
                     "fwd h16 d256 fp8_e4m3 varlen=128,700 causal_bottom_right accumulation=fast"));
@@ -63,6 +67,8 @@ TEST(Sm90Fp8Refusals, AreSentences) {
             "which accumulation=fast computes");
   EXPECT_EQ(why_not("fwd h2 s1024 d128 fp8_e4m3 dropout=0.1 cuda"),
             "of fp8_e4m3 it computes bands, softcap, sinks, boolean masks and packed sequences; there is dropout");
+  EXPECT_EQ(why_not("fwd h2 s1024 d64 fp8_e4m3 v_mean=bh1 cuda"),
+            "it reads v_mean's columns side by side; its last dimension has stride 0");
   EXPECT_EQ(why_not("fwd h2 s1024 d72 fp8_e4m3 cuda"),
             "TMA needs strides that are multiples of 16 bytes; q has one of 72");
   EXPECT_EQ(why_not("fwd h2 s1x1024 d64 bf16 kv_dtype=fp8_e4m3 cuda"),

@@ -114,19 +114,19 @@ DEV void write_lses(const ForwardParams& p, const WorkTile& x, const FragmentRow
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
 }
 
-// What was taken out of V, by the share of the weights that keys have.
+// What was taken out of V, by the share of the weights that keys have; columns side by side.
 template <int N>
-DEV void add_means(const ForwardParams& p, const WorkTile& x, float (&o)[N], const float (&share)[2]) {
-  const float* const mean = p.v_mean + x.batch * p.v_mean_stride[0] + x.head / p.heads_per_kv * p.v_mean_stride[1];
-  const u32 quad = opaque_thread() % 4;
+DEV void add_means(const ForwardParams& p, const WorkTile& x, float (&o)[N], const FinalRows& end) {
+  static_assert(2 * N == features.dim_v);
+  const float* const mean =
+      p.v_mean + x.batch * p.v_mean_stride[0] + x.head / p.heads_per_kv * p.v_mean_stride[1] + opaque_thread() % 4 * 2;
+  // Without sinks it is 1 but in empty rows: no register is held for it.
+  const auto share = [&](int i) { return forward_features.sinks ? end.share[i] : end.inv[i] != 0.0f ? 1.0f : 0.0f; };
 #pragma unroll
   for (int j = 0; j < N; j += 4) {
+    const float m[2] = {mean[2 * j], mean[2 * j + 1]};
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const i32 d = column_of(j + i, quad);
-      const float m = d < features.dim_v ? mean[d * p.v_mean_stride[2]] : 0.0f;
-      o[j + i] += share[0] * m, o[j + 2 + i] += share[1] * m;
-    }
+    for (int i = 0; i < 4; ++i) o[j + i] += share(i / 2) * m[i % 2];
   }
 }
 
@@ -136,7 +136,7 @@ DEV void normalize_rows(const ForwardParams& p, const WorkTile& x, i32 first, fl
                         FallbackRows& fallback, i32 place) {
   using Out = typename ElementOf<forward_features.output>::Format;
   const bool finite = scale_rows<Out>(o, end.inv);
-  if constexpr (forward_features.v_mean) add_means(p, x, o, end.share);
+  if constexpr (forward_features.v_mean) add_means(p, x, o, end);
   if (__any_sync(0xffffffffu, !finite || !end.right)) fallback.push(p, x, first, place);
 }
 

@@ -77,8 +77,7 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
         if constexpr (features.input == ScalarType::e4m3)
           value *= v_factor(p, x.batch, keys_and_values.head, (first + j) / kDescaleRows);
         if constexpr (forward_features.v_mean)
-          value += p.v_mean[x.batch * p.v_mean_stride[0] + keys_and_values.head * p.v_mean_stride[1] +
-                            d * p.v_mean_stride[2]];
+          value += p.v_mean[x.batch * p.v_mean_stride[0] + keys_and_values.head * p.v_mean_stride[1] + d];
         o[i] += visible_weight(wj, value) * kj * value;  // however faint the weight: an infinite V shows
       }
     }

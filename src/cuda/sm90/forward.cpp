@@ -53,8 +53,7 @@ class State final : public cuda::ForwardState {
       TensorMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map, part);
       params.v = columns_of(tensors.v, part * features_.attention.dim_v).data;
       if (params.v_mean)
-        params.v_mean =
-            static_cast<const float*>(tensors.v_mean.data) + part * features_.attention.dim_v * params.v_mean_stride[2];
+        params.v_mean = static_cast<const float*>(tensors.v_mean.data) + part * features_.attention.dim_v;
       params.out = const_cast<void*>(columns_of(tensors.out, part * features_.attention.dim_v).data);
       void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
       cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device_.multiprocessors)),

@@ -73,6 +73,8 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
                                                     : "K and V are in pages"));
   if (p.dim_qk % 16 != 0 || p.dim_v % 16 != 0)
     return refuse(text("rows of fp8_e4m3 are loaded in 16 bytes; the head dims are ", p.dim_qk, "/", p.dim_v));
+  if (p.v_mean && p.layout.v_mean[2] != 1)
+    return refuse(text("it reads v_mean's columns side by side; its last dimension has stride ", p.layout.v_mean[2]));
   const bool promotes = p.accumulation == Accumulation::exact && p.seq_k > kPromotedKeys;
   const auto by_block = [](const std::optional<DescaleSpec>& d) { return d && d->blocks; };
   const bool block_scales = by_block(p.k_descale) || by_block(p.v_descale);
@@ -80,6 +82,7 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const int v_parts = promotes && p.dim_v > 128 && p.dim_v % 32 == 0 ? 2 : 1;
   const auto fits = [&](const TileConfig& t) {  // a block of 96 keys would have two factors
     return p.dim_qk <= t.dim_qk && p.dim_v / v_parts <= t.dim_v && p.seq_q >= t.queries &&
+           (!p.v_mean || t.groups < 3 || t.dim_v <= 64) &&  // 16 to 48 bytes of spills where a mean is added
            work_of(features) <= t.work && (t.promotes || !promotes) && (!block_scales || kDescaleRows % t.block_n == 0);
   };
   const auto* const t = std::ranges::find_if(kConfigs, fits);
