@@ -205,7 +205,7 @@ DEV void quantize_block(const QuantizeParams& p, u32 shared) {
     most = surveyed(p, head);
   }
   const float factor = descale_for(most);
-  if (threadIdx.x == 0 && (kQ.by_block || block == 0))
+  if (threadIdx.x == 0 && (kQ.by_block ? block * kQuantizeRows < p.rows : block == 0))
     p.descale[b * p.descale_stride[0] + h * p.descale_stride[1] + block * p.descale_stride[2]] = factor;
   if (i >= p.rows) return;
   const float inverse = descale_inverse(factor);
