@@ -32,7 +32,7 @@ _FP8_INPUTS = (
     ("k_descale", "float32"),
     ("v_descale", "float32"),
     ("v_mean", "float32"),
-)  # of attention()
+)  # of attention(); onepass.torch has no v_mean
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 
@@ -153,7 +153,7 @@ def options(place, given):
     if fp8:
         options["accumulation"] = _accumulation(given["accumulation"])
     for name, convert in _SIDE_INPUTS + _CACHE_INPUTS * forward + _FP8_INPUTS * fp8:
-        x = given[name]
+        x = given.get(name)
         options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
     return options
 
