@@ -43,12 +43,7 @@ def _gradients(inputs, options, out, lse, wanted, dout, dlse):
 class _Recorded(torch.autograd.Function):
     """Results that have been computed, as what the differentiable inputs led to; torch.cpp and `record` call it."""
 
-    @staticmethod
-    def forward(ctx, *args):  # the differentiable inputs that are given, and what is told
-        saved, ctx.kept, results = args[-1]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*saved)
-        return results
+    forward = staticmethod(_onepass.torch_tell)
 
     @staticmethod
     def backward(ctx, dout, dlse=None):

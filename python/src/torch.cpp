@@ -5,6 +5,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iterator>
@@ -33,7 +34,8 @@ struct {
   PyObject* causal;
 } words{};
 struct {
-  PyObject *requires_grad, *is_neg, *raw_repr, *new_empty, *zero, *dtype, *current_level;
+  PyObject *requires_grad, *is_neg, *raw_repr, *new_empty, *zero, *dtype, *current_level, *to_save, *kept,
+      *materialize_grads;
 } names{};
 
 nb::object checked(PyObject* result) {
@@ -54,11 +56,21 @@ nb::object called_method(PyObject* name, PyObject* self, Arguments... arguments)
 }
 nb::object attribute(PyObject* object, PyObject* name) { return checked(PyObject_GetAttr(object, name)); }
 
+// Of PyTorch's own types; a tensor of zeros without memory is not taken later.
 bool is_plain(PyObject* x) {
-  if (x == Py_None) return true;
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(x));
-  return (type == words.tensor_type || type == words.parameter_type) &&
-         called_method(names.is_neg, x).ptr() == Py_False;  // a tensor of zeros without memory is not taken later
+  return x == Py_None || type == words.tensor_type || type == words.parameter_type;
+}
+
+// The imaginary part of a complex tensor that was conjugated means the negative of what is in memory.
+bool is_negative(PyObject* x, DType dtype) {
+  return x != Py_None && (dtype == DType::f32 || dtype == DType::f16) &&
+         called_method(names.is_neg, x).ptr() != Py_False;
+}
+bool any_negative(const TorchCall& call, const Tensors& t) {
+  for (const RoleRow& row : kRoleTable)
+    if (row.input && (t.*row.input).given() && is_negative(call.tensor(row.role), (t.*row.input).dtype)) return true;
+  return false;
 }
 
 std::uint64_t keys(PyObject* function) {
@@ -108,8 +120,33 @@ std::pair<nb::object, nb::object> new_results(const TorchCall& call, const Tenso
 
 nb::object pair(nb::handle a, nb::handle b) { return checked(PyTuple_Pack(2, a.ptr(), b.ptr())); }
 
-// What autograd makes of results: `results` with a history. What it keeps is (inputs that are given, out, lse) and
-// (which those are, as bits; the options).
+nb::object tuple_of(PyObject* const* from, std::size_t size) {
+  nb::object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(size)));
+  for (std::size_t i = 0; i < size; ++i) {
+    Py_INCREF(from[i]);
+    if (PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), from[i]) != 0) throw nb::python_error();
+  }
+  return tuple;
+}
+
+// (which inputs are given, as bits; the options): the same object as for the call before where that was alike.
+nb::object kept_of(const TorchCall& call, std::uint32_t present) {
+  static std::uint32_t last_present;
+  static std::array<PyObject*, TorchCall::kMost> last;  // alive as long as the tuple
+  static PyObject* kept = nullptr;
+  PyObject* const* const options = call.items.data() + torch_at.inputs;
+  const std::size_t n = static_cast<std::size_t>(torch_at.all - torch_at.inputs);
+  if (!kept || present != last_present || !std::equal(options, options + n, last.data())) {
+    Py_XDECREF(kept);
+    kept = nullptr;
+    kept = pair(nb::int_(present), tuple_of(options, n)).release().ptr();
+    last_present = present;
+    std::copy_n(options, n, last.data());
+  }
+  return nb::borrow(kept);
+}
+
+// What autograd makes of results: `results` with a history. What it keeps is (inputs that are given, out, lse).
 nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::handle results) {
   std::uint32_t present = 0;
   std::array<PyObject*, TorchCall::kMost> saved;
@@ -121,17 +158,7 @@ nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::h
   }
   saved[n++] = out.ptr();
   saved[n++] = lse.ptr();
-  const auto tuple_of = [](PyObject* const* from, std::size_t size) {
-    nb::object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(size)));
-    for (std::size_t i = 0; i < size; ++i) {
-      Py_INCREF(from[i]);
-      if (PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), from[i]) != 0) throw nb::python_error();
-    }
-    return tuple;
-  };
-  const std::size_t inputs = static_cast<std::size_t>(torch_at.inputs), all = static_cast<std::size_t>(torch_at.all);
-  const nb::object options = tuple_of(call.items.data() + inputs, all - inputs);
-  const nb::object kept = pair(nb::int_(present), options);
+  const nb::object kept = kept_of(call, present);
   const nb::object told = checked(PyTuple_Pack(3, tuple_of(saved.data(), n).ptr(), kept.ptr(), results.ptr()));
   std::array<PyObject*, std::size(kDifferentiable) + 2> arguments{};
   std::size_t count = 1;
@@ -140,6 +167,20 @@ nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::h
   arguments[count++] = told.ptr();
   return checked(
       PyObject_Vectorcall(words.record, arguments.data() + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+
+// The forward of the package's autograd.Function: (context, differentiable inputs.., what is told) -> results. Sets
+// what the context's save_for_backward and set_materialize_grads set.
+nb::object tell(nb::handle context, nb::args given) {
+  PyObject* const told = PyTuple_GetItem(given.ptr(), PyTuple_Size(given.ptr()) - 1);
+  const nb::object results = nb::borrow(PyTuple_GetItem(told, 2));
+  const auto set = [&](PyObject* name, PyObject* value) {
+    if (PyObject_SetAttr(context.ptr(), name, value) != 0) throw nb::python_error();
+  };
+  set(names.to_save, PyTuple_GetItem(told, 0));
+  set(names.kept, PyTuple_GetItem(told, 1));
+  if (PyTuple_Check(results.ptr())) set(names.materialize_grads, Py_False);  // of one result there always is a gradient
+  return results;
 }
 
 // What the caller gets, or None: not taken, and nothing has been done. grouped: k and v may have fewer heads than q.
@@ -152,8 +193,8 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
       if (!is_plain(call[i])) return nb::none();
     if (!is_plain_state()) return nb::none();
   }
-  if (!taken.take_inputs(call)) return nb::none();
   const Tensors& t = taken.tensors;
+  if (!taken.take_inputs(call) || (!dispatched && any_negative(call, t))) return nb::none();
   if (sdpa) {
     for (const ConstTensor* x : {&t.q, &t.k, &t.v})
       if (x->rank != 4 || x->shape[0] != t.q.shape[0] || (x != &t.q && x->shape[1] != t.k.shape[1])) return nb::none();
@@ -218,13 +259,14 @@ nb::object gradients(nb::handle saved, nb::handle kept, nb::handle wanted, nb::h
   if (is_true(words.is_deterministic)) call[torch_at.deterministic] = Py_True;
   if (call.tensor(Role::seqused_k) != Py_None || call.tensor(Role::page_table) != Py_None) return nb::none();
   TakenCall taken(Op::backward);
-  if (!taken.take_options(call) || !taken.take_inputs(call)) return nb::none();
+  if (!taken.take_options(call) || !taken.take_inputs(call) || any_negative(call, taken.tensors)) return nb::none();
   const std::pair<Role, PyObject*> others[] = {{Role::out, PyTuple_GetItem(saved.ptr(), n)},
                                                {Role::lse, PyTuple_GetItem(saved.ptr(), n + 1)},
                                                {Role::dout, dout.ptr()},
                                                {Role::dlse, dlse.ptr()}};
   for (const auto& [role, x] : others)
     if (!is_plain(x) || !taken.take(role, x)) return nb::none();
+  if (is_negative(dout.ptr(), taken.tensors.dout.dtype) || is_negative(dlse.ptr(), DType::f32)) return nb::none();
   const Py_ssize_t count = PyTuple_Size(wanted.ptr());
   nb::object results = checked(PyTuple_New(count));
   Py_ssize_t i = 0;
@@ -284,7 +326,8 @@ void register_torch(const nb::dict& from) {
   const std::pair<PyObject**, const char*> interned[] = {
       {&names.requires_grad, "requires_grad"}, {&names.is_neg, "is_neg"}, {&names.raw_repr, "raw_repr"},
       {&names.new_empty, "new_empty"},         {&names.zero, "zero_"},    {&names.dtype, "dtype"},
-      {&names.current_level, "_current_level"}};
+      {&names.current_level, "_current_level"}, {&names.to_save, "to_save"}, {&names.kept, "kept"},
+      {&names.materialize_grads, "materialize_grads"}};
   for (const auto& [to, name] : interned) *to = PyUnicode_InternFromString(name);
   words.dtype = PyTuple_Pack(1, names.dtype);
   register_torch_calls(from["exchange"], nb::cast<nb::tuple>(from["names"]), nb::cast<nb::tuple>(from["defaults"]),
@@ -300,6 +343,7 @@ void add_torch(nb::module_& m) {
   m.def("torch_forward", &forward_of_tuple, "arguments"_a, "dispatched"_a);
   m.def("torch_sdpa", &sdpa, "query"_a, "key"_a, "value"_a, "attn_mask"_a.none(), "dropout_p"_a, "is_causal"_a,
         "scale"_a.none(), "enable_gqa"_a);
+  m.def("torch_tell", &tell, "context"_a, "given"_a);
   m.def("torch_gradients", &gradients, "saved"_a, "kept"_a, "wanted"_a, "dout"_a.none(), "dlse"_a.none());
   m.def("torch_backward", &backward, "arguments"_a, "dout"_a, "dlse"_a.none(), "out"_a, "lse"_a, "into"_a);
   m.def("torch_plans", &kept_plans);

@@ -169,7 +169,9 @@ def test_fp8(attention, torch, device):
     """q, k and v of float8_e4m3fn with descales, as onepass.attention computes them; they have no gradients."""
     import onepass
 
-    q, k, v = (x.to(torch.float8_e4m3fn) for x in qkv(torch, device))
+    if device == "cuda" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("products of e4m3 are computed on Hopper GPUs")
+    q, k, v = (torch.randn(2, n, 48, 64, device=device).to(torch.float8_e4m3fn) for n in (4, 2, 2))
     scales = {f"{name}_descale": torch.rand(1, n, 1, device=device) + 0.5 for name, n in (("q", 4), ("k", 2), ("v", 2))}
     for options in ({}, scales, dict(scales, accumulation="fast", mask="causal_top_left")):
         expected, lse = onepass.attention(q, k, v, **options, return_lse=True)
@@ -177,8 +179,9 @@ def test_fp8(attention, torch, device):
         compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")(q, k, v, **options)
         assert out.dtype == torch.bfloat16 and torch.equal(out, expected) and torch.equal(mine, lse)
         assert compiled.dtype == torch.bfloat16 and torch.equal(compiled, expected)
-    mixed = attention(q.bfloat16(), k, v, k_descale=scales["k_descale"])
-    assert torch.equal(mixed, onepass.attention(q.bfloat16(), k, v, k_descale=scales["k_descale"]))
+    if device == "cpu":
+        mixed = attention(q.bfloat16(), k, v, k_descale=scales["k_descale"])
+        assert torch.equal(mixed, onepass.attention(q.bfloat16(), k, v, k_descale=scales["k_descale"]))
     with pytest.raises(ValueError, match="accumulation is 'slow'; 'exact' and 'fast' are accepted"):
         attention(q, k, v, accumulation="slow")
 

@@ -141,3 +141,12 @@ def test_windows_need_no_mask(transformers, torch, monkeypatch):
     with torch.no_grad():
         mine(torch.randint(97, (2, 21)))
     assert [x["window"] for x in seen] == [(5, 0)] * 2 and all(x["bool_mask"] is None for x in seen)
+
+
+def test_the_demo_trains_alike(transformers):
+    import pathlib
+    import runpy
+
+    demo = pathlib.Path(__file__).resolve().parents[2] / "demo" / "train_transformers.py"
+    mine, theirs = runpy.run_path(str(demo))["main"](["--steps", "8", "--device", "cpu"])
+    assert max(abs(x - y) for x, y in zip(mine[0], theirs[0])) < 1e-4 and len(mine[1]) == len(theirs[1]) == 12

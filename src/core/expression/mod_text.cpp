@@ -16,7 +16,7 @@ void fail_at(const char* name, std::string_view source, std::size_t at, const st
   std::string indent(before.substr(begin));
   std::replace_if(indent.begin(), indent.end(), [](char c) { return c != '\t'; }, ' ');
   // A byte for a byte, so that the caret stays under its column; of a long line what lies around it.
-  const auto unprintable = [](char c) { return (c < 0x20 && c != '\t') || c >= 0x7f || c < 0; };
+  const auto unprintable = [](unsigned char c) { return (c < 0x20 && c != '\t') || c >= 0x7f; };
   std::replace_if(line.begin(), line.end(), unprintable, '?');
   constexpr std::size_t kBefore = 100, kShown = 200;
   const std::size_t cut = indent.size() > kBefore ? indent.size() - kBefore : 0;
