@@ -323,11 +323,16 @@ void register_torch(const nb::dict& from) {
   words.record = kept("record");
   words.new_results = kept("new_results");
   words.causal = kept("causal");
-  const std::pair<PyObject**, const char*> interned[] = {
-      {&names.requires_grad, "requires_grad"}, {&names.is_neg, "is_neg"}, {&names.raw_repr, "raw_repr"},
-      {&names.new_empty, "new_empty"},         {&names.zero, "zero_"},    {&names.dtype, "dtype"},
-      {&names.current_level, "_current_level"}, {&names.to_save, "to_save"}, {&names.kept, "kept"},
-      {&names.materialize_grads, "materialize_grads"}};
+  const std::pair<PyObject**, const char*> interned[] = {{&names.requires_grad, "requires_grad"},
+                                                         {&names.is_neg, "is_neg"},
+                                                         {&names.raw_repr, "raw_repr"},
+                                                         {&names.new_empty, "new_empty"},
+                                                         {&names.zero, "zero_"},
+                                                         {&names.dtype, "dtype"},
+                                                         {&names.current_level, "_current_level"},
+                                                         {&names.to_save, "to_save"},
+                                                         {&names.kept, "kept"},
+                                                         {&names.materialize_grads, "materialize_grads"}};
   for (const auto& [to, name] : interned) *to = PyUnicode_InternFromString(name);
   words.dtype = PyTuple_Pack(1, names.dtype);
   register_torch_calls(from["exchange"], nb::cast<nb::tuple>(from["names"]), nb::cast<nb::tuple>(from["defaults"]),

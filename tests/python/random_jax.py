@@ -157,8 +157,13 @@ def check(rng):
     dout = np.asarray(jnp.asarray(rng.normal(size=arrays["query"].shape), dtype), np.float64)
     mapped = bool(rng.random() < 0.3)
     theirs = jax.nn.dot_product_attention
-    exact = computed(theirs, arrays, options, "float64", dout, False)
-    base = computed(theirs, arrays, options, dtype, dout, False)
+    try:
+        exact = computed(theirs, arrays, options, "float64", dout, False)
+        base = computed(theirs, arrays, options, dtype, dout, False)
+    except jax.errors.JaxRuntimeError as e:  # jax 0.10.2 on CPUs, for some bfloat16 products of one row
+        if "ElementalIrEmitter" not in str(e):
+            raise
+        return None, "XLA has no jax.nn of it:"
     given = computed(onepass.jax.dot_product_attention, arrays, options, dtype, dout, mapped)
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in arrays.items())
     line = f"{dtype}{', vmap' if mapped else ''}: {shapes}, {options}"

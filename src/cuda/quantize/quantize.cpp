@@ -89,7 +89,8 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
   }
   plan.heads = static_cast<int>(p.batch * p.heads_q);
   // Factors and means of heads without rows are written too.
-  plan.blocks = static_cast<int>(std::max<std::int64_t>(descale_blocks(p.seq_q), p.descale.blocks && !p.centered ? 0 : 1));
+  plan.blocks =
+      static_cast<int>(std::max<std::int64_t>(descale_blocks(p.seq_q), p.descale.blocks && !p.centered ? 0 : 1));
   const std::int64_t piece =
       std::max(kPieceRows, descale_blocks((p.seq_q + kMostPieces - 1) / kMostPieces) * kDescaleRows);
   plan.piece_rows = static_cast<int>(piece);
