@@ -1,4 +1,4 @@
-"""Trains a small Llama of Hugging Face's transformers twice: with onepass's attention, and with the library's eager one.
+"""Trains a small Llama of Hugging Face's transformers twice: with onepass's attention, and with the eager one.
 
     pip install torch transformers
     python3 demo/train_transformers.py
