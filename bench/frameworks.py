@@ -10,6 +10,7 @@ both. Contenders take turns within a round, with equal pauses; medians over the 
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import statistics
 import time
@@ -19,11 +20,31 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+
+@contextlib.contextmanager
+def flash_attn_4():
+    """flash-attn-4 in the place of PyTorch's function."""
+    from flash_attn.cute import flash_attn_func
+
+    def attend(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        out = flash_attn_func(q, k, v, softmax_scale=scale, causal=is_causal)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    theirs = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = theirs
+
+
 CONTENDERS = {
     "onepass": onepass.torch.sdpa,
     "torch": contextlib.nullcontext,
     "torch-cudnn": lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION),
     "torch-flash": lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+    "flash-attn-4": flash_attn_4,  # where it is installed
 }
 
 
@@ -90,7 +111,7 @@ class Timer:
                     for _ in range(3):
                         run()
                     repeats[name] = max(1, min(1000, int(self.seconds / max(clock(run, 3), 1e-7))))
-            except (RuntimeError, ValueError) as e:
+            except (ImportError, RuntimeError, ValueError) as e:
                 print(f"  {name} refuses: {str(e).splitlines()[0][:100]}")
                 times[name] = None
         for _ in range(self.rounds):
@@ -188,6 +209,8 @@ def main():
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     timer = Timer(options.device, options.rounds, options.pause, options.seconds)
     contenders = list(CONTENDERS) if options.device == "cuda" else ["onepass", "torch"]
+    if importlib.util.find_spec("flash_attn") is None:
+        contenders = [name for name in contenders if name != "flash-attn-4"]
     torch.manual_seed(0)
     results = {}
 
