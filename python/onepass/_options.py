@@ -32,7 +32,7 @@ _FP8_INPUTS = (
     ("k_descale", "float32"),
     ("v_descale", "float32"),
     ("v_mean", "float32"),
-)  # of attention(); onepass.torch has no v_mean
+)  # of attention(); a caller may leave v_mean out
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 

@@ -16,7 +16,7 @@ from . import _arrays, _devices, _onepass
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
-FP8 = ("q_descale", "k_descale", "v_descale")
+FP8 = ("q_descale", "k_descale", "v_descale", "v_mean")
 _PLAIN = ("bool_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", *FP8)
 # random_seed: int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts.
 INPUTS = (*DIFFERENTIABLE, *_PLAIN, "random_seed")

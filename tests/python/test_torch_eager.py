@@ -173,7 +173,8 @@ def test_fp8(attention, torch, device):
         pytest.skip("products of e4m3 are computed on Hopper GPUs")
     q, k, v = (torch.randn(2, n, 48, 64, device=device).to(torch.float8_e4m3fn) for n in (4, 2, 2))
     scales = {f"{name}_descale": torch.rand(1, n, 1, device=device) + 0.5 for name, n in (("q", 4), ("k", 2), ("v", 2))}
-    for options in ({}, scales, dict(scales, accumulation="fast", mask="causal_top_left")):
+    mean = dict(v_mean=torch.randn(1, 2, 64, device=device))
+    for options in ({}, scales, dict(scales, accumulation="fast", mask="causal_top_left"), mean):
         expected, lse = onepass.attention(q, k, v, **options, return_lse=True)
         out, mine = attention(q, k, v, **options, return_lse=True)
         compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")(q, k, v, **options)
