@@ -44,6 +44,9 @@ class Torch:
         if p.op in ("softmax", "softmax_bwd"):
             torch.set_num_threads(threads)
             return row_peers.TorchRows(torch).ways(p).all()[0][1]
+        if p.op in ("flat_gemm", "linear"):
+            torch.set_num_threads(threads)
+            return row_peers.TorchLinear(torch).ways(p).all()[0][1]
         p.refuse_extras(("grads",))
         if not set(p.grads()) <= {"dq", "dk", "dv"}:
             raise Refused("gradients but those of q, k and v are not timed")

@@ -41,7 +41,7 @@ class Problem:
                 continue
             elif word == "bwd":
                 p.backward, p.op = True, word
-            elif word in ("merge", "softmax", "softmax_bwd"):
+            elif word in ("merge", "softmax", "softmax_bwd", "flat_gemm", "linear"):
                 p.op = word
             elif word in ("fp32", "fp16", "bf16"):
                 p.dtype = word

@@ -95,4 +95,26 @@ class TritonRows(cuda_peers.CudaTorch):
         return min(cuda_peers.Timer(self.torch, device).times(run, 0.01))
 
 
-PEERS = {"torch-rows": TorchRows, "triton-rows": TritonRows}
+class TorchLinear(cuda_peers.CudaTorch):
+    """torch.nn.functional.linear: cuBLAS on CUDA, oneDNN or MKL on the CPU."""
+
+    enum = "MATH"
+
+    def ways(self, problem):
+        torch, p = self.torch, problem
+        if p.op not in ("flat_gemm", "linear"):
+            raise Refused("it times flat_gemm and linear")
+        sizes = {word[0]: int(word[1:]) for word in p.extras if word[1:].isdigit()}
+        columns = "column_bias" in p.extras
+        p.extras = [word for word in p.extras if not word[1:].isdigit()]
+        p.refuse_extras(("column_bias",))
+        dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
+        x, w, bias = (
+            torch.randn(*shape, dtype=dtype, device=p.device)
+            for shape in ((sizes["m"], sizes["k"]), (sizes["n"], sizes["k"]), (sizes["n"],))
+        )
+        linear = torch.nn.functional.linear
+        return Rows([("", lambda: linear(x, w, bias if columns else None))])
+
+
+PEERS = {"torch-rows": TorchRows, "triton-rows": TritonRows, "torch-linear": TorchLinear}

@@ -25,6 +25,10 @@
 namespace onepass::inline v0 {
 
 // What is computed, but for what the tensors say themselves.
+// How far, in natural units, a row's largest score may be from a unified_max that serves it: e^40 of fp32's e^88, so
+// that sums of 10^9 keys and weights of 2^-24 of the largest stay numbers.
+inline constexpr float kUnifiedRange = 40.0f;
+
 struct Attention {
   Band band{};                    // causal alignment and window
   std::optional<double> scale{};  // default 1/sqrt(dim_qk)
@@ -45,6 +49,12 @@ struct Attention {
   bool batch_invariant = false;
   Accumulation accumulation = Accumulation::exact;  // of products of fp8_e4m3 q, k and v
 
+  // A forward of few rows: one number phi that all weights e^(s - phi) refer to in place of the rows' maxima, so that
+  // splits of the keys join by addition. It changes no result: a row whose largest score is not within
+  // kUnifiedRange of phi is computed again with its maximum. ScoreRange (onepass/unified_max.hpp) finds a phi. Hong et
+  // al., FlashDecoding++, arXiv:2311.01282, section 3.
+  std::optional<float> unified_max{};
+
   bool log = false;       // of softmax and its backward, which take only this and the scale: y is the logarithm
   bool hadamard = false;  // of quantize, which takes only this and the seed: rows are rotated
 };
@@ -62,6 +72,7 @@ struct Tensors {
   ConstTensor q{}, k{}, v{};
   Tensor out{};             // of q's dtype or fp32, of an fp8_e4m3 q bf16, fp16 or fp32; a backward reads it, and lse
   Tensor lse{};             // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
+  Tensor recomputed{};      // int32 of lse's shape: 1 where a row left unified_max's range, else 0
   ConstTensor bias{};       // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
   ConstTensor bool_mask{};  // bool, same shapes; true = may attend
   ConstTensor alibi_slopes{};  // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
@@ -91,6 +102,8 @@ struct Tensors {
   Tensor y{};  // a backward reads it
   ConstTensor dy{};
   Tensor dx{};
+  // Of a flat GEMM (onepass/flat_gemm.hpp), with x and y and nothing else.
+  ConstTensor w{}, column_bias{};
 
   // Of a quantize (onepass/quantize.hpp), with x and y and nothing else.
   Tensor descale{}, mean{};

@@ -141,6 +141,12 @@ typedef struct onepass_options {
   const onepass_tensor *q_descale, *k_descale, *v_descale;
   int32_t fast_accumulation;    /* 1: products of an ONEPASS_F8E4M3 q, k and v may lose up to 18 % of V's mean (docs) */
   const onepass_tensor* v_mean; /* fp32 [batch|1, heads_kv|1, dim_v|1]: what was taken out of an ONEPASS_F8E4M3 v */
+  /* Of a forward of few rows: weights e^(s - unified_max) in place of the rows' maxima; rows whose largest score is
+   * farther than 40 from it are computed again with their own, and are 1 in recomputed, int32 of lse's shape, which may
+   * stay NULL. */
+  int32_t has_unified_max;
+  float unified_max;
+  const onepass_tensor* recomputed;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */
@@ -256,6 +262,18 @@ enum { ONEPASS_FP8_BY_BLOCK = 1, ONEPASS_FP8_NO_HADAMARD = 2, ONEPASS_FP8_NO_CEN
 ONEPASS_API onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor* k,
                                                const onepass_tensor* v, const onepass_tensor* out,
                                                const onepass_options* options, int32_t flags, uint64_t seed);
+
+/* ------------------------------------------------------------------------------------------------------- flat GEMM */
+/* y [m, n] = x [m, k] w [n, k]^T + column_bias [n] (may be NULL), any strides, sums in fp32. x, w and column_bias are
+ * all bf16 or fp16, on the CPU also fp32; y is of their dtype or fp32. On CUDA m is up to 64, and stream the CUDA
+ * stream; executor may be NULL. */
+ONEPASS_API onepass_code onepass_flat_gemm(const onepass_tensor* x, const onepass_tensor* w, const onepass_tensor* y,
+                                           const onepass_tensor* column_bias, onepass_executor* executor, void* stream);
+
+/* The same of any number of rows, on CUDA fp32 too, by the kernel that is fastest for it here: a GEMV, the flat GEMM,
+ * or cuBLASLt or a BLAS opened at run time, by what `onepass tune` has measured, else by the shape. */
+ONEPASS_API onepass_code onepass_linear(const onepass_tensor* x, const onepass_tensor* w, const onepass_tensor* y,
+                                        const onepass_tensor* column_bias, onepass_executor* executor, void* stream);
 
 /* ------------------------------------------------------------------------------------------ problem -> plan -> run */
 typedef struct onepass_problem onepass_problem;

@@ -21,8 +21,10 @@ namespace onepass::inline v0 {
 // dim_v, those of out, count. backward: the gradients of a forward, from its O and LSE and the gradient of O. softmax
 // and softmax_backward: of rows [batch, heads_q, seq_q] of seq_k numbers each, which are what counts of the sizes.
 // quantize: of such rows, to fp8_e4m3.
-enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize };
-inline constexpr std::size_t kOps = 6;
+// flat_gemm: y [m, n] = x [m, k] w [n, k]^T (+ column_bias [n]) of few rows x; of the sizes only these count.
+// linear: the same of any number of rows, by the kernel that is fastest for it (onepass/linear.hpp).
+enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm, linear };
+inline constexpr std::size_t kOps = 8;
 
 // The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
 // (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
@@ -106,9 +108,12 @@ enum class Role : std::uint8_t {
   dy,
   dx,
   descale,
-  mean
+  mean,
+  w,
+  column_bias,
+  recomputed
 };
-inline constexpr std::size_t kRoles = 32;
+inline constexpr std::size_t kRoles = 35;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -133,6 +138,8 @@ struct Layout {
   Dims x{}, y{}, dy{}, dx{};                        // [batch, heads, rows, keys]
   Dims row_lse{};                                   // as lse
   Dims descale{}, mean{};                           // [batch, heads, blocks], [batch, heads, numbers of a row]
+  Dims w{}, column_bias{};                          // [n, k], as x and y then have two, and [n]
+  Dims recomputed{};                                // as lse
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -170,19 +177,23 @@ struct ONEPASS_API Problem {
   std::vector<ModBuffer> mod_buffers;  // what they read besides positions and the score
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;
-  bool want_lse = false;          // forward, merge, softmax: write it. A backward always reads it
-  bool log = false;               // softmax and its backward: y is the logarithm
-  bool lse_only = false;          // softmax: there is no y
-  bool row_lse = false;           // softmax: y by the rows' LSEs that are given
-  DescaleSpec descale;            // quantize: what a factor is shared by
-  bool hadamard = false;          // quantize: rows are rotated, with signs by the seed
-  bool centered = false;          // quantize: the mean of each column is taken out
-  Gradients gradients;            // backward: at least one
-  DType grad_dtype = DType::f32;  // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
-  bool dlse = false;              // backward: the LSE was used too, and its gradient is given
-  bool deterministic = false;     // backward: the same bits every time. On the CPU it always is
-  bool batch_invariant = false;   // forward: a sequence's results do not depend on what else is in the batch
-  bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k
+  bool want_lse = false;             // forward, merge, softmax: write it. A backward always reads it
+  bool log = false;                  // softmax and its backward: y is the logarithm
+  bool lse_only = false;             // softmax: there is no y
+  bool row_lse = false;              // softmax: y by the rows' LSEs that are given
+  DescaleSpec descale;               // quantize: what a factor is shared by
+  bool hadamard = false;             // quantize: rows are rotated, with signs by the seed
+  bool centered = false;             // quantize: the mean of each column is taken out
+  std::int64_t m = 0, n = 0, k = 0;  // flat_gemm and linear
+  bool column_bias = false;
+  Gradients gradients;               // backward: at least one
+  DType grad_dtype = DType::f32;     // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
+  bool dlse = false;                 // backward: the LSE was used too, and its gradient is given
+  bool deterministic = false;        // backward: the same bits every time. On the CPU it always is
+  bool batch_invariant = false;      // forward: a sequence's results do not depend on what else is in the batch
+  std::optional<float> unified_max;  // forward: phi, which weights refer to in place of the rows' maxima
+  bool want_recomputed = false;      // forward: say which rows phi did not serve
+  bool v_in_k = false;               // forward: v starts where k does and has k's strides: the first dim_v columns of k
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;

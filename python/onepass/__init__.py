@@ -5,6 +5,7 @@ import math
 from . import _arrays, _devices, _kinds, _onepass, _options
 from . import _numpy as np
 from ._append import append_kv
+from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
 from ._quantize import fp8_options, quantize
 from ._softmax import merge_lse, softmax, softmax_backward
@@ -15,11 +16,14 @@ __all__ = [
     "attention",
     "attention_backward",
     "explain",
+    "flat_gemm",
+    "linear",
     "merge",
     "merge_lse",
     "quantize",
     "softmax",
     "softmax_backward",
+    "unified_max_of",
     "__version__",
 ]
 
@@ -53,6 +57,8 @@ def attention(
     v_mean=None,
     fp8=False,
     accumulation="exact",
+    unified_max=None,
+    recomputed=None,
     score_mod=None,
     mask_mod=None,
     mod_buffers=None,
@@ -109,6 +115,10 @@ def attention(
         k, with random signs by ``seed``, 0) and ``center`` (True: take out v's means, and give them back). docs/fp8.md.
       accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
         mean over 16k keys on a GPU (docs/fp8.md).
+      unified_max: of few rows, a number that weights ``e^(score - unified_max)`` refer to in place of the rows' maxima,
+        so that splits of the keys join by addition (FlashDecoding++, section 3); ``unified_max_of`` finds one. Rows
+        whose largest score is farther than 40 from it are computed again with their own: it changes no result.
+      recomputed: int32 of lse's shape, where to write 1 for such a row, else 0.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
         ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
       mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.
@@ -149,6 +159,8 @@ def _call(place, q, k, v, given):
     out, lse = _results(q, v, given["out"], given["return_lse"], call)
     call["out"] = _arrays.target("out", out, place)
     call["lse"] = None if lse is None else _arrays.target("lse", lse, place)
+    recomputed = given["recomputed"]
+    call["recomputed"] = None if recomputed is None else _arrays.target("recomputed", recomputed, place)
     return out, lse, call
 
 
@@ -163,6 +175,15 @@ def _results(q, v, out, return_lse, options):
         return out, None
     shape = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
     return out, _arrays.new(q, shape, "float32", ordered=False, fill=-math.inf if packed else None)
+
+
+def unified_max_of(*lses):
+    """A ``unified_max`` for scores such as those of earlier calls: the middle of what their lses (any arrays) hold."""
+    seen = [x[(x > -math.inf) & (x < math.inf)] for x in lses]
+    seen = [x for x in seen if x.shape[0] > 0]
+    if not seen:
+        return 0.0
+    return (min(float(x.min()) for x in seen) + max(float(x.max()) for x in seen)) / 2
 
 
 def explain(q, k=None, v=None, **options):

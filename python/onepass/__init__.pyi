@@ -38,6 +38,8 @@ def attention(
     v_mean: Any = None,
     fp8: bool | Mapping[str, Any] = False,
     accumulation: Literal["exact", "fast"] = "exact",
+    unified_max: float | None = None,
+    recomputed: Any = None,
     score_mod: str | None = None,
     mask_mod: str | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
@@ -76,6 +78,8 @@ def attention(
     v_mean: Any = None,
     fp8: bool | Mapping[str, Any] = False,
     accumulation: Literal["exact", "fast"] = "exact",
+    unified_max: float | None = None,
+    recomputed: Any = None,
     score_mod: str | None = None,
     mask_mod: str | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
@@ -195,6 +199,13 @@ def quantize(
     mean: Literal[True],
     threads: int | None = None,
 ) -> tuple[_Array, _Array, _Array]: ...
+def flat_gemm(
+    x: _Array, w: Any, *, column_bias: Any = None, out: _Array | None = None, threads: int | None = None
+) -> _Array: ...
+def linear(
+    x: _Array, w: Any, *, column_bias: Any = None, out: _Array | None = None, threads: int | None = None
+) -> _Array: ...
+def unified_max_of(*lses: Any) -> float: ...
 def merge_lse(lses: Iterable[_Array], *, threads: int | None = None) -> _Array: ...
 @overload
 def explain(q: str) -> str: ...

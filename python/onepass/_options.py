@@ -149,6 +149,8 @@ def options(place, given):
     forward = "dout" not in given
     if forward:
         options["batch_invariant"] = bool(given["batch_invariant"])
+        unified_max = given["unified_max"]
+        options["unified_max"] = None if unified_max is None else _number("unified_max", unified_max)
     fp8 = "accumulation" in given
     if fp8:
         options["accumulation"] = _accumulation(given["accumulation"])

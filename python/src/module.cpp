@@ -104,6 +104,7 @@ struct Call {
       a.deterministic = nb::cast<bool>(o["deterministic"]);
     else
       a.batch_invariant = nb::cast<bool>(o["batch_invariant"]),
+      a.unified_max = nb::cast<std::optional<float>>(o["unified_max"]),
       a.accumulation = onepass::Accumulation{nb::cast<std::uint8_t>(o["accumulation"])};
     implementation = nb::cast<std::string>(o["implementation"]);
     launch.executor = &executor;
@@ -262,6 +263,21 @@ void quantize(nb::dict o) {
   executor.raise();
 }
 
+// A flat GEMM, or a linear: `multiply`.
+template <auto multiply>
+void product(nb::handle x, nb::handle w, nb::handle y, nb::handle column_bias, int threads, std::uintptr_t stream) {
+  const char* const accepted = accepted_of(onepass::Types::data);
+  const Argument from("x", x, accepted), weights("w", w, accepted), to("y", y, accepted, true),
+      columns("column_bias", column_bias, accepted);
+  onepass::python::Interruptible executor(*onepass::python::executor_of(threads));
+  {
+    const nb::gil_scoped_release unlocked;
+    multiply(from.view, weights.view, to.view, columns.view,
+             {.stream = reinterpret_cast<void*>(stream), .executor = &executor});
+  }
+  executor.raise();
+}
+
 // Waits for everything on the legacy default stream of a device.
 void synchronize(int device) {
   const nb::gil_scoped_release unlocked;
@@ -316,6 +332,9 @@ NB_MODULE(_onepass, m) {
   m.def("quantize", &quantize, "call"_a);
   m.def("attention_fp8", &attention_fp8, "options"_a, "fp8"_a);
   m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a);
+  m.def("flat_gemm", &product<&onepass::flat_gemm>, "x"_a, "w"_a, "y"_a, "column_bias"_a.none(), "threads"_a,
+        "stream"_a);
+  m.def("linear", &product<&onepass::linear>, "x"_a, "w"_a, "y"_a, "column_bias"_a.none(), "threads"_a, "stream"_a);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);

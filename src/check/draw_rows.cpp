@@ -6,12 +6,13 @@
 
 #include "check/random.hpp"
 #include "core/numerics.hpp"
+#include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
 
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kScores = 100, kLse, kGradients };
+enum Stream : std::int64_t { kScores = 100, kLse, kGradients, kX, kW, kColumns };
 
 class Rows {
  public:
@@ -108,9 +109,35 @@ class Rows {
   std::vector<float> row_;
 };
 
+void draw_matrices(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  const auto draw = [&](const ConstTensor& tensor, std::int64_t rows, std::int64_t columns, Stream stream,
+                        auto number) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      Random random(seed, {stream, i});
+      const std::int64_t one = columns > 0 ? random.below(columns) : 0;
+      for (std::int64_t j = 0; j < columns; ++j)
+        store_element(const_cast<void*>(tensor.data), tensor.dtype, i * tensor.stride[0] + j * tensor.stride[1],
+                      number(i, j == one, 0.2f + random.normal()));
+    }
+  };
+  const bool narrow = p.dtype == DType::f16;
+  draw(t.x, p.m, p.k, kX, [&](std::int64_t i, bool one, float x) {
+    if (distribution == Distribution::one_hot && one) return 100 * x;
+    return distribution == Distribution::huge ? x * std::pow(10.0f, static_cast<float>(i % (narrow ? 2 : 20))) : x;
+  });
+  draw(t.w, p.n, p.k, kW,
+       [&](std::int64_t, bool, float x) { return distribution == Distribution::rising ? x + 1.0f : x; });
+  if (!p.column_bias) return;
+  ConstTensor columns = t.column_bias;
+  columns.stride[1] = columns.stride[0];
+  columns.stride[0] = 0;
+  draw(columns, 1, p.n, kColumns, [](std::int64_t, bool, float x) { return 4 * x; });
+}
+
 }  // namespace
 
 void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  if (is_gemm(p.op)) return draw_matrices(p, t, seed, distribution);
   Rows rows(p, t, seed, distribution);
   for (std::int64_t r = 0; r < p.batch * p.heads_q * p.seq_q; ++r) {
     switch (p.op) {

@@ -4,6 +4,7 @@
 
 #include "check/verdict.hpp"
 #include "core/numerics.hpp"
+#include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 
@@ -114,6 +115,7 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
 
 Verdict judge(Inputs& in, Executor& executor) {
   if (in.problem.op == Op::quantize) return judge_quantized(in);
+  if (is_gemm(in.problem.op)) return judge_flat_gemm(in, in.oracle(executor), in.base(executor));
   if (is_softmax(in.problem.op)) return judge_softmax(in, in.oracle(executor), in.base(executor));
   return in.problem.op == Op::backward ? judge(in, in.oracle_gradients(executor), in.base_gradients(executor))
                                        : judge(in, in.oracle(executor), in.base(executor));

@@ -38,7 +38,7 @@ class Maker {
   Inputs make() {
     allocate();
     if (p_.op == Op::merge) return make_parts();
-    if (of_rows(p_.op)) {
+    if (is_drawn_by_rows(p_)) {
       if (p_.bool_mask) fill_mask();
       draw_rows(p_, in_.tensors, seed_, distribution_);
       finish();
@@ -104,7 +104,7 @@ class Maker {
     const RoleShape shape = shape_of(p_, row);
     if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
       return side_tensor(shape.dtype, shape.rank - 1, {shape.size[1], 1, 1, 1});
-    if (!row.unit_last && !of_rows(p_.op)) return side_tensor(shape.dtype, shape.rank, shape.size);
+    if (!row.unit_last && !is_drawn_by_rows(p_)) return side_tensor(shape.dtype, shape.rank, shape.size);
     const ConstTensor as_described = described(p_, row);
     Tensor t;
     t.rank = as_described.rank;
@@ -342,7 +342,7 @@ class Maker {
 
   void finish() {
     in_.attention = attention_of(p_);
-    in_.problem = problem_of(in_.tensors, in_.attention);
+    in_.problem = problem_of(p_.op, in_.tensors, in_.attention);
     in_.changed();
     if (placement_ == Placement::middle) return;
     for (std::size_t i = 0; i < in_.buffers.size(); ++i) {

@@ -48,7 +48,8 @@ struct Inputs {
   }
   void attend() const {
     if (problem.op == Op::merge) return onepass::merge(tensors.outs, tensors.lses, tensors.out, tensors.lse, launch);
-    if (of_rows(problem.op)) return onepass::run(make_plan(problem, implementation), tensors, launch);
+    if (of_rows(problem.op) || is_gemm(problem.op))
+      return onepass::run(make_plan(problem, implementation), tensors, launch);
     const auto call = problem.op == Op::backward ? onepass::attention_backward : onepass::attention;
     call(tensors, attention, launch, implementation);
   }

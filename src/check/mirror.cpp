@@ -35,7 +35,7 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
     for (ConstTensor& part : *parts) move(part, false);
   Attention attention = inputs_.attention;
   bound_lengths(attention, problem_);
-  problem_ = problem_of(tensors_, attention);
+  problem_ = problem_of(problem_.op, tensors_, attention);
 }
 
 DeviceMirror::~DeviceMirror() {

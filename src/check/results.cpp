@@ -24,7 +24,7 @@ namespace {
 template <class F>
 void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, F f) {
   const Tensor& t = tensors.*row.output;
-  if (of_rows(p.op)) {
+  if (of_rows(p.op) || is_gemm(p.op)) {
     const Dims n = shape_of(p, row).size;
     for (std::int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i)
       f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +

@@ -62,6 +62,9 @@ Verdict judge_softmax(const Inputs& inputs, const reference::Dense& oracle, cons
 // not finite, and all that a rotation mixes with it, is NaN and counts nowhere else.
 Verdict judge_quantized(const Inputs& inputs);
 
+// Of a flat GEMM by 1 to 3, T the sum of the sizes of a number's terms, known to (4 + k / 64) u T.
+Verdict judge_flat_gemm(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
+
 // Parts of the rules: both NaN, the same infinity, or both finite; what follows from a verdict's errors and bounds, or
 // from a violation that was found before.
 bool same_kind(float x, float reference);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cache.hpp"
+#include "core/flat_gemm_problem.hpp"
 #include "core/merge_problem.hpp"
 #include "core/overlap.hpp"
 #include "core/quantize_problem.hpp"
@@ -191,6 +192,7 @@ bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.da
 
 Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   if (is_quantize(t)) return quantize_problem_of(t, a);
+  if (t.w.given() || t.column_bias.given()) return flat_gemm_problem_of(t);
   if (is_softmax(t)) return softmax_problem_of(t, a);
   if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
   want(!a.log && !a.hadamard, ErrorCode::bad_value, a.log ? "log" : "hadamard", " is given but x is not; it is of a ",
@@ -265,6 +267,8 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   } else {
     p.want_lse = t.lse.given();
     p.batch_invariant = a.batch_invariant;
+    p.unified_max = a.unified_max;
+    p.want_recomputed = t.recomputed.given();
   }
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (!tensor.given()) return;
@@ -285,6 +289,12 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   return p;
 }
 
+Problem problem_of(Op op, const Tensors& t, const Attention& a, Mods* mods) {
+  Problem p = problem_of(t, a, mods);
+  if (is_gemm(op) && is_gemm(p.op)) p.op = op;
+  return p;
+}
+
 Attention attention_of(const Problem& p) {
   return {p.band,
           p.scale,
@@ -298,6 +308,7 @@ Attention attention_of(const Problem& p) {
           p.deterministic,
           p.batch_invariant,
           p.accumulation,
+          p.unified_max,
           p.log,
           p.hadamard};
 }
@@ -308,8 +319,8 @@ void bound_lengths(Attention& a, const Problem& p) {
 }
 
 void check_planned(const Problem& p, const Tensors& t) {
-  if (p.op == Op::merge || of_rows(p.op) || !t.outs.empty()) {
-    Problem other = problem_of(t, of_rows(p.op) ? attention_of(p) : Attention{});
+  if (p.op == Op::merge || of_rows(p.op) || is_gemm(p.op) || !t.outs.empty()) {
+    Problem other = problem_of(p.op, t, of_rows(p.op) ? attention_of(p) : Attention{});
     for (std::size_t i = 0; i < kRoles; ++i)
       if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
     if (other == p) return;

@@ -15,6 +15,8 @@ namespace onepass {
 // contents of cu_seqlens. Throws Error with one sentence.
 // Into *mods, if it is given: its parsed expressions (core/checked_problem.hpp).
 Problem problem_of(const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
+// Of the operator `op` where the tensors are those of two: a flat GEMM's are a linear's.
+Problem problem_of(Op op, const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
 // What the problem says of itself that no tensor does.
 Attention attention_of(const Problem& problem);
 // max_seqlen_q and max_seqlen_k as the problem has them, for tensors whose lengths only a device knows.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/checked_problem.hpp"
+#include "core/dataflow.hpp"
 #include "core/text.hpp"
 #include "onepass/attention.hpp"
 
@@ -56,11 +57,20 @@ struct Implementation {
   const char* name;                  // "cpu.flash.avx512"
   Decision (*plan)(const Request&);  // of a problem of its operator
   Op op = Op::forward;
+  Dataflow dataflow = Dataflow::flat_gemm;  // what it is to a linear
+  bool unified_max = false;                 // whether it takes one
 };
+
+// A linear is a flat GEMM's kernels and its own.
+inline bool computes(const Implementation& row, Op op) {
+  return row.op == op || (op == Op::linear && row.op == Op::flat_gemm);
+}
 
 // The row's decision, with what every state knows of its plan.
 inline Decision decide(const Implementation& row, const Request& request) {
-  if (row.op != request.problem->op) return Decision::no("it computes another operator");
+  if (!computes(row, request.problem->op)) return Decision::no("it computes another operator");
+  if (request.problem->unified_max && !row.unified_max)
+    return Decision::no("it refers weights to the rows' own maxima and takes no unified_max");
   Decision d = row.plan(request);
   if (d) d.state->implementation = row.name, d.state->workers = request.workers;
   return d;

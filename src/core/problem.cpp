@@ -150,6 +150,24 @@ void validate_quantize(const Problem& p) {
   validate_alignments(p);
 }
 
+void validate_flat_gemm(const Problem& p) {
+  for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
+    want(size >= 0, ErrorCode::bad_shape, name, " is ", size, "; 0 or more is accepted");
+  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}})
+    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
+         name_of(t), "; fp32, fp16 and bf16 are accepted");
+  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
+       name_of(p.dtype), ", as x, or fp32 is expected");
+  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
+       static_cast<int>(p.device.kind), " and number ", p.device.index,
+       "; a value of DeviceKind and 0 or more are expected");
+  validate_size("x", {p.m, p.k});
+  validate_size("w", {p.n, p.k});
+  validate_size("y", {p.m, p.n});
+  validate_strides(p);
+  validate_alignments(p);
+}
+
 void validate_gradients(const Problem& p) {
   if (p.op != Op::backward) {
     want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
@@ -176,6 +194,15 @@ void validate_v_in_k(const Problem& p) {
   want(p.dim_v <= p.dim_qk, ErrorCode::bad_shape, "v is in k but dim_v is ", p.dim_v, "; 0 to ", p.dim_qk,
        ", as dim_qk, is accepted");
   want(p.layout.v == p.layout.k, ErrorCode::bad_stride, "v is in k but its strides are not k's");
+}
+
+void validate_unified_max(const Problem& p) {
+  want(p.op == Op::forward || (!p.unified_max && !p.want_recomputed), ErrorCode::bad_value,
+       "unified_max and recomputed are of a forward; this is a ", word_of(p.op));
+  want(!p.unified_max || std::isfinite(*p.unified_max), ErrorCode::bad_value, "unified_max is ",
+       p.unified_max.value_or(0), "; a finite number is accepted");
+  want(p.unified_max || !p.want_recomputed, ErrorCode::bad_value,
+       "recomputed is given but unified_max is not; only its rows are ever computed again");
 }
 
 // K and V as a cache.
@@ -299,16 +326,27 @@ Mods checked_mods(const Problem& p) {
   if (p.op == Op::merge) {
     validate_merge(p);
     validate_gradients(p);
+    validate_unified_max(p);
+    return {};
+  }
+  want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value,
+       "m, n, k and column_bias are of a flat_gemm or linear; this is a ", word_of(p.op));
+  if (is_gemm(p.op)) {
+    validate_flat_gemm(p);
+    validate_gradients(p);
+    validate_unified_max(p);
     return {};
   }
   if (p.op == Op::quantize) {
     validate_quantize(p);
     validate_gradients(p);
+    validate_unified_max(p);
     return {};
   }
   if (is_softmax(p.op)) {
     validate_softmax(p);
     validate_gradients(p);
+    validate_unified_max(p);
     return {};
   }
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
@@ -349,6 +387,7 @@ Mods checked_mods(const Problem& p) {
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p is ", p.dropout_p,
        "; 0 to 1 is accepted");
   validate_cache(p);
+  validate_unified_max(p);
   validate_v_in_k(p);
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     const Dims n = shape_of(p, row_of(role)).size;

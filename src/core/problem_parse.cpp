@@ -98,6 +98,8 @@ struct Parser {
       std::tie(p.band.left, p.band.right) = w.pair(value, ':', true, "window=left:right");
     else if (key == "scale")
       p.scale = w.number<double>(value, "a number");
+    else if (key == "unified_max")
+      p.unified_max = w.number<float>(value, "a number");
     else if (key == "softcap")
       p.softcap = w.number<float>(value, "a number");
     else if (key == "dropout")
@@ -171,7 +173,8 @@ struct Parser {
     } else if (const RoleRow* row = role_of_strides(key)) {
       const auto items = w.list(value, ',');
       Dims strides{0, 0, 0, row->unit_last ? 1 : 0};
-      if (static_cast<int>(items.size()) != rank_of(row->axes) - (row->unit_last ? 1 : 0))
+      const Axes& axes = is_gemm(p.op) ? row->packed : row->axes;  // that word comes first
+      if (static_cast<int>(items.size()) != rank_of(axes) - (row->unit_last ? 1 : 0))
         w.fail("a stride for each dimension");
       for (std::size_t i = 0; i < items.size(); ++i) strides[i] = w.number<std::int64_t>(items[i], "integers");
       side_strides.emplace_back(row, strides);
@@ -206,6 +209,8 @@ struct Parser {
       p.hadamard = true;
     else if (s == "mean")
       p.centered = true;
+    else if (s == "column_bias")
+      p.column_bias = true;
     else if (s == "dlse")
       p.dlse = true;
     else if (s == "deterministic")
@@ -214,6 +219,8 @@ struct Parser {
       p.seqused = true;
     else if (s == "batch_invariant")
       p.batch_invariant = true;
+    else if (s == "recomputed")
+      p.want_recomputed = true;
     else if (s == "v_in_k")
       p.v_in_k = true;
     else if (s == "causal_bottom_right" || s == "causal_top_left")
@@ -250,7 +257,9 @@ struct Parser {
   // b2 h16/4 s1024x2048 d192/128
   bool sized(const Word& w, char letter, std::string_view value) {
     switch (letter) {
-      case 'n': p.partials = w.number<std::int64_t>(value, "n<partial results>"); return true;
+      case 'n': p.partials = w.number<std::int64_t>(value, "n<partial results, or columns>"); return true;
+      case 'm': p.m = w.number<std::int64_t>(value, "m<rows>"); return true;
+      case 'k': p.k = w.number<std::int64_t>(value, "k<row length>"); return true;
       case 'b': p.batch = w.number<std::int64_t>(value, "b<batch>"); return true;
       case 'h':
         std::tie(p.heads_q, p.heads_kv) = w.pair(value, '/', false, "h<query heads>[/<K/V heads>]");
@@ -269,9 +278,9 @@ struct Parser {
                                              "dtype",    "out", "layout", "device", "lse", "align"};
     constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
     if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-    constexpr std::string_view kOfForward[] = {"lse",      "kv",           "seqused",   "batch_invariant",
-                                               "kv_dtype", "q_descale",    "k_descale", "v_descale",
-                                               "v_mean",   "accumulation", "v_in_k"};
+    constexpr std::string_view kOfForward[] = {
+        "lse",       "kv",     "seqused",      "batch_invariant", "kv_dtype",    "q_descale", "k_descale",
+        "v_descale", "v_mean", "accumulation", "v_in_k",          "unified_max", "recomputed"};
     const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
     constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
                                                "out",      "device", "align", "scale", "log"},
@@ -282,6 +291,10 @@ struct Parser {
     if (p.op == Op::quantize) return is_of(kOfQuantize);
     for (const std::string_view other : {"log", "row_lse", "descale", "hadamard", "mean"})
       if (subject == other) return false;
+    constexpr std::string_view kOfGemm[] = {"operator", "m",      "n",     "k",          "dtype",
+                                            "out",      "device", "align", "column_bias"};
+    if (is_gemm(p.op)) return is_of(kOfGemm);
+    if (subject == "m" || subject == "k" || subject == "column_bias") return false;
     return subject != "n" && (p.op == Op::backward ? !is_of(kOfForward) : !is_of(kOfBackward));
   }
 
@@ -312,6 +325,7 @@ struct Parser {
     fits_operator();
     if (of_rows(p.op)) p.heads_kv = 1;
     if (p.op == Op::quantize) p.out_dtype = DType::f8e4m3, own_out_dtype = true;
+    if (is_gemm(p.op)) p.n = std::exchange(p.partials, 0);
     if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
     if (!own_out_dtype) p.out_dtype = p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype;
     if (p.kv_dtype == p.dtype) p.kv_dtype.reset();

@@ -64,7 +64,7 @@ std::string side_text(const Problem& p, const Problem& plain) {
     const Dims& s = p.layout.*row.layout;
     if (!in_strides_word(row) && s != plain.layout.*row.layout) {
       out += std::string(" ") + row.name + "_strides=";
-      const int rank = rank_of(row.axes) - (row.unit_last ? 1 : 0);
+      const int rank = rank_of(axes_of(row, is_gemm(p.op) ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
       for (int i = 0; i < rank; ++i) out += (i ? "," : "") + number(s[i]);
     }
     const std::uint8_t bytes = p.alignment[static_cast<std::size_t>(row.role)];
@@ -153,6 +153,17 @@ std::string quantize_text(const Problem& p) {
   return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
 }
 
+std::string gemm_text(const Problem& p) {
+  std::string s = std::string(word_of(p.op)) + " m" + number(p.m) + " n" + number(p.n) + " k" + number(p.k) + " " +
+                  std::string(name_of(p.dtype));
+  if (p.out_dtype != p.dtype) s += " out=" + std::string(name_of(p.out_dtype));
+  if (p.column_bias) s += " column_bias";
+  Problem plain = p;
+  set_contiguous(plain);
+  s += side_text(p, plain);
+  return p.device.kind == DeviceKind::cuda ? s + " " + to_string(p.device) : s;
+}
+
 std::string merge_text(const Problem& p) {
   std::string s = "merge n" + number(p.partials) + " b" + number(p.batch) + " h" + number(p.heads_q) + " s" +
                   number(p.seq_q) + " d" + number(p.dim_v) + " " + std::string(name_of(p.dtype));
@@ -178,6 +189,7 @@ std::string to_string(const Problem& p) {
   if (p.op == Op::merge) return merge_text(p);
   if (is_softmax(p.op)) return softmax_text(p);
   if (p.op == Op::quantize) return quantize_text(p);
+  if (is_gemm(p.op)) return gemm_text(p);
   std::string s = std::string(word_of(p.op)) + " b" + number(p.batch) + " h" + pair(p.heads_q, p.heads_kv, '/') + " s" +
                   pair(p.seq_q, p.seq_k, 'x') + " d" + pair(p.dim_qk, p.dim_v, '/') + " " +
                   std::string(name_of(p.dtype));
@@ -192,6 +204,7 @@ std::string to_string(const Problem& p) {
     s += " aligned_top_left";
   if (p.band.left != -1 || p.band.right != -1) s += " window=" + number(p.band.left) + ":" + number(p.band.right);
   if (p.scale) s += " scale=" + number(*p.scale);
+  if (p.unified_max) s += " unified_max=" + number(*p.unified_max) + (p.want_recomputed ? " recomputed" : "");
   if (p.softcap > 0) s += " softcap=" + number(p.softcap);
   if (p.bias) s += " bias=" + std::string(name_of(p.bias->dtype)) + ":" + spread_text(p.bias->spans);
   if (p.bool_mask) s += " mask=" + spread_text(*p.bool_mask);

@@ -25,7 +25,10 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"page_size", "page size"},
                                       {"max_pages", "number of pages of a sequence"},
                                       {"ceil(seq_q / 128)", "number of blocks of 128 rows"},
-                                      {"ceil(seq_k / 128)", "number of blocks of 128 keys"}};
+                                      {"ceil(seq_k / 128)", "number of blocks of 128 keys"},
+                                      {"m", "number of rows"},
+                                      {"n", "number of columns"},
+                                      {"k", "row length"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -46,6 +49,7 @@ int rank_of(const Axes& axes) {
 std::string_view what_of(Axis axis) { return kAxisRows[static_cast<std::size_t>(axis)].what; }
 
 Forms forms_of(const Problem& p) {
+  if (is_gemm(p.op)) return {Form::matrix, Form::matrix};
   const Form queries = p.varlen ? Form::packed : Form::batched;
   return {queries, p.paged() ? Form::paged : p.packed_k() ? Form::packed : Form::batched};
 }
@@ -83,6 +87,9 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::max_pages: return p.max_pages;
     case Axis::blocks_q: return descale_blocks(p.seq_q);
     case Axis::blocks_k: return descale_blocks(p.seq_k);
+    case Axis::m: return p.m;
+    case Axis::n: return p.n;
+    case Axis::k: return p.k;
   }
   return 1;
 }
@@ -98,7 +105,8 @@ std::optional<DescaleSpec> descale_of(const Problem& p, Role role) {
 }
 
 std::string_view word_of(Op op) {
-  constexpr std::string_view kWords[kOps] = {"fwd", "merge", "bwd", "softmax", "softmax_bwd", "quantize"};
+  constexpr std::string_view kWords[kOps] = {"fwd",         "merge",    "bwd",       "softmax",
+                                             "softmax_bwd", "quantize", "flat_gemm", "linear"};
   return kWords[static_cast<std::size_t>(op)];
 }
 
@@ -135,6 +143,8 @@ bool uses(const Problem& p, const RoleRow& row) {
     case Role::dlse: return p.dlse;
     case Role::row_lse: return p.row_lse;
     case Role::y: return !p.lse_only;
+    case Role::column_bias: return p.column_bias;
+    case Role::recomputed: return p.want_recomputed;
     default: return is_asked(p.gradients, row.role);
   }
 }

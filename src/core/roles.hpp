@@ -27,9 +27,12 @@ enum class Axis : std::uint8_t {
   page_size,
   max_pages,  // of a sequence
   blocks_q,   // of kDescaleRows rows
-  blocks_k
+  blocks_k,
+  m,
+  n,
+  k  // of a flat GEMM
 };
-inline constexpr std::size_t kAxes = 16;
+inline constexpr std::size_t kAxes = 19;
 using Axes = std::array<Axis, kMaxRank>;
 
 // query: data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it. result: as q or fp32; of an fp8_e4m3 q any data.
@@ -53,7 +56,8 @@ enum class Types : std::uint8_t {
 enum class Fit : std::uint8_t { exact, broadcast, leading_optional, trailing_optional };
 
 // How a tensor's tokens lie: [batch, heads, tokens, dim], [all tokens, heads, dim] or [pages, tokens, heads, dim].
-enum class Form : std::uint8_t { batched, packed, paged };
+// matrix: what a flat GEMM has of a tensor.
+enum class Form : std::uint8_t { batched, packed, paged, matrix };
 // Those of the queries' tensors and of k and v.
 struct Forms {
   Form queries = Form::batched, keys = Form::batched;
@@ -62,8 +66,8 @@ struct Forms {
 
 // What an operator does with a tensor.
 enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
-// forward, merge, backward, softmax, softmax_backward, quantize; none where left out
-using Uses = std::array<Use, kOps>;
+// forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm; none where left out
+using Uses = std::array<Use, kOps - 1>;
 
 struct RoleRow {
   Role role;
@@ -71,7 +75,7 @@ struct RoleRow {
   const char* help;
   Uses use;
   Types types;
-  Axes axes, packed;  // packed: where cu_seqlens is given
+  Axes axes, packed;  // packed: where cu_seqlens is given, or of a flat GEMM
   Fit fit;
   bool unit_last;    // the last dimension has stride 1
   Role gradient_of;  // the tensor whose shape it has; itself if it is no gradient
@@ -86,20 +90,23 @@ inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq
     kV{batch, heads_kv, seq_k, dim_v}, kOut{batch, heads_q, seq_q, dim_v}, kScores{batch, heads_q, seq_q, seq_k},
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
     kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k},
-    kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k};
+    kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k}, kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k},
+    kColumns{n};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
-inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none};
+inline constexpr Uses kOfForward{Use::takes, Use::none, Use::none}, kWrittenForward{Use::may_write};
 inline constexpr Uses kNeeded{Use::needs, Use::none, Use::needs}, kTaken{Use::takes, Use::none, Use::takes},
     kMask{Use::takes, Use::none, Use::takes, Use::takes}, kResult{Use::writes, Use::writes, Use::needs},
     kStatistics{Use::may_write, Use::may_write, Use::needs, Use::may_write},
     kUpstream{Use::none, Use::none, Use::needs}, kOptionalUpstream{Use::none, Use::none, Use::takes},
     kGradient{Use::none, Use::none, Use::may_write};
-inline constexpr Uses kOfRows{Use::none, Use::none, Use::none, Use::needs, Use::none, Use::needs},
+inline constexpr Uses kOfRows{Use::none, Use::none, Use::none, Use::needs, Use::none, Use::needs, Use::needs},
     kTakenBySoftmax{Use::none, Use::none, Use::none, Use::takes},
-    kOfAll{Use::none, Use::none, Use::none, Use::may_write, Use::needs, Use::writes},
+    kOfAll{Use::none, Use::none, Use::none, Use::may_write, Use::needs, Use::writes, Use::writes},
     kOfQuantize{Use::none, Use::none, Use::none, Use::none, Use::none, Use::writes},
     kMeanOfQuantize{Use::none, Use::none, Use::none, Use::none, Use::none, Use::may_write},
+    kOfGemm{Use::none, Use::none, Use::none, Use::none, Use::none, Use::none, Use::needs},
+    kTakenByGemm{Use::none, Use::none, Use::none, Use::none, Use::none, Use::none, Use::takes},
     kReadBackwards{Use::none, Use::none, Use::none, Use::none, Use::needs},
     kWrittenBackwards{Use::none, Use::none, Use::none, Use::none, Use::writes};
 }  // namespace roles_detail
@@ -164,12 +171,12 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        R::sinks, &L::dsinks, nullptr, &T::dsinks},
       {R::dalibi_slopes, "dalibi_slopes", "the gradient of alibi_slopes, fp32 of its shape", kGradient, Types::f32,
        kSlopes, kSlopes, leading_optional, false, R::alibi_slopes, &L::dalibi_slopes, nullptr, &T::dalibi_slopes},
-      {R::x, "x", "rows of numbers [.., n]", kOfRows, Types::data, kScores, kScores, exact, false, R::x, &L::x, &T::x,
-       nullptr},
+      {R::x, "x", "rows of numbers [.., n]; of a flat GEMM [m, k]", kOfRows, Types::data, kScores, kRowsIn, exact,
+       false, R::x, &L::x, &T::x, nullptr},
       {R::row_lse, "row_lse", "fp32 [..]: the LSEs of the rows that x is a piece of", kTakenBySoftmax, Types::f32,
        kRows, kRows, exact, false, R::row_lse, &L::row_lse, &T::row_lse, nullptr},
-      {R::y, "y", "the softmax of x, or x in fp8_e4m3", kOfAll, Types::as_q_or_f32, kScores, kScores, exact, false,
-       R::y, &L::y, nullptr, &T::y},
+      {R::y, "y", "the softmax of x, x in fp8_e4m3, or of a flat GEMM [m, n]", kOfAll, Types::as_q_or_f32, kScores,
+       kRowsOut, exact, false, R::y, &L::y, nullptr, &T::y},
       {R::dy, "dy", "the gradient of y", kReadBackwards, Types::as_out, kScores, kScores, exact, false, R::dy, &L::dy,
        &T::dy, nullptr},
       {R::dx, "dx", "the gradient of x", kWrittenBackwards, Types::as_q, kScores, kScores, exact, false, R::dx, &L::dx,
@@ -178,6 +185,12 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        kDescalesQ, kDescalesQ, trailing_optional, false, R::descale, &L::descale, nullptr, &T::descale},
       {R::mean, "mean", "fp32 [batch, heads, n]: the mean of each column, taken out", kMeanOfQuantize, Types::f32,
        kMeans, kMeans, exact, false, R::mean, &L::mean, nullptr, &T::mean},
+      {R::w, "w", "weights [n, k]", kOfGemm, Types::as_q, kWeights, kWeights, exact, false, R::w, &L::w, &T::w,
+       nullptr},
+      {R::column_bias, "column_bias", "[n], added to every row", kTakenByGemm, Types::as_q, kColumns, kColumns, exact,
+       false, R::column_bias, &L::column_bias, &T::column_bias, nullptr},
+      {R::recomputed, "recomputed", "int32 [batch, heads, seq]: 1 where unified_max did not serve a row",
+       kWrittenForward, Types::i32, kRows, kPackedRows, exact, false, R::lse, &L::recomputed, nullptr, &T::recomputed},
   }};
 }();
 // Its dimensions may be 1, for repeated.
@@ -191,7 +204,10 @@ static_assert([] {
   return true;
 }());
 
-inline constexpr Use use_of(const RoleRow& row, Op op) { return row.use[static_cast<std::size_t>(op)]; }
+inline constexpr bool is_gemm(Op op) { return op == Op::flat_gemm || op == Op::linear; }  // of one set of tensors
+inline constexpr Use use_of(const RoleRow& row, Op op) {
+  return row.use[static_cast<std::size_t>(is_gemm(op) ? Op::flat_gemm : op)];
+}
 inline constexpr bool writes(const RoleRow& row, Op op) {
   return use_of(row, op) == Use::writes || use_of(row, op) == Use::may_write;
 }
@@ -231,7 +247,7 @@ int rank_of(const Axes& axes);
 inline Form Forms::of(const RoleRow& row) const { return row.unit_last && row.axes[2] == Axis::seq_k ? keys : queries; }
 inline Axes axes_of(const RoleRow& row, Form form) {
   if (form == Form::paged) return {Axis::pages, Axis::page_size, row.axes[1], row.axes[3]};
-  return form == Form::packed ? row.packed : row.axes;
+  return form == Form::packed || form == Form::matrix ? row.packed : row.axes;
 }
 Forms forms_of(const Problem& problem);
 std::string form_text(const RoleRow& row, Form form);  // "[batch, heads_q, seq_q, dim_qk]"

@@ -87,7 +87,7 @@ void check(const Tensors& t, Op op) {
 void check_options(const Attention& a) {
   const Attention none;
   want(a.band == none.band && a.softcap == 0 && a.dropout_p == 0 && a.score_mod.empty() && a.mask_mod.empty() &&
-           a.max_seqlen_q == 0 && a.max_seqlen_k == 0 && !a.batch_invariant,
+           a.max_seqlen_q == 0 && a.max_seqlen_k == 0 && !a.batch_invariant && !a.unified_max,
        ErrorCode::bad_value, "a softmax takes scale, log and bool_mask; what else is said is attention's");
 }
 

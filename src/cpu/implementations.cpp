@@ -9,6 +9,8 @@
 #include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
+#include "cpu/gemm/blas.hpp"
+#include "cpu/gemm/flat_gemm.hpp"
 #include "cpu/quantize/quantize.hpp"
 #include "cpu/softmax/softmax.hpp"
 
@@ -33,6 +35,8 @@ std::span<const Implementation> implementations() {
     all.push_back(merge_implementation());
     add(softmax_implementations());
     all.push_back(quantize_implementation());
+    add(flat_gemm_implementations());
+    all.push_back(blas_implementation());
     return all;
   });
 }

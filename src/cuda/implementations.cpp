@@ -2,6 +2,9 @@
 
 #include "cuda/decode/decode.hpp"
 #include "cuda/decode/mla.hpp"
+#include "cuda/gemm/cublas.hpp"
+#include "cuda/gemm/flat_gemm.hpp"
+#include "cuda/gemm/gemv.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "cuda/sm80/backward.hpp"
@@ -16,7 +19,8 @@ std::vector<const Implementation*> implementations() {
   return {&decode::mla_implementation(),   &decode::implementation(),        &sm90::forward_implementation(),
           &sm80::forward_implementation(), &sm90::backward_implementation(), &sm80::backward_implementation(),
           &merge_implementation(),         &softmax_implementation(),        &softmax_backward_implementation(),
-          &quantize_implementation()};
+          &quantize_implementation(),      &gemv_implementation(),           &flat_gemm_implementation(),
+          &cublas_implementation()};
 }
 
 }  // namespace onepass::cuda

@@ -12,6 +12,8 @@
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/decode/mla.hpp"
+#include "cuda/gemm/flat_gemm.hpp"
+#include "cuda/gemm/gemv.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "cuda/sm80/backward.hpp"
@@ -79,6 +81,14 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     MergeConfig c;
     if (!select_merge(p, c, why)) throw refusal(merge_implementation().name);
     return list(merge_implementation().name, merge_program(c, arch));
+  }
+  if (is_gemm(p.op)) {  // of a linear all that may be chosen
+    if (GemvConfig c; p.op == Op::linear && select_gemv(p, c, why))
+      kernels.push_back({gemv_implementation().name, gemv_program(c, arch)});
+    if (FlatGemmPlan plan; select_flat_gemm(p, target.shared_bytes, 1, plan, why))
+      kernels.push_back({flat_gemm_implementation().name, flat_gemm_program(plan.config, arch)});
+    if (kernels.empty()) throw refusal(flat_gemm_implementation().name);
+    return kernels;
   }
   if (is_softmax(p.op)) {
     const Implementation& row = p.op == Op::softmax ? softmax_implementation() : softmax_backward_implementation();

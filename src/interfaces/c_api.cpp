@@ -300,6 +300,24 @@ onepass_code onepass_merge_lse(size_t count, const onepass_tensor* lses, const o
   });
 }
 
+onepass_code onepass_flat_gemm(const onepass_tensor* x, const onepass_tensor* w, const onepass_tensor* y,
+                               const onepass_tensor* column_bias, onepass_executor* executor, void* stream) {
+  return guarded([&] {
+    flat_gemm(tensor_from("x", x), tensor_from("w", w), tensor_from("y", y),
+              optional_tensor_from("column_bias", column_bias),
+              {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
+  });
+}
+
+onepass_code onepass_linear(const onepass_tensor* x, const onepass_tensor* w, const onepass_tensor* y,
+                            const onepass_tensor* column_bias, onepass_executor* executor, void* stream) {
+  return guarded([&] {
+    linear(tensor_from("x", x), tensor_from("w", w), tensor_from("y", y),
+           optional_tensor_from("column_bias", column_bias),
+           {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
+  });
+}
+
 onepass_code onepass_problem_parse(const char* line, onepass_problem** problem) {
   return guarded([&] {
     auto& result = given("problem", problem);

@@ -78,31 +78,32 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   onepass_options_init(&o, sizeof o);
   if (options) take_known_fields("options", *options, o);
   Call call;
-  const std::array<const onepass_tensor*, kRoles> by_role = {q,
-                                                             k,
-                                                             v,
-                                                             out,
-                                                             o.cu_seqlens_q,
-                                                             o.cu_seqlens_k,
-                                                             o.seqused_k,
-                                                             o.page_table,
-                                                             o.bias,
-                                                             o.bool_mask,
-                                                             o.alibi_slopes,
-                                                             o.sinks,
-                                                             o.q_descale,
-                                                             o.k_descale,
-                                                             o.v_descale,
-                                                             o.v_mean,
-                                                             o.lse,
-                                                             o.dout,
-                                                             o.dlse,
-                                                             o.dq,
-                                                             o.dk,
-                                                             o.dv,
-                                                             o.dbias,
-                                                             o.dsinks,
-                                                             o.dalibi_slopes};
+  std::array<const onepass_tensor*, kRoles> by_role = {q,
+                                                       k,
+                                                       v,
+                                                       out,
+                                                       o.cu_seqlens_q,
+                                                       o.cu_seqlens_k,
+                                                       o.seqused_k,
+                                                       o.page_table,
+                                                       o.bias,
+                                                       o.bool_mask,
+                                                       o.alibi_slopes,
+                                                       o.sinks,
+                                                       o.q_descale,
+                                                       o.k_descale,
+                                                       o.v_descale,
+                                                       o.v_mean,
+                                                       o.lse,
+                                                       o.dout,
+                                                       o.dlse,
+                                                       o.dq,
+                                                       o.dk,
+                                                       o.dv,
+                                                       o.dbias,
+                                                       o.dsinks,
+                                                       o.dalibi_slopes};
+  by_role[static_cast<std::size_t>(Role::recomputed)] = o.recomputed;
   const Op op = o.dout ? Op::backward : Op::forward;
   for_each_role(call.tensors, [&](const RoleRow& row, auto& tensor) {
     const onepass_tensor* const from = by_role[static_cast<std::size_t>(row.role)];
@@ -129,6 +130,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   a.max_seqlen_k = o.max_seqlen_k;
   a.deterministic = o.deterministic != 0;
   a.batch_invariant = o.batch_invariant != 0;
+  if (o.has_unified_max) a.unified_max = o.unified_max;
   a.accumulation = o.fast_accumulation != 0 ? Accumulation::fast : Accumulation::exact;
   if (o.implementation) call.implementation = o.implementation;
   if (o.executor) call.launch.executor = o.executor->executor.get();

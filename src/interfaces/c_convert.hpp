@@ -3,6 +3,8 @@
 #include "core/text.hpp"
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/flat_gemm.hpp"
+#include "onepass/linear.hpp"
 #include "onepass/onepass.h"
 #include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"

@@ -1,10 +1,7 @@
-// FlashDecoding++'s other two ideas, as pure functions: the flat matrix product of decoding (M = batch is small) and
-// the choice of the kernel that computes it.
+// FlashDecoding++'s flat matrix product of decoding (M = batch is small), as pure functions. The choice of the kernel
+// that computes it is the library's own, core/dataflow.hpp.
 #pragma once
-#include <algorithm>
-#include <limits>
-#include <vector>
-
+#include "core/dataflow.hpp"
 #include "core/mask.hpp"
 
 namespace onepass::ladder {
@@ -31,31 +28,5 @@ struct FlatGemm {
     return 32;
   }
 };
-
-enum class Dataflow { gemv, flat_gemm, gemm };
-
-// For one weight matrix [N, K] on one machine: flat GEMM from m1 rows on, GEMM from m2 on.
-struct Crossover {
-  Index m1 = std::numeric_limits<Index>::max(), m2 = std::numeric_limits<Index>::max();
-};
-inline Dataflow choose(Index m, const Crossover& at) {
-  if (m >= at.m2) return Dataflow::gemm;
-  return m >= at.m1 ? Dataflow::flat_gemm : Dataflow::gemv;
-}
-
-// Seconds measured at rising M. m1 is the first M at which flat GEMM beats GEMV, m2 the first from m1 on at which GEMM
-// beats flat GEMM.
-struct Timing {
-  Index m = 0;
-  double gemv = 0, flat_gemm = 0, gemm = 0;
-};
-inline Crossover crossover(const std::vector<Timing>& timings) {
-  Crossover at;
-  for (const Timing& t : timings) {
-    if (t.flat_gemm < t.gemv) at.m1 = std::min(at.m1, t.m);
-    if (t.m >= at.m1 && t.gemm < t.flat_gemm) at.m2 = std::min(at.m2, t.m);
-  }
-  return at;
-}
 
 }  // namespace onepass::ladder

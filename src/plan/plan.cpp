@@ -1,4 +1,5 @@
 // The ordered list of implementations, the choice among them, and the calls that are built on it.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -12,8 +13,11 @@
 #include "core/text.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/implementations.hpp"
+#include "onepass/flat_gemm.hpp"
+#include "onepass/linear.hpp"
 #include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"
+#include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "plan/scratch.hpp"
 #include "reference/reference.hpp"
@@ -25,7 +29,16 @@ std::vector<const Implementation*> implementations(Op op) {
   std::vector<const Implementation*> all = cuda::implementations();
   for (const Implementation& row : cpu::implementations()) all.push_back(&row);
   for (const Implementation& row : reference::reference_implementations()) all.push_back(&row);
-  std::erase_if(all, [&](const Implementation* row) { return row->op != op; });
+  std::erase_if(all, [&](const Implementation* row) { return !computes(*row, op); });
+  return all;
+}
+
+std::vector<const Implementation*> implementations(const Problem& p, int workers, std::string* why_) {
+  std::vector<const Implementation*> all = implementations(p.op);
+  if (p.op != Op::linear) return all;
+  const Chosen chosen = choose_dataflow(p, workers);
+  std::ranges::stable_partition(all, [&](const Implementation* row) { return row->dataflow == chosen.dataflow; });
+  if (why_) *why_ = why(p, workers, chosen);
   return all;
 }
 
@@ -47,7 +60,7 @@ void check_workspace(const PlanState& plan, std::span<std::byte> workspace) {
 Plan plan_for(const Request& request, std::string_view implementation) {
   const Problem& problem = *request.problem;
   std::string refusals, names;
-  for (const Implementation* row : plan::implementations(problem.op)) {
+  for (const Implementation* row : plan::implementations(problem, request.workers)) {
     if (implementation.empty() ? is_reference(*row) : implementation != row->name) continue;
     Decision decision = decide(*row, request);
     if (decision) return Plan(std::move(decision.state));
@@ -103,7 +116,7 @@ namespace {
 void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
              std::string_view implementation) {
   Mods mods;
-  auto problem = std::make_shared<const Problem>(problem_of(tensors, attention, &mods));
+  const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, attention, &mods));
   want(problem->op == op, ErrorCode::bad_value, "the tensors are of a ", word_of(problem->op), ", not of a ",
        word_of(op));
   check_apart(op, tensors);
@@ -190,6 +203,28 @@ void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, cons
   compute(Op::quantize, t, a, launch, {});
 }
 
+namespace {
+
+void multiply(Op op, const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
+              const Launch& launch) {
+  want(w.given(), ErrorCode::bad_shape, "w is missing");
+  Tensors t;
+  t.x = x, t.w = w, t.y = y, t.column_bias = column_bias;
+  compute(op, t, {}, launch, {});
+}
+
+}  // namespace
+
+void flat_gemm(const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
+               const Launch& launch) {
+  multiply(Op::flat_gemm, x, w, y, column_bias, launch);
+}
+
+void linear(const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
+            const Launch& launch) {
+  multiply(Op::linear, x, w, y, column_bias, launch);
+}
+
 // A merge of results that have no columns.
 void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launch& launch) {
   const auto without_columns = [](auto t) {
@@ -208,10 +243,12 @@ void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launc
 }
 
 std::string explain(const Problem& problem) {
-  const Request request = request_for(problem);
-  std::string out = to_string(problem) + "\n";
+  const Request request = request_for(problem, problem.op == Op::linear ? workers_of(default_executor()) : 1);
+  std::string why;
+  const auto rows = plan::implementations(problem, request.workers, &why);
+  std::string out = to_string(problem) + "\n" + why + (why.empty() ? "" : "\n");
   bool chosen = false;
-  for (const Implementation* row : plan::implementations(problem.op)) {
+  for (const Implementation* row : rows) {
     const Decision decision = decide(*row, request);
     const bool taken = !chosen && decision && !is_reference(*row);
     chosen = chosen || taken;

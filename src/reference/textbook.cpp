@@ -1,6 +1,8 @@
 #include "reference/textbook.hpp"
 
+#include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
+#include "reference/flat_gemm.hpp"
 #include "reference/merged.hpp"
 #include "reference/softmax.hpp"
 
@@ -17,12 +19,14 @@ std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t h
 Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
   if (p.op == Op::merge) return merged_oracle(p, a);
   if (is_softmax(p.op)) return softmax_oracle(p, a);
+  if (is_gemm(p.op)) return flat_gemm_oracle(p, a);
   return textbook<double>(p, a, Exact{}, executor);
 }
 
 Dense base(const Problem& p, const Tensors& a, Executor& executor) {
   if (p.op == Op::merge) return merged_base(p, a);
   if (is_softmax(p.op)) return softmax_base(p, a);
+  if (is_gemm(p.op)) return flat_gemm_base(p, a);
   const DType dtype = p.dtype == DType::f8e4m3 ? p.out_dtype : p.dtype;
   if (p.dtype == DType::f8e4m3)
     return dtype == DType::f16 ? textbook<float>(p, a, Fp8Weights<f16>{}, executor)

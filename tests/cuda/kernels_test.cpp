@@ -8,6 +8,8 @@
 #include "cuda/append/host.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
+#include "cuda/gemm/flat_gemm.hpp"
+#include "cuda/gemm/gemv.hpp"
 #include "cuda/host/api.hpp"
 #include "cuda/host/program.hpp"
 #include "cuda/merge/merge.hpp"
@@ -106,6 +108,32 @@ TEST(SoftmaxRows, CompilesToTheCodeThatWasMeant) {
       EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::softmax_program(plan.config, arch)), gate), "")
           << arch << " " << line;
     }
+  }
+}
+
+TEST(FlatGemm, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
+    for (const char* line : {"flat_gemm m1 n4096 k4096 bf16", "flat_gemm m16 n4096 k4096 fp16 column_bias",
+                             "flat_gemm m64 n4096 k4096 bf16 out=fp32"}) {
+      cuda::FlatGemmPlan plan;
+      ASSERT_TRUE(cuda::select_flat_gemm(parse_problem(line), 101376, 132, plan, why)) << why;
+      const cuda::CodeGate gate{kGemmThreads, {"LDGSTS.E.BYPASS.LTC128B.128", "LDSM.16.M88.4", "HMMA.16816.F32"}};
+      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::flat_gemm_program(plan.config, arch)), gate), "")
+          << arch << " " << line;
+    }
+  }
+}
+
+TEST(Gemv, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* line : {"linear m1 n4096 k4096 bf16", "linear m4 n4096 k4096 fp32 column_bias"}) {
+    GemvConfig config;
+    ASSERT_TRUE(cuda::select_gemv(parse_problem(line), config, why)) << why;
+    const cuda::CodeGate gate{3 * 32 * kGemvWarps, {"LDG.E.EF.128"}};  // three blocks
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::gemv_program(config, "sm_90")), gate), "") << line;
   }
 }
 

@@ -1,6 +1,25 @@
 /* onepass_softmax_forward and _backward: two entries of equal weight beside a hidden one, whose results are exact. */
 #include "c_test.h"
 
+void test_flat_gemm(void) {
+  float x[4] = {1, 2, 3, 4}, w[6] = {1, 0, 0, 1, 1, 1}, bias[3] = {0, 0, 100}, y[6];
+  const int64_t two[2] = {2, 2}, three[2] = {3, 2}, out[2] = {2, 3}, columns[1] = {3};
+  const float expected[6] = {1, 2, 103, 3, 4, 107};
+  onepass_tensor tx, tw, tbias, ty;
+  CHECK(onepass_tensor_init(&tx, x, ONEPASS_F32, 2, two) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tw, w, ONEPASS_F32, 2, three) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tbias, bias, ONEPASS_F32, 1, columns) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&ty, y, ONEPASS_F32, 2, out) == ONEPASS_OK);
+  CHECK(onepass_flat_gemm(&tx, &tw, &ty, &tbias, NULL, NULL) == ONEPASS_OK);
+  CHECK(memcmp(y, expected, sizeof y) == 0);
+  memset(y, 0, sizeof y);
+  CHECK(onepass_linear(&tx, &tw, &ty, &tbias, NULL, NULL) == ONEPASS_OK);
+  CHECK(memcmp(y, expected, sizeof y) == 0);
+  FAILS(onepass_linear(&tx, &tx, &ty, NULL, NULL, NULL), ONEPASS_BAD_SHAPE, "its number of columns must be 2");
+  FAILS(onepass_flat_gemm(&tx, NULL, &ty, NULL, NULL, NULL), ONEPASS_BAD_VALUE, "w is a null pointer");
+  FAILS(onepass_flat_gemm(&tx, &tx, &ty, NULL, NULL, NULL), ONEPASS_BAD_SHAPE, "its number of columns must be 2");
+}
+
 void test_softmax(void) {
   float x[6] = {3, 3, 9, -5, 100, -5}, y[6], lse[2], halves[2], dy[6] = {1, 0, 7, 2, 7, 4}, dx[6];
   uint8_t mask[6] = {1, 1, 0, 1, 0, 1};

@@ -41,5 +41,6 @@ void test_errors(void);
 void test_append(void);
 void test_softmax(void);
 void test_quantize(void);
+void test_flat_gemm(void);
 
 #endif

@@ -39,6 +39,7 @@ int main(void) {
   test_append();
   test_softmax();
   test_quantize();
+  test_flat_gemm();
   printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -86,20 +86,5 @@ TEST(Dataflow, FlatGemm) {
   EXPECT_EQ(FlatGemm::choose_tile_n(1 << 20, 108), 256);
 }
 
-TEST(Dataflow, ChoosesByMeasuredCrossovers) {
-  const std::vector<Timing> timings = {
-      {1, 1.0, 1.6, 5.0}, {2, 1.9, 1.6, 5.0}, {4, 3.7, 1.7, 5.0}, {32, 29, 5.5, 5.1}, {64, 58, 9, 5.3}};
-  const Crossover at = crossover(timings);
-  EXPECT_EQ(at.m1, 2);
-  EXPECT_EQ(at.m2, 32);
-  for (const Timing& t : timings) {
-    const double chosen = choose(t.m, at) == Dataflow::gemv        ? t.gemv
-                          : choose(t.m, at) == Dataflow::flat_gemm ? t.flat_gemm
-                                                                   : t.gemm;
-    EXPECT_EQ(chosen, std::min({t.gemv, t.flat_gemm, t.gemm})) << t.m;
-  }
-  EXPECT_EQ(choose(1 << 20, crossover({{1, 1, 2, 3}, {2, 1, 2, 3}})), Dataflow::gemv);  // nothing ever beat it
-}
-
 }  // namespace
 }  // namespace onepass::ladder

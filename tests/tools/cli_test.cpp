@@ -101,6 +101,29 @@ TEST(Cli, PrebuildCompilesOnceOrSaysThatItCannot) {
   EXPECT_EQ(json::parse(onepass(call).out)["kernels"][0]["state"], "was there");
 }
 
+TEST(Cli, TuneKeepsCrossoversThatExplainNames) {
+  const Folder folder;
+  const std::string file = folder("new/linear.txt"), set = "ONEPASS_DATAFLOW=" + quoted(file) + " ";
+  const Result first = shell(set + "$onepass tune --shape 40x24 --dtype fp32 --rows 2 --rounds 1 --seconds 0");
+  ASSERT_EQ(first.status, 0) << first.err;
+  const std::string kept = folder.read("new/linear.txt");
+  EXPECT_NE(kept.find(" | fp32 | 40 | 24 | 1 | "), kept.npos) << kept;
+  const Result explained = shell(set + "$onepass explain linear m2 n40 k24 fp32");
+  EXPECT_NE(explained.out.find("as `onepass tune` measured it on cpu, "), kept.npos) << explained.out << explained.err;
+  // Measured again it is the same line; another shape is another.
+  ASSERT_EQ(shell(set + "$onepass tune --shape 40x24 --shape 8x8 --dtype fp32 --rows 1 --rounds 1 --seconds 0").status,
+            0);
+  const std::string again = folder.read("new/linear.txt");
+  EXPECT_EQ(std::ranges::count(again, '\n'), std::ranges::count(kept, '\n') + 1) << again;
+  folder.write("new/linear.txt", "nonsense\n");
+  const Result wrong = shell(set + "$onepass explain linear m2 n40 k24 fp32");
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_NE(wrong.err.find("line 1 of " + file + " is no line of crossovers"), wrong.err.npos) << wrong.err;
+  EXPECT_NE(shell("$onepass tune --model gpt5").err.find("the model 'gpt5' is unknown here; there are llama2-7b"),
+            std::string::npos);
+  EXPECT_NE(shell("$onepass tune --shape 5").err.find("--shape is '5'; columns and row length"), std::string::npos);
+}
+
 // A lambda is more than the CPU reads; the lines of prebuild and of bench --device cuda are for CUDA without saying so.
 TEST(Cli, LinesForCudaNeedNotSaySo) {
   const Folder folder;

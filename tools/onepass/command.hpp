@@ -18,6 +18,7 @@ void add_explain(CLI::App& app);
 void add_ladder(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_prebuild(CLI::App& app);
+void add_tune(CLI::App& app);
 
 // 0: done; 1: a check found a wrong result; 2: an error, with one sentence on stderr.
 inline constexpr int kWrongResult = 1, kError = 2;

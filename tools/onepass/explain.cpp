@@ -3,6 +3,7 @@
 
 #include "command.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/executor.hpp"
 #include "plan/implementations.hpp"
 
 namespace onepass::cli {
@@ -15,7 +16,10 @@ struct Flags {
 
 nlohmann::ordered_json as_json(const Problem& problem) {
   nlohmann::ordered_json j{{"problem", to_string(problem)}, {"implementations", nlohmann::ordered_json::array()}};
-  for (const Implementation* row : plan::implementations(problem.op)) {
+  std::string why;
+  const auto rows = plan::implementations(problem, default_executor().workers(), &why);
+  if (!why.empty()) j["dataflow"] = why;
+  for (const Implementation* row : rows) {
     const Decision decision = decide(*row, problem);
     nlohmann::ordered_json item{{"name", row->name}, {"accepts", static_cast<bool>(decision)}};
     if (decision)

@@ -81,7 +81,7 @@ CudaState cuda_state() {
 std::vector<std::pair<const char*, std::filesystem::path>> kernel_directories() {
   std::vector<std::pair<const char*, std::filesystem::path>> all;
   if (const auto d = cuda::prebuilt_directory(); !d.empty()) all.emplace_back("prebuilt", d);
-  if (const auto d = cuda::cache_directory(); !d.empty()) all.emplace_back("cache", d);
+  if (const auto d = cache_directory(); !d.empty()) all.emplace_back("cache", d);
   return all;
 }
 

@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
   onepass::cli::add_ladder(app);
   onepass::cli::add_bench(app);
   onepass::cli::add_prebuild(app);
+  onepass::cli::add_tune(app);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) return fail("a command is expected (see onepass --help)");

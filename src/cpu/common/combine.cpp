@@ -75,6 +75,11 @@ void finish_row(const Problem& p, const Tensors& a, const Sequence& seq, std::in
   }
   for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] = normalize(sum[d], all);
   const std::int64_t row = seq.q_begin + token;
+  if (p.want_recomputed) {  // a state that unified_max served refers to it
+    const bool left = std::any_of(states, states + splits,
+                                  [&](const RowState<float>& s) { return s.l != 0 && s.m != *p.unified_max; });
+    static_cast<std::int32_t*>(a.recomputed.data)[lse_offset(a.recomputed, seq.batch, head, row)] = left ? 1 : 0;
+  }
   if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = finalize_natural(all).lse;
   const std::int64_t at = row_offset(a.out, seq.batch, head, row);
   with_float_type(p.out_dtype, [&](auto zero) { store_row<decltype(zero)>(sum, p.dim_v, a.out.data, at); });

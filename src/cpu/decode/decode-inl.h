@@ -7,6 +7,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "core/key_value_view.hpp"
@@ -57,8 +58,22 @@ class Decode {
     copy_v_ = kConvert || !fills_vectors(p_.dim_v);
   }
 
-  // The whole algorithm: (m, l, O) of each head moves through the chunks.
+  // With a unified maximum all of it by that; rows that it does not serve by their own maxima, as otherwise all.
   void run() const {
+    if (p_.unified_max) {
+      const float phi = *p_.unified_max;
+      pass(&phi);
+      bool served = true;
+      for (std::int64_t h = 0; h < heads_; ++h) served = finish_served(h, phi) && served;
+      if (served) return;
+    }
+    pass(nullptr);
+    for (std::int64_t h = 0; h < heads_; ++h) finish(h);
+  }
+
+ private:
+  // The whole algorithm: (m, l, O) of each head moves through the chunks.
+  void pass(const float* phi) const {
     for (std::int64_t h = 0; h < heads_; ++h) start(h);
     Walk walk(cut_, keys_, heads_), ahead(cut_, keys_, heads_);
     Visit v, later;
@@ -68,14 +83,12 @@ class Decode {
       if (!v.values) {
         score(v, fetched);
       } else {
-        if (v.key == v.chunk) weigh(v);
+        if (v.key == v.chunk) weigh(v, phi);
         add(v, fetched);
       }
     }
-    for (std::int64_t h = 0; h < heads_; ++h) finish(h);
   }
 
- private:
   // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
   template <class F>
   void each_group(F f) const {
@@ -193,13 +206,13 @@ class Decode {
     if (!plain) scores().template finish<R>(rows, c, scores_of(v.head, first), scratch_.extra);
   }
 
-  void weigh(const Visit& v) const {
+  void weigh(const Visit& v, const float* phi) const {
     each_group([&](auto size, std::int64_t first) HWY_ATTR {
       constexpr int R = size();
       DecodeRow rows[R];
       finish_scores<R>(v, first, rows);
       float* s = scores_of(v.head, first);
-      weigh_keys<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first));
+      weigh_keys<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first), phi);
       if (p_.dropout_p > 0) scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
     });
   }
@@ -216,28 +229,55 @@ class Decode {
     });
   }
 
+  // l of a row group, joined.
+  template <int R>
+  void join_sums(std::int64_t h, std::int64_t first) const {
+    const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
+    hn::Store(l, DF(), l_of(h, first));
+  }
+  void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state) const {
+    const float* const o = o_of(h, r);
+    if (partials_.state == nullptr) return finish_row(p_, a_, seq_, row.head, row.token, &state, o, 1, {});
+    const std::int64_t to = partial_row(p_, seq_, row.head, row.token);
+    partials_.state_of(to, split_) = state;
+    std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
+  }
   void finish(std::int64_t h) const {
     each_group([&](auto size, std::int64_t first) {
       constexpr int R = size();
-      const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
-      hn::Store(l, DF(), l_of(h, first));
+      join_sums<R>(h, first);
       const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
       if (!finite(o_of(h, first), rows * scratch_.dim_v)) recompute<R>(h, first);
       DecodeRow row[R];
       describe<R>(h, first, row);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const onepass::RowState<float> state{m_of(h, first)[r], l_of(h, first)[r]};
-        const float* o = o_of(h, first + r);
-        if (partials_.state == nullptr) {
-          finish_row(p_, a_, seq_, row[r].head, row[r].token, &state, o, 1, {});
-          continue;
-        }
-        const std::int64_t to = partial_row(p_, seq_, row[r].head, row[r].token);
-        partials_.state_of(to, split_) = state;
-        std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
-      }
+      for (std::int64_t r = 0; r < rows; ++r)
+        if (!p_.unified_max || left(h, first + r) != 0)
+          put(h, first + r, row[r], {m_of(h, first)[r], l_of(h, first)[r]});
     });
   }
+  // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
+  // What is not finite is for the other way, too.
+  bool finish_served(std::int64_t h, float phi) const {
+    bool all = true;
+    each_group([&](auto size, std::int64_t first) {
+      constexpr int R = size();
+      join_sums<R>(h, first);
+      DecodeRow row[R];
+      describe<R>(h, first, row);
+      for (std::int64_t r = 0; r < std::min<std::int64_t>(R, rows_ - first); ++r) {
+        const float top = m_of(h, first)[r], l = l_of(h, first)[r];
+        const bool served = (top == onepass::Arith<float>::neg_inf() || std::abs(top - phi) <= kUnifiedRange) &&
+                            finite(o_of(h, first + r), scratch_.dim_v) && l - l == 0;
+        left(h, first + r) = served ? 0.0f : 1.0f;
+        if (served)
+          put(h, first + r, row[r], {phi, l});
+        else
+          all = false;
+      }
+    });
+    return all;
+  }
+  float& left(std::int64_t h, std::int64_t r) const { return scratch_.left[h * scratch_.padded_rows + r]; }
 
   template <int R>
   HWY_NOINLINE void recompute(std::int64_t h, std::int64_t first) const;  // fallback-inl.h

@@ -71,6 +71,7 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.scores = w.take<float>(cut.heads * s.padded_rows * cut.chunk);
   s.alpha = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
   s.extra = w.take<float>(cut.chunk * 4);
+  s.left = p.unified_max ? w.take<float>(cut.heads * s.padded_rows) : nullptr;
   s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
   s.mods = {};
   if (!p.score_mod.empty() || !p.mask_mod.empty()) {

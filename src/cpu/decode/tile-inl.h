@@ -108,17 +108,24 @@ HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, con
 }
 
 // The online-softmax step of a chunk: scores become weights, (m, l) move on, alpha[R] is what O is to be multiplied by.
-// m is the same in all lanes of a row; l is a sum per lane until over_keys joins it at the end.
+// m is the same in all lanes of a row; l is a sum per lane until over_keys joins it at the end. With a phi weights
+// refer to that: alpha is 1, and m is kept to be looked at.
 template <int R>
 HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
-                           float* HWY_RESTRICT alpha) {
+                           float* HWY_RESTRICT alpha, const float* phi) {
   const DF d;
   VF top = hn::Load(d, scores);
   for (std::int64_t i = kLanes; i < keys * R; i += kLanes) top = hn::Max(top, hn::Load(d, scores + i));
   top = over_keys<R>(top, [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); });
   RowState<VF> state{hn::Load(d, m), hn::Load(d, l)};
   const VF factor = splat(static_cast<float>(kLog2e));
-  const Step<VF> step = advance(state, top, factor);
+  Step<VF> step;
+  if (phi) {
+    step = refer_to(splat(*phi), factor);
+    state.m = hn::Max(state.m, top);
+  } else {
+    step = advance(state, top, factor);
+  }
   VF sum = hn::Zero(d);
   for (std::int64_t i = 0; i < keys * R; i += kLanes) {
     const VF w = weight(hn::Load(d, scores + i), factor, step);

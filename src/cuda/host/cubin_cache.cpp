@@ -18,11 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr char kMagic[] = "onepass cubin 2", kEnding[] = ".cubin";
 
-fs::path from_environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value && *value ? fs::path(value) : fs::path();
-}
-
 // A text header: magic, key, compiler, sizes of log and cubin, then the SHA-256 of these and the body. The body is the
 // log and the cubin.
 std::string header(const std::string& key, const std::string& compiler, std::size_t log, std::size_t cubin) {
@@ -76,13 +71,6 @@ std::string compiler_version() {
 }
 
 fs::path prebuilt_directory() { return from_environment("ONEPASS_PREBUILT"); }
-
-fs::path cache_directory() {
-  if (fs::path p = from_environment("ONEPASS_CACHE"); !p.empty()) return p;
-  if (fs::path p = from_environment("XDG_CACHE_HOME"); !p.empty()) return p / "onepass";
-  if (fs::path p = from_environment("HOME"); !p.empty()) return p / ".cache" / "onepass";
-  return {};
-}
 
 std::optional<Cubin> read_cubin(const fs::path& directory, const std::string& key, const std::string& compiler,
                                 std::string* why) {

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "core/directories.hpp"
 #include "cuda/host/program.hpp"
 
 namespace onepass::cuda {
 
-std::filesystem::path cache_directory();  // empty: none can be named
 std::filesystem::path prebuilt_directory();
 
 Cubin cubin_for(const KernelProgram& program);

@@ -10,6 +10,7 @@
 #include "cuda/attention/mods.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/decode/mla.hpp"
+#include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/sm80/backward.hpp"
 #include "cuda/sm80/forward.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -23,6 +24,7 @@ namespace {
 using namespace onepass;
 
 constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+constexpr int kMultiprocessors = 132;
 
 cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
   std::string why;
@@ -39,6 +41,9 @@ cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
   } else if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     if (cuda::SoftmaxPlan plan; cuda::select_softmax(p, plan, why))
       return cuda::softmax_program(family == "rows" ? plan.config : cuda::states_config(plan), "sm_90");
+  } else if (family == "gemm") {
+    if (cuda::FlatGemmPlan plan; cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors, plan, why))
+      return cuda::flat_gemm_program(plan.config, "sm_90");
   } else if (family == "decode") {
     if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why))
       return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));

@@ -1,4 +1,5 @@
 #include "tools/onepass/bench/cell.hpp"
+#include "core/roles.hpp"
 #include "core/text.hpp"
 
 #include <algorithm>
@@ -147,6 +148,12 @@ void count_work(const Problem& p, CellResult& result) {
     result.bytes = numbers * static_cast<double>(size_of(p.dtype) + size_of(p.out_dtype));
     return;
   }
+  if (is_gemm(p.op)) {  // w, mostly
+    result.flops = 2.0 * static_cast<double>(p.m * p.n) * static_cast<double>(p.k);
+    result.bytes = static_cast<double>(p.n * p.k + p.m * p.k) * static_cast<double>(size_of(p.dtype)) +
+                   static_cast<double>(p.m * p.n) * static_cast<double>(size_of(p.out_dtype));
+    return;
+  }
   if (is_softmax(p.op)) {  // what is read once and written once
     const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
     const auto read = static_cast<double>(p.op == Op::softmax ? size_of(p.dtype) : 2 * size_of(p.out_dtype)),
@@ -189,7 +196,8 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   count_work(p, result);
   Isa isa;
   const bool has_peak = isa_of(result.implementation, isa);
-  const bool bound_by_reads = !of_rows(p.op) && p.seq_q * p.group() <= 64;  // decoding: K and V are hardly reused
+  const bool bound_by_reads =  // decoding: K and V are hardly reused
+      is_gemm(p.op) || (!of_rows(p.op) && p.seq_q * p.group() <= 64);
   std::unique_ptr<ReadProbe> probe;
   std::unique_ptr<CopyProbe> copies;
   if (of_rows(p.op)) copies = std::make_unique<CopyProbe>(spec.threads);

@@ -1,4 +1,5 @@
 #include "tools/onepass/bench/device_cell.hpp"
+#include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 
@@ -31,7 +32,7 @@ struct Ready {
         name(implementation) {}
   void run() const { onepass::run(plan, inputs.tensors, launch); }
   void attention() const {
-    if (of_rows(inputs.problem.op)) return run();
+    if (of_rows(inputs.problem.op) || is_gemm(inputs.problem.op)) return run();
     if (const Tensors& t = inputs.tensors; inputs.problem.op == Op::merge)
       return onepass::merge(t.outs, t.lses, t.out, t.lse, {.stream = launch.stream});
     onepass::attention(inputs.tensors, inputs.attention, {.stream = launch.stream}, name);

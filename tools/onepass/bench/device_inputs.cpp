@@ -148,7 +148,7 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
 
   attention = attention_of(p);
   bound_lengths(attention, p);
-  problem = make_problem(attention, tensors);
+  problem = problem_of(p.op, tensors, attention);
   // What a backward reads: with an out and lse that are no forward's it would not be timed at its own work.
   if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
 }

@@ -65,4 +65,17 @@ std::vector<double> DeviceTimer::times(double seconds, const std::function<void(
   return all;
 }
 
+double DeviceTimer::in_a_row(std::size_t count, const std::function<void()>& enqueue) {
+  const cuda::ContextScope scope(device_);
+  const cuda::Driver& d = *cuda::driver();
+  const Events events(2);
+  check_cuda(d.event_record(events.all[0], stream_), "cuEventRecord");
+  for (std::size_t i = 0; i < count; ++i) enqueue();
+  check_cuda(d.event_record(events.all[1], stream_), "cuEventRecord");
+  check_cuda(d.stream_synchronize(stream_), "cuStreamSynchronize");
+  float milliseconds = 0;
+  check_cuda(d.event_elapsed(&milliseconds, events.all[0], events.all[1]), "cuEventElapsedTime");
+  return 1e-3 * static_cast<double>(milliseconds) / static_cast<double>(count);
+}
+
 }  // namespace onepass::bench

@@ -1,0 +1,9 @@
+// cpu.blas: the fp32 GEMM of oneDNN or a BLAS, opened at run time. For linear() alone, where it was measured faster.
+#pragma once
+#include "core/implementation.hpp"
+
+namespace onepass::cpu {
+
+const Implementation& blas_implementation();
+
+}  // namespace onepass::cpu

@@ -1,0 +1,75 @@
+// The host half of cpu.flat_gemm.*: x as fp32, then tasks of columns.
+#include "cpu/gemm/flat_gemm.hpp"
+
+#include <algorithm>
+
+#include "core/parallel.hpp"
+#include "core/text.hpp"
+#include "core/workspace.hpp"
+#include "cpu/common/targets.hpp"
+
+namespace onepass::cpu {
+namespace {
+
+constexpr std::int64_t kColumns = 4, kTaskBytes = 1 << 18;  // of w
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, const FlatGemmKernels& kernels)
+      : PlanState(request.problem), kernels_(kernels), stride_((problem->k + 15) / 16 * 16) {
+    Workspace shared, one;
+    shared.take<float>(problem->m * stride_);
+    one.take<float>(kColumns * stride_);
+    shared_bytes_ = shared.bytes();
+    scratch_bytes_ = one.bytes();
+    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    const std::int64_t bytes =
+        kColumns * std::max<std::int64_t>(1, problem->k) * static_cast<std::int64_t>(size_of(problem->dtype));
+    blocks_per_task_ = std::max<std::int64_t>(1, kTaskBytes / bytes);
+  }
+
+  std::string describe() const override {
+    return text(kColumns, " rows of w at a time, ", blocks_per_task_ * kColumns, " per task, workspace ", shared_bytes_,
+                " bytes and ", scratch_bytes_, " for each thread");
+  }
+  void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
+    const Problem& p = *problem;
+    Workspace w(memory);
+    float* const x = w.take<float>(p.m * stride_);
+    std::byte* const scratch = w.take<std::byte>(0);
+    const FlatGemmJob job{p, t, x, stride_};
+    parallel(executor, p.m, [&](std::int64_t row, int) { kernels_.widen(job, row, x + row * stride_); });
+    const std::int64_t blocks = (p.n + kColumns - 1) / kColumns;
+    parallel(executor, p.m == 0 ? 0 : (blocks + blocks_per_task_ - 1) / blocks_per_task_,
+             [&](std::int64_t task, int worker) {
+               auto* const own = reinterpret_cast<float*>(scratch + static_cast<std::size_t>(worker) * scratch_bytes_);
+               for (std::int64_t b = task * blocks_per_task_; b < std::min(blocks, (task + 1) * blocks_per_task_); ++b)
+                 kernels_.columns(job, b * kColumns, own);
+             });
+  }
+
+ private:
+  const FlatGemmKernels& kernels_;
+  const std::int64_t stride_;
+  std::int64_t blocks_per_task_;
+  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+};
+
+template <std::int64_t target>
+Decision plan_for(const Request& request) {
+  if (request.problem->device.kind != DeviceKind::cpu)
+    return Decision::no(text("the tensors are on ", to_string(request.problem->device), "; it computes on the CPU"));
+  if (!has_target(target)) return Decision::no(text("this CPU has no ", hwy::TargetName(target)));
+  return {{}, std::make_shared<State>(request, flat_gemm_kernels(target))};
+}
+
+}  // namespace
+
+std::span<const Implementation> flat_gemm_implementations() {
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.flat_gemm." isa, plan_for<target>, Op::flat_gemm},
+  static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
+#undef ONEPASS_ROW
+  return rows;
+}
+
+}  // namespace onepass::cpu

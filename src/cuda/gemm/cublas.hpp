@@ -1,0 +1,9 @@
+// cuda.cublas: cuBLASLt, opened at run time, as the GEMM of many rows. For linear() alone.
+#pragma once
+#include "core/implementation.hpp"
+
+namespace onepass::cuda {
+
+const Implementation& cublas_implementation();
+
+}  // namespace onepass::cuda

@@ -1,0 +1,184 @@
+#include "cuda/gemm/flat_gemm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/roles.hpp"
+#include "core/text.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/gemm/sixteens.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kMostRows = 64, kMostStages = 6;
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, const DeviceFacts& device, const FlatGemmPlan& plan)
+      : PlanState(request.problem), device_(device), plan_(plan) {
+    workspace_bytes = plan.workspace_bytes;
+  }
+
+  std::string describe() const override {
+    return text(plan_.tiles_n, " tiles of ", plan_.config.tile_n(), " columns by ", 8 * plan_.config.tiles, " rows, ",
+                plan_.blocks, " blocks with ", plan_.config.stages, " stages of ", plan_.config.step(), ", ",
+                plan_.tiles_n - plan_.whole, " tiles shared", plan_.config.vectors ? "" : ", number by number");
+  }
+  void prepare() const override { load(nullptr); }
+  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
+    const auto stream = static_cast<Stream>(stream_);
+    const Kernel& kernel = load(stream);
+    if (problem->m == 0 || problem->n == 0) return;
+    const ContextScope scope(device_);
+    FlatGemmParams parameters = flat_gemm_params(*problem, plan_, tensors, workspace);
+    if (plan_.partial_bytes > 0) {
+      if (unsigned* const counters = workspace_counters(device_, workspace)) {
+        parameters.counters = counters;
+      } else {
+        check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(parameters.counters), 0,
+                                     kWorkspaceCounters * sizeof(unsigned), stream),
+                   "cuMemsetD8Async");
+      }
+    }
+    void* arguments[] = {&parameters};
+    launch(kernel, static_cast<unsigned>(plan_.blocks), kGemmThreads, plan_.config.shared_bytes(), stream, arguments,
+           device_.major >= 9);
+  }
+
+ private:
+  const Kernel& load(Stream stream) const {
+    static KernelTable<FlatGemmConfig> kernels;  // each serves all sizes of its config
+    return kernels.find(device_.ordinal, plan_.config, plan_.config.shared_bytes(), stream,
+                        [&] { return flat_gemm_program(plan_.config, arch_of(device_)); });
+  }
+
+  const DeviceFacts& device_;
+  const FlatGemmPlan plan_;
+};
+
+}  // namespace
+
+FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int blocks) {
+  const auto up = [](std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); };
+  FlatGemmPlan plan{};
+  plan.config = config;
+  plan.tiles_n = up(p.n, config.tile_n());
+  plan.steps = std::max(1, up(p.k, config.step()));
+  plan.blocks = static_cast<int>(std::min<std::int64_t>(blocks, std::int64_t{plan.tiles_n} * plan.steps));
+  // A round that keeps nine blocks of ten, or tiles of a step, is not worth its sums' detour.
+  const int rest = plan.blocks == 0 ? 0 : plan.tiles_n % plan.blocks;
+  const bool share = rest > 0 && 10 * rest < 9 * plan.blocks && plan.steps > 1 && rest <= kWorkspaceCounters;
+  plan.whole = share ? plan.tiles_n - rest : plan.tiles_n;
+  if (share) {
+    plan.partial_bytes =
+        2 * sizeof(float) * static_cast<std::size_t>(plan.blocks) * static_cast<std::size_t>(p.m * config.tile_n());
+    plan.workspace_bytes = plan.partial_bytes + kWorkspaceCounters * sizeof(unsigned);
+  }
+  return plan;
+}
+
+namespace {
+
+// Microseconds of a config, roughly, by the H200's figures wherever it runs: the kernel depends on the problem alone. A
+// multiprocessor reads 32 KB of memory in one, a byte of x from L2 costs a third of one of w, shared tiles a merge.
+double microseconds(const Problem& p, const FlatGemmConfig& c) {
+  constexpr int kMultiprocessors = 132;
+  const FlatGemmPlan plan = cut_flat_gemm(p, c, kMultiprocessors);
+  const double step = 2.0 * c.step() * (c.tile_n() + 8.0 * c.tiles / 3) / 32e3;
+  const int rounds = (plan.whole + kMultiprocessors - 1) / kMultiprocessors, shared = plan.tiles_n - plan.whole;
+  return step * (rounds * plan.steps + std::ceil(double{1} * shared * plan.steps / kMultiprocessors)) +
+         (shared > 0 ? 1.0 : 0.0);
+}
+
+}  // namespace
+
+bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, FlatGemmPlan& plan, std::string& why) {
+  if (p.dtype == DType::f32) {
+    why = "it multiplies fp16 and bf16";
+    return false;
+  }
+  if (p.m > kMostRows) {
+    why = text("it takes up to ", kMostRows, " rows; there are ", p.m);
+    return false;
+  }
+  if (p.n > kMaxPosition || p.k > kMaxPosition) {
+    why = text("it counts to ", kMaxPosition);
+    return false;
+  }
+  FlatGemmConfig config{.input = scalar_type_of(p.dtype),
+                        .output = scalar_type_of(p.out_dtype),
+                        .tiles = p.m <= 8    ? 1
+                                 : p.m <= 16 ? 2
+                                 : p.m <= 32 ? 4
+                                             : 8,
+                        .warps_n = 8,
+                        .stages = 2,
+                        .vectors = in_sixteens(p, Role::x) && in_sixteens(p, Role::w),
+                        .bias = p.column_bias};
+  double best = std::numeric_limits<double>::max();
+  for (const int warps_n : {8, 4, 2}) {
+    config.warps_n = warps_n;
+    config.stages = 0;
+    config.stages = std::min(kMostStages, (shared_bytes - config.shared_bytes()) / config.stage_bytes());
+    if (config.stages < 2) continue;
+    if (const double cost = microseconds(p, config); cost < best)
+      best = cost, plan = cut_flat_gemm(p, config, multiprocessors);
+  }
+  if (best == std::numeric_limits<double>::max()) {
+    why = "its tiles do not fit into shared memory";
+    return false;
+  }
+  return true;
+}
+
+KernelProgram flat_gemm_program(const FlatGemmConfig& c, const std::string& arch) {
+  const std::string config = Initializer()
+                                 .field("input", c.input)
+                                 .field("output", c.output)
+                                 .field("tiles", c.tiles)
+                                 .field("warps_n", c.warps_n)
+                                 .field("stages", c.stages)
+                                 .field("vectors", c.vectors)
+                                 .field("bias", c.bias)
+                                 .source();
+  return {
+      "cuda/gemm/flat_gemm.cuh", "flat_gemm",
+      text("#include \"cuda/gemm/flat_gemm_params.hpp\"\nnamespace onepass {\nconstexpr FlatGemmConfig gemm_config = ",
+           config, ";\n}\n"),
+      arch};
+}
+
+FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan, const Tensors& t, void* workspace) {
+  FlatGemmParams a{};
+  a.x = t.x.data, a.w = t.w.data, a.bias = t.column_bias.data, a.y = t.y.data;
+  const Layout& l = p.layout;
+  for (int i = 0; i < 2; ++i) a.x_stride[i] = l.x[i], a.w_stride[i] = l.w[i], a.y_stride[i] = l.y[i];
+  a.bias_stride = l.column_bias[0];
+  a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k = static_cast<int>(p.k);
+  a.steps = plan.steps, a.whole = plan.whole, a.shared = plan.tiles_n - plan.whole;
+  a.partials = static_cast<float*>(workspace);
+  a.counters = workspace ? reinterpret_cast<unsigned*>(static_cast<char*>(workspace) + plan.partial_bytes) : nullptr;
+  return a;
+}
+
+const Implementation& flat_gemm_implementation() {
+  static const Implementation row{
+      "cuda.flat_gemm",
+      [](const Request& request) {
+        std::string why;
+        FlatGemmPlan plan;
+        const DeviceFacts* const device = device_of(*request.problem, why);
+        if (!device || !select_flat_gemm(*request.problem, device->shared_bytes, device->multiprocessors, plan, why))
+          return Decision::no(why);
+        return Decision{{}, std::make_shared<State>(request, *device, plan)};
+      },
+      Op::flat_gemm};
+  return row;
+}
+
+}  // namespace onepass::cuda

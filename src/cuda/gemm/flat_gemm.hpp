@@ -1,0 +1,29 @@
+// cuda.flat_gemm: few rows times a wide matrix, by one launch (flat_gemm.cuh).
+#pragma once
+#include <string>
+
+#include "core/implementation.hpp"
+#include "cuda/gemm/flat_gemm_params.hpp"
+#include "cuda/host/program.hpp"
+
+namespace onepass::cuda {
+
+const Implementation& flat_gemm_implementation();
+
+// How a problem is cut, by its shape alone.
+struct FlatGemmPlan {
+  FlatGemmConfig config;
+  int tiles_n, steps, whole, blocks;  // tiles; steps of a tile; tiles that blocks take whole
+  std::size_t partial_bytes, workspace_bytes;
+};
+// The plan of a config for so many blocks.
+FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config, int blocks);
+// False, with a sentence, if no kernel computes the problem. shared_bytes: the most that a block may have.
+bool select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors, FlatGemmPlan& plan,
+                      std::string& why);
+KernelProgram flat_gemm_program(const FlatGemmConfig& config, const std::string& arch);
+// counters: of the workspace's end.
+FlatGemmParams flat_gemm_params(const Problem& problem, const FlatGemmPlan& plan, const Tensors& tensors,
+                                void* workspace);
+
+}  // namespace onepass::cuda

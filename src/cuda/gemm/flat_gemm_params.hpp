@@ -1,0 +1,39 @@
+// What the kernel of a flat GEMM is compiled for and launched with. One definition for the host and the device half.
+#pragma once
+#include "cuda/attention/attention.hpp"
+
+namespace onepass {
+
+struct FlatGemmConfig {
+  ScalarType input, output;
+  int tiles;     // of 8 rows of x: 1 to 8
+  int warps_n;   // 16 rows of w each; the others share k
+  int stages;    // of the ring in shared memory
+  bool vectors;  // x and w are read by 16 bytes
+  bool bias;
+
+  ONEPASS_HD constexpr int tile_n() const { return 16 * warps_n; }
+  ONEPASS_HD constexpr int warps_k() const { return 8 / warps_n; }
+  ONEPASS_HD constexpr int step() const { return 128 * warps_k(); }  // numbers along k of a stage
+  ONEPASS_HD constexpr int stage_bytes() const { return (tile_n() + 8 * tiles) * step() * 2; }
+  // Behind the ring: the sums of all warps but those of the first part of k.
+  ONEPASS_HD constexpr int shared_bytes() const {
+    return stages * stage_bytes() + (warps_k() - 1) * tile_n() * 8 * tiles * 4;
+  }
+  ONEPASS_HD friend constexpr bool operator==(const FlatGemmConfig&, const FlatGemmConfig&) = default;
+};
+
+constexpr int kGemmThreads = 256;
+
+struct FlatGemmParams {
+  const void *x, *w, *bias;
+  void* y;
+  long long x_stride[2], w_stride[2], y_stride[2], bias_stride;
+  int m, n, k;
+  int steps;           // along k, of a tile of rows of w: one at least
+  int whole, shared;   // tiles that blocks take whole in turn, and tiles behind them whose steps all share
+  float* partials;     // [block][2][m][tile_n]: of the shared tile that a block's part begins in, and of another
+  unsigned* counters;  // one for each shared tile; zero at the start and at the end
+};
+
+}  // namespace onepass

@@ -1,0 +1,18 @@
+// cuda.gemv: one to four rows times a wide matrix (gemv.cuh). For linear() alone.
+#pragma once
+#include <string>
+
+#include "core/implementation.hpp"
+#include "cuda/gemm/gemv_params.hpp"
+#include "cuda/host/program.hpp"
+
+namespace onepass::cuda {
+
+const Implementation& gemv_implementation();
+
+// False, with a sentence, if the kernel does not compute the problem.
+bool select_gemv(const Problem& problem, GemvConfig& config, std::string& why);
+KernelProgram gemv_program(const GemvConfig& config, const std::string& arch);
+GemvParams gemv_params(const Problem& problem, const Tensors& tensors);
+
+}  // namespace onepass::cuda

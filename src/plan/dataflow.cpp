@@ -1,0 +1,67 @@
+#include "plan/dataflow.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "core/directories.hpp"
+#include "core/make_once.hpp"
+#include "core/text.hpp"
+#include "cuda/host/kernels.hpp"
+
+namespace onepass::plan {
+namespace {
+
+// Without a measurement. CUDA: the flat GEMM reads w faster than the GEMV from one row on, but takes no fp32
+// (docs/notes/flat-gemm.md). On the CPU another library's threads would make the bits depend on their number.
+Crossover by_shape(const Problem& p) {
+  if (p.device.kind == DeviceKind::cpu) return {1, Crossover::kNever};
+  return p.dtype == DType::f32 ? Crossover{5, 5} : Crossover{1, 33};
+}
+
+constinit MakeOnce<const std::vector<CrossoverRow>> rows_of_file;
+
+}  // namespace
+
+std::filesystem::path crossover_file() {
+  if (std::filesystem::path p = from_environment("ONEPASS_DATAFLOW"); !p.empty()) return p;
+  const std::filesystem::path cache = cache_directory();
+  return cache.empty() ? cache : cache / "linear.txt";
+}
+
+std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (file.empty() || !in) return {};
+  std::ostringstream all;
+  all << in.rdbuf();
+  return parse_crossovers(all.str(), file.string());
+}
+
+std::string machine_of(const Problem& p, int workers) {
+  if (p.device.kind == DeviceKind::cuda) return cuda::device_facts(p.device.index).name;
+  return text("cpu, ", workers, workers == 1 ? " thread" : " threads");
+}
+
+Chosen choose_dataflow(const Problem& p, const std::string& machine, std::span<const CrossoverRow> rows) {
+  const auto row = std::ranges::find_if(rows, [&](const CrossoverRow& r) {
+    return r.n == p.n && r.k == p.k && r.dtype == p.dtype && r.machine == machine;
+  });
+  const Crossover at = row != rows.end() ? row->at : by_shape(p);
+  return {choose(p.m, at), at, row != rows.end()};
+}
+
+Chosen choose_dataflow(const Problem& p, int workers) {
+  const std::vector<CrossoverRow>& rows = rows_of_file.get([] { return read_crossovers(crossover_file()); });
+  return rows.empty() ? choose_dataflow(p, {}, rows) : choose_dataflow(p, machine_of(p, workers), rows);
+}
+
+std::string why(const Problem& p, int workers, const Chosen& chosen) {
+  const auto from = [](std::int64_t m) { return m == Crossover::kNever ? text("never") : text("from m = ", m, " on"); };
+  const std::string counts = text("flat GEMM ", from(chosen.at.m1), ", GEMM of another library ", from(chosen.at.m2));
+  if (chosen.measured)
+    return text(name_of(chosen.dataflow), ", as `onepass tune` measured it on ", machine_of(p, workers), ": ", counts);
+  return text(name_of(chosen.dataflow), ", by the shape, since ", crossover_file().string(),
+              " has no line for it: ", counts);
+}
+
+}  // namespace onepass::plan

@@ -1,0 +1,30 @@
+// Which kernel a linear gets on this machine: by the file of crossovers, else by its shape.
+#pragma once
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "core/dataflow.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass::plan {
+
+// ONEPASS_DATAFLOW, else linear.txt in the cache's directory; empty: none can be named.
+std::filesystem::path crossover_file();
+// Those of the file; none if there is no file. Throws Error (bad_file) naming the line that is none.
+std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file);
+
+// "NVIDIA H200", "cpu, 16 threads": what crossovers hold for. Throws Error where the problem's device is not there.
+std::string machine_of(const Problem& problem, int workers);
+
+struct Chosen {
+  Dataflow dataflow;
+  Crossover at;
+  bool measured;  // else by the shape alone
+};
+Chosen choose_dataflow(const Problem& problem, const std::string& machine, std::span<const CrossoverRow> rows);
+// By the file, read once in a process.
+Chosen choose_dataflow(const Problem& problem, int workers);
+std::string why(const Problem& problem, int workers, const Chosen& chosen);  // one sentence
+
+}  // namespace onepass::plan

@@ -1,0 +1,12 @@
+// What a flat GEMM must give: y = x w^T + column_bias, in double the oracle, in float, rounded to y's dtype, the base
+// of the rule.
+#pragma once
+#include "reference/textbook.hpp"
+
+namespace onepass::reference {
+
+// out: y; top: the sizes of each number's terms, sum |x| |w|, finite ones.
+Dense flat_gemm_oracle(const Problem& p, const Tensors& a);
+Dense flat_gemm_base(const Problem& p, const Tensors& a);
+
+}  // namespace onepass::reference

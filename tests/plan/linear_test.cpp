@@ -1,0 +1,61 @@
+// A linear takes the kernel that the crossovers name, says why, and is right by each.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "check/check.hpp"
+#include "plan/dataflow.hpp"
+#include "plan/implementations.hpp"
+
+namespace onepass {
+namespace {
+
+TEST(Linear, IsChosenByTheLineOfItsMachineDtypeAndWeights) {
+  const std::vector<CrossoverRow> rows = {{"cpu, 2 threads", DType::bf16, 64, 32, {2, 8}},
+                                          {"NVIDIA H200", DType::f32, 64, 32, {1, 1}}};
+  const auto chosen = [&](const char* line, const char* machine) {
+    return plan::choose_dataflow(parse_problem(line), machine, rows);
+  };
+  EXPECT_EQ(chosen("linear m1 n64 k32 bf16", "cpu, 2 threads").dataflow, Dataflow::gemv);
+  EXPECT_EQ(chosen("linear m2 n64 k32 bf16", "cpu, 2 threads").dataflow, Dataflow::flat_gemm);
+  EXPECT_EQ(chosen("linear m8 n64 k32 bf16", "cpu, 2 threads").dataflow, Dataflow::gemm);
+  EXPECT_TRUE(chosen("linear m8 n64 k32 bf16", "cpu, 2 threads").measured);
+  for (const char* other : {"linear m8 n64 k32 fp32", "linear m8 n32 k64 bf16", "linear m8 n64 k32 fp16"}) {
+    EXPECT_FALSE(chosen(other, "cpu, 2 threads").measured) << other;
+    EXPECT_EQ(chosen(other, "cpu, 2 threads").dataflow, Dataflow::flat_gemm) << other;
+  }
+  EXPECT_FALSE(chosen("linear m8 n64 k32 bf16", "cpu, 3 threads").measured);
+}
+
+TEST(Linear, TheChosenComeFirstAndFlatGemmHasItsOwnAlone) {
+  std::string why;
+  const Problem p = parse_problem("linear m8 n64 k32 fp32");
+  const auto rows = plan::implementations(p, 2, &why);
+  EXPECT_EQ(rows.size(), plan::implementations(Op::linear).size());
+  EXPECT_TRUE(std::ranges::is_partitioned(
+      rows, [&](const Implementation* row) { return row->dataflow == rows.front()->dataflow; }));
+  EXPECT_EQ(why.find(name_of(rows.front()->dataflow)), 0u) << why;
+  EXPECT_NE(explain(p).find(why.substr(0, why.find(','))), std::string::npos) << explain(p);
+  for (const Implementation* row : plan::implementations(Op::flat_gemm)) EXPECT_EQ(row->dataflow, Dataflow::flat_gemm);
+  EXPECT_THROW((void)make_plan(parse_problem("flat_gemm m8 n64 k32 fp32"), "cuda.gemv"), Error);
+}
+
+TEST(Linear, EveryImplementationIsRight) {
+  int judged = 0;
+  for (const char* line :
+       {"linear m1 n70 k40 fp32 column_bias", "linear m5 n33 k8 bf16", "linear m70 n40 k65 fp16 out=fp32",
+        "linear m3 n5 k7 fp32 x_strides=9,1 w_strides=8,1 y_strides=6,1 column_bias", "linear m0 n5 k7 fp32",
+        "linear m2 n5 k0 fp32 column_bias"}) {
+    check::Inputs inputs = check::make_inputs(parse_problem(line), 3);
+    for (const Implementation* row : plan::implementations(Op::linear)) {
+      const check::Verdict v = check::check(*row, inputs, serial_executor());
+      if (!v.accepted) continue;
+      EXPECT_TRUE(v.right) << line << " " << row->name << ": " << v.sentence;
+      ++judged;
+    }
+  }
+  EXPECT_GE(judged, 6);
+}
+
+}  // namespace
+}  // namespace onepass

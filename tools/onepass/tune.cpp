@@ -1,0 +1,287 @@
+// `onepass tune`: measures where linear() should go from one kernel to the next, and keeps it in a file.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <list>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "command.hpp"
+#include "core/arguments.hpp"
+#include "core/text.hpp"
+#include "onepass/executor.hpp"
+#include "plan/dataflow.hpp"
+#include "plan/implementations.hpp"
+#include "streams.hpp"
+#include "tools/onepass/bench/device_inputs.hpp"
+#include "tools/onepass/bench/device_timer.hpp"
+#include "tools/onepass/bench/sample.hpp"
+#include "tools/onepass/io/output_file.hpp"
+
+namespace onepass::cli {
+namespace {
+
+struct Shape {
+  std::int64_t n, k;
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+// [out, in] of the linear layers of models, queries, keys and values as one, gate and up each by itself.
+struct Model {
+  const char* name;
+  std::vector<Shape> shapes;
+};
+const std::vector<Model>& models() {
+  static const std::vector<Model> all = {
+      {"llama2-7b", {{12288, 4096}, {4096, 4096}, {11008, 4096}, {4096, 11008}}},
+      {"llama3-8b", {{6144, 4096}, {4096, 4096}, {14336, 4096}, {4096, 14336}}},
+  };
+  return all;
+}
+
+constexpr std::int64_t kRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
+
+struct Flags {
+  std::vector<std::string> shapes, models;
+  std::string dtype = "bf16", device = "cpu", file;
+  int threads = 0, rounds = 3;
+  double seconds = 0.02;
+  std::int64_t most_rows = 128;
+  bool dry = false, json = false;
+};
+
+std::vector<Shape> shapes_of(const Flags& flags) {
+  std::vector<Shape> shapes;
+  const auto add = [&](const Shape& s) {
+    if (std::ranges::find(shapes, s) == shapes.end()) shapes.push_back(s);
+  };
+  for (const std::string& name : flags.models) {
+    const auto model = std::ranges::find_if(models(), [&](const Model& m) { return m.name == name; });
+    std::string names;
+    for (const Model& m : models()) names += (names.empty() ? "" : ", ") + std::string(m.name);
+    want(model != models().end(), ErrorCode::bad_value, "the model '", name, "' is unknown here; there are ", names);
+    for (const Shape& s : model->shapes) add(s);
+  }
+  for (const std::string& text_ : flags.shapes) {
+    Shape s{};
+    char rest = 0;
+    const int found = std::sscanf(text_.c_str(), "%ldx%ld%c", &s.n, &s.k, &rest);
+    want(found == 2 && s.n > 0 && s.k > 0, ErrorCode::bad_value, "--shape is '", text_,
+         "'; columns and row length are expected, such as 4096x11008");
+    add(s);
+  }
+  want(!shapes.empty(), ErrorCode::bad_value, "nothing to measure: give --shape 4096x11008 or --model llama2-7b");
+  return shapes;
+}
+
+// x of the most rows, y, and w in so many copies, read in turn, that none is found in a cache.
+class Matrices {
+ public:
+  explicit Matrices(const Problem& most) : tensors_(bench::shaped(most)) {
+    constexpr double kSpoiled = 384e6;
+    const bool on_device = most.device.kind == DeviceKind::cuda;
+    const auto made = [&](ConstTensor t, std::uint64_t seed) -> void* {
+      const std::size_t bytes = std::max<std::size_t>(bench::bytes_spanned(t), 1);
+      std::vector<std::byte> drawn(bytes);
+      bench::fill_random(drawn.data(), bench::bytes_spanned(t), t.dtype, seed);
+      if (!on_device) return on_host_.emplace_back(std::move(drawn)).data();
+      const cuda::DeviceFacts& device = cuda::device_facts(most.device.index);
+      const cuda::ContextScope scope(device);
+      const cuda::DevicePtr at = on_device_.emplace_back(device, bytes).at;
+      cuda::check_cuda(cuda::driver()->copy_to_device(at, drawn.data(), bytes, nullptr), "cuMemcpyHtoDAsync");
+      cuda::check_cuda(cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
+      return reinterpret_cast<void*>(at);
+    };
+    for (auto* t : {&tensors_.x, &tensors_.w}) t->device = most.device;
+    tensors_.y.device = most.device;
+    tensors_.x.data = made(tensors_.x, 1);
+    tensors_.y.data = made(tensors_.y, 2);
+    const double bytes = static_cast<double>(bench::bytes_spanned(tensors_.w));
+    const int copies = std::clamp(static_cast<int>(kSpoiled / std::max(bytes, 1.0)) + 1, 2, 16);
+    for (int i = 0; i < copies; ++i) weights_.push_back(made(tensors_.w, 3));
+  }
+  Tensors of_rows(std::int64_t m) {
+    Tensors t = tensors_;
+    t.x.shape[0] = t.y.shape[0] = m;
+    t.w.data = weights_[turn_++ % weights_.size()];
+    return t;
+  }
+  std::size_t copies() const { return weights_.size(); }
+
+ private:
+  Tensors tensors_;
+  std::vector<const void*> weights_;
+  std::size_t turn_ = 0;
+  std::list<std::vector<std::byte>> on_host_;
+  std::list<bench::DeviceMemory> on_device_;
+};
+
+// Seconds of one contender's calls, ready to be taken in turn with the others'.
+class Contender {
+ public:
+  Contender(const Problem& p, const char* name, Matrices& matrices, Executor& executor, bench::DeviceTimer* timer)
+      : plan_(make_plan(p, name, &executor)), m_(p.m), matrices_(matrices), executor_(executor), timer_(timer) {
+    if (timer_) {
+      memory_ = std::make_unique<bench::DeviceMemory>(cuda::device_facts(p.device.index),
+                                                      std::max<std::size_t>(plan_.workspace_bytes(), 1));
+      launch_ = {.stream = timer_->stream(),
+                 .workspace = {reinterpret_cast<std::byte*>(memory_->at), plan_.workspace_bytes()}};
+    } else {
+      host_.resize(plan_.workspace_bytes() + 64);
+      std::byte* const at = host_.data() + (64 - reinterpret_cast<std::uintptr_t>(host_.data()) % 64) % 64;
+      launch_ = {.executor = &executor_, .workspace = {at, plan_.workspace_bytes()}};
+    }
+    call();
+  }
+  void collect(double seconds) {
+    if (timer_) {
+      const double each = timer_->in_a_row(matrices_.copies(), [&] { call(); });
+      const auto count = static_cast<std::size_t>(std::clamp(seconds / std::max(each, 1e-7), 8.0, 1000.0));
+      sample_.seconds.push_back(timer_->in_a_row(count, [&] { call(); }));
+      return;
+    }
+    using Clock = std::chrono::steady_clock;
+    const auto since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
+    const auto from = Clock::now();
+    for (int i = 0; i < 3 || since(from) < seconds; ++i) {
+      const auto begin = Clock::now();
+      call();
+      sample_.seconds.push_back(since(begin));
+    }
+  }
+  double median() const { return sample_.median(); }
+  std::string_view name() const { return plan_.name(); }
+
+ private:
+  void call() { plan_.state()->run(matrices_.of_rows(m_), launch_.workspace.data(), executor_, launch_.stream); }
+
+  Plan plan_;
+  std::int64_t m_;
+  Matrices& matrices_;
+  Executor& executor_;
+  bench::DeviceTimer* timer_;
+  std::unique_ptr<bench::DeviceMemory> memory_;
+  std::vector<std::byte> host_;
+  Launch launch_;
+  bench::Sample sample_;
+};
+
+// The seconds of each dataflow's best implementation that takes so many rows; infinite where none does.
+Timing time_rows(const Problem& p, Matrices& matrices, const Flags& flags, Executor& executor,
+                 bench::DeviceTimer* timer) {
+  std::vector<std::pair<Dataflow, std::unique_ptr<Contender>>> all;
+  for (const Implementation* row : plan::implementations(Op::linear)) {
+    const bool there = std::ranges::any_of(all, [&](const auto& c) { return c.first == row->dataflow; });
+    if (!there && decide(*row, p, executor.workers()))
+      all.emplace_back(row->dataflow, std::make_unique<Contender>(p, row->name, matrices, executor, timer));
+  }
+  for (int round = 0; round < flags.rounds; ++round)
+    for (const auto& [dataflow, contender] : all) contender->collect(flags.seconds);
+  Timing t{p.m, Timing::kNone, Timing::kNone, Timing::kNone};
+  for (const auto& [dataflow, contender] : all)
+    (dataflow == Dataflow::gemv        ? t.gemv
+     : dataflow == Dataflow::flat_gemm ? t.flat_gemm
+                                       : t.gemm) = contender->median();
+  return t;
+}
+
+std::string microseconds(double s) { return std::isinf(s) ? "-" : fmt::format("{:.2f}", 1e6 * s); }
+
+void print_rows(const CrossoverRow& row, const std::vector<Timing>& timings) {
+  fmt::print("{} [{}, {}] on {}\n{:>6} {:>12} {:>12} {:>12}  taken\n", name_of(row.dtype), row.n, row.k, row.machine,
+             "m", "GEMV us", "flat us", "GEMM us");
+  for (const Timing& t : timings)
+    fmt::print("{:>6} {:>12} {:>12} {:>12}  {}\n", t.m, microseconds(t.gemv), microseconds(t.flat_gemm),
+               microseconds(t.gemm), name_of(choose(t.m, row.at)));
+  flush_output();
+}
+
+nlohmann::ordered_json as_json(const CrossoverRow& row, const std::vector<Timing>& timings) {
+  const auto seconds = [](double s) { return std::isinf(s) ? nlohmann::ordered_json() : nlohmann::ordered_json(s); };
+  const auto from = [](std::int64_t m) {
+    return m == Crossover::kNever ? nlohmann::ordered_json() : nlohmann::ordered_json(m);
+  };
+  nlohmann::ordered_json j{{"machine", row.machine},
+                           {"dtype", name_of(row.dtype)},
+                           {"n", row.n},
+                           {"k", row.k},
+                           {"flat_gemm_from", from(row.at.m1)},
+                           {"gemm_from", from(row.at.m2)},
+                           {"timings", nlohmann::ordered_json::array()}};
+  for (const Timing& t : timings)
+    j["timings"].push_back(
+        {{"m", t.m}, {"gemv_s", seconds(t.gemv)}, {"flat_gemm_s", seconds(t.flat_gemm)}, {"gemm_s", seconds(t.gemm)}});
+  return j;
+}
+
+void keep(const std::vector<CrossoverRow>& measured, const std::string& file) {
+  std::vector<CrossoverRow> rows = plan::read_crossovers(file);
+  for (const CrossoverRow& m : measured) {
+    std::erase_if(rows, [&](const CrossoverRow& r) {
+      return r.machine == m.machine && r.dtype == m.dtype && r.n == m.n && r.k == m.k;
+    });
+    rows.push_back(m);
+  }
+  if (const auto folder = std::filesystem::path(file).parent_path(); !folder.empty()) {
+    std::error_code ignored;  // what is wrong with it shows when the file is made
+    std::filesystem::create_directories(folder, ignored);
+  }
+  const std::string all = to_text(rows);
+  io::OutputFile out(file);
+  out.write(std::as_bytes(std::span(all)));
+  out.commit();
+}
+
+void tune(const Flags& flags) {
+  const Device device = device_from(flags.device);
+  const std::string file = flags.file.empty() ? plan::crossover_file().string() : flags.file;
+  want(flags.dry || !file.empty(), ErrorCode::bad_file, "no file can be named: give --file or set ONEPASS_DATAFLOW");
+  const std::shared_ptr<Executor> executor = make_executor(flags.threads);
+  std::unique_ptr<bench::DeviceTimer> timer;
+  if (device.kind == DeviceKind::cuda) timer = std::make_unique<bench::DeviceTimer>(cuda::device_facts(device.index));
+  std::vector<CrossoverRow> measured;
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const Shape& shape : shapes_of(flags)) {
+    const auto problem = [&](std::int64_t m) {
+      return parse_problem(text("linear m", m, " n", shape.n, " k", shape.k, " ", flags.dtype, " ", flags.device));
+    };
+    Matrices matrices(problem(flags.most_rows));
+    std::vector<Timing> timings;
+    for (const std::int64_t m : kRows)
+      if (m <= flags.most_rows) timings.push_back(time_rows(problem(m), matrices, flags, *executor, timer.get()));
+    const Problem p = problem(1);
+    measured.push_back({plan::machine_of(p, executor->workers()), p.dtype, p.n, p.k, crossover(timings)});
+    flags.json ? results.push_back(as_json(measured.back(), timings)) : print_rows(measured.back(), timings);
+    if (!flags.dry) keep(measured, file);
+  }
+  if (flags.json)
+    print_json({{"file", flags.dry ? "" : file}, {"shapes", results}});
+  else if (!flags.dry)
+    fmt::print("kept in {}\n", file);
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app) {
+  CLI::App* c = app.add_subcommand(
+      "tune",
+      "Measure from how many rows on linear() should take a flat GEMM, and cuBLAS or a BLAS; keep it in a file");
+  auto flags = std::make_shared<Flags>();
+  c->add_option("--shape", flags->shapes, "Columns and row length of w, such as 4096x11008; may be repeated");
+  c->add_option("--model", flags->models, "All of a model: llama2-7b, llama3-8b; may be repeated");
+  c->add_option("--dtype", flags->dtype, "Of x and w")->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  c->add_option("--device", flags->device, "cpu, cuda or cuda:1");
+  c->add_option("--file", flags->file, "Where crossovers are kept; default: ONEPASS_DATAFLOW, else in the cache");
+  c->add_option("--threads", flags->threads, "On the CPU; default: all")->check(CLI::Range(1, 4096));
+  c->add_option("--rounds", flags->rounds, "In which the kernels take turns")->check(CLI::Range(1, 100));
+  c->add_option("--seconds", flags->seconds, "Of each kernel and round")->check(CLI::Range(0.0, 60.0));
+  c->add_option("--rows", flags->most_rows, "Measure up to so many rows of x")->check(CLI::Range(1, 128));
+  c->add_flag("--dry", flags->dry, "Measure and print, keep nothing");
+  c->add_flag("--json", flags->json, "Print JSON");
+  c->callback([flags] { tune(*flags); });
+}
+
+}  // namespace onepass::cli
