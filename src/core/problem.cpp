@@ -323,10 +323,10 @@ Mods checked_mods(const Problem& p) {
        "log, lse_only and row_lse are of a softmax; this is a ", word_of(p.op));
   want(p.op == Op::quantize || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
        "descale, hadamard and mean are of a quantize; this is a ", word_of(p.op));
+  validate_unified_max(p);
   if (p.op == Op::merge) {
     validate_merge(p);
     validate_gradients(p);
-    validate_unified_max(p);
     return {};
   }
   want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value,
@@ -334,19 +334,16 @@ Mods checked_mods(const Problem& p) {
   if (is_gemm(p.op)) {
     validate_flat_gemm(p);
     validate_gradients(p);
-    validate_unified_max(p);
     return {};
   }
   if (p.op == Op::quantize) {
     validate_quantize(p);
     validate_gradients(p);
-    validate_unified_max(p);
     return {};
   }
   if (is_softmax(p.op)) {
     validate_softmax(p);
     validate_gradients(p);
-    validate_unified_max(p);
     return {};
   }
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
@@ -387,7 +384,6 @@ Mods checked_mods(const Problem& p) {
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p is ", p.dropout_p,
        "; 0 to 1 is accepted");
   validate_cache(p);
-  validate_unified_max(p);
   validate_v_in_k(p);
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     const Dims n = shape_of(p, row_of(role)).size;

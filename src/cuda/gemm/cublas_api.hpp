@@ -1,5 +1,5 @@
 // The part of cuBLASLt that the library uses, opened at run time. Types and values are those of its stable C ABI
-// (cublasLt.h of CUDA 12 and 13); tests/cuda/abi.cpp compares them with the header where a toolkit is installed.
+// (cublasLt.h of CUDA 12 and 13); tests/cuda/cublas_abi.cpp compares them with the header where a toolkit is installed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
