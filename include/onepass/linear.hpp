@@ -11,7 +11,7 @@ namespace onepass::inline v0 {
 //
 // Chosen among a GEMV, flat_gemm() and the GEMM of another library opened at run time (cuBLASLt on CUDA; a BLAS for
 // fp32 on the CPU) by the crossovers that `onepass tune` has measured for (n, k) on this machine and keeps in the file
-// ONEPASS_DATAFLOW (else linear.txt in the cache's directory); where there are none by the shape: up to 32 rows the
+// ONEPASS_DATAFLOW (else linear.txt in the cache's directory); where there are none by the shape: up to 16 rows the
 // library's own kernels, on the CPU always. The file is read once in a process. explain("linear m8 n4096 k4096 bf16
 // cuda") says what was chosen and why. What cannot take the problem gives way to the next that can.
 //

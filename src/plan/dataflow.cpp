@@ -16,7 +16,7 @@ namespace {
 // (docs/notes/flat-gemm.md). On the CPU another library's threads would make the bits depend on their number.
 Crossover by_shape(const Problem& p) {
   if (p.device.kind == DeviceKind::cpu) return {1, Crossover::kNever};
-  return p.dtype == DType::f32 ? Crossover{5, 5} : Crossover{1, 33};
+  return p.dtype == DType::f32 ? Crossover{5, 5} : Crossover{1, 17};
 }
 
 constinit MakeOnce<const std::vector<CrossoverRow>> rows_of_file;

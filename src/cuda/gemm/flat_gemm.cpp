@@ -1,7 +1,6 @@
 #include "cuda/gemm/flat_gemm.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -25,9 +24,10 @@ class State final : public PlanState {
   }
 
   std::string describe() const override {
-    return text(plan_.tiles_n, " tiles of ", plan_.config.tile_n(), " columns by ", 8 * plan_.config.tiles, " rows, ",
-                plan_.blocks, " blocks with ", plan_.config.stages, " stages of ", plan_.config.step(), ", ",
-                plan_.tiles_n - plan_.whole, " tiles shared", plan_.config.vectors ? "" : ", number by number");
+    return text(plan_.tiles_n, " tiles of ", plan_.config.tile_n(), " columns by ", 8 * plan_.config.tiles,
+                " rows, k in ", plan_.splits, " split", plan_.splits > 1 ? "s" : "", " of ",
+                plan_.split_steps * plan_.config.step(), ", ", plan_.blocks, " blocks with ", plan_.config.stages,
+                " stages", plan_.config.vectors ? "" : ", number by number");
   }
   void prepare() const override { load(nullptr); }
   void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
@@ -36,7 +36,7 @@ class State final : public PlanState {
     if (problem->m == 0 || problem->n == 0) return;
     const ContextScope scope(device_);
     FlatGemmParams parameters = flat_gemm_params(*problem, plan_, tensors, workspace);
-    if (plan_.partial_bytes > 0) {
+    if (plan_.splits > 1) {
       if (unsigned* const counters = workspace_counters(device_, workspace)) {
         parameters.counters = counters;
       } else {
@@ -63,20 +63,19 @@ class State final : public PlanState {
 
 }  // namespace
 
-FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int blocks) {
+FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int splits, int blocks) {
   const auto up = [](std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); };
   FlatGemmPlan plan{};
   plan.config = config;
   plan.tiles_n = up(p.n, config.tile_n());
-  plan.steps = std::max(1, up(p.k, config.step()));
-  plan.blocks = static_cast<int>(std::min<std::int64_t>(blocks, std::int64_t{plan.tiles_n} * plan.steps));
-  // A round that keeps nine blocks of ten, or tiles of a step, is not worth its sums' detour.
-  const int rest = plan.blocks == 0 ? 0 : plan.tiles_n % plan.blocks;
-  const bool share = rest > 0 && 10 * rest < 9 * plan.blocks && plan.steps > 1 && rest <= kWorkspaceCounters;
-  plan.whole = share ? plan.tiles_n - rest : plan.tiles_n;
-  if (share) {
-    plan.partial_bytes =
-        2 * sizeof(float) * static_cast<std::size_t>(plan.blocks) * static_cast<std::size_t>(p.m * config.tile_n());
+  const int steps = std::max(1, up(p.k, config.step()));
+  plan.split_steps = up(steps, splits);
+  plan.splits = up(steps, plan.split_steps);
+  plan.blocks = std::min(blocks, plan.tiles_n * plan.splits);
+  plan.group = std::max(1, up(plan.tiles_n, kWorkspaceCounters));
+  if (plan.splits > 1) {
+    plan.partial_bytes = sizeof(float) * static_cast<std::size_t>(plan.splits) *
+                         static_cast<std::size_t>(plan.tiles_n) * static_cast<std::size_t>(p.m * config.tile_n());
     plan.workspace_bytes = plan.partial_bytes + kWorkspaceCounters * sizeof(unsigned);
   }
   return plan;
@@ -84,15 +83,18 @@ FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int b
 
 namespace {
 
-// Microseconds of a config, roughly, by the H200's figures wherever it runs: the kernel depends on the problem alone. A
-// multiprocessor reads 32 KB of memory in one, a byte of x from L2 costs a third of one of w, shared tiles a merge.
-double microseconds(const Problem& p, const FlatGemmConfig& c) {
+// Microseconds of a plan on an H200, whatever it runs on: kernels and the order of sums depend on the problem alone. A
+// launch and its first bytes take 1.7; a round of all blocks reads 30.4 KB a microsecond each, one that is not full as
+// much less as half of what is missing; x costs a seventh of w's bytes, splits 2.0 for their merge. Within 6 % of what
+// was measured (docs/notes/flat-gemm.md).
+double microseconds(const FlatGemmPlan& plan) {
   constexpr int kMultiprocessors = 132;
-  const FlatGemmPlan plan = cut_flat_gemm(p, c, kMultiprocessors);
-  const double step = 2.0 * c.step() * (c.tile_n() + 8.0 * c.tiles / 3) / 32e3;
-  const int rounds = (plan.whole + kMultiprocessors - 1) / kMultiprocessors, shared = plan.tiles_n - plan.whole;
-  return step * (rounds * plan.steps + std::ceil(double{1} * shared * plan.steps / kMultiprocessors)) +
-         (shared > 0 ? 1.0 : 0.0);
+  const FlatGemmConfig& c = plan.config;
+  const std::int64_t items = std::int64_t{plan.tiles_n} * plan.splits, rest = items % kMultiprocessors;
+  const double bytes = 2.0 * plan.split_steps * c.step() * (c.tile_n() + 8.0 * (c.tiles - 1) / 7);
+  const double rounds = static_cast<double>(items / kMultiprocessors) +
+                        (rest > 0 ? 0.5 + 0.5 * static_cast<double>(rest) / kMultiprocessors : 0.0);
+  return 1.7 + rounds * bytes / 30.4e3 + (plan.splits > 1 ? 2.0 : 0.0);
 }
 
 }  // namespace
@@ -126,8 +128,12 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
     config.stages = 0;
     config.stages = std::min(kMostStages, (shared_bytes - config.shared_bytes()) / config.stage_bytes());
     if (config.stages < 2) continue;
-    if (const double cost = microseconds(p, config); cost < best)
-      best = cost, plan = cut_flat_gemm(p, config, multiprocessors);
+    for (const int splits : {1, 2, 3, 4, 6, 8}) {
+      const FlatGemmPlan cut = cut_flat_gemm(p, config, splits, multiprocessors);
+      // Their sums go through memory, which only narrow tiles in less than half a round are worth.
+      if (cut.splits > 1 && (warps_n > 2 || cut.tiles_n >= 66)) continue;
+      if (const double cost = microseconds(cut); cost < best) best = cost, plan = cut;
+    }
   }
   if (best == std::numeric_limits<double>::max()) {
     why = "its tiles do not fit into shared memory";
@@ -160,9 +166,10 @@ FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan, cons
   for (int i = 0; i < 2; ++i) a.x_stride[i] = l.x[i], a.w_stride[i] = l.w[i], a.y_stride[i] = l.y[i];
   a.bias_stride = l.column_bias[0];
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k = static_cast<int>(p.k);
-  a.steps = plan.steps, a.whole = plan.whole, a.shared = plan.tiles_n - plan.whole;
+  a.splits = plan.splits, a.split_steps = plan.split_steps;
   a.partials = static_cast<float*>(workspace);
   a.counters = workspace ? reinterpret_cast<unsigned*>(static_cast<char*>(workspace) + plan.partial_bytes) : nullptr;
+  a.tiles_n = plan.tiles_n, a.group = plan.group;
   return a;
 }
 

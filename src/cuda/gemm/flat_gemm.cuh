@@ -4,9 +4,8 @@
 // A block goes through tiles of rows of w, each whole or a split of it along k; w and x come through one ring in shared
 // memory that runs on from tile to tile, most of it always under way: some 150 KB of a multiprocessor.
 //
-// Tiles that make whole rounds of all blocks are taken whole. What is left would leave blocks without work: all blocks
-// share its steps along k equally, and a tile's parts leave sums, which the last of them adds up in order: the bits are
-// the same every time.
+// Splits leave partial sums; the last block of a group of tiles adds them up in order: the bits are the same every
+// time.
 #pragma once
 #include "cuda/attention/formats.cuh"
 #include "cuda/device/copy_async.cuh"
@@ -28,44 +27,24 @@ constexpr i32 kWarpStep = kStep / kG.warps_k();
 // Where piece `i` of a row of a stage lies: eight rows of one piece lie in different banks.
 DEV u32 place(i32 row, i32 i) { return static_cast<u32>((row * kPieces + (i ^ row % 8)) * 16); }
 
-// A block's work, step by step: tiles block, block + blocks, .. of the whole ones, then its part of the steps of the
-// shared ones.
+// A block's work, step by step: tiles block, block + blocks, ..; of each, in turn, its splits' steps.
 struct Walk {
-  i32 tile, step, end;  // steps of the tile up to `end`
-  i32 begin, part, part_end;
-  DEV Walk(const FlatGemmParams& p) {
-    const i64 all = static_cast<i64>(p.shared) * p.steps, block = blockIdx.x, blocks = gridDim.x;
-    part = static_cast<i32>(all * block / blocks);
-    part_end = static_cast<i32>(all * (block + 1) / blocks);
-    tile = static_cast<i32>(blockIdx.x) - static_cast<i32>(gridDim.x);
-    enter(p);
-  }
-  DEV bool over() const { return begin == end; }
-  DEV bool is_whole(const FlatGemmParams& p) const { return begin == 0 && end == p.steps; }
+  i32 item, step, steps;
+  DEV Walk(const FlatGemmParams& p) : item(static_cast<i32>(blockIdx.x)) { enter(p); }
+  DEV bool over(const FlatGemmParams& p) const { return item >= p.tiles_n * p.splits; }
+  DEV i32 tile(const FlatGemmParams& p) const { return item / p.splits; }
+  DEV i32 split(const FlatGemmParams& p) const { return item % p.splits; }
+  DEV i32 k(const FlatGemmParams& p) const { return (split(p) * p.split_steps + step) * kStep; }
   DEV void enter(const FlatGemmParams& p) {
-    begin = step = 0, end = p.steps;
-    if (tile < p.whole && (tile += static_cast<i32>(gridDim.x)) < p.whole) return;
-    const i32 in_shared = part / p.steps;
-    tile = p.whole + in_shared;
-    begin = step = part - in_shared * p.steps;
-    end = min(p.steps, step + part_end - part);
-    part += end - begin;
+    step = 0;
+    steps = max(1, min(p.split_steps, (p.k + kStep - 1) / kStep - split(p) * p.split_steps));
   }
   DEV void next(const FlatGemmParams& p) {
-    if (++step == end) enter(p);
+    if (++step < steps) return;
+    item += static_cast<i32>(gridDim.x);
+    enter(p);
   }
 };
-// The block whose part has a step of the shared tiles.
-DEV i32 owner(const FlatGemmParams& p, i32 at) {
-  const i64 all = static_cast<i64>(p.shared) * p.steps;
-  return static_cast<i32>(((at + i64{1}) * gridDim.x - 1) / all);
-}
-// Where a block leaves its sums of a shared tile.
-DEV float* partial_of(const FlatGemmParams& p, i32 block, i32 shared_tile) {
-  const i64 all = static_cast<i64>(p.shared) * p.steps;
-  const i32 first = static_cast<i32>(all * block / gridDim.x) / p.steps;
-  return p.partials + (2 * static_cast<i64>(block) + (shared_tile != first)) * p.m * kTileN;
-}
 
 // `count` rows of a matrix from row `first` on, kStep numbers of each from k on; what is not there as zeros.
 template <i32 kCount>
@@ -90,9 +69,9 @@ DEV void fetch(const void* base, const long long (&stride)[2], i32 first, i32 ro
   }
 }
 DEV void fetch_step(const FlatGemmParams& p, const Walk& at, u32 stage) {
-  if (!at.over()) {
-    fetch<kTileN>(p.w, p.w_stride, at.tile * kTileN, p.n, at.step * kStep, p.k, stage);
-    fetch<kRowsX>(p.x, p.x_stride, 0, p.m, at.step * kStep, p.k, stage + kTileN * kStep * 2);
+  if (!at.over(p)) {
+    fetch<kTileN>(p.w, p.w_stride, at.tile(p) * kTileN, p.n, at.k(p), p.k, stage);
+    fetch<kRowsX>(p.x, p.x_stride, 0, p.m, at.k(p), p.k, stage + kTileN * kStep * 2);
   }
   copies_commit();
 }
@@ -151,34 +130,41 @@ DEV void join(float (&sum)[kG.tiles][4], u32 meeting) {
       sum[i / 4][i % 4] += load_one(mine + static_cast<u32>(other * 4 * kG.tiles + i) * word);
 }
 
-// What a tile has come to: y, or a part of a shared tile's sums and, of the last of these, what all have come to.
+// Adds up what the splits of a group of tiles have left; by the block that came last.
+DEV void unite(const FlatGemmParams& p, i32 group) {
+  const i32 first = group * p.group, last = min(first + p.group, p.tiles_n), each = p.m * kTileN;
+  const i64 split = static_cast<i64>(p.tiles_n) * each;
+  for (i32 i = first * each + static_cast<i32>(threadIdx.x); i < last * each; i += kGemmThreads) {
+    float sum = 0.0f;
+    for (i32 s = 0; s < p.splits; ++s) sum += p.partials[s * split + i];
+    write_y(p, i % each / kTileN, i / each * kTileN + i % kTileN, sum);
+  }
+}
+
+// What a tile's split has come to: y, or a partial sum and, of the group's last block, what all have come to.
 DEV void finish(const FlatGemmParams& p, const Walk& at, float (&sum)[kG.tiles][4], u32 meeting) {
   join(sum, meeting);
   const bool holds = static_cast<i32>(threadIdx.x) < 32 * kG.warps_n;
-  if (at.is_whole(p)) {
-    if (holds) each_sum(sum, [&](i32 m, i32 n, float value) { write_y(p, m, at.tile * kTileN + n, value); });
+  const i32 tile = at.tile(p);
+  if (p.splits == 1) {
+    if (holds) each_sum(sum, [&](i32 m, i32 n, float value) { write_y(p, m, tile * kTileN + n, value); });
     return;
   }
-  const i32 shared = at.tile - p.whole;
   if (holds) {
-    float* const to = partial_of(p, static_cast<i32>(blockIdx.x), shared);
+    float* const to = p.partials + (static_cast<i64>(at.split(p)) * p.tiles_n + tile) * p.m * kTileN;
     each_sum(sum, [&](i32 m, i32 n, float value) {
       if (m < p.m) to[m * kTileN + n] = value;
     });
     memory_fence();
   }
   __syncthreads();
-  const i32 first = owner(p, shared * p.steps), last = owner(p, shared * p.steps + p.steps - 1);
-  i32 is_last = 0;
-  if (threadIdx.x == 0) is_last = atomicAdd(p.counters + shared, 1u) == static_cast<u32>(last - first);
-  if (!__syncthreads_or(is_last)) return;
+  const i32 group = tile / p.group, tiles = min(p.group, p.tiles_n - group * p.group);
+  i32 last = 0;
+  if (threadIdx.x == 0) last = atomicAdd(p.counters + group, 1u) == static_cast<u32>(tiles * p.splits) - 1;
+  if (!__syncthreads_or(last)) return;
   memory_fence();
-  for (i32 i = static_cast<i32>(threadIdx.x); i < p.m * kTileN; i += kGemmThreads) {
-    float all = 0.0f;
-    for (i32 block = first; block <= last; ++block) all += partial_of(p, block, shared)[i];
-    write_y(p, i / kTileN, at.tile * kTileN + i % kTileN, all);
-  }
-  if (threadIdx.x == 0) p.counters[shared] = 0;
+  unite(p, group);
+  if (threadIdx.x == 0) p.counters[group] = 0;
 }
 
 }  // namespace onepass
@@ -194,19 +180,19 @@ extern "C" __global__ void __launch_bounds__(onepass::kGemmThreads, 1)
   Walk ahead(p), now(p);
   for (i32 s = 0; s < kStages - 1; ++s) {
     fetch_step(p, ahead, ring + static_cast<u32>(s * kBytes));
-    if (!ahead.over()) ahead.next(p);
+    if (!ahead.over(p)) ahead.next(p);
   }
   i32 slot = 0, free = kStages - 1;
   float sum[kG.tiles][4] = {};
-  while (!now.over()) {
+  while (!now.over(p)) {
     copies_wait<kStages - 2>();
     __syncthreads();  // the step's numbers are there, and all are done with the one before it
     fetch_step(p, ahead, ring + static_cast<u32>(free * kBytes));
-    if (!ahead.over()) ahead.next(p);
+    if (!ahead.over(p)) ahead.next(p);
     multiply(sum, ring + static_cast<u32>(slot * kBytes));
     free = slot;
     slot = slot + 1 == kStages ? 0 : slot + 1;
-    if (now.step + 1 == now.end) {
+    if (now.step + 1 == now.steps) {
       finish(p, now, sum, meeting);
 #pragma unroll
       for (i32 i = 0; i < 4 * kG.tiles; ++i) sum[i / 4][i % 4] = 0.0f;

@@ -13,11 +13,11 @@ const Implementation& flat_gemm_implementation();
 // How a problem is cut, by its shape alone.
 struct FlatGemmPlan {
   FlatGemmConfig config;
-  int tiles_n, steps, whole, blocks;  // tiles; steps of a tile; tiles that blocks take whole
+  int tiles_n, splits, split_steps, group, blocks;
   std::size_t partial_bytes, workspace_bytes;
 };
-// The plan of a config for so many blocks.
-FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config, int blocks);
+// The plan with rows of x, rows of w a tile and splits given; blocks: at most so many.
+FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config, int splits, int blocks);
 // False, with a sentence, if no kernel computes the problem. shared_bytes: the most that a block may have.
 bool select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors, FlatGemmPlan& plan,
                       std::string& why);

@@ -30,10 +30,10 @@ struct FlatGemmParams {
   void* y;
   long long x_stride[2], w_stride[2], y_stride[2], bias_stride;
   int m, n, k;
-  int steps;           // along k, of a tile of rows of w: one at least
-  int whole, shared;   // tiles that blocks take whole in turn, and tiles behind them whose steps all share
-  float* partials;     // [block][2][m][tile_n]: of the shared tile that a block's part begins in, and of another
-  unsigned* counters;  // one for each shared tile; zero at the start and at the end
+  int splits, split_steps;  // along k: their number, and steps of each
+  float* partials;          // [split][n tile][m][tile_n], of splits > 1
+  unsigned* counters;       // one for each group of n tiles; zero at the start and at the end
+  int tiles_n, group;       // n tiles; of a group
 };
 
 }  // namespace onepass
