@@ -39,9 +39,8 @@ TEST(Fp8Problem, Refusals) {
   EXPECT_EQ(of("bwd s9 fp8_e4m3"), "the dtype of q, k and v is fp8_e4m3; a bwd takes fp32, fp16 and bf16");
   EXPECT_EQ(of("fwd s9 fp32 kv_dtype=bf16"),
             "the dtype of k and v is bf16 beside a q of fp32; fp32 or, beside another dtype, fp8_e4m3 is accepted");
-  EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale is given but k is bf16; descales are of fp8_e4m3");
-  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"),
-            "q_descale is given but q is bf16; descales are of fp8_e4m3");
+  EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale is given but k is bf16; it is of fp8_e4m3");
+  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"), "q_descale is given but q is bf16; it is of fp8_e4m3");
   EXPECT_EQ(of("fwd s9 bf16 accumulation=fast"),
             "accumulation is fast but q is bf16, whose products are always exact; fp8_e4m3 has the choice");
   EXPECT_EQ(of("fwd s9 fp8_e4m3 out=fp8_e4m3"), "the dtype of out is fp8_e4m3; fp32, fp16 and bf16 are accepted");
