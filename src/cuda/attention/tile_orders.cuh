@@ -25,13 +25,17 @@ DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
   return rows.lo < rows.hi ? rows : Band::Range{0, 0};
 }
 
+// Of KeysOuter by turns.
+DEV bool last_keys_first(const BackwardParams& p) { return p.heads_per_kv <= 1; }
+
 // Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first
 // keys come first: where the band is bounded right, most rows see them. The heads of K and V come in groups, tile by
 // tile, and the last few as one group, whose short tiles fill the end. A boolean mask narrows nothing here.
 //
-// by_turns: the tiles add to a row block's sums in the order in which they are drawn, so that none waits for one that
-// is not drawn yet. All go through their rows from the last to the first: so a causal tile, too, is behind the one
-// drawn before it by one block only, and not by the rows that lie between their diagonals.
+// by_turns: tiles add to a row block's sums in the order in which they are drawn, so none waits for one that is not
+// drawn. A sequence's last keys come first: causally a tile, which begins at its diagonal, is behind the one drawn
+// before it by the rows between their diagonals. Where query heads share keys the first come first, and all go through
+// their rows from the last to the first: side by side, so that they find them in L2.
 //
 // Causally, where query heads share keys and so one head of K and V brings more rows than L2 holds, every other group
 // goes through its rows from the last to the first. Where a group fills the multiprocessors once, its tiles begin
@@ -57,7 +61,7 @@ struct KeysOuter {
     KeyTile x;
     if (number >= count()) return x;
     x.number = number;
-    x.upwards = by_turns;
+    x.upwards = by_turns && !last_keys_first(p);
     i32 n;
     if constexpr (features.packed) {
       x.head = number / per_head;
@@ -79,6 +83,7 @@ struct KeysOuter {
       x.map_batch = x.batch = first - x.head * p.batch;
       x.seq_q = p.seq_q, x.seq_k = p.seq_k;
     }
+    if (by_turns && last_keys_first(p)) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
     x.key = n * block_n;
     const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
     if constexpr (features.packed) {

@@ -49,18 +49,20 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
               (plain ? crowd_of(b) > kMostPlain
                      : f.softcap || f.score_mod || f.bias != ScalarType::none || crowd_of(b) > most_of(f, false));
   }
+  c.ahead = c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || crowd_of(b) == 0);
   if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
   return c;
 }
 
 std::string config_source(const BackwardConfig& c) {
-  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds] = c;
+  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead] = c;
   return cuda::Initializer()
       .field("split", split)
       .field("block_q", block_q)
       .field("bias_tiles", bias_tiles)
       .field("dbias_tiles", dbias_tiles)
       .field("dbias_adds", dbias_adds)
+      .field("ahead", ahead)
       .source();
 }
 
@@ -197,33 +199,35 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
 }
 
 // Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
-// one group, twice as many at most, so that the end is balanced. Where dQ is added in one order, a head takes one more
-// tile in the time of a block, so tiles of several heads must come by turns: as many heads as fill the multiprocessors
-// once, causally four times (d128 4k: 1.13 of the time in any order, with 8 heads 1.16, with 4 1.20; not causal 1.08
-// with 4 heads, 1.13 with 8).
+// one group, twice as many at most, so that the end is balanced. Where dQ is added in one order, the shortest tiles
+// come first, and there is no such group. A head then takes one more tile in the time of a block, so tiles of several
+// heads come by turns in every problem; of fewer heads, since they go on side by side (d128 4k, of the time in any
+// order: 4 heads, 17 MB, 1.08, 8 heads 1.13; causally 8 heads 1.11, 10 heads 1.15, 16 heads 1.32).
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
   constexpr std::int64_t kMost = 32;
-  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
-  const bool by_turns = p.deterministic && p.gradients.dq;
-  if ((band.right < 0 && !by_turns) || p.varlen) return;
+  const bool causal = band_mask(p, p.seq_q, p.seq_k).right >= 0, by_turns = p.deterministic && p.gradients.dq;
+  if (p.varlen) return;
   const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
                      tiles = std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
-  if (by_turns) {
-    const std::int64_t times = band.right < 0 ? 1 : p.group() > 1 ? 2 : 4;
-    b.head_group = static_cast<int>(std::clamp<std::int64_t>(times * multiprocessors / tiles, 1, heads));
+  if (c.dbias_adds && !p.bias->spans.batch) {  // what those that share a bias add to its gradient meets in L2
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.bias->spans.heads ? p.batch : heads, 1, kMost));
     return;
   }
-  if (p.group() > 1) {  // a group fills the multiprocessors once (KeysOuter)
-    b.head_group = static_cast<int>(std::clamp<std::int64_t>((multiprocessors + tiles / 2) / tiles, 1, heads));
+  if (!causal && !by_turns) return;
+  if (causal && p.group() > 1) {  // a group fills the multiprocessors once (KeysOuter), by turns twice
+    const std::int64_t at_once = std::int64_t{multiprocessors} * (by_turns ? 2 : 1);
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>((at_once + tiles / 2) / tiles, 1, heads));
     return;
   }
-  const std::int64_t bytes = std::max<std::int64_t>(1, p.seq_q * (p.dim_qk * 6 + p.dim_v * 2));
-  const std::int64_t group = std::clamp<std::int64_t>(2 * std::int64_t{l2_bytes} / 3 / bytes, 1, kMost);
+  const std::int64_t bytes = std::max<std::int64_t>(1, p.group() * p.seq_q * (p.dim_qk * 6 + p.dim_v * 2)),
+                     room =
+                         !by_turns ? 2 * std::int64_t{l2_bytes} / 3 : l2_bytes * std::int64_t{causal ? 55 : 30} / 100;
+  const std::int64_t group = std::clamp<std::int64_t>(room / bytes, 1, kMost);
   const std::int64_t tail = 4 * multiprocessors / tiles;
   b.head_group = static_cast<int>(std::min(group, heads));
-  if (tail <= 16 && tail > group) b.tail_heads = static_cast<int>(std::min({tail, 2 * group, heads}));
+  if (tail <= 16 && tail > group && !by_turns) b.tail_heads = static_cast<int>(std::min({tail, 2 * group, heads}));
 }
 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,

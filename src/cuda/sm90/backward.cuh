@@ -20,7 +20,8 @@ namespace onepass::sm90 {
 
 // The loop runs flat over the blocks of all tiles; nothing is under way at its border. The next block's S is queued
 // behind this one's dV and dK, and dQ is that of the block before.
-DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, const BackwardParams& p) {
+template <u32 columns>
+DEV void consume_tiles(JointConsumer<columns>& c, const SharedMemory& memory, u32 group, const BackwardParams& p) {
   c.issue_scores();
   c.draw();
   c.probabilities();
@@ -63,10 +64,10 @@ DEV void consume_tiles(JointConsumer& c, const SharedMemory& memory, u32 group, 
   c.acquire_dq_stage(true);
   c.stage_dq();
 }
+template <u32 columns>
 DEV void consume_jointly(const SharedMemory& memory, u32 group, const BackwardParams& p) {
-  JointConsumer c(memory, group, p);
+  JointConsumer<columns> c(memory, group, p);
   if (c.next_tile()) consume_tiles(c, memory, group, p);
-  run_fallback(memory, p);
 }
 
 }  // namespace onepass::sm90
@@ -82,5 +83,11 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
   using namespace onepass::sm90;
   extern __shared__ __align__(1024) unsigned char smem[];
   const SharedMemory memory{shared_address(smem)};
-  run_roles(memory, {&q, &k, &v, &dout, &bias, &dbias}, p, [&](u32 group) { consume_jointly(memory, group, p); });
+  run_roles(memory, {&q, &k, &v, &dout, &bias, &dbias}, p, [&](u32 group) {
+    if (kDqN<0> == kDqN<1> || group == 0)
+      consume_jointly<kDqN<0>>(memory, group, p);
+    else
+      consume_jointly<kDqN<1>>(memory, group, p);
+    run_fallback(memory, p);
+  });
 }

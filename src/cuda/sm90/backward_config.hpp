@@ -13,6 +13,7 @@ struct BackwardConfig {
   bool bias_tiles;   // joint: a 16-bit bias comes by TMA into the place that its block's dS will take
   bool dbias_tiles;  // joint: dbias leaves by TMA, through dQ's stage
   bool dbias_adds;   // to what other heads or batch entries have added
+  bool ahead;        // split: the first product of a block is done a block ahead
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
@@ -26,10 +27,11 @@ ONEPASS_HD constexpr int exchanged_words(const AttentionFeatures& f, const Backw
   return c.block_q / 4 * (1 + f.softcap + f.score_mod) + (f.dropout ? 4 : 0);
 }
 
-// Joint: bytes of a warpgroup's part of dQ's stage, where dbias takes turns: a box of 64 rows and 32 keys, twice.
-ONEPASS_HD constexpr int dbias_stage_bytes(const AttentionFeatures& f, const BackwardConfig& c) {
-  const int dq = dq_block_floats(f.dim_qk, c.block_q) * 2, dbias = 2 * c.block_q * kBlockColumnBytes;
-  return dq > dbias ? dq : dbias;
+// Joint: bytes of a warpgroup's part of dQ's stage; the second's is no larger. Where dbias takes turns: a box of 64
+// rows and 32 keys, twice.
+ONEPASS_HD constexpr int dq_stage_bytes(const AttentionFeatures& f, const BackwardConfig& c) {
+  const int dq = 64 * dq_columns(f.dim_qk, c.block_q, 0) * 4, dbias = 2 * c.block_q * kBlockColumnBytes;
+  return c.dbias_tiles && dbias > dq ? dbias : dq;
 }
 // A tile's slot: its coordinates, and where a boolean mask leaves out blocks of rows, a bit for each that it does not.
 constexpr int kListWords = 32;  // blocks beyond these 1024 are never left out
@@ -63,17 +65,15 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   const int qk = column_blocks(f.dim_qk) * kBlockColumnBytes, v = column_blocks(f.dim_v) * kBlockColumnBytes;
   l.k = {.data = 0, .bytes = c.block_k() * qk, .stages = c.split ? 1 : 2};
   l.v = {.data = l.k.data_end(), .bytes = c.block_k() * v, .stages = 1};
-  l.q = {.data = l.v.data_end(), .bytes = c.block_q * qk, .stages = 2};
-  l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = 2};
+  const int row_stages = c.ahead ? 3 : 2;
+  l.q = {.data = l.v.data_end(), .bytes = c.block_q * qk, .stages = row_stages};
+  l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = row_stages};
   l.ds = {.data = l.dout.data_end(), .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes, .stages = 2};
-  l.dq = {.data = l.ds.data_end(),
-          .bytes = c.dbias_tiles ? dbias_stage_bytes(f, c) : dq_block_floats(f.dim_qk, c.block_q) * 2,
-          .stages = c.split ? 0 : 1,
-          .parts = 2};
+  l.dq = {.data = l.ds.data_end(), .bytes = dq_stage_bytes(f, c), .stages = c.split ? 0 : 1, .parts = 2};
   l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
-  l.delta = l.lse + 2 * c.block_q * 4;
-  l.fallback = l.delta + 2 * c.block_q * 4;
+  l.delta = l.lse + row_stages * c.block_q * 4;
+  l.fallback = l.delta + row_stages * c.block_q * 4;
   l.schedule = {.data = l.fallback + 64, .bytes = tile_slot_bytes(f), .stages = l.k.stages};
   l.schedule = l.schedule.with_barriers(l.schedule.data_end());
   l.k = l.k.with_barriers(l.schedule.barriers_end());

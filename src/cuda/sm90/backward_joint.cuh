@@ -7,9 +7,11 @@
 
 namespace onepass::sm90 {
 
+// columns: of its share of dQ.
+template <u32 columns>
 struct JointConsumer : BackwardWarp {
   const u32 group;
-  float s[kScores], dp[kScores], dq[kDqN<0> / 2], dv[kVN / 2], dk[kQkN / 2];
+  float s[kScores], dp[kScores], dq[columns / 2], dv[kVN / 2], dk[kQkN / 2];
   float rows[kScores / 2];  // LSE or D of this lane's rows
   u32 weights[kScores / 2], ds[kScores / 2];
   Slopes<kScores> slopes;
@@ -162,9 +164,9 @@ struct JointConsumer : BackwardWarp {
     issue_keys_by_columns(dk, ds, q_stage(), accumulate);
   }
   DEV void stage_dq() const {
-    const u32 to = memory.dq(group).stage() + warp * (kDqN<0> * 64) + lane * 16;
+    const u32 to = memory.dq(group).stage() + warp * (columns * 64) + lane * 16;
 #pragma unroll
-    for (u32 u = 0; u < kDqN<0> / 8; ++u)
+    for (u32 u = 0; u < columns / 8; ++u)
       store_four(to + u * 512, __float_as_uint(dq[4 * u]), __float_as_uint(dq[4 * u + 1]),
                  __float_as_uint(dq[4 * u + 2]), __float_as_uint(dq[4 * u + 3]));
     __syncwarp();

@@ -30,7 +30,8 @@ struct Reducer {
   DEV void add_dq(const Place& place) {
     pass_on([&] {  // where dq is not asked for there are no sums
       if constexpr (backward_features.dq)
-        bulk_add(dq_sums_of(p, place()) + group * (kDqBytes / 4), stage.stage(), kDqBytes);
+        bulk_add(dq_sums_of(p, place()) + group * (kDqBytes<0> / 4), stage.stage(),
+                 group == 0 ? kDqBytes<0> : kDqBytes<1>);
     });
   }
   // 64 rows and 64 keys of dS.
@@ -88,7 +89,7 @@ DEV void add_in_turn(const SharedMemory& memory, const BackwardParams& p, u32 bl
     async_proxy_fence_global();
     stage.wait();
     async_proxy_fence();
-    bulk_add(dq_sums_of(p, place), stage.stage(), 2 * kDqBytes);
+    bulk_add(dq_sums_of(p, place), stage.stage(), kDqBytes<0> + kDqBytes<1>);
     tma_store_commit();
     tma_store_wait_read();
   }
@@ -113,8 +114,7 @@ DEV void reduce_by_turns(const SharedMemory& memory, u32 own, const BackwardPara
     do {
       if (block % 2 == own) {
         const KeyTile x = load_key_tile(slot());  // again: registers are few
-        add_in_turn(memory, p, block, at.place(p, x.batch), tiles_before(band_of(p, x.seq_q, x.seq_k), x.key, at),
-                    issuer);
+        add_in_turn(memory, p, block, at.place(p, x.batch), tiles_before(p, x, at), issuer);
       }
       ++block;
     } while (at.next(p, slot()));

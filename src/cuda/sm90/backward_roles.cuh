@@ -15,13 +15,13 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
   if (threadIdx.x == 0) {
     if (memory.base & 1023) __trap();  // the swizzle pattern is a function of the address
     memory.schedule().init(1);
-    memory.k().init(kConsumerWarps + (config.split ? 0 : kGroups));
+    memory.k().init(kConsumerWarps + (config.split ? kDeterministic : kGroups));
     memory.v().init(config.split ? kGroupWarps : kConsumerWarps);
     memory.q().init(kConsumerWarps);
     memory.dout().init(kConsumerWarps);
     memory.ds().init(kConsumerWarps, config.split ? kGroupWarps : kConsumerWarps);
     memory.dq(0).init(1, kGroupWarps);
-    memory.turns().init(1, kConsumerWarps);
+    memory.turns().init(config.split ? kConsumerWarps : 1, config.split ? 0 : kConsumerWarps);
     memory.exchange(0).init(1, 1);
     memory.bias().init(1);
     mbar_init_fence();
@@ -40,9 +40,11 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
       produce(memory, maps, p);
     else if (helper == 3)
       schedule(memory, p);
-    else if (!config.split && helper <= kGroups && kDeterministic)
+    else if (config.split && kDeterministic && helper == 1)
+      keep_turns(memory, p);
+    else if (!config.split && kDeterministic)
       reduce_by_turns(memory, helper - 1, p);
-    else if (!config.split && helper <= kGroups)
+    else if (!config.split)
       reduce(memory, helper - 1, maps, p);
   } else {
     registers_up<kConsumerRegisters>();

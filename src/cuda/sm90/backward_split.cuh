@@ -21,15 +21,22 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     c.issue_first();
     wgmma_wait<0>();
     c.first_ready();
+    if constexpr (kAhead) c.take_operand();
     for (;;) {  // nothing is under way
       const bool last = voted(c.at.last());
       c.wait_operands();
-      c.issue_dq_before();  // of a tile's first block: idle
-      c.issue_second();
+      if constexpr (kAhead) {
+        if (!last) {
+          c.block_ahead();
+          continue;
+        }
+      }
+      c.issue_dq_before(c.block);  // of a tile's first block: idle
+      c.issue_second(c.block);
       wgmma_wait<1>();
       c.dq_ready();
       c.next_block();
-      if (last) break;
+      if (kAhead || last) break;
       c.issue_first();
       wgmma_wait<1>();
       c.second_ready();

@@ -6,7 +6,12 @@
 namespace onepass::sm90 {
 
 // What a lane of the scores' warpgroup hands to the same lane of the other, 16 bytes at a time: pairs of 16-bit
-// numbers.
+// numbers. Weights are at most 1: as fp16 times 2^12 they keep eleven bits down to 2^-26, whatever the inputs' type, so
+// that dS is rounded once. (In bf16 the errors of dq and dk were a fifth larger at d256.) With other features there
+// are no registers for that.
+using Weight = ElementOf<kPlainScores ? ScalarType::f16 : features.input>::Format;
+constexpr float kWeightScale = kPlainScores ? 4096.0f : 1.0f;
+
 struct Exchange {
   u32 at;  // of the warp's part
   u32 lane;
@@ -17,7 +22,7 @@ struct Exchange {
     for (u32 i = 0; i < kScores / 8; ++i)
       store_four(place(first + i), get(8 * i), get(8 * i + 2), get(8 * i + 4), get(8 * i + 6));
   }
-  template <class Set>
+  template <class Format, class Set>
   DEV void take(u32 first, const Set& set) const {
 #pragma unroll
     for (u32 i = 0; i < kScores / 8; ++i) {
@@ -25,12 +30,15 @@ struct Exchange {
       load_four(place(first + i), x[0], x[1], x[2], x[3]);
 #pragma unroll
       for (u32 e = 0; e < 4; ++e) {
-        set(8 * i + 2 * e, Element::unpack(static_cast<u16>(x[e])));
-        set(8 * i + 2 * e + 1, Element::unpack(static_cast<u16>(x[e] >> 16)));
+        set(8 * i + 2 * e, Format::unpack(static_cast<u16>(x[e])));
+        set(8 * i + 2 * e + 1, Format::unpack(static_cast<u16>(x[e] >> 16)));
       }
     }
   }
 };
+
+constexpr u32 kRowStages = kLayout.q.stages;
+constexpr bool kAhead = config.ahead;
 
 template <u32 group>
 struct SplitConsumer : BackwardWarp {
@@ -41,10 +49,9 @@ struct SplitConsumer : BackwardWarp {
   u32 operand[kScores / 2];
   Slopes<kScores> slopes;
   Kept<kScores> kept;
-  u32 seen;              // the mask's bits of its scores
-  i32 accumulate = 0;    // whether `second` holds anything yet
-  i32 place_before = 0;  // of the block before in dQ's sums
-  u32 turn_before = 0;   // counts that come before its turn
+  u32 seen;                         // the mask's bits of its scores
+  i32 accumulate = 0;               // whether `second` holds anything yet
+  i32 place_before = 0, place = 0;  // in dQ's sums: of the block before; of this one, once the next is at work
 
   DEV SplitConsumer(const SharedMemory& shared, const BackwardParams& params) : BackwardWarp(shared, params) {}
 
@@ -55,11 +62,17 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (!kIsScores) memory.v().at(tiles).wait();
     return true;
   }
+  // Stages of a row block; the same in every lane, provably.
+  static DEV u32 row_slot(u32 i) {
+    const u32 slot = i % kRowStages;
+    return kRowStages == 2 ? voted(slot) : voted(slot & 1) | voted(slot & 2) << 1;
+  }
+  DEV u32 q_of(u32 i) const { return memory.base + kLayout.q.data + row_slot(i) * kLayout.q.bytes; }
+  DEV u32 dout_of(u32 i) const { return memory.base + kLayout.dout.data + row_slot(i) * kLayout.dout.bytes; }
   DEV Exchange exchange() const { return {memory.exchange(warp).stage(), lane}; }
 
   DEV void issue_first() {
-    odd_block = voted(block & 1);
-    const u32 statistics = kIsScores ? memory.lse(block % 2) : memory.delta(block % 2);
+    const u32 slot = block % kRowStages, statistics = kIsScores ? memory.lse(slot) : memory.delta(slot);
     if constexpr (kIsScores) seen = scores.seen_scores(at.row());
     if constexpr (kIsScores)
       memory.q().at(block).wait();
@@ -69,9 +82,9 @@ struct SplitConsumer : BackwardWarp {
     for (int c = 0; c < static_cast<int>(kBlockM / 16); ++c) load_part(rows, statistics, c);
     wgmma_fence();
     if constexpr (kIsScores)
-      issue_keys_by_rows<kQkN>(first, memory.base + kLayout.k.data, q_stage());
+      issue_keys_by_rows<kQkN>(first, memory.base + kLayout.k.data, q_of(block));
     else
-      issue_keys_by_rows<kVN>(first, memory.base + kLayout.v.data, dout_stage());
+      issue_keys_by_rows<kVN>(first, memory.base + kLayout.v.data, dout_of(block));
   }
   // S becomes P, handed over; dP becomes dS.
   DEV void first_ready() {
@@ -94,10 +107,11 @@ struct SplitConsumer : BackwardWarp {
       some_hidden = scores.weigh(first, slopes, rows, at.row());
     }
     const auto mailbox = memory.exchange(warp).at(block);
-    mailbox.acquire();
+    mailbox.acquire();  // a branch: it keeps the exponentials above the wait
+    if constexpr (kAhead) dq_came();
     const Exchange to = exchange();
     u32 n = 0;
-    to.put(n, [&](u32 j) { return Element::pack(first[j], first[j + 1]); });
+    to.put(n, [&](u32 j) { return Weight::pack(first[j] * kWeightScale, first[j + 1] * kWeightScale); });
     if constexpr (features.softcap)
       to.put(n += kScores / 8, [&](u32 j) { return Element::pack(slopes.product[j], slopes.product[j + 1]); });
     if constexpr (features.score_mod)
@@ -105,7 +119,7 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (features.dropout) store_four(to.place(n + kScores / 8), kept.word[0], some_hidden, 0, 0);
     __syncwarp();
     arrive(mailbox.full());
-    pack_kept(first, kept, operand);
+    if constexpr (!kAhead) pack_kept(first, kept, operand);
   }
   DEV void differentiate() {
     const auto mailbox = memory.exchange(warp).at(block);
@@ -113,9 +127,10 @@ struct SplitConsumer : BackwardWarp {
     const Exchange from = exchange();
     float w[kScores];
     u32 n = 0;
-    from.take(n, [&](u32 j, float x) { w[j] = x; });
-    if constexpr (features.softcap) from.take(n += kScores / 8, [&](u32 j, float x) { slopes.product[j] = x; });
-    if constexpr (features.score_mod) from.take(n += kScores / 8, [&](u32 j, float x) { slopes.bias[j] = x; });
+    from.take<Weight>(n, [&](u32 j, float x) { w[j] = x * (1.0f / kWeightScale); });
+    if constexpr (features.softcap)
+      from.take<Element>(n += kScores / 8, [&](u32 j, float x) { slopes.product[j] = x; });
+    if constexpr (features.score_mod) from.take<Element>(n += kScores / 8, [&](u32 j, float x) { slopes.bias[j] = x; });
     if constexpr (features.dropout) {
       u32 unused[3];
       load_four(from.place(n + kScores / 8), kept.word[0], unused[0], unused[1], unused[2]);
@@ -127,9 +142,17 @@ struct SplitConsumer : BackwardWarp {
     else
       scores.differentiate(w, first, slopes, kept, rows, true, at.row(),
                            [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
-    pack_fragment(first, operand);
-    memory.ds().at(block).acquire();
-    store_ds(operand, 0);
+    if constexpr (kAhead) {
+      u32 ds[kScores / 2];
+      pack_fragment(first, ds);
+      dq_came();
+      memory.ds().at(block).acquire();
+      store_ds(ds, 0);
+    } else {
+      pack_fragment(first, operand);
+      memory.ds().at(block).acquire();
+      store_ds(operand, 0);
+    }
   }
 
   // The fence is the reader's, where nothing is under way: behind issued products it would wait for them.
@@ -138,34 +161,60 @@ struct SplitConsumer : BackwardWarp {
     if (accumulate) memory.ds().at(block - 1).wait();
     async_proxy_fence();
   }
-  DEV void issue_dq_of(u32 odd) { issue_dq(dq, ds_stage(odd), memory.base + kLayout.k.data, group * kDqN<0>); }
-  DEV void issue_dq_before() {
+  DEV void issue_dq_of(u32 i) { issue_dq(dq, ds_stage(voted(i & 1)), memory.base + kLayout.k.data, group * kDqN<0>); }
+  DEV void issue_dq_before(u32 i) {
     fence_operand(operand);
     fence_operand(second);
     wgmma_fence();
-    issue_dq_of(odd_block ^ 1);
+    issue_dq_of(i - 1);
   }
-  DEV void issue_second() {
-    if constexpr (kIsScores) {
-      issue_keys_by_columns(second, operand, dout_stage(), accumulate);
-    } else {
-      issue_keys_by_columns(second, operand, q_stage(), accumulate);
-    }
+  DEV void issue_second(u32 i) { issue_keys_by_columns(second, operand, kIsScores ? dout_of(i) : q_of(i), accumulate); }
+  // Of the blocks before, ahead.
+  DEV void dq_came() {
+    wgmma_wait<1>();
+    fence_operand(dq);
+    if (accumulate) arrive(memory.ds().at(block - 2).empty());
+  }
+  DEV void keep_place() { place = static_cast<i32>(at.place(p, static_cast<i32>(scores.batch))); }
+  // All of a block but a tile's last, its first product done a block ahead: so the exponentials of the next run under
+  // this one's products.
+  DEV void block_ahead() {
+    keep_place();
+    next_block();
+    issue_first();
+    issue_dq_before(block - 1);
+    issue_second(block - 1);
+    wgmma_wait<2>();
+    first_ready();
+    if (accumulate) add_dq(block - 2);
+    accumulate = 1;
+    place_before = place;
+    wgmma_wait<0>();
+    second_ready();
+    take_operand();
+  }
+  // Packed again, with nothing under way: registers of a product may not be written while another is.
+  DEV void take_operand() {
+    fence_operand(first);
+    if constexpr (kIsScores)
+      pack_kept(first, kept, operand);
+    else
+      pack_fragment(first, operand);
   }
   // dQ of the block before is there.
   DEV void dq_ready() {
     fence_operand(dq);
     if (accumulate) {
       arrive(memory.ds().at(block - 1).empty());
-      add_dq();
+      add_dq(block - 1);
     }
     accumulate = 1;
-    place_before = static_cast<i32>(at.place(p, static_cast<i32>(scores.batch)));
-    if constexpr (kDeterministic) turn_before = tiles_before(scores.band, scores.first_key, at) * kConsumerWarps;
+    keep_place();
+    place_before = place;
   }
-  DEV void add_dq() const {
+  DEV void add_dq(u32 i) const {                  // of block i, whose place is the one before
     if constexpr (!backward_features.dq) return;  // there are no sums
-    if constexpr (kDeterministic) wait_for_count(p.turns + place_before, turn_before);
+    if constexpr (kDeterministic) memory.turns().at(i).wait();
     constexpr u32 kGroupFloats = 64 * kDqN<0>, kWarpFloats = 16 * kDqN<group>;
     float* const to = dq_sums_of(p, place_before) + group * kGroupFloats + warp * kWarpFloats + lane * 4;
 #pragma unroll
@@ -173,7 +222,7 @@ struct SplitConsumer : BackwardWarp {
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);
     if constexpr (kDeterministic) {
       __syncwarp();
-      if (lane == 0) add_release(p.turns + place_before, 1);
+      arrive(memory.turns().at(i).empty());
     }
   }
   DEV void second_ready() {
@@ -186,11 +235,11 @@ struct SplitConsumer : BackwardWarp {
     memory.ds().at(block - 1).wait();
     async_proxy_fence();
     wgmma_fence();
-    issue_dq_of(odd_block);
+    issue_dq_of(block - 1);
     wgmma_wait<0>();
     fence_operand(dq);
     arrive(memory.ds().at(block - 1).empty());
-    add_dq();
+    add_dq(block - 1);
   }
   // The next tile's loads begin before this one's gradients leave.
   DEV void store_tile() {

@@ -11,7 +11,8 @@ ONEPASS_HD constexpr int dq_columns(int dim_qk, int block_q, int group) {
   const int blocks = column_blocks(dim_qk);
   if (block_q == 128) return padded(dim_qk, 16);
   if (blocks == 1) return kBlockColumns / 2;
-  return (group == 0 ? (blocks + 1) / 2 : blocks / 2) * kBlockColumns;
+  const int first = (blocks + 1) / 2 * kBlockColumns;
+  return group == 0 ? first : padded(dim_qk, 16) - first;
 }
 // In the order of the accumulators: [warpgroup][warp][8 columns][lane][4].
 ONEPASS_HD constexpr int dq_block_floats(int dim_qk, int block_q) {

@@ -14,7 +14,8 @@ constexpr u32 kQkBlocks = column_blocks(features.dim_qk), kVBlocks = column_bloc
 constexpr u32 kQkN = padded(features.dim_qk, 16), kVN = padded(features.dim_v, 16);  // columns of dK, of dV
 template <u32 group>
 constexpr u32 kDqN = dq_columns(features.dim_qk, config.block_q, group);
-constexpr u32 kDqBytes = dq_block_floats(features.dim_qk, config.block_q) * 2;  // of a warpgroup's share of a block
+template <u32 group>
+constexpr u32 kDqBytes = 64 * kDqN<group> * 4;  // of a warpgroup's share of a block
 constexpr u32 kGroupThreads = 128, kGroupWarps = 4, kGroups = 2, kConsumerWarps = kGroups * kGroupWarps;
 constexpr bool kDeterministic = backward_features.deterministic;
 static_assert(kBlockQ == kBlockM && backward_shape.sum_columns * kBlockM == dq_block_floats(features.dim_qk, kBlockM));
