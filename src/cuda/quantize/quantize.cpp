@@ -14,6 +14,9 @@
 namespace onepass::cuda {
 namespace {
 
+// Rows of a block of threads where they share nothing within a launch: many blocks, each at another step, keep memory
+// busier than few large ones.
+constexpr int kFewRows = 32;
 // A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
 constexpr std::int64_t kPieceRows = 512, kMostPieces = 16;
 
@@ -35,7 +38,7 @@ class State final : public PlanState {
     workspace_bytes = plan.workspace_bytes();
   }
   std::string describe() const override {
-    std::string line = "128 rows a block";
+    std::string line = text(plan_.config.rows, " rows a block");
     line += !plan_.surveys() ? text(", read once") : text(", read twice: first in ", plan_.pieces, " pieces of a head");
     return line + (plan_.config.vectors ? "" : ", number by number");
   }
@@ -50,8 +53,8 @@ class State final : public PlanState {
     const ContextScope scope(device_);
     void* arguments[] = {&parameters};
     const auto start = [&](const QuantizeConfig& config, int of_head) {
-      launch(load(config, stream), static_cast<unsigned>(plan_.heads * of_head), kQuantizeThreads,
-             config.shared_bytes(), stream, arguments);
+      launch(load(config, stream), static_cast<unsigned>(plan_.heads * of_head),
+             static_cast<unsigned>(config.threads()), config.shared_bytes(), stream, arguments);
     };
     if (plan_.surveys()) start(plan_.survey_config(), plan_.pieces);
     start(plan_.config, plan_.blocks);
@@ -74,6 +77,7 @@ QuantizeConfig QuantizePlan::survey_config() const {
   QuantizeConfig c = config;
   c.part = QuantizePart::survey;
   c.by_block = false;
+  c.rows = c.centered ? static_cast<int>(kDescaleRows) : kFewRows;
   return c;
 }
 std::size_t QuantizePlan::workspace_bytes() const {
@@ -83,14 +87,15 @@ std::size_t QuantizePlan::workspace_bytes() const {
 
 bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
-  if (p.batch * p.heads_q > kMost || p.seq_q > kMost || p.batch * p.heads_q * (descale_blocks(p.seq_q) + 1) > kMost) {
+  if (p.batch * p.heads_q > kMost || p.seq_q > kMost || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMost) {
     why = "it counts rows of a head, and blocks of 128 rows, in 30 bits";
     return false;
   }
   plan.heads = static_cast<int>(p.batch * p.heads_q);
   // Factors and means of heads without rows are written too.
+  const int rows = p.descale.blocks || p.centered ? static_cast<int>(kDescaleRows) : kFewRows;
   plan.blocks =
-      static_cast<int>(std::max<std::int64_t>(descale_blocks(p.seq_q), p.descale.blocks && !p.centered ? 0 : 1));
+      static_cast<int>(std::max<std::int64_t>((p.seq_q + rows - 1) / rows, p.descale.blocks && !p.centered ? 0 : 1));
   const std::int64_t piece =
       std::max(kPieceRows, descale_blocks((p.seq_q + kMostPieces - 1) / kMostPieces) * kDescaleRows);
   plan.piece_rows = static_cast<int>(piece);
@@ -101,12 +106,14 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
                  .centered = p.centered,
                  .by_block = p.descale.blocks,
                  .vectors = in_vectors(p),
-                 .part = QuantizePart::rows};
+                 .rows = rows,
+                 .lanes = p.hadamard && p.seq_k % 128 == 0 && p.seq_k <= 128 ? 2 : 4,  // fewer shuffles
+                 .part = QuantizePart::write};
   return true;
 }
 
 KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch) {
-  const auto& [input, dim, hadamard, centered, by_block, vectors, part] = c;
+  const auto& [input, dim, hadamard, centered, by_block, vectors, rows, lanes, part] = c;
   const std::string config =
       Initializer()
           .field("input", input)
@@ -115,7 +122,9 @@ KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch)
           .field("centered", centered)
           .field("by_block", by_block)
           .field("vectors", vectors)
-          .word("part", part == QuantizePart::survey ? "QuantizePart::survey" : "QuantizePart::rows")
+          .field("rows", rows)
+          .field("lanes", lanes)
+          .word("part", part == QuantizePart::survey ? "QuantizePart::survey" : "QuantizePart::write")
           .source();
   return {"cuda/quantize/quantize.cuh", "quantize_rows",
           text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\nconstexpr QuantizeConfig "

@@ -1,9 +1,10 @@
 // Rows to fp8_e4m3, with a rotation of each row and the mean of each column taken out.
 //
-// A block of threads has 128 rows, four threads each, in registers: x is read once and y written once. What more than
-// 128 rows share, a factor or a mean, is surveyed by a launch before, in pieces of a head, whose results the blocks add
-// up in one order. A Hadamard product is log2(n) steps of sums and differences: of numbers 1 to 4 apart within a
-// thread's run, 8 and 16 by shuffles, more within the thread again.
+// A block of threads has 128 rows, or fewer where no more share anything within the launch, two or four threads each,
+// in registers: x is read once and y written once. What more than 128 rows share, a factor or a mean, is surveyed by a
+// launch before, in pieces of a head, whose results the blocks add up in one order. A Hadamard product is log2(n) steps
+// of sums and differences: of numbers 1 to 4 apart within a thread's run, up to the lanes' runs by shuffles, more
+// within the thread again.
 #pragma once
 #include "cuda/attention/formats.cuh"
 #include "cuda/device/e4m3.cuh"
@@ -15,13 +16,14 @@
 namespace onepass {
 
 constexpr QuantizeConfig kQ = quantize_config;
-constexpr i32 kRun = kQuantizeRun, kRuns = (kQ.dim + 4 * kRun - 1) / (4 * kRun), kWarps = kQuantizeThreads / 32;
+constexpr i32 kRun = kQuantizeRun, kLanes = kQ.lanes, kRuns = (kQ.dim + kLanes * kRun - 1) / (kLanes * kRun);
+constexpr i32 kThreads = kQ.threads(), kWarps = kThreads / 32;
 constexpr i32 kTogether = kQ.dim & -kQ.dim;  // columns that a rotation mixes
 
 struct QuantizeRow {
   float x[kRuns][kRun];
 
-  DEV static i32 column(i32 run) { return (run * 4 + static_cast<i32>(threadIdx.x % 4)) * kRun; }
+  DEV static i32 column(i32 run) { return (run * kLanes + static_cast<i32>(threadIdx.x % kLanes)) * kRun; }
 
   DEV void load(const QuantizeParams& p, i64 at, bool real) {
     using Format = typename ElementOf<kQ.input>::Format;
@@ -67,7 +69,7 @@ struct QuantizeRow {
   DEV void rotate(const QuantizeParams& p) {
 #pragma unroll
     for (i32 r = 0; r < kRuns; ++r) {  // a run of 8 columns has a byte of the signs
-      const u32 signs = p.sign[r] >> threadIdx.x % 4 * kRun;
+      const u32 signs = p.sign[r * kLanes * kRun / 32] >> column(r) % 32;
 #pragma unroll
       for (i32 i = 0; i < kRun; ++i) x[r][i] = __uint_as_float(__float_as_uint(x[r][i]) ^ (signs >> i << 31));
     }
@@ -79,12 +81,12 @@ struct QuantizeRow {
         for (i32 i = 0; i < kRun; ++i) {
           if (step < kRun) {
             if ((i & step) == 0) turn(x[r][i], x[r][i | step]);
-          } else if (step < 4 * kRun) {
+          } else if (step < kLanes * kRun) {
             const i32 lanes = step / kRun;
             const float other = __shfl_xor_sync(0xffffffffu, x[r][i], lanes);
             x[r][i] = (threadIdx.x & lanes) == 0 ? x[r][i] + other : other - x[r][i];
           } else {
-            const i32 runs = step / (4 * kRun);
+            const i32 runs = step / (kLanes * kRun);
             if ((r & runs) == 0) turn(x[r][i], x[(r | runs) % kRuns][i]);
           }
         }
@@ -98,6 +100,15 @@ struct QuantizeRow {
   }
 };
 
+// Of the threads of a row.
+DEV float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return kLanes == 4 ? x + __shfl_xor_sync(0xffffffffu, x, 2) : x;
+}
+DEV float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return kLanes == 4 ? fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2)) : x;
+}
 DEV float finite_or_zero(float x) { return x - x == 0.0f ? x : 0.0f; }
 DEV float warp_max(float x) {
 #pragma unroll
@@ -112,7 +123,7 @@ DEV float block_max(float x, u32 shared) {
   return warp_max(load_one(shared + threadIdx.x % kWarps * 4));
 }
 
-// How large a number of the row can become, in each of its four threads: of n that are mixed |x'| <= sum |x| / root n
+// How large a number of the row can become, in each of its threads: of n that are mixed |x'| <= sum |x| / root n
 // <= root n * max |x|.
 DEV float reach_of(const QuantizeParams& p, QuantizeRow& row) {
   float all = 0.0f, largest = 0.0f;
@@ -121,7 +132,7 @@ DEV float reach_of(const QuantizeParams& p, QuantizeRow& row) {
     all += size;
     largest = fmaxf(largest, size);
   });
-  if constexpr (kQ.hadamard) return fminf(quad_sum(all) * p.root, quad_max(largest) / p.root);
+  if constexpr (kQ.hadamard) return fminf(row_sum(all) * p.root, row_max(largest) / p.root);
   return largest;
 }
 
@@ -132,8 +143,8 @@ DEV void survey(const QuantizeParams& p, u32 shared) {
   const i64 at = head / p.heads * p.x_stride[0] + head % p.heads * p.x_stride[1];
   const i32 last = min(p.rows, (piece + 1) * p.piece_rows);
   float sum[kRuns][kRun] = {}, most = 0.0f;
-  for (i32 first = piece * p.piece_rows; first < last; first += kQuantizeRows) {
-    const i32 i = first + static_cast<i32>(threadIdx.x / 4);
+  for (i32 first = piece * p.piece_rows; first < last; first += kQ.rows) {
+    const i32 i = first + static_cast<i32>(threadIdx.x / kLanes);
     QuantizeRow row;
     row.load(p, at + i * p.x_stride[2], i < last);
     most = fmaxf(most, reach_of(p, row));
@@ -145,9 +156,9 @@ DEV void survey(const QuantizeParams& p, u32 shared) {
 #pragma unroll
       for (i32 j = 0; j < kRun; ++j) {
 #pragma unroll
-        for (i32 lane = 4; lane < 32; lane *= 2) sum[r][j] += __shfl_xor_sync(0xffffffffu, sum[r][j], lane);
+        for (i32 lane = kLanes; lane < 32; lane *= 2) sum[r][j] += __shfl_xor_sync(0xffffffffu, sum[r][j], lane);
         const i32 c = QuantizeRow::column(r) + j;
-        if (threadIdx.x % 32 < 4 && c < kQ.dim)
+        if (threadIdx.x % 32 < kLanes && c < kQ.dim)
           store_word(columns + (threadIdx.x / 32 * kQ.dim + c) * 4, __float_as_int(sum[r][j]));
       }
     }
@@ -155,7 +166,7 @@ DEV void survey(const QuantizeParams& p, u32 shared) {
   most = block_max(most, shared);  // a barrier: the sums are there
   if (threadIdx.x == 0) p.most[blockIdx.x] = most;
   if constexpr (kQ.centered) {
-    for (i32 c = static_cast<i32>(threadIdx.x); c < kQ.dim; c += kQuantizeThreads) {
+    for (i32 c = static_cast<i32>(threadIdx.x); c < kQ.dim; c += kThreads) {
       float all = 0.0f;
       for (i32 w = 0; w < kWarps; ++w) all += load_one(columns + (w * kQ.dim + c) * 4);
       p.sums[static_cast<i64>(blockIdx.x) * kQ.dim + c] = all;
@@ -181,11 +192,11 @@ DEV void quantize_block(const QuantizeParams& p, u32 shared) {
   const u32 columns = shared + kQ.columns_at();
   const i32 head = static_cast<i32>(blockIdx.x / static_cast<u32>(p.blocks)),
             block = static_cast<i32>(blockIdx.x % static_cast<u32>(p.blocks));
-  const i32 b = head / p.heads, h = head % p.heads, i = block * kQuantizeRows + static_cast<i32>(threadIdx.x / 4);
+  const i32 b = head / p.heads, h = head % p.heads, i = block * kQ.rows + static_cast<i32>(threadIdx.x / kLanes);
   QuantizeRow row;
   row.load(p, b * p.x_stride[0] + h * p.x_stride[1] + i * p.x_stride[2], i < p.rows);
   if constexpr (kQ.centered) {
-    for (i32 c = static_cast<i32>(threadIdx.x); c < kQ.dim; c += kQuantizeThreads) {
+    for (i32 c = static_cast<i32>(threadIdx.x); c < kQ.dim; c += kThreads) {
       float all = 0.0f;
       for (i32 piece = 0; piece < p.pieces; ++piece)
         all += p.sums[(static_cast<i64>(head) * p.pieces + piece) * kQ.dim + c];
@@ -205,7 +216,7 @@ DEV void quantize_block(const QuantizeParams& p, u32 shared) {
     most = surveyed(p, head);
   }
   const float factor = descale_for(most);
-  if (threadIdx.x == 0 && (kQ.by_block ? block * kQuantizeRows < p.rows : block == 0))
+  if (threadIdx.x == 0 && (kQ.by_block ? block * kQ.rows < p.rows : block == 0))
     p.descale[b * p.descale_stride[0] + h * p.descale_stride[1] + block * p.descale_stride[2]] = factor;
   if (i >= p.rows) return;
   const float inverse = descale_inverse(factor);
@@ -231,7 +242,10 @@ DEV void quantize_block(const QuantizeParams& p, u32 shared) {
 
 }  // namespace onepass
 
-extern "C" __global__ void __launch_bounds__(onepass::kQuantizeThreads, onepass::kQ.dim <= 128 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(onepass::kThreads, (onepass::kRuns <= 4        ? 1024
+                                                                 : onepass::kThreads >= 128 ? 768
+                                                                                            : 512) /
+                                                                    onepass::kThreads)
     quantize_rows(const __grid_constant__ onepass::QuantizeParams p) {
   extern __shared__ __align__(128) unsigned char smem[];
   const onepass::u32 shared = onepass::shared_address(smem);

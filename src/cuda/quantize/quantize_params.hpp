@@ -4,11 +4,11 @@
 
 namespace onepass {
 
-// 128 rows, four threads each; a thread has every fourth run of 8 numbers.
-constexpr int kQuantizeRows = 128, kQuantizeThreads = 512, kQuantizeRun = 8;
+// A thread of a row's has every lanes-th run of 8 numbers.
+constexpr int kQuantizeRun = 8;
 
-// survey: sums of columns and the largest numbers, of pieces of a head. rows: 128 rows to fp8_e4m3.
-enum class QuantizePart : int { survey, rows };
+// survey: sums of columns and the largest numbers, of pieces of a head. write: rows to fp8_e4m3.
+enum class QuantizePart : int { survey, write };
 
 struct QuantizeConfig {
   ScalarType input;
@@ -16,13 +16,16 @@ struct QuantizeConfig {
   bool hadamard, centered;
   bool by_block;  // a factor for every 128 rows, from these alone
   bool vectors;   // rows are read in 16 bytes and written in 8
+  int rows;       // of a block of threads at once
+  int lanes;      // threads of a row
   QuantizePart part;
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 
   // Shared memory: a number of each warp, then columns, in a survey those of each warp.
-  ONEPASS_HD constexpr int columns_at() const { return kQuantizeThreads / 32 * 4; }
+  ONEPASS_HD constexpr int threads() const { return rows * lanes; }
+  ONEPASS_HD constexpr int columns_at() const { return threads() / 32 * 4; }
   ONEPASS_HD constexpr int shared_bytes() const {
-    return columns_at() + (centered ? dim * 4 * (part == QuantizePart::survey ? kQuantizeThreads / 32 : 1) : 0);
+    return columns_at() + (centered ? dim * 4 * (part == QuantizePart::survey ? threads() / 32 : 1) : 0);
   }
 };
 

@@ -21,7 +21,7 @@ const QuantizeSource EMULATED_JOINED(quantize_, EMULATED_NAME) = {
       gridDim.x = blocks;
       for (unsigned b = 0; b < blocks; ++b) {
         std::memset(smem, 0xff, sizeof smem);
-        run_block(onepass::kQuantizeThreads, [&] { quantize_rows(p); }, b);
+        run_block(onepass::kQ.threads(), [&] { quantize_rows(p); }, b);
         for (unsigned i = onepass::kQ.shared_bytes(); i < sizeof smem; ++i)
           if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
       }

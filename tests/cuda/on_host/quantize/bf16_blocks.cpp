@@ -7,5 +7,7 @@
    .centered = false,         \
    .by_block = true,          \
    .vectors = true,           \
-   .part = QuantizePart::rows}
+   .rows = 128,               \
+   .lanes = 2,                \
+   .part = QuantizePart::write}
 #include "on_host/quantize_source.inl"

@@ -7,5 +7,7 @@
    .centered = false,         \
    .by_block = false,         \
    .vectors = true,           \
-   .part = QuantizePart::rows}
+   .rows = 32,                \
+   .lanes = 4,                \
+   .part = QuantizePart::write}
 #include "on_host/quantize_source.inl"

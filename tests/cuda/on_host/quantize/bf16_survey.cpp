@@ -7,5 +7,7 @@
    .centered = false,         \
    .by_block = false,         \
    .vectors = true,           \
+   .rows = 32,                \
+   .lanes = 4,                \
    .part = QuantizePart::survey}
 #include "on_host/quantize_source.inl"
