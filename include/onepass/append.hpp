@@ -7,7 +7,8 @@
 namespace onepass::inline v0 {
 
 // The tensors of an append by role; those that are not given stay absent. The data tensors (k_new, v_new, k, v, q and
-// q_out) are all fp32, all fp16 or all bf16, with any strides but 1 in the last dimension. The others have any strides.
+// q_out) are all fp32, all fp16 or all bf16, but for a k and v that are fp8_e4m3, with any strides but 1 in the last
+// dimension. The others have any strides.
 struct AppendTensors {
   // What is appended: [batch, heads_kv, seq_new, dim]; packed by cu_seqlens_q: [total, heads_kv, dim]. The dims of k
   // and v may differ.
@@ -20,6 +21,9 @@ struct AppendTensors {
   ConstTensor cu_seqlens_q{};  // int32 [batch + 1] prefix sums; tokens beyond the last are left alone
   // The rotation: [positions, rotary_dim / 2], both fp32 or both of the data's dtype. Without them nothing is rotated.
   ConstTensor cos{}, sin{};
+  // Factors of an fp8_e4m3 k and v, as an attention takes them: fp32 [batch|1, heads_kv|1, blocks of 128 keys|1],
+  // positive; dimensions at the end may be left out, none: 1. What is written is the number divided by its factor.
+  ConstTensor k_descale{}, v_descale{};
   // [batch, heads_q, seq_new, dim], packed as k_new is, of k's dim: rotated like the keys. q_out may be q itself.
   ConstTensor q{};
   Tensor q_out{};
@@ -29,7 +33,9 @@ struct AppendTensors {
 // p % page_size. k_new and q are rotated by row p of cos and sin (rotary position embedding, Su et al., RoFormer,
 // arXiv:2104.09864, section 3.4.2): the pair (x, y) becomes (x cos - y sin, y cos + x sin), in fp32, rounded once.
 // Pair i is elements (2i, 2i + 1) if interleaved (the paper's, GPT-J's), else (i, i + rotary_dim / 2) (GPT-NeoX's,
-// Llama's). Elements from rotary_dim on, and all of v, are copied bit for bit.
+// Llama's). Elements from rotary_dim on, and all of v, are copied bit for bit. Of an
+// fp8_e4m3 cache all are divided by their factors in fp32 instead and rounded once more, cut off at 448; an infinity
+// becomes NaN.
 //
 // Outputs share no memory with an input or each other, but for a q_out that is q. Throws Error, with all outputs
 // untouched, if anything does not fit; on the CPU also if a length, a page, or a row of cos is out of range, or two

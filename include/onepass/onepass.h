@@ -194,6 +194,8 @@ typedef struct onepass_append {
   int32_t interleaved;         /* 1: pairs are elements (2i, 2i + 1); 0: (i, i + rotary_dim / 2) */
   onepass_executor* executor;  /* NULL: a pool shared by all such calls */
   void* stream;                /* CUDA stream */
+  /* fp32 factors of an ONEPASS_F8E4M3 k and v, [batch|1, heads_kv|1, blocks of 128 keys|1]; NULL: 1 */
+  const onepass_tensor *k_descale, *v_descale;
 } onepass_append;
 
 /* onepass_append a; onepass_append_init(&a, sizeof a); */

@@ -137,6 +137,8 @@ def append_kv(
     cos: Any = None,
     sin: Any = None,
     interleaved: bool = False,
+    k_descale: Any = None,
+    v_descale: Any = None,
     q: Any = None,
     q_out: Any = None,
     threads: int | None = None,

@@ -15,6 +15,8 @@ def append_kv(
     cos=None,
     sin=None,
     interleaved=False,
+    k_descale=None,
+    v_descale=None,
     q=None,
     q_out=None,
     threads=None,
@@ -28,7 +30,8 @@ def append_kv(
 
     Args:
       k_new, v_new: ``[batch, heads_kv, seq_new, dim]``; with cu_seqlens_q: ``[total, heads_kv, dim]``. float32, float16
-        or bfloat16, as k_cache, v_cache and q; strides and kinds of arrays as ``attention`` takes them.
+        or bfloat16, as q is, and k_cache and v_cache unless they are float8_e4m3fn; strides and kinds of arrays as
+        ``attention`` takes them.
       k_cache, v_cache: written in place, only where new tokens go: ``[batch, heads_kv, capacity, dim]``, or with a
         page_table pages ``[pages, page_size, heads_kv, dim]``. Error sentences call them k and v.
       seqused_k: int32 (int64 is converted) ``[batch]``, the lengths before the call. It is not changed: add the number
@@ -40,6 +43,8 @@ def append_kv(
         float32.
         Without them nothing is rotated. Elements of a key from rotary_dim on, and all of v_new, are copied.
       interleaved: pairs are elements ``(2i, 2i + 1)`` (GPT-J); else ``(i, i + rotary_dim / 2)`` (GPT-NeoX, Llama).
+      k_descale, v_descale: float32 factors of a float8_e4m3fn k_cache and v_cache, as ``attention`` takes them: numbers
+        are divided by them, and cut off at 448. None is 1.
       q: ``[batch, heads_q, seq_new, dim]``, packed as k_new is: queries to rotate like the keys. Needs cos and sin.
       q_out: where to write them; q itself rotates in place. By default a new array like q.
       threads: how many to use at most; None is all cores.
@@ -73,6 +78,8 @@ def append_kv(
         table = given[name]
         same = table is None or _dtype(table) == _dtype(k_new)
         call[name] = _arrays.exported(name, table, place, convert=None if same else "float32")
+    for name in ("k_descale", "v_descale"):
+        call[name] = _arrays.exported(name, given[name], place, convert="float32")
     call["q"] = _arrays.exported("q", q, place)
     if q is None:
         call["q_out"] = _arrays.exported("q_out", q_out, place)

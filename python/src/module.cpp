@@ -187,7 +187,7 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
 }
 
 void append_kv(nb::dict o) {
-  std::array<Argument, 11> arguments;
+  std::array<Argument, 13> arguments;
   std::size_t taken = 0;
   const auto take = [&](const char* name, onepass::Types types, bool writable = false) -> const Tensor& {
     Argument& argument = arguments[taken++];
@@ -197,13 +197,15 @@ void append_kv(nb::dict o) {
   using enum onepass::Types;
   const onepass::AppendTensors tensors{.k_new = take("k_new", data),
                                        .v_new = take("v_new", data),
-                                       .k = take("k", data, true),
-                                       .v = take("v", data, true),
+                                       .k = take("k", key_value, true),
+                                       .v = take("v", key_value, true),
                                        .seqused_k = take("seqused_k", i32),
                                        .page_table = take("page_table", i32),
                                        .cu_seqlens_q = take("cu_seqlens_q", i32),
                                        .cos = take("cos", data),
                                        .sin = take("sin", data),
+                                       .k_descale = take("k_descale", f32),
+                                       .v_descale = take("v_descale", f32),
                                        .q = take("q", data),
                                        .q_out = take("q_out", data, true)};
   onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));

@@ -10,6 +10,7 @@
 
 #include "core/cache.hpp"
 #include "core/overlap.hpp"
+#include "core/roles.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
 
@@ -51,15 +52,31 @@ class Checks {
            " must be ", s.known, ", as ", s.by, "'s");
     }
   }
-  void data(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
+  // cached: it may be of fp8_e4m3.
+  void data(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes, bool cached = false) {
     meet(name, tensor, sizes);
     const DType d = tensor.dtype;
-    want(is_data(d), ErrorCode::bad_dtype, name, " is ", name_of(d), "; fp32, fp16 and bf16 are accepted");
-    want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " is ", name_of(d), "; ", name_of(t_.k_new.dtype),
-         ", as k_new, is expected");
     const int last = tensor.rank - 1;
     want(tensor.shape[last] <= 1 || tensor.stride[last] == 1, ErrorCode::bad_stride, name, " has stride ",
          tensor.stride[last], " in its last dimension; 1 is required");
+    if (cached && d == DType::f8e4m3) return;
+    want(is_data(d), ErrorCode::bad_dtype, name, " is ", name_of(d), "; fp32, fp16 and bf16 are accepted");
+    want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " is ", name_of(d), "; ", name_of(t_.k_new.dtype),
+         ", as k_new, is expected");
+  }
+  // Factors: sizes of 1 are repeated, dimensions at the end may be left out.
+  void factors(const char* name, const ConstTensor& tensor, DType of, std::initializer_list<std::int64_t> sizes) {
+    if (!tensor.given()) return;
+    check_tensor(name, tensor);
+    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", ShownDevice{tensor.device},
+         " but k_new is on ", ShownDevice{t_.k_new.device});
+    want(tensor.dtype == DType::f32, ErrorCode::bad_dtype, name, " is ", name_of(tensor.dtype), "; fp32 is expected");
+    want(of == DType::f8e4m3, ErrorCode::bad_dtype, name, " is given but the cache is ", name_of(of),
+         "; it is of fp8_e4m3");
+    bool fits = tensor.rank <= static_cast<int>(sizes.size());
+    for (int i = 0; fits && i < tensor.rank; ++i) fits = tensor.shape[i] == 1 || tensor.shape[i] == sizes.begin()[i];
+    want(fits, ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor}, "; sizes of 1 or ", sizes.begin()[0],
+         ", ", sizes.begin()[1], " and ", sizes.begin()[2], " (batch, heads_kv, blocks of 128 keys) are expected");
   }
   void index(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
     meet(name, tensor, sizes);
@@ -84,14 +101,16 @@ void check_apart(const AppendTensors& t) {
     ConstTensor tensor;
   };
   const std::array<Place, 3> outputs{{{"k", t.k}, {"v", t.v}, {"q_out", t.q_out}}};
-  const std::array<Place, 8> inputs{{{"k_new", t.k_new},
-                                     {"v_new", t.v_new},
-                                     {"q", t.q},
-                                     {"seqused_k", t.seqused_k},
-                                     {"page_table", t.page_table},
-                                     {"cu_seqlens_q", t.cu_seqlens_q},
-                                     {"cos", t.cos},
-                                     {"sin", t.sin}}};
+  const std::array<Place, 10> inputs{{{"k_new", t.k_new},
+                                      {"v_new", t.v_new},
+                                      {"q", t.q},
+                                      {"seqused_k", t.seqused_k},
+                                      {"page_table", t.page_table},
+                                      {"cu_seqlens_q", t.cu_seqlens_q},
+                                      {"cos", t.cos},
+                                      {"sin", t.sin},
+                                      {"k_descale", t.k_descale},
+                                      {"v_descale", t.v_descale}}};
   const auto want_apart = [](const Place& x, const Place& y) {
     if (x.tensor.given() && y.tensor.given() && share_memory(x.tensor, y.tensor))
       throw Error(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
@@ -173,9 +192,9 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   };
   const auto cache = [&](const char* name, const Tensor& tensor, const Size& dim) {
     if (paged)
-      checks.data(name, tensor, {pages, capacity, heads_kv, dim});
+      checks.data(name, tensor, {pages, capacity, heads_kv, dim}, true);
     else
-      checks.data(name, tensor, {batch, heads_kv, capacity, dim});
+      checks.data(name, tensor, {batch, heads_kv, capacity, dim}, true);
     check_output(name, tensor);
   };
   tokens("k_new", t.k_new, heads_kv, dim_qk);
@@ -183,6 +202,9 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   checks.index("seqused_k", t.seqused_k, {batch});
   cache("k", t.k, dim_qk);
   cache("v", t.v, dim_v);
+  p.cache_dtype = t.k.dtype;
+  want(t.v.dtype == t.k.dtype, ErrorCode::bad_dtype, "v is ", name_of(t.v.dtype), "; ", name_of(t.k.dtype),
+       ", as k, is expected");
   p.capacity = capacity.known;
   if (paged) {
     checks.index("page_table", t.page_table, {batch, max_pages});
@@ -190,6 +212,8 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
     p.page_size = capacity.known;
     p.capacity = keys_of_pages(max_pages.known, p.page_size);
   }
+  for (const auto& [name, factors] : {std::pair{"k_descale", &t.k_descale}, std::pair{"v_descale", &t.v_descale}})
+    checks.factors(name, *factors, p.cache_dtype, {batch.known, heads_kv.known, descale_blocks(p.capacity)});
   if (p.packed) {
     std::int64_t boundaries = batch.known + 1;
     const char* of = batch.by;

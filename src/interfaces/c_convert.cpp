@@ -152,6 +152,8 @@ AppendCall append_from(const onepass_append& append) {
            .cu_seqlens_q = optional("cu_seqlens_q", a.cu_seqlens_q),
            .cos = optional("cos", a.cos),
            .sin = optional("sin", a.sin),
+           .k_descale = optional("k_descale", a.k_descale),
+           .v_descale = optional("v_descale", a.v_descale),
            .q = optional("q", a.q),
            .q_out = optional("q_out", a.q_out)},
           a.interleaved != 0,

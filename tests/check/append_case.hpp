@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/append.hpp"
 #include "core/numerics.hpp"
 #include "onepass/append.hpp"
 
@@ -28,6 +29,7 @@ struct AppendSpec {
   std::int64_t pad = 0;        // elements behind each row of every tensor
   std::int64_t capacity = 40;  // a multiple of page_size
   std::int64_t left_over = 0;  // packed: tokens behind the last sequence
+  bool fp8 = false;            // the cache is fp8_e4m3, with factors of heads and blocks
 };
 
 class AppendCase {
@@ -58,8 +60,9 @@ class AppendCase {
     const auto cache = [&](std::int64_t dim) {
       const std::int64_t row = dim + spec.pad, n = spec.page_size ? spec.page_size : spec.capacity;
       const std::int64_t head = spec.heads_first ? n * row : row, token = spec.heads_first ? row : hk * row;
-      return spec.page_size ? Tensor(nullptr, spec.dtype, {pages, n, hk, dim}, {n * hk * row, token, head, 1}, device)
-                            : Tensor(nullptr, spec.dtype, {batch, hk, n, dim}, {n * hk * row, head, token, 1}, device);
+      const DType type = spec.fp8 ? DType::f8e4m3 : spec.dtype;
+      return spec.page_size ? Tensor(nullptr, type, {pages, n, hk, dim}, {n * hk * row, token, head, 1}, device)
+                            : Tensor(nullptr, type, {batch, hk, n, dim}, {n * hk * row, head, token, 1}, device);
     };
     input(&AppendTensors::k_new, new_tokens(hk, spec.dim_qk));
     input(&AppendTensors::v_new, new_tokens(hk, spec.dim_v));
@@ -80,6 +83,12 @@ class AppendCase {
     if (rotary > 0) {
       for (ConstTensor AppendTensors::* table : {&AppendTensors::cos, &AppendTensors::sin})
         input(table, Tensor(nullptr, spec.table, {spec.capacity, rotary / 2}, {rotary / 2 + spec.pad, 1}, device));
+    }
+    if (spec.fp8) {
+      const std::int64_t blocks = (spec.capacity + 127) / 128;
+      input(&AppendTensors::k_descale, Tensor(nullptr, DType::f32, {batch, hk, blocks}, device));
+      input(&AppendTensors::v_descale, Tensor(nullptr, DType::f32, {1, hk}, device));
+      for (const ConstTensor* t : {&tensors.k_descale, &tensors.v_descale}) make_positive(*t);
     }
     if (hq > 0) {
       input(&AppendTensors::q, new_tokens(hq, spec.dim_qk));
@@ -178,6 +187,24 @@ class AppendCase {
         at<std::int32_t>(tensors.page_table, sb * tensors.page_table.stride[0] + key / spec.page_size);
     return page * t.stride[0] + key % spec.page_size * t.stride[1] + h * t.stride[2];
   }
+  void make_positive(const ConstTensor& t) {
+    std::normal_distribution<float> normal;
+    for (Memory& m : memory) {
+      if (m.bytes.data() != t.data) continue;
+      for (std::int64_t i = 0; i < t.elements(); ++i)
+        store_element(m.bytes.data(), t.dtype, i, 0.1f + 0.1f * std::abs(normal(random_)));
+      m.before = m.bytes;
+    }
+  }
+  // Of a head's block of 128 keys.
+  double factor(const ConstTensor& to, std::size_t b, std::int64_t h, std::int64_t key) const {
+    if (to.dtype != DType::f8e4m3) return 1;
+    const ConstTensor& t = to.data == tensors.k.data ? tensors.k_descale : tensors.v_descale;
+    const std::int64_t at[3] = {static_cast<std::int64_t>(b), h, key / 128};
+    std::int64_t offset = 0;
+    for (int i = 0; i < t.rank; ++i) offset += (t.shape[i] > 1 ? at[i] : 0) * t.stride[i];
+    return double{load_element(t.data, t.dtype, offset)};
+  }
   // Judges a row, then puts back what stood there before.
   void row(const ConstTensor& from, const Tensor& to, std::size_t b, std::int64_t t, std::int64_t h,
            std::int64_t rotary, bool cached) {
@@ -188,7 +215,7 @@ class AppendCase {
       if (x.bytes.data() == to.data) m = &x;
     const std::size_t size = size_of(to.dtype);
     for (std::int64_t d = 0; d < from.shape[from.rank - 1]; ++d) {
-      const double got = double{load_element(to.data, to.dtype, out + d)};
+      const double f = cached ? factor(to, b, h, key) : 1, got = f * double{load_element(to.data, to.dtype, out + d)};
       if (d < rotary) {
         const std::int64_t pair = spec.interleaved ? d / 2 : d % half;
         const std::int64_t x = in + (spec.interleaved ? 2 * pair : pair), y = x + (spec.interleaved ? 1 : half);
@@ -197,12 +224,19 @@ class AppendCase {
         const double c = original(tensors.cos, angle), s = original(tensors.sin, angle);
         const double a = (second ? original(from, y) : original(from, x)) * c,
                      e = (second ? original(from, x) : -original(from, y)) * s;
-        const double unit = to.dtype == DType::f32 ? 0x1p-24 : to.dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
-        ASSERT_NEAR(got, a + e, unit * std::abs(a + e) + 0x1p-23 * (std::abs(a) + std::abs(e)) + 0x1p-25)
+        const double unit = to.dtype == DType::f32      ? 0x1p-24
+                            : to.dtype == DType::f16    ? 0x1p-11
+                            : to.dtype == DType::f8e4m3 ? 0x1p-4
+                                                        : 0x1p-8;
+        const double least = to.dtype == DType::f8e4m3 ? f * 0x1p-10 : 0x1p-25;
+        ASSERT_NEAR(got, a + e, unit * std::abs(a + e) + 0x1p-23 * (std::abs(a) + std::abs(e)) + least)
             << spec.name << " sequence " << b << " token " << t << " head " << h << " element " << d;
       } else {
-        ASSERT_EQ(got, original(from, in + d))
-            << spec.name << " sequence " << b << " token " << t << " head " << h << " element " << d;
+        const auto x = static_cast<float>(original(from, in + d));
+        const double expected =
+            to.dtype == DType::f8e4m3 ? f * double{to_float(divided(x, static_cast<float>(f)))} : double{x};
+        ASSERT_EQ(got, expected) << spec.name << " sequence " << b << " token " << t << " head " << h << " element "
+                                 << d;
       }
       std::memcpy(m->bytes.data() + static_cast<std::size_t>(out + d) * size,
                   m->before.data() + static_cast<std::size_t>(out + d) * size, size);
@@ -242,6 +276,13 @@ inline std::vector<AppendSpec> append_specs() {
         specs.push_back(s);
         s.name = "odd dims and strides", s.dim_qk = 13, s.dim_v = 5, s.rotary_dim = 10, s.pad = 3, s.page_size = 7;
         specs.push_back(s);
+        if (table == DType::f32) {
+          AppendSpec fp8 = s;
+          fp8.name = "fp8, odd dims", fp8.fp8 = true;
+          specs.push_back(fp8);
+          fp8 = one, fp8.name = "fp8, one token", fp8.fp8 = true;
+          specs.push_back(fp8);
+        }
         s.name = "one pair", s.dim_qk = 2, s.dim_v = 1, s.rotary_dim = 2, s.pad = 0, s.heads_q = 1, s.heads_kv = 1;
         specs.push_back(s);
       }
@@ -262,6 +303,9 @@ inline std::vector<AppendSpec> append_specs() {
                      .packed = true,
                      .page_size = 16,
                      .capacity = 320});
+    AppendSpec fp8 = specs.back();
+    fp8.name = "fp8, a long prompt", fp8.fp8 = true, fp8.interleaved = dtype == DType::f16;
+    specs.push_back(fp8);
   }
   return specs;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "core/numerics.hpp"
@@ -17,11 +18,19 @@ namespace {
 
 constexpr std::int64_t kTaskElements = 1 << 15;  // read and written by a task
 
-template <class T>
-void rotate_pair(T* to_x, T* to_y, T x, T y, float cos, float sin) {
+// As it is stored: in fp8_e4m3 divided by its factor.
+template <class To>
+To stored(float x, [[maybe_unused]] float factor) {
+  if constexpr (std::is_same_v<To, f8e4m3>)
+    return divided(x, factor);
+  else
+    return from_float<To>(x);
+}
+template <class To, class T>
+void rotate_pair(To* to_x, To* to_y, T x, T y, float cos, float sin, float factor) {
   const auto r = rotated(RotaryPair<float>{to_float(x), to_float(y)}, cos, sin);
-  *to_x = from_float<T>(r.x);
-  *to_y = from_float<T>(r.y);
+  *to_x = stored<To>(r.x, factor);
+  *to_y = stored<To>(r.y, factor);
 }
 
 struct Append {
@@ -33,21 +42,25 @@ struct Append {
     const float *cos, *sin;
   };
 
-  template <class T>
-  void rotate(const T* from, T* to, const Angles& a) const {  // `to` may be `from`
+  template <class To, class T>
+  void rotate(const T* from, To* to, const Angles& a, float factor) const {  // `to` may be `from`
     const std::int64_t half = p.rotary_dim / 2;
     if (p.interleaved) {
       for (std::int64_t i = 0; i < half; ++i)
-        rotate_pair(to + 2 * i, to + 2 * i + 1, from[2 * i], from[2 * i + 1], a.cos[i], a.sin[i]);
+        rotate_pair(to + 2 * i, to + 2 * i + 1, from[2 * i], from[2 * i + 1], a.cos[i], a.sin[i], factor);
     } else {
       for (std::int64_t i = 0; i < half; ++i)
-        rotate_pair(to + i, to + half + i, from[i], from[half + i], a.cos[i], a.sin[i]);
+        rotate_pair(to + i, to + half + i, from[i], from[half + i], a.cos[i], a.sin[i], factor);
     }
-    copy(from + p.rotary_dim, to + p.rotary_dim, p.dim_qk - p.rotary_dim);
+    copy(from + p.rotary_dim, to + p.rotary_dim, p.dim_qk - p.rotary_dim, factor);
   }
-  template <class T>
-  static void copy(const T* from, T* to, std::int64_t count) {
-    if (count > 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+  template <class To, class T>
+  static void copy(const T* from, To* to, std::int64_t count, [[maybe_unused]] float factor) {
+    if constexpr (!std::is_same_v<To, T>) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = stored<To>(to_float(from[i]), factor);
+    } else if (count > 0 && from != to) {
+      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+    }
   }
 
   Angles angles(std::int64_t position, std::vector<float>& room) const {
@@ -62,7 +75,7 @@ struct Append {
     return {room.data(), room.data() + half};
   }
 
-  template <class T>
+  template <class T, class Cached>
   void token(const Sequence& s, const KeyValueView& keys, const KeyValueView& values, std::int64_t i,
              std::vector<float>& room) const {
     const std::int64_t key = s.seq_k + i, from = s.q_begin + i;
@@ -71,14 +84,14 @@ struct Append {
       return static_cast<const T*>(x.data) + row_offset(x, s.batch, head, from);
     };
     const auto place = [&](const KeyValueView& of, std::int64_t head) {  // of k and v, which are outputs here
-      return const_cast<T*>(of.row<T>(head, key));
+      return const_cast<Cached*>(of.row<Cached>(head, key));
     };
     for (std::int64_t h = 0; h < p.heads_kv; ++h) {
-      rotate(row(t.k_new, h), place(keys, h), a);
-      copy(row(t.v_new, h), place(values, h), p.dim_v);
+      rotate(row(t.k_new, h), place(keys, h), a, keys.factor(h, key));
+      copy(row(t.v_new, h), place(values, h), p.dim_v, values.factor(h, key));
     }
     for (std::int64_t h = 0; h < p.heads_q; ++h)
-      rotate(row(t.q, h), static_cast<T*>(t.q_out.data) + row_offset(t.q_out, s.batch, h, from), a);
+      rotate(row(t.q, h), static_cast<T*>(t.q_out.data) + row_offset(t.q_out, s.batch, h, from), a, 1.0f);
   }
 
   // The sequence that token n, counted over all of them, belongs to.
@@ -92,14 +105,14 @@ struct Append {
     return lo;
   }
 
-  template <class T>
+  template <class T, class Cached>
   void tokens(std::int64_t first, std::int64_t last) const {
     std::vector<float> room;
     for (std::int64_t n = first, b = sequence_at(first); n < last && b < p.batch; ++b) {
       const Sequence s = appended_sequence(p, t, b);
-      const KeyValueView keys(t.k, s), values(t.v, s);
+      const KeyValueView keys(t.k, s, t.k_descale), values(t.v, s, t.v_descale);
       const std::int64_t begin = p.packed ? s.q_begin : b * p.seq_new, end = std::min(last, begin + s.seq_q);
-      for (; n < end; ++n) token<T>(s, keys, values, n - begin, room);
+      for (; n < end; ++n) token<T, Cached>(s, keys, values, n - begin, room);
     }
   }
 };
@@ -112,8 +125,10 @@ void append_kv(const AppendProblem& p, const AppendTensors& t, Executor& executo
   const std::int64_t at_once = std::max<std::int64_t>(1, kTaskElements / of_token);
   const Append job{p, t};
   with_float_type(p.dtype, [&](auto zero) {
+    using T = decltype(zero);
     parallel(executor, (p.tokens + at_once - 1) / at_once, [&](std::int64_t task, int) {
-      job.tokens<decltype(zero)>(task * at_once, std::min(p.tokens, (task + 1) * at_once));
+      const std::int64_t first = task * at_once, last = std::min(p.tokens, (task + 1) * at_once);
+      p.cache_dtype == p.dtype ? job.tokens<T, T>(first, last) : job.tokens<T, f8e4m3>(first, last);
     });
   });
 }

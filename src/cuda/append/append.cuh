@@ -4,6 +4,7 @@
 #pragma once
 #include "cuda/append/append.hpp"
 #include "cuda/attention/formats.cuh"
+#include "cuda/device/e4m3.cuh"
 
 #include "core/rotary.hpp"
 
@@ -111,10 +112,41 @@ DEV AppendPlace place_of(const AppendParams& p, i32 n) {
   return x;
 }
 
-DEV void copy_part(const void* from, i64 from_at, void* to, i64 to_at) {
+// Numbers as they are stored: e4m3 divided by their factor, an infinity as NaN.
+template <ScalarType to_type, i32 count>
+DEV void store_run(const float (&x)[count], void* to, i64 at, float factor) {
+  if constexpr (to_type == ScalarType::e4m3) {
+    float y[count];
+#pragma unroll
+    for (i32 i = 0; i < count; ++i) y[i] = x[i] / factor, y[i] += y[i] - y[i];
+    unsigned char* const bytes = static_cast<unsigned char*>(to) + at;
+    if constexpr (count == 1) {
+      *bytes = static_cast<unsigned char>(to_e4m3(y[0], 0.0f, 0.0f, 0.0f));
+    } else {
+      Bytes<count> run;
+#pragma unroll
+      for (i32 i = 0; i < count; i += 4) run.word[i / 4] = to_e4m3(y[i], y[i + 1], y[i + 2], y[i + 3]);
+      *reinterpret_cast<Bytes<count>*>(bytes) = run;
+    }
+  } else {
+    Run<to_type, count> run;
+    run.set(x);
+    run.store(to, at);
+  }
+}
+
+template <ScalarType to_type>
+DEV void copy_part(const void* from, i64 from_at, void* to, i64 to_at, float factor) {
   DataRun x;
   x.load(from, from_at);
-  x.store(to, to_at);
+  if constexpr (to_type == append_config.data) {
+    x.store(to, to_at);
+  } else {
+    float number[append_config.at_once];
+#pragma unroll
+    for (i32 i = 0; i < append_config.at_once; ++i) number[i] = x[i];
+    store_run<to_type>(number, to, to_at, factor);
+  }
 }
 
 // A row of k or q as its parts are rotated: where it begins in the two tensors, which may be one, and the token's row
@@ -123,10 +155,11 @@ struct RotatedRow {
   const void* from;
   void* to;
   i64 from_at, to_at, cos_at, sin_at;
+  float factor;
 };
 
 // The pairs (i, i + apart) for `count` neighbouring i.
-template <ScalarType data, ScalarType table, i32 count>
+template <ScalarType data, ScalarType to_type, ScalarType table, i32 count>
 DEV void rotate_halves(const AppendParams& p, const RotatedRow& row, i32 pair, i32 apart) {
   Run<table, count> cos, sin;
   Run<data, count> x, y;
@@ -140,14 +173,12 @@ DEV void rotate_halves(const AppendParams& p, const RotatedRow& row, i32 pair, i
     const auto r = rotated(RotaryPair<float>{x[i], y[i]}, cos[i], sin[i]);
     turned_x[i] = r.x, turned_y[i] = r.y;
   }
-  x.set(turned_x);
-  y.set(turned_y);
-  x.store(row.to, row.to_at + pair);
-  y.store(row.to, row.to_at + apart + pair);
+  store_run<to_type>(turned_x, row.to, row.to_at + pair, row.factor);
+  store_run<to_type>(turned_y, row.to, row.to_at + apart + pair, row.factor);
 }
 
 // The pairs (2i, 2i + 1) for `count` neighbouring i, in runs of `together` elements.
-template <ScalarType data, ScalarType table, i32 count, i32 together>
+template <ScalarType data, ScalarType to_type, ScalarType table, i32 count, i32 together>
 DEV void rotate_interleaved(const AppendParams& p, const RotatedRow& row, i32 pair) {
   constexpr i32 kRuns = 2 * count / together;
   Run<table, count> cos, sin;
@@ -166,29 +197,34 @@ DEV void rotate_interleaved(const AppendParams& p, const RotatedRow& row, i32 pa
     turned[b / together][b % together] = r.y;
   }
 #pragma unroll
-  for (i32 i = 0; i < kRuns; ++i) {
-    x[i].set(turned[i]);
-    x[i].store(row.to, row.to_at + 2 * pair + i * together);
-  }
+  for (i32 i = 0; i < kRuns; ++i)
+    store_run<to_type>(turned[i], row.to, row.to_at + 2 * pair + i * together, row.factor);
 }
 
 // Part `part` of a row of k or q.
-template <ScalarType table>
-DEV void rotate_part(const AppendParams& p, u32 key, i32 part, const void* from, i64 from_at, void* to, i64 to_at) {
+template <ScalarType table, ScalarType to_type>
+DEV void rotate_part(const AppendParams& p, u32 key, i32 part, const void* from, i64 from_at, void* to, i64 to_at,
+                     float factor) {
   constexpr AppendConfig c = append_config;
   if constexpr (table != ScalarType::none) {
     if (part < p.rotated) {
-      const RotatedRow row{from, to, from_at, to_at, key * p.cos_stride[0], key * p.sin_stride[0]};
+      const RotatedRow row{from, to, from_at, to_at, key * p.cos_stride[0], key * p.sin_stride[0], factor};
       const i32 pair = part * c.pairs();
       if constexpr (c.interleaved)
-        rotate_interleaved<c.data, table, c.pairs(), c.at_once>(p, row, pair);
+        rotate_interleaved<c.data, to_type, table, c.pairs(), c.at_once>(p, row, pair);
       else
-        rotate_halves<c.data, table, c.pairs()>(p, row, pair, p.rotary_dim / 2);
+        rotate_halves<c.data, to_type, table, c.pairs()>(p, row, pair, p.rotary_dim / 2);
       return;
     }
   }
   const i32 d = p.rotary_dim + (part - p.rotated) * c.at_once;
-  copy_part(from, from_at + d, to, to_at + d);
+  copy_part<to_type>(from, from_at + d, to, to_at + d, factor);
+}
+
+// Of a head's block of 128 keys, which the token's is.
+DEV float factor_of(const AppendPlace& x, const float* factors, const long long (&stride)[3], i32 head) {
+  if constexpr (append_config.cache != ScalarType::e4m3) return 1.0f;
+  return factors ? factors[x.batch * stride[0] + head * stride[1] + x.key / 128 * stride[2]] : 1.0f;
 }
 
 }  // namespace onepass
@@ -204,16 +240,19 @@ extern "C" __global__ void __launch_bounds__(onepass::kAppendThreads)
     if (!x.exists) continue;
     if (item < p.heads_kv * of_row) {
       const i32 head = item / of_row;
-      rotate_part<append_config.table>(p, x.key, item - head * of_row, p.k_new, x.source(p.k_new_stride, head), p.k,
-                                       x.target(p.k_stride, head));
+      rotate_part<append_config.table, append_config.cache>(
+          p, x.key, item - head * of_row, p.k_new, x.source(p.k_new_stride, head), p.k, x.target(p.k_stride, head),
+          factor_of(x, p.k_descale, p.k_descale_stride, head));
     } else if (item -= p.heads_kv * of_row; item < p.heads_kv * p.values) {
       const i32 head = item / p.values, d = (item - head * p.values) * append_config.at_once;
-      copy_part(p.v_new, x.source(p.v_new_stride, head) + d, p.v, x.target(p.v_stride, head) + d);
+      copy_part<append_config.cache>(p.v_new, x.source(p.v_new_stride, head) + d, p.v, x.target(p.v_stride, head) + d,
+                                     factor_of(x, p.v_descale, p.v_descale_stride, head));
     } else {
       item -= p.heads_kv * p.values;
       const i32 head = item / of_row;
-      rotate_part<append_config.table>(p, x.key, item - head * of_row, p.q, x.source(p.q_stride, head), p.q_out,
-                                       x.source(p.q_out_stride, head));
+      rotate_part<append_config.table, append_config.data>(p, x.key, item - head * of_row, p.q,
+                                                           x.source(p.q_stride, head), p.q_out,
+                                                           x.source(p.q_out_stride, head), 1.0f);
     }
   }
 }

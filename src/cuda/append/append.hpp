@@ -5,7 +5,7 @@
 namespace onepass {
 
 struct AppendConfig {
-  ScalarType data, table;  // of k, v and q; of cos and sin, none: nothing is rotated
+  ScalarType data, cache, table;  // of what is new and q; of k and v; of cos and sin, none: nothing is rotated
   bool interleaved, packed, paged;
   int at_once;  // elements that a thread reads or writes side by side: 8 where addresses and strides allow, else 1
 
@@ -23,6 +23,9 @@ struct AppendParams {
   long long cos_stride[2], sin_stride[2];
   const int *seqused, *page_table, *cu;
   long long seqused_stride, table_stride[2], cu_stride;
+  // Of an e4m3 cache: its factors, null: 1; [batch, heads_kv, blocks of 128 keys].
+  const float *k_descale, *v_descale;
+  long long k_descale_stride[3], v_descale_stride[3];
   int batch, seq_new;  // seq_new: unless packed
   int heads_kv, rotary_dim, page_size, pages;
   long long capacity, positions;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <tuple>
 
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -14,12 +15,14 @@ namespace {
 
 constexpr int kAtOnce = 8;  // 16 bytes of 16-bit elements, two times 16 of fp32
 
-// Every row, and every eighth element of it, begins at a multiple of 16 bytes.
+// Every row, and every eighth element of it, begins at a multiple of 16 bytes, of e4m3 of 8.
 bool in_pieces(const ConstTensor& t) {
   if (!t.given()) return true;
-  bool aligned = reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.shape[t.rank - 1] % kAtOnce == 0;
+  const int bytes = t.dtype == DType::f8e4m3 ? 8 : 16;
+  bool aligned = reinterpret_cast<std::uintptr_t>(t.data) % static_cast<unsigned>(bytes) == 0 &&
+                 t.shape[t.rank - 1] % kAtOnce == 0;
   for (int i = 0; i + 1 < t.rank; ++i)
-    aligned = aligned && (t.shape[i] <= 1 || t.stride[i] * static_cast<std::int64_t>(size_of(t.dtype)) % 16 == 0);
+    aligned = aligned && (t.shape[i] <= 1 || t.stride[i] * static_cast<std::int64_t>(size_of(t.dtype)) % bytes == 0);
   return aligned;
 }
 
@@ -44,9 +47,10 @@ void take_strides(long long (&to)[3], const ConstTensor& t, bool pages = false) 
 }  // namespace
 
 KernelProgram append_program(const AppendConfig& c, const std::string& arch) {
-  const auto& [data, table, interleaved, packed, paged, at_once] = c;
+  const auto& [data, cache, table, interleaved, packed, paged, at_once] = c;
   const Initializer config = Initializer()
                                  .field("data", data)
+                                 .field("cache", cache)
                                  .field("table", table)
                                  .field("interleaved", interleaved)
                                  .field("packed", packed)
@@ -66,6 +70,7 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
   AppendConfig& c = plan.config;
   const bool rotates = p.rotary_dim > 0;
   c.data = scalar_type_of(p.dtype);
+  c.cache = scalar_type_of(p.cache_dtype);
   c.table = rotates ? scalar_type_of(p.table_dtype) : ScalarType::none;
   c.interleaved = rotates && p.interleaved;
   c.packed = p.packed;
@@ -88,6 +93,11 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
        ErrorCode::unsupported, "append_kv counts a token's elements in 32 bits on CUDA: up to ", kMaxPosition,
        " are accepted; k_new has shape ", ShownShape{t.k_new});
   AppendParams& k = plan.params;
+  for (const auto& [from, to, stride] :
+       {std::tuple{&t.k_descale, &k.k_descale, k.k_descale_stride}, {&t.v_descale, &k.v_descale, k.v_descale_stride}}) {
+    *to = static_cast<const float*>(from->data);
+    for (int i = 0; i < 3; ++i) stride[i] = i < from->rank && from->shape[i] > 1 ? from->stride[i] : 0;
+  }
   k.k_new = t.k_new.data, k.v_new = t.v_new.data, k.q = t.q.data;
   k.k = t.k.data, k.v = t.v.data, k.q_out = t.q_out.data;
   take_strides(k.k_new_stride, t.k_new);

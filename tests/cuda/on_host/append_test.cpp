@@ -21,6 +21,8 @@ const AppendSource* const kSources[] = {
     &warps::append_f16_one_by_one,
     &warps::append_f32_one_by_one,
     &warps::append_f16_copied,
+    &warps::append_bf16_fp8,
+    &warps::append_f16_fp8_one_by_one,
 };
 
 cuda::AppendPlan plan_of(const AppendCase& c) {

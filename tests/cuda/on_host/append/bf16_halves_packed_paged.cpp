@@ -1,6 +1,7 @@
 #define EMULATED_NAME bf16_halves_packed_paged
 #define EMULATED_CONFIG       \
   {.data = ScalarType::bf16,  \
+   .cache = ScalarType::bf16, \
    .table = ScalarType::bf16, \
    .interleaved = false,      \
    .packed = true,            \

@@ -1,6 +1,7 @@
 #define EMULATED_NAME f16_copied
 #define EMULATED_CONFIG       \
   {.data = ScalarType::f16,   \
+   .cache = ScalarType::f16,  \
    .table = ScalarType::none, \
    .interleaved = false,      \
    .packed = false,           \
