@@ -25,7 +25,7 @@ ONEPASS_HD constexpr int padded(int n, int to) { return (n + to - 1) / to * to; 
 // out.
 struct AttentionFeatures {
   int dim_qk, dim_v;
-  ScalarType input;                  // of q, k and v
+  ScalarType input, keys;            // of q; of k and v: the same, or e4m3
   bool bounded_left, bounded_right;  // the band; unbounded sides cost nothing
   bool packed;                       // variable length; k and v too unless they are a cache
   bool seqused, paged;               // k and v are a cache: lengths of its own, pages

@@ -17,7 +17,8 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
   const Band::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
   const KeyValueView keys_and_values = KeyValueView::of(p, x);
-  const auto element = [](const void* base, i64 at) { return element_at<features.input>(base, at); };
+  const auto of_q = [](const void* base, i64 at) { return element_at<features.input>(base, at); };
+  const auto element = [](const void* base, i64 at) { return element_at<features.keys>(base, at); };
   const auto score = [&](i32 key) {
     if (key >= keys.hi) return kNegInf;
     if constexpr (features.masks()) {
@@ -29,10 +30,10 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
     const i32 depth = at.exists() ? features.dim_qk : 0;
     for (i32 from = 0; from < depth; from += 16) {  // sums of sums: 200 equal products would lose 6 bits
       float part = 0.0f;
-      for (i32 d = from; d < min(from + 16, depth); ++d) part += element(p.q, q + d) * element(p.k, k + d);
+      for (i32 d = from; d < min(from + 16, depth); ++d) part += of_q(p.q, q + d) * element(p.k, k + d);
       dot += part;
     }
-    if constexpr (features.input == ScalarType::e4m3)
+    if constexpr (features.keys == ScalarType::e4m3)
       dot *= q_factor(p, x.batch, x.head, row) * k_factor(p, x.batch, keys_and_values.head, key / kDescaleRows);
     return scores.score(dot, scores.bias_at(row, key), row, key);
   };
@@ -74,7 +75,7 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
         const i32 d = lane + 32 * i;
         if (d >= features.dim_v || !at.exists()) continue;
         float value = element(p.v, v + d);
-        if constexpr (features.input == ScalarType::e4m3)
+        if constexpr (features.keys == ScalarType::e4m3)
           value *= v_factor(p, x.batch, keys_and_values.head, (first + j) / kDescaleRows);
         if constexpr (forward_features.v_mean)
           value += p.v_mean[x.batch * p.v_mean_stride[0] + keys_and_values.head * p.v_mean_stride[1] + d];

@@ -71,6 +71,7 @@ ForwardFeatures features_of(const Problem& p) {
   f.dim_qk = static_cast<int>(p.dim_qk);
   f.dim_v = static_cast<int>(p.dim_v);
   f.input = scalar_type_of(p.dtype);
+  f.keys = scalar_type_of(p.key_dtype());
   f.bounded_left = band.left >= 0;
   f.bounded_right = band.right >= 0;
   f.packed = p.varlen;
@@ -92,12 +93,13 @@ ForwardFeatures features_of(const Problem& p) {
 // The bindings name every field: one that is added and not printed does not compile.
 Initializer initializer_of(const ForwardFeatures& f) {
   const auto& [attention, output, sinks, v_mean] = f;
-  const auto& [dim_qk, dim_v, input, bounded_left, bounded_right, packed, seqused, paged, softcap, alibi, dropout,
+  const auto& [dim_qk, dim_v, input, keys, bounded_left, bounded_right, packed, seqused, paged, softcap, alibi, dropout,
                bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh] = attention;
   const Initializer common = Initializer()
                                  .field("dim_qk", dim_qk)
                                  .field("dim_v", dim_v)
                                  .field("input", input)
+                                 .field("keys", keys)
                                  .field("bounded_left", bounded_left)
                                  .field("bounded_right", bounded_right)
                                  .field("packed", packed)

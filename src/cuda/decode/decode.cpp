@@ -24,6 +24,8 @@ struct TileConfig {
   int row_tiles, block_n, warps;
 };
 constexpr TileConfig kConfigs16[] = {{64, 64, 2, 32, 8}, {128, 128, 2, 16, 8}, {256, 256, 1, 16, 8}};
+// Of k and v. A warp with 32 rows of 128 columns has registers for 16 keys.
+constexpr TileConfig kConfigs8[] = {{64, 64, 2, 32, 8}, {128, 128, 2, 32, 8}, {256, 256, 1, 32, 8}};
 constexpr TileConfig kConfigs32[] = {{64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}};
 constexpr int kMostSlots = 8, kLeastSlots = 2;
 constexpr std::int64_t kKeysOfRow = 4;  // at least, if there is more than one query: else Q and O are no small part
@@ -108,7 +110,10 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
     why = std::move(sentence);
     return false;
   };
-  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (p.dtype == DType::f8e4m3) return refuse(why_no_fp8(p));
+  if (p.kv_dtype && p.dtype == DType::f32)
+    return refuse("q is fp32; beside k and v of fp8_e4m3 it takes fp16 and bf16");
+  if (p.v_mean) return refuse("there is a v_mean; of k and v of fp8_e4m3 it takes factors alone");
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
   if (rows_of(p) > kMaxRows) {
@@ -121,20 +126,22 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   }
   if (std::string sentence = sm80::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   const ForwardFeatures features = cuda::features_of(p);
-  const std::span<const TileConfig> table =
-      p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32) : kConfigs16;
+  const std::span<const TileConfig> table = p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32)
+                                            : p.kv_dtype          ? std::span<const TileConfig>(kConfigs8)
+                                                                  : kConfigs16;
   const auto s =
       std::ranges::find_if(table, [&](const TileConfig& t) { return p.dim_qk <= t.dim_qk && p.dim_v <= t.dim_v; });
   const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows_of(p)))));
   const int row_tiles = std::max(1, rows / 16), held = std::min(row_tiles, s->row_tiles);
+  const int block_n = p.kv_dtype && held == 2 && p.dim_v > 64 ? 16 : s->block_n;
   c = {.kSums = p.dtype == DType::f32 && p.dim_v > 128 ? 2 : 1,
        .rows = rows,
        .warps = s->warps,
        .row_tiles = held,
        .share = 0,
-       .block_n = s->block_n,
+       .block_n = block_n,
        .slots = 0,
-       .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, s->block_n).chunk) / s->block_n : 0,
+       .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
        .copy_bytes =
            std::min({sm80::alignment_of(p, Role::q), sm80::alignment_of(p, Role::k), sm80::alignment_of(p, Role::v)})};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.

@@ -11,6 +11,8 @@
 // Then the teams' states (m, l, O) become the segment's, and the segments' the row's: by the block that finishes the
 // last of them (unite.cuh). README.md has budgets and what was measured.
 #pragma once
+#include "cuda/attention/descale.cuh"
+#include "cuda/decode/products_e4m3.cuh"
 #include "cuda/decode/ring.cuh"
 #include "cuda/decode/rows.cuh"
 #include "cuda/decode/unite.cuh"
@@ -46,6 +48,67 @@ DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
   copies_commit();
 }
 
+// K and V as the cache has them: of q's type, or of e4m3 with factors for every 128 keys.
+struct CacheKeys {
+  float factor = 0.0f;  // of V's tiles in O; 0: there are none yet
+  u32 seen = 0;         // nan_bits
+
+  template <i32 N, class Left>
+  DEV void multiply(float (&s)[kRowTiles][N], u32 tile, const Left& query) {
+    if constexpr (kFp8Keys)
+      multiply_rows_e4m3<kQkDepth, kLayout.k_pitch>(s, tile, query, seen);
+    else
+      multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, query);
+  }
+  template <i32 N>
+  DEV void scale(float (&s)[kRowTiles][N], const DecodeParams& p, const Group& g, i32 first) const {
+    if constexpr (kFp8Keys) {
+      const float by = kE4m3Unit * k_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
+#pragma unroll
+      for (i32 r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (i32 j = 0; j < N; ++j) s[r][j] *= by;
+      }
+    }
+  }
+  // O in units of the next tile's factor.
+  template <i32 N>
+  DEV void take_factor(float (&o)[kRowTiles][N], const DecodeParams& p, const Group& g, i32 first) {
+    if constexpr (kFp8Keys) {
+      const float next = v_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
+      if (next != factor && factor != 0.0f) multiply_all(o, factor / next);
+      factor = next;
+    }
+  }
+  template <i32 N>
+  DEV void add(float (&o)[kRowTiles][N], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
+    if constexpr (kFp8Keys)
+      multiply_columns_e4m3<kBlockN, kLayout.v_pitch>(o, w, tile, seen);
+    else
+      multiply_columns<kBlockN, kLayout.v_pitch>(o, w, tile);
+  }
+  // O as other types have it. Rows that a NaN may be in are not finite, and go to the fallback.
+  template <i32 N>
+  DEV void finish(float (&o)[kRowTiles][N]) const {
+    if constexpr (kFp8Keys) {
+      sort_output(o, factor * kE4m3Unit);
+      if (!any_nan(seen)) return;
+#pragma unroll
+      for (i32 r = 0; r < kRowTiles; ++r) o[r][0] = o[r][2] = __int_as_float(0x7fffffff);
+    }
+  }
+
+ private:
+  template <i32 N>
+  static DEV void multiply_all(float (&o)[kRowTiles][N], float by) {
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (i32 j = 0; j < N; ++j) o[r][j] *= by;
+    }
+  }
+};
+
 // This warp's part of a segment.
 DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& ring, float (&o)[kRowTiles][kOutN / 2],
                 LaneRows (&rows)[kRowTiles]) {
@@ -56,12 +119,14 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
   LanePlaces places[kRowTiles];
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) places[r].open(p, segment.group, first_row + 16 * r);
+  CacheKeys keys;
   bool fresh = true;
 #pragma unroll 1
   for (i32 tile = segment.tile() + own_team(); tile < segment.end_tile(); tile += kShare, fresh = false) {
     const i32 first = tile * kBlockN;
-    multiply_rows<kQkDepth, kLayout.q_pitch>(s, ring.take(), query);
+    keys.multiply(s, ring.take(), query);
     ring.give();
+    keys.scale(s, p, segment.group, first);
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
       const LaneScores scores{p, segment.group, places[r]};
@@ -71,9 +136,11 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
       if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], unit, drop))
         softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop);
     }
-    multiply_columns<kBlockN, kLayout.v_pitch>(o, w, ring.take());
+    keys.take_factor(o, p, segment.group, first);
+    keys.add(o, w, ring.take());
     ring.give();
   }
+  keys.finish(o);
 }
 
 }  // namespace onepass::decode
@@ -99,6 +166,10 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     for (LaneRows& r : rows) r = {};
     clear(o);
     __syncthreads();  // Q is here
+    if constexpr (kFp8Keys) {
+      sort_query(sm);
+      __syncthreads();
+    }
     attend(sm, p, segment, ring, o, rows);
     unite(sm, p, line, segment, end, o, rows);
     segment = line.next(segment, end);

@@ -27,9 +27,9 @@ struct DecodeConfig {
 // a time, the teams' row states, the states of their union, what has happened to a row. Rows of tiles are padded to a
 // multiple of 128 bytes, the swizzle's width.
 struct DecodeLayout {
-  int q_pitch, v_pitch;        // bytes of a row of Q or K, of V
-  int slot_bytes, team_bytes;  // of a tile of K or V, of a ring
-  int columns, sum_pitch;      // of O at a time; bytes of a row of them, with a shift against bank conflicts
+  int q_pitch, k_pitch, v_pitch;  // bytes of a row
+  int slot_bytes, team_bytes;     // of a tile of K or V, of a ring
+  int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
   int q, rings, sums, states, united, flags, total;
 };
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
@@ -37,8 +37,9 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   const AttentionFeatures& f = features.attention;
   DecodeLayout l{};
   l.q_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
-  l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
-  l.slot_bytes = c.block_n * (l.q_pitch > l.v_pitch ? l.q_pitch : l.v_pitch);
+  l.k_pitch = padded(f.dim_qk * bytes_of(f.keys), 128);
+  l.v_pitch = padded(f.dim_v * bytes_of(f.keys), 128);
+  l.slot_bytes = c.block_n * (l.k_pitch > l.v_pitch ? l.k_pitch : l.v_pitch);
   l.team_bytes = c.slots * l.slot_bytes;
   const int fit = kSumBytes / (c.share * c.rows * 4) / 8 * 8, whole = padded(f.dim_v, 16);
   l.columns = fit < 8 ? 8 : fit < whole ? fit : whole;

@@ -9,6 +9,8 @@ using namespace sm80;  // tiles in shared memory, copies into them and products 
 
 constexpr DecodeLayout kLayout = layout_of(forward_features, config);
 constexpr i32 kRows = config.rows, kBlockM = config.block_m(), kBlockN = config.block_n, kSlots = config.slots;
+constexpr bool kFp8Keys = features.keys == ScalarType::e4m3;
+constexpr i32 kKeyBytes = bytes_of(features.keys);
 constexpr bool kRowBlocks = false;  // a block of threads has all rows of a K/V head
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();

@@ -30,16 +30,16 @@ DEV Place look_up(const DecodeParams& p, const KeyValueView& view, i32 first, i3
 template <i32 dim, i32 pitch>
 DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], const KeyValueView& view,
                    const Place& places, i32 tokens) {
-  constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
+  constexpr i32 kBytes = dim * kKeyBytes, kChunks = padded(dim, 16) * kKeyBytes / 16;
   constexpr i32 kAcross = kChunks <= 2 ? 2 : kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
   constexpr i32 kStep = kTeamThreads / kAcross;
   const i32 thread = own_warp() / kShare * 32 + static_cast<i32>(opaque_thread() % 32);
   const i32 row = thread / kAcross, across = thread % kAcross;
   const auto address = [&](const Place& at) {
-    return static_cast<const char*>(tensor) + view.offset(stride, at) * kElementBytes + across * 16;
+    return static_cast<const char*>(tensor) + view.offset(stride, at) * kKeyBytes + across * 16;
   };
   const char* at = features.paged ? nullptr : address({places.batch, places.token + row});
-  const i64 step = stride[2] * (kElementBytes * kStep);
+  const i64 step = stride[2] * (kKeyBytes * kStep);
 #pragma unroll
   for (i32 i = 0; i < (kBlockN + kStep - 1) / kStep; ++i, at += step) {
     const i32 r = row + i * kStep;
@@ -104,7 +104,7 @@ struct Ring {
     if (ahead.steps != 0) {
       const i32 tokens = ahead.group.seq_k - tile * kBlockN;
       if (!values) {
-        copy_tile<features.dim_qk, kLayout.q_pitch>(place(), p.k, p.k_stride, view, places, tokens);
+        copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
       } else {
         copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
         if ((tile += kShare) < tile_end)

@@ -41,11 +41,18 @@ DEV u32 pack_e4m3(float a, float b, float c, float d) {
   return y;
 }
 DEV float unpack_e4m3(unsigned char x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+  // Its bits in fp32's places are the number times 2^-120: only the exponents' biases differ.
+  const u32 size = x & 0x7fu;
+  const float y = size == 0x7fu ? __uint_as_float(0x7fffffffu) : __uint_as_float(size << 20) * 0x1p120f;
+  return (x & 0x80u) != 0 ? -y : y;
+#else
   u32 pair;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<u16>(x)));
   float y;
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(y) : "r"(pair));
   return y;
+#endif
 }
 // Bytes of two registers, a's are 0 to 3 and b's 4 to 7: those that the digits of `selector` name, the lowest first.
 DEV u32 choose_bytes(u32 a, u32 b, u32 selector) {
