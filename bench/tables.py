@@ -13,6 +13,8 @@ import re
 import statistics
 import sys
 
+import fp8_errors
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
@@ -330,6 +332,7 @@ TABLES = {
     "h200-decode": lambda: h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
     "h200-mla": lambda: h200_keys("h200_mla"),
     "h200-backward-errors": lambda: errors_table(rows_of("h200_backward_errors")).splitlines(),
+    "h200-fp8-errors": lambda: list(fp8_errors.table(rows_of("h200_fp8_errors")["rows"])),
     "cascade": cascade,
     "xeon16-backward": xeon_backward,
     "zen5-flash": lambda: cpu_rows("zen5", one_head_or_far_apart, True),
@@ -357,12 +360,8 @@ def rendered(text):
 
 
 def marked_files():
-    files = [
-        *ROOT.glob("README*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("src/**/*.md"),
-        *ROOT.glob("bench/**/*.md"),
-    ]
+    patterns = ("README*.md", "docs/**/*.md", "src/**/*.md", "bench/**/*.md")
+    files = [file for pattern in patterns for file in ROOT.glob(pattern)]
     return [file for file in files if "<!-- table:" in file.read_text()]
 
 

@@ -1,0 +1,128 @@
+"""Errors of FP8 attention beside bf16's, on a GPU.
+
+    fp8_errors.py --json h200_fp8_errors.json [--lengths 1024 4096 16384]
+
+One batch entry, four heads, head dim 128, fp32 inputs that `onepass.attention(..., fp8=True)` quantizes, and their bf16
+roundings; O and the LSE of 256 rows spread over the sequence against float64 of the unquantized numbers:
+
+  normal     N(0, 1)
+  outliers   N(0, 1) + N(0, 100) in one number of 1000, as FlashAttention-3's paper has it
+  v_mean     N(0, 1), V of mean 1
+
+rmse: root mean square of O's differences. bias: the least squares factor of O by the reference, less 1. lse: the
+largest difference of LSEs, and that by the LSEs of the same dequantized numbers, by their size. Needs PyTorch.
+"""
+
+import argparse
+import json
+import pathlib
+
+CASES = ("normal", "outliers", "v_mean")
+WAYS = {
+    "bf16": None,
+    "fp8": {},
+    "fp8 by block": {"by_block": True},
+    "fp8 without Hadamard": {"hadamard": False},
+    "fp8 without means": {"center": False},
+}
+
+
+def inputs(torch, case, length, device):
+    q, k, v = (torch.randn(1, 4, length, 128, device=device) for _ in range(3))
+    if case == "outliers":
+        q, k, v = (x + 10 * torch.randn_like(x) * (torch.rand_like(x) < 0.001) for x in (q, k, v))
+    return q, k, v + 1 if case == "v_mean" else v
+
+
+def reference(torch, q, k, v):
+    q, k, v = (x.double() for x in (q, k, v))
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def dequantized_lse(torch, onepass, q, k, rows, options):
+    """Of the numbers that attention() makes of q and k."""
+    hadamard = options.get("hadamard", True)
+    found = []
+    for x, factors in ((q, "block"), (k, "block" if options.get("by_block") else "head")):
+        y, descale = onepass.quantize(x, factors=factors, hadamard=hadamard)
+        found.append(
+            y.float() * descale.repeat_interleave(128, 2)[:, :, : x.shape[2], None]
+            if factors == "block"
+            else y.float() * descale[..., None]
+        )
+    return reference(torch, found[0][:, :, rows], found[1], found[1])[1]
+
+
+def measured(torch, onepass, case, length, device):
+    q, k, v = inputs(torch, case, length, device)
+    rows = torch.arange(0, length, max(1, length // 256), device=device)
+    want, lse = reference(torch, q[:, :, rows], k, v)
+    for way, options in WAYS.items():
+        for accumulation in ("exact",) if options is None else ("exact", "fast"):
+            if options is None:
+                found = onepass.attention(*(x.bfloat16() for x in (q, k, v)), return_lse=True)
+            else:
+                found = onepass.attention(q, k, v, fp8=options or True, accumulation=accumulation, return_lse=True)
+            out, own_lse = (x.double()[:, :, rows] for x in found)
+            row = {
+                "case": case,
+                "length": length,
+                "way": way,
+                "accumulation": accumulation,
+                "rmse": (out - want).pow(2).mean().sqrt().item(),
+                "bias": ((out * want).sum() / (want * want).sum() - 1).item(),
+                "lse": (own_lse - lse).abs().max().item(),
+            }
+            if options is not None:
+                same = dequantized_lse(torch, onepass, q, k, rows, options)
+                row["lse_relative"] = ((own_lse - same).abs() / same.abs()).max().item()
+            yield row
+
+
+def table(rows):
+    """Markdown: a line for each case and way, RMSE by length; of v_mean the bias."""
+    lengths = sorted({r["length"] for r in rows})
+    yield "| inputs | how | " + " | ".join(f"{n // 1024}k" for n in lengths) + " |"
+    yield "|---|---|" + "---|" * len(lengths)
+    named = {"normal": "N(0, 1)", "outliers": "outliers", "v_mean": "V of mean 1, bias"}
+    for case in CASES:
+        for way in WAYS:
+            for accumulation in ("exact", "fast"):
+                chosen = {
+                    r["length"]: r
+                    for r in rows
+                    if (r["case"], r["way"], r["accumulation"]) == (case, way, accumulation)
+                }
+                if not chosen or (accumulation == "fast" and case != "v_mean"):
+                    continue
+                key = "bias" if case == "v_mean" else "rmse"
+                said = way if way == "bf16" or case != "v_mean" else f"{way}, {accumulation}"
+                yield f"| {named[case]} | {said} | " + " | ".join(f"{chosen[n][key]:.1e}" for n in lengths) + " |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--lengths", nargs="*", type=int, default=[1024, 4096, 16384])
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    import onepass
+    import torch
+
+    torch.manual_seed(0)
+    rows = []
+    for length in options.lengths:
+        for case in CASES:
+            for row in measured(torch, onepass, case, length, options.device):
+                rows.append(row)
+                print(row, flush=True)
+    print(*table(rows), sep="\n")
+    if options.json:
+        device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
+        text = json.dumps({"device": device, "onepass": onepass.__version__, "rows": rows}, indent=1)
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
