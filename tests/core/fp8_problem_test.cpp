@@ -25,7 +25,9 @@ TEST(Fp8Problem, LinesReadBack) {
        {"fwd b2 h4/2 s200x300 d64 fp8_e4m3", "fwd b2 h4/2 s200x300 d64 fp8_e4m3 out=fp16 accumulation=fast",
         "fwd b2 h4/2 s200x300 d64 fp8_e4m3 out=fp32 q_descale=bhn k_descale=bh1 v_descale=111",
         "fwd b2 h4/2 s1x300 d64 bf16 kv_dtype=fp8_e4m3 k_descale=1h1 v_descale=1hn",
-        "fwd b2 h4/2 s1x300 d64 bf16 out=fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused"}) {
+        "fwd b2 h4/2 s1x300 d64 bf16 out=fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused",
+        "fwd b2 h4/2 s200x300 d64 fp8_e4m3 v_descale=bh1 v_mean=1hd", "quantize b2 h3 s200x64 bf16 descale=bhn",
+        "quantize b2 h3 s200x64 fp32 descale=1h1 hadamard seed=7 mean cuda:0"}) {
     const Problem p = parse_problem(line);
     EXPECT_EQ(to_string(p), line);
     EXPECT_TRUE(parse_problem(to_string(p)) == p);
@@ -45,6 +47,14 @@ TEST(Fp8Problem, Refusals) {
             "accumulation is fast but q is bf16, whose products are always exact; fp8_e4m3 has the choice");
   EXPECT_EQ(of("fwd s9 fp8_e4m3 out=fp8_e4m3"), "the dtype of out is fp8_e4m3; fp32, fp16 and bf16 are accepted");
   EXPECT_NE(of("fwd s9 fp8_e4m3 q_descale=bh"), "");
+  EXPECT_EQ(of("fwd s9 bf16 v_mean=bhd"), "v_mean is given but v is bf16; it is of fp8_e4m3");
+  EXPECT_EQ(of("fwd s9 bf16 hadamard"), "'hadamard' says nothing about fwd (docs/problem.md)");
+  EXPECT_EQ(of("quantize s9x300 bf16"), "a row of x has 300 numbers; 1 to 256 are accepted");
+  EXPECT_EQ(of("quantize s9x64 bf16 seed=3"),
+            "seed is 3 but there is no hadamard, whose signs it is of; 0 is accepted");
+  EXPECT_EQ(of("quantize b2 s300x64 bf16 descale=11n"),
+            "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
+  EXPECT_EQ(of("quantize s9x64 fp8_e4m3"), "the dtype of x is fp8_e4m3; fp32, fp16 and bf16 are accepted");
 }
 
 // q [2, 4, 200, 64], k and v [2, 2, 300, 64]; addresses alone.
