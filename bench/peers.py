@@ -21,6 +21,7 @@ import time
 import cuda_peers
 import fa3_peer
 import fa4_peer
+import flashmla_peer
 import numpy as np
 import row_peers
 from problem_line import Problem, Refused
@@ -146,7 +147,7 @@ class OnnxRuntime:
 
 
 CPU_PEERS = {"torch": Torch, "onnxruntime": OnnxRuntime}
-PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS | row_peers.PEERS
+PEERS = CPU_PEERS | cuda_peers.PEERS | fa3_peer.PEERS | fa4_peer.PEERS | flashmla_peer.PEERS | row_peers.PEERS
 
 
 class Server:
