@@ -7,6 +7,8 @@
 
 #include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
+#include "core/tensor_checks.hpp"
+#include "cuda/append/host.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
@@ -50,6 +52,25 @@ Problem as_called(Problem p) {
   for (const RoleRow& row : kRoleTable)
     if (!row.unit_last && uses(p, row)) p.layout.*row.layout = row_major(p, row);
   return p;
+}
+
+// What writes a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with tables of fp32
+// or of the cache's own dtype.
+std::vector<TargetKernel> appending_kernels(const Problem& p, const std::string& arch) {
+  std::vector<TargetKernel> kernels;
+  if ((!p.paged() && !p.seqused) || !is_data(p.dtype)) return kernels;
+  const ScalarType data = scalar_type_of(p.dtype), cache = scalar_type_of(p.key_dtype());
+  const bool pieces = p.dim_qk % kAppendAtOnce == 0 && p.dim_v % kAppendAtOnce == 0;
+  const auto add = [&](ScalarType table, bool interleaved) {
+    const AppendConfig c = {data, cache, table, interleaved, p.varlen, p.paged(), pieces ? kAppendAtOnce : 1};
+    kernels.push_back({"append_kv", append_program(c, arch)});
+  };
+  add(ScalarType::none, false);
+  for (const bool interleaved : {false, true}) {
+    add(ScalarType::f32, interleaved);
+    if (data != ScalarType::f32) add(data, interleaved);
+  }
+  return kernels;
 }
 
 }  // namespace
@@ -136,14 +157,25 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     }
     throw refusal(name);
   }
+  kernels = appending_kernels(p, arch);
   if (target.major == 9) {
     const char* const name = decode::mla_implementation().name;
-    if (decode::MlaConfig c; decode::select_mla(p, c, why)) return {{name, decode::mla_program(features_of(p), c)}};
+    if (decode::MlaConfig c; decode::select_mla(p, c, why)) {
+      kernels.push_back({name, decode::mla_program(features_of(p), c)});
+      kernels.push_back({name, decode::mla_merge_program(features_of(p), c)});
+      return kernels;
+    }
     refusals += text("; ", name, ": ", why);
   }
   const char* const few_rows = decode::implementation().name;
   if (decode::DecodeConfig c; decode::select_config(p, target.shared_bytes, c, why)) {
-    return {{few_rows, decode::program_of(features_of(p), c, arch, mods_source(p))}};
+    const auto add = [&] {
+      kernels.push_back({few_rows, decode::program_of(features_of(p), c, arch, mods_source(p))});
+    };
+    add();
+    c.even = decode::may_be_even(p, decode::sharing_of(c));
+    if (c.even) add();
+    return kernels;
   }
   refusals += text("; ", few_rows, ": ", why);
   if (target.major == 9) {

@@ -18,8 +18,8 @@ struct TargetKernel {
   const char* implementation;
   KernelProgram program;
 };
-// Of the first implementation that computes the problem there, in the order of their launches; throws Error
-// (unsupported) with the sentence of each.
+// Of the first implementation that computes the problem there, in the order of their launches, behind those of
+// append_kv where the problem has a cache; throws Error (unsupported) with the sentence of each.
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem);
 
 }  // namespace onepass::cuda

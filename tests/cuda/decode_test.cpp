@@ -80,7 +80,10 @@ TEST_P(LatentDecoding, CompilesToTheCodeThatWasMeant) {
   decode::MlaConfig config;
   ASSERT_TRUE(decode::select_mla(p, config, why)) << why;
   const cuda::KernelProgram program = decode::mla_program(cuda::features_of(p), config);
-  EXPECT_EQ(cuda::wrong_code(cuda::compile(program), {decode::kMlaThreads, {"HGMMA", "UTMALDG", "LDGSTS"}}), "");
+  const char* const loads = config.gathers() ? "LDGSTS" : "UTMALDG";
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(program), {decode::kMlaThreads, {"HGMMA", loads}}), "");
+  const cuda::KernelProgram merge = decode::mla_merge_program(cuda::features_of(p), config);
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(merge), {3 * decode::kMlaMergeThreads, {}}), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -99,6 +99,19 @@ TEST(Prebuild, AMergeIsOneKernelForAllSizes) {
             std::string::npos);
 }
 
+TEST(Prebuild, ACacheIsAlsoWritten) {
+  const auto count = [](const std::string& line) {  // those of append_kv, those that attend
+    std::pair<int, int> n;
+    for (const TargetKernel& k : kernels_on(target_of("sm_90"), parse_problem(line)))
+      ++(k.program.entry == "append_kv" ? n.first : n.second);
+    return n;
+  };
+  EXPECT_EQ(count("fwd b4 h32/8 s1x900 d128 bf16 kv=paged:16 seqused"), std::pair(5, 1));
+  EXPECT_EQ(count("fwd b4 h32/8 s1x900 d128 fp32 seqused"), std::pair(3, 1));
+  EXPECT_EQ(count("fwd b4 h128/1 s1x900 d576/512 bf16 v_in_k kv=paged:16"), std::pair(5, 2));
+  EXPECT_EQ(count("fwd b4 h32/8 s1x900 d128 bf16"), std::pair(0, 2));  // for equal parts, for others
+}
+
 // On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
   EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"),

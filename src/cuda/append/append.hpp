@@ -36,5 +36,6 @@ struct AppendParams {
 };
 
 constexpr int kAppendThreads = 256;
+constexpr int kAppendAtOnce = 8;  // 16 bytes of 16-bit elements, two times 16 of fp32
 
 }  // namespace onepass

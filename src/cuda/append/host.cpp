@@ -13,23 +13,22 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kAtOnce = 8;  // 16 bytes of 16-bit elements, two times 16 of fp32
-
 // Every row, and every eighth element of it, begins at a multiple of 16 bytes, of e4m3 of 8.
 bool in_pieces(const ConstTensor& t) {
   if (!t.given()) return true;
   const int bytes = t.dtype == DType::f8e4m3 ? 8 : 16;
   bool aligned = reinterpret_cast<std::uintptr_t>(t.data) % static_cast<unsigned>(bytes) == 0 &&
-                 t.shape[t.rank - 1] % kAtOnce == 0;
+                 t.shape[t.rank - 1] % kAppendAtOnce == 0;
   for (int i = 0; i + 1 < t.rank; ++i)
     aligned = aligned && (t.shape[i] <= 1 || t.stride[i] * static_cast<std::int64_t>(size_of(t.dtype)) % bytes == 0);
   return aligned;
 }
 
-// cos or sin: as many of a row as go with kAtOnce elements of data begin at a multiple of their bytes.
+// cos or sin: as many of a row as go with kAppendAtOnce elements of data begin at a multiple of their bytes.
 bool table_in_pieces(const ConstTensor& t, bool interleaved) {
   if (!t.given()) return true;
-  const std::int64_t pairs = interleaved ? kAtOnce / 2 : kAtOnce, size = static_cast<std::int64_t>(size_of(t.dtype)),
+  const std::int64_t pairs = interleaved ? kAppendAtOnce / 2 : kAppendAtOnce,
+                     size = static_cast<std::int64_t>(size_of(t.dtype)),
                      piece = std::min<std::int64_t>(16, pairs * size);
   return t.shape[1] % pairs == 0 && (t.shape[1] <= 1 || t.stride[1] == 1) &&
          (t.shape[0] <= 1 || t.stride[0] * size % piece == 0) &&
@@ -78,7 +77,7 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
   bool pieces = !rotates || (table_in_pieces(t.cos, p.interleaved) && table_in_pieces(t.sin, p.interleaved));
   for (const ConstTensor& x : std::initializer_list<ConstTensor>{t.k_new, t.v_new, t.k, t.v, t.q, t.q_out})
     pieces = pieces && in_pieces(x);
-  c.at_once = pieces ? kAtOnce : 1;
+  c.at_once = pieces ? kAppendAtOnce : 1;
 
   const std::int64_t rotated = rotates ? p.rotary_dim / 2 / c.pairs() : 0,
                      copied = (p.dim_qk - p.rotary_dim) / c.at_once, values = p.dim_v / c.at_once;

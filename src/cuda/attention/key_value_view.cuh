@@ -22,13 +22,18 @@ struct KeyValueView {
     i32 batch, token;  // batch: or page; -1: the table's entry is out of range, and nothing is to be read
     DEV bool exists() const { return !features.paged || batch >= 0; }
   };
-  DEV Place place(const ForwardParams& p, i32 key) const {
+  DEV Place place(const ForwardParams& p, i32 key) const { return checked(p, entry(p, key)); }
+  // The same in two steps: as the table has it, which nobody waits for, and with -1 for a page that there is not.
+  DEV Place entry(const ForwardParams& p, i32 key) const {
     if constexpr (features.paged) {
-      const i32 entry = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
-      const i32 page = p.page_table[batch * p.table_stride[0] + entry * p.table_stride[1]];
-      return {static_cast<u32>(page) < static_cast<u32>(p.pages) ? page : -1, key - entry * p.page_size};
+      const i32 at = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
+      return {p.page_table[batch * p.table_stride[0] + at * p.table_stride[1]], key - at * p.page_size};
     }
     return {batch, first_token + key};
+  }
+  static DEV Place checked(const ForwardParams& p, const Place& at) {
+    if constexpr (!features.paged) return at;
+    return {static_cast<u32>(at.batch) < static_cast<u32>(p.pages) ? at.batch : -1, at.token};
   }
   // In elements; stride: batch, head, token.
   DEV i64 offset(const long long (&stride)[3], const Place& at) const {

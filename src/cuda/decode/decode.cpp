@@ -32,14 +32,14 @@ constexpr std::int64_t kKeysOfRow = 4;  // at least, if there is more than one q
 
 class State final : public PlanState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const DecodeConfig& config)
+  State(const Request& request, const cuda::DeviceFacts& device, const DecodeConfig& config, const Share& share)
       : PlanState(request.problem),
         device_(device),
         features_(cuda::features_of(*problem)),
         config_(config),
         shared_bytes_(layout_of(features_, config).total),
         sharing_(sharing_of(config)),
-        share_(share_of(*problem, sharing_, device.multiprocessors)),
+        share_(share),
         decided_(decided_params(*problem, config, share_)) {
     workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
   }
@@ -100,7 +100,9 @@ Decision plan(const Request& request) {
   if (!device) return Decision::no(std::move(why));
   if (device->major < 8) return Decision::no(sm80::why_too_old(*device));
   if (!select_config(*request.problem, device->shared_bytes, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config)};
+  const Share share = share_of(*request.problem, sharing_of(config), device->multiprocessors);
+  config.even = share.splits != 0;
+  return {{}, std::make_shared<State>(request, *device, config, share)};
 }
 
 }  // namespace
@@ -143,7 +145,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
        .slots = 0,
        .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
        .copy_bytes =
-           std::min({sm80::alignment_of(p, Role::q), sm80::alignment_of(p, Role::k), sm80::alignment_of(p, Role::v)})};
+           std::min({sm80::alignment_of(p, Role::q), sm80::alignment_of(p, Role::k), sm80::alignment_of(p, Role::v)}),
+       .even = false};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   for (; c.warps >= row_tiles / held; c.warps /= 2) {
@@ -172,7 +175,7 @@ namespace {
 
 // The bindings name every field: one that is added and not printed does not compile.
 std::string config_source(const DecodeConfig& c) {
-  const auto& [sums, rows, warps, row_tiles, share, block_n, slots, piece, copy_bytes] = c;
+  const auto& [sums, rows, warps, row_tiles, share, block_n, slots, piece, copy_bytes, even] = c;
   return cuda::Initializer()
       .field("kSums", sums)
       .field("rows", rows)
@@ -183,6 +186,7 @@ std::string config_source(const DecodeConfig& c) {
       .field("slots", slots)
       .field("piece", piece)
       .field("copy_bytes", copy_bytes)
+      .field("even", even)
       .source();
 }
 

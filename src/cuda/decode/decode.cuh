@@ -125,7 +125,7 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
   for (i32 tile = segment.tile() + own_team(); tile < segment.end_tile(); tile += kShare, fresh = false) {
     const i32 first = tile * kBlockN;
     keys.multiply(s, ring.take(), query);
-    ring.give();
+    ring.give<false>();
     keys.scale(s, p, segment.group, first);
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
@@ -138,7 +138,7 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
     }
     keys.take_factor(o, p, segment.group, first);
     keys.add(o, w, ring.take());
-    ring.give();
+    ring.give<true>();
   }
   keys.finish(o);
 }

@@ -10,8 +10,8 @@ namespace onepass::decode {
 
 inline constexpr int kMaxRows = 64;  // per K/V head; more are the prefill kernels' (README.md)
 
-// The config of a problem for blocks of threads of at most `shared_bytes`. False, with a sentence in `why`, for what
-// the family cannot do.
+// The config of a problem for blocks of threads of at most `shared_bytes`, but for `even`, which is up to the number of
+// multiprocessors. False, with a sentence in `why`, for what the family cannot do.
 bool select_config(const Problem& problem, int shared_bytes, DecodeConfig& config, std::string& why);
 // arch: "sm_80"; mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const DecodeConfig& config, const std::string& arch,

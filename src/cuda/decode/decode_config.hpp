@@ -14,6 +14,7 @@ struct DecodeConfig {
   int slots;       // tiles of K or V of a team in shared memory
   int piece;       // tiles of a piece of work, the same in every batch; 0: all blocks get as many
   int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
+  bool even;       // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
 
   ONEPASS_HD friend constexpr bool operator==(const DecodeConfig&, const DecodeConfig&) = default;
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
@@ -83,6 +84,7 @@ struct DecodeParams : ForwardParams {
   long long mask_stride[4];
   int heads_kv;
   Divisor by_rows_of_head, by_heads;  // heads_per_kv; groups of a sequence
+  int blocks;                         // of threads
   int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
   int min_tiles;   // of such a part; fewer are not worth a merge
   int steps;       // of a group, if all have as many
@@ -90,6 +92,8 @@ struct DecodeParams : ForwardParams {
   Divisor by_steps, by_splits;
   int row_blocks;  // of a K/V head, where a kernel has such blocks
   Divisor by_row_blocks;
+  int groups;        // of a sequence
+  int merge_slices;  // mla_merge.cuh
 };
 
 }  // namespace onepass::decode

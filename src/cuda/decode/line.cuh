@@ -75,14 +75,13 @@ DEV void take_lengths(const DecodeParams& p, Group& g) {
   g.k_begin = x.k_begin, g.seq_k = x.seq_k;
   measure(p, g);
 }
-DEV i32 groups_of_sequence(const DecodeParams& p) { return kRowBlocks ? p.heads_kv * p.row_blocks : p.heads_kv; }
 struct StepsOfSequence {  // of one of its groups
   const DecodeParams& p;
   DEV i32 operator()(i32 batch) const {
     Group g;
     g.batch = batch;
     take_lengths(p, g);
-    return g.steps * groups_of_sequence(p);
+    return g.steps * p.groups;
   }
 };
 
@@ -100,13 +99,13 @@ struct Line {
       steps = sequences().all();
     } else {
       take_lengths(p, pattern);
-      steps = pattern.steps * groups_of_sequence(p) * p.batch;
+      steps = pattern.steps * p.groups * p.batch;
     }
-    if (p.splits != 0) {
-      blocks = gridDim.x, span = pattern.steps, parts = p.splits;
+    if (cut_evenly(p)) {
+      blocks = p.blocks, span = pattern.steps, parts = p.splits;
       each = p.each, rest = p.rest;
     } else {
-      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * groups_of_sequence(p)), static_cast<i32>(gridDim.x));
+      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * p.groups), p.blocks);
       span = steps, parts = max(blocks, 1);
       each = span / parts, rest = span - each * parts;
     }
@@ -128,12 +127,13 @@ struct Line {
 
   DEV i32 begin_of(i32 block) const {
     if (block >= blocks) return steps;
-    const i32 spans = p.splits != 0 ? p.by_splits(block) : 0, part = block - spans * parts;
+    const i32 spans = cut_evenly(p) ? p.by_splits(block) : 0, part = block - spans * parts;
     return spans * span + part * each + min(part, rest);
   }
-  DEV i32 block_of(i32 step) const {
-    const i32 spans = p.splits != 0 ? p.by_steps(step) : 0, in = step - spans * span, longer = rest * (each + 1);
-    return spans * parts + (in < longer ? in / (each + 1) : rest + (in - longer) / max(each, 1));
+  // The blocks that work on a group, and how many.
+  DEV i32 first_block(const Group& g) const { return cut_evenly(p) ? g.number * parts : block_of(g.step); }
+  DEV i32 blocks_of(const Group& g) const {
+    return cut_evenly(p) ? parts : block_of(g.end() - 1) - block_of(g.step) + 1;
   }
   DEV Group group_of(i32 step) const {
     Group g = pattern;
@@ -146,15 +146,28 @@ struct Line {
       g.number = p.by_steps(step);
       g.step = g.number * g.steps;
       g.batch = p.by_heads(g.number);
-      g.head = g.number - g.batch * groups_of_sequence(p);
+      g.head = g.number - g.batch * p.groups;
     }
-    g.number = g.batch * groups_of_sequence(p) + g.head;
+    g.number = g.batch * p.groups + g.head;
+    return g;
+  }
+  DEV Group group(i32 number) const {
+    Group g = pattern;
+    g.number = number;
+    g.batch = p.by_heads(number);
+    g.head = number - g.batch * p.groups;
+    if constexpr (kLengthsVary) {
+      take_lengths(p, g);
+      g.step = SequenceParts<StepsOfSequence>{{p}, g.batch}.all() + g.head * g.steps;
+    } else {
+      g.step = number * g.steps;
+    }
     return g;
   }
   DEV Group after(Group g) const {
     g.step = g.end();
     ++g.number;
-    if (++g.head < groups_of_sequence(p)) return g;
+    if (++g.head < p.groups) return g;
     g.head = 0;
     ++g.batch;
     if constexpr (kLengthsVary) {
@@ -170,8 +183,15 @@ struct Line {
   }
   DEV Segment first(i32 step, i32 end) const { return step < end ? segment(group_of(step), step, end) : Segment{}; }
   DEV Segment next(const Segment& s, i32 end) const {
+    if constexpr (kOneSegment) return {};
     const i32 step = s.step + s.steps;
     return step < end ? segment(step == s.group.end() ? after(s.group) : s.group, step, end) : Segment{};
+  }
+
+ private:
+  DEV i32 block_of(i32 step) const {  // where all work is cut into equal parts
+    const i32 longer = rest * (each + 1);
+    return step < longer ? step / (each + 1) : rest + (step - longer) / max(each, 1);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "cuda/decode/mla.hpp"
 
-#include <atomic>
+#include <algorithm>
+#include <mutex>
 #include <numeric>
 #include <tuple>
 
@@ -17,6 +18,7 @@ namespace onepass::decode {
 namespace {
 
 constexpr int kMinTiles = 4;  // of a block: fewer are not worth a merge
+constexpr std::int64_t kMergeBlocks = 396, kFewParts = 4;
 
 class State final : public PlanState {
  public:
@@ -37,32 +39,41 @@ class State final : public PlanState {
                 " bytes of shared memory");
   }
   void prepare() const override {
-    if (!idle()) kernel(nullptr);
+    if (!idle()) load(nullptr);
   }
   void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
     if (idle()) return;
     const auto stream = static_cast<cuda::Stream>(stream_);
-    const cuda::Kernel& loaded = kernel(stream);
+    const Kernels& loaded = load(stream);
     const cuda::ContextScope scope(device_);
     DecodeParams params = decided_;
     bind(params, tensors, workspace);
-    params.counters = counters_of(device_, workspace, stream);
     cuda::TensorMap map = mla_map(*problem, tensors, config_, cuda::tensor_map);
     void* arguments[] = {&map, &params};
-    cuda::launch(loaded, static_cast<unsigned>(share_.blocks), kMlaThreads, mla_layout().total, stream, arguments);
+    cuda::launch(*loaded.attention, static_cast<unsigned>(share_.blocks), kMlaThreads, mla_layout().total, stream,
+                 arguments);
+    if (!merges()) return;
+    void* merged[] = {&params};
+    cuda::launch(*loaded.merge, merge_grid(*problem, config_), kMlaMergeThreads, kMlaMergeBytes, stream, merged, true);
   }
 
  private:
   bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
-  const cuda::Kernel& kernel(cuda::Stream stream) const {
-    const cuda::Kernel* known = kernel_.load(std::memory_order_acquire);
-    if (!known) kernel_.store(known = &load(stream), std::memory_order_release);
-    return *known;
-  }
-  const cuda::Kernel& load(cuda::Stream stream) const {
-    static cuda::KernelTable<std::tuple<ForwardFeatures, MlaConfig>> kernels;
-    return kernels.find(device_.ordinal, {features_, config_}, mla_layout().total, stream,
-                        [&] { return mla_program(features_, config_); });
+  bool merges() const { return share_.splits != 1; }  // else every group is whole
+
+  struct Kernels {
+    const cuda::Kernel *attention, *merge;
+  };
+  const Kernels& load(cuda::Stream stream) const {
+    std::call_once(once_, [&] {
+      static cuda::KernelTable<std::tuple<ForwardFeatures, MlaConfig, bool>> kernels;
+      const auto find = [&](bool merge, int bytes, auto&& program) {
+        return &kernels.find(device_.ordinal, {features_, config_, merge}, bytes, stream, program);
+      };
+      kernels_.attention = find(false, mla_layout().total, [&] { return mla_program(features_, config_); });
+      if (merges()) kernels_.merge = find(true, kMlaMergeBytes, [&] { return mla_merge_program(features_, config_); });
+    });
+    return kernels_;
   }
 
   const cuda::DeviceFacts& device_;
@@ -71,7 +82,8 @@ class State final : public PlanState {
   const Sharing sharing_;
   const Share share_;
   const DecodeParams decided_;
-  mutable std::atomic<const cuda::Kernel*> kernel_{nullptr};  // once it is loaded
+  mutable std::once_flag once_;
+  mutable Kernels kernels_{};
 };
 
 Decision plan(const Request& request) {
@@ -122,8 +134,9 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
   const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{kMlaKeys})) : 0;
   c = {.piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, kMlaKeys).chunk) / kMlaKeys : 0,
        .page_rows = page_rows,
-       .producer_registers = 48,
+       .producer_registers = 40,
        .consumer_registers = 232};
+  if (c.gathers()) c.producer_registers = 56, c.consumer_registers = 224;
   const Sharing sharing = sharing_of(p, c);
   const std::int64_t tiles = std::max<std::int64_t>(1, tiles_of(p, kMlaKeys));
   if (groups_of(p, sharing) > cuda::kMaxPosition / tiles)
@@ -142,7 +155,14 @@ Sharing sharing_of(const Problem& p, const MlaConfig& c) {
           .row_blocks = static_cast<int>(std::max<std::int64_t>(1, (rows_of(p) + kMlaRows - 1) / kMlaRows))};
 }
 DecodeParams decided_params(const Problem& p, const MlaConfig& c, const Share& share) {
-  return decided_params(p, sharing_of(p, c), {kMlaRows, kMlaKeys, kMlaRows / 16}, share);
+  const Sharing sharing = sharing_of(p, c);
+  DecodeParams d = decided_params(p, sharing, {kMlaRows, kMlaKeys, kMlaRows / 16}, share);
+  d.merge_slices = share.blocks > kFewParts * groups_of(p, sharing);
+  return d;
+}
+unsigned merge_grid(const Problem& p, const MlaConfig& c) {
+  const std::int64_t groups = groups_of(p, sharing_of(p, c));
+  return static_cast<unsigned>(groups * std::clamp<std::int64_t>(kMergeBlocks / groups, 1, kMlaRows));
 }
 
 cuda::TensorMap mla_map(const Problem& p, const Tensors& t, const MlaConfig& c, MapTensor map_tensor) {
@@ -164,17 +184,23 @@ std::string config_source(const MlaConfig& c) {
       .field("consumer_registers", consumer_registers)
       .source();
 }
+std::string constants(const ForwardFeatures& f, const MlaConfig& c) {
+  return text(cuda::features_source(f), "#include \"cuda/decode/mla_config.hpp\"\n",
+              "namespace onepass::decode { constexpr MlaConfig config = ", config_source(c), "; }\n");
+}
 
 }  // namespace
 
 cuda::KernelProgram mla_program(const ForwardFeatures& f, const MlaConfig& c) {
   return {"cuda/decode/mla.cuh",
           "attention_mla",
-          text(cuda::features_source(f), "#include \"cuda/decode/mla_config.hpp\"\n",
-               "namespace onepass::decode { constexpr MlaConfig config = ", config_source(c), "; }\n"),
+          constants(f, c),
           "sm_90a",
           {},
           cuda::wgmma_source({kMlaKeys, kMlaV / 2}, sm90::operand_of(f.attention.input))};
+}
+cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig& c) {
+  return {"cuda/decode/mla_merge.cuh", "attention_mla_merge", constants(f, c), "sm_90a"};
 }
 
 const Implementation& mla_implementation() {

@@ -9,15 +9,20 @@
 //   O += P V           both tiles' P on 256 of O's 512 columns, V being the tile's first columns read transposed
 //
 // The two refer to the same maxima, so that a row is one state: whoever moves one leaves it with his weights. Partial
-// results of segments are united as those of decode.cuh (parts.cuh). mla.md has the schedule and the budgets.
+// results of segments are united by a kernel behind this one (mla_merge.cuh). mla.md has the schedule and the budgets.
 #pragma once
 #include "cuda/decode/mla_tile.cuh"
 
 #include "cuda/decode/mla_consumer.cuh"
 #include "cuda/decode/mla_end.cuh"
 #include "cuda/decode/mla_producer.cuh"
+#include "cuda/device/dependent.cuh"
 
 namespace onepass::decode {
+
+// Beyond what the block begins with, setmaxnreg waits for ever.
+static_assert(config.producer_registers * 128 + config.consumer_registers * kMlaConsumers <=
+              65536 / kMlaThreads / 8 * 8 * kMlaThreads);
 
 // All rows by all consumers; rows past the last one are zeros.
 DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
@@ -62,7 +67,7 @@ DEV void consume(u32 sm, const DecodeParams& p) {
     const Line line(p, stored);
     const Segment segment = Segment::load(sm + kLayout.segment);
     const i32 end = line.begin_of(block + 1);
-    end_segment(c, line, segment, end);
+    end_segment(c, segment);
     line.next(segment, end).store(sm + kLayout.segment);
   }
 }
@@ -76,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(onepass::decode::kMlaThreads, 1)
   using namespace onepass;
   using namespace onepass::decode;
   extern __shared__ __align__(1024) unsigned char smem[];
+  let_next_kernel_start();
   const u32 sm = shared_address(smem), group = warp_uniform(threadIdx.x / 128);
   if (threadIdx.x == 0) {
     if (sm & 1023) __trap();  // the swizzle pattern is a function of the address
@@ -86,7 +92,10 @@ extern "C" __global__ void __launch_bounds__(onepass::decode::kMlaThreads, 1)
   __syncthreads();
   if (group == 2) {  // each role in one branch of one if/else, or setmaxnreg is ignored
     registers_down<config.producer_registers>();
-    if (warp_uniform(threadIdx.x / 32) == kWarps) MlaProducer{p, &k, {sm}}.run();
+    if constexpr (config.gathers())
+      produce(MlaGather{p, {sm}}, p);
+    else if (warp_uniform(threadIdx.x / 32) == kWarps)
+      produce(MlaBoxes{p, &k, {sm}}, p);
   } else if (group == 0) {
     registers_up<config.consumer_registers>();
     consume<0>(sm, p);

@@ -9,10 +9,17 @@ inline constexpr int kMlaQk = 576, kMlaV = 512;
 inline constexpr int kMlaRows = 64, kMlaKeys = 64;  // of a block of threads; of a tile
 inline constexpr int kMlaConsumers = 256, kMlaThreads = kMlaConsumers + 128;
 
+// Of mla_merge.cuh: two times 128 threads, with 32 bytes each, and a flag for each row.
+inline constexpr int kMlaMergeThreads = 256, kMlaMergeFlags = kMlaMergeThreads * 32,
+                     kMlaMergeBytes = kMlaMergeFlags + kMlaRows * 4;
+
 struct MlaConfig {
   int piece;      // tiles of a piece of work, the same in every batch; 0: all blocks get as many
   int page_rows;  // keys that one load takes of a page; 0: K is not paged
-  int producer_registers, consumer_registers;                                                 // of a thread
+  int producer_registers, consumer_registers;  // of a thread
+  // Whether a warpgroup gathers keys by cp.async: TMA takes 33 ns for a box, a tile's time is 1.2 us, and a tile in
+  // pages of 16 is 36 boxes.
+  ONEPASS_HD constexpr bool gathers() const { return page_rows > 0 && page_rows < 32; }
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : kMlaKeys; }  // of a load
   ONEPASS_HD friend constexpr bool operator==(const MlaConfig&, const MlaConfig&) = default;
 };

@@ -124,7 +124,7 @@ struct MlaConsumer {
   // Keys behind the sequence's last one have weights of 0, which whatever stands there must not meet. (Beyond the end
   // of the tensor, TMA has written zeros.)
   DEV void clear_tail(u32 t, i32 tile) const {
-    if constexpr (!features.cache()) return;
+    if constexpr (!features.cache() || config.gathers()) return;
     const i32 first = seq_k - tile * kBlockN;
     if (first >= kBlockN) return;
     for (i32 i = static_cast<i32>(threadIdx.x % 128); i < (kBlockN - first) * 8; i += 128) {

@@ -62,8 +62,8 @@ DEV void write_rows(MlaConsumer<side>& c, const Group& g, const Sums (&sums)[2],
 #pragma unroll
     for (int j = 2 * i; j < 128; j += 4) {
       const i32 column = static_cast<i32>(side) * 256 + column_of(j, c.lane() % 4);
-      good = end.put(column, c.o[j]) && good;
-      good = end.put(column + 1, c.o[j + 1]) && good;
+      good = end.put_one(column, c.o[j]) && good;
+      good = end.put_one(column + 1, c.o[j + 1]) && good;
     }
     if (!good) flag(c.sm, row);
   }
@@ -90,7 +90,7 @@ DEV void write_partial(const MlaConsumer<side>& c, const Segment& segment, const
 
 // By all consumers.
 template <u32 side>
-DEV void end_segment(MlaConsumer<side>& c, const Line& line, const Segment& segment, i32 end) {
+DEV void end_segment(MlaConsumer<side>& c, const Segment& segment) {
   const DecodeParams& p = c.p;
   const Group& g = segment.group;
   clear_flags(c.sm);
@@ -109,14 +109,11 @@ DEV void end_segment(MlaConsumer<side>& c, const Line& line, const Segment& segm
   }
   if (segment.whole()) {
     write_rows(c, g, sums, typename ElementOf<forward_features.output>::Format{});
+    all_sync();
+    run_fallback(c.sm, p, g);
   } else {
     write_partial(c, segment, sums);
-    const bool over = segment.step + segment.steps == min(g.end(), end);  // this block has no more of the group
-    if (!over || !is_last(c.sm, p, line, g)) return all_sync();
-    unite_parts(c.sm, p, line, g);
   }
-  all_sync();
-  run_fallback(c.sm, p, g);
   all_sync();
 }
 

@@ -1,16 +1,19 @@
-// The producer warp of the MLA kernel: tiles of keys by TMA, in the order in which the warpgroups give them back.
+// The producer of the MLA kernel: tiles of keys, in the order in which the warpgroups give them back.
 #pragma once
 #include "cuda/attention/key_value_view.cuh"
 #include "cuda/decode/line.cuh"
+#include "cuda/device/copy_async.cuh"
 
 namespace onepass::decode {
 
-struct MlaProducer {
+// A warp that loads boxes by TMA.
+struct MlaBoxes {
   const DecodeParams& p;
   const TensorMap* map;
   KeyTiles keys;
   const bool issuer = elect_one();
 
+  DEV void look_up(const Group&, i32) {}
   // Half h of tile t: `tile` of the sequence. Of pages, each lane loads the rows of one. What lies behind the last key,
   // or in a page that there is not, comes as zeros, and the table is not asked about it.
   DEV void load(const Group& g, i32 tile, u32 t, u32 h) const {
@@ -38,23 +41,73 @@ struct MlaProducer {
       __syncwarp();
     }
   }
-  DEV void run() {
-    const Line line(p);
-    const i32 block = static_cast<i32>(blockIdx.x), end = line.begin_of(block + 1);
-    for (Segment s = line.first(line.begin_of(block), end); s.steps != 0; s = line.next(s, end)) {
-      const i32 first = s.tile(), last = s.end_tile();
-#pragma unroll 1
-      for (i32 tile = first; tile < last; tile += 2) {
-        load(s.group, tile, 0, 0);
-        load(s.group, tile, 0, 1);
-        ++keys.uses[0];
-        if (tile + 1 >= last) break;
-        load(s.group, tile + 1, 1, 1);
-        load(s.group, tile + 1, 1, 0);
-        ++keys.uses[1];
-      }
+};
+
+// A warpgroup that gathers small pages: 8 lanes take 128 bytes of a key, each thread the chunk of every 16th key. The
+// table is asked before the memory is waited for.
+struct MlaGather {
+  const DecodeParams& p;
+  KeyTiles keys;
+  const char* from[4] = {};  // null: zeros
+
+  static DEV u32 row(u32 i) { return opaque_thread() % 128 / 8 + 16 * i; }
+  DEV void look_up(const Group& g, i32 tile) {
+    const KeyValueView view = KeyValueView::of_head(g.work_tile(0), g.kv_head(p));
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      const i32 key = tile * kBlockN + static_cast<i32>(row(i));
+      from[i] = nullptr;
+      if (key >= g.seq_k) continue;
+      const KeyValueView::Place at = view.place(p, key);
+      if (at.exists())
+        from[i] = static_cast<const char*>(p.k) + view.offset(p.k_stride, at) * 2 + opaque_thread() % 8 * 16;
     }
   }
+  DEV void load(const Group&, i32, u32 t, u32 h) const {
+    keys.acquire(t, h);
+    const auto copy_block = [&](u32 b) {
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i)
+        copy_async<16>(swizzled(keys.tile(t) + b * kBlockBytes, row(i), opaque_thread() % 8),
+                       from[i] ? from[i] + b * 128 : static_cast<const char*>(p.k), from[i] != nullptr);
+    };
+#pragma unroll 1
+    for (u32 b = 0; b < kHalfBlocks; ++b) copy_block(h * kHalfBlocks + b);
+    if (KeyTiles::has_rotary(t, h)) copy_block(kQkBlocks - 1);
+    copies_arrive(keys.full(t, h));
+  }
 };
+
+// The keys of the block's segments.
+template <class Source>
+DEV void produce(Source source, const DecodeParams& p) {
+  const Line::Stored stored{source.keys.sm + kLayout.line};  // the consumers store the same
+  const i32 block = static_cast<i32>(blockIdx.x);
+  Segment s;
+  {
+    const Line line(p);
+    line.store(stored);
+    s = line.first(line.begin_of(block), line.begin_of(block + 1));
+  }
+  const auto next = [&] {
+    const Line line(p, stored);
+    return line.next(s, line.begin_of(block + 1));
+  };
+  for (; s.steps != 0; s = next()) {
+    const i32 first = s.tile(), last = s.end_tile();
+#pragma unroll 1
+    for (i32 tile = first; tile < last; tile += 2) {
+      source.look_up(s.group, tile);
+      source.load(s.group, tile, 0, 0);
+      source.load(s.group, tile, 0, 1);
+      ++source.keys.uses[0];
+      if (tile + 1 >= last) break;
+      source.look_up(s.group, tile + 1);
+      source.load(s.group, tile + 1, 1, 1);
+      source.load(s.group, tile + 1, 1, 0);
+      ++source.keys.uses[1];
+    }
+  }
+}
 
 }  // namespace onepass::decode

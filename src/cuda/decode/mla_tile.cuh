@@ -11,7 +11,8 @@ constexpr i32 kRows = kMlaRows, kBlockN = kMlaKeys;
 constexpr bool kRowBlocks = true;
 constexpr i32 kThreads = kMlaConsumers, kWarps = kThreads / 32;  // that hold rows; the producer's stand behind them
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
-constexpr bool kLengthsVary = features.own_lengths();
+constexpr bool kLengthsVary = features.own_lengths(), kOneSegment = false;
+DEV bool cut_evenly(const DecodeParams& p) { return p.splits != 0; }
 constexpr u32 kBlockBytes = kMlaBlockBytes, kQkBlocks = kMlaQk / 64, kHalfBlocks = kMlaV / 128;
 
 // Barriers of the consumers by number; 0 is __syncthreads.
@@ -36,11 +37,15 @@ struct KeyTiles {
 
   DEV void init() const {
     for (u32 t = 0; t < 2; ++t) {
-      for (u32 h = 0; h < 2; ++h) mbar_init(full(t, h), 1), mbar_init(empty(t, h), 4 * kWarpArrivals);
+      for (u32 h = 0; h < 2; ++h)
+        mbar_init(full(t, h), config.gathers() ? 128 : 1), mbar_init(empty(t, h), 4 * kWarpArrivals);
     }
   }
   DEV void acquire(u32 t, u32 h) const { mbar_wait(empty(t, h), uses[t] % 2 ^ 1); }
-  DEV void wait(u32 t, u32 h) const { mbar_wait(full(t, h), uses[t] % 2); }
+  DEV void wait(u32 t, u32 h) const {
+    mbar_wait(full(t, h), uses[t] % 2);
+    if constexpr (config.gathers()) async_proxy_fence();
+  }
   DEV void release(u32 t, u32 h) const { warp_arrive(empty(t, h), opaque_thread() % 32 == 0); }
 };
 

@@ -29,21 +29,27 @@ struct Partials {
   DEV float* output(i32 slot, i32 row) const { return slot_at(slot) + 4 * kRows + row * kPitch; }
   // A block has at most two such segments: its first and its last. Pieces are numbered as they come.
   static DEV i32 slot_of(const Segment& s) {
+    if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
     return config.piece != 0 ? s.step : 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
-  }
-  static DEV i32 slot_of(const Line& line, const Group& g, i32 part) {
-    if constexpr (config.piece != 0) return g.step + part;
-    const i32 first = line.block_of(g.step);
-    return 2 * (first + part) + (part == 0);
-  }
-  static DEV i32 parts_of(const Line& line, const Group& g) { return config.piece != 0 ? g.steps : blocks_of(line, g); }
-  static DEV i32 blocks_of(const Line& line, const Group& g) {
-    return line.block_of(g.end() - 1) - line.block_of(g.step) + 1;
   }
 
  private:
   DEV float* slot_at(i32 slot) const {
     return p.partials + static_cast<i64>(slot) * partial_floats(kRows, features.dim_v);
+  }
+};
+
+// Those of one group: a division for all of them.
+struct Parts {
+  const Partials partials;
+  const i32 count, first;  // first: step or block
+
+  DEV Parts(const DecodeParams& p, const Line& line, const Group& g)
+      : partials{p},
+        count(config.piece != 0 ? g.steps : line.blocks_of(g)),
+        first(config.piece != 0 ? g.step : line.first_block(g)) {}
+  DEV i32 slot(i32 part) const {
+    return config.piece != 0 || kOneSegment ? first + part : 2 * (first + part) + (part == 0);
   }
 };
 
@@ -62,10 +68,19 @@ struct RowEnd {
         end(finalize_row(params, row.head, s.state, s.norm)),
         right(unit_of(params).right(s.state)) {}
   DEV void put_lse() const { write_lse(p, group.work_tile(row.head), row.token, end.lse); }
-  DEV bool put(i32 column, float o) const {  // whether that is a result
+  // A column. Whether that is a result.
+  DEV bool put_one(i32 column, float o) const {
     const float x = o * end.inv;
     write_out(p, out_offset(p, group.work_tile(row.head), row.token) + column, x);
     return right && is_finite(rounded(x));
+  }
+  DEV bool put(i32 column, const float (&o)[4]) const {  // four, those of them that there are
+    bool good = true;
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) {
+      if (features.dim_v % 4 == 0 || column + i < features.dim_v) good = put_one(column + i, o[i]) && good;
+    }
+    return good;
   }
 
  private:
@@ -79,60 +94,78 @@ DEV void flag(u32 sm, i32 row) { store_word(sm + kLayout.flags + 4 * row, 1); }
 DEV void clear_flags(u32 sm) {
   for (i32 row = opaque_thread(); row < kRows; row += kThreads) store_word(sm + kLayout.flags + 4 * row, 0);
 }
-// Rows whose flag is up, once more, a warp each.
+// A row once more, by a warp.
+DEV void fall_back(const DecodeParams& p, const Group& g, i32 row) {
+  const PackedRow x = PackedRow::of(p, g, row);
+  fallback_row(p, g.work_tile(x.head), RowScores(p, g, x), x.token);
+}
+// Rows whose flag is up, a warp each.
 DEV void run_fallback(u32 sm, const DecodeParams& p, const Group& g) {
 #pragma unroll 1
   for (i32 row = own_warp(); row < g.rows(p); row += kWarps) {
-    if (load_word(sm + kLayout.flags + 4 * row) == 0) continue;
-    const PackedRow x = PackedRow::of(p, g, row);
-    fallback_row(p, g.work_tile(x.head), RowScores(p, g, x), x.token);
+    if (load_word(sm + kLayout.flags + 4 * row) != 0) fall_back(p, g, row);
   }
 }
 
-// The parts of a group, in order, become its rows; by all threads of one block.
-DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
-  constexpr i32 kQuads = Partials::kPitch / 4, kTogether = 16;
-  const Partials partials{p};
-  const auto unit = unit_of(p);
-  const i32 parts = Partials::parts_of(line, g), rows = g.rows(p);
+// Four columns of a row, over some of its parts.
+struct RowSums {
+  Sums all{{}, 0.0f};
+  float o[4] = {};
+
+  // Every step-th part from `from` on, kTogether at a time: as many loads are under way.
+  template <i32 kTogether>
+  DEV void add(const Parts& parts, i32 row, i32 column, i32 from, i32 step) {
+    const auto unit = unit_of(parts.partials.p);
 #pragma unroll 1
-  for (i32 at = opaque_thread(); at < rows * kQuads; at += kThreads) {
-    const i32 row = at / kQuads, column = (at - row * kQuads) * 4;
-    Sums all{{}, 0.0f};
-    float o[4] = {};
-#pragma unroll 1
-    for (i32 first = 0; first < parts; first += kTogether) {
+    for (i32 first = from; first < parts.count; first += kTogether * step) {
       float sums[kTogether][4], x[kTogether][4], top = kNegInf;
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i) {  // the last part again counts for nothing
-        const i32 slot = Partials::slot_of(line, g, min(first + i, parts - 1));
-        load_global(sums[i], partials.sums(slot, row));
-        load_global(x[i], partials.output(slot, row) + column);
+        const i32 slot = parts.slot(min(first + i * step, parts.count - 1));
+        load_global(sums[i], parts.partials.sums(slot, row));
+        load_global(x[i], parts.partials.output(slot, row) + column);
       }
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i) top = fmaxf(top, sums[i][0]);
-      const auto r = unit.meet(all.state, top);
-      all.norm *= r.alpha;
+      meet(unit, top);
 #pragma unroll
-      for (i32 d = 0; d < 4; ++d) o[d] *= r.alpha;
-#pragma unroll
-      for (i32 i = 0; i < kTogether; ++i) {
-        if (first + i >= parts) break;
-        const float share = unit.share(sums[i][0], r);
-        absorb(all.state, sums[i][1] * share);
-        all.norm += sums[i][2] * share;
-#pragma unroll
-        for (i32 d = 0; d < 4; ++d) o[d] += x[i][d] * share;
-      }
+      for (i32 i = 0; i < kTogether; ++i)  // no branch: behind one its loads would begin, one after the other
+        absorb_part(sums[i], x[i], first + i * step < parts.count ? unit.share(sums[i][0], reference) : 0.0f);
     }
+  }
+  template <class Unit>
+  DEV void meet(const Unit& unit, float m) {
+    reference = unit.meet(all.state, m);
+    all.norm *= reference.alpha;
+#pragma unroll
+    for (i32 d = 0; d < 4; ++d) o[d] *= reference.alpha;
+  }
+  DEV void absorb_part(const float (&sums)[4], const float (&x)[4], float share) {
+    absorb(all.state, sums[1] * share);
+    all.norm += sums[2] * share;
+#pragma unroll
+    for (i32 d = 0; d < 4; ++d) o[d] += x[d] * share;
+  }
+  // False if it is no result.
+  DEV bool put(const DecodeParams& p, const Group& g, i32 row, i32 column) const {
     const RowEnd end(p, g, row, all);
     if (column == 0) end.put_lse();
-    bool good = true;
-#pragma unroll
-    for (i32 d = 0; d < 4; ++d) {
-      if (column + d < features.dim_v) good = end.put(column + d, o[d]) && good;
-    }
-    if (!good) flag(sm, row);
+    return end.put(column, o);
+  }
+
+  decltype(unit_of(DecodeParams{}).keep({})) reference{};
+};
+
+// The parts of a group, in order, become its rows; by all threads of one block.
+DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
+  constexpr i32 kQuads = Partials::kPitch / 4;
+  const Parts parts(p, line, g);
+#pragma unroll 1
+  for (i32 at = opaque_thread(); at < g.rows(p) * kQuads; at += kThreads) {
+    const i32 row = at / kQuads, column = (at - row * kQuads) * 4;
+    RowSums x;
+    x.add<16>(parts, row, column, 0, 1);
+    if (!x.put(p, g, row, column)) flag(sm, row);
   }
 }
 
@@ -141,12 +174,9 @@ DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g
   const u32 word = sm + kLayout.flags + 4 * kRows;
   all_sync();
   if (opaque_thread() == 0) {
-    const i32 first = line.block_of(g.step);
-    const u32 others = line.block_of(g.end() - 1) - first;
-    memory_fence();
-    const bool last = atomicAdd(p.counters + first, 1u) == others;
-    if (last) p.counters[first] = 0;  // as it was found
-    memory_fence();
+    u32* const counter = p.counters + line.first_block(g);
+    const bool last = add_in_order(counter, 1) + 1 == static_cast<u32>(line.blocks_of(g));
+    if (last) *counter = 0;  // as it was found
     store_word(word, last);
   }
   all_sync();

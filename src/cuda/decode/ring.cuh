@@ -18,11 +18,12 @@ DEV void team_sync() {
 }
 
 // Where the rows of a tile are: row r is known to lane r. Where there are no pages, row 0 and the stride say it all.
+// Not yet checked.
 using Place = KeyValueView::Place;
 DEV Place look_up(const DecodeParams& p, const KeyValueView& view, i32 first, i32 tokens) {
-  if constexpr (!features.paged) return view.place(p, first);
+  if constexpr (!features.paged) return view.entry(p, first);
   const i32 key = first + static_cast<i32>(opaque_thread() % kBlockN);
-  return key < tokens ? view.place(p, key) : Place{-1, 0};
+  return key < tokens ? view.entry(p, key) : Place{-1, 0};
 }
 
 // A tile of K or V. Tokens past the sequence are zeros, since whatever they hold would meet weights of 0; so are pages
@@ -66,25 +67,28 @@ struct Ring {
   u32 tiles = 0;    // the team's memory
   Segment ahead{};  // where copies are by now
   KeyValueView view{};
-  Place places{};  // of the tile that comes next, looked up as soon as it is known
+  // Of the tile whose copies are under way, and of the one behind it: a page table is asked a tile ahead, since what it
+  // answers is waited for where it is first looked at.
+  Place places{}, following{};
   i32 tile = 0, tile_end = 0, slot = 0;
-  bool values = false;  // V of the tile comes next
 
   DEV void begin(u32 sm, const Segment& first) {
     tiles = sm + kLayout.rings + own_team() * kLayout.team_bytes;
     open(first);
 #pragma unroll 1
-    for (i32 i = 0; i < kSlots; ++i) copy_next();
+    for (i32 i = 0; i < kSlots / 2; ++i) copy_next<false>(), copy_next<true>();
+    if constexpr (kSlots % 2 != 0) copy_next<false>();
   }
-  // The oldest tile is here; give() when the team has read it.
+  // The oldest tile is here; give() when the team has read it, which says whether it was one of V.
   DEV u32 take() const {
     copies_wait<kSlots - 1>();
     team_sync();
     return place();
   }
+  template <bool values>
   DEV void give() {
     team_sync();
-    copy_next();
+    copy_next<values != (kSlots % 2 != 0)>();
   }
 
  private:
@@ -95,24 +99,22 @@ struct Ring {
       tile = ahead.tile() + own_team(), tile_end = ahead.end_tile();
       if (tile >= tile_end) continue;
       view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
-      find();
+      following = look_up(p, view, tile * kBlockN, ahead.group.seq_k);
       return;
     }
   }
-  DEV void find() { places = look_up(p, view, tile * kBlockN, ahead.group.seq_k); }
+  template <bool values>
   DEV void copy_next() {
     if (ahead.steps != 0) {
       const i32 tokens = ahead.group.seq_k - tile * kBlockN;
-      if (!values) {
+      if constexpr (!values) {
+        places = view.checked(p, following);
         copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
+        if (tile + kShare < tile_end) following = look_up(p, view, (tile + kShare) * kBlockN, ahead.group.seq_k);
       } else {
         copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
-        if ((tile += kShare) < tile_end)
-          find();
-        else
-          open(line.next(ahead, end));
+        if ((tile += kShare) >= tile_end) open(line.next(ahead, end));
       }
-      values = !values;
     }
     copies_commit();
     slot = slot + 1 == kSlots ? 0 : slot + 1;

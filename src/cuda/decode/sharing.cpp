@@ -27,10 +27,14 @@ std::int64_t tiles_of(const Problem& p, int block_n) {
   return (keys.hi + block_n - 1) / block_n - keys.lo / block_n;
 }
 
+bool may_be_even(const Problem& p, const Sharing& s) {
+  return s.piece == 0 && !lengths_vary(p) && groups_of(p, s) <= kMostBlocks;
+}
+
 Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
   const std::int64_t most = std::min(multiprocessors, kMostBlocks), groups = std::max<std::int64_t>(1, groups_of(p, s)),
                      tiles = std::max<std::int64_t>(1, tiles_of(p, s.block_n));
-  if (s.piece == 0 && !lengths_vary(p)) {
+  if (may_be_even(p, s)) {
     // Whole groups, or an equal number of parts of each: no block then works on two groups by half.
     const std::int64_t splits =
         std::clamp<std::int64_t>(tiles / s.min_tiles, 1, std::max<std::int64_t>(1, most / groups));
@@ -48,8 +52,10 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   d.heads_kv = static_cast<int>(p.heads_kv);
   d.row_blocks = s.row_blocks;
   d.by_row_blocks = Divisor::of(s.row_blocks);
+  d.groups = d.heads_kv * s.row_blocks;
   d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
-  d.by_heads = Divisor::of(std::max(1, d.heads_kv * s.row_blocks));
+  d.by_heads = Divisor::of(std::max(1, d.groups));
+  d.blocks = share.blocks;
   d.splits = share.splits;
   const auto tiles = static_cast<int>(std::max<std::int64_t>(1, tiles_of(p, s.block_n)));
   d.steps = s.piece == 0 ? tiles : (tiles + s.piece - 1) / s.piece;

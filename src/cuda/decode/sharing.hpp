@@ -23,6 +23,7 @@ std::int64_t rows_of(const Problem& problem);  // of a K/V head
 std::int64_t groups_of(const Problem& problem, const Sharing& sharing);
 std::int64_t tiles_of(const Problem& problem, int block_n);  // of keys of one group, at most
 Share share_of(const Problem& problem, const Sharing& sharing, int multiprocessors);
+bool may_be_even(const Problem& problem, const Sharing& sharing);  // whether splits is not 0 for some device
 // What a launch takes but for what a call brings.
 DecodeParams decided_params(const Problem& problem, const Sharing& sharing, const cuda::TileShape& tile,
                             const Share& share);

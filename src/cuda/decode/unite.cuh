@@ -5,7 +5,7 @@
 
 namespace onepass::decode {
 
-// Adds up what the teams have, a few columns at a time: emit(row, column, sum) by one thread for each.
+// Adds up what the teams have, a few columns at a time: emit(row, column, sums) by one thread for each four of them.
 template <class Emit>
 DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], const float (&share)[kRowTiles][2],
                    const Emit& emit) {
@@ -29,14 +29,18 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], con
     }
     __syncthreads();
 #pragma unroll 1
-    for (i32 at = opaque_thread(); at < rows * kColumns; at += kThreads) {
-      const i32 row = at / kColumns, column = at - row * kColumns;
+    for (i32 at = opaque_thread(); at < rows * kColumns / 4; at += kThreads) {
+      const i32 row = at / (kColumns / 4), column = at % (kColumns / 4) * 4;
       if (from + column >= features.dim_v) continue;
-      float sum = 0.0f;
+      float sums[4] = {};
 #pragma unroll
-      for (i32 team = 0; team < kShare; ++team)
-        sum += load_one(sm + kLayout.sums + (team * kRows + row) * kLayout.sum_pitch + column * 4);
-      emit(row, from + column, sum);
+      for (i32 team = 0; team < kShare; ++team) {
+        u32 x[4];
+        load_four(sm + kLayout.sums + (team * kRows + row) * kLayout.sum_pitch + column * 4, x[0], x[1], x[2], x[3]);
+#pragma unroll
+        for (i32 i = 0; i < 4; ++i) sums[i] += __uint_as_float(x[i]);
+      }
+      emit(row, from + column, sums);
     }
   }
 }
@@ -96,11 +100,15 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     }
   }
   if (segment.whole()) {
-    add_teams(sm, rows, o, share, [&](i32 row, i32 column, float sum) {
-      if (!RowEnd(p, g, row, load_sums(united_at(row))).put(column, sum)) flag(sm, row);
+    add_teams(sm, rows, o, share, [&](i32 row, i32 column, const float(&sums)[4]) {
+      if (!RowEnd(p, g, row, load_sums(united_at(row))).put(column, sums)) flag(sm, row);
     });
   } else {
-    add_teams(sm, rows, o, share, [&](i32 row, i32 column, float sum) { partials.output(slot, row)[column] = sum; });
+    add_teams(sm, rows, o, share, [&](i32 row, i32 column, const float(&sums)[4]) {
+      const u32 words[4] = {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
+                            __float_as_uint(sums[3])};
+      store_global(partials.output(slot, row) + column, words);
+    });
     const bool over = segment.step + segment.steps == min(g.end(), end);  // this block has no more of the group
     if (!over || !is_last(sm, p, line, g)) {
       __syncthreads();

@@ -2,6 +2,7 @@
 // everything.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "check/extremes.hpp"
@@ -24,17 +25,27 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     launch(inputs, inputs.problem, early, blocks);
     return output_bytes(inputs);
   }
+  // Kernels of even parts get as many of each group as there would be blocks.
+  static decode::Share share_of(const Problem& p, const decode::DecodeConfig& c, int blocks) {
+    const decode::Sharing sharing = decode::sharing_of(c);
+    if (!c.even) {
+      const decode::Share share = decode::share_of(p, sharing, blocks);
+      return share.splits == 0 ? share : decode::Share{blocks, 0};
+    }
+    const auto groups = static_cast<int>(decode::groups_of(p, sharing));
+    const int splits = std::clamp(static_cast<int>(decode::tiles_of(p, c.block_n)), 1, blocks);
+    return {groups * splits, splits};
+  }
   // p: the inputs' problem, or its part of one sequence, number `sequence`.
   static void launch(const check::Inputs& inputs, const Problem& p, bool early, unsigned blocks,
                      std::int64_t sequence = 0) {
     const warps::DecodeKernel& kernel = *GetParam();
     const auto& c = *static_cast<const decode::DecodeConfig*>(kernel.config);
+    const decode::Share share = share_of(p, c, static_cast<int>(blocks));
     std::vector<unsigned> workspace(
-        decode::workspace_bytes_of(p, decode::sharing_of(c), static_cast<int>(blocks)) / sizeof(unsigned) + 16,
-        0xffffffff);
+        decode::workspace_bytes_of(p, decode::sharing_of(c), share.blocks) / sizeof(unsigned) + 16, 0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
     unsigned counters[decode::kMostBlocks] = {};
-    const decode::Share share = decode::share_of(p, decode::sharing_of(c), static_cast<int>(blocks));
     decode::DecodeParams params = decode::decided_params(p, c, share);
     decode::bind(params, inputs.tensors, workspace.data());
     params.counters = counters;
@@ -64,6 +75,8 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   std::string why;
   ASSERT_TRUE(decode::select_config(p, kSharedBytes, chosen, why)) << why;
   EXPECT_TRUE(features == cuda::features_of(p));
+  chosen.even = config.even;
+  EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(config)));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
   EXPECT_EQ(GetParam()->shared_bytes, decode::layout_of(features, chosen).total);
 }

@@ -10,15 +10,20 @@
 #define KERNEL_JOINED(a, b) KERNEL_PASTED(a, b)
 #define onepass KERNEL_JOINED(emulated_mla_, KERNEL_NAME)
 #define attention_mla KERNEL_JOINED(attention_mla_, KERNEL_NAME)
+#define attention_mla_merge KERNEL_JOINED(attention_mla_merge_, KERNEL_NAME)
 #define __trap() ::warps::fail("__trap")
 #include KERNEL_CONFIG
 #include "cuda/decode/mla.cuh"
+#include "cuda/decode/mla_merge.cuh"
 
 namespace warps {
 namespace {
 
-const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME), KERNEL_PROBLEM, &onepass::forward_features,
-                          &onepass::decode::config, [](const void* map, const void* params, unsigned grid) {
+const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME),
+                          KERNEL_PROBLEM,
+                          &onepass::forward_features,
+                          &onepass::decode::config,
+                          [](const void* map, const void* params, unsigned grid) {
                             onepass::TensorMap m;
                             std::memcpy(&m, map, sizeof m);
                             const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
@@ -29,6 +34,17 @@ const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME), KERNEL_PROBLEM, &onepass::fo
                               run_block(onepass::decode::kMlaThreads, [&] { attention_mla(m, p); }, b);
                               if (!background.empty()) fail("a kernel ended before its loads");
                               for (unsigned i = onepass::decode::kLayout.total; i < sizeof smem; ++i)
+                                if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                            }
+                          },
+                          [](const void* params, unsigned grid) {
+                            const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
+                            gridDim.x = grid;
+                            for (unsigned b = 0; b < grid; ++b) {
+                              std::memset(smem, 0xff, sizeof smem);
+                              hopper = {};
+                              run_block(onepass::decode::kMlaMergeThreads, [&] { attention_mla_merge(p); }, b);
+                              for (unsigned i = onepass::decode::kMlaMergeBytes; i < sizeof smem; ++i)
                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
                             }
                           }};

@@ -32,17 +32,16 @@ class EmulatedMla : public testing::TestWithParam<const warps::MlaKernel*> {
     std::vector<unsigned> workspace(
         decode::workspace_bytes_of(p, sharing, static_cast<int>(blocks)) / sizeof(unsigned) + 16, 0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
-    unsigned counters[decode::kMostBlocks] = {};
     decode::DecodeParams params = decode::decided_params(p, c, share);
     decode::bind(params, tensors, workspace.data());
-    params.counters = counters;
     params.min_tiles = 1;
     const cuda::TensorMap map = decode::mla_map(p, tensors, c, boxes_of);
     warps::copies_are_early = early;
     warps::backwards = early;
     kernel.run(&map, &params, static_cast<unsigned>(share.blocks));
+    const auto groups = static_cast<unsigned>(decode::groups_of(p, sharing));
+    if (share.splits != 1) kernel.merge(&params, groups * (blocks % 4 + 1));
     EXPECT_TRUE(std::vector<unsigned>(workspace.end() - 16, workspace.end()) == beyond) << "written past the workspace";
-    for (const unsigned counter : counters) EXPECT_EQ(counter, 0u) << "the counters are not as they were found";
   }
 };
 

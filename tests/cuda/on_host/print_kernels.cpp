@@ -26,7 +26,7 @@ using namespace onepass;
 constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
 constexpr int kMultiprocessors = 132;
 
-cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
+cuda::KernelProgram program_of(const std::string& family, const std::string& name, const Problem& p) {
   std::string why;
   if (family == "sm90b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
@@ -45,8 +45,10 @@ cuda::KernelProgram program_of(const std::string& family, const Problem& p) {
     if (cuda::FlatGemmPlan plan; cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors, plan, why))
       return cuda::flat_gemm_program(plan.config, "sm_90");
   } else if (family == "decode") {
-    if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why))
+    if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why)) {
+      c.even = name.starts_with("even_");
       return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
+    }
   } else if (family == "sm80") {
     if (sm80::ForwardConfig c; sm80::select_config(p, kSharedBytes, c, why))
       return sm80::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
@@ -74,7 +76,7 @@ int main(int, char** argv) {
       if (line.empty() || line[0] == '#') continue;
       std::istringstream words(line);
       std::getline(words >> family >> name >> std::ws, problem);
-      const cuda::KernelProgram program = program_of(family, parse_problem(problem));
+      const cuda::KernelProgram program = program_of(family, name, parse_problem(problem));
       const std::string file = family + "_" + name;
       write(folder / (file + ".inc"), program.config + "\n" + program.user_code + "\n");
       write(folder / (file + ".cpp"), text("#define KERNEL_NAME ", name, "\n#define KERNEL_PROBLEM \"", problem,

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "check/draw_cache.hpp"
 #include "check/inputs.hpp"
 #include "core/arguments.hpp"
 #include "core/problem_on.hpp"
@@ -172,8 +173,13 @@ void count_work(const Problem& p, CellResult& result) {
   }
   // Products over the visible pairs: S and O; of a backward S, dP, dQ, dK and dV.
   const std::int64_t dims = p.op == Op::backward ? 3 * p.dim_qk + 2 * p.dim_v : p.dim_qk + p.dim_v;
-  result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(p);
-  const std::int64_t used = std::accumulate(p.lengths_k.begin(), p.lengths_k.end(), std::int64_t{0});
+  Problem known = p;  // with the lengths that its inputs are drawn with
+  if (p.seqused && p.lengths_k.empty()) {
+    const std::uint64_t seed = p.device.kind == DeviceKind::cuda ? kDeviceSeed : kHostSeed;
+    for (const std::int32_t length : check::draw_lengths(p, seed)) known.lengths_k.push_back(length);
+  }
+  result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(known);
+  const std::int64_t used = std::accumulate(known.lengths_k.begin(), known.lengths_k.end(), std::int64_t{0});
   const double tokens_k = static_cast<double>(p.packed_k() ? p.total_k : used > 0 ? used : p.batch * p.seq_k);
   result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + (p.v_in_k ? 0 : p.dim_v))) *
                  static_cast<double>(size_of(p.key_dtype()));
@@ -183,7 +189,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   const Problem& p = spec.problem;
   const std::shared_ptr<Executor> pool = spec.threads > 1 ? make_executor(spec.threads) : nullptr;
   Executor& executor = pool ? *pool : serial_executor();
-  check::Inputs inputs = check::make_inputs(p);
+  check::Inputs inputs = check::make_inputs(p, kHostSeed);
   const Plan plan = make_plan(inputs.problem, spec.implementation, &executor);
   const auto freed = [](std::byte* w) { ::operator delete(w, std::align_val_t{64}); };
   const std::unique_ptr<std::byte, decltype(freed)> workspace(

@@ -1,5 +1,6 @@
 // One line of the benchmark: a problem, its contenders, and the ceilings, timed in turn over several rounds.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "tools/onepass/bench/sample.hpp"
 
 namespace onepass::bench {
+
+inline constexpr std::uint64_t kHostSeed = 0, kDeviceSeed = 1;  // of the inputs, cache lengths among them
 
 struct CellSpec {
   int threads = 1;

@@ -10,6 +10,7 @@
 #include "core/numerics.hpp"
 #include "core/roles.hpp"
 #include "onepass/attention.hpp"
+#include "tools/onepass/bench/cell.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -116,7 +117,8 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
   for (std::int64_t h = 0; h < p.heads_q; ++h)
     slopes.push_back(std::ldexp(1.0f, static_cast<int>(-1 - h % 8)));  // as the ALiBi paper has them for 8 heads
   const std::vector<std::int32_t> cu_q = prefix_sums(p.lengths_q), cu_k = prefix_sums(p.lengths_k),
-                                  used = check::draw_lengths(p, 1), table = check::draw_page_table(p, used, 1);
+                                  used = check::draw_lengths(p, kDeviceSeed),
+                                  table = check::draw_page_table(p, used, kDeviceSeed);
   for (const RoleRow& row : kRoleTable) {
     switch (row.role) {
       case Role::alibi_slopes: place(tensors.alibi_slopes, slopes.data()); break;

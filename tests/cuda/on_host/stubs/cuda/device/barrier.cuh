@@ -20,6 +20,17 @@ DEV void mbar_arrive_expect(u32 bar, u32 bytes) {
   b.bytes += bytes;
   b.arrive();
 }
+DEV void copies_arrive(u32 bar) {
+  const auto land = [copies = std::move(warps::running->begun), bar] {
+    for (const auto& copy : copies) copy();
+    mbar_arrive(bar);
+  };
+  warps::running->begun.clear();
+  if (warps::copies_are_early)
+    land();
+  else
+    warps::background.push_back(land);
+}
 DEV bool mbar_try(u32 bar, u32 parity) { return warps::hopper.memory_barrier(bar).phase != parity; }
 DEV void mbar_wait(u32 bar, u32 parity) {
   while (!mbar_try(bar, parity)) warps::yield();

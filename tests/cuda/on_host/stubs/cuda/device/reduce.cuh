@@ -13,6 +13,7 @@ DEV void wait_for_turn(const unsigned* at, u32 turn) {  // blocks run one after 
   if (*at != turn) warps::fail("a block waits for one that comes later");
 }
 DEV void pass_turn(unsigned* at, u32 turn) { *at = turn; }
+inline unsigned add_in_order(unsigned* at, unsigned x) { return atomicAdd(at, x); }
 DEV void memory_fence() {}
 
 }  // namespace onepass
