@@ -3,6 +3,8 @@
     plot.py h200.json --out docs/h200.svg
     plot.py h200_backward.json --out docs/h200_backward.svg
     plot.py h200_backward.json --others --out docs/h200_backward_others.svg
+    plot.py h200_decode.json --out docs/h200_decode.svg
+    plot.py h200_mla.json --out docs/h200_mla.svg
     plot.py fa1.json --out docs/fa1.svg
 
 The 18 cells of a suite become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
@@ -18,9 +20,10 @@ import re
 from tables import CELL, GPT2_MEDIUM
 
 COLOURS = {"onepass": "#c0392b", "flash-attn-4": "#f0c27b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb",
-           "torch-flash": "#7f8c8d", "torch-efficient": "#bdc3c7"}  # fmt: skip
+           "torch-flash": "#7f8c8d", "torch-efficient": "#bdc3c7", "flash-mla": "#2c6fbb"}  # fmt: skip
 NAMES = {"onepass": "onepass", "flash-attn-4": "FlashAttention-4", "flash-attn-3": "FlashAttention-3",
-         "torch-cudnn": "cuDNN", "torch-flash": "flash (PyTorch)", "torch-efficient": "efficient"}  # fmt: skip
+         "torch-cudnn": "cuDNN", "torch-flash": "flash (PyTorch)", "torch-efficient": "efficient",
+         "flash-mla": "FlashMLA"}  # fmt: skip
 
 FA1 = {"onepass": ("onepass", "#c0392b"), "math": ("math, scores in fp32", "#2c6fbb"),
        "math-bf16": ("math, scores in bf16", "#8fb8e0")}  # fmt: skip

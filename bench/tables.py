@@ -22,12 +22,8 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
 LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
 MASKS = {"": "", " causal": " causal_bottom_right"}
-GPU_PEERS = {
-    "flash-attn-4": "FlashAttention-4",
-    "flash-attn-3": "FlashAttention-3",
-    "torch-cudnn": "cuDNN",
-    "torch-flash": "FlashAttention-2",
-}
+GPU_PEERS = {"flash-attn-4": "FlashAttention-4", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN",
+             "torch-flash": "FlashAttention-2", "flash-mla": "FlashMLA"}  # fmt: skip
 CPU_PEERS = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
 # One of the 18 cells of a GPU's suite: sequence, head dim, mask.
 CELL = re.compile(r"(?:fwd|bwd) b\d+ h\d+ s(\d+) d(64|128|256) bf16( causal_bottom_right)? layout=bshd cuda(?::\d+)?")
@@ -330,7 +326,7 @@ TABLES = {
     "h200-backward-others": h200_backward_others,
     "h200-backward-race": h200_backward_race,
     "h200-decode": lambda: h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
-    "h200-mla": lambda: h200_keys("h200_mla"),
+    "h200-mla": lambda: h200_keys("h200_mla", "flash-mla"),
     "h200-backward-errors": lambda: errors_table(rows_of("h200_backward_errors")).splitlines(),
     "h200-fp8-errors": lambda: list(fp8_errors.table(rows_of("h200_fp8_errors")["rows"])),
     "cascade": cascade,

@@ -71,6 +71,21 @@ INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
                                          DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 fp32 dropout=0.1"},
                                          DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 fp32"}));
 
+TEST(EvenDecoding, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* line :
+       {"fwd b1 h32/8 s1x8192 d128 bf16 cuda", "fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 cuda",
+        "fwd b1 h32/8 s1x8192 d256 fp32 cuda"}) {
+    const Problem p = parse_problem(line);
+    decode::DecodeConfig config;
+    ASSERT_TRUE(decode::select_config(p, kHopper.shared_bytes, config, why)) << why;
+    ASSERT_TRUE(config.even = decode::may_be_even(p, decode::sharing_of(config))) << line;
+    const cuda::KernelProgram program = decode::program_of(cuda::features_of(p), config, kHopper.arch);
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(program), sm80_gate(p, config)), "") << line;
+  }
+}
+
 class LatentDecoding : public testing::TestWithParam<const char*> {};
 
 TEST_P(LatentDecoding, CompilesToTheCodeThatWasMeant) {
