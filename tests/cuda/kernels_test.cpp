@@ -142,14 +142,15 @@ TEST(AppendKernel, CompileWithoutASpill) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   using enum ScalarType;
   for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
-    for (const AppendConfig& config : {AppendConfig{f32, f32, false, false, false, 8},
-                                       {f32, f32, true, true, true, 1},
-                                       {bf16, f32, true, false, true, 8},
-                                       {bf16, bf16, false, true, true, 8},
-                                       {f16, f16, true, true, false, 1},
-                                       {f16, none, false, false, true, 8}}) {
+    for (const AppendConfig& config : {AppendConfig{f32, f32, f32, false, false, false, 8},
+                                       {f32, f32, f32, true, true, true, 1},
+                                       {bf16, bf16, f32, true, false, true, 8},
+                                       {bf16, bf16, bf16, false, true, true, 8},
+                                       {f16, f16, f16, true, true, false, 1},
+                                       {f16, f16, none, false, false, true, 8},
+                                       {bf16, e4m3, f32, false, true, true, 8}}) {
       cuda::CodeGate gate{kAppendThreads, {}};
-      if (config.at_once == 8) gate.instructions = {"LDG.E.128", "STG.E.128"};
+      if (config.at_once == 8) gate.instructions = {"LDG.E.128", config.cache == e4m3 ? "STG.E.64" : "STG.E.128"};
       EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::append_program(config, arch)), gate), "") << arch;
     }
   }
