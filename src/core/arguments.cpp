@@ -122,7 +122,7 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
     throw Error(ErrorCode::bad_device,
                 text(row.name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
   check_dtype(row, t.dtype, all);
-  if (row.gradient_of != row.role) check_gradient(row, t, all);
+  if (row.gradient_of != row.role && use_of(row, Op::forward) == Use::none) check_gradient(row, t, all);
   const Axes axes = axes_of(row, form);
   const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
   const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;

@@ -16,6 +16,9 @@ def test_it_changes_no_result_and_says_which_rows_left():
     np.testing.assert_allclose(lse_of_phi, lse, rtol=1e-5)
     np.testing.assert_array_equal(recomputed, (lse > 50).astype(np.int32))
     assert recomputed.sum() > 0 and not recomputed[0].any()
+    again = np.full((2, 4, 1), 7, np.int32)
+    onepass.attention(q, k, v, unified_max=phi, recomputed=again)
+    np.testing.assert_array_equal(again, recomputed)
 
 
 def test_the_middle_of_what_was_seen():
