@@ -91,15 +91,6 @@ TorchCall::TorchCall(nb::handle arguments) : TorchCall() {
 bool TorchCall::given(int i) const { return (*this)[i] != defaults[static_cast<std::size_t>(i)]; }
 PyObject* TorchCall::tensor(Role role) const { return (*this)[torch_at.of_role[static_cast<std::size_t>(role)]]; }
 
-TakenCall::TakenCall(Op of)
-    : op(of), key_([]() -> PlanKey& {
-        thread_local PlanKey key;
-        key.bytes.clear();
-        return key;
-      }()) {
-  key_.add(static_cast<std::int64_t>(op));
-}
-
 bool TakenCall::take_options(const TorchCall& call) try {
   const auto integer_or = [&](int i, std::int64_t otherwise) {
     return is_none(call[i]) ? otherwise : nb::cast<std::int64_t>(nb::handle(call[i]));
@@ -193,7 +184,6 @@ Plan TakenCall::plan(const Executor& executor) {
   key_.add(std::int64_t{tensors.v.data == tensors.k.data});  // v may be columns of k
   const auto found = plans.find(key_.bytes);
   if (found != plans.end()) return found->second;
-  const std::string key = key_.bytes;  // another call of this thread's may come while the GIL is released
   Plan made;
   {
     const nb::gil_scoped_release unlocked;
@@ -201,7 +191,7 @@ Plan TakenCall::plan(const Executor& executor) {
   }
   if (plans.size() >= kMostPlans) plans.clear();
   // On the CPU a problem of packed sequences holds their lengths.
-  if (!made.problem().varlen || made.problem().device.kind == DeviceKind::cuda) plans.emplace(key, made);
+  if (!made.problem().varlen || made.problem().device.kind == DeviceKind::cuda) plans.emplace(key_.bytes, made);
   return made;
 }
 

@@ -68,7 +68,10 @@ void register_torch_calls(nanobind::handle capsule, const nanobind::tuple& names
 // is wrong.
 class TakenCall {
  public:
-  explicit TakenCall(Op op);
+  explicit TakenCall(Op of) : op(of) {
+    key_.bytes.reserve(1024);  // of most calls
+    key_.add(static_cast<std::int64_t>(op));
+  }
 
   bool take_options(const TorchCall& call);
   bool take(Role role, nanobind::handle object);  // None is taken: a tensor that is not given
@@ -83,7 +86,7 @@ class TakenCall {
   Plan plan(const Executor& executor);
 
   int threads_ = 0;
-  PlanKey& key_;
+  PlanKey key_;
 };
 
 // A new tensor of float32, row-major.
