@@ -110,6 +110,21 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b4 h16/1 s1x8192 d576/512 fp16 kv=paged:1 seqused scale=-0.1 batch_invariant",
         "fwd b4 h16/1 s1x8192 d576/512 fp16 softcap=40 seqused batch_invariant window=500:0 sinks out=fp32"));
 
+TEST(DecodingTable, RefusesWhatItCannotReadOfAnFp8Cache) {
+  const auto refusal = [](const char* line) {
+    decode::DecodeConfig c;
+    std::string why;
+    EXPECT_FALSE(decode::select_config(parse_problem(line), 232448, c, why)) << line;
+    return why;
+  };
+  EXPECT_EQ(refusal("fwd h8/2 s1x900 d60/59 fp16 kv_dtype=fp8_e4m3 cuda"),
+            "beside an FP8 cache it reads 4 bytes at once; rows of v begin at multiples of 1");
+  EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 fp32 kv_dtype=fp8_e4m3 cuda"),
+            "q is fp32; beside k and v of fp8_e4m3 it takes fp16 and bf16");
+  EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 bf16 kv_dtype=fp8_e4m3 v_mean=bhd cuda"),
+            "there is a v_mean; of k and v of fp8_e4m3 it takes factors alone");
+}
+
 TEST(LatentDecodingTable, RefusesWithASentence) {
   const auto refusal = [](const std::string& line) {
     decode::MlaConfig c;

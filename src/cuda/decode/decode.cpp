@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "core/arguments.hpp"
+#include "core/roles.hpp"
 #include "core/split.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/mods.hpp"
@@ -115,6 +116,11 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   if (p.dtype == DType::f8e4m3) return refuse(why_no_fp8(p));
   if (p.kv_dtype && p.dtype == DType::f32)
     return refuse("q is fp32; beside k and v of fp8_e4m3 it takes fp16 and bf16");
+  for (const Role role : {Role::q, Role::k, Role::v}) {
+    if (p.kv_dtype && sm80::alignment_of(p, role) < 4)
+      return refuse(text("beside an FP8 cache it reads 4 bytes at once; rows of ", row_of(role).name,
+                         " begin at multiples of ", sm80::alignment_of(p, role)));
+  }
   if (p.v_mean) return refuse("there is a v_mean; of k and v of fp8_e4m3 it takes factors alone");
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
