@@ -55,7 +55,7 @@ Problem as_called(Problem p) {
 }
 
 // What writes a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with tables of fp32
-// or of the cache's own dtype.
+// or of the new tokens' dtype.
 std::vector<TargetKernel> appending_kernels(const Problem& p, const std::string& arch) {
   std::vector<TargetKernel> kernels;
   if ((!p.paged() && !p.seqused) || !is_data(p.dtype)) return kernels;
