@@ -123,7 +123,7 @@ class Judge {
     if (!std::isfinite(x)) return;
     const auto d = static_cast<double>(in_.problem.dim_qk);
     // Each of an fp8 product's terms is cut, not only its sum.
-    const double steps = d / (in_.problem.dtype == DType::f8e4m3 ? 8 : d <= 256 ? 64 : 16);
+    const double steps = d / (in_.problem.dtype == DType::f8e4m3 ? 8 : d <= 256 ? 64 : 12);
     const double unsure = (2 + steps) * product_unit(in_.problem) * terms_;
     const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
     if (error > 1) first(here() + text(": ", error, " times its bound"));

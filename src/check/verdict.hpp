@@ -31,8 +31,8 @@ struct Verdict {
 // is relative to a dot product's terms, not to its result. With u = 2^-24 and t = |scale| |q| max|k| (the largest
 // terms' size), a score is known to u t, the LSE to (2 + d / 64) u t (added in 4; a tensor core adds 16 products a step
 // and truncates the sum, which pulls scores of many elements towards 0: d = 256 and a score of 30 came out 4.4e-5 low;
-// beyond d = 256 d / 16, half of what d / 16 truncations of 2 u t could come to: d = 576 came out 1e-4 low), and the
-// output to
+// beyond d = 256 d / 12, two thirds of what d / 16 truncations of 2 u t could come to: d = 576 came out up to a half
+// of it low), and the output to
 //     e = 2 u t min(1, 2 (1 - largest weight)) + 4 u max|ref|
 // (rows close to one-hot hardly feel their scores; 1/l, the weights and their product round 4 u). max e is added in 2,
 // and in 3 the e of all rows as independent errors: sqrt(sum e^2) / rows. At normal scores and d = 64, 2 u t is 4e-6.
