@@ -202,7 +202,7 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
 // one group, twice as many at most, so that the end is balanced. Where dQ is added in one order, the shortest tiles
 // come first, and there is no such group. A head then takes one more tile in the time of a block, so tiles of several
 // heads come by turns in every problem; of fewer heads, since they go on side by side (d128 4k, of the time in any
-// order: 4 heads, 17 MB, 1.08, 8 heads 1.13; causally 8 heads 1.11, 10 heads 1.15, 16 heads 1.32).
+// order: 4 heads, 17 MB, 1.08, 8 heads 1.13; causally 8 heads 1.11, 16 heads 1.32, and in another run 10 heads 1.15).
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
