@@ -237,7 +237,8 @@ def _check(job, values):
     options = dict(job.options)
     tokens_first = options.pop("tokens_first")
     del options["deterministic"]
-    call = {**options, **dict.fromkeys(_SIDE), "lse": None, "stream": 0, "workspace": None, "mod_buffers": []}
+    absent = dict.fromkeys((*_SIDE, "lse", "recomputed", "workspace"))
+    call = {**options, **absent, "stream": 0, "mod_buffers": []}
     shapes = [(name, x.shape, x.dtype) for name, x in zip(job.names, values)]
     shapes += [(name, *shape) for name, shape in zip(job.results, job.shapes)]
     paged = "page_table" in job.names
