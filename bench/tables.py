@@ -13,7 +13,6 @@ import re
 import statistics
 import sys
 
-import fp8_errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
@@ -328,7 +327,6 @@ TABLES = {
     "h200-decode": lambda: h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
     "h200-mla": lambda: h200_keys("h200_mla", "flash-mla"),
     "h200-backward-errors": lambda: errors_table(rows_of("h200_backward_errors")).splitlines(),
-    "h200-fp8-errors": lambda: list(fp8_errors.table(rows_of("h200_fp8_errors")["rows"])),
     "cascade": cascade,
     "xeon16-backward": xeon_backward,
     "zen5-flash": lambda: cpu_rows("zen5", one_head_or_far_apart, True),
