@@ -1,6 +1,8 @@
 // The problem of a flat GEMM.
 #include "core/flat_gemm_problem.hpp"
 
+#include <algorithm>
+
 #include "core/roles.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -53,6 +55,12 @@ Problem flat_gemm_problem_of(const Tensors& t) {
   p.device = t.x.device;
   validate(p);
   return p;
+}
+
+std::int64_t row_step(const Dims& stride, std::int64_t rows, std::int64_t numbers) {
+  if (numbers > 1 && stride[1] != 1) return 0;
+  if (rows <= 1) return std::max<std::int64_t>(numbers, 1);
+  return stride[0] >= std::max<std::int64_t>(numbers, 1) ? stride[0] : 0;
 }
 
 }  // namespace onepass

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/flat_gemm_problem.hpp"
 #include "core/make_once.hpp"
 #include "core/parallel.hpp"
 #include "core/roles.hpp"
@@ -51,13 +52,6 @@ Opened open_blas() {
   return o;
 }
 
-// The step between rows whose numbers lie side by side, apart; 0 if they do not.
-std::int64_t step_of(const Dims& stride, std::int64_t rows, std::int64_t numbers) {
-  if (numbers > 1 && stride[1] != 1) return 0;
-  if (rows <= 1) return std::max<std::int64_t>(numbers, 1);
-  return stride[0] >= std::max<std::int64_t>(numbers, 1) ? stride[0] : 0;
-}
-
 class State final : public PlanState {
  public:
   State(const Request& request, const Opened& library) : PlanState(request.problem), library_(library) {}
@@ -65,8 +59,8 @@ class State final : public PlanState {
   std::string describe() const override { return text(library_.name, ", by threads of its own"); }
   void run(const Tensors& t, void*, Executor& executor, void*) const override {
     const Problem& p = *problem;
-    const std::int64_t x = step_of(p.layout.x, p.m, p.k), w = step_of(p.layout.w, p.n, p.k),
-                       y = step_of(p.layout.y, p.m, p.n);
+    const std::int64_t x = row_step(p.layout.x, p.m, p.k), w = row_step(p.layout.w, p.n, p.k),
+                       y = row_step(p.layout.y, p.m, p.n);
     const auto* const from = static_cast<const float*>(t.x.data);
     const auto* const weights = static_cast<const float*>(t.w.data);
     auto* const to = static_cast<float*>(t.y.data);
@@ -101,7 +95,7 @@ Decision plan_for(const Request& request) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("a BLAS takes no size of 0");
   for (const auto& [name, stride, rows, numbers] :
        {std::tuple{"x", p.layout.x, p.m, p.k}, {"w", p.layout.w, p.n, p.k}, {"y", p.layout.y, p.m, p.n}}) {
-    const std::int64_t step = step_of(stride, rows, numbers);
+    const std::int64_t step = row_step(stride, rows, numbers);
     if (step == 0) return Decision::no(text("a BLAS takes rows of ", name, " that lie apart, numbers side by side"));
     if (std::max({step, rows, numbers}) > std::numeric_limits<int>::max())
       return Decision::no(text("a BLAS counts to ", std::numeric_limits<int>::max()));

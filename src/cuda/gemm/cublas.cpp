@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/flat_gemm_problem.hpp"
 #include "core/make_once.hpp"
 #include "core/roles.hpp"
 #include "core/text.hpp"
@@ -63,13 +64,6 @@ LtHandle handle_of(const Cublas& api, const DeviceFacts& device) {
 
 int type_of(DType t) { return t == DType::f32 ? kLtF32 : t == DType::f16 ? kLtF16 : kLtBf16; }
 
-// A matrix of rows side by side as cuBLAS has it, columns side by side: the step from one row to the next; 0, none.
-std::int64_t step_of(const Dims& stride, std::int64_t rows, std::int64_t numbers) {
-  if (numbers > 1 && stride[1] != 1) return 0;
-  if (rows <= 1) return std::max<std::int64_t>(numbers, 1);
-  return stride[0] >= std::max<std::int64_t>(numbers, 1) ? stride[0] : 0;
-}
-
 // y^T [n, m] = w [k, n]^T x^T [k, m], in cuBLAS's order of numbers.
 class State final : public PlanState {
  public:
@@ -122,7 +116,7 @@ class State final : public PlanState {
   LtLayout layout(DType dtype, std::int64_t numbers, std::int64_t rows, const Dims& stride) const {
     LtLayout l = nullptr;
     check(api_.layout_create(&l, type_of(dtype), static_cast<std::uint64_t>(numbers), static_cast<std::uint64_t>(rows),
-                             step_of(stride, rows, numbers)),
+                             row_step(stride, rows, numbers)),
           "cublasLtMatrixLayoutCreate");
     return l;
   }
@@ -158,7 +152,7 @@ Decision plan_for(const Request& request) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("cuBLAS takes no size of 0");
   for (const auto& [name, stride, rows, numbers] :
        {std::tuple{"x", p.layout.x, p.m, p.k}, {"w", p.layout.w, p.n, p.k}, {"y", p.layout.y, p.m, p.n}})
-    if (step_of(stride, rows, numbers) == 0)
+    if (row_step(stride, rows, numbers) == 0)
       return Decision::no(text("cuBLAS takes rows of ", name, " that lie apart, numbers side by side"));
   if (p.column_bias && (p.out_dtype != p.dtype || (p.n > 1 && p.layout.column_bias[0] != 1)))
     return Decision::no("cuBLAS adds a column_bias of y's dtype that lies side by side");
