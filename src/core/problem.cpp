@@ -34,6 +34,16 @@ Dims strides_in_order(const Dims& shape, std::initializer_list<int> order) {
   return s;
 }
 
+void validate_device(const Problem& p) {
+  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
+       static_cast<int>(p.device.kind), " and number ", p.device.index,
+       "; a value of DeviceKind and 0 or more are expected");
+}
+void validate_data(const char* name, DType t) {
+  want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
+       "; fp32, fp16 and bf16 are accepted");
+}
+
 void set_layout(Problem& p, std::initializer_list<int> order) {
   p.layout = {};
   for (const RoleRow& row : kRoleTable) {
@@ -86,12 +96,9 @@ void validate_merge(const Problem& p) {
   want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
   want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
   for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
-    want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
-         "; fp32, fp16 and bf16 are accepted");
+    validate_data(name, t);
   }
-  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
-       static_cast<int>(p.device.kind), " and number ", p.device.index,
-       "; a value of DeviceKind and 0 or more are expected");
+  validate_device(p);
   validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
   validate_strides(p);
 }
@@ -113,14 +120,10 @@ void validate_alignments(const Problem& p) {
 }
 
 void validate_softmax(const Problem& p) {
-  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}})
-    want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
-         "; fp32, fp16 and bf16 are accepted");
+  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
   want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
        name_of(p.dtype), ", as x, or fp32 is expected");
-  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
-       static_cast<int>(p.device.kind), " and number ", p.device.index,
-       "; a value of DeviceKind and 0 or more are expected");
+  validate_device(p);
   const bool forward = p.op == Op::softmax;
   want(forward || (!p.want_lse && !p.lse_only && !p.row_lse && !p.bool_mask), ErrorCode::bad_value,
        "a softmax's backward has neither lse, row_lse nor bool_mask");
@@ -133,12 +136,9 @@ void validate_softmax(const Problem& p) {
 }
 
 void validate_quantize(const Problem& p) {
-  want(is_data(p.dtype), ErrorCode::bad_dtype, "the dtype of x is ", name_of(p.dtype),
-       "; fp32, fp16 and bf16 are accepted");
+  validate_data("x", p.dtype);
   want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; fp8_e4m3 is expected");
-  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
-       static_cast<int>(p.device.kind), " and number ", p.device.index,
-       "; a value of DeviceKind and 0 or more are expected");
+  validate_device(p);
   want(p.seq_k >= 1 && p.seq_k <= 256, ErrorCode::bad_shape, "a row of x has ", p.seq_k,
        " numbers; 1 to 256 are accepted");
   want(!p.descale.blocks || ((p.descale.batch || p.batch <= 1) && (p.descale.heads || p.heads_q <= 1)),
@@ -153,14 +153,10 @@ void validate_quantize(const Problem& p) {
 void validate_flat_gemm(const Problem& p) {
   for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
     want(size >= 0, ErrorCode::bad_shape, name, " is ", size, "; 0 or more is accepted");
-  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}})
-    want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, "the dtype of ", name, " is ",
-         name_of(t), "; fp32, fp16 and bf16 are accepted");
+  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
   want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
        name_of(p.dtype), ", as x, or fp32 is expected");
-  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
-       static_cast<int>(p.device.kind), " and number ", p.device.index,
-       "; a value of DeviceKind and 0 or more are expected");
+  validate_device(p);
   validate_size("x", {p.m, p.k});
   validate_size("w", {p.n, p.k});
   validate_size("y", {p.m, p.n});
