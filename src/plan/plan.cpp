@@ -1,4 +1,4 @@
-// The ordered list of implementations, the choice among them, and the calls that are built on it.
+// The ordered list of implementations, the choice among them, and the calls of attention that are built on it.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -13,10 +13,7 @@
 #include "core/text.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/implementations.hpp"
-#include "onepass/flat_gemm.hpp"
-#include "onepass/linear.hpp"
-#include "onepass/quantize.hpp"
-#include "onepass/softmax.hpp"
+#include "plan/compute.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "plan/scratch.hpp"
@@ -111,7 +108,9 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
   state.run(tensors, launch.workspace.data(), executor, launch.stream);
 }
 
-namespace {
+}  // namespace onepass::inline v0
+
+namespace onepass::plan {
 
 void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
              std::string_view implementation) {
@@ -133,17 +132,19 @@ void compute(Op op, const Tensors& tensors, const Attention& attention, const La
   state.run(tensors, workspace.data(), executor, launch.stream);
 }
 
-}  // namespace
+}  // namespace onepass::plan
+
+namespace onepass::inline v0 {
 
 void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
                std::string_view implementation) {
-  compute(Op::forward, tensors, attention, launch, implementation);
+  plan::compute(Op::forward, tensors, attention, launch, implementation);
 }
 
 void attention_backward(const Tensors& tensors, const Attention& attention, const Launch& launch,
                         std::string_view implementation) {
   want(tensors.dout.given(), ErrorCode::bad_shape, "dout is missing");
-  compute(Op::backward, tensors, attention, launch, implementation);
+  plan::compute(Op::backward, tensors, attention, launch, implementation);
 }
 
 void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,
@@ -153,76 +154,6 @@ void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
   Executor& host = launch.executor ? *launch.executor : default_executor();
   GuardedExecutor guarded(host, plan.workers());
   plan.state()->run(tensors, nullptr, guarded, launch.stream);
-}
-
-namespace {
-
-Attention described(const SoftmaxOptions& options) {
-  Attention a;
-  a.scale = options.scale;
-  a.log = options.log;
-  return a;
-}
-
-}  // namespace
-
-void softmax(const ConstTensor& x, const Tensor& y, const Tensor& lse, const SoftmaxOptions& options,
-             const ConstTensor& bool_mask, const Launch& launch) {
-  Tensors t;
-  t.x = x, t.y = y, t.lse = lse, t.bool_mask = bool_mask;
-  compute(Op::softmax, t, described(options), launch, {});
-}
-
-void softmax_piece(const ConstTensor& x, const ConstTensor& row_lse, const Tensor& y, const SoftmaxOptions& options,
-                   const ConstTensor& bool_mask, const Launch& launch) {
-  want(row_lse.given(), ErrorCode::bad_shape, "row_lse is missing");
-  Tensors t;
-  t.x = x, t.row_lse = row_lse, t.y = y, t.bool_mask = bool_mask;
-  compute(Op::softmax, t, described(options), launch, {});
-}
-
-void softmax_backward(const ConstTensor& y, const ConstTensor& dy, const Tensor& dx, const SoftmaxOptions& options,
-                      const Launch& launch) {
-  Tensors t;
-  // A backward reads it.
-  t.y.data = const_cast<void*>(y.data);
-  t.y.rank = y.rank, t.y.shape = y.shape, t.y.stride = y.stride, t.y.dtype = y.dtype, t.y.device = y.device;
-  t.dy = dy, t.dx = dx;
-  want(dy.given(), ErrorCode::bad_shape, "dy is missing");
-  compute(Op::softmax_backward, t, described(options), launch, {});
-}
-
-void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, const Tensor& mean,
-              const QuantizeOptions& options, const Launch& launch) {
-  want(descale.given(), ErrorCode::bad_shape, "descale is missing");
-  Tensors t;
-  t.x = x, t.y = y, t.descale = descale, t.mean = mean;
-  Attention a;
-  a.hadamard = options.hadamard;
-  a.seed = options.seed;
-  compute(Op::quantize, t, a, launch, {});
-}
-
-namespace {
-
-void multiply(Op op, const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
-              const Launch& launch) {
-  want(w.given(), ErrorCode::bad_shape, "w is missing");
-  Tensors t;
-  t.x = x, t.w = w, t.y = y, t.column_bias = column_bias;
-  compute(op, t, {}, launch, {});
-}
-
-}  // namespace
-
-void flat_gemm(const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
-               const Launch& launch) {
-  multiply(Op::flat_gemm, x, w, y, column_bias, launch);
-}
-
-void linear(const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
-            const Launch& launch) {
-  multiply(Op::linear, x, w, y, column_bias, launch);
 }
 
 // A merge of results that have no columns.

@@ -14,6 +14,7 @@
 #include "cpu/amx/fallback.hpp"
 #include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
+#include "cpu/common/place.hpp"
 #include "cpu/common/score_unit.hpp"
 
 namespace onepass::cpu::amx {
@@ -196,7 +197,7 @@ struct Run {
 }  // namespace
 
 std::string refuses(const Problem& p) {
-  if (p.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
+  if (std::string why = why_elsewhere(p); !why.empty()) return why;
   if (!p.score_mod.empty() || !p.mask_mod.empty()) return "it computes no score_mod and no mask_mod";
   if (p.paged() && p.page_size % kGroup != 0)
     return text("pages hold ", p.page_size, " keys; it packs pages of multiples of ", kGroup);

@@ -11,6 +11,7 @@
 
 #include "core/numerics.hpp"
 #include "core/scalar.hpp"
+#include "cpu/common/place.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -96,8 +97,8 @@ class State final : public PlanState {
 const Implementation& merge_implementation() {
   static const Implementation row{"cpu.merge",
                                   [](const Request& request) {
-                                    if (request.problem->device.kind != DeviceKind::cpu)
-                                      return Decision::no("it computes on the CPU only");
+                                    if (std::string why = why_elsewhere(*request.problem); !why.empty())
+                                      return Decision::no(why);
                                     return Decision{{}, std::make_shared<State>(request)};
                                   },
                                   Op::merge};

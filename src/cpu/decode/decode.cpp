@@ -7,6 +7,7 @@
 
 #include "core/parallel.hpp"
 #include "cpu/common/flush_to_zero.hpp"
+#include "cpu/common/place.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -133,9 +134,9 @@ class State final : public PlanState {
 
 }  // namespace
 
-Decision plan_decode(const Request& request, DecodeTask task) {
+Decision plan_decode(const Request& request, std::int64_t target, DecodeTask task) {
   const Problem& p = *request.problem;
-  if (p.device.kind != DeviceKind::cpu) return Decision::no("it computes on the CPU only");
+  if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
   const std::int64_t rows = p.seq_q * p.group();
   if (rows > kDecodeMaxRows) {
     return Decision::no(

@@ -62,6 +62,6 @@ using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker)
 std::span<const Implementation> decode_implementations();
 
 // The decision about a problem for the kernels of one instruction set.
-Decision plan_decode(const Request& request, DecodeTask task);
+Decision plan_decode(const Request& request, std::int64_t target, DecodeTask task);
 
 }  // namespace onepass::cpu

@@ -119,13 +119,9 @@ HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float*
   top = over_keys<R>(top, [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); });
   RowState<VF> state{hn::Load(d, m), hn::Load(d, l)};
   const VF factor = splat(static_cast<float>(kLog2e));
-  Step<VF> step;
-  if (phi) {
-    step = refer_to(splat(*phi), factor);
-    state.m = hn::Max(state.m, top);
-  } else {
-    step = advance(state, top, factor);
-  }
+  // One expression: a Step without values is a constructor that g++ instantiates behind the instruction set's pragma.
+  const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, top, factor);
+  if (phi) state.m = hn::Max(state.m, top);
   VF sum = hn::Zero(d);
   for (std::int64_t i = 0; i < keys * R; i += kLanes) {
     const VF w = weight(hn::Load(d, scores + i), factor, step);

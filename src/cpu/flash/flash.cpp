@@ -11,6 +11,7 @@
 
 #include "core/parallel.hpp"
 #include "core/split.hpp"
+#include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 
 namespace onepass::cpu::flash {
@@ -157,9 +158,7 @@ template <std::int64_t target>
 Decision plan(const Request& request) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   const Problem& p = *request.problem;
-  if (p.device.kind != DeviceKind::cpu)
-    return Decision::no("the tensors are on " + to_string(p.device) + "; it computes on the CPU");
-  if (!has_target(target)) return Decision::no(std::string("this CPU has no ") + hwy::TargetName(target));
+  if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
   if (p.seq_q > kMax || p.seq_k > kMax)
     return Decision::no(text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax));
   if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);

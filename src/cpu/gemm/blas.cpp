@@ -12,6 +12,7 @@
 #include "core/parallel.hpp"
 #include "core/roles.hpp"
 #include "core/text.hpp"
+#include "cpu/common/place.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -86,8 +87,7 @@ class State final : public PlanState {
 
 Decision plan_for(const Request& request) {
   const Problem& p = *request.problem;
-  if (p.device.kind != DeviceKind::cpu)
-    return Decision::no(text("the tensors are on ", to_string(p.device), "; it computes on the CPU"));
+  if (std::string why = why_elsewhere(p); !why.empty()) return Decision::no(why);
   if (p.dtype != DType::f32) return Decision::no("a BLAS multiplies fp32");
   static constinit MakeOnce<const Opened> opened;
   const Opened& library = opened.get(open_blas);

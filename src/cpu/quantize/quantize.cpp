@@ -13,6 +13,7 @@
 #include "core/roles.hpp"
 #include "core/text.hpp"
 #include "core/workspace.hpp"
+#include "cpu/common/place.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -161,8 +162,8 @@ class State final : public PlanState {
 const Implementation& quantize_implementation() {
   static const Implementation row{"cpu.quantize",
                                   [](const Request& request) {
-                                    if (request.problem->device.kind != DeviceKind::cpu)
-                                      return Decision::no("it computes on the CPU only");
+                                    if (std::string why = why_elsewhere(*request.problem); !why.empty())
+                                      return Decision::no(why);
                                     return Decision{{}, std::make_shared<State>(request)};
                                   },
                                   Op::quantize};

@@ -12,6 +12,7 @@
 #include "core/scalar.hpp"
 #include "core/text.hpp"
 #include "core/workspace.hpp"
+#include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 
 namespace onepass::cpu {
@@ -112,9 +113,7 @@ class State final : public PlanState {
 
 template <std::int64_t target>
 Decision plan_for(const Request& request) {
-  if (request.problem->device.kind != DeviceKind::cpu)
-    return Decision::no(text("the tensors are on ", to_string(request.problem->device), "; it computes on the CPU"));
-  if (!has_target(target)) return Decision::no(text("this CPU has no ", hwy::TargetName(target)));
+  if (std::string why = why_elsewhere(*request.problem, target); !why.empty()) return Decision::no(why);
   return {{}, std::make_shared<State>(request, softmax_kernels(target, request.problem->op == Op::softmax_backward))};
 }
 

@@ -217,9 +217,7 @@ ForwardState::ForwardState(const Request& request, const DeviceFacts& device, co
 }
 
 const Kernel& ForwardState::kernel(Stream stream) const {
-  const Kernel* known = kernel_.load(std::memory_order_acquire);
-  if (!known) kernel_.store(known = &load(stream), std::memory_order_release);
-  return *known;
+  return kernel_.get([&]() -> const Kernel& { return load(stream); });
 }
 
 void ForwardState::prepare() const {

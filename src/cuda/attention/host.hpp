@@ -1,6 +1,5 @@
 // The host half that the architectures share: a problem's features and a call's parameters.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -61,7 +60,7 @@ class ForwardState : public PlanState {
 
  private:
   const Kernel& kernel(Stream stream) const;
-  mutable std::atomic<const Kernel*> kernel_{nullptr};  // once it is loaded
+  LoadedOnce kernel_;
 };
 
 }  // namespace onepass::cuda

@@ -2,7 +2,6 @@
 #include "core/text.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <span>
 #include <tuple>
@@ -73,9 +72,7 @@ class State final : public PlanState {
   bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
 
   const cuda::Kernel& kernel(cuda::Stream stream) const {
-    const cuda::Kernel* known = kernel_.load(std::memory_order_acquire);
-    if (!known) kernel_.store(known = &load(stream), std::memory_order_release);
-    return *known;
+    return kernel_.get([&]() -> const cuda::Kernel& { return load(stream); });
   }
   const cuda::Kernel& load(cuda::Stream stream) const {
     static cuda::KernelTable<std::tuple<ForwardFeatures, DecodeConfig, std::string>> kernels;
@@ -91,7 +88,7 @@ class State final : public PlanState {
   const Sharing sharing_;
   const Share share_;
   const DecodeParams decided_;
-  mutable std::atomic<const cuda::Kernel*> kernel_{nullptr};  // once it is loaded
+  cuda::LoadedOnce kernel_;
 };
 
 Decision plan(const Request& request) {

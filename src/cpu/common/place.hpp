@@ -1,0 +1,13 @@
+// Where the CPU kernels compute, in the words in which every plan refuses the rest.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "onepass/problem.hpp"
+
+namespace onepass::cpu {
+
+// Why kernels compiled for a Highway target (0: for none in particular) cannot take the problem; empty if they can.
+std::string why_elsewhere(const Problem& problem, std::int64_t target = 0);
+
+}  // namespace onepass::cpu

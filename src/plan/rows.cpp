@@ -1,0 +1,80 @@
+// The calls of the operators on rows: softmax, quantization, products with few rows.
+#include "core/text.hpp"
+#include "onepass/flat_gemm.hpp"
+#include "onepass/linear.hpp"
+#include "onepass/quantize.hpp"
+#include "onepass/softmax.hpp"
+#include "plan/compute.hpp"
+
+namespace onepass::inline v0 {
+namespace {
+
+Attention described(const SoftmaxOptions& options) {
+  Attention a;
+  a.scale = options.scale;
+  a.log = options.log;
+  return a;
+}
+
+}  // namespace
+
+void softmax(const ConstTensor& x, const Tensor& y, const Tensor& lse, const SoftmaxOptions& options,
+             const ConstTensor& bool_mask, const Launch& launch) {
+  Tensors t;
+  t.x = x, t.y = y, t.lse = lse, t.bool_mask = bool_mask;
+  plan::compute(Op::softmax, t, described(options), launch);
+}
+
+void softmax_piece(const ConstTensor& x, const ConstTensor& row_lse, const Tensor& y, const SoftmaxOptions& options,
+                   const ConstTensor& bool_mask, const Launch& launch) {
+  want(row_lse.given(), ErrorCode::bad_shape, "row_lse is missing");
+  Tensors t;
+  t.x = x, t.row_lse = row_lse, t.y = y, t.bool_mask = bool_mask;
+  plan::compute(Op::softmax, t, described(options), launch);
+}
+
+void softmax_backward(const ConstTensor& y, const ConstTensor& dy, const Tensor& dx, const SoftmaxOptions& options,
+                      const Launch& launch) {
+  Tensors t;
+  // A backward reads it.
+  t.y.data = const_cast<void*>(y.data);
+  t.y.rank = y.rank, t.y.shape = y.shape, t.y.stride = y.stride, t.y.dtype = y.dtype, t.y.device = y.device;
+  t.dy = dy, t.dx = dx;
+  want(dy.given(), ErrorCode::bad_shape, "dy is missing");
+  plan::compute(Op::softmax_backward, t, described(options), launch);
+}
+
+void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, const Tensor& mean,
+              const QuantizeOptions& options, const Launch& launch) {
+  want(descale.given(), ErrorCode::bad_shape, "descale is missing");
+  Tensors t;
+  t.x = x, t.y = y, t.descale = descale, t.mean = mean;
+  Attention a;
+  a.hadamard = options.hadamard;
+  a.seed = options.seed;
+  plan::compute(Op::quantize, t, a, launch);
+}
+
+namespace {
+
+void multiply(Op op, const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
+              const Launch& launch) {
+  want(w.given(), ErrorCode::bad_shape, "w is missing");
+  Tensors t;
+  t.x = x, t.w = w, t.y = y, t.column_bias = column_bias;
+  plan::compute(op, t, {}, launch);
+}
+
+}  // namespace
+
+void flat_gemm(const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
+               const Launch& launch) {
+  multiply(Op::flat_gemm, x, w, y, column_bias, launch);
+}
+
+void linear(const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
+            const Launch& launch) {
+  multiply(Op::linear, x, w, y, column_bias, launch);
+}
+
+}  // namespace onepass::inline v0
