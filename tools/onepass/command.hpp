@@ -13,6 +13,7 @@ namespace onepass::cli {
 void add_info(CLI::App& app);
 void add_check(CLI::App& app);
 void add_run(CLI::App& app);
+void add_run_operators(CLI::App& run);  // commands of `run`
 void add_append(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_ladder(CLI::App& app);

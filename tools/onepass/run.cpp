@@ -1,37 +1,26 @@
-// `onepass run`: attention on tensors from files.
+// `onepass run`: attention and its gradients on tensors from files.
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <memory>
 #include <optional>
-
-#include <fmt/format.h>
 
 #include "command.hpp"
 #include "core/arguments.hpp"
 #include "core/text.hpp"
-#include "device_tensors.hpp"
-#include "inputs.hpp"
 #include "onepass/attention.hpp"
-#include "outputs.hpp"
 #include "progress.hpp"
-#include "streams.hpp"
+#include "running.hpp"
 
 namespace onepass::cli {
 namespace {
 
-struct Flags {
-  std::map<std::string, std::string> npy;
+struct Flags : Running {
   std::vector<std::string> buffers;
-  std::string in, prefix, layout = "bhsd", dtype, out_dtype, mask, window, device = "cpu";
+  std::string layout = "bhsd", mask, window;
   std::optional<double> scale;
   std::optional<std::int64_t> align_offset;
   Attention attention;
-  std::string implementation;
-  int threads = 0, repeat = 1;
-  OutputFiles outputs;
   std::string grads = "dq,dk,dv";
-  bool json = false, progress = false;
 };
 
 Band band_of(const Flags& flags) {
@@ -64,15 +53,6 @@ std::map<std::string, std::string> buffers_of(const Flags& flags) {
   }
   return buffers;
 }
-
-// Where a result goes. Its shape follows the inputs'; that those fit is checked before memory is had.
-struct Result {
-  const RoleRow* row;
-  DType dtype;
-  io::Shape shape;  // of the file
-  std::optional<io::Array> memory{};
-};
-using Results = std::vector<Result>;
 
 io::Shape file_shape(const Flags& flags, const RoleRow& row, const ConstTensor& t) {
   io::Shape shape(t.shape.begin(), t.shape.begin() + t.rank);
@@ -119,83 +99,10 @@ Tensor oriented(const Flags& flags, const RoleRow& row, Tensor t) {
 }
 
 Problem checked_problem(const Flags& flags, Tensors tensors, const Results& results, const Attention& attention) {
-  static std::byte somewhere;  // no element of it is touched
-  const auto placeholder = [&](const char* name, const io::Shape& shape, DType dtype) {
-    Tensor t;
-    t.data = &somewhere;
-    t.dtype = dtype;
-    t.device = tensors.q.device;
-    t.rank = static_cast<int>(shape.size());
-    std::copy(shape.begin(), shape.end(), t.shape.begin());
-    io::elements_of(name, shape);
-    std::int64_t step = 1;
-    for (int i = t.rank - 1; i >= 0; --i) {
-      t.stride[i] = step;
-      step *= std::max<std::int64_t>(shape[i], 1);
-    }
-    return t;
-  };
-  for (const Result& r : results)
-    tensors.*r.row->output = oriented(flags, *r.row, placeholder(r.row->name, r.shape, r.dtype));
+  for (const Result& r : results) tensors.*r.row->output = oriented(flags, *r.row, placeholder(r, tensors.q.device));
   Problem problem = make_problem(attention, tensors);
   problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
   return problem;
-}
-
-// `on_device` is null on the CPU.
-double seconds_of(const Flags& flags, const Plan& plan, const Tensors& tensors, Executor& executor,
-                  DeviceTensors* on_device) {
-  Progress progress("computing", flags.progress);
-  ProgressExecutor counting(executor, progress);
-  const std::size_t bytes = plan.workspace_bytes();
-  const io::Array in_memory("the workspace", DType::boolean, {on_device ? 0 : static_cast<std::int64_t>(bytes)});
-  void* const workspace = on_device ? on_device->scratch(bytes) : in_memory.data();
-  const Launch launch{.executor = &counting, .workspace = {static_cast<std::byte*>(workspace), bytes}};
-  std::vector<double> times;
-  for (int i = 0; i < flags.repeat; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run(plan, tensors, launch);
-    if (on_device) on_device->wait();
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(times.begin(), times.begin() + flags.repeat / 2, times.end());
-  return times[static_cast<std::size_t>(flags.repeat / 2)];
-}
-
-std::string time_text(double seconds) {
-  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
-         : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
-                        : fmt::format("{:.2f} s", seconds);
-}
-
-WrittenOutputs write(const Flags& flags, const Results& results) {
-  Progress progress("writing", flags.progress);
-  NamedArrays arrays;
-  std::int64_t done = 0, total = 0;
-  for (const Result& r : results) {
-    arrays.emplace_back(r.row->name, &*r.memory);
-    total += static_cast<std::int64_t>(r.memory->bytes());
-  }
-  const auto count = [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); };
-  return {flags.outputs, arrays, count};
-}
-
-void report(const Flags& flags, const Problem& problem, const Plan& plan, const Executor& executor, double seconds) {
-  if (flags.json) {
-    nlohmann::ordered_json j{{"problem", to_string(problem)},
-                             {"implementation", plan.name()},
-                             {"config", plan.describe()},
-                             {"threads", executor.workers()},
-                             {"seconds", seconds},
-                             {"repeat", flags.repeat},
-                             {"out", flags.outputs.out}};
-    if (!flags.outputs.lse.empty()) j["lse"] = flags.outputs.lse;
-    print_json(j);
-    return;
-  }
-  fmt::print("{}\n{}: {}\n{}{}, {} thread{}\n", to_string(problem), plan.name(), plan.describe(), time_text(seconds),
-             flags.repeat > 1 ? fmt::format(" (median of {})", flags.repeat) : "", executor.workers(),
-             executor.workers() == 1 ? "" : "s");
 }
 
 void run_command(Flags& flags) {
@@ -204,12 +111,9 @@ void run_command(Flags& flags) {
   Attention attention = flags.attention;
   attention.band = band_of(flags);
   attention.scale = flags.scale;
-  const InputFiles files{flags.npy,
-                         buffers_of(flags),
-                         flags.in,
-                         flags.prefix,
-                         flags.dtype.empty() ? std::nullopt : std::optional(dtype_from_name(flags.dtype)),
-                         flags.layout == "bshd"};
+  InputFiles files = flags.files();
+  files.buffers = buffers_of(flags);
+  files.bshd = flags.layout == "bshd";
   Loaded loaded = [&] {
     Progress progress("reading", flags.progress);
     return load(files, progress);
@@ -240,50 +144,30 @@ void run_command(Flags& flags) {
     bound_lengths(attention, problem);
     problem = checked_problem(flags, tensors, results, attention);
   }
-  const std::shared_ptr<Executor> executor = make_executor(flags.threads);
-  const Plan plan = make_plan(problem, flags.implementation, executor.get());
-  const auto placed = [&](const io::Array& memory) {
-    return on_device ? on_device->copied(memory.view(), memory) : memory.view();
-  };
-  std::vector<Tensor> as_in_files;
-  for (Result& r : results) {
-    as_in_files.push_back(placed(r.memory.emplace(r.row->name, r.dtype, r.shape)));
-    tensors.*r.row->output = oriented(flags, *r.row, as_in_files.back());
-  }
-  if (forward_first) onepass::attention(tensors_of(Op::forward, tensors), attention, {.executor = executor.get()});
-  const double seconds = seconds_of(flags, plan, tensors, *executor, on_device ? &*on_device : nullptr);
-  for (std::size_t i = 0; on_device && i < results.size(); ++i) on_device->fetch(as_in_files[i], *results[i].memory);
-  WrittenOutputs written = write(flags, results);
-  report(flags, problem, plan, *executor, seconds);
-  flush_output();  // a caller who cannot be told gets no files either
-  written.commit();
+  compute(
+      flags, problem, tensors, results, on_device ? &*on_device : nullptr,
+      [&](const RoleRow& row, const Tensor& t) { return oriented(flags, row, t); },
+      [&](const Tensors& all, Executor& executor) {
+        if (forward_first) onepass::attention(tensors_of(Op::forward, all), attention, {.executor = &executor});
+      });
 }
 
 }  // namespace
 
 void add_run(CLI::App& app) {
   CLI::App* c = app.add_subcommand(
-      "run", "Compute attention, or with --dout its gradients, on tensors from .npy or .safetensors files");
+      "run",
+      "Compute attention, with --dout its gradients, or another operator, on tensors from .npy or .safetensors "
+      "files");
   auto flags = std::make_shared<Flags>();
-  for (const RoleRow& row : kRoleTable) {
-    if (!row.input) continue;
-    c->add_option_function<std::string>(
-         option_of(row.name), [flags, &row](const std::string& file) { flags->npy[row.name] = file; },
-         std::string(".npy: ") + row.help)
-        ->group("Tensors")
-        ->type_name("FILE");
-  }
-  c->add_option("--in", flags->in, ".safetensors with tensors of these names")->group("Tensors")->type_name("FILE");
-  c->add_option("--prefix", flags->prefix, "Of the names in --in, such as layers.0.")->group("Tensors");
+  for (const RoleRow& row : kRoleTable)
+    if (row.input && (reads(row, Op::forward) || reads(row, Op::backward))) add_tensor_option(*c, *flags, row);
+  add_running_options(*c, *flags);
   c->add_option("--layout", flags->layout, "Of q, k, v and out: bhsd (default) or bshd")
       ->group("Tensors")
       ->check(CLI::IsMember({"bhsd", "bshd"}));
-  c->add_option("--dtype", flags->dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
-      ->group("Tensors")
-      ->check(CLI::IsMember({"bf16"}));
   c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out (and lse), or with gradients")
       ->group("Results")
-      ->required()
       ->type_name("FILE");
   CLI::Option* lse = c->add_option("--lse", flags->outputs.lse,
                                    "Log-sum-exp of every row too: .npy; no file if --out is .safetensors");
@@ -324,18 +208,10 @@ void add_run(CLI::App& app) {
       ->group("Scores");
   c->add_option("--dropout", flags->attention.dropout_p, "Probability in [0, 1]")->group("Scores");
   c->add_option("--seed", flags->attention.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
-  c->add_option("--implementation", flags->implementation,
-                "By name, as in onepass info; default: the first that accepts")
-      ->group("Running");
-  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1: tensors are copied there and back")
-      ->group("Running");
-  c->add_option("--threads", flags->threads, "Default: all")->group("Running")->check(CLI::Range(1, 1024));
-  c->add_option("--repeat", flags->repeat, "Run so often and print the median time")
-      ->group("Running")
-      ->check(CLI::Range(1, 1000000));
-  c->add_flag("--json", flags->json, "Print JSON")->group("Running");
-  add_progress_flag(*c, flags->progress);
-  c->callback([flags, lse] {
+  add_run_operators(*c);
+  c->callback([flags, lse, c] {
+    if (!c->get_subcommands().empty()) return;
+    if (flags->outputs.out.empty()) throw CLI::RequiredError("--out");
     flags->outputs.want_lse = lse->count() > 0;
     run_command(*flags);
   });

@@ -1,0 +1,121 @@
+// `onepass run softmax`, `softmax_bwd`, `flat_gemm` and `linear`: the operators beside attention on tensors from files.
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "command.hpp"
+#include "core/arguments.hpp"
+#include "core/softmax_problem.hpp"
+#include "core/text.hpp"
+#include "running.hpp"
+
+namespace onepass::cli {
+namespace {
+
+struct Operator {
+  Op op;
+  Role result;
+  const char* help;
+};
+constexpr std::array<Operator, 4> kOperators{
+    {{Op::softmax, Role::y, "y, the softmax of the rows of x"},
+     {Op::softmax_backward, Role::dx, "dx, the gradient of a softmax, from y and dy"},
+     {Op::flat_gemm, Role::y, "y = x w^T, few rows times a wide matrix"},
+     {Op::linear, Role::y, "The same of any number of rows, by the kernel that is fastest for it here"}}};
+
+struct Flags : Running {
+  Attention options;
+};
+
+Tensors read(const Running& flags, Op op, std::deque<io::Array>& arrays) {
+  const InputFiles files = flags.files();
+  Progress progress("reading", flags.progress);
+  const TensorFiles source(files, progress);
+  std::vector<std::string_view> known;
+  for (const RoleRow& row : kRoleTable)
+    if (reads(row, op)) known.push_back(row.name);
+  source.check_names(known);
+  Tensors tensors;
+  for (const RoleRow& row : kRoleTable) {
+    if (!reads(row, op)) continue;
+    std::optional<io::Array> array = source.find(row.name);
+    if (!array && use_of(row, op) == Use::needs) source.is_missing(row.name);
+    if (!array) continue;
+    const Tensor t = arrays.emplace_back(*std::move(array)).view();
+    row.input ? void(tensors.*row.input = t) : void(tensors.*row.output = t);
+  }
+  return tensors;
+}
+
+// y or dx, then lse if it is wanted.
+Results results_of(const Flags& flags, const Operator& o, const Tensors& t) {
+  const ConstTensor rows = o.op == Op::softmax_backward ? ConstTensor(t.y) : t.x;
+  io::Shape shape(rows.shape.begin(), rows.shape.begin() + rows.rank);
+  if (is_gemm(o.op)) shape = {t.x.shape[0], t.w.shape[0]};
+  Results r;
+  r.push_back({&row_of(o.result), flags.out_dtype.empty() ? rows.dtype : dtype_from_name(flags.out_dtype), shape});
+  if (!flags.outputs.want_lse) return r;
+  shape.pop_back();
+  if (shape.empty()) shape = {1};
+  r.push_back({&row_of(Role::lse), DType::f32, shape});
+  return r;
+}
+
+void run_operator(const Operator& o, const Flags& flags) {
+  const Device device = device_from(flags.device);
+  check_destinations(flags.outputs);
+  std::deque<io::Array> arrays;
+  Tensors tensors = read(flags, o.op, arrays);
+  Results results = results_of(flags, o, tensors);
+  std::optional<DeviceTensors> on_device;
+  if (device.kind == DeviceKind::cuda) tensors = on_device.emplace(device).copied(tensors, arrays);
+  Tensors planned = tensors;
+  for (const Result& r : results) planned.*r.row->output = placeholder(r, on_device ? device : Device{});
+  Problem problem = problem_of(o.op, planned, flags.options);
+  problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
+  compute(flags, problem, tensors, results, on_device ? &*on_device : nullptr);
+}
+
+void add(CLI::App& run, const Operator& o) {
+  CLI::App* c = run.add_subcommand(std::string(word_of(o.op)), o.help);
+  auto flags = std::make_shared<Flags>();
+  for (const RoleRow& row : kRoleTable)
+    if (reads(row, o.op)) add_tensor_option(*c, *flags, row);
+  add_running_options(*c, *flags);
+  c->add_option("--out", flags->outputs.out,
+                text("Result: ", row_of(o.result).name, " as .npy, or as .safetensors",
+                     o.op == Op::softmax ? ", there beside lse" : ""))
+      ->group("Results")
+      ->required()
+      ->type_name("FILE");
+  c->add_option("--out-dtype", flags->out_dtype, "fp32, or the dtype of what is read (default)")
+      ->group("Results")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  const CLI::Option* lse = nullptr;
+  if (o.op == Op::softmax) {
+    lse = c->add_option("--lse", flags->outputs.lse,
+                        "Log-sum-exp of every row too: .npy; no file if --out is .safetensors")
+              ->group("Results")
+              ->expected(0, 1)
+              ->type_name("FILE");
+  }
+  if (is_softmax(o.op)) {
+    c->add_option("--scale", flags->options.scale, "Of the scores; default 1")->group("Scores");
+    c->add_flag("--log", flags->options.log, "The logarithm of the softmax")->group("Scores");
+  }
+  c->callback([flags, lse, &o, &run] {
+    for (const CLI::Option* option : run.get_options())  // which are attention's
+      want(option->count() == 0, ErrorCode::bad_value, option->get_name(), " stands in front of ", word_of(o.op),
+           "; its options stand behind it");
+    flags->outputs.want_lse = lse && lse->count() > 0;
+    run_operator(o, *flags);
+  });
+}
+
+}  // namespace
+
+void add_run_operators(CLI::App& run) {
+  for (const Operator& o : kOperators) add(run, o);
+}
+
+}  // namespace onepass::cli

@@ -1,0 +1,51 @@
+// What the operators of `onepass run` share: their options, and a problem's way from files through a plan to files.
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "core/roles.hpp"
+#include "device_tensors.hpp"
+#include "inputs.hpp"
+#include "outputs.hpp"
+
+namespace onepass::cli {
+
+struct Running {
+  std::map<std::string, std::string> npy;
+  std::string in, prefix, dtype, out_dtype, device = "cpu", implementation;
+  int threads = 0, repeat = 1;
+  OutputFiles outputs;
+  bool json = false, progress = false;
+
+  InputFiles files() const;
+};
+// --q FILE, of a role
+void add_tensor_option(CLI::App& command, Running& running, const RoleRow& row);
+// --in and --prefix, --dtype, and how it runs
+void add_running_options(CLI::App& command, Running& running);
+
+// Where a result goes. Its shape follows the inputs'; that those fit is checked before memory is had.
+struct Result {
+  const RoleRow* row;
+  DType dtype;
+  io::Shape shape;  // of the file
+  std::optional<io::Array> memory{};
+};
+using Results = std::vector<Result>;
+// A result without memory, to check a problem with.
+Tensor placeholder(const Result& result, Device device);
+
+// As a tensor of the call lies, from how it lies in its file.
+using Orient = std::function<Tensor(const RoleRow&, const Tensor&)>;
+// Plans the problem, gives the results memory, runs it, prints what ran and writes the files. `on_device` is null on
+// the CPU. `first` runs before what is timed.
+void compute(const Running& running, const Problem& problem, Tensors tensors, Results& results,
+             DeviceTensors* on_device, const Orient& orient = {},
+             const std::function<void(const Tensors&, Executor&)>& first = {});
+
+}  // namespace onepass::cli
