@@ -97,3 +97,13 @@ def fp8_options(fp8):
     return {name: bool(options[name]) for name in ("by_block", "hadamard", "center")} | {
         "seed": _options.integer("fp8's seed", options["seed"], 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
     }
+
+
+def fp8_text(fp8):
+    """fp8_options as a text, which a schema of PyTorch's can hold."""
+    return ",".join(f"{name}={int(value)}" for name, value in fp8_options(fp8).items())
+
+
+def fp8_of(text):
+    """What fp8_text made the text of."""
+    return {name: int(value) for name, _, value in (word.partition("=") for word in text.split(","))}

@@ -33,6 +33,8 @@ def _gradients(inputs, options, out, lse, wanted, dout, dlse):
     c = Call(*inputs, *options)
     if c.seqused_k is not None or c.page_table is not None:
         raise RuntimeError("attention to a cache (seqused_k, page_table) has no gradients")
+    if c.fp8 is not None:
+        raise RuntimeError("attention with fp8 has no gradients: train without it")
     if torch.are_deterministic_algorithms_enabled():
         c = c._replace(deterministic=True)
     dout = torch.zeros_like(out) if dout is None else dout

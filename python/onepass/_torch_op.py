@@ -13,6 +13,7 @@ from torch import library as operators
 import onepass
 
 from . import _arrays, _devices, _onepass
+from ._quantize import fp8_of
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
@@ -41,6 +42,8 @@ _OPTIONS = (  # type in a schema, name, default
     ("int?", "threads", None),
     ("ScalarType?", "out_dtype", None),
     ("str?", "accumulation", None),
+    ("float?", "unified_max", None),
+    ("str?", "fp8", None),  # as fp8_text has it
     ("bool", "return_lse", True),
 )
 NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
@@ -132,8 +135,10 @@ def compute(c):
         batch_invariant=c.batch_invariant,
         **{name: getattr(c, name) for name in FP8},
         accumulation=c.accumulation or "exact",
+        unified_max=c.unified_max,
+        fp8=False if c.fp8 is None else fp8_of(c.fp8),
         return_lse=c.return_lse,
-        out=_new_out(q, v, _packed(c), c.out_dtype),
+        out=new_out(q, v, _packed(c), c.out_dtype),
     )
     return result if c.return_lse else (result, None)
 
@@ -143,7 +148,7 @@ def new_results(q, v, packed, with_lse):
     lse = q.new_empty(_lse_shape(q, packed), dtype=torch.float32) if with_lse else None
     if lse is not None and packed:  # tokens beyond the last sequence are not computed
         lse.fill_(-torch.inf)
-    return _new_out(q, v, packed), lse
+    return new_out(q, v, packed), lse
 
 
 def _lse_shape(q, packed):
@@ -227,7 +232,7 @@ def _like(x, shape, dtype):
     return onepass._arrays.new(x, tuple(shape), str(dtype).rpartition(".")[2])
 
 
-def _new_out(q, v, packed, dtype=None):
+def new_out(q, v, packed, dtype=None):
     dtype = dtype or getattr(torch, _arrays.result_dtype(q) or "", q.dtype)  # of an fp8 q: bfloat16
     same = q.shape[-1] == v.shape[-1] and dtype == q.dtype
     out = torch.empty_like(q) if same else _like(q, (*q.shape[:-1], v.shape[-1]), dtype)
@@ -239,7 +244,7 @@ def _fake_forward(*args):
     c = Call(*args)
     q, packed = _readable(c.q), _packed(c)
     lse = q.new_empty(_lse_shape(q, packed) if c.return_lse else 0, dtype=torch.float32)
-    return _new_out(q, c.v, packed, c.out_dtype), lse
+    return new_out(q, c.v, packed, c.out_dtype), lse
 
 
 @operators.register_fake("onepass::attention_backward", lib=OPERATORS)

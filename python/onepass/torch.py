@@ -13,6 +13,7 @@ from torch.compiler import is_compiling
 import onepass
 
 from . import _onepass, _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
+from ._quantize import fp8_text
 
 __all__ = ["append_kv", "attention", "scaled_dot_product_attention", "sdpa"]
 
@@ -43,7 +44,10 @@ def attention(
     k_descale=None,
     v_descale=None,
     v_mean=None,
+    fp8=False,
     accumulation="exact",
+    unified_max=None,
+    recomputed=None,
     batch_invariant=False,
     score_mod=None,
     mask_mod=None,
@@ -63,15 +67,18 @@ def attention(
     Args:
       q, k, v, ...: as ``onepass.attention`` takes them.
       seed: of the dropout; None draws one from PyTorch's CPU generator, so that torch.manual_seed repeats it.
-      out: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
+      out, recomputed: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
+      fp8, unified_max: of the forward; a call with fp8 has no gradients.
       out_dtype: None (q's; bfloat16 of an fp8 q) or torch.float32, for partial results.
       deterministic: the same bits in every backward; also by torch.use_deterministic_algorithms.
 
     Returns, Raises: as ``onepass.attention``.
     """
-    if out is not None:
+    if out is not None or recomputed is not None:
         given = {name: value for name, value in locals().items() if name not in ("q", "k", "v", "seed")}
         del given["out_dtype"], given["deterministic"]
+        if out is None and out_dtype is not None:
+            given["out"] = _torch_op.new_out(q, v, cu_seqlens_q is not None or cu_seqlens_k is not None, out_dtype)
         if dropout_p and seed is None:
             seed = int(torch.randint(2**62, (), device="cpu"))
         return onepass.attention(q, k, v, seed=seed or 0, **given)
@@ -118,6 +125,8 @@ def attention(
         threads,
         out_dtype,
         None if accumulation == "exact" else accumulation,
+        unified_max,
+        None if fp8 is False else fp8_text(fp8),
         bool(return_lse),
     )
     if not is_compiling():

@@ -95,8 +95,8 @@ bool TakenCall::take_options(const TorchCall& call) try {
   const auto integer_or = [&](int i, std::int64_t otherwise) {
     return is_none(call[i]) ? otherwise : nb::cast<std::int64_t>(nb::handle(call[i]));
   };
-  for (const int i :
-       {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation, torch_at.out_dtype})
+  for (const int i : {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation,
+                      torch_at.out_dtype, torch_at.unified_max, torch_at.fp8})
     if (call.given(i)) return false;
   if (call.given(torch_at.dropout_p) && nb::cast<double>(nb::handle(call[torch_at.dropout_p])) != 0) return false;
   Attention& a = attention;
@@ -257,6 +257,8 @@ void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::
                                                   {&torch_at.implementation, "implementation"},
                                                   {&torch_at.threads, "threads"},
                                                   {&torch_at.accumulation, "accumulation"},
+                                                  {&torch_at.unified_max, "unified_max"},
+                                                  {&torch_at.fp8, "fp8"},
                                                   {&torch_at.out_dtype, "out_dtype"},
                                                   {&torch_at.return_lse, "return_lse"}};
   for (const auto& [to, name] : options) {

@@ -1,5 +1,6 @@
 """onepass.torch: the operators under everything that goes through PyTorch's dispatcher."""
 
+import onepass
 import pytest
 from conftest import qkv
 
@@ -297,6 +298,31 @@ def test_an_out_of_ones_own(attention, torch):
     torch.testing.assert_close(out, attention(q, k, v))
     half = [x.half() for x in (q, k, v)]
     assert attention(*half, out_dtype=torch.float32).dtype == torch.float32
+
+
+@pytest.mark.parametrize("fp8", [True, {"by_block": True, "seed": 2**64 - 1}], ids=["fp8", "fp8 by block"])
+def test_fp8(attention, torch, device, fp8):
+    q, k, v = qkv(torch, device, dtype=torch.bfloat16, grad=True)
+    out = attention(q, k, v, fp8=fp8)
+    with torch.no_grad():
+        assert torch.equal(out, torch.compile(attention, fullgraph=True, backend="eager")(q, k, v, fp8=fp8))
+        assert torch.equal(out, onepass.attention(*(x.detach() for x in (q, k, v)), fp8=fp8))
+    assert 0 < (out - attention(q, k, v)).float().square().mean().sqrt() < 0.1
+    with pytest.raises(RuntimeError, match="fp8 has no gradients"):
+        out.sum().backward()
+
+
+def test_unified_max(attention, torch):
+    q, k, v = qkv(torch)
+    recomputed = torch.full((2, 4, 19), 2, dtype=torch.int32)
+    options = dict(unified_max=100.0, return_lse=True)
+    with torch.no_grad():
+        out, lse = attention(q[:, :, :1], k, v, **options)
+        own = recomputed[:, :, :1].contiguous()
+        again = attention(q[:, :, :1], k, v, **options, recomputed=own, out_dtype=torch.float32)
+    torch.testing.assert_close(again, (out, lse))
+    assert (own == 1).all()  # no score is within 40 of 100
+    torch.testing.assert_close(out, attention(q[:, :, :1], k, v))
 
 
 def test_deterministic_mode(attention, torch, device):
