@@ -1,0 +1,140 @@
+"""Tables of measurements on GPUs."""
+
+import statistics
+
+from table_cells import CELL, GPU_PEERS, markdown, rate, row_of, rows_of, short, three, times
+
+H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
+LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
+MASKS = {"": "", " causal": " causal_bottom_right"}
+GRADIENTS = "dq", "dk", "dv"
+GPT2_MEDIUM = "b64 h16 s1024 d64"  # its attention, as the first figure of FlashAttention-1's paper has it
+
+
+def h200_cell(rows, dim, mask, seq, op="fwd"):
+    heads = 2048 // dim
+    return row_of(rows, H200_CELL.format(op=op, batch=16384 // seq, heads=heads, seq=seq, dim=dim, mask=MASKS[mask]))
+
+
+def h200(name="h200", op="fwd", peers=("flash-attn-3", "torch-cudnn")):
+    """TFLOP/s, and the best two peers' of the same run, over lengths."""
+    rows, lines = rows_of(name), []
+    for dim in (64, 128, 256):
+        for mask in MASKS:
+            line = [f"d{dim}{mask or ' full'}"]
+            for seq in LENGTHS.values():
+                row = h200_cell(rows, dim, mask, seq, op)
+                speeds = [rate(row)] + [rate(row, row["peers"][peer]["median_s"]) for peer in peers]
+                line.append(" / ".join(f"{1e-12 * s:.0f}" for s in speeds) + f" ({speeds[0] / max(speeds[1:]):.2f})")
+            lines.append(line)
+    return markdown(["", *LENGTHS], lines)
+
+
+def h200_means(name="h200"):
+    """Geometric means of the 18 cells."""
+    rows = [row for row in rows_of(name) if CELL.fullmatch(row["problem"])]
+    raced = {peer: named for peer, named in GPU_PEERS.items() if peer in rows[0]["peers"]}
+    ratios = {named: [row["peers"][peer]["times_ours"] for row in rows] for peer, named in raced.items()}
+    ratios["the best of them"] = [row["times_best_peer"] for row in rows]
+    ceiling = [rate(row) / row["matmul_flops_per_s"] for row in rows]
+    lines = [
+        [name, f"{statistics.geometric_mean(r):.2f}", f"{min(r):.2f}", f"{max(r):.2f}"] for name, r in ratios.items()
+    ]
+    product = rows[0]["matmul_flops_per_s"]
+    lines.append(
+        [f"share of the matrix product ({1e-12 * product:.0f} TFLOP/s)"]
+        + [f"{100 * x:.0f} %" for x in (statistics.geometric_mean(ceiling), min(ceiling), max(ceiling))]
+    )
+    return markdown(["onepass over", "geometric mean", "least", "most"], lines)
+
+
+def h200_backward():
+    """Beside the newest peers of the run."""
+    raced = [peer for peer in GPU_PEERS if peer in rows_of("h200_backward")[0]["peers"]]
+    return h200("h200_backward", "bwd", [peer for peer in raced if peer != "flash-attn-3"][:2])
+
+
+def h200_backward_others():
+    """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
+    names, lines = GPU_PEERS | {"torch-efficient": "efficient"}, []
+    names = {peer: name for peer, name in names.items() if peer in rows_of("h200_backward")[0]["peers"]}
+    for row in rows_of("h200_backward"):
+        if CELL.fullmatch(row["problem"]):
+            continue
+        problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
+        peers = [times(row["peers"][peer]) for peer in names]
+        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
+    return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
+
+
+def h200_backward_race():
+    """How many times longer the newest peers took, problem by problem."""
+    names = {peer: name for peer, name in GPU_PEERS.items() if peer in rows_of("h200_backward_race")[0]["peers"]}
+    lines = []
+    for row in rows_of("h200_backward_race"):
+        problem = row["problem"].removeprefix("bwd ").removesuffix(" layout=bshd cuda:0")
+        peers = [times(row["peers"][peer]) for peer in names]
+        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
+    return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
+
+
+def h200_keys(name, *peers):
+    """Microseconds, TFLOP/s, and the GB/s of the keys and values that are read."""
+    lines = []
+    for row in rows_of(name):
+        bytes_read = "-" if "window" in row["problem"] else f"{1e-9 * row['kv_bytes'] / row['median_s']:.0f}"
+        line = [f"`{short(row['problem'], ' cuda:0')}`", three(1e6 * row["median_s"]), f"{1e-12 * rate(row):.0f}"]
+        lines.append([*line, bytes_read, *(times(row.get("peers", {}).get(peer, {})) for peer in peers)])
+    return markdown(["problem", "us", "TFLOP/s", "GB/s", *(GPU_PEERS[peer] for peer in peers)], lines)
+
+
+def errors_table(rows):
+    """Of errors.py: thousandths of each gradient's norm, every contender's."""
+    lines = []
+    for row in rows:
+        cell = CELL.fullmatch(row["problem"])
+        title = f"d{cell[2]} {'causal' if cell[3] else 'full'}, {int(cell[1]) // 1024}k"
+        entries = row["contenders"].values()
+        lines.append([title, *(" / ".join(f"{1e3 * e[which]['rms']:.2f}" for e in entries) for which in GRADIENTS)])
+    return "\n".join(markdown([" / ".join(rows[0]["contenders"]), *GRADIENTS], lines))
+
+
+def cascade():
+    """Microseconds of a step of all continuations (cascade.py)."""
+    lines = []
+    for cell in rows_of("cascade"):
+        us = {name: 1e3 * ms for name, ms in cell["milliseconds"].items()}
+        cut = [us[name] for name in us if name.startswith("cascade_")]
+        lines.append([str(cell["prefix"]), str(cell["continuations"]), three(us["pages"]), three(us["copies"])])
+        lines[-1] += [*map(three, cut), f"{us['pages'] / min(cut):.1f}x"]
+    parts = [f"prompt in {name.removeprefix('cascade_')}" for name in us if name.startswith("cascade_")]
+    return markdown(["prompt", "continuations", "each by itself, shared pages", "copies", *parts, "gain"], lines)
+
+
+# ----- FlashAttention's first claim
+
+
+def amount(entry, *keys, unit):
+    """The sum of what stands behind the keys, three digits of it in that unit, or a dash."""
+    return three(sum(entry[key] for key in keys) / unit) if all(key in entry for key in keys) else "-"
+
+
+def fa1_table(rows):
+    """By head dim, mask and N. Times of the others are in onepass's; bytes moved are `measured (model)`."""
+    found = []
+    for row in rows:
+        cell = CELL.fullmatch(row["problem"])
+        found.append((GPT2_MEDIUM not in row["problem"], int(cell[2]), bool(cell[3]), int(cell[1]), row))
+    lines = []
+    for other, dim, causal, seq, row in sorted(found, key=lambda cell: cell[:4]):
+        ours, *theirs = entries = [row["contenders"][name] for name in ("onepass", "math", "math-bf16")]
+        who = str(dim) if other else "GPT-2 medium: 64"
+        line = [f"{who}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
+        line += [e.get("refused") or f"{e['median_s'] / ours['median_s']:.1f}x" for e in theirs]
+        for e in entries:
+            moved, expected = amount(e, "read_bytes", "written_bytes", unit=1e9), amount(e, "model_bytes", unit=1e9)
+            line.append(f"{moved} ({expected})")
+        line += [amount(e, "extra_bytes", unit=unit) for e, unit in zip(entries, (1e6, 1e9, 1e9))]
+        lines.append(line)
+    head = ["d, mask", "N", "onepass ms", "math", "bf16", "HBM GB: onepass", "math", "bf16"]
+    return "\n".join(markdown([*head, "extra MB: onepass", "GB: math", "bf16"], lines))
