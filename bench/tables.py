@@ -13,7 +13,7 @@ import sys
 
 import tables_cpu as cpu
 import tables_gpu as gpu
-from table_cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said
+from table_cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
@@ -58,6 +58,17 @@ def cpu_speed(row):
     return f"{1e-9 * rate(row):.0f} GFLOP/s"
 
 
+def frameworks(name, *peers):
+    """Milliseconds of what frameworks.py measures, and how many times longer PyTorch's own functions take."""
+    lines = []
+    for what, seconds in rows_of(name)["seconds"].items():
+        ours = seconds["onepass"]
+        shown = what.removeprefix("block: ").replace("host time: call", "host time of a call")
+        lines.append([shown, three(1e3 * ours), *(times({"times_ours": seconds[peer] / ours}) for peer in peers)])
+    names = {"torch": "PyTorch's choice", **GPU_PEERS}
+    return markdown(["", "ms", *(names[peer] for peer in peers)], lines)
+
+
 TABLES = {
     "headline": headline,
     "h200": gpu.h200,
@@ -70,6 +81,8 @@ TABLES = {
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": gpu.cascade,
+    "h200-frameworks": lambda: frameworks("h200_frameworks", "torch", "torch-cudnn", "torch-flash"),
+    "xeon16-frameworks": lambda: frameworks("xeon16_frameworks", "torch"),
     "xeon16-backward": cpu.xeon_backward,
     "zen5-flash": lambda: cpu.cpu_rows("zen5", cpu.one_head_or_far_apart, True),
     "xeon16-flash": lambda: cpu.cpu_rows("xeon16", cpu.of_family("flash"), False),
