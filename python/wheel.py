@@ -9,6 +9,7 @@ is in `check`; dist/ gets the source distribution and the wheel.
 """
 
 import argparse
+import os
 import pathlib
 import re
 import shutil
@@ -19,6 +20,8 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "build/wheel"
+TESTS = ROOT / "tests/python"
+PYTEST = "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"
 MAX_BYTES = 5_000_000
 MAX_IMPORT = 0.060  # seconds of CPU time, which other work on the machine does not add to
 BUILD_TREE = {"demo", "fa1_claim", "generate", "peers", "plot", "train"}  # tests of what is not in the wheel
@@ -31,11 +34,12 @@ print(time.perf_counter() - start, time.process_time() - cpu)
 """
 
 
-def run(*command, cwd=None, shown=False):
+def run(*command, cwd=None, shown=False, env=None):
     """What the command printed. If it fails, that is printed and all ends."""
     command = [str(word) for word in command]
     out = None if shown else subprocess.PIPE
-    done = subprocess.run(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, text=True)
+    env = {**os.environ, **(env or {})}
+    done = subprocess.run(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, text=True, env=env)
     if done.returncode:
         sys.exit(f"{done.stdout or ''}failed: {' '.join(command)}")
     return done.stdout
@@ -59,36 +63,37 @@ def only(folder, pattern):
     return found[0]
 
 
-def build(python, licences):
-    """(the source distribution, the wheel)."""
+def build(python, licences, settings=(), env=None):
+    """(the source distribution, the wheel). settings: of the build, env: variables of it, for another machine."""
     tools = environment(python, "tools", "-r", ROOT / "python/requirements-wheel.txt")
     say("Building the source distribution, and the wheel from it")
     run(tools / "python", "-m", "build", "--sdist", "--no-isolation", "--outdir", WORK, ROOT)
     source = only(WORK, "onepass-*.tar.gz")
     shutil.unpack_archive(source, WORK)
     unpacked = source.name.removesuffix(".tar.gz")
-    settings = [f"--config-setting=cmake.define.ONEPASS_LICENCES={';'.join(licences)}"]
+    settings = [*settings, f"cmake.define.ONEPASS_LICENCES={';'.join(licences)}"]
     run(
         tools / "python",
         "-m",
         "build",
         "--wheel",
         "--no-isolation",
-        *settings,
+        *(f"--config-setting={setting}" for setting in settings),
         "--outdir",
         WORK / "plain",
         WORK / unpacked,
+        env=env,
     )
     repair = f'PATH="{tools}:$PATH" auditwheel repair --wheel-dir {WORK}/repaired {only(WORK / "plain", "*.whl")}'
-    run("bash", "-c", repair)
+    run("bash", "-c", repair, env=env)
     wheel = only(WORK / "repaired", "onepass-*manylinux*.whl")
-    check(tools, wheel)
+    check(tools, wheel, env)
     return source, wheel
 
 
-def check(tools, wheel):
+def check(tools, wheel, env=None):
     """The tag is auditwheel's own finding, the stable ABI is kept, and the size is within bounds."""
-    shown = " ".join(run(tools / "auditwheel", "show", wheel).split())
+    shown = " ".join(run(tools / "auditwheel", "show", wheel, env=env).split())
     tag = re.search(r'consistent with the following platform tag: "(\w+)"', shown)
     if not tag or tag[1] not in wheel.name:
         sys.exit(f"{wheel.name} claims another platform than auditwheel finds: {shown}")
@@ -100,14 +105,17 @@ def check(tools, wheel):
         sys.exit(f"{wheel.name} has {size} bytes, {MAX_BYTES} at most; most are in {largest.filename}")
 
 
+def test_files():
+    """The tests of what a wheel holds."""
+    return [file for file in sorted(TESTS.glob("test_*.py")) if file.stem.removeprefix("test_") not in BUILD_TREE]
+
+
 def try_out(python, wheel):
     version = run(python, "-c", "import platform; print(platform.python_version())").strip()
     say(f"Trying the wheel in Python {version}")
-    tests = ROOT / "tests/python"
-    files = [file for file in sorted(tests.glob("test_*.py")) if file.stem.removeprefix("test_") not in BUILD_TREE]
     bare = environment(python, f"try-{version}", f"{wheel}[bf16]", "pytest")
     folder = bare.parent
-    print(run(bare / "python", tests / "try_wheel.py", cwd=folder), end="", flush=True)
+    print(run(bare / "python", TESTS / "try_wheel.py", cwd=folder), end="", flush=True)
     times = [run(bare / "python", "-c", IMPORT, cwd=folder).split() for _ in range(11)]
     wall, cpu = (statistics.median(map(float, column)) for column in zip(*times))
     print(
@@ -115,7 +123,7 @@ def try_out(python, wheel):
     )
     if cpu > MAX_IMPORT:
         sys.exit(f"that is more than {1e3 * MAX_IMPORT:.0f} ms")
-    run(bare / "python", "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, cwd=folder, shown=True)
+    run(bare / "python", *PYTEST, *test_files(), cwd=folder, shown=True)
 
 
 def main():
@@ -123,13 +131,21 @@ def main():
     parser.add_argument("--licence", action="append", default=[], help="of a library that the wheel takes in")
     parser.add_argument("python", nargs="+")
     options = parser.parse_args()
-    shutil.rmtree(WORK, ignore_errors=True)
-    WORK.mkdir(parents=True)
+    clear()
     made = build(options.python[0], options.licence)
     for python in options.python:
         try_out(python, made[1])
+    deliver(*made)
+
+
+def clear():
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
+
+
+def deliver(*files):
     (ROOT / "dist").mkdir(exist_ok=True)
-    for file in made:
+    for file in files:
         shutil.copy(file, ROOT / "dist")
         print(f"dist/{file.name}: {file.stat().st_size / 1e6:.2f} MB")
 

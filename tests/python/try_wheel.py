@@ -1,5 +1,8 @@
 """Run where a wheel and NumPy are installed, and nothing else of onepass: computes, and says where the libraries come
-from that the wheel brings along. Fails if one of them, or onepass itself, comes from elsewhere."""
+from that the wheel brings along. Fails if one of them, or onepass itself, comes from elsewhere.
+
+    try_wheel.py [FOLDER]    where it is installed, if not where this Python has its packages
+"""
 
 import pathlib
 import sys
@@ -8,7 +11,7 @@ import sysconfig
 import numpy as np
 import onepass
 
-site = pathlib.Path(sysconfig.get_path("platlib"))
+site = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else sysconfig.get_path("platlib"))
 if pathlib.Path(onepass.__file__).parent != site / "onepass":
     sys.exit(f"onepass comes from {onepass.__file__}, not from {site}")
 

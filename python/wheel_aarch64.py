@@ -1,0 +1,62 @@
+"""Makes a wheel for aarch64 by Debian's cross compiler, and tries it under qemu: `./dev wheel aarch64`.
+
+wheel_aarch64.py [--licence NAME=FILE]... PACKAGES
+
+PACKAGES: the folder of cmake/neon_packages.sh, with Debian's arm64 Python of the version that runs this. The wheel is
+for that version alone, since no other is there to try it; NumPy and pytest for aarch64 come from PyPI.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import wheel
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+TAG = VERSION.replace(".", "")
+PLATFORMS = ["manylinux2014_aarch64"] + [f"manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
+
+
+def build(packages, licences):
+    settings = [
+        f"cmake.define.CMAKE_TOOLCHAIN_FILE={wheel.ROOT / 'cmake/neon.toolchain.cmake'}",
+        f"cmake.define.Python_INCLUDE_DIR={packages / 'usr/include' / f'python{VERSION}'}",
+    ]
+    env = {
+        "_PYTHON_HOST_PLATFORM": "linux-aarch64",
+        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{TAG}-aarch64-linux-gnu.so",
+        "LD_LIBRARY_PATH": str(packages / "usr/lib/aarch64-linux-gnu"),  # where auditwheel looks
+    }
+    return wheel.build(sys.executable, licences, settings, env)[1]
+
+
+def try_out(packages, made):
+    wheel.say(f"Trying the wheel in Python {VERSION} of aarch64")
+    folder = wheel.WORK / "try-aarch64"
+    site = folder / "site"
+    tools = wheel.WORK / "tools/bin/python"
+    platforms = [f"--platform={platform}" for platform in PLATFORMS]
+    target = ["--target", site, "--python-version", VERSION, "--implementation", "cp", "--only-binary=:all:"]
+    wheel.run(tools, "-m", "pip", "install", *target, *platforms, f"{made}[bf16]", "pytest")
+    libraries = ":".join(str(packages / lib / "aarch64-linux-gnu") for lib in ("usr/lib", "lib"))
+    variables = f"LD_LIBRARY_PATH={libraries}", f"PYTHONPATH={site}"
+    python = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
+    python += [word for variable in variables for word in ("-E", variable)] + [packages / f"usr/bin/python{VERSION}"]
+    print(wheel.run(*python, wheel.TESTS / "try_wheel.py", site, cwd=folder), end="", flush=True)
+    wheel.run(*python, *wheel.PYTEST, *wheel.test_files(), cwd=folder, shown=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--licence", action="append", default=[], help="of a library that the wheel takes in")
+    parser.add_argument("packages", type=pathlib.Path)
+    options = parser.parse_args()
+    packages = options.packages.resolve()
+    wheel.clear()
+    made = build(packages, options.licence)
+    try_out(packages, made)
+    wheel.deliver(made)
+
+
+if __name__ == "__main__":
+    main()
