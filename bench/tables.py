@@ -90,6 +90,7 @@ TABLES = {
     "zen5-decode": lambda: cpu.decode_rows("zen5"),
     "xeon16-decode": lambda: cpu.decode_rows("xeon16"),
     "fa1": lambda: gpu.fa1_table(rows_of("fa1")).splitlines(),
+    "fa1-backward": lambda: gpu.fa1_table(rows_of("fa1_backward")).splitlines(),
 }
 
 
