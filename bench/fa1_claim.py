@@ -20,8 +20,8 @@ import time
 import cuda_peers
 import hbm_bytes
 from problem_line import Problem, Refused
-from tables import GPT2_MEDIUM
-from tables import fa1_table as table
+from tables_gpu import GPT2_MEDIUM
+from tables_gpu import fa1_table as table
 
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
 SCORE_BYTES = {"math": 4, "math-bf16": 2}
