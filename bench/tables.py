@@ -79,6 +79,7 @@ TABLES = {
     "h200-backward-others": gpu.h200_backward_others,
     "h200-backward-race": gpu.h200_backward_race,
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
+    "h200-fp8-cache": gpu.h200_fp8_cache,
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": gpu.cascade,
