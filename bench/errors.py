@@ -17,7 +17,8 @@ import pathlib
 import cuda_peers
 import fa3_peer
 from problem_line import Problem
-from tables import CELL, GRADIENTS, errors_table
+from table_cells import CELL
+from tables_gpu import GRADIENTS, errors_table
 
 SUITE = pathlib.Path(__file__).parent / "suites" / "h200_backward.txt"
 CHUNK = 1024  # rows of scores at once

@@ -20,8 +20,8 @@ import time
 import cuda_peers
 import hbm_bytes
 from problem_line import Problem, Refused
-from tables import GPT2_MEDIUM
-from tables import fa1_table as table
+from tables_gpu import GPT2_MEDIUM
+from tables_gpu import fa1_table as table
 
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
 SCORE_BYTES = {"math": 4, "math-bf16": 2}
@@ -32,7 +32,7 @@ TOLERANCE = {"fwd": 0.01, "bwd": 0.02}
 
 def problem_lines(sizes, op="fwd"):
     shapes = [f"b{TOKENS // n} h{WIDTH // d} s{n} d{d}" for n in sizes for d in DIMS]
-    if op == "bwd":
+    if op == "bwd" and 1024 in sizes:
         shapes = [GPT2_MEDIUM, *shapes]
     return [f"{op} {shape} bf16{mask} layout=bshd cuda:0" for shape in shapes for mask in ("", " causal_bottom_right")]
 
@@ -138,22 +138,19 @@ def measure(torch, onepass, line, options):
 
 
 def measured(torch, onepass, options):
-    """The rows of the JSON: a problem, its contenders, and what the model says of each."""
+    """The rows of the JSON, one after the other: a problem, its contenders, and what the model says of each."""
     program = [__file__, "--count-once", "--sizes", *map(str, options.sizes)]
     program += ["--backward"] * (options.op == "bwd")
     moved = {(name["problem"], name["contender"]): n for name, n in hbm_bytes.counted(options.ncu, program)}
     device = torch.cuda.get_device_properties(0)
     machine = {"device": device.name, "shared_bytes": device.shared_memory_per_multiprocessor}
     machine |= {"l2_bytes": device.L2_cache_size, "onepass": onepass.__version__, "torch": torch.__version__}
-    rows = []
     for line in problem_lines(options.sizes, options.op):
         entries = measure(torch, onepass, line, options)
         for name, entry in entries.items():
             bytes_moved, extra = model(Problem.parse(line), name, machine["shared_bytes"])
             entry |= moved.get((line, name), {}) | {"model_bytes": bytes_moved, "model_extra_bytes": extra}
-        rows.append({"problem": line, "contenders": entries, **machine})
-        print(table(rows[-1:]).splitlines()[-1], flush=True)
-    return rows
+        yield {"problem": line, "contenders": entries, **machine}
 
 
 def main():
@@ -177,11 +174,14 @@ def main():
         raise SystemExit("PyTorch sees no CUDA device here")
     if options.count_once:
         return count_once(torch, onepass, problem_lines(options.sizes, options.op))
-    rows = measured(torch, onepass, options)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(rows, file, indent=2)
-            file.write("\n")
+    rows = []
+    for row in measured(torch, onepass, options):
+        rows.append(row)
+        print(table([row]).splitlines()[-1], flush=True)
+        if options.json:  # after every row: a run may be cut short
+            with open(options.json, "w") as file:
+                json.dump(rows, file, indent=2)
+                file.write("\n")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,15 @@ import argparse
 import json
 import pathlib
 
+import tables_fp8
+
 CASES = ("normal", "outliers", "v_mean")
 WAYS = {
     "bf16": None,
     "fp8": {},
     "fp8 by block": {"by_block": True},
     "fp8 without Hadamard": {"hadamard": False},
-    "fp8 without means": {"center": False},
+    "fp8, means taken out": {"center": True},
 }
 
 
@@ -80,27 +82,6 @@ def measured(torch, onepass, case, length, device):
             yield row
 
 
-def table(rows):
-    """Markdown: a line for each case and way, RMSE by length; of v_mean the bias."""
-    lengths = sorted({r["length"] for r in rows})
-    yield "| inputs | how | " + " | ".join(f"{n // 1024}k" for n in lengths) + " |"
-    yield "|---|---|" + "---|" * len(lengths)
-    named = {"normal": "N(0, 1)", "outliers": "outliers", "v_mean": "V of mean 1, bias"}
-    for case in CASES:
-        for way in WAYS:
-            for accumulation in ("exact", "fast"):
-                chosen = {
-                    r["length"]: r
-                    for r in rows
-                    if (r["case"], r["way"], r["accumulation"]) == (case, way, accumulation)
-                }
-                if not chosen or (accumulation == "fast" and case != "v_mean"):
-                    continue
-                key = "bias" if case == "v_mean" else "rmse"
-                said = way if way == "bf16" or case != "v_mean" else f"{way}, {accumulation}"
-                yield f"| {named[case]} | {said} | " + " | ".join(f"{chosen[n][key]:.1e}" for n in lengths) + " |"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
@@ -117,7 +98,7 @@ def main():
             for row in measured(torch, onepass, case, length, options.device):
                 rows.append(row)
                 print(row, flush=True)
-    print(*table(rows), sep="\n")
+    print(*tables_fp8.errors(rows), sep="\n")
     if options.json:
         device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
         text = json.dumps({"device": device, "onepass": onepass.__version__, "rows": rows}, indent=1)

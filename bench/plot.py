@@ -17,7 +17,8 @@ import argparse
 import json
 import re
 
-from tables import CELL, GPT2_MEDIUM
+from table_cells import CELL
+from tables_gpu import GPT2_MEDIUM
 
 COLOURS = {"onepass": "#c0392b", "flash-attn-4": "#f0c27b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb",
            "torch-flash": "#7f8c8d", "torch-efficient": "#bdc3c7", "flash-mla": "#2c6fbb"}  # fmt: skip

@@ -12,6 +12,7 @@ import re
 import sys
 
 import tables_cpu as cpu
+import tables_fp8 as fp8
 import tables_gpu as gpu
 from table_cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
 
@@ -78,6 +79,7 @@ TABLES = {
     "h200-backward-others": gpu.h200_backward_others,
     "h200-backward-race": gpu.h200_backward_race,
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
+    "h200-fp8-cache": gpu.h200_fp8_cache,
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": gpu.cascade,
@@ -90,6 +92,9 @@ TABLES = {
     "zen5-decode": lambda: cpu.decode_rows("zen5"),
     "xeon16-decode": lambda: cpu.decode_rows("xeon16"),
     "fa1": lambda: gpu.fa1_table(rows_of("fa1")).splitlines(),
+    "fa1-backward": lambda: gpu.fa1_table(rows_of("fa1_backward")).splitlines(),
+    "h200-fp8-errors": lambda: fp8.errors(rows_of("h200_fp8_errors")["rows"]),
+    "minilm-fp8": lambda: fp8.model(rows_of("minilm_fp8")),
 }
 
 

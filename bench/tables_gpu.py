@@ -1,5 +1,6 @@
 """Tables of measurements on GPUs."""
 
+import re
 import statistics
 
 from table_cells import CELL, GPU_PEERS, markdown, rate, row_of, rows_of, short, three, times
@@ -86,6 +87,18 @@ def h200_keys(name, *peers):
         line = [f"`{short(row['problem'], ' cuda:0')}`", three(1e6 * row["median_s"]), f"{1e-12 * rate(row):.0f}"]
         lines.append([*line, bytes_read, *(times(row.get("peers", {}).get(peer, {})) for peer in peers)])
     return markdown(["problem", "us", "TFLOP/s", "GB/s", *(GPU_PEERS[peer] for peer in peers)], lines)
+
+
+def h200_fp8_cache():
+    """A cache of e4m3 beside one of q's type."""
+    rows, lines = {row["problem"]: row for row in rows_of("h200_fp8_cache")}, []
+    for problem, row in rows.items():
+        plain = re.sub(r" (kv_dtype|[kv]_descale)=\S+", "", problem)
+        if plain != problem:
+            us = [1e6 * r["median_s"] for r in (rows[plain], row)]
+            line = [f"`{short(plain, ' cuda:0')}`", *map(three, us), f"{us[0] / us[1]:.2f}x"]
+            lines.append([*line, f"{1e-3 * row['kv_bytes'] / us[1]:.0f}"])
+    return markdown(["problem", "us", "e4m3 us", "", "GB/s"], lines)
 
 
 def errors_table(rows):

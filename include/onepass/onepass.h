@@ -258,7 +258,7 @@ ONEPASS_API onepass_code onepass_quantize_init(onepass_quantize* quantize, size_
 /* Numbers to fp8_e4m3: docs/fp8.md. */
 ONEPASS_API onepass_code onepass_quantize_rows(const onepass_quantize* quantize);
 
-enum { ONEPASS_FP8_BY_BLOCK = 1, ONEPASS_FP8_NO_HADAMARD = 2, ONEPASS_FP8_NO_CENTER = 4 };
+enum { ONEPASS_FP8_BY_BLOCK = 1, ONEPASS_FP8_NO_HADAMARD = 2, ONEPASS_FP8_CENTER = 4 };
 /* onepass_attention of fp32, fp16 or bf16 tensors, which are quantized to fp8_e4m3 first: by factors of heads (or every
  * 128 rows), q and k rotated with signs by `seed` (or not), v's means taken out and given back (or not). */
 ONEPASS_API onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor* k,

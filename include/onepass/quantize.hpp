@@ -34,7 +34,7 @@ ONEPASS_API void quantize(const ConstTensor& x, const Tensor& y, const Tensor& d
 struct Fp8Options {
   bool by_block = false;  // factors of K and V for every 128 rows, not for each head; Q's are always by block
   bool hadamard = true;   // of Q and K, by `seed`
-  bool center = true;     // V's means are taken out, and given back
+  bool center = false;    // V's means are taken out, and given back
   std::uint64_t seed = 0;
 };
 // attention() of fp32, fp16 or bf16 q, k and v, packed or not, which are quantized to fp8_e4m3 first; out has q's dtype

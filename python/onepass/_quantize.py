@@ -6,7 +6,7 @@ from . import _arrays, _devices, _onepass, _options
 from . import _numpy as np
 
 _FACTORS = ("block", "head", "tensor")
-_FP8 = {"by_block": False, "hadamard": True, "center": True, "seed": 0}
+_FP8 = {"by_block": False, "hadamard": True, "center": False, "seed": 0}
 
 
 def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=None):

@@ -123,8 +123,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     const char* const name = quantize_implementation().name;
     QuantizePlan plan;
     if (!select_quantize(p, plan, why)) throw refusal(name);
-    if (plan.surveys()) kernels.push_back({name, quantize_program(plan.survey_config(), arch)});
-    kernels.push_back({name, quantize_program(plan.config, arch)});
+    for (KernelProgram& program : quantize_programs(plan, arch)) kernels.push_back({name, std::move(program)});
     return kernels;
   }
   if (p.op == Op::backward) {

@@ -260,12 +260,12 @@ onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor
                                    const onepass_tensor* out, const onepass_options* options, int32_t flags,
                                    uint64_t seed) {
   return guarded([&] {
-    constexpr int32_t kFlags = ONEPASS_FP8_BY_BLOCK | ONEPASS_FP8_NO_HADAMARD | ONEPASS_FP8_NO_CENTER;
+    constexpr int32_t kFlags = ONEPASS_FP8_BY_BLOCK | ONEPASS_FP8_NO_HADAMARD | ONEPASS_FP8_CENTER;
     want((flags & ~kFlags) == 0, ErrorCode::bad_value, "flags is ", flags, "; sums of ONEPASS_FP8_.. are accepted");
     const Call call = call_from(q, k, v, out, options);
     const Fp8Options how{.by_block = (flags & ONEPASS_FP8_BY_BLOCK) != 0,
                          .hadamard = (flags & ONEPASS_FP8_NO_HADAMARD) == 0,
-                         .center = (flags & ONEPASS_FP8_NO_CENTER) == 0,
+                         .center = (flags & ONEPASS_FP8_CENTER) != 0,
                          .seed = seed};
     attention_fp8(call.tensors, call.attention, how, call.launch, call.implementation);
   });

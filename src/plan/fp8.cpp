@@ -1,10 +1,14 @@
 // Attention on numbers that are quantized for it: three quantizes and an attention.
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "core/implementation.hpp"
 #include "core/roles.hpp"
 #include "core/text.hpp"
 #include "core/workspace.hpp"
+#include "cuda/quantize/quantize.hpp"
 #include "onepass/quantize.hpp"
 #include "plan/scratch.hpp"
 
@@ -19,12 +23,14 @@ struct Quantized {
   QuantizeOptions options;
 };
 
+constexpr std::size_t kLine = 256;  // of a device's memory
+std::size_t whole(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
 // The same code books the memory and, without any, counts it.
 Tensor book(Workspace& w, DType dtype, std::initializer_list<std::int64_t> shape, Device device) {
   Tensor t(nullptr, dtype, shape, device);
-  const std::int64_t bytes = t.elements() * static_cast<std::int64_t>(size_of(dtype));
-  constexpr std::int64_t kWhole = 256;  // a line of a device's memory
-  t.data = w.take<std::byte>((bytes + kWhole) / kWhole * kWhole);
+  const auto bytes = static_cast<std::size_t>(t.elements()) * size_of(dtype);
+  t.data = w.take<std::byte>(static_cast<std::int64_t>(whole(bytes + 1)));
   return t;
 }
 
@@ -83,33 +89,79 @@ class Fp8Call {
   Quantized q_, k_, v_;
 };
 
+// Their plans: three quantizes and the attention, with memory that each needs for itself.
+class Steps {
+ public:
+  Steps(const Fp8Call& call, const Attention& a, std::string_view implementation, const Executor* executor)
+      : attention_(make_plan(make_problem(a, call.tensors()), implementation, executor)) {
+    for (const Quantized* x : call.parts()) quantizes_.push_back(make_plan(problem_of(*x), {}, executor));
+  }
+  static Problem problem_of(const Quantized& x) {
+    Attention a;
+    a.hadamard = x.options.hadamard, a.seed = x.options.seed;
+    return make_problem(a, tensors_of(x));
+  }
+  std::size_t bytes() const {
+    std::size_t all = whole(attention_.workspace_bytes());
+    for (const Plan& plan : quantizes_) all += whole(plan.workspace_bytes());
+    return all;
+  }
+  void run(const Fp8Call& call, std::byte* memory, const Launch& launch) const {
+    std::vector<Tensors> tensors;
+    std::vector<cuda::QuantizeCall> calls;
+    tensors.reserve(quantizes_.size());
+    Launch own{.stream = launch.stream, .executor = launch.executor};
+    const auto take = [&](const Plan& plan) {
+      const std::span<std::byte> part(memory, plan.workspace_bytes());
+      memory += whole(part.size());
+      return part;
+    };
+    for (std::size_t i = 0; i < quantizes_.size(); ++i) {
+      tensors.push_back(tensors_of(*call.parts()[i]));
+      calls.push_back({*quantizes_[i].state(), tensors[i], take(quantizes_[i]).data()});
+    }
+    // In two launches where they can share them, or each by itself.
+    if (!cuda::quantize_together(calls, static_cast<cuda::Stream>(launch.stream))) {
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        own.workspace = {static_cast<std::byte*>(calls[i].workspace), quantizes_[i].workspace_bytes()};
+        onepass::run(quantizes_[i], tensors[i], own);
+      }
+    }
+    own.workspace = take(attention_);
+    onepass::run(attention_, call.tensors(), own);
+  }
+
+ private:
+  static Tensors tensors_of(const Quantized& x) {
+    Tensors t;
+    t.x = x.x, t.y = x.y, t.descale = x.descale, t.mean = x.mean;
+    return t;
+  }
+  const Plan attention_;
+  std::vector<Plan> quantizes_;
+};
+
 }  // namespace
 
 void attention_fp8(const Tensors& t, const Attention& a, const Fp8Options& options, const Launch& launch,
                    std::string_view implementation) {
   Fp8Call call(t, options);
-  const Scratch memory(t.q.device, call.place(nullptr), launch.stream);
-  call.place(memory.data());
-  const Launch own{.stream = launch.stream, .executor = launch.executor};
+  const std::size_t bytes = whole(call.place(nullptr));
+  alignas(kLine) std::byte nowhere[kLine];  // nothing is read or written: tensors have an address
+  (void)call.place(nowhere);
   // What does not fit is said before anything is written.
-  const Tensors tensors = call.tensors();
-  (void)make_plan(make_problem(a, tensors), implementation, launch.executor);
-  for (const Quantized* x : call.parts()) quantize(x->x, x->y, x->descale, x->mean, x->options, own);
-  attention(tensors, a, own, implementation);
+  const Steps steps(call, a, implementation, launch.executor);
+  const Scratch memory(t.q.device, bytes + steps.bytes(), launch.stream);
+  (void)call.place(memory.data());
+  steps.run(call, static_cast<std::byte*>(memory.data()) + bytes, launch);
 }
 
 std::string explain_fp8(const Tensors& t, const Attention& a, const Fp8Options& options) {
   Fp8Call call(t, options);
-  alignas(256) std::byte nowhere[256];  // nothing is read or written: tensors have an address
+  alignas(kLine) std::byte nowhere[kLine];
   call.place(nowhere);
   std::string lines;
-  for (const Quantized* x : call.parts()) {
-    Tensors tensors;
-    tensors.x = x->x, tensors.y = x->y, tensors.descale = x->descale, tensors.mean = x->mean;
-    Attention of;
-    of.hadamard = x->options.hadamard, of.seed = x->options.seed;
-    lines += explain(make_problem(of, tensors));
-  }
+  for (const Quantized* x : call.parts()) lines += explain(Steps::problem_of(*x));
   return lines + explain(make_problem(a, call.tensors()));
 }
 

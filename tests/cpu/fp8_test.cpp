@@ -132,12 +132,13 @@ TEST(Fp8, QuantizedForACall) {
                  .out = {out.data(), DType::f32, {kRows, kHeads, kDim}}};
   packed.cu_seqlens_q = {cu_q.data(), DType::i32, {3}}, packed.cu_seqlens_k = {cu_k.data(), DType::i32, {3}};
   for (const Tensors& t : {batched, packed}) {
-    EXPECT_LT(error_of(t, {}), 0.04);
-    EXPECT_LT(error_of(t, {.by_block = true}), 0.04);
-    EXPECT_GT(error_of(t, {.center = false}), 0.1);  // numbers of 160 to 4 digits
-    EXPECT_GT(error_of(t, {.hadamard = false}), 1.05 * error_of(t, {}));
+    const double centered = error_of(t, {.center = true});
+    EXPECT_LT(centered, 0.04);
+    EXPECT_LT(error_of(t, {.by_block = true, .center = true}), 0.04);
+    EXPECT_GT(error_of(t, {}), 0.1);  // numbers of 160 to 4 digits
+    EXPECT_GT(error_of(t, {.hadamard = false, .center = true}), 1.05 * centered);
   }
-  const std::string said = explain_fp8(batched);
+  const std::string said = explain_fp8(batched, {}, {.center = true});
   EXPECT_EQ(said.find("quantize b1 h2 s300x64 fp32 descale=1hn hadamard"), 0u) << said;
   EXPECT_NE(said.find("quantize b1 h2 s400x64 fp32 descale=1h1 mean"), said.npos) << said;
   EXPECT_NE(said.find("fp8_e4m3 out=fp32 q_descale=1hn k_descale=1h1 v_descale=1h1 v_mean=1hd"), said.npos) << said;

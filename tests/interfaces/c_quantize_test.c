@@ -28,7 +28,7 @@ void test_quantize(void) {
   CHECK(onepass_tensor_init(&tk, keys, ONEPASS_F32, 4, four) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&tv, x, ONEPASS_F32, 4, four) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&tout, out, ONEPASS_F32, 4, four) == ONEPASS_OK);
-  CHECK(onepass_attention_fp8(&tq, &tk, &tv, &tout, NULL, 0, 0) == ONEPASS_OK);
+  CHECK(onepass_attention_fp8(&tq, &tk, &tv, &tout, NULL, ONEPASS_FP8_CENTER, 0) == ONEPASS_OK);
   for (i = 0; i < 4; ++i) CHECK(out[i] == (i % 2 == 0 ? 116 : -1.5f));
   FAILS(onepass_attention_fp8(&tq, &tk, &tv, &tout, NULL, 64, 0), ONEPASS_BAD_VALUE, "flags is 64");
 }

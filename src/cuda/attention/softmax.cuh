@@ -171,13 +171,14 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
 // False, with nothing changed but p, for the whole warp if a sum or a reference has left its range: then softmax_exact
 // is due. A row that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
 template <class Element, bool kRounded, class Unit, class Drop, int N>
-DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit, const Drop& drop) {
+DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit, const Drop& drop,
+                      float limit = kLazyLimit) {
   float sum[2], norm[2];
   const decltype(unit.keep({})) r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
   const auto weigh = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
   exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
-  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= kLazyLimit))) return false;
+  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);

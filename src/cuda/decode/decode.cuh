@@ -15,6 +15,7 @@
 #include "cuda/decode/products_e4m3.cuh"
 #include "cuda/decode/ring.cuh"
 #include "cuda/decode/rows.cuh"
+#include "cuda/decode/unified.cuh"
 #include "cuda/decode/unite.cuh"
 
 namespace onepass::decode {
@@ -50,9 +51,17 @@ DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
 
 // K and V as the cache has them: of q's type, or of e4m3 with factors for every 128 keys.
 struct CacheKeys {
-  float factor = 0.0f;  // of V's tiles in O; 0: there are none yet
-  u32 seen = 0;         // nan_bits
+  float factor = 0.0f;       // of V's tiles in O; 0: there are none yet
+  float k = 1.0f, v = 1.0f;  // of a tile
+  u32 seen = 0;              // nan_bits
 
+  // Ahead of where it is wanted: the answer is there by then.
+  DEV void ask_k(const DecodeParams& p, const Group& g, i32 first) {
+    if constexpr (kFp8Keys) k = kE4m3Unit * k_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
+  }
+  DEV void ask_v(const DecodeParams& p, const Group& g, i32 first) {
+    if constexpr (kFp8Keys) v = v_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
+  }
   template <i32 N, class Left>
   DEV void multiply(float (&s)[kRowTiles][N], u32 tile, const Left& query) {
     if constexpr (kFp8Keys)
@@ -61,23 +70,24 @@ struct CacheKeys {
       multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, query);
   }
   template <i32 N>
-  DEV void scale(float (&s)[kRowTiles][N], const DecodeParams& p, const Group& g, i32 first) const {
+  DEV void scale(float (&s)[kRowTiles][N], u32 sm) const {
     if constexpr (kFp8Keys) {
-      const float by = kE4m3Unit * k_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
+      const u32 row = own_warp() / kShare * kWarpRows + own_thread() % 32 / 4;
 #pragma unroll
       for (i32 r = 0; r < kRowTiles; ++r) {
+        const u32 units = sm + kLayout.units + 4 * (row + 16 * r);
+        const float by[2] = {k * load_one(units), k * load_one(units + 32)};
 #pragma unroll
-        for (i32 j = 0; j < N; ++j) s[r][j] *= by;
+        for (i32 j = 0; j < N; ++j) s[r][j] *= by[j >> 1 & 1];
       }
     }
   }
   // O in units of the next tile's factor.
   template <i32 N>
-  DEV void take_factor(float (&o)[kRowTiles][N], const DecodeParams& p, const Group& g, i32 first) {
+  DEV void take_factor(float (&o)[kRowTiles][N]) {
     if constexpr (kFp8Keys) {
-      const float next = v_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
-      if (next != factor && factor != 0.0f) multiply_all(o, factor / next);
-      factor = next;
+      if (v != factor && factor != 0.0f) multiply_all(o, factor / v);
+      factor = v;
     }
   }
   template <i32 N>
@@ -120,27 +130,37 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) places[r].open(p, segment.group, first_row + 16 * r);
   CacheKeys keys;
-  bool fresh = true;
+  if constexpr (kUnified) {
+    for (LaneRows& row : rows) begin_unified(p, row);
+  }
+  constexpr float kLimit = kUnified ? kLargestSum : kLazyLimit;
+  bool fresh = !kUnified;
 #pragma unroll 1
   for (i32 tile = segment.tile() + own_team(); tile < segment.end_tile(); tile += kShare, fresh = false) {
     const i32 first = tile * kBlockN;
+    if constexpr (kRowTiles == 1) keys.ask_k(p, segment.group, first), keys.ask_v(p, segment.group, first);
     keys.multiply(s, ring.take(), query);
     ring.give<false>();
-    keys.scale(s, p, segment.group, first);
+    if constexpr (kRowTiles == 2) keys.ask_k(p, segment.group, first);  // no registers for them before
+    keys.scale(s, sm);
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
       const LaneScores scores{p, segment.group, places[r]};
       scores.apply(s[r], first);
-      const auto unit = unit_of(p);
+      const auto unit = softmax_unit(p);
       const auto drop = scores.drop(first);
-      if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], unit, drop))
-        softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop);
+      if (fresh || !softmax_lazy<Product, kRoundedSums>(s[r], w[r], rows[r], unit, drop, kLimit))
+        softmax_exact<Product, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop);
     }
-    keys.take_factor(o, p, segment.group, first);
+    if constexpr (kRowTiles == 2) keys.ask_v(p, segment.group, first);
+    keys.take_factor(o);
     keys.add(o, w, ring.take());
     ring.give<true>();
   }
   keys.finish(o);
+  if constexpr (kUnified) {
+    for (LaneRows& row : rows) end_unified(row);
+  }
 }
 
 }  // namespace onepass::decode

@@ -15,23 +15,24 @@ struct DecodeConfig {
   int piece;       // tiles of a piece of work, the same in every batch; 0: all blocks get as many
   int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
   bool even;       // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
+  bool unified;    // weights refer to DecodeParams::phi in place of the rows' maxima
 
   ONEPASS_HD friend constexpr bool operator==(const DecodeConfig&, const DecodeConfig&) = default;
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team(); }
   // Of a block: fewer tiles are not worth a merge.
-  ONEPASS_HD constexpr int min_tiles() const { return 2 * share; }
+  ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
 };
 
 // Shared memory of a block of threads, in order: Q, the rings of the teams, the columns of O that its teams add up at
-// a time, the teams' row states, the states of their union, what has happened to a row. Rows of tiles are padded to a
-// multiple of 128 bytes, the swizzle's width.
+// a time, the teams' row states, the states of their union, what has happened to a row, the units of Q's rows beside an
+// FP8 cache. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's width.
 struct DecodeLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row
   int slot_bytes, team_bytes;     // of a tile of K or V, of a ring
   int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
-  int q, rings, sums, states, united, flags, total;
+  int q, rings, sums, states, united, flags, units, total;
 };
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr int kSumBytes = 16 << 10;
@@ -51,7 +52,8 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   l.states = l.sums + c.share * c.rows * l.sum_pitch;
   l.united = l.states + c.share * c.block_m() * 16;
   l.flags = l.united + c.block_m() * 16;
-  l.total = l.flags + 4 * (c.rows + 4);
+  l.units = l.flags + 4 * (c.rows + 4);
+  l.total = l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0);
   return l;
 }
 
@@ -78,6 +80,9 @@ struct Divisor {
   }
 };
 
+// How far from phi, in natural units, a row's largest score may be: the library's range, and what fp16's has room for.
+inline constexpr float kUnifiedReach = 40.0f, kUnifiedReach16 = 5.0f;
+
 struct DecodeParams : ForwardParams {
   float* partials;
   const unsigned char* mask_bytes;  // boolean mask as the caller has it, strides in bytes
@@ -92,6 +97,9 @@ struct DecodeParams : ForwardParams {
   Divisor by_steps, by_splits;
   int row_blocks;  // of a K/V head, where a kernel has such blocks
   Divisor by_row_blocks;
+  float phi;        // unified_max, or what lies below it by fp16's reach; natural units
+  int* recomputed;  // null: not wanted
+  long long recomputed_stride[3];
   int groups;        // of a sequence
   int merge_slices;  // mla_merge.cuh
 };

@@ -16,7 +16,8 @@ constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
 constexpr bool kLengthsVary = features.own_lengths();  // from sequence to sequence, and only the device knows them
-constexpr bool kOneSegment = config.even;              // of a block of threads
+constexpr bool kUnified = config.unified;
+constexpr bool kOneSegment = config.even;  // of a block of threads
 DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }
 
 DEV void all_sync() { __syncthreads(); }

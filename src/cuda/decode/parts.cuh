@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/attention/fallback.cuh"
 #include "cuda/decode/rows.cuh"
+#include "cuda/decode/unified.cuh"
 #include "cuda/device/reduce.cuh"
 
 namespace onepass::decode {
@@ -59,15 +60,20 @@ struct RowEnd {
   const Group& group;
   PackedRow row;
   FinalRow end;
-  bool right;
+  bool right, served = true;
 
   DEV RowEnd(const DecodeParams& params, const Group& g, i32 number, const Sums& s)
       : p(params),
         group(g),
         row(PackedRow::of(params, g, number)),
         end(finalize_row(params, row.head, s.state, s.norm)),
-        right(unit_of(params).right(s.state)) {}
-  DEV void put_lse() const { write_lse(p, group.work_tile(row.head), row.token, end.lse); }
+        right(unit_of(params).right(s.state)) {
+    if constexpr (kUnified) served = is_served(params, s.state);
+  }
+  DEV void put_lse() const {
+    write_lse(p, group.work_tile(row.head), row.token, end.lse);
+    if constexpr (kUnified) write_recomputed(p, group.work_tile(row.head), row.token, !served);
+  }
   // A column. Whether that is a result.
   DEV bool put_one(i32 column, float o) const {
     const float x = o * end.inv;

@@ -1,32 +1,20 @@
-// Products of 16-bit rows with tiles of e4m3, whose numbers become 16-bit ones in registers.
+// Products of 16-bit rows with tiles of e4m3, whose numbers become fp16 in registers: two instructions for four of them
+// where there are such (8.9), which know NaN, and no multiplication where not (f16_of_e4m3). Rows of bf16 become fp16
+// with a power of 2 of their own (sort_query), so all products are fp16's.
 //
-// A number's sign and seven bits in the places that they have in bf16 or fp16 are that number times 2^-120 or 2^-8,
-// subnormals too, since only the exponent's bias differs: shifts and masks, and no multiplication (kE4m3Unit is made
-// good where factors are). NaN alone would come out finite: nan_bits() remembers it, and its rows go to the fallback.
-//
-// ldmatrix hands a lane four neighbours of a row, n .. n + 3, or transposed two columns of two keys. The even ones of
-// them and the odd ones make a register each, so that columns of Q have to lie the even ones first within every
-// sixteen (sort_query), and O comes out so (sort_output).
+// ldmatrix hands a lane four neighbours of a row of K, n .. n + 3, of which the first two and the last two are the
+// halves of an operand's sixteen columns: Q's have to lie so (sort_query). Of V it hands two columns of two keys, whose
+// even column and odd one make a register each, and O comes out so (sort_output).
 #pragma once
 #include "cuda/decode/decode_tile.cuh"
+#include "cuda/device/e4m3.cuh"
 #include "cuda/device/mma.cuh"
 
 namespace onepass::decode {
 
-constexpr float kE4m3Unit = features.input == ScalarType::bf16 ? 0x1p120f : 0x1p8f;
-
-struct Halves {
-  u32 even, odd;  // bytes 0 and 2 of a register, 1 and 3
-};
-DEV Halves halves_of(u32 x) {
-  constexpr u32 kSign = 0x80008000u;
-  constexpr bool kBf16 = features.input == ScalarType::bf16;
-  constexpr u32 kSize = kBf16 ? 0x07f007f0u : 0x3f803f80u;
-  return {((x << 8) & kSign) | ((kBf16 ? x << 4 : x << 7) & kSize), (x & kSign) | ((kBf16 ? x >> 4 : x >> 1) & kSize)};
-}
-// Bit 7 of the bytes that are NaN, 0x7f or 0xff.
-DEV u32 nan_bits(u32 x) { return (x & 0x7f7f7f7fu) + 0x01010101u; }
-DEV bool any_nan(u32 seen) { return __any_sync(0xffffffffu, (seen & 0x80808080u) != 0); }
+// Where the conversion does not know NaN: bit 7 of the bytes that are, 0x7f or 0xff. Their rows go to the fallback.
+DEV u32 nan_bits(u32 x) { return kE4m3HasNaN ? 0 : (x & 0x7f7f7f7fu) + 0x01010101u; }
+DEV bool any_nan(u32 seen) { return !kE4m3HasNaN && __any_sync(0xffffffffu, (seen & 0x80808080u) != 0); }
 
 // As multiply_rows of products_16.cuh. seen: nan_bits of what was read.
 template <i32 depth, i32 pitch, i32 tiles, i32 N, class Left>
@@ -45,10 +33,10 @@ DEV void multiply_rows_e4m3(float (&s)[tiles][N], u32 tile, const Left& left, u3
 #pragma unroll
       for (i32 i = 0; i < (two ? 4 : 2); ++i) {
         seen |= nan_bits(x[i]);
-        const Halves b = halves_of(x[i]);
+        const u32 first = f16_of_e4m3<0>(x[i]), second = f16_of_e4m3<1>(x[i]);
 #pragma unroll
         for (i32 r = 0; r < tiles; ++r)
-          mma_16816(Element{}, s[r] + 8 * n + 4 * (i % 2), (i < 2 ? a : a1).of + 4 * r, b.even, b.odd);
+          mma_16816(F16{}, s[r] + 8 * n + 4 * (i % 2), (i < 2 ? a : a1).of + 4 * r, first, second);
       }
     }
   }
@@ -69,31 +57,52 @@ DEV void multiply_columns_e4m3(float (&o)[tiles][N], const Weights<tokens> (&w)[
 #pragma unroll
       for (i32 i = 0; i < (two ? 2 : 1); ++i) {
         seen |= nan_bits(x[2 * i]) | nan_bits(x[2 * i + 1]);
-        const Halves low = halves_of(x[2 * i]), high = halves_of(x[2 * i + 1]);
+        const u32 low = choose_bytes(x[2 * i], 0, 0x3120), high = choose_bytes(x[2 * i + 1], 0, 0x3120);  // by columns
 #pragma unroll
         for (i32 r = 0; r < tiles; ++r) {
-          mma_16816(Element{}, o[r] + 8 * (n + i), w[r] + 4 * k, low.even, high.even);
-          mma_16816(Element{}, o[r] + 8 * (n + i) + 4, w[r] + 4 * k, low.odd, high.odd);
+          mma_16816(F16{}, o[r] + 8 * (n + i), w[r] + 4 * k, f16_of_e4m3<0>(low), f16_of_e4m3<0>(high));
+          mma_16816(F16{}, o[r] + 8 * (n + i) + 4, w[r] + 4 * k, f16_of_e4m3<1>(low), f16_of_e4m3<1>(high));
         }
       }
     }
   }
 }
 
-// Columns of Q, in shared memory: of every sixteen the even ones first. By all threads.
+// Rows of Q, in shared memory, as the products take them: of every sixteen columns 0, 1, 4, 5, 8 .. first, then 2, 3,
+// 6, 7 ..; bf16 as fp16 times the power of 2 that brings the row's largest number to 2^14, with its inverse in `units`.
+// What fp16 has no digits for then is 2^-39 of that number, and an fp32 sum knows 2^-24. Infinities and NaN stay. By
+// all threads, half a warp a row.
 DEV void sort_query(u32 sm) {
   constexpr i32 kGroups = kQkDepth / 16;
 #pragma unroll 1
-  for (i32 at = opaque_thread(); at < kBlockM * kGroups; at += kThreads) {
-    const i32 row = at / kGroups, chunk = (at - row * kGroups) * 2;
-    const u32 first = sm + kLayout.q + swizzled(row, chunk, kLayout.q_pitch),
-              second = sm + kLayout.q + swizzled(row, chunk + 1, kLayout.q_pitch);
-    u32 x[8];
-    load_four(first, x[0], x[1], x[2], x[3]);
-    load_four(second, x[4], x[5], x[6], x[7]);
-    const auto pick = [&](i32 i, u32 selector) { return choose_bytes(x[2 * i], x[2 * i + 1], selector); };
-    store_four(first, pick(0, 0x5410), pick(1, 0x5410), pick(2, 0x5410), pick(3, 0x5410));
-    store_four(second, pick(0, 0x7632), pick(1, 0x7632), pick(2, 0x7632), pick(3, 0x7632));
+  for (i32 at = opaque_thread(); at < kBlockM * 16; at += kThreads) {
+    const i32 row = at / 16, group = at % 16;
+    const u32 first = sm + kLayout.q + swizzled(row, 2 * group, kLayout.q_pitch),
+              second = sm + kLayout.q + swizzled(row, 2 * group + 1, kLayout.q_pitch);
+    u32 x[8] = {};
+    if (group < kGroups) {
+      load_four(first, x[0], x[1], x[2], x[3]);
+      load_four(second, x[4], x[5], x[6], x[7]);
+    }
+    if constexpr (features.input == ScalarType::bf16) {
+      u32 top = 0;
+#pragma unroll
+      for (i32 i = 0; i < 8; ++i) top = max(top, max(x[i] & 0x7fffu, x[i] >> 16 & 0x7fffu));
+#pragma unroll
+      for (i32 step = 8; step > 0; step /= 2) top = max(top, __shfl_xor_sync(0xffffffffu, top, step));
+      const u32 unit = min(268 - (top >> 7), 253u);  // the power's exponent, biased
+      const float by = __uint_as_float(unit << 23);
+#pragma unroll
+      for (i32 i = 0; i < 8; ++i)
+        x[i] = F16::pack(Bf16::unpack(static_cast<u16>(x[i])) * by, Bf16::unpack(static_cast<u16>(x[i] >> 16)) * by);
+      if (group == 0) store_word(sm + kLayout.units + 4 * row, (254 - unit) << 23);
+    } else if (group == 0) {
+      store_word(sm + kLayout.units + 4 * row, __float_as_int(1.0f));
+    }
+    if (group < kGroups) {
+      store_four(first, x[0], x[2], x[4], x[6]);
+      store_four(second, x[1], x[3], x[5], x[7]);
+    }
   }
 }
 

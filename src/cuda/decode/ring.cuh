@@ -17,20 +17,41 @@ DEV void team_sync() {
     bar_sync(1 + own_team(), kTeamThreads);
 }
 
-// Where the rows of a tile are: row r is known to lane r. Where there are no pages, row 0 and the stride say it all.
-// Not yet checked.
+// Where the rows of a tile are: row r is known to lane r % 32. Where there are no pages, row 0 and the stride say it
+// all.
 using Place = KeyValueView::Place;
-DEV Place look_up(const DecodeParams& p, const KeyValueView& view, i32 first, i32 tokens) {
-  if constexpr (!features.paged) return view.entry(p, first);
-  const i32 key = first + static_cast<i32>(opaque_thread() % kBlockN);
-  return key < tokens ? view.entry(p, key) : Place{-1, 0};
-}
+struct Places {
+  static constexpr i32 kLanes = kBlockN < 32 ? kBlockN : 32, kOfLane = features.paged ? kBlockN / kLanes : 1;
+  Place of[kOfLane];
+
+  static DEV Places look_up(const DecodeParams& p, const KeyValueView& view, i32 first, i32 tokens) {  // not checked
+    if constexpr (!features.paged) return {view.entry(p, first)};
+    Places all;
+#pragma unroll
+    for (i32 i = 0; i < kOfLane; ++i) {
+      const i32 key = first + i * kLanes + static_cast<i32>(opaque_thread() % kLanes);
+      all.of[i] = key < tokens ? view.entry(p, key) : Place{-1, 0};
+    }
+    return all;
+  }
+  DEV Places checked(const DecodeParams& p) const {
+    Places all;
+#pragma unroll
+    for (i32 i = 0; i < kOfLane; ++i) all.of[i] = KeyValueView::checked(p, of[i]);
+    return all;
+  }
+  // By all lanes of a warp, for rows of the same 32.
+  DEV Place row(i32 r, i32 thirty_two) const {
+    const Place& own = of[thirty_two];
+    return {__shfl_sync(0xffffffffu, own.batch, r), __shfl_sync(0xffffffffu, own.token, r)};
+  }
+};
 
 // A tile of K or V. Tokens past the sequence are zeros, since whatever they hold would meet weights of 0; so are pages
 // that do not exist.
 template <i32 dim, i32 pitch>
 DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], const KeyValueView& view,
-                   const Place& places, i32 tokens) {
+                   const Places& places, i32 tokens) {
   constexpr i32 kBytes = dim * kKeyBytes, kChunks = padded(dim, 16) * kKeyBytes / 16;
   constexpr i32 kAcross = kChunks <= 2 ? 2 : kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
   constexpr i32 kStep = kTeamThreads / kAcross;
@@ -39,14 +60,14 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
   const auto address = [&](const Place& at) {
     return static_cast<const char*>(tensor) + view.offset(stride, at) * kKeyBytes + across * 16;
   };
-  const char* at = features.paged ? nullptr : address({places.batch, places.token + row});
+  const char* at = features.paged ? nullptr : address({places.of[0].batch, places.of[0].token + row});
   const i64 step = stride[2] * (kKeyBytes * kStep);
 #pragma unroll
   for (i32 i = 0; i < (kBlockN + kStep - 1) / kStep; ++i, at += step) {
     const i32 r = row + i * kStep;
     bool real = r < tokens;
     if constexpr (features.paged) {
-      const Place place = {__shfl_sync(0xffffffffu, places.batch, r), __shfl_sync(0xffffffffu, places.token, r)};
+      const Place place = places.row(r, i * kStep / Places::kLanes % Places::kOfLane);
       real = place.exists();
       at = address(real ? place : Place{0, 0});
     }
@@ -69,7 +90,7 @@ struct Ring {
   KeyValueView view{};
   // Of the tile whose copies are under way, and of the one behind it: a page table is asked a tile ahead, since what it
   // answers is waited for where it is first looked at.
-  Place places{}, following{};
+  Places places{}, following{};
   i32 tile = 0, tile_end = 0, slot = 0;
 
   DEV void begin(u32 sm, const Segment& first) {
@@ -99,7 +120,7 @@ struct Ring {
       tile = ahead.tile() + own_team(), tile_end = ahead.end_tile();
       if (tile >= tile_end) continue;
       view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
-      following = look_up(p, view, tile * kBlockN, ahead.group.seq_k);
+      following = Places::look_up(p, view, tile * kBlockN, ahead.group.seq_k);
       return;
     }
   }
@@ -108,9 +129,10 @@ struct Ring {
     if (ahead.steps != 0) {
       const i32 tokens = ahead.group.seq_k - tile * kBlockN;
       if constexpr (!values) {
-        places = view.checked(p, following);
+        places = following.checked(p);
         copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
-        if (tile + kShare < tile_end) following = look_up(p, view, (tile + kShare) * kBlockN, ahead.group.seq_k);
+        if (tile + kShare < tile_end)
+          following = Places::look_up(p, view, (tile + kShare) * kBlockN, ahead.group.seq_k);
       } else {
         copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
         if ((tile += kShare) >= tile_end) open(line.next(ahead, end));

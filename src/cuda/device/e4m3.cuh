@@ -20,6 +20,29 @@ DEV u32 to_e4m3(float a, float b, float c, float d) {
 DEV u32 to_e4m3(float a, float b, float c, float d) { return pack_e4m3(a, b, c, d); }
 #endif
 
+// Two e4m3 of a register, bytes 0 and 1 or 2 and 3, as fp16 in units of 1 / kE4m3Unit: a number's bits in fp16's places
+// are the number times 2^-8, subnormals too, since only the exponents' biases differ. NaN becomes 480 so.
+template <i32 half>
+DEV u32 shift_pair_e4m3(u32 x) {
+  const u32 y = choose_bytes(x, 0, half == 0 ? 0x1404 : 0x3424);
+  return (y & 0x80008000u) | (y >> 1 & 0x3f803f80u);
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+constexpr bool kE4m3HasNaN = false;
+constexpr float kE4m3Unit = 256.0f;
+template <i32 half>
+DEV u32 f16_of_e4m3(u32 x) {
+  return shift_pair_e4m3<half>(x);
+}
+#else
+constexpr bool kE4m3HasNaN = true;
+constexpr float kE4m3Unit = 1.0f;
+template <i32 half>
+DEV u32 f16_of_e4m3(u32 x) {
+  return unpack_pair_e4m3<half>(x);
+}
+#endif
+
 // 1 / a power of two from 2^-108 to 2^119, exactly.
 DEV float descale_inverse(float factor) { return __uint_as_float((254u << 23) - __float_as_uint(factor)); }
 

@@ -60,6 +60,16 @@ DEV u32 choose_bytes(u32 a, u32 b, u32 selector) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));
   return y;
 }
+// Two e4m3 of a register, bytes 0 and 1 or 2 and 3, as fp16 (8.9 and later).
+template <i32 half>
+DEV u32 unpack_pair_e4m3(u32 x) {
+  u32 y;
+  if constexpr (half == 0)
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l; }" : "=r"(y) : "r"(x));
+  else
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h; }" : "=r"(y) : "r"(x));
+  return y;
+}
 
 // Two 16-bit values in a register, the first in the low half.
 DEV u32 pack_bf16(float lo, float hi) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "core/quantize_problem.hpp"
 #include "core/roles.hpp"
@@ -19,17 +20,54 @@ namespace {
 constexpr int kFewRows = 32;
 // A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
 constexpr std::int64_t kPieceRows = 512, kMostPieces = 16;
+constexpr std::int64_t kMostTilePieces = 256;  // of all heads that share a factor: a number each, read by every warp
+constexpr int kMenders = 256;                  // blocks of threads that look whether a head has to be written once more
+static_assert(kQuantizeTileRows == kDescaleRows);
 
-// Rows begin at multiples of 16 bytes of x and of 8 bytes of y.
-bool in_vectors(const Problem& p) {
-  const auto fits = [&](Role role, std::int64_t bytes, std::int64_t size) {
-    const Dims& s = p.layout.*row_of(role).layout;
-    return p.alignment[static_cast<std::size_t>(role)] >= bytes && (p.seq_k <= 1 || s[3] == 1) &&
-           std::all_of(s.begin(), s.begin() + 3, [&](std::int64_t stride) { return stride * size % bytes == 0; });
-  };
-  return p.seq_k % kQuantizeRun == 0 && fits(Role::x, 16, static_cast<std::int64_t>(size_of(p.dtype))) &&
-         fits(Role::y, 8, 1);
+// Rows begin at multiples of so many bytes.
+bool rows_begin_at(const Problem& p, Role role, std::int64_t bytes, std::int64_t size) {
+  const Dims& s = p.layout.*row_of(role).layout;
+  return p.alignment[static_cast<std::size_t>(role)] >= bytes && (p.seq_k <= 1 || s[3] == 1) &&
+         std::all_of(s.begin(), s.begin() + 3, [&](std::int64_t stride) { return stride * size % bytes == 0; });
 }
+bool in_vectors(const Problem& p) {
+  return p.seq_k % kQuantizeRun == 0 && rows_begin_at(p, Role::x, 16, static_cast<std::int64_t>(size_of(p.dtype))) &&
+         rows_begin_at(p, Role::y, 8, 1);
+}
+bool in_tiles(const Problem& p) {
+  const bool dims = p.hadamard ? p.seq_k == 64 || p.seq_k == 128 || p.seq_k == 256 : p.seq_k % 32 == 0;
+  return dims && p.dtype != DType::f32 && !p.centered && in_vectors(p) &&
+         (!p.hadamard || rows_begin_at(p, Role::y, 16, 1));
+}
+
+const Kernel& load(const DeviceFacts& device, const QuantizeConfig& config, Stream stream) {
+  static KernelTable<QuantizeConfig> kernels;
+  return kernels.find(device.ordinal, config, config.shared_bytes(), stream,
+                      [&] { return quantize_program(config, arch_of(device)); });
+}
+const Kernel& load(const DeviceFacts& device, const QuantizeConfigs& configs, Stream stream) {
+  static KernelTable<QuantizeConfigs> kernels;
+  return kernels.find(device.ordinal, configs, configs.shared_bytes(), stream,
+                      [&] { return quantize_program(configs, arch_of(device)); });
+}
+
+// A launch of tile.cuh.
+struct TileLaunch {
+  QuantizeConfigs configs{};
+  QuantizeJobs jobs{};
+
+  void add(const QuantizeConfig& config, const QuantizeParams& params, int blocks) {
+    configs.job[configs.count] = config, jobs.job[configs.count] = params, jobs.blocks[configs.count++] = blocks;
+  }
+  void start(const DeviceFacts& device, Stream stream) {
+    int blocks = 0;
+    for (const int of_job : jobs.blocks) blocks += of_job;
+    if (blocks == 0) return;
+    void* arguments[] = {&jobs};
+    launch(load(device, configs, stream), static_cast<unsigned>(blocks), kQuantizeTileThreads, configs.shared_bytes(),
+           stream, arguments, configs.follows());
+  }
+};
 
 class State final : public PlanState {
  public:
@@ -38,13 +76,18 @@ class State final : public PlanState {
     workspace_bytes = plan.workspace_bytes();
   }
   std::string describe() const override {
+    const QuantizePart first = plan_.steps()[0].config.part;
     std::string line = text(plan_.config.rows, " rows a block");
-    line += !plan_.surveys() ? text(", read once") : text(", read twice: first in ", plan_.pieces, " pieces of a head");
+    if (first == QuantizePart::write)
+      line += ", read once";
+    else if (first == QuantizePart::guess)
+      line += ", read once, factors from a few rows; heads that go beyond theirs are read twice";
+    else
+      line += text(", read twice: first in ", plan_.pieces, " pieces of a head");
     return line + (plan_.config.vectors ? "" : ", number by number");
   }
   void prepare() const override {
-    if (plan_.surveys()) load(plan_.survey_config(), nullptr);
-    load(plan_.config, nullptr);
+    for (const auto& [config, blocks] : plan_.steps()) load_step(config);
   }
   void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
     const auto stream = static_cast<Stream>(stream_);
@@ -52,19 +95,26 @@ class State final : public PlanState {
     if (plan_.heads * static_cast<std::int64_t>(plan_.blocks) == 0) return prepare();
     const ContextScope scope(device_);
     void* arguments[] = {&parameters};
-    const auto start = [&](const QuantizeConfig& config, int of_head) {
-      launch(load(config, stream), static_cast<unsigned>(plan_.heads * of_head),
-             static_cast<unsigned>(config.threads()), config.shared_bytes(), stream, arguments);
-    };
-    if (plan_.surveys()) start(plan_.survey_config(), plan_.pieces);
-    start(plan_.config, plan_.blocks);
+    for (const auto& [config, blocks] : plan_.steps()) {
+      if (config.tiles) {
+        TileLaunch one;
+        one.add(config, parameters, blocks);
+        one.start(device_, stream);
+      } else {
+        launch(load(device_, config, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config.threads()),
+               config.shared_bytes(), stream, arguments);
+      }
+    }
   }
+  const DeviceFacts& device() const { return device_; }
+  const QuantizePlan& plan() const { return plan_; }
 
  private:
-  const Kernel& load(const QuantizeConfig& config, Stream stream) const {
-    static KernelTable<QuantizeConfig> kernels;
-    return kernels.find(device_.ordinal, config, config.shared_bytes(), stream,
-                        [&] { return quantize_program(config, arch_of(device_)); });
+  void load_step(const QuantizeConfig& config) const {
+    if (config.tiles)
+      load(device_, QuantizeConfigs{{config}, 1}, nullptr);
+    else
+      load(device_, config, nullptr);
   }
 
   const DeviceFacts& device_;
@@ -73,16 +123,23 @@ class State final : public PlanState {
 
 }  // namespace
 
-QuantizeConfig QuantizePlan::survey_config() const {
-  QuantizeConfig c = config;
-  c.part = QuantizePart::survey;
-  c.by_block = false;
-  c.rows = c.centered ? static_cast<int>(kDescaleRows) : kFewRows;
-  return c;
+std::vector<QuantizePlan::Step> QuantizePlan::steps() const {
+  if (config.by_block && !config.centered) return {{config, heads * blocks}};
+  QuantizeConfig first = config, last = config;
+  if (config.tiles && !shared) {
+    first.part = QuantizePart::guess, last.part = QuantizePart::mend;
+    return {{first, heads * blocks}, {last, heads * menders}};
+  }
+  first.part = QuantizePart::survey;
+  first.by_block = false;
+  if (!config.tiles) first.rows = config.centered ? static_cast<int>(kDescaleRows) : kFewRows;
+  return {{first, heads * pieces}, {last, heads * blocks}};
 }
 std::size_t QuantizePlan::workspace_bytes() const {
-  const auto all = static_cast<std::size_t>(heads) * static_cast<std::size_t>(pieces);
-  return surveys() ? all * sizeof(float) * static_cast<std::size_t>((config.centered ? config.dim : 0) + 1) : 0;
+  if (config.by_block && !config.centered) return 0;
+  const bool guess = config.tiles && !shared;
+  const auto all = static_cast<std::size_t>(heads) * static_cast<std::size_t>(guess ? blocks : pieces);
+  return (all + (guess ? heads : config.centered ? all * static_cast<std::size_t>(config.dim) : 0)) * sizeof(float);
 }
 
 bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
@@ -92,45 +149,88 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
     return false;
   }
   plan.heads = static_cast<int>(p.batch * p.heads_q);
+  const bool tiles = in_tiles(p);
+  const int rows = tiles || p.descale.blocks || p.centered ? static_cast<int>(kDescaleRows) : kFewRows;
   // Factors and means of heads without rows are written too.
-  const int rows = p.descale.blocks || p.centered ? static_cast<int>(kDescaleRows) : kFewRows;
   plan.blocks =
       static_cast<int>(std::max<std::int64_t>((p.seq_q + rows - 1) / rows, p.descale.blocks && !p.centered ? 0 : 1));
-  const std::int64_t piece =
-      std::max(kPieceRows, descale_blocks((p.seq_q + kMostPieces - 1) / kMostPieces) * kDescaleRows);
+  const std::int64_t sharing = (p.descale.batch ? 1 : p.batch) * (p.descale.heads ? 1 : p.heads_q);
+  plan.shared = sharing > 1;
+  const std::int64_t least = tiles ? kDescaleRows : kPieceRows,
+                     most = tiles ? std::max<std::int64_t>(1, kMostTilePieces / std::max<std::int64_t>(1, sharing))
+                                  : kMostPieces;
+  const std::int64_t piece = std::max(least, descale_blocks((p.seq_q + most - 1) / most) * kDescaleRows);
   plan.piece_rows = static_cast<int>(piece);
   plan.pieces = static_cast<int>(std::max<std::int64_t>(1, (p.seq_q + piece - 1) / piece));
+  plan.menders = std::min(plan.blocks, (kMenders + std::max(plan.heads, 1) - 1) / std::max(plan.heads, 1));
   plan.config = {.input = scalar_type_of(p.dtype),
                  .dim = static_cast<int>(p.seq_k),
                  .hadamard = p.hadamard,
                  .centered = p.centered,
                  .by_block = p.descale.blocks,
                  .vectors = in_vectors(p),
+                 .tiles = tiles,
                  .rows = rows,
-                 .lanes = p.hadamard && p.seq_k % 128 == 0 && p.seq_k <= 128 ? 2 : 4,  // fewer shuffles
                  .part = QuantizePart::write};
   return true;
 }
 
+namespace {
+
+const char* name_of(QuantizePart part) {
+  switch (part) {
+    case QuantizePart::survey: return "QuantizePart::survey";
+    case QuantizePart::write: return "QuantizePart::write";
+    case QuantizePart::guess: return "QuantizePart::guess";
+    case QuantizePart::mend: return "QuantizePart::mend";
+  }
+  return "";
+}
+std::string source_of(const QuantizeConfig& c) {
+  const auto& [input, dim, hadamard, centered, by_block, vectors, tiles, rows, part] = c;
+  return Initializer()
+      .field("input", input)
+      .field("dim", dim)
+      .field("hadamard", hadamard)
+      .field("centered", centered)
+      .field("by_block", by_block)
+      .field("vectors", vectors)
+      .field("tiles", tiles)
+      .field("rows", rows)
+      .word("part", name_of(part))
+      .source();
+}
+std::string around(const std::string& constant) {
+  return text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\nconstexpr ", constant, ";\n}\n");
+}
+
+}  // namespace
+
 KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch) {
-  const auto& [input, dim, hadamard, centered, by_block, vectors, rows, lanes, part] = c;
-  const std::string config =
-      Initializer()
-          .field("input", input)
-          .field("dim", dim)
-          .field("hadamard", hadamard)
-          .field("centered", centered)
-          .field("by_block", by_block)
-          .field("vectors", vectors)
-          .field("rows", rows)
-          .field("lanes", lanes)
-          .word("part", part == QuantizePart::survey ? "QuantizePart::survey" : "QuantizePart::write")
-          .source();
-  return {"cuda/quantize/quantize.cuh", "quantize_rows",
-          text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\nconstexpr QuantizeConfig "
-               "quantize_config = ",
-               config, ";\n}\n"),
+  if (c.tiles) return quantize_program(QuantizeConfigs{{c}, 1}, arch);
+  return {"cuda/quantize/quantize.cuh", "quantize_rows", around("QuantizeConfig quantize_config = " + source_of(c)),
           arch};
+}
+KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch) {
+  std::string jobs;
+  for (int i = 0; i < configs.count; ++i) jobs += (i > 0 ? ", " : "") + source_of(configs.job[i]);
+  return {"cuda/quantize/tile.cuh", "quantize_tiles",
+          around(text("QuantizeConfigs quantize_jobs = {{", jobs, "}, ", configs.count, "}")), arch};
+}
+
+std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch) {
+  std::vector<KernelProgram> programs;
+  for (const auto& [config, blocks] : plan.steps()) programs.push_back(quantize_program(config, arch));
+  const QuantizeConfig& q = plan.config;
+  if (!q.tiles || !q.hadamard || !q.by_block) return programs;
+  QuantizeConfig k = q;
+  k.by_block = false, k.part = QuantizePart::guess;
+  QuantizeConfig v = k;
+  v.hadamard = false;
+  programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
+  k.part = v.part = QuantizePart::mend;
+  programs.push_back(quantize_program(QuantizeConfigs{{k, v}, 2}, arch));
+  return programs;
 }
 
 QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const Tensors& t, void* workspace) {
@@ -140,7 +240,8 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.descale = static_cast<float*>(t.descale.data);
   q.mean = static_cast<float*>(t.mean.data);
   q.most = static_cast<float*>(workspace);
-  q.sums = q.most + static_cast<std::int64_t>(plan.heads) * plan.pieces;
+  const bool guess = plan.config.tiles && !plan.shared;
+  q.sums = q.most + static_cast<std::int64_t>(plan.heads) * (guess ? plan.blocks : plan.pieces);
   const Layout& l = p.layout;
   std::copy_n(l.x.begin(), 4, q.x_stride);
   std::copy_n(l.y.begin(), 4, q.y_stride);
@@ -153,9 +254,33 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.blocks = plan.blocks;
   q.pieces = plan.pieces;
   q.piece_rows = plan.piece_rows;
+  q.menders = plan.menders;
   q.group_batch = p.descale.batch ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.batch));
   q.group_heads = p.descale.heads ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.heads_q));
   return q;
+}
+
+bool quantize_together(std::span<const QuantizeCall> calls, Stream stream) {
+  std::vector<const State*> states;
+  for (const QuantizeCall& call : calls) {
+    const auto* const state = dynamic_cast<const State*>(&call.plan);
+    if (!state || !state->plan().config.tiles) return false;
+    states.push_back(state);
+  }
+  if (calls.size() > kMostQuantizeJobs || calls.empty()) return false;
+  TileLaunch first, second;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const QuantizePlan& plan = states[i]->plan();
+    const QuantizeParams params = quantize_params(*states[i]->problem, plan, calls[i].tensors, calls[i].workspace);
+    const auto steps = plan.steps();
+    first.add(steps[0].config, params, steps[0].blocks);
+    if (steps.size() > 1) second.add(steps[1].config, params, steps[1].blocks);
+  }
+  const DeviceFacts& device = states[0]->device();
+  const ContextScope scope(device);
+  first.start(device, stream);
+  second.start(device, stream);
+  return true;
 }
 
 const Implementation& quantize_implementation() {

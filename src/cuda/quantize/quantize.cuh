@@ -1,7 +1,7 @@
 // Rows to fp8_e4m3, with a rotation of each row and the mean of each column taken out.
 //
-// A block of threads has 128 rows, or fewer where no more share anything within the launch, two or four threads each,
-// in registers: x is read once and y written once. What more than 128 rows share, a factor or a mean, is surveyed by a
+// A block of threads has 128 rows, or fewer where no more share anything within the launch, four threads each, in
+// registers: x is read once and y written once. What more than 128 rows share, a factor or a mean, is surveyed by a
 // launch before, in pieces of a head, whose results the blocks add up in one order. A Hadamard product is log2(n) steps
 // of sums and differences: of numbers 1 to 4 apart within a thread's run, up to the lanes' runs by shuffles, more
 // within the thread again.
@@ -16,7 +16,7 @@
 namespace onepass {
 
 constexpr QuantizeConfig kQ = quantize_config;
-constexpr i32 kRun = kQuantizeRun, kLanes = kQ.lanes, kRuns = (kQ.dim + kLanes * kRun - 1) / (kLanes * kRun);
+constexpr i32 kRun = kQuantizeRun, kLanes = kQuantizeLanes, kRuns = (kQ.dim + kLanes * kRun - 1) / (kLanes * kRun);
 constexpr i32 kThreads = kQ.threads(), kWarps = kThreads / 32;
 constexpr i32 kTogether = kQ.dim & -kQ.dim;  // columns that a rotation mixes
 
@@ -103,11 +103,11 @@ struct QuantizeRow {
 // Of the threads of a row.
 DEV float row_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return kLanes == 4 ? x + __shfl_xor_sync(0xffffffffu, x, 2) : x;
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 DEV float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return kLanes == 4 ? fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2)) : x;
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 DEV float finite_or_zero(float x) { return x - x == 0.0f ? x : 0.0f; }
 DEV float warp_max(float x) {

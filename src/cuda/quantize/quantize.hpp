@@ -1,9 +1,12 @@
-// cuda.quantize: rows to fp8_e4m3 by one launch, or by two where more than 128 rows share a factor or a mean
-// (quantize.cuh).
+// cuda.quantize: rows to fp8_e4m3 by one launch, or by two where more than 128 rows share a factor or a mean: of 16-bit
+// numbers in tiles (tile.cuh), of others row by row (quantize.cuh).
 #pragma once
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/implementation.hpp"
+#include "cuda/host/api.hpp"
 #include "cuda/host/program.hpp"
 #include "cuda/quantize/quantize_params.hpp"
 
@@ -12,17 +15,36 @@ namespace onepass::cuda {
 const Implementation& quantize_implementation();
 
 struct QuantizePlan {
-  QuantizeConfig config;  // of the last launch
+  QuantizeConfig config;  // of what writes y
   int heads, blocks;      // of all batch entries; of each
   int pieces, piece_rows;
-  bool surveys() const { return config.centered || !config.by_block; }
-  QuantizeConfig survey_config() const;
+  int menders;  // blocks of threads for each head that may have to be written once more
+  bool shared;  // a factor is of more than one head
+
+  struct Step {
+    QuantizeConfig config;
+    int blocks;  // of threads
+  };
+  std::vector<Step> steps() const;  // launches, one behind the other
   std::size_t workspace_bytes() const;
 };
 // False, with a sentence, if no kernel computes the problem.
 bool select_quantize(const Problem& problem, QuantizePlan& plan, std::string& why);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
+KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
+// All of a plan. What Q of attention_fp8 is quantized by comes with what its q, k and v are quantized by together.
+std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
 QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan, const Tensors& tensors,
                                void* workspace);
+
+// Quantizes of one device, none of which reads what another writes.
+struct QuantizeCall {
+  const PlanState& plan;
+  const Tensors& tensors;
+  void* workspace;  // plan.workspace_bytes
+};
+// All in as many launches as the one that needs most, three at most; false, with nothing done, where a plan has no
+// kernel that shares a launch.
+bool quantize_together(std::span<const QuantizeCall> calls, Stream stream);
 
 }  // namespace onepass::cuda

@@ -4,11 +4,12 @@
 
 namespace onepass {
 
-// A thread of a row's has every lanes-th run of 8 numbers.
-constexpr int kQuantizeRun = 8;
+// Of four threads of a row's each has every fourth run of 8 numbers.
+constexpr int kQuantizeRun = 8, kQuantizeLanes = 4;
 
-// survey: sums of columns and the largest numbers, of pieces of a head. write: rows to fp8_e4m3.
-enum class QuantizePart : int { survey, write };
+// survey: sums of columns and the largest numbers, of pieces of a head. write: rows to fp8_e4m3. guess: with factors
+// from a few rows of each head. mend: heads once more that go beyond theirs.
+enum class QuantizePart : int { survey, write, guess, mend };
 
 struct QuantizeConfig {
   ScalarType input;
@@ -16,13 +17,13 @@ struct QuantizeConfig {
   bool hadamard, centered;
   bool by_block;  // a factor for every 128 rows, from these alone
   bool vectors;   // rows are read in 16 bytes and written in 8
+  bool tiles;     // by tile.cuh
   int rows;       // of a block of threads at once
-  int lanes;      // threads of a row
   QuantizePart part;
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 
   // Shared memory: a number of each warp, then columns, in a survey those of each warp.
-  ONEPASS_HD constexpr int threads() const { return rows * lanes; }
+  ONEPASS_HD constexpr int threads() const { return rows * kQuantizeLanes; }
   ONEPASS_HD constexpr int columns_at() const { return threads() / 32 * 4; }
   ONEPASS_HD constexpr int shared_bytes() const {
     return columns_at() + (centered ? dim * 4 * (part == QuantizePart::survey ? threads() / 32 : 1) : 0);
@@ -33,12 +34,39 @@ struct QuantizeParams {
   const void* x;
   unsigned char* y;
   float *descale, *mean;
-  float *sums, *most;  // of a survey: [batch * heads, pieces, dim] and [batch * heads, pieces]
+  // Of a survey: [batch * heads, pieces, dim] and [batch * heads, pieces]. Of a guess: its factors [batch * heads], and
+  // [batch * heads, blocks].
+  float *sums, *most;
   long long x_stride[4], y_stride[4], descale_stride[3], mean_stride[3];
   unsigned sign[8];  // bit c: column c changes its sign
   float root;        // 1 / the root of how many columns a rotation mixes
-  int heads, rows, blocks, pieces, piece_rows;
+  int heads, rows, blocks, pieces, piece_rows, menders;
   int group_batch, group_heads;  // batch entries and heads that share a factor
+};
+
+// One launch of tile.cuh: up to three quantizes, or a step of each.
+constexpr int kQuantizeTileRows = 128, kQuantizeTileThreads = 256, kMostQuantizeJobs = 3;
+struct QuantizeConfigs {
+  QuantizeConfig job[kMostQuantizeJobs];
+  int count;
+  ONEPASS_HD friend constexpr bool operator==(const QuantizeConfigs&, const QuantizeConfigs&) = default;
+
+  // Shared memory: a number of each warp, then the signs of columns.
+  ONEPASS_HD constexpr int shared_bytes() const { return kQuantizeTileThreads / 32 * 4 + 256 / 32 * 64; }
+  // It reads what the launch in front of it finds, and waits for that itself.
+  ONEPASS_HD constexpr bool follows() const {
+    return job[0].part == QuantizePart::mend || (job[0].part == QuantizePart::write && !job[0].by_block);
+  }
+  // Blocks of threads that a multiprocessor has registers for.
+  ONEPASS_HD constexpr int blocks_at_once() const {
+    for (int i = 0; i < count; ++i)
+      if (job[i].dim > 64) return 2;
+    return 4;
+  }
+};
+struct QuantizeJobs {
+  QuantizeParams job[kMostQuantizeJobs];
+  int blocks[kMostQuantizeJobs];  // of threads
 };
 
 }  // namespace onepass

@@ -109,6 +109,35 @@ TEST_P(EmulatedDecoding, ASequenceAloneHasTheSameBits) {
   EXPECT_TRUE(output_bytes(inputs) == together);
 }
 
+// A phi near a row's scores serves it, one far above or below them does not; results are right either way, and rows
+// without keys are served.
+TEST_P(EmulatedDecoding, AUnifiedMaximumServesTheRowsNearIt) {
+  Problem p = parse_problem(GetParam()->problem);
+  if (!p.unified_max) GTEST_SKIP() << "it has none";
+  const float reach = p.dtype == DType::f16 ? decode::kUnifiedReach16 : decode::kUnifiedReach;
+  for (const float phi : {*p.unified_max, 200.0f, -200.0f}) {
+    p.unified_max = phi;
+    check::Inputs inputs = check::make_inputs(p, 1, check::Distribution::normal);
+    run(inputs, false, 3);
+    expect_right(inputs, text("phi ", phi));
+    const Tensor &recomputed = inputs.tensors.recomputed, &lse = inputs.tensors.lse;
+    const auto at = [](const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i) {
+      return b * t.stride[0] + h * t.stride[1] + i * t.stride[2];
+    };
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const bool empty = p.seqused && static_cast<const int*>(inputs.tensors.seqused_k.data)[b] == 0;
+      for (std::int64_t h = 0; h < p.heads_q; ++h) {
+        for (std::int64_t i = 0; i < p.seq_q; ++i) {
+          const float far = empty ? 0 : std::abs(static_cast<const float*>(lse.data)[at(lse, b, h, i)] - phi);
+          if (!empty && std::abs(far - reach) < 7) continue;  // the LSE is not the largest score
+          EXPECT_EQ(static_cast<const int*>(recomputed.data)[at(recomputed, b, h, i)], far > reach)
+              << "phi " << phi << ", row " << b << " " << h << " " << i << ", " << far << " away";
+        }
+      }
+    }
+  }
+}
+
 TEST_P(EmulatedDecoding, AnOffsetMovesTheBand) {
   Problem p = parse_problem(GetParam()->problem);
   if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)

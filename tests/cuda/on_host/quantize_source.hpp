@@ -9,7 +9,7 @@ struct QuantizeSource {
   const void* config;                                // QuantizeConfig
   void (*run)(const void* params, unsigned blocks);  // QuantizeParams
 };
-extern const QuantizeSource quantize_bf16_blocks, quantize_bf16_survey, quantize_bf16_heads, quantize_f32_survey,
-    quantize_f32_means, quantize_f16_odd;
+extern const QuantizeSource quantize_tile_block, quantize_tile_guess, quantize_tile_mend, quantize_tile_survey,
+    quantize_tile_write, quantize_f32_survey, quantize_f32_means, quantize_f16_odd;
 
 }  // namespace warps

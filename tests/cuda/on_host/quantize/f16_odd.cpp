@@ -7,7 +7,7 @@
    .centered = false,        \
    .by_block = true,         \
    .vectors = false,         \
+   .tiles = false,           \
    .rows = 128,              \
-   .lanes = 4,               \
    .part = QuantizePart::write}
 #include "on_host/quantize_source.inl"

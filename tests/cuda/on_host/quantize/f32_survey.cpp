@@ -7,7 +7,7 @@
    .centered = true,         \
    .by_block = false,        \
    .vectors = true,          \
+   .tiles = false,           \
    .rows = 128,              \
-   .lanes = 4,               \
    .part = QuantizePart::survey}
 #include "on_host/quantize_source.inl"

@@ -58,6 +58,11 @@ DEV u32 bits_f16(float x) {
   return sign | (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13;
 }
 DEV u32 pack_f16(float lo, float hi) { return bits_f16(lo) | bits_f16(hi) << 16; }
+template <i32 half>
+DEV u32 unpack_pair_e4m3(u32 x) {
+  const auto one = [&](i32 byte) { return unpack_e4m3(static_cast<unsigned char>(x >> 8 * byte)); };
+  return pack_f16(one(2 * half), one(2 * half + 1));
+}
 DEV float unpack_f16(u16 x) {
   const i32 exponent = x >> 10 & 31, digits = x & 1023;
   const float size = exponent == 0   ? std::ldexp(static_cast<float>(digits), -24)

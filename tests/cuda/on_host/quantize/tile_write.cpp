@@ -1,13 +1,14 @@
-#define EMULATED_NAME bf16_heads
-#define EMULATED_PROBLEM "quantize b2 h2 s600x96 bf16 descale=1h1 hadamard seed=3"
+#define EMULATED_NAME tile_write
+#define EMULATED_PROBLEM ""
 #define EMULATED_CONFIG       \
   {.input = ScalarType::bf16, \
    .dim = 96,                 \
-   .hadamard = true,          \
+   .hadamard = false,         \
    .centered = false,         \
    .by_block = false,         \
    .vectors = true,           \
-   .rows = 32,                \
-   .lanes = 4,                \
+   .tiles = true,             \
+   .rows = 128,               \
    .part = QuantizePart::write}
+#define EMULATED_TILES
 #include "on_host/quantize_source.inl"

@@ -1,4 +1,4 @@
-#define EMULATED_NAME bf16_blocks
+#define EMULATED_NAME tile_block
 #define EMULATED_PROBLEM "quantize b2 h1 s140x128 bf16 descale=bhn hadamard seed=7"
 #define EMULATED_CONFIG       \
   {.input = ScalarType::bf16, \
@@ -7,7 +7,8 @@
    .centered = false,         \
    .by_block = true,          \
    .vectors = true,           \
+   .tiles = true,             \
    .rows = 128,               \
-   .lanes = 2,                \
    .part = QuantizePart::write}
+#define EMULATED_TILES
 #include "on_host/quantize_source.inl"

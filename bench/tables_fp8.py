@@ -1,0 +1,29 @@
+"""Tables of FP8: lines of Markdown from the rows of a result."""
+
+from table_cells import markdown
+
+
+def errors(rows):
+    """Of fp8_errors.py: RMSE of O by length, and where V has a mean the share of O that is missing."""
+    lengths, lines = sorted({row["length"] for row in rows}), []
+    named = {"normal": ("N(0, 1)", "rmse"), "outliers": ("outliers", "rmse"), "v_mean": ("V of mean 1: bias", "bias")}
+    cells = {(r["case"], r["way"], r["accumulation"], r["length"]): r for r in rows}
+    for case, way, accumulation in dict.fromkeys(key[:3] for key in cells):
+        if accumulation == "fast" and case != "v_mean":
+            continue  # as exact
+        title, key = named[case]
+        how = way if way == "bf16" or case != "v_mean" else f"{way}, {accumulation}"
+        lines.append([title, how, *(f"{cells[case, way, accumulation, n][key]:.1e}" for n in lengths)])
+    lines.sort(key=lambda line: [title for title, _ in named.values()].index(line[0]))
+    return markdown(["inputs", "how", *(f"{n // 1024}k" for n in lengths)], lines)
+
+
+def model(rows):
+    """Of fp8_model.py: what the ways of quantizing do to a model's results."""
+    lines = []
+    for row in rows:
+        layers = " ".join(f"{layer['least_cosine']:.3f}" for layer in row["layers"])
+        embedding = " / ".join(f"{1e4 * row[key]:.1f}" for key in ("embedding_mean", "embedding_most"))
+        lines.append([row["way"], embedding, f"{100 * row['hidden']:.1f} %", layers])
+    head = ["`fp8`", "embeddings, 1e-4: mean / most", "last layer", "least cosine of a row of O, by layer"]
+    return markdown(head, lines)

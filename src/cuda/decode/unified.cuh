@@ -1,0 +1,68 @@
+// A unified maximum: the weights of all rows and parts refer to one phi, so that parts join by addition. The first keys
+// that a row sees in a part of its keys say whether phi serves it there, and later ones may rise beyond its range: the
+// row then goes on with its own running maximum, exactly. docs/flashdecoding_pp.md.
+#pragma once
+#include "cuda/decode/line.cuh"
+
+namespace onepass::decode {
+
+using Product = ElementOf<kFp8Keys ? ScalarType::f16 : features.input>::Format;  // of what products are made
+
+// Weights of fp16 have 30 exponents, of which a row's largest is to have one of the upper half: the reference is as far
+// below phi as they reach. In log2 units.
+constexpr bool kHalfWeights = kFp8Keys || features.input == ScalarType::f16;
+constexpr float kHighest = (kHalfWeights ? 2 * kUnifiedReach16 : kUnifiedReach) * static_cast<float>(kLog2e);
+constexpr float kLowest = kHalfWeights ? 0.0f : -kHighest;
+constexpr float kLargestSum = kHalfWeights ? 22026.466f : 2.3538527e17f;  // 2^kHighest
+
+// In the unit of m.
+DEV float unified_reference(const DecodeParams& p) {
+  if constexpr (kTransforms)
+    return kCapLast ? p.phi / p.cap_out : p.phi;
+  else
+    return __fmul_rn(p.phi, static_cast<float>(kLog2e));
+}
+
+// Lazy steps are for rows that a lane has weights of: at its first keys a row takes an exact step.
+template <class Unit>
+struct UnifiedUnit : Unit {
+  float reference;
+  DEV bool lazy(const LaneRows& rows) const {
+    return Unit::lazy(rows) && rows.state[0].l != 0.0f && rows.state[1].l != 0.0f;
+  }
+  DEV auto advance(RowState<float>& s, float top) const {
+    const float above = kTransforms ? (top - reference) * Unit::factor : top * Unit::factor - reference;
+    const bool seen = quad_sum(s.l) != 0.0f, low = !seen && above < kLowest;
+    if (s.m == reference && (top == kNegInf || (!low && above <= kHighest))) return Unit::keep(s);
+    if (low) s = {};
+    return Unit::advance(s, top);
+  }
+};
+DEV auto softmax_unit(const DecodeParams& p) {
+  const auto unit = unit_of(p);
+  if constexpr (kUnified)
+    return UnifiedUnit<decltype(unit_of(p))>{unit, unified_reference(p)};
+  else
+    return unit;
+}
+
+DEV void begin_unified(const DecodeParams& p, LaneRows& rows) {
+  rows.state[0].m = rows.state[1].m = unified_reference(p);
+}
+// A part in which a row has seen no key says nothing about it.
+DEV void end_unified(LaneRows& rows) {
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) {
+    if (quad_sum(rows.state[i].l) == 0.0f) rows.state[i].m = kNegInf;
+  }
+}
+DEV bool is_served(const DecodeParams& p, const RowState<float>& s) {
+  return s.l == 0.0f || s.m == unified_reference(p);
+}
+DEV void write_recomputed(const DecodeParams& p, const WorkTile& x, i32 row, bool so) {
+  const long long(&stride)[3] = p.recomputed_stride;
+  if (p.recomputed)
+    p.recomputed[x.map_batch * stride[0] + x.head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2]] = so;
+}
+
+}  // namespace onepass::decode
