@@ -38,12 +38,20 @@ def try_out(packages, made):
     platforms = [f"--platform={platform}" for platform in PLATFORMS]
     target = ["--target", site, "--python-version", VERSION, "--implementation", "cp", "--only-binary=:all:"]
     wheel.run(tools, "-m", "pip", "install", *target, *platforms, f"{made}[bf16]", "pytest")
+    python = emulated(packages, site, folder / "python")
+    print(wheel.run(python, wheel.TESTS / "try_wheel.py", site, cwd=folder), end="", flush=True)
+    wheel.run(python, *wheel.PYTEST, *wheel.test_files(), cwd=folder, shown=True)
+
+
+def emulated(packages, site, path):
+    """A Python at `path`, which takes that for its own name, so that tests start their other processes by it, too."""
     libraries = ":".join(str(packages / lib / "aarch64-linux-gnu") for lib in ("usr/lib", "lib"))
-    variables = f"LD_LIBRARY_PATH={libraries}", f"PYTHONPATH={site}"
-    python = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
-    python += [word for variable in variables for word in ("-E", variable)] + [packages / f"usr/bin/python{VERSION}"]
-    print(wheel.run(*python, wheel.TESTS / "try_wheel.py", site, cwd=folder), end="", flush=True)
-    wheel.run(*python, *wheel.PYTEST, *wheel.test_files(), cwd=folder, shown=True)
+    variables = f"LD_LIBRARY_PATH={libraries}", f"PYTHONPATH={site}", f"PYTHONHOME={packages / 'usr'}"
+    words = ["qemu-aarch64-static", "-0", '"$0"', "-L", "/usr/aarch64-linux-gnu"]
+    words += [word for variable in variables for word in ("-E", f"'{variable}'")]
+    path.write_text(f"#!/bin/sh\nexec {' '.join(words)} '{packages}/usr/bin/python{VERSION}' \"$@\"\n")
+    path.chmod(0o755)
+    return path
 
 
 def main():
