@@ -159,12 +159,17 @@ class Runtime {
     check(api_.stream_get(&stream));
     return stream.stream;
   }
-  // Given back when the call has been enqueued: XLA reuses memory in the order of its stream.
+  // Given back when the call has been enqueued: XLA reuses memory in the order of its stream. It promises no alignment
+  // beyond kXlaAlignment, and refuses to be asked for more (0.10.2).
   std::span<std::byte> workspace(std::size_t bytes) {
+    constexpr std::size_t kXlaAlignment = 16, kAlignment = 256;
     if (bytes == 0) return {};
-    xla::MemoryAllocate memory{{sizeof memory, nullptr}, context_, bytes, 256, nullptr};
+    const std::size_t size = bytes + kAlignment - kXlaAlignment;
+    xla::MemoryAllocate memory{{sizeof memory, nullptr}, context_, size, kXlaAlignment, nullptr};
     check(api_.memory_allocate(&memory), ErrorCode::out_of_memory);
-    return memory_ = {static_cast<std::byte*>(memory.data), bytes};
+    memory_ = {static_cast<std::byte*>(memory.data), size};
+    const std::size_t past = reinterpret_cast<std::uintptr_t>(memory.data) % kAlignment;
+    return memory_.subspan(past == 0 ? 0 : kAlignment - past, bytes);
   }
 
  private:

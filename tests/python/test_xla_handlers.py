@@ -74,7 +74,9 @@ class Xla:
             self.error = (c.string_at(words[2]).decode(), words[3] & 0xFFFFFFFF)
             return 1
         if index == MEMORY_ALLOCATE:
-            self.allocated.append(self.torch.empty(words[3], dtype=self.torch.uint8, device="cuda"))
+            assert words[4] <= 16, "XLA refuses more"
+            whole = self.torch.empty(words[3] + 16, dtype=self.torch.uint8, device="cuda")
+            self.allocated.append(whole[16:])  # and gives no more
             words[5] = self.allocated[-1].data_ptr()
         elif index == MEMORY_FREE:
             self.freed.append(words[4])
