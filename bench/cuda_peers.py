@@ -241,6 +241,7 @@ class Ways:
 
 class CudaTorch:
     module = "torch"
+    timer = Timer
     backend = enum = ""
 
     def __init__(self, torch):
@@ -263,7 +264,7 @@ class CudaTorch:
         with self.alone(problem.backward):
             ways = self.ways(problem)
             note, run = self.first_that_runs(ways.all(), ways.leaves)
-        timer, extra = Timer(torch, problem.device), self.extra_bytes(run, problem.backward)
+        timer, extra = self.timer(torch, problem.device), self.extra_bytes(run, problem.backward)
 
         def measure(seconds):
             with self.alone(problem.backward):

@@ -1,6 +1,7 @@
-"""Softmax over rows through PyTorch and through Triton, for bench/peers.py."""
+"""Softmax over rows and linear layers through PyTorch, softmax through Triton, for bench/peers.py."""
 
 import importlib
+import itertools
 
 import cuda_peers
 from problem_line import Refused
@@ -95,10 +96,43 @@ class TritonRows(cuda_peers.CudaTorch):
         return min(cuda_peers.Timer(self.torch, device).times(run, 0.01))
 
 
+class TorchCopy(cuda_peers.CudaTorch):
+    """A copy of as many bytes as a softmax reads and writes: what the device's memory allows at that size."""
+
+    enum = "MATH"
+
+    def ways(self, problem):
+        torch, p = self.torch, checked(problem)
+        given = tensors(torch, p)
+        moved = sum(x.numel() * x.element_size() for x in given) + given[0].numel() * given[0].element_size()
+        source, target = (torch.empty(moved // 2, dtype=torch.uint8, device=p.device) for _ in range(2))
+        return Rows([("", lambda: target.copy_(source))])
+
+
+class InARow(cuda_peers.Timer):
+    """As `onepass bench` times linear layers: calls that follow each other, each on the next copy of the weights."""
+
+    def times(self, run, seconds):
+        cuda, each = self.torch.cuda, self.batch(run, 32)
+        count = max(8, min(1000, int(seconds / each)))
+        cuda.synchronize()
+        return [self.batch(run, count)]
+
+    def batch(self, run, count):
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(count):
+            run()
+        end.record()
+        self.torch.cuda.synchronize()
+        return 1e-3 * begin.elapsed_time(end) / count
+
+
 class TorchLinear(cuda_peers.CudaTorch):
     """torch.nn.functional.linear: cuBLAS on CUDA, oneDNN or MKL on the CPU."""
 
     enum = "MATH"
+    timer = InARow
 
     def ways(self, problem):
         torch, p = self.torch, problem
@@ -113,8 +147,15 @@ class TorchLinear(cuda_peers.CudaTorch):
             torch.randn(*shape, dtype=dtype, device=p.device)
             for shape in ((sizes["m"], sizes["k"]), (sizes["n"], sizes["k"]), (sizes["n"],))
         )
+        copies = 1 if p.device == "cpu" else max(2, min(16, 1 + int(384e6 / max(1, w.numel() * w.element_size()))))
+        weights = itertools.cycle([w] + [w.clone() for _ in range(copies - 1)])
         linear = torch.nn.functional.linear
-        return Rows([("", lambda: linear(x, w, bias if columns else None))])
+        return Rows([("", lambda: linear(x, next(weights), bias if columns else None))])
 
 
-PEERS = {"torch-rows": TorchRows, "triton-rows": TritonRows, "torch-linear": TorchLinear}
+PEERS = {
+    "torch-rows": TorchRows,
+    "triton-rows": TritonRows,
+    "torch-copy": TorchCopy,
+    "torch-linear": TorchLinear,
+}

@@ -14,6 +14,7 @@ import sys
 import tables_cpu as cpu
 import tables_fp8 as fp8
 import tables_gpu as gpu
+import tables_of_rows as of_rows
 from table_cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -80,6 +81,7 @@ TABLES = {
     "h200-backward-race": gpu.h200_backward_race,
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
     "h200-fp8-cache": gpu.h200_fp8_cache,
+    "xeon16-linear": of_rows.xeon16_linear,
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": gpu.cascade,

@@ -5,6 +5,7 @@
 #include "core/make_once.hpp"
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/backward.hpp"
+#include "cpu/amx/flat_gemm.hpp"
 #include "cpu/backward/backward.hpp"
 #include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
@@ -35,6 +36,9 @@ std::span<const Implementation> implementations() {
     all.push_back(merge_implementation());
     add(softmax_implementations());
     all.push_back(quantize_implementation());
+#if defined(__x86_64__)
+    add(amx::flat_gemm_implementations());
+#endif
     add(flat_gemm_implementations());
     all.push_back(blas_implementation());
     return all;

@@ -45,4 +45,20 @@ inline const Poke kUpstreamPokes[] = {
     {"NaNInTheLastDOut", [](auto& in) { set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
 };
 
+// Of a flat GEMM: in x a NaN in its first row and an infinity at the end of its last; in w two infinities that meet a 0
+// and each other, and a NaN in its last number. Rows of y between the first and the last have NaNs in two columns.
+inline void poke_gemm(check::Inputs& in) {
+  const Problem& p = in.problem;
+  const auto set_in = [&](const ConstTensor& t, std::int64_t row, std::int64_t k, float value) {
+    store_element(check::Inputs::writable<void>(t), t.dtype, row * t.stride[0] + k * t.stride[1], value);
+  };
+  set_in(in.tensors.x, 0, p.k / 3, NAN);
+  set_in(in.tensors.x, p.m - 1, p.k - 1, INFINITY);
+  set_in(in.tensors.x, p.m / 2, 2, 0);
+  set_in(in.tensors.w, p.n / 2, 2, INFINITY);
+  set_in(in.tensors.w, p.n / 2, 3, -INFINITY);
+  set_in(in.tensors.w, p.n - 1, p.k - 1, NAN);
+  in.changed();
+}
+
 }  // namespace onepass::test

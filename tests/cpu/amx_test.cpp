@@ -8,8 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "check/check.hpp"
+#include "check/pokes.hpp"
 #include "core/numerics.hpp"
 #include "cpu/amx/amx.hpp"
+#include "cpu/amx/flat_gemm.hpp"
 #include "cpu/amx_emulated.hpp"
 
 namespace onepass {
@@ -114,7 +116,65 @@ TEST(AmxThreads, DoNotChangeABit) {
   }
 }
 
+std::vector<Implementation> gemm_backends() {
+  std::vector<Implementation> all;
+  if (cpu::amx::has_avx512()) all.push_back(cpu::amx::emulated_flat_gemm());
+  if (cpu::amx::missing_hardware().empty()) all.push_back(cpu::amx::flat_gemm_implementations()[0]);
+  return all;
+}
+
+class AmxFlatGemm : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gemm_backends().empty()) GTEST_SKIP() << "this CPU has no AVX-512";
+  }
+};
+
+TEST_F(AmxFlatGemm, IsRightByTheRule) {
+  for (const char* line :
+       {"flat_gemm m1 n32 k64 bf16", "flat_gemm m5 n70 k129 bf16 column_bias", "flat_gemm m17 n31 k33 bf16 out=fp32",
+        "flat_gemm m33 n64 k1000 bf16 column_bias", "flat_gemm m2 n1 k1 bf16", "flat_gemm m3 n5 k0 bf16 column_bias",
+        "flat_gemm m0 n5 k7 bf16", "flat_gemm m3 n0 k7 bf16",
+        "flat_gemm m4 n100 k70 bf16 x_strides=80,1 w_strides=90,1 y_strides=2,20 column_bias column_bias_strides=3"}) {
+    for (const Implementation& backend : gemm_backends()) {
+      for (const check::Distribution distribution : check::kDistributions) {
+        check::Inputs inputs = check::make_inputs(parse_problem(line), 2, distribution, check::Placement::page_end);
+        const check::Verdict verdict = check::check(backend, inputs);
+        ASSERT_TRUE(verdict.accepted && verdict.right)
+            << backend.name << ", " << line << ", " << check::name_of(distribution) << ": " << verdict.sentence;
+      }
+    }
+  }
+}
+
+TEST_F(AmxFlatGemm, NanAndInfinityReachTheirRowsAndColumns) {
+  for (const char* line : {"flat_gemm m5 n70 k131 bf16 column_bias", "flat_gemm m36 n64 k64 bf16"}) {
+    for (const Implementation& backend : gemm_backends()) {
+      check::Inputs inputs = check::make_inputs(parse_problem(line), 3, check::Distribution::normal);
+      test::poke_gemm(inputs);
+      const check::Verdict verdict = check::check(backend, inputs);
+      EXPECT_TRUE(verdict.right) << backend.name << ", " << line << ": " << verdict.sentence;
+    }
+  }
+}
+
+TEST_F(AmxFlatGemm, GivesTheSameBitsForAnyThreads) {
+  for (const Implementation& backend : gemm_backends()) {
+    const auto bytes = [&](int threads) {
+      check::Inputs inputs = check::make_inputs(parse_problem("flat_gemm m40 n300 k200 bf16"));
+      EXPECT_TRUE(check::run_on(backend, inputs, *make_executor(threads)));
+      const auto* p = static_cast<const std::uint16_t*>(inputs.tensors.y.data);
+      return std::vector<std::uint16_t>(p, p + inputs.tensors.y.elements());
+    };
+    for (const int threads : {2, 5}) EXPECT_EQ(bytes(1), bytes(threads)) << backend.name;
+  }
+}
+
 TEST(AmxRefuses, InASentence) {
+  EXPECT_EQ(cpu::amx::refuses_gemm(parse_problem("flat_gemm m1 n8 k8 fp16")),
+            "x and w are fp16; tiles multiply bf16, which would round them");
+  EXPECT_EQ(cpu::amx::refuses_gemm(parse_problem("flat_gemm m4 n8 k8 bf16 x_strides=1,4")),
+            "it reads rows of x and w whose numbers lie side by side");
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16")), "");
   EXPECT_NE(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 fp16")).find("fp16"), std::string::npos);
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8x99999999 d64 bf16")),

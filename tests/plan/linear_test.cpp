@@ -2,8 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "check/check.hpp"
+#include "check/pokes.hpp"
+#include "core/numerics.hpp"
+#include "core/text.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 
@@ -55,6 +59,34 @@ TEST(Linear, EveryImplementationIsRight) {
     }
   }
   EXPECT_GE(judged, 6);
+}
+
+TEST(Linear, NanAndInfinityReachTheirRowsAndColumns) {
+  int judged = 0;
+  for (const char* line : {"m7 n70 k131 bf16 column_bias", "m5 n41 k40 fp16 out=fp32", "m6 n33 k65 fp32",
+                           "m4 n39 k50 bf16 x_strides=1,4 w_strides=1,39 y_strides=1,5"}) {
+    for (const Op op : {Op::flat_gemm, Op::linear}) {
+      check::Inputs inputs =
+          check::make_inputs(parse_problem(text(op == Op::linear ? "linear " : "flat_gemm ", line)), 3);
+      test::poke_gemm(inputs);
+      for (const Implementation* row : plan::implementations(op)) {
+        const check::Verdict v = check::check(*row, inputs, serial_executor());
+        if (!v.accepted) continue;
+        EXPECT_TRUE(v.right) << line << " " << row->name << ": " << v.sentence;
+        const Tensor& y = inputs.tensors.y;
+        const auto at = [&](std::int64_t m, std::int64_t n) {
+          return load_element(y.data, y.dtype, m * y.stride[0] + n * y.stride[1]);
+        };
+        const std::int64_t columns = inputs.problem.n;
+        for (std::int64_t n = 0; n < columns; ++n) {
+          EXPECT_TRUE(std::isnan(at(0, n))) << row->name;
+          EXPECT_EQ(std::isfinite(at(1, n)), n != columns / 2 && n != columns - 1) << row->name << " " << n;
+        }
+        ++judged;
+      }
+    }
+  }
+  EXPECT_GE(judged, 8);
 }
 
 }  // namespace

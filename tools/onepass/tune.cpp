@@ -1,10 +1,7 @@
 // `onepass tune`: measures where linear() should go from one kernel to the next, and keeps it in a file.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <list>
 #include <memory>
 
 #include <fmt/format.h>
@@ -16,9 +13,8 @@
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "streams.hpp"
-#include "tools/onepass/bench/device_inputs.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
-#include "tools/onepass/bench/sample.hpp"
+#include "tools/onepass/bench/gemm_contender.hpp"
 #include "tools/onepass/io/output_file.hpp"
 
 namespace onepass::cli {
@@ -77,106 +73,14 @@ std::vector<Shape> shapes_of(const Flags& flags) {
   return shapes;
 }
 
-// x of the most rows, y, and w in so many copies, read in turn, that none is found in a cache.
-class Matrices {
- public:
-  explicit Matrices(const Problem& most) : tensors_(bench::shaped(most)) {
-    constexpr double kSpoiled = 384e6;
-    const bool on_device = most.device.kind == DeviceKind::cuda;
-    const auto made = [&](ConstTensor t, std::uint64_t seed) -> void* {
-      const std::size_t bytes = std::max<std::size_t>(bench::bytes_spanned(t), 1);
-      std::vector<std::byte> drawn(bytes);
-      bench::fill_random(drawn.data(), bench::bytes_spanned(t), t.dtype, seed);
-      if (!on_device) return on_host_.emplace_back(std::move(drawn)).data();
-      const cuda::DeviceFacts& device = cuda::device_facts(most.device.index);
-      const cuda::ContextScope scope(device);
-      const cuda::DevicePtr at = on_device_.emplace_back(device, bytes).at;
-      cuda::check_cuda(cuda::driver()->copy_to_device(at, drawn.data(), bytes, nullptr), "cuMemcpyHtoDAsync");
-      cuda::check_cuda(cuda::driver()->stream_synchronize(nullptr), "cuStreamSynchronize");
-      return reinterpret_cast<void*>(at);
-    };
-    for (auto* t : {&tensors_.x, &tensors_.w}) t->device = most.device;
-    tensors_.y.device = most.device;
-    tensors_.x.data = made(tensors_.x, 1);
-    tensors_.y.data = made(tensors_.y, 2);
-    const double bytes = static_cast<double>(bench::bytes_spanned(tensors_.w));
-    const int copies = std::clamp(static_cast<int>(kSpoiled / std::max(bytes, 1.0)) + 1, 2, 16);
-    for (int i = 0; i < copies; ++i) weights_.push_back(made(tensors_.w, 3));
-  }
-  Tensors of_rows(std::int64_t m) {
-    Tensors t = tensors_;
-    t.x.shape[0] = t.y.shape[0] = m;
-    t.w.data = weights_[turn_++ % weights_.size()];
-    return t;
-  }
-  std::size_t copies() const { return weights_.size(); }
-
- private:
-  Tensors tensors_;
-  std::vector<const void*> weights_;
-  std::size_t turn_ = 0;
-  std::list<std::vector<std::byte>> on_host_;
-  std::list<bench::DeviceMemory> on_device_;
-};
-
-// Seconds of one contender's calls, ready to be taken in turn with the others'.
-class Contender {
- public:
-  Contender(const Problem& p, const char* name, Matrices& matrices, Executor& executor, bench::DeviceTimer* timer)
-      : plan_(make_plan(p, name, &executor)), m_(p.m), matrices_(matrices), executor_(executor), timer_(timer) {
-    if (timer_) {
-      memory_ = std::make_unique<bench::DeviceMemory>(cuda::device_facts(p.device.index),
-                                                      std::max<std::size_t>(plan_.workspace_bytes(), 1));
-      launch_ = {.stream = timer_->stream(),
-                 .workspace = {reinterpret_cast<std::byte*>(memory_->at), plan_.workspace_bytes()}};
-    } else {
-      host_.resize(plan_.workspace_bytes() + 64);
-      std::byte* const at = host_.data() + (64 - reinterpret_cast<std::uintptr_t>(host_.data()) % 64) % 64;
-      launch_ = {.executor = &executor_, .workspace = {at, plan_.workspace_bytes()}};
-    }
-    call();
-  }
-  void collect(double seconds) {
-    if (timer_) {
-      const double each = timer_->in_a_row(matrices_.copies(), [&] { call(); });
-      const auto count = static_cast<std::size_t>(std::clamp(seconds / std::max(each, 1e-7), 8.0, 1000.0));
-      sample_.seconds.push_back(timer_->in_a_row(count, [&] { call(); }));
-      return;
-    }
-    using Clock = std::chrono::steady_clock;
-    const auto since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
-    const auto from = Clock::now();
-    for (int i = 0; i < 3 || since(from) < seconds; ++i) {
-      const auto begin = Clock::now();
-      call();
-      sample_.seconds.push_back(since(begin));
-    }
-  }
-  double median() const { return sample_.median(); }
-  std::string_view name() const { return plan_.name(); }
-
- private:
-  void call() { plan_.state()->run(matrices_.of_rows(m_), launch_.workspace.data(), executor_, launch_.stream); }
-
-  Plan plan_;
-  std::int64_t m_;
-  Matrices& matrices_;
-  Executor& executor_;
-  bench::DeviceTimer* timer_;
-  std::unique_ptr<bench::DeviceMemory> memory_;
-  std::vector<std::byte> host_;
-  Launch launch_;
-  bench::Sample sample_;
-};
-
 // The seconds of each dataflow's best implementation that takes so many rows; infinite where none does.
-Timing time_rows(const Problem& p, Matrices& matrices, const Flags& flags, Executor& executor,
+Timing time_rows(const Problem& p, bench::Matrices& matrices, const Flags& flags, Executor& executor,
                  bench::DeviceTimer* timer) {
-  std::vector<std::pair<Dataflow, std::unique_ptr<Contender>>> all;
+  std::vector<std::pair<Dataflow, std::unique_ptr<bench::GemmContender>>> all;
   for (const Implementation* row : plan::implementations(Op::linear)) {
     const bool there = std::ranges::any_of(all, [&](const auto& c) { return c.first == row->dataflow; });
     if (!there && decide(*row, p, executor.workers()))
-      all.emplace_back(row->dataflow, std::make_unique<Contender>(p, row->name, matrices, executor, timer));
+      all.emplace_back(row->dataflow, std::make_unique<bench::GemmContender>(p, row->name, matrices, executor, timer));
   }
   for (int round = 0; round < flags.rounds; ++round)
     for (const auto& [dataflow, contender] : all) contender->collect(flags.seconds);
@@ -248,7 +152,7 @@ void tune(const Flags& flags) {
     const auto problem = [&](std::int64_t m) {
       return parse_problem(text("linear m", m, " n", shape.n, " k", shape.k, " ", flags.dtype, " ", flags.device));
     };
-    Matrices matrices(problem(flags.most_rows));
+    bench::Matrices matrices(problem(flags.most_rows));
     std::vector<Timing> timings;
     for (const std::int64_t m : kRows)
       if (m <= flags.most_rows) timings.push_back(time_rows(problem(m), matrices, flags, *executor, timer.get()));

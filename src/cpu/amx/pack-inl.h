@@ -2,8 +2,6 @@
 namespace onepass::cpu::amx {
 namespace {
 
-AMX_INLINE __mmask32 first_bits(std::int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0u : (1u << n) - 1u; }
-
 // Keys are the A operand of S^T = K Q^T: [keys / 32][dim / 32][32 keys][32 dims], two tiles in a row.
 void pack_keys(const PackTask& t) {
   std::uint16_t* to = t.to;

@@ -113,6 +113,8 @@ struct Arith<Octet> {
   }
 };
 
+AMX_INLINE __mmask32 first_bits(std::int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0u : (1u << n) - 1u; }
+
 // dword i of row j becomes dword j of row i.
 AMX_INLINE void transpose(__m512i (&r)[16]) {
   __m512i t[16];

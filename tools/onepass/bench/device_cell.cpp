@@ -3,13 +3,14 @@
 #include "core/softmax_problem.hpp"
 #include "core/text.hpp"
 
-#include <algorithm>
 #include <chrono>
+#include <list>
 #include <thread>
 
 #include "onepass/attention.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
 #include "tools/onepass/bench/peaks.hpp"
+#include "tools/onepass/bench/peer_turns.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -39,11 +40,6 @@ struct Ready {
   }
 };
 
-std::string reason_in(const nlohmann::json& answer) {
-  return answer.contains("refused") ? "refused: " + answer["refused"].get<std::string>()
-                                    : answer.value("missing", "no answer");
-}
-
 double median(std::vector<double> v) { return Sample{std::move(v)}.median(); }
 
 }  // namespace
@@ -66,6 +62,7 @@ Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peer
 
 CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers) {
   const Problem& p = spec.problem;
+  if (is_gemm(p.op)) return run_gemm_cell(spec, effort, ceilings, peers);
   DeviceTimer timer(cuda::device_facts(p.device.index));
   const Ready ready(p, spec.implementation, timer.stream());
   CellResult result;
@@ -76,37 +73,23 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   result.peak_flops_per_s = ceilings.matmul_flops_per_s;
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;
 
-  const auto question = [&](const std::string& peer, double seconds) {
-    return text(peer, " 1 ", seconds, " ", to_string(p));
-  };
-  for (const std::string& peer : effort.peers) {  // makes its inputs now, outside the turns
-    const auto answer = peers ? peers->ask(question(peer, 0)) : nlohmann::json{{"missing", "no peer process"}};
-    result.peers.push_back({peer, answer.contains("median_s") ? answer.value("note", "") : reason_in(answer), 0,
-                            answer.contains("median_s"), 0});
-  }
+  std::list<PeerTurns> all;
+  for (const std::string& peer : effort.peers) all.emplace_back(peer, p, peers);
   timer.times(0, [&] { ready.run(); });  // compiles or loads the kernel
 
   Sample ours;
-  std::vector<std::vector<double>> theirs(effort.peers.size());
   for (int round = 0; round < effort.rounds; ++round) {
     pause(effort);
     for (const double t : timer.times(effort.seconds, [&] { ready.run(); })) ours.seconds.push_back(t);
-    for (std::size_t i = 0; i < effort.peers.size(); ++i) {
-      if (!result.peers[i].runs) continue;
+    for (PeerTurns& peer : all) {
+      if (!peer.runs()) continue;
       pause(effort);
-      const auto answer = peers->ask(question(effort.peers[i], effort.seconds));
-      if (answer.contains("median_s")) {
-        theirs[i].push_back(answer["median_s"].get<double>());
-        result.peers[i].extra_bytes = answer.value("extra_bytes", 0.0);
-      } else {
-        result.peers[i].runs = false;
-        result.peers[i].note = reason_in(answer);
-      }
+      peer.collect(effort.seconds);
     }
   }
   result.median_s = ours.median();
   result.best_s = ours.best();
-  for (std::size_t i = 0; i < theirs.size(); ++i) result.peers[i].median_s = median(theirs[i]);
+  for (const PeerTurns& peer : all) result.peers.push_back(peer.result());
   return result;
 }
 

@@ -13,6 +13,7 @@ struct Ceilings {
 Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peers);
 
 CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers);
+CellResult run_gemm_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers);
 
 // Host time of a call, on a problem so small that the device is never behind: the driver's launch of an empty kernel
 // with as many bytes of parameters, run(plan) and the one-call attention().
