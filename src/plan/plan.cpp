@@ -34,7 +34,8 @@ std::vector<const Implementation*> implementations(const Problem& p, int workers
   std::vector<const Implementation*> all = implementations(p.op);
   if (p.op != Op::linear) return all;
   const Chosen chosen = choose_dataflow(p, workers);
-  std::ranges::stable_partition(all, [&](const Implementation* row) { return row->dataflow == chosen.dataflow; });
+  const auto of_chosen = [&](const Implementation* row) { return row->dataflow == chosen.dataflow; };
+  std::stable_partition(all.begin(), all.end(), of_chosen);  // clang 14 cannot compile the one of ranges
   if (why_) *why_ = why(p, workers, chosen);
   return all;
 }
