@@ -80,6 +80,7 @@ TABLES = {
     "h200-backward-others": gpu.h200_backward_others,
     "h200-backward-race": gpu.h200_backward_race,
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
+    "h200-decode-fa3": lambda: gpu.h200_keys("h200_decode_fa3", "torch-cudnn", "flash-attn-3"),
     "h200-fp8-cache": gpu.h200_fp8_cache,
     "xeon16-linear": of_rows.xeon16_linear,
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
