@@ -1,7 +1,8 @@
 """FlashAttention-3's own kernels as a peer of `onepass bench`: a library of bench/fa3/build.sh, named by $ONEPASS_FA3.
 
 Timed as PyTorch's backends are (cuda_peers.Timer). A causal forward zeroes its tile counter inside the timed span, a
-backward of grouped heads its sums, as FlashAttention-3's own mha_fwd and mha_bwd do. The backward is timed alone.
+backward of grouped heads its sums, as FlashAttention-3's own mha_fwd and mha_bwd do. The backward is timed alone. One
+query against many keys is what its flash_attn_with_kvcache is for: fa3_decode.py.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ import math
 import os
 import statistics
 
+import fa3_decode
 from cuda_peers import Timer, settle
 from problem_line import Refused
 
@@ -60,7 +62,16 @@ class FlashAttention3:
     def __init__(self, torch):
         self.torch = torch
 
+    @staticmethod
+    def decodes(p):
+        return not p.backward and p.rows == 1 < p.keys
+
     def refuse(self, p):
+        fa3_decode.refuse(p) if self.decodes(p) else self.refuse_sequences(p)
+        if not os.environ.get("ONEPASS_FA3"):
+            raise Refused("$ONEPASS_FA3 does not name the library that bench/fa3/build.sh makes")
+
+    def refuse_sequences(self, p):
         p.refuse_extras(("grads", "deterministic") if p.backward else ())
         if p.dtype != "bf16" or not p.bshd or p.rows != p.keys or p.dim != p.dim_v or p.dim not in DIMS:
             raise Refused("this build has bf16, layout=bshd, equal lengths, and head dims 64, 128 and 256")
@@ -70,29 +81,38 @@ class FlashAttention3:
             raise Refused("it computes the gradients of q, k and v together")
         if "deterministic" in p.extras and (p.dim == 256 or p.heads != p.heads_kv):
             raise Refused("this build is deterministic for equal heads of dim 64 and 128")
-        if not os.environ.get("ONEPASS_FA3"):
-            raise Refused("$ONEPASS_FA3 does not name the library that bench/fa3/build.sh makes")
 
     def prepare(self, problem, threads):
         """A function (seconds) -> answer."""
         torch, p = self.torch, problem
         self.refuse(p)
         settle(torch, p)
-        shapes = [(p.batch, p.rows, heads, p.dim) for heads in (p.heads, p.heads_kv, p.heads_kv)]
-        calls = Calls(torch, p, *(torch.randn(shape, dtype=torch.bfloat16, device=p.device) for shape in shapes))
-        run, extra = calls.forward, calls.lse.numel() * 4 + 4
-        if p.backward:
-            run = calls.prepare_backward(torch.randn_like(calls.out), "deterministic" in p.extras)
-            extra = calls.workspace.numel()
+        run, about = self.decoding(p) if self.decodes(p) else self.sequences(p)
         run()
         torch.cuda.synchronize()
         timer = Timer(torch, p.device)
 
         def measure(seconds):
             times = timer.times(run, seconds)
-            return {"median_s": statistics.median(times), "min_s": min(times), "runs": len(times), "extra_bytes": extra}
+            return {"median_s": statistics.median(times), "min_s": min(times), "runs": len(times)} | about
 
         return measure
+
+    def decoding(self, p):
+        """What is timed, and what is said about it."""
+        calls = fa3_decode.Calls(self.torch, p)
+        calls.check()
+        return calls.forward, {"extra_bytes": calls.extra_bytes, "note": calls.note}
+
+    def sequences(self, p):
+        """As decoding()."""
+        torch = self.torch
+        shapes = [(p.batch, p.rows, heads, p.dim) for heads in (p.heads, p.heads_kv, p.heads_kv)]
+        calls = Calls(torch, p, *(torch.randn(shape, dtype=torch.bfloat16, device=p.device) for shape in shapes))
+        if not p.backward:
+            return calls.forward, {"extra_bytes": calls.lse.numel() * 4 + 4}
+        run = calls.prepare_backward(torch.randn_like(calls.out), "deterministic" in p.extras)
+        return run, {"extra_bytes": calls.workspace.numel()}
 
 
 PEERS = {"flash-attn-3": FlashAttention3}

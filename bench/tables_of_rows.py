@@ -1,6 +1,57 @@
-"""Tables of linear layers, for bench/tables.py."""
+"""Tables of softmax over rows and of linear layers, for bench/tables.py."""
+
+import re
+import statistics
 
 from table_cells import markdown, rows_of, three, times
+
+
+def h200_rows():
+    """Softmax over rows: bytes read once and written once, beside a copy of as many."""
+    lines = []
+    for row in rows_of("h200_rows"):
+        copy, others = row["peers"]["torch-copy"]["times_ours"], ("torch-rows", "triton-rows")
+        us, speed = three(1e6 * row["median_s"]), f"{1e-12 * row['kv_bytes'] / row['median_s']:.2f}"
+        problem = re.sub(r" b1 h1 s(\d+) ", r" s\1x\1 ", row["problem"]).replace(" b1 h1", "").removesuffix(" cuda:0")
+        lines.append([f"`{problem}`", us, speed, f"{100 * copy:.0f} %"])
+        lines[-1] += [times(row["peers"].get(peer, {})) for peer in others]
+    return markdown(["problem", "us", "TB/s", "of a copy's speed", "PyTorch", "Triton"], lines)
+
+
+def linear_cells():
+    """{[n, k]: {m: row}} of the linear layers."""
+    cells = {}
+    for row in rows_of("h200_linear"):
+        m, n, k = (int(number) for number in re.match(r"flat_gemm m(\d+) n(\d+) k(\d+) ", row["problem"]).groups())
+        cells.setdefault((n, k), {})[m] = row
+    return cells
+
+
+def h200_linear():
+    """Microseconds, and how many times longer cuBLASLt takes, over rows of x; what reading w alone takes."""
+    lines = []
+    for (n, k), cells in linear_cells().items():
+        reading = cells[1]["peers"]["read"]["median_s"]
+        share = f"{100 * reading / cells[1]['median_s']:.0f} %"
+        line = [f"[{n}, {k}]", f"{2 * n * k / 2**20:.0f}", f"{1e6 * reading:.2f}", share]
+        for row in cells.values():
+            line.append(f"{1e6 * row['median_s']:.2f} ({row['peers']['cuda.cublas']['times_ours']:.2f}x)")
+        lines.append(line)
+    head = ["[n, k]", "MiB", "reading, us", "its share at m = 1"]
+    return markdown(head + [f"m = {m}" for m in next(iter(linear_cells().values()))], lines)
+
+
+def h200_linear_means():
+    """Geometric means of cuBLASLt's time over ours."""
+    ratios = {}
+    for cells in linear_cells().values():
+        for m, row in cells.items():
+            ratios.setdefault(m, []).append(row["peers"]["cuda.cublas"]["times_ours"])
+    ratios["all"] = [ratio for of_m in ratios.values() for ratio in of_m]
+    lines = [
+        [str(m), f"{statistics.geometric_mean(r):.2f}", f"{min(r):.2f}", f"{max(r):.2f}"] for m, r in ratios.items()
+    ]
+    return markdown(["m", "geometric mean", "least", "most"], lines)
 
 
 def xeon16_linear():

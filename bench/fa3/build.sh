@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256), with C
-# functions in front of them, for $ONEPASS_FA3. CHECKOUT: flash-attention with its CUTLASS submodule (timed here: commit
-# 0251105a): git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
-# Needs nvcc (timed here: 13.0); 75 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim. The flags
-# are those of hopper/setup.py.
+# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256) and
+# for decoding (bf16; 64, 128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT: flash-attention with its
+# CUTLASS submodule (timed here: commit 0251105a):
+# git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
+# Needs nvcc (timed here: 13.0); 75 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim; decoding's five
+# files 110 to 230 s each, on a core that others used too, and 4 GiB. The flags are those of hopper/setup.py.
 set -euo pipefail
-[[ $# -eq 2 ]] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
+[[ $# -eq 2 ]] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 source=$1 out=$2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 objects=$(mktemp -d)
@@ -25,5 +26,12 @@ for pass in fwd bwd; do
             -o "$objects/$pass$dim.o"
   done
 done
-"$nvcc" "${flags[@]}" -c "$here/fa3.cu" -o "$objects/fa3.o"
+for dim in 64 128; do
+  for paged in false true; do
+    "$nvcc" "${flags[@]}" "-DDIM=$dim" "-DPAGED=$paged" -c "$here/decode_forward.cu" -o "$objects/decode_$dim$paged.o"
+  done
+done
+for functions in decode fa3; do
+  "$nvcc" "${flags[@]}" -c "$here/$functions.cu" -o "$objects/$functions.o"
+done
 "$nvcc" -shared -cudart static -Xlinker -Bsymbolic "$objects"/*.o -o "$out" -lpthread -ldl -lrt

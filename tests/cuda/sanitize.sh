@@ -23,6 +23,7 @@ one() {
     rowstates:*) return ;;  # the first of two launches, on its own only on the host emulator
     rows:softmax_bwd*) implementation=cuda.softmax_backward ;;
     rows:*) implementation=cuda.softmax ;;
+    gemm:*) implementation=cuda.flat_gemm ;;
   esac
   local check=("$onepass" check "$problem cuda" --implementation "$implementation" --distribution normal --threads 1)
   for tool in "${@:2}"; do  # their exit status is 9 if they found something, 1 if the result was wrong

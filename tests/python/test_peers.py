@@ -1,5 +1,6 @@
 """bench/peers.py: it reads the problem lines it is asked, computes the same as onepass, and answers one line each."""
 
+import ctypes
 import json
 import pathlib
 import subprocess
@@ -15,6 +16,7 @@ from conftest import check
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import cuda_peers  # noqa: E402
+import fa3_decode  # noqa: E402
 import fa3_peer  # noqa: E402
 import fa4_peer  # noqa: E402
 import peers  # noqa: E402
@@ -180,6 +182,75 @@ def test_flash_attention_3_refuses_what_it_would_compute_otherwise(monkeypatch):
     monkeypatch.delenv("ONEPASS_FA3")
     with pytest.raises(peers.Refused, match="bench/fa3/build.sh"):
         peer.refuse(peers.Problem.parse(f"bwd {plain}"))
+
+
+def test_flash_attention_3_refuses_what_it_would_decode_otherwise(monkeypatch):
+    monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
+    peer = fa3_peer.FlashAttention3(None)
+    plain = "fwd b2 h8/2 s1x64 d128 bf16 cuda"
+    for more in ("", " layout=bshd", " kv=paged:16", " causal_bottom_right"):
+        peer.refuse(peers.Problem.parse(plain + more))
+    for line, why in (
+        (plain + " causal_top_left", "sees every key"),
+        (plain.replace("d128", "d256"), "head dims 64 and 128"),
+        (plain.replace("bf16", "fp16"), "decodes bf16"),
+        (plain.replace("s1x64", "s2x64"), "equal lengths"),
+        (plain.replace("h8/2", "h129/1"), "at most 128 heads"),
+        (plain + " seqused", "seqused is not timed"),
+        (plain + " kv=ring:16", "kv=ring is not timed"),
+        (plain + " kv=paged:48", "64 keys are no multiple of 48"),
+    ):
+        with pytest.raises(peers.Refused, match=why):
+            peer.refuse(peers.Problem.parse(line))
+
+
+class DecodingLibrary:
+    """The library's functions, computed from nothing but the addresses and strides they are given."""
+
+    def __init__(self, torch, wrong):
+        self.torch, self.wrong = torch, wrong
+        self.fa3_decode_splits = lambda asked: 3
+
+    def at(self, address, numbers, element):
+        bytes_ = (ctypes.c_char * (numbers * self.torch.empty(0, dtype=element).element_size())).from_address(address)
+        return self.torch.frombuffer(bytes_, dtype=element)
+
+    def fa3_decode(self, asked, stream):
+        torch, d = self.torch, asked._obj
+        queries = d.batch, d.heads, d.dim
+        q, out = (self.at(where, d.batch * d.heads * d.dim, torch.bfloat16).view(queries) for where in (d.q, d.out))
+        keys = d.batch * d.keys
+        k, v = (self.at(where, keys * d.heads_kv * d.dim, torch.bfloat16) for where in (d.k, d.v))
+        places = torch.arange(keys).view(d.batch, d.keys)
+        page = d.page or d.keys
+        if d.table:
+            table = self.at(d.table, keys // page, torch.int32).view(d.batch, -1).long()
+            places = table.repeat_interleave(page, 1) * page + torch.arange(d.keys) % page
+        for b in range(d.batch):
+            rows = places[b] // page * d.batch_stride + places[b] % page * d.key_stride
+            for h in range(d.heads):
+                head = h // (d.heads // d.heads_kv) * d.head_stride
+                seen = (rows + head)[:, None] + torch.arange(d.dim)
+                weights = (k[seen].double() @ q[b, h].double() * d.scale).softmax(0)
+                out[b, h] = (weights @ v[seen].double() * self.wrong).bfloat16()
+        return 0
+
+
+@pytest.mark.parametrize("more", ["", " layout=bshd", " kv=paged:8", " kv=paged:8 scale=0.3"])
+def test_flash_attention_3_is_compared_before_its_decoding_is_timed(monkeypatch, more):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=0))
+    p = peers.Problem.parse("fwd b3 h4/2 s1x40 d64 bf16" + more)
+    for wrong in (1, 1.02, float("nan")):
+        monkeypatch.setattr(fa3_decode.ctypes, "CDLL", lambda path, wrong=wrong: DecodingLibrary(torch, wrong))
+        calls = fa3_decode.Calls(torch, p)
+        assert calls.note == "3 splits" and calls.extra_bytes == 4 * 3 * 4 * (1 + 3 * 65)
+        if wrong == 1:
+            calls.check()
+        else:
+            with pytest.raises(RuntimeError, match="off by .* in sequence 0"):
+                calls.check()
 
 
 def test_flash_attention_4_is_asked_for_the_problem():

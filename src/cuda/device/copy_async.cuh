@@ -19,6 +19,14 @@ DEV void copy_async(u32 to, const char* from, bool real) {
                  : "memory");
   }
 }
+// The same of 16 bytes if it is wanted; else nothing happens. Without a branch.
+DEV void copy_async_if(bool wanted, u32 to, const char* from, bool real) {
+  asm volatile(
+      "{ .reg .pred p, w; setp.eq.u32 p, %2, 0; setp.ne.u32 w, %3, 0; "
+      "@w cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p; }" ::"r"(to),
+      "l"(from), "r"(static_cast<u32>(real)), "r"(static_cast<u32>(wanted))
+      : "memory");
+}
 // The first `bytes` of kCopyBytes bytes, then zeros.
 template <i32 kCopyBytes>
 DEV void copy_async_part(u32 to, const char* from, i32 bytes) {

@@ -40,6 +40,12 @@ DEV void load_global(float (&x)[4], const float* from) {  // once: it does not s
                : "l"(from)
                : "memory");
 }
+DEV void load_global_plain(float (&x)[4], const float* from) {  // as the caches see fit
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "l"(from)
+               : "memory");
+}
 DEV void add_global(float* to, float a, float b, float c, float d) {  // 16 bytes aligned; sm_90
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");

@@ -1,8 +1,10 @@
 #include "cuda/gemm/flat_gemm.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "core/roles.hpp"
 #include "core/text.hpp"
@@ -14,7 +16,7 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kMostRows = 64, kMostStages = 6;
+constexpr int kMostRows = 64, kMostStages = 6, kOfH200 = 132;  // of an H200, which plans are made for
 
 class State final : public PlanState {
  public:
@@ -24,8 +26,9 @@ class State final : public PlanState {
   }
 
   std::string describe() const override {
-    return text(plan_.tiles_n, " tiles of ", plan_.config.tile_n(), " columns by ", 8 * plan_.config.tiles,
-                " rows, k in ", plan_.splits, " split", plan_.splits > 1 ? "s" : "", " of ",
+    const int columns = plan_.each + (plan_.more > 0 ? 1 : 0);
+    return text(plan_.tiles_n, " tiles of up to ", columns, " columns (of ", plan_.config.tile_n(), ") by ",
+                8 * plan_.config.tiles, " rows, k in ", plan_.splits, " split", plan_.splits > 1 ? "s" : "", " of ",
                 plan_.split_steps * plan_.config.step(), ", ", plan_.blocks, " blocks with ", plan_.config.stages,
                 " stages", plan_.config.vectors ? "" : ", number by number");
   }
@@ -71,6 +74,11 @@ FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int s
   const int steps = std::max(1, up(p.k, config.step()));
   plan.split_steps = up(steps, splits);
   plan.splits = up(steps, plan.split_steps);
+  // Whole rounds of tiles. All tiles have the same number of rows, or one less, on which sums do not depend.
+  if (plan.splits == 1)
+    plan.tiles_n = static_cast<int>(std::min<std::int64_t>(p.n, std::int64_t{up(plan.tiles_n, blocks)} * blocks));
+  plan.each = plan.tiles_n > 0 ? static_cast<int>(p.n / plan.tiles_n) : 0;
+  plan.more = plan.tiles_n > 0 ? static_cast<int>(p.n % plan.tiles_n) : 0;
   plan.blocks = std::min(blocks, plan.tiles_n * plan.splits);
   plan.group = std::max(1, up(plan.tiles_n, kWorkspaceCounters));
   if (plan.splits > 1) {
@@ -83,18 +91,23 @@ FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int s
 
 namespace {
 
-// Microseconds of a plan on an H200, whatever it runs on: kernels and the order of sums depend on the problem alone. A
-// launch and its first bytes take 1.7; a round of all blocks reads 30.4 KB a microsecond each, one that is not full as
-// much less as half of what is missing; x costs a seventh of w's bytes, splits 2.0 for their merge. Within 6 % of what
-// was measured (docs/notes/flat-gemm.md).
-double microseconds(const FlatGemmPlan& plan) {
-  constexpr int kMultiprocessors = 132;
+// Microseconds of a plan on an H200, whatever it runs on: the order of sums depends on the problem alone. A launch, its
+// first bytes and its last step take 1.5 and more with wider tiles. A block reads w at 31.8 KB a microsecond, and w
+// with x, which comes from L2, at 55, or 50 with a ring of two stages. A step takes at least as long as its bytes go
+// through shared memory: w and x in, w out once, x for each warp's rows of w. Within 5 % of most that was measured
+// (docs/notes/flat-gemm.md). Splits take 3.0 for their merge.
+double microseconds(const Problem& p, const FlatGemmPlan& plan) {
   const FlatGemmConfig& c = plan.config;
-  const std::int64_t items = std::int64_t{plan.tiles_n} * plan.splits, rest = items % kMultiprocessors;
-  const double bytes = 2.0 * plan.split_steps * c.step() * (c.tile_n() + 8.0 * (c.tiles - 1) / 7);
-  const double rounds = static_cast<double>(items / kMultiprocessors) +
-                        (rest > 0 ? 0.5 + 0.5 * static_cast<double>(rest) / kMultiprocessors : 0.0);
-  return 1.7 + rounds * bytes / 30.4e3 + (plan.splits > 1 ? 2.0 : 0.0);
+  const double step = c.step(), steps = std::ceil(static_cast<double>(p.k) / step);
+  const double rows = static_cast<double>(p.n) / std::max(1, plan.tiles_n), x_rows = 8.0 * c.tiles;
+  const double of_w = 2e-3 * rows * step, of_x = 2e-3 * x_rows * step, of_block = 2e-3 * 16 * step;  // KB
+  const double full = std::min(1.0, static_cast<double>(p.k) / (steps * step));                      // of the steps
+  const double reading = full * std::max((of_w + 0.16 * of_x) / 31.8, (of_w + of_x) / (c.stages > 2 ? 55 : 50));
+  const double out = std::ceil(rows / 16) * of_block + std::ceil(rows / (16 * c.blocks)) * of_x;
+  const double sharing = 0.23 + (of_w + of_x + out) / 170;
+  const double tiles = std::ceil(static_cast<double>(plan.tiles_n) * plan.splits / kOfH200);
+  return 1.4 + 0.008 * c.tile_n() + tiles * std::min<double>(plan.split_steps, steps) * std::max(reading, sharing) +
+         (plan.splits > 1 ? 3.0 : 0.0);
 }
 
 }  // namespace
@@ -118,21 +131,26 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
                                  : p.m <= 16 ? 2
                                  : p.m <= 32 ? 4
                                              : 8,
-                        .warps_n = 8,
+                        .warps_n = 1,
+                        .blocks = 1,
                         .stages = 2,
                         .vectors = in_sixteens(p, Role::x) && in_sixteens(p, Role::w),
                         .bias = p.column_bias};
   double best = std::numeric_limits<double>::max();
-  for (const int warps_n : {8, 4, 2}) {
-    config.warps_n = warps_n;
+  for (const auto& [warps_n, row_blocks] : {std::pair{1, 1}, {2, 1}, {4, 1}, {4, 2}, {8, 1}}) {
+    // The narrowest that fits was the fastest for up to 8 rows, or within 1 %, of all shapes tried.
+    if (config.tiles == 1 && best < std::numeric_limits<double>::max()) break;
+    config.warps_n = warps_n, config.blocks = row_blocks;
     config.stages = 0;
     config.stages = std::min(kMostStages, (shared_bytes - config.shared_bytes()) / config.stage_bytes());
     if (config.stages < 2) continue;
     for (const int splits : {1, 2, 3, 4, 6, 8}) {
-      const FlatGemmPlan cut = cut_flat_gemm(p, config, splits, multiprocessors);
+      // What it costs is counted for an H200, so that the same kernel is chosen everywhere; tiles follow the device.
+      const FlatGemmPlan there = cut_flat_gemm(p, config, splits, kOfH200);
       // Their sums go through memory, which only narrow tiles in less than half a round are worth.
-      if (cut.splits > 1 && (warps_n > 2 || cut.tiles_n >= 66)) continue;
-      if (const double cost = microseconds(cut); cost < best) best = cost, plan = cut;
+      if (there.splits > 1 && (config.tile_n() > 32 || there.tiles_n >= 66)) continue;
+      if (const double cost = microseconds(p, there); cost < best)
+        best = cost, plan = cut_flat_gemm(p, config, splits, multiprocessors);
     }
   }
   if (best == std::numeric_limits<double>::max()) {
@@ -148,6 +166,7 @@ KernelProgram flat_gemm_program(const FlatGemmConfig& c, const std::string& arch
                                  .field("output", c.output)
                                  .field("tiles", c.tiles)
                                  .field("warps_n", c.warps_n)
+                                 .field("blocks", c.blocks)
                                  .field("stages", c.stages)
                                  .field("vectors", c.vectors)
                                  .field("bias", c.bias)
@@ -169,7 +188,7 @@ FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan, cons
   a.splits = plan.splits, a.split_steps = plan.split_steps;
   a.partials = static_cast<float*>(workspace);
   a.counters = workspace ? reinterpret_cast<unsigned*>(static_cast<char*>(workspace) + plan.partial_bytes) : nullptr;
-  a.tiles_n = plan.tiles_n, a.group = plan.group;
+  a.tiles_n = plan.tiles_n, a.group = plan.group, a.each = plan.each, a.more = plan.more;
   return a;
 }
 

@@ -23,21 +23,26 @@ using Input = ElementOf<kG.input>::Format;
 using Output = ElementOf<kG.output>::Format;
 constexpr i32 kTileN = kG.tile_n(), kRowsX = 8 * kG.tiles, kStep = kG.step(), kPieces = kStep / 8;  // of 16 bytes
 constexpr i32 kWarpStep = kStep / kG.warps_k();
+constexpr i32 kSums = kG.blocks * kG.tiles;  // of a warp, of 16 x 8 each
 
 // Where piece `i` of a row of a stage lies: eight rows of one piece lie in different banks.
 DEV u32 place(i32 row, i32 i) { return static_cast<u32>((row * kPieces + (i ^ row % 8)) * 16); }
 
+// Row `tile` of w begins at: tiles have p.each rows or one more, so that blocks read the same number of bytes.
+DEV i32 first_row(const FlatGemmParams& p, i32 tile) { return tile * p.each + min(tile, p.more); }
+
 // A block's work, step by step: tiles block, block + blocks, ..; of each, in turn, its splits' steps.
 struct Walk {
   i32 item, step, steps;
+  i32 tile, split, first, end;  // of the item; the tile's rows
   DEV Walk(const FlatGemmParams& p) : item(static_cast<i32>(blockIdx.x)) { enter(p); }
   DEV bool over(const FlatGemmParams& p) const { return item >= p.tiles_n * p.splits; }
-  DEV i32 tile(const FlatGemmParams& p) const { return item / p.splits; }
-  DEV i32 split(const FlatGemmParams& p) const { return item % p.splits; }
-  DEV i32 k(const FlatGemmParams& p) const { return (split(p) * p.split_steps + step) * kStep; }
+  DEV i32 k(const FlatGemmParams& p) const { return (split * p.split_steps + step) * kStep; }
   DEV void enter(const FlatGemmParams& p) {
+    tile = item / p.splits, split = item % p.splits;
+    first = first_row(p, tile), end = first_row(p, tile + 1);
     step = 0;
-    steps = max(1, min(p.split_steps, (p.k + kStep - 1) / kStep - split(p) * p.split_steps));
+    steps = max(1, min(p.split_steps, (p.k + kStep - 1) / kStep - split * p.split_steps));
   }
   DEV void next(const FlatGemmParams& p) {
     if (++step < steps) return;
@@ -46,88 +51,108 @@ struct Walk {
   }
 };
 
-// `count` rows of a matrix from row `first` on, kStep numbers of each from k on; what is not there as zeros.
+// kCount rows of a matrix from row `first` on, kStep numbers of each from k on; what lies behind `end` as zeros. Rows
+// from `rows` on are left as they are: their sums are nobody's.
 template <i32 kCount>
 DEV void fetch(const void* base, const long long (&stride)[2], i32 first, i32 rows, i32 k, i32 end, u32 to) {
+  constexpr i32 kRowsAtOnce = kGemmThreads / kPieces, kTimes = (kCount + kRowsAtOnce - 1) / kRowsAtOnce;
+  const i32 row = static_cast<i32>(threadIdx.x) / kPieces, piece = static_cast<i32>(threadIdx.x) % kPieces;
+  const i32 at = k + 8 * piece;
+  const u16* from = static_cast<const u16*>(base) + (first + row) * stride[0] + at * stride[1];
 #pragma unroll
-  for (i32 j = 0; j < (kCount * kPieces + kGemmThreads - 1) / kGemmThreads; ++j) {
-    const i32 i = static_cast<i32>(threadIdx.x) + j * kGemmThreads;
-    if (kCount * kPieces % kGemmThreads != 0 && i >= kCount * kPieces) break;
-    const i32 row = i / kPieces, at = k + 8 * (i % kPieces);
-    const auto* const from = static_cast<const u16*>(base) + (first + row) * stride[0];
+  for (i32 j = 0; j < kTimes; ++j, from += kRowsAtOnce * stride[0]) {
+    const i32 mine = row + j * kRowsAtOnce;
+    const bool wanted = first + mine < rows && (kCount % kRowsAtOnce == 0 || mine < kCount);
     if constexpr (kG.vectors) {
-      copy_async<16>(to + place(row, i % kPieces), reinterpret_cast<const char*>(from + at),
-                     first + row < rows && at < end);
-    } else {
+      copy_async_if(wanted, to + place(mine, piece), reinterpret_cast<const char*>(from), at < end);
+    } else if (wanted) {
       u32 word[4] = {};
 #pragma unroll
       for (i32 e = 0; e < 8; ++e)
-        if (first + row < rows && at + e < end)
-          word[e / 2] |= static_cast<u32>(from[(at + e) * stride[1]]) << e % 2 * 16;
-      store_four(to + place(row, i % kPieces), word[0], word[1], word[2], word[3]);
+        if (at + e < end) word[e / 2] |= static_cast<u32>(from[e * stride[1]]) << e % 2 * 16;
+      store_four(to + place(mine, piece), word[0], word[1], word[2], word[3]);
     }
   }
 }
 DEV void fetch_step(const FlatGemmParams& p, const Walk& at, u32 stage) {
   if (!at.over(p)) {
-    fetch<kTileN>(p.w, p.w_stride, at.tile(p) * kTileN, p.n, at.k(p), p.k, stage);
+    fetch<kTileN>(p.w, p.w_stride, at.first, at.end, at.k(p), p.k, stage);
     fetch<kRowsX>(p.x, p.x_stride, 0, p.m, at.k(p), p.k, stage + kTileN * kStep * 2);
   }
   copies_commit();
 }
 
-// sum[tile] += a warp's 16 rows of w times x over its part of a stage.
-DEV void multiply(float (&sum)[kG.tiles][4], u32 stage) {
+// sum[block * tiles + tile] += a warp's first kBlocks blocks of 16 rows of w times x over its part of a stage.
+template <i32 kBlocks>
+DEV void multiply_blocks(float (&sum)[kSums][4], u32 stage) {
   const i32 lane = static_cast<i32>(threadIdx.x % 32), warp = static_cast<i32>(threadIdx.x / 32);
-  const i32 row = 16 * (warp % kG.warps_n) + lane % 16, from = warp / kG.warps_n * (kWarpStep / 8);
+  const i32 row = 16 * kG.blocks * (warp % kG.warps_n) + lane % 16, from = warp / kG.warps_n * (kWarpStep / 8);
   const u32 x = stage + kTileN * kStep * 2;
 #pragma unroll
   for (i32 s = 0; s < kWarpStep / 32; ++s) {
-    u32 a[2][4];
-    ldmatrix4(a[0], stage + place(row, from + 4 * s + lane / 16));
-    ldmatrix4(a[1], stage + place(row, from + 4 * s + 2 + lane / 16));
+    u32 a[kBlocks][2][4];
+#pragma unroll
+    for (i32 block = 0; block < kBlocks; ++block) {
+      ldmatrix4(a[block][0], stage + place(row + 16 * block, from + 4 * s + lane / 16));
+      ldmatrix4(a[block][1], stage + place(row + 16 * block, from + 4 * s + 2 + lane / 16));
+    }
 #pragma unroll
     for (i32 t = 0; t < kG.tiles; ++t) {
       u32 b[4];
       ldmatrix4(b, x + place(8 * t + lane % 8, from + 4 * s + lane / 8));
-      mma_16816(Input{}, sum[t], a[0], b[0], b[1]);
-      mma_16816(Input{}, sum[t], a[1], b[2], b[3]);
+#pragma unroll
+      for (i32 block = 0; block < kBlocks; ++block) {
+        mma_16816(Input{}, sum[block * kG.tiles + t], a[block][0], b[0], b[1]);
+        mma_16816(Input{}, sum[block * kG.tiles + t], a[block][1], b[2], b[3]);
+      }
     }
   }
 }
+// Of a tile of so many rows: what a warp has none of it does not read from shared memory.
+DEV void multiply(float (&sum)[kSums][4], u32 stage, i32 rows) {
+  const i32 mine = rows - 16 * kG.blocks * (static_cast<i32>(threadIdx.x / 32) % kG.warps_n);
+  if (mine > 16 * (kG.blocks - 1))
+    multiply_blocks<kG.blocks>(sum, stage);
+  else if (kG.blocks > 1 && mine > 0)
+    multiply_blocks<1>(sum, stage);
+}
 
-DEV void write_y(const FlatGemmParams& p, i32 m, i32 n, float sum) {
-  if (kG.bias && n < p.n) sum += Input::unpack(static_cast<const u16*>(p.bias)[n * p.bias_stride]);
-  if (m < p.m && n < p.n) static_cast<Output::Raw*>(p.y)[m * p.y_stride[0] + n * p.y_stride[1]] = Output::round(sum);
+DEV void write_y(const FlatGemmParams& p, i32 m, i32 tile, i32 column, float sum) {
+  const i32 n = first_row(p, tile) + column;
+  if (m >= p.m || n >= first_row(p, tile + 1)) return;
+  if (kG.bias) sum += Input::unpack(static_cast<const u16*>(p.bias)[n * p.bias_stride]);
+  static_cast<Output::Raw*>(p.y)[m * p.y_stride[0] + n * p.y_stride[1]] = Output::round(sum);
 }
 
 // f(m, column of the tile, sum) of a lane's numbers.
 template <class F>
-DEV void each_sum(const float (&sum)[kG.tiles][4], const F& f) {
+DEV void each_sum(const float (&sum)[kSums][4], const F& f) {
   const i32 lane = static_cast<i32>(threadIdx.x % 32), warp = static_cast<i32>(threadIdx.x / 32) % kG.warps_n;
 #pragma unroll
-  for (i32 t = 0; t < kG.tiles; ++t)
+  for (i32 b = 0; b < kSums; ++b)
 #pragma unroll
-    for (i32 i = 0; i < 4; ++i) f(8 * t + 2 * (lane % 4) + i % 2, 16 * warp + lane / 4 + i / 2 * 8, sum[t][i]);
+    for (i32 i = 0; i < 4; ++i)
+      f(b % kG.tiles * 8 + 2 * (lane % 4) + i % 2, 16 * (kG.blocks * warp + b / kG.tiles) + lane / 4 + i / 2 * 8,
+        sum[b][i]);
 }
 
 // The sums of the warps that share k meet in shared memory, one word of all lanes behind the other; the first warps
 // have the whole afterwards.
-DEV void join(float (&sum)[kG.tiles][4], u32 meeting) {
+DEV void join(float (&sum)[kSums][4], u32 meeting) {
   if (kG.warps_k() == 1) return;
   const i32 part = static_cast<i32>(threadIdx.x) / (32 * kG.warps_n);
   const u32 word = 32 * kG.warps_n * 4, mine = meeting + threadIdx.x % (32 * kG.warps_n) * 4;
 #pragma unroll
-  for (i32 i = 0; i < 4 * kG.tiles; ++i)
+  for (i32 i = 0; i < 4 * kSums; ++i)
     if (part > 0)
-      store_word(mine + static_cast<u32>((part - 1) * 4 * kG.tiles + i) * word, __float_as_int(sum[i / 4][i % 4]));
+      store_word(mine + static_cast<u32>((part - 1) * 4 * kSums + i) * word, __float_as_int(sum[i / 4][i % 4]));
   __syncthreads();
   if (part > 0) return;
 #pragma unroll
   for (i32 other = 0; other < kG.warps_k() - 1; ++other)
 #pragma unroll
-    for (i32 i = 0; i < 4 * kG.tiles; ++i)
-      sum[i / 4][i % 4] += load_one(mine + static_cast<u32>(other * 4 * kG.tiles + i) * word);
+    for (i32 i = 0; i < 4 * kSums; ++i)
+      sum[i / 4][i % 4] += load_one(mine + static_cast<u32>(other * 4 * kSums + i) * word);
 }
 
 // Adds up what the splits of a group of tiles have left; by the block that came last.
@@ -137,21 +162,21 @@ DEV void unite(const FlatGemmParams& p, i32 group) {
   for (i32 i = first * each + static_cast<i32>(threadIdx.x); i < last * each; i += kGemmThreads) {
     float sum = 0.0f;
     for (i32 s = 0; s < p.splits; ++s) sum += p.partials[s * split + i];
-    write_y(p, i % each / kTileN, i / each * kTileN + i % kTileN, sum);
+    write_y(p, i % each / kTileN, i / each, i % kTileN, sum);
   }
 }
 
 // What a tile's split has come to: y, or a partial sum and, of the group's last block, what all have come to.
-DEV void finish(const FlatGemmParams& p, const Walk& at, float (&sum)[kG.tiles][4], u32 meeting) {
+DEV void finish(const FlatGemmParams& p, const Walk& at, float (&sum)[kSums][4], u32 meeting) {
   join(sum, meeting);
   const bool holds = static_cast<i32>(threadIdx.x) < 32 * kG.warps_n;
-  const i32 tile = at.tile(p);
+  const i32 tile = at.tile;
   if (p.splits == 1) {
-    if (holds) each_sum(sum, [&](i32 m, i32 n, float value) { write_y(p, m, tile * kTileN + n, value); });
+    if (holds) each_sum(sum, [&](i32 m, i32 n, float value) { write_y(p, m, tile, n, value); });
     return;
   }
   if (holds) {
-    float* const to = p.partials + (static_cast<i64>(at.split(p)) * p.tiles_n + tile) * p.m * kTileN;
+    float* const to = p.partials + (static_cast<i64>(at.split) * p.tiles_n + tile) * p.m * kTileN;
     each_sum(sum, [&](i32 m, i32 n, float value) {
       if (m < p.m) to[m * kTileN + n] = value;
     });
@@ -183,19 +208,19 @@ extern "C" __global__ void __launch_bounds__(onepass::kGemmThreads, 1)
     if (!ahead.over(p)) ahead.next(p);
   }
   i32 slot = 0, free = kStages - 1;
-  float sum[kG.tiles][4] = {};
+  float sum[kSums][4] = {};
   while (!now.over(p)) {
     copies_wait<kStages - 2>();
     __syncthreads();  // the step's numbers are there, and all are done with the one before it
     fetch_step(p, ahead, ring + static_cast<u32>(free * kBytes));
     if (!ahead.over(p)) ahead.next(p);
-    multiply(sum, ring + static_cast<u32>(slot * kBytes));
+    multiply(sum, ring + static_cast<u32>(slot * kBytes), now.end - now.first);
     free = slot;
     slot = slot + 1 == kStages ? 0 : slot + 1;
     if (now.step + 1 == now.steps) {
       finish(p, now, sum, meeting);
 #pragma unroll
-      for (i32 i = 0; i < 4 * kG.tiles; ++i) sum[i / 4][i % 4] = 0.0f;
+      for (i32 i = 0; i < 4 * kSums; ++i) sum[i / 4][i % 4] = 0.0f;
     }
     now.next(p);
   }

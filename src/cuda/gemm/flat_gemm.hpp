@@ -14,9 +14,11 @@ const Implementation& flat_gemm_implementation();
 struct FlatGemmPlan {
   FlatGemmConfig config;
   int tiles_n, splits, split_steps, group, blocks;
+  int each, more;  // columns of a tile, at least; tiles that have one more
   std::size_t partial_bytes, workspace_bytes;
 };
-// The plan with rows of x, rows of w a tile and splits given; blocks: at most so many.
+// The plan with rows of x, rows of w a tile and splits given; blocks: at most so many, which share n evenly where there
+// is one split.
 FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config, int splits, int blocks);
 // False, with a sentence, if no kernel computes the problem. shared_bytes: the most that a block may have.
 bool select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors, FlatGemmPlan& plan,

@@ -20,16 +20,14 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
     softmax_rows_backward(const __grid_constant__ onepass::SoftmaxParams p) {
   using namespace onepass;
   extern __shared__ __align__(128) unsigned char smem[];
-  const i32 thread = static_cast<i32>(threadIdx.x) % kThreads;
-  const u32 number = blockIdx.x * kC.rows() + threadIdx.x / kThreads, pieces = static_cast<u32>(p.pieces);
-  const u32 task = min(number, p.rows * pieces - 1);
-  const bool real = number == task;
-  const i32 from = static_cast<i32>(task % pieces) * p.piece;
-  const RowIndex index(p, task / pieces);
+  const i32 thread = thread_of_row();
+  const Task task(p);
+  const i32 from = task.piece * p.piece;
+  const RowIndex index(p, task.row);
 
   const i64 at = index.in(p.x) + from * p.x.stride[3];
   const RowCut cut(reinterpret_cast<u64>(static_cast<const Numbers::Raw*>(p.x.data) + at), sizeof(Numbers::Raw),
-                   min(p.piece, p.n - from));
+                   kC.part == SoftmaxPart::whole ? p.n : min(p.piece, p.n - from));
   const Row<kC.output> y(p.x, at, cut), dy(p.dy, index.in(p.dy) + from * p.dy.stride[3], cut);
   const Row<kC.input> dx(p.result, index.in(p.result) + from * p.result.stride[3], cut);
   const i32 chunks = kC.kept ? 1 : (cut.body + kSlots * kThreads - 1) / (kSlots * kThreads);
@@ -62,13 +60,14 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
 #pragma unroll
     for (i32 k = 0; k < kSpare; ++k) sum += term(spare_y[k], spare_dy[k]);
   } else {
-    for (i32 i = thread; i < p.pieces; i += kThreads) sum += p.states[task / pieces * pieces + static_cast<u32>(i)].l;
+    const SoftmaxState* const states = p.states + task.row * static_cast<u32>(p.pieces);
+    for (i32 i = thread; i < p.pieces; i += kThreads) sum += states[i].l;
   }
   sum = row_join(shared_address(smem), {0.0f, sum}, 1.0f).l;
   if constexpr (kC.part == SoftmaxPart::states) {
-    if (thread == 0 && real) p.states[task] = {0.0f, sum};
+    if (thread == 0 && task.real) p.states[task.number] = {0.0f, sum};
   } else {
-    if (!real) return;
+    if (!task.real) return;
     for (i32 chunk = 0; chunk < chunks; ++chunk) {
       if constexpr (!kC.kept) read(chunk);
 #pragma unroll

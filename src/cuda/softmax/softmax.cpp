@@ -1,9 +1,11 @@
 #include "cuda/softmax/softmax.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "core/online_softmax.hpp"
 #include "core/roles.hpp"
@@ -25,17 +27,50 @@ bool neighbours(const Problem& p, Role role) {
   return shape_of(p, row_of(role)).rank == 0 || p.seq_k <= 1 || stride[3] == 1;
 }
 
-// Threads that share a row and the slots of each: 64 bytes a thread where a row has enough of them (a multiprocessor
-// then has 64 KB or more under way), 128 in long ones. False if so many do not hold a row.
+// The roles whose numbers a kernel reads or writes by slots.
+constexpr std::array kSlotRoles = {Role::x, Role::y, Role::dy, Role::dx};
+
+// Every row of the tensor is a number of whole slots, at multiples of 16 bytes or of a slot's.
+bool whole_slots(const Problem& p, Role role, int numbers) {
+  const RoleShape shape = shape_of(p, row_of(role));
+  if (shape.rank == 0) return true;
+  const auto size = static_cast<std::int64_t>(size_of(shape.dtype)), bytes = std::min<std::int64_t>(16, numbers * size);
+  const Dims& stride = p.layout.*row_of(role).layout;
+  return p.alignment[static_cast<std::size_t>(role)] >= bytes && p.seq_k % numbers == 0 &&
+         std::all_of(stride.begin(), stride.begin() + 3, [&](std::int64_t s) { return s * size % bytes == 0; });
+}
+
+// The step from row to row where batch, heads and rows of a tensor are one dimension; nothing where they are not.
+std::optional<std::int64_t> step_of_rows(const Problem& p, const Dims& stride) {
+  const std::int64_t size[] = {p.batch, p.heads_q, p.seq_q};
+  std::int64_t step = 0, rows = 1;
+  for (const int i : {2, 1, 0}) {
+    if (size[i] == 1) continue;
+    if (rows == 1) step = stride[i];
+    if (stride[i] != step * rows) return std::nullopt;
+    rows *= size[i];
+  }
+  return step;
+}
+bool one_step_apart(const Problem& p) {
+  return std::ranges::all_of(kRoleTable, [&](const RoleRow& row) {
+    return shape_of(p, row).rank == 0 || step_of_rows(p, p.layout.*row.layout);
+  });
+}
+
+// Threads that share a row and the slots of each: 32 bytes a thread where less than a warp would hold a row, 64 where
+// there are enough of them (a multiprocessor then has 64 KB or more under way), 128 in long rows. False if so many do
+// not hold a row.
 bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
   const auto pick = [&](std::int64_t threads, int each) {
     c.threads = static_cast<int>(threads), c.slots = each;
     return true;
   };
   const auto warps = [&](int each) { return (slots + 32 * each - 1) / (32 * each); };
-  const int most = 4 / tensors;
+  const int most = 4 / tensors, few = most / 2;
   if (slots <= 32 * most) {
-    const std::int64_t least = (slots + most - 1) / most;
+    const int each = slots <= 32 * few ? few : most;
+    const std::int64_t least = (slots + each - 1) / each;
     const std::int64_t threads =
         std::max<std::int64_t>(4, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(least))));
     return pick(threads, static_cast<int>((slots + threads - 1) / threads));
@@ -47,8 +82,9 @@ bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
   return false;
 }
 
-RowTensor row_tensor(const void* data, const Dims& stride) {
-  return {data, {stride[0], stride[1], stride[2], stride[3]}};
+// A tensor of a problem whose rows lie `flat`, or do not.
+RowTensor row_tensor(const void* data, const Dims& stride, const Problem& p, bool flat) {
+  return {data, {stride[0], stride[1], flat ? step_of_rows(p, stride).value_or(0) : stride[2], stride[3]}};
 }
 
 class State final : public PlanState {
@@ -134,8 +170,9 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   c.row_lse = p.row_lse;
   c.write = !p.lse_only;
   c.part = SoftmaxPart::whole;
-  const std::initializer_list<Role> roles = {Role::x, Role::y, Role::dy, Role::dx};
-  c.unit = std::ranges::all_of(roles, [&](Role r) { return neighbours(p, r); });
+  c.unit = std::ranges::all_of(kSlotRoles, [&](Role r) { return neighbours(p, r); });
+  c.even = c.unit && std::ranges::all_of(kSlotRoles, [&](Role r) { return whole_slots(p, r, c.numbers()); });
+  c.flat = one_step_apart(p);
   const auto slots_of = [&](std::int64_t n) { return std::max<std::int64_t>(1, (n + c.numbers() - 1) / c.numbers()); };
   const int tensors = backward ? 2 : 1;
 
@@ -151,6 +188,7 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
     c.part = SoftmaxPart::finish;
     c.kept = cut(slots_of(plan.piece), tensors, c);
   }
+  c.full = c.even && c.kept && c.part == SoftmaxPart::whole && p.seq_k == c.threads * c.slots * c.numbers();
   if (!c.kept) c.threads = kLongThreads, c.slots = kLongSlots / tensors;
   if (plan.rows * plan.pieces > kMost) {
     why = "it counts pieces of rows in 31 bits";
@@ -178,6 +216,9 @@ KernelProgram softmax_program(const SoftmaxConfig& c, const std::string& arch) {
                                  .field("row_lse", c.row_lse)
                                  .field("write", c.write)
                                  .field("unit", c.unit)
+                                 .field("even", c.even)
+                                 .field("full", c.full)
+                                 .field("flat", c.flat)
                                  .field("kept", c.kept)
                                  .field("threads", c.threads)
                                  .field("slots", c.slots)
@@ -195,12 +236,15 @@ SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan, const Te
   SoftmaxParams s{};
   const Layout& l = p.layout;
   const bool backward = p.op == Op::softmax_backward;
-  s.x = backward ? row_tensor(t.y.data, l.y) : row_tensor(t.x.data, l.x);
-  s.mask = row_tensor(t.bool_mask.data, l.bool_mask);
-  s.row_lse = row_tensor(t.row_lse.data, l.row_lse);
-  s.dy = row_tensor(t.dy.data, l.dy);
-  s.result = backward ? row_tensor(t.dx.data, l.dx) : row_tensor(t.y.data, l.y);
-  s.lse = row_tensor(backward ? nullptr : t.lse.data, l.lse);
+  const auto tensor = [&](const void* data, const Dims& stride) {
+    return row_tensor(data, stride, p, plan.config.flat);
+  };
+  s.x = backward ? tensor(t.y.data, l.y) : tensor(t.x.data, l.x);
+  s.mask = tensor(t.bool_mask.data, l.bool_mask);
+  s.row_lse = tensor(t.row_lse.data, l.row_lse);
+  s.dy = tensor(t.dy.data, l.dy);
+  s.result = backward ? tensor(t.dx.data, l.dx) : tensor(t.y.data, l.y);
+  s.lse = tensor(backward ? nullptr : t.lse.data, l.lse);
   s.states = static_cast<SoftmaxState*>(workspace);
   s.rows = static_cast<unsigned>(plan.rows);
   s.heads = static_cast<unsigned>(p.heads_q);

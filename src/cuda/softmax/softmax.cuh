@@ -106,16 +106,14 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
     softmax_rows(const __grid_constant__ onepass::SoftmaxParams p) {
   using namespace onepass;
   extern __shared__ __align__(128) unsigned char smem[];
-  const i32 thread = static_cast<i32>(threadIdx.x) % kThreads;
-  const u32 number = blockIdx.x * kC.rows() + threadIdx.x / kThreads, pieces = static_cast<u32>(p.pieces);
-  const u32 task = min(number, p.rows * pieces - 1);  // those behind the last row repeat it, and write nothing
-  const bool real = number == task;
-  const i32 piece = static_cast<i32>(task % pieces), from = piece * p.piece;
-  const RowIndex index(p, task / pieces);
+  const i32 thread = thread_of_row();
+  const Task task(p);
+  const i32 from = task.piece * p.piece;
+  const RowIndex index(p, task.row);
 
   const i64 at = index.in(p.x) + from * p.x.stride[3];
   const RowCut cut(reinterpret_cast<u64>(static_cast<const Numbers::Raw*>(p.x.data) + at), sizeof(Numbers::Raw),
-                   min(p.piece, p.n - from));
+                   kC.part == SoftmaxPart::whole ? p.n : min(p.piece, p.n - from));
   const ScoreRow x{Row<kC.input>(p.x, at, cut),
                    static_cast<const unsigned char*>(p.mask.data) + index.in(p.mask) + from * p.mask.stride[3],
                    p.mask.stride[3]};
@@ -143,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
   }
   if constexpr (kC.part == SoftmaxPart::finish && !kC.row_lse) {
     for (i32 i = thread; i < p.pieces; i += kThreads) {
-      const SoftmaxState one = p.states[task / pieces * pieces + static_cast<u32>(i)];
+      const SoftmaxState one = p.states[task.row * static_cast<u32>(p.pieces) + static_cast<u32>(i)];
       state = merge(state, RowState<float>{one.m, one.l}, p.factor).state;
     }
   }
@@ -152,9 +150,9 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
     state = {all.m, all.l};
   }
   if constexpr (kC.part == SoftmaxPart::states) {
-    if (thread == 0 && real) p.states[task] = {state.m, state.l};
+    if (thread == 0 && task.real) p.states[task.number] = {state.m, state.l};
   } else {
-    if (p.lse.data && thread == 0 && piece == 0 && real)
+    if (p.lse.data && thread == 0 && task.piece == 0 && task.real)
       const_cast<float*>(static_cast<const float*>(p.lse.data))[index.in(p.lse)] =
           finalize_natural(to_natural(state, p.factor, p.unit)).lse;
     if constexpr (kC.write) {
@@ -164,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
         else
           return Finish(p, state);
       }();
-      if (!real) return;
+      if (!task.real) return;
       for (i32 chunk = 0; chunk < chunks; ++chunk) {
         if constexpr (!kC.kept) read(chunk);
 #pragma unroll

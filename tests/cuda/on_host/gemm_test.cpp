@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check/inputs.hpp"
+#include "check/pokes.hpp"
 #include "check/verdict.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/host/kernels.hpp"
@@ -13,6 +14,18 @@ namespace onepass {
 namespace {
 
 constexpr int kSharedBytes = 232448, kMultiprocessors = 132;  // that a block may have, and an H200 has
+
+void run(const warps::GemmKernel& kernel, const cuda::FlatGemmPlan& plan, check::Inputs& inputs) {
+  inputs.poison_outputs();
+  std::vector<float> partials(
+      static_cast<std::size_t>(plan.splits * plan.tiles_n * inputs.problem.m * plan.config.tile_n() + 1), -7.0f);
+  std::vector<unsigned> counters(cuda::kWorkspaceCounters, 0);
+  FlatGemmParams params = cuda::flat_gemm_params(inputs.problem, plan, inputs.tensors, partials.data());
+  params.counters = counters.data();
+  kernel.run(&params, static_cast<unsigned>(plan.blocks), plan.config.shared_bytes());
+  EXPECT_EQ(partials.back(), -7.0f) << "written past the workspace";
+  EXPECT_EQ(counters, std::vector<unsigned>(cuda::kWorkspaceCounters, 0)) << "counters are not as they were found";
+}
 
 TEST(EmulatedFlatGemm, IsRightInAnyNumberOfSplits) {
   int count = 0;
@@ -27,19 +40,11 @@ TEST(EmulatedFlatGemm, IsRightInAnyNumberOfSplits) {
     for (const check::Distribution distribution : check::kDistributions) {
       for (int splits = 1; splits <= steps; splits *= 2) {
         // Also blocks that go through several tiles, whose ring runs on from one to the next.
-        cuda::FlatGemmPlan plan = cuda::cut_flat_gemm(p, chosen.config, splits, splits % 2 == 0 ? 3 : 1000);
+        cuda::FlatGemmPlan plan = cuda::cut_flat_gemm(p, chosen.config, splits, splits % 2 == 0 ? 3 : 7);
         plan.group = plan.splits % 4 == 2 ? 2 : 1;
         check::Inputs inputs = check::make_inputs(p, 2, distribution);
-        inputs.poison_outputs();
-        std::vector<float> partials(
-            static_cast<std::size_t>(plan.splits * plan.tiles_n * p.m * plan.config.tile_n() + 1), -7.0f);
-        std::vector<unsigned> counters(cuda::kWorkspaceCounters, 0);
-        FlatGemmParams params = cuda::flat_gemm_params(inputs.problem, plan, inputs.tensors, partials.data());
-        params.counters = counters.data();
-        kernel->run(&params, static_cast<unsigned>(plan.blocks), plan.config.shared_bytes());
-        EXPECT_EQ(partials.back(), -7.0f) << "written past the workspace";
-        EXPECT_EQ(counters, std::vector<unsigned>(cuda::kWorkspaceCounters, 0))
-            << "counters are not as they were found";
+        if (distribution == check::Distribution::rising) test::poke_gemm(inputs);
+        run(*kernel, plan, inputs);
         const check::Verdict verdict = check::judge(inputs, serial_executor());
         EXPECT_TRUE(verdict.right) << kernel->name << " " << check::name_of(distribution) << " " << plan.splits
                                    << " splits: " << verdict.sentence;

@@ -1,4 +1,4 @@
-// A linear layer on a CUDA device beside its peers: each contender's calls in a row, over copies of w
+// A linear layer on a CUDA device beside its peers: each contender's calls in a graph, over copies of w
 // (gemm_contender.hpp). Beside the peers of another process there are ours by name, such as cuda.cublas, and `read`,
 // which only reads w.
 #include <chrono>

@@ -1,4 +1,5 @@
-// Linear layers timed as a decoder calls them: one call behind the other, each with weights that no cache holds.
+// Linear layers timed as a decoder calls them: one call behind the other, on CUDA in a graph, each with weights that no
+// cache holds.
 #pragma once
 #include <list>
 #include <memory>

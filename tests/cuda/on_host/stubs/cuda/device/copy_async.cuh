@@ -21,6 +21,9 @@ template <i32 kCopyBytes>
 DEV void copy_async(u32 to, const char* from, bool real) {
   copy_async_part<kCopyBytes>(to, from, real ? kCopyBytes : 0);
 }
+DEV void copy_async_if(bool wanted, u32 to, const char* from, bool real) {
+  if (wanted) copy_async<16>(to, from, real);
+}
 DEV void copies_commit() {
   warps::running->groups.push_back(std::move(warps::running->begun));
   warps::running->begun.clear();
