@@ -101,6 +101,17 @@ def h200_fp8_cache():
     return markdown(["problem", "us", "e4m3 us", "", "GB/s"], lines)
 
 
+def h200_unified_max():
+    """Rows that refer to one phi beside rows that refer to their own maxima."""
+    rows, lines = {row["problem"]: row["median_s"] for row in rows_of("h200_unified_max")}, []
+    for problem, seconds in rows.items():
+        own = re.sub(r" unified_max=\S+| recomputed", "", problem)
+        if own != problem:
+            line = [f"`{short(problem, ' cuda:0')}`", *(f"{1e6 * s:.1f}" for s in (rows[own], seconds))]
+            lines.append([*line, f"{rows[own] / seconds:.3f}"])
+    return markdown(["problem", "own maxima, us", "unified_max, us", ""], lines)
+
+
 def errors_table(rows):
     """Of errors.py: thousandths of each gradient's norm, every contender's."""
     lines = []

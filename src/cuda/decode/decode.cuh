@@ -31,7 +31,9 @@ struct QueryOperand {  // this warp's rows of Q
   }
 };
 
-// All rows of the group by all threads; rows past the last one are zeros.
+// All rows of the group by all threads; rows past the last one are zeros. now: through registers, since to wait for a
+// copy is to wait for all K and V that were asked for before it.
+template <bool now>
 DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
   constexpr i32 kBytes = features.dim_qk * kElementBytes, kChunks = padded(features.dim_qk, 16) * kElementBytes / 16;
   if (g.tiles != 0) {
@@ -42,11 +44,14 @@ DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
       const i64 offset = (features.packed ? 0 : g.batch) * p.q_stride[0] + x.head * p.q_stride[1] +
                          static_cast<i64>(g.q_begin + x.token) * p.q_stride[2];
       const char* const from = static_cast<const char*>(p.q) + offset * kElementBytes + chunk * 16;
-      copy_chunk<kBytes % 16 == 0>(sm + kLayout.q + swizzled(row, chunk, kLayout.q_pitch), from,
-                                   row < g.rows(p) ? bytes : 0);
+      const u32 to = sm + kLayout.q + swizzled(row, chunk, kLayout.q_pitch);
+      if constexpr (now)
+        move_chunk<kBytes % 16 == 0>(to, from, row < g.rows(p) ? bytes : 0);
+      else
+        copy_chunk<kBytes % 16 == 0>(to, from, row < g.rows(p) ? bytes : 0);
     }
   }
-  copies_commit();
+  if constexpr (!now) copies_commit();
 }
 
 // K and V as the cache has them: of q's type, or of e4m3 with factors for every 128 keys.
@@ -176,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
   const i32 block = static_cast<i32>(blockIdx.x), end = line.begin_of(block + 1);
   Segment segment = line.first(line.begin_of(block), end);
   Ring ring{p, line, end};
-  copy_query(sm, p, segment.group);  // in front of all keys
+  copy_query<false>(sm, p, segment.group);  // in front of all keys
   ring.begin(sm, segment);
   copies_wait<kSlots>();
 #pragma unroll 1
@@ -194,7 +199,6 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     unite(sm, p, line, segment, end, o, rows);
     segment = line.next(segment, end);
     if (segment.steps == 0) break;
-    copy_query(sm, p, segment.group);
-    copies_wait<0>();
+    copy_query<true>(sm, p, segment.group);
   }
 }

@@ -14,11 +14,14 @@
 
 namespace onepass::decode {
 
+// Steps that beginning with a group counts as, where all work is cut into equal parts.
+DEV i32 lead_of(const DecodeParams&) { return kGroupLead; }
+
 struct Group {
   i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its blocks of rows
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
-  i32 step = 0, steps = 0;        // on the line; one at least: somebody has to write its rows
+  i32 step = 0, steps = 0;        // on the line, behind the lead; one at least: somebody has to write its rows
 
   DEV i32 end() const { return step + steps; }
   DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_row_blocks(head) : head; }
@@ -81,7 +84,7 @@ struct StepsOfSequence {  // of one of its groups
     Group g;
     g.batch = batch;
     take_lengths(p, g);
-    return g.steps * p.groups;
+    return (g.steps + lead_of(p)) * p.groups;
   }
 };
 
@@ -99,7 +102,7 @@ struct Line {
       steps = sequences().all();
     } else {
       take_lengths(p, pattern);
-      steps = pattern.steps * p.groups * p.batch;
+      steps = (pattern.steps + lead_of(p)) * p.groups * p.batch;
     }
     if (cut_evenly(p)) {
       blocks = p.blocks, span = pattern.steps, parts = p.splits;
@@ -140,11 +143,12 @@ struct Line {
     if constexpr (kLengthsVary) {
       const i32 in = sequences().find(step, g.batch);
       take_lengths(p, g);
-      g.head = in / g.steps;
-      g.step = step - in + g.head * g.steps;
+      const i32 all = g.steps + lead_of(p);
+      g.head = in / all;
+      g.step = step - in + g.head * all + lead_of(p);
     } else {
       g.number = p.by_steps(step);
-      g.step = g.number * g.steps;
+      g.step = g.number * (g.steps + lead_of(p)) + lead_of(p);
       g.batch = p.by_heads(g.number);
       g.head = g.number - g.batch * p.groups;
     }
@@ -158,14 +162,14 @@ struct Line {
     g.head = number - g.batch * p.groups;
     if constexpr (kLengthsVary) {
       take_lengths(p, g);
-      g.step = SequenceParts<StepsOfSequence>{{p}, g.batch}.all() + g.head * g.steps;
+      g.step = SequenceParts<StepsOfSequence>{{p}, g.batch}.all() + g.head * (g.steps + lead_of(p)) + lead_of(p);
     } else {
-      g.step = number * g.steps;
+      g.step = number * (g.steps + lead_of(p)) + lead_of(p);
     }
     return g;
   }
   DEV Group after(Group g) const {
-    g.step = g.end();
+    g.step = g.end() + lead_of(p);
     ++g.number;
     if (++g.head < p.groups) return g;
     g.head = 0;
@@ -176,9 +180,10 @@ struct Line {
     return g;
   }
 
-  // Of a block whose steps end at `end`: the segment from `step` on.
-  DEV Segment segment(const Group& group, i32 step, i32 end) const {
-    const i32 most = config.piece != 0 ? 1 : group.end() - step;
+  // Of a block whose steps end at `end`: the segment from `step` on. In front of a group's steps lie those that
+  // beginning with it counts as; a cut among them is one in front of its first.
+  DEV Segment segment(const Group& group, i32 at, i32 end) const {
+    const i32 step = max(at, group.step), most = config.piece != 0 ? 1 : group.end() - step;
     return {group, step, max(min(most, end - step), 0)};
   }
   DEV Segment first(i32 step, i32 end) const { return step < end ? segment(group_of(step), step, end) : Segment{}; }

@@ -6,8 +6,6 @@
 
 namespace onepass::decode {
 
-using Product = ElementOf<kFp8Keys ? ScalarType::f16 : features.input>::Format;  // of what products are made
-
 // Weights of fp16 have 30 exponents, of which a row's largest is to have one of the upper half: the reference is as far
 // below phi as they reach. In log2 units.
 constexpr bool kHalfWeights = kFp8Keys || features.input == ScalarType::f16;

@@ -6,6 +6,29 @@
 
 namespace onepass::sm80 {
 
+// As copy_chunk, through registers.
+template <bool kWhole>
+DEV void move_chunk(u32 to, const char* from, i32 bytes) {
+  u32 word[4] = {};
+  if constexpr (config.copy_bytes == 16 && kWhole) {
+    if (bytes > 0) {
+      const auto x = *reinterpret_cast<const Bytes<16>*>(from);
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) word[i] = x.word[i];
+    }
+  } else if constexpr (kElementBytes == 4) {
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) word[i] = 4 * i < bytes ? reinterpret_cast<const u32*>(from)[i] : 0;
+  } else {
+#pragma unroll
+    for (i32 i = 0; i < 8; i += 2) {
+      const auto element = [&](i32 e) -> u32 { return 2 * e < bytes ? reinterpret_cast<const u16*>(from)[e] : 0; };
+      word[i / 2] = element(i) | element(i + 1) << 16;
+    }
+  }
+  store_four(to, word[0], word[1], word[2], word[3]);
+}
+
 // One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in copies as large as alignment
 // allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; copies of 2 pass through registers and
 // are there at once.
@@ -21,13 +44,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
         copy_async_part<kCopyBytes>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kCopyBytes));
     }
   } else {
-    u32 word[4];
-#pragma unroll
-    for (i32 i = 0; i < 8; i += 2) {
-      const auto element = [&](i32 e) -> u32 { return 2 * e < bytes ? reinterpret_cast<const u16*>(from)[e] : 0; };
-      word[i / 2] = element(i) | element(i + 1) << 16;
-    }
-    store_four(to, word[0], word[1], word[2], word[3]);
+    move_chunk<kWhole>(to, from, bytes);
   }
 }
 
