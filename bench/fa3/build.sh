@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256), with C
-# functions in front of them, for $ONEPASS_FA3. CHECKOUT: flash-attention with its CUTLASS submodule (timed here: commit
-# 0251105a): git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
+# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256)
+# and the forward of e4m3 (128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT: flash-attention with its
+# CUTLASS submodule (timed here: commit 0251105a):
+# git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
 # Needs nvcc (timed here: 13.0); 75 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim. The flags
 # are those of hopper/setup.py.
 set -euo pipefail
-[[ $# -eq 2 ]] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
+[[ $# -eq 2 ]] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 source=$1 out=$2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 objects=$(mktemp -d)
@@ -15,7 +16,7 @@ flags=(-O3 -std=c++17 --use_fast_math --expt-relaxed-constexpr -diag-suppress "1
        -gencode "arch=compute_90a,code=sm_90a" -Xcompiler "-fPIC,-fvisibility=hidden" -DNDEBUG
        -DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DCUTLASS_DEBUG_TRACE_LEVEL=0
        "-I$source/hopper" "-I$source/csrc/cutlass/include")
-for unused in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 FP8 VARLEN HDIM96 HDIM192 SM8x HDIMDIFF64 HDIMDIFF192; do
+for unused in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 VARLEN HDIM96 HDIM192 SM8x HDIMDIFF64 HDIMDIFF192; do
   flags+=("-DFLASHATTENTION_DISABLE_$unused")
 done
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
@@ -25,5 +26,6 @@ for pass in fwd bwd; do
             -o "$objects/$pass$dim.o"
   done
 done
+"$nvcc" "${flags[@]}" -c "$source/hopper/instantiations/flash_fwd_hdim128_e4m3_sm90.cu" -o "$objects/fp8.o"
 "$nvcc" "${flags[@]}" -c "$here/fa3.cu" -o "$objects/fa3.o"
 "$nvcc" -shared -cudart static -Xlinker -Bsymbolic "$objects"/*.o -o "$out" -lpthread -ldl -lrt

@@ -61,7 +61,7 @@ struct QuantizeConfigs {
   ONEPASS_HD constexpr int blocks_at_once() const {
     int least = 4;
     for (int i = 0; i < count; ++i) {
-      const int blocks = job[i].dim <= 64 ? 4 : job[i].hadamard || job[i].dim > 128 ? 2 : 3;
+      const int blocks = job[i].dim <= 64 ? 4 : 2;
       least = blocks < least ? blocks : least;
     }
     return least;
