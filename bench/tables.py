@@ -101,6 +101,8 @@ TABLES = {
     "fa1": lambda: gpu.fa1_table(rows_of("fa1")).splitlines(),
     "fa1-backward": lambda: gpu.fa1_table(rows_of("fa1_backward")).splitlines(),
     "h200-fp8-errors": lambda: fp8.errors(rows_of("h200_fp8_errors")["rows"]),
+    "h200-fp8": lambda: fp8.speed(rows_of("h200_fp8")["rows"]),
+    "h200-quantize": lambda: fp8.quantizing(rows_of("h200_quantize")),
     "minilm-fp8": lambda: fp8.model(rows_of("minilm_fp8")),
 }
 

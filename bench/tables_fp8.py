@@ -27,3 +27,26 @@ def model(rows):
         lines.append([row["way"], embedding, f"{100 * row['hidden']:.1f} %", layers])
     head = ["`fp8`", "embeddings, 1e-4: mean / most", "last layer", "least cosine of a row of O, by layer"]
     return markdown(head, lines)
+
+
+def speed(rows):
+    """Of fp8_speed.py: TFLOP/s beside other FP8, and how many times as fast as bf16's kernel fp8=True is."""
+    lines = []
+    for row in sorted(rows, key=lambda row: (row["dim"], row["causal"], row["length"])):
+        tera = {name: f"{1e-12 * row['flops'] / s:.0f}" for name, s in row["median_s"].items()}
+        times = {name: f"{row['median_s']['bf16'] / s:.2f}" for name, s in row["median_s"].items()}
+        title = f"d{row['dim']} {'causal' if row['causal'] else 'full'}, {row['length'] // 1024}k"
+        whole = " / ".join(times[f"from bf16: {sums}"] for sums in ("exact", "fast"))
+        peers = [tera.get(name, "-") for name in ("flash-attn-3", "cudnn")]
+        lines.append([title, f"{tera['exact']} / {tera['fast']}", *peers, tera["bf16"], whole])
+    return markdown(["TFLOP/s", "exact / fast", "FlashAttention-3", "cuDNN", "bf16", "`fp8=True` over bf16"], lines)
+
+
+def quantizing(rows):
+    """Of bench/suites/h200_quantize.txt: microseconds, and what is read and written by the copy's speed."""
+    lines = []
+    for row in rows:
+        share = row["kv_bytes"] / row["median_s"] / row["copy_bytes_per_s"]
+        problem = row["problem"].removesuffix(" cuda:0")
+        lines.append([f"`{problem}`", f"{1e6 * row['median_s']:.1f}", f"{100 * share:.0f} %"])
+    return markdown(["", "us", "of copy"], lines)

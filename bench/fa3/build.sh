@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256) and
-# for decoding (bf16; 64, 128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT: flash-attention with its
-# CUTLASS submodule (timed here: commit 0251105a):
+# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256), the
+# forward of e4m3 (128), and decoding (bf16; 64, 128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT:
+# flash-attention with its CUTLASS submodule (timed here: commit 0251105a):
 # git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
 # Needs nvcc (timed here: 13.0); 75 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim; decoding's five
 # files 110 to 230 s each, on a core that others used too, and 4 GiB. The flags are those of hopper/setup.py.
@@ -16,7 +16,7 @@ flags=(-O3 -std=c++17 --use_fast_math --expt-relaxed-constexpr -diag-suppress "1
        -gencode "arch=compute_90a,code=sm_90a" -Xcompiler "-fPIC,-fvisibility=hidden" -DNDEBUG
        -DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DCUTLASS_DEBUG_TRACE_LEVEL=0
        "-I$source/hopper" "-I$source/csrc/cutlass/include")
-for unused in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 FP8 VARLEN HDIM96 HDIM192 SM8x HDIMDIFF64 HDIMDIFF192; do
+for unused in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 VARLEN HDIM96 HDIM192 SM8x HDIMDIFF64 HDIMDIFF192; do
   flags+=("-DFLASHATTENTION_DISABLE_$unused")
 done
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
@@ -26,6 +26,7 @@ for pass in fwd bwd; do
             -o "$objects/$pass$dim.o"
   done
 done
+"$nvcc" "${flags[@]}" -c "$source/hopper/instantiations/flash_fwd_hdim128_e4m3_sm90.cu" -o "$objects/fp8.o"
 for dim in 64 128; do
   for paged in false true; do
     "$nvcc" "${flags[@]}" "-DDIM=$dim" "-DPAGED=$paged" -c "$here/decode_forward.cu" -o "$objects/decode_$dim$paged.o"

@@ -82,6 +82,23 @@ int status() {
 
 }  // namespace
 
+namespace {
+
+// What mha_fwd says besides of a forward of fixed lengths. The status of zeroing the counter of causal tiles.
+int prepare(Flash_fwd_params& p, void* semaphore, cudaStream_t stream) {
+  p.seqlen_q_rounded = p.seqlen_k_rounded = up(p.seqlen_q, 128);
+  p.page_size = 1;
+  p.num_splits = 1;
+  p.varlen_sort_batches = true;
+  p.head_swizzle = p.is_causal;
+  if (!p.is_causal) return 0;
+  p.tile_count_semaphore = static_cast<int*>(semaphore);
+  cudaError_t const e = cudaMemsetAsync(semaphore, 0, sizeof(int), stream);
+  return e == cudaSuccess ? 0 : 1000 + e;
+}
+
+}  // namespace
+
 // semaphore: one int32, zeroed on the stream for causal calls as mha_fwd does. Returns 0, 1 for an unsupported d, or
 // 1000 + cudaError_t.
 EXPORTED int fa3_forward(const void* q, const void* k, const void* v, void* out, float* lse, void* semaphore, int b,
@@ -89,16 +106,7 @@ EXPORTED int fa3_forward(const void* q, const void* k, const void* v, void* out,
   auto stream = static_cast<cudaStream_t>(stream_);
   Flash_fwd_params p{};
   fill(p, q, k, v, out, lse, {b, s, h, h_k, d}, causal != 0, scale);
-  p.seqlen_q_rounded = p.seqlen_k_rounded = up(s, 128);
-  p.page_size = 1;
-  p.num_splits = 1;
-  p.varlen_sort_batches = true;
-  p.head_swizzle = p.is_causal;
-  if (causal) {
-    p.tile_count_semaphore = static_cast<int*>(semaphore);
-    cudaError_t const e = cudaMemsetAsync(semaphore, 0, sizeof(int), stream);
-    if (e != cudaSuccess) return 1000 + e;
-  }
+  if (int const e = prepare(p, semaphore, stream)) return e;
   if (d == 64)
     run_mha_fwd_<90, Element, 64, 64, false, false, false, false>(p, stream);
   else if (d == 128)
@@ -107,6 +115,24 @@ EXPORTED int fa3_forward(const void* q, const void* k, const void* v, void* out,
     run_mha_fwd_<90, Element, 256, 256, false, false, false, false>(p, stream);
   else
     return 1;
+  return status();
+}
+
+// q, k and v in e4m3 with factors [b, h_k] each, out in bf16; of d 128. Returns as fa3_forward.
+EXPORTED int fa3_forward_fp8(const void* q, const void* k, const void* v, float* q_descale, float* k_descale,
+                             float* v_descale, void* out, float* lse, void* semaphore, int b, int s, int h, int h_k,
+                             int d, int causal, float scale, void* stream_) {
+  auto stream = static_cast<cudaStream_t>(stream_);
+  if (d != 128) return 1;
+  Flash_fwd_params p{};
+  fill(p, q, k, v, out, lse, {b, s, h, h_k, d}, causal != 0, scale);
+  p.is_bf16 = false;
+  p.is_e4m3 = true;
+  p.q_descale_ptr = q_descale, p.k_descale_ptr = k_descale, p.v_descale_ptr = v_descale;
+  p.q_descale_batch_stride = p.k_descale_batch_stride = p.v_descale_batch_stride = h_k;
+  p.q_descale_head_stride = p.k_descale_head_stride = p.v_descale_head_stride = 1;
+  if (int const e = prepare(p, semaphore, stream)) return e;
+  run_mha_fwd_<90, cutlass::float_e4m3_t, 128, 128, false, false, false, false>(p, stream);
   return status();
 }
 

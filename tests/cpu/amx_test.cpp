@@ -79,6 +79,18 @@ INSTANTIATE_TEST_SUITE_P(
         "causal_bottom_right window=150:0 lse",
         "fwd b3 h2 d64 bf16 varlen=100,1,255/33,300,255 alibi dropout=0.5 mask=bhqk lse"));
 
+INSTANTIATE_TEST_SUITE_P(
+    E4m3, Amx,
+    testing::Values("fwd b2 h4/2 s65x203 d64 fp8_e4m3 q_descale=bh1 k_descale=bh1 v_descale=1h1 lse",
+                    "fwd b1 h4/2 s140x300 d72/40 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn "
+                    "causal_bottom_right layout=bshd out=fp32 lse",
+                    "fwd h4/2 d64 fp8_e4m3 varlen=3,0,200/130,7,260 q_descale=bhn k_descale=1h1 v_descale=bhn lse",
+                    "fwd b2 h4/2 s40x150 d64 bf16 kv_dtype=fp8_e4m3 k_descale=bhn v_descale=111 seqused=150,17 "
+                    "causal_bottom_right lse",
+                    "fwd b2 h4/2 s140x330 d128 fp8_e4m3 q_descale=1h1 softcap=20 sinks mask=b1qk window=200:9 lse",
+                    "fwd b1 h2 s100x260 d59/111 fp8_e4m3 k_descale=1hn scale=-0.3 alibi dropout=0.2 seed=3 lse",
+                    "fwd b2 h2 s0x5 d64 fp8_e4m3 q_descale=bhn lse", "fwd b1 h2 s5x0 d64 fp8_e4m3 k_descale=bhn lse"));
+
 TEST(AmxNotANumber, ReachesOnlyTheRowsThatSeeIt) {
   for (const Implementation& backend : backends()) {
     for (const char* line :

@@ -1,12 +1,14 @@
-// The Hopper forward on fp8_e4m3: its kernels compile to the code that was meant, and what is refused. Needs NVRTC, not
-// a GPU.
+// The Hopper forward on fp8_e4m3 and quantizing by tiles: kernels compile to the code that was meant, and what is
+// refused. Needs NVRTC, not a GPU.
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/api.hpp"
+#include "cuda/quantize/quantize.hpp"
 #include "cuda/sm90/forward.hpp"
 #include "onepass/problem.hpp"
 
@@ -54,6 +56,24 @@ INSTANTIATE_TEST_SUITE_P(
                     "fwd h16 s4096 d256 fp8_e4m3 causal_bottom_right accumulation=fast",
                     "fwd h16 s4096 d256 fp8_e4m3 mask=b1qk v_descale=bhn accumulation=fast",
                     "fwd h16 d256 fp8_e4m3 varlen=128,700 causal_bottom_right accumulation=fast"));
+
+// The programs of each, among them those of attention_fp8; rotated ones multiply by tensor cores.
+TEST(QuantizeTiles, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  for (const char* const line :
+       {"quantize b4 h16 s4096x128 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x128 fp16 descale=bh1 hadamard",
+        "quantize b4 h16 s4096x256 bf16 descale=bh1 hadamard", "quantize b4 h16 s4096x256 bf16 descale=bh1"}) {
+    const Problem p = parse_problem(std::string(line) + " cuda");
+    cuda::QuantizePlan plan;
+    ASSERT_TRUE(cuda::select_quantize(p, plan, why)) << why;
+    ASSERT_TRUE(plan.config.tiles) << line;
+    const cuda::CodeGate gate{2 * kQuantizeTileThreads,
+                              p.hadamard ? std::vector<std::string>{"HMMA"} : std::vector<std::string>{}};
+    for (const cuda::KernelProgram& program : cuda::quantize_programs(plan, "sm_90a"))
+      EXPECT_EQ(cuda::wrong_code(cuda::compile(program), gate), "") << line;
+  }
+}
 
 TEST(Sm90Fp8Refusals, AreSentences) {
   const auto why_not = [](const char* line) {

@@ -11,6 +11,7 @@
 #include "core/key_value_view.hpp"
 #include "core/parallel.hpp"
 #include "core/workspace.hpp"
+#include "cpu/amx/e4m3.hpp"
 #include "cpu/amx/fallback.hpp"
 #include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
@@ -174,6 +175,9 @@ struct Run {
     task.k = head.k;
     task.v = head.v;
     task.seq_k = head.seq.seq_k;
+    task.kv_head = head.head;
+    task.scaled = a.q_descale.given() || a.k_descale.given();
+    task.key_factors = Descale(a.k_descale, head.seq.batch);
     task.out_type = p.out_dtype;
     task.batch = static_cast<std::uint32_t>(head.batch);
     for (; task.blocks < shape.blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
@@ -201,7 +205,10 @@ std::string refuses(const Problem& p) {
   if (!p.score_mod.empty() || !p.mask_mod.empty()) return "it computes no score_mod and no mask_mod";
   if (p.paged() && p.page_size % kGroup != 0)
     return text("pages hold ", p.page_size, " keys; it packs pages of multiples of ", kGroup);
-  if (std::string why = why_no_fp8(p); !why.empty()) return why;
+  if (p.key_dtype() == DType::f8e4m3) {
+    std::string why = refuses_e4m3(p);
+    return why.empty() ? refuses(in_bf16(p)) : why;
+  }
   if (p.dtype != DType::bf16)
     return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));
@@ -243,6 +250,10 @@ class State final : public PlanState {
 
 Decision plan(const Request& request, const Kernels& kernels) {
   if (std::string why = refuses(*request.problem); !why.empty()) return Decision::no(std::move(why));
+  if (request.problem->key_dtype() == DType::f8e4m3) {
+    const auto problem = std::make_shared<const Problem>(in_bf16(*request.problem));
+    return with_e4m3(request, plan({problem, request.mods, request.workers}, kernels));
+  }
   return {{}, std::make_shared<State>(request, kernels)};
 }
 

@@ -141,6 +141,7 @@ class Attend {
 
   AMX_INLINE void score(const Unit& u, float* s) {
     const RowBlock& block = t_.scratch.blocks[u.block];
+    if (t_.scaled) scale_products(block, t_.key_factors.at(t_.kv_head, u.key), u.keys, s);
     if (!t_.unit.products) finish_scores(*t_.params, block, u.key, u.keys, t_.seq_k, s);
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
   }

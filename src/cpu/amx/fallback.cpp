@@ -10,13 +10,13 @@ namespace onepass::cpu::amx {
 void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
                   std::int64_t batch, std::int64_t head, std::int64_t row) {
   const HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
-  const KeyValueView k(a.k, seq), v(a.v, seq);
+  const KeyValueView k(a.k, seq, a.k_descale), v(a.v, seq);
   const std::int64_t q = row_offset(a.q, seq.batch, head, seq.q_begin + row), kv_head = head / p.group();
   const auto dot = [&](std::int64_t key) {
     double sum = 0;
     for (std::int64_t d = 0; d < p.dim_qk; ++d)
       sum += double{load_element(a.q.data, a.q.dtype, q + d)} * double{k.element(kv_head, key, d)};
-    return sum;
+    return sum * double{Descale(a.q_descale, seq.batch).at(head, row)};
   };
   const Dropout dropout = Dropout::of(p.dropout_p, p.seed);
   RowState<double> state;

@@ -25,11 +25,13 @@ RowBlock row_block(const Problem& p, const Tensors& a, const ScoreParams& params
   const SideTensor &bias = params.bias, &mask = params.mask;
   constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
   RowBlock block{};
+  const Descale factors(a.q_descale, seq.batch);
   block.rows = static_cast<int>(std::min<std::int64_t>(kRows, seq.seq_q * p.group() - first_row));
   block.first = kFar;
   block.full_to = kFar;
   for (int r = 0; r < kRows; ++r) {
     block.hi[r] = kFar;
+    block.factor[r] = 1.0f;
     if (r >= block.rows) continue;
     const std::int64_t token = (first_row + r) / p.group(), head = kv_head * p.group() + (first_row + r) % p.group();
     const Range keys = band.keys_of(token);
@@ -49,6 +51,7 @@ RowBlock row_block(const Problem& p, const Tensors& a, const ScoreParams& params
     if (params.slopes) block.slope[r] = params.slope(batch, head);
     block.position[r] = token + band.shift;
     if (p.sinks) block.sink[r] = *at<const float>(a.sinks, head * a.sinks.stride[0]);
+    block.factor[r] = factors.at(head, token);
     block.token[r] = static_cast<std::uint32_t>(token);
     block.head[r] = static_cast<std::uint32_t>(head);
   }

@@ -47,6 +47,15 @@ AMX_INLINE __m512i mask_bytes(const std::uint8_t* row, std::int64_t key, std::in
   return _mm512_load_si512(bits);
 }
 
+// Products of one block of keys times the factors of rows and block.
+void scale_products(const RowBlock& block, float of_keys, int keys, float* s) {
+  for (int half = 0; half < 2; ++half) {
+    const Vec factor = Vec{_mm512_loadu_ps(block.factor + half * 16)} * set(of_keys);
+    float* at = s + half * kScoreHalf;
+    for (int k = 0; k < keys; ++k, at += kLanes) store(at, load(at) * factor);
+  }
+}
+
 // The chain of score features and the boolean mask. `key0`: first key of s; keys beyond seq_k are left to mask_band.
 // Scores stay in natural units.
 void finish_scores(const ScoreParams& params, const RowBlock& block, std::int64_t key0, int keys, std::int64_t seq_k,

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "core/key_value_view.hpp"
 #include "core/score.hpp"
 #include "cpu/common/score_unit.hpp"
 
@@ -39,6 +40,7 @@ struct RowBlock {
   const std::uint8_t* mask[kRows];    // [seq_k]
   std::int64_t position[kRows];       // on the key axis, for ALiBi
   float slope[kRows], sink[kRows];
+  float factor[kRows];                      // of the row's products: AttendTask::scaled
   std::uint32_t token[kRows], head[kRows];  // coordinates of the dropout mask
 };
 
@@ -59,6 +61,9 @@ struct AttendTask {
   int dim_qk, dim_v;
   const std::uint16_t *k, *v;  // packed
   std::int64_t seq_k;
+  bool scaled;  // products are multiplied by the factors of their rows and of their keys' block
+  Descale key_factors;
+  std::int64_t kv_head;
   DType out_type;
   bool negate_q;  // the sign of the scale, packed into q
   bool sinks;

@@ -20,8 +20,8 @@ namespace {
 constexpr int kFewRows = 32;
 // A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
 constexpr std::int64_t kPieceRows = 512, kMostPieces = 16;
-constexpr std::int64_t kMostTilePieces = 256;  // of all heads that share a factor: a number each, read by every warp
-constexpr int kMenders = 256;                  // blocks of threads that look whether a head has to be written once more
+constexpr std::int64_t kMostTilePieces = 2048;  // of all heads that share a factor: a number each, read by every block
+constexpr int kMenders = 256;  // blocks of threads that look whether a head has to be written once more
 static_assert(kQuantizeTileRows == kDescaleRows);
 
 // Rows begin at multiples of so many bytes.

@@ -51,17 +51,20 @@ struct QuantizeConfigs {
   int count;
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfigs&, const QuantizeConfigs&) = default;
 
-  // Shared memory: a number of each warp, then the signs of columns.
-  ONEPASS_HD constexpr int shared_bytes() const { return kQuantizeTileThreads / 32 * 4 + 256 / 32 * 64; }
+  // Shared memory: a number of each warp twice, then the signs of columns.
+  ONEPASS_HD constexpr int shared_bytes() const { return 2 * kQuantizeTileThreads / 32 * 4 + 256 / 32 * 64; }
   // It reads what the launch in front of it finds, and waits for that itself.
   ONEPASS_HD constexpr bool follows() const {
     return job[0].part == QuantizePart::mend || (job[0].part == QuantizePart::write && !job[0].by_block);
   }
   // Blocks of threads that a multiprocessor has registers for.
   ONEPASS_HD constexpr int blocks_at_once() const {
-    for (int i = 0; i < count; ++i)
-      if (job[i].dim > 64) return 2;
-    return 4;
+    int least = 4;
+    for (int i = 0; i < count; ++i) {
+      const int blocks = job[i].dim <= 64 ? 4 : 2;
+      least = blocks < least ? blocks : least;
+    }
+    return least;
   }
 };
 struct QuantizeJobs {

@@ -41,7 +41,7 @@ struct QuantizeTile {
   u32 x[2][kPieces][4];
   i32 head, row;  // of rows g and g + 8 the first
 
-  DEV static u32 masks(u32 shared) { return shared + kWarps * 4; }
+  DEV static u32 masks(u32 shared) { return shared + 2 * kWarps * 4; }
   DEV i32 lane() const { return static_cast<i32>(threadIdx.x % 32); }
   DEV i64 at(const long long* stride, i32 of_row) const {
     return head / p.heads * stride[0] + head % p.heads * stride[1] + of_row * stride[2];
@@ -62,12 +62,13 @@ struct QuantizeTile {
     }
   }
 
-  // The signs of x's columns as its words have them, for all lanes of a quad; a barrier follows.
-  DEV static void write_masks(const QuantizeParams& p, u32 shared) {
+  // The signs of x's columns as its words have them, for all lanes of a quad; with a barrier.
+  DEV void write_masks(u32 shared) const {
     for (i32 i = static_cast<i32>(threadIdx.x); i < kPieces * 16; i += kThreads) {
       const u32 signs = p.sign[i / 16] >> i % 16 * 2;
       store_word(masks(shared) + i * 4, static_cast<i32>((signs & 1) << 15 | (signs & 2) << 30));
     }
+    __syncthreads();
   }
   DEV void change_signs(u32 shared) {
 #pragma unroll
@@ -180,17 +181,23 @@ struct QuantizeTile {
     return to_e4m3(a * times, b * times, c * times, d * times);
   }
 
-  // Of all threads of the block, in all of them.
-  DEV static float block_max(float own, u32 shared) {
+  // Of all threads of the block, in all of them; turn: 0 or 1, one after the other.
+  DEV static float block_max(float own, u32 shared, u32 turn) {
+    const u32 at = shared + turn * kWarps * 4;
     own = warp_max(own);
-    __syncthreads();  // all have read what was there before
-    if (threadIdx.x % 32 == 0) store_word(shared + threadIdx.x / 32 * 4, __float_as_int(own));
+    if (threadIdx.x % 32 == 0) store_word(at + threadIdx.x / 32 * 4, __float_as_int(own));
     __syncthreads();
-    return warp_max(load_one(shared + threadIdx.x % kWarps * 4));
+    i32 most[kWarps];  // of numbers that are not negative, as integers
+#pragma unroll
+    for (i32 i = 0; i < kWarps; i += 4) load_four(at + i * 4, most[i], most[i + 1], most[i + 2], most[i + 3]);
+#pragma unroll
+    for (i32 i = 1; i < kWarps; ++i) most[0] = max(most[0], most[i]);
+    return __int_as_float(most[0]);
   }
 
   // All results, one `Out` after the other, in as many as are held; done: they are held already.
-  static constexpr i32 kHeld = kRotated && kOuts <= 2 && kQ.by_block ? kOuts : 1;
+  static constexpr bool kTwice = kQ.by_block || kQ.part == QuantizePart::guess;  // its largest number, then all
+  static constexpr i32 kHeld = kRotated && kOuts <= 2 && kTwice ? kOuts : 1;
   struct Outs {
     u32 b[2][2];
     Out y[kHeld];
@@ -216,9 +223,12 @@ struct QuantizeTile {
     else
       store_x(times, clean);
   }
-  DEV void begin(Outs& outs, i32 block, u32 shared) {
+  // again: the block has had rows before.
+  DEV void begin(Outs& outs, i32 block, u32 shared, bool again = false) {
     load(block);
-    if constexpr (kRotated) change_signs(shared), hadamard(outs.b);
+    if constexpr (!kRotated) return;
+    if (!again) write_masks(shared);
+    change_signs(shared), hadamard(outs.b);
   }
 
   // A factor for these rows alone, the least.
@@ -227,9 +237,9 @@ struct QuantizeTile {
     block %= p.blocks;
     Outs outs;
     tile.begin(outs, block, shared);
-    float most = block_max(tile.largest_of_all(outs, false, 0.0f, true), shared);
+    float most = block_max(tile.largest_of_all(outs, false, 0.0f, true), shared, 0);
     const bool clean = finite(most);
-    if (!clean) most = block_max(tile.largest_of_all(outs, true, 0.0f, false), shared);
+    if (!clean) most = block_max(tile.largest_of_all(outs, true, 0.0f, false), shared, 1);
     if constexpr (kRotated) most *= p.root, outs.b[0][0] = opaque(outs.b[0][0]);  // products once more, not kept
     const float factor = descale_for(most);
     if (threadIdx.x == 0) p.descale[tile.at(p.descale_stride, block)] = factor;
@@ -237,25 +247,25 @@ struct QuantizeTile {
   }
 
   // How large numbers of the head may become, judged by 4 KB of its rows: four times the largest of them, and where
-  // they are mixed twice what sum |x| / root n lets one become.
-  DEV float guess(u32 shared) const {
-    constexpr i32 kLanes = kQ.dim / 8, kRows = kThreads / kLanes;
-    const i32 i = static_cast<i32>(threadIdx.x) / kLanes, column = static_cast<i32>(threadIdx.x) % kLanes * 8;
-    Bytes<16> piece = {};
-    if (i < kRows && p.rows > 0) {
-      const auto of_row = static_cast<i32>(static_cast<i64>(p.rows) * i / kRows);
-      piece = *reinterpret_cast<const Bytes<16>*>(static_cast<const u16*>(p.x) + at(p.x_stride, of_row) + column);
-    }
+  // they are mixed twice what sum |x| / root n lets one become. A piece of these rows, and what the block makes of it.
+  static constexpr i32 kRowLanes = kQ.dim / 8, kSampledRows = kThreads / kRowLanes;
+  DEV Bytes<16> sample() const {
+    const i32 i = static_cast<i32>(threadIdx.x) / kRowLanes, column = static_cast<i32>(threadIdx.x) % kRowLanes * 8;
+    if (i >= kSampledRows || p.rows == 0) return {};
+    const auto of_row = static_cast<i32>(static_cast<i64>(p.rows) * i / kSampledRows);
+    return *reinterpret_cast<const Bytes<16>*>(static_cast<const u16*>(p.x) + at(p.x_stride, of_row) + column);
+  }
+  DEV static float guess(const QuantizeParams& p, const Bytes<16>& piece, u32 shared) {
     float most = 0.0f, sum = 0.0f;
 #pragma unroll
     for (i32 w = 0; w < 8; ++w) {
       const float size = Format::unpack(static_cast<u16>(finite_halves(piece.word[w / 2] & 0x7fff7fffu) >> w % 2 * 16));
       most = fmaxf(most, size), sum += size;
     }
-    if constexpr (!kRotated) return block_max(4.0f * most, shared);
+    if constexpr (!kRotated) return block_max(4.0f * most, shared, 0);
 #pragma unroll
-    for (i32 lane = kLanes / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-    return block_max(2.0f * p.root * sum, shared);
+    for (i32 lane = kRowLanes / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+    return block_max(2.0f * p.root * sum, shared, 0);
   }
   // With the factor of a guess, kept in sums, and the block's largest number in most, negative where there are
   // infinities, which do not count.
@@ -263,26 +273,29 @@ struct QuantizeTile {
     const i32 word = block;
     QuantizeTile tile{p, {}, block / p.blocks};
     block %= p.blocks;
+    const Bytes<16> piece = tile.sample();
     Outs outs;
     tile.begin(outs, block, shared);
-    const float factor = descale_for(fminf(tile.guess(shared), 0x1p120f));
+    const float factor = descale_for(fminf(guess(p, piece, shared), 0x1p120f));
     if (threadIdx.x == 0 && block == 0) p.descale[tile.at(p.descale_stride, 0)] = p.sums[tile.head] = factor;
-    const float times = descale_inverse(factor) * (kRotated ? p.root : 1.0f);
     float most = 0.0f;
-    if constexpr (kRotated) {
+    if constexpr (!kRotated) {
+      tile.store_all(outs, true, factor, true);
+      most = tile.largest_of_x(true);
+    } else if constexpr (kHeld == kOuts) {
+      most = tile.largest_of_all(outs, false, most, true);
+      tile.store_all(outs, true, factor, true);
+    } else {
       tile.each_out(outs, false, [&](const Out& y, i32 o) {
         most = largest(y, most);
-        tile.store(y, o, times, true);
+        tile.store(y, o, descale_inverse(factor) * p.root, true);
       });
-    } else {
-      tile.store_x(times, true);
-      most = tile.largest_of_x(true);
     }
-    most = block_max(most, shared);
+    most = block_max(most, shared, 1);
     const bool clean = finite(most);
     if (!clean) {
-      tile.begin(outs, block, shared);
-      most = block_max(tile.largest_of_all(outs, false, 0.0f, false), shared);
+      tile.begin(outs, block, shared, true);
+      most = block_max(tile.largest_of_all(outs, false, 0.0f, false), shared, 0);
       tile.store_all(outs, false, factor, false);
     }
     if constexpr (kRotated) most *= p.root;
@@ -292,13 +305,13 @@ struct QuantizeTile {
   DEV static void mend(const QuantizeParams& p, i32 block, u32 shared) {
     QuantizeTile tile{p, {}, block / p.menders};
     bool clean;
-    const float most = tile.surveyed(p.blocks, clean);
+    const float most = tile.surveyed(p.blocks, clean, shared);
     if (most <= 448.0f * p.sums[tile.head]) return;
     const float factor = descale_for(most);
     if (threadIdx.x == 0 && block % p.menders == 0) p.descale[tile.at(p.descale_stride, 0)] = factor;
     Outs outs;
     for (i32 i = block % p.menders; i < p.blocks; i += p.menders) {
-      tile.begin(outs, i, shared);
+      tile.begin(outs, i, shared, i >= p.menders);
       tile.store_all(outs, false, factor, clean);
     }
   }
@@ -311,10 +324,10 @@ struct QuantizeTile {
     const auto seen = [&](bool clean) {
       float most = 0.0f;
       for (i32 i = first; i < last; i += kQuantizeTileRows) {
-        tile.begin(outs, i / kQuantizeTileRows, shared);
+        tile.begin(outs, i / kQuantizeTileRows, shared, !clean || i > first);
         most = tile.largest_of_all(outs, false, most, clean);
       }
-      return block_max(most, shared);
+      return block_max(most, shared, !clean);
     };
     float most = seen(true);
     const bool clean = finite(most);
@@ -322,27 +335,27 @@ struct QuantizeTile {
     if constexpr (kRotated) most *= p.root;
     if (threadIdx.x == 0) p.most[block] = clean ? most : -most;
   }
-  // Of all that share the head's factor, so many numbers a head; by one whole warp.
-  DEV float surveyed(i32 pieces, bool& clean) const {
+  // Of all that share the head's factor, so many numbers a head.
+  DEV float surveyed(i32 pieces, bool& clean, u32 shared) const {
     const i32 b = head / p.heads / p.group_batch * p.group_batch, h = head % p.heads / p.group_heads * p.group_heads;
     const i32 count = p.group_batch * p.group_heads * pieces;
-    float most = 0.0f;
-    bool infinite = false;
-    for (i32 i = lane(); i < count; i += 32) {
+    float most = 0.0f, infinite = 0.0f;
+    for (i32 i = static_cast<i32>(threadIdx.x); i < count; i += kThreads) {
       const i32 pair = i / pieces, of = (b + pair / p.group_heads) * p.heads + h + pair % p.group_heads;
       const float found = p.most[static_cast<i64>(of) * pieces + i % pieces];
-      infinite = infinite || __float_as_int(found) < 0;
+      if (__float_as_int(found) < 0) infinite = 1.0f;
       most = fmaxf(most, fabsf(found));
     }
-    clean = !__any_sync(0xffffffffu, infinite);
-    return warp_max(most);
+    most = block_max(most, shared, 0);
+    clean = block_max(infinite, shared, 1) == 0.0f;
+    return most;
   }
   DEV static void write_surveyed(const QuantizeParams& p, i32 block, u32 shared) {
     QuantizeTile tile{p, {}, block / p.blocks};
     Outs outs;
     tile.begin(outs, block % p.blocks, shared);
     bool clean;
-    const float factor = descale_for(tile.surveyed(p.pieces, clean));
+    const float factor = descale_for(tile.surveyed(p.pieces, clean, shared));
     if (threadIdx.x == 0 && block % p.blocks == 0) p.descale[tile.at(p.descale_stride, 0)] = factor;
     tile.store_all(outs, false, factor, clean);
   }
@@ -354,10 +367,6 @@ DEV void run_job(const QuantizeJobs& jobs, i32 block, u32 shared) {
     if (block >= jobs.blocks[job]) return run_job<job + 1>(jobs, block - jobs.blocks[job], shared);
   using Job = QuantizeTile<job>;
   const QuantizeParams& p = jobs.job[job];
-  if constexpr (Job::kRotated) {
-    Job::write_masks(p, shared);
-    __syncthreads();
-  }
   if constexpr (quantize_jobs.follows())
     wait_for_kernel_before();
   else
