@@ -25,7 +25,7 @@ class FlashMla:
         return "sgl-flash-mla 1.0.0"
 
     def refuse(self, p):
-        p.refuse_extras(("v_in_k", "kv"))
+        p.refuse_extras(("v_in_k", "kv", "seqused"))
         if (p.dim, p.dim_v) != (576, 512) or "v_in_k" not in p.extras or p.dtype == "fp32" or p.heads_kv != 1:
             raise Refused("it is for head dims 576/512 with v in k, one K/V head, fp16 and bf16")
         if p.extra("kv") not in (None, f"paged:{PAGE}") or p.keys % PAGE:
@@ -45,15 +45,16 @@ class FlashMla:
         cache = torch.randn(p.batch * per_sequence, PAGE, 1, p.dim, **options)
         q = torch.randn(p.batch, p.rows, p.heads, p.dim, **options)
         table = torch.randperm(len(cache), device=p.device).to(torch.int32).view(p.batch, per_sequence)
-        used = torch.full((p.batch,), p.keys, dtype=torch.int32, device=p.device)
+        lengths = [int(n) for n in p.extra("seqused").split(",")] if p.extra("seqused") else [p.keys] * p.batch
+        used = torch.tensor(lengths, dtype=torch.int32, device=p.device)
         what = (q, cache, p.dim_v, used, table, p.scale or p.dim**-0.5, bool(p.causal))
         out, _, *schedule = decode(*what, None, None)
         first = slice(0, 1)  # one sequence, against float64: what is timed is right
-        keys = cache[table[0].long()].view(-1, p.dim).double()
+        keys = cache[table[0].long()].view(-1, p.dim)[: lengths[0]].double()
         scores = q[0].double() @ keys.T * what[5]
         if p.causal:
-            ends = torch.arange(p.keys - p.rows, p.keys, device=p.device)
-            scores.masked_fill_(torch.arange(p.keys, device=p.device) > ends[:, None, None], -torch.inf)
+            ends = torch.arange(lengths[0] - p.rows, lengths[0], device=p.device)
+            scores.masked_fill_(torch.arange(lengths[0], device=p.device) > ends[:, None, None], -torch.inf)
         expected = scores.softmax(-1) @ keys[:, : p.dim_v]
         if (error := (out[first] - expected).abs().max().item()) > 0.02:
             raise RuntimeError(f"its result is off by {error}")

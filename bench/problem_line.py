@@ -70,7 +70,7 @@ class Problem:
     def refuse_extras(self, accepted=()):
         for word in self.extras:
             if word.partition("=")[0] not in accepted:
-                raise Refused(f"{word} is not timed")
+                raise Refused(f"{word if len(word) < 40 else word.partition('=')[0]} is not timed")
 
     def extra(self, name):
         """What stands behind `name=` among the extras, or None."""

@@ -161,7 +161,8 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     const char* const name = decode::mla_implementation().name;
     if (decode::MlaConfig c; decode::select_mla(p, c, why)) {
       kernels.push_back({name, decode::mla_program(features_of(p), c)});
-      kernels.push_back({name, decode::mla_merge_program(features_of(p), c)});
+      for (const bool many : {false, true})
+        kernels.push_back({name, decode::mla_merge_program(features_of(p), c, many)});
       return kernels;
     }
     refusals += text("; ", name, ": ", why);

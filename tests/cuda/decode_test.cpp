@@ -100,8 +100,8 @@ TEST_P(LatentDecoding, CompilesToTheCodeThatWasMeant) {
   const cuda::KernelProgram program = decode::mla_program(cuda::features_of(p), config);
   const char* const loads = config.gathers() ? "LDGSTS" : "UTMALDG";
   EXPECT_EQ(cuda::wrong_code(cuda::compile(program), {decode::kMlaThreads, {"HGMMA", loads}}), "");
-  const cuda::KernelProgram merge = decode::mla_merge_program(cuda::features_of(p), config);
-  EXPECT_EQ(cuda::wrong_code(cuda::compile(merge), {3 * decode::kMlaMergeThreads, {}}), "");
+  const cuda::KernelProgram merge = decode::mla_merge_program(cuda::features_of(p), config, false);
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(merge), {2 * decode::kMlaMergeThreads, {}}), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -89,19 +89,21 @@ struct DecodeParams : ForwardParams {
   long long mask_stride[4];
   int heads_kv;
   Divisor by_rows_of_head, by_heads;  // heads_per_kv; groups of a sequence
-  int blocks;                         // of threads
+  int blocks;                         // of threads; with bundles: times `together`
   int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
   int min_tiles;   // of such a part; fewer are not worth a merge
   int steps;       // of a group, if all have as many
   int each, rest;  // steps of a part, and how many parts have one more, if splits is not 0
   Divisor by_steps, by_splits;
-  int row_blocks;  // of a K/V head, where a kernel has such blocks
-  Divisor by_row_blocks;
   float phi;        // unified_max, or what lies below it by fp16's reach; natural units
   int* recomputed;  // null: not wanted
   long long recomputed_stride[3];
-  int groups;        // of a sequence
-  int merge_slices;  // mla_merge.cuh
+  // Where a kernel has blocks of rows: of a K/V head, in bundles of `together`, whose blocks of threads walk along the
+  // same keys at the same time.
+  int bundles, together;
+  Divisor by_bundles, by_together;
+  int groups;  // of a sequence
+  int lead;    // steps that beginning with a group counts as, where all work is cut into equal parts
 };
 
 }  // namespace onepass::decode

@@ -1,11 +1,12 @@
 // The work as a line, and how blocks of threads share it.
 //
-// A group is the rows of one K/V head of one sequence, or kRows of them where a kernel has blocks of rows (kRowBlocks);
-// its work is the tiles of keys that any of the head's rows sees. All
-// groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into as many
-// equal parts as there are blocks of threads; or every group's steps are (DecodeParams::splits), where that leaves few
-// multiprocessors without work. So a block works on segments: runs of steps of one group. A group that several blocks
-// work on has partial results, which the last of them merges.
+// A group is the rows of one K/V head of one sequence, or, where a kernel has blocks of kRows rows (kRowBlocks), a
+// bundle of those: then `together` neighbouring blocks of threads have the same segments, a row block each, and the
+// keys that one of them reads are in L2 for the others. A group's work is the tiles of keys that any of the head's rows
+// sees. All groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into
+// as many equal parts as there are blocks of threads; or every group's steps are (DecodeParams::splits), where that
+// leaves few multiprocessors without work. So a block works on segments: runs of steps of one group. A group that
+// several blocks work on has partial results, which the last of them merges.
 //
 // The constants of a kernel stand before this text: decode_tile.cuh or mla_tile.cuh.
 #pragma once
@@ -14,19 +15,27 @@
 
 namespace onepass::decode {
 
+// This block of threads' place among those that share a segment, and the segment's place among all.
+DEV i32 blocks_together(const DecodeParams& p) { return kRowBlocks ? p.together : 1; }
+DEV i32 line_block(const DecodeParams& p) {
+  const i32 block = static_cast<i32>(blockIdx.x);
+  return kRowBlocks ? p.by_together(block) : block;
+}
+DEV i32 own_member(const DecodeParams& p) { return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_together(p); }
+
 // Steps that beginning with a group counts as, where all work is cut into equal parts.
-DEV i32 lead_of(const DecodeParams&) { return kGroupLead; }
+DEV i32 lead_of(const DecodeParams& p) { return kRowBlocks ? p.lead : kGroupLead; }
 
 struct Group {
-  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its blocks of rows
+  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its bundles of row blocks
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
   i32 step = 0, steps = 0;        // on the line, behind the lead; one at least: somebody has to write its rows
 
   DEV i32 end() const { return step + steps; }
-  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_row_blocks(head) : head; }
-  DEV i32 first_row(const DecodeParams& p) const {  // of those of the K/V head
-    return kRowBlocks ? (head - kv_head(p) * p.row_blocks) * kRows : 0;
+  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_bundles(head) : head; }
+  DEV i32 first_row(const DecodeParams& p) const {  // this block's, of those of the K/V head
+    return kRowBlocks ? ((head - kv_head(p) * p.bundles) * p.together + own_member(p)) * kRows : 0;
   }
   DEV i32 rows(const DecodeParams& p) const {
     const i32 all = seq_q * p.heads_per_kv;
@@ -91,7 +100,7 @@ struct StepsOfSequence {  // of one of its groups
 // Called by whole warps.
 struct Line {
   const DecodeParams& p;
-  i32 steps, blocks;  // of all groups; that share them
+  i32 steps, blocks;  // of all groups; that share them, bundles counted as one
   i32 span;           // steps that are cut into parts for themselves: a group's, or all
   i32 parts;          // of a span: blocks
   i32 each, rest;     // steps of a part; how many parts have one more

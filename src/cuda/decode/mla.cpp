@@ -18,7 +18,21 @@ namespace onepass::decode {
 namespace {
 
 constexpr int kMinTiles = 4;  // of a block: fewer are not worth a merge
-constexpr std::int64_t kMergeBlocks = 396, kFewParts = 4;
+constexpr int kLeadTiles =
+    3;  // of time that beginning with a group takes: Q, the first products alone, O on its way out
+constexpr std::int64_t kMergeBlocks = 528, kFewParts = 4;
+
+// Row blocks of a K/V head that walk along its keys at the same time: all of them, or a part that divides them. A key
+// is then read from memory once and from L2 by the others, whatever the lengths are. More than 8 would leave too many
+// multiprocessors without work.
+int together_of(int row_blocks) {
+  int together = std::min(row_blocks, 8);
+  while (row_blocks % together != 0) --together;
+  return together;
+}
+unsigned grid_of(const Sharing& sharing, const Share& share) {
+  return static_cast<unsigned>(share.blocks * sharing.together);
+}
 
 class State final : public PlanState {
  public:
@@ -50,8 +64,7 @@ class State final : public PlanState {
     bind(params, tensors, workspace);
     cuda::TensorMap map = mla_map(*problem, tensors, config_, cuda::tensor_map);
     void* arguments[] = {&map, &params};
-    cuda::launch(*loaded.attention, static_cast<unsigned>(share_.blocks), kMlaThreads, mla_layout().total, stream,
-                 arguments);
+    cuda::launch(*loaded.attention, grid_of(sharing_, share_), kMlaThreads, mla_layout().total, stream, arguments);
     if (!merges()) return;
     void* merged[] = {&params};
     cuda::launch(*loaded.merge, merge_grid(*problem, config_), kMlaMergeThreads, kMlaMergeBytes, stream, merged, true);
@@ -59,19 +72,21 @@ class State final : public PlanState {
 
  private:
   bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
-  bool merges() const { return share_.splits != 1; }  // else every group is whole
+  bool merges() const { return share_.splits != 1 && !share_.whole; }
 
   struct Kernels {
     const cuda::Kernel *attention, *merge;
   };
   const Kernels& load(cuda::Stream stream) const {
     std::call_once(once_, [&] {
-      static cuda::KernelTable<std::tuple<ForwardFeatures, MlaConfig, bool>> kernels;
-      const auto find = [&](bool merge, int bytes, auto&& program) {
+      static cuda::KernelTable<std::tuple<ForwardFeatures, MlaConfig, int>> kernels;
+      const auto find = [&](int merge, int bytes, auto&& program) {
         return &kernels.find(device_.ordinal, {features_, config_, merge}, bytes, stream, program);
       };
-      kernels_.attention = find(false, mla_layout().total, [&] { return mla_program(features_, config_); });
-      if (merges()) kernels_.merge = find(true, kMlaMergeBytes, [&] { return mla_merge_program(features_, config_); });
+      kernels_.attention = find(0, mla_layout().total, [&] { return mla_program(features_, config_); });
+      if (!merges()) return;
+      const bool many = many_parts(*problem, config_, share_);
+      kernels_.merge = find(1 + many, kMlaMergeBytes, [&] { return mla_merge_program(features_, config_, many); });
     });
     return kernels_;
   }
@@ -148,21 +163,26 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
 }
 
 Sharing sharing_of(const Problem& p, const MlaConfig& c) {
+  const int row_blocks = static_cast<int>(std::max<std::int64_t>(1, (rows_of(p) + kMlaRows - 1) / kMlaRows));
   return {.rows = kMlaRows,
           .block_n = kMlaKeys,
           .piece = c.piece,
           .min_tiles = kMinTiles,
-          .row_blocks = static_cast<int>(std::max<std::int64_t>(1, (rows_of(p) + kMlaRows - 1) / kMlaRows))};
+          .row_blocks = row_blocks,
+          .lead = c.piece == 0 ? kLeadTiles : 0,
+          .together = together_of(row_blocks)};
 }
 DecodeParams decided_params(const Problem& p, const MlaConfig& c, const Share& share) {
   const Sharing sharing = sharing_of(p, c);
-  DecodeParams d = decided_params(p, sharing, {kMlaRows, kMlaKeys, kMlaRows / 16}, share);
-  d.merge_slices = share.blocks > kFewParts * groups_of(p, sharing);
-  return d;
+  return decided_params(p, sharing, {kMlaRows, kMlaKeys, kMlaRows / 16}, share);
+}
+bool many_parts(const Problem& p, const MlaConfig& c, const Share& share) {
+  return share.blocks > kFewParts * groups_of(p, sharing_of(p, c));
 }
 unsigned merge_grid(const Problem& p, const MlaConfig& c) {
-  const std::int64_t groups = groups_of(p, sharing_of(p, c));
-  return static_cast<unsigned>(groups * std::clamp<std::int64_t>(kMergeBlocks / groups, 1, kMlaRows));
+  const Sharing s = sharing_of(p, c);
+  const std::int64_t groups = groups_of(p, s) * s.together;
+  return static_cast<unsigned>(groups * std::clamp<std::int64_t>((kMergeBlocks + groups - 1) / groups, 1, kMlaRows));
 }
 
 cuda::TensorMap mla_map(const Problem& p, const Tensors& t, const MlaConfig& c, MapTensor map_tensor) {
@@ -199,8 +219,9 @@ cuda::KernelProgram mla_program(const ForwardFeatures& f, const MlaConfig& c) {
           {},
           cuda::wgmma_source({kMlaKeys, kMlaV / 2}, sm90::operand_of(f.attention.input))};
 }
-cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig& c) {
-  return {"cuda/decode/mla_merge.cuh", "attention_mla_merge", constants(f, c), "sm_90a"};
+cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig& c, bool many) {
+  return {"cuda/decode/mla_merge.cuh", many ? "attention_mla_merge_many" : "attention_mla_merge", constants(f, c),
+          "sm_90a"};
 }
 
 const Implementation& mla_implementation() {

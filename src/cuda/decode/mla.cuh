@@ -44,7 +44,7 @@ template <u32 side>
 DEV void consume(u32 sm, const DecodeParams& p) {
   MlaConsumer<side> c(sm, p);
   const Line::Stored stored{sm + kLayout.line};
-  const i32 block = static_cast<i32>(blockIdx.x);
+  const i32 block = line_block(p);
   i32 first, last;
   {
     const Line line(p);

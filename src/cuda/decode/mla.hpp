@@ -12,7 +12,8 @@ namespace onepass::decode {
 // The config of a problem; false, with a sentence in `why`, for what the kernel cannot do.
 bool select_mla(const Problem& problem, MlaConfig& config, std::string& why);
 cuda::KernelProgram mla_program(const ForwardFeatures& features, const MlaConfig& config);
-cuda::KernelProgram mla_merge_program(const ForwardFeatures& features, const MlaConfig& config);
+cuda::KernelProgram mla_merge_program(const ForwardFeatures& features, const MlaConfig& config, bool many);
+bool many_parts(const Problem& problem, const MlaConfig& config, const Share& share);  // of a group
 unsigned merge_grid(const Problem& problem, const MlaConfig& config);
 Sharing sharing_of(const Problem& problem, const MlaConfig& config);
 DecodeParams decided_params(const Problem& problem, const MlaConfig& config, const Share& share);

@@ -72,7 +72,7 @@ DEV void write_rows(MlaConsumer<side>& c, const Group& g, const Sums (&sums)[2],
 template <u32 side>
 DEV void write_partial(const MlaConsumer<side>& c, const Segment& segment, const Sums (&sums)[2]) {
   const Partials partials{c.p};
-  const i32 slot = Partials::slot_of(segment);
+  const i32 slot = partials.slot_of(segment);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const i32 row = c.own_row() + 8 * i;

@@ -6,23 +6,32 @@
 
 namespace onepass::decode {
 
-// A warp that loads boxes by TMA.
+// A warp that loads boxes by TMA. One lane issues them all, from values that ptxas knows to be the same in all lanes;
+// else it makes a loop over the lanes of every box.
 struct MlaBoxes {
   const DecodeParams& p;
   const TensorMap* map;
   KeyTiles keys;
   const bool issuer = elect_one();
+  KeyValueView::Place found{-1, 0};  // where the page lies that is this lane's to look up
 
-  DEV void look_up(const Group&, i32) {}
-  // Half h of tile t: `tile` of the sequence. Of pages, each lane loads the rows of one. What lies behind the last key,
-  // or in a page that there is not, comes as zeros, and the table is not asked about it.
+  // Of `tile` of the sequence. What lies behind the last key, or in a page that there is not, comes as zeros, and the
+  // table is not asked about it.
+  DEV void look_up(const Group& g, i32 tile) {
+    if constexpr (features.paged) {
+      const i32 row = static_cast<i32>(threadIdx.x % 32) * config.page_rows, key = tile * kBlockN + row;
+      found = {-1, 0};
+      if (row < kBlockN && key < g.seq_k) found = KeyValueView::of_head(g.work_tile(0), g.kv_head(p)).entry(p, key);
+    }
+  }
+  // Half h of tile t.
   DEV void load(const Group& g, i32 tile, u32 t, u32 h) const {
     const KeyValueView view = KeyValueView::of_head(g.work_tile(0), g.kv_head(p));
-    const auto copy = [&](const KeyValueView::Place& at, u32 block, u32 row) {
-      tma_load(keys.tile(t) + block * kBlockBytes + row * 128, map, keys.full(t, h), block * 64, at.token, view.head,
-               at.batch, p.row_blocks == 1 ? kEvictFirst : kEvictLast);
+    const auto copy = [&](const KeyValueView::Place& at, u32 block, i32 row) {
+      tma_load(keys.tile(t) + block * kBlockBytes + static_cast<u32>(row) * 128, map, keys.full(t, h), block * 64,
+               at.token, view.head, at.batch, kEvictFirst);
     };
-    const auto copy_half = [&](const KeyValueView::Place& at, u32 row) {
+    const auto copy_half = [&](const KeyValueView::Place& at, i32 row) {
 #pragma unroll
       for (u32 b = 0; b < kHalfBlocks; ++b) copy(at, h * kHalfBlocks + b, row);
       if (KeyTiles::has_rotary(t, h)) copy(at, kQkBlocks - 1, row);
@@ -33,10 +42,11 @@ struct MlaBoxes {
     if constexpr (!features.paged) {
       if (issuer) copy_half(view.place(p, tile * kBlockN), 0);
     } else {
-      for (i32 row = static_cast<i32>(threadIdx.x % 32) * config.page_rows; row < kBlockN;
-           row += 32 * config.page_rows) {
-        const i32 key = tile * kBlockN + row;
-        copy_half(key < g.seq_k ? view.place(p, key) : KeyValueView::Place{-1, 0}, row);
+      const KeyValueView::Place mine = KeyValueView::checked(p, found);
+#pragma unroll 1
+      for (i32 i = 0; i < kBlockN / config.page_rows; ++i) {
+        const KeyValueView::Place at{__shfl_sync(0xffffffffu, mine.batch, i), __shfl_sync(0xffffffffu, mine.token, i)};
+        if (issuer) copy_half(at, i * config.page_rows);
       }
       __syncwarp();
     }
@@ -82,7 +92,7 @@ struct MlaGather {
 template <class Source>
 DEV void produce(Source source, const DecodeParams& p) {
   const Line::Stored stored{source.keys.sm + kLayout.line};  // the consumers store the same
-  const i32 block = static_cast<i32>(blockIdx.x);
+  const i32 block = line_block(p);
   Segment s;
   {
     const Line line(p);

@@ -29,9 +29,10 @@ struct Partials {
   DEV float* sums(i32 slot, i32 row) const { return slot_at(slot) + 4 * row; }
   DEV float* output(i32 slot, i32 row) const { return slot_at(slot) + 4 * kRows + row * kPitch; }
   // A block has at most two such segments: its first and its last. Pieces are numbered as they come.
-  static DEV i32 slot_of(const Segment& s) {
+  DEV i32 slot_of(const Segment& s) const {
     if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
-    return config.piece != 0 ? s.step : 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
+    if (config.piece != 0) return s.step * blocks_together(p) + own_member(p);
+    return 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
   }
 
  private:
@@ -50,7 +51,8 @@ struct Parts {
         count(config.piece != 0 ? g.steps : line.blocks_of(g)),
         first(config.piece != 0 ? g.step : line.first_block(g)) {}
   DEV i32 slot(i32 part) const {
-    return config.piece != 0 || kOneSegment ? first + part : 2 * (first + part) + (part == 0);
+    const i32 at = (first + part) * blocks_together(partials.p) + own_member(partials.p);
+    return config.piece != 0 || kOneSegment ? at : 2 * at + (part == 0);
   }
 };
 

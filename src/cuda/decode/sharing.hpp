@@ -11,12 +11,16 @@ struct Sharing {
   int block_n;         // keys of a tile
   int piece;           // tiles of a piece of work, the same in every batch; 0: all blocks get as many
   int min_tiles;       // of a block: fewer are not worth a merge
-  int row_blocks = 1;  // of a K/V head: groups of the line
+  int row_blocks = 1;  // of a K/V head
+  int lead = 0;        // steps that beginning with a group takes as long as; 0 if there are pieces
+  int together = 1;    // of these, that walk along the keys at the same time: a group of the line
 };
 
-// How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0.
+// How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A
+// part is a block of threads, or one for each of the group's row blocks.
 struct Share {
   int blocks, splits;
+  bool whole = false;  // every group is one block's, though a block may have several
 };
 
 std::int64_t rows_of(const Problem& problem);  // of a K/V head

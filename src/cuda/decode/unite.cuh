@@ -81,7 +81,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     }
   }
   const Partials partials{p};
-  const i32 slot = Partials::slot_of(segment);
+  const i32 slot = partials.slot_of(segment);
   for (i32 row = opaque_thread(); row < rows; row += kThreads) {
     Sums all{{}, 0.0f};
     const auto r = meet(row, all);

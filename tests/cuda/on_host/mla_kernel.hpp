@@ -10,7 +10,7 @@ struct MlaKernel {
   const void* features;                                             // ForwardFeatures
   const void* config;                                               // decode::MlaConfig
   void (*run)(const void* map, const void* params, unsigned grid);  // the tensor map of k, decode::DecodeParams
-  void (*merge)(const void* params, unsigned grid);
+  void (*merge)(const void* params, unsigned grid, bool many);
 };
 // Those of kernels.txt; each adds itself.
 inline std::vector<const MlaKernel*> mla_kernels;

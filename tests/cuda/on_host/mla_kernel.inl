@@ -11,6 +11,7 @@
 #define onepass KERNEL_JOINED(emulated_mla_, KERNEL_NAME)
 #define attention_mla KERNEL_JOINED(attention_mla_, KERNEL_NAME)
 #define attention_mla_merge KERNEL_JOINED(attention_mla_merge_, KERNEL_NAME)
+#define attention_mla_merge_many KERNEL_JOINED(attention_mla_merge_many_, KERNEL_NAME)
 #define __trap() ::warps::fail("__trap")
 #include KERNEL_CONFIG
 #include "cuda/decode/mla.cuh"
@@ -37,13 +38,14 @@ const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
                             }
                           },
-                          [](const void* params, unsigned grid) {
+                          [](const void* params, unsigned grid, bool many) {
                             const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
                             gridDim.x = grid;
                             for (unsigned b = 0; b < grid; ++b) {
                               std::memset(smem, 0xff, sizeof smem);
                               hopper = {};
-                              run_block(onepass::decode::kMlaMergeThreads, [&] { attention_mla_merge(p); }, b);
+                              const auto merge = [&] { many ? attention_mla_merge_many(p) : attention_mla_merge(p); };
+                              run_block(onepass::decode::kMlaMergeThreads, merge, b);
                               for (unsigned i = onepass::decode::kMlaMergeBytes; i < sizeof smem; ++i)
                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
                             }

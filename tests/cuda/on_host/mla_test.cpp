@@ -29,8 +29,8 @@ class EmulatedMla : public testing::TestWithParam<const warps::MlaKernel*> {
     decode::Sharing sharing = decode::sharing_of(p, c);
     sharing.min_tiles = 1;
     const decode::Share share = decode::share_of(p, sharing, static_cast<int>(blocks));
-    std::vector<unsigned> workspace(
-        decode::workspace_bytes_of(p, sharing, static_cast<int>(blocks)) / sizeof(unsigned) + 16, 0xffffffff);
+    std::vector<unsigned> workspace(decode::workspace_bytes_of(p, sharing, share.blocks) / sizeof(unsigned) + 16,
+                                    0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
     decode::DecodeParams params = decode::decided_params(p, c, share);
     decode::bind(params, tensors, workspace.data());
@@ -38,9 +38,10 @@ class EmulatedMla : public testing::TestWithParam<const warps::MlaKernel*> {
     const cuda::TensorMap map = decode::mla_map(p, tensors, c, boxes_of);
     warps::copies_are_early = early;
     warps::backwards = early;
-    kernel.run(&map, &params, static_cast<unsigned>(share.blocks));
-    const auto groups = static_cast<unsigned>(decode::groups_of(p, sharing));
-    if (share.splits != 1) kernel.merge(&params, groups * (blocks % 4 + 1));
+    kernel.run(&map, &params, static_cast<unsigned>(share.blocks * sharing.together));
+    const auto groups = static_cast<unsigned>(decode::groups_of(p, sharing) * sharing.together);
+    // Both kernels that merge are right for any number of parts.
+    if (share.splits != 1 && !share.whole) kernel.merge(&params, groups * (blocks % 4 + 1), blocks > 4);
     EXPECT_TRUE(std::vector<unsigned>(workspace.end() - 16, workspace.end()) == beyond) << "written past the workspace";
   }
 };

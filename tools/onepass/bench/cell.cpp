@@ -125,6 +125,15 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
   return spec;
 }
 
+Problem with_lengths(const Problem& p) {
+  Problem known = p;
+  if (p.seqused && p.lengths_k.empty()) {
+    const std::uint64_t seed = p.device.kind == DeviceKind::cuda ? kDeviceSeed : kHostSeed;
+    for (const std::int32_t length : check::draw_lengths(p, seed)) known.lengths_k.push_back(length);
+  }
+  return known;
+}
+
 double visible_pairs(const Problem& p) {
   double pairs = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -173,11 +182,7 @@ void count_work(const Problem& p, CellResult& result) {
   }
   // Products over the visible pairs: S and O; of a backward S, dP, dQ, dK and dV.
   const std::int64_t dims = p.op == Op::backward ? 3 * p.dim_qk + 2 * p.dim_v : p.dim_qk + p.dim_v;
-  Problem known = p;  // with the lengths that its inputs are drawn with
-  if (p.seqused && p.lengths_k.empty()) {
-    const std::uint64_t seed = p.device.kind == DeviceKind::cuda ? kDeviceSeed : kHostSeed;
-    for (const std::int32_t length : check::draw_lengths(p, seed)) known.lengths_k.push_back(length);
-  }
+  const Problem known = with_lengths(p);
   result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(known);
   const std::int64_t used = std::accumulate(known.lengths_k.begin(), known.lengths_k.end(), std::int64_t{0});
   const double tokens_k = static_cast<double>(p.packed_k() ? p.total_k : used > 0 ? used : p.batch * p.seq_k);

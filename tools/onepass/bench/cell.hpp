@@ -50,6 +50,7 @@ struct Effort {
 std::optional<CellSpec> parse_cell(const std::string& line, Device device = {});
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers);
 
+Problem with_lengths(const Problem& problem);                 // those that its inputs are drawn with
 double visible_pairs(const Problem& problem);                 // over batch and query heads, by the band alone
 void count_work(const Problem& problem, CellResult& result);  // flops and bytes
 

@@ -74,7 +74,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;
 
   std::list<PeerTurns> all;
-  for (const std::string& peer : effort.peers) all.emplace_back(peer, p, peers);
+  for (const std::string& peer : effort.peers) all.emplace_back(peer, with_lengths(p), peers);
   timer.times(0, [&] { ready.run(); });  // compiles or loads the kernel
 
   Sample ours;
