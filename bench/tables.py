@@ -88,6 +88,7 @@ TABLES = {
     "h200-linear-means": of_rows.h200_linear_means,
     "h200-unified-max": gpu.h200_unified_max,
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
+    "h200-paged": gpu.h200_paged,
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": gpu.cascade,
     "h200-frameworks": lambda: frameworks("h200_frameworks", "torch", "torch-cudnn", "torch-flash"),

@@ -89,6 +89,18 @@ def h200_keys(name, *peers):
     return markdown(["problem", "us", "TFLOP/s", "GB/s", *(GPU_PEERS[peer] for peer in peers)], lines)
 
 
+def h200_paged():
+    """Prefill from pages: TFLOP/s, and the time beside the same problem's with contiguous K and V of bf16."""
+    rows, lines = rows_of("h200_paged"), []
+    for row in rows:
+        words = [word for word in row["problem"].split() if not word.startswith(("kv=", "kv_dtype="))]
+        beside = row_of(rows, " ".join("bf16" if word == "fp16" else word for word in words))
+        more = 100 * (row["median_s"] / beside["median_s"] - 1)
+        line = [f"`{short(row['problem'], ' cuda:0')}`", three(1e6 * row["median_s"]), f"{1e-12 * rate(row):.0f}"]
+        lines.append([*line, "-" if row is beside else f"{more:+.1f} %"])
+    return markdown(["problem", "us", "TFLOP/s", "beside contiguous bf16"], lines)
+
+
 def h200_fp8_cache():
     """A cache of e4m3 beside one of q's type."""
     rows, lines = {row["problem"]: row for row in rows_of("h200_fp8_cache")}, []

@@ -56,7 +56,13 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",
         "fwd b1 h1 s4096 d128 bf16 out=fp32", "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
         "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk", "fwd b1 h1 s4096 d256 bf16",
-        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi"));
+        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi",
+        "fwd b1 h1 s4096 d128 bf16 kv=paged:16", "fwd b1 h1 s4096 d128 bf16 kv=paged:64 seqused causal_bottom_right",
+        "fwd b1 h1 s4096 d64 bf16 kv=paged:8 causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 k_descale=bhn v_descale=bhn bias=bf16:1hqk",
+        "fwd h1 d64 fp16 kv_dtype=fp8_e4m3 kv=paged:16 varlen=128,512 seqused=512,512 v_mean=bhd",
+        "fwd b1 h1 s4096 d192/128 bf16 kv_dtype=fp8_e4m3 causal_bottom_right"));
 
 // Three warpgroups waste more of a short reach, and have no registers for transforms (README.md of sm90).
 TEST(Sm90Table, ThreeWarpgroupsAtD128AreForLongPlainProblems) {

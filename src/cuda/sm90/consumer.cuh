@@ -9,7 +9,7 @@
 namespace onepass::sm90 {
 
 constexpr bool kPromotes = config.promote > 0, kBlockScales = config.block_scales;
-static_assert(!kFp8 || !config.q_registers, "a tile's factors lie beside its Q");
+static_assert(!kFactors || !config.q_registers, "a tile's factors lie beside its Q");
 
 struct Consumer {
   const SharedMemory& memory;
@@ -134,7 +134,7 @@ struct Consumer {
   }
   DEV auto unit() const {
     auto u = scores.unit();
-    if constexpr (kFp8 && !kTransforms) {
+    if constexpr (kFactors && !kTransforms) {
       const float factor = kBlockScales ? score_factor * block_factor : score_factor;
       u.factor *= factor, u.unit *= factor;
     }
@@ -144,7 +144,7 @@ struct Consumer {
   // Everything between Q K^T and the softmax.
   DEV BeforeScores before(i32 n) const { return scores.before<kBlockN / 2>(n * kKeys); }
   DEV void apply(i32 n, const BeforeScores& known) {
-    if constexpr (kFp8 && kTransforms) {
+    if constexpr (kFactors && kTransforms) {
 #pragma unroll
       for (u32 j = 0; j < kBlockN / 2; ++j) s[j] *= score_factor * block_factor;
     }
@@ -162,7 +162,7 @@ struct Consumer {
       promote();
       softmax_next_e4m3<kPromotes>(s, weights, o, all, rows, unit(), Raise<kBlockScales>{up});
     } else {
-      softmax_next<Element, kRoundedSums>(s, weights, o, rows, scores.unit(), scores.drop(n * kKeys));
+      softmax_next<Element, kRoundedSums>(s, weights, o, rows, unit(), scores.drop(n * kKeys));
     }
   }
   // The softmax of a tile's first block. put(j, w): where weights j .. j + 3 go.
@@ -170,14 +170,16 @@ struct Consumer {
   DEV void first_softmax(const WorkTile& tile, const Put& put) {
     scores.open(tile, first_row(tile));
     const i32 n = tile.n_hi - 1;
-    if constexpr (kFp8) {
+    if constexpr (kFactors) {
       score_factor = load_one(memory.factors(q.state.slot) + 4 * group);
       value_factor = load_one(memory.factors(q.state.slot) + 12);
+    }
+    if constexpr (kFp8) {
       apply(n, before(n));
       softmax_first_e4m3<kInPlace>(s, weights, rows, unit(), Raise<kBlockScales>{up});
     } else {
       apply(n, before(n));
-      softmax_first<Element, kRoundedSums>(s, put, rows, scores.unit(), scores.drop(n * kKeys),
+      softmax_first<Element, kRoundedSums>(s, put, rows, unit(), scores.drop(n * kKeys),
                                            scores.columns<kBlockN / 2>(n * kKeys));
     }
   }
@@ -203,7 +205,10 @@ struct Consumer {
     LaneRows sums = rows;
     if constexpr (kFp8) sums.state[0].l *= 1 / kHeadFactor, sums.state[1].l *= 1 / kHeadFactor;
     FinalRows final = finalize_rows(p, tile, sums);
-    if constexpr (kFp8) final.inv[0] *= value_factor / kHeadFactor, final.inv[1] *= value_factor / kHeadFactor;
+    if constexpr (kFactors) {
+      const float factor = kFp8 ? value_factor / kHeadFactor : value_factor;
+      final.inv[0] *= factor, final.inv[1] *= factor;
+    }
     write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
     return final;
   }

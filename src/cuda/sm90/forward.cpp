@@ -37,8 +37,10 @@ class State final : public cuda::ForwardState {
                 " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "",
                 c.ping_pong ? ", ping-pong" : "", c.q_registers ? ", Q in registers" : "",
                 c.bias_stages ? ", bias by TMA" : "",
-                c.raw_stages ? text(", V transposed by 3 warps, ", accumulation_of(c)) : "", ", ", layout_.total,
-                " bytes of shared memory");
+                !c.raw_stages                     ? ""
+                : problem->dtype == DType::f8e4m3 ? text(", V transposed by 3 warps, ", accumulation_of(c))
+                                                  : ", K and V converted by 3 warps",
+                ", ", layout_.total, " bytes of shared memory");
   }
 
  private:
@@ -113,7 +115,7 @@ namespace {
 // The bindings name every field: one that is added and not printed does not compile.
 std::string config_source(const ForwardConfig& c) {
   const auto& [groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups, early_softmax,
-               bias_stages, page_rows, raw_stages, promote, block_scales, v_parts, producer_registers,
+               bias_stages, page_rows, whole_pages, raw_stages, promote, block_scales, v_parts, producer_registers,
                consumer_registers] = c;
   return cuda::Initializer()
       .field("groups", groups)
@@ -127,6 +129,7 @@ std::string config_source(const ForwardConfig& c) {
       .field("early_softmax", early_softmax)
       .field("bias_stages", bias_stages)
       .field("page_rows", page_rows)
+      .field("whole_pages", whole_pages)
       .field("raw_stages", raw_stages)
       .field("promote", promote)
       .field("block_scales", block_scales)

@@ -13,6 +13,7 @@
 // README.md has the schedule in steps, the budgets and what each trick gave.
 #pragma once
 #include "cuda/sm90/consumer.cuh"
+#include "cuda/sm90/convert.cuh"
 #include "cuda/sm90/producer.cuh"
 #include "cuda/sm90/transpose.cuh"
 
@@ -65,9 +66,9 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
   if (threadIdx.x == 0) {
     if (memory.base & 1023) __trap();  // the swizzle pattern is a function of the address
     memory.q().init(kGroupWarps * kGroups);
-    memory.k().init(kGroupWarps * kGroups);
-    memory.v().init(kGroupWarps * kGroups, kFp8 ? kTransposers : 0);
-    if constexpr (kFp8) memory.raw().init(kTransposers);
+    memory.k().init(kGroupWarps * kGroups, kFp8Keys ? kHelpers : 0);
+    memory.v().init(kGroupWarps * kGroups, kFactors ? kHelpers : 0);
+    if constexpr (kFactors) memory.raw().init(kHelpers);
     memory.bias(0).init(kGroupWarps);
     mbar_init_fence();
     tma_prefetch(&q);
@@ -82,6 +83,8 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
     if (warp == 0) produce(memory, {&q, &k, &v, &bias}, p);
     if constexpr (kFp8) {
       if (warp != 0) transpose(memory, warp - 1);
+    } else if constexpr (kFp8Keys) {
+      if (warp != 0) convert(memory, warp - 1);
     }
   } else {
     registers_up<config.consumer_registers>();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/arguments.hpp"
@@ -114,6 +115,19 @@ Work work_of(const AttentionFeatures& f, bool staged) {
   return f.plain() ? Work::plain : Work::light;
 }
 
+int bias_stages_of(const AttentionFeatures& f, const TileConfig& t, bool staged) {
+  return staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0;  // whole boxes
+}
+// Stages of K and V of e4m3 that shared memory has room for beside one of Q: two, one, or none.
+int raw_stages_of(const ForwardFeatures& features, const TileConfig& t, bool staged) {
+  constexpr int kSharedBytes = 227 << 10;
+  ForwardConfig c{};
+  c.groups = t.groups, c.block_n = t.block_n, c.stages = t.stages, c.q_stages = 1;
+  c.bias_stages = bias_stages_of(features.attention, t, staged);
+  for (c.raw_stages = 2; c.raw_stages > 0 && layout_of(features, c).total > kSharedBytes;) --c.raw_stages;
+  return c.raw_stages;
+}
+
 }  // namespace
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
@@ -128,7 +142,6 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
     return false;
   };
   if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
-  if (p.kv_dtype) return refuse(why_no_fp8(p));
   if (p.dim_qk > 256 || p.dim_v > 256)
     return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
@@ -143,7 +156,16 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
   const Work work = work_of(f, staged);
+  const bool converts = p.kv_dtype.has_value();
+  if (p.v_mean && (p.layout.v_mean[2] != 1 || p.dim_v % 16 != 0))
+    return refuse(
+        text("it adds v_mean sixteen columns side by side; there are ", p.dim_v, " of stride ", p.layout.v_mean[2]));
+  const auto by_block = [](const std::optional<DescaleSpec>& d) { return d && d->blocks; };
+  const bool block_scales = converts && (by_block(p.k_descale) || by_block(p.v_descale));
   const auto fits = [&](const TileConfig& t) {
+    if (block_scales && kDescaleRows % t.block_n != 0) return false;  // a block of keys would have two factors
+    if (converts && (t.groups != 2 || t.block_n % 32 != 0 || t.q_registers || raw_stages_of(features, t, staged) == 0))
+      return false;
     return f.dim_qk <= t.dim_qk && f.dim_v <= t.dim_v && p.seq_q <= t.queries && reach_of(p) <= t.reach &&
            (f.bounded_right || !t.bounded) && work <= t.work && (crowding_of(features) & t.without) == 0 &&
            (!f.bool_mask || t.block_n % 32 == 0);  // the mask's words
@@ -153,21 +175,24 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   if (p.paged() && page_rows < 8)
     return refuse(text("it loads 8 keys of a page at once; pages of ", p.page_size, " hold no multiple of that"));
   const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.own_lengths();
-  const Registers registers = heavy ? t.heavy : t.registers;
+  // A producer that asks a page table, or whose warps convert, needs more than 24; 40 where no queries are packed.
+  const bool wide = t.groups == 2 && (p.paged() || converts) && !p.varlen && work != Work::any;
+  const Registers registers = wide ? kWide : heavy ? t.heavy : t.registers;
   c = {.groups = t.groups,
        .block_n = t.block_n,
        .stages = t.stages,
-       .q_stages = t.q_stages,
+       .q_stages = converts ? 1 : t.q_stages,
        .cross_tile = t.cross_tile,
        .ping_pong = t.ping_pong,
        .q_registers = t.q_registers,
        .column_groups = column_groups,
        .early_softmax = t.early_softmax && !column_groups,
-       .bias_stages = staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0,  // whole boxes
+       .bias_stages = bias_stages_of(f, t, staged),
        .page_rows = page_rows,
-       .raw_stages = 0,
+       .whole_pages = page_rows == p.page_size && page_rows > 0,
+       .raw_stages = converts ? raw_stages_of(features, t, staged) : 0,
        .promote = 0,
-       .block_scales = false,
+       .block_scales = block_scales,
        .v_parts = 1,
        .producer_registers = registers.producer,
        .consumer_registers = registers.consumer};

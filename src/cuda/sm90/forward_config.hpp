@@ -17,9 +17,10 @@ struct ForwardConfig {
   bool early_softmax;    // with cross_tile: a tile's first softmax runs under the last P V of the tile before
   int bias_stages;       // tiles of the additive bias in flight for each warpgroup; 0: none, or read element by element
   int page_rows;         // keys that one load takes of a page; 0: K and V are not paged
-  int raw_stages;        // e4m3: blocks of V as it comes, to be transposed; else 0
+  bool whole_pages;      // they are all that the page has
+  int raw_stages;        // e4m3: blocks of V as it comes, to be transposed, or of K and V, to be converted; else 0
   int promote;           // e4m3: blocks between additions of O to an fp32 sum; 0: none
-  bool block_scales;     // e4m3: k and v have a factor for every 128 keys
+  bool block_scales;     // k and v are e4m3 and have a factor for every 128 keys
   int v_parts;           // launches, each with its part of V's columns
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : block_n; }  // of a load
@@ -35,7 +36,8 @@ struct ForwardLayout {
   PipelineLayout q, k, v, raw;
   int staging, staging_blocks, staging_bytes;  // of a warpgroup: blocks of O's columns that leave together
   PipelineLayout bias;
-  int tiles, scales, more, total;  // scales: two factors for each of K's stages; more: whether a stage of raw holds V
+  int tiles, scales, more,
+      total;  // scales: two factors for each of K's stages; more: what a stage of raw holds, and its factor
 };
 
 // V^T's rows: one swizzle's width of keys.
@@ -52,7 +54,9 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.v = {.data = l.k.data_end(),
          .bytes = fp8 ? padded(c.block_n * padded(f.dim_v, 16), 1024) : c.block_n * v * kBlockColumnBytes,
          .stages = c.stages};
-  l.raw = {.data = l.v.data_end(), .bytes = c.block_n * v * kBlockColumnBytes, .stages = c.raw_stages};
+  const int raw_k = fp8 ? 0 : column_blocks(f.dim_qk, f.keys), raw_v = column_blocks(f.dim_v, f.keys),
+            raw = raw_k > raw_v ? raw_k : raw_v;
+  l.raw = {.data = l.v.data_end(), .bytes = c.block_n * raw * kBlockColumnBytes, .stages = c.raw_stages};
   l.staging = l.raw.data_end();
   l.staging_blocks = out == 4 ? 2 : out;
   l.staging_bytes = l.staging_blocks * kGroupBlockBytes;
@@ -62,8 +66,8 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
             .parts = c.groups};
   l.tiles = l.bias.data_end();
   l.scales = l.tiles + c.q_stages * kTileSlotBytes;
-  l.more = l.scales + (fp8 ? 8 * c.stages : 0);
-  l.q = l.q.with_barriers(padded(l.more + 4 * c.raw_stages, 8));
+  l.more = l.scales + (f.keys == ScalarType::e4m3 ? 8 * c.stages : 0);
+  l.q = l.q.with_barriers(padded(l.more + 8 * c.raw_stages, 8));
   l.k = l.k.with_barriers(l.q.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());
   l.bias = l.bias.with_barriers(l.v.barriers_end());

@@ -101,6 +101,7 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
        .early_softmax = t->cross_tile,
        .bias_stages = 0,
        .page_rows = 0,
+       .whole_pages = false,
        .raw_stages = t->raw_stages,
        .promote = promotes ? kPromotedKeys / t->block_n : 0,
        .block_scales = block_scales,

@@ -25,54 +25,98 @@ struct Producer {
   Pipeline<kLayout.bias> bias = memory.bias(0);
   float largest_v = 1.0f;  // factor of V in the tile's head, where its blocks have their own
   Tiles scheduler{p};
+  i32 asked = -1;  // block of the tile that `ahead` is about; -1: none
+  KeyValueView::Place ahead{-1, 0};
 
-  // `blocks` blocks of 64 columns of the rows from `token` on into a stage.
-  template <PipelineLayout layout>
+  // `blocks` blocks of 128 bytes of columns of the rows from `token` on into a stage.
+  template <u32 columns, PipelineLayout layout>
   DEV void load(const Pipeline<layout>& to, const TensorMap* map, u32 rows, u32 blocks, i32 token, i32 head, i32 batch,
                 u64 hint) const {
     if (!issuer) return;
-    mbar_arrive_expect(to.full(), layout.bytes);
+    mbar_arrive_expect(to.full(), blocks * rows * kBlockColumnBytes);
     for (u32 c = 0; c < blocks; ++c)
-      tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * kInputColumns, token, head, batch, hint);
+      tma_load(to.stage() + c * rows * kBlockColumnBytes, map, to.full(), c * columns, token, head, batch, hint);
   }
-  // A block of keys; of pages, each lane loads the rows of one. What lies behind the last key, or in a page that there
-  // is not, comes as zeros, and the table is not asked about it.
+  // Where the keys of a page lie that this lane loads, as the table has it. What lies behind the last key is not asked
+  // for and comes as zeros.
+  static constexpr i32 kPagesOfBlock = features.paged ? kKeys / config.page_rows : 0;
+  static DEV i32 lane_row() { return static_cast<i32>(threadIdx.x % 32) * config.page_rows; }
+  DEV KeyValueView::Place find(const WorkTile& tile, i32 n) const {
+    const i32 key = n * kKeys + lane_row();
+    if (!features.paged || lane_row() >= kKeys || key >= tile.seq_k) return {-1, 0};
+    return KeyValueView::of(p, tile).entry(p, key);
+  }
+  // A block of keys, page by page. One lane issues all boxes, from values that ptxas knows to be the same in all lanes:
+  // where they differ, it makes a loop over the lanes of each load, and a box takes 33 ns instead of under 20.
   template <PipelineLayout layout>
-  DEV void load_keys(const Pipeline<layout>& to, const TensorMap* map, u32 blocks, const WorkTile& tile, i32 n) const {
+  DEV void load_keys(const Pipeline<layout>& to, const TensorMap* map, u32 blocks, const WorkTile& tile, i32 n,
+                     const KeyValueView::Place& found) const {
     const KeyValueView keys = KeyValueView::of(p, tile);
     if constexpr (!features.paged) {
       const KeyValueView::Place at = keys.place(p, n * kKeys);
-      return load(to, map, kBlockN, blocks, at.token, keys.head, at.batch, kEvictLast);
+      return load<kKeyColumns>(to, map, kBlockN, blocks, at.token, keys.head, at.batch, kEvictLast);
     }
-    if (issuer) mbar_arrive_expect(to.full(), layout.bytes);
-    const i32 row = static_cast<i32>(threadIdx.x % 32) * config.page_rows, key = n * kKeys + row;
-    if (row < kKeys) {
-      KeyValueView::Place at{-1, 0};
-      if (key < tile.seq_k) at = keys.place(p, key);
+    const KeyValueView::Place mine = KeyValueView::checked(p, found);
+    if (issuer) mbar_arrive_expect(to.full(), blocks * kBlockN * kBlockColumnBytes);
+#pragma unroll(config.whole_pages ? kPagesOfBlock : 4)
+    for (i32 i = 0; i < kPagesOfBlock; ++i) {
+      const i32 page = __shfl_sync(0xffffffffu, mine.batch, i),
+                token = config.whole_pages ? 0 : __shfl_sync(0xffffffffu, mine.token, i);
+      if (!issuer) continue;
       for (u32 c = 0; c < blocks; ++c)
-        tma_load(to.stage() + (c * kBlockN + static_cast<u32>(row)) * kBlockColumnBytes, map, to.full(),
-                 c * kInputColumns, at.token, keys.head, at.batch, kEvictLast);
+        tma_load(to.stage() + (c * kBlockN + static_cast<u32>(i) * config.page_rows) * kBlockColumnBytes, map,
+                 to.full(), c * kKeyColumns, token, keys.head, page, kEvictLast);
     }
     __syncwarp();
   }
-  DEV void load_k(const WorkTile& tile, i32 n) {
+  struct Block {  // of keys, as load_k finds it and load_v takes it
+    KeyValueView::Place found{-1, 0};
+    float v_share = 1.0f;  // V's factor against the largest of its head
+  };
+  // Returns where the block's keys lie. The table is asked about the block after it meanwhile: an
+  // answer is 600 ns on its way, a block's time is 1.4 us, and it would stand between a stage's release and its loads.
+  DEV Block load_k(const WorkTile& tile, i32 n) {
     if (n == tile.n_hi - 1) open_factors(tile);
-    k.acquire();
-    if constexpr (config.block_scales) store_scales(tile, n);
-    load_keys(k, maps.k, kQkBlocks, tile, n);
-    k.advance();
-  }
-  DEV void load_v(const WorkTile& tile, i32 n) {
-    if constexpr (kFp8) {
-      raw.acquire();
-      if (issuer) store_word(memory.more(raw.state.slot), 1);
-      load_keys(raw, maps.v, kVBlocks, tile, n);
-      raw.advance();
-      return;
+    Block block{features.paged && n == asked ? ahead : find(tile, n)};
+    if constexpr (kFp8Keys) {
+      float k_share = 1.0f;
+      if constexpr (config.block_scales) {
+        const i32 head = KeyValueView::of(p, tile).head, of = n * kKeys / kDescaleRows;
+        k_share = k_factor(p, tile.batch, head, of);
+        block.v_share = v_factor(p, tile.batch, head, of) / largest_v;
+      }
+      load_raw(maps.k, kRawK, kRawQkBlocks, tile, n, block.found, k_share);
+    } else {
+      k.acquire();
+      if constexpr (config.block_scales) store_scales(tile, n);
+      load_keys(k, maps.k, kQkBlocks, tile, n, block.found);
+      k.advance();
     }
-    v.acquire();
-    load_keys(v, maps.v, kVBlocks, tile, n);
-    v.advance();
+    if constexpr (features.paged) {
+      asked = n > tile.n_lo ? n - 1 : -1;
+      if (asked >= 0) ahead = find(tile, asked);
+    }
+    return block;
+  }
+  DEV void load_v(const WorkTile& tile, i32 n, const Block& block) {
+    if constexpr (kFactors) {
+      load_raw(maps.v, kRawV, kRawVBlocks, tile, n, block.found, block.v_share);
+    } else {
+      v.acquire();
+      load_keys(v, maps.v, kVBlocks, tile, n, block.found);
+      v.advance();
+    }
+  }
+  // For the helpers.
+  DEV void load_raw(const TensorMap* map, RawTile what, u32 blocks, const WorkTile& tile, i32 n,
+                    const KeyValueView::Place& found, float share) {
+    raw.acquire();
+    if (issuer) {
+      store_word(memory.more(raw.state.slot), what);
+      if constexpr (kFp8Keys && config.block_scales) store_word(memory.more(raw.state.slot) + 4, __float_as_int(share));
+    }
+    load_keys(raw, map, blocks, tile, n, found);
+    raw.advance();
   }
   DEV void load_bias(const WorkTile& tile, i32 n) {
     if constexpr (kBiasTiles) {
@@ -115,11 +159,11 @@ struct Producer {
     store_four(memory.factors(q.state.slot), __float_as_int(of_group(0)), __float_as_int(of_group(1)),
                __float_as_int(of_group(2)), __float_as_int(v_whole));
   }
-  // The end of the transposing warps' work.
-  DEV void no_more_v() {
+  // The end of the helpers' work.
+  DEV void no_more() {
     raw.acquire();
     if (!issuer) return;
-    store_word(memory.more(raw.state.slot), 0);
+    store_word(memory.more(raw.state.slot), kNothing);
     mbar_arrive(raw.full());
   }
   // The tile's coordinates travel in shared memory under the Q barrier: consumers need no divisions. A tile that does
@@ -127,13 +171,14 @@ struct Producer {
   DEV void load_q(const WorkTile& tile) {
     q.acquire();
     if (issuer) store_tile(memory.tile(q.state.slot), tile);
-    if constexpr (kFp8) {
+    if constexpr (kFactors) {
       if (tile.exists()) store_factors(tile);
     }
     if (!tile.exists()) {
       if (issuer) mbar_arrive(q.full());
     } else {
-      load(q, maps.q, kBlockM, kQkBlocks, tile.q_begin + tile.row, tile.head, tile.map_batch, kEvictFirst);
+      load<kInputColumns>(q, maps.q, kBlockM, kQkBlocks, tile.q_begin + tile.row, tile.head, tile.map_batch,
+                          kEvictFirst);
     }
     q.advance();
   }
@@ -152,26 +197,27 @@ struct Producer {
 DEV void produce(const SharedMemory& memory, const Maps& maps, const ForwardParams& p) {
   Producer to{memory, maps, p};
   WorkTile tile = to.next_tile();
-  if (tile.exists()) to.load_k(tile, tile.n_hi - 1);
+  Producer::Block block, later;  // whose K has been loaded
+  if (tile.exists()) block = to.load_k(tile, tile.n_hi - 1);
   to.load_q(tile);
   if (tile.exists()) to.load_bias(tile, tile.n_hi - 1);
   while (tile.exists()) {
     for (i32 n = tile.n_hi - 1; n > tile.n_lo;) {
       const i32 next = next_block<kKeys>(p, tile, n);
-      to.load_k(tile, next);
-      to.load_v(tile, n);
+      later = to.load_k(tile, next);
+      to.load_v(tile, n, block);
       to.load_bias(tile, next);
-      n = next;
+      n = next, block = later;
     }
     const WorkTile next = to.next_tile();
-    if (!config.cross_tile) to.load_v(tile, tile.n_lo);
-    if (next.exists()) to.load_k(next, next.n_hi - 1);
+    if (!config.cross_tile) to.load_v(tile, tile.n_lo, block);
+    if (next.exists()) later = to.load_k(next, next.n_hi - 1);
     to.load_q(next);
-    if (config.cross_tile) to.load_v(tile, tile.n_lo);
+    if (config.cross_tile) to.load_v(tile, tile.n_lo, block);
     if (next.exists()) to.load_bias(next, next.n_hi - 1);
-    tile = next;
+    tile = next, block = later;
   }
-  if constexpr (kFp8) to.no_more_v();
+  if constexpr (kFactors) to.no_more();
   to.scheduler.reset();
 }
 

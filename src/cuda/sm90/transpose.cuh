@@ -15,7 +15,7 @@
 
 namespace onepass::sm90 {
 
-constexpr u32 kTransposers = 3, kUnitKeys = 32, kUnitColumns = 16;  // beside the warp that loads
+constexpr u32 kUnitKeys = 32, kUnitColumns = 16;
 
 DEV void transpose_block(u32 raw, u32 vt, u32 warp) {
   constexpr u32 kWidth = transposed_width(config.block_n), kUnits = kBlockN / kUnitKeys;
@@ -25,7 +25,7 @@ DEV void transpose_block(u32 raw, u32 vt, u32 warp) {
   const u32 first = lane < 16 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
   const u32 from = swizzled(raw, lane, 0), to = narrow_swizzled<kWidth>(vt, 2 * i + (i / 4 ^ matrix % 2), matrix / 2);
 #pragma unroll 1
-  for (u32 c = warp; c < kOutN / kUnitColumns; c += kTransposers) {
+  for (u32 c = warp; c < kOutN / kUnitColumns; c += kHelpers) {
     const u32 source = (from ^ c % 8 * 16) + c / 8 * kBlockN * kBlockColumnBytes,
               target = to + c * kUnitColumns * kWidth;
 #pragma unroll 1
@@ -50,7 +50,7 @@ DEV void transpose(const SharedMemory& memory, u32 warp) {
   const u32 lane = threadIdx.x % 32;
   for (;;) {
     raw.wait();
-    if (load_word(memory.more(raw.state.slot)) == 0) return;
+    if (load_word(memory.more(raw.state.slot)) == kNothing) return;
     v.acquire();
     transpose_block(raw.stage(), v.stage(), warp);
     async_proxy_fence();
