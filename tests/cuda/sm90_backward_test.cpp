@@ -23,7 +23,7 @@ TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   const BackwardShape shape = sm90::shape_of(p, config);
   const std::string mods = cuda::mods_source(p, true);
-  const cuda::CodeGate gate{384, {"HGMMA", "UTMALDG", config.split ? "REDG" : "UBLKRED"}};
+  const cuda::CodeGate gate{384, {"HGMMA", "UTMALDG", config.split && !config.paired ? "REDG" : "UBLKRED"}};
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, shape, config, mods)), gate), "");
   cuda::expect_code(cuda::backward_programs(features, shape, sm90::kSumTile, "sm_90", mods));
 }
@@ -53,8 +53,10 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd b1 h1 s4096 d128 bf16 softcap=30", "bwd b1 h1 s4096 d128 bf16 mask=b1qk dropout=0.1 alibi",
         "bwd b1 h1 s4096 d128 bf16 score_mod={score + 0.1 * tanh(score)}", "bwd b1 h1 s4096 d96 bf16",
         "bwd b1 h1 s4096 d128 bf16 mask_mod={k_index % 3 != 1}", "bwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
-        "bwd b1 h1 s4096 d192 bf16", "bwd b1 h1 s4096 d160/72 bf16 window=99:9", "bwd b1 h1 s4096 d256 bf16",
-        "bwd b1 h1 s4096 d256 bf16 causal_bottom_right", "bwd h1 d256 bf16 varlen=128,512 causal_bottom_right",
+        "bwd b1 h1 s4096 d192 bf16", "bwd h8/2 d192/128 bf16 varlen=128,512 window=99:9 dlse grad=fp32",
+        "bwd b1 h1 s4096 d192 bf16 deterministic", "bwd b1 h1 s4096 d160/72 bf16 window=99:9",
+        "bwd b1 h1 s4096 d256 bf16", "bwd b1 h1 s4096 d256 bf16 causal_bottom_right",
+        "bwd h1 d256 bf16 varlen=128,512 causal_bottom_right",
         "bwd b1 h1 s4096 d256 bf16 causal_bottom_right deterministic", "bwd b1 h1 s4096 d256 bf16 mask=b1qk",
         "bwd b1 h1 s4096 d256 bf16 dropout=0.1", "bwd b1 h1 s4096 d256 bf16 softcap=30",
         "bwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias", "bwd b1 h1 s4096 d256 bf16 alibi"));

@@ -28,9 +28,11 @@ struct LaunchAttribute {  // CUlaunchAttribute
   union {
     char bytes[64];
     int number;
+    unsigned size[3];
   } value;
 };
-inline constexpr int kProgrammaticSerialization = 6;  // an attribute's id; its value: 1
+inline constexpr int kClusterDimension = 4;           // an attribute's id; its value: blocks of threads along x, y, z
+inline constexpr int kProgrammaticSerialization = 6;  // 1
 
 struct LaunchConfig {  // CUlaunchConfig
   unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;

@@ -1,6 +1,7 @@
 #include "cuda/host/kernels.hpp"
 #include "core/text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -165,14 +166,22 @@ DeviceScratch::~DeviceScratch() {
 }
 
 void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters,
-            bool early) {
+            bool early, unsigned cluster) {
   constexpr int kCapturesEarlyLaunches = 12030;
   const Driver& d = need_driver();
-  LaunchAttribute attribute{.id = kProgrammaticSerialization, .unused = 0, .value = {}};
-  attribute.value.number = 1;
-  const unsigned attributes = early && d.version >= kCapturesEarlyLaunches ? 1 : 0;
-  const LaunchConfig config{grid,   1,          1,         block, 1, 1, static_cast<unsigned>(shared_bytes),
-                            stream, &attribute, attributes};
+  LaunchAttribute attribute[2] = {};
+  unsigned attributes = 0;
+  if (early && d.version >= kCapturesEarlyLaunches) {
+    attribute[attributes].id = kProgrammaticSerialization;
+    attribute[attributes++].value.number = 1;
+  }
+  if (cluster > 1) {
+    attribute[attributes].id = kClusterDimension;
+    std::fill_n(attribute[attributes].value.size, 3, 1u);
+    attribute[attributes++].value.size[0] = cluster;
+  }
+  const LaunchConfig config{grid,   1,         1,         block, 1, 1, static_cast<unsigned>(shared_bytes),
+                            stream, attribute, attributes};
   check_cuda(d.launch(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
 }
 

@@ -50,12 +50,16 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
                      : f.softcap || f.score_mod || f.bias != ScalarType::none || crowd_of(b) > most_of(f, false));
   }
   c.ahead = c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || crowd_of(b) == 0);
+  // Two blocks share what they add; there is room in shared memory to stage it where K has three blocks of columns.
+  c.paired = c.split && plain_scores(b, c) && padded(f.dim_qk, 16) == 192 && f.dim_v <= 192 && b.dq &&
+             !b.deterministic && !f.dropout && f.bias == ScalarType::none;
+  if (c.paired) c.ahead = false;
   if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
   return c;
 }
 
 std::string config_source(const BackwardConfig& c) {
-  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead] = c;
+  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, paired] = c;
   return cuda::Initializer()
       .field("split", split)
       .field("block_q", block_q)
@@ -63,6 +67,7 @@ std::string config_source(const BackwardConfig& c) {
       .field("dbias_tiles", dbias_tiles)
       .field("dbias_adds", dbias_adds)
       .field("ahead", ahead)
+      .field("paired", paired)
       .source();
 }
 
@@ -77,7 +82,8 @@ class State final : public cuda::BackwardState {
   std::string describe() const override {
     return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
                 config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
-                layout_.total, " bytes of shared memory", order());
+                config_.paired ? "two blocks of threads share dQ, " : "", layout_.total, " bytes of shared memory",
+                order());
   }
 
  private:
@@ -97,8 +103,10 @@ class State final : public cuda::BackwardState {
     set_head_groups(params, *problem, config_, device_.multiprocessors, device_.l2_bytes);
     BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
     void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &maps.bias, &maps.dbias, &params};
-    cuda::launch(kernel(stream), static_cast<unsigned>(std::min<std::int64_t>(tiles, device_.multiprocessors)), 384,
-                 layout_.total, stream, arguments, starts_early() && !features_.dbias && cuda::row_blocks(params) > 0);
+    const unsigned cluster = config_.paired ? 2 : 1;
+    const auto clusters = static_cast<unsigned>(std::min(tiles, std::int64_t{device_.multiprocessors} / cluster));
+    cuda::launch(kernel(stream), clusters * cluster, 384, layout_.total, stream, arguments,
+                 starts_early() && !features_.dbias && cuda::row_blocks(params) > 0, cluster);
   }
 
   const BackwardConfig config_;
@@ -195,7 +203,7 @@ bool writes_all_dbias(const BackwardFeatures& f, const BackwardConfig& c) {
 }
 
 std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
-  return p.heads_kv * padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, c.block_k());
+  return p.heads_kv * padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, c.tile_k());
 }
 
 // Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
@@ -206,11 +214,12 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
 void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
   b.head_group = 1;
   b.tail_heads = 0;
+  if (c.paired) multiprocessors /= 2;
   constexpr std::int64_t kMost = 32;
   const bool causal = band_mask(p, p.seq_q, p.seq_k).right >= 0, by_turns = p.deterministic && p.gradients.dq;
   if (p.varlen) return;
   const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
-                     tiles = std::max<std::int64_t>(1, (p.seq_k + c.block_k() - 1) / c.block_k());
+                     tiles = std::max<std::int64_t>(1, (p.seq_k + c.tile_k() - 1) / c.tile_k());
   if (c.dbias_adds && !p.bias->spans.batch) {  // what those that share a bias add to its gradient meets in L2
     b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.bias->spans.heads ? p.batch : heads, 1, kMost));
     return;
@@ -240,7 +249,7 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
           "sm_90a",
           mods,
           cuda::wgmma_source({c.block_q, padded(a.dim_qk, 16), padded(a.dim_v, 16), dq_columns(a.dim_qk, c.block_q, 0),
-                              dq_columns(a.dim_qk, c.block_q, 1)},
+                              c.paired ? kPairedColumns[1] : dq_columns(a.dim_qk, c.block_q, 1)},
                              operand_of(a.input))};
 }
 

@@ -14,7 +14,9 @@ struct BackwardConfig {
   bool dbias_tiles;  // joint: dbias leaves by TMA, through dQ's stage
   bool dbias_adds;   // to what other heads or batch entries have added
   bool ahead;        // split: the first product of a block is done a block ahead
-  ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }  // keys of a tile
+  bool paired;       // split: a cluster of two blocks of threads, with 64 keys each, adds dQ of both up
+  ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a block of threads
+  ONEPASS_HD constexpr int tile_k() const { return paired ? 128 : block_k(); }  // of a tile
   ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
 };
 
@@ -25,6 +27,16 @@ constexpr int kGroupKeys = 64;
 // weight, the score's derivatives; and a bit for each weight that dropout leaves.
 ONEPASS_HD constexpr int exchanged_words(const AttentionFeatures& f, const BackwardConfig& c) {
   return c.block_q / 4 * (1 + f.softcap + f.score_mod) + (f.dropout ? 4 : 0);
+}
+
+// Paired: how many columns of dQ a warpgroup adds up, over the keys of both blocks of threads, and from which on. K of
+// the other one's keys lies behind its own, two blocks of columns from `rank` on.
+constexpr int kPairedColumns[2] = {64, 32};
+ONEPASS_HD constexpr int paired_column(int group, int rank) { return group == 0 ? 128 * rank : 64 + 32 * rank; }
+constexpr int kPartnerBlocks = 2;
+constexpr int kPairedDqBytes[2] = {64 * 64 * 4, 64 * 32 * 4};  // of a block, on its way to the sums
+ONEPASS_HD constexpr int own_keys_bytes(const AttentionFeatures& f, const BackwardConfig& c) {
+  return c.block_k() * column_blocks(f.dim_qk) * kBlockColumnBytes;
 }
 
 // Joint: bytes of a warpgroup's part of dQ's stage; the second's is no larger. Where dbias takes turns: a box of 64
@@ -49,11 +61,13 @@ ONEPASS_HD constexpr bool plain_scores(const BackwardFeatures& b, const Backward
 // Shared memory of a block of threads, in order.
 struct BackwardLayout {
   PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
-  PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]
+  PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]; paired: the other block's, too
   PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
   PipelineLayout turns;          // joint, deterministic: barriers of dq's stage, by turns of two reducers
   PipelineLayout bias;           // in the places of ds
   PipelineLayout exchange;       // split: a part for each pair of warps
+  PipelineLayout partner;        // paired: barriers of what the other block writes into ds
+  PipelineLayout drawn;          // paired: the number of the next tile, which the first block draws for both
   PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
   int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
   int fallback;                  // a word for each consumer warp
@@ -63,14 +77,18 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   const AttentionFeatures& f = features.forward.attention;
   BackwardLayout l{};
   const int qk = column_blocks(f.dim_qk) * kBlockColumnBytes, v = column_blocks(f.dim_v) * kBlockColumnBytes;
-  l.k = {.data = 0, .bytes = c.block_k() * qk, .stages = c.split ? 1 : 2};
+  l.k = {.data = 0,
+         .bytes = c.block_k() * (qk + (c.paired ? kPartnerBlocks * kBlockColumnBytes : 0)),
+         .stages = c.split ? 1 : 2};
   l.v = {.data = l.k.data_end(), .bytes = c.block_k() * v, .stages = 1};
   const int row_stages = c.ahead ? 3 : 2;
   l.q = {.data = l.v.data_end(), .bytes = c.block_q * qk, .stages = row_stages};
   l.dout = {.data = l.q.data_end(), .bytes = c.block_q * v, .stages = row_stages};
-  l.ds = {.data = l.dout.data_end(), .bytes = c.block_k() / kGroupKeys * c.block_q * kBlockColumnBytes, .stages = 2};
+  l.ds = {.data = l.dout.data_end(), .bytes = c.tile_k() / kGroupKeys * c.block_q * kBlockColumnBytes, .stages = 2};
   l.dq = {.data = l.ds.data_end(), .bytes = dq_stage_bytes(f, c), .stages = c.split ? 0 : 1, .parts = 2};
-  l.exchange = {.data = l.dq.data_end(), .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
+  if (c.paired) l.dq.bytes = kPairedDqBytes[0], l.dq.stages = 1;
+  const int dq_end = c.paired ? l.dq.data + kPairedDqBytes[0] + kPairedDqBytes[1] : l.dq.data_end();
+  l.exchange = {.data = dq_end, .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + row_stages * c.block_q * 4;
   l.fallback = l.delta + row_stages * c.block_q * 4;
@@ -85,7 +103,11 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.exchange = l.exchange.with_barriers(l.dq.barriers_end());
   l.bias = PipelineLayout{.data = l.ds.data, .bytes = l.ds.bytes, .stages = 2}.with_barriers(l.exchange.barriers_end());
   l.turns = PipelineLayout{.data = l.dq.data, .stages = 2}.with_barriers(l.bias.barriers_end());
-  l.total = l.turns.barriers_end();
+  l.partner =
+      PipelineLayout{.data = l.ds.data, .stages = c.paired ? l.ds.stages : 0}.with_barriers(l.turns.barriers_end());
+  l.drawn = {.data = l.partner.barriers_end(), .bytes = 16, .stages = c.paired};
+  l.drawn = l.drawn.with_barriers(l.drawn.data_end());
+  l.total = l.drawn.barriers_end();
   return l;
 }
 

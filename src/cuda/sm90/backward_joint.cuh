@@ -149,9 +149,11 @@ struct JointConsumer : BackwardWarp {
   }
   // The keys are those of the block before: of the tile before in a tile's first block.
   DEV void issue_dq_before() {
-    issue_dq(dq, ds_stage(odd_block ^ 1) + (kByRows ? group * (64 * kBlockColumnBytes) : 0),
-             memory.base + (odd_tile ^ static_cast<u32>(accumulate == 0)) * kLayout.k.bytes,
-             kByRows ? 0 : group * kDqN<0>);
+    add_dq_product(dq, ds_stage(odd_block ^ 1) + (kByRows ? group * (64 * kBlockColumnBytes) : 0),
+                   memory.base + (odd_tile ^ static_cast<u32>(accumulate == 0)) * kLayout.k.bytes +
+                       column_offset(kByRows ? 0 : group * kDqN<0>),
+                   false);
+    wgmma_commit();
   }
   DEV void issue_gradients() {
     fence_operand(weights);

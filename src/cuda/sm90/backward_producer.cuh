@@ -2,7 +2,7 @@
 #pragma once
 #include "cuda/device/tma.cuh"
 
-#include "cuda/sm90/backward_tile.cuh"
+#include "cuda/sm90/backward_pair.cuh"
 
 namespace onepass::sm90 {
 
@@ -70,6 +70,12 @@ struct Producer {
     if (!x.exists()) return mbar_arrive(k.full());
     mbar_arrive_expect(k.full(), kLayout.k.bytes);
     load(k, maps.k, kBlockN, kQkBlocks, x.k_begin + x.key, x.head, x.map_batch);
+    if constexpr (kPaired) {
+#pragma unroll
+      for (u32 c = 0; c < kPartnerBlocks; ++c)
+        tma_load(k.stage() + own_keys_bytes(features, config) + c * kBlockN * kBlockColumnBytes, maps.k, k.full(),
+                 (pair_rank() + c) * kBlockColumns, x.k_begin + partner_key(x.key), x.head, x.map_batch);
+    }
   }
   DEV void load_v(const KeyTile& x) const {
     const Pipeline<kLayout.v> v = memory.v().at(tiles);

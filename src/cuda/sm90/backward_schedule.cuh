@@ -1,6 +1,7 @@
 // The warp that draws tiles, and lists the blocks of rows that see any of their keys.
 #pragma once
 #include "cuda/sm90/backward_epilogue.cuh"
+#include "cuda/sm90/backward_pair.cuh"
 
 namespace onepass::sm90 {
 
@@ -39,13 +40,59 @@ DEV void list_blocks(const BackwardParams& p, u32 slot) {
   __syncwarp();
 }
 
+// Tiles as they are drawn, for both blocks of a pair by the first, which tells the other.
+template <class Memory>
+struct PairedTiles {
+  const BackwardParams& p;
+  const Memory& memory;
+  TileOrder order{p};
+  u32 draws = 0;
+
+  DEV KeyTile next() {
+    i32 number = static_cast<i32>(blockIdx.x / kPair);
+    if (draws != 0) number = pair_rank() == 0 ? draw(memory.drawn().at(draws - 1)) : told(memory.drawn().at(draws - 1));
+    ++draws;
+    KeyTile x = order.tile(number);
+    if (x.exists()) x.key += static_cast<i32>(pair_rank() * kBlockN);
+    return x;
+  }
+  DEV i32 draw(const auto& to) const {
+    u32 number = 0;
+    if (opaque_thread() % 32 == 0) {  // alone: the other's answer may end the phase before a second lane has asked
+      number = gridDim.x / kPair + atomicAdd(p.counters, 1u);
+      to.acquire();
+      store_word_there(of_partner(to.stage()), static_cast<i32>(number), of_partner(to.full()));
+    }
+    return static_cast<i32>(warp_uniform(number));
+  }
+  DEV i32 told(const auto& from) const {
+    if (opaque_thread() % 32 == 0) mbar_arrive_expect(from.full(), 4);
+    from.wait();
+    const i32 number = load_word(from.stage());
+    __syncwarp();
+    arrive_there(from.empty(), opaque_thread() % 32 == 0);
+    return number;
+  }
+  DEV void reset() const {
+    if (pair_rank() == 0 && threadIdx.x % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x / kPair - 1)
+      p.counters[0] = p.counters[1] = 0;
+  }
+};
+template <class Memory>
+DEV auto tiles_of(const BackwardParams& p, const Memory& memory) {
+  if constexpr (kPaired)
+    return PairedTiles<Memory>{p, memory};
+  else
+    return TileScheduler<TileOrder>{p};
+}
+
 // Draws tiles; one that does not exist ends everybody's work. A warp of its own: the helpers have 24 registers. A tile
 // is drawn when the rows of the last block of the one before are asked for, some three blocks before its end: early
 // enough for its K, and late enough that work goes where there is time for it. (Drawn when the one before begins, the
 // last tiles wait behind long ones: 1.17 of the time for 32/8 heads of 4k rows, causally, by a model of 132
 // multiprocessors.)
 DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
-  Tiles scheduler{p};
+  auto scheduler = tiles_of(p, memory);
   for (u32 tiles = 0;;) {
     if (tiles != 0) memory.schedule().at(tiles - 1).wait_released();
     const KeyTile x = scheduler.next();

@@ -1,41 +1,12 @@
 // A consumer warpgroup of backward_split.cuh: what it holds, and the steps of its loop.
 #pragma once
+#include "cuda/sm90/backward_exchange.cuh"
+#include "cuda/sm90/backward_pair.cuh"
+#include "cuda/sm90/backward_sums.cuh"
 #include "cuda/sm90/backward_turn.cuh"
 #include "cuda/sm90/backward_warp.cuh"
 
 namespace onepass::sm90 {
-
-// What a lane of the scores' warpgroup hands to the same lane of the other, 16 bytes at a time: pairs of 16-bit
-// numbers. Weights are at most 1: as fp16 times 2^12 they keep eleven bits down to 2^-26, whatever the inputs' type, so
-// that dS is rounded once. (In bf16 the errors of dq and dk were a fifth larger at d256.) With other features there
-// are no registers for that.
-using Weight = ElementOf<kPlainScores ? ScalarType::f16 : features.input>::Format;
-constexpr float kWeightScale = kPlainScores ? 4096.0f : 1.0f;
-
-struct Exchange {
-  u32 at;  // of the warp's part
-  u32 lane;
-  DEV u32 place(u32 i) const { return at + (i * 32 + lane) * 16; }
-  template <class Get>
-  DEV void put(u32 first, const Get& get) const {
-#pragma unroll
-    for (u32 i = 0; i < kScores / 8; ++i)
-      store_four(place(first + i), get(8 * i), get(8 * i + 2), get(8 * i + 4), get(8 * i + 6));
-  }
-  template <class Format, class Set>
-  DEV void take(u32 first, const Set& set) const {
-#pragma unroll
-    for (u32 i = 0; i < kScores / 8; ++i) {
-      u32 x[4];
-      load_four(place(first + i), x[0], x[1], x[2], x[3]);
-#pragma unroll
-      for (u32 e = 0; e < 4; ++e) {
-        set(8 * i + 2 * e, Format::unpack(static_cast<u16>(x[e])));
-        set(8 * i + 2 * e + 1, Format::unpack(static_cast<u16>(x[e] >> 16)));
-      }
-    }
-  }
-};
 
 constexpr u32 kRowStages = kLayout.q.stages;
 constexpr bool kAhead = config.ahead;
@@ -72,19 +43,22 @@ struct SplitConsumer : BackwardWarp {
   DEV Exchange exchange() const { return {memory.exchange(warp).stage(), lane}; }
 
   DEV void issue_first() {
-    const u32 slot = block % kRowStages, statistics = kIsScores ? memory.lse(slot) : memory.delta(slot);
     if constexpr (kIsScores) seen = scores.seen_scores(at.row());
     if constexpr (kIsScores)
       memory.q().at(block).wait();
     else
       memory.dout().at(block).wait();
-#pragma unroll
-    for (int c = 0; c < static_cast<int>(kBlockM / 16); ++c) load_part(rows, statistics, c);
+    load_statistics();
     wgmma_fence();
     if constexpr (kIsScores)
       issue_keys_by_rows<kQkN>(first, memory.base + kLayout.k.data, q_of(block));
     else
       issue_keys_by_rows<kVN>(first, memory.base + kLayout.v.data, dout_of(block));
+  }
+  DEV void load_statistics() {
+    const u32 slot = block % kRowStages, statistics = kIsScores ? memory.lse(slot) : memory.delta(slot);
+#pragma unroll
+    for (int c = 0; c < static_cast<int>(kBlockM / 16); ++c) load_part(rows, statistics, c);
   }
   // S becomes P, handed over; dP becomes dS.
   DEV void first_ready() {
@@ -147,21 +121,40 @@ struct SplitConsumer : BackwardWarp {
       pack_fragment(first, ds);
       dq_came();
       memory.ds().at(block).acquire();
-      store_ds(ds, 0);
+      store_ds(ds, own_ds());
     } else {
       pack_fragment(first, operand);
       memory.ds().at(block).acquire();
-      store_ds(operand, 0);
+      store_ds(operand, own_ds());
     }
   }
 
   // The fence is the reader's, where nothing is under way: behind issued products it would wait for them.
   DEV void wait_operands() const {
     if constexpr (kIsScores) memory.dout().at(block).wait();
-    if (accumulate) memory.ds().at(block - 1).wait();
+    if (accumulate) wait_ds(block - 1);
     async_proxy_fence();
   }
-  DEV void issue_dq_of(u32 i) { issue_dq(dq, ds_stage(voted(i & 1)), memory.base + kLayout.k.data, group * kDqN<0>); }
+  DEV void wait_ds(u32 i) const {
+    memory.ds().at(i).wait();
+    if constexpr (kPaired) memory.partner().at(i).wait();
+  }
+  // Its stage is free when both blocks of threads have read it.
+  DEV void release_ds(u32 i) const {
+    arrive(memory.ds().at(i).empty());
+    if constexpr (kPaired) arrive_there(memory.ds().at(i).empty(), lane == 0);
+  }
+  DEV void issue_dq_of(u32 i) {
+    const u32 ds = ds_stage(voted(i & 1)), keys = memory.base + kLayout.k.data;
+    if constexpr (kPaired) {
+      const PairedKeys of{group, voted(pair_rank())};
+      add_dq_product(dq, ds + of.ds(false), keys + of.own(), false);
+      add_dq_product(dq, ds + of.ds(true), keys + of.partner(), true);
+    } else {
+      add_dq_product(dq, ds, keys + column_offset(group * kDqN<0>), false);
+    }
+    wgmma_commit();
+  }
   DEV void issue_dq_before(u32 i) {
     fence_operand(operand);
     fence_operand(second);
@@ -173,7 +166,7 @@ struct SplitConsumer : BackwardWarp {
   DEV void dq_came() {
     wgmma_wait<1>();
     fence_operand(dq);
-    if (accumulate) arrive(memory.ds().at(block - 2).empty());
+    if (accumulate) release_ds(block - 2);
   }
   DEV void keep_place() { place = static_cast<i32>(at.place(p, static_cast<i32>(scores.batch))); }
   // All of a block but a tile's last, its first product done a block ahead: so the exponentials of the next run under
@@ -205,7 +198,7 @@ struct SplitConsumer : BackwardWarp {
   DEV void dq_ready() {
     fence_operand(dq);
     if (accumulate) {
-      arrive(memory.ds().at(block - 1).empty());
+      release_ds(block - 1);
       add_dq(block - 1);
     }
     accumulate = 1;
@@ -214,9 +207,11 @@ struct SplitConsumer : BackwardWarp {
   }
   DEV void add_dq(u32 i) const {                  // of block i, whose place is the one before
     if constexpr (!backward_features.dq) return;  // there are no sums
+    if constexpr (kPaired) return stage_dq(i);
     if constexpr (kDeterministic) memory.turns().at(i).wait();
-    constexpr u32 kGroupFloats = 64 * kDqN<0>, kWarpFloats = 16 * kDqN<group>;
-    float* const to = dq_sums_of(p, place_before) + group * kGroupFloats + warp * kWarpFloats + lane * 4;
+    constexpr u32 column = group * kDqN<0>;
+    float* const to =
+        dq_sums_of(p, place_before) + sum_tile(static_cast<i32>(warp * 16), static_cast<i32>(column / 8)) + lane * 4;
 #pragma unroll
     for (u32 u = 0; u < kDqN<group> / 8; ++u)
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);
@@ -225,6 +220,18 @@ struct SplitConsumer : BackwardWarp {
       arrive(memory.turns().at(i).empty());
     }
   }
+  // For add_paired_dq.
+  DEV void stage_dq(u32 i) const {
+    const auto stage = memory.dq(group).at(i);
+    stage.acquire();
+    const u32 to = stage.stage() + warp * (kDqN<group> * 64) + lane * 16;
+#pragma unroll
+    for (u32 u = 0; u < kDqN<group> / 8; ++u)
+      store_four(to + u * 512, __float_as_uint(dq[4 * u]), __float_as_uint(dq[4 * u + 1]),
+                 __float_as_uint(dq[4 * u + 2]), __float_as_uint(dq[4 * u + 3]));
+    __syncwarp();
+    arrive(stage.full());
+  }
   DEV void second_ready() {
     fence_operand(second);
     fence_operand(operand);
@@ -232,13 +239,13 @@ struct SplitConsumer : BackwardWarp {
   }
   // The tile's last block's own dQ; then its keys are free.
   DEV void last_dq() {
-    memory.ds().at(block - 1).wait();
+    wait_ds(block - 1);
     async_proxy_fence();
     wgmma_fence();
     issue_dq_of(block - 1);
     wgmma_wait<0>();
     fence_operand(dq);
-    arrive(memory.ds().at(block - 1).empty());
+    release_ds(block - 1);
     add_dq(block - 1);
   }
   // The next tile's loads begin before this one's gradients leave.

@@ -13,13 +13,13 @@ constexpr bool kByRows = kBlockM == 128;  // how the warpgroups share dQ
 constexpr u32 kQkBlocks = column_blocks(features.dim_qk), kVBlocks = column_blocks(features.dim_v);
 constexpr u32 kQkN = padded(features.dim_qk, 16), kVN = padded(features.dim_v, 16);  // columns of dK, of dV
 template <u32 group>
-constexpr u32 kDqN = dq_columns(features.dim_qk, config.block_q, group);
+constexpr u32 kDqN = config.paired ? kPairedColumns[group] : dq_columns(features.dim_qk, config.block_q, group);
 template <u32 group>
 constexpr u32 kDqBytes = 64 * kDqN<group> * 4;  // of a warpgroup's share of a block
 constexpr u32 kGroupThreads = 128, kGroupWarps = 4, kGroups = 2, kConsumerWarps = kGroups * kGroupWarps;
 constexpr bool kDeterministic = backward_features.deterministic;
 static_assert(kBlockQ == kBlockM && backward_shape.sum_columns * kBlockM == dq_block_floats(features.dim_qk, kBlockM));
-using Tiles = TileScheduler<KeysOuter<static_cast<i32>(kBlockM), static_cast<i32>(kBlockN), kDeterministic>>;
+using TileOrder = KeysOuter<static_cast<i32>(kBlockM), config.tile_k(), kDeterministic>;
 
 struct SharedMemory {
   u32 base;
@@ -31,6 +31,8 @@ struct SharedMemory {
   DEV Pipeline<kLayout.bias> bias() const { return {base}; }
   DEV Pipeline<kLayout.dq> dq(u32 group) const { return {base, group}; }
   DEV Pipeline<kLayout.turns> turns() const { return {base}; }
+  DEV Pipeline<kLayout.partner> partner() const { return {base}; }
+  DEV Pipeline<kLayout.drawn> drawn() const { return {base}; }
   DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }
   DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
   DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }

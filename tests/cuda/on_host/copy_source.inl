@@ -25,7 +25,7 @@ constexpr ForwardConfig config = {
 
 namespace onepass::sm80 {
 
-constexpr u32 kBase = sizeof ::smem - 16;  // where the first token's address lies
+constexpr u32 kBase = warps::kSharedBytes - 16;  // where the first token's address lies
 constexpr i32 pitch_of(i32 dim) { return padded(dim * kElementBytes, 128); }
 
 template <i32 dim>

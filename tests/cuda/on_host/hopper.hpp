@@ -99,8 +99,9 @@ struct Hopper {
     return at->second;
   }
 };
-inline Hopper hopper;  // of the block that runs
-inline Warpgroup& warpgroup() { return hopper.warpgroups[threadIdx.x / 128]; }
+inline std::array<Hopper, 2> hoppers;  // of the blocks of a cluster
+inline Hopper& hopper() { return hoppers[rank]; }
+inline Warpgroup& warpgroup() { return hopper().warpgroups[threadIdx.x / 128]; }
 
 // What the tests write into a tensor map: a tensor [size[3], ..., size[0]], strides in bytes, read in boxes of 128
 // bytes of columns x `rows`.
@@ -113,8 +114,9 @@ struct TensorBox {
   // or 0 where the tensor ends.
   template <class Each>
   void walk(unsigned address, const int (&c)[4], const Each& each) const {
+    address = own_address(address);
     if (address % 128 != 0) fail("a box in shared memory is not aligned");
-    if (address + rows * 128 > sizeof smem) fail("a box lies beyond shared memory");
+    if (address + rows * 128 > kSharedBytes) fail("a box lies beyond shared memory");
     const auto inside = [&](int i, int at) { return at >= 0 && static_cast<std::uint64_t>(at) < size[i]; };
     const auto columns = static_cast<int>(16 / element_bytes);
     for (int r = 0; r < static_cast<int>(rows); ++r) {
@@ -129,7 +131,7 @@ struct TensorBox {
                                                      static_cast<std::uint64_t>(c[2]) * stride[1] +
                                                      static_cast<std::uint64_t>(c[3]) * stride[2];
         const unsigned at = address + static_cast<unsigned>(r * 128 + i * 16);
-        each(piece, static_cast<std::size_t>(real) * element_bytes, smem + (at ^ (at >> 7 & 7) << 4));
+        each(piece, static_cast<std::size_t>(real) * element_bytes, memory() + (at ^ (at >> 7 & 7) << 4));
       }
     }
   }

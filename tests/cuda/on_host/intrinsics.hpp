@@ -54,7 +54,7 @@ inline float atomicAdd(float* at, float by) {
   return before;
 }
 inline std::size_t __cvta_generic_to_shared(const void* p) {
-  return static_cast<std::size_t>(static_cast<const unsigned char*>(p) - smem);
+  return static_cast<std::size_t>(static_cast<const unsigned char*>(p) - smem) | warps::rank << warps::kRankBit;
 }
 using std::max, std::min;
 

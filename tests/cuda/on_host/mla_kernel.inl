@@ -31,7 +31,7 @@ const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                             gridDim.x = grid;
                             for (unsigned b = 0; b < grid; ++b) {
                               std::memset(smem, 0xff, sizeof smem);
-                              hopper = {};
+                              hoppers = {};
                               run_block(onepass::decode::kMlaThreads, [&] { attention_mla(m, p); }, b);
                               if (!background.empty()) fail("a kernel ended before its loads");
                               for (unsigned i = onepass::decode::kLayout.total; i < sizeof smem; ++i)
@@ -43,7 +43,7 @@ const MlaKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                             gridDim.x = grid;
                             for (unsigned b = 0; b < grid; ++b) {
                               std::memset(smem, 0xff, sizeof smem);
-                              hopper = {};
+                              hoppers = {};
                               const auto merge = [&] { many ? attention_mla_merge_many(p) : attention_mla_merge(p); };
                               run_block(onepass::decode::kMlaMergeThreads, merge, b);
                               for (unsigned i = onepass::decode::kMlaMergeBytes; i < sizeof smem; ++i)

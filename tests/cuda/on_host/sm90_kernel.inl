@@ -29,7 +29,7 @@ const Sm90Kernel kernel = {KERNEL_WORD(KERNEL_NAME),
                              gridDim.x = grid;
                              for (unsigned b = 0; b < grid; ++b) {
                                std::memset(smem, 0xff, sizeof smem);
-                               hopper = {};
+                               hoppers = {};
                                run_block(
                                    onepass::sm90::kGroupThreads * (onepass::sm90::kGroups + 1),
                                    [&] { attention_forward(m[0], m[1], m[2], m[3], m[4], p); }, b);

@@ -36,7 +36,8 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
       const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
       // One block of threads where tiles wait for each other: blocks run one after the other here.
       const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
-      if (tiles > 0) kernel.run(&maps, &params, static_cast<unsigned>(std::min(tiles, most)));
+      const unsigned cluster = config().paired ? 2 : 1;
+      if (tiles > 0) kernel.run(&maps, &params, cluster * static_cast<unsigned>(std::min(tiles, most)));
     });
   }
   static void expect_right(check::Inputs& inputs, const std::string& what) {

@@ -49,8 +49,23 @@ inline Thread* running = nullptr;
 inline const std::function<void()>* body_of_all = nullptr;
 inline unsigned long steps = 0;  // anything that brings a block nearer to its end
 inline void yield() { swapcontext(&running->context, &scheduler); }
+inline unsigned rank = 0;  // of the block that runs, in a cluster of two
 // What the machine does beside the threads. Late, it waits until none of them can go on.
-inline std::deque<std::function<void()>> background;
+class Background {
+ public:
+  bool empty() const { return work_.empty(); }
+  void push_back(std::function<void()> f) { work_.emplace_back(rank, std::move(f)); }
+  void run_oldest() {
+    rank = work_.front().first;
+    work_.front().second();
+    work_.pop_front();
+  }
+
+ private:
+  std::deque<std::pair<unsigned, std::function<void()>>> work_;
+};
+inline Background background;
+inline void (*on_deadlock)() = nullptr;
 
 // Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
 // last thread takes the first turn.
@@ -60,6 +75,7 @@ inline bool copies_are_early = false, backwards = false;
 class Group {
  public:
   explicit Group(unsigned size) : size_(size) {}
+  unsigned size() const { return size_; }
   // Every member calls it with its value; all members' values come back.
   template <class T>
   std::vector<T> share(unsigned member, const T& own) {
@@ -83,16 +99,26 @@ class Group {
   unsigned size_, arrived_ = 0, turns_ = 0;
   std::vector<unsigned char> given_, all_;
 };
-inline Group *warp = nullptr, *block = nullptr;
+inline Group *warp = nullptr, *block = nullptr, *cluster = nullptr;
 
 }  // namespace warps
 
 inline warps::Index threadIdx, blockIdx, gridDim;
 extern "C" {
-alignas(1024) inline unsigned char smem[232448];  // the block's shared memory; kernels declare it by this name
+// Shared memory of the block that runs, or of the two of a cluster; kernels declare it by this name.
+alignas(1024) inline unsigned char smem[2 * 232448];
 }
 
 namespace warps {
+
+inline constexpr std::size_t kSharedBytes = sizeof smem / 2;
+inline unsigned char* memory() { return smem + rank * kSharedBytes; }  // of the block that runs
+// Addresses in shared memory have the block's number in a cluster above these bits, as on a device.
+inline constexpr unsigned kRankBit = 24;
+inline unsigned own_address(unsigned address) {
+  if (address >> kRankBit != rank) fail("an address of the other block's shared memory");
+  return address & ((1u << kRankBit) - 1);
+}
 
 inline void enter() {
   (*body_of_all)();
@@ -101,14 +127,16 @@ inline void enter() {
   yield();
 }
 
-// body() once by each of `threads` threads, 32 to a warp.
-inline void run_block(unsigned threads, const std::function<void()>& body, unsigned block_number = 0) {
+// body() once by each of `threads` threads, 32 to a warp, of each block of a cluster.
+inline void run_block(unsigned threads, const std::function<void()>& body, unsigned block_number = 0,
+                      unsigned blocks = 1) {
   static std::vector<std::unique_ptr<Thread>> pool;
-  while (pool.size() < threads) pool.push_back(std::make_unique<Thread>());
-  Group all(threads);
+  const unsigned in_all = threads * blocks;
+  while (pool.size() < in_all) pool.push_back(std::make_unique<Thread>());
+  Group all[] = {Group(threads), Group(threads)}, both(in_all);
   std::vector<std::unique_ptr<Group>> groups;
-  for (unsigned i = 0; i < threads; i += 32) groups.push_back(std::make_unique<Group>(32u));
-  for (unsigned i = 0; i < threads; ++i) {
+  for (unsigned i = 0; i < in_all; i += 32) groups.push_back(std::make_unique<Group>(32u));
+  for (unsigned i = 0; i < in_all; ++i) {
     Thread& t = *pool[i];
     t.done = false;
     t.groups.clear();
@@ -120,25 +148,30 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
     makecontext(&t.context, enter, 0);
   }
   body_of_all = &body;
-  block = &all;
-  blockIdx.x = block_number;
+  cluster = &both;
   for (bool some = true; some;) {
     some = false;
     const unsigned long before = steps;
-    for (unsigned turn = 0; turn < threads; ++turn) {
-      const unsigned i = backwards ? threads - 1 - turn : turn;
+    for (unsigned turn = 0; turn < in_all; ++turn) {
+      const unsigned i = backwards ? in_all - 1 - turn : turn;
       if (pool[i]->done) continue;
       some = true;
       running = pool[i].get();
-      threadIdx.x = i;
+      rank = i / threads;
+      block = &all[rank];
+      blockIdx.x = block_number + rank;
+      threadIdx.x = i % threads;
       warp = groups[i / 32].get();
       swapcontext(&scheduler, &running->context);
     }
     if (!some || steps != before) continue;
-    if (background.empty()) fail("its threads wait for each other");
-    background.front()();
-    background.pop_front();
+    if (background.empty()) {
+      if (on_deadlock) on_deadlock();
+      fail("its threads wait for each other");
+    }
+    background.run_oldest();
   }
+  rank = 0;
 }
 template <class T>
 std::vector<T> share(const T& own) {

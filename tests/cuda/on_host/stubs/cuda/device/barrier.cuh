@@ -10,13 +10,13 @@ DEV bool elect_one() { return threadIdx.x % 32 == (warps::backwards ? 31 : 0); }
 
 DEV void mbar_init(u32 bar, u32 arrivals) {
   if (bar % 8 != 0) warps::fail("a barrier in shared memory is not aligned");
-  if (!warps::hopper.memory_barriers.insert({bar, {arrivals, arrivals}}).second)
+  if (!warps::hopper().memory_barriers.insert({bar, {arrivals, arrivals}}).second)
     warps::fail("two barriers in one place");
 }
 DEV void mbar_init_fence() {}
-DEV void mbar_arrive(u32 bar) { warps::hopper.memory_barrier(bar).arrive(); }
+DEV void mbar_arrive(u32 bar) { warps::hopper().memory_barrier(bar).arrive(); }
 DEV void mbar_arrive_expect(u32 bar, u32 bytes) {
-  warps::MemoryBarrier& b = warps::hopper.memory_barrier(bar);
+  warps::MemoryBarrier& b = warps::hopper().memory_barrier(bar);
   b.bytes += bytes;
   b.arrive();
 }
@@ -31,14 +31,14 @@ DEV void copies_arrive(u32 bar) {
   else
     warps::background.push_back(land);
 }
-DEV bool mbar_try(u32 bar, u32 parity) { return warps::hopper.memory_barrier(bar).phase != parity; }
+DEV bool mbar_try(u32 bar, u32 parity) { return warps::hopper().memory_barrier(bar).phase != parity; }
 DEV void mbar_wait(u32 bar, u32 parity) {
   while (!mbar_try(bar, parity)) warps::yield();
 }
 
-DEV void bar_arrive(u32 id, u32 threads) { warps::hopper.named_barriers[id].arrive(threads); }
+DEV void bar_arrive(u32 id, u32 threads) { warps::hopper().named_barriers[id].arrive(threads); }
 DEV void bar_sync(u32 id, u32 threads) {
-  warps::NamedBarrier& b = warps::hopper.named_barriers[id];
+  warps::NamedBarrier& b = warps::hopper().named_barriers[id];
   const u32 turn = b.arrive(threads);
   while (b.turns == turn) warps::yield();
 }

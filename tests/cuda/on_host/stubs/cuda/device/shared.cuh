@@ -7,8 +7,9 @@ namespace onepass {
 template <class T>
 DEV T* shared_at(u32 address, u32 bytes) {  // that many are wanted, and aligned
   if (address % bytes != 0) warps::fail("an address in shared memory is not aligned");
-  if (address + bytes > sizeof ::smem) warps::fail("an address lies beyond shared memory");
-  return reinterpret_cast<T*>(::smem + address);
+  address = warps::own_address(address);
+  if (address + bytes > warps::kSharedBytes) warps::fail("an address lies beyond shared memory");
+  return reinterpret_cast<T*>(warps::memory() + address);
 }
 template <class T>
 DEV T shared_word(u32 from) {

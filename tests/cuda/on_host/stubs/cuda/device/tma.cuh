@@ -25,7 +25,7 @@ DEV void tma_load(u32 to, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i
       std::memset(at, 0, 16);
       if (bytes > 0) std::memcpy(at, piece, bytes);
     });
-    warps::MemoryBarrier& b = warps::hopper.memory_barrier(bar);
+    warps::MemoryBarrier& b = warps::hopper().memory_barrier(bar);
     b.bytes -= box.rows * 128;
     b.settle();
   };
@@ -70,7 +70,7 @@ DEV void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     warps::fail("a bulk copy is not aligned");
   const auto land = [=] {
     std::memcpy(shared_at<char>(to, 16), from, bytes);
-    warps::MemoryBarrier& b = warps::hopper.memory_barrier(bar);
+    warps::MemoryBarrier& b = warps::hopper().memory_barrier(bar);
     b.bytes -= bytes;
     b.settle();
   };

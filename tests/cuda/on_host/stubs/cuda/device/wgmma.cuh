@@ -42,7 +42,8 @@ struct SharedMatrix {
   }
   float at(u32 address) const {
     Element::Raw x;
-    std::memcpy(&x, shared_at<void>(address ^ (address >> 7 & (width / 16 - 1)) << 4, kElementBytes), kElementBytes);
+    address ^= (address >> 7 & (width / 16 - 1)) << 4;
+    std::memcpy(&x, shared_at<void>(address | warps::rank << warps::kRankBit, kElementBytes), kElementBytes);
     return Element::unpack(x);
   }
   // Rows of the depth's elements; or columns: the depth runs down.
