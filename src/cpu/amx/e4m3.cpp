@@ -94,7 +94,7 @@ class State final : public PlanState {
 
   // What bf16 would round of the factors of q and k, 1 to 2, is left to the scores; nothing where they are powers of 2.
   static ConstTensor rest(const ConstTensor& descale, float* to) {
-    if (!descale.given()) return {};
+    if (!descale.given() || !to) return {};  // booked where it is given
     ConstTensor t = descale;
     t.data = to, t.stride = row_major(descale);
     bool any = false;
