@@ -15,8 +15,8 @@ namespace {
 constexpr const char* kLines[] = {
     "bwd b2 h4/2 s70x90 d32/16 fp32 causal_bottom_right dlse",
     "bwd b1 h2 s80x60 d64 bf16 causal_bottom_right softcap=8",
-    "bwd b2 h2/1 s65 d40 fp16 grad=fp32 dropout=0.2 seed=3 bias=fp32:1hqk sinks alibi "
-    "grads=dq,dk,dv,dbias,dsinks,dalibi_slopes",
+    ("bwd b2 h2/1 s65 d40 fp16 grad=fp32 dropout=0.2 seed=3 bias=fp32:1hqk sinks alibi "  // one line, in two texts
+     "grads=dq,dk,dv,dbias,dsinks,dalibi_slopes"),
     "bwd h2 d16 fp32 varlen=5,0,40/9,3,50 packed=50:70",
 };
 
