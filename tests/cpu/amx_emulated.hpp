@@ -6,8 +6,8 @@
 namespace onepass::cpu::amx {
 
 bool has_avx512();
-Implementation emulated();           // "cpu.amx.bf16.emulated"
-Implementation emulated_backward();  // "cpu.amx_backward.emulated"
+Implementation emulated();            // "cpu.amx.bf16.emulated"
+Implementation emulated_backward();   // "cpu.amx_backward.emulated"
 Implementation emulated_flat_gemm();  // "cpu.flat_gemm.amx.emulated"
 Kernels emulated_kernels();
 

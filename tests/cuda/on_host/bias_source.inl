@@ -6,9 +6,12 @@
 #define onepass EMULATED_NAMESPACE
 #include "cuda/attention/forward.hpp"
 namespace onepass {
-constexpr ForwardFeatures forward_features = {
-    .attention = {.dim_qk = 64, .dim_v = 64, .input = ScalarType::bf16, .bias = ScalarType::EMULATED_TYPE},
-    .output = ScalarType::bf16};
+constexpr ForwardFeatures forward_features = {.attention = {.dim_qk = 64,
+                                                            .dim_v = 64,
+                                                            .input = ScalarType::bf16,
+                                                            .keys = ScalarType::bf16,
+                                                            .bias = ScalarType::EMULATED_TYPE},
+                                              .output = ScalarType::bf16};
 constexpr AttentionFeatures features = forward_features.attention;
 }  // namespace onepass
 #include "cuda/sm90/forward_config.hpp"

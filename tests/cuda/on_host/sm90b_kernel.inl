@@ -40,22 +40,6 @@ void run_grid(unsigned grid, unsigned threads, unsigned bytes, const Body& body,
 }
 const onepass::BackwardParams& params_at(const void* p) { return *static_cast<const onepass::BackwardParams*>(p); }
 
-void dump() {
-  using namespace onepass::sm90;
-  for (int r = 0; r < 2; ++r) {
-    rank = r;
-    auto show = [&](const char* n, const onepass::PipelineLayout& l) {
-      for (int i = 0; i < l.count(); ++i) {
-        auto f = hopper().memory_barriers.find(l.full + 8 * i), e = hopper().memory_barriers.find(l.empty + 8 * i);
-        if (f != hopper().memory_barriers.end())
-          std::fprintf(stderr, "%d %s[%d] full p%u pend%u/%u b%lld  empty p%u pend%u/%u\n", r, n, i, f->second.phase, f->second.pending, f->second.arrivals, f->second.bytes, e->second.phase, e->second.pending, e->second.arrivals);
-      }
-    };
-    show("k", kLayout.k); show("v", kLayout.v); show("q", kLayout.q); show("dout", kLayout.dout); show("ds", kLayout.ds);
-    show("exchange", kLayout.exchange); show("schedule", kLayout.schedule); show("partner", kLayout.partner); show("drawn", kLayout.drawn);
-  }
-}
-const bool dumps = (on_deadlock = dump, true);
 const Sm90BackwardKernel kernel = {
     KERNEL_WORD(KERNEL_NAME),
     KERNEL_PROBLEM,
@@ -69,9 +53,10 @@ const Sm90BackwardKernel kernel = {
     [](const void* maps, const void* p, unsigned grid) {
       onepass::TensorMap m[6];
       std::memcpy(m, maps, sizeof m);
-      run_grid(grid, onepass::sm90::kThreads, onepass::sm90::kLayout.total,
-               [&] { attention_backward(m[0], m[1], m[2], m[3], m[4], m[5], params_at(p)); },
-               onepass::sm90::config.paired ? 2 : 1);
+      run_grid(
+          grid, onepass::sm90::kThreads, onepass::sm90::kLayout.total,
+          [&] { attention_backward(m[0], m[1], m[2], m[3], m[4], m[5], params_at(p)); },
+          onepass::sm90::config.paired ? 2 : 1);
     },
     [](const void* p, unsigned grid) {
       run_grid(grid, onepass::kPostThreads, 0, [&] { attention_backward_post(params_at(p)); });

@@ -65,7 +65,6 @@ class Background {
   std::deque<std::pair<unsigned, std::function<void()>>> work_;
 };
 inline Background background;
-inline void (*on_deadlock)() = nullptr;
 
 // Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
 // last thread takes the first turn.
@@ -165,10 +164,7 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
       swapcontext(&scheduler, &running->context);
     }
     if (!some || steps != before) continue;
-    if (background.empty()) {
-      if (on_deadlock) on_deadlock();
-      fail("its threads wait for each other");
-    }
+    if (background.empty()) fail("its threads wait for each other");
     background.run_oldest();
   }
   rank = 0;
