@@ -54,12 +54,13 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   c.paired = c.split && plain_scores(b, c) && padded(f.dim_qk, 16) == 192 && f.dim_v <= 192 && b.dq &&
              !b.deterministic && !f.dropout && f.bias == ScalarType::none;
   if (c.paired) c.ahead = false;
+  c.held = !c.paired ? 0 : f.dim_v <= 128 ? 12 : 6;
   if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
   return c;
 }
 
 std::string config_source(const BackwardConfig& c) {
-  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, paired] = c;
+  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired] = c;
   return cuda::Initializer()
       .field("split", split)
       .field("block_q", block_q)
@@ -67,6 +68,7 @@ std::string config_source(const BackwardConfig& c) {
       .field("dbias_tiles", dbias_tiles)
       .field("dbias_adds", dbias_adds)
       .field("ahead", ahead)
+      .field("held", held)
       .field("paired", paired)
       .source();
 }

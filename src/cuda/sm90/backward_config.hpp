@@ -14,6 +14,7 @@ struct BackwardConfig {
   bool dbias_tiles;  // joint: dbias leaves by TMA, through dQ's stage
   bool dbias_adds;   // to what other heads or batch entries have added
   bool ahead;        // split: the first product of a block is done a block ahead
+  int held;          // split: sixteens of columns of K and V that stay in registers, for the first products
   bool paired;       // split: a cluster of two blocks of threads, with 64 keys each, adds dQ of both up
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a block of threads
   ONEPASS_HD constexpr int tile_k() const { return paired ? 128 : block_k(); }  // of a tile

@@ -26,6 +26,19 @@ DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], u32 keys, u32 rows) {
                            smem_descriptor(in_descriptor(rows), 16, step_offset(kk, kBlockM)), kk != 0);
   wgmma_commit();
 }
+// The same, some steps' keys in registers: half the traffic of shared memory.
+template <u32 dim, int N>
+DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], const u32 (&held)[N], u32 keys, u32 rows) {
+#pragma unroll
+  for (u32 kk = 0; kk < dim / kDepth; ++kk) {
+    const u64 b = smem_descriptor(in_descriptor(rows), 16, step_offset(kk, kBlockM));
+    if (4 * kk + 3 < N)
+      Wgmma<kBlockM>::registers_kmajor(d, held + 4 * kk, b, kk != 0);
+    else
+      Wgmma<kBlockM>::shared(d, smem_descriptor(in_descriptor(keys), 16, step_offset(kk, kBlockN)), b, kk != 0);
+  }
+  wgmma_commit();
+}
 // dV += P^T dO and dK += dS^T Q: weights from registers, contracted along the rows.
 template <int N>
 DEV void issue_keys_by_columns(float (&d)[N], const u32 (&weights)[kBlockM / 4], u32 rows, i32 accumulate) {

@@ -1,5 +1,7 @@
 // A consumer warpgroup of backward_split.cuh: what it holds, and the steps of its loop.
 #pragma once
+#include "cuda/device/mma.cuh"
+
 #include "cuda/sm90/backward_exchange.cuh"
 #include "cuda/sm90/backward_pair.cuh"
 #include "cuda/sm90/backward_sums.cuh"
@@ -10,6 +12,7 @@ namespace onepass::sm90 {
 
 constexpr u32 kRowStages = kLayout.q.stages;
 constexpr bool kAhead = config.ahead;
+constexpr u32 kHeld = config.held;
 
 template <u32 group>
 struct SplitConsumer : BackwardWarp {
@@ -20,8 +23,10 @@ struct SplitConsumer : BackwardWarp {
   u32 operand[kScores / 2];
   Slopes<kScores> slopes;
   Kept<kScores> kept;
-  u32 seen;                         // the mask's bits of its scores
-  i32 accumulate = 0;               // whether `second` holds anything yet
+  u32 seen;  // the mask's bits of its scores
+  static constexpr u32 kSteps = (kIsScores ? kQkN : kVN) / kDepth;
+  u32 held[kHeld == 0 ? 1 : 4 * (kHeld < kSteps ? kHeld : kSteps)];  // of its keys of K, of V
+  i32 accumulate = 0;                                                // whether `second` holds anything yet
   i32 place_before = 0, place = 0;  // in dQ's sums: of the block before; of this one, once the next is at work
 
   DEV SplitConsumer(const SharedMemory& shared, const BackwardParams& params) : BackwardWarp(shared, params) {}
@@ -31,6 +36,13 @@ struct SplitConsumer : BackwardWarp {
     accumulate = 0;
     if (!open_tile(first_key(), group)) return false;
     if constexpr (!kIsScores) memory.v().at(tiles).wait();
+    if constexpr (kHeld != 0) {
+#pragma unroll
+      for (u32 kk = 0; kk < sizeof held / 16; ++kk)
+        ldmatrix4(held + 4 * kk, swizzled(memory.base + (kIsScores ? kLayout.k.data : kLayout.v.data) +
+                                              kk / kStepsOfBlock * kBlockN * kBlockColumnBytes,
+                                          warp * 16 + lane % 16, kk % kStepsOfBlock * 2 + lane / 16));
+    }
     return true;
   }
   // Stages of a row block; the same in every lane, provably.
@@ -51,9 +63,9 @@ struct SplitConsumer : BackwardWarp {
     load_statistics();
     wgmma_fence();
     if constexpr (kIsScores)
-      issue_keys_by_rows<kQkN>(first, memory.base + kLayout.k.data, q_of(block));
+      issue_keys_by_rows<kQkN>(first, held, memory.base + kLayout.k.data, q_of(block));
     else
-      issue_keys_by_rows<kVN>(first, memory.base + kLayout.v.data, dout_of(block));
+      issue_keys_by_rows<kVN>(first, held, memory.base + kLayout.v.data, dout_of(block));
   }
   DEV void load_statistics() {
     const u32 slot = block % kRowStages, statistics = kIsScores ? memory.lse(slot) : memory.delta(slot);
