@@ -20,8 +20,8 @@ DEV u32 of_partner(u32 address) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(pair_rank() ^ 1));
   return there;
 }
-// Says that what this thread has read may be written again. Of what it has written it says nothing to the other block: a
-// release at the cluster's scope is a MEMBAR.GPU (SASS), which waits for products under way, too.
+// Says that what this thread has read may be written again. Of what it has written it says nothing to the other block:
+// a release at the cluster's scope is a MEMBAR.GPU (SASS), which waits for products under way, too.
 DEV void mbar_arrive_there(u32 bar) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
 }
