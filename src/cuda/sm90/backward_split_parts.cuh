@@ -221,9 +221,9 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (!backward_features.dq) return;  // there are no sums
     if constexpr (kPaired) return stage_dq(i);
     if constexpr (kDeterministic) memory.turns().at(i).wait();
-    constexpr u32 column = group * kDqN<0>;
-    float* const to =
-        dq_sums_of(p, place_before) + sum_tile(static_cast<i32>(warp * 16), static_cast<i32>(column / 8)) + lane * 4;
+    constexpr i32 kColumn = group * kDqN<0> / 8, kFirst = sum_tile(0, kColumn),
+                  kOfWarp = sum_tile(16, kColumn) - kFirst;
+    float* const to = dq_sums_of(p, place_before) + kFirst + warp * kOfWarp + lane * 4;
 #pragma unroll
     for (u32 u = 0; u < kDqN<group> / 8; ++u)
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);
