@@ -172,7 +172,7 @@ TEST(Combine, WritesNarrowOutputsAndRowsWithoutKeys) {
     a.out = Tensor(narrow.data(), dtype, {c.total_q, c.heads, c.dim});
     const Sequence s = sequence_of(p, a, 0);
     RowState<float> state{3, 2};
-    finish_row(p, a, s, 1, 2, &state, wide.out.data(), 1, {});
+    finalize_row(p, a, s, 1, 2, &state, wide.out.data(), 1, {});
     const Merged<float> joined = join_natural_sink(state, c.sinks[1]);
     const float share = joined.alpha_a / joined.state.l;
     for (std::int64_t d = 0; d < c.dim; ++d) {

@@ -58,32 +58,32 @@ class Attend {
     Unit before, now = units.next(), after = units.next();
     Softmax softmax;  // of no unit: nothing runs beside the tiles
     int parity = 0;
-    if (now.keys) multiply_keys(now, t_.scratch.scores[0], softmax);
+    if (now.keys) scores(now, t_.scratch.scores[0], softmax);
     while (now.keys) {
-      float* scores = t_.scratch.scores[parity];
+      float* s = t_.scratch.scores[parity];
       float* other = t_.scratch.scores[1 - parity];
-      score(now, scores);
+      apply_features(now, s);
       // A step of the tiles is a square, or the four stores at the end of a row of squares.
       const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
       const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
-      softmax.begin(scores, now.keys, state_[now.block], alpha_[parity], rescale_[parity], t_.unit.to_log2,
+      softmax.begin(s, now.keys, state_[now.block], alpha_[parity], rescale_[parity], t_.unit.to_log2,
                     t_.out_type == DType::f32, steps);
       // In this order: the weights of `before` lie where the scores of `after` will.
-      if (before.keys) multiply_values(before, 1 - parity, softmax);
-      if (after.keys) multiply_keys(after, other, softmax);
+      if (before.keys) accumulate(before, 1 - parity, softmax);
+      if (after.keys) scores(after, other, softmax);
       if (!softmax.finish()) {
         Softmax copy = softmax;  // so that the compiler may keep the other in registers
-        score_again(now, scores, copy);
+        softmax_again(now, s, copy);
       }
       if (dropout_.active()) {
-        drop_weights(dropout_, t_.scratch.blocks[now.block], t_.batch, now.key, now.keys, scores);
+        drop_weights(dropout_, t_.scratch.blocks[now.block], t_.batch, now.key, now.keys, s);
       }
       before = now, now = after, after = units.next();
       parity = 1 - parity;
     }
     softmax = Softmax{};
-    if (before.keys) multiply_values(before, 1 - parity, softmax);
-    for (int b = 0; b < t_.blocks; ++b) write(b);
+    if (before.keys) accumulate(before, 1 - parity, softmax);
+    for (int b = 0; b < t_.blocks; ++b) epilogue(b);
   }
 
  private:
@@ -97,7 +97,7 @@ class Attend {
   static AMX_INLINE void store_square(float* c, std::int64_t half) { Square<Tiles>::store(c, {half, 256, 64}); }
 
   // S^T [keys][32 rows] = K [keys][depth_qk] . Q^T [depth_qk][32 rows]
-  AMX_INLINE void multiply_keys(const Unit& u, float* s, Softmax& softmax) {
+  AMX_INLINE void scores(const Unit& u, float* s, Softmax& softmax) {
     const std::uint16_t* k = t_.k + u.key * depth_qk_;
     for (int key = 0; key < u.keys; key += 32, s += 32 * kLanes) {
       const std::uint32_t* q = t_.scratch.q + u.block * depth_qk_ / 2 * kRows;
@@ -112,7 +112,7 @@ class Attend {
   }
 
   // O^T [depth_v][32 rows] (+)= V^T [depth_v][keys] . P^T [keys][32 rows], on top of the older output if there is any.
-  AMX_INLINE void multiply_values(const Unit& u, int parity, Softmax& softmax) {
+  AMX_INLINE void accumulate(const Unit& u, int parity, Softmax& softmax) {
     float* o = t_.scratch.o + u.block * depth_v_ * kRows;
     if (rescale_[parity] && !u.first) rescale(o, alpha_[parity]);
     const std::uint16_t* v = t_.v + u.key * depth_v_;
@@ -139,23 +139,23 @@ class Attend {
     }
   }
 
-  AMX_INLINE void score(const Unit& u, float* s) {
+  AMX_INLINE void apply_features(const Unit& u, float* s) {
     const RowBlock& block = t_.scratch.blocks[u.block];
     if (t_.scaled) scale_products(block, t_.key_factors.at(t_.kv_head, u.key), u.keys, s);
-    if (!t_.unit.products) finish_scores(*t_.params, block, u.key, u.keys, t_.seq_k, s);
+    if (!t_.unit.products) apply_chain(*t_.params, block, u.key, u.keys, t_.seq_k, s);
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
   }
 
-  __attribute__((noinline)) void score_again(const Unit& u, float* scores, Softmax& softmax) {
+  __attribute__((noinline)) void softmax_again(const Unit& u, float* s, Softmax& softmax) {
     Softmax none;
-    multiply_keys(u, scores, none);
-    score(u, scores);
+    scores(u, s, none);
+    apply_features(u, s);
     softmax.begin_again(t_.unit.to_log2);
     softmax.finish();
   }
 
   // O / l to the rows, LSE, and which rows hold something that is not finite.
-  void write(int b) {
+  void epilogue(int b) {
     const RowBlock& block = t_.scratch.blocks[b];
     float* o = t_.scratch.o + b * depth_v_ * kRows;
     if (block.first >= block.last) __builtin_memset(o, 0, static_cast<std::size_t>(depth_v_) * kRows * 4);

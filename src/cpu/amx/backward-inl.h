@@ -2,12 +2,12 @@
 // are bf16, sums fp32, and P and dX are rounded to bf16 between them; gradients in fp32 would show that, so for them P
 // and dX are sums of two bf16 numbers. Everything else, from scores to dX, is the vectors'.
 //
-//                       A                              B, pairs                      C, fp32
-//   S^T  = K Q^T        keys x dims of K               dims x rows of Q              [key][lane], as the vectors have
-//   it dP^T = V dO^T       keys x dims of V               dims x rows of dO             [key][lane] dQ^T += K^T dX^T
-//   dims x keys of K               keys x rows of dX             [column][lane] dV  += P^T dO       keys x rows of P
-//   rows x dims of dO             [key][column] dK  += dX^T Q       keys x rows of dX              rows x dims of Q
-//   [key][column]
+//                       A                    B, pairs              C, fp32
+//   S^T  = K Q^T        keys x dims of K     dims x rows of Q      [key][lane], as the vectors have it
+//   dP^T = V dO^T       keys x dims of V     dims x rows of dO     [key][lane]
+//   dQ^T += K^T dX^T    dims x keys of K     keys x rows of dX     [column][lane]
+//   dV  += P^T dO       keys x rows of P     rows x dims of dO     [key][column]
+//   dK  += dX^T Q       keys x rows of dX    rows x dims of Q      [key][column]
 //
 // dV and dK wait for all panels of a row block: their accumulators, which come from memory, take 256 rows at a time.
 #if defined(ONEPASS_CPU_AMX_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -135,7 +135,7 @@ struct TileProducts {
     key_products(index, block, t.v, t.dout, depth_v, scratch.ds);
   }
 
-  void sums(int index, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
+  void accumulate(int index, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
     round_weights(index, panel, block, segments);
     for (int half = 0; a.dq.given() && half < 2; ++half) {
       const std::int8_t* g = groups_of(index, half);
@@ -198,12 +198,12 @@ struct TileProducts {
   }
 
   void close_block(int count, const Block& block) const {
-    if (a.dv.given()) add(count, block, t.weights, t.dout_rows, depth_v, scratch.dv);
-    if (a.dk.given()) add(count, block, t.ds, t.q_rows, depth_qk, scratch.dk);
+    if (a.dv.given()) accumulate_dkv(count, block, t.weights, t.dout_rows, depth_v, scratch.dv);
+    if (a.dk.given()) accumulate_dkv(count, block, t.ds, t.q_rows, depth_qk, scratch.dk);
   }
   // sums[key][column] += weights[key][row] * rows[row][column] over all panels of the row block
-  void add(int count, const Block& block, const std::uint16_t* weights, const std::uint32_t* rows, std::int64_t depth,
-           float* sums) const {
+  void accumulate_dkv(int count, const Block& block, const std::uint16_t* weights, const std::uint32_t* rows,
+                      std::int64_t depth, float* sums) const {
     const auto takes_part = [&](int i, std::int64_t group) {  // the half i % 2 of panel i / 2
       const std::int8_t* g = groups_of(i / 2, i % 2);
       return group >= g[0] && group < g[1];

@@ -58,8 +58,8 @@ void scale_products(const RowBlock& block, float of_keys, int keys, float* s) {
 
 // The chain of score features and the boolean mask. `key0`: first key of s; keys beyond seq_k are left to mask_band.
 // Scores stay in natural units.
-void finish_scores(const ScoreParams& params, const RowBlock& block, std::int64_t key0, int keys, std::int64_t seq_k,
-                   float* s) {
+void apply_chain(const ScoreParams& params, const RowBlock& block, std::int64_t key0, int keys, std::int64_t seq_k,
+                 float* s) {
   const bool biased = params.bias.given(), alibi = params.slopes != nullptr, masked = params.mask.given();
   const float scale = static_cast<float>(params.scale < 0 ? -params.scale : params.scale);
   const auto chain = ScoreChain<Vec>::of(scale, params.softcap, biased, alibi);

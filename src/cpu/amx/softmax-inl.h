@@ -30,7 +30,7 @@ inline constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
 
 // From scores to weights, cut into items that fit between two steps of the tiles.
 struct Softmax {
-  enum Phase { kFindMaximum, kWeigh, kDone };
+  enum Phase { kFindMaximum, kWeights, kDone };
   static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
 
   float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
@@ -38,7 +38,7 @@ struct Softmax {
   float* alpha = nullptr;   // [32] out: the factor of the row block's older output
   bool* rescale = nullptr;  // out: some factor is not 1
   Vec to_log2;              // score unit -> log2
-  Vec top[2], sum[2];
+  Vec tile_max[2], sum[2];
   Vec after[2];                 // of the algebra's Step: all that stays in registers beside the tiles
   __mmask16 moves[2] = {0, 0};  // rows whose weights were too large
   Phase phase = kDone;
@@ -58,7 +58,7 @@ struct Softmax {
       known &= within(after[h], static_cast<float>(kFusable));
     }
     lagging = known == 0xffff && !fp32_out;
-    if (lagging) phase = kWeigh;
+    if (lagging) phase = kWeights;
     items = (lagging ? 0 : n / kMaxItem) + n / kWeightItem;
     steps = beside, due = 0;
   }
@@ -89,7 +89,7 @@ struct Softmax {
  private:
   AMX_INLINE void restart(float unit) {
     to_log2 = set(unit);
-    top[0] = top[1] = minus_infinity();
+    tile_max[0] = tile_max[1] = minus_infinity();
     sum[0] = sum[1] = set(0.0f);
     next_key = 0;
     phase = kFindMaximum;
@@ -97,7 +97,7 @@ struct Softmax {
   AMX_INLINE void item() {
     if (phase == kFindMaximum)
       maximum();
-    else if (phase == kWeigh)
+    else if (phase == kWeights)
       weights();
   }
   AMX_INLINE void maximum() {
@@ -106,15 +106,15 @@ struct Softmax {
       Vec t[8];
       for (int k = 0; k < 8; ++k) t[k] = max(load(x + k * kLanes), load(x + (k + 8) * kLanes));
       for (int k = 0; k < 4; ++k) t[k] = max(t[k], t[k + 4]);
-      top[h] = max(top[h], max(max(t[0], t[1]), max(t[2], t[3])));
+      tile_max[h] = max(tile_max[h], max(max(t[0], t[1]), max(t[2], t[3])));
     }
     if ((next_key += kMaxItem) < keys) return;
     __mmask16 all_one = 0xffff, fusable = 0xffff;
     Step<Vec> step[2];
     for (int h = 0; h < 2; ++h) {
       RowState<Vec> rows = state->half(h);
-      const __mmask16 up = again ? moves[h] : above((top[h] - rows.m) * to_log2, set(kLag));
-      step[h] = advance(rows, select(up, top[h], rows.m), to_log2);
+      const __mmask16 up = again ? moves[h] : above((tile_max[h] - rows.m) * to_log2, set(kLag));
+      step[h] = advance(rows, select(up, tile_max[h], rows.m), to_log2);
       after[h] = step[h].after;
       fusable &= equal(step[h].before, set(0.0f));
       state->set(h, rows);
@@ -124,7 +124,7 @@ struct Softmax {
     *rescale = all_one != 0xffff;
     if (fusable != 0xffff || fp32_out) take_reference(step);
     next_key = 0;
-    phase = kWeigh;
+    phase = kWeights;
   }
   // Scores become their exponents: beyond kFusable, where the factor may not fuse, and for an fp32 output, which would
   // show that a dominating key does not weigh exactly 1 (bf16 weights do not notice).

@@ -1,12 +1,12 @@
 // The backward pass of a chunk of keys and a chunk of rows of one K/V head: FlashAttention-2's, with lanes = rows.
 //
-//   S^T  = K Q^T            qk      [key][lane], as in the forward
-//   P^T  = exp(S^T - LSE)   by the LSE that was handed in: no maximum, no second pass
-//   dP^T = V dO^T           qk
-//   dS^T = P^T (dP^T - D)   and dX^T through the scores' derivatives
-//   dV  += P^T dO           add     [key][column]; rows of dO in place of columns of Q, weights in place of K
-//   dK  += dX^T Q           add
-//   dQ^T += K^T dX^T        pv      [column][lane]
+//   S^T  = K Q^T            scores            [key][lane], as in the forward
+//   P^T  = exp(S^T - LSE)   probabilities     by the LSE that was handed in: no maximum, no second pass
+//   dP^T = V dO^T           dp
+//   dS^T = P^T (dP^T - D)   softmax_gradient  and by score_gradient dX^T, through the scores' derivatives
+//   dV  += P^T dO           accumulate        [key][column]; rows of dO in place of columns of Q, weights in place of K
+//   dK  += dX^T Q           accumulate
+//   dQ^T += K^T dX^T        accumulate        [column][lane]
 //
 // Sources: Dao 2023 (FlashAttention-2), Algorithm 2; the layout is README.md's.
 #if defined(ONEPASS_CPU_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -57,36 +57,36 @@ struct VectorProducts {
 
   void scores(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
     for (int i = 0; i < segments.count; ++i)
-      qk(segments.piece[i], block, panel.q, block.k, block.k_stride, p.dim_qk, scratch.flash.scores);
+      key_products(segments.piece[i], block, panel.q, block.k, block.k_stride, p.dim_qk, scratch.flash.scores);
   }
   void dp(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
     for (int i = 0; i < segments.count; ++i)
-      qk(segments.piece[i], block, panel.dout, block.v, block.v_stride, p.dim_v, scratch.ds);
+      key_products(segments.piece[i], block, panel.dout, block.v, block.v_stride, p.dim_v, scratch.ds);
   }
-  void sums(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
+  void accumulate(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
     for (int i = 0; i < segments.count; ++i) {
       const Segment& s = segments.piece[i];
-      if (a.dv.given()) add(panel, s, block, scratch.flash.scores, panel.dout_rows, p.dim_v, scratch.dv);
-      if (a.dk.given()) add(panel, s, block, scratch.ds, panel.q_rows, p.dim_qk, scratch.dk);
-      if (a.dq.given()) dq(panel, s, block);
+      if (a.dv.given()) accumulate_dkv(panel, s, block, scratch.flash.scores, panel.dout_rows, p.dim_v, scratch.dv);
+      if (a.dk.given()) accumulate_dkv(panel, s, block, scratch.ds, panel.q_rows, p.dim_qk, scratch.dk);
+      if (a.dq.given()) accumulate_dq(panel, s, block);
     }
   }
   void close_block(int, const Block&) const {}
   void close_task() const {}
 
  private:
-  void qk(const Segment& s, const Block& block, const float* rows, const float* keys, std::ptrdiff_t key_stride,
-          std::int64_t dim, float* to) const {
-    HWY_ALIGN float top[kPanel] = {};
+  void key_products(const Segment& s, const Block& block, const float* rows, const float* keys,
+                    std::ptrdiff_t key_stride, std::int64_t dim, float* to) const {
+    HWY_ALIGN float tile_max[kPanel] = {};
     for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
       const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k), at = k - block.first;
-      kQkTiles[s.to - s.from - 1][n - 1](rows + s.from * kLanes, keys + at * key_stride, key_stride, dim,
-                                         to + at * kPanel + s.from * kLanes, top);
+      kScoresTiles[s.to - s.from - 1][n - 1](rows + s.from * kLanes, keys + at * key_stride, key_stride, dim,
+                                             to + at * kPanel + s.from * kLanes, tile_max);
     }
   }
   // sums[key][column] += sum over the piece's rows of weights[key][row] * rows[row][column]
-  void add(const BackwardPanel& panel, const Segment& s, const Block& block, const float* weights, const float* rows,
-           std::int64_t dim, float* sums) const {
+  void accumulate_dkv(const BackwardPanel& panel, const Segment& s, const Block& block, const float* weights,
+                      const float* rows, std::int64_t dim, float* sums) const {
     const std::int64_t row = s.from * kLanes, depth = std::min<std::int64_t>(s.to * kLanes, panel.rows) - row;
     for (std::int64_t c = 0; c < dim; c += kPanel, rows += kPanel * kPanel, sums += stride) {
       const int vecs = column_vecs(dim, c);
@@ -97,15 +97,15 @@ struct VectorProducts {
       }
     }
   }
-  void dq(const BackwardPanel& panel, const Segment& s, const Block& block) const {
+  void accumulate_dq(const BackwardPanel& panel, const Segment& s, const Block& block) const {
     HWY_ALIGN float one[kPanel];
     std::fill_n(one, kPanel, 1.0f);
     const std::int64_t at = s.lo - block.first;
     for (std::int64_t column = 0; column < p.dim_qk; column += kTileDims) {
       const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, p.dim_qk - column));
-      kPvTiles[s.to - s.from - 1][width - 1](scratch.ds + at * kPanel + s.from * kLanes,
-                                             scratch.k_tiles + column * block.keys + at * width, width, s.hi - s.lo,
-                                             panel.dq + column * kPanel + s.from * kLanes, one);
+      kAccumulateTiles[s.to - s.from - 1][width - 1](scratch.ds + at * kPanel + s.from * kLanes,
+                                                     scratch.k_tiles + column * block.keys + at * width, width,
+                                                     s.hi - s.lo, panel.dq + column * kPanel + s.from * kLanes, one);
     }
   }
 };
@@ -138,8 +138,8 @@ struct BackwardTask {
     };
 
     products.scores(index, panel, block, segments);
-    if (!exact) scores(panel, block, segments, lo, hi);
-    each_vector([&](const LaneKeys& at) HWY_ATTR { weights_of(panel, at, fallback, weights); });
+    if (!exact) apply_features(panel, block, segments, lo, hi);
+    each_vector([&](const LaneKeys& at) HWY_ATTR { probabilities(panel, at, fallback, weights); });
     if (call.wants_ds()) {
       products.dp(index, panel, block, segments);
       if (scratch.pairs) clear_pairs(panel, segments, lo, hi);
@@ -154,26 +154,26 @@ struct BackwardTask {
                      at.lo, at.hi, weights);
       });
     }
-    products.sums(index, panel, block, segments);
+    products.accumulate(index, panel, block, segments);
     if (fallback) add_nonfinite(panel, block, segments);
   }
 
   // Products become scores, with hidden ones -inf.
-  void scores(const BackwardPanel& panel, const Block& block, const Segments& segments, std::int64_t lo,
-              std::int64_t hi) const {
-    const auto finish = [&]<Part part>() HWY_ATTR {
+  void apply_features(const BackwardPanel& panel, const Block& block, const Segments& segments, std::int64_t lo,
+                      std::int64_t hi) const {
+    const auto apply = [&]<Part part>() HWY_ATTR {
       for (int v = 0; v < panel.vecs; ++v) {
         const int lane = v * kLanes;
         if (part != Part::before_mod && segments.lo[v] >= segments.hi[v]) continue;
-        finish_scores<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
-                            panel.hi + lane, scratch.flash.scores);
+        apply_chain<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
+                          panel.hi + lane, scratch.flash.scores);
       }
     };
-    if (!panel.scores.modified()) return finish.template operator()<Part::all>();
-    finish.template operator()<Part::before_mod>();
+    if (!panel.scores.modified()) return apply.template operator()<Part::all>();
+    apply.template operator()<Part::before_mod>();
     change_scores_and_slopes(call, block_rows, scratch, panel, lo, hi,
                              scratch.flash.scores + (lo - block.first) * kPanel, scratch.mod_slope);
-    finish.template operator()<Part::after_mod>();
+    apply.template operator()<Part::after_mod>();
   }
 
   // Vectors that take no part in some keys leave nothing there.
@@ -236,11 +236,11 @@ struct BackwardTask {
         for (int i = 0; i < count; ++i) step(i, panels[i], block);
         products.close_block(count, block);
       }
-      for (int i = 0; a.dq.given() && i < count; ++i) finish_panel(call, task, block_rows, panels[i]);
+      for (int i = 0; a.dq.given() && i < count; ++i) store_dq(call, task, block_rows, panels[i]);
     }
     products.close_task();
-    if (a.dk.given()) finish_keys(call, task, scratch.dk, p.dim_qk, call.scale, call.dk, a.dk);
-    if (a.dv.given()) finish_keys(call, task, scratch.dv, p.dim_v, 1.0f, call.dv, a.dv);
+    if (a.dk.given()) store_dkv(call, task, scratch.dk, p.dim_qk, call.scale, call.dk, a.dk);
+    if (a.dv.given()) store_dkv(call, task, scratch.dv, p.dim_v, 1.0f, call.dv, a.dv);
     for (std::int64_t i = 0; scratch.slopes && i < p.group(); ++i) {
       const std::int64_t part = task.row_split * call.cut.key_splits + task.key_split;
       call.dslopes[(part * p.batch + task.batch) * p.heads_q + task.head_kv * p.group() + i] = scratch.slopes[i];

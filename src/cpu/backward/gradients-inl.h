@@ -22,7 +22,7 @@ struct LaneKeys {
 };
 
 // Scores become weights by the LSE that was handed in. fallback: a hidden one is +0, a visible one never.
-inline void weights_of(const BackwardPanel& panel, const LaneKeys& at, bool fallback, float* scores) {
+inline void probabilities(const BackwardPanel& panel, const LaneKeys& at, bool fallback, float* scores) {
   const Step<VF> r{splat(1.0f), hn::Load(DF(), panel.before + at.lane), hn::Load(DF(), panel.after + at.lane)};
   const VF factor = splat(panel.scores.unit.to_log2);
   float* s = scores + (at.lo - at.first) * kPanel + at.lane;

@@ -128,7 +128,7 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   panel.scores.cap_slope = s.cap_slope;
   lane_ranges(p, block, row, task.key_lo, task.key_hi, panel.lo, panel.hi);
   const double scale = p.effective_scale();
-  HWY_ALIGN float sign[kPanel];  // the rest of the scale: finish_scores, or the weights
+  HWY_ALIGN float sign[kPanel];  // the rest of the scale: apply_chain, or the weights
   std::fill_n(sign, kPanel, scale > 0 ? 1.0f : scale < 0 ? -1.0f : 0.0f);
   const bool stats = place_stats(call, block, panel);
   const bool q = place_panel(call.forward.arguments.q, p, block, panel, p.dim_qk, sign, panel.q, panel.q_rows);
@@ -140,8 +140,8 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
 }
 
 // dQ of a panel: final, or this key split's part.
-inline void finish_panel(const backward::Call& call, const backward::Task& task, const flash::Task& block,
-                         const BackwardPanel& panel) {
+inline void store_dq(const backward::Call& call, const backward::Task& task, const flash::Task& block,
+                     const BackwardPanel& panel) {
   const Problem& p = call.problem();
   const Tensor& dq = call.forward.arguments.dq;
   HWY_ALIGN float scale[kPanel];
@@ -162,8 +162,8 @@ inline void finish_panel(const backward::Call& call, const backward::Task& task,
 }
 
 // dK or dV of a task's keys, from [column panel][key][kPanel]: final, or this row split's part.
-inline void finish_keys(const backward::Call& call, const backward::Task& task, const float* sums, std::int64_t dim,
-                        float scale, float* part, const Tensor& to) {
+inline void store_dkv(const backward::Call& call, const backward::Task& task, const float* sums, std::int64_t dim,
+                      float scale, float* part, const Tensor& to) {
   const Problem& p = call.problem();
   const std::int64_t stride = call.cut.key_chunk * kPanel;
   for (std::int64_t key = task.key_lo; key < task.key_hi; ++key, sums += kPanel) {

@@ -55,8 +55,8 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
   return partials;
 }
 
-void finish_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head, std::int64_t token,
-                const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
+void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head, std::int64_t token,
+                  const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
   float sum[kMaxDim];
   RowState<float> all = join<false>(states, out, splits, p.dim_v, unit.to_log2, sum);
   const bool finite = all_finite(sum, p.dim_v);
@@ -93,7 +93,7 @@ void combine(const Problem& p, const Tensors& a, const Partials& partials, const
     const Sequence seq = sequence_of(p, a, batch);
     for (std::int64_t i = from; i < std::min(from + kRowsPerTask, seq.seq_q); ++i) {
       const std::int64_t row = partial_row(p, seq, head, i);
-      finish_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit);
+      finalize_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit);
     }
   });
 }

@@ -1,8 +1,8 @@
 // The end of every CPU kernel: a row's partial states over key ranges become its output and LSE.
 //
 // Kernels that cut the keys (src/core/split.hpp) leave a partial per row and split here; kernels that do not, hand the
-// one state they have to finish_row. Either way the states are joined in index order, the sink joins once, at the end,
-// and the row is normalised, converted and written.
+// one state they have to finalize_row. Either way the states are joined in index order, the sink joins once, at the
+// end, and the row is normalised, converted and written.
 #pragma once
 #include <cstdint>
 
@@ -28,12 +28,12 @@ Partials book_partials(Workspace& workspace, const Problem& problem, std::int64_
 std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64_t head, std::int64_t token);
 
 // Joins `splits` states and writes out[.., head, token, :] and the LSE. `out` is [splits][dim_v].
-void finish_row(const Problem& problem, const Tensors& arguments, const Sequence& seq, std::int64_t head,
-                std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits,
-                const ScoreUnit& unit);
+void finalize_row(const Problem& problem, const Tensors& arguments, const Sequence& seq, std::int64_t head,
+                  std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits,
+                  const ScoreUnit& unit);
 
-// finish_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its O
-// is not read then).
+// finalize_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its
+// O is not read then).
 void combine(const Problem& problem, const Tensors& arguments, const Partials& partials, const ScoreUnit& unit,
              Executor& executor);
 

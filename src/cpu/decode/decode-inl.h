@@ -64,11 +64,11 @@ class Decode {
       const float phi = *p_.unified_max;
       pass(&phi);
       bool served = true;
-      for (std::int64_t h = 0; h < heads_; ++h) served = finish_served(h, phi) && served;
+      for (std::int64_t h = 0; h < heads_; ++h) served = epilogue_served(h, phi) && served;
       if (served) return;
     }
     pass(nullptr);
-    for (std::int64_t h = 0; h < heads_; ++h) finish(h);
+    for (std::int64_t h = 0; h < heads_; ++h) epilogue(h);
   }
 
  private:
@@ -81,10 +81,10 @@ class Decode {
     while (walk.next(v)) {
       const Ahead fetched = ahead.next(later) ? fetch(later) : Ahead();
       if (!v.values) {
-        score(v, fetched);
+        scores(v, fetched);
       } else {
-        if (v.key == v.chunk) weigh(v, phi);
-        add(v, fetched);
+        if (v.key == v.chunk) softmax(v, phi);
+        accumulate(v, fetched);
       }
     }
   }
@@ -184,45 +184,45 @@ class Decode {
     copy || rows.last + 1 < v.keys ? f(pack(view, dim, stride, v)) : f(rows);
   }
 
-  void score(const Visit& v, const Ahead& ahead) const {
+  void scores(const Visit& v, const Ahead& ahead) const {
     with_rows(copy_k_, k_, p_.dim_qk, scratch_.dim_qk, v, [&](const auto& k) HWY_ATTR {
       each_group([&](auto size, std::int64_t first) HWY_ATTR {
-        score_group<size()>(v, first, k, first == 0 ? ahead : Ahead());  // the other groups find K in L1
+        scores_of_group<size()>(v, first, k, first == 0 ? ahead : Ahead());  // the other groups find K in L1
       });
     });
   }
   template <int R, class S>
-  void score_group(const Visit& v, std::int64_t first, const Keys<S>& k, const Ahead& ahead) const {
-    dot_keys<R>(q_of(v.head, first), scratch_.dim_qk, k, whole<R>(v.keys), vectors(p_.dim_qk),
-                scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
+  void scores_of_group(const Visit& v, std::int64_t first, const Keys<S>& k, const Ahead& ahead) const {
+    scores_tile<R>(q_of(v.head, first), scratch_.dim_qk, k, whole<R>(v.keys), vectors(p_.dim_qk),
+                   scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
   }
 
-  // Scores of the chunk, finished: natural, -inf where a key is hidden.
+  // All score features of a chunk: natural, -inf where a key is hidden.
   template <int R>
-  void finish_scores(const Visit& v, std::int64_t first, DecodeRow* rows) const {
+  void apply_features(const Visit& v, std::int64_t first, DecodeRow* rows) const {
     const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count))};
     const bool plain = !features_ && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
     if (!plain || p_.dropout_p > 0) describe<R>(v.head, first, rows);
-    if (!plain) scores().template finish<R>(rows, c, scores_of(v.head, first), scratch_.extra);
+    if (!plain) chunk_scores().template apply<R>(rows, c, scores_of(v.head, first), scratch_.extra);
   }
 
-  void weigh(const Visit& v, const float* phi) const {
+  void softmax(const Visit& v, const float* phi) const {
     each_group([&](auto size, std::int64_t first) HWY_ATTR {
       constexpr int R = size();
       DecodeRow rows[R];
-      finish_scores<R>(v, first, rows);
+      apply_features<R>(v, first, rows);
       float* s = scores_of(v.head, first);
-      weigh_keys<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first), phi);
-      if (p_.dropout_p > 0) scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
+      softmax_tile<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first), phi);
+      if (p_.dropout_p > 0) chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
     });
   }
 
-  void add(const Visit& v, const Ahead& ahead) const {
+  void accumulate(const Visit& v, const Ahead& ahead) const {
     static constexpr float kKeep[4] = {1, 1, 1, 1};
     with_rows(copy_v_, v_, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
       each_group([&](auto size, std::int64_t first) HWY_ATTR {
         constexpr int R = size();
-        add_values<R, kColumns<T>>(
+        accumulate_tile<R, kColumns<T>>(
             scores_of(v.head, first) + (v.key - v.chunk) * R, v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows,
             v.keys, 0, vectors(p_.dim_v), o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
       });
@@ -237,12 +237,12 @@ class Decode {
   }
   void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state) const {
     const float* const o = o_of(h, r);
-    if (partials_.state == nullptr) return finish_row(p_, a_, seq_, row.head, row.token, &state, o, 1, {});
+    if (partials_.state == nullptr) return finalize_row(p_, a_, seq_, row.head, row.token, &state, o, 1, {});
     const std::int64_t to = partial_row(p_, seq_, row.head, row.token);
     partials_.state_of(to, split_) = state;
     std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
   }
-  void finish(std::int64_t h) const {
+  void epilogue(std::int64_t h) const {
     each_group([&](auto size, std::int64_t first) {
       constexpr int R = size();
       join_sums<R>(h, first);
@@ -257,7 +257,7 @@ class Decode {
   }
   // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
   // What is not finite is for the other way, too.
-  bool finish_served(std::int64_t h, float phi) const {
+  bool epilogue_served(std::int64_t h, float phi) const {
     bool all = true;
     each_group([&](auto size, std::int64_t first) {
       constexpr int R = size();
@@ -265,8 +265,8 @@ class Decode {
       DecodeRow row[R];
       describe<R>(h, first, row);
       for (std::int64_t r = 0; r < std::min<std::int64_t>(R, rows_ - first); ++r) {
-        const float top = m_of(h, first)[r], l = l_of(h, first)[r];
-        const bool served = (top == onepass::Arith<float>::neg_inf() || std::abs(top - phi) <= kUnifiedRange) &&
+        const float row_max = m_of(h, first)[r], l = l_of(h, first)[r];
+        const bool served = (row_max == onepass::Arith<float>::neg_inf() || std::abs(row_max - phi) <= kUnifiedRange) &&
                             finite(o_of(h, first + r), scratch_.dim_v) && l - l == 0;
         left(h, first + r) = served ? 0.0f : 1.0f;
         if (served)
@@ -294,7 +294,7 @@ class Decode {
   static std::int64_t whole(std::int64_t keys) {
     return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
   }
-  ChunkScores scores() const { return {p_, a_, params_, band_, batch_, scratch_.mods}; }
+  ChunkScores chunk_scores() const { return {p_, a_, params_, band_, batch_, scratch_.mods}; }
 
   const Problem& p_;
   const Tensors& a_;

@@ -26,10 +26,10 @@ HWY_NOINLINE void Decode<T>::recompute(std::int64_t h, std::int64_t first) const
     for (; visit.key < at + count; visit.key += cut_.tile) {
       visit.keys = std::min(cut_.tile, at + count - visit.key);
       with_rows(copy_k_, k_, p_.dim_qk, scratch_.dim_qk, visit,
-                [&](const auto& k) HWY_ATTR { score_group<R>(visit, first, k, {}); });
+                [&](const auto& k) HWY_ATTR { scores_of_group<R>(visit, first, k, {}); });
     }
     DecodeRow rows[R];
-    finish_scores<R>(visit, first, rows);
+    apply_features<R>(visit, first, rows);
     describe<R>(h, first, rows);
     for (std::int64_t key = 0; key < count; ++key) {
       for (int r = 0; r < R; ++r) {

@@ -46,7 +46,7 @@ struct ChunkScores {
 
   // scores: [key][R]; -inf where a key is hidden from a row. extra: as large as scores.
   template <int R>
-  HWY_NOINLINE void finish(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
+  HWY_NOINLINE void apply(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
     if (params.softcap > 0 || params.bias.given() || params.slopes) transform<R>(rows, c, scores, extra);
     if (params.mods) modify<R>(rows, c, scores);
     hide_keys<R>(rows, c, scores, extra);

@@ -1,9 +1,9 @@
 // The register tiles of the few-row kernels: R rows (1, 2 or 4) against keys. Lanes of a vector are head dims in the
 // dot products and in O, and (key, row) pairs, row fastest, in the scores between them.
 //
-//   scores   kLanes sums = kLanes / R keys x R rows, turned into one vector by a transposing sum
-//   weights  vertical maximum and sum; the keys of a row are joined by log2(kLanes / R) shuffles, once a chunk
-//   values   2 rows x 8 vectors of dims (of 32 registers), the weights broadcast
+//   scores      kLanes sums = kLanes / R keys x R rows, turned into one vector by a transposing sum
+//   softmax     vertical maximum and sum; the keys of a row are joined by log2(kLanes / R) shuffles, once a chunk
+//   accumulate  2 rows x 8 vectors of dims (of 32 registers), the weights broadcast
 #if defined(ONEPASS_CPU_DECODE_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_DECODE_TILE_INL_H
 #undef ONEPASS_CPU_DECODE_TILE_INL_H
@@ -85,8 +85,8 @@ HWY_INLINE VF over_keys(VF x, Op op) {
 // Key by key, in the order of memory: four keys side by side need half the loads of q, but hardware prefetchers then
 // see four streams and DRAM gives a fifth less.
 template <int R, class T>
-HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, std::int64_t keys,
-                         std::int64_t dim, float* HWY_RESTRICT scores, const Ahead& ahead) {
+HWY_INLINE void scores_tile(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, std::int64_t keys,
+                            std::int64_t dim, float* HWY_RESTRICT scores, const Ahead& ahead) {
   constexpr int kStep = kLanes / R;
   for (std::int64_t from = 0; from < keys; from += kStep) {
     VF sum[kLanes];
@@ -111,17 +111,17 @@ HWY_INLINE void dot_keys(const float* HWY_RESTRICT q, std::int64_t q_stride, con
 // m is the same in all lanes of a row; l is a sum per lane until over_keys joins it at the end. With a phi weights
 // refer to that: alpha is 1, and m is kept to be looked at.
 template <int R>
-HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
-                           float* HWY_RESTRICT alpha, const float* phi) {
+HWY_INLINE void softmax_tile(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m,
+                             float* HWY_RESTRICT l, float* HWY_RESTRICT alpha, const float* phi) {
   const DF d;
-  VF top = hn::Load(d, scores);
-  for (std::int64_t i = kLanes; i < keys * R; i += kLanes) top = hn::Max(top, hn::Load(d, scores + i));
-  top = over_keys<R>(top, [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); });
+  VF tile_max = hn::Load(d, scores);
+  for (std::int64_t i = kLanes; i < keys * R; i += kLanes) tile_max = hn::Max(tile_max, hn::Load(d, scores + i));
+  tile_max = over_keys<R>(tile_max, [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); });
   RowState<VF> state{hn::Load(d, m), hn::Load(d, l)};
   const VF factor = splat(static_cast<float>(kLog2e));
   // One expression: a Step without values is a constructor that g++ instantiates behind the instruction set's pragma.
-  const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, top, factor);
-  if (phi) state.m = hn::Max(state.m, top);
+  const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, tile_max, factor);
+  if (phi) state.m = hn::Max(state.m, tile_max);
   VF sum = hn::Zero(d);
   for (std::int64_t i = 0; i < keys * R; i += kLanes) {
     const VF w = weight(hn::Load(d, scores + i), factor, step);
@@ -136,9 +136,9 @@ HWY_INLINE void weigh_keys(float* HWY_RESTRICT scores, std::int64_t keys, float*
 
 // o[G][C vectors] = o * alpha + sum over keys of weight * v, for G of the R rows.
 template <int R, int G, int C, class T>
-HWY_INLINE void add_block(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT alpha, const Keys<T>& v,
-                          std::int64_t keys, std::int64_t from, float* HWY_RESTRICT o, std::int64_t o_stride,
-                          const Ahead& ahead) {
+HWY_INLINE void accumulate_block(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT alpha, const Keys<T>& v,
+                                 std::int64_t keys, std::int64_t from, float* HWY_RESTRICT o, std::int64_t o_stride,
+                                 const Ahead& ahead) {
   VF sum[G][C];
   HWY_UNROLL(4)
   for (int r = 0; r < G; ++r) {
@@ -171,17 +171,19 @@ HWY_INLINE void add_block(const float* HWY_RESTRICT weights, const float* HWY_RE
 // All columns [from, dim) of O, C vectors at a time, then C / 2, ...; G rows at a time, so that a row of V is read from
 // end to end: 512 bytes at once where DRAM is asked, and from L1 for the rows that come after.
 template <int R, int C, class T>
-HWY_INLINE void add_values(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
-                           std::int64_t from, std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
+HWY_INLINE void accumulate_tile(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
+                                std::int64_t from, std::int64_t dim, float* o, std::int64_t o_stride,
+                                const Ahead& ahead) {
   constexpr int G = std::min(R, std::max(1, kAccumulators / C));
   for (; from + C * kLanes <= dim; from += C * kLanes) {
     for (int r = 0; r < R; r += G) {
       const bool first = from == 0 && r == 0;
-      add_block<R, G, C>(weights + r, alpha + r, v, keys, from, o + r * o_stride, o_stride, first ? ahead : Ahead());
+      accumulate_block<R, G, C>(weights + r, alpha + r, v, keys, from, o + r * o_stride, o_stride,
+                                first ? ahead : Ahead());
     }
   }
   if constexpr (C > 1) {
-    if (from < dim) add_values<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
+    if (from < dim) accumulate_tile<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
   }
 }
 

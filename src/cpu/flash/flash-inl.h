@@ -1,9 +1,10 @@
 // One pass over the keys for up to `panels` panels of rows: FlashAttention-2 with lanes = rows.
 //
-//   S = K Q^T          qk       the panel's scores [key][lane]; the tile's maximum stays in registers
-//   softcap .. masks   scores   only where there are any
-//   P = 2^(S - m)      weigh    m: the running maximum; l, alpha
-//   O = alpha O + V P  pv       [column][lane]
+//   S = K Q^T          scores          the panel's scores [key][lane]; the tile's maximum stays in registers
+//   softcap .. masks   apply_chain     only where there are any
+//   P = 2^(S - m)      softmax         m: the running maximum; l, alpha
+//   O = alpha O + P V  accumulate      [column][lane]
+//   O / l, LSE         epilogue
 //
 // Sources: Dao 2023 (FlashAttention-2), Algorithm 1; the layout is src/cpu/README.md's.
 #if defined(ONEPASS_CPU_FLASH_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -45,32 +46,32 @@ struct FlashTask {
 
   // ---- one block of keys, one panel
 
-  void qk(const Panel& panel, const Block& block, const Segment& s, float* top) const {
+  void scores(const Panel& panel, const Block& block, const Segment& s, float* tile_max) const {
     for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
       const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k), at = k - block.first;
-      kQkTiles[s.to - s.from - 1][n - 1](panel.q + s.from * kLanes, block.k + at * block.k_stride, block.k_stride,
-                                         p.dim_qk, scratch.scores + at * kPanel + s.from * kLanes,
-                                         top + s.from * kLanes);
+      kScoresTiles[s.to - s.from - 1][n - 1](panel.q + s.from * kLanes, block.k + at * block.k_stride, block.k_stride,
+                                             p.dim_qk, scratch.scores + at * kPanel + s.from * kLanes,
+                                             tile_max + s.from * kLanes);
     }
   }
 
-  void pv(const Panel& panel, const Block& block, const Segment& s, const float* alpha) const {
+  void accumulate(const Panel& panel, const Block& block, const Segment& s, const float* alpha) const {
     const std::int64_t at = s.lo - block.first;
     for (std::int64_t column = 0; column < p.dim_v; column += kTileDims) {
       const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, p.dim_v - column));
       const std::ptrdiff_t step = block.v_step(width);
-      kPvTiles[s.to - s.from - 1][width - 1](scratch.scores + at * kPanel + s.from * kLanes,
-                                             block.v_tile(column) + at * step, step, s.hi - s.lo,
-                                             panel.out + column * kPanel + s.from * kLanes, alpha + s.from * kLanes);
+      kAccumulateTiles[s.to - s.from - 1][width - 1](
+          scratch.scores + at * kPanel + s.from * kLanes, block.v_tile(column) + at * step, step, s.hi - s.lo,
+          panel.out + column * kPanel + s.from * kLanes, alpha + s.from * kLanes);
     }
   }
 
   // Scores of keys [lo, hi) for one vector of rows become weights; its state moves on. Returns what to do to old
   // output.
-  VF weigh(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF top) const {
+  VF softmax(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF tile_max) const {
     RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
     const VF factor = splat(panel.scores.unit.to_log2);
-    Step<VF> r = advance(state, top, factor);
+    Step<VF> r = advance(state, tile_max, factor);
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
     VF sum = hn::Zero(DF());
     if (fallback) {
@@ -106,17 +107,17 @@ struct FlashTask {
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
     if (!plain && !fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi)) return;
 
-    HWY_ALIGN float top[kPanel], alpha[kPanel];
-    for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), top + lane);
-    for (int i = 0; i < segments.count; ++i) qk(panel, block, segments.piece[i], top);
+    HWY_ALIGN float tile_max[kPanel], alpha[kPanel];
+    for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), tile_max + lane);
+    for (int i = 0; i < segments.count; ++i) scores(panel, block, segments.piece[i], tile_max);
 
-    const auto finish = [&]<Part part>(int v) HWY_ATTR {
+    const auto apply = [&]<Part part>(int v) HWY_ATTR {
       const int lane = v * kLanes;
-      return finish_scores<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
-                                 panel.hi + lane, scratch.scores);
+      return apply_chain<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
+                               panel.hi + lane, scratch.scores);
     };
     if (panel.scores.modified()) {  // scores visible to no lane of a vector are changed too: they are never read
-      for (int v = 0; v < panel.vecs; ++v) finish.template operator()<Part::before_mod>(v);
+      for (int v = 0; v < panel.vecs; ++v) apply.template operator()<Part::before_mod>(v);
       change_scores(call.mods.score, call.arguments, scratch.mods,
                     mod_tile(task, panel.scores, panel.vecs, lo, hi, scratch.scores + (lo - block.first) * kPanel));
     }
@@ -124,10 +125,10 @@ struct FlashTask {
       const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
       const int lane = v * kLanes;
       if (v_lo >= v_hi) continue;
-      const VF most = plain && segments.whole   ? hn::Load(DF(), top + lane)
-                      : panel.scores.modified() ? finish.template operator()<Part::after_mod>(v)
-                                                : finish.template operator()<Part::all>(v);
-      hn::Store(weigh(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
+      const VF most = plain && segments.whole   ? hn::Load(DF(), tile_max + lane)
+                      : panel.scores.modified() ? apply.template operator()<Part::after_mod>(v)
+                                                : apply.template operator()<Part::all>(v);
+      hn::Store(softmax(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
       if (panel.scores.dropout) {
         drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, lane, block.first, v_lo, v_hi,
                      scratch.scores);
@@ -135,7 +136,7 @@ struct FlashTask {
     }
     for (int i = 0; i < segments.count; ++i) {
       const Segment& s = segments.piece[i];
-      pv(panel, block, s, alpha);
+      accumulate(panel, block, s, alpha);
       for (int v = s.from; v < s.to; ++v) hn::Store(splat(1.0f), DF(), alpha + v * kLanes);  // rescaled once
     }
     if (fallback) add_nonfinite(call, task, block, segments, panel.vecs, scratch.scores, panel.out);
@@ -167,7 +168,7 @@ struct FlashTask {
         place_row(static_cast<const decltype(zero)*>(q.data) + at, 1, p.dim_qk, panel.q, kPanel, lane);
       }
     });
-    HWY_ALIGN float scale[kPanel];  // the rest of it: finish_scores
+    HWY_ALIGN float scale[kPanel];  // the rest of it: apply_chain
     std::fill_n(scale, kPanel, p.effective_scale() > 0 ? 1.0f : p.effective_scale() < 0 ? -1.0f : 0.0f);
     transpose_blocks(panel.q, kPanel, panel.vecs, p.dim_qk, scale);
     if (const Descale factors(call.arguments.q_descale, task.batch); factors.given()) scale_lanes(panel, factors);
@@ -219,11 +220,11 @@ struct FlashTask {
       fallback = true;
       pass(panels, count);
     }
-    for (int i = 0; i < count; ++i) call.splits.count > 1 ? save(panels[i]) : finish(panels[i]);
+    for (int i = 0; i < count; ++i) call.splits.count > 1 ? save(panels[i]) : epilogue(panels[i]);
   }
 
   // O / l and the LSE, with the sink in the denominator.
-  void finish(const Panel& panel) const {
+  void epilogue(const Panel& panel) const {
     HWY_ALIGN float factor[kPanel], lse[kPanel], sink[kPanel] = {};
     if (p.sinks) {
       const ConstTensor& t = call.arguments.sinks;

@@ -17,7 +17,8 @@
 namespace onepass::cpu::flash {
 
 // Rows of a K/V head = (query token, head of the GQA group), token-major, so one panel serves the whole group. A panel
-// is `vecs` vectors of `lanes` rows; a register tile is a panel by `keys` keys (QK) or by `dims` columns of V (PV).
+// is `vecs` vectors of `lanes` rows; a register tile is a panel by `keys` keys (scores) or by `dims` columns of V
+// (accumulate).
 struct Geometry {
   int lanes, vecs, keys, dims;
   int block;   // keys per K/V block; a multiple of `keys`

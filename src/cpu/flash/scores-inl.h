@@ -142,15 +142,15 @@ inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const 
   return true;
 }
 
-// A score_mod stands between what changes scores and what hides them; with one, scores are finished in two passes.
+// A score_mod stands between what changes scores and what hides them; with one, features are applied in two passes.
 enum class Part { all, before_mod, after_mod };
 
-// Finishes the scores of the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the tiles
-// begin at `tile_lo`. visible_lo, visible_hi: the keys of each lane. Returns the maximum.
+// Applies the score features to the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the
+// tiles begin at `tile_lo`. visible_lo, visible_hi: the keys of each lane. Returns the maximum.
 template <Part part>
-inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
-                        std::int64_t tile_lo, const std::int32_t* visible_lo, const std::int32_t* visible_hi,
-                        float* scores) {
+inline VF apply_chain(const PanelScores& panel, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
+                      std::int64_t tile_lo, const std::int32_t* visible_lo, const std::int32_t* visible_hi,
+                      float* scores) {
   const bool biased = panel.bias != nullptr, alibi = panel.params.slopes != nullptr;
   // The magnitude alone: a negative scale has turned the sign of Q.
   const float scale = panel.plain() ? 1.0f : static_cast<float>(std::abs(panel.params.scale));
@@ -160,7 +160,7 @@ inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, 
   const VI from = hn::Load(DI(), visible_lo), to = hn::Load(DI(), visible_hi);
   const std::int64_t all_lo = visible_lo[kLanes - 1],
                      all_hi = visible_hi[0];  // [all_lo, all_hi): visible to every lane
-  VF top = Arith<VF>::neg_inf();
+  VF tile_max = Arith<VF>::neg_inf();
   for (std::int64_t k = lo; k < hi; ++k) {
     float* at = scores + (k - first) * kPanel + lane;
     const std::int64_t tile_at = (k - tile_lo) * kPanel + lane;
@@ -179,9 +179,9 @@ inline VF finish_scores(const PanelScores& panel, int lane, std::int64_t first, 
     if (panel.mask) s = hide_by_mask(s, hn::Load(DF(), panel.mask + tile_at));
     if (k < all_lo || k >= all_hi) s = hide_by_band(s, key, from, to);
     hn::Store(s, DF(), at);
-    top = hn::Max(top, s);
+    tile_max = hn::Max(tile_max, s);
   }
-  return top;
+  return tile_max;
 }
 
 // ---- dropout

@@ -1,6 +1,6 @@
-// The two register tiles, of which 95 % of the time is made: rows of the accumulator tile are keys (QK) or columns of V
-// (PV), lanes are queries. The second operand is broadcast from memory, element by element. The backward pass makes its
-// five products of them (src/cpu/backward).
+// The two register tiles, of which 95 % of the time is made: rows of the accumulator tile are keys (scores) or columns
+// of V (accumulate), lanes are queries. The second operand is broadcast from memory, element by element. The backward
+// pass makes its five products of them (src/cpu/backward).
 #if defined(ONEPASS_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_TILE_INL_H
 #undef ONEPASS_CPU_TILE_INL_H
@@ -30,20 +30,20 @@ inline constexpr flash::Geometry kGeometry = {kLanes, 6, 4, 4, 96, 8};  // 24 + 
 #else
 inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 2 + 2
 #endif
-// Every loop over the accumulators: one that is left rolled puts them on the stack (g++ 12: 7 % of QK at d = 64).
+// Every loop over the accumulators: one that is left rolled puts them on the stack (g++ 12: 7 % of S at d = 64).
 #undef ONEPASS_UNROLL
 #define ONEPASS_UNROLL _Pragma("GCC unroll 8")
 
 inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
 inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
 
-// What becomes of a QK tile: it is stored and top = max(top, S), or it is added to what is there.
+// What becomes of a tile of S: it is stored and tile_max = max(tile_max, S), or it is added to what is there.
 enum class End { store, add };
 
 // S[n][:] = sum_d k[n][d] * q[d][:] for `keys` keys and `vecs` vectors of rows. Panels are kPanel wide.
 template <End end, int vecs, int keys>
-HWY_NOINLINE void qk_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, std::ptrdiff_t k_stride,
-                          std::int64_t dim, float* HWY_RESTRICT s, [[maybe_unused]] float* HWY_RESTRICT top) {
+HWY_NOINLINE void scores_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, std::ptrdiff_t k_stride,
+                              std::int64_t dim, float* HWY_RESTRICT s, [[maybe_unused]] float* HWY_RESTRICT tile_max) {
   VF acc[keys][vecs];
   ONEPASS_UNROLL
   for (int n = 0; n < keys; ++n) {
@@ -75,21 +75,21 @@ HWY_NOINLINE void qk_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT
   }
   ONEPASS_UNROLL
   for (int r = 0; r < vecs; ++r) {
-    VF m = hn::Load(DF(), top + r * kLanes);
+    VF m = hn::Load(DF(), tile_max + r * kLanes);
     ONEPASS_UNROLL
     for (int n = 0; n < keys; ++n) {
       m = hn::Max(m, acc[n][r]);
       hn::Store(acc[n][r], DF(), s + n * kPanel + r * kLanes);
     }
-    hn::Store(m, DF(), top + r * kLanes);
+    hn::Store(m, DF(), tile_max + r * kLanes);
   }
 }
 
 // O[n][:] = alpha * O[n][:] + sum_k v[k][n] * p[k][:] for `dims` columns of V. Fresh accumulators and one addition per
 // block, instead of starting from O, halve the error (CPU attention accumulates 4096 terms as 43 sums of 96).
 template <int vecs, int dims>
-HWY_NOINLINE void pv_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, std::ptrdiff_t v_stride,
-                          std::int64_t keys, float* HWY_RESTRICT o, const float* HWY_RESTRICT alpha) {
+HWY_NOINLINE void accumulate_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, std::ptrdiff_t v_stride,
+                                  std::int64_t keys, float* HWY_RESTRICT o, const float* HWY_RESTRICT alpha) {
   VF acc[dims][vecs];
   ONEPASS_UNROLL
   for (int n = 0; n < dims; ++n) {
@@ -120,27 +120,29 @@ HWY_NOINLINE void pv_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT
 }
 
 // Every size up to the full tile, [vecs - 1][rows - 1]: tails cost no more than their share.
-using Tile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, float*);
-using PvTile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, const float*);
+using ScoresTile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, float*);
+using AccumulateTile = void (*)(const float*, const float*, std::ptrdiff_t, std::int64_t, float*, const float*);
 template <End end, int vecs, int... rows>
-constexpr std::array<Tile, sizeof...(rows)> qk_row(std::integer_sequence<int, rows...>) {
-  return {qk_tile<end, vecs, rows + 1>...};
+constexpr std::array<ScoresTile, sizeof...(rows)> scores_row(std::integer_sequence<int, rows...>) {
+  return {scores_tile<end, vecs, rows + 1>...};
 }
 template <int vecs, int... rows>
-constexpr std::array<PvTile, sizeof...(rows)> pv_row(std::integer_sequence<int, rows...>) {
-  return {pv_tile<vecs, rows + 1>...};
+constexpr std::array<AccumulateTile, sizeof...(rows)> accumulate_row(std::integer_sequence<int, rows...>) {
+  return {accumulate_tile<vecs, rows + 1>...};
 }
 template <End end, int... vecs>
-constexpr std::array<std::array<Tile, kTileKeys>, sizeof...(vecs)> qk_table(std::integer_sequence<int, vecs...>) {
-  return {qk_row<end, vecs + 1>(std::make_integer_sequence<int, kTileKeys>())...};
+constexpr std::array<std::array<ScoresTile, kTileKeys>, sizeof...(vecs)> scores_table(
+    std::integer_sequence<int, vecs...>) {
+  return {scores_row<end, vecs + 1>(std::make_integer_sequence<int, kTileKeys>())...};
 }
 template <int... vecs>
-constexpr std::array<std::array<PvTile, kTileDims>, sizeof...(vecs)> pv_table(std::integer_sequence<int, vecs...>) {
-  return {pv_row<vecs + 1>(std::make_integer_sequence<int, kTileDims>())...};
+constexpr std::array<std::array<AccumulateTile, kTileDims>, sizeof...(vecs)> accumulate_table(
+    std::integer_sequence<int, vecs...>) {
+  return {accumulate_row<vecs + 1>(std::make_integer_sequence<int, kTileDims>())...};
 }
-inline constexpr auto kQkTiles = qk_table<End::store>(std::make_integer_sequence<int, kVecs>());
-inline constexpr auto kAddTiles = qk_table<End::add>(std::make_integer_sequence<int, kVecs>());
-inline constexpr auto kPvTiles = pv_table(std::make_integer_sequence<int, kVecs>());
+inline constexpr auto kScoresTiles = scores_table<End::store>(std::make_integer_sequence<int, kVecs>());
+inline constexpr auto kAddTiles = scores_table<End::add>(std::make_integer_sequence<int, kVecs>());
+inline constexpr auto kAccumulateTiles = accumulate_table(std::make_integer_sequence<int, kVecs>());
 
 }  // namespace HWY_NAMESPACE
 }  // namespace onepass::cpu
