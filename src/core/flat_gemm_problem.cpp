@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/problem_checks.hpp"
 #include "core/roles.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -61,6 +62,20 @@ std::int64_t row_step(const Dims& stride, std::int64_t rows, std::int64_t number
   if (numbers > 1 && stride[1] != 1) return 0;
   if (rows <= 1) return std::max<std::int64_t>(numbers, 1);
   return stride[0] >= std::max<std::int64_t>(numbers, 1) ? stride[0] : 0;
+}
+
+void validate_flat_gemm(const Problem& p) {
+  for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
+    want(size >= 0, ErrorCode::bad_shape, name, " is ", size, "; 0 or more is accepted");
+  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
+  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
+       name_of(p.dtype), ", as x, or fp32 is expected");
+  validate_device(p);
+  validate_size("x", {p.m, p.k});
+  validate_size("w", {p.n, p.k});
+  validate_size("y", {p.m, p.n});
+  validate_strides(p);
+  validate_alignments(p);
 }
 
 }  // namespace onepass

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "core/overlap.hpp"
+#include "core/problem_checks.hpp"
 #include "core/roles.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -95,6 +96,17 @@ Problem merge_problem_of(const Tensors& t) {
   }
   validate(p);
   return p;
+}
+
+void validate_merge(const Problem& p) {
+  want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
+  want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
+  for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
+    validate_data(name, t);
+  }
+  validate_device(p);
+  validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
+  validate_strides(p);
 }
 
 }  // namespace onepass

@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
 #include <limits>
 #include <tuple>
@@ -10,6 +8,7 @@
 #include "core/checked_problem.hpp"
 #include "core/expression/expression.hpp"
 #include "core/expression/mod_text.hpp"
+#include "core/problem_checks.hpp"
 #include "core/roles.hpp"
 #include "core/softmax_problem.hpp"
 #include "core/tensor_checks.hpp"
@@ -34,16 +33,6 @@ Dims strides_in_order(const Dims& shape, std::initializer_list<int> order) {
   return s;
 }
 
-void validate_device(const Problem& p) {
-  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
-       static_cast<int>(p.device.kind), " and number ", p.device.index,
-       "; a value of DeviceKind and 0 or more are expected");
-}
-void validate_data(const char* name, DType t) {
-  want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
-       "; fp32, fp16 and bf16 are accepted");
-}
-
 void set_layout(Problem& p, std::initializer_list<int> order) {
   p.layout = {};
   for (const RoleRow& row : kRoleTable) {
@@ -62,106 +51,6 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
     p.layout.*row.layout = form == Form::batched ? strides_in_order(shape, order) : strides_in_order(shape, {1, 2, 0});
   }
   if (p.v_in_k) p.layout.v = p.layout.k;
-}
-
-// Offsets are 64-bit: a tensor of more than 2^62 elements cannot be addressed.
-void validate_size(const char* name, std::initializer_list<std::int64_t> sizes) {
-  std::int64_t n = 1;
-  bool fits = true;
-  for (std::int64_t size : sizes)
-    fits = fits && !__builtin_mul_overflow(n, size > 0 ? size : 1, &n) && n <= (std::int64_t{1} << 62);
-  want(fits, ErrorCode::bad_shape, name, " has more than 2^62 elements");
-}
-
-// So that any offset, in bytes too, fits 64 bits.
-void validate_strides(const Problem& p) {
-  constexpr std::int64_t kMax = std::int64_t{1} << 58;
-  for (const RoleRow& row : kRoleTable) {
-    const RoleShape shape = shape_of(p, row);
-    if (shape.rank == 0) continue;
-    // Its sizes in the order of its strides in Layout.
-    ConstTensor sizes;
-    sizes.rank = shape.rank;
-    sizes.shape = sizes.stride = shape.size;
-    const Dims size = layout_of(row, forms_of(p).of(row), sizes), &stride = p.layout.*row.layout;
-    for (int i = 0; i < kMaxRank - (row.unit_last ? 1 : 0); ++i) {
-      if (size[i] <= 1) continue;
-      want(stride[i] > -kMax && stride[i] < kMax && std::abs(stride[i]) <= kMax / (size[i] - 1), ErrorCode::bad_stride,
-           row.name, " has stride ", stride[i], " in a dimension of ", size[i], "; it may span 2^58 elements");
-    }
-  }
-}
-
-void validate_merge(const Problem& p) {
-  want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
-  want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
-  for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
-    validate_data(name, t);
-  }
-  validate_device(p);
-  validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
-  validate_strides(p);
-}
-
-// In fp32, times log2(e), it must be finite.
-void validate_scale(const Problem& p) {
-  constexpr double kMaxScale = 2.3e38;
-  want(!p.scale || std::abs(*p.scale) <= kMaxScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
-       "; a number from -2.3e38 to 2.3e38 is accepted");
-}
-
-void validate_alignments(const Problem& p) {
-  for (const RoleRow& row : kRoleTable) {
-    const int alignment = p.alignment[static_cast<std::size_t>(row.role)];
-    want(alignment >= 1 && alignment <= 16 && std::has_single_bit(static_cast<unsigned>(alignment)),
-         ErrorCode::bad_value, "the alignment of ", row.name, " is ", alignment,
-         "; 1, 2, 4, 8 and 16 bytes are accepted");
-  }
-}
-
-void validate_softmax(const Problem& p) {
-  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
-  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
-       name_of(p.dtype), ", as x, or fp32 is expected");
-  validate_device(p);
-  const bool forward = p.op == Op::softmax;
-  want(forward || (!p.want_lse && !p.lse_only && !p.row_lse && !p.bool_mask), ErrorCode::bad_value,
-       "a softmax's backward has neither lse, row_lse nor bool_mask");
-  want(!p.lse_only || p.want_lse, ErrorCode::bad_value, "lse_only is given without want_lse");
-  want(!p.row_lse || (!p.lse_only && !p.want_lse), ErrorCode::bad_value, "row_lse takes a y and no lse");
-  validate_scale(p);
-  validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
-  validate_strides(p);
-  validate_alignments(p);
-}
-
-void validate_quantize(const Problem& p) {
-  validate_data("x", p.dtype);
-  want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; fp8_e4m3 is expected");
-  validate_device(p);
-  want(p.seq_k >= 1 && p.seq_k <= 256, ErrorCode::bad_shape, "a row of x has ", p.seq_k,
-       " numbers; 1 to 256 are accepted");
-  want(!p.descale.blocks || ((p.descale.batch || p.batch <= 1) && (p.descale.heads || p.heads_q <= 1)),
-       ErrorCode::bad_value, "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
-  want(p.hadamard || p.seed == 0, ErrorCode::bad_value, "seed is ", p.seed,
-       " but there is no hadamard, whose signs it is of; 0 is accepted");
-  validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
-  validate_strides(p);
-  validate_alignments(p);
-}
-
-void validate_flat_gemm(const Problem& p) {
-  for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
-    want(size >= 0, ErrorCode::bad_shape, name, " is ", size, "; 0 or more is accepted");
-  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
-  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
-       name_of(p.dtype), ", as x, or fp32 is expected");
-  validate_device(p);
-  validate_size("x", {p.m, p.k});
-  validate_size("w", {p.n, p.k});
-  validate_size("y", {p.m, p.n});
-  validate_strides(p);
-  validate_alignments(p);
 }
 
 void validate_gradients(const Problem& p) {
@@ -292,56 +181,7 @@ Mods validate_mods(const Problem& p) {
   return p.device.kind == DeviceKind::cpu ? mods_of(p) : Mods{};
 }
 
-}  // namespace
-
-double Problem::effective_scale() const {
-  return scale ? *scale : is_softmax(op) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
-}
-
-void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }
-void set_bshd(Problem& p) { set_layout(p, {1, 2, 0}); }
-
-void validate(const Problem& p) { (void)checked_mods(p); }
-
-Mods checked_mods(const Problem& p) {
-  for (const auto& [name, n] : {std::pair{"batch", p.batch},
-                                {"heads_q", p.heads_q},
-                                {"heads_kv", p.heads_kv},
-                                {"seq_q", p.seq_q},
-                                {"seq_k", p.seq_k},
-                                {"total_q", p.total_q},
-                                {"total_k", p.total_k}}) {
-    want(n >= 0, ErrorCode::bad_shape, name, " is ", n, "; 0 or more is accepted");
-  }
-  want(static_cast<std::size_t>(p.op) < kOps, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
-       "; a value of Op is expected");
-  want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value,
-       "log, lse_only and row_lse are of a softmax; this is a ", word_of(p.op));
-  want(p.op == Op::quantize || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
-       "descale, hadamard and mean are of a quantize; this is a ", word_of(p.op));
-  validate_unified_max(p);
-  if (p.op == Op::merge) {
-    validate_merge(p);
-    validate_gradients(p);
-    return {};
-  }
-  want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value,
-       "m, n, k and column_bias are of a flat_gemm or linear; this is a ", word_of(p.op));
-  if (is_gemm(p.op)) {
-    validate_flat_gemm(p);
-    validate_gradients(p);
-    return {};
-  }
-  if (p.op == Op::quantize) {
-    validate_quantize(p);
-    validate_gradients(p);
-    return {};
-  }
-  if (is_softmax(p.op)) {
-    validate_softmax(p);
-    validate_gradients(p);
-    return {};
-  }
+Mods checked_attention(const Problem& p) {
   want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q = ", p.heads_q,
        " is no multiple of heads_kv = ", p.heads_kv);
   want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device is of kind ",
@@ -391,6 +231,50 @@ Mods checked_mods(const Problem& p) {
   validate_lengths(p);
   validate_gradients(p);
   return validate_mods(p);
+}
+
+}  // namespace
+
+double Problem::effective_scale() const {
+  return scale ? *scale : is_softmax(op) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
+}
+
+void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }
+void set_bshd(Problem& p) { set_layout(p, {1, 2, 0}); }
+
+void validate(const Problem& p) { (void)checked_mods(p); }
+
+Mods checked_mods(const Problem& p) {
+  for (const auto& [name, n] : {std::pair{"batch", p.batch},
+                                {"heads_q", p.heads_q},
+                                {"heads_kv", p.heads_kv},
+                                {"seq_q", p.seq_q},
+                                {"seq_k", p.seq_k},
+                                {"total_q", p.total_q},
+                                {"total_k", p.total_k}}) {
+    want(n >= 0, ErrorCode::bad_shape, name, " is ", n, "; 0 or more is accepted");
+  }
+  want(static_cast<std::size_t>(p.op) < kOps, ErrorCode::bad_value, "the operator is ", static_cast<int>(p.op),
+       "; a value of Op is expected");
+  want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value,
+       "log, lse_only and row_lse are of a softmax; this is a ", word_of(p.op));
+  want(p.op == Op::quantize || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
+       "descale, hadamard and mean are of a quantize; this is a ", word_of(p.op));
+  want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value,
+       "m, n, k and column_bias are of a flat_gemm or linear; this is a ", word_of(p.op));
+  validate_unified_max(p);
+  switch (p.op) {
+    case Op::forward:
+    case Op::backward: return checked_attention(p);
+    case Op::merge: validate_merge(p); break;
+    case Op::softmax:
+    case Op::softmax_backward: validate_softmax(p); break;
+    case Op::quantize: validate_quantize(p); break;
+    case Op::flat_gemm:
+    case Op::linear: validate_flat_gemm(p); break;
+  }
+  validate_gradients(p);
+  return {};
 }
 
 }  // namespace onepass::inline v0

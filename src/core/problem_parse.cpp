@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/problem_on.hpp"
+#include "core/problem_subject.hpp"
 #include "core/problem_text.hpp"
 #include "core/problem_word.hpp"
 #include "core/roles.hpp"
@@ -18,27 +19,7 @@
 namespace onepass::inline v0 {
 namespace {
 
-std::optional<Op> op_named(std::string_view word) {
-  for (std::size_t i = 0; i < kOps; ++i)
-    if (word == word_of(static_cast<Op>(i))) return static_cast<Op>(i);
-  return std::nullopt;
-}
-
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
-
-// What a word says something about: two words of one line may not speak of the same, but for buffers.
-std::string_view subject_of(std::string_view word) {
-  if (word.starts_with("causal") || word.starts_with("aligned")) return "alignment";
-  if (const std::size_t equals = word.find('='); equals != word.npos) {
-    const std::string_view key = word.substr(0, equals);
-    return key == "strides" ? "layout" : key;
-  }
-  if (op_named(word)) return "operator";
-  if (word == "lse_only") return "lse";
-  if (word == "cpu" || word.starts_with("cuda")) return "device";
-  if (word == "fp32" || word == "fp16" || word == "bf16" || word == "fp8_e4m3") return "dtype";
-  return word.size() > 1 && word[1] >= '0' && word[1] <= '9' ? word.substr(0, 1) : word;
-}
 
 // Up to the next blank outside braces.
 std::string_view first_word(std::string_view s) {
@@ -50,17 +31,6 @@ std::string_view first_word(std::string_view s) {
     if (c == '}' && open > 0) --open;
   }
   return s.substr(0, end);
-}
-
-const RoleRow* role_named(std::string_view name) {
-  const auto* row = std::ranges::find(kRoleTable, name, [](const RoleRow& r) { return std::string_view(r.name); });
-  return row == kRoleTable.end() ? nullptr : row;
-}
-
-// Of name_strides=..; q, k and v have theirs in strides=...
-const RoleRow* role_of_strides(std::string_view key) {
-  const RoleRow* row = key.ends_with("_strides") ? role_named(key.substr(0, key.size() - 8)) : nullptr;
-  return row && row->role != Role::q && row->role != Role::k && row->role != Role::v ? row : nullptr;
 }
 
 struct Parser {
@@ -270,38 +240,10 @@ struct Parser {
     }
   }
 
-  // Whether an operator has a use for words of the subject; each tensor's strides are of those that have the tensor.
-  bool speaks_of(std::string_view subject) const {
-    if (const RoleRow* row = role_of_strides(subject))
-      return use_of(*row, p.op) != Use::none && (row->role != Role::out || p.op == Op::merge);
-    constexpr std::string_view kOfMerge[] = {"operator", "n",   "b",      "h",      "s",   "d",
-                                             "dtype",    "out", "layout", "device", "lse", "align"};
-    constexpr std::string_view kOfBackward[] = {"grads", "grad", "dlse", "deterministic"};
-    if (p.op == Op::merge) return std::ranges::find(kOfMerge, subject) != std::end(kOfMerge);
-    constexpr std::string_view kOfForward[] = {
-        "lse",       "kv",     "seqused",      "batch_invariant", "kv_dtype",    "q_descale", "k_descale",
-        "v_descale", "v_mean", "accumulation", "v_in_k",          "unified_max", "recomputed"};
-    const auto is_of = [&](const auto& list) { return std::ranges::find(list, subject) != std::end(list); };
-    constexpr std::string_view kOfSoftmax[] = {"operator", "b",      "h",     "s",     "dtype",
-                                               "out",      "device", "align", "scale", "log"},
-                               kOfSoftmaxForward[] = {"mask", "lse", "row_lse"};
-    if (is_softmax(p.op)) return is_of(kOfSoftmax) || (p.op == Op::softmax && is_of(kOfSoftmaxForward));
-    constexpr std::string_view kOfQuantize[] = {"operator", "b",      "h",     "s",        "dtype", "descale",
-                                                "seed",     "device", "align", "hadamard", "mean"};
-    if (p.op == Op::quantize) return is_of(kOfQuantize);
-    for (const std::string_view other : {"log", "row_lse", "descale", "hadamard", "mean"})
-      if (subject == other) return false;
-    constexpr std::string_view kOfGemm[] = {"operator", "m",      "n",     "k",          "dtype",
-                                            "out",      "device", "align", "column_bias"};
-    if (is_gemm(p.op)) return is_of(kOfGemm);
-    if (subject == "m" || subject == "k" || subject == "column_bias") return false;
-    return subject != "n" && (p.op == Op::backward ? !is_of(kOfForward) : !is_of(kOfBackward));
-  }
-
   // A word that the operator has no use for must not be left out in silence.
   void fits_operator() const {
     for (const std::string_view word : words)
-      if (!speaks_of(subject_of(word)))
+      if (!speaks_of(p.op, subject_of(word)))
         throw Error(ErrorCode::bad_text,
                     text("'", shown(word), "' says nothing about ", word_of(p.op), " (docs/problem.md)"));
     if (of_rows(p.op) && p.heads_kv != p.heads_q)

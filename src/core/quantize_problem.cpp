@@ -2,6 +2,7 @@
 
 #include "core/arguments.hpp"
 #include "core/philox.hpp"
+#include "core/problem_checks.hpp"
 #include "core/roles.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -95,6 +96,21 @@ std::array<std::uint32_t, 8> rotation_signs(std::uint64_t seed) {
     for (unsigned i = 0; i < 4; ++i) signs[c / 32] |= (block.word[i] >> 31) << (c % 32 + i);
   }
   return signs;
+}
+
+void validate_quantize(const Problem& p) {
+  validate_data("x", p.dtype);
+  want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; fp8_e4m3 is expected");
+  validate_device(p);
+  want(p.seq_k >= 1 && p.seq_k <= 256, ErrorCode::bad_shape, "a row of x has ", p.seq_k,
+       " numbers; 1 to 256 are accepted");
+  want(!p.descale.blocks || ((p.descale.batch || p.batch <= 1) && (p.descale.heads || p.heads_q <= 1)),
+       ErrorCode::bad_value, "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
+  want(p.hadamard || p.seed == 0, ErrorCode::bad_value, "seed is ", p.seed,
+       " but there is no hadamard, whose signs it is of; 0 is accepted");
+  validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
+  validate_strides(p);
+  validate_alignments(p);
 }
 
 }  // namespace onepass

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/arguments.hpp"
+#include "core/problem_checks.hpp"
 #include "core/roles.hpp"
 #include "core/tensor_checks.hpp"
 #include "core/text.hpp"
@@ -134,6 +135,22 @@ Problem softmax_problem_of(const Tensors& t, const Attention& a) {
   }
   validate(p);
   return p;
+}
+
+void validate_softmax(const Problem& p) {
+  for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
+  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
+       name_of(p.dtype), ", as x, or fp32 is expected");
+  validate_device(p);
+  const bool forward = p.op == Op::softmax;
+  want(forward || (!p.want_lse && !p.lse_only && !p.row_lse && !p.bool_mask), ErrorCode::bad_value,
+       "a softmax's backward has neither lse, row_lse nor bool_mask");
+  want(!p.lse_only || p.want_lse, ErrorCode::bad_value, "lse_only is given without want_lse");
+  want(!p.row_lse || (!p.lse_only && !p.want_lse), ErrorCode::bad_value, "row_lse takes a y and no lse");
+  validate_scale(p);
+  validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
+  validate_strides(p);
+  validate_alignments(p);
 }
 
 }  // namespace onepass
