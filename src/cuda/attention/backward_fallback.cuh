@@ -95,7 +95,7 @@ DEV void write_sums(void* to, i64 at, const float (&sum)[padded(dim, 32) / 32]) 
 DEV void fallback_query(const BackwardParams& p, const WorkTile& x, i32 row) {
   HeadScores scores{p};
   scores.open(x);
-  const Band::Range keys = scores.band.keys_of(row);
+  const Band32::Range keys = scores.band.keys_of(row);
   const i32 kv_head = x.head / p.heads_per_kv;
   float sum[padded(features.dim_qk, 32) / 32] = {};
   const auto pair = [&](i32 key, float& weight) {
@@ -116,7 +116,7 @@ DEV void fallback_key(const BackwardParams& p, const KeyTile& x, i32 key) {
     const WorkTile y = rows_of(x, head, 0);
     HeadScores scores{p};
     scores.open(y);
-    const Band::Range rows = rows_that_see(scores.band, key, key + 1);
+    const Band32::Range rows = rows_that_see(scores.band, key, key + 1);
     const auto by = [&](float PairWeights::* which) {
       return [&, which](i32 row, float& weight) {
         const PairWeights w = pair_weights(p, y, scores, row, key);

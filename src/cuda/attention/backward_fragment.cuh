@@ -63,7 +63,7 @@ struct KeyScores : HeadScores {
   // Products become weights, before dropout. reference: of the lane's rows (load_statistics). Tells whether some are
   // hidden.
   template <int N>
-  DEV bool weigh(float (&s)[N], Slopes<N>& slopes, const float (&reference)[N / 2], i32 first_row) const {
+  DEV bool probabilities(float (&s)[N], Slopes<N>& slopes, const float (&reference)[N / 2], i32 first_row) const {
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
@@ -171,9 +171,9 @@ struct KeyScores : HeadScores {
       }
     }
     // Every row of the block sees all keys of `full`.
-    const Band::Range full = {band.keys_of(first_row + kRows - 1).lo, band.keys_of(first_row).hi};
+    const Band32::Range full = {band.keys_of(first_row + kRows - 1).lo, band.keys_of(first_row).hi};
     if (first_key >= full.lo && first_key + 16 <= full.hi && first_row + kRows <= band.seq_q) return some;
-    Band::Range rows[2];
+    Band32::Range rows[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       rows[i] = rows_that_see(band, keys.row[i], keys.row[i] + 1);

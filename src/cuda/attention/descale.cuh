@@ -22,11 +22,12 @@ DEV float v_factor(const ForwardParams& p, i32 batch, i32 head, i32 block) {
 }
 // Of the first `blocks` blocks of a head; by one whole warp.
 DEV float largest_v_factor(const ForwardParams& p, i32 batch, i32 head, i32 blocks) {
-  float top = 0.0f;
-  for (i32 block = threadIdx.x % 32; block < blocks; block += 32) top = fmaxf(top, v_factor(p, batch, head, block));
+  float largest = 0.0f;
+  for (i32 block = threadIdx.x % 32; block < blocks; block += 32)
+    largest = fmaxf(largest, v_factor(p, batch, head, block));
 #pragma unroll
-  for (i32 step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-  return top;
+  for (i32 step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+  return largest;
 }
 
 }  // namespace onepass

@@ -14,7 +14,7 @@ namespace onepass {
 template <class Scores>
 DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row) {
   const i32 lane = threadIdx.x % 32;
-  const Band::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
+  const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
   const KeyValueView keys_and_values = KeyValueView::of(p, x);
   const auto of_q = [](const void* base, i64 at) { return element_at<features.input>(base, at); };

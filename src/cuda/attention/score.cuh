@@ -36,7 +36,7 @@ struct DerivedScore {
 // Of one head's rows and keys.
 struct HeadScores {
   const AttentionParams& p;
-  Band band;
+  Band32 band;
   float slope = 0;
   u32 batch = 0, head = 0;
 

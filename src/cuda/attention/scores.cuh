@@ -74,11 +74,11 @@ struct TileScores : HeadScores {
     // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
     // registers are dear.
     const i32 row = first_row();
-    const Band::Range full = {band.keys_of(row + 15).lo, band.keys_of(row).hi};
+    const Band32::Range full = {band.keys_of(row + 15).lo, band.keys_of(row).hi};
     if (first >= full.lo && first + 2 * N <= full.hi) return;
     const u32 lane = (features.plain() ? opaque_thread() : threadIdx.x) % 32, quad = lane % 4;
     const i32 lane_row = row + static_cast<i32>(lane / 4);
-    const Band::Range keys[2] = {band.keys_of(lane_row), band.keys_of(lane_row + 8)};
+    const Band32::Range keys[2] = {band.keys_of(lane_row), band.keys_of(lane_row + 8)};
 #pragma unroll
     for (int g = 0; g < N; g += kGroup<N>) {
       const i32 from = first + 2 * g;

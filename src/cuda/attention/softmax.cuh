@@ -34,9 +34,9 @@ struct LaneRows {
 // end.
 struct Products {
   float factor, unit;  // to log2 units, to natural ones
-  DEV Rescale<float> open(RowState<float>& s, float top) const { return advance(s = {}, top); }
-  DEV Rescale<float> advance(RowState<float>& s, float top) const {
-    return onepass::advance(s, __fmul_rz(top, factor));
+  DEV Rescale<float> open(RowState<float>& s, float tile_max) const { return advance(s = {}, tile_max); }
+  DEV Rescale<float> advance(RowState<float>& s, float tile_max) const {
+    return onepass::advance(s, __fmul_rz(tile_max, factor));
   }
   DEV Rescale<float> keep(const RowState<float>& s) const { return onepass::keep(s); }
   DEV bool lazy(const LaneRows&) const { return true; }
@@ -44,7 +44,7 @@ struct Products {
   DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
   // Of states to a common one: advance `s` by another's m, and what that is multiplied with.
   DEV Rescale<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m); }
-  DEV float share(float m, const Rescale<float>& r) const { return weight(m, r); }
+  DEV float part_weight(float m, const Rescale<float>& r) const { return weight(m, r); }
   DEV bool right(const RowState<float>& s) const {
     return !(fabsf(s.m) > static_cast<float>(kFusable) && s.m != kNegInf);
   }
@@ -55,8 +55,8 @@ struct Products {
 // their unit, and a reference beyond kFusable is taken by exact steps.
 struct Transformed {
   float factor, unit;
-  DEV Step<float> open(RowState<float>& s, float top) const { return onepass::open(s, top, factor); }
-  DEV Step<float> advance(RowState<float>& s, float top) const { return onepass::advance(s, top, factor); }
+  DEV Step<float> open(RowState<float>& s, float tile_max) const { return onepass::open(s, tile_max, factor); }
+  DEV Step<float> advance(RowState<float>& s, float tile_max) const { return onepass::advance(s, tile_max, factor); }
   DEV Step<float> keep(const RowState<float>& s) const { return onepass::keep(s, factor); }
   DEV bool lazy(const LaneRows& rows) const {
     return fmaxf(fabsf(rows.state[0].m), fabsf(rows.state[1].m)) * factor <= static_cast<float>(kFusable);
@@ -64,14 +64,14 @@ struct Transformed {
   DEV float exact_weight(float s, const Step<float>& r) const { return weight(s, factor, r); }
   DEV float lazy_weight(float s, const Step<float>& r) const { return fused_weight(s, factor, r); }
   DEV Step<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m, factor); }
-  DEV float share(float m, const Step<float>& r) const { return weight(m, factor, r); }
+  DEV float part_weight(float m, const Step<float>& r) const { return weight(m, factor, r); }
   DEV bool right(const RowState<float>&) const { return true; }
   DEV RowState<float> natural(const RowState<float>& s) const { return to_natural(s, factor, unit); }
   DEV Final<float> final(const RowState<float>& s) const { return finalize_natural(natural(s)); }
 };
 
 template <int N>
-DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the first `columns` columns
+DEV void row_max(const float (&s)[N], i32 columns, float (&tile_max)[2]) {  // of the first `columns` columns
   float part[4] = {kNegInf, kNegInf, kNegInf, kNegInf};
 #pragma unroll
   for (int g = 0; g < N; g += kGroup<N>) {
@@ -82,8 +82,8 @@ DEV void row_max(const float (&s)[N], i32 columns, float (&top)[2]) {  // of the
       part[j / 4 % 2 * 2 + 1] = fmaxf(part[j / 4 % 2 * 2 + 1], fmaxf(s[j + 2], s[j + 3]));
     }
   }
-  top[0] = quad_max(fmaxf(part[0], part[2]));
-  top[1] = quad_max(fmaxf(part[1], part[3]));
+  tile_max[0] = quad_max(fmaxf(part[0], part[2]));
+  tile_max[1] = quad_max(fmaxf(part[1], part[3]));
 }
 
 // The A operand of P V: the weights of a fragment, packed as the products take them.
@@ -103,9 +103,9 @@ DEV void pack_four(int j, const float (&w)[4], Operand<Element, N>& p) {
 }
 
 // put(j, w): weights of elements j .. j + 3; sum = the lane's sums of them, before dropout. Groups from `columns` on
-// are not read; their weights are 0. weigh(s, row).
-template <class Element, bool kRounded, class Drop, class Put, class Weigh, int N>
-DEV void exponentiate(const float (&s)[N], const Put& put, const Weigh& weigh, float (&sum)[2], float (&norm)[2],
+// are not read; their weights are 0. weight_of(s, row).
+template <class Element, bool kRounded, class Drop, class Put, class WeightOf, int N>
+DEV void exponentiate(const float (&s)[N], const Put& put, const WeightOf& weight_of, float (&sum)[2], float (&norm)[2],
                       const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
 #pragma unroll
@@ -120,7 +120,7 @@ DEV void exponentiate(const float (&s)[N], const Put& put, const Weigh& weigh, f
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        w[i] = weigh(s[j + i], i / 2);
+        w[i] = weight_of(s[j + i], i / 2);
         part[i / 2][i % 2] += w[i];
         if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
       }
@@ -141,11 +141,11 @@ struct KeepAll {  // no dropout
 template <class Element, bool kRounded, class Unit, class Drop, class Put, int N>
 DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, const Unit& unit, const Drop& drop,
                        i32 columns) {
-  float sum[2], top[2];
-  row_max(s, columns, top);
-  const decltype(unit.keep({})) r[2] = {unit.open(rows.state[0], top[0]), unit.open(rows.state[1], top[1])};
-  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
-  exponentiate<Element, kRounded>(s, put, weigh, sum, rows.norm, drop, columns);
+  float sum[2], tile_max[2];
+  row_max(s, columns, tile_max);
+  const decltype(unit.keep({})) r[2] = {unit.open(rows.state[0], tile_max[0]), unit.open(rows.state[1], tile_max[1])};
+  const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weight_of, sum, rows.norm, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
 }
@@ -153,14 +153,15 @@ DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, cons
 template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
 DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
                        const Drop& drop) {
-  float sum[2], norm[2], top[2];
-  row_max(s, 2 * N, top);
-  const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], top[0]), unit.advance(rows.state[1], top[1])};
+  float sum[2], norm[2], tile_max[2];
+  row_max(s, 2 * N, tile_max);
+  const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], tile_max[0]),
+                                        unit.advance(rows.state[1], tile_max[1])};
 #pragma unroll
   for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
-  exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
+  const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -176,8 +177,8 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
   float sum[2], norm[2];
   const decltype(unit.keep({})) r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  const auto weigh = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
-  exponentiate<Element, kRounded>(s, put, weigh, sum, norm, drop);
+  const auto weight_of = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
+  exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
   if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -18,11 +18,11 @@ struct KeyTile {
 
 // The rows that see at least one of the keys [key_lo, key_hi) lie in this range; key_hi at most seq_k. Both ends of
 // what a row sees move on with the row, so the rows that the band's right side lets in come first.
-DEV Band::Range rows_that_see(const Band& band, i32 key_lo, i32 key_hi) {
+DEV Band32::Range rows_that_see(const Band32& band, i32 key_lo, i32 key_hi) {
   const i32 from = band.right < 0 ? 0 : key_lo - band.right - band.shift;
   const i32 to = band.left < 0 ? band.seq_q : key_hi + band.left - band.shift;
-  const Band::Range rows = {max(from, 0), min(to, band.seq_q)};
-  return rows.lo < rows.hi ? rows : Band::Range{0, 0};
+  const Band32::Range rows = {max(from, 0), min(to, band.seq_q)};
+  return rows.lo < rows.hi ? rows : Band32::Range{0, 0};
 }
 
 // Of KeysOuter by turns.
@@ -85,7 +85,7 @@ struct KeysOuter {
     }
     if (by_turns && last_keys_first(p)) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
     x.key = n * block_n;
-    const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
+    const Band32::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
     if constexpr (features.packed) {
       if (p.heads_per_kv == 0) return x;  // no query head; else seq_q is 0 then
     }

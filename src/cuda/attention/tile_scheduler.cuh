@@ -23,8 +23,8 @@ DEV void find_keys(const ForwardParams& p, WorkTile& x) {
   if constexpr (features.packed_k()) x.k_begin = p.cu_k[x.batch], x.seq_k = p.cu_k[x.batch + 1] - x.k_begin;
   if constexpr (features.seqused) x.seq_k = max(0, min(p.seqused[x.batch * p.seqused_stride], p.seq_k));
 }
-using Band = BasicBandMask<i32>;
-DEV Band band_of(const AttentionParams& p, i32 seq_q, i32 seq_k) {
+using Band32 = BasicBandMask<i32>;
+DEV Band32 band_of(const AttentionParams& p, i32 seq_q, i32 seq_k) {
   return {seq_q, seq_k, p.align_bottom ? seq_k - seq_q : p.offset, features.bounded_left ? p.left : -1,
           features.bounded_right ? p.right : -1};
 }
@@ -135,7 +135,7 @@ struct RowsOuter {
     }
     find_keys(p, x);
     x.row = block_m * (features.bounded_right ? of - 1 - m : m);
-    const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(x.row, min(x.row + block_m, x.seq_q));
+    const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(x.row, min(x.row + block_m, x.seq_q));
     x.n_lo = keys.lo / block_n;
     x.n_hi = (keys.hi + block_n - 1) / block_n;
     if constexpr (features.bool_mask) narrow(x);

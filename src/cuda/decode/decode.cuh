@@ -68,7 +68,7 @@ struct CacheKeys {
     if constexpr (kFp8Keys) v = v_factor(p, g.batch, g.kv_head(p), first / kDescaleRows);
   }
   template <i32 N, class Left>
-  DEV void multiply(float (&s)[kRowTiles][N], u32 tile, const Left& query) {
+  DEV void issue_scores(float (&s)[kRowTiles][N], u32 tile, const Left& query) {
     if constexpr (kFp8Keys)
       multiply_rows_e4m3<kQkDepth, kLayout.k_pitch>(s, tile, query, seen);
     else
@@ -96,7 +96,7 @@ struct CacheKeys {
     }
   }
   template <i32 N>
-  DEV void add(float (&o)[kRowTiles][N], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
+  DEV void issue_accumulate(float (&o)[kRowTiles][N], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
     if constexpr (kFp8Keys)
       multiply_columns_e4m3<kBlockN, kLayout.v_pitch>(o, w, tile, seen);
     else
@@ -144,7 +144,7 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
   for (i32 tile = segment.tile() + own_team(); tile < segment.end_tile(); tile += kShare, fresh = false) {
     const i32 first = tile * kBlockN;
     if constexpr (kRowTiles == 1) keys.ask_k(p, segment.group, first), keys.ask_v(p, segment.group, first);
-    keys.multiply(s, ring.take(), query);
+    keys.issue_scores(s, ring.take(), query);
     ring.give<false>();
     if constexpr (kRowTiles == 2) keys.ask_k(p, segment.group, first);  // no registers for them before
     keys.scale(s, sm);
@@ -159,7 +159,7 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
     }
     if constexpr (kRowTiles == 2) keys.ask_v(p, segment.group, first);
     keys.take_factor(o);
-    keys.add(o, w, ring.take());
+    keys.issue_accumulate(o, w, ring.take());
     ring.give<true>();
   }
   keys.finish(o);

@@ -73,7 +73,7 @@ struct Segment {
 
 // What of a sequence its length decides; sets tiles and steps.
 DEV void measure(const DecodeParams& p, Group& g) {
-  const Band::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
+  const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
   g.first_tile = keys.lo / kBlockN;
   g.tiles = (keys.hi + kBlockN - 1) / kBlockN - g.first_tile;
   g.steps = max(1, (g.tiles + kStepTiles - 1) / kStepTiles);

@@ -57,7 +57,7 @@ struct MlaConsumer {
     wgmma_commit();
   }
   // O += P V of the own tile, with the weights in registers; of the other one, with those that it left.
-  DEV void issue_own_output() {
+  DEV void issue_own_accumulate() {
     fence_operand(weights);
     fence_operand(o);
     wgmma_fence();
@@ -67,7 +67,7 @@ struct MlaConsumer {
                                     1);
     wgmma_commit();
   }
-  DEV void issue_other_output() {
+  DEV void issue_other_accumulate() {
     fence_operand(o);
     wgmma_fence();
 #pragma unroll
@@ -151,7 +151,7 @@ struct MlaConsumer {
     put_weights();
     bar_arrive(kLeftWeights, kThreads);
     clear_tail(0, tile);
-    issue_own_output();
+    issue_own_accumulate();
     output_ready();
     keys.release(0, 0);
     ++keys.uses[0];
@@ -160,7 +160,7 @@ struct MlaConsumer {
     follow();
     keys.wait(1, 0);
     clear_tail(1, tile + 1);
-    issue_other_output();
+    issue_other_accumulate();
     output_ready();
     keys.release(1, 0);
     ++keys.uses[1];
@@ -185,7 +185,7 @@ struct MlaConsumer {
     put_weights();
     bar_arrive(kRightWeights, kThreads);
     clear_tail(1, tile + 1);
-    issue_own_output();
+    issue_own_accumulate();
     output_ready();
     keys.release(1, 1);
     ++keys.uses[0], ++keys.uses[1];
@@ -195,7 +195,7 @@ struct MlaConsumer {
     follow();
     keys.wait(0, 1);
     clear_tail(0, tile);
-    issue_other_output();
+    issue_other_accumulate();
   }
 };
 

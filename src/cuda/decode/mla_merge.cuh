@@ -38,7 +38,7 @@ struct RowMerge {
       load_pair(hi, place(i) + 24);
       const float sums[4] = {other.state.m, other.state.l, other.norm}, o[4] = {lo[0], lo[1], hi[0], hi[1]};
       x.meet(unit, sums[0]);
-      x.absorb_part(sums, o, unit.share(sums[0], x.reference));
+      x.absorb_part(sums, o, unit.part_weight(sums[0], x.reference));
     }
     __syncthreads();
   }
@@ -66,9 +66,9 @@ struct RowMerge {
 #pragma unroll
       for (i32 i = 0; i < kRowsAtOnce; ++i) {
         all[i].meet(unit, fmaxf(sums[i][0][0], sums[i][1][0]));
-        all[i].absorb_part(sums[i][0], x[i][0], unit.share(sums[i][0][0], all[i].reference));
+        all[i].absorb_part(sums[i][0], x[i][0], unit.part_weight(sums[i][0][0], all[i].reference));
         all[i].absorb_part(sums[i][1], x[i][1],
-                           part + 1 < parts.count ? unit.share(sums[i][1][0], all[i].reference) : 0.0f);
+                           part + 1 < parts.count ? unit.part_weight(sums[i][1][0], all[i].reference) : 0.0f);
       }
     }
 #pragma unroll

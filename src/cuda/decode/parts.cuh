@@ -126,7 +126,7 @@ struct RowSums {
     const auto unit = unit_of(parts.partials.p);
 #pragma unroll 1
     for (i32 first = from; first < parts.count; first += kTogether * step) {
-      float sums[kTogether][4], x[kTogether][4], top = kNegInf;
+      float sums[kTogether][4], x[kTogether][4], part_max = kNegInf;
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i) {  // the last part again counts for nothing
         const i32 slot = parts.slot(min(first + i * step, parts.count - 1));
@@ -134,11 +134,11 @@ struct RowSums {
         load_global(x[i], parts.partials.output(slot, row) + column);
       }
 #pragma unroll
-      for (i32 i = 0; i < kTogether; ++i) top = fmaxf(top, sums[i][0]);
-      meet(unit, top);
+      for (i32 i = 0; i < kTogether; ++i) part_max = fmaxf(part_max, sums[i][0]);
+      meet(unit, part_max);
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i)  // no branch: behind one its loads would begin, one after the other
-        absorb_part(sums[i], x[i], first + i * step < parts.count ? unit.share(sums[i][0], reference) : 0.0f);
+        absorb_part(sums[i], x[i], first + i * step < parts.count ? unit.part_weight(sums[i][0], reference) : 0.0f);
     }
   }
   template <class Unit>
@@ -148,11 +148,11 @@ struct RowSums {
 #pragma unroll
     for (i32 d = 0; d < 4; ++d) o[d] *= reference.alpha;
   }
-  DEV void absorb_part(const float (&sums)[4], const float (&x)[4], float share) {
-    absorb(all.state, sums[1] * share);
-    all.norm += sums[2] * share;
+  DEV void absorb_part(const float (&sums)[4], const float (&x)[4], float weight) {
+    absorb(all.state, sums[1] * weight);
+    all.norm += sums[2] * weight;
 #pragma unroll
-    for (i32 d = 0; d < 4; ++d) o[d] += x[d] * share;
+    for (i32 d = 0; d < 4; ++d) o[d] += x[d] * weight;
   }
   // False if it is no result.
   DEV bool put(const DecodeParams& p, const Group& g, i32 row, i32 column) const {

@@ -85,12 +85,12 @@ DEV void sort_query(u32 sm) {
       load_four(second, x[4], x[5], x[6], x[7]);
     }
     if constexpr (features.input == ScalarType::bf16) {
-      u32 top = 0;
+      u32 largest = 0;
 #pragma unroll
-      for (i32 i = 0; i < 8; ++i) top = max(top, max(x[i] & 0x7fffu, x[i] >> 16 & 0x7fffu));
+      for (i32 i = 0; i < 8; ++i) largest = max(largest, max(x[i] & 0x7fffu, x[i] >> 16 & 0x7fffu));
 #pragma unroll
-      for (i32 step = 8; step > 0; step /= 2) top = max(top, __shfl_xor_sync(0xffffffffu, top, step));
-      const u32 unit = min(268 - (top >> 7), 253u);  // the power's exponent, biased
+      for (i32 step = 8; step > 0; step /= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+      const u32 unit = min(268 - (largest >> 7), 253u);  // the power's exponent, biased
       const float by = __uint_as_float(unit << 23);
 #pragma unroll
       for (i32 i = 0; i < 8; ++i)

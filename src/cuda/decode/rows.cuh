@@ -86,9 +86,9 @@ struct LaneScores {
         if constexpr (features.masks()) s[j] = scores[i].masked(token, key) ? kNegInf : s[j];
       }
     }
-    const Band& band = scores[0].band;
+    const Band32& band = scores[0].band;
     if (first >= band.keys_of(group.seq_q - 1).lo && first + 2 * N <= band.keys_of(0).hi) return;  // every row sees it
-    const Band::Range keys[2] = {band.keys_of(tokens[0]), band.keys_of(tokens[1])};
+    const Band32::Range keys[2] = {band.keys_of(tokens[0]), band.keys_of(tokens[1])};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const int i = j >> 1 & 1;

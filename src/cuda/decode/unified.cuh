@@ -28,12 +28,12 @@ struct UnifiedUnit : Unit {
   DEV bool lazy(const LaneRows& rows) const {
     return Unit::lazy(rows) && rows.state[0].l != 0.0f && rows.state[1].l != 0.0f;
   }
-  DEV auto advance(RowState<float>& s, float top) const {
-    const float above = kTransforms ? (top - reference) * Unit::factor : top * Unit::factor - reference;
+  DEV auto advance(RowState<float>& s, float tile_max) const {
+    const float above = kTransforms ? (tile_max - reference) * Unit::factor : tile_max * Unit::factor - reference;
     const bool seen = quad_sum(s.l) != 0.0f, low = !seen && above < kLowest;
-    if (s.m == reference && (top == kNegInf || (!low && above <= kHighest))) return Unit::keep(s);
+    if (s.m == reference && (tile_max == kNegInf || (!low && above <= kHighest))) return Unit::keep(s);
     if (low) s = {};
-    return Unit::advance(s, top);
+    return Unit::advance(s, tile_max);
   }
 };
 DEV auto softmax_unit(const DecodeParams& p) {

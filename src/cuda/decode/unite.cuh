@@ -7,7 +7,7 @@ namespace onepass::decode {
 
 // Adds up what the teams have, a few columns at a time: emit(row, column, sums) by one thread for each four of them.
 template <class Emit>
-DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], const float (&share)[kRowTiles][2],
+DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], const float (&weight)[kRowTiles][2],
                    const Emit& emit) {
   constexpr i32 kColumns = kLayout.columns;
   const u32 lane = opaque_thread() % 32;
@@ -24,7 +24,7 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], con
       for (i32 r = 0; r < kRowTiles; ++r) {
         const i32 row = first_row + 16 * r + 8 * i;
         if (row < rows)
-          store_pair(own + row * kLayout.sum_pitch + column * 4, o[r][j] * share[r][i], o[r][j + 1] * share[r][i]);
+          store_pair(own + row * kLayout.sum_pitch + column * 4, o[r][j] * weight[r][i], o[r][j + 1] * weight[r][i]);
       }
     }
     __syncthreads();
@@ -66,18 +66,18 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
   }
   __syncthreads();
   const auto meet = [&](i32 row, Sums& all) {  // of all teams' states
-    float top = kNegInf;
+    float part_max = kNegInf;
 #pragma unroll
-    for (i32 team = 0; team < kShare; ++team) top = fmaxf(top, load_one(state_at(team, row)));
-    return unit.meet(all.state, top);
+    for (i32 team = 0; team < kShare; ++team) part_max = fmaxf(part_max, load_one(state_at(team, row)));
+    return unit.meet(all.state, part_max);
   };
-  float share[kRowTiles][2];
+  float weight[kRowTiles][2];
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
       Sums all{{}, 0.0f};
-      share[r][i] = unit.share(lane_rows[r].state[i].m, meet(first_row + 16 * r + 8 * i, all));
+      weight[r][i] = unit.part_weight(lane_rows[r].state[i].m, meet(first_row + 16 * r + 8 * i, all));
     }
   }
   const Partials partials{p};
@@ -87,9 +87,9 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     const auto r = meet(row, all);
     for (i32 team = 0; team < kShare; ++team) {
       const Sums one = load_sums(state_at(team, row));
-      const float part = unit.share(one.state.m, r);
-      absorb(all.state, one.state.l * part);
-      all.norm += one.norm * part;
+      const float w = unit.part_weight(one.state.m, r);
+      absorb(all.state, one.state.l * w);
+      all.norm += one.norm * w;
     }
     store_sums(united_at(row), all);
     if (segment.whole()) {
@@ -100,11 +100,11 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     }
   }
   if (segment.whole()) {
-    add_teams(sm, rows, o, share, [&](i32 row, i32 column, const float(&sums)[4]) {
+    add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
       if (!RowEnd(p, g, row, load_sums(united_at(row))).put(column, sums)) flag(sm, row);
     });
   } else {
-    add_teams(sm, rows, o, share, [&](i32 row, i32 column, const float(&sums)[4]) {
+    add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
       const u32 words[4] = {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
                             __float_as_uint(sums[3])};
       store_global(partials.output(slot, row) + column, words);

@@ -22,7 +22,7 @@ struct MergeRow {
 };
 struct RowWeights {
   float most, inverse;
-  DEV float share(float lse) const { return part_weight(lse, most) * inverse; }
+  DEV float weight(float lse) const { return part_weight(lse, most) * inverse; }
 };
 
 // kAtOnce elements of a part, by pieces of `bytes`; unpacked only when all that is read at once is under way.
@@ -53,7 +53,7 @@ DEV float part_element(const MergePart& part, i64 at) {
                                       : element_at<ScalarType::bf16>(part.out, at);
 }
 
-// sum += shares of O's elements d .. d + kAtOnce of all parts.
+// sum += the weighted O of all parts, elements d .. d + kAtOnce.
 template <i32 bytes>
 DEV void add_parts(const MergeCall& p, const MergeRow& row, const RowWeights& weights, i32 d, float (&sum)[kAtOnce]) {
   const i64 first_out = row.in(p.part[0].out_stride), first_lse = row.in(p.part[0].lse_stride);
@@ -72,19 +72,19 @@ DEV void add_parts(const MergeCall& p, const MergeRow& row, const RowWeights& we
         if (lse[i] != kNegInf) piece[i].load(p.part[first + i].out, out_at(first + i));
 #pragma unroll
       for (i32 i = 0; i < kPartsAtOnce; ++i) {
-        const float share = weights.share(lse[i]);
+        const float weight = weights.weight(lse[i]);
 #pragma unroll
         for (i32 x = 0; x < kAtOnce; ++x)
-          if (lse[i] != kNegInf) sum[x] = fmaf(share, piece[i][x], sum[x]);
+          if (lse[i] != kNegInf) sum[x] = fmaf(weight, piece[i][x], sum[x]);
       }
     }
   } else {
     for (i32 i = 0; i < p.parts; ++i) {
-      const float lse = lse_of(i), share = weights.share(lse);
+      const float lse = lse_of(i), weight = weights.weight(lse);
       if (lse == kNegInf) continue;
 #pragma unroll
       for (i32 x = 0; x < kAtOnce; ++x)
-        if (d + x < merge_config.dim) sum[x] = fmaf(share, part_element(p.part[i], out_at(i) + x), sum[x]);
+        if (d + x < merge_config.dim) sum[x] = fmaf(weight, part_element(p.part[i], out_at(i) + x), sum[x]);
     }
   }
 }

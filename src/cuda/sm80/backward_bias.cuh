@@ -74,7 +74,7 @@ DEV void add_keys(const BackwardParams& p, u32 sm, const BiasTile& t, i32 batch,
   const i32 to = t.one_n ? min((t.n + 1) * kBlockN, x.seq_k) : x.seq_k;
 #pragma unroll 1
   for (x.key = t.one_n ? t.n * kBlockN : 0; x.key < to; x.key += kBlockN) {
-    const Band::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + kBlockN, x.seq_k));
+    const Band32::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + kBlockN, x.seq_k));
     x.m_lo = rows.lo / kBlockM, x.m_hi = (rows.hi + kBlockM - 1) / kBlockM;
     add_rows(p, sm, t, x, head, sums);
   }

@@ -25,7 +25,7 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);
     float reference[kN / 2];
     load_statistics(reference, step.statistics(sm) + 4 * part);
-    some_hidden[r] = scores.weigh(s[r], derivative[r], reference, step.row());
+    some_hidden[r] = scores.probabilities(s[r], derivative[r], reference, step.row());
     kept[r] = scores.kept<kN>(step.row());
     pack_kept(s[r], kept[r], w[r]);
   }

@@ -39,7 +39,7 @@ DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kB
 // Deterministic: the key tiles that see a block of rows add to its sums one after the other, the first keys first.
 DEV u32 turn_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   const i32 row = step.m * kBlockM;
-  const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
+  const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
   return x.key / kBlockN - keys.lo / kBlockN;
 }
 DEV void wait_for_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {

@@ -106,7 +106,7 @@ DEV KeyScores scores_of(const BackwardParams& p, const KeyTile& x, const RowStep
 // Whether any row of the step sees a key of this warp. The block of threads loads what any of its warps sees.
 DEV bool sees(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   const i32 row = step.m * kBlockM, key = x.key + static_cast<i32>(own_keys());
-  const Band::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
+  const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
   return key < keys.hi && key + kWarpRows > keys.lo;
 }
 

@@ -176,7 +176,7 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
       if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].unit(), drop))
         softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].unit(), drop);
     }
-    issue_output(o, w, ring.v_tile(n));
+    issue_accumulate(o, w, ring.v_tile(n));
     fresh = false;
   }
   const WorkTile y = take_tile(work, p);  // again: its registers were needed in between

@@ -27,7 +27,7 @@ struct QueryOperand {  // this warp's rows of Q
 DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
   multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, query);
 }
-DEV void issue_output(float (&o)[kRowTiles][kOutN / 2], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
+DEV void issue_accumulate(float (&o)[kRowTiles][kOutN / 2], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
   multiply_columns<kBlockN, kLayout.v_pitch>(o, w, tile);
 }
 

@@ -88,7 +88,7 @@ struct JointConsumer : BackwardWarp {
         if constexpr (kInPlace) load_part(rows, delta, c);
       });
     } else {
-      some_hidden = scores.weigh(s, slopes, rows, at.row());
+      some_hidden = scores.probabilities(s, slopes, rows, at.row());
     }
     fence_operand(s);
     if (!ds_is_free) memory.ds().at(block).acquire();  // a branch: it also keeps the exponentials above the wait

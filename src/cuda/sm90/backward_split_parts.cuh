@@ -77,20 +77,20 @@ struct SplitConsumer : BackwardWarp {
     fence_operand(first);
     if constexpr (kIsScores) {
       arrive(memory.q().at(block).empty());
-      weigh();
+      probabilities();
     } else {
       arrive(memory.dout().at(block).empty());
       differentiate();
     }
   }
-  DEV void weigh() {
+  DEV void probabilities() {
     bool some_hidden = false;
     if constexpr (kPlainScores) {
       kept = scores.template kept<kScores>(at.row());
       scores.plain_weights(first, rows, at.row(), seen, [](int) {});
     } else {
       kept = scores.template kept<kScores>(at.row());
-      some_hidden = scores.weigh(first, slopes, rows, at.row());
+      some_hidden = scores.probabilities(first, slopes, rows, at.row());
     }
     const auto mailbox = memory.exchange(warp).at(block);
     mailbox.acquire();  // a branch: it keeps the exponentials above the wait

@@ -9,8 +9,8 @@ namespace onepass::sm90 {
 // Turns at the sums of a row block, so that they are added up in one order, that of KeysOuter. How many tiles come
 // before one at the row block that its walk is at.
 DEV u32 tiles_before(const BackwardParams& p, const KeyTile& x, const BlockWalk& walk) {
-  const Band band = band_of(p, x.seq_q, x.seq_k);
-  const Band::Range keys = band.key_range(walk.row(), min(walk.row() + static_cast<i32>(kBlockM), band.seq_q));
+  const Band32 band = band_of(p, x.seq_q, x.seq_k);
+  const Band32::Range keys = band.key_range(walk.row(), min(walk.row() + static_cast<i32>(kBlockM), band.seq_q));
   constexpr i32 kKeys = kBlockN;
   return static_cast<u32>(last_keys_first(p) ? (keys.hi - 1) / kKeys - x.key / kKeys : x.key / kKeys - keys.lo / kKeys);
 }

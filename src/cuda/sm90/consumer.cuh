@@ -79,11 +79,11 @@ struct Consumer {
     issue_scores(s, query, k.stage());
     pass_turn();
   }
-  DEV void issue_output_alone() {
+  DEV void issue_accumulate_alone() {
     fence_operand(weights);
     fence_operand(o);
     wgmma_fence();
-    issue_output(o, weights, v.stage(), accumulate);
+    issue_accumulate(o, weights, v.stage(), accumulate);
   }
   DEV void issue() {
     take_scales();
@@ -92,7 +92,7 @@ struct Consumer {
     fence_operand(o);
     wgmma_fence();
     issue_scores(s, query, k.stage());
-    issue_output(o, weights, v.stage(), accumulate);
+    issue_accumulate(o, weights, v.stage(), accumulate);
     accumulate = 1;
     pass_turn();
   }
@@ -233,7 +233,7 @@ struct Consumer {
   // A tile's last P V, alone.
   DEV void last_block(const WorkTile& tile) {
     v.wait();
-    issue_output_alone();
+    issue_accumulate_alone();
     const FinalRows final = finalize(tile);
     output_ready();
     store(tile, final);

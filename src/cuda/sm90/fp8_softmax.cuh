@@ -22,15 +22,15 @@ DEV Step<float> raised(Step<float> r, float by) {
 }
 
 // p: the A operand of P V, keys permuted as transpose.cuh has them. Returns the largest sum of eight, or NaN.
-template <class Weigh, int N, int W>
-DEV float exponentiate_e4m3(const float (&s)[N], u32 (&p)[W], const Weigh& weigh, float (&sum)[2]) {
+template <class WeightOf, int N, int W>
+DEV float exponentiate_e4m3(const float (&s)[N], u32 (&p)[W], const WeightOf& weight_of, float (&sum)[2]) {
   float top = 0.0f;
   sum[0] = sum[1] = 0.0f;
 #pragma unroll
   for (int k = 0; k < N; k += 16) {
     float w[16];
 #pragma unroll
-    for (int j = 0; j < 16; ++j) w[j] = weigh(s[k + j], j >> 1 & 1);
+    for (int j = 0; j < 16; ++j) w[j] = weight_of(s[k + j], j >> 1 & 1);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float* const e = w + 2 * i;
@@ -45,12 +45,12 @@ DEV float exponentiate_e4m3(const float (&s)[N], u32 (&p)[W], const Weigh& weigh
 }
 
 // The same in two steps: the weights into s, while the operand is read by products under way, and then to the operand.
-template <class Weigh, int N>
-DEV void exponentiate_in_place(float (&s)[N], const Weigh& weigh, float (&sum)[2]) {
+template <class WeightOf, int N>
+DEV void exponentiate_in_place(float (&s)[N], const WeightOf& weight_of, float (&sum)[2]) {
   sum[0] = sum[1] = 0.0f;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    s[j] = weigh(s[j], j >> 1 & 1);
+    s[j] = weight_of(s[j], j >> 1 & 1);
     sum[j >> 1 & 1] += s[j];
   }
 }
@@ -83,11 +83,11 @@ DEV void softmax_first_e4m3(float (&s)[N], u32 (&p)[W], LaneRows& rows, const Un
   row_max(s, 2 * N, top);
   const decltype(unit.keep({})) r[2] = {raised(unit.open(rows.state[0], top[0]), up.by()),
                                         raised(unit.open(rows.state[1], top[1]), up.by())};
-  const auto weigh = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
   if constexpr (kInPlace)
-    exponentiate_in_place(s, weigh, sum);
+    exponentiate_in_place(s, weight_of, sum);
   else
-    exponentiate_e4m3(s, p, weigh, sum);
+    exponentiate_e4m3(s, p, weight_of, sum);
   up.absorb(rows.state, sum);
 }
 

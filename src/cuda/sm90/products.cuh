@@ -40,7 +40,7 @@ DEV void issue_scores(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
   wgmma_commit();
 }
 template <class Product = Wgmma<kOutN>>
-DEV void issue_output(float (&o)[kOutN / 2], const u32 (&p)[kWeightWords], u32 v, i32 accumulate) {
+DEV void issue_accumulate(float (&o)[kOutN / 2], const u32 (&p)[kWeightWords], u32 v, i32 accumulate) {
 #pragma unroll
   for (u32 kk = 0; kk < kBlockN / kDepth; ++kk) {
     if constexpr (kFp8) {  // both operands K-major, V^T in blocks of one swizzle's width

@@ -99,7 +99,7 @@ void run_warp(const Block& block, std::vector<Results>& results) {
       for (int j = 0; j < kBlockN / 2; ++j)
         w[t][j] = block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + column_of(lane, j))];
     }
-    issue_output(r.o, w, kLayout.v);
+    issue_accumulate(r.o, w, kLayout.v);
   });
 }
 
