@@ -36,13 +36,8 @@ struct PairedKeys {
 template <class Memory>
 DEV void send_ds(const Memory& memory, const BackwardParams& p) {
   const bool issuer = elect_one();
-  Pipeline<kLayout.k> k = memory.k();
-  for (u32 block = 0;;) {
-    k.wait();
-    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
-    const KeyTile tile = load_key_tile(slot());
-    if (!tile.exists()) break;
-    BlockWalk at = BlockWalk::of(p, tile, slot());
+  u32 block = 0;
+  each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile&, const auto& slot, BlockWalk at) {
     for (bool more = true; more; ++block) {
       more = at.next(p, slot());
       __syncwarp();
@@ -57,20 +52,15 @@ DEV void send_ds(const Memory& memory, const BackwardParams& p) {
       }
       __syncwarp();
     }
-  }
+  });
 }
 
 // The warp that adds what both warpgroups stage of dQ to its sums.
 template <class Memory>
 DEV void add_paired_dq(const Memory& memory, const BackwardParams& p) {
   const bool issuer = elect_one();
-  Pipeline<kLayout.k> k = memory.k();
-  for (u32 block = 0;;) {
-    k.wait();
-    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
-    const KeyTile tile = load_key_tile(slot());
-    if (!tile.exists()) break;
-    BlockWalk at = BlockWalk::of(p, tile, slot());
+  u32 block = 0;
+  each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile&, const auto& slot, BlockWalk at) {
     for (bool more = true; more; ++block) {
       float* const sums = dq_sums_of(p, at.place(p, load_key_tile(slot()).batch));
       more = at.next(p, slot());
@@ -95,7 +85,7 @@ DEV void add_paired_dq(const Memory& memory, const BackwardParams& p) {
 #pragma unroll
       for (u32 group = 0; group < kGroups; ++group) warp_arrive(memory.dq(group).at(block).empty(), issuer);
     }
-  }
+  });
   if (issuer) tma_store_wait();  // shared memory must outlive the last sum
 }
 

@@ -54,14 +54,8 @@ struct Reducer {
 // dbias, which is ready as soon as dS is, comes before dQ of the block before it.
 DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const BackwardParams& p) {
   Reducer to{memory, group, maps, p};
-  Pipeline<kLayout.k> k = memory.k();
   i32 before = -1;
-  for (;;) {
-    k.wait();
-    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
-    const KeyTile tile = load_key_tile(slot());
-    if (!tile.exists()) break;
-    BlockWalk at = BlockWalk::of(p, tile, slot());
+  each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile& tile, const auto& slot, BlockWalk at) {
     do {
       const auto place = [&] { return static_cast<i32>(at.place(p, tile.batch)); };
       if constexpr (config.dbias_tiles) {
@@ -74,7 +68,7 @@ DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const B
       __syncwarp();
     } while (at.next(p, slot()));
     k.release(to.issuer);
-  }
+  });
   if (before >= 0) to.add_dq([&] { return before; });
   if (to.issuer) tma_store_wait();  // shared memory must outlive the last sum
 }
@@ -104,13 +98,8 @@ DEV void add_in_turn(const SharedMemory& memory, const BackwardParams& p, u32 bl
 }
 DEV void reduce_by_turns(const SharedMemory& memory, u32 own, const BackwardParams& p) {
   const bool issuer = elect_one();
-  Pipeline<kLayout.k> k = memory.k();
-  for (u32 block = 0;;) {
-    k.wait();
-    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
-    const KeyTile tile = load_key_tile(slot());
-    if (!tile.exists()) break;
-    BlockWalk at = BlockWalk::of(p, tile, slot());
+  u32 block = 0;
+  each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile&, const auto& slot, BlockWalk at) {
     do {
       if (block % 2 == own) {
         const KeyTile x = load_key_tile(slot());  // again: registers are few
@@ -119,7 +108,7 @@ DEV void reduce_by_turns(const SharedMemory& memory, u32 own, const BackwardPara
       ++block;
     } while (at.next(p, slot()));
     k.release(issuer);
-  }
+  });
 }
 
 }  // namespace onepass::sm90

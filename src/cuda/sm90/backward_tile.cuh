@@ -110,4 +110,18 @@ struct BlockWalk {
   DEV i64 place(const BackwardParams& p, i32 batch) const { return place_of(p, head, first_q_block(p, batch) + m); }
 };
 
+// The tiles that the consumers work on, as a helper's warp follows them: visit(k, tile, slot, walk) in each, which
+// releases k. slot(): where the tile lies, to read it again where registers are few.
+template <class Memory, class Visit>
+DEV void each_key_tile(const Memory& memory, const BackwardParams& p, const Visit& visit) {
+  Pipeline<kLayout.k> k = memory.k();
+  for (;;) {
+    k.wait();
+    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
+    const KeyTile tile = load_key_tile(slot());
+    if (!tile.exists()) return;
+    visit(k, tile, slot, BlockWalk::of(p, tile, slot()));
+  }
+}
+
 }  // namespace onepass::sm90

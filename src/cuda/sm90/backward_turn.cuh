@@ -19,13 +19,8 @@ DEV u32 tiles_before(const BackwardParams& p, const KeyTile& x, const BlockWalk&
 // block's dQ when its stage is full; it is free when all of their warps have.
 DEV void keep_turns(const SharedMemory& memory, const BackwardParams& p) {
   const bool issuer = elect_one();
-  Pipeline<kLayout.k> k = memory.k();
-  for (u32 block = 0;;) {
-    k.wait();
-    const auto slot = [&] { return memory.tile(opaque(k.state.slot)); };
-    const KeyTile tile = load_key_tile(slot());
-    if (!tile.exists()) break;
-    BlockWalk at = BlockWalk::of(p, tile, slot());
+  u32 block = 0;
+  each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile&, const auto& slot, BlockWalk at) {
     for (bool more = true; more; ++block) {
       const KeyTile x = load_key_tile(slot());  // again: registers are few
       const u32 turn = tiles_before(p, x, at);
@@ -42,7 +37,7 @@ DEV void keep_turns(const SharedMemory& memory, const BackwardParams& p) {
       if (issuer) add_release(count, 1);
       __syncwarp();
     }
-  }
+  });
 }
 
 }  // namespace onepass::sm90
