@@ -102,7 +102,7 @@ def length(path, code):
 
 
 def page(path, text):
-    if not re.fullmatch(r"src/.*README\.md", path):
+    if not re.fullmatch(r"src/.*\.md", path):
         return
     lines, columns = PAGE
     if text.count("\n") > lines:

@@ -66,6 +66,7 @@ class CheckRepository(unittest.TestCase):
     def test_pages_of_kernels(self):
         self.accepts("src/cpu/README.md", "x\n" * 89 + "x" * 120 + "\n")
         self.rejects("src/cpu/README.md", "x\n" * 91, "91 lines")
+        self.rejects("src/cuda/sm90/backward.md", "x\n" * 91, "91 lines")
         self.rejects("src/cpu/amx/README.md", "\n" + "x" * 121 + "\n", "README.md:2: 121 columns")
 
     def test_links(self):
