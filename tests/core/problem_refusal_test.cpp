@@ -172,6 +172,40 @@ TEST(Problem, NoWordSpeaksTwice) {
   EXPECT_EQ(parse_problem("s4 score_mod={t[0] + u[1]} buffer=t:fp32:4 buffer=u:fp32:4").mod_buffers.size(), 2u);
 }
 
+// A problem that is filled in by hand: no line could say it.
+TEST(Problem, FieldsOfAnotherOperatorAreRefused) {
+  const struct {
+    const char* of;
+    void (*set)(Problem&);
+    bool (*takes)(Op);
+  } fields[] = {
+      {"m, n, k and column_bias", [](Problem& p) { p.m = 3; }, [](Op op) { return op >= Op::flat_gemm; }},
+      {"m, n, k and column_bias", [](Problem& p) { p.column_bias = true; }, [](Op op) { return op >= Op::flat_gemm; }},
+      {"log, lse_only and row_lse", [](Problem& p) { p.log = true; },
+       [](Op op) { return op == Op::softmax || op == Op::softmax_backward; }},
+      {"descale, hadamard and mean", [](Problem& p) { p.hadamard = true; }, [](Op op) { return op == Op::quantize; }},
+      {"unified_max and recomputed", [](Problem& p) { p.unified_max = 1.0f; }, [](Op op) { return op == Op::forward; }},
+  };
+  for (const char* line : {"s4 d8", "bwd s4 d8", "merge n2 s4 d8", "softmax s4", "softmax_bwd s4", "quantize s4x64",
+                           "flat_gemm m2 n3 k4", "linear m2 n3 k4"}) {
+    for (const auto& field : fields) {
+      Problem p = parse_problem(line);
+      field.set(p);
+      if (field.takes(p.op)) {
+        EXPECT_NO_THROW(validate(p)) << line << ", " << field.of;
+        continue;
+      }
+      try {
+        validate(p);
+        ADD_FAILURE() << "accepted: " << line << ", " << field.of;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::bad_value);
+        EXPECT_TRUE(std::string_view(e.what()).starts_with(field.of)) << e.what();
+      }
+    }
+  }
+}
+
 // A sentence is whole wherever it is read, and of a length that can be.
 TEST(Problem, SentencesArePrintable) {
   const std::string nul("f\0wd", 4);
