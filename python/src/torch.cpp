@@ -132,7 +132,7 @@ nb::object tuple_of(PyObject* const* from, std::size_t size) {
 // (which inputs are given, as bits; the options): the same object as for the call before where that was alike.
 nb::object kept_of(const TorchCall& call, std::uint32_t present) {
   static std::uint32_t last_present;
-  static std::array<PyObject*, TorchCall::kMost> last;  // alive as long as the tuple
+  static std::array<PyObject*, TorchCall::kMax> last;  // alive as long as the tuple
   static PyObject* kept = nullptr;
   PyObject* const* const options = call.items.data() + torch_at.inputs;
   const std::size_t n = static_cast<std::size_t>(torch_at.all - torch_at.inputs);
@@ -149,7 +149,7 @@ nb::object kept_of(const TorchCall& call, std::uint32_t present) {
 // What autograd makes of results: `results` with a history. What it keeps is (inputs that are given, out, lse).
 nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::handle results) {
   std::uint32_t present = 0;
-  std::array<PyObject*, TorchCall::kMost> saved;
+  std::array<PyObject*, TorchCall::kMax> saved;
   std::size_t n = 0;
   for (int i = 0; i < torch_at.inputs; ++i) {
     if (call[i] == Py_None) continue;

@@ -23,12 +23,12 @@ const dlpack::ExchangeTable* torch_exchange = nullptr;
 
 namespace {
 
-std::array<PyObject*, TorchCall::kMost> defaults;
+std::array<PyObject*, TorchCall::kMax> defaults;
 PyObject* masks = nullptr;        // a dict from mask to (causal, align)
 PyObject* num_threads = nullptr;  // torch.get_num_threads
 OpenMpParallel openmp = nullptr;  // PyTorch's, if it was found
 
-constexpr std::size_t kMostPlans = 4096;  // then they are forgotten
+constexpr std::size_t kMaxPlans = 4096;  // then they are forgotten
 std::unordered_map<std::string, Plan> plans;
 
 bool is_none(PyObject* object) { return object == Py_None; }
@@ -189,7 +189,7 @@ Plan TakenCall::plan(const Executor& executor) {
     const nb::gil_scoped_release unlocked;
     made = make_plan(make_problem(attention, tensors), {}, &executor);
   }
-  if (plans.size() >= kMostPlans) plans.clear();
+  if (plans.size() >= kMaxPlans) plans.clear();
   // On the CPU a problem of packed sequences holds their lengths.
   if (!made.problem().varlen || made.problem().device.kind == DeviceKind::cuda) plans.emplace(key_.bytes, made);
   return made;
@@ -233,7 +233,7 @@ std::size_t kept_plans() { return plans.size(); }
 
 void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::tuple& known_defaults, int inputs,
                           const nb::dict& known_masks, nb::handle threads, const std::string& place) {
-  want(names.size() <= TorchCall::kMost, ErrorCode::internal, "a call has ", names.size(), " items");
+  want(names.size() <= TorchCall::kMax, ErrorCode::internal, "a call has ", names.size(), " items");
   const auto position = [&](const char* name) {
     for (std::size_t i = 0; i < names.size(); ++i)
       if (std::strcmp(nb::cast<const char*>(nb::handle(names[i].ptr())), name) == 0) return static_cast<int>(i);

@@ -31,7 +31,7 @@ class PlanKey {
 // Everything of a call, by the positions that _torch_op.NAMES gives it. The objects are the caller's.
 class TorchCall {
  public:
-  static constexpr int kMost = 64;
+  static constexpr int kMax = 64;
 
   // All options at their defaults, no tensor.
   TorchCall();
@@ -42,7 +42,7 @@ class TorchCall {
   bool given(int i) const;  // another object than the default
   PyObject* tensor(Role role) const;
 
-  std::array<PyObject*, kMost> items;
+  std::array<PyObject*, kMax> items;
 };
 
 // Where a call has what; -1: nowhere.

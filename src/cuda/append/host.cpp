@@ -136,11 +136,11 @@ void append_kv(const AppendProblem& p, const AppendTensors& t, Stream stream) {
   static KernelTable<AppendConfig> kernels;
   const Kernel& kernel = kernels.find(device.ordinal, plan.config, 0, stream,
                                       [&] { return append_program(plan.config, arch_of(device)); });
-  constexpr long long kMostBlocks = 1 << 30;
+  constexpr long long kMaxBlocks = 1 << 30;
   const long long blocks = (plan.params.all_items + kAppendThreads - 1) / kAppendThreads;
   const ContextScope scope(device);
   void* arguments[] = {&plan.params};
-  launch(kernel, static_cast<unsigned>(std::min(blocks, kMostBlocks)), kAppendThreads, 0, stream, arguments);
+  launch(kernel, static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kAppendThreads, 0, stream, arguments);
 }
 
 }  // namespace onepass::cuda

@@ -28,7 +28,7 @@ constexpr TileConfig kConfigs16[] = {{64, 64, 2, 32, 8}, {128, 128, 2, 16, 8}, {
 // its products, a third of all instructions, is then paid half as often (b64 x 4k 2.5 % faster).
 constexpr TileConfig kConfigs8[] = {{64, 64, 2, 64, 8}, {128, 128, 2, 64, 8}, {256, 256, 1, 32, 8}};
 constexpr TileConfig kConfigs32[] = {{64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}};
-constexpr int kMostSlots = 8, kLeastSlots = 2;
+constexpr int kMaxSlots = 8, kMinSlots = 2;
 constexpr std::int64_t kKeysOfRow = 4;  // at least, if there is more than one query: else Q and O are no small part
 
 class State final : public PlanState {
@@ -160,7 +160,7 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   for (; c.warps >= row_tiles / held; c.warps /= 2) {
     c.share = c.warps / (row_tiles / held);
-    for (c.slots = kMostSlots; c.slots > kLeastSlots && !fits(); --c.slots) {
+    for (c.slots = kMaxSlots; c.slots > kMinSlots && !fits(); --c.slots) {
     }
     if (fits()) break;
   }

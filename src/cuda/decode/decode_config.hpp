@@ -62,7 +62,7 @@ ONEPASS_HD constexpr int partial_pitch(int dim_v) { return padded(dim_v, 4); }
 ONEPASS_HD constexpr int partial_floats(int rows, int dim_v) { return rows * (4 + partial_pitch(dim_v)); }
 
 // Blocks of threads at most: the counters of a workspace, one for each.
-inline constexpr int kMostBlocks = 256;
+inline constexpr int kMaxBlocks = 256;
 
 // n / d for 0 <= n < 2^31 by a product: a division is 20 instructions, and those in front of the first copies are time
 // in which no memory is read. 2^(31 + shift) / d, rounded up, is too large by less than 2^-31 of n.

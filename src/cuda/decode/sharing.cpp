@@ -31,11 +31,11 @@ std::int64_t tiles_of(const Problem& p, int block_n) {
 }
 
 bool may_be_even(const Problem& p, const Sharing& s) {
-  return s.piece == 0 && !lengths_vary(p) && groups_of(p, s) <= kMostBlocks;
+  return s.piece == 0 && !lengths_vary(p) && groups_of(p, s) <= kMaxBlocks;
 }
 
 Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
-  const std::int64_t most = std::max(1, std::min(multiprocessors, kMostBlocks) / s.together),
+  const std::int64_t most = std::max(1, std::min(multiprocessors, kMaxBlocks) / s.together),
                      groups = std::max<std::int64_t>(1, groups_of(p, s)),
                      tiles = std::max<std::int64_t>(1, tiles_of(p, s.block_n));
   if (may_be_even(p, s)) {

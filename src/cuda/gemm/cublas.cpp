@@ -19,7 +19,7 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr std::uint64_t kMostWorkspace = 32 << 20;  // what PyTorch gives it on Hopper
+constexpr std::uint64_t kMaxWorkspace = 32 << 20;  // what PyTorch gives it on Hopper
 
 struct Opened {
   Cublas api;
@@ -123,7 +123,7 @@ class State final : public PlanState {
   void find() {
     LtPreference preference = nullptr;
     check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
-    api_.preference_set(preference, kLtMaxWorkspace, &kMostWorkspace, sizeof kMostWorkspace);
+    api_.preference_set(preference, kLtMaxWorkspace, &kMaxWorkspace, sizeof kMaxWorkspace);
     for (const auto& [i, role] : {std::pair{0, Role::w}, {1, Role::x}, {2, Role::y}, {3, Role::y}}) {
       const std::uint32_t bytes = problem->alignment[static_cast<std::size_t>(role)];
       api_.preference_set(preference, kLtAlignmentOfA + i, &bytes, sizeof bytes);

@@ -16,7 +16,7 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kMostRows = 64, kMostStages = 6, kOfH200 = 132;  // of an H200, which plans are made for
+constexpr int kMaxRows = 64, kMaxStages = 6, kOfH200 = 132;  // of an H200, which plans are made for
 
 class State final : public PlanState {
  public:
@@ -117,8 +117,8 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
     why = "it multiplies fp16 and bf16";
     return false;
   }
-  if (p.m > kMostRows) {
-    why = text("it takes up to ", kMostRows, " rows; there are ", p.m);
+  if (p.m > kMaxRows) {
+    why = text("it takes up to ", kMaxRows, " rows; there are ", p.m);
     return false;
   }
   if (p.n > kMaxPosition || p.k > kMaxPosition) {
@@ -142,7 +142,7 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
     if (config.tiles == 1 && best < std::numeric_limits<double>::max()) break;
     config.warps_n = warps_n, config.blocks = row_blocks;
     config.stages = 0;
-    config.stages = std::min(kMostStages, (shared_bytes - config.shared_bytes()) / config.stage_bytes());
+    config.stages = std::min(kMaxStages, (shared_bytes - config.shared_bytes()) / config.stage_bytes());
     if (config.stages < 2) continue;
     for (const int splits : {1, 2, 3, 4, 6, 8}) {
       // What it costs is counted for an H200, so that the same kernel is chosen everywhere; tiles follow the device.

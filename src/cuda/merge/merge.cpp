@@ -62,13 +62,13 @@ class State final : public PlanState {
 }  // namespace
 
 bool select_merge(const Problem& p, MergeConfig& config, std::string& why) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max();
   if (p.partials > kLargeMerge) {
     why = text("there are ", p.partials, " partial results; up to ", kLargeMerge,
                " are merged at once (results may be merged again)");
     return false;
   }
-  if (p.batch * p.heads_q * p.seq_q > kMost || p.dim_v > kMost / 2) {
+  if (p.batch * p.heads_q * p.seq_q > kMax || p.dim_v > kMax / 2) {
     why = "it counts rows and elements of a row in 32 bits";
     return false;
   }

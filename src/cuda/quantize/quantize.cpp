@@ -19,9 +19,9 @@ namespace {
 // busier than few large ones.
 constexpr int kFewRows = 32;
 // A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
-constexpr std::int64_t kPieceRows = 512, kMostPieces = 16;
-constexpr std::int64_t kMostTilePieces = 2048;  // of all heads that share a factor: a number each, read by every block
-constexpr int kMenders = 256;  // blocks of threads that look whether a head has to be written once more
+constexpr std::int64_t kPieceRows = 512, kMaxPieces = 16;
+constexpr std::int64_t kMaxTilePieces = 2048;  // of all heads that share a factor: a number each, read by every block
+constexpr int kMenders = 256;                  // blocks of threads that look whether a head has to be written once more
 static_assert(kQuantizeTileRows == kDescaleRows);
 
 // Rows begin at multiples of so many bytes.
@@ -143,8 +143,8 @@ std::size_t QuantizePlan::workspace_bytes() const {
 }
 
 bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
-  if (p.batch * p.heads_q > kMost || p.seq_q > kMost || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMost) {
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
+  if (p.batch * p.heads_q > kMax || p.seq_q > kMax || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMax) {
     why = "it counts rows of a head, and blocks of 128 rows, in 30 bits";
     return false;
   }
@@ -157,8 +157,8 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
   const std::int64_t sharing = (p.descale.batch ? 1 : p.batch) * (p.descale.heads ? 1 : p.heads_q);
   plan.shared = sharing > 1;
   const std::int64_t least = tiles ? kDescaleRows : kPieceRows,
-                     most = tiles ? std::max<std::int64_t>(1, kMostTilePieces / std::max<std::int64_t>(1, sharing))
-                                  : kMostPieces;
+                     most = tiles ? std::max<std::int64_t>(1, kMaxTilePieces / std::max<std::int64_t>(1, sharing))
+                                  : kMaxPieces;
   const std::int64_t piece = std::max(least, descale_blocks((p.seq_q + most - 1) / most) * kDescaleRows);
   plan.piece_rows = static_cast<int>(piece);
   plan.pieces = static_cast<int>(std::max<std::int64_t>(1, (p.seq_q + piece - 1) / piece));
@@ -267,7 +267,7 @@ bool quantize_together(std::span<const QuantizeCall> calls, Stream stream) {
     if (!state || !state->plan().config.tiles) return false;
     states.push_back(state);
   }
-  if (calls.size() > kMostQuantizeJobs || calls.empty()) return false;
+  if (calls.size() > kMaxQuantizeJobs || calls.empty()) return false;
   TileLaunch first, second;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const QuantizePlan& plan = states[i]->plan();

@@ -45,9 +45,9 @@ struct QuantizeParams {
 };
 
 // One launch of tile.cuh: up to three quantizes, or a step of each.
-constexpr int kQuantizeTileRows = 128, kQuantizeTileThreads = 256, kMostQuantizeJobs = 3;
+constexpr int kQuantizeTileRows = 128, kQuantizeTileThreads = 256, kMaxQuantizeJobs = 3;
 struct QuantizeConfigs {
-  QuantizeConfig job[kMostQuantizeJobs];
+  QuantizeConfig job[kMaxQuantizeJobs];
   int count;
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfigs&, const QuantizeConfigs&) = default;
 
@@ -68,8 +68,8 @@ struct QuantizeConfigs {
   }
 };
 struct QuantizeJobs {
-  QuantizeParams job[kMostQuantizeJobs];
-  int blocks[kMostQuantizeJobs];  // of threads
+  QuantizeParams job[kMaxQuantizeJobs];
+  int blocks[kMaxQuantizeJobs];  // of threads
 };
 
 }  // namespace onepass

@@ -22,7 +22,7 @@ int crowd_of(const BackwardFeatures& b) {
 }
 bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
 
-constexpr int kMostPlain = 2;  // of plain scores, joint, at head dims beyond 64
+constexpr int kMaxPlain = 2;  // of plain scores, joint, at head dims beyond 64
 // What has no registers: nothing of the sort at head dims to 64.
 int most_of(const AttentionFeatures& f, bool split) {
   const int dim = std::max(f.dim_qk, f.dim_v);
@@ -46,7 +46,7 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
     c.block_q = bare_scores(f) && !f.bounded_left ? 128 : 64;
   } else {
     c.split = dim > 128 ||
-              (plain ? crowd_of(b) > kMostPlain
+              (plain ? crowd_of(b) > kMaxPlain
                      : f.softcap || f.score_mod || f.bias != ScalarType::none || crowd_of(b) > most_of(f, false));
   }
   c.ahead = c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || crowd_of(b) == 0);
@@ -152,7 +152,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   if (std::string s = why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
   c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
-  if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMostPlain : most_of(f.forward.attention, c.split)))
+  if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMaxPlain : most_of(f.forward.attention, c.split)))
     return refuse("so many features together do not fit its registers");
   if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
     return refuse(text("its tiles take ", bytes, " bytes of shared memory"));
@@ -217,13 +217,13 @@ void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& 
   b.head_group = 1;
   b.tail_heads = 0;
   if (c.paired) multiprocessors /= 2;
-  constexpr std::int64_t kMost = 32;
+  constexpr std::int64_t kMax = 32;
   const bool causal = band_mask(p, p.seq_q, p.seq_k).right >= 0, by_turns = p.deterministic && p.gradients.dq;
   if (p.varlen) return;
   const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
                      tiles = std::max<std::int64_t>(1, (p.seq_k + c.tile_k() - 1) / c.tile_k());
   if (c.dbias_adds && !p.bias->spans.batch) {  // what those that share a bias add to its gradient meets in L2
-    b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.bias->spans.heads ? p.batch : heads, 1, kMost));
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.bias->spans.heads ? p.batch : heads, 1, kMax));
     return;
   }
   if (!causal && !by_turns) return;
@@ -235,7 +235,7 @@ void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& 
   const std::int64_t bytes = std::max<std::int64_t>(1, p.group() * p.seq_q * (p.dim_qk * 6 + p.dim_v * 2)),
                      room =
                          !by_turns ? 2 * std::int64_t{l2_bytes} / 3 : l2_bytes * std::int64_t{causal ? 55 : 30} / 100;
-  const std::int64_t group = std::clamp<std::int64_t>(room / bytes, 1, kMost);
+  const std::int64_t group = std::clamp<std::int64_t>(room / bytes, 1, kMax);
   const std::int64_t tail = 4 * multiprocessors / tiles;
   b.head_group = static_cast<int>(std::min(group, heads));
   if (tail <= 16 && tail > group && !by_turns) b.tail_heads = static_cast<int>(std::min({tail, 2 * group, heads}));

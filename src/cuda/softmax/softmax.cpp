@@ -17,7 +17,7 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 // Of a row that is read twice, 32 KB at once.
 constexpr std::int64_t kFewRows = 264;  // two for each multiprocessor of an H100
 constexpr int kLongThreads = 512, kLongSlots = 4;
@@ -78,7 +78,7 @@ bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
   for (const int each : {most, 2 * most}) {
     if (const std::int64_t n = warps(each); n <= 16) return pick(32 * n, each);
   }
-  if (const std::int64_t n = warps(2 * most); n <= kMostThreads / 32) return pick(32 * ((n + 3) / 4 * 4), 2 * most);
+  if (const std::int64_t n = warps(2 * most); n <= kMaxThreads / 32) return pick(32 * ((n + 3) / 4 * 4), 2 * most);
   return false;
 }
 
@@ -151,9 +151,9 @@ std::size_t SoftmaxPlan::workspace_bytes() const {
 }
 
 bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max();
   plan.rows = p.batch * p.heads_q * p.seq_q;
-  if (p.seq_k > kMost / 2 || plan.rows > kMost) {
+  if (p.seq_k > kMax / 2 || plan.rows > kMax) {
     why = "it counts rows in 31 bits and their numbers in 30";
     return false;
   }
@@ -190,7 +190,7 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   }
   c.full = c.even && c.kept && c.part == SoftmaxPart::whole && p.seq_k == c.threads * c.slots * c.numbers();
   if (!c.kept) c.threads = kLongThreads, c.slots = kLongSlots / tensors;
-  if (plan.rows * plan.pieces > kMost) {
+  if (plan.rows * plan.pieces > kMax) {
     why = "it counts pieces of rows in 31 bits";
     return false;
   }

@@ -45,7 +45,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     std::vector<unsigned> workspace(
         decode::workspace_bytes_of(p, decode::sharing_of(c), share.blocks) / sizeof(unsigned) + 16, 0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
-    unsigned counters[decode::kMostBlocks] = {};
+    unsigned counters[decode::kMaxBlocks] = {};
     decode::DecodeParams params = decode::decided_params(p, c, share);
     decode::bind(params, inputs.tensors, workspace.data());
     params.counters = counters;
