@@ -342,8 +342,11 @@ def check_merged(rng):
 
 def drawn(seed):
     """What check() says of the problem of this number."""
-    with np.errstate(all="ignore"):
-        return (check_merged if seed % 10 == 0 else check)(np.random.default_rng(seed))
+    try:
+        with np.errstate(all="ignore"):
+            return (check_merged if seed % 10 == 0 else check)(np.random.default_rng(seed))
+    except reference.Corner:
+        return "", "a corner of its score_mod"
 
 
 def main():

@@ -57,6 +57,10 @@ def twin(text, buffers, **names):
     return eval(text, functions | {name: table(np.asarray(x)) for name, x in (buffers or {}).items()} | names)
 
 
+class Corner(ArithmeticError):
+    """A score lies where score_mod has no derivative, or so near that differences do not show it."""
+
+
 class Scores:
     """[batch, heads, rows, keys]: `value`, -inf where hidden, and how it was made. Hidden pairs hold 0 elsewhere."""
 
@@ -109,6 +113,9 @@ class Scores:
                 np.broadcast_to(twin(score_mod, mod_buffers, score=x, **at), shape) for x in (t + step, t - step, t)
             )
             self.by_mod = (above - below) / (2 * step)
+            bend = np.abs(above + below - 2 * self.value) / step
+            if (bend[seen] > 1e-3 * (1 + np.abs(self.by_mod[seen]))).any():
+                raise Corner
             self.by_mod_size = 1 + np.abs(self.by_mod)
         self.seen = seen & (self.value != NEG_INF)
         self.value = np.where(self.seen, self.value, NEG_INF)
