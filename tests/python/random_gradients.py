@@ -208,8 +208,9 @@ class Case:
             self.dout[empty.T if self.packed else empty] = np.nan
             if self.dlse is not None:
                 self.dlse[empty] = np.nan
-        if rng.random() < 0.05:
-            self.show_fault(self.dout)
+        for x in (self.dout, self.out, self.lse):
+            if rng.random() < 0.04:
+                self.show_fault(x)
         self.dout, self.out = laid(rng, self.dout), laid(rng, self.out)
         self.lse = laid(rng, self.lse)
 
