@@ -147,7 +147,10 @@ class Contender:
 class Training:
     def __init__(self, options):
         self.options, self.arrays = options, arrays_for(options.device)
-        text = options.text.read_text(encoding="utf-8")
+        try:
+            text = options.text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise SystemExit(f"--text {options.text}: {e}") from None
         self.letters = sorted(set(text))
         self.data = np.array([self.letters.index(c) for c in text])
         if len(self.data) <= options.seq:
@@ -205,10 +208,12 @@ def main(arguments=None):
     parser.add_argument("--write", type=int, default=300, help="how many characters the model writes at the end")
     parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("loss.png"), help="where the curve goes")
     options = parser.parse_args(arguments)
+    if min(options.steps, options.batch, options.seq, options.layers, options.heads, options.width) < 1:
+        parser.error("--steps, --batch, --seq, --layers, --heads and --width are 1 or more")
     if options.width % options.heads:
         parser.error(f"--width is {options.width}; a multiple of --heads, {options.heads}, is accepted")
-    if min(options.steps, options.batch, options.seq, options.layers) < 1:
-        parser.error("--steps, --batch, --seq and --layers are 1 or more")
+    if options.seed < 0:
+        parser.error(f"--seed is {options.seed}; 0 or more is accepted")
 
     training = Training(options)
     contenders = training.contenders

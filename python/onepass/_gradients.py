@@ -1,5 +1,7 @@
 """The gradients of attention."""
 
+from collections.abc import Mapping
+
 from . import _arrays, _devices, _kinds, _onepass, _options
 
 # What each gradient is the gradient of; side inputs have theirs in float32.
@@ -88,16 +90,24 @@ def attention_backward(
 
 
 def _names(grads):
-    names = (grads,) if isinstance(grads, str) else tuple(grads)
+    accepted = f"some of {', '.join(map(repr, _OF))}, each once and in an order, are accepted"
+    if isinstance(grads, (set, frozenset)):  # whose order nobody knows
+        raise TypeError(f"grads is a {type(grads).__name__}; {accepted}")
+    try:
+        names = (grads,) if isinstance(grads, str) else tuple(grads)
+    except TypeError:
+        raise TypeError(f"grads is {grads!r}; {accepted}") from None
     for i, name in enumerate(names):
-        if name not in _OF or name in names[:i]:
-            raise ValueError(f"grads is {grads!r}; some of {', '.join(map(repr, _OF))}, each once, are accepted")
+        if not isinstance(name, str) or name not in _OF or name in names[:i]:
+            raise ValueError(f"grads is {names!r}; {accepted}")
     return names
 
 
 def _results(names, given, call):
     """By name, what is written into. New packed ones begin as 0: tokens beyond the last sequence are not computed."""
-    into, dtype = given["into"] or {}, given["grad_dtype"]
+    into, dtype = {} if given["into"] is None else given["into"], given["grad_dtype"]
+    if not isinstance(into, Mapping):
+        raise TypeError(f"into is a {type(into).__name__}; a dict of arrays by the names in grads is accepted")
     if dtype not in (None, "float32"):
         raise ValueError(f"grad_dtype is {dtype!r}; None (q's dtype) and 'float32' are accepted")
     for name in into:

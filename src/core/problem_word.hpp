@@ -100,9 +100,9 @@ struct Word {
                                           {"dbias", &g.dbias},
                                           {"dsinks", &g.dsinks},
                                           {"dalibi_slopes", &g.dalibi_slopes}}) {
-      if (name == gradient) return void(*asked = true);
+      if (name == gradient && !*asked) return void(*asked = true);
     }
-    fail("grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes");
+    fail("grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once,");
   }
   Dims strides(std::string_view s) const {
     const auto items = list(s, ',');

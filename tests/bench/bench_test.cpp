@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/numerics.hpp"
+#include "core/text.hpp"
 #include "onepass/error.hpp"
 #include "tools/onepass/bench/cell.hpp"
 #include "tools/onepass/bench/device_inputs.hpp"
@@ -107,6 +108,19 @@ TEST(Bench, CountsTheWorkThatTheBandShows) {
   EXPECT_EQ(visible_pairs(parse_problem("fwd b1 h1 s8 d8 fp32 causal_top_left")), 36);
   EXPECT_EQ(visible_pairs(parse_problem("fwd b1 h1 s8 d8 fp32 window=1:1")), 8 * 3 - 2);
   EXPECT_EQ(visible_pairs(parse_problem("fwd h2 d8 fp32 varlen=3,0,5/2,4,5")), 2 * (6 + 0 + 25));
+}
+
+TEST(Bench, CountsTheProductsThatTheGradientsNeed) {
+  for (const auto& [grads, dims] : {std::pair{"dq,dk,dv", 3 * 8 + 2 * 4},
+                                    {"dq,dk,dv,dbias", 3 * 8 + 2 * 4},
+                                    {"dv", 8 + 4},
+                                    {"dbias", 8 + 4},
+                                    {"dk", 2 * 8 + 4},
+                                    {"dsinks", 0}}) {
+    CellResult r;
+    count_work(parse_problem(text("bwd h2 s10x7 d8/4 bias=fp32:11qk sinks grads=", grads)), r);
+    EXPECT_EQ(r.flops, 2.0 * dims * 2 * 70) << grads;
+  }
 }
 
 TEST(Bench, KnowsWhosePeakToTake) {

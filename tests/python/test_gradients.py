@@ -1,8 +1,9 @@
-"""Gradients from Python: against differences of the float64 NumPy reference, in one random direction at a time."""
+"""Gradients from Python: beside the float64 formula of reference.py, which is itself a slope of its forward."""
 
 import numpy as np
 import onepass
 import pytest
+import random_gradients
 
 import reference
 
@@ -13,105 +14,39 @@ def normal(*shape, dtype=np.float32):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-def options_of(given):
-    return {name: x for name, x in given.items() if x is not None}
-
-
-def slope(of, at, direction):
-    """Of `of` at the array `at` along `direction`, in float64."""
-    step = 1e-5
-    return (of(at + step * direction) - of(at - step * direction)) / (2 * step)
-
-
-CASES = {
-    "plain": {},
-    "causal": {"mask": "causal_bottom_right"},
-    "window": {"mask": "causal_top_left", "window": (3, -1)},
-    "bias": {"bias": normal(1, 4, 1, 11)},
-    "bool_mask": {"bool_mask": RNG.random((2, 1, 7, 11)) < 0.6},
-    "slopes": {"alibi_slopes": np.abs(normal(4)), "mask": "causal_bottom_right"},
-    "slopes of batches": {"alibi_slopes": np.abs(normal(2, 4))},
-    "sinks": {"sinks": normal(4)},
-    "softcap": {"softcap": 1.5, "scale": 0.7},
-    "dropout": {"dropout_p": 0.3, "seed": 11},
-    "together": {
-        "bias": normal(7, 11),
-        "sinks": normal(4),
-        "alibi_slopes": np.abs(normal(4)),
-        "softcap": 2.0,
-        "mask": "causal_bottom_right",
-        "dropout_p": 0.2,
-        "seed": 5,
-    },
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_are_slopes(case):
-    options = CASES[case]
-    side = [name for name in ("bias", "sinks", "alibi_slopes") if name in options]
-    grads = ("dq", "dk", "dv", *("d" + name for name in side))
-    q, k, v = normal(2, 4, 7, 8), normal(2, 2, 11, 8), normal(2, 2, 11, 5)
+@pytest.mark.parametrize("score_mod", [None, "2.0 * tanh(score / 2.0) + table(head, k_index)"])
+def test_the_reference_is_a_slope(score_mod):
+    side = {"bias": normal(7, 11), "sinks": normal(4), "alibi_slopes": np.abs(normal(2, 4))}
+    options = {"softcap": 2.0, "mask": "causal_bottom_right", "window": (5, 2), "dropout_p": 0.3, "seed": 2**63 + 5}
+    options |= {"bool_mask": RNG.random((2, 1, 7, 11)) < 0.7}
+    if score_mod:
+        options |= {"score_mod": score_mod, "mod_buffers": {"table": normal(4, 11)}, "mask_mod": "k_index != 3"}
+    inputs = {"q": normal(2, 4, 7, 8), "k": normal(2, 2, 11, 8), "v": normal(2, 2, 11, 5)} | side
     dout, dlse = normal(2, 4, 7, 5), normal(2, 4, 7)
-    out, lse = onepass.attention(q, k, v, return_lse=True, **options)
-    dlse[~np.isfinite(lse)] = 0
-    given = onepass.attention_backward(dout, q, k, v, out, lse, dlse=dlse, grads=grads, **options)
-    inputs = {"q": q, "k": k, "v": v, **{name: options[name] for name in side}}
-    assert len(given) == len(grads)
 
-    def loss(**changed):
-        call = {**inputs, **changed}
-        o, log = reference.attention(call.pop("q"), call.pop("k"), call.pop("v"), **{**options, **call})
-        return (o * dout).sum() + (np.where(np.isfinite(log), log, 0) * dlse).sum()
+    def of(names, given):
+        return [given[name] for name in names], {n: x for n, x in (options | given).items() if n not in names}
 
-    for (name, x), grad in zip(inputs.items(), given):
-        assert grad.shape == x.shape and grad.dtype == np.float32
-        for _ in range(3):
-            direction = RNG.standard_normal(x.shape)
-            expected = slope(lambda at, name=name: loss(**{name: at}), x.astype(np.float64), direction)
-            assert np.vdot(grad.astype(np.float64), direction) == pytest.approx(expected, rel=1e-4, abs=1e-3), name
+    def loss(given):
+        arrays, rest = of("qkv", given)
+        out, lse = reference.attention(*arrays, **rest)
+        return (out * dout).sum() + (np.where(np.isfinite(lse), lse, 0) * dlse).sum()
 
-
-def test_packed_gradients_are_those_of_each_sequence():
-    cu_q, cu_k = np.array([0, 3, 3, 9], np.int32), np.array([0, 5, 7, 11], np.int32)
-    q, k, v, dout = normal(9, 4, 8), normal(11, 2, 8), normal(11, 2, 8), normal(9, 4, 8)
-    lengths = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
-    out, lse = onepass.attention(q, k, v, mask="causal_bottom_right", return_lse=True, **lengths)
-    dq, dk, dv = onepass.attention_backward(dout, q, k, v, out, lse, mask="causal_bottom_right", **lengths)
-    for i in range(3):
-        rows, keys = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
-        alone = [x.transpose(1, 0, 2)[None] for x in (dout[rows], q[rows], k[keys], v[keys], out[rows])]
-        ones = onepass.attention_backward(*alone, lse[None, :, rows], mask="causal_bottom_right")
-        for whole, one in zip((dq[rows], dk[keys], dv[keys]), ones):
-            np.testing.assert_allclose(whole, one[0].transpose(1, 0, 2), atol=2e-6)
-    assert not dk[5:7].any() and not dv[5:7].any()  # keys of a sequence without queries
+    exact = {name: x.astype(np.float64) for name, x in inputs.items()}
+    arrays, rest = of("qkv", exact)
+    made = reference.gradients(dout, *arrays, *reference.attention(*arrays, **rest), dlse=dlse, **rest)
+    for name, x in exact.items():
+        direction = RNG.standard_normal(x.shape)
+        step = 1e-5 * direction
+        expected = (loss(exact | {name: x + step}) - loss(exact | {name: x - step})) / 2e-5
+        assert np.vdot(made["d" + name][0], direction) == pytest.approx(expected, rel=1e-6, abs=1e-7), name
 
 
-def test_a_split_forward_has_the_whole_ones_gradients():
-    q, k, v, dout = normal(1, 2, 6, 8), normal(1, 2, 20, 8), normal(1, 2, 20, 8), normal(1, 2, 6, 8)
-    halves = [slice(0, 9), slice(9, 20)]
-    parts = [onepass.attention(q, k[:, :, s], v[:, :, s], return_lse=True) for s in halves]
-    out, lse = onepass.merge([o for o, _ in parts], [log for _, log in parts])
-    whole = onepass.attention_backward(dout, q, k, v, *onepass.attention(q, k, v, return_lse=True))
-    dq = np.zeros_like(q)
-    for s in halves:
-        part, dk, dv = onepass.attention_backward(dout, q, k[:, :, s], v[:, :, s], out, lse)
-        dq += part
-        np.testing.assert_allclose(dk, whole[1][:, :, s], atol=2e-6)
-        np.testing.assert_allclose(dv, whole[2][:, :, s], atol=2e-6)
-    np.testing.assert_allclose(dq, whole[0], atol=2e-6)
-
-
-def test_score_mod_is_differentiated():
-    q, k, v, dout = normal(1, 2, 5, 8), normal(1, 2, 9, 8), normal(1, 2, 9, 8), normal(1, 2, 5, 8)
-    capped = {"softcap": 3.0}
-    modded = {"score_mod": "3 * tanh(score / 3)"}
-    expected, given = (
-        onepass.attention_backward(dout, q, k, v, *onepass.attention(q, k, v, return_lse=True, **options), **options)
-        for options in (capped, modded)
-    )
-    for x, y in zip(expected, given):
-        np.testing.assert_allclose(x, y, atol=1e-5)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_problems(seed):
+    for number in range(25 * seed, 25 * seed + 25):
+        said, case = random_gradients.drawn(number)
+        assert not said, f"--seed {number}: {case}"
 
 
 def test_results_go_where_they_are_asked_for():
@@ -144,6 +79,10 @@ def test_calls_that_are_wrong_say_so():
     assert "'do'" in sentence(ValueError, dout, q, k, v, out, lse, grads=("dq", "do"))
     assert "grad_dtype is 'float16'" in sentence(ValueError, dout, q, k, v, out, lse, grad_dtype="float16")
     assert "no gradient is asked for" in sentence(ValueError, dout, q, k, v, out, lse, grads=())
+    assert "grads is 3; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads=3)
+    assert "grads is a set; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads={"dq", "dk"})
+    assert "grads is ('dq', 'dq')" in sentence(ValueError, dout, q, k, v, out, lse, grads=["dq", "dq"])
+    assert "into is a list; a dict" in sentence(TypeError, dout, q, k, v, out, lse, into=[k.copy()])
     assert "into has 'dk'" in sentence(ValueError, dout, q, k, v, out, lse, grads="dq", into={"dk": k.copy()})
     assert "dq shares memory with q" in sentence(ValueError, dout, q, k, v, out, lse, into={"dq": q})
 

@@ -260,10 +260,24 @@ TEST_F(CliRun, Gradients) {
   for (int i = 0; i < 2 * 2 * 7 * 6; ++i) sum += static_cast<double>(static_cast<const float*>(dv.view().data)[i]);
   EXPECT_NEAR(sum, 240, 1e-4);
 
-  r = run({"--out", folder("g.npy"), "--dout", folder("do.npy")});
-  EXPECT_NE(r.err.find("gradients go into one file, --out FILE.safetensors"), r.err.npos) << r.err;
-  r = run({"--out", folder("g.safetensors"), "--dout", folder("do.npy"), "--grads", "dbias"});
-  EXPECT_NE(r.err.find("--grads asks for dbias but there is no bias"), r.err.npos) << r.err;
+  // Nothing that is given is left out without a word.
+  const std::string none = folder("do.npy"), result = folder("none.safetensors");
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"--out", folder("g.npy"), "--dout", none}, "gradients go into one file, --out FILE.safetensors"},
+      {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias but there is no bias"},
+      {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is of a forward: gradients"},
+      {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is of a forward: gradients"},
+      {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq is fp16; fp32, as q"},
+      {{"--out", result, "--dlse", none}, "--dlse goes with a dout: give --dout"},
+      {{"--out", result, "--grads", "dq"}, "--grads goes with a dout, whose gradients it is of"},
+      {{"--out", result, "--deterministic"}, "--deterministic goes with a dout, whose gradients it is of"},
+  };
+  for (const auto& [arguments, sentence] : wrong) {
+    r = run(arguments);
+    EXPECT_EQ(r.status, 2) << sentence;
+    EXPECT_NE(r.err.find(sentence), r.err.npos) << r.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(result));
 }
 
 TEST_F(CliRun, Json) {

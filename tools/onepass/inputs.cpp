@@ -81,7 +81,12 @@ Loaded load(const InputFiles& files, Progress& progress) {
     if (reads(row, loaded.op)) known.push_back(row.name);
   source.check_names(known);
   for (const RoleRow& row : kRoleTable) {
-    if (!reads(row, loaded.op)) continue;
+    if (!reads(row, loaded.op)) {
+      want(!files.npy.contains(std::string(row.name)), ErrorCode::bad_value, option_of(row.name),
+           loaded.op == Op::backward ? " is of a forward: gradients, which --dout asks for, do not take it"
+                                     : " goes with a dout: give --dout FILE.npy, or a tensor 'dout' in --in");
+      continue;
+    }
     std::optional<io::Array> array = source.find(row.name);
     if (!array) continue;
     const Tensor t = loaded.arrays.emplace_back(*std::move(array)).view();

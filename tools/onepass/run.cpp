@@ -20,7 +20,7 @@ struct Flags : Running {
   std::optional<double> scale;
   std::optional<std::int64_t> align_offset;
   Attention attention;
-  std::string grads = "dq,dk,dv";
+  std::optional<std::string> grads;
 };
 
 Band band_of(const Flags& flags) {
@@ -77,19 +77,27 @@ DType out_dtype_of(const Flags& flags, DType of_q) {
   return of_q == DType::f8e4m3 ? DType::bf16 : of_q;
 }
 
+// What a forward does not have.
+void refuse_gradients(const Flags& flags) {
+  want(!flags.grads && !flags.attention.deterministic, ErrorCode::bad_value,
+       flags.grads ? "--grads" : "--deterministic",
+       " goes with a dout, whose gradients it is of: give --dout FILE.npy, or a tensor 'dout' in --in");
+}
+
 // The gradients that --grads names.
 Results gradient_results(const Flags& flags, const Tensors& a) {
   want(is_safetensors(flags.outputs.out) && !flags.outputs.want_lse, ErrorCode::bad_value,
        "gradients go into one file, --out FILE.safetensors, without --lse");
-  const Problem named = parse_problem(text("bwd s0 fp32 bias=fp32:1111 sinks alibi grads=", flags.grads));
+  const Problem named =
+      parse_problem(text("bwd s0 fp32 bias=fp32:1111 sinks alibi grads=", flags.grads.value_or("dq,dk,dv")));
+  const DType dtype = flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype);
   Results r;
   for (const RoleRow& row : kRoleTable) {
     if (!is_asked(named.gradients, row.role)) continue;
     const RoleRow& base = row_of(row.gradient_of);
     const ConstTensor of = tensor_of(a, base);
     want(of.given(), ErrorCode::bad_value, "--grads asks for ", row.name, " but there is no ", base.name);
-    const bool wide = row.types == Types::f32 || flags.out_dtype == "fp32";
-    r.push_back({&row, wide ? DType::f32 : a.q.dtype, file_shape(flags, row, of)});
+    r.push_back({&row, row.types == Types::f32 ? DType::f32 : dtype, file_shape(flags, row, of)});
   }
   return r;
 }
@@ -119,6 +127,7 @@ void run_command(Flags& flags) {
     return load(files, progress);
   }();
   const bool backward = loaded.op == Op::backward;
+  if (!backward) refuse_gradients(flags);
   const bool forward_first = backward && !loaded.tensors.out.given() && !loaded.tensors.lse.given();
   if (forward_first) {  // what it reads of its forward
     const DType dtype = loaded.tensors.dout.dtype;

@@ -71,6 +71,12 @@ TEST_P(EmulatedHopperBackward, DependsOnNoOrder) {
   check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), kSeed);
   const std::string late = run(inputs, false);
   EXPECT_TRUE(run(inputs, true) == late);
+  if (!config().paired) return;
+  for (const int first : {0, 1}) {
+    warps::ahead = first;
+    EXPECT_TRUE(run(inputs, true) == late) << "block " << first << " ahead";
+  }
+  warps::ahead = -1;
 }
 
 TEST_P(EmulatedHopperBackward, AnOffsetMovesTheBand) {

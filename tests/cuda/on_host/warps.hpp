@@ -50,25 +50,32 @@ inline const std::function<void()>* body_of_all = nullptr;
 inline unsigned long steps = 0;  // anything that brings a block nearer to its end
 inline void yield() { swapcontext(&running->context, &scheduler); }
 inline unsigned rank = 0;  // of the block that runs, in a cluster of two
+
+// Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
+// last thread takes the first turn; a block of a cluster, by its rank, goes as far ahead of the other as it can (-1:
+// they take turns), since what one overwrites too soon is seen only while the other has not read it.
+inline bool copies_are_early = false, backwards = false;
+inline int ahead = -1;
+
 // What the machine does beside the threads. Late, it waits until none of them can go on.
 class Background {
  public:
   bool empty() const { return work_.empty(); }
   void push_back(std::function<void()> f) { work_.emplace_back(rank, std::move(f)); }
-  void run_oldest() {
-    rank = work_.front().first;
-    work_.front().second();
-    work_.pop_front();
+  void run_oldest() {  // of the block that goes ahead, if it has any
+    auto at = ahead < 0 ? work_.begin() : std::ranges::find(work_, static_cast<unsigned>(ahead), &Work::first);
+    if (at == work_.end()) at = work_.begin();
+    const auto [of, work] = std::move(*at);
+    work_.erase(at);
+    rank = of;
+    work();
   }
 
  private:
-  std::deque<std::pair<unsigned, std::function<void()>>> work_;
+  using Work = std::pair<unsigned, std::function<void()>>;  // a block's
+  std::deque<Work> work_;
 };
 inline Background background;
-
-// Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
-// last thread takes the first turn.
-inline bool copies_are_early = false, backwards = false;
 
 // What the lanes of a warp, or the threads of a block, tell each other.
 class Group {
@@ -152,7 +159,9 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
     some = false;
     const unsigned long before = steps;
     for (unsigned turn = 0; turn < in_all; ++turn) {
-      const unsigned i = backwards ? in_all - 1 - turn : turn;
+      if (ahead >= 0 && turn == threads && steps != before) break;  // the other block's turn comes when this one waits
+      unsigned i = backwards ? in_all - 1 - turn : turn;
+      if (ahead >= 0 && (static_cast<int>(i / threads) == ahead) != (turn < threads)) i = (i + threads) % in_all;
       if (pool[i]->done) continue;
       some = true;
       running = pool[i].get();

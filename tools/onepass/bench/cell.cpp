@@ -151,6 +151,18 @@ double visible_pairs(const Problem& p) {
   return pairs * static_cast<double>(p.heads_q);
 }
 
+namespace {
+
+// Of the products over the visible pairs, together: S and O; of a backward those that the wanted gradients are made of.
+std::int64_t inner_sizes(const Problem& p) {
+  if (p.op != Op::backward) return p.dim_qk + p.dim_v;
+  const Gradients& g = p.gradients;
+  const int s = g.dq || g.dk || g.dv || g.dbias || g.dalibi_slopes, dp = g.dq || g.dk || g.dbias || g.dalibi_slopes;
+  return p.dim_qk * (s + g.dq + g.dk) + p.dim_v * (dp + g.dv);
+}
+
+}  // namespace
+
 void count_work(const Problem& p, CellResult& result) {
   if (p.op == Op::quantize) {  // what is read once and written once
     const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
@@ -180,10 +192,8 @@ void count_work(const Problem& p, CellResult& result) {
         static_cast<double>(static_cast<std::size_t>(p.partials) * row(p.dtype, true) + row(p.out_dtype, p.want_lse));
     return;
   }
-  // Products over the visible pairs: S and O; of a backward S, dP, dQ, dK and dV.
-  const std::int64_t dims = p.op == Op::backward ? 3 * p.dim_qk + 2 * p.dim_v : p.dim_qk + p.dim_v;
   const Problem known = with_lengths(p);
-  result.flops = 2.0 * static_cast<double>(dims) * visible_pairs(known);
+  result.flops = 2.0 * static_cast<double>(inner_sizes(p)) * visible_pairs(known);
   const std::int64_t used = std::accumulate(known.lengths_k.begin(), known.lengths_k.end(), std::int64_t{0});
   const double tokens_k = static_cast<double>(p.packed_k() ? p.total_k : used > 0 ? used : p.batch * p.seq_k);
   result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + (p.v_in_k ? 0 : p.dim_v))) *
