@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/check.hpp"
+#include "check/random.hpp"
 #include "core/text.hpp"
 #include "cpu/decode/decode.hpp"
 #include "onepass/unified_max.hpp"
@@ -108,6 +109,28 @@ TEST(UnifiedMax, ANaNReachesTheRowsThatSeeIt) {
     inputs.changed();
     const check::Verdict v = check::check(*row, inputs);
     EXPECT_TRUE(v.accepted && v.right) << row->name << ": " << v.sentence;
+  }
+}
+
+// Weights of e^-36 take a V of 1e-25 below the least number of fp32, which would leave a 0.
+TEST(UnifiedMax, SmallValuesAreNotLost) {
+  constexpr std::int64_t kKeys = 300, kDim = 40;
+  check::Random random(3, {});
+  std::vector<float> q(kDim), k(kKeys * kDim), v(k.size()), out(kDim), expected(kDim);
+  for (std::vector<float>* x : {&q, &k}) std::ranges::generate(*x, [&] { return random.normal(); });
+  std::ranges::generate(v, [&] { return 1e-25f * random.normal(); });
+  std::int32_t left = 7;
+  Tensors t{.q = {q.data(), DType::f32, {1, 1, 1, kDim}},
+            .k = {k.data(), DType::f32, {1, 1, kKeys, kDim}},
+            .v = {v.data(), DType::f32, {1, 1, kKeys, kDim}},
+            .out = {expected.data(), DType::f32, {1, 1, 1, kDim}}};
+  for (const Implementation* row : here()) {
+    t.out.data = expected.data(), t.recomputed = {};
+    attention(t, {}, {}, row->name);
+    t.out.data = out.data(), t.recomputed = {&left, DType::i32, {1, 1, 1}};
+    attention(t, {.unified_max = 36.0f}, {}, row->name);
+    for (std::int64_t d = 0; d < kDim; ++d) ASSERT_NEAR(1e25f * out[d], 1e25f * expected[d], 1e-5) << row->name;
+    EXPECT_EQ(left, 1) << row->name;
   }
 }
 
