@@ -134,6 +134,22 @@ TEST(UnifiedMax, SmallValuesAreNotLost) {
   }
 }
 
+TEST(UnifiedMax, WrongFlagsAreNoticed) {
+  for (const int phi : {-200, 0}) {
+    check::Inputs inputs = check::make_inputs(
+        parse_problem(text("fwd b2 h2 s1x33 d64 fp32 seqused=33,0 unified_max=", phi, " recomputed")));
+    ASSERT_TRUE(check::run_on(*here().front(), inputs, serial_executor()));
+    const auto verdict = [&] { return check::judge(inputs, serial_executor()); };
+    ASSERT_TRUE(verdict().right) << verdict().sentence;
+    auto* const flags = static_cast<std::int32_t*>(inputs.tensors.recomputed.data);
+    flags[0] = phi == 0 ? 2 : 0;
+    EXPECT_NE(verdict().sentence.find("recomputed[0, 0, 0] is "), std::string::npos) << verdict().sentence;
+    flags[0] = phi == 0 ? 0 : 1;
+    flags[inputs.tensors.recomputed.stride[0]] = 1;
+    EXPECT_EQ(verdict().sentence, "recomputed[1, 0, 0] is 1, of a row that sees no key");
+  }
+}
+
 TEST(UnifiedMax, OthersRefuseIt) {
   const Problem p = parse_problem("fwd b1 h4/2 s64x64 d64 fp32 unified_max=1");
   try {
