@@ -15,6 +15,10 @@ def errors(rows):
         how = way if way == "bf16" or case != "v_mean" else f"{way}, {accumulation}"
         lines.append([title, how, *(f"{cells[case, way, accumulation, n][key]:.1e}" for n in lengths)])
     lines.sort(key=lambda line: [title for title, _ in named.values()].index(line[0]))
+    for case in ("normal", "outliers"):
+        for way in ("fp8", "fp8 without Hadamard"):
+            found = (f"{cells[case, way, 'exact', n]['lse_relative']:.1e}" for n in lengths)
+            lines.append([f"{named[case][0]}: LSE, relative", way, *found])
     return markdown(["inputs", "how", *(f"{n // 1024}k" for n in lengths)], lines)
 
 

@@ -111,8 +111,9 @@ def attention(
         float32, beside k and v of float8_e4m3fn: an FP8 cache.
       v_mean: float32 ``[batch|1, heads_kv|1, dim_v|1]``: what ``quantize`` took out of a float8_e4m3fn v, given back.
       fp8: quantize q, k and v of 16 or 32 bits to float8_e4m3fn first, and attend to those: True, or a dict of
-        ``by_block`` (False: factors of k and v for every 128 rows, not for each head), ``hadamard`` (True: rotate q and
-        k, with random signs by ``seed``, 0) and ``center`` (False: leave v's means in it). docs/fp8.md.
+        ``by_block`` (False: factors of k and v for every 128 rows, not for each head, which packed ones always have),
+        ``hadamard`` (True: rotate q and k, with random signs by ``seed``, 0) and ``center`` (False: leave v's means in
+        it). docs/fp8.md.
       accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
         mean over 16k keys on a GPU (docs/fp8.md).
       unified_max: of few rows, a number that weights ``e^(score - unified_max)`` refer to in place of the rows' maxima,

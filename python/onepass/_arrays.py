@@ -11,6 +11,7 @@ from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
 _DATA = ("float32", "float16", "bfloat16")
 _FLOAT8 = "float8_e4m3fn"  # of q, k and v of a forward
+_KINDS = "a NumPy array, a torch tensor or an array with DLPack"
 
 
 def exported(name, x, place, writable=False, convert=None):
@@ -26,7 +27,7 @@ def exported(name, x, place, writable=False, convert=None):
     if kind is np.ndarray or isinstance(x, np.ndarray):
         if kind is not np.ndarray:
             _kinds.refuse_masked(name, x)
-        if x.dtype.kind != "V" and x.dtype.isnative:
+        if x.dtype.kind != "V" and x.dtype.num < 256 and x.dtype.isnative:  # those from 256 on are other packages'
             return x
         if x.dtype.name == "bfloat16":
             return (x.view(np.uint16),)
@@ -49,9 +50,7 @@ def exported(name, x, place, writable=False, convert=None):
     _kinds.refuse_without_values(name, x)
     if hasattr(type(x), "__dlpack__") or hasattr(type(x), "__array_interface__"):
         return place.handed_over(x, writable)
-    raise TypeError(
-        f"{name} is a {type(x).__name__}; a NumPy array, a torch tensor or an array with DLPack is accepted"
-    )
+    raise TypeError(f"{name} is a {type(x).__name__}; {_KINDS} is accepted")
 
 
 _names = {}  # of dtypes seen; naming one takes as long as a small call
@@ -59,14 +58,17 @@ _names = {}  # of dtypes seen; naming one takes as long as a small call
 
 def dtype_name(name, x):
     """The name of the element type of a tensor of numbers, such as float32; float8_e4m3fn of q alone."""
-    known = _names.get(x.dtype)
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        raise TypeError(f"{name} is a {type(x).__name__}; {_KINDS} is accepted")
+    known = _names.get(dtype)
     if known:
         return known
-    dtype = str(x.dtype).rpartition(".")[2]
-    if dtype not in _DATA and not (name == "q" and dtype == _FLOAT8):
+    word = str(dtype).rpartition(".")[2]
+    if word not in _DATA and not (name == "q" and word == _FLOAT8):
         accepted = "float16, bfloat16 and float8_e4m3fn" if name == "q" else "float16 and bfloat16"
-        raise TypeError(f"{name} is {dtype}; float32, {accepted} are accepted")
-    return _names.setdefault(x.dtype, dtype)
+        raise TypeError(f"{name} is {word}; float32, {accepted} are accepted")
+    return _names.setdefault(dtype, word)
 
 
 def result_dtype(q):
@@ -79,7 +81,7 @@ def _order_like(x, rank):
     strides = getattr(x, "strides", None)
     if strides is None and hasattr(x, "stride"):
         strides = x.stride()
-    if not isinstance(strides, tuple) or len(strides) != rank or 0 in strides:
+    if rank < 2 or not isinstance(strides, tuple) or len(strides) != rank or 0 in strides:
         return None
     order = (*sorted(range(rank - 1), key=lambda i: -abs(strides[i])), rank - 1)
     return None if order == tuple(range(rank)) else order

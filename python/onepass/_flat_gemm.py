@@ -7,6 +7,7 @@ from . import _numpy as np
 def _product(function, x, w, column_bias, out, threads):
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
+    _arrays.dtype_name("w", w)
     if len(x.shape) != 2 or len(w.shape) != 2:
         raise ValueError(f"x and w have shapes {tuple(x.shape)} and {tuple(w.shape)}; [m, k] and [n, k] are expected")
     if out is None:

@@ -36,7 +36,7 @@ _FP8_INPUTS = (
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 
-def _number(name, x, accepted="a number"):
+def number(name, x, accepted="a number"):
     try:
         return float(x)
     except (TypeError, ValueError):
@@ -132,9 +132,9 @@ def options(place, given):
         "align": align,
         "align_offset": _align_offset(mask, align, given["align_offset"]),
         "window": (-1, -1) if window is None else _window(window),
-        "scale": None if scale is None else _number("scale", scale),
-        "softcap": softcap if type(softcap) is float else _number("softcap", softcap, "0 (none) or a positive number"),
-        "dropout_p": dropout_p if type(dropout_p) is float else _number("dropout_p", dropout_p, "a number from 0 to 1"),
+        "scale": None if scale is None else number("scale", scale),
+        "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
+        "dropout_p": dropout_p if type(dropout_p) is float else number("dropout_p", dropout_p, "a number from 0 to 1"),
         "seed": 0 if seed is SEED else integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
@@ -150,7 +150,7 @@ def options(place, given):
     if forward:
         options["batch_invariant"] = bool(given["batch_invariant"])
         unified_max = given["unified_max"]
-        options["unified_max"] = None if unified_max is None else _number("unified_max", unified_max)
+        options["unified_max"] = None if unified_max is None else number("unified_max", unified_max)
     fp8 = "accumulation" in given
     if fp8:
         options["accumulation"] = _accumulation(given["accumulation"])

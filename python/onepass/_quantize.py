@@ -19,7 +19,8 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
       x: ``[batch, heads, rows, n]``, or without the first one or two dimensions, n from 1 to 256; float32, float16 or
         bfloat16, NumPy (with ml_dtypes) or PyTorch, read in place by any strides.
       factors: ``"block"``: one for every 128 rows, as small as can be, and x is read once; ``"head"``: one for each
-        ``[rows, n]``; ``"tensor"``: one. These are a bound's, and x is read twice.
+        ``[rows, n]``, as with ``"block"`` of up to 128 rows; ``"tensor"``: one. These are a bound's, and x is read
+        twice.
       hadamard: rotate each row: signs by ``seed``, then a Hadamard matrix over the largest power of two of neighbours
         that divides n. q and k rotated by one seed have the products of q and k, and outliers are spread over a row.
       seed: of the signs, 0 to 2^64 - 1.

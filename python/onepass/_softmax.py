@@ -45,6 +45,8 @@ def softmax(
     """
     if lse_only and (out is not None or row_lse is not None):
         raise ValueError("lse_only is given, which writes no result: out and row_lse go without it")
+    if row_lse is not None and return_lse:
+        raise ValueError("row_lse is given, the LSEs of whole rows: return_lse goes without it")
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
     lse = None
@@ -115,7 +117,7 @@ def merge_lse(lses, *, threads=None):
 
 def _run(place, call, scale, log, threads):
     call = _NOTHING | call
-    call["scale"], call["log"], call["stream"] = float(scale), bool(log), place.stream
+    call["scale"], call["log"], call["stream"] = _options.number("scale", scale), bool(log), place.stream
     call["threads"] = (
         0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
     )

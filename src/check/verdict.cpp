@@ -49,6 +49,7 @@ class Judge {
                 });
           with_float_type(p.out_dtype, [&](auto zero) { row<decltype(zero)>(seq, b, h, i); });
           if (p.want_lse) lse(seq, b, h, i);
+          if (p.want_recomputed) recomputed(seq, b, h, i);
         }
       }
     }
@@ -128,6 +129,19 @@ class Judge {
     const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
     if (error > 1) first(here() + text(": ", error, " times its bound"));
     v_.lse_error = std::max(v_.lse_error, error);
+  }
+
+  void recomputed(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Tensor& t = in_.tensors.recomputed;
+    const std::int32_t x = static_cast<const std::int32_t*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)];
+    const std::int64_t at = reference::dense_lse_index(in_.problem, seq, h, i);
+    const double lse = oracle_.lse[at], largest = lse + std::log(oracle_.top[at]);  // score
+    const bool empty = std::isinf(lse) && lse < 0;
+    const bool left = oracle_.top[at] > 0 && std::abs(largest - double{*in_.problem.unified_max}) >
+                                                 double{kUnifiedRange} + 1 + 4 * kUnit * terms_;
+    if (x < 0 || x > 1 || (x == 0 && left) || (x == 1 && empty))
+      first(text("recomputed[", b, ", ", h, ", ", i, "] is ", x,
+                 empty ? ", of a row that sees no key" : text(" but the row's largest score is ", largest)));
   }
 
   Verdict conclude() {

@@ -26,6 +26,7 @@ struct Verdict {
 //   softcap)
 //   3. mean|out - ref| <= 1.5 mean|base - ref| + one rounding unit of the output scale
 //   4. |lse - ref| <= 1e-5 + 1e-6 |ref|; zeros in empty rows; nothing written outside the rows
+//   5. recomputed is 1 where a row's largest score is out of unified_max's range, 0 where it sees no key, else either
 //
 // Two bounds are widened by what fp32 cannot give, as base's error is a matter of luck where rows are few and rounding
 // is relative to a dot product's terms, not to its result. With u = 2^-24 and t = |scale| |q| max|k| (the largest

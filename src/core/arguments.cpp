@@ -34,7 +34,7 @@ class Sizes {
     const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
     if (may_be_one(row)) {
       throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": dimension ", dimension,
-                                             " must be ", expected, " or 1"));
+                                             " must be ", expected, expected == 1 ? "" : " or 1"));
     }
     throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": its ", what_of(axis), " must be ",
                                            expected, ", as ", known.by, "'s"));

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/cpu_info.hpp"
 #include "core/directories.hpp"
 #include "core/make_once.hpp"
 #include "core/text.hpp"
@@ -21,6 +22,12 @@ Crossover by_shape(const Problem& p) {
 
 constinit MakeOnce<const std::vector<CrossoverRow>> rows_of_file;
 
+std::string cpu_column() {
+  std::string name = cpu_name();
+  std::ranges::replace(name, '|', '/');  // which ends a column
+  return name;
+}
+
 }  // namespace
 
 std::filesystem::path crossover_file() {
@@ -30,8 +37,11 @@ std::filesystem::path crossover_file() {
 }
 
 std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (file.empty() || !std::filesystem::exists(file, ignored)) return {};
   std::ifstream in(file);
-  if (file.empty() || !in) return {};
+  in.peek();  // which a folder fails at
+  want(in.is_open() && !in.bad(), ErrorCode::bad_file, file.string(), " cannot be read");
   std::ostringstream all;
   all << in.rdbuf();
   return parse_crossovers(all.str(), file.string());
@@ -39,7 +49,8 @@ std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file) {
 
 std::string machine_of(const Problem& p, int workers) {
   if (p.device.kind == DeviceKind::cuda) return cuda::device_facts(p.device.index).name;
-  return text("cpu, ", workers, workers == 1 ? " thread" : " threads");
+  static constinit MakeOnce<const std::string> name;
+  return text(name.get(cpu_column), ", ", workers, workers == 1 ? " thread" : " threads");
 }
 
 Chosen choose_dataflow(const Problem& p, const std::string& machine, std::span<const CrossoverRow> rows) {

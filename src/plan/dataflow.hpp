@@ -11,10 +11,12 @@ namespace onepass::plan {
 
 // ONEPASS_DATAFLOW, else linear.txt in the cache's directory; empty: none can be named.
 std::filesystem::path crossover_file();
-// Those of the file; none if there is no file. Throws Error (bad_file) naming the line that is none.
+// Those of the file; none if there is no file. Throws Error (bad_file) if it cannot be read, or naming the line that is
+// none.
 std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file);
 
-// "NVIDIA H200", "cpu, 16 threads": what crossovers hold for. Throws Error where the problem's device is not there.
+// "NVIDIA H200", "AMD EPYC 9654 96-Core Processor, 16 threads": what crossovers hold for. Throws Error where the
+// problem's device is not there.
 std::string machine_of(const Problem& problem, int workers);
 
 struct Chosen {

@@ -4,8 +4,10 @@
 #include <span>
 #include <vector>
 
+#include "core/arguments.hpp"
 #include "core/implementation.hpp"
 #include "core/roles.hpp"
+#include "core/tensor_checks.hpp"
 #include "core/text.hpp"
 #include "core/workspace.hpp"
 #include "cuda/quantize/quantize.hpp"
@@ -46,6 +48,8 @@ class Fp8Call {
     for (const auto& [name, x] : {std::pair{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}) {
       want(x->rank == (packed_ ? 3 : 4), ErrorCode::bad_shape, name, " has shape ", shape_text(*x), "; ",
            packed_ ? "[total, heads, dim]" : "[batch, heads, seq, dim]", " is expected");
+      want(is_data(x->dtype), ErrorCode::bad_dtype, name, " is ", name_of(x->dtype),
+           "; attention_fp8 quantizes fp32, fp16 and bf16");
     }
     want(!t.dout.given(), ErrorCode::bad_value, "dout is given; fp8_e4m3 has no gradients");
     want(t.out.dtype == t.q.dtype || t.out.dtype == DType::f32, ErrorCode::bad_dtype, "out is ", name_of(t.out.dtype),
@@ -151,6 +155,7 @@ void attention_fp8(const Tensors& t, const Attention& a, const Fp8Options& optio
   (void)call.place(nowhere);
   // What does not fit is said before anything is written.
   const Steps steps(call, a, implementation, launch.executor);
+  check_apart(Op::forward, t);
   const Scratch memory(t.q.device, bytes + steps.bytes(), launch.stream);
   (void)call.place(memory.data());
   steps.run(call, static_cast<std::byte*>(memory.data()) + bytes, launch);

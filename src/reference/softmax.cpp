@@ -27,7 +27,7 @@ void forward(const Problem& p, const Tensors& a, std::int64_t row, std::vector<d
   for (std::size_t j = 0; j < x.size(); ++j) {
     if (x[j] == -kInf) continue;
     s[j] = scale * static_cast<T>(x[j]);
-    l += std::exp(s[j] - m);
+    if (s[j] != -static_cast<T>(kInf)) l += std::exp(s[j] - m);  // as +inf is beside a negative scale
   }
   const T natural = p.row_lse
                         ? static_cast<T>(static_cast<const float*>(a.row_lse.data)[row_at(p, p.layout.row_lse, row)])
@@ -35,7 +35,7 @@ void forward(const Problem& p, const Tensors& a, std::int64_t row, std::vector<d
   const bool empty = p.row_lse ? natural == -static_cast<T>(kInf) : l == 0;
   lse = empty ? -kInf : double{natural};
   for (std::size_t j = 0; j < x.size(); ++j) {
-    if (empty || x[j] == -kInf)
+    if (empty || x[j] == -kInf || s[j] == -static_cast<T>(kInf))
       y[j] = double{hidden};
     else if (p.log)
       y[j] = double{p.row_lse ? s[j] - natural : (s[j] - m) - std::log(l)};

@@ -74,6 +74,18 @@ RC_GTEST_PROP(SoftmaxPieces, AnyCutInAnyOrderIsTheRow, (unsigned seed)) {
   }
 }
 
+// False if `row` does not take it.
+bool computed(const Implementation& row, const Tensors& t, const Attention& a) {
+  const Problem p = make_problem(a, t);
+  if (!why_not(row, p).empty()) return false;
+  const Plan plan = make_plan(p, row.name);
+  std::vector<std::byte> memory(plan.workspace_bytes() + 64);
+  auto* at = memory.data();
+  while (reinterpret_cast<std::uintptr_t>(at) % 64) ++at;
+  run(plan, t, {.workspace = {at, plan.workspace_bytes()}});
+  return true;
+}
+
 TEST(Softmax, ANanReachesItsRowAndHiddenEntriesStayNothing) {
   for (const Implementation* row : plan::implementations(Op::softmax)) {
     for (const std::int64_t n : {std::int64_t{5}, std::int64_t{40000}}) {
@@ -94,13 +106,7 @@ TEST(Softmax, ANanReachesItsRowAndHiddenEntriesStayNothing) {
         t.bool_mask = {mask.data(), DType::boolean, {4, n}};
         Attention a;
         a.log = log;
-        const Problem p = make_problem(a, t);
-        if (!why_not(*row, p).empty()) continue;
-        const Plan plan = make_plan(p, row->name);
-        std::vector<std::byte> memory(plan.workspace_bytes() + 64);
-        auto* at = memory.data();
-        while (reinterpret_cast<std::uintptr_t>(at) % 64) ++at;
-        run(plan, t, {.workspace = {at, plan.workspace_bytes()}});
+        if (!computed(*row, t, a)) continue;
         const float nothing = log ? -kInf : 0.0f;
         EXPECT_EQ(y[3], nothing);
         EXPECT_EQ(y[n + 3], nothing);
@@ -121,6 +127,23 @@ TEST(Softmax, ANanReachesItsRowAndHiddenEntriesStayNothing) {
 }
 
 // By central differences of sum_j c_j y_j.
+TEST(Softmax, AnInfinityBesideANegativeScaleWeighsNothing) {
+  const std::vector<float> x{kInf, 1, 1, kInf, kInf, kInf, kInf, -kInf, 1};
+  for (const Implementation* row : plan::implementations(Op::softmax)) {
+    std::vector<float> y(x.size()), lse(3);
+    Tensors t;
+    t.x = {x.data(), DType::f32, {3, 3}};
+    t.y = {y.data(), DType::f32, {3, 3}};
+    t.lse = {lse.data(), DType::f32, {3}};
+    Attention a;
+    a.scale = -2;
+    if (!computed(*row, t, a)) continue;
+    EXPECT_EQ(y, (std::vector<float>{0, 0.5f, 0.5f, 0, 0, 0, 0, 0, 1})) << row->name;
+    EXPECT_FLOAT_EQ(lse[0], -2 + std::log(2.0f)) << row->name;
+    EXPECT_EQ(lse[1], -kInf) << row->name;
+  }
+}
+
 TEST(SoftmaxBackward, IsTheForwardsDerivative) {
   constexpr std::int64_t n = 7;
   std::mt19937 rng(3);

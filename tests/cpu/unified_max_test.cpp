@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/check.hpp"
+#include "check/random.hpp"
 #include "core/text.hpp"
 #include "cpu/decode/decode.hpp"
 #include "onepass/unified_max.hpp"
@@ -108,6 +109,44 @@ TEST(UnifiedMax, ANaNReachesTheRowsThatSeeIt) {
     inputs.changed();
     const check::Verdict v = check::check(*row, inputs);
     EXPECT_TRUE(v.accepted && v.right) << row->name << ": " << v.sentence;
+  }
+}
+
+// Weights of e^-36 take a V of 1e-25 below the least number of fp32, which would leave a 0.
+TEST(UnifiedMax, SmallValuesAreNotLost) {
+  constexpr std::int64_t kKeys = 300, kDim = 40;
+  check::Random random(3, {});
+  std::vector<float> q(kDim), k(kKeys * kDim), v(k.size()), out(kDim), expected(kDim);
+  for (std::vector<float>* x : {&q, &k}) std::ranges::generate(*x, [&] { return random.normal(); });
+  std::ranges::generate(v, [&] { return 1e-25f * random.normal(); });
+  std::int32_t left = 7;
+  Tensors t{.q = {q.data(), DType::f32, {1, 1, 1, kDim}},
+            .k = {k.data(), DType::f32, {1, 1, kKeys, kDim}},
+            .v = {v.data(), DType::f32, {1, 1, kKeys, kDim}},
+            .out = {expected.data(), DType::f32, {1, 1, 1, kDim}}};
+  for (const Implementation* row : here()) {
+    t.out.data = expected.data(), t.recomputed = {};
+    attention(t, {}, {}, row->name);
+    t.out.data = out.data(), t.recomputed = {&left, DType::i32, {1, 1, 1}};
+    attention(t, {.unified_max = 36.0f}, {}, row->name);
+    for (std::int64_t d = 0; d < kDim; ++d) ASSERT_NEAR(1e25f * out[d], 1e25f * expected[d], 1e-5) << row->name;
+    EXPECT_EQ(left, 1) << row->name;
+  }
+}
+
+TEST(UnifiedMax, WrongFlagsAreNoticed) {
+  for (const int phi : {-200, 0}) {
+    check::Inputs inputs = check::make_inputs(
+        parse_problem(text("fwd b2 h2 s1x33 d64 fp32 seqused=33,0 unified_max=", phi, " recomputed")));
+    ASSERT_TRUE(check::run_on(*here().front(), inputs, serial_executor()));
+    const auto verdict = [&] { return check::judge(inputs, serial_executor()); };
+    ASSERT_TRUE(verdict().right) << verdict().sentence;
+    auto* const flags = static_cast<std::int32_t*>(inputs.tensors.recomputed.data);
+    flags[0] = phi == 0 ? 2 : 0;
+    EXPECT_NE(verdict().sentence.find("recomputed[0, 0, 0] is "), std::string::npos) << verdict().sentence;
+    flags[0] = phi == 0 ? 0 : 1;
+    flags[inputs.tensors.recomputed.stride[0]] = 1;
+    EXPECT_EQ(verdict().sentence, "recomputed[1, 0, 0] is 1, of a row that sees no key");
   }
 }
 

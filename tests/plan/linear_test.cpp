@@ -6,6 +6,7 @@
 
 #include "check/check.hpp"
 #include "check/pokes.hpp"
+#include "core/cpu_info.hpp"
 #include "core/numerics.hpp"
 #include "core/text.hpp"
 #include "plan/dataflow.hpp"
@@ -29,6 +30,14 @@ TEST(Linear, IsChosenByTheLineOfItsMachineDtypeAndWeights) {
     EXPECT_EQ(chosen(other, "cpu, 2 threads").dataflow, Dataflow::flat_gemm) << other;
   }
   EXPECT_FALSE(chosen("linear m8 n64 k32 bf16", "cpu, 3 threads").measured);
+}
+
+// A line of another CPU with as many threads is another machine's.
+TEST(Linear, AMachineIsItsCpuAndItsThreads) {
+  const Problem p = parse_problem("linear m8 n64 k32 bf16");
+  EXPECT_EQ(plan::machine_of(p, 1), text(cpu_name(), ", 1 thread"));
+  const CrossoverRow row{plan::machine_of(p, 2), DType::bf16, 64, 32, {1, 9}};
+  EXPECT_EQ(parse_crossovers(to_text({row}), "f"), std::vector{row});
 }
 
 TEST(Linear, TheChosenComeFirstAndFlatGemmHasItsOwnAlone) {

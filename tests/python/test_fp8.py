@@ -16,10 +16,19 @@ def numbers(y, descale):
     return y.astype(np.float32) * descale[..., None]
 
 
-def exact(q, k, v):
+def dequantized(y, descale):
+    """What y stands for, of a factor for each head or for 128 rows."""
+    rows = y.shape[-2]
+    return y.astype(np.float32) * np.repeat(descale, 128 if descale.shape[-1] > 1 else rows, -1)[..., :rows, None]
+
+
+def exact(q, k, v, lse=False):
     s = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) * q.shape[-1] ** -0.5
-    w = np.exp(s - s.max(-1, keepdims=True))
-    return w @ v.astype(np.float64) / w.sum(-1, keepdims=True)
+    m = s.max(-1, keepdims=True)
+    w = np.exp(s - m)
+    total = w.sum(-1, keepdims=True)
+    out = w @ v.astype(np.float64) / total
+    return (out, (m + np.log(total))[..., 0]) if lse else out
 
 
 def rmse(x, y):
@@ -70,19 +79,44 @@ def test_attention_gives_means_back(rng):
 
 def test_a_row_that_sees_one_key_returns_it(rng):
     q, k, v = rng.standard_normal((3, 1, 2, 40, 64)).astype(np.float32)
+    v8, v_descale = onepass.quantize(v)
     out = onepass.attention(q, k, v, fp8=True, mask="causal_top_left", window=(0, 0))
-    np.testing.assert_allclose(out, v, rtol=2**-4, atol=2**-4 * np.abs(v.mean(2)).max() + 2**-7)
+    np.testing.assert_allclose(out, numbers(v8, v_descale), rtol=1e-6)  # to V's own rounding, and no other
 
 
-def test_outliers_are_spread(rng):
-    def draw():
-        x = rng.standard_normal((1, 2, 1024, 128))
+# Goals by the number of keys: with random signs and Hadamard, factors for each head and for 128 rows.
+@pytest.mark.parametrize("keys, goal", [(1024, 9.1e-3), (4096, 9.2e-3), (16384, 1.25e-2)])
+def test_outliers_are_spread(rng, keys, goal):
+    def draw(rows):
+        x = rng.standard_normal((1, 1, rows, 128))
         return (x + 10 * rng.standard_normal(x.shape) * (rng.random(x.shape) < 0.001)).astype(np.float32)
 
-    q, k, v = draw(), draw(), draw()
-    want = exact(q, k, v)
-    spread, apart = (rmse(onepass.attention(q, k, v, fp8=how), want) for how in (True, {"hadamard": False}))
-    assert spread < 9.1e-3 and apart > 1.2 * spread
+    q, k, v = draw(256), draw(keys), draw(keys)
+    want, want_lse = exact(q, k, v, lse=True)
+    for by_block in (False, True):
+        out, lse = onepass.attention(q, k, v, fp8={"by_block": by_block}, return_lse=True)
+        assert rmse(out, want) < goal
+        # The LSE of the scores that e4m3 leaves; beside the exact one it is as far off as its largest score.
+        q8, k8 = (
+            onepass.quantize(x, hadamard=True, factors=f) for x, f in ((q, "block"), (k, ("head", "block")[by_block]))
+        )
+        same = exact(dequantized(*q8), dequantized(*k8), v, lse=True)[1]
+        assert (np.abs(lse - same) <= 1e-5 * np.abs(same)).all() and np.abs(lse - want_lse).max() < 1
+    assert rmse(onepass.attention(q, k, v, fp8={"hadamard": False}), want) > 1.2 * rmse(out, want)
+
+
+@pytest.mark.parametrize("keys", [1024, 16384])
+def test_a_mean_of_v_is_kept(rng, keys):
+    q, k, v = (rng.standard_normal((1, 1, n, 128), dtype=np.float32) for n in (64, keys, keys))
+    want = exact(q, k, v + 1)
+
+    def bias(**options):
+        out = onepass.attention(q, k, v + 1, **options)
+        return (out * want).sum() / (want * want).sum() - 1
+
+    assert abs(bias(fp8={"center": True})) < 1e-3
+    for accumulation in ("exact", "fast"):  # which the CPU does not tell apart
+        assert abs(bias(fp8=True, accumulation=accumulation)) < 5e-3
 
 
 def test_tensors_of_a_model():
@@ -109,5 +143,17 @@ def test_what_is_refused(rng):
         onepass.quantize(rng.standard_normal((2, 300)).astype(np.float32))
     with pytest.raises(ValueError, match="fp8 has no option 'blocks'; by_block, hadamard, center, seed are accepted"):
         onepass.attention(x, x, x, fp8={"blocks": True})
+    for dtype, what in (
+        (ml_dtypes.float8_e4m3fn, "fp8_e4m3; attention_fp8 quantizes"),
+        (np.float64, "float64; float32"),
+    ):
+        y = x.astype(dtype)
+        with pytest.raises(TypeError, match=f"q is {what}"):
+            onepass.attention(y, y, y, fp8=True)
+    for other in (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz):
+        with pytest.raises(TypeError, match=f"k is {np.dtype(other).name}; .* ml_dtypes.float8_e4m3fn are accepted"):
+            onepass.attention(x, x.astype(other), x.astype(other))
+    with pytest.raises(ValueError, match="out shares memory with q"):
+        onepass.attention(x, x, x, fp8=True, out=x)
     with pytest.raises(ValueError, match="v_descale is given; attention_fp8 makes the factors and means itself"):
         onepass.attention(x, x, x, fp8=True, v_descale=np.ones(1, np.float32))

@@ -52,5 +52,14 @@ def test_what_is_refused_is_said():
         onepass.softmax(x.astype(np.float64))
     with pytest.raises(ValueError, match="y shares memory with x"):
         onepass.softmax(x, out=x)
+    with pytest.raises(ValueError, match="row_lse is given"):
+        onepass.softmax(x, row_lse=np.zeros(2, np.float32), return_lse=True)
+    with pytest.raises(ValueError, match="x has 0 dimensions; 1 to 4 are accepted"):
+        onepass.softmax(x[0, 0])
+    with pytest.raises(TypeError, match="scale is None; a number is accepted"):
+        onepass.softmax(x, scale=None)
+    for call in (onepass.softmax, onepass.quantize, lambda x: onepass.linear(x, x)):
+        with pytest.raises(TypeError, match="x is a list; a NumPy array, a torch tensor or an array with DLPack"):
+            call([1.0, 2.0])
     with pytest.raises(ValueError, match="at least one is expected"):
         onepass.merge_lse([])

@@ -163,6 +163,10 @@ TEST_F(CliRun, OptionsWithANegativeValue) {
   EXPECT_EQ(run({"--out", folder("b.npy"), "--window=-1:0"}).status, 0);
   EXPECT_EQ(folder.read("a.npy"), folder.read("b.npy"));
   EXPECT_EQ(run({"--out", folder("c.npy"), "--scale", "-0.25"}).status, 0);
+  const Result r = onepass({"run", "--q", folder("q.npy"), "--k", folder("k.npy"), "--v", folder("v.npy"), "--out",
+                            folder("d.npy"), "--unified-max", "-2.5"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out.substr(0, r.out.find('\n')), "fwd b2 h4/2 s5x7 d8/6 fp32 unified_max=-2.5");
 }
 
 TEST_F(CliRun, SafetensorsToSafetensors) {

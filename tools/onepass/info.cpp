@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "core/cpu_info.hpp"
 #include "core/roles.hpp"
 #include "core/text.hpp"
 #include "cuda/host/cubin_cache.hpp"

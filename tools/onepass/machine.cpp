@@ -10,22 +10,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "core/cpu_info.hpp"
+
 namespace onepass::cli {
 namespace {
-
-// The value of the first "key : value" line of /proc/cpuinfo.
-std::string cpuinfo(const std::string& key) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(':');
-    if (colon == line.npos || line.compare(0, key.size(), key) != 0 ||
-        line.find_first_not_of(" \t", key.size()) != colon)
-      continue;
-    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
-    return value == line.npos ? "" : line.substr(value);
-  }
-  return "";
-}
 
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
@@ -56,13 +44,6 @@ int count_cpus(const std::string& list) {  // "0-3,8"
 
 }  // namespace
 
-std::string cpu_name() {
-  for (const char* key : {"model name", "Model", "Hardware"}) {
-    if (std::string name = cpuinfo(key); !name.empty()) return name;
-  }
-  return "unknown";
-}
-
 int usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -80,9 +61,9 @@ std::vector<std::string> simd_targets() {
 }
 
 std::vector<Feature> features() {
-  std::string words = cpuinfo("flags");
+  std::string words = cpu_info("flags");
   const bool x86 = !words.empty();
-  if (!x86) words = cpuinfo("Features");
+  if (!x86) words = cpu_info("Features");
   std::set<std::string> flags;
   std::stringstream stream(words);
   for (std::string word; stream >> word;) flags.insert(word);

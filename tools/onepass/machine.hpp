@@ -17,7 +17,6 @@ struct Feature {
   bool present = false;
 };
 
-std::string cpu_name();
 int usable_cpus();                        // that this process may run on
 std::vector<std::string> simd_targets();  // Highway's names, best first
 std::vector<Feature> features();          // beyond Highway's targets

@@ -209,6 +209,9 @@ void add_run(CLI::App& app) {
       ->description("Of products of fp8_e4m3 q, k and v: exact (default) or fast")
       ->group("Scores")
       ->check(CLI::IsMember({"exact", "fast"}));
+  c->add_option("--unified-max", flags->attention.unified_max,
+                "Of few rows: what weights refer to in place of the rows' maxima (docs/flashdecoding_pp.md)")
+      ->group("Scores");
   c->add_option("--score-mod", flags->attention.score_mod, "C++ expression: the new score (docs/score_mod.md)")
       ->group("Scores");
   c->add_option("--mask-mod", flags->attention.mask_mod, "C++ expression: true where the query sees the key")

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -73,9 +74,10 @@ std::vector<Shape> shapes_of(const Flags& flags) {
   return shapes;
 }
 
-// The seconds of each dataflow's best implementation that takes so many rows; infinite where none does.
+// The seconds of each dataflow's best implementation that takes so many rows; infinite where none does. notes: how what
+// could not be timed as it should was timed.
 Timing time_rows(const Problem& p, bench::Matrices& matrices, const Flags& flags, Executor& executor,
-                 bench::DeviceTimer* timer) {
+                 bench::DeviceTimer* timer, std::set<std::string>& notes) {
   std::vector<std::pair<Dataflow, std::unique_ptr<bench::GemmContender>>> all;
   for (const Implementation* row : plan::implementations(Op::linear)) {
     const bool there = std::ranges::any_of(all, [&](const auto& c) { return c.first == row->dataflow; });
@@ -85,10 +87,12 @@ Timing time_rows(const Problem& p, bench::Matrices& matrices, const Flags& flags
   for (int round = 0; round < flags.rounds; ++round)
     for (const auto& [dataflow, contender] : all) contender->collect(flags.seconds);
   Timing t{p.m, Timing::kNone, Timing::kNone, Timing::kNone};
-  for (const auto& [dataflow, contender] : all)
+  for (const auto& [dataflow, contender] : all) {
     (dataflow == Dataflow::gemv        ? t.gemv
      : dataflow == Dataflow::flat_gemm ? t.flat_gemm
                                        : t.gemm) = contender->median();
+    if (!contender->note().empty()) notes.insert(text(contender->plan().name(), ": ", contender->note()));
+  }
   return t;
 }
 
@@ -143,10 +147,12 @@ void tune(const Flags& flags) {
   const Device device = device_from(flags.device);
   const std::string file = flags.file.empty() ? plan::crossover_file().string() : flags.file;
   want(flags.dry || !file.empty(), ErrorCode::bad_file, "no file can be named: give --file or set ONEPASS_DATAFLOW");
+  if (!flags.dry) (void)plan::read_crossovers(file);  // what is wrong with it is said before anything is measured
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
   std::unique_ptr<bench::DeviceTimer> timer;
   if (device.kind == DeviceKind::cuda) timer = std::make_unique<bench::DeviceTimer>(cuda::device_facts(device.index));
   std::vector<CrossoverRow> measured;
+  std::set<std::string> notes;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const Shape& shape : shapes_of(flags)) {
     const auto problem = [&](std::int64_t m) {
@@ -155,16 +161,16 @@ void tune(const Flags& flags) {
     bench::Matrices matrices(problem(flags.most_rows));
     std::vector<Timing> timings;
     for (const std::int64_t m : kRows)
-      if (m <= flags.most_rows) timings.push_back(time_rows(problem(m), matrices, flags, *executor, timer.get()));
+      if (m <= flags.most_rows)
+        timings.push_back(time_rows(problem(m), matrices, flags, *executor, timer.get(), notes));
     const Problem p = problem(1);
     measured.push_back({plan::machine_of(p, executor->workers()), p.dtype, p.n, p.k, crossover(timings)});
     flags.json ? results.push_back(as_json(measured.back(), timings)) : print_rows(measured.back(), timings);
     if (!flags.dry) keep(measured, file);
   }
-  if (flags.json)
-    print_json({{"file", flags.dry ? "" : file}, {"shapes", results}});
-  else if (!flags.dry)
-    fmt::print("kept in {}\n", file);
+  if (flags.json) return print_json({{"file", flags.dry ? "" : file}, {"shapes", results}, {"notes", notes}});
+  for (const std::string& note : notes) fmt::print("{}\n", note);
+  if (!flags.dry) fmt::print("kept in {}\n", file);
 }
 
 }  // namespace

@@ -256,7 +256,7 @@ class Decode {
     });
   }
   // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
-  // What is not finite is for the other way, too.
+  // What is not finite is for the other way, too, and so is what weights below 1 have left of V where it is small.
   bool epilogue_served(std::int64_t h, float phi) const {
     bool all = true;
     each_group([&](auto size, std::int64_t first) {
@@ -267,7 +267,8 @@ class Decode {
       for (std::int64_t r = 0; r < std::min<std::int64_t>(R, rows_ - first); ++r) {
         const float row_max = m_of(h, first)[r], l = l_of(h, first)[r];
         const bool served = (row_max == onepass::Arith<float>::neg_inf() || std::abs(row_max - phi) <= kUnifiedRange) &&
-                            finite(o_of(h, first + r), scratch_.dim_v) && l - l == 0;
+                            finite(o_of(h, first + r), scratch_.dim_v) && l - l == 0 &&
+                            (row_max >= phi || l == 0 || stands(o_of(h, first + r), scratch_.dim_v));
         left(h, first + r) = served ? 0.0f : 1.0f;
         if (served)
           put(h, first + r, row[r], {phi, l});
@@ -286,6 +287,13 @@ class Decode {
     VF probe = hn::Zero(DF());
     for (std::int64_t i = 0; i < count; i += kLanes) probe = probe_finite(probe, hn::Load(DF(), x + i));
     return all_zero(probe);
+  }
+
+  // Whether underflow is far: numbers below 2^-126 become 0, of which 2^22 are 2^-24 of 2^-80.
+  static bool stands(const float* x, std::int64_t count) {
+    VF most = hn::Zero(DF());
+    for (std::int64_t i = 0; i < count; i += kLanes) most = hn::Max(most, hn::Abs(hn::Load(DF(), x + i)));
+    return hn::GetLane(hn::MaxOfLanes(DF(), most)) >= 0x1p-80f;
   }
 
   static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }

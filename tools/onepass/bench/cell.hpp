@@ -30,6 +30,7 @@ struct CellResult {
   CellSpec spec;
   std::string implementation;
   std::string refusal;  // why no implementation took it; nothing was timed then
+  std::string note;     // how it was timed, if not as its kind is
   double median_s = 0, best_s = 0;
   double flops = 0, bytes = 0;  // useful work: see count_work
   double extra_bytes = 0;       // CUDA: the workspace

@@ -26,7 +26,7 @@ Peer in_this_process(const std::string& name, std::list<Contender>& all, auto&&.
   try {
     Contender& c = all.emplace_back(arguments...);
     return {[&](double seconds) { c.collect(seconds); },
-            [&c, name] { return PeerResult{name, "", c.median(), true, 0}; }};
+            [&c, name] { return PeerResult{name, c.note(), c.median(), true, 0}; }};
   } catch (const Error& e) {
     return {[](double) {},
             [name, why = std::string(e.what())] { return PeerResult{name, "refused: " + why, 0, false, 0}; }};
@@ -73,6 +73,7 @@ CellResult run_gemm_cell(const CellSpec& spec, const Effort& effort, const Ceili
   result.extra_bytes = static_cast<double>(ours.plan().workspace_bytes());
   result.peak_flops_per_s = ceilings.matmul_flops_per_s;
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;
+  result.note = ours.note();
   result.median_s = ours.median();
   result.best_s = ours.sample().best();
   for (const Peer& peer : all) result.peers.push_back(peer.result());

@@ -3,18 +3,30 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "core/text.hpp"
+#include "onepass/error.hpp"
 #include "tools/onepass/bench/device_graph.hpp"
 
 namespace onepass::bench {
 namespace {
 
-// Launches of one graph, as many times as take `seconds` together.
-double seconds_in_a_graph(DeviceTimer& timer, double seconds, std::size_t copies, const std::function<void()>& call) {
+// Launches of one graph, as many times as take `seconds` together. What cannot be recorded is launched each time, and
+// `note` says why.
+double seconds_in_a_graph(DeviceTimer& timer, double seconds, std::size_t copies, const std::function<void()>& call,
+                          std::string& note) {
   const std::size_t count = 2 * copies;
-  const DeviceGraph graph(timer.stream(), count, call);
-  const auto replay = [&] { graph.run(); };
+  std::optional<DeviceGraph> graph;
+  try {
+    graph.emplace(timer.stream(), count, call);
+  } catch (const Error& e) {
+    note = text("launched one by one, not in a CUDA graph: ", e.what());
+  }
+  const auto replay = [&] {
+    if (graph) return graph->run();
+    for (std::size_t i = 0; i < count; ++i) call();
+  };
   const double each = timer.in_a_row(2, replay);
   const auto replays = static_cast<std::size_t>(std::clamp(seconds / std::max(each, 1e-7), 3.0, 1000.0));
   return timer.in_a_row(replays, replay) / static_cast<double>(count);
@@ -74,7 +86,7 @@ GemmContender::GemmContender(const Problem& p, const std::string& name, Matrices
 void GemmContender::collect(double seconds) {
   if (timer_) {
     const cuda::ContextScope scope(cuda::device_facts(plan_.problem().device.index));
-    sample_.seconds.push_back(seconds_in_a_graph(*timer_, seconds, matrices_.copies(), [&] { call(); }));
+    sample_.seconds.push_back(seconds_in_a_graph(*timer_, seconds, matrices_.copies(), [&] { call(); }, note_));
     return;
   }
   using Clock = std::chrono::steady_clock;
@@ -116,11 +128,13 @@ ReadContender::ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& 
       matrices_(matrices),
       timer_(timer) {
   want(bytes_ >= 32768, ErrorCode::unsupported, "w has ", bytes_, " bytes; the reading kernel takes 32768 and more");
+  const cuda::ContextScope scope(device_);
+  call();  // the driver may load a kernel at its first launch only, which is not to be in a capture
 }
 
 void ReadContender::collect(double seconds) {
   const cuda::ContextScope scope(device_);
-  sample_.seconds.push_back(seconds_in_a_graph(timer_, seconds, matrices_.copies(), [&] { call(); }));
+  sample_.seconds.push_back(seconds_in_a_graph(timer_, seconds, matrices_.copies(), [&] { call(); }, note_));
 }
 
 void ReadContender::call() {

@@ -3,6 +3,7 @@
 #pragma once
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/implementation.hpp"
@@ -37,6 +38,7 @@ class GemmContender {
   const Sample& sample() const { return sample_; }
   double median() const { return sample_.median(); }
   const Plan& plan() const { return plan_; }
+  const std::string& note() const { return note_; }  // on CUDA, if it was not timed in a graph
 
  private:
   void call();
@@ -50,6 +52,7 @@ class GemmContender {
   std::vector<std::byte> host_;
   Launch launch_;
   Sample sample_;
+  std::string note_;
 };
 
 // A kernel that reads the weights and does nothing else: what a linear layer of few rows is measured by.
@@ -58,6 +61,7 @@ class ReadContender {
   ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& timer);
   void collect(double seconds);
   double median() const { return sample_.median(); }
+  const std::string& note() const { return note_; }
 
  private:
   void call();
@@ -68,6 +72,7 @@ class ReadContender {
   Matrices& matrices_;
   DeviceTimer& timer_;
   Sample sample_;
+  std::string note_;
 };
 
 }  // namespace onepass::bench

@@ -49,6 +49,7 @@ nlohmann::json to_json(const CellResult& r) {
                       {"best_s", r.best_s},
                       {"flops", r.flops},
                       {"kv_bytes", r.bytes}};
+  if (!r.note.empty()) j["note"] = r.note;
   if (on_device(r)) {
     j["matmul_flops_per_s"] = r.peak_flops_per_s;
     j["copy_bytes_per_s"] = r.read_bytes_per_s;
@@ -127,6 +128,7 @@ void Table::row(const CellResult& r) {
   on_device(r) ? device_row(r) : cpu_row(r);
   for (const PeerResult& peer : r.peers) fmt::print(" {:>18}", peer_text(peer, r.median_s));
   fmt::print("\n");
+  if (!r.note.empty()) notes_.insert(fmt::format("onepass: {} ({})", r.note, short_line(r.spec.problem)));
   for (const PeerResult& peer : r.peers) {
     if (!peer.note.empty()) notes_.insert(fmt::format("{}: {} ({})", peer.name, peer.note, short_line(r.spec.problem)));
   }
