@@ -221,6 +221,7 @@ Mods checked_attention(const Problem& p) {
        "; 0 to 1 is accepted");
   validate_cache(p);
   validate_v_in_k(p);
+  validate_gradients(p);  // what follows asks for the shapes of all roles
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     const Dims n = shape_of(p, row_of(role)).size;
     validate_size(row_of(role).name, {n[0], n[1], n[2], n[3]});
@@ -229,7 +230,6 @@ Mods checked_attention(const Problem& p) {
   validate_strides(p);
   validate_alignments(p);
   validate_lengths(p);
-  validate_gradients(p);
   return validate_mods(p);
 }
 

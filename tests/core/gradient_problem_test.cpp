@@ -149,7 +149,8 @@ TEST_P(RefusedGradients, SaysSoAndWritesNothing) {
     EXPECT_NE(std::string(e.what()).find(r.sentence), std::string::npos) << e.what();
   }
   for (std::size_t i = 0; i < before.size(); ++i)
-    EXPECT_EQ(std::memcmp(before[i].data(), in.buffers[i].data(), before[i].bytes()), 0) << i;
+    EXPECT_TRUE(before[i].bytes() == 0 || std::memcmp(before[i].data(), in.buffers[i].data(), before[i].bytes()) == 0)
+        << i;
 }
 INSTANTIATE_TEST_SUITE_P(Arguments, RefusedGradients, testing::ValuesIn(kRefused),
                          [](const auto& test) { return test.param.name; });

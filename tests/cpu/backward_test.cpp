@@ -122,7 +122,7 @@ TEST(Backward, TheSameBitsForAnyNumberOfThreads) {
       const auto expected = gradients(inputs);
       for (const auto& executor : executors) {
         ASSERT_TRUE(run_on(*row, inputs, *executor));
-        EXPECT_EQ(std::memcmp(gradients(inputs).data(), expected.data(), expected.size()), 0)
+        EXPECT_EQ(gradients(inputs), expected)
             << row->name << " \"" << line << "\" with " << executor->workers() << " threads";
       }
     }
