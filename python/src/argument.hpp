@@ -32,8 +32,11 @@ inline DType dtype_of(const char* name, const char* accepted, const Array& a) {
   if (is(Code::Int, 32)) return DType::i32;
   if (t.code == kFloat8E4m3 && t.bits == 8 && t.lanes == 1) return DType::f8e4m3;
   const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  const char* const kind = t.code < std::size(kinds) ? kinds[t.code] : "a float of ";
-  throw Error(ErrorCode::bad_dtype, text(name, " is ", kind, int{t.bits}, "; ", accepted));
+  const char* const eights[] = {"_e3m4",     "_e4m3", "_e4m3b11fnuz", "_e4m3fn",
+                                "_e4m3fnuz", "_e5m2", "_e5m2fnuz"};  // the codes behind them
+  const std::size_t code = t.code, beyond = code - std::size(kinds);
+  throw Error(ErrorCode::bad_dtype, text(name, " is ", code < std::size(kinds) ? kinds[code] : "float", int{t.bits},
+                                         beyond < std::size(eights) ? eights[beyond] : "", "; ", accepted));
 }
 
 inline Device device_of(const char* name, const Array& a) {

@@ -185,6 +185,9 @@ def test_fp8(attention, torch, device):
         assert torch.equal(mixed, onepass.attention(q.bfloat16(), k, v, k_descale=scales["k_descale"]))
     with pytest.raises(ValueError, match="accumulation is 'slow'; 'exact' and 'fast' are accepted"):
         attention(q, k, v, accumulation="slow")
+    k = k.to(torch.float8_e5m2)
+    with pytest.raises(TypeError, match="k is float8_e5m2; float32, float16, bfloat16 and float8_e4m3fn are accepted"):
+        attention(q, k, k)
 
 
 def test_tangents_are_not_lost(attention, torch):
