@@ -159,6 +159,36 @@ std::string explain(nb::dict options) {
   return onepass::explain(onepass::make_problem(call.attention, call.tensors));
 }
 
+// f(launch) without the GIL; what a signal's handler has raised meanwhile comes out behind it.
+template <class F>
+void unlocked(int threads, std::uintptr_t stream, const F& f) {
+  onepass::python::Interruptible executor(*onepass::python::executor_of(threads));
+  {
+    const nb::gil_scoped_release released;
+    f(onepass::Launch{.stream = reinterpret_cast<void*>(stream), .executor = &executor});
+  }
+  executor.raise();
+}
+template <class F>
+void unlocked(const nb::dict& call, const F& f) {
+  unlocked(nb::cast<int>(call["threads"]), nb::cast<std::uintptr_t>(call["stream"]), f);
+}
+
+// The arrays that a call names, as views that live as long as this. None: not given.
+template <std::size_t kMaxViews>
+class Views {
+ public:
+  explicit Views(const nb::dict& call) : call_(call) {}
+  const Tensor& operator()(const char* name, onepass::Types types, bool writable = false) {
+    return (arguments_[taken_++] = Argument(name, call_[name], accepted_of(types), writable)).view;
+  }
+
+ private:
+  const nb::dict& call_;
+  std::array<Argument, kMaxViews> arguments_;
+  std::size_t taken_ = 0;
+};
+
 // Packed results, out [total, heads, dim] with lse [heads, total], are merged as [heads, total, dim].
 Tensor rows_last(const Tensor& out) { return out.rank == 3 ? out.permuted({1, 0, 2}) : out; }
 
@@ -177,23 +207,13 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   }
   const Argument to("out", out, accepted_of(onepass::Types::data), true),
       to_lse("lse", lse, accepted_of(onepass::Types::f32), true);
-  onepass::python::Interruptible executor(*onepass::python::executor_of(threads));
-  {
-    const nb::gil_scoped_release unlocked;
-    onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view,
-                   {.stream = reinterpret_cast<void*>(stream), .executor = &executor});
-  }
-  executor.raise();
+  unlocked(threads, stream, [&](const onepass::Launch& launch) {
+    onepass::merge(out_views, lse_views, rows_last(to.view), to_lse.view, launch);
+  });
 }
 
 void append_kv(nb::dict o) {
-  std::array<Argument, 13> arguments;
-  std::size_t taken = 0;
-  const auto take = [&](const char* name, onepass::Types types, bool writable = false) -> const Tensor& {
-    Argument& argument = arguments[taken++];
-    argument = Argument(name, o[name], accepted_of(types), writable);
-    return argument.view;
-  };
+  Views<13> take(o);
   using enum onepass::Types;
   const onepass::AppendTensors tensors{.k_new = take("k_new", data),
                                        .v_new = take("v_new", data),
@@ -208,45 +228,27 @@ void append_kv(nb::dict o) {
                                        .v_descale = take("v_descale", f32),
                                        .q = take("q", data),
                                        .q_out = take("q_out", data, true)};
-  onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));
-  const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
-                               .executor = &executor};
   const bool interleaved = nb::cast<bool>(o["interleaved"]);
-  {
-    const nb::gil_scoped_release unlocked;
-    onepass::append_kv(tensors, interleaved, launch);
-  }
-  executor.raise();
+  unlocked(o, [&](const onepass::Launch& launch) { onepass::append_kv(tensors, interleaved, launch); });
 }
 
 // call: the tensors by the names of their roles (None: not given), scale, log, threads, stream.
 void softmax(nb::dict o) {
-  std::array<Argument, 7> arguments;
-  std::size_t taken = 0;
-  const auto take = [&](const char* name, onepass::Types types, bool writable = false) -> const Tensor& {
-    Argument& argument = arguments[taken++];
-    argument = Argument(name, o[name], accepted_of(types), writable);
-    return argument.view;
-  };
+  Views<7> take(o);
   using enum onepass::Types;
   const bool backward = !nb::handle(o["dy"]).is_none();
   const Tensor &x = take("x", data), &y = take("y", data, !backward), &lse = take("lse", f32, true),
                &row_lse = take("row_lse", f32), &mask = take("bool_mask", boolean), &dy = take("dy", data),
                &dx = take("dx", data, true);
   const onepass::SoftmaxOptions options{nb::cast<double>(o["scale"]), nb::cast<bool>(o["log"])};
-  onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));
-  const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
-                               .executor = &executor};
-  {
-    const nb::gil_scoped_release unlocked;
+  unlocked(o, [&](const onepass::Launch& launch) {
     if (backward)
       onepass::softmax_backward(y, dy, dx, options, launch);
     else if (row_lse.given())
       onepass::softmax_piece(x, row_lse, y, options, mask, launch);
     else
       onepass::softmax(x, y, lse, options, mask, launch);
-  }
-  executor.raise();
+  });
 }
 
 // call: the tensors by the names of their roles (None: not given), hadamard, seed, threads, stream.
@@ -254,15 +256,10 @@ void quantize(nb::dict o) {
   using enum onepass::Types;
   const Argument x("x", o["x"], accepted_of(data)), y("y", o["y"], "float8_e4m3fn is accepted", true),
       descale("descale", o["descale"], accepted_of(f32), true), mean("mean", o["mean"], accepted_of(f32), true);
-  onepass::python::Interruptible executor(*onepass::python::executor_of(nb::cast<int>(o["threads"])));
-  const onepass::Launch launch{.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"])),
-                               .executor = &executor};
   const onepass::QuantizeOptions options{nb::cast<bool>(o["hadamard"]), nb::cast<std::uint64_t>(o["seed"])};
-  {
-    const nb::gil_scoped_release unlocked;
+  unlocked(o, [&](const onepass::Launch& launch) {
     onepass::quantize(x.view, y.view, descale.view, mean.view, options, launch);
-  }
-  executor.raise();
+  });
 }
 
 // A flat GEMM, or a linear: `multiply`.
@@ -271,13 +268,8 @@ void product(nb::handle x, nb::handle w, nb::handle y, nb::handle column_bias, i
   const char* const accepted = accepted_of(onepass::Types::data);
   const Argument from("x", x, accepted), weights("w", w, accepted), to("y", y, accepted, true),
       columns("column_bias", column_bias, accepted);
-  onepass::python::Interruptible executor(*onepass::python::executor_of(threads));
-  {
-    const nb::gil_scoped_release unlocked;
-    multiply(from.view, weights.view, to.view, columns.view,
-             {.stream = reinterpret_cast<void*>(stream), .executor = &executor});
-  }
-  executor.raise();
+  unlocked(threads, stream,
+           [&](const onepass::Launch& launch) { multiply(from.view, weights.view, to.view, columns.view, launch); });
 }
 
 // Waits for everything on the legacy default stream of a device.

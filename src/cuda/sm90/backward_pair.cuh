@@ -1,14 +1,7 @@
 // Two blocks of threads of a cluster that work on 128 keys together, 64 each, through the same blocks of rows. dQ's
 // sums in global memory are what holds wide heads up, so each adds up half of dQ's columns over the keys of both: it
 // gets the other's dS, 8 KB a block, and has loaded these columns of the other's K.
-//
-// What is written when:
-//   own half of a stage of dS  by the gradients' warpgroup; free again when the consumers of both blocks of threads have
-//                              released the stage: the other's have then waited for its copy
-//   the other half             by the other block's bulk copy, which begins when its own half is full; free likewise:
-//                              consumers release a stage in both blocks, so what is free here is free there
-//   the next tile's number     by the first block; free when the second has read it and said so
-//   barriers, at the end       both have come to the last pair_sync: all that was sent has been waited for
+// What is written when: backward_pairs.md.
 #pragma once
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/pipeline.cuh"
