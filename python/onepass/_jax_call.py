@@ -191,7 +191,14 @@ def _run(job, *values):
         results = _looped(job, mapped, values) if job.loops(mapped) else _folded(job, size, mapped, values)
         return results, (True,) * len(results)
 
-    return run(*values)
+    once = jax.custom_jvp(run)
+    once.defjvp(_refuse_tangents)
+    return once(*values)
+
+
+def _refuse_tangents(primals, tangents):
+    """The gradients are no custom_jvp: who comes here differentiates them again."""
+    raise NotImplementedError("onepass's attention is differentiable once, backwards: its gradients have no gradients")
 
 
 def _looped(job, mapped, values):

@@ -26,6 +26,10 @@ def _options(c):
     return c[len(INPUTS) :]
 
 
+def _no_forward_mode(ctx, *tangents):
+    raise NotImplementedError("onepass's attention is differentiated backwards: it has no forward mode (jvp)")
+
+
 def _gradients(inputs, options, out, lse, wanted, dout, dlse):
     """By the differentiable inputs, or None."""
     if dout is None and dlse is None or not any(wanted):
@@ -46,6 +50,7 @@ class _Recorded(torch.autograd.Function):
     """Results that have been computed, as what the differentiable inputs led to; torch.cpp and `record` call it."""
 
     forward = staticmethod(_onepass.torch_tell)
+    jvp = staticmethod(_no_forward_mode)
 
     @staticmethod
     def backward(ctx, dout, dlse=None):
@@ -81,6 +86,8 @@ def record(c, out, lse):
 class Differentiable(torch.autograd.Function):
     """The operator by its arguments, in the form that torch.func needs, which costs 20 us more a call."""
 
+    jvp = staticmethod(_no_forward_mode)
+
     @staticmethod
     def forward(*args):
         return attention(*args)
@@ -108,6 +115,8 @@ class Differentiable(torch.autograd.Function):
 
 class _Once(torch.autograd.Function):
     """The backward, which cannot be differentiated again."""
+
+    jvp = staticmethod(_no_forward_mode)
 
     @staticmethod
     def forward(call, *args):
@@ -162,7 +171,7 @@ def _undispatched(tensors):
     if included & ~_INCLUDED or _EXCLUDED & ~excluded:
         return False
     for x in tensors:
-        if x is not None and (type(x) not in _PLAIN_KINDS or x.is_neg() or x._is_zerotensor()):
+        if x is not None and (type(x) not in _PLAIN_KINDS or x.is_meta or x.is_neg() or x._is_zerotensor()):
             return False
     return True
 

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from . import _devices, _jax_call, _onepass, _options
+from ._jax_append import append_kv
 
-__all__ = ["attention", "dot_product_attention"]
+__all__ = ["append_kv", "attention", "dot_product_attention"]
 
 for _target, _platforms in _onepass.jax_handlers().items():
     for _platform, _handler in _platforms.items():
@@ -112,8 +113,7 @@ def dot_product_attention(
     """
     query, key, value = (jnp.asarray(x) for x in (query, key, value))
     single = query.ndim == 3
-    if single:
-        query, key, value = query[None], key[None], value[None]
+    query, key, value = (x[None] if x.ndim == 3 else x for x in (query, key, value))
     if key_value_seq_lengths is not None:
         seen = jnp.arange(key.shape[1]) < jnp.asarray(key_value_seq_lengths)[:, None, None, None]
         mask = seen if mask is None else jnp.logical_and(mask, seen)

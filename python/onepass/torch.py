@@ -219,7 +219,10 @@ def scaled_dot_product_attention(
         dropout_p=dropout_p,
         scale=scale,
     )
-    return out if len(lead) == 1 else out.reshape(*lead, *(out.shape[1:] if query.dim() > 2 else out.shape[2:]))
+    if len(lead) == 1:
+        return out
+    rank = max(query.dim(), key.dim(), value.dim())
+    return out.reshape(*lead, *out.shape[1 if rank > 2 else 2 :])
 
 
 def _four(query, key, value, enable_gqa):

@@ -1,5 +1,9 @@
 """onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it."""
 
+import inspect
+import re
+import sys
+
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -20,11 +24,32 @@ def register(name="onepass"):
     AttentionMaskInterface.register(name, _mask)
 
 
-def _mask(*args, local_size=None, config=None, **kwargs):
-    """The mask that transformers makes for PyTorch's function, but none for a window, which `_attend` knows."""
-    if local_size is not None and local_size == getattr(config, "sliding_window", None):
-        local_size = None  # else the mask of a window, or of chunks, is written out
-    return sdpa_mask(*args, local_size=local_size, config=config, **kwargs)
+def _mask(*args, local_size=None, allow_is_causal_skip=True, config=None, **kwargs):
+    """The mask that transformers makes for PyTorch's function, but none for a causal window that `_attend` is told of.
+
+    Written out are chunks, windows to both sides (ModernBERT) and those that a model's layers keep to themselves
+    (PhiMoE, Qwen2-MoE).
+    """
+    if allow_is_causal_skip and local_size is not None and local_size == getattr(config, "sliding_window", None):
+        local_size = None if _layers_tell_their_window(type(config).__module__) else local_size
+    return sdpa_mask(*args, local_size=local_size, allow_is_causal_skip=allow_is_causal_skip, config=config, **kwargs)
+
+
+@torch.compiler.assume_constant_result
+def _layers_tell_their_window(configuration):
+    """Whether the model of this configuration's module hands windows to its attention function: its source says so."""
+    known = _tellers.get(configuration)
+    if known is None:
+        modeling = sys.modules.get(configuration.replace("configuration_", "modeling_"))
+        try:
+            known = re.search(r"sliding_window=(self\.|getattr\()", inspect.getsource(modeling)) is not None
+        except (OSError, TypeError):  # there is no source
+            known = False
+        _tellers[configuration] = known
+    return known
+
+
+_tellers = {}  # by the module of a configuration
 
 
 def _attend(

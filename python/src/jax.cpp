@@ -4,12 +4,15 @@
 #include "jax.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/roles.hpp"
 #include "core/text.hpp"
@@ -111,28 +114,39 @@ bool has_tokens_before_heads(const RoleRow& row) {
   return (row.axes[2] == Axis::seq_q || row.axes[2] == Axis::seq_k) && row.axes[3] != Axis::seq_k;
 }
 
+// Calls with(name, view) for each of a call's buffers and the word of `names` that names it.
+template <class With>
+void for_each_buffer(std::string_view names, const xla::Buffers& given, Device device, const With& with) {
+  for (std::int64_t i = 0; i < given.size; ++i) {
+    const std::string_view name = names.substr(0, names.find(' '));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+    with(name, view_of(name, *static_cast<const xla::Buffer*>(given.buffers[i]), device));
+  }
+}
+
+// Heads before tokens.
+Tensor heads_first(const Tensor& view) {
+  return view.rank == 4 ? view.permuted({0, 2, 1, 3}) : view.permuted({0, 2, 1});
+}
+
 // The tensors that the words of `names` name, in the order of the call's buffers; "mod:NAME" is a buffer of
 // expressions.
 void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, Device device, bool tokens_first) {
   const bool paged = names.find("page_table") != names.npos;  // k and v are [pages, page_size, heads, dim] then
-  for (std::int64_t i = 0; i < given.size; ++i) {
-    const std::string_view name = names.substr(0, names.find(' '));
-    names.remove_prefix(std::min(names.size(), name.size() + 1));
-    Tensor view = view_of(name, *static_cast<const xla::Buffer*>(given.buffers[i]), device);
+  for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
     if (name.starts_with("mod:")) {
       tensors.mod_buffers.push_back({std::string(name.substr(4)), view});
-      continue;
+      return;
     }
     bool found = false;
     for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
       if (name != row.name) return;
       found = true;
-      if (tokens_first && has_tokens_before_heads(row) && !(paged && row.axes[2] == Axis::seq_k))
-        view = view.rank == 4 ? view.permuted({0, 2, 1, 3}) : view.permuted({0, 2, 1});
-      tensor = view;
+      const bool swapped = tokens_first && has_tokens_before_heads(row) && !(paged && row.axes[2] == Axis::seq_k);
+      tensor = swapped ? heads_first(view) : view;
     });
     want(found, ErrorCode::internal, "the custom call names a tensor '", name, "'");
-  }
+  });
 }
 
 // What XLA provides on a device.
@@ -213,6 +227,40 @@ void compute(const xla::CallFrame& frame, DeviceKind kind) {
   run(plan, tensors, launch);
 }
 
+// The caches are results that lie where the operands `before` do; XLA has copied what others still read.
+void append(const xla::CallFrame& frame, DeviceKind kind) {
+  const Options options(frame.attributes);
+  const Runtime runtime(frame);
+  const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
+  const std::string_view operands = options.string("operands");
+  const bool tokens_first = options.boolean("tokens_first"), paged = operands.find("page_table") != operands.npos;
+  AppendTensors t;
+  const auto take_all = [&](std::string_view names, const xla::Buffers& given, const auto& known) {
+    for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
+      if (name == "before") return;
+      const auto found =
+          std::find_if(std::begin(known), std::end(known), [&](const auto& x) { return x.first == name; });
+      want(found != std::end(known), ErrorCode::internal, "the custom call names a tensor '", name, "'");
+      const bool swapped = tokens_first && view.rank == 4 && !(paged && (name == "k" || name == "v"));
+      *found->second = swapped ? heads_first(view) : view;
+    });
+  };
+  take_all(operands, frame.arguments,
+           std::array<std::pair<std::string_view, ConstTensor*>, 8>{{{"k_new", &t.k_new},
+                                                                     {"v_new", &t.v_new},
+                                                                     {"seqused_k", &t.seqused_k},
+                                                                     {"page_table", &t.page_table},
+                                                                     {"cu_seqlens_q", &t.cu_seqlens_q},
+                                                                     {"cos", &t.cos},
+                                                                     {"sin", &t.sin},
+                                                                     {"q", &t.q}}});
+  take_all(options.string("results"), frame.results,
+           std::array<std::pair<std::string_view, Tensor*>, 3>{{{"k", &t.k}, {"v", &t.v}, {"q_out", &t.q_out}}});
+  Launch launch{.executor = executor_of(static_cast<int>(options.integer("threads")))};
+  if (kind == DeviceKind::cuda) launch.stream = runtime.stream();
+  append_kv(t, options.boolean("interleaved"), launch);
+}
+
 xla::Status status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::unsupported: return xla::Status::unimplemented;
@@ -238,13 +286,13 @@ bool answers_version(const xla::CallFrame& frame) {
   return false;
 }
 
-template <Op op, DeviceKind kind>
+template <void (*run)(const xla::CallFrame&, DeviceKind), DeviceKind kind>
 xla::Error* handler(xla::CallFrame* frame) {
   if (answers_version(*frame)) return nullptr;
   std::string sentence;
   xla::Status status = xla::Status::internal;
   try {
-    compute<op>(*frame, kind);
+    run(*frame, kind);
     return nullptr;
   } catch (const Error& e) {
     sentence = e.what();
@@ -264,8 +312,11 @@ nb::dict jax_handlers() {
     platforms["CUDA"] = nb::capsule(reinterpret_cast<void*>(cuda));
     all[name] = platforms;
   };
-  add("onepass_attention", &handler<Op::forward, DeviceKind::cpu>, &handler<Op::forward, DeviceKind::cuda>);
-  add("onepass_attention_backward", &handler<Op::backward, DeviceKind::cpu>, &handler<Op::backward, DeviceKind::cuda>);
+  add("onepass_attention", &handler<compute<Op::forward>, DeviceKind::cpu>,
+      &handler<compute<Op::forward>, DeviceKind::cuda>);
+  add("onepass_attention_backward", &handler<compute<Op::backward>, DeviceKind::cpu>,
+      &handler<compute<Op::backward>, DeviceKind::cuda>);
+  add("onepass_append_kv", &handler<append, DeviceKind::cpu>, &handler<append, DeviceKind::cuda>);
   return all;
 }
 

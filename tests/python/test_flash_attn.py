@@ -224,8 +224,9 @@ def test_pages_of_packed_queries(flash, torch, device):
 
 
 def test_below_autograd(flash, torch, device):
-    """What ring attention calls."""
-    from onepass.flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
+    """What ring attention calls, by the names that diffusers takes."""
+    from onepass.flash_attn.flash_attn_interface import _wrapped_flash_attn_backward as _flash_attn_backward
+    from onepass.flash_attn.flash_attn_interface import _wrapped_flash_attn_forward as _flash_attn_forward
 
     q, k, v, dout = torch.randn(4, 2, 20, 4, 32, device=device)
     words = (0.2, 0.3, True, -1, -1, 0.0, None)
@@ -242,10 +243,21 @@ def test_below_autograd(flash, torch, device):
         torch.testing.assert_close(x, y, atol=1e-4, rtol=1e-4)
 
 
-def test_in_the_place_of_flash_attn(flash, torch, monkeypatch):
-    for name in [x for x in sys.modules if x.partition(".")[0] == "flash_attn"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "flash_attn", flash)
+@pytest.fixture
+def no_flash_attn():
+    """What is imported under flash-attn's name is gone afterwards."""
+
+    def taken():
+        return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "flash_attn"}
+
+    before = taken()
+    yield
+    taken()
+    sys.modules.update(before)
+
+
+def test_in_the_place_of_flash_attn(flash, torch, no_flash_attn):
+    sys.modules["flash_attn"] = flash
     code = """
 from flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, __version__
 from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
@@ -257,8 +269,16 @@ import flash_attn
     exec(code, names)
     x = torch.randn(1, 5, 2, 16)
     torch.testing.assert_close(names["flash_attn_func"](x, x, x), flash.flash_attn_func(x, x, x))
-    for name in [x for x in sys.modules if x.startswith("flash_attn.")]:
-        monkeypatch.delitem(sys.modules, name)
+
+
+def test_the_demo_trains_alike(no_flash_attn):
+    import pathlib
+    import runpy
+
+    demo = pathlib.Path(__file__).resolve().parents[2] / "demo" / "train_flash_attn.py"
+    mine, theirs, written = runpy.run_path(str(demo))["main"](["--steps", "40", "--device", "cpu"])
+    assert max(abs(x - y) for x, y in zip(mine, theirs)) < 1e-3 and mine[-1] < mine[0] - 0.2
+    assert written.shape == (8, 7)
 
 
 def test_compiled_with_a_cache(flash, torch, device):

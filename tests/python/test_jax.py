@@ -62,6 +62,14 @@ def test_residual_and_no_batch(rng):
         check(mine, other)
 
 
+def test_three_dimensions_beside_four(rng):
+    q, k, v = btnh(rng, batch=(1,))
+    wanted = jax.nn.dot_product_attention(q[0], k, v)
+    given = onepass.jax.dot_product_attention(q[0], k, v)
+    assert given.shape == wanted.shape
+    check(given, wanted)
+
+
 @pytest.mark.parametrize("case", JAX_OPTIONS)
 def test_gradients_same_as_jax_nn(rng, case):
     q, k, v = btnh(rng)
@@ -137,6 +145,14 @@ def test_gradients_in_float64(rng, case):
         wanted = (ends[0] - ends[1]) / (2 * step)
         terms = np.asarray(given[name], np.float64) * direction
         assert abs(terms.sum() - wanted) <= 2e-5 * np.abs(terms).sum() + 1e-4, name
+
+
+def test_it_is_differentiable_once(rng):
+    q, k, v = inputs(rng)
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        jax.hessian(lambda q: onepass.jax.attention(q, k, v).sum())(q)
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        jax.grad(lambda q: (jax.grad(lambda q: onepass.jax.attention(q, k, v).sum())(q) ** 2).sum())(q)
 
 
 def test_bfloat16_gradients(rng):

@@ -195,7 +195,7 @@ def test_tangents_are_not_lost(attention, torch):
 
     q, k, v = qkv(torch)
     with forward_ad.dual_level():
-        with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward mode|tangent"):
+        with pytest.raises((NotImplementedError, RuntimeError), match="it has no forward mode"):
             attention(forward_ad.make_dual(q, q), k, v)
 
 

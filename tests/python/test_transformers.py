@@ -1,5 +1,7 @@
 """onepass.transformers beside the models' own eager attention, on small random models."""
 
+import copy
+
 import pytest
 
 SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, vocab_size=97)
@@ -10,6 +12,8 @@ MODELS = {
     "Gemma2": GROUPED | dict(sliding_window=6, attn_logit_softcapping=2.0, query_pre_attn_scalar=16),
     "GptOss": GROUPED | dict(sliding_window=6, num_local_experts=2, num_experts_per_tok=1),
     "GPT2": dict(n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=128),
+    # Its layers do not pass their window on: only a mask has it.
+    "Phimoe": GROUPED | dict(sliding_window=6, num_local_experts=2, num_experts_per_tok=1),
 }
 CAUSAL = list(MODELS)
 
@@ -34,15 +38,16 @@ def pair(transformers, name, kind="ForCausalLM", **more):
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None
     models = []
     for implementation in ("eager", "onepass"):
-        config._attn_implementation = implementation
-        model = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else name + kind)(config)
+        own = copy.deepcopy(config)  # a model keeps the one that it is given
+        own._attn_implementation = implementation
+        model = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else name + kind)(own)
         if models:
             model.load_state_dict(models[0].state_dict())
         else:
             for parameter in model.parameters():  # scores that are far from flat
                 parameter.data.normal_(0, 0.2)
-        assert model.config._attn_implementation == implementation
         models.append(model.eval())
+    assert [model.config._attn_implementation for model in models] == ["eager", "onepass"]
     return models
 
 
@@ -58,11 +63,12 @@ def test_logits(transformers, torch, name):
             used = torch.ones(2, 21, dtype=torch.bool) if mask is None else mask.bool()
             expected, logits = (m(ids, attention_mask=mask).logits[used] for m in (eager, mine))
             torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-        parts = []
-        for model in (eager, mine):
-            first = model(ids[:, :13], use_cache=True)
-            parts.append(model(ids[:, 13:], past_key_values=first.past_key_values).logits)
-        torch.testing.assert_close(parts[1], parts[0], atol=1e-4, rtol=1e-4)
+        for cache in (transformers.DynamicCache, lambda config: transformers.StaticCache(config, max_cache_len=30)):
+            turns = []
+            for model in (eager, mine):
+                past = cache(config=model.config)
+                turns.append(torch.cat([model(x, past_key_values=past).logits for x in ids.split([12, 1, 8], 1)], 1))
+            torch.testing.assert_close(turns[1], turns[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -103,14 +109,19 @@ def test_packed_sequences_by_position_ids(transformers, torch):
     torch.testing.assert_close(packed, apart, atol=1e-4, rtol=1e-4)
 
 
-def test_bert_with_padding(transformers, torch):
+@pytest.mark.parametrize("name", ["Bert", "ModernBert"])
+def test_encoders_with_padding_and_windows(transformers, torch, name):
+    """ModernBERT's windows reach to both sides, without a padding that would make it a mask too."""
     sizes = SIZES | dict(max_position_embeddings=64)
-    eager, mine = pair(transformers, "Bert", "ForMaskedLM", **sizes)
+    if name == "ModernBert":
+        sizes |= dict(local_attention=8, global_attn_every_n_layers=2, cls_token_id=1, sep_token_id=2)
+    eager, mine = pair(transformers, name, "ForMaskedLM", **sizes)
     ids, mask = torch.randint(97, (3, 20)), torch.ones(3, 20, dtype=torch.long)
     mask[1, 11:], mask[2, 3:] = 0, 0
     with torch.no_grad():
-        expected, logits = (m(ids, attention_mask=mask).logits[mask.bool()] for m in (eager, mine))
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        for used in (torch.ones_like(mask), mask):
+            expected, logits = (m(ids, attention_mask=used).logits[used.bool()] for m in (eager, mine))
+            torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_t5_with_its_position_bias(transformers, torch):

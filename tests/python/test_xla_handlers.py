@@ -158,6 +158,24 @@ def test_forward_and_backward(rng, tokens_first):
         np.testing.assert_array_equal(heads_first(mine), other)
 
 
+def test_append(rng):
+    """Results are the caches; the operands that they alias are not looked at."""
+    new, q = normal(rng, (2, 3, 2, 16)), normal(rng, (2, 3, 4, 16))  # [batch, tokens, heads, dim]
+    pages = {name: normal(rng, (5, 4, 2, 16)) for name in "kv"}
+    angles, table = rng.random((9, 4)).astype(np.float32), np.int32([[3, 0], [1, 4]])
+    operands = {"k_new": new, "v_new": new + 1, "seqused_k": np.int32([2, 5]), "page_table": table, "q": q}
+    operands |= {"cos": np.cos(angles), "sin": np.sin(angles)}
+    wanted = {name: x.copy() for name, x in pages.items()}
+    rest = {name: x for name, x in operands.items() if name not in ("k_new", "v_new", "q")}
+    arrays = (x.swapaxes(1, 2) for x in (new, new + 1))
+    turned = onepass.append_kv(*arrays, *wanted.values(), q=q.swapaxes(1, 2), interleaved=True, **rest)
+    results = {**pages, "q_out": np.empty_like(q)}
+    assert Xla().run("onepass_append_kv", {"before": new} | operands, results, interleaved=True, tokens_first=True)
+    np.testing.assert_array_equal(results["q_out"].swapaxes(1, 2), turned)
+    for name, x in wanted.items():
+        np.testing.assert_array_equal(results[name], x)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [

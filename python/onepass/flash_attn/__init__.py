@@ -1,7 +1,7 @@
 """flash-attn 2's functions, computed by onepass on CUDA and on CPUs, forward and backward.
 
 ``sys.modules["flash_attn"] = onepass.flash_attn`` lets code that imports flash_attn run unchanged. Layout, arguments
-and meaning are those of flash-attn 2 (https://github.com/Dao-AILab/flash-attention); docs/pytorch.md has the few
+and meaning are those of flash-attn 2 (https://github.com/Dao-AILab/flash-attention); docs/flash_attn.md has the few
 differences.
 """
 

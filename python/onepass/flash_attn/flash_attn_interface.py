@@ -14,6 +14,10 @@ from onepass.flash_attn._words import bound, their_lse, words_of
 from onepass.flash_attn.layers.rotary import apply_rotary_emb
 
 USE_TRITON_ROCM = False
+# The same as operators of PyTorch's, by which diffusers and others call them.
+_wrapped_flash_attn_forward, _wrapped_flash_attn_backward = _flash_attn_forward, _flash_attn_backward
+_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
+_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
 
 
 def flash_attn_func(

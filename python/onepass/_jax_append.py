@@ -1,0 +1,76 @@
+"""Writing new keys and values into a cache of JAX arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _options
+
+
+def append_kv(
+    k_new,
+    v_new,
+    k_cache,
+    v_cache,
+    *,
+    seqused_k,
+    page_table=None,
+    cu_seqlens_q=None,
+    cos=None,
+    sin=None,
+    interleaved=False,
+    q=None,
+    layout="bhsd",
+    threads=None,
+):
+    """``onepass.append_kv`` of JAX arrays, traced or not: gives the caches with the new keys and values in them.
+
+    Arrays of JAX are never written to. Where the caches are donated to jit (``donate_argnums``), or carried through a
+    loop, the new ones lie where they lay and nothing else of them is copied. It has no gradients.
+
+    Args:
+      layout: ``"bhsd"``: k_new, v_new, q and caches without pages are ``[batch, heads, seq, dim]``; ``"bshd"``:
+        ``[batch, seq, heads, dim]``. Packed and paged ones are as ``onepass.append_kv`` has them.
+      The others: as ``onepass.append_kv`` takes them.
+
+    Returns:
+      ``(k_cache, v_cache)``; with q ``(k_cache, v_cache, the rotated q)``.
+
+    Raises:
+      ValueError, TypeError: for an option that does not fit, while tracing; where it runs, XLA raises the sentences of
+      ``onepass.append_kv``. On CUDA, where only the device knows, a token that is out of range is left out.
+    """
+    if layout not in ("bhsd", "bshd"):
+        raise ValueError(f"layout is {layout!r}; 'bhsd' and 'bshd' are accepted")
+    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    caches = [jnp.asarray(x) for x in (k_cache, v_cache)]
+    arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
+    for name, x in (("seqused_k", seqused_k), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
+        if x is not None:
+            arrays[name] = jnp.asarray(x).astype("int32")
+    for name, x in (("cos", cos), ("sin", sin)):
+        if x is not None:
+            x = jnp.asarray(x)
+            arrays[name] = x if x.dtype == arrays["k_new"].dtype else x.astype("float32")
+    if q is not None:
+        arrays["q"] = jnp.asarray(q)
+    results = {"k": caches[0], "v": caches[1]} | ({} if q is None else {"q_out": arrays["q"]})
+    call = jax.ffi.ffi_call(
+        "onepass_append_kv",
+        [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results.values()],
+        input_output_aliases={0: 0, 1: 1},
+        vmap_method="sequential",
+    )
+    made = call(
+        *caches,
+        *arrays.values(),
+        operands=" ".join(("before", "before", *arrays)),
+        results=" ".join(results),
+        tokens_first=np.bool_(layout == "bshd"),
+        interleaved=np.bool_(interleaved),
+        threads=np.int64(threads),
+    )
+    if q is not None and cu_seqlens_q is not None:  # tokens behind the last sequence are not computed
+        inside = jnp.arange(q.shape[0]) < arrays["cu_seqlens_q"][-1]
+        made[2] = jnp.where(inside[:, None, None], made[2], 0)
+    return tuple(made)

@@ -1,0 +1,119 @@
+"""onepass.jax.append_kv beside onepass.append_kv, which test_append.py compares with float64."""
+
+import re
+
+import numpy as np
+import onepass
+import pytest
+from conftest import normal
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+jax.config.update("jax_platforms", "cpu")
+
+import jax.numpy as jnp  # noqa: E402
+import onepass.jax  # noqa: E402
+
+
+def call_of(rng, rotary_dim=16, rows=3, dtype=np.float32):
+    """(new keys, new values, caches, options) of two sequences."""
+    new_k, new_v = normal(rng, (2, 2, rows, 24), dtype), normal(rng, (2, 2, rows, 16), dtype)
+    caches = normal(rng, (2, 2, 12, 24), dtype), normal(rng, (2, 2, 12, 16), dtype)
+    angles = rng.random((12, rotary_dim // 2)) * 6
+    options = dict(cos=np.cos(angles).astype(dtype), sin=np.sin(angles).astype(dtype))
+    return new_k, new_v, caches, options | dict(q=normal(rng, (2, 4, rows, 24), dtype), seqused_k=np.int32([7, 0]))
+
+
+def in_numpy(new_k, new_v, caches, options):
+    caches = [x.copy() for x in caches]
+    q = onepass.append_kv(new_k, new_v, *caches, **options)
+    return *caches, *([] if q is None else [q])
+
+
+def swapped(x):
+    return None if x is None else np.asarray(x).swapaxes(1, 2)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_same_as_numpy(rng, layout, jit, interleaved):
+    """Bit for bit; what was given stays as it was."""
+    new_k, new_v, caches, options = call_of(rng)
+    options["interleaved"] = interleaved
+    expected = in_numpy(new_k, new_v, caches, options)
+    arrays = dict(k_new=new_k, v_new=new_v, k_cache=caches[0], v_cache=caches[1], q=options.pop("q"))
+    if layout == "bshd":
+        arrays = {name: swapped(x) for name, x in arrays.items()}
+    arrays = {name: jnp.asarray(x) for name, x in arrays.items()}
+    before = {name: np.array(x) for name, x in arrays.items()}
+
+    def append(arrays):
+        return onepass.jax.append_kv(**arrays, **options, layout=layout)
+
+    given = (jax.jit(append) if jit else append)(arrays)
+    for mine, other in zip(given, expected, strict=True):
+        np.testing.assert_array_equal(mine, swapped(other) if layout == "bshd" else other)
+    for name, x in before.items():
+        np.testing.assert_array_equal(arrays[name], x)
+
+
+def test_pages_and_packed_tokens(rng):
+    lengths, used = np.array([4, 0, 1]), np.int64([3, 5, 0])
+    cu = np.concatenate([[0], np.cumsum(lengths)])
+    new = normal(rng, (7, 2, 16))  # two tokens behind the last sequence
+    pools = [normal(rng, (9, 3, 2, 16)) for _ in "kv"]
+    options = dict(seqused_k=used, page_table=rng.permutation(9).reshape(3, 3), cu_seqlens_q=cu)
+    expected = in_numpy(new, new, pools, options)
+    for mine, other in zip(jax.jit(lambda *x: onepass.jax.append_kv(*x, **options))(new, new, *pools), expected):
+        np.testing.assert_array_equal(mine, other)
+    angles = rng.random((12, 4)).astype(np.float64)  # converted to float32
+    options |= dict(cos=np.cos(angles), sin=np.sin(angles), q=new)
+    for mine, other in zip(onepass.jax.append_kv(new, new, *pools, **options), in_numpy(new, new, pools, options)):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_a_decoder_carries_its_cache(rng):
+    """Token by token in a scan, donated, beside attention over all tokens; the caches are not copied."""
+    k, v, q = (jnp.asarray(normal(rng, (10, 2, heads, 1, 16))) for heads in (2, 2, 4))
+    angles = np.arange(10)[:, None] * 100.0 ** (-np.arange(8) / 8)
+    rotary = dict(cos=jnp.cos(angles), sin=jnp.sin(angles))
+
+    def decode(k_cache, v_cache, q, k, v):
+        def step(carried, new):
+            used, *caches = carried
+            *caches, turned = onepass.jax.append_kv(*new[1:], *caches, seqused_k=used, q=new[0], **rotary)
+            out = onepass.jax.attention(turned, *caches, mask="causal_bottom_right", seqused_k=used + 1)
+            return (used + 1, *caches), out
+
+        return jax.lax.scan(step, (jnp.zeros(2, jnp.int32), k_cache, v_cache), (q, k, v))
+
+    program = jax.jit(decode, donate_argnums=(0, 1))
+    caches = jnp.full((2, 2, 2, 12, 16), jnp.nan)
+    text = program.lower(*caches, q, k, v).compile().as_text()
+    assert "onepass_append_kv" in text and not re.search(r"f32\[2,2,12,16\]\S* copy\(", text)
+    _, outs = program(*caches, q, k, v)
+    every = [np.concatenate(x, axis=2) for x in (q, k, v)]
+    empty = np.zeros((2, 2, 2, 10, 16), np.float32)
+    turned = onepass.append_kv(*every[1:], *empty, seqused_k=np.zeros(2, np.int32), q=every[0], **rotary)
+    expected = onepass.attention(turned, *empty, mask="causal_top_left")
+    np.testing.assert_allclose(np.concatenate(outs, axis=2), expected, atol=1e-5)
+
+
+def test_vmap_and_refusals(rng):
+    new_k, new_v, caches, options = call_of(rng)
+    stack = [np.stack([x, x + 1]) for x in (new_k, new_v, *caches)]
+    given = jax.vmap(lambda *x: onepass.jax.append_kv(*x, **options))(*stack)
+    for i in range(2):
+        expected = in_numpy(stack[0][i], stack[1][i], [x[i] for x in stack[2:]], options)
+        for mine, other in zip(given, expected, strict=True):
+            np.testing.assert_array_equal(mine[i], other)
+    for wrong, sentence in [
+        (dict(layout="shbd"), "layout is 'shbd'"),
+        (dict(threads=0), "threads is 0"),
+        (dict(seqused_k=np.int32([7, 10])), r"seqused_k\[1\] is 10 and 3 tokens are appended; the cache takes 12"),
+        (dict(sin=None), "sin is missing"),
+        (dict(q=options["q"][:, :, :1]), "its seq_new must be 3, as k_new's"),
+        (dict(seqused_k=None), "seqused_k is missing|seqused_k is None"),
+    ]:
+        with pytest.raises((ValueError, TypeError, jax.errors.JaxRuntimeError), match=sentence):
+            jax.block_until_ready(onepass.jax.append_kv(new_k, new_v, *caches, **(options | wrong)))
