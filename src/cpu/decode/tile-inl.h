@@ -85,8 +85,8 @@ HWY_INLINE VF over_keys(VF x, Op op) {
 // Key by key, in the order of memory: four keys side by side need half the loads of q, but hardware prefetchers then
 // see four streams and DRAM gives a fifth less.
 template <int R, class T>
-HWY_NOINLINE void scores_tile(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, std::int64_t keys,
-                              std::int64_t dim, float* HWY_RESTRICT scores, const Ahead& ahead) {
+HWY_INLINE void scores_tile(const float* HWY_RESTRICT q, std::int64_t q_stride, const Keys<T>& k, std::int64_t keys,
+                            std::int64_t dim, float* HWY_RESTRICT scores, const Ahead& ahead) {
   constexpr int kStep = kLanes / R;
   for (std::int64_t from = 0; from < keys; from += kStep) {
     VF sum[kLanes];
@@ -111,8 +111,8 @@ HWY_NOINLINE void scores_tile(const float* HWY_RESTRICT q, std::int64_t q_stride
 // m is the same in all lanes of a row; l is a sum per lane until over_keys joins it at the end. With a phi weights
 // refer to that: alpha is 1, and m is kept to be looked at.
 template <int R>
-HWY_NOINLINE void softmax_tile(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m,
-                               float* HWY_RESTRICT l, float* HWY_RESTRICT alpha, const float* phi) {
+HWY_INLINE void softmax_tile(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m,
+                             float* HWY_RESTRICT l, float* HWY_RESTRICT alpha, const float* phi) {
   const DF d;
   VF tile_max = hn::Load(d, scores);
   for (std::int64_t i = kLanes; i < keys * R; i += kLanes) tile_max = hn::Max(tile_max, hn::Load(d, scores + i));
@@ -168,12 +168,12 @@ HWY_INLINE void accumulate_block(const float* HWY_RESTRICT weights, const float*
   }
 }
 
-// Columns [from, dim) of O, C vectors at a time, then C / 2, ...; G rows at a time, so that a row of V is read from
+// All columns [from, dim) of O, C vectors at a time, then C / 2, ...; G rows at a time, so that a row of V is read from
 // end to end: 512 bytes at once where DRAM is asked, and from L1 for the rows that come after.
 template <int R, int C, class T>
-HWY_INLINE void accumulate_columns(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
-                                   std::int64_t from, std::int64_t dim, float* o, std::int64_t o_stride,
-                                   const Ahead& ahead) {
+HWY_INLINE void accumulate_tile(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
+                                std::int64_t from, std::int64_t dim, float* o, std::int64_t o_stride,
+                                const Ahead& ahead) {
   constexpr int G = std::min(R, std::max(1, kAccumulators / C));
   for (; from + C * kLanes <= dim; from += C * kLanes) {
     for (int r = 0; r < R; r += G) {
@@ -183,13 +183,8 @@ HWY_INLINE void accumulate_columns(const float* weights, const float* alpha, con
     }
   }
   if constexpr (C > 1) {
-    if (from < dim) accumulate_columns<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
+    if (from < dim) accumulate_tile<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
   }
-}
-template <int R, class T>
-HWY_NOINLINE void accumulate_tile(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
-                                  std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
-  accumulate_columns<R, kColumns<T>>(weights, alpha, v, keys, 0, dim, o, o_stride, ahead);
 }
 
 }  // namespace HWY_NAMESPACE
