@@ -120,8 +120,7 @@ class AppendCase {
   }
   void expect_untouched() const {
     for (const Memory& m : memory)
-      EXPECT_EQ(std::memcmp(m.bytes.data(), m.before.data(), m.bytes.size()), 0)
-          << spec.name << ": tensor " << &m - memory.data() << " of " << memory.size();
+      EXPECT_TRUE(m.bytes == m.before) << spec.name << ": tensor " << &m - memory.data() << " of " << memory.size();
   }
   // Of all outputs, to be compared with another run's.
   std::string output_bytes() const {

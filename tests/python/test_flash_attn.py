@@ -271,7 +271,7 @@ import flash_attn
     torch.testing.assert_close(names["flash_attn_func"](x, x, x), flash.flash_attn_func(x, x, x))
 
 
-def test_the_demo_trains_alike(no_flash_attn):
+def test_the_demo_trains_alike(torch, no_flash_attn):
     import pathlib
     import runpy
 
