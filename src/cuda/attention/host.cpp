@@ -1,12 +1,13 @@
 #include "cuda/attention/host.hpp"
-#include "core/text.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <limits>
 
 #include "core/arguments.hpp"
+#include "core/roles.hpp"
 #include "core/scalar.hpp"
+#include "core/text.hpp"
 #include "cuda/attention/mask_host.hpp"
 #include "cuda/attention/mods.hpp"
 #include "cuda/host/initializer.hpp"
@@ -38,6 +39,29 @@ std::size_t fallback_bytes(const Problem& p, const TileShape& tile) {
 }
 
 }  // namespace
+
+int row_alignment(const Problem& p, Role role) {
+  const RoleRow& row = row_of(role);
+  const Dims& stride = p.layout.*row.layout;
+  const auto size = static_cast<std::int64_t>(size_of(shape_of(p, row).dtype));
+  std::int64_t bits = 16 | p.alignment[static_cast<std::size_t>(role)];
+  for (int i = 0; i < 3; ++i) bits |= stride[i] * size;
+  return static_cast<int>(bits & -bits);
+}
+
+std::string why_too_many(const Problem& p, std::int64_t tiles) {
+  for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q},
+                                    {"seq_k", p.seq_k},
+                                    {"the tokens of q", p.total_q},
+                                    {"the tokens of k", p.total_k},
+                                    {"the batch", p.batch},
+                                    {"pages", p.pages},
+                                    {"the heads of q", p.heads_q},
+                                    {"tiles of all heads", tiles}}) {
+    if (count > kMaxPosition) return text("it counts in 32 bits, up to ", kMaxPosition, "; ", name, " are ", count);
+  }
+  return why_no_alibi(p, kMaxPosition);
+}
 
 ScalarType scalar_type_of(DType t) {
   switch (t) {

@@ -2,7 +2,9 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "core/implementation.hpp"
 #include "cuda/attention/forward.hpp"
@@ -21,6 +23,10 @@ struct TileShape {
 
 // The problem's device; nullptr with a sentence if it is not on one that is there.
 const DeviceFacts* device_of(const Problem& problem, std::string& why);
+// The largest power of two, up to 16, that a tensor's address and the distances of its rows in bytes are multiples of.
+int row_alignment(const Problem& problem, Role role);
+// Empty, or a sentence on a count that 32 bits do not hold. tiles: of all heads, where they are counted so.
+std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);
@@ -62,5 +68,15 @@ class ForwardState : public PlanState {
   const Kernel& kernel(Stream stream) const;
   LoadedOnce kernel_;
 };
+
+// The plan of a family: its State of the config that it has on the problem's device.
+template <class State, class Config, class ConfigOn>
+Decision plan_forward(const Request& request, const ConfigOn& config_on) {
+  Config config;
+  std::string why;
+  const DeviceFacts* const device = device_of(*request.problem, why);
+  if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, config)};
+}
 
 }  // namespace onepass::cuda

@@ -115,9 +115,9 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   if (p.kv_dtype && p.dtype == DType::f32)
     return refuse("q is fp32; beside k and v of fp8_e4m3 it takes fp16 and bf16");
   for (const Role role : {Role::q, Role::k, Role::v}) {
-    if (p.kv_dtype && sm80::alignment_of(p, role) < 4)
+    if (p.kv_dtype && cuda::row_alignment(p, role) < 4)
       return refuse(text("beside an FP8 cache it reads 4 bytes at once; rows of ", row_of(role).name,
-                         " begin at multiples of ", sm80::alignment_of(p, role)));
+                         " begin at multiples of ", cuda::row_alignment(p, role)));
   }
   if (p.v_mean) return refuse("there is a v_mean; of k and v of fp8_e4m3 it takes factors alone");
   if (p.dim_qk > 256 || p.dim_v > 256)
@@ -130,7 +130,7 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
     return refuse(text("seq_k is ", p.seq_k, " for ", rows_of(p), " rows per K/V head; it is for at least ", kKeysOfRow,
                        " keys a row"));
   }
-  if (std::string sentence = sm80::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   const ForwardFeatures features = cuda::features_of(p);
   const std::span<const TileConfig> table = p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32)
                                             : p.kv_dtype          ? std::span<const TileConfig>(kConfigs8)
@@ -152,8 +152,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
        .block_n = block_n,
        .slots = 0,
        .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
-       .copy_bytes =
-           std::min({sm80::alignment_of(p, Role::q), sm80::alignment_of(p, Role::k), sm80::alignment_of(p, Role::v)}),
+       .copy_bytes = std::min(
+           {cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)}),
        .even = false,
        .unified = p.unified_max.has_value()};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.

@@ -106,9 +106,7 @@ Decision plan(const Request& request) {
   std::string why;
   const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
   if (!device) return Decision::no(std::move(why));
-  if (device->major != 9)
-    return Decision::no(
-        text("it is written for compute capability 9.0; ", device->name, " has ", device->major, ".", device->minor));
+  if (device->major != 9) return Decision::no(sm90::why_no_hopper(*device));
   if (!select_mla(*request.problem, config, why)) return Decision::no(std::move(why));
   return {{}, std::make_shared<State>(request, *device, config)};
 }
@@ -157,7 +155,7 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
   if (groups_of(p, sharing) > cuda::kMaxPosition / tiles)
     return refuse(text("it counts in 32 bits; ", groups_of(p, sharing), " blocks of rows have too many tiles of ",
                        kMlaKeys, " keys"));
-  if (std::string sentence = sm90::why_too_many(p, groups_of(p, sharing)); !sentence.empty())
+  if (std::string sentence = cuda::why_too_many(p, groups_of(p, sharing)); !sentence.empty())
     return refuse(std::move(sentence));
   return true;
 }

@@ -32,11 +32,12 @@ constexpr TileConfig kConfigs32[] = {
 
 // How the tensors may be read and written.
 void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& c) {
-  c.copy_bytes = std::min({alignment_of(p, Role::q), alignment_of(p, Role::k), alignment_of(p, Role::v)});
-  if (p.out_dtype == p.dtype) c.copy_bytes = std::min(c.copy_bytes, alignment_of(p, Role::dout));
+  c.copy_bytes =
+      std::min({cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)});
+  if (p.out_dtype == p.dtype) c.copy_bytes = std::min(c.copy_bytes, cuda::row_alignment(p, Role::dout));
   const auto pair = 2 * static_cast<int>(size_of(p.grad_dtype));
-  c.pairs = (!f.dk || (p.dim_qk % 2 == 0 && alignment_of(p, Role::dk) >= pair)) &&
-            (!f.dv || (p.dim_v % 2 == 0 && alignment_of(p, Role::dv) >= pair));
+  c.pairs = (!f.dk || (p.dim_qk % 2 == 0 && cuda::row_alignment(p, Role::dk) >= pair)) &&
+            (!f.dv || (p.dim_v % 2 == 0 && cuda::row_alignment(p, Role::dv) >= pair));
 }
 
 // The bindings name every field: one that is added and not printed does not compile.
@@ -152,7 +153,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
     return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
   }
-  if (std::string sentence = why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   const BackwardShape shape = shape_of(p, c);
   const std::int64_t rows = padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, shape.block_q) * p.heads_q,
                      keys = padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, shape.block_k) * p.heads_q;
@@ -169,8 +170,8 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
           .zero_sums = true,
           .mask_fragments = false,
-          .read_bytes = std::min(alignment_of(p, Role::out), alignment_of(p, Role::dout)),
-          .write_bytes = p.gradients.dq ? alignment_of(p, Role::dq) : 16};
+          .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
+          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
 }
 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,

@@ -46,9 +46,10 @@ constexpr TileConfig kConfigs32[] = {
 };
 // How the tensors may be read and written.
 void set_alignment(const Problem& p, ForwardConfig& c) {
-  c.copy_bytes = std::min({alignment_of(p, Role::q), alignment_of(p, Role::k), alignment_of(p, Role::v)});
+  c.copy_bytes =
+      std::min({cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)});
   const std::int64_t row = p.dim_v * static_cast<std::int64_t>(size_of(p.dtype));
-  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && alignment_of(p, Role::out) == 16;
+  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && cuda::row_alignment(p, Role::out) == 16;
 }
 
 cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
@@ -85,13 +86,7 @@ class State final : public cuda::ForwardState {
   const int shared_bytes_;
 };
 
-Decision plan(const Request& request) {
-  ForwardConfig config;
-  std::string why;
-  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
-  if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config)};
-}
+Decision plan(const Request& request) { return cuda::plan_forward<State, ForwardConfig>(request, config_on); }
 
 }  // namespace
 
@@ -129,7 +124,7 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
     return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
-  if (std::string sentence = why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   constexpr std::int64_t kMax = cuda::kMaxPosition;
   if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / (c.block_m() / 16))
     return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",

@@ -16,11 +16,7 @@ Extras extras_of(const AttentionFeatures& features, int copy_bytes);
 
 inline constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
 
-// The largest power of two, up to 16, that a tensor's address and the distances of its rows in bytes are multiples of.
-int alignment_of(const Problem& problem, Role role);
 std::string why_too_old(const cuda::DeviceFacts& device);
 std::string products_of(ScalarType input);  // #include of their file
-// Empty, or a sentence on a count that 32 bits do not hold.
-std::string why_too_many(const Problem& problem);
 
 }  // namespace onepass::sm80

@@ -122,7 +122,7 @@ Decision plan(const Request& request) { return cuda::plan_backward<State, Backwa
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
                std::string& why) {
   if (device.major == 9) return select_config(p, f, c, why);
-  why = text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
+  why = why_no_hopper(device);
   return false;
 }
 
@@ -149,7 +149,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   }
   BackwardConfig most{};  // tiles
   most.split = true;
-  if (std::string s = why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
+  if (std::string s = cuda::why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
   c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMaxPlain : most_of(f.forward.attention, c.split)))
@@ -166,8 +166,8 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .sum_columns = dq_block_floats(static_cast<int>(p.dim_qk), c.block_q) / c.block_q,
           .zero_sums = true,
           .mask_fragments = p.bool_mask && !c.split,
-          .read_bytes = std::min(row_alignment(p, Role::out), row_alignment(p, Role::dout)),
-          .write_bytes = p.gradients.dq ? row_alignment(p, Role::dq) : 16};
+          .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
+          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
 }
 
 BackwardMaps maps_of(const Problem& p, const Tensors& a, const BackwardConfig& c,

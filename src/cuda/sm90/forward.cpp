@@ -67,13 +67,7 @@ class State final : public cuda::ForwardState {
   const ForwardLayout layout_;
 };
 
-Decision plan(const Request& request) {
-  ForwardConfig config;
-  std::string why;
-  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
-  if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config)};
-}
+Decision plan(const Request& request) { return cuda::plan_forward<State, ForwardConfig>(request, config_on); }
 
 }  // namespace
 

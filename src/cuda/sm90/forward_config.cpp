@@ -132,7 +132,7 @@ int raw_stages_of(const ForwardFeatures& features, const TileConfig& t, bool sta
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
   if (device.major == 9) return select_config(p, c, why);
-  why = text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
+  why = why_no_hopper(device);
   return false;
 }
 
@@ -149,7 +149,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
     if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(std::move(sentence));
   }
   const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
-  if (std::string sentence = why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
 
   if (p.dtype == DType::f8e4m3) return select_fp8_config(p, c, why);
   const bool staged = stages_bias(p);

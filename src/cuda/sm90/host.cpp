@@ -1,8 +1,5 @@
 #include "cuda/sm90/host.hpp"
 
-#include <algorithm>
-
-#include "core/arguments.hpp"
 #include "core/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "onepass/error.hpp"
@@ -14,16 +11,9 @@ std::int64_t element_bytes(const Problem& p, Role role) {
   return static_cast<std::int64_t>(size_of(shape_of(p, row_of(role)).dtype));
 }
 const Dims& stride_of(const Problem& p, Role role) { return p.layout.*row_of(role).layout; }
-
-}  // namespace
-
 int alignment_of(const Problem& p, Role role) { return p.alignment[static_cast<std::size_t>(role)]; }
 
-int row_alignment(const Problem& p, Role role) {
-  std::int64_t bits = 16 | alignment_of(p, role);
-  for (int i = 0; i < 3; ++i) bits |= stride_of(p, role)[i] * element_bytes(p, role);
-  return static_cast<int>(bits & -bits);
-}
+}  // namespace
 
 std::string why_no_tma(const Problem& p, Role role) {
   const char* const name = row_of(role).name;
@@ -45,7 +35,7 @@ bool stages_bias(const Problem& p) {
 }
 
 std::string why_no_vectors(const Problem& p, Role role, int bytes) {
-  const int there = row_alignment(p, role);
+  const int there = cuda::row_alignment(p, role);
   if (there >= bytes) return {};
   return text("it stores ", bytes, " bytes at once; rows of ", row_of(role).name, " lie at multiples of ", there);
 }
@@ -60,11 +50,8 @@ std::size_t dense_bytes(const Problem& p, Role role) {
   return static_cast<std::size_t>(count * element_bytes(p, role));
 }
 
-std::string why_too_many(const Problem& p, std::int64_t tiles) {
-  constexpr std::int64_t kMax = cuda::kMaxPosition;
-  if (std::max({p.seq_q, p.seq_k, p.total_q, p.total_k, p.pages, p.batch, p.heads_q, tiles}) > kMax)
-    return "sequences, heads and tiles are counted in 32 bits";
-  return why_no_alibi(p, kMax);
+std::string why_no_hopper(const cuda::DeviceFacts& device) {
+  return text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
 }
 
 const char* operand_of(ScalarType t) {
