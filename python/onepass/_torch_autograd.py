@@ -162,7 +162,7 @@ _INCLUDED, _EXCLUDED = _plain_state()
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
-def _undispatched(tensors):
+def undispatched(tensors):
     """Whether a call may go past the dispatcher: plain tensors, and no mode, transformation or recorder at work."""
     if is_compiling() or forward_ad._current_level >= 0:
         return False
@@ -180,7 +180,7 @@ def forward(c):
     """(out, lse or None) of a Call that torch.cpp has not taken."""
     records = needs_gradient(c)
     c = c._replace(return_lse=c.return_lse or records)
-    if not _undispatched(c[: len(INPUTS)]):
+    if not undispatched(c[: len(INPUTS)]):
         return dispatched(*c)
     if not records:
         return compute(c)
@@ -197,7 +197,7 @@ def dispatched(*args):
 
 def backward(dout, dlse, out, lse, wanted, c):
     """The gradients that are wanted; whatever for the others."""
-    if not torch.is_grad_enabled() and _undispatched((dout, dlse, *c[: len(INPUTS)])):
+    if not torch.is_grad_enabled() and undispatched((dout, dlse, *c[: len(INPUTS)])):
         return compute_backward(dout, dlse, out, lse, wanted, c)
     return dispatched_backward(dout, dlse, out, lse, wanted, *c)
 

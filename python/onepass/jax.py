@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from . import _devices, _jax_call, _onepass, _options
 from ._jax_append import append_kv
 
-__all__ = ["append_kv", "attention", "dot_product_attention"]
+__all__ = ["append_kv", "attention", "dot_product_attention", "merge"]
 
 for _target, _platforms in _onepass.jax_handlers().items():
     for _platform, _handler in _platforms.items():
@@ -139,6 +139,40 @@ def dot_product_attention(
         lse = jnp.where(rows[..., None], lse, -math.inf) if return_residual else None
     first = (lambda x: x[0]) if single else (lambda x: x)
     return (first(out), first(lse).astype(query.dtype)) if return_residual else first(out)
+
+
+def merge(outs, lses):
+    """``onepass.merge`` in JAX's own operations: under jit, grad and vmap.
+
+    Args:
+      outs: arrays ``[batch, heads, seq, dim]`` or ``[batch, seq, heads, dim]``; packed ``[total, heads, dim]``.
+      lses: as many arrays ``[batch, heads, seq]`` or ``[batch, seq, heads]``; packed ``[heads, total]``.
+
+    Returns:
+      ``(out, lse)``, float32. What a part holds in a row whose lse is -inf is not read.
+
+    Raises:
+      ValueError: for shapes that do not belong together.
+    """
+    outs, lses = [jnp.asarray(x) for x in outs], [jnp.asarray(x) for x in lses]
+    packed = bool(outs) and outs[0].ndim == 3
+    rows = [x.T if packed else x for x in lses]
+    shapes = {x.shape for x in outs} | {(*x.shape, outs[0].shape[-1]) for x in rows if outs}
+    if len(outs) != len(lses) or len(shapes) != 1:
+        raise ValueError(
+            f"outs have shapes {[list(x.shape) for x in outs]} and lses {[list(x.shape) for x in lses]}; as many of "
+            "one shape [.., rows, dim] and [.., rows] are expected, packed [total, heads, dim] and [heads, total]"
+        )
+    rows = jnp.stack(rows).astype("float32")
+    top = jax.lax.stop_gradient(rows.max(0))
+    top = jnp.where(jnp.isneginf(top), 0, top)
+    weights = jnp.exp(rows - top)
+    total = weights.sum(0)
+    some = total != 0
+    total = jnp.where(some, total, 1)
+    terms = (jnp.where((w == 0)[..., None], 0, x.astype("float32")) * w[..., None] for x, w in zip(outs, weights))
+    lse = jnp.where(some, top + jnp.log(total), -math.inf)
+    return sum(terms) / total[..., None], lse.T if packed else lse
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -15,7 +15,7 @@ import onepass
 from . import _onepass, _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
 from ._quantize import fp8_text
 
-__all__ = ["append_kv", "attention", "scaled_dot_product_attention", "sdpa"]
+__all__ = ["append_kv", "attention", "merge", "scaled_dot_product_attention", "sdpa"]
 
 
 def attention(
@@ -161,6 +161,38 @@ def append_kv(
             k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, interleaved, threads
         )
     return None if q is None else q_out
+
+
+def merge(outs, lses):
+    """``onepass.merge`` with gradients by outs and lses, also in torch.compile and torch.func.
+
+    Where none of that is at work it is ``onepass.merge``, one kernel on CUDA; else PyTorch's own operations.
+
+    Args, Returns, Raises: as ``onepass.merge``.
+    """
+    outs, lses = list(outs), list(lses)
+    tensors = (*outs, *lses)
+    records = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
+    if not records and _torch_autograd.undispatched(tensors):
+        return onepass.merge(outs, lses)
+    packed = bool(outs) and outs[0].dim() == 3
+    rows = [x.movedim(0, -1) if packed else x for x in lses]
+    shapes = {x.shape for x in outs} | {(*x.shape, outs[0].shape[-1]) for x in rows if outs}
+    if len(outs) != len(lses) or len(shapes) != 1:
+        raise ValueError(
+            f"outs have shapes {[list(x.shape) for x in outs]} and lses {[list(x.shape) for x in lses]}; as many of "
+            "one shape [.., rows, dim] and [.., rows] are expected, packed [total, heads, dim] and [heads, total]"
+        )
+    rows = torch.stack(rows).float()
+    top = rows.detach().amax(0)
+    top = top.masked_fill(top == -torch.inf, 0)
+    weights = (rows - top).exp()
+    total = weights.sum(0)
+    some = total != 0
+    total = total.masked_fill(~some, 1)
+    terms = [x.float().masked_fill((w == 0)[..., None], 0) * w[..., None] for x, w in zip(outs, weights)]
+    lse = (top + total.log()).masked_fill(~some, -torch.inf)
+    return sum(terms) / total[..., None], lse.movedim(0, -1) if packed else lse
 
 
 def _signed(seed):

@@ -1,4 +1,4 @@
-"""onepass.jax.append_kv beside onepass.append_kv, which test_append.py compares with float64."""
+"""What onepass.jax has for caches: append_kv and merge, beside onepass's of the same names."""
 
 import re
 
@@ -117,3 +117,58 @@ def test_vmap_and_refusals(rng):
     ]:
         with pytest.raises((ValueError, TypeError, jax.errors.JaxRuntimeError), match=sentence):
             jax.block_until_ready(onepass.jax.append_kv(new_k, new_v, *caches, **(options | wrong)))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_merged_parts_are_the_whole_with_gradients(rng, layout):
+    """Of attention over pieces of the keys, one of which the first rows do not see."""
+    q, k, v = (jnp.asarray(normal(rng, (2, heads, n, 16))) for heads, n in ((4, 9), (2, 30), (2, 30)))
+    if layout == "bshd":
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    axis = 2 if layout == "bhsd" else 1
+    mask = np.ones((9, 30), bool)
+    mask[:4, 20:] = False
+
+    def whole(q, k, v):
+        return onepass.jax.attention(q, k, v, bool_mask=mask, layout=layout, return_lse=True)
+
+    def merged(q, k, v):
+        ends = (0, 7, 20, 30)
+        parts = [
+            onepass.jax.attention(
+                q,
+                *(jax.lax.slice_in_dim(x, a, b, axis=axis) for x in (k, v)),
+                bool_mask=mask[:, a:b],
+                layout=layout,
+                return_lse=True,
+            )
+            for a, b in zip(ends, ends[1:])
+        ]
+        return onepass.jax.merge(*zip(*parts))
+
+    def loss(f, *x):
+        out, lse = f(*x)
+        return (out**3).sum() + lse.sum()
+
+    for mine, other in zip(jax.jit(merged)(q, k, v), whole(q, k, v), strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-5)
+    gradients = [jax.jit(jax.grad(lambda *x, f=f: loss(f, *x), (0, 1, 2)))(q, k, v) for f in (merged, whole)]
+    for mine, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-4)
+
+
+def test_merge_is_that_of_numpy(rng):
+    """Rows of -inf, whose out is NaN, in some and in all of the parts; packed; 16 bits."""
+    outs, lses = normal(rng, (5, 2, 3, 4, 8)), normal(rng, (5, 2, 3, 4), spread=30)
+    lses[rng.random(lses.shape) < 0.4] = -np.inf
+    lses[:, 0, 0] = -np.inf
+    outs[np.isneginf(lses)] = np.nan
+    packed = [x[0] for x in outs], [x[0].T for x in lses]
+    for given in ((list(outs), list(lses)), packed, ([x.astype(np.float16) for x in outs], list(lses))):
+        for mine, other in zip(jax.jit(onepass.jax.merge)(*given), onepass.merge(*given), strict=True):
+            np.testing.assert_allclose(mine, other, atol=1e-5, rtol=1e-5)
+    gradient = jax.grad(lambda x, y: onepass.jax.merge(list(x), list(y))[0].sum(), (0, 1))(outs, lses)
+    assert all(np.isfinite(x).all() for x in gradient)
+    for wrong in (([], []), (list(outs), list(lses)[:4]), ([outs[0]], [lses[0, 0]])):
+        with pytest.raises(ValueError, match="as many of one shape"):
+            onepass.jax.merge(*wrong)

@@ -190,6 +190,36 @@ def test_fp8(attention, torch, device):
         attention(q, k, k)
 
 
+def test_merge(attention, torch, device):
+    """Of attention over pieces of the keys, one of which some rows do not see: values and gradients of the whole."""
+    import onepass.torch
+
+    mask = torch.ones(19, 23, dtype=torch.bool, device=device)
+    mask[:4, 15:] = False
+
+    def merged(q, k, v):
+        pieces = [slice(0, 7), slice(7, 15), slice(15, 23)]
+        parts = [attention(q, k[:, :, x], v[:, :, x], bool_mask=mask[:, x], return_lse=True) for x in pieces]
+        return onepass.torch.merge(*zip(*parts))
+
+    tensors = qkv(torch, device, grad=True)
+    expected = attention(*tensors, bool_mask=mask, return_lse=True)
+    wanted = torch.autograd.grad((expected[0] ** 3).sum() + expected[1].sum(), tensors)
+    for function in (merged, torch.compile(merged, fullgraph=True, backend="aot_eager")):
+        given = function(*tensors)
+        grads = torch.autograd.grad((given[0] ** 3).sum() + given[1].sum(), tensors)
+        for mine, theirs in zip((*given, *grads), (*expected, *wanted)):
+            torch.testing.assert_close(mine, theirs, atol=5e-5, rtol=5e-5)
+    with torch.no_grad():
+        for mine, theirs in zip(merged(*tensors), expected):
+            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    x, nothing = torch.randn(7, 4, 8, device=device), torch.full((4, 7), -torch.inf, device=device)  # packed
+    out, lse = onepass.torch.merge([x.clone().requires_grad_(), x * torch.nan], [nothing, nothing])
+    assert (out == 0).all() and torch.equal(lse, nothing)
+    with pytest.raises(ValueError, match="as many of one shape"):
+        onepass.torch.merge([x.requires_grad_()], [nothing[0]])
+
+
 def test_tangents_are_not_lost(attention, torch):
     from torch.autograd import forward_ad
 

@@ -46,9 +46,9 @@ TEST(CliCache, PagesAreTheKeysSideBySide) {
   const Result one = run({"--k", folder("k.npy"), "--v", folder("v.npy"), "--out", folder("one.npy")});
   ASSERT_EQ(one.status, 0) << one.err;
   const Result other = run({"--k", folder("kp.npy"), "--v", folder("vp.npy"), "--seqused-k", folder("used.npy"),
-                            "--page-table", folder("table.npy"), "--out", folder("other.npy")});
+                            "--page-table", folder("table.npy"), "--batch-invariant", "--out", folder("other.npy")});
   ASSERT_EQ(other.status, 0) << other.err;
-  EXPECT_NE(other.out.find("kv=paged:3:3:2 seqused"), other.out.npos) << other.out;
+  EXPECT_NE(other.out.find("kv=paged:3:3:2 seqused batch_invariant"), other.out.npos) << other.out;
   EXPECT_EQ(folder.read("one.npy"), folder.read("other.npy"));
 }
 

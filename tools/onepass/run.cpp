@@ -186,6 +186,9 @@ void add_run(CLI::App& app) {
       ->default_str("dq,dk,dv");
   c->add_flag("--deterministic", flags->attention.deterministic, "With --dout: the same bits every time")
       ->group("Running");
+  c->add_flag("--batch-invariant", flags->attention.batch_invariant,
+              "A sequence's results do not depend on what else is in the batch")
+      ->group("Running");
   c->add_option("--out-dtype", flags->out_dtype, "Of out, or of dq, dk and dv: fp32, or the dtype of q (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
