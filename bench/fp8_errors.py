@@ -9,6 +9,9 @@ roundings; O and the LSE of 256 rows spread over the sequence against float64 of
   outliers   N(0, 1) + N(0, 100) in one number of 1000, as FlashAttention-3's paper has it
   v_mean     N(0, 1), V of mean 1
 
+flash-attn-3 and cudnn, where they are: their FP8 of the bf16 roundings by factors of heads and of tensors, as
+fp8_speed.py has them.
+
 rmse: root mean square of O's differences. bias: the least squares factor of O by the reference, less 1. lse: the
 largest difference of LSEs, and that by the LSEs of the same dequantized numbers, by their size. Needs PyTorch.
 """
@@ -17,6 +20,7 @@ import argparse
 import json
 import pathlib
 
+import fp8_speed
 import tables_fp8
 
 CASES = ("normal", "outliers", "v_mean")
@@ -56,10 +60,29 @@ def dequantized_lse(torch, onepass, q, k, rows, options):
     return reference(torch, found[0][:, :, rows], found[1], found[1])[1]
 
 
+def difference(out, want):
+    rmse, bias = (out - want).pow(2).mean().sqrt(), (out * want).sum() / (want * want).sum() - 1
+    return {"rmse": rmse.item(), "bias": bias.item()}
+
+
+def measured_peers(torch, onepass, q, k, v, rows, want):
+    """Of those that are here; why others are not is said."""
+    halves = [x.bfloat16().transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    for name, peer in fp8_speed.PEERS.items():
+        try:
+            call, _, _, scale = peer(torch, onepass, *halves, False)
+            out = call().double()[:, :, rows] * scale
+        except Exception as error:
+            print(f"  {name}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        yield {"way": name, "accumulation": None, **difference(out, want)}
+
+
 def measured(torch, onepass, case, length, device):
     q, k, v = inputs(torch, case, length, device)
     rows = torch.arange(0, length, max(1, length // 256), device=device)
     want, lse = reference(torch, q[:, :, rows], k, v)
+    which = {"case": case, "length": length}
     for way, options in WAYS.items():
         for accumulation in ("exact",) if options is None else ("exact", "fast"):
             if options is None:
@@ -67,19 +90,15 @@ def measured(torch, onepass, case, length, device):
             else:
                 found = onepass.attention(q, k, v, fp8=options or True, accumulation=accumulation, return_lse=True)
             out, own_lse = (x.double()[:, :, rows] for x in found)
-            row = {
-                "case": case,
-                "length": length,
-                "way": way,
-                "accumulation": accumulation,
-                "rmse": (out - want).pow(2).mean().sqrt().item(),
-                "bias": ((out * want).sum() / (want * want).sum() - 1).item(),
-                "lse": (own_lse - lse).abs().max().item(),
-            }
+            row = which | {"way": way, "accumulation": accumulation, **difference(out, want)}
+            row["lse"] = (own_lse - lse).abs().max().item()
             if options is not None:
                 same = dequantized_lse(torch, onepass, q, k, rows, options)
                 row["lse_relative"] = ((own_lse - same).abs() / same.abs()).max().item()
             yield row
+    if device == "cuda":
+        for row in measured_peers(torch, onepass, q, k, v, rows, want):
+            yield which | row
 
 
 def main():

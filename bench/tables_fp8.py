@@ -12,7 +12,7 @@ def errors(rows):
         if accumulation == "fast" and case != "v_mean":
             continue  # as exact
         title, key = named[case]
-        how = way if way == "bf16" or case != "v_mean" else f"{way}, {accumulation}"
+        how = f"{way}, {accumulation}" if case == "v_mean" and way.startswith("fp8") else way
         lines.append([title, how, *(f"{cells[case, way, accumulation, n][key]:.1e}" for n in lengths)])
     lines.sort(key=lambda line: [title for title, _ in named.values()].index(line[0]))
     for case in ("normal", "outliers"):

@@ -172,3 +172,16 @@ def inputs(place, q, k, v):
                 "cu_seqlens, is expected"
             )
     return views
+
+
+def packed_parts(outs, lses):
+    """Whether parts that frameworks merge are of packed sequences; ValueError if they do not belong together."""
+    shapes, rows = [tuple(x.shape) for x in outs], [tuple(x.shape) for x in lses]
+    packed = len(shapes) > 0 and len(shapes[0]) == 3
+    of_rows = [(*shape[1::-1],) if packed else shape[:-1] for shape in shapes]
+    if len(shapes) == 0 or rows != of_rows or any(shape != shapes[0] for shape in shapes):
+        raise ValueError(
+            f"outs have shapes {[list(x) for x in shapes]} and lses {[list(x) for x in rows]}; as many of one shape "
+            "[.., rows, dim] and [.., rows] are expected, packed [total, heads, dim] and [heads, total]"
+        )
+    return packed

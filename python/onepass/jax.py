@@ -155,15 +155,8 @@ def merge(outs, lses):
       ValueError: for shapes that do not belong together.
     """
     outs, lses = [jnp.asarray(x) for x in outs], [jnp.asarray(x) for x in lses]
-    packed = bool(outs) and outs[0].ndim == 3
-    rows = [x.T if packed else x for x in lses]
-    shapes = {x.shape for x in outs} | {(*x.shape, outs[0].shape[-1]) for x in rows if outs}
-    if len(outs) != len(lses) or len(shapes) != 1:
-        raise ValueError(
-            f"outs have shapes {[list(x.shape) for x in outs]} and lses {[list(x.shape) for x in lses]}; as many of "
-            "one shape [.., rows, dim] and [.., rows] are expected, packed [total, heads, dim] and [heads, total]"
-        )
-    rows = jnp.stack(rows).astype("float32")
+    packed = _options.packed_parts(outs, lses)
+    rows = jnp.stack([x.T if packed else x for x in lses]).astype("float32")
     top = jax.lax.stop_gradient(rows.max(0))
     top = jnp.where(jnp.isneginf(top), 0, top)
     weights = jnp.exp(rows - top)

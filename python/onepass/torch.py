@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 import onepass
 
-from . import _onepass, _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
+from . import _onepass, _options, _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
 from ._quantize import fp8_text
 
 __all__ = ["append_kv", "attention", "merge", "scaled_dot_product_attention", "sdpa"]
@@ -175,15 +175,8 @@ def merge(outs, lses):
     records = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
     if not records and _torch_autograd.undispatched(tensors):
         return onepass.merge(outs, lses)
-    packed = bool(outs) and outs[0].dim() == 3
-    rows = [x.movedim(0, -1) if packed else x for x in lses]
-    shapes = {x.shape for x in outs} | {(*x.shape, outs[0].shape[-1]) for x in rows if outs}
-    if len(outs) != len(lses) or len(shapes) != 1:
-        raise ValueError(
-            f"outs have shapes {[list(x.shape) for x in outs]} and lses {[list(x.shape) for x in lses]}; as many of "
-            "one shape [.., rows, dim] and [.., rows] are expected, packed [total, heads, dim] and [heads, total]"
-        )
-    rows = torch.stack(rows).float()
+    packed = _options.packed_parts(outs, lses)
+    rows = torch.stack([x.movedim(0, -1) if packed else x for x in lses]).float()
     top = rows.detach().amax(0)
     top = top.masked_fill(top == -torch.inf, 0)
     weights = (rows - top).exp()

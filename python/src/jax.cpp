@@ -13,9 +13,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/roles.hpp"
 #include "core/text.hpp"
+#include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
 #include "xla_ffi.hpp"
@@ -227,7 +229,22 @@ void compute(const xla::CallFrame& frame, DeviceKind kind) {
   run(plan, tensors, launch);
 }
 
-// The caches are results that lie where the operands `before` do; XLA has copied what others still read.
+// The results hold the caches of the operands `before`: they lie where these do, XLA having copied what others still
+// read; but where a loop cuts the caches from a larger array, XLA (of JAX 0.11 on CUDA) gives results of their own.
+void put_before(const Tensor& cache, const void* before, void* stream) {
+  if (cache.data == before || cache.elements() == 0) return;
+  const std::size_t bytes = static_cast<std::size_t>(cache.elements()) * size_of(cache.dtype);
+  if (cache.device.kind == DeviceKind::cpu) {
+    std::memcpy(cache.data, before, bytes);
+    return;
+  }
+  const cuda::ContextScope scope(cuda::device_facts(cache.device.index));
+  const auto address = [](const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); };
+  cuda::check_cuda(
+      cuda::driver()->copy_on_device(address(cache.data), address(before), bytes, static_cast<cuda::Stream>(stream)),
+      "cuMemcpyDtoDAsync");
+}
+
 void append(const xla::CallFrame& frame, DeviceKind kind) {
   const Options options(frame.attributes);
   const Runtime runtime(frame);
@@ -235,9 +252,10 @@ void append(const xla::CallFrame& frame, DeviceKind kind) {
   const std::string_view operands = options.string("operands");
   const bool tokens_first = options.boolean("tokens_first"), paged = operands.find("page_table") != operands.npos;
   AppendTensors t;
+  std::vector<const void*> before;
   const auto take_all = [&](std::string_view names, const xla::Buffers& given, const auto& known) {
     for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
-      if (name == "before") return;
+      if (name == "before") return before.push_back(view.data);
       const auto found =
           std::find_if(std::begin(known), std::end(known), [&](const auto& x) { return x.first == name; });
       want(found != std::end(known), ErrorCode::internal, "the custom call names a tensor '", name, "'");
@@ -258,6 +276,9 @@ void append(const xla::CallFrame& frame, DeviceKind kind) {
            std::array<std::pair<std::string_view, Tensor*>, 3>{{{"k", &t.k}, {"v", &t.v}, {"q_out", &t.q_out}}});
   Launch launch{.executor = executor_of(static_cast<int>(options.integer("threads")))};
   if (kind == DeviceKind::cuda) launch.stream = runtime.stream();
+  want(before.size() == 2, ErrorCode::internal, "the custom call has ", before.size(), " caches; 2 are expected");
+  put_before(t.k, before[0], launch.stream);
+  put_before(t.v, before[1], launch.stream);
   append_kv(t, options.boolean("interleaved"), launch);
 }
 

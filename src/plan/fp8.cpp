@@ -25,7 +25,8 @@ struct Quantized {
   QuantizeOptions options;
 };
 
-constexpr std::size_t kLine = 256;  // of a device's memory
+constexpr std::size_t kLine = 256;   // of a device's memory
+constexpr std::int64_t kPitch = 16;  // between rows of e4m3: TMA's strides are multiples of 16 bytes
 std::size_t whole(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // The same code books the memory and, without any, counts it.
@@ -64,12 +65,11 @@ class Fp8Call {
       const std::int64_t heads = rows.shape[rows.rank - 3], seq = rows.shape[rows.rank - 2],
                          dim = rows.shape[rows.rank - 1], batch = packed_ ? 1 : rows.shape[0];
       const std::int64_t factors = blocks && !packed_ ? descale_blocks(seq) : 1;
-      if (packed_) {
-        const Tensor y = book(w, DType::f8e4m3, {seq, heads, dim}, x.device);
-        part.seen = y, part.y = y.permuted({1, 0, 2});
-      } else {
-        part.seen = part.y = book(w, DType::f8e4m3, {batch, heads, seq, dim}, x.device);
-      }
+      const std::int64_t pitch = (dim + kPitch - 1) / kPitch * kPitch;
+      Tensor y = packed_ ? book(w, DType::f8e4m3, {seq, heads, pitch}, x.device)
+                         : book(w, DType::f8e4m3, {batch, heads, seq, pitch}, x.device);
+      y.shape[y.rank - 1] = dim;
+      part.seen = y, part.y = packed_ ? y.permuted({1, 0, 2}) : y;
       part.descale = book(w, DType::f32, {batch, heads, factors}, x.device);
       if (centered) part.mean = book(w, DType::f32, {batch, heads, dim}, x.device);
     };

@@ -57,6 +57,7 @@ Result (*as_result(R (*)(A...)))(A...);
 #undef cuMemFree
 #undef cuMemcpyHtoDAsync
 #undef cuMemcpyDtoHAsync
+#undef cuMemcpyDtoDAsync
 #undef cuEventDestroy
 ONEPASS_DRIVER_API(ONEPASS_CALL)
 #undef ONEPASS_CALL

@@ -17,16 +17,13 @@ class DeviceAppend {
       cuda::DevicePtr at = 0;
       cuda::check_cuda(cuda::driver()->mem_alloc(&at, m.bytes.size() + 16), "cuMemAlloc");
       places_.push_back(at);
-      const auto move = [&](auto& t) { t.data = reinterpret_cast<decltype(t.data)>(at); };
+      const auto move = [&](auto& t) {
+        t.data = reinterpret_cast<decltype(t.data)>(at);
+        t.device = {DeviceKind::cuda, device};
+      };
       if (m.input) move(tensors.*m.input);
       if (m.output) move(tensors.*m.output);
     }
-    for (ConstTensor AppendTensors::* t :
-         {&AppendTensors::k_new, &AppendTensors::v_new, &AppendTensors::seqused_k, &AppendTensors::page_table,
-          &AppendTensors::cu_seqlens_q, &AppendTensors::cos, &AppendTensors::sin, &AppendTensors::q})
-      (tensors.*t).device = {DeviceKind::cuda, device};
-    for (Tensor AppendTensors::* t : {&AppendTensors::k, &AppendTensors::v, &AppendTensors::q_out})
-      (tensors.*t).device = {DeviceKind::cuda, device};
     upload();
   }
   ~DeviceAppend() {

@@ -1,3 +1,4 @@
+import os
 import zlib
 
 import numpy as np
@@ -34,11 +35,27 @@ def device(request, torch):
     return request.param
 
 
+def jax_or_skip():
+    """JAX, on CPUs unless $JAX_PLATFORMS says otherwise, with products of fp32 in fp32."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
+    jax.config.update("jax_default_matmul_precision", "highest")
+    return jax
+
+
+def same(mine, other):
+    """That a call through JAX is the call of NumPy arrays: bit for bit on CPUs, which both compute on."""
+    mine = np.asarray(mine)
+    assert mine.shape == np.shape(other)
+    if os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
+        np.testing.assert_array_equal(mine, other)
+    else:
+        np.testing.assert_allclose(mine, other, atol=1e-5, rtol=1e-5)
+
+
 @pytest.fixture
 def jax():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    jax.config.update("jax_platforms", "cpu")
-    return jax
+    return jax_or_skip()
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ import sys
 import numpy as np
 import onepass
 import pytest
-from conftest import TOLERANCE, check, inputs, normal
+from conftest import TOLERANCE, check, inputs, jax_or_skip, normal, same
 
 import reference
 
-jax = pytest.importorskip("jax", reason="jax is not installed")
-jax.config.update("jax_platforms", "cpu")
+jax = jax_or_skip()
 
 import jax.numpy as jnp  # noqa: E402
 import onepass.jax  # noqa: E402
@@ -100,7 +99,7 @@ SIDE = ("bias", "alibi_slopes", "sinks")
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("case", OPTIONS)
 def test_same_as_numpy(rng, case, layout, jit):
-    """Bit for bit: it is the same call."""
+    """It is the same call."""
     q, k, v = inputs(rng)
     out, lse = onepass.attention(q, k, v, return_lse=True, **OPTIONS[case])
     if layout == "bshd":
@@ -110,8 +109,8 @@ def test_same_as_numpy(rng, case, layout, jit):
         return onepass.jax.attention(*x, layout=layout, return_lse=True, **OPTIONS[case])
 
     given = (jax.jit(call) if jit else call)(q, k, v)
-    np.testing.assert_array_equal(given[0], out)
-    np.testing.assert_array_equal(given[1], lse)
+    same(given[0], out)
+    same(given[1], lse)
 
 
 @pytest.mark.parametrize("case", OPTIONS)
@@ -301,13 +300,13 @@ def test_packed(rng):
     options = dict(cu_seqlens_q=cu, cu_seqlens_k=cu, mask="causal_bottom_right", return_lse=True)
     out, lse = onepass.attention(q, k, v, **options)
     given, given_lse = jax.jit(lambda *x: onepass.jax.attention(*x, **options))(q, k, v)
-    np.testing.assert_array_equal(given, out)
-    np.testing.assert_array_equal(given_lse, lse)
+    same(given, out)
+    same(given_lse, lse)
     gradients = jax.grad(lambda *x: (onepass.jax.attention(*x, **options)[0] ** 2).sum(), (0, 1, 2))(q, k, v)
     del options["return_lse"]
     wanted = onepass.attention_backward(2 * out, q, k, v, out, lse, **options)
     for mine, other in zip(gradients, wanted, strict=True):
-        np.testing.assert_array_equal(mine, other)
+        same(mine, other)
         assert not np.asarray(mine)[21:].any()
 
 
@@ -316,9 +315,9 @@ def test_pages(rng):
     options = dict(page_table=rng.permutation(6).reshape(2, 3).astype(np.int32), seqused_k=np.int64([9, 3]))
     q = normal(rng, (2, 4, 1, 16))
     out = onepass.attention(q, pages_k, pages_v, **options)
-    np.testing.assert_array_equal(onepass.jax.attention(q, pages_k, pages_v, **options), out)
+    same(onepass.jax.attention(q, pages_k, pages_v, **options), out)
     rows_first = onepass.jax.attention(q.swapaxes(1, 2), pages_k, pages_v, layout="bshd", **options)
-    np.testing.assert_array_equal(rows_first.swapaxes(1, 2), out)
+    same(rows_first.swapaxes(1, 2), out)
     with pytest.raises(ValueError, match="no gradients through a cache"):
         jax.grad(lambda q: onepass.jax.attention(q, pages_k, pages_v, **options).sum())(q)
 
@@ -328,7 +327,7 @@ def test_expressions_read_buffers(rng):
     table = normal(rng, (4, 65))
     options = dict(score_mod="score + table(head, k_index)", mod_buffers={"table": table})
     given = jax.jit(lambda *x: onepass.jax.attention(*x, **options))(q, k, v)
-    np.testing.assert_array_equal(given, onepass.attention(q, k, v, **options))
+    same(given, onepass.attention(q, k, v, **options))
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 8), (1, 2, 0, 8)])

@@ -113,8 +113,9 @@ class Xla:
 
     def run(self, target, operands, results, extensions=None, **options):
         """Whether it went well; what was said is in `error`."""
-        options = {**OPTIONS, **options, "operands": " ".join(operands), "results": " ".join(results)}
-        parts = self.buffers(operands.values()), self.buffers(results.values()), self.attributes(options)
+        pairs = list(operands.items()) if isinstance(operands, dict) else operands  # two may have one name
+        options = {**OPTIONS, **options, "operands": " ".join(name for name, _ in pairs), "results": " ".join(results)}
+        parts = self.buffers([x for _, x in pairs]), self.buffers(results.values()), self.attributes(options)
         frame = Frame(c.sizeof(Frame), extensions, c.addressof(self.api), None, 3, *parts)
         read = c.pythonapi.PyCapsule_GetPointer
         read.restype, read.argtypes = POINTER, [c.py_object, c.c_char_p]
@@ -158,8 +159,9 @@ def test_forward_and_backward(rng, tokens_first):
         np.testing.assert_array_equal(heads_first(mine), other)
 
 
-def test_append(rng):
-    """Results are the caches; the operands that they alias are not looked at."""
+@pytest.mark.parametrize("aliased", [True, False])
+def test_append(rng, aliased):
+    """Results are the caches, whether they lie where the operands do that they alias or XLA made others."""
     new, q = normal(rng, (2, 3, 2, 16)), normal(rng, (2, 3, 4, 16))  # [batch, tokens, heads, dim]
     pages = {name: normal(rng, (5, 4, 2, 16)) for name in "kv"}
     angles, table = rng.random((9, 4)).astype(np.float32), np.int32([[3, 0], [1, 4]])
@@ -169,8 +171,10 @@ def test_append(rng):
     rest = {name: x for name, x in operands.items() if name not in ("k_new", "v_new", "q")}
     arrays = (x.swapaxes(1, 2) for x in (new, new + 1))
     turned = onepass.append_kv(*arrays, *wanted.values(), q=q.swapaxes(1, 2), interleaved=True, **rest)
-    results = {**pages, "q_out": np.empty_like(q)}
-    assert Xla().run("onepass_append_kv", {"before": new} | operands, results, interleaved=True, tokens_first=True)
+    results = {name: x if aliased else np.full_like(x, np.nan) for name, x in pages.items()}
+    results["q_out"] = np.empty_like(q)
+    given = [("before", x) for x in pages.values()] + list(operands.items())
+    assert Xla().run("onepass_append_kv", given, results, interleaved=True, tokens_first=True)
     np.testing.assert_array_equal(results["q_out"].swapaxes(1, 2), turned)
     for name, x in wanted.items():
         np.testing.assert_array_equal(results[name], x)

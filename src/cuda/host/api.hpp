@@ -83,6 +83,7 @@ enum CaptureStatus : int { kNotCapturing = 0, kCapturing = 1, kCaptureInvalid = 
   X(cuMemFreeAsync, mem_free_async, (DevicePtr pointer, Stream stream))                                         \
   X(cuMemcpyHtoDAsync_v2, copy_to_device, (DevicePtr to, const void* from, std::size_t bytes, Stream stream))   \
   X(cuMemcpyDtoHAsync_v2, copy_to_host, (void* to, DevicePtr from, std::size_t bytes, Stream stream))           \
+  X(cuMemcpyDtoDAsync_v2, copy_on_device, (DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream))     \
   X(cuMemsetD8Async, memset8, (DevicePtr pointer, unsigned char value, std::size_t bytes, Stream stream))       \
   X(cuEventCreate, event_create, (Event * event, unsigned flags))                                               \
   X(cuEventDestroy_v2, event_destroy, (Event event))                                                            \
