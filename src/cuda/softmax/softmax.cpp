@@ -18,9 +18,8 @@ namespace onepass::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-// Of a row that is read twice, 32 KB at once.
 constexpr std::int64_t kFewRows = 264;  // two for each multiprocessor of an H100
-constexpr int kLongThreads = 512, kLongSlots = 4;
+constexpr int kLongSlots = 4;           // of a row that is read twice: 64 KB at once
 
 bool neighbours(const Problem& p, Role role) {
   const Dims& stride = p.layout.*row_of(role).layout;
@@ -189,7 +188,7 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
     c.kept = cut(slots_of(plan.piece), tensors, c);
   }
   c.full = c.even && c.kept && c.part == SoftmaxPart::whole && p.seq_k == c.threads * c.slots * c.numbers();
-  if (!c.kept) c.threads = kLongThreads, c.slots = kLongSlots / tensors;
+  if (!c.kept) c.threads = kMaxThreads, c.slots = kLongSlots / tensors;
   if (plan.rows * plan.pieces > kMax) {
     why = "it counts pieces of rows in 31 bits";
     return false;
