@@ -190,7 +190,7 @@ class Runtime {
 
  private:
   std::string message_of(xla::Error* error) const {
-    xla::ErrorGetMessage get{{sizeof get, nullptr}, error, nullptr};
+    xla::ErrorGetMessage get{{sizeof get, nullptr}, error, nullptr, 0};
     api_.error_get_message(&get);
     const std::string message = get.message ? get.message : "";
     xla::ErrorDestroy destroy{{sizeof destroy, nullptr}, error};

@@ -102,6 +102,7 @@ struct ErrorGetMessage {
   Head head;
   Error* error;
   const char* message;  // out
+  int code;             // out, from version 0.4 on
 };
 struct ErrorDestroy {
   Head head;

@@ -241,6 +241,11 @@ def test_on_cuda(rng, torch, dtype):
 ABI = """
 #include "xla/ffi/api/c_api.h"
 #include "xla_ffi.hpp"
+#if XLA_FFI_API_MINOR >= 4  // of JAX 0.11: other names
+using XLA_FFI_Extension_Base = XLA_FFI_InternalExtension;
+using XLA_FFI_Error_GetMessage_Args = XLA_FFI_Error_GetDetails_Args;
+static_assert(sizeof(XLA_FFI_Error_GetDetails_Args) == sizeof(onepass::xla::ErrorGetMessage));
+#endif
 namespace ours = onepass::xla;
 #define SAME(mine, field, theirs, other) \\
   static_assert(offsetof(ours::mine, field) == offsetof(XLA_FFI_##theirs, other)); \\

@@ -66,6 +66,9 @@ using std::max, std::min;
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wkeyword-macro"  // asm and volatile
+#endif
 #define asm(...) ::warps::instruction(#__VA_ARGS__)
 #define volatile(...) \
   ("");               \
