@@ -242,8 +242,9 @@ ABI = """
 #include "xla/ffi/api/c_api.h"
 #include "xla_ffi.hpp"
 #if XLA_FFI_API_MINOR >= 4  // of JAX 0.11: other names
-using XLA_FFI_Extension_Base = XLA_FFI_InternalExtension;
-using XLA_FFI_Error_GetMessage_Args = XLA_FFI_Error_GetDetails_Args;
+#define XLA_FFI_Extension_Base XLA_FFI_InternalExtension
+#define XLA_FFI_Error_GetMessage_Args XLA_FFI_Error_GetDetails_Args
+#define XLA_FFI_Error_GetMessage XLA_FFI_Error_GetDetails
 static_assert(sizeof(XLA_FFI_Error_GetDetails_Args) == sizeof(onepass::xla::ErrorGetMessage));
 #endif
 namespace ours = onepass::xla;
