@@ -56,9 +56,9 @@ void expect_as_on_the_cpu(const warps::MergeSource& text, const Case& c, unsigne
   constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
   for (int i = 0; i < c.parts; ++i) {
     const bool first = c.odd_strides && i % 2 == 1;
-    outs.emplace_back(c.mixed && i > 0 ? kTypes[i % 3] : input, std::initializer_list{batch, heads, rows, dim},
-                      c.offset, c.gap, first);
-    lses.emplace_back(DType::f32, std::initializer_list{batch, heads, rows}, 0, 0, first);
+    outs.emplace_back(c.mixed && i > 0 ? kTypes[i % 3] : input,
+                      std::initializer_list<std::int64_t>{batch, heads, rows, dim}, c.offset, c.gap, first);
+    lses.emplace_back(DType::f32, std::initializer_list<std::int64_t>{batch, heads, rows}, 0, 0, first);
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t r = 0; r < rows; ++r) {
