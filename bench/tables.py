@@ -61,13 +61,13 @@ def cpu_speed(row):
 
 
 def frameworks(name, *peers):
-    """Milliseconds of what frameworks.py measures, and how many times longer PyTorch's own functions take."""
+    """Milliseconds of what frameworks.py or jax_speed.py measures, and how many times longer a framework's own take."""
     lines = []
     for what, seconds in rows_of(name)["seconds"].items():
         ours = seconds["onepass"]
         shown = what.removeprefix("block: ").replace("host time: call", "host time of a call")
         lines.append([shown, three(1e3 * ours), *(times({"times_ours": seconds[peer] / ours}) for peer in peers)])
-    names = {"torch": "PyTorch's choice", **GPU_PEERS}
+    names = {"torch": "PyTorch's choice", "cudnn": "cuDNN", **GPU_PEERS}
     return markdown(["", "ms", *(names[peer] for peer in peers)], lines)
 
 
@@ -92,6 +92,7 @@ TABLES = {
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": gpu.cascade,
     "h200-frameworks": lambda: frameworks("h200_frameworks", "torch", "torch-cudnn", "torch-flash"),
+    "h200-jax": lambda: frameworks("h200_jax", "cudnn"),
     "xeon16-frameworks": lambda: frameworks("xeon16_frameworks", "torch"),
     "xeon16-backward": cpu.xeon_backward,
     "zen5-flash": lambda: cpu.cpu_rows("zen5", cpu.one_head_or_far_apart, True),
