@@ -62,7 +62,7 @@ def dtype_name(name, x):
     if dtype is None:
         raise TypeError(f"{name} is a {type(x).__name__}; {_KINDS} is accepted")
     known = _names.get(dtype)
-    if known:
+    if known and (known != _FLOAT8 or name == "q"):
         return known
     word = str(dtype).rpartition(".")[2]
     if word not in _DATA and not (name == "q" and word == _FLOAT8):

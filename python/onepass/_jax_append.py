@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _options
+from . import _jax_call, _options
+
+_CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 
 
 def append_kv(
@@ -19,6 +21,8 @@ def append_kv(
     cos=None,
     sin=None,
     interleaved=False,
+    k_descale=None,
+    v_descale=None,
     q=None,
     layout="bhsd",
     threads=None,
@@ -31,6 +35,8 @@ def append_kv(
     Args:
       layout: ``"bhsd"``: k_new, v_new, q and caches without pages are ``[batch, heads, seq, dim]``; ``"bshd"``:
         ``[batch, seq, heads, dim]``. Packed and paged ones are as ``onepass.append_kv`` has them.
+      k_descale, v_descale: factors of a float8_e4m3fn cache, ``[batch|1, heads_kv|1, blocks of 128 keys|1]`` in either
+        layout; dimensions at the end may be left out.
       The others: as ``onepass.append_kv`` takes them.
 
     Returns:
@@ -40,14 +46,19 @@ def append_kv(
       ValueError, TypeError: for an option that does not fit, while tracing; where it runs, XLA raises the sentences of
       ``onepass.append_kv``. On CUDA, where only the device knows, a token that is out of range is left out.
     """
-    if layout not in ("bhsd", "bshd"):
-        raise ValueError(f"layout is {layout!r}; 'bhsd' and 'bshd' are accepted")
+    tokens_first = _jax_call.has_tokens_first(layout)
     threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
     caches = [jnp.asarray(x) for x in (k_cache, v_cache)]
+    for name, x in zip(("k_cache", "v_cache"), caches):
+        if x.dtype.name not in _CACHES:
+            raise TypeError(f"{name} is {x.dtype.name}; {', '.join(_CACHES)} are accepted")
     arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
     for name, x in (("seqused_k", seqused_k), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
         if x is not None:
             arrays[name] = jnp.asarray(x).astype("int32")
+    for name, x in (("k_descale", k_descale), ("v_descale", v_descale)):
+        if x is not None:
+            arrays[name] = jnp.asarray(x).astype("float32")
     for name, x in (("cos", cos), ("sin", sin)):
         if x is not None:
             x = jnp.asarray(x)
@@ -66,7 +77,7 @@ def append_kv(
         *arrays.values(),
         operands=" ".join(("before", "before", *arrays)),
         results=" ".join(results),
-        tokens_first=np.bool_(layout == "bshd"),
+        tokens_first=np.bool_(tokens_first),
         interleaved=np.bool_(interleaved),
         threads=np.int64(threads),
     )

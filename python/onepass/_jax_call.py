@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _devices, _onepass, _options, attention
+from . import _arrays, _devices, _onepass, _options, attention
+from ._quantize import fp8_options
 
 _DATA = ("q", "k", "v")
-_SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS)  # and what each is converted to
+# Inputs beside them, and what each is converted to.
+_SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPUTS)
 _CACHE = tuple(name for name, _ in _options._CACHE_INPUTS)
+_FACTORS = tuple(name for name, _ in _options._FP8_INPUTS)
 _SCORES = ("bias", "bool_mask")
 _DIFFERENTIABLE = (*_DATA, "bias", "alibi_slopes", "sinks")
 _MOD = "mod:"
@@ -51,17 +54,27 @@ def operands(given):
 
 def settings(given, names):
     """The options of a call as a tuple of (name, value): what the extension takes, and what onepass.jax adds."""
-    layout = given["layout"]
-    if layout not in ("bhsd", "bshd"):
-        raise ValueError(f"layout is {layout!r}; 'bhsd' and 'bshd' are accepted")
+    tokens_first = has_tokens_first(given["layout"])
     plain = {**attention.__kwdefaults__, **given, **dict.fromkeys(_SIDE), "mod_buffers": None}
     options = _options.options(_devices.Host(), plain)
     for name in (*_SIDE, "stream", "workspace", "mod_buffers"):
         del options[name]
     packed = any(name in names for name in ("cu_seqlens_q", "cu_seqlens_k"))
-    options["tokens_first"] = layout == "bshd" and not packed
+    options["tokens_first"] = tokens_first and not packed
     options["deterministic"] = bool(given["deterministic"])
+    options["fp8"] = None if given["fp8"] is False else tuple(fp8_options(given["fp8"]).items())
     return tuple(options.items())
+
+
+def has_tokens_first(layout):
+    if layout not in ("bhsd", "bshd"):
+        raise ValueError(f"layout is {layout!r}; 'bhsd' and 'bshd' are accepted")
+    return layout == "bshd"
+
+
+def bits(seed):
+    """A seed from 0 to 2^64 - 1 as an attribute of the same bits."""
+    return np.int64(seed - (seed >> 63 << 64))
 
 
 _SWITCHES = ("causal", "tokens_first")
@@ -71,9 +84,11 @@ _TEXTS = ("score_mod", "mask_mod", "implementation")
 
 
 def _attributes(options, backward):
-    """Options as XLA's attributes, all of those that python/src/jax.cpp reads."""
+    """Options as XLA's attributes, all of those that python/src/jax.cpp reads. Some are of a forward only."""
     o = dict(options)
     left, right = o["window"]
+    phi = None if backward else o["unified_max"]
+    fp8 = {f"fp8_{name}": bits(x) if name == "seed" else np.bool_(x) for name, x in o["fp8"] or ()}
     return {
         **{name: np.bool_(o[name]) for name in _SWITCHES},
         **{name: np.int64(o[name]) for name in _INTEGERS},
@@ -82,9 +97,12 @@ def _attributes(options, backward):
         "left": np.int64(left),
         "right": np.int64(right),
         "scale": np.float64(math.nan if o["scale"] is None else o["scale"]),
-        "seed": np.int64(o["seed"] - (o["seed"] >> 63 << 64)),  # the same bits
+        "seed": bits(o["seed"]),
         "deterministic": np.bool_(backward and o["deterministic"]),
         "batch_invariant": np.bool_(o["batch_invariant"] and not backward),
+        "accumulation": np.int64(0 if backward else o["accumulation"]),
+        "unified_max": np.float64(math.nan if phi is None else phi),
+        **fp8,
     }
 
 
@@ -95,6 +113,7 @@ class Call:
     names: tuple
     options: tuple
     return_lse: bool
+    out_dtype: str | None = None  # None: q's, bfloat16 of a float8_e4m3fn q
 
     @property
     def packed(self):
@@ -108,10 +127,12 @@ class Call:
                 f"q has shape {list(q.shape)} and v {list(v.shape)}; [batch, heads, seq, dim], or [total, heads, dim] "
                 "with cu_seqlens, is expected"
             )
-        results = {"out": ((*q.shape[:-1], v.shape[-1]), q.dtype)}
+        dtype = jnp.dtype(self.out_dtype or _arrays.result_dtype(q) or q.dtype)
+        results = {"out": ((*q.shape[:-1], v.shape[-1]), dtype)}
         if self.return_lse:
             results["lse"] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
-        job = _Job("onepass_attention", self.names, tuple(results), tuple(results.values()), self.options)
+        target = "onepass_attention_fp8" if dict(self.options)["fp8"] else "onepass_attention"
+        job = _Job(target, self.names, tuple(results), tuple(results.values()), self.options)
         out, *lse = _run(job, *values)
         if self.packed:  # tokens behind the last sequence are not computed
             inside = self._inside("cu_seqlens_q", values, q.shape[0])
@@ -124,6 +145,8 @@ class Call:
         if any(name in self.names for name in _CACHE):
             raise ValueError(f"{' and '.join(_CACHE)} are of a forward only; there are no gradients through a cache")
         of = dict(zip(self.names, values))
+        if dict(self.options)["fp8"] or any(of[name].dtype == jnp.float8_e4m3fn for name in _DATA):
+            raise ValueError("attention to float8_e4m3fn has no gradients: train without it")
         wanted = [name for name in wanted if name in _DIFFERENTIABLE]
         results = {
             f"d{name}": (of[name].shape, of[name].dtype if name in _DATA else jnp.dtype("float32")) for name in wanted
@@ -216,11 +239,13 @@ def _folded(job, size, mapped, values):
     folded = []
     for name, x, is_mapped in zip(job.names, values, mapped):
         shape = shapes[name]
-        repeated = shape[0] == 1 if name in _SCORES else name == "sinks" or (name == "alibi_slopes" and len(shape) == 1)
+        repeated = name == "sinks" or (name == "alibi_slopes" and len(shape) == 1)
+        if name in (*_SCORES, *_FACTORS):
+            repeated = shape[0] == 1
         if repeated and not is_mapped and f"d{name}" not in job.results:
             folded.append(x)
             continue
-        own = shape if len(shape) > 1 or name == "seqused_k" else (1, *shape)
+        own = shape if len(shape) > 1 or name in ("seqused_k", *_FACTORS) else (1, *shape)
         x = x.reshape((size if is_mapped else 1, *own))
         folded.append(jnp.broadcast_to(x, (size, batch, *own[1:])).reshape((size * batch, *own[1:])))
     of = dict(zip(job.names, folded))
@@ -243,6 +268,7 @@ def _check(job, values):
     """Raises what does not fit, in the library's sentences, from shapes and dtypes alone."""
     options = dict(job.options)
     tokens_first = options.pop("tokens_first")
+    fp8 = options.pop("fp8")
     del options["deterministic"]
     absent = dict.fromkeys((*_SIDE, "lse", "recomputed", "workspace"))
     call = {**options, **absent, "stream": 0, "mod_buffers": []}
@@ -259,16 +285,20 @@ def _check(job, values):
             call["mod_buffers"].append((name.removeprefix(_MOD), array))
         else:
             call[name] = array
-    _onepass.explain(call)
+    _onepass.explain_fp8(call, dict(fp8)) if fp8 else _onepass.explain(call)
+
+
+_BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8}  # as the extension takes what no buffer can say
 
 
 def _without_values(name, shape, dtype):
     """An array as the extension takes it, of almost no memory. Integers, which are few and are looked at, are 0."""
     dtype = np.dtype(dtype)
-    if dtype.name == "bfloat16":
-        return (_without_values(name, shape, np.uint16),)
-    if dtype.kind == "V":
-        raise TypeError(f"{name} is {dtype.name}; float32, float16 and bfloat16 are accepted")
+    if dtype.name in _BITS:
+        return (_without_values(name, shape, _BITS[dtype.name]),)
+    if dtype.num >= 256:  # of other packages than NumPy
+        eights = "float16, bfloat16 and float8_e4m3fn" if name in _DATA else "float16 and bfloat16"
+        raise TypeError(f"{name} is {dtype.name}; float32, {eights} are accepted")
     if dtype == np.int32 and not name.startswith(_MOD):
         return np.zeros(shape, dtype)
     strides = [dtype.itemsize] * len(shape)

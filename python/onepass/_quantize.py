@@ -35,18 +35,12 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
-    if factors not in _FACTORS:
-        raise ValueError(f"factors is {factors!r}; 'block', 'head' and 'tensor' are accepted")
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
     shape = tuple(x.shape)
-    if not 2 <= len(shape) <= 4:
-        raise ValueError(
-            f"x has shape {list(shape)}; [batch, heads, rows, n], or fewer dimensions in front, is expected"
-        )
-    batch, heads, rows, n = (1,) * (4 - len(shape)) + shape
-    blocks = -(-rows // 128)
-    sizes = {"block": (batch, heads, blocks), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
+    batch, heads, _, n = four(shape)
+    sizes = factor_sizes(factors, four(shape))
+    seed = quantize_seed(seed)
     y = _float8(x, shape)
     descale = _arrays.new(x, sizes, "float32", ordered=False)
     taken = _arrays.new(x, (batch, heads, n), "float32", ordered=False) if mean else None
@@ -57,7 +51,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
             "descale": _arrays.target("descale", descale, place),
             "mean": None if taken is None else _arrays.target("mean", taken, place),
             "hadamard": bool(hadamard),
-            "seed": _options.integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+            "seed": seed,
             "threads": 0
             if threads is None
             else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
@@ -66,6 +60,25 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     )
     place.finish()
     return (y, descale) if taken is None else (y, descale, taken)
+
+
+def four(shape, form="[batch, heads, rows, n]"):
+    """x's shape with all four dimensions."""
+    if not 2 <= len(shape) <= 4:
+        raise ValueError(f"x has shape {list(shape)}; {form}, or fewer dimensions in front, is expected")
+    return (1,) * (4 - len(shape)) + tuple(shape)
+
+
+def factor_sizes(factors, shape):
+    """The shape of descale for an x of ``[batch, heads, rows, n]``."""
+    if factors not in _FACTORS:
+        raise ValueError(f"factors is {factors!r}; 'block', 'head' and 'tensor' are accepted")
+    batch, heads, rows, _ = shape
+    return {"block": (batch, heads, -(-rows // 128)), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
+
+
+def quantize_seed(seed):
+    return _options.integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
 
 
 def _float8(x, shape):
@@ -80,7 +93,9 @@ def _float8(x, shape):
         return _arrays.new(x, shape, np.dtype(ml_dtypes.float8_e4m3fn))
     if "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor):
         return _arrays.new(x, shape, "float8_e4m3fn")
-    raise TypeError(f"x is a {type(x).__name__}; a NumPy array or a torch tensor is accepted")
+    raise TypeError(
+        f"x is a {type(x).__name__}; a NumPy array or a torch tensor is accepted; of JAX onepass.jax.quantize"
+    )
 
 
 def fp8_options(fp8):

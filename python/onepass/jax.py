@@ -13,8 +13,9 @@ import jax.numpy as jnp
 
 from . import _devices, _jax_call, _onepass, _options
 from ._jax_append import append_kv
+from ._jax_quantize import quantize
 
-__all__ = ["append_kv", "attention", "dot_product_attention", "merge"]
+__all__ = ["append_kv", "attention", "dot_product_attention", "merge", "quantize"]
 
 for _target, _platforms in _onepass.jax_handlers().items():
     for _platform, _handler in _platforms.items():
@@ -45,26 +46,40 @@ def attention(
     seqused_k=None,
     page_table=None,
     batch_invariant=False,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    v_mean=None,
+    fp8=False,
+    accumulation="exact",
+    unified_max=None,
     deterministic=False,
     score_mod=None,
     mask_mod=None,
     mod_buffers=None,
     return_lse=False,
+    out_dtype=None,
     layout="bhsd",
     implementation=None,
     threads=None,
 ):
     """``onepass.attention`` of JAX arrays, traced or not.
 
-    Differentiable by q, k, v, bias, sinks and alibi_slopes (backwards, once). Under vmap the mapped axis joins the
-    batch where that says the same, and is looped over where it does not: packed and paged sequences, dropout,
-    expressions, sinks that are mapped or differentiated.
+    Differentiable by q, k, v, bias, sinks and alibi_slopes (backwards, once), but where q, k or v is float8_e4m3fn or
+    quantized to it, or k and v are a cache. Under vmap the mapped axis joins the batch where that says the same, and is
+    looped over where it does not: packed and paged sequences, dropout, expressions, sinks that are mapped or
+    differentiated.
 
     Args:
       layout: ``"bhsd"``: q, k, v and the result are ``[batch, heads, seq, dim]``, lse is ``[batch, heads, seq]``;
         ``"bshd"``: ``[batch, seq, heads, dim]`` and ``[batch, seq, heads]``. Neither is copied. Packed and paged ones
         are as ``onepass.attention`` has them.
+      q_descale, k_descale, v_descale, v_mean: as ``onepass.attention`` takes them, heads before blocks and columns in
+        either layout.
+      fp8, accumulation, unified_max: of the forward, static.
       deterministic: the gradients are the same bits every time.
+      out_dtype: of the result: None (q's; bfloat16 of a float8_e4m3fn q), float32, or of a float8_e4m3fn q also
+        float16 and bfloat16.
       seed: a Python integer. A new one is compiled anew.
       The others, and q, k, v: as ``onepass.attention`` takes them. Options that are no arrays are static.
 
@@ -78,7 +93,8 @@ def attention(
     given = dict(locals())
     names, arrays = _jax_call.operands(given)
     options = _jax_call.settings(given, names)
-    out, lse = _attention(_jax_call.Call(names, options, bool(return_lse)), arrays)
+    dtype = None if out_dtype is None else jnp.dtype(out_dtype).name
+    out, lse = _attention(_jax_call.Call(names, options, bool(return_lse), dtype), arrays)
     return (out, lse) if return_lse else out
 
 

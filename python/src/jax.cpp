@@ -9,7 +9,6 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,46 +19,12 @@
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
-#include "xla_ffi.hpp"
+#include "xla_call.hpp"
 
 namespace nb = nanobind;
 
 namespace onepass::python {
 namespace {
-
-// The options of a call by name, as jax.py passes them.
-class Options {
- public:
-  explicit Options(const xla::Attributes& attributes) : attributes_(attributes) {}
-
-  std::string_view string(std::string_view name) const {
-    const auto* bytes = static_cast<const xla::Bytes*>(value(name, xla::AttributeKind::string));
-    return {bytes->data, bytes->size};
-  }
-  bool boolean(std::string_view name) const { return scalar<bool>(name, xla::Type::pred); }
-  std::int64_t integer(std::string_view name) const { return scalar<std::int64_t>(name, xla::Type::s64); }
-  double number(std::string_view name) const { return scalar<double>(name, xla::Type::f64); }
-
- private:
-  const void* value(std::string_view name, xla::AttributeKind kind) const {
-    for (std::int64_t i = 0; i < attributes_.size; ++i) {
-      const xla::Bytes& found = *attributes_.names[i];
-      if (std::string_view(found.data, found.size) == name && attributes_.kinds[i] == kind)
-        return attributes_.values[i];
-    }
-    throw Error(ErrorCode::internal, text("the custom call has no attribute ", name, " of the expected kind"));
-  }
-  template <class T>
-  T scalar(std::string_view name, xla::Type type) const {
-    const auto* found = static_cast<const xla::Scalar*>(value(name, xla::AttributeKind::scalar));
-    want(found->dtype == type, ErrorCode::internal, "attribute ", name, " is of XLA's type ", int(found->dtype));
-    T result;
-    std::memcpy(&result, found->value, sizeof result);
-    return result;
-  }
-
-  const xla::Attributes& attributes_;
-};
 
 Attention attention_of(const Options& options) {
   Attention a;
@@ -78,57 +43,24 @@ Attention attention_of(const Options& options) {
   a.max_seqlen_k = options.integer("max_seqlen_k");
   a.deterministic = options.boolean("deterministic");
   a.batch_invariant = options.boolean("batch_invariant");
+  a.accumulation = Accumulation{static_cast<std::uint8_t>(options.integer("accumulation"))};
+  if (const double phi = options.number("unified_max"); !std::isnan(phi)) a.unified_max = static_cast<float>(phi);
   return a;
 }
 
-DType dtype_of(std::string_view name, xla::Type type) {
-  switch (type) {
-    case xla::Type::f32: return DType::f32;
-    case xla::Type::f16: return DType::f16;
-    case xla::Type::bf16: return DType::bf16;
-    case xla::Type::pred: return DType::boolean;
-    case xla::Type::s32: return DType::i32;
-    default:
-      throw Error(ErrorCode::bad_dtype, text(name, " is of XLA's type ", int(type), ", which no tensor here is"));
-  }
+// Of a quantize.
+Attention rows_of(const Options& options) {
+  Attention a;
+  a.hadamard = options.boolean("hadamard");
+  a.seed = static_cast<std::uint64_t>(options.integer("seed"));
+  return a;
 }
 
-Tensor view_of(std::string_view name, const xla::Buffer& buffer, Device device) {
-  want(buffer.rank > 0 && buffer.rank <= kMaxRank, ErrorCode::bad_shape, name, " has ", buffer.rank,
-       " dimensions; 1 to ", kMaxRank, " are accepted");
-  Tensor view;
-  view.data = buffer.data;
-  view.rank = static_cast<int>(buffer.rank);
-  view.dtype = dtype_of(name, buffer.dtype);
-  view.device = device;
-  std::int64_t step = 1;
-  for (int i = view.rank - 1; i >= 0; --i) {
-    view.shape[i] = buffer.dims[i];
-    view.stride[i] = step;
-    step *= std::max<std::int64_t>(buffer.dims[i], 1);
-  }
-  return view;
-}
-
-// JAX has [batch, seq, heads, dim] and [batch, seq, heads] where onepass has heads before tokens; scores stay as they
-// are.
+// JAX has [batch, seq, heads, dim] and [batch, seq, heads] where onepass has heads before tokens; scores and what has
+// no tokens stay as they are.
 bool has_tokens_before_heads(const RoleRow& row) {
+  if (row.role == Role::x || row.role == Role::y || row.role == Role::mean) return row.role != Role::mean;
   return (row.axes[2] == Axis::seq_q || row.axes[2] == Axis::seq_k) && row.axes[3] != Axis::seq_k;
-}
-
-// Calls with(name, view) for each of a call's buffers and the word of `names` that names it.
-template <class With>
-void for_each_buffer(std::string_view names, const xla::Buffers& given, Device device, const With& with) {
-  for (std::int64_t i = 0; i < given.size; ++i) {
-    const std::string_view name = names.substr(0, names.find(' '));
-    names.remove_prefix(std::min(names.size(), name.size() + 1));
-    with(name, view_of(name, *static_cast<const xla::Buffer*>(given.buffers[i]), device));
-  }
-}
-
-// Heads before tokens.
-Tensor heads_first(const Tensor& view) {
-  return view.rank == 4 ? view.permuted({0, 2, 1, 3}) : view.permuted({0, 2, 1});
 }
 
 // The tensors that the words of `names` name, in the order of the call's buffers; "mod:NAME" is a buffer of
@@ -151,82 +83,51 @@ void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, D
   });
 }
 
-// What XLA provides on a device.
-class Runtime {
- public:
-  explicit Runtime(const xla::CallFrame& frame) : api_(*frame.api), context_(frame.context) {}
-  ~Runtime() {
-    if (!memory_.data()) return;
-    xla::MemoryFree free{{sizeof free, nullptr}, context_, memory_.size(), memory_.data()};
-    if (xla::Error* error = api_.memory_free(&free)) message_of(error);
-  }
-  Runtime(const Runtime&) = delete;
-  Runtime& operator=(const Runtime&) = delete;
-
-  Device device() const {
-    want(api_.head.struct_size >= sizeof(xla::Api) && api_.device_get, ErrorCode::bad_device,
-         "this jaxlib does not say on which device it calls; 0.6 and later do");
-    xla::DeviceGet device{{sizeof device, nullptr}, context_, 0};
-    check(api_.device_get(&device));
-    return {DeviceKind::cuda, device.ordinal};
-  }
-  void* stream() const {
-    xla::StreamGet stream{{sizeof stream, nullptr}, context_, nullptr};
-    check(api_.stream_get(&stream));
-    return stream.stream;
-  }
-  // Given back when the call has been enqueued: XLA reuses memory in the order of its stream. It promises no alignment
-  // beyond kXlaAlignment, and refuses to be asked for more (0.10.2).
-  std::span<std::byte> workspace(std::size_t bytes) {
-    constexpr std::size_t kXlaAlignment = 16, kAlignment = 256;
-    if (bytes == 0) return {};
-    const std::size_t size = bytes + kAlignment - kXlaAlignment;
-    xla::MemoryAllocate memory{{sizeof memory, nullptr}, context_, size, kXlaAlignment, nullptr};
-    check(api_.memory_allocate(&memory), ErrorCode::out_of_memory);
-    memory_ = {static_cast<std::byte*>(memory.data), size};
-    const std::size_t past = reinterpret_cast<std::uintptr_t>(memory.data) % kAlignment;
-    return memory_.subspan(past == 0 ? 0 : kAlignment - past, bytes);
+// A custom call of attention, its backward, or a quantize.
+struct Call {
+  Call(const xla::CallFrame& frame, DeviceKind kind) : options(frame.attributes), runtime(frame) {
+    const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
+    const bool tokens_first = options.boolean("tokens_first");
+    take(tensors, options.string("operands"), frame.arguments, device, tokens_first);
+    take(tensors, options.string("results"), frame.results, device, tokens_first);
+    launch.executor = executor_of(static_cast<int>(options.integer("threads")));
+    if (kind == DeviceKind::cuda) launch.stream = runtime.stream();
   }
 
- private:
-  std::string message_of(xla::Error* error) const {
-    xla::ErrorGetMessage get{{sizeof get, nullptr}, error, nullptr, 0};
-    api_.error_get_message(&get);
-    const std::string message = get.message ? get.message : "";
-    xla::ErrorDestroy destroy{{sizeof destroy, nullptr}, error};
-    api_.error_destroy(&destroy);
-    return message;
-  }
-  void check(xla::Error* error, ErrorCode code = ErrorCode::device_failure) const {
-    if (error) throw Error(code, text("XLA: ", message_of(error)));
-  }
-
-  const xla::Api& api_;
-  xla::Context* context_;
-  std::span<std::byte> memory_;
+  const Options options;
+  Runtime runtime;
+  Tensors tensors;
+  Launch launch;
 };
 
 template <Op op>
 void compute(const xla::CallFrame& frame, DeviceKind kind) {
-  const Options options(frame.attributes);
-  Runtime runtime(frame);
-  const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
-  const bool tokens_first = options.boolean("tokens_first");
-  Tensors tensors;
-  take(tensors, options.string("operands"), frame.arguments, device, tokens_first);
-  take(tensors, options.string("results"), frame.results, device, tokens_first);
-  const Attention attention = attention_of(options);
-  const std::string_view implementation = options.string("implementation");
-  Launch launch{.executor = executor_of(static_cast<int>(options.integer("threads")))};
-  if (kind == DeviceKind::cpu) {
-    op == Op::backward ? onepass::attention_backward(tensors, attention, launch, implementation)
-                       : onepass::attention(tensors, attention, launch, implementation);
-    return;
+  Call call(frame, kind);
+  const Attention attention = op == Op::quantize ? rows_of(call.options) : attention_of(call.options);
+  const std::string_view implementation = op == Op::quantize ? "" : call.options.string("implementation");
+  const Tensors& t = call.tensors;
+  if (kind == DeviceKind::cuda) {
+    const Plan plan = make_plan(make_problem(attention, t), implementation, call.launch.executor);
+    call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
+    run(plan, t, call.launch);
+  } else if (op == Op::quantize) {
+    onepass::quantize(t.x, t.y, t.descale, t.mean, {attention.hadamard, attention.seed}, call.launch);
+  } else if (op == Op::backward) {
+    onepass::attention_backward(t, attention, call.launch, implementation);
+  } else {
+    onepass::attention(t, attention, call.launch, implementation);
   }
-  launch.stream = runtime.stream();
-  const Plan plan = make_plan(make_problem(attention, tensors), implementation, launch.executor);
-  launch.workspace = runtime.workspace(plan.workspace_bytes());
-  run(plan, tensors, launch);
+}
+
+// Its memory on CUDA is the driver's pool's: how much it needs is known behind its plans only.
+void compute_fp8(const xla::CallFrame& frame, DeviceKind kind) {
+  const Call call(frame, kind);
+  const Options& o = call.options;
+  const Fp8Options how{.by_block = o.boolean("fp8_by_block"),
+                       .hadamard = o.boolean("fp8_hadamard"),
+                       .center = o.boolean("fp8_center"),
+                       .seed = static_cast<std::uint64_t>(o.integer("fp8_seed"))};
+  onepass::attention_fp8(call.tensors, attention_of(o), how, call.launch, o.string("implementation"));
 }
 
 // The results hold the caches of the operands `before`: they lie where these do, XLA having copied what others still
@@ -264,14 +165,16 @@ void append(const xla::CallFrame& frame, DeviceKind kind) {
     });
   };
   take_all(operands, frame.arguments,
-           std::array<std::pair<std::string_view, ConstTensor*>, 8>{{{"k_new", &t.k_new},
-                                                                     {"v_new", &t.v_new},
-                                                                     {"seqused_k", &t.seqused_k},
-                                                                     {"page_table", &t.page_table},
-                                                                     {"cu_seqlens_q", &t.cu_seqlens_q},
-                                                                     {"cos", &t.cos},
-                                                                     {"sin", &t.sin},
-                                                                     {"q", &t.q}}});
+           std::array<std::pair<std::string_view, ConstTensor*>, 10>{{{"k_new", &t.k_new},
+                                                                      {"v_new", &t.v_new},
+                                                                      {"seqused_k", &t.seqused_k},
+                                                                      {"page_table", &t.page_table},
+                                                                      {"cu_seqlens_q", &t.cu_seqlens_q},
+                                                                      {"k_descale", &t.k_descale},
+                                                                      {"v_descale", &t.v_descale},
+                                                                      {"cos", &t.cos},
+                                                                      {"sin", &t.sin},
+                                                                      {"q", &t.q}}});
   take_all(options.string("results"), frame.results,
            std::array<std::pair<std::string_view, Tensor*>, 3>{{{"k", &t.k}, {"v", &t.v}, {"q_out", &t.q_out}}});
   Launch launch{.executor = executor_of(static_cast<int>(options.integer("threads")))};
@@ -337,6 +240,9 @@ nb::dict jax_handlers() {
       &handler<compute<Op::forward>, DeviceKind::cuda>);
   add("onepass_attention_backward", &handler<compute<Op::backward>, DeviceKind::cpu>,
       &handler<compute<Op::backward>, DeviceKind::cuda>);
+  add("onepass_attention_fp8", &handler<compute_fp8, DeviceKind::cpu>, &handler<compute_fp8, DeviceKind::cuda>);
+  add("onepass_quantize", &handler<compute<Op::quantize>, DeviceKind::cpu>,
+      &handler<compute<Op::quantize>, DeviceKind::cuda>);
   add("onepass_append_kv", &handler<append, DeviceKind::cpu>, &handler<append, DeviceKind::cuda>);
   return all;
 }

@@ -42,7 +42,7 @@ struct MetadataExtension {
 };
 
 // Numbers of xla::PrimitiveType.
-enum class Type : int { pred = 1, s32 = 4, s64 = 5, u64 = 9, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
+enum class Type : int { pred = 1, s32 = 4, s64 = 5, u64 = 9, f16 = 10, f32 = 11, f64 = 12, bf16 = 16, f8e4m3fn = 20 };
 
 struct Buffer {  // row-major
   Head head;

@@ -1,6 +1,7 @@
 """onepass.jax under jit, grad and vmap, beside jax.nn, float64 and onepass on NumPy arrays."""
 
 import importlib
+import inspect
 import os
 import pathlib
 import re
@@ -341,6 +342,16 @@ def test_no_keys(rng):
     q, k = normal(rng, (1, 2, 3, 8)), np.zeros((1, 2, 0, 8), np.float32)
     out, lse = onepass.jax.attention(q, k, k, return_lse=True)
     assert not np.asarray(out).any() and (lse == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"), [("attention", {"out", "recomputed"}), ("append_kv", {"q_out"}), ("quantize", set())]
+)
+def test_it_takes_what_onepass_takes(name, left_out):
+    """But for arrays that are written to, and with the same defaults."""
+    theirs, mine = (inspect.signature(getattr(of, name)).parameters for of in (onepass, onepass.jax))
+    assert theirs.keys() - mine.keys() == left_out
+    assert all(mine[x].default == theirs[x].default for x in theirs.keys() & mine.keys())
 
 
 X = np.zeros((1, 2, 3, 8), np.float32)

@@ -44,15 +44,15 @@ Words = c.c_uint64 * 6  # the arguments of any function of the API: head, contex
 ERROR_CREATE, STREAM_GET, MEMORY_ALLOCATE, MEMORY_FREE, DEVICE_GET = 0, 4, 9, 10, 17
 INVALID_ARGUMENT, UNIMPLEMENTED = 3, 12
 SCALAR, STRING = 3, 4
-TYPES = {"bool": 1, "int32": 4, "float16": 10, "float32": 11, "bfloat16": 16}
+TYPES = {"bool": 1, "int32": 4, "float16": 10, "float32": 11, "bfloat16": 16, "float8_e4m3fn": 20}
 
 OPTIONS = {
     **dict.fromkeys(("causal", "deterministic", "batch_invariant", "tokens_first"), False),
-    **dict.fromkeys(("align", "align_offset", "seed", "max_seqlen_q", "max_seqlen_k", "threads"), 0),
+    **dict.fromkeys(("align", "align_offset", "seed", "max_seqlen_q", "max_seqlen_k", "threads", "accumulation"), 0),
     **dict.fromkeys(("left", "right"), -1),
     **dict.fromkeys(("softcap", "dropout_p"), 0.0),
     **dict.fromkeys(("score_mod", "mask_mod", "implementation"), ""),
-    "scale": math.nan,
+    **dict.fromkeys(("scale", "unified_max"), math.nan),
 }
 
 
@@ -204,6 +204,41 @@ def test_its_version_is_xlas():
     assert (metadata.version.major, metadata.version.minor, metadata.traits, metadata.state) == (0, 3, 0, 7)
 
 
+FP8_OPTIONS = dict(fp8_by_block=True, fp8_hadamard=True, fp8_center=True, fp8_seed=-7)
+
+
+def test_quantize_and_attend(rng):
+    """To float8_e4m3fn and attention on it, in two steps and in one, tokens before heads."""
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    xla, given = Xla(), inputs(rng, True)
+    wanted = {name: x.swapaxes(1, 2) for name, x in given.items()}
+    out, lse = onepass.attention(
+        *wanted.values(), fp8=dict(by_block=True, center=True, seed=2**64 - 7), return_lse=True
+    )
+    eights = {}
+    for name, x in given.items():
+        seed = 0 if name == "v" else -7
+        y, *rest = onepass.quantize(
+            wanted[name], factors="block", mean=name == "v", hadamard=seed != 0, seed=seed % 2**64
+        )
+        results = {"y": np.zeros(x.shape, y.dtype), "descale": np.zeros_like(rest[0])}
+        results |= {"mean": np.zeros_like(rest[1])} if name == "v" else {}
+        assert xla.run("onepass_quantize", {"x": x}, results, tokens_first=True, hadamard=seed != 0, seed=seed)
+        np.testing.assert_array_equal(results["y"].swapaxes(1, 2), y)
+        for mine, other in zip(list(results.values())[1:], rest, strict=True):
+            np.testing.assert_array_equal(mine, other)
+        eights |= {name: results["y"], f"{name}_descale": results["descale"]}
+    eights["v_mean"] = results["mean"]
+    for operands, target, options in (
+        (eights, "onepass_attention", {}),
+        (given, "onepass_attention_fp8", FP8_OPTIONS),
+    ):
+        made = {"out": np.zeros_like(given["q"]), "lse": np.zeros(given["q"].shape[:-1], np.float32)}
+        assert xla.run(target, operands, made, tokens_first=True, **options), xla.error
+        np.testing.assert_array_equal(made["out"].swapaxes(1, 2), out)
+        np.testing.assert_array_equal(made["lse"].swapaxes(1, 2), lse)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_on_cuda(rng, torch, dtype):
     """On a stream that waits, so that a handler that waited would hang: what it enqueues comes after."""
@@ -280,7 +315,8 @@ Api device_get Api XLA_FFI_DeviceOrdinal_Get
 """
 VALUES = """
 Type::pred DataType_PRED; Type::s32 DataType_S32; Type::s64 DataType_S64; Type::u64 DataType_U64; Type::f16 DataType_F16
-Type::f32 DataType_F32; Type::f64 DataType_F64; Type::bf16 DataType_BF16; kMetadata Extension_Metadata
+Type::f32 DataType_F32; Type::f64 DataType_F64; Type::bf16 DataType_BF16; Type::f8e4m3fn DataType_F8E4M3FN
+kMetadata Extension_Metadata
 AttributeKind::array AttrType_ARRAY; AttributeKind::dictionary AttrType_DICTIONARY
 AttributeKind::scalar AttrType_SCALAR; AttributeKind::string AttrType_STRING
 Status::invalid_argument Error_Code_INVALID_ARGUMENT; Status::resource_exhausted Error_Code_RESOURCE_EXHAUSTED

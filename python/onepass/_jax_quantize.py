@@ -1,0 +1,56 @@
+"""Arrays of JAX to float8_e4m3fn, with their factors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _arrays, _jax_call, _options, _quantize
+
+
+def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
+    """``onepass.quantize`` of JAX arrays, traced or not. It has no gradients; vmap loops.
+
+    Args:
+      layout: ``"bhsd"``: x is ``[batch, heads, rows, n]``; ``"bshd"``: ``[batch, rows, heads, n]``. Neither is copied.
+        The first one or two dimensions may be left out: packed tokens ``[total, heads, n]`` are ``"bshd"``.
+      The others: as ``onepass.quantize`` takes them, static.
+
+    Returns:
+      ``(y, descale)`` or ``(y, descale, mean)``: y of x's shape, and in either layout float32 descale ``[batch, heads,
+      blocks]``, of which what shares a factor has size 1, and float32 mean ``[batch, heads, n]``.
+
+    Raises:
+      ValueError, TypeError: for a dtype, a rank or an option that does not fit, while tracing; where it runs, XLA
+      raises the sentences of ``onepass.quantize`` (a row of 0 or of more than 256 numbers).
+    """
+    tokens_first = _jax_call.has_tokens_first(layout)
+    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    x = jnp.asarray(x)
+    _arrays.dtype_name("x", x)
+    shape = _quantize.four(x.shape, "[batch, rows, heads, n]" if tokens_first else "[batch, heads, rows, n]")
+    batch, heads, rows, n = (shape[0], shape[2], shape[1], shape[3]) if tokens_first else shape
+    results = {
+        "y": (shape, jnp.float8_e4m3fn),
+        "descale": (_quantize.factor_sizes(factors, (batch, heads, rows, n)), jnp.float32),
+    }
+    if mean:
+        results["mean"] = ((batch, heads, n), jnp.float32)
+    call = jax.ffi.ffi_call(
+        "onepass_quantize", [jax.ShapeDtypeStruct(*y) for y in results.values()], vmap_method="sequential"
+    )
+    attributes = {
+        "operands": "x",
+        "results": " ".join(results),
+        "tokens_first": np.bool_(tokens_first),
+        "hadamard": np.bool_(hadamard),
+        "seed": _jax_call.bits(_quantize.quantize_seed(seed)),
+        "threads": np.int64(threads),
+    }
+    once = jax.custom_jvp(lambda x: tuple(call(x, **attributes)))
+    once.defjvp(_refuse_tangents)
+    y, *factors_and_mean = once(x.reshape(shape))
+    return y.reshape(x.shape), *factors_and_mean
+
+
+def _refuse_tangents(primals, tangents):
+    raise NotImplementedError("onepass's quantize has no gradients: its numbers are rounded")
