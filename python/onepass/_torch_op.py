@@ -65,7 +65,7 @@ OPERATORS.define(
 OPERATORS.define(
     "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
-    "bool interleaved=False, int? threads=None) -> Tensor",
+    "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None) -> Tensor",
     tags=torch.Tag.pt2_compliant_tag,
 )
 attention = torch.ops.onepass.attention.default
@@ -195,24 +195,25 @@ def _gradient(c, name):
     return new.zero_() if _packed(c) else new
 
 
-def _run_append(
-    k_new, v_new, k_cache, v_cache, seqused_k, page_table=None, cu_seqlens_q=None, cos=None, sin=None, q=None, *options
-):
-    interleaved, threads = (*options, *(False, None)[len(options) :])
-    q = onepass.append_kv(
-        _readable(k_new),
-        _readable(v_new),
-        k_cache,
-        v_cache,
-        seqused_k=seqused_k,
-        page_table=page_table,
-        cu_seqlens_q=cu_seqlens_q,
-        cos=cos,
-        sin=sin,
-        q=_readable(q),
-        interleaved=interleaved,
-        threads=_threads(k_new, threads),
-    )
+_APPEND = (
+    "seqused_k",
+    "page_table",
+    "cu_seqlens_q",
+    "cos",
+    "sin",
+    "q",
+    "k_descale",
+    "v_descale",
+    "interleaved",
+    "threads",
+)
+
+
+def _run_append(k_new, v_new, k_cache, v_cache, *options):
+    options = dict(zip(_APPEND, options))  # those at the end may be left out
+    options["q"] = _readable(options.get("q"))
+    options["threads"] = _threads(k_new, options.get("threads"))
+    q = onepass.append_kv(_readable(k_new), _readable(v_new), k_cache, v_cache, **options)
     return k_new.new_empty(0) if q is None else q
 
 

@@ -149,6 +149,8 @@ def append_kv(
     cos=None,
     sin=None,
     interleaved=False,
+    k_descale=None,
+    v_descale=None,
     q=None,
     threads=None,
 ):
@@ -157,9 +159,8 @@ def append_kv(
     Args, Returns, Raises: as ``onepass.append_kv``.
     """
     with torch.no_grad():
-        q_out = _torch_op.append_kv(
-            k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, interleaved, threads
-        )
+        options = page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale, interleaved, threads
+        q_out = _torch_op.append_kv(k_new, v_new, k_cache, v_cache, seqused_k, *options)
     return None if q is None else q_out
 
 

@@ -121,6 +121,34 @@ def test_torch(rng, torch):
         check(pages.float().numpy(), cache, name)
 
 
+@pytest.mark.parametrize("fp8", [False, True])
+def test_torch_compiled(rng, torch, device, fp8):
+    """onepass.torch.append_kv, traced: the bits of onepass.append_kv, also into a cache of float8_e4m3fn."""
+    import onepass.torch
+
+    cos, sin = (torch.from_numpy(x).to(device) for x in angles(8, 16))
+    new, q = (torch.from_numpy(normal(rng, (1, heads, 3, 16))).to(device) for heads in (2, 4))
+    options = dict(seqused_k=torch.tensor([2], device=device, dtype=torch.int32), cos=cos, sin=sin, interleaved=True)
+    if fp8:
+        options |= {
+            f"{name}_descale": torch.full((1, 2), scale, device=device) for name, scale in (("k", 0.02), ("v", 0.01))
+        }
+
+    def caches():
+        return [torch.zeros(1, 2, 8, 16, device=device).to(torch.float8_e4m3fn if fp8 else torch.float32) for _ in "kv"]
+
+    def bits(x):
+        return x.view(torch.uint8) if fp8 else x
+
+    wanted, given = caches(), caches()
+    turned = onepass.append_kv(new, new, *wanted, q=q, **options)
+    compiled = torch.compile(onepass.torch.append_kv, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(new, new, *given, q=q, **options), turned)
+    assert onepass.torch.append_kv(new, new, *given, **options) is None
+    for mine, other in zip(given, wanted):
+        assert torch.equal(bits(mine), bits(other)) and bits(mine).any()
+
+
 def test_jax_caches_are_refused(rng, jax):
     new, cache = normal(rng, (1, 2, 3, 16)), jax.numpy.zeros((1, 2, 8, 16))
     with pytest.raises(TypeError, match="k_cache is a jax Array, which is immutable"):
