@@ -23,6 +23,7 @@ def interrupt_when_it_writes():
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
 threads, handler = eval(sys.argv[1]), sys.argv[2]
 call(1)
 heads = 8

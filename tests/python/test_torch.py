@@ -311,6 +311,7 @@ def test_an_out_of_ones_own(attention, torch):
 @pytest.mark.parametrize("fp8", [True, {"by_block": True, "seed": 2**64 - 1}], ids=["fp8", "fp8 by block"])
 def test_fp8(attention, torch, device, fp8):
     q, k, v = qkv(torch, device, dtype=torch.bfloat16, grad=True)
+    v = v[..., :16]  # CUDA takes head dims in steps of 16
     out = attention(q, k, v, fp8=fp8)
     with torch.no_grad():
         assert torch.equal(out, torch.compile(attention, fullgraph=True, backend="eager")(q, k, v, fp8=fp8))

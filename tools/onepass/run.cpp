@@ -107,7 +107,8 @@ Tensor oriented(const Flags& flags, const RoleRow& row, Tensor t) {
 }
 
 Problem checked_problem(const Flags& flags, Tensors tensors, const Results& results, const Attention& attention) {
-  for (const Result& r : results) tensors.*r.row->output = oriented(flags, *r.row, placeholder(r, tensors.q.device));
+  for (const Result& r : results)
+    set_output(tensors, *r.row, oriented(flags, *r.row, placeholder(r, tensors.q.device)));
   Problem problem = make_problem(attention, tensors);
   problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
   return problem;
@@ -133,7 +134,7 @@ void run_command(Flags& flags) {
     const DType dtype = loaded.tensors.dout.dtype;
     for (const Result& r : forward_results(flags, loaded.tensors, dtype, true)) {
       loaded.arrays.emplace_back(r.row->name, r.dtype, r.shape);
-      loaded.tensors.*r.row->output = oriented(flags, *r.row, loaded.arrays.back().view());
+      set_output(loaded.tensors, *r.row, oriented(flags, *r.row, loaded.arrays.back().view()));
     }
   }
   Tensors tensors = loaded.tensors;

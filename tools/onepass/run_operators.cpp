@@ -42,7 +42,7 @@ Tensors read(const Running& flags, Op op, std::deque<io::Array>& arrays) {
     if (!array && use_of(row, op) == Use::needs) source.is_missing(row.name);
     if (!array) continue;
     const Tensor t = arrays.emplace_back(*std::move(array)).view();
-    row.input ? void(tensors.*row.input = t) : void(tensors.*row.output = t);
+    row.input ? void(tensors.*row.input = t) : set_output(tensors, row, t);
   }
   return tensors;
 }
@@ -70,7 +70,7 @@ void run_operator(const Operator& o, const Flags& flags) {
   std::optional<DeviceTensors> on_device;
   if (device.kind == DeviceKind::cuda) tensors = on_device.emplace(device).copied(tensors, arrays);
   Tensors planned = tensors;
-  for (const Result& r : results) planned.*r.row->output = placeholder(r, on_device ? device : Device{});
+  for (const Result& r : results) set_output(planned, *r.row, placeholder(r, on_device ? device : Device{}));
   Problem problem = problem_of(o.op, planned, flags.options);
   problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
   compute(flags, problem, tensors, results, on_device ? &*on_device : nullptr);

@@ -125,6 +125,8 @@ Tensor placeholder(const Result& result, Device device) {
   return t;
 }
 
+void set_output(Tensors& tensors, const RoleRow& row, const Tensor& t) { tensors.*row.output = t; }
+
 void compute(const Running& running, const Problem& problem, Tensors tensors, Results& results,
              DeviceTensors* on_device, const Orient& orient,
              const std::function<void(const Tensors&, Executor&)>& first) {
@@ -135,7 +137,7 @@ void compute(const Running& running, const Problem& problem, Tensors tensors, Re
     const io::Array& memory = r.memory.emplace(r.row->name, r.dtype, r.shape);
     const Tensor t = on_device ? on_device->copied(memory.view(), memory) : memory.view();
     as_in_files.push_back(t);
-    tensors.*r.row->output = orient ? orient(*r.row, t) : t;
+    set_output(tensors, *r.row, orient ? orient(*r.row, t) : t);
   }
   if (first) first(tensors, *executor);
   const double seconds = seconds_of(running, plan, tensors, *executor, on_device);

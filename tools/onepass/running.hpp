@@ -39,6 +39,7 @@ struct Result {
 using Results = std::vector<Result>;
 // A result without memory, to check a problem with.
 Tensor placeholder(const Result& result, Device device);
+void set_output(Tensors& tensors, const RoleRow& row, const Tensor& t);
 
 // As a tensor of the call lies, from how it lies in its file.
 using Orient = std::function<Tensor(const RoleRow&, const Tensor&)>;

@@ -128,7 +128,8 @@ void append_kv(const AppendProblem& p, const AppendTensors& t, Executor& executo
     using T = decltype(zero);
     parallel(executor, (p.tokens + at_once - 1) / at_once, [&](std::int64_t task, int) {
       const std::int64_t first = task * at_once, last = std::min(p.tokens, (task + 1) * at_once);
-      p.cache_dtype == p.dtype ? job.tokens<T, T>(first, last) : job.tokens<T, f8e4m3>(first, last);
+      const auto tokens_to = [&](auto cached) { job.tokens<T, decltype(cached)>(first, last); };
+      p.cache_dtype == p.dtype ? tokens_to(zero) : tokens_to(f8e4m3{});
     });
   });
 }

@@ -46,9 +46,9 @@ Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
       return {static_cast<int>(groups * splits), static_cast<int>(splits)};
   }
   // Several whole groups a block, where that leaves few blocks with less than the others: nothing to be merged then.
-  const std::int64_t rounds = (groups + most - 1) / most;
-  if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && groups / rounds >= kBusy * static_cast<double>(most))
-    return {static_cast<int>(groups / rounds), 0, true};
+  const std::int64_t rounds = (groups + most - 1) / most, blocks = groups / rounds;
+  if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && blocks >= kBusy * static_cast<double>(most))
+    return {static_cast<int>(blocks), 0, true};
   const std::int64_t steps = s.piece == 0 ? tiles : (tiles + s.piece - 1) / s.piece;
   return {static_cast<int>(std::min<std::int64_t>(groups * steps, most)), 0};
 }

@@ -9,7 +9,7 @@ DEV void copy_async_part(u32 to, const char* from, i32 bytes) {
   if (bytes < 0 || bytes > kCopyBytes) warps::fail("a copy of fewer than no bytes, or of more than its size");
   if (reinterpret_cast<u64>(from) % kCopyBytes != 0) warps::fail("a copy's source is not aligned");
   const auto land = [at = shared_at<char>(to, kCopyBytes), from, bytes] {
-    std::memcpy(at, from, static_cast<u32>(bytes));
+    if (bytes > 0) std::memcpy(at, from, static_cast<u32>(bytes));  // `from` may be null where nothing is copied
     std::memset(at + bytes, 0, static_cast<u32>(kCopyBytes - bytes));
   };
   if (warps::copies_are_early)
