@@ -24,15 +24,19 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 def headline():
     h200, zen, xeon = rows_of("h200"), rows_of("zen5"), rows_of("xeon16")
     lines = []
+
+    def add(card, rows, dim, mask, op="fwd"):
+        row, what = gpu.h200_cell(rows, dim, mask, 4096, op), "gradients, " if op == "bwd" else ""
+        speed = f"{1e-12 * rate(row):.0f} TFLOP/s"
+        lines.append([card, f"{what}bf16 d{dim}, 4k{mask}", speed, said(row, GPU_PEERS)])
+
     for dim in (64, 128, 256):
         for mask in gpu.MASKS:
-            row = gpu.h200_cell(h200, dim, mask, 4096)
-            ours = f"{1e-12 * rate(row):.0f} TFLOP/s"
-            lines.append(["H200", f"bf16 d{dim}, 4k{mask}", ours, said(row, GPU_PEERS)])
+            add("H200", h200, dim, mask)
     for mask in gpu.MASKS:
-        row = gpu.h200_cell(rows_of("h200_backward"), 128, mask, 4096, "bwd")
-        ours = f"{1e-12 * rate(row):.0f} TFLOP/s"
-        lines.append(["H200", f"gradients, bf16 d128, 4k{mask}", ours, said(row, GPU_PEERS)])
+        add("H200", rows_of("h200_backward"), 128, mask, "bwd")
+    add("H100", rows_of("h100"), 128, " causal")
+    add("H100", rows_of("h100_backward"), 128, " causal", "bwd")
     for problem, what in (
         ("fwd b1 h1 s4096 d128 fp32", "fp32 d128, 4k"),
         ("fwd b1 h1 s4096 d128 fp32 causal_top_left", "fp32 d128, 4k causal"),
@@ -75,6 +79,9 @@ TABLES = {
     "headline": headline,
     "h200": gpu.h200,
     "h200-means": gpu.h200_means,
+    "h100": lambda: gpu.h200("h100", peers=("torch-cudnn", "torch-flash")),
+    "h100-backward": lambda: gpu.h200("h100_backward", "bwd", ("torch-cudnn", "torch-flash")),
+    "h100-decode": lambda: gpu.h200_keys("h100_decode", "torch-cudnn", "torch-flash"),
     "h200-backward": gpu.h200_backward,
     "h200-backward-means": lambda: gpu.h200_means("h200_backward"),
     "h200-backward-others": gpu.h200_backward_others,
