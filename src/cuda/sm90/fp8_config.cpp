@@ -20,7 +20,7 @@ enum class Work { plain, light, any };
 
 // Rows in order; the first that fits is taken. promotes: there are registers for a second sum of O.
 struct TileConfig {
-  int dim_qk, dim_v, queries;  // up to these; from this many on
+  int dim_qk, dim_v, queries, bounded_queries;  // up to these; from this many on, of bands bounded on the right too
   Work work;
   bool promotes;
   int groups, block_n, stages, raw_stages, q_stages;
@@ -29,17 +29,17 @@ struct TileConfig {
 };
 constexpr TileConfig kConfigs[] = {
     // dims queries work promotes | groups n stages raw q | across tiles, turns | registers
-    {64, 64, 0, Work::plain, false, 3, 128, 3, 2, 2, true, true, 32, 160},       //
-    {64, 64, 0, Work::any, true, 2, 128, 3, 2, 2, true, false, 56, 224},         //
-    {128, 128, 2048, Work::plain, false, 3, 96, 3, 2, 2, true, false, 32, 160},  // 192 rows read a third less of K, V^T
-    {128, 128, 0, Work::light, false, 2, 128, 3, 2, 2, true, false, 40, 232},    // no tile quantisation at 1k
-    {128, 128, 0, Work::any, false, 2, 128, 3, 2, 2, true, false, 56, 224},      //
-    {128, 128, 0, Work::light, true, 2, 128, 3, 2, 2, false, false, 40, 232},    //
-    {128, 128, 0, Work::any, true, 2, 64, 3, 2, 2, false, false, 56, 224},       //
-    {256, 128, 0, Work::light, true, 2, 96, 2, 2, 1, false, false, 40, 232},     //
-    {256, 128, 0, Work::any, true, 2, 64, 2, 2, 1, false, false, 56, 224},       //
-    {256, 256, 0, Work::light, false, 2, 96, 2, 2, 1, false, false, 40, 232},    //
-    {256, 256, 0, Work::any, false, 2, 64, 2, 2, 1, false, false, 56, 224},      //
+    {64, 64, 0, 2048, Work::plain, false, 3, 128, 3, 2, 2, true, true, 32, 160},    //
+    {64, 64, 0, 0, Work::any, true, 2, 128, 3, 2, 2, true, false, 56, 224},         // less beyond the diagonal at 1k
+    {128, 128, 2048, 0, Work::plain, false, 3, 96, 3, 2, 2, true, false, 32, 160},  // a third less of K, V^T is read
+    {128, 128, 0, 0, Work::light, false, 2, 128, 3, 2, 2, true, false, 40, 232},    // no tile quantisation at 1k
+    {128, 128, 0, 0, Work::any, false, 2, 128, 3, 2, 2, true, false, 56, 224},      //
+    {128, 128, 0, 0, Work::light, true, 2, 128, 3, 2, 2, false, false, 40, 232},    //
+    {128, 128, 0, 0, Work::any, true, 2, 64, 3, 2, 2, false, false, 56, 224},       //
+    {256, 128, 0, 0, Work::light, true, 2, 96, 2, 2, 1, false, false, 40, 232},     //
+    {256, 128, 0, 0, Work::any, true, 2, 64, 2, 2, 1, false, false, 56, 224},       //
+    {256, 256, 0, 0, Work::light, false, 2, 96, 2, 2, 1, false, false, 40, 232},    //
+    {256, 256, 0, 0, Work::any, false, 2, 64, 2, 2, 1, false, false, 56, 224},      //
 };
 
 Work work_of(const ForwardFeatures& features) {
@@ -82,6 +82,7 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const int v_parts = promotes && p.dim_v > 128 && p.dim_v % 32 == 0 ? 2 : 1;
   const auto fits = [&](const TileConfig& t) {  // a block of 96 keys would have two factors
     return p.dim_qk <= t.dim_qk && p.dim_v / v_parts <= t.dim_v && p.seq_q >= t.queries &&
+           (!f.bounded_right || p.seq_q >= t.bounded_queries) &&
            (!p.v_mean || t.groups < 3 || t.dim_v <= 64) &&  // 16 to 48 bytes of spills where a mean is added
            work_of(features) <= t.work && (t.promotes || !promotes) && (!block_scales || kDescaleRows % t.block_n == 0);
   };
