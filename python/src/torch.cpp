@@ -195,6 +195,7 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
   }
   const Tensors& t = taken.tensors;
   if (!taken.take_inputs(call) || (!dispatched && any_negative(call, t))) return nb::none();
+  if (!t.q.given() || !t.k.given() || !t.v.given()) return nb::none();
   if (sdpa) {
     for (const ConstTensor* x : {&t.q, &t.k, &t.v})
       if (x->rank != 4 || x->shape[0] != t.q.shape[0] || (x != &t.q && x->shape[1] != t.k.shape[1])) return nb::none();
