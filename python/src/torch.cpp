@@ -171,7 +171,7 @@ nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::h
 
 // The forward of the package's autograd.Function: (context, differentiable inputs.., what is told) -> results. Sets
 // what the context's save_for_backward and set_materialize_grads set.
-nb::object tell(nb::handle context, nb::args given) {
+nb::object tell(nb::handle context, const nb::args& given) {
   PyObject* const told = PyTuple_GetItem(given.ptr(), PyTuple_Size(given.ptr()) - 1);
   const nb::object results = nb::borrow(PyTuple_GetItem(told, 2));
   const auto set = [&](PyObject* name, PyObject* value) {
