@@ -73,7 +73,7 @@ def measured_peers(torch, onepass, q, k, v, rows, want):
             call, _, _, scale = peer(torch, onepass, *halves, False)
             out = call().double()[:, :, rows] * scale
         except Exception as error:
-            print(f"  {name}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            print(f"  {name}: {error!r:.200}", flush=True)
             continue
         yield {"way": name, "accumulation": None, **difference(out, want)}
 

@@ -139,7 +139,7 @@ def measured(torch, onepass, options, batch, rows, heads, dim, causal, flushed):
             errors[name] = float((found - want.float()).pow(2).mean().sqrt() / want.float().pow(2).mean().sqrt())
             calls[name] = call
         except Exception as error:  # the peer is not here, or does not take it
-            refused[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            refused[name] = f"{error!r:.200}"
     calls = {name: graphed(torch, call) for name, call in calls.items()}
     seconds = {name: [] for name in calls}
     for turn in range(options.rounds + 2):

@@ -233,7 +233,7 @@ def merge(outs, lses, *, out=None, threads=None):
     place = _devices.place_of(outs[0])
     out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
     lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
-    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    threads = _options.threads_of(threads)
     if out is None:
         out = _arrays.new(outs[0], tuple(outs[0].shape), "float32")
     elif type(out) is not np.ndarray:

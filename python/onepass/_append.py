@@ -67,9 +67,7 @@ def append_kv(
         "k": _written("k_cache", k_cache, place),
         "v": _written("v_cache", v_cache, place),
         "interleaved": bool(interleaved),
-        "threads": 0
-        if threads is None
-        else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+        "threads": _options.threads_of(threads),
         "stream": place.stream,
     }
     for name in ("seqused_k", "page_table", "cu_seqlens_q"):

@@ -14,13 +14,12 @@ def _product(function, x, w, column_bias, out, threads):
         out = _arrays.new(x, (x.shape[0], w.shape[0]), ordered=False)
     elif type(out) is not np.ndarray:
         _kinds.refuse_immutable(out)
-    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
     function(
         _arrays.exported("x", x, place),
         _arrays.exported("w", w, place),
         _arrays.target("out", out, place),
         _arrays.exported("column_bias", column_bias, place),
-        threads,
+        _options.threads_of(threads),
         place.stream,
     )
     place.finish()

@@ -47,7 +47,11 @@ def append_kv(
       ``onepass.append_kv``. On CUDA, where only the device knows, a token that is out of range is left out.
     """
     tokens_first = _jax_call.has_tokens_first(layout)
-    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    threads = _options.threads_of(threads)
+    needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k}
+    for name, x in needed.items():
+        if x is None:
+            raise TypeError(f"{name} is None; an array is expected")
     caches = [jnp.asarray(x) for x in (k_cache, v_cache)]
     for name, x in zip(("k_cache", "v_cache"), caches):
         if x.dtype.name not in _CACHES:
@@ -55,14 +59,14 @@ def append_kv(
     arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
     for name, x in (("seqused_k", seqused_k), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
         if x is not None:
-            arrays[name] = jnp.asarray(x).astype("int32")
+            arrays[name] = _jax_call.converted(name, x, "int32")
     for name, x in (("k_descale", k_descale), ("v_descale", v_descale)):
         if x is not None:
-            arrays[name] = jnp.asarray(x).astype("float32")
+            arrays[name] = _jax_call.converted(name, x, "float32")
     for name, x in (("cos", cos), ("sin", sin)):
         if x is not None:
             x = jnp.asarray(x)
-            arrays[name] = x if x.dtype == arrays["k_new"].dtype else x.astype("float32")
+            arrays[name] = x if x.dtype == arrays["k_new"].dtype else _jax_call.converted(name, x, "float32")
     if q is not None:
         arrays["q"] = jnp.asarray(q)
     results = {"k": caches[0], "v": caches[1]} | ({} if q is None else {"q_out": arrays["q"]})
@@ -72,16 +76,16 @@ def append_kv(
         input_output_aliases={0: 0, 1: 1},
         vmap_method="sequential",
     )
-    made = call(
-        *caches,
-        *arrays.values(),
-        operands=" ".join(("before", "before", *arrays)),
-        results=" ".join(results),
-        tokens_first=np.bool_(tokens_first),
-        interleaved=np.bool_(interleaved),
-        threads=np.int64(threads),
-    )
+    attributes = {
+        "operands": " ".join(("before", "before", *arrays)),
+        "results": " ".join(results),
+        "tokens_first": np.bool_(tokens_first),
+        "interleaved": np.bool_(interleaved),
+        "threads": np.int64(threads),
+    }
+    none = "onepass's append_kv has no gradients: pass jax.lax.stop_gradient of what has a tangent"
+    made = _jax_call.undifferentiable(lambda *x: call(*x, **attributes), none)(*caches, *arrays.values())
     if q is not None and cu_seqlens_q is not None:  # tokens behind the last sequence are not computed
-        inside = jnp.arange(q.shape[0]) < arrays["cu_seqlens_q"][-1]
+        inside = jnp.arange(arrays["q"].shape[0]) < arrays["cu_seqlens_q"][-1]
         made[2] = jnp.where(inside[:, None, None], made[2], 0)
     return tuple(made)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _arrays, _devices, _onepass, _options, attention
+from . import _arrays, _devices, _kinds, _onepass, _options, attention
 from ._quantize import fp8_options
 
 _DATA = ("q", "k", "v")
@@ -41,15 +41,33 @@ def operands(given):
     for name, convert in _SIDE.items():
         if given.get(name) is None:
             continue
-        x = jnp.asarray(given[name])
-        if convert:
-            x = x.astype(convert)
+        x = converted(name, given[name], convert) if convert else jnp.asarray(given[name])
         if name in _SCORES:
             x = x.reshape((1,) * (4 - x.ndim) + x.shape)
         found[name] = x
-    for name, x in dict(given["mod_buffers"] or {}).items():
+    for name, x in _options.mod_items(given["mod_buffers"] or {}):
         found[_MOD + name] = jnp.asarray(x)
     return tuple(found), tuple(found.values())
+
+
+def converted(name, x, dtype):
+    """x as an array of `dtype`, float32 or int32, if its numbers are of a dtype that onepass converts."""
+    x = jnp.asarray(x)
+    accepted = (dtype, *_kinds.CONVERTED[dtype])
+    if x.dtype.name not in accepted:
+        raise TypeError(f"{name} is {x.dtype.name}; {', '.join(accepted)} are accepted")
+    return x.astype(dtype)
+
+
+def undifferentiable(f, sentence):
+    """`f` of arrays; who differentiates it is told the sentence."""
+
+    def refuse(primals, tangents):
+        raise NotImplementedError(sentence)
+
+    once = jax.custom_jvp(f)
+    once.defjvp(refuse)
+    return once
 
 
 def settings(given, names):
@@ -214,14 +232,9 @@ def _run(job, *values):
         results = _looped(job, mapped, values) if job.loops(mapped) else _folded(job, size, mapped, values)
         return results, (True,) * len(results)
 
-    once = jax.custom_jvp(run)
-    once.defjvp(_refuse_tangents)
-    return once(*values)
-
-
-def _refuse_tangents(primals, tangents):
-    """The gradients are no custom_jvp: who comes here differentiates them again."""
-    raise NotImplementedError("onepass's attention is differentiable once, backwards: its gradients have no gradients")
+    # The gradients are no custom_jvp: who comes here differentiates them again.
+    once = "onepass's attention is differentiable once, backwards: its gradients have no gradients"
+    return undifferentiable(run, once)(*values)
 
 
 def _looped(job, mapped, values):

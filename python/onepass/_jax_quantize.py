@@ -24,7 +24,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
       raises the sentences of ``onepass.quantize`` (a row of 0 or of more than 256 numbers).
     """
     tokens_first = _jax_call.has_tokens_first(layout)
-    threads = 0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
+    threads = _options.threads_of(threads)
     x = jnp.asarray(x)
     _arrays.dtype_name("x", x)
     shape = _quantize.four(x.shape, "[batch, rows, heads, n]" if tokens_first else "[batch, heads, rows, n]")
@@ -43,14 +43,9 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
         "results": " ".join(results),
         "tokens_first": np.bool_(tokens_first),
         "hadamard": np.bool_(hadamard),
-        "seed": _jax_call.bits(_quantize.quantize_seed(seed)),
+        "seed": _jax_call.bits(_options.seed_of(seed)),
         "threads": np.int64(threads),
     }
-    once = jax.custom_jvp(lambda x: tuple(call(x, **attributes)))
-    once.defjvp(_refuse_tangents)
-    y, *factors_and_mean = once(x.reshape(shape))
+    once = "onepass's quantize has no gradients: its numbers are rounded"
+    y, *factors_and_mean = _jax_call.undifferentiable(lambda x: call(x, **attributes), once)(x.reshape(shape))
     return y.reshape(x.shape), *factors_and_mean
-
-
-def _refuse_tangents(primals, tangents):
-    raise NotImplementedError("onepass's quantize has no gradients: its numbers are rounded")

@@ -85,7 +85,7 @@ def refuse_immutable(x, name="out"):
 
 
 # What sinks, slopes and prefix sums may also be; they are small, so they are converted.
-_CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
+CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
 _names = {}  # of dtypes seen
 
 
@@ -95,7 +95,7 @@ def converted(name, x, dtype):
     if given is np.dtype(dtype):
         return x
     given = _names.get(given) or _names.setdefault(given, str(given).rpartition(".")[2])
-    if given == dtype or given not in _CONVERTED[dtype]:
+    if given == dtype or given not in CONVERTED[dtype]:
         return x
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):

@@ -1,6 +1,7 @@
 """From the keyword arguments of a call to what the extension takes."""
 
 import operator
+from collections.abc import Mapping
 
 from . import _arrays
 
@@ -53,14 +54,25 @@ def integer(name, x, low, high, accepted):
     return value
 
 
-def _window(window):
-    if window is None:
-        return (-1, -1)
-    accepted = "a pair (left, right) of integers, -1 for unbounded,"
+def threads_of(x):
+    return 0 if x is None else integer("threads", x, 1, 4096, "None (all cores) or 1 to 4096")
+
+
+def seed_of(x, name="seed"):
+    return integer(name, x, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
+
+
+def pair_of(window):
     try:
         left, right = window
     except (TypeError, ValueError):
+        accepted = "a pair (left, right) of integers, -1 for unbounded,"
         raise ValueError(f"window is {window!r}; {accepted} is accepted") from None
+    return left, right
+
+
+def _window(window):
+    left, right = pair_of(window)
     limit = 2**62
     return tuple(
         integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
@@ -102,15 +114,15 @@ def _expression(name, x):
     raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
 
 
-def _mod_buffers(x, place):
-    try:
-        items = [] if x is None else list(x.items())
-    except AttributeError:
-        raise TypeError(f"mod_buffers is a {type(x).__name__}; a dict of arrays by name is accepted") from None
-    return [
-        (text("a mod buffer's name", str(name)), _arrays.exported(f"mod buffer {name}", array, place))
-        for name, array in items
-    ]
+def mod_items(mod_buffers):
+    """(name, array) of each."""
+    if not isinstance(mod_buffers, Mapping):
+        raise TypeError(f"mod_buffers is a {type(mod_buffers).__name__}; a dict of arrays by name is accepted")
+    return [(text("a mod buffer's name", str(name)), array) for name, array in mod_buffers.items()]
+
+
+def _mod_buffers(mod_buffers, place):
+    return [(name, _arrays.exported(f"mod buffer {name}", array, place)) for name, array in mod_items(mod_buffers)]
 
 
 def options(place, given):
@@ -135,14 +147,14 @@ def options(place, given):
         "scale": None if scale is None else number("scale", scale),
         "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
         "dropout_p": dropout_p if type(dropout_p) is float else number("dropout_p", dropout_p, "a number from 0 to 1"),
-        "seed": 0 if seed is SEED else integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1"),
+        "seed": 0 if seed is SEED else seed_of(seed),
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
         "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),
         "mask_mod": "" if mask_mod is None else _expression("mask_mod", mask_mod),
         "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
         "implementation": "" if implementation is None else text("implementation", str(implementation)),
-        "threads": 0 if threads is None else integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+        "threads": 0 if threads is None else threads_of(threads),
         "stream": place.stream,
         "workspace": place.workspace,
     }
@@ -175,7 +187,12 @@ def inputs(place, q, k, v):
 
 
 def packed_parts(outs, lses):
-    """Whether parts that frameworks merge are of packed sequences; ValueError if they do not belong together."""
+    """Whether parts that frameworks merge are of packed sequences; an error if onepass.merge would not take them."""
+    for name, parts, accepted in (("outs", outs, ("float32", "float16", "bfloat16")), ("lses", lses, ("float32",))):
+        for i, x in enumerate(parts):
+            dtype = str(x.dtype).rpartition(".")[2]
+            if dtype not in accepted:
+                raise TypeError(f"{name}[{i}] is {dtype}; one of {', '.join(accepted)} is accepted")
     shapes, rows = [tuple(x.shape) for x in outs], [tuple(x.shape) for x in lses]
     packed = len(shapes) > 0 and len(shapes[0]) == 3
     of_rows = [(*shape[1::-1],) if packed else shape[:-1] for shape in shapes]

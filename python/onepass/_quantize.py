@@ -40,7 +40,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     shape = tuple(x.shape)
     batch, heads, _, n = four(shape)
     sizes = factor_sizes(factors, four(shape))
-    seed = quantize_seed(seed)
+    seed = _options.seed_of(seed)
     y = _float8(x, shape)
     descale = _arrays.new(x, sizes, "float32", ordered=False)
     taken = _arrays.new(x, (batch, heads, n), "float32", ordered=False) if mean else None
@@ -52,9 +52,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
             "mean": None if taken is None else _arrays.target("mean", taken, place),
             "hadamard": bool(hadamard),
             "seed": seed,
-            "threads": 0
-            if threads is None
-            else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096"),
+            "threads": _options.threads_of(threads),
             "stream": place.stream,
         }
     )
@@ -75,10 +73,6 @@ def factor_sizes(factors, shape):
         raise ValueError(f"factors is {factors!r}; 'block', 'head' and 'tensor' are accepted")
     batch, heads, rows, _ = shape
     return {"block": (batch, heads, -(-rows // 128)), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
-
-
-def quantize_seed(seed):
-    return _options.integer("seed", seed, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
 
 
 def _float8(x, shape):
@@ -111,7 +105,7 @@ def fp8_options(fp8):
             raise ValueError(f"fp8 has no option {name!r}; {', '.join(_FP8)} are accepted")
     options = _FP8 | given
     return {name: bool(options[name]) for name in ("by_block", "hadamard", "center")} | {
-        "seed": _options.integer("fp8's seed", options["seed"], 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
+        "seed": _options.seed_of(options["seed"], "fp8's seed")
     }
 
 

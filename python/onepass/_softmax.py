@@ -118,8 +118,6 @@ def merge_lse(lses, *, threads=None):
 def _run(place, call, scale, log, threads):
     call = _NOTHING | call
     call["scale"], call["log"], call["stream"] = _options.number("scale", scale), bool(log), place.stream
-    call["threads"] = (
-        0 if threads is None else _options.integer("threads", threads, 1, 4096, "None (all cores) or 1 to 4096")
-    )
+    call["threads"] = _options.threads_of(threads)
     _onepass.softmax(call)
     place.finish()

@@ -76,6 +76,22 @@ if torch.version.cuda:
     _devices.find_nvrtc()
 
 
+def joined(names):
+    """The names of mod_buffers, as a schema can hold them."""
+    names = tuple(names)
+    for name in names:
+        if "," in name:
+            raise ValueError(f"the mod buffer name {name!r} is no name; letters, digits and underscores are accepted")
+    return ",".join(names)
+
+
+def check_tensors(names, given, needed):
+    """What the dispatcher would refuse without a name: tensors that are none, and None among the first `needed`."""
+    for i, (name, x) in enumerate(zip(names, given)):
+        if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
+            raise TypeError(f"{name} is a {type(x).__name__}; a torch.Tensor is accepted")
+
+
 # ------------------------------------------------------------------------------------------------- the kernels
 def _readable(x):
     """`x` as onepass reads it: the last dimension's stride is 1. (A gradient of a sum is one number, repeated.)"""
@@ -195,26 +211,19 @@ def _gradient(c, name):
     return new.zero_() if _packed(c) else new
 
 
-_APPEND = (
-    "seqused_k",
-    "page_table",
-    "cu_seqlens_q",
-    "cos",
-    "sin",
-    "q",
-    "k_descale",
-    "v_descale",
-    "interleaved",
-    "threads",
-)
+APPEND = ("k_new", "v_new", "k_cache", "v_cache", "seqused_k", "page_table", "cu_seqlens_q", "cos", "sin", "q")
+APPEND += ("k_descale", "v_descale", "interleaved", "threads")
 
 
-def _run_append(k_new, v_new, k_cache, v_cache, *options):
-    options = dict(zip(_APPEND, options))  # those at the end may be left out
-    options["q"] = _readable(options.get("q"))
-    options["threads"] = _threads(k_new, options.get("threads"))
-    q = onepass.append_kv(_readable(k_new), _readable(v_new), k_cache, v_cache, **options)
-    return k_new.new_empty(0) if q is None else q
+def _run_append(*given):
+    call = dict(zip(APPEND, given))  # without those at the end that are left out
+    for name in ("k_new", "v_new", "q"):
+        call[name] = _readable(call.get(name))
+    call["threads"] = _threads(call["k_new"], call.get("threads"))
+    q = onepass.append_kv(**call)
+    for name in ("k_cache", "v_cache"):  # autograd may have saved what they were for a backward
+        torch.autograd.graph.increment_version(call[name])
+    return call["k_new"].new_empty(0) if q is None else q
 
 
 for _device in ("CPU", "CUDA"):
@@ -255,6 +264,7 @@ def _fake_backward(dout, dlse, out, lse, wanted, *args):
 
 
 @operators.register_fake("onepass::append_kv", lib=OPERATORS)
-def _fake_append(k_new, *args, **kwargs):
-    q = args[8] if len(args) > 8 else None
-    return k_new.new_empty(0) if q is None else _like(_readable(q), tuple(q.shape), q.dtype)
+def _fake_append(*given):
+    call = dict(zip(APPEND, given))
+    q = _readable(call.get("q"))
+    return call["k_new"].new_empty(0) if q is None else _like(q, tuple(q.shape), q.dtype)

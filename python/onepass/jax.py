@@ -162,13 +162,13 @@ def merge(outs, lses):
 
     Args:
       outs: arrays ``[batch, heads, seq, dim]`` or ``[batch, seq, heads, dim]``; packed ``[total, heads, dim]``.
-      lses: as many arrays ``[batch, heads, seq]`` or ``[batch, seq, heads]``; packed ``[heads, total]``.
+      lses: as many float32 arrays ``[batch, heads, seq]`` or ``[batch, seq, heads]``; packed ``[heads, total]``.
 
     Returns:
       ``(out, lse)``, float32. What a part holds in a row whose lse is -inf is not read.
 
     Raises:
-      ValueError: for shapes that do not belong together.
+      ValueError, TypeError: for shapes that do not belong together, and other dtypes than onepass.merge takes.
     """
     outs, lses = [jnp.asarray(x) for x in outs], [jnp.asarray(x) for x in lses]
     packed = _options.packed_parts(outs, lses)
@@ -179,9 +179,10 @@ def merge(outs, lses):
     total = weights.sum(0)
     some = total != 0
     total = jnp.where(some, total, 1)
-    terms = (jnp.where((w == 0)[..., None], 0, x.astype("float32")) * w[..., None] for x, w in zip(outs, weights))
+    read = [jnp.where(jnp.isneginf(s)[..., None], 0, x.astype("float32")) for x, s in zip(outs, rows)]
     lse = jnp.where(some, top + jnp.log(total), -math.inf)
-    return sum(terms) / total[..., None], lse.T if packed else lse
+    out = sum(x * w[..., None] for x, w in zip(read, weights)) / total[..., None]
+    return out, lse.T if packed else lse
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

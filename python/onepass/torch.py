@@ -87,7 +87,8 @@ def attention(
         random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
     elif seed is None:
         seed = 0
-    left, right = (-1, -1) if window is None else window
+    left, right = (-1, -1) if window is None else _options.pair_of(window)
+    buffers = _options.mod_items(mod_buffers) if mod_buffers else None
     call = (  # in the order of _torch_op.NAMES
         q,
         k,
@@ -105,8 +106,8 @@ def attention(
         v_descale,
         v_mean,
         random_seed,
-        list(mod_buffers.values()) if mod_buffers else None,
-        ",".join(mod_buffers) if mod_buffers else None,
+        [x for _, x in buffers] if buffers else None,
+        _torch_op.joined(name for name, _ in buffers) if buffers else None,
         mask,
         align_offset,
         left,
@@ -114,7 +115,7 @@ def attention(
         scale,
         softcap,
         dropout_p,
-        _signed(seed or 0),
+        _signed(seed) if seed else 0,
         max_seqlen_q,
         max_seqlen_k,
         batch_invariant,
@@ -133,6 +134,7 @@ def attention(
         result = _onepass.torch_forward(call, False)
         if result is not None:
             return result
+    _torch_op.check_tensors(_torch_op.INPUTS, call, 3)
     out, lse = _torch_autograd.forward(_torch_op.Call._make(call))
     return (out, lse) if return_lse else out
 
@@ -158,9 +160,10 @@ def append_kv(
 
     Args, Returns, Raises: as ``onepass.append_kv``.
     """
+    tensors = k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
+    _torch_op.check_tensors(_torch_op.APPEND, tensors, 5)
     with torch.no_grad():
-        options = page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale, interleaved, threads
-        q_out = _torch_op.append_kv(k_new, v_new, k_cache, v_cache, seqused_k, *options)
+        q_out = _torch_op.append_kv(*tensors, interleaved, threads)
     return None if q is None else q_out
 
 
@@ -184,15 +187,15 @@ def merge(outs, lses):
     total = weights.sum(0)
     some = total != 0
     total = total.masked_fill(~some, 1)
-    terms = [x.float().masked_fill((w == 0)[..., None], 0) * w[..., None] for x, w in zip(outs, weights)]
+    read = [x.float().masked_fill((s == -torch.inf)[..., None], 0) for x, s in zip(outs, rows)]
     lse = (top + total.log()).masked_fill(~some, -torch.inf)
-    return sum(terms) / total[..., None], lse.movedim(0, -1) if packed else lse
+    out = sum(x * w[..., None] for x, w in zip(read, weights)) / total[..., None]
+    return out, lse.movedim(0, -1) if packed else lse
 
 
 def _signed(seed):
     """A seed from 0 to 2^64 - 1 as the int64 of a schema."""
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}; an integer from 0 to 2^64 - 1 is accepted")
+    seed = _options.seed_of(seed)
     return seed - 2**64 if seed >= 2**63 else seed
 
 

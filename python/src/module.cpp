@@ -73,7 +73,7 @@ struct Call {
   std::string implementation;
 
   // The package says dout of a backward, and of no other call.
-  explicit Call(nb::dict o) : executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
+  explicit Call(const nb::dict& o) : executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
     const onepass::Op op = o.contains("dout") ? onepass::Op::backward : onepass::Op::forward;
     onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
       if (use_of(row, op) == onepass::Use::none) return;
@@ -114,7 +114,7 @@ struct Call {
 
 // compute: onepass::attention or onepass::attention_backward
 template <auto compute>
-void attention(nb::dict options) {
+void attention(const nb::dict& options) {
   Call call(options);
   const nb::object allocate = options["workspace"];
   if (allocate.is_none()) {
@@ -134,13 +134,13 @@ void attention(nb::dict options) {
 }
 
 // q, k and v are quantized for it. fp8: how, a dict of Fp8Options' words.
-onepass::Fp8Options fp8_options(nb::dict o) {
+onepass::Fp8Options fp8_options(const nb::dict& o) {
   return {.by_block = nb::cast<bool>(o["by_block"]),
           .hadamard = nb::cast<bool>(o["hadamard"]),
           .center = nb::cast<bool>(o["center"]),
           .seed = nb::cast<std::uint64_t>(o["seed"])};
 }
-void attention_fp8(nb::dict options, nb::dict fp8) {
+void attention_fp8(const nb::dict& options, const nb::dict& fp8) {
   Call call(options);
   const onepass::Fp8Options how = fp8_options(fp8);
   {
@@ -149,12 +149,12 @@ void attention_fp8(nb::dict options, nb::dict fp8) {
   }
   call.executor.raise();
 }
-std::string explain_fp8(nb::dict options, nb::dict fp8) {
+std::string explain_fp8(const nb::dict& options, const nb::dict& fp8) {
   const Call call(options);
   return onepass::explain_fp8(call.tensors, call.attention, fp8_options(fp8));
 }
 
-std::string explain(nb::dict options) {
+std::string explain(const nb::dict& options) {
   const Call call(options);
   return onepass::explain(onepass::make_problem(call.attention, call.tensors));
 }
@@ -212,7 +212,7 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   });
 }
 
-void append_kv(nb::dict o) {
+void append_kv(const nb::dict& o) {
   Views<13> take(o);
   using enum onepass::Types;
   const onepass::AppendTensors tensors{.k_new = take("k_new", data),
@@ -233,7 +233,7 @@ void append_kv(nb::dict o) {
 }
 
 // call: the tensors by the names of their roles (None: not given), scale, log, threads, stream.
-void softmax(nb::dict o) {
+void softmax(const nb::dict& o) {
   Views<7> take(o);
   using enum onepass::Types;
   const bool backward = !nb::handle(o["dy"]).is_none();
@@ -252,7 +252,7 @@ void softmax(nb::dict o) {
 }
 
 // call: the tensors by the names of their roles (None: not given), hadamard, seed, threads, stream.
-void quantize(nb::dict o) {
+void quantize(const nb::dict& o) {
   using enum onepass::Types;
   const Argument x("x", o["x"], accepted_of(data)), y("y", o["y"], "float8_e4m3fn is accepted", true),
       descale("descale", o["descale"], accepted_of(f32), true), mean("mean", o["mean"], accepted_of(f32), true);

@@ -171,7 +171,7 @@ nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::h
 
 // The forward of the package's autograd.Function: (context, differentiable inputs.., what is told) -> results. Sets
 // what the context's save_for_backward and set_materialize_grads set.
-nb::object tell(nb::handle context, nb::args given) {
+nb::object tell(nb::handle context, const nb::args& given) {
   PyObject* const told = PyTuple_GetItem(given.ptr(), PyTuple_Size(given.ptr()) - 1);
   const nb::object results = nb::borrow(PyTuple_GetItem(told, 2));
   const auto set = [&](PyObject* name, PyObject* value) {
@@ -195,6 +195,7 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
   }
   const Tensors& t = taken.tensors;
   if (!taken.take_inputs(call) || (!dispatched && any_negative(call, t))) return nb::none();
+  if (!t.q.given() || !t.k.given() || !t.v.given()) return nb::none();
   if (sdpa) {
     for (const ConstTensor* x : {&t.q, &t.k, &t.v})
       if (x->rank != 4 || x->shape[0] != t.q.shape[0] || (x != &t.q && x->shape[1] != t.k.shape[1])) return nb::none();

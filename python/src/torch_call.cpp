@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <unordered_map>
 
@@ -95,6 +96,11 @@ bool TakenCall::take_options(const TorchCall& call) try {
   const auto integer_or = [&](int i, std::int64_t otherwise) {
     return is_none(call[i]) ? otherwise : nb::cast<std::int64_t>(nb::handle(call[i]));
   };
+  const auto count_or_zero = [&](int i, std::int64_t most) {  // 0 is what None means, and nothing to be given
+    const std::int64_t n = integer_or(i, 0);
+    if (!is_none(call[i]) && (n < 1 || n > most)) throw nb::cast_error();
+    return n;
+  };
   for (const int i : {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation,
                       torch_at.out_dtype, torch_at.unified_max, torch_at.fp8})
     if (call.given(i)) return false;
@@ -115,8 +121,9 @@ bool TakenCall::take_options(const TorchCall& call) try {
   if ((a.band.align == Align::offset) == is_none(call[torch_at.align_offset])) return false;
   if (!is_none(call[torch_at.scale])) a.scale = nb::cast<double>(nb::handle(call[torch_at.scale]));
   if (call.given(torch_at.softcap)) a.softcap = nb::cast<float>(nb::handle(call[torch_at.softcap]));
-  a.max_seqlen_q = integer_or(torch_at.max_seqlen_q, 0);
-  a.max_seqlen_k = integer_or(torch_at.max_seqlen_k, 0);
+  a.max_seqlen_q = count_or_zero(torch_at.max_seqlen_q, std::numeric_limits<std::int64_t>::max());
+  a.max_seqlen_k = count_or_zero(torch_at.max_seqlen_k, std::numeric_limits<std::int64_t>::max());
+  threads_ = static_cast<int>(count_or_zero(torch_at.threads, kMaxThreads));
   const int flag = op == Op::backward ? torch_at.deterministic : torch_at.batch_invariant;
   if (call.given(flag))
     (op == Op::backward ? a.deterministic : a.batch_invariant) = nb::cast<bool>(nb::handle(call[flag]));
@@ -125,7 +132,6 @@ bool TakenCall::take_options(const TorchCall& call) try {
     if (name != "exact" && name != "fast") return false;
     a.accumulation = name == "fast" ? Accumulation::fast : Accumulation::exact;
   }
-  threads_ = static_cast<int>(integer_or(torch_at.threads, 0));
   key_.add(std::array<std::int64_t, 11>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
                                         a.band.right, a.band.offset, a.scale.has_value(), a.max_seqlen_q,
                                         a.max_seqlen_k, a.deterministic, a.batch_invariant,

@@ -100,6 +100,19 @@ TEST(Merge, NanAndInfinityStayInTheirRow) {
   }
 }
 
+// Scores of 3e38 have such LSEs; beside them log(2) is less than a rounding, in float64 too.
+TEST(Merge, LsesOfAnySizeMakeWeightsOfASumOfOne) {
+  for (const float lse : {0.0f, 3e4f, -3e4f, 1e16f, 3e38f, -3e38f}) {
+    Partial a(1, 2), b(1, 2);
+    a.lse[0] = b.lse[0] = lse;
+    a.out = {1, -4}, b.out = {2, 8};
+    const Partial all = joined({&a, &b});
+    EXPECT_NEAR(all.out[0], 1.5f, 1e-6) << lse;
+    EXPECT_NEAR(all.out[1], 2.0f, 1e-6) << lse;
+    EXPECT_FLOAT_EQ(all.lse[0], static_cast<float>(lse + std::log(2.0))) << lse;
+  }
+}
+
 // Keys cut in three uneven parts, each attended to on its own, in every dtype and in a layout with foreign strides.
 TEST(Merge, SplitKeysEqualUnsplitAttention) {
   const std::int64_t b = 2, h = 4, n = 7, m = 61, d = 40, cuts[] = {0, 1, 40, m};

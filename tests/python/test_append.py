@@ -149,6 +149,30 @@ def test_torch_compiled(rng, torch, device, fp8):
         assert torch.equal(bits(mine), bits(other)) and bits(mine).any()
 
 
+def test_torch_says_that_a_cache_has_changed(rng, torch):
+    import onepass.torch
+
+    new, cache = torch.from_numpy(normal(rng, (1, 2, 3, 16))), torch.ones(1, 2, 8, 16)
+    x = torch.ones(1, 2, 8, 16, requires_grad=True)
+    loss = (x * cache).sum()
+    onepass.torch.append_kv(new, new, cache, torch.ones(1, 2, 8, 16), seqused_k=torch.tensor([2]))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_torch_names_what_is_no_tensor(rng, torch):
+    import onepass.torch
+
+    new, cache = torch.from_numpy(normal(rng, (1, 2, 3, 16))), torch.zeros(2, 1, 2, 8, 16)
+    good = dict(k_new=new, v_new=new, k_cache=cache[0], v_cache=cache[1], seqused_k=torch.tensor([2]))
+    for name in good:
+        with pytest.raises(TypeError, match=f"{name} is a NoneType; a torch.Tensor is accepted"):
+            onepass.torch.append_kv(**(good | {name: None}))
+    with pytest.raises(TypeError, match="cos is a ndarray; a torch.Tensor is accepted"):
+        onepass.torch.append_kv(**good, cos=np.ones((8, 4)))
+    assert not cache.any()
+
+
 def test_jax_caches_are_refused(rng, jax):
     new, cache = normal(rng, (1, 2, 3, 16)), jax.numpy.zeros((1, 2, 8, 16))
     with pytest.raises(TypeError, match="k_cache is a jax Array, which is immutable"):

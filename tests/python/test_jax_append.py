@@ -107,6 +107,7 @@ def test_vmap_and_refusals(rng):
         expected = in_numpy(stack[0][i], stack[1][i], [x[i] for x in stack[2:]], options)
         for mine, other in zip(given, expected, strict=True):
             same(mine[i], other)
+    given = dict(k_new=new_k, v_new=new_v, k_cache=caches[0], v_cache=caches[1], **options)
     of_hosts = [
         (dict(seqused_k=np.int32([7, 10])), r"seqused_k\[1\] is 10 and 3 tokens are appended; the cache takes 12")
     ]
@@ -116,10 +117,17 @@ def test_vmap_and_refusals(rng):
         (dict(threads=0), "threads is 0"),
         (dict(sin=None), "sin is missing"),
         (dict(q=options["q"][:, :, :1]), "its seq_new must be 3, as k_new's"),
-        (dict(seqused_k=None), "seqused_k is missing|seqused_k is None"),
+        (dict(seqused_k=None), "seqused_k is None; an array is expected"),
+        (dict(k_new=None), "k_new is None; an array is expected"),
+        (dict(v_cache=None), "v_cache is None; an array is expected"),
+        (dict(seqused_k=np.float32([7, 0])), "seqused_k is float32; int32, int64 are accepted"),
+        (dict(page_table=np.float32([[0.5], [1]])), "page_table is float32; int32, int64 are accepted"),
+        (dict(cos=np.ones((12, 8), np.int32)), "cos is int32; float32, float16, bfloat16, float64 are accepted"),
     ]:
         with pytest.raises((ValueError, TypeError, jax.errors.JaxRuntimeError), match=sentence):
-            jax.block_until_ready(onepass.jax.append_kv(new_k, new_v, *caches, **(options | wrong)))
+            jax.block_until_ready(onepass.jax.append_kv(**(given | wrong)))
+    with pytest.raises(NotImplementedError, match="append_kv has no gradients"):
+        jax.grad(lambda x: onepass.jax.append_kv(**(given | dict(k_new=x)))[0].sum())(new_k)
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -175,3 +183,9 @@ def test_merge_is_that_of_numpy(rng):
     for wrong in (([], []), (list(outs), list(lses)[:4]), ([outs[0]], [lses[0, 0]])):
         with pytest.raises(ValueError, match="as many of one shape"):
             onepass.jax.merge(*wrong)
+    for wrong, sentence in (((np.int32(outs * 0 == 0), lses), "outs"), ((outs, np.float16(lses)), "lses")):
+        with pytest.raises(TypeError, match=rf"{sentence}\[0\] is "):
+            onepass.jax.merge(*map(list, wrong))
+    parts = [np.ones((1, 1, 1, 2), np.float32), np.full((1, 1, 1, 2), np.nan, np.float32)]
+    small = [np.zeros((1, 1, 1), np.float32), np.full((1, 1, 1), -200, np.float32)]  # read, though it weighs nothing
+    assert np.isnan(onepass.jax.merge(parts, small)[0]).all() and np.isnan(onepass.merge(parts, small)[0]).all()

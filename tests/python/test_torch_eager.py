@@ -160,6 +160,16 @@ def test_sentences_are_the_general_ones(attention, torch):
         "need one, other masks take none": lambda: attention(q, k, v, align_offset=3),
         "k is torch.float16|k is fp16": lambda: attention(q, k.half(), v),
         "scale is 'a'": lambda: attention(q, k, v, scale="a"),
+        "window is 5; a pair": lambda: attention(q, k, v, window=5),
+        "seed is 'a'; an integer": lambda: attention(q, k, v, dropout_p=0.5, seed="a"),
+        "threads is 0; None": lambda: attention(q, k, v, threads=0),
+        "threads is 4294967297; None": lambda: attention(q, k, v, threads=2**32 + 1),
+        "max_seqlen_k is 0; None": lambda: attention(q, k, v, max_seqlen_k=0),
+        "q is a NoneType; a torch.Tensor": lambda: attention(None, k, v),
+        "v is a NoneType; a torch.Tensor": lambda: attention(q, k, None),
+        "bias is a list; a torch.Tensor": lambda: attention(q, k, v, bias=[1.0]),
+        "mod_buffers is a list; a dict": lambda: attention(q, k, v, mod_buffers=[q]),
+        "mod buffer name 'a,b' is no name": lambda: attention(q, k, v, mod_buffers={"a,b": q}),
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
@@ -218,6 +228,24 @@ def test_merge(attention, torch, device):
     assert (out == 0).all() and torch.equal(lse, nothing)
     with pytest.raises(ValueError, match="as many of one shape"):
         onepass.torch.merge([x.requires_grad_()], [nothing[0]])
+    for wrong, sentence in ((([x.double()], [nothing]), "outs"), (([x], [nothing.half()]), "lses")):
+        for grad in (False, True):
+            with pytest.raises(TypeError, match=rf"{sentence}\[0\] is "):
+                onepass.torch.merge([wrong[0][0].detach().requires_grad_(grad)], wrong[1])
+
+
+def test_what_merge_reads(attention, torch):
+    """Parts of no weight but an LSE are read, as onepass.merge reads them: what is not finite there comes out."""
+    import onepass
+    import onepass.torch
+
+    ones = torch.ones(1, 1, 1, 2)
+    for hidden, expected in ((-200.0, torch.nan), (-torch.inf, 1.0)):
+        lses = [torch.zeros(1, 1, 1), torch.full((1, 1, 1), hidden)]
+        outs = [ones, ones * torch.nan]
+        given = onepass.torch.merge([outs[0].clone().requires_grad_(), outs[1]], lses)[0]
+        for out in (given, onepass.merge(outs, lses)[0]):
+            torch.testing.assert_close(out, ones * expected, equal_nan=True)
 
 
 def test_tangents_are_not_lost(attention, torch):

@@ -215,6 +215,7 @@ TEST_F(CliRun, BshdIsTheSameTransposed) {
 TEST_F(CliRun, Bf16OfMlDtypes) {
   const auto narrow = [](const std::vector<float>& x) {
     std::vector<bf16> y;
+    y.reserve(x.size());
     for (float value : x) y.push_back(from_float<bf16>(value));
     return bytes_of(y);
   };
@@ -265,13 +266,16 @@ TEST_F(CliRun, Gradients) {
   EXPECT_NEAR(sum, 240, 1e-4);
 
   // Nothing that is given is left out without a word.
-  const std::string none = folder("do.npy"), result = folder("none.safetensors");
+  const std::string none = folder("do.npy"), result = folder("none.safetensors"), done = folder("done.safetensors");
+  ASSERT_EQ(run({"--out", done, "--lse"}).status, 0);
   const std::pair<std::vector<std::string>, const char*> wrong[] = {
       {{"--out", folder("g.npy"), "--dout", none}, "gradients go into one file, --out FILE.safetensors"},
       {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias but there is no bias"},
       {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is of a forward: gradients"},
       {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is of a forward: gradients"},
       {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq is fp16; fp32, as q"},
+      {{"--out", result, "--dout", none, "--in", done, "--unified-max", "1"}, "--unified-max is of a forward, and"},
+      {{"--out", result, "--dout", none, "--in", done, "--batch-invariant"}, "--batch-invariant is of a forward"},
       {{"--out", result, "--dlse", none}, "--dlse goes with a dout: give --dout"},
       {{"--out", result, "--grads", "dq"}, "--grads goes with a dout, whose gradients it is of"},
       {{"--out", result, "--deterministic"}, "--deterministic goes with a dout, whose gradients it is of"},

@@ -84,6 +84,13 @@ void refuse_gradients(const Flags& flags) {
        " goes with a dout, whose gradients it is of: give --dout FILE.npy, or a tensor 'dout' in --in");
 }
 
+// What a backward of a forward that has been computed does not have.
+void refuse_forward(const Flags& flags) {
+  want(!flags.attention.unified_max && !flags.attention.batch_invariant, ErrorCode::bad_value,
+       flags.attention.unified_max ? "--unified-max" : "--batch-invariant",
+       " is of a forward, and none is computed: out and lse are given");
+}
+
 // The gradients that --grads names.
 Results gradient_results(const Flags& flags, const Tensors& a) {
   want(is_safetensors(flags.outputs.out) && !flags.outputs.want_lse, ErrorCode::bad_value,
@@ -130,6 +137,7 @@ void run_command(Flags& flags) {
   const bool backward = loaded.op == Op::backward;
   if (!backward) refuse_gradients(flags);
   const bool forward_first = backward && !loaded.tensors.out.given() && !loaded.tensors.lse.given();
+  if (backward && !forward_first) refuse_forward(flags);
   if (forward_first) {  // what it reads of its forward
     const DType dtype = loaded.tensors.dout.dtype;
     for (const Result& r : forward_results(flags, loaded.tensors, dtype, true)) {

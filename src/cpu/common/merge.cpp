@@ -1,8 +1,9 @@
 // cpu.merge: finished partial results (O, LSE) over disjoint key sets become one.
 //
-// A row's LSE in log2 units is all of its state (from_lse); the joint LSE then says what share of the row each partial
-// holds: out = sum_i 2^(lse_i - lse) * O_i. Shares are worked out in double, one per row and partial, so that merging
-// hundreds of partials in any order adds no error but the rounding of the sum.
+// A row's LSE in log2 units is all of its state (from_lse); the joint state (m, l) then says what share of the row each
+// partial holds: out = sum_i 2^(lse_i - m) / l * O_i. (The joint LSE would not: beyond 2^53 it is m, whatever l is.)
+// Shares are worked out in double, one per row and partial, so that merging hundreds of partials in any order adds no
+// error but the rounding of the sum.
 #include "cpu/common/merge.hpp"
 
 #include <algorithm>
@@ -47,8 +48,9 @@ struct Merge {
     };
     RowState<double> all;
     for (std::size_t i = 0; i < outs.size(); ++i) all = onepass::merge(all, state_of(i)).state;
-    const double joint = finalize(all).lse;
-    if (lse.given()) static_cast<float*>(lse.data)[offset_of_row(lse, lse.rank, r)] = static_cast<float>(joint);
+    const Rescale<double> to_joint = keep(all);
+    const Final<double> joint = finalize(all);
+    if (lse.given()) static_cast<float*>(lse.data)[offset_of_row(lse, lse.rank, r)] = static_cast<float>(joint.lse);
 
     const int row_dims = out.rank - 1;
     const std::int64_t dim = out.shape[row_dims], out_at = offset_of_row(out, row_dims, r);
@@ -59,7 +61,7 @@ struct Merge {
         const RowState<double> one = state_of(i);
         if (one.l == 0) continue;  // the identity: its O is not read
         add_scaled(sum, outs[i], offset_of_row(outs[i], row_dims, r) + from, count,
-                   static_cast<float>(probability(one.m, from_lse(joint).m)));
+                   static_cast<float>(weight(one.m, to_joint) * joint.inv_l));
       }
       with_float_type(out.dtype, [&](auto zero) {
         auto* to = static_cast<decltype(zero)*>(out.data) + out_at + from;
