@@ -119,7 +119,11 @@ def graphed(torch, call):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+
+    def replay(_kept=call):  # whose memory the launches name
+        graph.replay()
+
+    return replay
 
 
 PEERS = {"flash-attn-3": flash_attention_3, "cudnn": cudnn_sdpa}
@@ -129,18 +133,18 @@ def measured(torch, onepass, options, batch, rows, heads, dim, causal, flushed):
     tensors = (torch.randn(batch, rows, heads, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     q, k, v = (x.transpose(1, 2) for x in tensors)
     mask = "causal_bottom_right" if causal else None
-    calls, refused, errors = onepass_calls(torch, onepass, q, k, v, mask), {}, {}
+    calls = {name: graphed(torch, call) for name, call in onepass_calls(torch, onepass, q, k, v, mask).items()}
+    refused, errors = {}, {}
     for name, peer in PEERS.items():
         try:
             call, numbers, factors, scale = peer(torch, onepass, q, k, v, causal)
             given = dict(zip(("q_descale", "k_descale", "v_descale"), factors, strict=True))
             want = onepass.attention(*numbers, **given, mask=mask)
             found = call().float() * scale
+            calls[name] = graphed(torch, call)
             errors[name] = float((found - want.float()).pow(2).mean().sqrt() / want.float().pow(2).mean().sqrt())
-            calls[name] = call
         except Exception as error:  # the peer is not here, or does not take it
-            refused[name] = f"{error!r:.200}"
-    calls = {name: graphed(torch, call) for name, call in calls.items()}
+            refused[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     seconds = {name: [] for name in calls}
     for turn in range(options.rounds + 2):
         for name, call in calls.items():

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward and backward (bf16; head dims 64, 128, 256), the
-# forward of e4m3 (128), and decoding (bf16; 64, 128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT:
+# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward (bf16, e4m3) and backward (bf16) of head dims
+# 64, 128 and 256, and decoding (bf16; 64, 128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT:
 # flash-attention with its CUTLASS submodule (timed here: commit 0251105a):
 # git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention
-# Needs nvcc (timed here: 13.0); 75 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim; decoding's five
+# Needs nvcc (timed here: 13.0); 65 to 120 s forward, 105 to 200 s backward and 1.3 GiB for each head dim; decoding's five
 # files 110 to 230 s each, on a core that others used too, and 4 GiB. The flags are those of hopper/setup.py.
 set -euo pipefail
 [[ $# -eq 2 ]] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
@@ -26,7 +26,9 @@ for pass in fwd bwd; do
             -o "$objects/$pass$dim.o"
   done
 done
-"$nvcc" "${flags[@]}" -c "$source/hopper/instantiations/flash_fwd_hdim128_e4m3_sm90.cu" -o "$objects/fp8.o"
+for dim in 64 128 256; do
+  "$nvcc" "${flags[@]}" -c "$source/hopper/instantiations/flash_fwd_hdim${dim}_e4m3_sm90.cu" -o "$objects/fp8$dim.o"
+done
 for dim in 64 128; do
   for paged in false true; do
     "$nvcc" "${flags[@]}" "-DDIM=$dim" "-DPAGED=$paged" -c "$here/decode_forward.cu" -o "$objects/decode_$dim$paged.o"

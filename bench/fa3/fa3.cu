@@ -118,12 +118,11 @@ EXPORTED int fa3_forward(const void* q, const void* k, const void* v, void* out,
   return status();
 }
 
-// q, k and v in e4m3 with factors [b, h_k] each, out in bf16; of d 128. Returns as fa3_forward.
+// q, k and v in e4m3 with factors [b, h_k] each, out in bf16. Returns as fa3_forward.
 EXPORTED int fa3_forward_fp8(const void* q, const void* k, const void* v, float* q_descale, float* k_descale,
                              float* v_descale, void* out, float* lse, void* semaphore, int b, int s, int h, int h_k,
                              int d, int causal, float scale, void* stream_) {
   auto stream = static_cast<cudaStream_t>(stream_);
-  if (d != 128) return 1;
   Flash_fwd_params p{};
   fill(p, q, k, v, out, lse, {b, s, h, h_k, d}, causal != 0, scale);
   p.is_bf16 = false;
@@ -132,7 +131,15 @@ EXPORTED int fa3_forward_fp8(const void* q, const void* k, const void* v, float*
   p.q_descale_batch_stride = p.k_descale_batch_stride = p.v_descale_batch_stride = h_k;
   p.q_descale_head_stride = p.k_descale_head_stride = p.v_descale_head_stride = 1;
   if (int const e = prepare(p, semaphore, stream)) return e;
-  run_mha_fwd_<90, cutlass::float_e4m3_t, 128, 128, false, false, false, false>(p, stream);
+  using E4m3 = cutlass::float_e4m3_t;
+  if (d == 64)
+    run_mha_fwd_<90, E4m3, 64, 64, false, false, false, false>(p, stream);
+  else if (d == 128)
+    run_mha_fwd_<90, E4m3, 128, 128, false, false, false, false>(p, stream);
+  else if (d == 256)
+    run_mha_fwd_<90, E4m3, 256, 256, false, false, false, false>(p, stream);
+  else
+    return 1;
   return status();
 }
 
