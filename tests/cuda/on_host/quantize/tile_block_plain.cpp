@@ -1,5 +1,5 @@
 #define EMULATED_NAME tile_block_plain
-#define EMULATED_PROBLEM "quantize b1 h2 s390x96 fp16 descale=bhn"
+#define EMULATED_PROBLEM "quantize b1 h1 s390x96 fp16 descale=bhn"
 #define EMULATED_CONFIG      \
   {.input = ScalarType::f16, \
    .dim = 96,                \

@@ -1,5 +1,5 @@
 #define EMULATED_NAME tile_held_guess
-#define EMULATED_PROBLEM "quantize b1 h3 s560x128 fp16 descale=b11 hadamard"
+#define EMULATED_PROBLEM "quantize b1 h2 s560x128 fp16 descale=b11 hadamard"
 #define EMULATED_CONFIG      \
   {.input = ScalarType::f16, \
    .dim = 128,               \

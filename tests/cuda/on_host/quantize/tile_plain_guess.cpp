@@ -1,5 +1,5 @@
 #define EMULATED_NAME tile_plain_guess
-#define EMULATED_PROBLEM "quantize b2 h3 s600x96 bf16 descale=1h1"
+#define EMULATED_PROBLEM "quantize b2 h2 s600x96 bf16 descale=1h1"
 #define EMULATED_CONFIG       \
   {.input = ScalarType::bf16, \
    .dim = 96,                 \

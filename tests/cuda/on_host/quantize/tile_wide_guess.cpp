@@ -1,5 +1,5 @@
 #define EMULATED_NAME tile_wide_guess
-#define EMULATED_PROBLEM "quantize b1 h2 s650x256 bf16 descale=bh1 hadamard seed=3"
+#define EMULATED_PROBLEM "quantize b1 h2 s390x256 bf16 descale=bh1 hadamard seed=3"
 #define EMULATED_CONFIG       \
   {.input = ScalarType::bf16, \
    .dim = 256,                \
