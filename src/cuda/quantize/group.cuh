@@ -57,7 +57,7 @@ struct QuantizeGroup {
   // How large numbers may become, judged by 4 KB of a head's rows, or 16 KB of all that share its factor: four times
   // the largest of them, and where they are mixed twice what sum |x| / root n lets one become. Pieces of these rows,
   // and what the block makes of them.
-  static constexpr i32 kRowLanes = kQ.dim / 8, kSampledRows = kThreads / kRowLanes, kSamples = 4;
+  static constexpr i32 kRowLanes = kQ.dim / 8, kSampledRows = kThreads / kRowLanes, kSamples = kQ.shared ? 4 : 1;
   using Sample = Bytes<16>[kSamples];
   DEV Bytes<16> piece(i32 of_head, i32 row) const {
     const i64 from = of_head / p.heads * p.x_stride[0] + of_head % p.heads * p.x_stride[1] + row * p.x_stride[2];
@@ -70,22 +70,20 @@ struct QuantizeGroup {
 #pragma unroll
     for (i32 s = 0; s < kSamples; ++s) sample[s] = {};
     if (i >= kSampledRows || p.rows == 0) return;
-    if (heads() == 1) {
-      sample[0] = piece(own_head, part(p.rows, i, kSampledRows));
-      return;
-    }
+    constexpr i32 kAll = kSampledRows * kSamples;
 #pragma unroll
     for (i32 s = 0; s < kSamples; ++s) {  // heads in order, rows out of order
-      constexpr i32 kAll = kSampledRows * kSamples;
       const i32 n = i * kSamples + s;
-      sample[s] = piece(head(part(heads(), n, kAll)), part(p.rows, n * 5 % kAll, kAll));
+      if constexpr (kQ.shared)
+        sample[s] = piece(head(part(heads(), n, kAll)), part(p.rows, n * 5 % kAll, kAll));
+      else
+        sample[s] = piece(own_head, part(p.rows, n, kAll));
     }
   }
   DEV float guess(const Sample& sample, u32 shared) const {
     float most = 0.0f;
 #pragma unroll
     for (i32 s = 0; s < kSamples; ++s) {
-      if (s > 0 && heads() == 1) break;
       float large = 0.0f, sum = 0.0f;
 #pragma unroll
       for (i32 w = 0; w < 8; ++w) {

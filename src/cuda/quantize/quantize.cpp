@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -22,8 +21,6 @@ constexpr int kFewRows = 32;
 // A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
 constexpr std::int64_t kPieceRows = 512, kMaxPieces = 16;
 constexpr int kMenders = 256;  // blocks of threads that look whether numbers have to be written once more
-// Tiles that a block of threads has in turn, as long as blocks are left to fill the device so many times.
-constexpr int kMostTiles = 4, kMostPlainTiles = 2, kLeastTurns = 3;
 static_assert(kQuantizeTileRows == kDescaleRows);
 
 // Rows begin at multiples of so many bytes.
@@ -42,14 +39,19 @@ bool in_tiles(const Problem& p) {
          (!p.hadamard || rows_begin_at(p, Role::y, 16, 1));
 }
 
+// Tiles that a block of threads has in turn, as long as nearly all that run at once have some. What it saves is the
+// guess of each tile but the first, so nothing by block; of a head's own, at least four tiles gain, and of columns as
+// they are none. 256 rotated columns, and up to 64, wait for memory alone (docs/notes/fp8.md).
+bool may_be_several(const QuantizeConfig& c) {
+  return c.tiles && !c.by_block && c.dim > 64 && c.dim <= 192 && (c.hadamard || c.shared);
+}
 int tiles_in_turn(const QuantizePlan& plan, int multiprocessors) {
   const QuantizeConfig& c = plan.config;
-  if (!c.tiles || !c.several()) return 1;
-  if (const char* const wanted = std::getenv("ONEPASS_Q")) return std::atoi(wanted);
-  const std::int64_t least = std::int64_t{kLeastTurns} * multiprocessors * c.blocks_at_once();
-  int tiles = c.hadamard ? kMostTiles : kMostPlainTiles;
-  while (tiles > 1 && std::int64_t{plan.heads} * (plan.blocks / tiles) < least) tiles /= 2;
-  return tiles;
+  if (!may_be_several(c)) return 1;
+  const double at_once = 0.9 * multiprocessors * c.blocks_at_once();
+  int tiles = c.hadamard ? 8 : 4;
+  while (tiles > 1 && static_cast<double>(plan.heads) * ((plan.blocks + tiles - 1) / tiles) < at_once) tiles /= 2;
+  return tiles < 4 && !c.shared ? 1 : tiles;
 }
 
 const Kernel& load(const DeviceFacts& device, const QuantizeConfig& config, Stream stream) {
@@ -139,7 +141,7 @@ std::vector<QuantizePlan::Step> QuantizePlan::steps() const {
   if (config.by_block && !config.centered) return {{config, heads * groups}};
   QuantizeConfig first = config, last = config;
   if (config.tiles) {
-    first.part = QuantizePart::guess, last.part = QuantizePart::mend;
+    first.part = QuantizePart::guess, last.part = QuantizePart::mend, last.several = false;
     return {{first, heads * groups}, {last, heads / sharing * menders}};
   }
   first.part = QuantizePart::survey;
@@ -180,10 +182,12 @@ bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, 
                  .tiles = tiles,
                  .rows = rows,
                  .part = QuantizePart::write};
-  plan.tiles = tiles_in_turn(plan, multiprocessors);
-  plan.groups = (plan.blocks + plan.tiles - 1) / plan.tiles;
   plan.sharing =
       static_cast<int>(std::max<std::int64_t>(1, (p.descale.batch ? 1 : p.batch) * (p.descale.heads ? 1 : p.heads_q)));
+  plan.config.shared = tiles && !p.descale.blocks && plan.sharing > 1;
+  plan.tiles = tiles_in_turn(plan, multiprocessors);
+  plan.groups = (plan.blocks + plan.tiles - 1) / plan.tiles;
+  plan.config.several = plan.tiles > 1;
   const int units = std::max(1, plan.heads / plan.sharing);
   plan.menders = static_cast<int>(
       std::min<std::int64_t>(std::int64_t{plan.sharing} * plan.blocks, (kMenders + units - 1) / units));
@@ -202,7 +206,7 @@ const char* name_of(QuantizePart part) {
   return "";
 }
 std::string source_of(const QuantizeConfig& c) {
-  const auto& [input, dim, hadamard, centered, by_block, vectors, tiles, rows, part] = c;
+  const auto& [input, dim, hadamard, centered, by_block, vectors, tiles, rows, part, shared, several] = c;
   return Initializer()
       .field("input", input)
       .field("dim", dim)
@@ -213,6 +217,8 @@ std::string source_of(const QuantizeConfig& c) {
       .field("tiles", tiles)
       .field("rows", rows)
       .word("part", name_of(part))
+      .field("shared", shared)
+      .field("several", several)
       .source();
 }
 std::string around(const std::string& constant) {
@@ -236,14 +242,23 @@ KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch) {
   std::vector<KernelProgram> programs;
   for (const auto& [config, blocks] : plan.steps()) programs.push_back(quantize_program(config, arch));
+  if (may_be_several(plan.config)) {
+    QuantizeConfig other = plan.steps()[0].config;
+    other.several = !other.several;
+    programs.push_back(quantize_program(other, arch));
+  }
   const QuantizeConfig& q = plan.config;
   if (!q.tiles || !q.hadamard || !q.by_block) return programs;
   QuantizeConfig k = q;
   k.by_block = false, k.part = QuantizePart::guess;
   QuantizeConfig v = k;
   v.hadamard = false;
-  programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
-  k.part = v.part = QuantizePart::mend;
+  for (const bool several : {false, true}) {
+    if (several && !may_be_several(k)) continue;
+    k.several = several;
+    programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
+  }
+  k.part = v.part = QuantizePart::mend, k.several = false;
   programs.push_back(quantize_program(QuantizeConfigs{{k, v}, 2}, arch));
   return programs;
 }

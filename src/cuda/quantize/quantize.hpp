@@ -32,7 +32,8 @@ struct QuantizePlan {
 bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
-// All of a plan. What Q of attention_fp8 is quantized by comes with what its q, k and v are quantized by together.
+// All of a plan, for any number of multiprocessors. What Q of attention_fp8 is quantized by comes with what its q, k
+// and v are quantized by together.
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
 QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan, const Tensors& tensors,
                                void* workspace);

@@ -20,15 +20,12 @@ struct QuantizeConfig {
   bool tiles;     // by tile.cuh
   int rows;       // of a block of threads at once
   QuantizePart part;
+  bool shared = false;   // of tile.cuh: a factor is of more than one head
+  bool several = false;  // of tile.cuh: a block of threads has some tiles of a head in turn
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 
-  // Of tile.cuh: blocks of threads that a multiprocessor has registers for, and whether one may have several tiles of a
-  // head in turn. 4 at once have memory busy by one tile each (109 us, by several 114); 256 columns as they are would
-  // spill.
+  // Of tile.cuh: blocks of threads that a multiprocessor has registers for.
   ONEPASS_HD constexpr int blocks_at_once() const { return dim <= 64 ? 4 : 2; }
-  ONEPASS_HD constexpr bool several() const {
-    return part != QuantizePart::mend && dim > 64 && (hadamard || dim <= 192);
-  }
   // Shared memory: a number of each warp, then columns, in a survey those of each warp.
   ONEPASS_HD constexpr int threads() const { return rows * kQuantizeLanes; }
   ONEPASS_HD constexpr int columns_at() const { return threads() / 32 * 4; }

@@ -24,7 +24,7 @@ namespace onepass {
 template <i32 job>
 struct QuantizeTile {
   static constexpr QuantizeConfig kQ = quantize_jobs.job[job];
-  static constexpr bool kRotated = kQ.hadamard, kSeveral = kQ.several();
+  static constexpr bool kRotated = kQ.hadamard, kSeveral = kQ.several;
   static constexpr i32 kPieces = kQ.dim / 32, kOuts = kQ.dim / 64;  // outs: 64 columns of results
   using Format = typename ElementOf<kQ.input>::Format;
   using Out = float[4][2][4];  // columns' bits 1 and 2; bit 3; rows g and g + 8, bit 0
@@ -54,7 +54,7 @@ struct QuantizeTile {
            static_cast<i32>(threadIdx.x) % 32 / 4;
   }
   DEV void load(i32 of_tile) {
-    const i32 row = row_of(of_tile), end = min(p.rows, last * kQuantizeTileRows);
+    const i32 row = row_of(of_tile), end = kSeveral ? min(p.rows, last * kQuantizeTileRows) : p.rows;
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
       const auto* const from = static_cast<const u16*>(p.x) + at(p.x_stride, row + 8 * h) + lane() % 4 * 8;
@@ -273,8 +273,8 @@ struct QuantizeTile {
     float most = 0.0f;
     do {
       tile.arrive(shared);
-      if constexpr (!kRotated) most = tile.largest_of_all(outs, false, most, true);
-      tile.store_all(outs, false, factor, true, &most);
+      if constexpr (!kRotated || kHeld == kOuts) most = tile.largest_of_all(outs, false, most, true);
+      tile.store_all(outs, kHeld == kOuts, factor, true, kHeld == kOuts ? nullptr : &most);
     } while (tile.next());
     most = block_max(most, shared, 1);
     const bool clean = finite(most);

@@ -17,11 +17,11 @@ namespace {
 using warps::QuantizeSource;
 
 const QuantizeSource* const kSources[] = {
-    &warps::quantize_tile_block,      &warps::quantize_tile_block_plain, &warps::quantize_tile_guess,
-    &warps::quantize_tile_mend,       &warps::quantize_tile_wide_guess,  &warps::quantize_tile_wide_mend,
-    &warps::quantize_tile_held_guess, &warps::quantize_tile_held_mend,   &warps::quantize_tile_plain_guess,
-    &warps::quantize_tile_plain_mend, &warps::quantize_f32_survey,       &warps::quantize_f32_means,
-    &warps::quantize_f16_odd};
+    &warps::quantize_tile_block,       &warps::quantize_tile_block_plain, &warps::quantize_tile_guess,
+    &warps::quantize_tile_mend,        &warps::quantize_tile_own_guess,   &warps::quantize_tile_own_mend,
+    &warps::quantize_tile_wide_guess,  &warps::quantize_tile_wide_mend,   &warps::quantize_tile_shared_guess,
+    &warps::quantize_tile_shared_mend, &warps::quantize_tile_plain_guess, &warps::quantize_tile_plain_mend,
+    &warps::quantize_f32_survey,       &warps::quantize_f32_means,        &warps::quantize_f16_odd};
 
 const QuantizeSource* source_of(const QuantizeConfig& config) {
   for (const QuantizeSource* source : kSources)
@@ -58,7 +58,8 @@ TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
         cuda::QuantizePlan plan;
         std::string why;
         // Of few multiprocessors blocks of threads have several tiles in turn.
-        ASSERT_TRUE(cuda::select_quantize(inputs.problem, seed == 2 ? 0 : 132, plan, why)) << why;
+        const bool several = static_cast<const QuantizeConfig*>(source->config)->several;
+        ASSERT_TRUE(cuda::select_quantize(inputs.problem, several ? 0 : 132, plan, why)) << why;
         const bool guesses = plan.steps()[0].config.part == QuantizePart::guess;
         if (guesses) hide_large_numbers(inputs);
         std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);
