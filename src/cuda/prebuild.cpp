@@ -122,7 +122,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   if (p.op == Op::quantize) {
     const char* const name = quantize_implementation().name;
     QuantizePlan plan;
-    if (!select_quantize(p, plan, why)) throw refusal(name);
+    if (!select_quantize(p, 1, plan, why)) throw refusal(name);
     for (KernelProgram& program : quantize_programs(plan, arch)) kernels.push_back({name, std::move(program)});
     return kernels;
   }

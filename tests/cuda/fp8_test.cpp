@@ -63,15 +63,21 @@ TEST(QuantizeTiles, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   for (const char* const line :
        {"quantize b4 h16 s4096x128 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x128 fp16 descale=bh1 hadamard",
-        "quantize b4 h16 s4096x256 bf16 descale=bh1 hadamard", "quantize b4 h16 s4096x256 bf16 descale=bh1"}) {
+        "quantize b4 h16 s4096x256 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x256 bf16 descale=bh1",
+        "quantize b4 h16 s4096x64 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x128 bf16 descale=111"}) {
     const Problem p = parse_problem(std::string(line) + " cuda");
     cuda::QuantizePlan plan;
-    ASSERT_TRUE(cuda::select_quantize(p, plan, why)) << why;
+    ASSERT_TRUE(cuda::select_quantize(p, 132, plan, why)) << why;
     ASSERT_TRUE(plan.config.tiles) << line;
     const cuda::CodeGate gate{2 * kQuantizeTileThreads,
                               p.hadamard ? std::vector<std::string>{"HMMA"} : std::vector<std::string>{}};
     for (const cuda::KernelProgram& program : cuda::quantize_programs(plan, "sm_90a"))
       EXPECT_EQ(cuda::wrong_code(cuda::compile(program), gate), "") << line;
+    if (!p.hadamard || !p.descale.blocks) continue;
+    QuantizeConfig v = plan.config;  // all of an attention by block
+    v.hadamard = false;
+    const QuantizeConfigs all{{plan.config, plan.config, v}, 3};
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::quantize_program(all, "sm_90a")), gate), "") << line;
   }
 }
 

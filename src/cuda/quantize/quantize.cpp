@@ -20,8 +20,7 @@ namespace {
 constexpr int kFewRows = 32;
 // A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
 constexpr std::int64_t kPieceRows = 512, kMaxPieces = 16;
-constexpr std::int64_t kMaxTilePieces = 2048;  // of all heads that share a factor: a number each, read by every block
-constexpr int kMenders = 256;                  // blocks of threads that look whether a head has to be written once more
+constexpr int kMenders = 256;  // blocks of threads that look whether numbers have to be written once more
 static_assert(kQuantizeTileRows == kDescaleRows);
 
 // Rows begin at multiples of so many bytes.
@@ -38,6 +37,21 @@ bool in_tiles(const Problem& p) {
   const bool dims = p.hadamard ? p.seq_k == 64 || p.seq_k == 128 || p.seq_k == 256 : p.seq_k % 32 == 0;
   return dims && p.dtype != DType::f32 && !p.centered && in_vectors(p) &&
          (!p.hadamard || rows_begin_at(p, Role::y, 16, 1));
+}
+
+// Tiles that a block of threads has in turn, as long as nearly all that run at once have some. What it saves is the
+// guess of each tile but the first, so nothing by block; of a head's own, at least four tiles gain, and of columns as
+// they are none. 256 rotated columns, and up to 64, wait for memory alone (docs/notes/fp8.md).
+bool may_be_several(const QuantizeConfig& c) {
+  return c.tiles && !c.by_block && c.dim > 64 && c.dim <= 192 && (c.hadamard || c.shared);
+}
+int tiles_in_turn(const QuantizePlan& plan, int multiprocessors) {
+  const QuantizeConfig& c = plan.config;
+  if (!may_be_several(c)) return 1;
+  const double at_once = 0.9 * multiprocessors * c.blocks_at_once();
+  int tiles = c.hadamard ? 8 : 4;
+  while (tiles > 1 && static_cast<double>(plan.heads) * ((plan.blocks + tiles - 1) / tiles) < at_once) tiles /= 2;
+  return tiles < 4 && !c.shared ? 1 : tiles;
 }
 
 const Kernel& load(const DeviceFacts& device, const QuantizeConfig& config, Stream stream) {
@@ -77,11 +91,11 @@ class State final : public PlanState {
   }
   std::string describe() const override {
     const QuantizePart first = plan_.steps()[0].config.part;
-    std::string line = text(plan_.config.rows, " rows a block");
+    std::string line = text(plan_.config.rows * plan_.tiles, " rows a block");
     if (first == QuantizePart::write)
       line += ", read once";
     else if (first == QuantizePart::guess)
-      line += ", read once, factors from a few rows; heads that go beyond theirs are read twice";
+      line += ", read once, factors from a few rows; what goes beyond its factor is read twice";
     else
       line += text(", read twice: first in ", plan_.pieces, " pieces of a head");
     return line + (plan_.config.vectors ? "" : ", number by number");
@@ -124,25 +138,26 @@ class State final : public PlanState {
 }  // namespace
 
 std::vector<QuantizePlan::Step> QuantizePlan::steps() const {
-  if (config.by_block && !config.centered) return {{config, heads * blocks}};
+  if (config.by_block && !config.centered) return {{config, heads * groups}};
   QuantizeConfig first = config, last = config;
-  if (config.tiles && !shared) {
-    first.part = QuantizePart::guess, last.part = QuantizePart::mend;
-    return {{first, heads * blocks}, {last, heads * menders}};
+  if (config.tiles) {
+    first.part = QuantizePart::guess, last.part = QuantizePart::mend, last.several = false;
+    return {{first, heads * groups}, {last, heads / sharing * menders}};
   }
   first.part = QuantizePart::survey;
   first.by_block = false;
-  if (!config.tiles) first.rows = config.centered ? static_cast<int>(kDescaleRows) : kFewRows;
+  first.rows = config.centered ? static_cast<int>(kDescaleRows) : kFewRows;
   return {{first, heads * pieces}, {last, heads * blocks}};
 }
 std::size_t QuantizePlan::workspace_bytes() const {
   if (config.by_block && !config.centered) return 0;
-  const bool guess = config.tiles && !shared;
-  const auto all = static_cast<std::size_t>(heads) * static_cast<std::size_t>(guess ? blocks : pieces);
-  return (all + (guess ? heads : config.centered ? all * static_cast<std::size_t>(config.dim) : 0)) * sizeof(float);
+  const auto of = [&](int each) { return static_cast<std::size_t>(heads) * static_cast<std::size_t>(each); };
+  const std::size_t numbers =
+      config.tiles ? of(groups + 1) : of(pieces) * static_cast<std::size_t>(config.centered ? config.dim + 1 : 1);
+  return numbers * sizeof(float);
 }
 
-bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
+bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, std::string& why) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
   if (p.batch * p.heads_q > kMax || p.seq_q > kMax || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMax) {
     why = "it counts rows of a head, and blocks of 128 rows, in 30 bits";
@@ -154,15 +169,10 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
   // Factors and means of heads without rows are written too.
   plan.blocks =
       static_cast<int>(std::max<std::int64_t>((p.seq_q + rows - 1) / rows, p.descale.blocks && !p.centered ? 0 : 1));
-  const std::int64_t sharing = (p.descale.batch ? 1 : p.batch) * (p.descale.heads ? 1 : p.heads_q);
-  plan.shared = sharing > 1;
-  const std::int64_t least = tiles ? kDescaleRows : kPieceRows,
-                     most = tiles ? std::max<std::int64_t>(1, kMaxTilePieces / std::max<std::int64_t>(1, sharing))
-                                  : kMaxPieces;
-  const std::int64_t piece = std::max(least, descale_blocks((p.seq_q + most - 1) / most) * kDescaleRows);
+  const std::int64_t piece =
+      std::max(kPieceRows, descale_blocks((p.seq_q + kMaxPieces - 1) / kMaxPieces) * kDescaleRows);
   plan.piece_rows = static_cast<int>(piece);
   plan.pieces = static_cast<int>(std::max<std::int64_t>(1, (p.seq_q + piece - 1) / piece));
-  plan.menders = std::min(plan.blocks, (kMenders + std::max(plan.heads, 1) - 1) / std::max(plan.heads, 1));
   plan.config = {.input = scalar_type_of(p.dtype),
                  .dim = static_cast<int>(p.seq_k),
                  .hadamard = p.hadamard,
@@ -172,6 +182,15 @@ bool select_quantize(const Problem& p, QuantizePlan& plan, std::string& why) {
                  .tiles = tiles,
                  .rows = rows,
                  .part = QuantizePart::write};
+  plan.sharing =
+      static_cast<int>(std::max<std::int64_t>(1, (p.descale.batch ? 1 : p.batch) * (p.descale.heads ? 1 : p.heads_q)));
+  plan.config.shared = tiles && !p.descale.blocks && plan.sharing > 1;
+  plan.tiles = tiles_in_turn(plan, multiprocessors);
+  plan.groups = (plan.blocks + plan.tiles - 1) / plan.tiles;
+  plan.config.several = plan.tiles > 1;
+  const int units = std::max(1, plan.heads / plan.sharing);
+  plan.menders = static_cast<int>(
+      std::min<std::int64_t>(std::int64_t{plan.sharing} * plan.blocks, (kMenders + units - 1) / units));
   return true;
 }
 
@@ -187,7 +206,7 @@ const char* name_of(QuantizePart part) {
   return "";
 }
 std::string source_of(const QuantizeConfig& c) {
-  const auto& [input, dim, hadamard, centered, by_block, vectors, tiles, rows, part] = c;
+  const auto& [input, dim, hadamard, centered, by_block, vectors, tiles, rows, part, shared, several] = c;
   return Initializer()
       .field("input", input)
       .field("dim", dim)
@@ -198,6 +217,8 @@ std::string source_of(const QuantizeConfig& c) {
       .field("tiles", tiles)
       .field("rows", rows)
       .word("part", name_of(part))
+      .field("shared", shared)
+      .field("several", several)
       .source();
 }
 std::string around(const std::string& constant) {
@@ -221,14 +242,23 @@ KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch) {
   std::vector<KernelProgram> programs;
   for (const auto& [config, blocks] : plan.steps()) programs.push_back(quantize_program(config, arch));
+  if (may_be_several(plan.config)) {
+    QuantizeConfig other = plan.steps()[0].config;
+    other.several = !other.several;
+    programs.push_back(quantize_program(other, arch));
+  }
   const QuantizeConfig& q = plan.config;
   if (!q.tiles || !q.hadamard || !q.by_block) return programs;
   QuantizeConfig k = q;
   k.by_block = false, k.part = QuantizePart::guess;
   QuantizeConfig v = k;
   v.hadamard = false;
-  programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
-  k.part = v.part = QuantizePart::mend;
+  for (const bool several : {false, true}) {
+    if (several && !may_be_several(k)) continue;
+    k.several = several;
+    programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
+  }
+  k.part = v.part = QuantizePart::mend, k.several = false;
   programs.push_back(quantize_program(QuantizeConfigs{{k, v}, 2}, arch));
   return programs;
 }
@@ -240,8 +270,7 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.descale = static_cast<float*>(t.descale.data);
   q.mean = static_cast<float*>(t.mean.data);
   q.most = static_cast<float*>(workspace);
-  const bool guess = plan.config.tiles && !plan.shared;
-  q.sums = q.most + static_cast<std::int64_t>(plan.heads) * (guess ? plan.blocks : plan.pieces);
+  q.sums = q.most + static_cast<std::int64_t>(plan.heads) * (plan.config.tiles ? plan.groups : plan.pieces);
   const Layout& l = p.layout;
   std::copy_n(l.x.begin(), 4, q.x_stride);
   std::copy_n(l.y.begin(), 4, q.y_stride);
@@ -254,6 +283,8 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.blocks = plan.blocks;
   q.pieces = plan.pieces;
   q.piece_rows = plan.piece_rows;
+  q.tiles = plan.tiles;
+  q.groups = plan.groups;
   q.menders = plan.menders;
   q.group_batch = p.descale.batch ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.batch));
   q.group_heads = p.descale.heads ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.heads_q));
@@ -284,16 +315,16 @@ bool quantize_together(std::span<const QuantizeCall> calls, Stream stream) {
 }
 
 const Implementation& quantize_implementation() {
-  static const Implementation row{"cuda.quantize",
-                                  [](const Request& request) {
-                                    std::string why;
-                                    QuantizePlan plan;
-                                    const DeviceFacts* const device = device_of(*request.problem, why);
-                                    if (!device || !select_quantize(*request.problem, plan, why))
-                                      return Decision::no(why);
-                                    return Decision{{}, std::make_shared<State>(request, *device, plan)};
-                                  },
-                                  Op::quantize};
+  static const Implementation row{
+      "cuda.quantize",
+      [](const Request& request) {
+        std::string why;
+        QuantizePlan plan;
+        const DeviceFacts* const device = device_of(*request.problem, why);
+        if (!device || !select_quantize(*request.problem, device->multiprocessors, plan, why)) return Decision::no(why);
+        return Decision{{}, std::make_shared<State>(request, *device, plan)};
+      },
+      Op::quantize};
   return row;
 }
 

@@ -16,10 +16,10 @@ const Implementation& quantize_implementation();
 
 struct QuantizePlan {
   QuantizeConfig config;  // of what writes y
-  int heads, blocks;      // of all batch entries; of each
+  int heads, blocks;      // of all batch entries; of rows in each
   int pieces, piece_rows;
-  int menders;  // blocks of threads for each head that may have to be written once more
-  bool shared;  // a factor is of more than one head
+  int tiles, groups;     // blocks of rows that a block of threads has in turn; such blocks of threads in each head
+  int sharing, menders;  // heads that share a factor; blocks of threads for all that may have to be written once more
 
   struct Step {
     QuantizeConfig config;
@@ -29,10 +29,11 @@ struct QuantizePlan {
   std::size_t workspace_bytes() const;
 };
 // False, with a sentence, if no kernel computes the problem.
-bool select_quantize(const Problem& problem, QuantizePlan& plan, std::string& why);
+bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
-// All of a plan. What Q of attention_fp8 is quantized by comes with what its q, k and v are quantized by together.
+// All of a plan, for any number of multiprocessors. What Q of attention_fp8 is quantized by comes with what its q, k
+// and v are quantized by together.
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
 QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan, const Tensors& tensors,
                                void* workspace);

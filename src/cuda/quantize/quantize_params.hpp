@@ -8,7 +8,7 @@ namespace onepass {
 constexpr int kQuantizeRun = 8, kQuantizeLanes = 4;
 
 // survey: sums of columns and the largest numbers, of pieces of a head. write: rows to fp8_e4m3. guess: with factors
-// from a few rows of each head. mend: heads once more that go beyond theirs.
+// from a few of the rows that share one. mend: all of these once more that go beyond theirs.
 enum class QuantizePart : int { survey, write, guess, mend };
 
 struct QuantizeConfig {
@@ -20,8 +20,12 @@ struct QuantizeConfig {
   bool tiles;     // by tile.cuh
   int rows;       // of a block of threads at once
   QuantizePart part;
+  bool shared = false;   // of tile.cuh: a factor is of more than one head
+  bool several = false;  // of tile.cuh: a block of threads has some tiles of a head in turn
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 
+  // Of tile.cuh: blocks of threads that a multiprocessor has registers for.
+  ONEPASS_HD constexpr int blocks_at_once() const { return dim <= 64 ? 4 : 2; }
   // Shared memory: a number of each warp, then columns, in a survey those of each warp.
   ONEPASS_HD constexpr int threads() const { return rows * kQuantizeLanes; }
   ONEPASS_HD constexpr int columns_at() const { return threads() / 32 * 4; }
@@ -35,12 +39,14 @@ struct QuantizeParams {
   unsigned char* y;
   float *descale, *mean;
   // Of a survey: [batch * heads, pieces, dim] and [batch * heads, pieces]. Of a guess: its factors [batch * heads], and
-  // [batch * heads, blocks].
+  // [batch * heads, groups].
   float *sums, *most;
   long long x_stride[4], y_stride[4], descale_stride[3], mean_stride[3];
   unsigned sign[8];  // bit c: column c changes its sign
   float root;        // 1 / the root of how many columns a rotation mixes
-  int heads, rows, blocks, pieces, piece_rows, menders;
+  int heads, rows, pieces, piece_rows;
+  int blocks, tiles, groups;     // of rows, in each head; of them a block of threads' in turn; such blocks of a head
+  int menders;                   // blocks of threads for all that share a factor
   int group_batch, group_heads;  // batch entries and heads that share a factor
 };
 
@@ -54,16 +60,11 @@ struct QuantizeConfigs {
   // Shared memory: a number of each warp twice, then the signs of columns.
   ONEPASS_HD constexpr int shared_bytes() const { return 2 * kQuantizeTileThreads / 32 * 4 + 256 / 32 * 64; }
   // It reads what the launch in front of it finds, and waits for that itself.
-  ONEPASS_HD constexpr bool follows() const {
-    return job[0].part == QuantizePart::mend || (job[0].part == QuantizePart::write && !job[0].by_block);
-  }
+  ONEPASS_HD constexpr bool follows() const { return job[0].part == QuantizePart::mend; }
   // Blocks of threads that a multiprocessor has registers for.
   ONEPASS_HD constexpr int blocks_at_once() const {
-    int least = 4;
-    for (int i = 0; i < count; ++i) {
-      const int blocks = job[i].dim <= 64 ? 4 : 2;
-      least = blocks < least ? blocks : least;
-    }
+    int least = job[0].blocks_at_once();
+    for (int i = 1; i < count; ++i) least = job[i].blocks_at_once() < least ? job[i].blocks_at_once() : least;
     return least;
   }
 };

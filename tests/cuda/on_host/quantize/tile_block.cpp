@@ -1,5 +1,5 @@
 #define EMULATED_NAME tile_block
-#define EMULATED_PROBLEM "quantize b2 h1 s140x128 bf16 descale=bhn hadamard seed=7"
+#define EMULATED_PROBLEM "quantize b1 h1 s530x128 bf16 descale=bhn hadamard seed=7"
 #define EMULATED_CONFIG       \
   {.input = ScalarType::bf16, \
    .dim = 128,                \

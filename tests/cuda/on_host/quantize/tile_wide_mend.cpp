@@ -1,14 +1,14 @@
-#define EMULATED_NAME tile_survey
-#define EMULATED_PROBLEM "quantize b2 h2 s300x96 bf16 descale=1h1"
+#define EMULATED_NAME tile_wide_mend
+#define EMULATED_PROBLEM ""
 #define EMULATED_CONFIG       \
   {.input = ScalarType::bf16, \
-   .dim = 96,                 \
-   .hadamard = false,         \
+   .dim = 256,                \
+   .hadamard = true,          \
    .centered = false,         \
    .by_block = false,         \
    .vectors = true,           \
    .tiles = true,             \
    .rows = 128,               \
-   .part = QuantizePart::survey}
+   .part = QuantizePart::mend}
 #define EMULATED_TILES
 #include "on_host/quantize_source.inl"
