@@ -47,8 +47,11 @@ def operands(given):
         if name in _SCORES:
             x = x.reshape((1,) * (4 - x.ndim) + x.shape)
         found[name] = x
-    for name, x in dict(given["mod_buffers"] or {}).items():
-        found[_MOD + name] = jnp.asarray(x)
+    buffers = {} if given["mod_buffers"] is None else given["mod_buffers"]
+    if not hasattr(buffers, "items"):
+        raise TypeError(f"mod_buffers is a {type(buffers).__name__}; a dict of arrays by name is accepted")
+    for name, x in buffers.items():
+        found[f"{_MOD}{name}"] = jnp.asarray(x)
     return tuple(found), tuple(found.values())
 
 
@@ -147,6 +150,10 @@ class Call:
         of = dict(zip(self.names, values))
         if dict(self.options)["fp8"] or any(of[name].dtype == jnp.float8_e4m3fn for name in _DATA):
             raise ValueError("attention to float8_e4m3fn has no gradients: train without it")
+        for name in wanted:
+            if name.startswith(_MOD) and jnp.issubdtype(of[name].dtype, jnp.floating):
+                x = f"mod buffer {name.removeprefix(_MOD)}"
+                raise ValueError(f"{x} has no gradient: pass jax.lax.stop_gradient of it; a bias has one")
         wanted = [name for name in wanted if name in _DIFFERENTIABLE]
         results = {
             f"d{name}": (of[name].shape, of[name].dtype if name in _DATA else jnp.dtype("float32")) for name in wanted

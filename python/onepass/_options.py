@@ -39,6 +39,8 @@ _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 def number(name, x, accepted="a number"):
     try:
         return float(x)
+    except OverflowError:
+        raise ValueError(f"{name} is an integer beyond float64's range; {accepted} is accepted") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
 
@@ -53,14 +55,20 @@ def integer(name, x, low, high, accepted):
     return value
 
 
-def _window(window):
+def window_sides(window):
+    """(left, right), not looked at yet."""
     if window is None:
-        return (-1, -1)
-    accepted = "a pair (left, right) of integers, -1 for unbounded,"
+        return -1, -1
     try:
         left, right = window
     except (TypeError, ValueError):
+        accepted = "a pair (left, right) of integers, -1 for unbounded,"
         raise ValueError(f"window is {window!r}; {accepted} is accepted") from None
+    return left, right
+
+
+def _window(window):
+    left, right = window_sides(window)
     limit = 2**62
     return tuple(
         integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")

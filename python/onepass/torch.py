@@ -87,7 +87,11 @@ def attention(
         random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
     elif seed is None:
         seed = 0
-    left, right = (-1, -1) if window is None else window
+    left, right = _options.window_sides(window)
+    buffers, names = _buffers(mod_buffers)
+    if not (buffers is q_descale is k_descale is v_descale is v_mean is None) and torch.is_grad_enabled():
+        _refuse_lost(zip(_torch_op.FP8, (q_descale, k_descale, v_descale, v_mean)))
+        _refuse_lost((f"mod buffer {name}", x) for name, x in (mod_buffers or {}).items())
     call = (  # in the order of _torch_op.NAMES
         q,
         k,
@@ -105,8 +109,8 @@ def attention(
         v_descale,
         v_mean,
         random_seed,
-        list(mod_buffers.values()) if mod_buffers else None,
-        ",".join(mod_buffers) if mod_buffers else None,
+        buffers,
+        names,
         mask,
         align_offset,
         left,
@@ -133,8 +137,40 @@ def attention(
         result = _onepass.torch_forward(call, False)
         if result is not None:
             return result
+        _tensors(zip(_torch_op.INPUTS, call), "qkv")
     out, lse = _torch_autograd.forward(_torch_op.Call._make(call))
     return (out, lse) if return_lse else out
+
+
+def _buffers(mod_buffers):
+    """(tensors, their names joined by commas), or Nones; the library looks at the names."""
+    if not mod_buffers:
+        return None, None
+    if not hasattr(mod_buffers, "items"):
+        raise TypeError(f"mod_buffers is a {type(mod_buffers).__name__}; a dict of arrays by name is accepted")
+    names = [str(name) for name in mod_buffers]
+    for name in names:
+        if "," in name:
+            raise ValueError(f"the mod buffer name {name!r} is no name; letters, digits and underscores are accepted")
+    return list(mod_buffers.values()), ",".join(names)
+
+
+def _refuse_lost(inputs):
+    """Of (name, tensor or None) that have no gradients: a caller who asks for one would get nothing, silently."""
+    for name, x in inputs:
+        if getattr(x, "requires_grad", False):
+            raise RuntimeError(
+                f"{name} requires a gradient and attention gives it none: pass it detached, or call under "
+                "torch.no_grad()"
+            )
+
+
+def _tensors(inputs, needed=()):
+    """Of (name, x): TypeError for what is no tensor; None is one of those that are not needed."""
+    for name, x in inputs:
+        if not isinstance(x, torch.Tensor) and (x is not None or name in needed):
+            what = "None" if x is None else f"a {type(x).__name__}"
+            raise TypeError(f"{name} is {what}; a torch.Tensor is accepted")
 
 
 def append_kv(
@@ -219,16 +255,20 @@ def scaled_dot_product_attention(
     Raises:
       ValueError, TypeError, RuntimeError: one sentence; also for float64, and head dims beyond onepass's.
     """
-    if not is_compiling():
+    if not (is_compiling() or query is None or key is None or value is None):
         out = _onepass.torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if out is not None:
             return out
+    _tensors(zip(("query", "key", "value", "attn_mask"), (query, key, value, attn_mask)), ("query", "key", "value"))
     mask = "causal_top_left" if is_causal else None
     if attn_mask is not None:
         if is_causal:
             raise RuntimeError("attn_mask is given and is_causal is True; one of them is accepted")
         variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
         if variant is not None:
+            sizes, rows_keys = (attn_mask.seq_len_q, attn_mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+            if sizes != rows_keys:
+                raise ValueError(f"attn_mask is a causal mask of {sizes}; {rows_keys}, as query and key, is accepted")
             mask = "causal_top_left" if variant.name == "UPPER_LEFT" else "causal_bottom_right"
             attn_mask = None
     q, k, v, lead = _four(query, key, value, enable_gqa)
@@ -264,7 +304,14 @@ def _four(query, key, value, enable_gqa):
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions; 2 or more are accepted"
         )
     q, k, v = (x.reshape((1,) * (max(rank, 3) - x.dim()) + tuple(x.shape)) for x in (query, key, value))
-    lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    lead = [x.shape[:-3] for x in (q, k, v)]
+    try:
+        lead = torch.broadcast_shapes(*lead)
+    except RuntimeError:
+        of_q, of_k, of_v = (list(x) for x in lead)
+        raise ValueError(
+            f"query, key and value have {of_q}, {of_k} and {of_v} before heads; sizes that broadcast are accepted"
+        ) from None
     heads = (q.shape[-3], k.shape[-3], v.shape[-3])
     if enable_gqa:
         if heads[1] == 0 or heads[2] == 0 or heads[0] % heads[1] or heads[0] % heads[2]:
@@ -272,7 +319,11 @@ def _four(query, key, value, enable_gqa):
         if heads[1] != heads[2]:
             k, v = (x.repeat_interleave(heads[0] // x.shape[-3], -3) for x in (k, v))
     else:
-        common = torch.broadcast_shapes(*((n,) for n in heads))[0]
+        common = max(heads, key=lambda n: n != 1)
+        if any(n not in (1, common) for n in heads):
+            raise ValueError(
+                f"query, key and value have {heads} heads; as many in all, 1 or enable_gqa=True is accepted"
+            )
         q = q.expand(*q.shape[:-3], common, *q.shape[-2:])
         if not heads[1] == heads[2] == 1:
             k, v = (x.expand(*x.shape[:-3], common, *x.shape[-2:]) for x in (k, v))
