@@ -1,4 +1,4 @@
-"""What PyTorch's and JAX's calls refuse before it is lost: gradients of inputs that have none, and what is no tensor."""
+"""What the calls of PyTorch and JAX refuse: gradients of inputs that have none and would be lost, and no tensors."""
 
 import numpy as np
 import pytest
