@@ -45,7 +45,8 @@ def operands(given):
         if name in _SCORES:
             x = x.reshape((1,) * (4 - x.ndim) + x.shape)
         found[name] = x
-    for name, x in _options.mod_items(given["mod_buffers"] or {}):
+    buffers = {} if given["mod_buffers"] is None else given["mod_buffers"]
+    for name, x in _options.mod_items(buffers):
         found[_MOD + name] = jnp.asarray(x)
     return tuple(found), tuple(found.values())
 
@@ -165,6 +166,10 @@ class Call:
         of = dict(zip(self.names, values))
         if dict(self.options)["fp8"] or any(of[name].dtype == jnp.float8_e4m3fn for name in _DATA):
             raise ValueError("attention to float8_e4m3fn has no gradients: train without it")
+        for name in wanted:
+            if name.startswith(_MOD) and jnp.issubdtype(of[name].dtype, jnp.floating):
+                x = f"mod buffer {name.removeprefix(_MOD)}"
+                raise ValueError(f"{x} has no gradient: pass jax.lax.stop_gradient of it; a bias has one")
         wanted = [name for name in wanted if name in _DIFFERENTIABLE]
         results = {
             f"d{name}": (of[name].shape, of[name].dtype if name in _DATA else jnp.dtype("float32")) for name in wanted

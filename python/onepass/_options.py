@@ -40,6 +40,8 @@ _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 def number(name, x, accepted="a number"):
     try:
         return float(x)
+    except OverflowError:
+        raise ValueError(f"{name} is an integer beyond float64's range; {accepted} is accepted") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
 
@@ -62,7 +64,10 @@ def seed_of(x, name="seed"):
     return integer(name, x, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
 
 
-def pair_of(window):
+def window_sides(window):
+    """(left, right), not looked at yet."""
+    if window is None:
+        return -1, -1
     try:
         left, right = window
     except (TypeError, ValueError):
@@ -72,7 +77,7 @@ def pair_of(window):
 
 
 def _window(window):
-    left, right = pair_of(window)
+    left, right = window_sides(window)
     limit = 2**62
     return tuple(
         integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")

@@ -89,7 +89,8 @@ def check_tensors(names, given, needed):
     """What the dispatcher would refuse without a name: tensors that are none, and None among the first `needed`."""
     for i, (name, x) in enumerate(zip(names, given)):
         if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
-            raise TypeError(f"{name} is a {type(x).__name__}; a torch.Tensor is accepted")
+            what = "None" if x is None else f"a {type(x).__name__}"
+            raise TypeError(f"{name} is {what}; a torch.Tensor is accepted")
 
 
 # ------------------------------------------------------------------------------------------------- the kernels

@@ -87,8 +87,11 @@ def attention(
         random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
     elif seed is None:
         seed = 0
-    left, right = (-1, -1) if window is None else _options.pair_of(window)
+    left, right = _options.window_sides(window)
     buffers = _options.mod_items(mod_buffers) if mod_buffers else None
+    if not (buffers is q_descale is k_descale is v_descale is v_mean is None) and torch.is_grad_enabled():
+        _refuse_lost(zip(_torch_op.FP8, (q_descale, k_descale, v_descale, v_mean)))
+        _refuse_lost((f"mod buffer {name}", x) for name, x in buffers or ())
     call = (  # in the order of _torch_op.NAMES
         q,
         k,
@@ -137,6 +140,16 @@ def attention(
     _torch_op.check_tensors(_torch_op.INPUTS, call, 3)
     out, lse = _torch_autograd.forward(_torch_op.Call._make(call))
     return (out, lse) if return_lse else out
+
+
+def _refuse_lost(inputs):
+    """Of (name, tensor or None) that have no gradients: a caller who asks for one would get nothing, silently."""
+    for name, x in inputs:
+        if getattr(x, "requires_grad", False):
+            raise RuntimeError(
+                f"{name} requires a gradient and attention gives it none: pass it detached, or call under "
+                "torch.no_grad()"
+            )
 
 
 def append_kv(
@@ -222,16 +235,20 @@ def scaled_dot_product_attention(
     Raises:
       ValueError, TypeError, RuntimeError: one sentence; also for float64, and head dims beyond onepass's.
     """
-    if not is_compiling():
+    if not (is_compiling() or query is None or key is None or value is None):
         out = _onepass.torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if out is not None:
             return out
+    _torch_op.check_tensors(("query", "key", "value", "attn_mask"), (query, key, value, attn_mask), 3)
     mask = "causal_top_left" if is_causal else None
     if attn_mask is not None:
         if is_causal:
             raise RuntimeError("attn_mask is given and is_causal is True; one of them is accepted")
         variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
         if variant is not None:
+            sizes, rows_keys = (attn_mask.seq_len_q, attn_mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+            if sizes != rows_keys:
+                raise ValueError(f"attn_mask is a causal mask of {sizes}; {rows_keys}, as query and key, is accepted")
             mask = "causal_top_left" if variant.name == "UPPER_LEFT" else "causal_bottom_right"
             attn_mask = None
     q, k, v, lead = _four(query, key, value, enable_gqa)
@@ -267,7 +284,14 @@ def _four(query, key, value, enable_gqa):
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions; 2 or more are accepted"
         )
     q, k, v = (x.reshape((1,) * (max(rank, 3) - x.dim()) + tuple(x.shape)) for x in (query, key, value))
-    lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    lead = [x.shape[:-3] for x in (q, k, v)]
+    try:
+        lead = torch.broadcast_shapes(*lead)
+    except RuntimeError:
+        of_q, of_k, of_v = (list(x) for x in lead)
+        raise ValueError(
+            f"query, key and value have {of_q}, {of_k} and {of_v} before heads; sizes that broadcast are accepted"
+        ) from None
     heads = (q.shape[-3], k.shape[-3], v.shape[-3])
     if enable_gqa:
         if heads[1] == 0 or heads[2] == 0 or heads[0] % heads[1] or heads[0] % heads[2]:
@@ -275,7 +299,11 @@ def _four(query, key, value, enable_gqa):
         if heads[1] != heads[2]:
             k, v = (x.repeat_interleave(heads[0] // x.shape[-3], -3) for x in (k, v))
     else:
-        common = torch.broadcast_shapes(*((n,) for n in heads))[0]
+        common = max(heads, key=lambda n: n != 1)
+        if any(n not in (1, common) for n in heads):
+            raise ValueError(
+                f"query, key and value have {heads} heads; as many in all, 1 or enable_gqa=True is accepted"
+            )
         q = q.expand(*q.shape[:-3], common, *q.shape[-2:])
         if not heads[1] == heads[2] == 1:
             k, v = (x.expand(*x.shape[:-3], common, *x.shape[-2:]) for x in (k, v))

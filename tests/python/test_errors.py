@@ -79,6 +79,7 @@ CASES = {
     "sinks dtype": (TypeError, "sinks is >f2", {"sinks": np.ones(4, ">f2")}),
     "sinks": (ValueError, "sinks has shape .* must be 4", {"sinks": np.ones(5, F32)}),
     "scale": (ValueError, "scale is inf; a number from", {"scale": float("inf")}),
+    "a large scale": (ValueError, "scale is an integer beyond float64's range; a number", {"scale": 10**400}),
     "scale text": (TypeError, "scale is 'x'; a number is accepted", {"scale": "x"}),
     "softcap": (ValueError, "softcap is -1", {"softcap": -1}),
     "dropout": (ValueError, "dropout_p is 1.5; 0 to 1 is accepted", {"dropout_p": 1.5}),

@@ -331,9 +331,16 @@ def test_refusals(flash, torch):
         (dict(cache_batch_idx=table[:, 0], block_table=table), "one of them is accepted"),
         (dict(rotary_cos=q, rotary_sin=q), "k and v are expected"),
         (dict(k=q, v=q), "cache_seqlens is None"),
+        (dict(k=q, cache_seqlens=3), "one of k and v is None"),
+        (dict(cache_seqlens=[3, 4]), r"cache_seqlens is a list; an int, or an int32 tensor \[batch\]"),
+        (dict(window_size=3), "window is 3; a pair"),
     ]:
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises((ValueError, TypeError), match=sentence):
             flash.flash_attn_with_kvcache(q, cache, cache, **words)
+    with pytest.raises(ValueError, match=r"qkv has shape \[2, 8, 2, 3, 16\]; \[batch, seq, 3, heads, dim\]"):
+        flash.flash_attn_qkvpacked_func(torch.randn(2, 8, 2, 3, 16))
+    with pytest.raises(ValueError, match=r"kv has shape \[8, 3, 2, 16\]; \[total, 2, heads, dim\]"):
+        flash.flash_attn_varlen_kvpacked_func(q[0], torch.randn(8, 3, 2, 16), *table, 1, 8)
     lengths = torch.full((2,), 8, dtype=torch.int32)
     for words in (dict(cache_seqlens=lengths + 1), dict(cache_seqlens=lengths, k=q, v=q)):
         with pytest.raises(RuntimeError, match="block_table has 1 pages of 8 for a sequence; .* are 9 tokens"):

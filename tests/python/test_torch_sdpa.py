@@ -114,14 +114,20 @@ def test_a_layer_of_pytorch_runs_in_the_block(torch):
 
 
 def test_refusals(sdpa, torch):
+    from torch.nn.attention.bias import causal_lower_right as lower_right
+
     q, k, v = (torch.randn(2, 4, 5, 8) for _ in "qkv")
     for error, call in {
         "one of them is accepted": lambda: sdpa(q, k, v, attn_mask=torch.ones(5, 5), is_causal=True),
         "2 or more are accepted": lambda: sdpa(q[0, 0, 0], k, v),
         "enable_gqa needs a multiple": lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True),
         "q is float64": lambda: sdpa(q.double(), k.double(), v.double()),
+        r"\(4, 2, 2\) heads; as many in all, 1 or enable_gqa=True": lambda: sdpa(q, k[:, :2], v[:, :2]),
+        r"\[1, 2\], \[1, 3\] and \[1, 2\] before heads": lambda: sdpa(q, k[None, :1].expand(1, 3, -1, -1, -1), v),
+        "key is a ndarray; a torch.Tensor": lambda: sdpa(q, k.numpy(), v),
+        "query is None": lambda: sdpa(None, k, v),
+        "attn_mask is a list": lambda: sdpa(q, k, v, attn_mask=[True] * 5),
+        r"causal mask of \(5, 6\); \(5, 5\), as query and key": lambda: sdpa(q, k, v, attn_mask=lower_right(5, 6)),
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
-    with pytest.raises(RuntimeError):  # broadcasting's own sentence
-        sdpa(q, k[:, :2], v[:, :2])

@@ -270,6 +270,7 @@ TEST_F(CliRun, Gradients) {
   ASSERT_EQ(run({"--out", done, "--lse"}).status, 0);
   const std::pair<std::vector<std::string>, const char*> wrong[] = {
       {{"--out", folder("g.npy"), "--dout", none}, "gradients go into one file, --out FILE.safetensors"},
+      {{"--out", result, "--dout", none, "--grads", "dq,dz"}, "--grads is 'dq,dz'; some of dq, dk, dv, dbias, dsinks"},
       {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias but there is no bias"},
       {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is of a forward: gradients"},
       {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is of a forward: gradients"},

@@ -11,6 +11,7 @@
 #include "command.hpp"
 #include "plan/implementations.hpp"
 #include "progress.hpp"
+#include "seed.hpp"
 #include "streams.hpp"
 
 namespace onepass::cli {
@@ -119,7 +120,7 @@ void add_check(CLI::App& app) {
   for (const check::Distribution d : check::kDistributions) names.emplace_back(check::name_of(d));
   command->add_option("problem", flags->problem, "Such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
       ->required();
-  command->add_option("--seed", flags->seed, "Of the random inputs")->check(CLI::NonNegativeNumber);
+  add_seed(*command, flags->seed, "Of the random inputs");
   command->add_option("--distribution", flags->distribution, "Of the scores; default: all")
       ->check(CLI::IsMember(names));
   command->add_option("--implementation", flags->implementation, "Only this one, by name");

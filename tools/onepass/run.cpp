@@ -10,6 +10,7 @@
 #include "onepass/attention.hpp"
 #include "progress.hpp"
 #include "running.hpp"
+#include "seed.hpp"
 
 namespace onepass::cli {
 namespace {
@@ -91,12 +92,21 @@ void refuse_forward(const Flags& flags) {
        " is of a forward, and none is computed: out and lse are given");
 }
 
+Problem with_gradients(const std::string& names) {
+  try {
+    return parse_problem("bwd s0 fp32 bias=fp32:1111 sinks alibi grads=" + names);
+  } catch (const Error&) {
+    throw Error(ErrorCode::bad_value, text("--grads is '", names,
+                                           "'; some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once, with "
+                                           "commas between them, are accepted"));
+  }
+}
+
 // The gradients that --grads names.
 Results gradient_results(const Flags& flags, const Tensors& a) {
   want(is_safetensors(flags.outputs.out) && !flags.outputs.want_lse, ErrorCode::bad_value,
        "gradients go into one file, --out FILE.safetensors, without --lse");
-  const Problem named =
-      parse_problem(text("bwd s0 fp32 bias=fp32:1111 sinks alibi grads=", flags.grads.value_or("dq,dk,dv")));
+  const Problem named = with_gradients(flags.grads.value_or("dq,dk,dv"));
   const DType dtype = flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype);
   Results r;
   for (const RoleRow& row : kRoleTable) {
@@ -231,7 +241,7 @@ void add_run(CLI::App& app) {
   c->add_option("--buffer", flags->buffers, "NAME=FILE.npy: a tensor that the expressions read; may be repeated")
       ->group("Scores");
   c->add_option("--dropout", flags->attention.dropout_p, "Probability in [0, 1]")->group("Scores");
-  c->add_option("--seed", flags->attention.seed, "Of the dropout")->check(CLI::NonNegativeNumber)->group("Scores");
+  add_seed(*c, flags->attention.seed, "Of the dropout")->group("Scores");
   add_run_operators(*c);
   c->callback([flags, lse, c] {
     if (!c->get_subcommands().empty()) return;

@@ -21,7 +21,7 @@ constexpr std::array<Operator, 4> kOperators{
     {{Op::softmax, Role::y, "y, the softmax of the rows of x"},
      {Op::softmax_backward, Role::dx, "dx, the gradient of a softmax, from y and dy"},
      {Op::flat_gemm, Role::y, "y = x w^T, few rows times a wide matrix"},
-     {Op::linear, Role::y, "The same of any number of rows, by the kernel that is fastest for it here"}}};
+     {Op::linear, Role::y, "y = x w^T of any number of rows, by the kernel that is fastest for it here"}}};
 
 struct Flags : Running {
   Attention options;

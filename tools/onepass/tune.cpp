@@ -182,13 +182,13 @@ void add_tune(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   c->add_option("--shape", flags->shapes, "Columns and row length of w, such as 4096x11008; may be repeated");
   c->add_option("--model", flags->models, "All of a model: llama2-7b, llama3-8b; may be repeated");
-  c->add_option("--dtype", flags->dtype, "Of x and w")->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  c->add_option("--device", flags->device, "cpu, cuda or cuda:1");
+  c->add_option("--dtype", flags->dtype, "Of x and w; default: bf16")->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1");
   c->add_option("--file", flags->file, "Where crossovers are kept; default: ONEPASS_DATAFLOW, else in the cache");
   c->add_option("--threads", flags->threads, "On the CPU; default: all")->check(CLI::Range(1, 4096));
-  c->add_option("--rounds", flags->rounds, "In which the kernels take turns")->check(CLI::Range(1, 100));
-  c->add_option("--seconds", flags->seconds, "Of each kernel and round")->check(CLI::Range(0.0, 60.0));
-  c->add_option("--rows", flags->most_rows, "Measure up to so many rows of x")->check(CLI::Range(1, 128));
+  c->add_option("--rounds", flags->rounds, "In which the kernels take turns; default: 3")->check(CLI::Range(1, 100));
+  c->add_option("--seconds", flags->seconds, "Of each kernel and round; default: 0.02")->check(CLI::Range(0.0, 60.0));
+  c->add_option("--rows", flags->most_rows, "Measure up to so many rows of x; default: 128")->check(CLI::Range(1, 128));
   c->add_flag("--dry", flags->dry, "Measure and print, keep nothing");
   c->add_flag("--json", flags->json, "Print JSON");
   c->callback([flags] { tune(*flags); });

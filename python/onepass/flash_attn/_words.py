@@ -2,12 +2,14 @@
 
 import torch
 
+from onepass._options import window_sides
+
 
 def words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic):
     """onepass's arguments from flash-attn's."""
     if isinstance(window_size, torch.Tensor):
         window_size = window_size.tolist()
-    left, right = window_size
+    left, right = window_sides(window_size)
     return {
         "mask": "causal_bottom_right" if causal else None,
         "window": (left, right),

@@ -60,7 +60,7 @@ def flash_attn_qkvpacked_func(
 ):
     """flash_attn_func of ``[batch, seq, 3, heads, dim]``, read in place."""
     return flash_attn_func(
-        *qkv.unbind(2),
+        *_slots("qkv", qkv, 2, 3, "[batch, seq, 3, heads, dim]"),
         dropout_p,
         softmax_scale,
         causal,
@@ -87,7 +87,7 @@ def flash_attn_kvpacked_func(
     """flash_attn_func of q and kv ``[batch, seq, 2, heads, dim]``, read in place."""
     return flash_attn_func(
         q,
-        *kv.unbind(2),
+        *_slots("kv", kv, 2, 2, "[batch, seq, 2, heads, dim]"),
         dropout_p,
         softmax_scale,
         causal,
@@ -155,7 +155,7 @@ def flash_attn_varlen_qkvpacked_func(
 ):
     """flash_attn_varlen_func of ``[total, 3, heads, dim]``, read in place."""
     return flash_attn_varlen_func(
-        *qkv.unbind(1),
+        *_slots("qkv", qkv, 1, 3, "[total, 3, heads, dim]"),
         cu_seqlens,
         cu_seqlens,
         max_seqlen,
@@ -190,7 +190,7 @@ def flash_attn_varlen_kvpacked_func(
     """flash_attn_varlen_func of q and kv ``[total, 2, heads, dim]``, read in place."""
     return flash_attn_varlen_func(
         q,
-        *kv.unbind(1),
+        *_slots("kv", kv, 1, 2, "[total, 2, heads, dim]"),
         cu_seqlens_q,
         cu_seqlens_k,
         max_seqlen_q,
@@ -238,11 +238,15 @@ def flash_attn_with_kvcache(
         raise ValueError("cache_batch_idx and block_table are given; one of them is accepted")
     if rotary_cos is not None and k is None:
         raise ValueError("rotary_cos is given without new keys; k and v are expected with it")
+    if (k is None) != (v is None):
+        raise ValueError("one of k and v is None; new keys come with new values")
     words = words_of(0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False)
     batch, seq_q = q.shape[:2]
     used = cache_seqlens
     if isinstance(used, int):
         used = torch.full((batch,), used, dtype=torch.int32, device=q.device)
+    elif used is not None and not isinstance(used, torch.Tensor):
+        raise TypeError(f"cache_seqlens is a {type(used).__name__}; an int, or an int32 tensor [batch], is accepted")
     if block_table is not None and used is not None:
         _fits(used, 0 if k is None else k.shape[1], block_table, k_cache.shape[1])
     table = block_table if cache_batch_idx is None else cache_batch_idx[:, None]
@@ -283,6 +287,13 @@ def flash_attn_with_kvcache(
         return onepass.torch.attention(q, *caches, **words).transpose(1, 2)
     out, lse = onepass.torch.attention(q, *caches, **words, return_lse=True)
     return out.transpose(1, 2), their_lse(lse)
+
+
+def _slots(name, x, dim, count, expected):
+    """The parts of a packed tensor along `dim`, views."""
+    if x.dim() != dim + 3 or x.shape[dim] != count:
+        raise ValueError(f"{name} has shape {list(x.shape)}; {expected} is expected")
+    return x.unbind(dim)
 
 
 def _fits(used, new, block_table, page_size):

@@ -124,7 +124,7 @@ void add_bench(CLI::App& app) {
   c->add_option("--rounds", settings->rounds, "rounds of turns: 7, on CUDA 3")->check(CLI::Range(1, 1000));
   c->add_option("--seconds", settings->seconds, "time of each contender in each round: 0.12, on CUDA 0.04")
       ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--pause", settings->pause, "seconds before each contender's turn, CUDA only")
+  c->add_option("--pause", settings->pause, "seconds before each contender's turn, CUDA only: 0.45")
       ->check(CLI::Range(0.0, 60.0));
   c->add_option("--peers", settings->peers,
                 "peers to time beside us, such as torch onnxruntime, torch-cudnn torch-flash");

@@ -1,0 +1,21 @@
+// --seed, read here: CLI11 makes 2^64 - 1 of any larger number, which draws other numbers than were asked for.
+#pragma once
+#include <charconv>
+#include <cstdint>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+namespace onepass::cli {
+
+inline CLI::Option* add_seed(CLI::App& command, std::uint64_t& seed, const std::string& help) {
+  const auto wrong = [](const std::string& word) -> std::string {
+    std::uint64_t read = 0;
+    const char* const end = word.data() + word.size();
+    const auto [at, error] = std::from_chars(word.data(), end, read);
+    return error == std::errc{} && at == end ? "" : "'" + word + "'; an integer from 0 to 2^64 - 1 is accepted";
+  };
+  return command.add_option("--seed", seed, help)->check(wrong);
+}
+
+}  // namespace onepass::cli
