@@ -51,10 +51,11 @@ def flash_attention_3(torch, onepass, q, k, v, causal):
     batch, heads, rows, dim = q.shape
     out, lse = torch.empty_like(q), torch.empty(batch, heads, rows, device=q.device)
     counter = torch.zeros(1, dtype=torch.int32, device=q.device)
-    pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*numbers, *factors, out, lse, counter)]
+    tensors = (*numbers, *factors, out, lse, counter)
     sizes = [ctypes.c_int(n) for n in (batch, rows, heads, heads, dim, causal)]
 
     def call():
+        pointers = [ctypes.c_void_p(x.data_ptr()) for x in tensors]  # whose memory lives as long as the call
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         if code := library.fa3_forward_fp8(*pointers, *sizes, ctypes.c_float(dim**-0.5), stream):
             raise RuntimeError(f"fa3_forward_fp8 returned {code}")
