@@ -93,7 +93,8 @@ def attention(
       scale: factor of the scores; default ``1 / sqrt(dim_qk)``.
       softcap: if > 0, scores become ``softcap * tanh(score / softcap)`` before bias and mask.
       dropout_p: probability, in [0, 1], with which a weight is dropped; the others grow by ``1 / (1 - dropout_p)``.
-      seed: of the dropout; the same seed drops the same weights on every machine and thread count.
+      seed: of the dropout; the same seed drops the same weights on every machine and thread count, and in every call:
+        give each step its own (onepass.torch.attention draws one where none is given).
       cu_seqlens_q, cu_seqlens_k: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the sequence lengths of
         packed q and k, v.
       max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. A longer sequence is refused on the

@@ -50,7 +50,8 @@ def plain_tensor(name, x, torch, place):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), call under "
-                "torch.no_grad(), or call onepass.torch.attention"
+                "torch.no_grad(), or call onepass.torch.attention, which has the gradients of q, k, v, bias, sinks and "
+                "alibi_slopes"
             )
         x = x.detach()
     return x.resolve_neg() if x.is_neg() else x

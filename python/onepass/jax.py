@@ -98,6 +98,13 @@ def attention(
     return (out, lse) if return_lse else out
 
 
+def _lengths(name, x, batch):
+    x = jnp.asarray(x)
+    if x.dtype != jnp.int32 or x.shape != (batch,):
+        raise ValueError(f"{name} is {x.dtype} of shape {list(x.shape)}; int32 of shape [{batch}] is accepted")
+    return x
+
+
 def dot_product_attention(
     query,
     key,
@@ -131,10 +138,13 @@ def dot_product_attention(
     single = query.ndim == 3
     query, key, value = (x[None] if x.ndim == 3 else x for x in (query, key, value))
     if key_value_seq_lengths is not None:
-        seen = jnp.arange(key.shape[1]) < jnp.asarray(key_value_seq_lengths)[:, None, None, None]
+        lengths = _lengths("key_value_seq_lengths", key_value_seq_lengths, key.shape[0])
+        seen = jnp.arange(key.shape[1]) < lengths[:, None, None, None]
         mask = seen if mask is None else jnp.logical_and(mask, seen)
     if isinstance(local_window_size, int):
         local_window_size = (local_window_size, local_window_size)
+    if local_window_size is not None and min(_options.window_sides(local_window_size)) < 0:
+        raise ValueError(f"local_window_size is {local_window_size!r}; a number from 0, or two of them, is accepted")
     result = attention(
         query,
         key,
@@ -150,7 +160,8 @@ def dot_product_attention(
     )
     out, lse = result if return_residual else (result, None)
     if query_seq_lengths is not None:
-        rows = jnp.arange(query.shape[1]) < jnp.asarray(query_seq_lengths)[:, None]
+        lengths = _lengths("query_seq_lengths", query_seq_lengths, query.shape[0])
+        rows = jnp.arange(query.shape[1]) < lengths[:, None]
         out = jnp.where(rows[..., None, None], out, 0)
         lse = jnp.where(rows[..., None], lse, -math.inf) if return_residual else None
     first = (lambda x: x[0]) if single else (lambda x: x)

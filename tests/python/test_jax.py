@@ -70,6 +70,18 @@ def test_three_dimensions_beside_four(rng):
     check(given, wanted)
 
 
+def test_what_jax_nn_means_otherwise_is_refused(rng):
+    q, k, v = btnh(rng)
+    for sentence, options in {
+        r"local_window_size is \(-1, 2\); a number from 0": {"local_window_size": (-1, 2)},
+        "local_window_size is .*-1.*; a number from 0": {"local_window_size": -1},
+        r"key_value_seq_lengths is float32 of shape \[2\]; int32": {"key_value_seq_lengths": np.float32([3, 4])},
+        r"query_seq_lengths is int32 of shape \[3\]; int32 of shape \[2\]": {"query_seq_lengths": np.int32([1, 2, 3])},
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            onepass.jax.dot_product_attention(q, k, v, **options)
+
+
 @pytest.mark.parametrize("case", JAX_OPTIONS)
 def test_gradients_same_as_jax_nn(rng, case):
     q, k, v = btnh(rng)
