@@ -48,9 +48,9 @@ bool may_be_several(const QuantizeConfig& c) {
 int tiles_in_turn(const QuantizePlan& plan, int multiprocessors) {
   const QuantizeConfig& c = plan.config;
   if (!may_be_several(c)) return 1;
-  const double at_once = 0.9 * multiprocessors * c.blocks_at_once();
+  const std::int64_t nearly_all = std::int64_t{multiprocessors} * c.blocks_at_once() * 9 / 10;
   int tiles = c.hadamard ? 8 : 4;
-  while (tiles > 1 && static_cast<double>(plan.heads) * ((plan.blocks + tiles - 1) / tiles) < at_once) tiles /= 2;
+  while (tiles > 1 && std::int64_t{plan.heads} * ((plan.blocks + tiles - 1) / tiles) < nearly_all) tiles /= 2;
   return tiles < 4 && !c.shared ? 1 : tiles;
 }
 
