@@ -159,7 +159,7 @@ def options(place, given):
         "mask_mod": "" if mask_mod is None else _expression("mask_mod", mask_mod),
         "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
         "implementation": "" if implementation is None else text("implementation", str(implementation)),
-        "threads": 0 if threads is None else threads_of(threads),
+        "threads": threads_of(threads),
         "stream": place.stream,
         "workspace": place.workspace,
     }

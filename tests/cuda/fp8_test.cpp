@@ -34,6 +34,7 @@ INSTANTIATE_TEST_SUITE_P(
     Table, Sm90Fp8,
     testing::Values("fwd h16 s4096 d64 fp8_e4m3 accumulation=fast",
                     "fwd h16 s4096 d64 fp8_e4m3 causal_bottom_right lse",
+                    "fwd h16 s1024 d64 fp8_e4m3 causal_bottom_right accumulation=fast",
                     "fwd h16/4 d64 fp8_e4m3 varlen=128,700 softcap=20 sinks window=99:9 k_descale=bhn out=fp32",
                     "fwd h16 s4096 d128 fp8_e4m3 accumulation=fast lse",
                     "fwd h16 s4096 d128 fp8_e4m3 causal_bottom_right accumulation=fast",
@@ -79,6 +80,38 @@ TEST(QuantizeTiles, CompilesToTheCodeThatWasMeant) {
     const QuantizeConfigs all{{plan.config, plan.config, v}, 3};
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::quantize_program(all, "sm_90a")), gate), "") << line;
   }
+}
+
+// Rows of a tile, where docs/notes/fp8.md has them measured.
+TEST(Sm90Fp8Tiles, AreShorterForShortCausalSequencesOfD64) {
+  const auto groups = [](const char* line) {
+    sm90::ForwardConfig config;
+    std::string why;
+    EXPECT_TRUE(sm90::select_config(parse_problem(line), config, why)) << why;
+    return config.groups;
+  };
+  EXPECT_EQ(groups("fwd h32 s1024 d64 fp8_e4m3 causal_bottom_right accumulation=fast cuda"), 2);
+  EXPECT_EQ(groups("fwd h32 s1024 d64 fp8_e4m3 accumulation=fast cuda"), 3);
+  EXPECT_EQ(groups("fwd h32 s2048 d64 fp8_e4m3 causal_bottom_right accumulation=fast cuda"), 3);
+}
+
+TEST(QuantizeTiles, InTurnLeaveBlocksForAllMultiprocessors) {
+  const auto tiles = [](const std::string& line) {
+    cuda::QuantizePlan plan;
+    std::string why;
+    EXPECT_TRUE(cuda::select_quantize(parse_problem("quantize " + line + " cuda"), 132, plan, why)) << why;
+    return plan.tiles;
+  };
+  EXPECT_EQ(tiles("b16 h16 s4096x128 bf16 descale=bh1 hadamard"), 8);
+  EXPECT_EQ(tiles("b4 h16 s4096x128 bf16 descale=bh1 hadamard"), 8);
+  EXPECT_EQ(tiles("b2 h16 s4096x128 bf16 descale=bh1 hadamard"), 4);
+  EXPECT_EQ(tiles("b1 h16 s4096x128 bf16 descale=bh1 hadamard"), 1);
+  EXPECT_EQ(tiles("b1 h16 s4096x128 bf16 descale=111 hadamard"), 2);
+  EXPECT_EQ(tiles("b16 h16 s4096x128 bf16 descale=111"), 4);
+  for (const char* const one :
+       {"b16 h16 s4096x128 bf16 descale=bhn hadamard", "b16 h16 s4096x128 bf16 descale=bh1",
+        "b16 h32 s4096x64 bf16 descale=bh1 hadamard", "b16 h8 s4096x256 bf16 descale=bh1 hadamard"})
+    EXPECT_EQ(tiles(one), 1) << one;
 }
 
 TEST(Sm90Fp8Refusals, AreSentences) {

@@ -41,7 +41,7 @@ bool in_tiles(const Problem& p) {
 
 // Tiles that a block of threads has in turn, as long as nearly all that run at once have some. What it saves is the
 // guess of each tile but the first, so nothing by block; of a head's own, at least four tiles gain, and of columns as
-// they are none. 256 rotated columns, and up to 64, wait for memory alone (docs/notes/fp8.md).
+// they are none. 256 rotated columns gain nothing either (docs/notes/fp8.md); up to 64 were not tried by head.
 bool may_be_several(const QuantizeConfig& c) {
   return c.tiles && !c.by_block && c.dim > 64 && c.dim <= 192 && (c.hadamard || c.shared);
 }
