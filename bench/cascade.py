@@ -1,6 +1,6 @@
-"""A shared prompt with many continuations (docs/cascade.md) on a CUDA device: the prompt once for all and a merge,
-beside every whole sequence by itself, its pages shared or copied. bf16, 32 query heads on 8, head dim 128, a token
-each; own pages of 16 keys, 1 to 256 keys each. Times are medians of CUDA graphs, with K and V in memory, not in L2.
+"""A shared prompt with many continuations (docs/features/cascade.md) on a CUDA device: the prompt once for all and a
+merge, beside every whole sequence by itself, its pages shared or copied. bf16, 32 query heads on 8, head dim 128, a
+token each; own pages of 16 keys, 1 to 256 keys each. Times are medians of CUDA graphs; K and V are in memory, not L2.
 
 python3 bench/cascade.py [--json FILE]
 """

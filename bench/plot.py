@@ -1,24 +1,34 @@
-"""Draws the results of `onepass bench --json` on a GPU as bars, those of fa1_claim.py as lines.
+"""Draws results of `onepass bench --json` on a GPU as bars, and those of fa1_claim.py as lines.
 
-    plot.py h200.json --out docs/h200.svg
-    plot.py h200_backward.json --out docs/h200_backward.svg
-    plot.py h200_backward.json --others --out docs/h200_backward_others.svg
-    plot.py h200_decode.json --out docs/h200_decode.svg
-    plot.py h200_mla.json --out docs/h200_mla.svg
-    plot.py fa1.json --out docs/fa1.svg
+    plot.py                          draws docs/images/NAME.svg for every NAME of PICTURES below, from bench/results
+    plot.py --check                  names the pictures whose numbers differ; exit status 1 if there are any
+    plot.py h200.json --out a.svg    draws other results
 
 The 18 cells of a suite become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
-matrix product of the same run as a line; other problems, where there are no cells or with --others, become rows of
-bars, times the best peer. Of fa1_claim.py time, bytes moved and extra memory become a panel each for each head dim.
-Needs matplotlib.
+matrix product of the same run as a line. Other problems, where there are no cells or with --others, become rows of
+bars, times the best peer. For fa1_claim.py time, bytes moved and extra memory become a panel each for each head dim.
+Drawing needs matplotlib, --check does not: an SVG names the digest of the numbers that it shows.
 """
 
 import argparse
+import hashlib
 import json
+import pathlib
 import re
+import sys
 
-from table_cells import CELL
+from table_cells import CELL, RESULTS
 from tables_gpu import GPT2_MEDIUM
+
+IMAGES = pathlib.Path(__file__).resolve().parents[1] / "docs/images"
+PICTURES = {  # the results, and whether the picture shows what is no cell of the 18
+    "h200": ("h200", False),
+    "h200_backward": ("h200_backward", False),
+    "h200_backward_others": ("h200_backward", True),
+    "h200_decode": ("h200_decode", False),
+    "h200_mla": ("h200_mla", False),
+    "fa1": ("fa1", False),
+}
 
 COLOURS = {"onepass": "#c0392b", "flash-attn-4": "#f0c27b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb",
            "torch-flash": "#7f8c8d", "torch-efficient": "#bdc3c7", "flash-mla": "#2c6fbb"}  # fmt: skip
@@ -158,7 +168,6 @@ def fa1_line(rows, dim, causal, contender, keys, unit):
 
 
 def draw_fa1(plt, rows):
-    rows = [row for row in rows if GPT2_MEDIUM not in row["problem"]]
     dims = sorted({int(CELL.fullmatch(row["problem"])[2]) for row in rows})
     figure, axes = plt.subplots(len(dims), len(FA1_PANELS), figsize=(12, 3.2 * len(dims)), squeeze=False, sharex=True)
     for line, dim in zip(axes, dims):
@@ -180,31 +189,66 @@ def draw_fa1(plt, rows):
     return figure
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", help="JSON of onepass bench or fa1_claim.py")
-    parser.add_argument("--others", action="store_true", help="what is no cell of the 18")
-    parser.add_argument("--out", required=True, help=".svg or .png")
-    options = parser.parse_args()
+def shown(rows, others):
+    """The rows that a picture shows: the cells if there are any, else or with `others` all but these."""
+    if "contenders" in rows[0]:
+        return [row for row in rows if GPT2_MEDIUM not in row["problem"]]
+    found = [row for row in rows if CELL.fullmatch(row["problem"])]
+    return found if found and not others else [row for row in rows if row not in found]
+
+
+def digest(rows):
+    """A name for the numbers that a picture of these rows shows."""
+    keys = ("problem", "median_s", "flops", "matmul_flops_per_s", "times_best_peer", "contenders")
+    numbers = [{key: row[key] for key in keys if key in row} | {"seconds": seconds(row)} for row in rows]
+    return "numbers " + hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def draw(rows, others, out):
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "onepass"  # the same picture from the same numbers, byte for byte
     from matplotlib import pyplot as plt
 
-    with open(options.results) as file:
-        rows = json.load(file)
-    if "contenders" in rows[0]:
-        figure = draw_fa1(plt, rows)
-    else:
-        found = cells(rows)
-        if options.others or not found:
-            figure = draw_rows(plt, [row for row in rows if not CELL.fullmatch(row["problem"])])
-        else:
-            figure = draw_cells(plt, found)
-    metadata = {"Date": None} if options.out.endswith(".svg") else None
-    figure.savefig(options.out, dpi=150, metadata=metadata, bbox_inches="tight")
+    rows = shown(rows, others)
+    found = {} if "contenders" in rows[0] else cells(rows)
+    figure = (
+        draw_fa1(plt, rows) if "contenders" in rows[0] else draw_cells(plt, found) if found else draw_rows(plt, rows)
+    )
+    metadata = {"Date": None, "Description": digest(rows)} if str(out).endswith(".svg") else None
+    figure.savefig(out, dpi=150, metadata=metadata, bbox_inches="tight")
+
+
+def stale(images=IMAGES, results=RESULTS):
+    """The pictures that are missing or show other numbers than the results."""
+    wrong = []
+    for name, (source, others) in PICTURES.items():
+        picture, rows = images / f"{name}.svg", json.loads((results / f"{source}.json").read_text())
+        if not picture.exists() or f">{digest(shown(rows, others))}<" not in picture.read_text():
+            wrong.append(f"{name}.svg differs from bench/results/{source}.json; bench/plot.py draws it")
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", nargs="?", help="JSON of onepass bench or fa1_claim.py")
+    parser.add_argument("--others", action="store_true", help="the problems beyond the 18 cells")
+    parser.add_argument("--out", help=".svg or .png")
+    parser.add_argument("--check", action="store_true", help="draw nothing; fail if a picture is stale")
+    options = parser.parse_args()
+    if options.check:
+        print("\n".join([*(wrong := stale()), f"{len(PICTURES)} pictures, {len(wrong)} wrong"]))
+        return bool(wrong)
+    if bool(options.results) != bool(options.out):
+        parser.error("results and --out must be given together")
+    if options.results:
+        draw(json.loads(pathlib.Path(options.results).read_text()), options.others, options.out)
+        return 0
+    for name, (source, others) in PICTURES.items():
+        draw(json.loads((RESULTS / f"{source}.json").read_text()), others, IMAGES / f"{name}.svg")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The words of docs/problem.md that peers can be asked for."""
+"""The words of docs/reference/problem.md that peers can be asked for."""
 
 import re
 from dataclasses import dataclass, field

@@ -82,7 +82,7 @@ TABLES = {
     "h100": lambda: gpu.h200("h100", peers=("torch-cudnn", "torch-flash")),
     "h100-backward": lambda: gpu.h200("h100_backward", "bwd", ("torch-cudnn", "torch-flash")),
     "h100-decode": lambda: gpu.h200_keys("h100_decode", "torch-cudnn", "torch-flash"),
-    "h200-backward": gpu.h200_backward,
+    "h200-backward": lambda: gpu.h200("h200_backward", "bwd"),
     "h200-backward-means": lambda: gpu.h200_means("h200_backward"),
     "h200-backward-others": gpu.h200_backward_others,
     "h200-backward-race": gpu.h200_backward_race,

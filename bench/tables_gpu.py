@@ -17,25 +17,33 @@ def h200_cell(rows, dim, mask, seq, op="fwd"):
     return row_of(rows, H200_CELL.format(op=op, batch=16384 // seq, heads=heads, seq=seq, dim=dim, mask=MASKS[mask]))
 
 
-def h200(name="h200", op="fwd", peers=("flash-attn-3", "torch-cudnn")):
-    """TFLOP/s, and the best two peers' of the same run, over lengths."""
+def raced(rows, *peers):
+    """Those of the peers that have a time in each of the rows."""
+    return [peer for peer in peers if all("median_s" in row["peers"].get(peer, {}) for row in rows)]
+
+
+def h200(name="h200", op="fwd", peers=None):
+    """TFLOP/s beside the peers', by default the newest of the run, over lengths."""
     rows, lines = rows_of(name), []
-    for dim in (64, 128, 256):
-        for mask in MASKS:
-            line = [f"d{dim}{mask or ' full'}"]
-            for seq in LENGTHS.values():
-                row = h200_cell(rows, dim, mask, seq, op)
-                speeds = [rate(row)] + [rate(row, row["peers"][peer]["median_s"]) for peer in peers]
-                line.append(" / ".join(f"{1e-12 * s:.0f}" for s in speeds) + f" ({speeds[0] / max(speeds[1:]):.2f})")
-            lines.append(line)
-    return markdown(["", *LENGTHS], lines)
+    found = [
+        h200_cell(rows, dim, mask, seq, op) for dim in (64, 128, 256) for mask in MASKS for seq in LENGTHS.values()
+    ]
+    peers = peers or raced(found, "flash-attn-4", "flash-attn-3" if op == "fwd" else "", "torch-cudnn")
+    for at in range(0, len(found), len(LENGTHS)):
+        cell = CELL.fullmatch(found[at]["problem"])
+        line = [f"d{cell[2]} {'causal' if cell[3] else 'full'}"]
+        for row in found[at : at + len(LENGTHS)]:
+            speeds = [rate(row)] + [rate(row, row["peers"][peer]["median_s"]) for peer in peers]
+            line.append(" / ".join(f"{1e-12 * s:.0f}" for s in speeds) + f" ({speeds[0] / max(speeds[1:]):.2f})")
+        lines.append(line)
+    who = " / ".join(["onepass", *(GPU_PEERS[peer] for peer in peers)])
+    return markdown([f"TFLOP/s: {who}", *LENGTHS], lines)
 
 
 def h200_means(name="h200"):
     """Geometric means of the 18 cells."""
     rows = [row for row in rows_of(name) if CELL.fullmatch(row["problem"])]
-    raced = {peer: named for peer, named in GPU_PEERS.items() if peer in rows[0]["peers"]}
-    ratios = {named: [row["peers"][peer]["times_ours"] for row in rows] for peer, named in raced.items()}
+    ratios = {GPU_PEERS[peer]: [row["peers"][peer]["times_ours"] for row in rows] for peer in raced(rows, *GPU_PEERS)}
     ratios["the best of them"] = [row["times_best_peer"] for row in rows]
     ceiling = [rate(row) / row["matmul_flops_per_s"] for row in rows]
     lines = [
@@ -47,12 +55,6 @@ def h200_means(name="h200"):
         + [f"{100 * x:.0f} %" for x in (statistics.geometric_mean(ceiling), min(ceiling), max(ceiling))]
     )
     return markdown(["onepass over", "geometric mean", "least", "most"], lines)
-
-
-def h200_backward():
-    """Beside the newest peers of the run."""
-    raced = [peer for peer in GPU_PEERS if peer in rows_of("h200_backward")[0]["peers"]]
-    return h200("h200_backward", "bwd", [peer for peer in raced if peer != "flash-attn-3"][:2])
 
 
 def h200_backward_others():

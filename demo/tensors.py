@@ -84,7 +84,7 @@ def fp32(x):
 
 
 class Verdict:
-    """The rule of docs/conventions.md: `base` is the textbook in fp32, whose error a right result may double."""
+    """The rule of docs/reference/conventions.md: `base` is the fp32 textbook, whose error a right result may double."""
 
     def __init__(self, out, lse, base, ref_out, ref_lse):
         def errors(values):

@@ -4,7 +4,7 @@
 //
 // A call has three parts: what is computed (Attention), the tensors by role (Tensors), and how it is launched (Launch).
 // The order in which softcap, bias, masks, sinks and dropout apply, and what a row without a visible key gives (0, and
-// an LSE of -inf), stand in docs/conventions.md.
+// an LSE of -inf), stand in docs/reference/conventions.md.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Attention {
   float dropout_p = 0.0f;         // in [0, 1]
   std::uint64_t seed = 0;         // Philox key: the same seed drops the same weights on every backend
 
-  // C++ expressions over batch, head, q_index, k_index (within their sequence) and the mod_buffers; docs/score_mod.md.
+  // C++ expressions over batch, head, q_index, k_index (in their sequence), mod_buffers: docs/features/score_mod.md.
   std::string score_mod{};  // the new score, from `score`: scaled, capped and biased, in natural units
   std::string mask_mod{};   // true where a query may attend to a key; joins the other masks
 
@@ -129,7 +129,7 @@ ONEPASS_API void attention(const Tensors& tensors, const Attention& attention = 
 // dalibi_slopes that are given. Reads out and lse as the forward wrote them; where these are the merged results of
 // several forwards over disjoint keys, each forward's gradients come from the merged ones. Rows that see no key and
 // keys that no row sees have gradients of 0. Throws Error, with all outputs untouched, if anything does not fit. Dao et
-// al., FlashAttention, algorithm 4; docs/conventions.md.
+// al., FlashAttention, algorithm 4; docs/reference/conventions.md.
 ONEPASS_API void attention_backward(const Tensors& tensors, const Attention& attention = {}, const Launch& launch = {},
                                     std::string_view implementation = {});
 

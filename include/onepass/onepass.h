@@ -3,7 +3,7 @@
  * Every call returns a code; after anything but ONEPASS_OK, onepass_last_error() is one sentence that names the tensor,
  * the value and what would be accepted, and no output has been touched (but see onepass_executor_wrap). Nothing is
  * printed, no C++ exception leaves.
- * All calls may be made from any thread. What the words mean stands in docs/conventions.md.
+ * All calls may be made from any thread. What the words mean stands in docs/reference/conventions.md.
  *
  * ABI: values and fields are only ever added. Structs that may grow carry their size; the others are final. */
 #ifndef ONEPASS_ONEPASS_H
@@ -118,7 +118,7 @@ typedef struct onepass_options {
   onepass_executor* executor; /* NULL: a pool shared by all such calls */
   void* stream;               /* CUDA stream */
   const char* score_mod;      /* C++ expressions over score, batch, head, q_index, k_index and the buffers below */
-  const char* mask_mod;       /* (docs/score_mod.md); NULL or "": none */
+  const char* mask_mod;       /* (docs/features/score_mod.md); NULL or "": none */
   size_t mod_buffer_count;
   const char* const* mod_buffer_names; /* [mod_buffer_count], as are the tensors */
   const onepass_tensor* mod_buffers;
@@ -255,7 +255,7 @@ typedef struct onepass_quantize {
 
 /* onepass_quantize q; onepass_quantize_init(&q, sizeof q); */
 ONEPASS_API onepass_code onepass_quantize_init(onepass_quantize* quantize, size_t size);
-/* Numbers to fp8_e4m3: docs/fp8.md. */
+/* Numbers to fp8_e4m3: docs/features/fp8.md. */
 ONEPASS_API onepass_code onepass_quantize_rows(const onepass_quantize* quantize);
 
 enum { ONEPASS_FP8_BY_BLOCK = 1, ONEPASS_FP8_NO_HADAMARD = 2, ONEPASS_FP8_CENTER = 4 };
@@ -281,7 +281,7 @@ ONEPASS_API onepass_code onepass_linear(const onepass_tensor* x, const onepass_t
 typedef struct onepass_problem onepass_problem;
 typedef struct onepass_plan onepass_plan;
 
-/* From a line such as "fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right" (docs/problem.md), or from tensors. */
+/* From a line, "fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right" (docs/reference/problem.md), or from tensors. */
 ONEPASS_API onepass_code onepass_problem_parse(const char* line, onepass_problem** problem);
 ONEPASS_API onepass_code onepass_problem_make(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                               const onepass_tensor* out, const onepass_options* options,

@@ -2,7 +2,7 @@
 //
 //   fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right window=128:0 layout=bshd lse
 //
-// docs/problem.md holds the grammar. Every interface, test and benchmark uses it.
+// docs/reference/problem.md holds the grammar. Every interface, test and benchmark uses it.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -173,7 +173,7 @@ struct ONEPASS_API Problem {
   std::optional<BiasSpec> bias;
   std::optional<BroadcastDims> bool_mask;
   bool alibi = false, sinks = false;
-  std::string score_mod, mask_mod;     // C++ expressions (docs/score_mod.md); empty: none
+  std::string score_mod, mask_mod;     // C++ expressions (docs/features/score_mod.md); empty: none
   std::vector<ModBuffer> mod_buffers;  // what they read besides positions and the score
   float dropout_p = 0.0f;
   std::uint64_t seed = 0;

@@ -1,8 +1,9 @@
 """onepass: exact attention in one pass, for NumPy, PyTorch, CuPy and anything with DLPack. Nothing is copied."""
 
+import importlib
 import math
 
-from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 from . import _numpy as np
 from ._append import append_kv
 from ._flat_gemm import flat_gemm, linear
@@ -26,6 +27,22 @@ __all__ = [
     "unified_max_of",
     "__version__",
 ]
+
+# Imported when they are first asked for: `onepass.torch` after `import onepass`. Each needs what it is named after.
+_INTERFACES = ("flash_attn", "jax", "torch", "transformers")
+
+
+def __getattr__(name):
+    if name not in _INTERFACES:
+        raise AttributeError(f"module 'onepass' has no attribute {name!r}; it has {', '.join(__all__)}")
+    try:
+        return importlib.import_module(f"onepass.{name}")
+    except ImportError as error:
+        raise AttributeError(f"onepass.{name} cannot be imported: {error}") from error
+
+
+def __dir__():
+    return sorted((*__all__, *_INTERFACES))
 
 
 def attention(
@@ -66,6 +83,7 @@ def attention(
     out=None,
     implementation=None,
     threads=None,
+    **unknown,
 ):
     """Exact attention, ``softmax(scale * q k^T + ...) v``, without ever storing the score matrix.
 
@@ -93,8 +111,9 @@ def attention(
       scale: factor of the scores; default ``1 / sqrt(dim_qk)``.
       softcap: if > 0, scores become ``softcap * tanh(score / softcap)`` before bias and mask.
       dropout_p: probability, in [0, 1], with which a weight is dropped; the others grow by ``1 / (1 - dropout_p)``.
-      seed: of the dropout; the same seed drops the same weights on every machine and thread count, and in every call:
-        give each step its own (onepass.torch.attention draws one where none is given).
+      seed: of the dropout, an integer from 0 to 2^64 - 1; needed where dropout_p > 0. The same seed drops the same
+        weights on every machine and thread count, and in every call: give each step its own. (onepass.torch.attention
+        draws one where none is given.)
       cu_seqlens_q, cu_seqlens_k: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the sequence lengths of
         packed q and k, v.
       max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. A longer sequence is refused on the
@@ -114,9 +133,9 @@ def attention(
       fp8: quantize q, k and v of 16 or 32 bits to float8_e4m3fn first, and attend to those: True, or a dict of
         ``by_block`` (False: factors of k and v for every 128 rows, not for each head, which packed ones always have),
         ``hadamard`` (True: rotate q and k, with random signs by ``seed``, 0) and ``center`` (False: leave v's means in
-        it). docs/fp8.md.
+        it). docs/features/fp8.md.
       accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
-        mean over 16k keys on a GPU (docs/fp8.md).
+        mean over 16k keys on a GPU (docs/features/fp8.md).
       unified_max: of few rows, a number that weights ``e^(score - unified_max)`` refer to in place of the rows' maxima,
         so that splits of the keys join by addition (FlashDecoding++, section 3); ``unified_max_of`` finds one. Rows
         whose largest score is farther than 40 from it are computed again with their own: it changes no result.
@@ -143,6 +162,8 @@ def attention(
       and out has not been touched.
     """
     given = locals()
+    if unknown:
+        _unknown.refuse("attention", unknown, attention.__kwdefaults__)
     place = _devices.place_of(q)
     out, lse, call = _call(place, q, k, v, given)
     if fp8 is False:
@@ -199,9 +220,8 @@ def explain(q, k=None, v=None, **options):
             raise TypeError("a problem line says everything: explain(line) takes no other argument")
         return _onepass.explain_line(_options.text("the problem line", q))
     known = attention.__kwdefaults__
-    for name in options:
-        if name not in known:
-            raise TypeError(f"explain has no option {name!r}; {', '.join(known)} are accepted")
+    if unknown := [name for name in options if name not in known]:
+        _unknown.refuse("explain", unknown, known)
     given = {**known, **options}
     call = _call(_devices.place_of(q), q, k, v, given)[2]
     fp8 = given["fp8"]

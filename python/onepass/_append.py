@@ -1,6 +1,6 @@
 """Writing new keys and values into a cache."""
 
-from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 
 
 def append_kv(
@@ -20,6 +20,7 @@ def append_kv(
     q=None,
     q_out=None,
     threads=None,
+    **unknown,
 ):
     """Writes new keys and values to the ends of their sequences in a cache, keys rotated by their positions (RoPE).
 
@@ -57,6 +58,8 @@ def append_kv(
       page or a position out of range is a ValueError; on CUDA, where only the device knows, such a token is left out.
     """
     given = locals()
+    if unknown:
+        _unknown.refuse("append_kv", unknown, append_kv.__kwdefaults__)
     for name in ("k_new", "v_new", "k_cache", "v_cache", "seqused_k"):
         if given[name] is None:
             raise TypeError(f"{name} is None; an array is expected")

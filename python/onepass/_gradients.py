@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 
 # What each gradient is the gradient of; side inputs have theirs in float32.
 _OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dalibi_slopes": "alibi_slopes"}
@@ -42,6 +42,7 @@ def attention_backward(
     mod_buffers=None,
     implementation=None,
     threads=None,
+    **unknown,
 ):
     """The gradients of ``attention``: dq, dk and dv of a loss from dout, its gradient by out.
 
@@ -71,6 +72,8 @@ def attention_backward(
       ValueError, TypeError, RuntimeError: as ``attention``; nothing has been written then.
     """
     given = locals()
+    if unknown:
+        _unknown.refuse("attention_backward", unknown, attention_backward.__kwdefaults__)
     place = _devices.place_of(q)
     names = _names(grads)
     call = _options.options(place, given)

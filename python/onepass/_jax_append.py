@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _jax_call, _options
+from . import _jax_call, _options, _unknown
 
 _CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 
@@ -26,6 +26,7 @@ def append_kv(
     q=None,
     layout="bhsd",
     threads=None,
+    **unknown,
 ):
     """``onepass.append_kv`` of JAX arrays, traced or not: gives the caches with the new keys and values in them.
 
@@ -46,6 +47,8 @@ def append_kv(
       ValueError, TypeError: for an option that does not fit, while tracing; where it runs, XLA raises the sentences of
       ``onepass.append_kv``. On CUDA, where only the device knows, a token that is out of range is left out.
     """
+    if unknown:
+        _unknown.refuse("onepass.jax.append_kv", unknown, append_kv.__kwdefaults__)
     tokens_first = _jax_call.has_tokens_first(layout)
     threads = _options.threads_of(threads)
     needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k}

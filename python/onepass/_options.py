@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Mapping
 
-from . import _arrays
+from . import _arrays, _onepass
 
 # mask -> (causal, onepass::Align)
 _BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
@@ -16,7 +16,7 @@ _MASKS = {
     "aligned_offset": (False, _OFFSET),
 }
 
-SEED = 0  # the default
+SEED = None  # the default, for calls without dropout
 
 # Inputs besides q, k and v, and what they are converted to: the 16-bit and 64-bit forms that frameworks keep them in.
 _SIDE_INPUTS = (
@@ -62,6 +62,16 @@ def threads_of(x):
 
 def seed_of(x, name="seed"):
     return integer(name, x, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
+
+
+def _no_seed(dropout_p):
+    """0, which nothing reads; an error where dropout would draw the same weights in every call."""
+    if dropout_p != 0 and 0 < number("dropout_p", dropout_p) <= 1:
+        raise ValueError(
+            f"dropout_p is {dropout_p!r}: seed must be an integer from 0 to 2^64 - 1 (got None). The seed alone "
+            "decides which weights are dropped. Give each step its own, and attention_backward the same"
+        )
+    return 0
 
 
 def window_sides(window):
@@ -130,15 +140,22 @@ def _mod_buffers(mod_buffers, place):
     return [(name, _arrays.exported(f"mod buffer {name}", array, place)) for name, array in mod_items(mod_buffers)]
 
 
+def _mask_sentence(mask):
+    got, hint = repr(mask)[:200], ""
+    if hasattr(mask, "shape"):
+        got, hint = "an array", ": an array of bools goes to bool_mask, an additive one to bias"
+    elif isinstance(mask, str) and (theirs := _onepass.foreign_word(text("mask", mask))):
+        hint = f": {theirs}"
+    return f"mask must be one of {', '.join(map(repr, _MASKS))} (got {got}){hint}"
+
+
 def options(place, given):
     """What the extension takes, from the keyword arguments of attention by name."""
     mask = given["mask"]
     try:
         causal, align = _MASKS[mask]
     except (KeyError, TypeError):
-        names = ", ".join(repr(m) for m in _MASKS)
-        hint = "; an array of bools goes to bool_mask, an additive one to bias" if hasattr(mask, "shape") else ""
-        raise ValueError(f"mask is {'an array' if hint else repr(mask)}; {names} are accepted{hint}") from None
+        raise ValueError(_mask_sentence(mask)) from None
     window, scale, softcap, dropout_p = given["window"], given["scale"], given["softcap"], given["dropout_p"]
     max_seqlen_q, max_seqlen_k, mod_buffers = given["max_seqlen_q"], given["max_seqlen_k"], given["mod_buffers"]
     score_mod, mask_mod = given["score_mod"], given["mask_mod"]
@@ -152,7 +169,7 @@ def options(place, given):
         "scale": None if scale is None else number("scale", scale),
         "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
         "dropout_p": dropout_p if type(dropout_p) is float else number("dropout_p", dropout_p, "a number from 0 to 1"),
-        "seed": 0 if seed is SEED else seed_of(seed),
+        "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
         "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),

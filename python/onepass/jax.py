@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from . import _devices, _jax_call, _onepass, _options
+from . import _devices, _jax_call, _onepass, _options, _unknown
 from ._jax_append import append_kv
 from ._jax_quantize import quantize
 
@@ -21,6 +21,10 @@ for _target, _platforms in _onepass.jax_handlers().items():
     for _platform, _handler in _platforms.items():
         jax.ffi.register_ffi_target(_target, _handler, platform=_platform)
 _devices.find_nvrtc()
+
+
+def __dir__():
+    return sorted(__all__)
 
 
 def attention(
@@ -62,6 +66,7 @@ def attention(
     layout="bhsd",
     implementation=None,
     threads=None,
+    **unknown,
 ):
     """``onepass.attention`` of JAX arrays, traced or not.
 
@@ -80,7 +85,7 @@ def attention(
       deterministic: the gradients are the same bits every time.
       out_dtype: of the result: None (q's; bfloat16 of a float8_e4m3fn q), float32, or of a float8_e4m3fn q also
         float16 and bfloat16.
-      seed: a Python integer. A new one is compiled anew.
+      seed: a Python integer, needed where dropout_p > 0. A new one is compiled anew.
       The others, and q, k, v: as ``onepass.attention`` takes them. Options that are no arrays are static.
 
     Returns:
@@ -91,6 +96,8 @@ def attention(
       raises what only the values show, and what no implementation accepts.
     """
     given = dict(locals())
+    if unknown:
+        _unknown.refuse("onepass.jax.attention", unknown, attention.__kwdefaults__)
     names, arrays = _jax_call.operands(given)
     options = _jax_call.settings(given, names)
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name

@@ -12,10 +12,14 @@ from torch.compiler import is_compiling
 
 import onepass
 
-from . import _onepass, _options, _torch_autograd, _torch_op, _torch_vmap  # noqa: F401  the last registers its rules
+from . import _onepass, _options, _torch_autograd, _torch_op, _torch_vmap, _unknown  # noqa: F401  vmap: its rules
 from ._quantize import fp8_text
 
 __all__ = ["append_kv", "attention", "merge", "scaled_dot_product_attention", "sdpa"]
+
+
+def __dir__():
+    return sorted(__all__)
 
 
 def attention(
@@ -58,6 +62,7 @@ def attention(
     deterministic=False,
     implementation=None,
     threads=None,
+    **unknown,
 ):
     """``onepass.attention`` on tensors, with gradients by q, k, v, bias, alibi_slopes and sinks.
 
@@ -74,9 +79,11 @@ def attention(
 
     Returns, Raises: as ``onepass.attention``.
     """
+    if unknown:
+        _unknown.refuse("onepass.torch.attention", unknown, attention.__kwdefaults__)
     if out is not None or recomputed is not None:
         given = {name: value for name, value in locals().items() if name not in ("q", "k", "v", "seed")}
-        del given["out_dtype"], given["deterministic"]
+        del given["out_dtype"], given["deterministic"], given["unknown"]
         if out is None and out_dtype is not None:
             given["out"] = _torch_op.new_out(q, v, cu_seqlens_q is not None or cu_seqlens_k is not None, out_dtype)
         if dropout_p and seed is None:
@@ -168,11 +175,14 @@ def append_kv(
     v_descale=None,
     q=None,
     threads=None,
+    **unknown,
 ):
     """``onepass.append_kv`` as an operator that torch.compile traces. It has no gradients; q rotates into a new tensor.
 
     Args, Returns, Raises: as ``onepass.append_kv``.
     """
+    if unknown:
+        _unknown.refuse("onepass.torch.append_kv", unknown, append_kv.__kwdefaults__)
     tensors = k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
     _torch_op.check_tensors(_torch_op.APPEND, tensors, 5)
     with torch.no_grad():

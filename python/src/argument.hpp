@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <iterator>
 
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/tensor.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::python {
 

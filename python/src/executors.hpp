@@ -3,8 +3,8 @@
 #include <array>
 #include <memory>
 
-#include "core/make_once.hpp"
-#include "core/text.hpp"
+#include "base/make_once.hpp"
+#include "base/text.hpp"
 #include "onepass/executor.hpp"
 
 namespace onepass::python {

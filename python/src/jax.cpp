@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/roles.hpp"
 #include "xla_call.hpp"
 
 namespace nb = nanobind;

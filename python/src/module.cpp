@@ -18,13 +18,14 @@
 #include <vector>
 
 #include "argument.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "interrupt.hpp"
 #include "jax.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/grammar/foreign_words.hpp"
+#include "problem/roles.hpp"
 #include "torch.hpp"
 
 namespace nb = nanobind;
@@ -329,6 +330,9 @@ NB_MODULE(_onepass, m) {
   m.def("flat_gemm", &product<&onepass::flat_gemm>, "x"_a, "w"_a, "y"_a, "column_bias"_a.none(), "threads"_a,
         "stream"_a);
   m.def("linear", &product<&onepass::linear>, "x"_a, "w"_a, "y"_a, "column_bias"_a.none(), "threads"_a, "stream"_a);
+  m.def(
+      "foreign_word", [](const std::string& name) { return onepass::foreign_word(name, onepass::Dialect::python); },
+      "name"_a);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/fork.hpp"
+#include "base/fork.hpp"
 #include "onepass/executor.hpp"
 
 namespace onepass::python {

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "torch_call.hpp"
 
 namespace nb = nanobind;

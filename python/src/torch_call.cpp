@@ -8,11 +8,11 @@
 #include <span>
 #include <unordered_map>
 
-#include "core/implementation.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "executors.hpp"
 #include "interrupt.hpp"
 #include "openmp.hpp"
+#include "problem/implementation.hpp"
 
 namespace nb = nanobind;
 

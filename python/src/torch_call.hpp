@@ -11,9 +11,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/roles.hpp"
 #include "dlpack_exchange.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::python {
 

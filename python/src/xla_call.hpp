@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/onepass.hpp"
 #include "xla_ffi.hpp"
 

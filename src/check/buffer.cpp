@@ -1,5 +1,5 @@
 #include "check/buffer.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 #include "check/check.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 namespace onepass::check {
 

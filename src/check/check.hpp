@@ -1,8 +1,8 @@
 // Runs an implementation on inputs and judges it.
 #pragma once
 #include "check/inputs.hpp"
-#include "check/verdict.hpp"
-#include "core/implementation.hpp"
+#include "check/verdict/verdict.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::check {
 

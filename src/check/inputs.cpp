@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "check/draw_attention.hpp"
-#include "check/draw_cache.hpp"
-#include "check/draw_factors.hpp"
-#include "check/draw_parts.hpp"
-#include "check/draw_rows.hpp"
-#include "check/draw_side.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
+#include "check/draw/attention.hpp"
+#include "check/draw/cache.hpp"
+#include "check/draw/factors.hpp"
+#include "check/draw/parts.hpp"
+#include "check/draw/rows.hpp"
+#include "check/draw/side.hpp"
 
 namespace onepass::check {
 namespace {

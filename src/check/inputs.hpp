@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "check/buffer.hpp"
-#include "core/arguments.hpp"
-#include "core/roles.hpp"
-#include "core/softmax_problem.hpp"
 #include "onepass/attention.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 #include "reference/gradients.hpp"
 
 namespace onepass::check {

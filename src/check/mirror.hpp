@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "check/inputs.hpp"
-#include "check/verdict.hpp"
-#include "core/implementation.hpp"
+#include "check/verdict/verdict.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::check {
 

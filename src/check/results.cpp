@@ -1,8 +1,8 @@
 // What a call makes of its inputs: outputs, what of them may be written, and what they should be.
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "check/inputs.hpp"
-#include "core/text.hpp"
 
 namespace onepass::check {
 

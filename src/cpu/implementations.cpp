@@ -2,16 +2,16 @@
 
 #include <vector>
 
-#include "core/make_once.hpp"
+#include "base/make_once.hpp"
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/backward.hpp"
 #include "cpu/amx/flat_gemm.hpp"
 #include "cpu/backward/backward.hpp"
-#include "cpu/common/merge.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
 #include "cpu/gemm/blas.hpp"
 #include "cpu/gemm/flat_gemm.hpp"
+#include "cpu/merge/merge.hpp"
 #include "cpu/quantize/quantize.hpp"
 #include "cpu/softmax/softmax.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <span>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu {
 

@@ -1,16 +1,16 @@
 #include "cuda/implementations.hpp"
 
 #include "cuda/decode/decode.hpp"
-#include "cuda/decode/mla.hpp"
 #include "cuda/gemm/cublas.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/gemv.hpp"
 #include "cuda/merge/merge.hpp"
+#include "cuda/mla/mla.hpp"
 #include "cuda/quantize/quantize.hpp"
-#include "cuda/sm80/backward.hpp"
-#include "cuda/sm80/forward.hpp"
-#include "cuda/sm90/backward.hpp"
-#include "cuda/sm90/forward.hpp"
+#include "cuda/sm80/backward/backward.hpp"
+#include "cuda/sm80/forward/forward.hpp"
+#include "cuda/sm90/backward/backward.hpp"
+#include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
 
 namespace onepass::cuda {

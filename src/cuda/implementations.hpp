@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
 

@@ -1,29 +1,29 @@
 #include "cuda/prebuild.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <iterator>
 #include <span>
 #include <vector>
 
-#include "core/roles.hpp"
-#include "core/softmax_problem.hpp"
-#include "core/tensor_checks.hpp"
 #include "cuda/append/host.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/attention/mask_host.hpp"
-#include "cuda/attention/mods.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/attention/scores/mods.hpp"
 #include "cuda/decode/decode.hpp"
-#include "cuda/decode/mla.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/gemv.hpp"
 #include "cuda/merge/merge.hpp"
+#include "cuda/mla/mla.hpp"
 #include "cuda/quantize/quantize.hpp"
-#include "cuda/sm80/backward.hpp"
-#include "cuda/sm80/forward.hpp"
-#include "cuda/sm90/backward.hpp"
-#include "cuda/sm90/forward.hpp"
+#include "cuda/sm80/backward/backward.hpp"
+#include "cuda/sm80/forward/forward.hpp"
+#include "cuda/sm90/backward/backward.hpp"
+#include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
+#include "problem/tensor_checks.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/implementation.hpp"
-#include "cuda/host/program.hpp"
+#include "cuda/compile/program.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
 

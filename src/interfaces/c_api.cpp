@@ -9,8 +9,8 @@
 #include <new>
 #include <vector>
 
-#include "core/guarded_executor.hpp"
-#include "core/text.hpp"
+#include "base/guarded_executor.hpp"
+#include "base/text.hpp"
 #include "interfaces/c_convert.hpp"
 
 namespace onepass::interfaces {

@@ -1,7 +1,7 @@
 #include "interfaces/c_convert.hpp"
 
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
+#include "problem/roles.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // From the C structs to the C++ ones, checked: C callers can hand in any number where an enum is meant.
 #pragma once
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/flat_gemm.hpp"

@@ -1,8 +1,8 @@
 // FlashDecoding++'s flat matrix product of decoding (M = batch is small), as pure functions. The choice of the kernel
-// that computes it is the library's own, core/dataflow.hpp.
+// that computes it is the library's own, problem/gemm/dataflow.hpp.
 #pragma once
-#include "core/dataflow.hpp"
-#include "core/mask.hpp"
+#include "algebra/mask.hpp"
+#include "problem/gemm/dataflow.hpp"
 
 namespace onepass::ladder {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 #include "ladder/head.hpp"
 
 namespace onepass::ladder {

@@ -1,9 +1,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/text.hpp"
-#include "ladder/flash3_fp8.hpp"
+#include "base/text.hpp"
 #include "ladder/sample.hpp"
+#include "ladder/steps/flash3_fp8.hpp"
 #include "ladder/table.hpp"
 
 namespace onepass::ladder {

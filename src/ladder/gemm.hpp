@@ -4,7 +4,7 @@
 #pragma once
 #include <limits>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "ladder/tile_math.hpp"
 
 namespace onepass::ladder {

@@ -6,7 +6,7 @@
 
 namespace onepass::ladder {
 
-using TileKind = onepass::Tile;  // skip, partial, full (core/mask.hpp)
+using TileKind = onepass::Tile;  // skip, partial, full (algebra/mask.hpp)
 
 template <class T>
 struct Head {

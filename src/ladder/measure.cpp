@@ -1,17 +1,17 @@
 #include <cmath>
 
-#include "core/text.hpp"
-#include "ladder/block_softmax.hpp"
-#include "ladder/flash2_backward.hpp"
-#include "ladder/flash3_forward.hpp"
-#include "ladder/flash3_fp8.hpp"
-#include "ladder/flash_decoding_pp.hpp"
-#include "ladder/naive_softmax.hpp"
-#include "ladder/one_pass.hpp"
-#include "ladder/online_normalizer.hpp"
-#include "ladder/safe_softmax.hpp"
+#include "base/text.hpp"
 #include "ladder/sample.hpp"
-#include "ladder/standard_backward.hpp"
+#include "ladder/steps/block_softmax.hpp"
+#include "ladder/steps/flash2_backward.hpp"
+#include "ladder/steps/flash3_forward.hpp"
+#include "ladder/steps/flash3_fp8.hpp"
+#include "ladder/steps/flash_decoding_pp.hpp"
+#include "ladder/steps/naive_softmax.hpp"
+#include "ladder/steps/one_pass.hpp"
+#include "ladder/steps/online_normalizer.hpp"
+#include "ladder/steps/safe_softmax.hpp"
+#include "ladder/steps/standard_backward.hpp"
 #include "ladder/table.hpp"
 
 namespace onepass::ladder {

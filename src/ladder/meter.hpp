@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/mask.hpp"
-#include "core/text.hpp"
+#include "algebra/mask.hpp"
+#include "base/text.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::ladder {

@@ -1,6 +1,6 @@
-#include "ladder/flash1_backward.hpp"
 #include "ladder/sample.hpp"
-#include "ladder/standard_backward.hpp"
+#include "ladder/steps/flash1_backward.hpp"
+#include "ladder/steps/standard_backward.hpp"
 #include "ladder/table.hpp"
 
 namespace onepass::ladder {

@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
-#include "core/philox.hpp"
-#include "core/scalar.hpp"
+#include "algebra/philox.hpp"
+#include "algebra/scalar.hpp"
 #include "ladder/meter.hpp"
 
 namespace onepass::ladder {
@@ -94,7 +94,7 @@ T weigh_row(Tile<T>& t, Index r, const Rescale<T>& reference) {
   return sum;
 }
 
-// The verbs of core/online_softmax.hpp on states kept as rows (m, l) of a tile.
+// The verbs of algebra/online_softmax.hpp on states kept as rows (m, l) of a tile.
 template <class T>
 RowState<T> state_of(const Tile<T>& states, Index r) {
   return {states(r, 0), states(r, 1)};

@@ -1,7 +1,7 @@
 // append_kv: checked, then computed where the tensors are.
-#include "core/append.hpp"
-#include "core/guarded_executor.hpp"
-#include "cpu/common/append.hpp"
+#include "problem/append/append.hpp"
+#include "base/guarded_executor.hpp"
+#include "cpu/append/append.hpp"
 #include "cuda/append/host.hpp"
 
 namespace onepass::inline v0 {

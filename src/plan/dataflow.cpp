@@ -4,10 +4,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/cpu_info.hpp"
-#include "core/directories.hpp"
-#include "core/make_once.hpp"
-#include "core/text.hpp"
+#include "base/cpu_info.hpp"
+#include "base/directories.hpp"
+#include "base/make_once.hpp"
+#include "base/text.hpp"
 #include "cuda/host/kernels.hpp"
 
 namespace onepass::plan {

@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "core/dataflow.hpp"
 #include "onepass/problem.hpp"
+#include "problem/gemm/dataflow.hpp"
 
 namespace onepass::plan {
 

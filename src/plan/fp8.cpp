@@ -4,15 +4,15 @@
 #include <span>
 #include <vector>
 
-#include "core/arguments.hpp"
-#include "core/implementation.hpp"
-#include "core/roles.hpp"
-#include "core/tensor_checks.hpp"
-#include "core/text.hpp"
-#include "core/workspace.hpp"
+#include "base/text.hpp"
+#include "base/workspace.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "onepass/quantize.hpp"
 #include "plan/scratch.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/implementation.hpp"
+#include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
 
 namespace onepass::inline v0 {
 namespace {

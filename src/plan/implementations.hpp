@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::plan {
 

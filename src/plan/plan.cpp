@@ -4,19 +4,19 @@
 #include <memory>
 #include <vector>
 
-#include "core/arguments.hpp"
-#include "core/guarded_executor.hpp"
-#include "core/implementation.hpp"
-#include "core/merge_problem.hpp"
-#include "core/roles.hpp"
-#include "core/shown.hpp"
-#include "core/text.hpp"
+#include "base/guarded_executor.hpp"
+#include "base/shown.hpp"
+#include "base/text.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/implementations.hpp"
 #include "plan/compute.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "plan/scratch.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/implementation.hpp"
+#include "problem/merge/merge_problem.hpp"
+#include "problem/roles.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::plan {

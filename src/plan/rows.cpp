@@ -1,5 +1,5 @@
 // The calls of the operators on rows: softmax, quantization, products with few rows.
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/flat_gemm.hpp"
 #include "onepass/linear.hpp"
 #include "onepass/quantize.hpp"

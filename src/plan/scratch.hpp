@@ -4,7 +4,7 @@
 #include <memory>
 #include <new>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/host/kernels.hpp"
 #include "onepass/error.hpp"
 

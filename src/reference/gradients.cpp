@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "core/expression/dual.hpp"
+#include "expression/dual.hpp"
 
 namespace onepass::reference {
 namespace {

@@ -6,11 +6,11 @@
 //   softcap c      dx = dt (1 - tanh^2(x / c))
 //   scores         dq = scale sum_j dx_j k_j    dk_j = scale sum_i dx_j q    dsink = -sum_i e^(sink - LSE) D
 //
-// Dao et al., FlashAttention, appendix B.2, with the features of docs/conventions.md.
+// Dao et al., FlashAttention, appendix B.2, with the features of docs/reference/conventions.md.
 #pragma once
 #include <functional>
 
-#include "core/roles.hpp"
+#include "problem/roles.hpp"
 #include "reference/textbook.hpp"
 
 namespace onepass::reference {

@@ -1,7 +1,7 @@
 #include "reference/reference.hpp"
 
-#include "core/numerics.hpp"
-#include "core/roles.hpp"
+#include "algebra/numerics.hpp"
+#include "problem/roles.hpp"
 #include "reference/gradients.hpp"
 
 namespace onepass::reference {

@@ -3,7 +3,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::reference {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/softmax_problem.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 
 namespace onepass::reference {
 namespace {

@@ -1,7 +1,7 @@
 #include "reference/textbook.hpp"
 
-#include "core/roles.hpp"
-#include "core/softmax_problem.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 #include "reference/flat_gemm.hpp"
 #include "reference/merged.hpp"
 #include "reference/softmax.hpp"

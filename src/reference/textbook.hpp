@@ -1,7 +1,7 @@
-// The textbook: S = scores, P = softmax(S), O = P V, two passes over a row of S, every feature of docs/conventions.md.
+// The textbook: S = scores, P = softmax(S), O = P V, two passes over a row of S, all of docs/reference/conventions.md.
 //
 // In double on the given (already rounded) inputs it is the oracle of the tests. In the problem's own precision, with
-// S, P and O rounded as they would be stored, it is the base whose error the rule of docs/conventions.md doubles.
+// S, P and O rounded as they would be stored, it is the base of the rule of docs/reference/conventions.md.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,15 +9,15 @@
 #include <limits>
 #include <vector>
 
-#include "core/arguments.hpp"
-#include "core/expression/scalar.hpp"
-#include "core/key_value_view.hpp"
-#include "core/nonfinite.hpp"
-#include "core/numerics.hpp"
-#include "core/parallel.hpp"
-#include "core/philox.hpp"
-#include "core/score.hpp"
+#include "algebra/nonfinite.hpp"
+#include "algebra/numerics.hpp"
+#include "algebra/philox.hpp"
+#include "base/parallel.hpp"
+#include "expression/scalar.hpp"
 #include "onepass/executor.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/attention/key_value_view.hpp"
+#include "problem/attention/score.hpp"
 #include "reference/two_pass.hpp"
 
 namespace onepass::reference {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/arguments.hpp"
-#include "core/scalar.hpp"
+#include "algebra/scalar.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::reference {
 

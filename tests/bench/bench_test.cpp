@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/numerics.hpp"
-#include "core/text.hpp"
+#include "algebra/numerics.hpp"
+#include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "tools/onepass/bench/cell.hpp"
 #include "tools/onepass/bench/device_inputs.hpp"

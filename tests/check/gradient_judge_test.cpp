@@ -4,9 +4,9 @@
 #include <cmath>
 #include <functional>
 
+#include "algebra/numerics.hpp"
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "core/numerics.hpp"
-#include "core/text.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::check {

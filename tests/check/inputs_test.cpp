@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algebra/numerics.hpp"
 #include "check/check.hpp"
-#include "core/numerics.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::check {

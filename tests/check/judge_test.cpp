@@ -5,9 +5,9 @@
 #include <limits>
 #include <vector>
 
+#include "algebra/numerics.hpp"
+#include "algebra/scalar.hpp"
 #include "check/check.hpp"
-#include "core/numerics.hpp"
-#include "core/scalar.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::check {

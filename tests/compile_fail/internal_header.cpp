@@ -1,7 +1,7 @@
 // Headers of src are nobody's interface.
 #include <onepass/onepass.hpp>
 #ifdef MISUSE
-#include <core/implementation.hpp>
+#include <problem/implementation.hpp>
 #endif
 
 onepass::Problem problem;

@@ -6,7 +6,7 @@
 #include <hwy/foreach_target.h>
 
 #include "cpu/amx/backward.hpp"
-#include "cpu/amx/backward_kernels-inl.h"
+#include "cpu/amx/kernels/backward_kernels-inl.h"
 #include "cpu/amx_emulated.hpp"
 #include "cpu/emulated_tiles.hpp"
 

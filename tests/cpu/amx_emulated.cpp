@@ -3,7 +3,7 @@
 #include "cpu/amx/amx.hpp"
 #include "cpu/emulated_tiles.hpp"
 
-#include "cpu/amx/kernels-inl.h"
+#include "cpu/amx/kernels/kernels-inl.h"
 
 namespace onepass::cpu::amx {
 

@@ -1,7 +1,7 @@
 // The AMX backend on a tile file made of plain arrays: the kernels' own source on any CPU with AVX-512.
 #pragma once
-#include "core/implementation.hpp"
 #include "cpu/amx/task.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu::amx {
 

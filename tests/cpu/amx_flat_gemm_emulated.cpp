@@ -3,7 +3,7 @@
 #include "cpu/amx_emulated.hpp"
 #include "cpu/emulated_tiles.hpp"
 
-#include "cpu/amx/flat_gemm-inl.h"
+#include "cpu/amx/kernels/flat_gemm-inl.h"
 
 namespace onepass::cpu::amx {
 

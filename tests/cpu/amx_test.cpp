@@ -7,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
+#include "algebra/numerics.hpp"
 #include "check/check.hpp"
-#include "check/pokes.hpp"
-#include "core/numerics.hpp"
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/flat_gemm.hpp"
 #include "cpu/amx_emulated.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

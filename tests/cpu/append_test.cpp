@@ -4,8 +4,8 @@
 #include <functional>
 #include <limits>
 
-#include "check/append_case.hpp"
 #include "onepass/onepass.hpp"
+#include "support/append_case.hpp"
 
 namespace onepass::check {
 namespace {

@@ -6,14 +6,14 @@
 #include <cstring>
 #include <string_view>
 
-#include "check/backward_problem.hpp"
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "check/pokes.hpp"
-#include "check/random_problem.hpp"
-#include "core/text.hpp"
 #include "cpu/amx_emulated.hpp"
 #include "plan/implementations.hpp"
 #include "shapes/shapes.hpp"
+#include "support/backward_problem.hpp"
+#include "support/pokes.hpp"
+#include "support/random_problem.hpp"
 
 namespace onepass::check {
 namespace {

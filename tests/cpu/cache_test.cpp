@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "check/check.hpp"
-#include "core/key_value_view.hpp"
 #include "plan/implementations.hpp"
+#include "problem/attention/key_value_view.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::check {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 #include "reference/textbook.hpp"
 
 namespace onepass::cpu {

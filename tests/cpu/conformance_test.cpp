@@ -1,4 +1,5 @@
-// Every implementation of this machine on every line of tests/shapes, judged by the rule of docs/conventions.md.
+// Every implementation of this machine on every line of tests/shapes, judged by the rule of
+// docs/reference/conventions.md.
 #include <gtest/gtest.h>
 
 #include <map>

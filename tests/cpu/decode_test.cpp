@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "algebra/numerics.hpp"
 #include "check/check.hpp"
-#include "core/numerics.hpp"
 
 namespace onepass::cpu {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 
 namespace onepass::cpu::amx {
 

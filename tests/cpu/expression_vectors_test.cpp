@@ -28,7 +28,7 @@ HWY_AFTER_NAMESPACE();
 #include <random>
 #include <vector>
 
-#include "core/expression/scalar.hpp"
+#include "expression/scalar.hpp"
 
 namespace onepass::cpu {
 namespace {

@@ -1,11 +1,11 @@
 // Scores at the ends of fp32, on every implementation of this machine.
 #include <gtest/gtest.h>
 
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "check/extremes.hpp"
-#include "core/text.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
+#include "support/extremes.hpp"
 
 namespace onepass::check {
 namespace {

@@ -1,6 +1,6 @@
 // cpu.flash.*: every feature and shape against the oracle, on every instruction set this machine has.
 #include "cpu/flash/flash.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "algebra/numerics.hpp"
 #include "check/check.hpp"
-#include "core/numerics.hpp"
 
 namespace onepass::cpu {
 namespace {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "check/check.hpp"
-#include "check/random.hpp"
-#include "core/key_value_view.hpp"
+#include "check/draw/random.hpp"
 #include "onepass/quantize.hpp"
 #include "plan/implementations.hpp"
+#include "problem/attention/key_value_view.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::check {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 #include "onepass/onepass.hpp"
 
 namespace onepass {

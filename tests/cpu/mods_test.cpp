@@ -3,8 +3,8 @@
 
 #include <cmath>
 
+#include "algebra/numerics.hpp"
 #include "check/check.hpp"
-#include "core/numerics.hpp"
 #include "plan/implementations.hpp"
 
 namespace onepass::check {

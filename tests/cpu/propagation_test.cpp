@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "check/check.hpp"
-#include "check/pokes.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass::check {
 namespace {

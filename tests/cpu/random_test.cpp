@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "check/random_problem.hpp"
-#include "core/text.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
+#include "support/random_problem.hpp"
 
 namespace onepass::check {
 namespace {

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/implementations.hpp"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "check/random.hpp"
-#include "core/text.hpp"
+#include "check/draw/random.hpp"
 #include "cpu/decode/decode.hpp"
 #include "onepass/unified_max.hpp"
 

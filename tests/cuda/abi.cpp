@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 

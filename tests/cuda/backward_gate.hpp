@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "code_gate.hpp"
-#include "cuda/attention/backward_host.hpp"
+#include "cuda/attention/backward/host.hpp"
 
 namespace onepass::cuda {
 

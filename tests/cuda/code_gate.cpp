@@ -1,5 +1,5 @@
 #include "code_gate.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/host/program.hpp"
+#include "cuda/compile/program.hpp"
 
 namespace onepass::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 namespace {

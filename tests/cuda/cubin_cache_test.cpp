@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/host/cubin_cache.hpp"
+#include "cuda/compile/cubin_cache.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "cuda/attention/host.hpp"
-#include "cuda/attention/mods.hpp"
+#include "cuda/attention/scores/mods.hpp"
 #include "cuda/decode/decode.hpp"
-#include "cuda/decode/mla.hpp"
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
+#include "cuda/mla/mla.hpp"
 #include "onepass/problem.hpp"
 #include "sm80_cases.hpp"
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/text.hpp"
 #include "check/mirror.hpp"
-#include "core/text.hpp"
 #include "cuda/implementations.hpp"
 #include "shapes/shapes.hpp"
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "check/append_case.hpp"
 #include "cuda/host/kernels.hpp"
+#include "support/append_case.hpp"
 
 namespace onepass::check {
 

@@ -1,10 +1,10 @@
 // Every CUDA backward on the backward of every line of tests/shapes, of random problems, and the same bits every time.
 #include <rapidcheck.h>
 
-#include "check/backward_problem.hpp"
-#include "check/random_problem.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "device.hpp"
+#include "support/backward_problem.hpp"
+#include "support/random_problem.hpp"
 
 namespace onepass::check {
 namespace {

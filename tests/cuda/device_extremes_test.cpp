@@ -1,8 +1,8 @@
 // Scores at the ends of fp32, on every CUDA implementation. Needs a GPU.
-#include "check/extremes.hpp"
-#include "check/pokes.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "device.hpp"
+#include "support/extremes.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass::check {
 namespace {

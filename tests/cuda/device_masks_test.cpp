@@ -1,9 +1,9 @@
 // What masks hide, on every CUDA implementation: structured boolean masks, NaN and infinities in hidden and in visible
 // places. Needs a GPU.
-#include "check/pokes.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "device.hpp"
 #include "mask_patterns.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass::check {
 namespace {

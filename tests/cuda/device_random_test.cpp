@@ -4,8 +4,8 @@
 #include <cstring>
 #include <random>
 
-#include "check/random_problem.hpp"
 #include "device.hpp"
+#include "support/random_problem.hpp"
 
 namespace onepass::check {
 namespace {

@@ -4,7 +4,7 @@
 #include <latch>
 #include <memory>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "device.hpp"
 #include "device_append.hpp"
 

@@ -1,7 +1,7 @@
-// Every CUDA implementation on every line of tests/shapes, judged by the rule of docs/conventions.md, with poison
-// around everything. Needs a GPU and says so where there is none; `./dev gpu` runs it.
+// Every CUDA implementation on every line of tests/shapes, judged by the rule of docs/reference/conventions.md, with
+// poison around everything. Needs a GPU and says so where there is none; `./dev gpu` runs it.
 #include "device.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 namespace onepass::check {
 namespace {

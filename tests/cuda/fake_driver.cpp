@@ -1,6 +1,6 @@
 // A libcuda whose calls all succeed and do nothing: for tests of who calls it, on machines without a GPU. Weak: those
 // that must answer are in fake_driver_answers.cpp.
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 #define ONEPASS_FAKE(symbol, member, parameters) \

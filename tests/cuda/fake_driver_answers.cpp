@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <thread>
 
+#include "cuda/driver/api.hpp"
 #include "cuda/fake_launches.hpp"
-#include "cuda/host/api.hpp"
 
 namespace onepass::cuda {
 

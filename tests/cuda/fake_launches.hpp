@@ -1,6 +1,6 @@
 // What the fake driver has been asked to load and launch, and what it answers to a launch.
 #pragma once
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 

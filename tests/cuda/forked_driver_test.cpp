@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 #include "cuda/quantize/quantize.hpp"
-#include "cuda/sm90/forward.hpp"
+#include "cuda/sm90/forward/forward.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {

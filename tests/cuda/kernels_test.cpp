@@ -7,13 +7,13 @@
 #include "code_gate.hpp"
 #include "cuda/append/host.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/attention/mask_host.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/compile/program.hpp"
+#include "cuda/driver/api.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/gemv.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/host/program.hpp"
 #include "cuda/merge/merge.hpp"
-#include "cuda/sm90/forward.hpp"
+#include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -165,7 +165,7 @@ TEST(AppendKernel, CompileWithoutASpill) {
 }
 
 TEST(Program, KeyNamesEverythingTheCodeDependsOn) {
-  const cuda::KernelProgram base{"cuda/sm90/forward.cuh", "attention_forward", "config", "sm_90a", "", ""};
+  const cuda::KernelProgram base{"cuda/sm90/forward/forward.cuh", "attention_forward", "config", "sm_90a", "", ""};
   std::set<std::string> keys{cuda::key_of(base)};
   for (int i = 0; i < 6; ++i) {
     cuda::KernelProgram other = base;
@@ -190,8 +190,8 @@ TEST(Program, ACompilerErrorShowsTheConfigAndTheLog) {
 }
 
 TEST(Program, DeviceTextsAreEmbedded) {
-  EXPECT_NE(cuda::device_source("core/online_softmax.hpp").find("finite_ref"), std::string_view::npos);
-  EXPECT_THROW(cuda::device_source("core/nothing.hpp"), Error);
+  EXPECT_NE(cuda::device_source("algebra/online_softmax.hpp").find("finite_ref"), std::string_view::npos);
+  EXPECT_THROW(cuda::device_source("algebra/nothing.hpp"), Error);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // score_mod and mask_mod as device code: they compile without a spill, and a wrong one is shown with the user's line.
 // Needs NVRTC, not a GPU; skipped where it is missing.
-#include "cuda/attention/mods.hpp"
+#include "cuda/attention/scores/mods.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/sm80/forward.hpp"
-#include "cuda/sm90/forward.hpp"
+#include "cuda/driver/api.hpp"
+#include "cuda/sm80/forward/forward.hpp"
+#include "cuda/sm90/forward/forward.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 namespace {

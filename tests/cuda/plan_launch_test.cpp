@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "check/backward_problem.hpp"
-#include "core/implementation.hpp"
+#include "cuda/compile/cubin_cache.hpp"
+#include "cuda/driver/api.hpp"
 #include "cuda/fake_launches.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/host/cubin_cache.hpp"
 #include "cuda/implementations.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/implementation.hpp"
 #include "shapes/shapes.hpp"
+#include "support/backward_problem.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cuda/host/cubin_cache.hpp"
+#include "cuda/compile/cubin_cache.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
@@ -38,7 +38,7 @@ TEST(Prebuild, NamesTheTargetsItKnows) {
   }
 }
 
-// docs/cuda.md offers what there is, in one sentence: "`--arch` is the GPU's compute capability: `sm_80`, ...,
+// docs/guides/cuda.md offers what there is, in one sentence: "`--arch` is the GPU's compute capability: `sm_80`, ...,
 // `sm_120`."
 TEST(Prebuild, TheDocumentOffersTheTargetsItKnows) {
   std::ifstream file(ONEPASS_CUDA_DOCS);
@@ -84,7 +84,7 @@ TEST(Prebuild, ABackwardIsSeveralKernels) {
   EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16 mask=11qk sinks grads=dv,dsinks"), 4u);
   const TargetKernel last = kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d256 bf16")).back();
   EXPECT_STREQ(last.implementation, "cuda.sm90_backward");
-  EXPECT_EQ(last.program.file, "cuda/sm90/backward_split.cuh");
+  EXPECT_EQ(last.program.file, "cuda/sm90/backward/consumer/split.cuh");
   EXPECT_STREQ(kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d33 bf16")).back().implementation,
                "cuda.sm80_backward");
 }

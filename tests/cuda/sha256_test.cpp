@@ -1,5 +1,5 @@
 // The examples of FIPS 180-4 and of its test vectors.
-#include "cuda/host/sha256.hpp"
+#include "cuda/compile/sha256.hpp"
 
 #include <gtest/gtest.h>
 

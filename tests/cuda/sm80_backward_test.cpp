@@ -1,12 +1,12 @@
 // The mma.sync family's backward table: every row compiles, and to the code that was meant, for the devices that take
 // it. Needs NVRTC, not a GPU; what compiles is skipped where it is missing.
-#include "cuda/sm80/backward.hpp"
+#include "cuda/sm80/backward/backward.hpp"
 
 #include <gtest/gtest.h>
 
 #include "backward_gate.hpp"
-#include "cuda/attention/mods.hpp"
-#include "cuda/host/api.hpp"
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/driver/api.hpp"
 #include "sm80_cases.hpp"
 
 namespace onepass {

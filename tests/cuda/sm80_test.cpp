@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "cuda/attention/host.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/sm80/forward.hpp"
+#include "cuda/driver/api.hpp"
+#include "cuda/sm80/forward/forward.hpp"
 #include "sm80_cases.hpp"
 
 namespace onepass {

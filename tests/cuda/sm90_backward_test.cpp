@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "backward_gate.hpp"
-#include "cuda/attention/mods.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/sm90/backward.hpp"
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/driver/api.hpp"
+#include "cuda/sm90/backward/backward.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "cuda/host/wgmma_source.hpp"
+#include "cuda/compile/wgmma_source.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -1,14 +1,18 @@
-"""bench/tables.py: it writes what the results say, and notices what they do not."""
+"""bench/tables.py and bench/plot.py --check: they notice what the results do not say."""
 
+import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
+import plot  # noqa: E402
 import tables  # noqa: E402
 
 EMPTY = "before\n<!-- table: h200 -->\n<!-- end -->\nbehind\n"
@@ -49,9 +53,43 @@ class Tables(unittest.TestCase):
         self.assertEqual(self.check(EMPTY.replace("<!-- end -->", ""))[0], 1)
         self.assertEqual(self.check(EMPTY + "<!-- end -->\n")[0], 1)
 
+    def test_a_peer_of_all_cells_comes_into_the_table(self):
+        rows = tables.rows_of("h200")
+        cells = [row for row in rows if plot.CELL.fullmatch(row["problem"])]
+        for row in cells:
+            row["peers"]["flash-attn-4"] = {"median_s": row["median_s"] / 0.8, "times_ours": 1.25}
+        with unittest.mock.patch.object(tables.gpu, "rows_of", lambda _: rows):
+            table = tables.gpu.h200()
+            self.assertIn("onepass / FlashAttention-4 / FlashAttention-3 / cuDNN", table[0])
+            self.assertIn("| FlashAttention-4 | 1.25 | 1.25 | 1.25 |", tables.gpu.h200_means())
+            cells[-1]["peers"]["flash-attn-4"] = {"refused": "why"}  # no time: no column
+            self.assertNotIn("FlashAttention-4", tables.gpu.h200()[0])
+            self.assertEqual(tables.gpu.h200()[2:], tables.TABLES["h200"]()[2:])
+
     def test_every_table_is_used(self):
         shown = "".join(file.read_text() for file in tables.marked_files())
         self.assertEqual([name for name in tables.TABLES if f"<!-- table: {name} -->" not in shown], [])
+
+
+class Pictures(unittest.TestCase):
+    def test_show_the_results(self):
+        self.assertEqual(plot.stale(), [])
+
+    def test_every_number_counts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder)
+            for source in {source for source, _ in plot.PICTURES.values()}:
+                shutil.copy(plot.RESULTS / f"{source}.json", results)
+            rows = json.loads((results / "h200_backward.json").read_text())
+            other = next(row for row in rows if "d192 " in row["problem"])
+            other["peers"]["flash-attn-4"]["median_s"] *= 1.01
+            (results / "h200_backward.json").write_text(json.dumps(rows))
+            found = plot.stale(results=results)
+            self.assertEqual([line.split()[0] for line in found], ["h200_backward_others.svg"])
+
+    def test_a_missing_picture_is_wrong(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(len(plot.stale(images=pathlib.Path(folder))), len(plot.PICTURES))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ CHINESE = re.compile(r"[\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef]")
 
 def pages():
     """(English, translation) of every page that has one."""
-    found = [*ROOT.glob("*.zh.md"), *ROOT.glob("docs/*.zh.md")]
+    found = [*ROOT.glob("*.zh.md"), *ROOT.glob("docs/**/*.zh.md")]
     return [(file.with_name(file.name.replace(".zh.md", ".md")), file) for file in found]
 
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/expression/dual.hpp"
-#include "core/expression/scalar.hpp"
+#include "expression/dual.hpp"
+#include "expression/scalar.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 #include "tools/onepass/io/npy.hpp"

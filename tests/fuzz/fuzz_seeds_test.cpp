@@ -40,7 +40,7 @@ TEST(FuzzSeeds, EveryWordOfTheGrammarIsInTheDictionary) {
   for (std::sregex_iterator r(grammar.begin(), grammar.end(), row), end; r != end; ++r) {
     const std::string cell = (*r)[1];
     for (std::sregex_iterator w(cell.begin(), cell.end(), word); w != end; ++w, ++words)
-      EXPECT_TRUE(known.contains(key_of((*w)[1]))) << (*w)[1] << " of docs/problem.md is not in problem.dict";
+      EXPECT_TRUE(known.contains(key_of((*w)[1]))) << (*w)[1] << " of docs/reference/problem.md is not in problem.dict";
   }
   EXPECT_GT(words, 50);
 }

@@ -4,10 +4,10 @@
 
 #include <functional>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "fixture.hpp"
-#include "ladder/flash2_backward.hpp"
-#include "ladder/standard_backward.hpp"
+#include "ladder/steps/flash2_backward.hpp"
+#include "ladder/steps/standard_backward.hpp"
 
 namespace onepass::ladder {
 namespace {

@@ -1,6 +1,6 @@
 // A number that counts the operations done with it: what the ladder says it computed is compared with what it did.
 #pragma once
-#include "core/scalar.hpp"
+#include "algebra/scalar.hpp"
 
 namespace onepass {
 

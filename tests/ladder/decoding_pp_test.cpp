@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "fixture.hpp"
 #include "ladder/dataflow.hpp"
-#include "ladder/flash_decoding_pp.hpp"
+#include "ladder/steps/flash_decoding_pp.hpp"
 
 namespace onepass::ladder {
 namespace {

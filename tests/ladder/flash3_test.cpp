@@ -1,9 +1,9 @@
 // FlashAttention-3: the result, the traffic, and a timeline whose overlap is what the schedule promises.
 #include <gtest/gtest.h>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "fixture.hpp"
-#include "ladder/flash3_forward.hpp"
+#include "ladder/steps/flash3_forward.hpp"
 
 namespace onepass::ladder {
 namespace {

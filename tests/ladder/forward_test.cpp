@@ -4,13 +4,13 @@
 
 #include <functional>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "fixture.hpp"
-#include "ladder/flash1_forward.hpp"
-#include "ladder/flash2_forward.hpp"
-#include "ladder/flash_decoding.hpp"
-#include "ladder/one_pass.hpp"
-#include "ladder/standard_forward.hpp"
+#include "ladder/steps/flash1_forward.hpp"
+#include "ladder/steps/flash2_forward.hpp"
+#include "ladder/steps/flash_decoding.hpp"
+#include "ladder/steps/one_pass.hpp"
+#include "ladder/steps/standard_forward.hpp"
 
 namespace onepass::ladder {
 namespace {

@@ -1,9 +1,9 @@
 // FlashAttention-3's FP8 path: what each measure is worth, and what the narrow accumulator costs.
 #include <gtest/gtest.h>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "fixture.hpp"
-#include "ladder/flash3_fp8.hpp"
+#include "ladder/steps/flash3_fp8.hpp"
 #include "ladder/table.hpp"
 
 namespace onepass::ladder {

@@ -3,10 +3,10 @@
 #include <rapidcheck.h>
 
 #include "fixture.hpp"
-#include "ladder/block_softmax.hpp"
-#include "ladder/naive_softmax.hpp"
-#include "ladder/online_normalizer.hpp"
-#include "ladder/safe_softmax.hpp"
+#include "ladder/steps/block_softmax.hpp"
+#include "ladder/steps/naive_softmax.hpp"
+#include "ladder/steps/online_normalizer.hpp"
+#include "ladder/steps/safe_softmax.hpp"
 
 namespace onepass::ladder {
 namespace {

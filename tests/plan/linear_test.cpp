@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algebra/numerics.hpp"
+#include "base/cpu_info.hpp"
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "check/pokes.hpp"
-#include "core/cpu_info.hpp"
-#include "core/numerics.hpp"
-#include "core/text.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
+#include "base/text.hpp"
 #include "check/check.hpp"
-#include "core/text.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 

@@ -2,8 +2,8 @@
 
 random_gradients.py [--seconds 60] [--seed N]      exit status 1 at the first difference beyond the rule
 
-The rule of docs/conventions.md for gradients, with 8 rounding units of bfloat16 where P and dS may be rounded to it.
-The reference differentiates a score_mod by differences of its NumPy twin.
+The rule of docs/reference/conventions.md for gradients, with 8 rounding units of bfloat16 where P and dS may
+be rounded to it. The reference differentiates a score_mod by differences of its NumPy twin.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
 random_jax.py [--seconds 60] [--seed N]      exit status 1 at the first difference beyond the rule
 
-The rule of docs/conventions.md for largest errors, with jax.nn in the same precision as the base and in float64 as the
-reference. Rows that see no key are made to see one: there JAX gives the mean of all values and onepass 0. No float16:
-jax.nn has no products of it on CPUs.
+The rule of docs/reference/conventions.md for largest errors, with jax.nn in the same precision as the base and in
+float64 as the reference. Rows that see no key are made to see one: there JAX gives the mean of all values and
+onepass 0. No float16: jax.nn has no products of it on CPUs.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Attention in float64 NumPy: the whole score matrix, every option, in the order of docs/conventions.md."""
+"""Attention in float64 NumPy: the whole score matrix, every option, in the order of docs/reference/conventions.md."""
 
 import numpy as np
 
@@ -192,7 +192,7 @@ def _like(x, shape):
 
 def gradients(dout, q, k, v, out, lse, *, dlse=None, sinks=None, dropout_p=0.0, seed=0, batch_offset=0, **options):
     """By name, each gradient in float64 and the sum of the sizes of its terms; and the largest score, `t`, that a
-    weight is known by. From the out and lse that are given, as docs/conventions.md has them."""
+    weight is known by. From the out and lse that are given, as docs/reference/conventions.md has them."""
     dout, q, k, v, out = (np.asarray(x).astype(np.float64) for x in (dout, q, k, v, out))
     lse = np.asarray(lse, np.float64)
     batch, heads, rows, _ = q.shape

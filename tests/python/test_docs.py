@@ -10,7 +10,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```python no-test( cuda)?\n(.*?)^```$", re.M | re.S)
 BLOCKS = [
     pytest.param(match[2], bool(match[1]), id=f"{path.name}:{text[: match.start()].count(chr(10)) + 1}")
-    for path in sorted(DOCS.glob("*.md"))
+    for path in sorted(DOCS.glob("*/*.md"))
     for text in [path.read_text()]
     for match in BLOCK.finditer(text)
 ]

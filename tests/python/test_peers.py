@@ -287,6 +287,16 @@ def test_flash_attention_4_is_asked_for_the_problem():
             ask(line)
 
 
+def test_flash_attention_4_is_asked_for_every_cell_of_the_forward():
+    torch = pytest.importorskip("torch")
+    lines = (ROOT / "bench/suites/h200.txt").read_text().splitlines()
+    cells = [peers.Problem.parse(line) for line in lines if line and line[0] != "#"]
+    assert len(cells) == 18
+    for p in cells:
+        options = fa4_peer.Fa4Ways(torch, p, None).options
+        assert options == {"causal": bool(p.causal), "deterministic": False, "softcap": 0.0}, p
+
+
 def test_lengths_of_packed_problems():
     assert peers.Problem.parse("fwd h2 varlen=3,7,4x2").lengths() == ([3, 7, 4, 4], [3, 7, 4, 4])
     assert peers.Problem.parse("fwd h2 varlen=3,7/5,0").lengths() == ([3, 7], [5, 0])

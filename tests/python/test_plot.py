@@ -142,7 +142,7 @@ def check_labels(svg, count):
 
 
 def test_labels_of_the_picture_in_the_docs():
-    check_labels((ROOT / "docs" / "h200.svg").read_text(), 18)
+    check_labels((ROOT / "docs" / "images" / "h200.svg").read_text(), 18)
 
 
 def crowded():

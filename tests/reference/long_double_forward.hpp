@@ -1,5 +1,5 @@
-// The forward in long double, written from docs/conventions.md alone, but for the dropout's draws (core/philox.hpp):
-// its differences check the oracle's gradients.
+// The forward in long double, written from docs/reference/conventions.md alone, but for the dropout's draws
+// (algebra/philox.hpp): its differences check the oracle's gradients.
 #pragma once
 #include <cmath>
 #include <functional>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/arguments.hpp"
-#include "core/philox.hpp"
+#include "algebra/philox.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::reference {
 

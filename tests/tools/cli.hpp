@@ -8,7 +8,7 @@
 
 #include <sys/wait.h>
 
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 #include "tools/files.hpp"
 
 namespace onepass::test {

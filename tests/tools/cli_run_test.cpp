@@ -1,8 +1,8 @@
 // `onepass run`: every kind of file, every option, forward and gradients.
 #include <nlohmann/json.hpp>
 
-#include "core/numerics.hpp"
-#include "cuda/host/api.hpp"
+#include "algebra/numerics.hpp"
+#include "cuda/driver/api.hpp"
 #include "onepass/attention.hpp"
 #include "tools/cli.hpp"
 #include "tools/onepass/io/npy.hpp"

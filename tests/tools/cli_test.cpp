@@ -1,7 +1,7 @@
 // What the commands beside `run` do when all is well.
 #include <nlohmann/json.hpp>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 #include "onepass/attention.hpp"
 #include "tools/cli.hpp"
 

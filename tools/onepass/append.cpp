@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "command.hpp"
-#include "core/text.hpp"
 #include "device_tensors.hpp"
 #include "inputs.hpp"
 #include "onepass/append.hpp"

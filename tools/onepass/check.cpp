@@ -1,6 +1,6 @@
 // `onepass check "<problem>"`: every implementation that accepts the problem against the float64 oracle.
 #include "check/check.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <memory>

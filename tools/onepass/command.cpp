@@ -1,5 +1,5 @@
 #include "command.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <charconv>
 

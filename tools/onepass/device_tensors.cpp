@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/roles.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cli {
 

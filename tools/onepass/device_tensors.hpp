@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <deque>
 
-#include "core/implementation.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/implementation.hpp"
 #include "tools/onepass/io/array.hpp"
 
 namespace onepass::cli {

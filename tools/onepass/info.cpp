@@ -10,15 +10,15 @@
 
 #include <fmt/format.h>
 
+#include "base/cpu_info.hpp"
+#include "base/text.hpp"
 #include "command.hpp"
-#include "core/cpu_info.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
-#include "cuda/host/cubin_cache.hpp"
+#include "cuda/compile/cubin_cache.hpp"
 #include "cuda/host/kernels.hpp"
 #include "machine.hpp"
 #include "onepass/executor.hpp"
 #include "plan/implementations.hpp"
+#include "problem/roles.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::cli {

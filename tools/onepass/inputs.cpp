@@ -1,5 +1,5 @@
 #include "inputs.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <filesystem>

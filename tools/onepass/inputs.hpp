@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/roles.hpp"
+#include "problem/roles.hpp"
 #include "progress.hpp"
 #include "tools/onepass/io/array.hpp"
 #include "tools/onepass/io/safetensors.hpp"

@@ -1,5 +1,5 @@
 // `onepass ladder`: from softmax to FlashDecoding++, every rung run, metered and compared with the oracle.
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "ladder/table.hpp"
 
 #include <optional>

@@ -10,7 +10,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "core/cpu_info.hpp"
+#include "base/cpu_info.hpp"
 
 namespace onepass::cli {
 namespace {

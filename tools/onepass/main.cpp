@@ -5,12 +5,14 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "command.hpp"
 #include "onepass/error.hpp"
+#include "problem/grammar/foreign_words.hpp"
 #include "streams.hpp"
 
 namespace {
@@ -23,6 +25,25 @@ int fail(std::string sentence) {
   std::replace_if(sentence.begin(), sentence.end(), is_control, ' ');
   onepass::cli::say("onepass: " + sentence + "\n");
   return onepass::cli::kError;
+}
+
+// What the arguments would be here that another library's options are: "--causal", "--mask causal".
+std::string hint_of(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    std::string_view word = argv[i];
+    const bool value = i > 1 && std::string_view(argv[i - 1]) == "--mask";
+    if (word.starts_with("--mask="))
+      word.remove_prefix(7);
+    else if (word.starts_with("--"))
+      word = word.substr(2, word.find('=') - 2);
+    else if (!value)
+      continue;
+    std::string name(word);
+    std::replace(name.begin(), name.end(), '-', '_');
+    const std::string theirs = onepass::foreign_word(name, onepass::Dialect::command);
+    if (!theirs.empty()) return "; " + theirs;
+  }
+  return "";
 }
 
 int run(int argc, char** argv) {
@@ -49,7 +70,7 @@ int run(int argc, char** argv) {
     std::fputs(printed.str().c_str(), stdout);
     return status;
   } catch (const CLI::ParseError& e) {
-    return fail(std::string(e.what()) + " (see onepass --help)");
+    return fail(std::string(e.what()) + hint_of(argc, argv) + " (see onepass --help)");
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 #include "outputs.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <filesystem>
 #include <utility>

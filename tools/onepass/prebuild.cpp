@@ -10,14 +10,14 @@
 
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "command.hpp"
-#include "core/problem_on.hpp"
-#include "core/text.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/host/cubin_cache.hpp"
+#include "cuda/compile/cubin_cache.hpp"
+#include "cuda/driver/api.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
+#include "problem/grammar/on.hpp"
 #include "tools/onepass/bench/cell.hpp"
 
 namespace onepass::cli {

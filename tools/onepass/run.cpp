@@ -4,10 +4,10 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.hpp"
 #include "command.hpp"
-#include "core/arguments.hpp"
-#include "core/text.hpp"
 #include "onepass/attention.hpp"
+#include "problem/attention/arguments.hpp"
 #include "progress.hpp"
 #include "running.hpp"
 #include "seed.hpp"
@@ -232,9 +232,9 @@ void add_run(CLI::App& app) {
       ->group("Scores")
       ->check(CLI::IsMember({"exact", "fast"}));
   c->add_option("--unified-max", flags->attention.unified_max,
-                "Of few rows: what weights refer to in place of the rows' maxima (docs/flashdecoding_pp.md)")
+                "Of few rows: what weights refer to in place of the rows' maxima (docs/features/flashdecoding_pp.md)")
       ->group("Scores");
-  c->add_option("--score-mod", flags->attention.score_mod, "C++ expression: the new score (docs/score_mod.md)")
+  c->add_option("--score-mod", flags->attention.score_mod, "C++ expression: the new score (docs/features/score_mod.md)")
       ->group("Scores");
   c->add_option("--mask-mod", flags->attention.mask_mod, "C++ expression: true where the query sees the key")
       ->group("Scores");

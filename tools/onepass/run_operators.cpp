@@ -3,10 +3,10 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.hpp"
 #include "command.hpp"
-#include "core/arguments.hpp"
-#include "core/softmax_problem.hpp"
-#include "core/text.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 #include "running.hpp"
 
 namespace onepass::cli {

@@ -8,10 +8,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "core/roles.hpp"
 #include "device_tensors.hpp"
 #include "inputs.hpp"
 #include "outputs.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cli {
 

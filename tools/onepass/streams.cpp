@@ -1,5 +1,5 @@
 #include "streams.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <cerrno>
 #include <cstdio>

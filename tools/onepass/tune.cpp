@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "command.hpp"
-#include "core/arguments.hpp"
-#include "core/text.hpp"
 #include "onepass/executor.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
+#include "problem/attention/arguments.hpp"
 #include "streams.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
 #include "tools/onepass/bench/gemm_contender.hpp"

@@ -1,8 +1,8 @@
 """flash-attn 2's functions, computed by onepass on CUDA and on CPUs, forward and backward.
 
 ``sys.modules["flash_attn"] = onepass.flash_attn`` lets code that imports flash_attn run unchanged. Layout, arguments
-and meaning are those of flash-attn 2 (https://github.com/Dao-AILab/flash-attention); docs/flash_attn.md has the few
-differences.
+and meaning are those of flash-attn 2 (https://github.com/Dao-AILab/flash-attention); the few
+differences are in docs/coming_from/flash_attn.md.
 """
 
 from onepass.flash_attn.flash_attn_interface import (

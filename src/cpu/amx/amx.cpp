@@ -1,22 +1,22 @@
 // Waves of K/V heads: pack the keys and values of some heads into tiles, then attend to them, with a bounded workspace.
 #include "cpu/amx/amx.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 
-#include "core/arguments.hpp"
-#include "core/key_value_view.hpp"
-#include "core/parallel.hpp"
-#include "core/workspace.hpp"
+#include "base/parallel.hpp"
+#include "base/workspace.hpp"
 #include "cpu/amx/e4m3.hpp"
 #include "cpu/amx/fallback.hpp"
 #include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/score_unit.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/attention/key_value_view.hpp"
 
 namespace onepass::cpu::amx {
 namespace {

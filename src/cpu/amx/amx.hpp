@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "core/implementation.hpp"
 #include "cpu/amx/task.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu::amx {
 

@@ -7,8 +7,8 @@
 
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/backward.hpp"
-#include "cpu/amx/backward_kernels-inl.h"
-#include "cpu/amx/tiles.hpp"
+#include "cpu/amx/kernels/backward_kernels-inl.h"
+#include "cpu/amx/kernels/tiles.hpp"
 
 #if HWY_ONCE
 namespace onepass::cpu::amx {

@@ -5,12 +5,12 @@
 #include <bit>
 #include <vector>
 
-#include "core/key_value_view.hpp"
-#include "core/numerics.hpp"
-#include "core/parallel.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
-#include "core/workspace.hpp"
+#include "algebra/numerics.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "base/workspace.hpp"
+#include "problem/attention/key_value_view.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cpu::amx {
 namespace {

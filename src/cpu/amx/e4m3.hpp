@@ -4,7 +4,7 @@
 #pragma once
 #include <string>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu::amx {
 

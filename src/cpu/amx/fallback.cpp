@@ -1,9 +1,9 @@
 #include "cpu/amx/fallback.hpp"
 
-#include "core/key_value_view.hpp"
-#include "core/nonfinite.hpp"
-#include "core/philox.hpp"
-#include "core/score.hpp"
+#include "algebra/nonfinite.hpp"
+#include "algebra/philox.hpp"
+#include "problem/attention/key_value_view.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::amx {
 

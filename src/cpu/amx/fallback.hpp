@@ -2,14 +2,14 @@
 #pragma once
 #include <cstdint>
 
-#include "core/score.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::amx {
 
 inline constexpr int kLargestDim = 576;
 
-// The fallback of core/nonfinite.hpp, for a row whose result is not finite: by core/score.hpp, key by key. `batch` is
-// the entry, also when packed. Writes the row of out and lse.
+// The fallback of algebra/nonfinite.hpp, for a row whose result is not finite: by problem/attention/score.hpp, key by
+// key. `batch` is the entry, also when packed. Writes the row of out and lse.
 void fallback_row(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
                   std::int64_t batch, std::int64_t head, std::int64_t row);
 

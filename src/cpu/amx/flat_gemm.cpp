@@ -3,15 +3,15 @@
 
 #include <algorithm>
 
-#include "core/numerics.hpp"
-#include "core/parallel.hpp"
-#include "core/text.hpp"
-#include "core/workspace.hpp"
+#include "algebra/numerics.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "base/workspace.hpp"
 #include "cpu/amx/amx.hpp"
-#include "cpu/amx/tiles.hpp"
+#include "cpu/amx/kernels/tiles.hpp"
 #include "cpu/common/place.hpp"
 
-#include "cpu/amx/flat_gemm-inl.h"
+#include "cpu/amx/kernels/flat_gemm-inl.h"
 
 namespace onepass::cpu::amx {
 namespace {

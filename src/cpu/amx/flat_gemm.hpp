@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu::amx {
 

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <string>
 
-#include "core/make_once.hpp"
+#include "base/make_once.hpp"
 #include "cpu/amx/amx.hpp"
 
-#include "cpu/amx/tiles.hpp"
+#include "cpu/amx/kernels/tiles.hpp"
 
-#include "cpu/amx/kernels-inl.h"
+#include "cpu/amx/kernels/kernels-inl.h"
 
 namespace onepass::cpu::amx {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "core/arguments.hpp"
 #include "cpu/amx/task.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::cpu::amx {
 

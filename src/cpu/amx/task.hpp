@@ -2,9 +2,9 @@
 #pragma once
 #include <cstdint>
 
-#include "core/key_value_view.hpp"
-#include "core/score.hpp"
 #include "cpu/common/score_unit.hpp"
+#include "problem/attention/key_value_view.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::amx {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <string>
 
-#include "core/parallel.hpp"
-#include "core/text.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
 #include "cpu/backward/cut.hpp"
 #include "cpu/backward/sums.hpp"
 #include "cpu/common/place.hpp"

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/implementation.hpp"
 #include "cpu/flash/flash.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu::backward {
 
@@ -55,8 +55,8 @@ struct Task {
   std::int64_t key_split, key_lo, key_hi;
 };
 
-// What products on tiles have besides (src/cpu/amx/backward-inl.h), all bf16, dims rounded up to 32: K both ways and V
-// of a chunk, Q and dO both ways of a row block, weights and dX of a block of keys.
+// What products on tiles have besides (src/cpu/amx/kernels/backward-inl.h), all bf16, dims rounded up to 32: K both
+// ways and V of a chunk, Q and dO both ways of a row block, weights and dX of a block of keys.
 struct TileScratch {
   std::uint16_t *k, *v, *k_columns;
   std::uint32_t *q, *dout, *q_rows, *dout_rows;

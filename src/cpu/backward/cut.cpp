@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/split.hpp"
+#include "algebra/split.hpp"
 
 namespace onepass::cpu::backward {
 namespace {

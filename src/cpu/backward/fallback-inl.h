@@ -1,5 +1,5 @@
-// The fallback of core/nonfinite.hpp for the three sums of a backward pass. Scores and dP are made pair by pair, so a
-// NaN stays in the pairs that see it; dQ, dK and dV sum over pairs, where 0 * NaN would spoil what does not see it. A
+// The fallback of algebra/nonfinite.hpp for the three sums of a backward pass. Scores and dP are made pair by pair, so
+// a NaN stays in the pairs that see it; dQ, dK and dV sum over pairs, where 0 * NaN would spoil what does not see it. A
 // row block that has read something not finite keeps it out of these products and adds it to the sums that see it.
 #if defined(ONEPASS_CPU_BACKWARD_FALLBACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_BACKWARD_FALLBACK_INL_H
@@ -8,8 +8,8 @@
 #define ONEPASS_CPU_BACKWARD_FALLBACK_INL_H
 #endif
 
-#include "core/key_value_view.hpp"
 #include "cpu/backward/panel-inl.h"
+#include "problem/attention/key_value_view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {

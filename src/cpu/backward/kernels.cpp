@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "core/make_once.hpp"
+#include "base/make_once.hpp"
 #include "cpu/backward/backward-inl.h"
 #include "cpu/backward/stats-inl.h"
 #include "cpu/common/flush_to_zero.hpp"

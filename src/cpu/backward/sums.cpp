@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/parallel.hpp"
-#include "core/score.hpp"
+#include "base/parallel.hpp"
 #include "cpu/common/combine.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::backward {
 namespace {

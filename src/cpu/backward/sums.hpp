@@ -1,6 +1,6 @@
 // What tasks leave in parts, and how it becomes the gradients: sums in the order of the parts.
 #pragma once
-#include "core/workspace.hpp"
+#include "base/workspace.hpp"
 #include "cpu/backward/cut.hpp"
 
 namespace onepass::cpu::backward {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/nonfinite.hpp"
-#include "core/numerics.hpp"
-#include "core/parallel.hpp"
+#include "algebra/nonfinite.hpp"
+#include "algebra/numerics.hpp"
+#include "base/parallel.hpp"
 
 namespace onepass::cpu {
 namespace {

@@ -1,15 +1,15 @@
 // The end of every CPU kernel: a row's partial states over key ranges become its output and LSE.
 //
-// Kernels that cut the keys (src/core/split.hpp) leave a partial per row and split here; kernels that do not, hand the
-// one state they have to finalize_row. Either way the states are joined in index order, the sink joins once, at the
+// Kernels that cut the keys (src/algebra/split.hpp) leave a partial per row and split here; kernels that do not, hand
+// the one state they have to finalize_row. Either way the states are joined in index order, the sink joins once, at the
 // end, and the row is normalised, converted and written.
 #pragma once
 #include <cstdint>
 
-#include "core/arguments.hpp"
-#include "core/scalar.hpp"
-#include "core/workspace.hpp"
+#include "algebra/scalar.hpp"
+#include "base/workspace.hpp"
 #include "cpu/common/score_unit.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::cpu {
 

@@ -10,8 +10,8 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
-#include "core/fork.hpp"
-#include "core/make_once.hpp"
+#include "base/fork.hpp"
+#include "base/make_once.hpp"
 #include "cpu/common/cgroup.hpp"
 
 #if defined(__has_feature)

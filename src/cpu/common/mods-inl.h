@@ -6,9 +6,9 @@
 #define ONEPASS_CPU_MODS_INL_H
 #endif
 
-#include "core/expression/dual.hpp"
-#include "core/implementation.hpp"
 #include "cpu/common/simd-inl.h"
+#include "expression/dual.hpp"
+#include "problem/implementation.hpp"
 
 HWY_BEFORE_NAMESPACE();
 #undef ONEPASS_BEGIN
@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
   }                 \
   }
 #define ONEPASS_PER_TARGET
-#include "core/expression/dual.hpp"  // and eval.hpp
+#include "expression/dual.hpp"  // and eval.hpp
 #undef ONEPASS_PER_TARGET
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END

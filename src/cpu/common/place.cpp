@@ -1,6 +1,6 @@
 #include "cpu/common/targets.hpp"
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cpu/common/place.hpp"
 
 namespace onepass::cpu {

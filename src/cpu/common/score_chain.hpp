@@ -1,8 +1,8 @@
-// From products to scores over vectors: core/score.hpp for the lanes of any kernel. Included once per target, like the
-// algebra, whose Arith<V> it takes; of V also abs, tanh, neg_mul_add, select, nonzero and between.
+// From products to scores over vectors: problem/attention/score.hpp for the lanes of any kernel. Included once per
+// target, like the algebra, whose Arith<V> it takes; of V also abs, tanh, neg_mul_add, select, nonzero and between.
 #if !defined(ONEPASS_CPU_SCORE_CHAIN_HPP) || defined(ONEPASS_PER_TARGET)
 #define ONEPASS_CPU_SCORE_CHAIN_HPP
-#include "core/portable.hpp"
+#include "algebra/portable.hpp"
 
 ONEPASS_BEGIN
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/online_softmax.hpp"
+#include "algebra/online_softmax.hpp"
 #include "onepass/problem.hpp"
 
 namespace onepass::cpu {

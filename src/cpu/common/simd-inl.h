@@ -15,10 +15,10 @@
 
 #include <hwy/highway.h>
 
-#include "core/nonfinite.hpp"
-#include "core/numerics.hpp"
-#include "core/philox.hpp"
-#include "core/scalar.hpp"
+#include "algebra/nonfinite.hpp"
+#include "algebra/numerics.hpp"
+#include "algebra/philox.hpp"
+#include "algebra/scalar.hpp"
 
 HWY_BEFORE_NAMESPACE();
 // core's header-free texts once more, in this target's namespace
@@ -31,8 +31,8 @@ HWY_BEFORE_NAMESPACE();
   }                 \
   }
 #define ONEPASS_PER_TARGET
-#include "core/nonfinite.hpp"
-#include "core/philox_rounds.hpp"
+#include "algebra/nonfinite.hpp"
+#include "algebra/philox_rounds.hpp"
 #include "cpu/common/score_chain.hpp"
 #undef ONEPASS_PER_TARGET
 #undef ONEPASS_BEGIN

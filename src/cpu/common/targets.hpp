@@ -12,7 +12,7 @@
 #include <hwy/detect_targets.h>
 #include <hwy/targets.h>
 
-#include "core/make_once.hpp"
+#include "base/make_once.hpp"
 
 namespace onepass::cpu {
 

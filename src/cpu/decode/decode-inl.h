@@ -10,11 +10,11 @@
 #include <cmath>
 #include <type_traits>
 
-#include "core/key_value_view.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/decode/scores-inl.h"
 #include "cpu/decode/tile-inl.h"
 #include "cpu/decode/walk-inl.h"
+#include "problem/attention/key_value_view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {

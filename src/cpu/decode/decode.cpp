@@ -1,11 +1,11 @@
 // The host's half of the few-row kernels: what they accept and how a problem is cut. The kernels: decode-inl.h.
 #include "cpu/decode/decode.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "core/parallel.hpp"
+#include "base/parallel.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/place.hpp"
 

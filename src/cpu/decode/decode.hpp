@@ -8,11 +8,11 @@
 #include <span>
 #include <string>
 
-#include "core/expression/eval.hpp"
-#include "core/score.hpp"
-#include "core/split.hpp"
-#include "core/workspace.hpp"
+#include "algebra/split.hpp"
+#include "base/workspace.hpp"
 #include "cpu/common/combine.hpp"
+#include "expression/eval.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu {
 

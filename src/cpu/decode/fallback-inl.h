@@ -13,8 +13,8 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// The fallback of core/nonfinite.hpp: a weight of 0 times a NaN or infinity that is not visible to the row has spoilt
-// O. m and l are right; O is summed again over the keys visible to each row, in memory order.
+// The fallback of algebra/nonfinite.hpp: a weight of 0 times a NaN or infinity that is not visible to the row has
+// spoilt O. m and l are right; O is summed again over the keys visible to each row, in memory order.
 template <class T>
 template <int R>
 HWY_NOINLINE void Decode<T>::recompute(std::int64_t h, std::int64_t first) const {

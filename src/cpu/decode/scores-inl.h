@@ -1,6 +1,6 @@
 // What happens to the scores of a chunk between the dot products and the softmax, and to its weights after it: softcap,
-// ALiBi, bias, score_mod, masks and dropout, in the order and units of docs/conventions.md. A plain causal or unmasked
-// decoding step comes here at most once per row, for its last chunk.
+// ALiBi, bias, score_mod, masks and dropout, in the order and units of docs/reference/conventions.md. A plain causal or
+// unmasked decoding step comes here at most once per row, for its last chunk.
 #if defined(ONEPASS_CPU_DECODE_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_DECODE_SCORES_INL_H
 #undef ONEPASS_CPU_DECODE_SCORES_INL_H
@@ -10,9 +10,9 @@
 
 #include <algorithm>
 
-#include "core/score.hpp"
 #include "cpu/common/mods-inl.h"
 #include "cpu/common/simd-inl.h"
+#include "problem/attention/score.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {

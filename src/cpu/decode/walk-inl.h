@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/mask.hpp"
+#include "algebra/mask.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/decode/decode.hpp"
 

@@ -1,5 +1,5 @@
-// The fallback of core/nonfinite.hpp for a task of rows: the second pass keeps non-finite values out of the products,
-// adds them to the rows that see them, and lets no visible weight be 0. It costs ordinary input nothing.
+// The fallback of algebra/nonfinite.hpp for a task of rows: the second pass keeps non-finite values out of the
+// products, adds them to the rows that see them, and lets no visible weight be 0. It costs ordinary input nothing.
 #if defined(ONEPASS_CPU_FALLBACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_FALLBACK_INL_H
 #undef ONEPASS_CPU_FALLBACK_INL_H

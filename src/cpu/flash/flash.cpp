@@ -1,6 +1,6 @@
 // The host half of cpu.flash.*: how a problem is cut into tasks, where K and V are read, how much memory that takes.
 #include "cpu/flash/flash.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/parallel.hpp"
-#include "core/split.hpp"
+#include "algebra/split.hpp"
+#include "base/parallel.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 

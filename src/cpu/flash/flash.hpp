@@ -5,14 +5,14 @@
 #include <span>
 #include <utility>
 
-#include "core/arguments.hpp"
-#include "core/expression/eval.hpp"
-#include "core/implementation.hpp"
-#include "core/numerics.hpp"
-#include "core/philox.hpp"
-#include "core/split.hpp"
-#include "core/workspace.hpp"
+#include "algebra/numerics.hpp"
+#include "algebra/philox.hpp"
+#include "algebra/split.hpp"
+#include "base/workspace.hpp"
 #include "cpu/common/combine.hpp"
+#include "expression/eval.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu::flash {
 

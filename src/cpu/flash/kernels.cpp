@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "core/make_once.hpp"
+#include "base/make_once.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/flash/flash-inl.h"
 

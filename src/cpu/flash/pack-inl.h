@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "core/key_value_view.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/flash/tile-inl.h"
+#include "problem/attention/key_value_view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {

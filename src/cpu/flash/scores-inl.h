@@ -1,6 +1,6 @@
-// What happens to a tile of scores [key][lane] between Q K^T and the softmax, in the order of docs/conventions.md:
-// softcap, bias, ALiBi, score_mod, masks; and to its weights after it: dropout. Scores are natural here. Blocks without
-// any of this never come.
+// What happens to a tile of scores [key][lane] between Q K^T and the softmax, in the order of
+// docs/reference/conventions.md: softcap, bias, ALiBi, score_mod, masks; and to its weights after it: dropout. Scores
+// are natural here. Blocks without any of this never come.
 #if defined(ONEPASS_CPU_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SCORES_INL_H
 #undef ONEPASS_CPU_SCORES_INL_H
@@ -11,13 +11,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/score.hpp"
 #include "cpu/common/mods-inl.h"
 #include "cpu/common/score_unit.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/flash/flash.hpp"
 #include "cpu/flash/rows-inl.h"
 #include "cpu/flash/tile-inl.h"
+#include "problem/attention/score.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {

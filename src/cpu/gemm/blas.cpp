@@ -7,12 +7,12 @@
 #include <limits>
 #include <vector>
 
-#include "core/flat_gemm_problem.hpp"
-#include "core/make_once.hpp"
-#include "core/parallel.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/make_once.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
 #include "cpu/common/place.hpp"
+#include "problem/gemm/flat_gemm_problem.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cpu {
 namespace {

@@ -1,6 +1,6 @@
 // cpu.blas: the fp32 GEMM of oneDNN or a BLAS, opened at run time. For linear() alone, where it was measured faster.
 #pragma once
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu {
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "core/parallel.hpp"
-#include "core/text.hpp"
-#include "core/workspace.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "base/workspace.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu {
 

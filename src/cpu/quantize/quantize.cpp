@@ -6,14 +6,14 @@
 #include <cmath>
 #include <vector>
 
-#include "core/descale.hpp"
-#include "core/numerics.hpp"
-#include "core/parallel.hpp"
-#include "core/quantize_problem.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
-#include "core/workspace.hpp"
+#include "algebra/descale.hpp"
+#include "algebra/numerics.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "base/workspace.hpp"
 #include "cpu/common/place.hpp"
+#include "problem/quantize/quantize_problem.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cpu {
 namespace {

@@ -1,6 +1,6 @@
 // fp8_e4m3 on the CPU.
 #pragma once
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu {
 

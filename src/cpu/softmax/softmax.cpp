@@ -6,14 +6,14 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/arguments.hpp"
-#include "core/parallel.hpp"
-#include "core/roles.hpp"
-#include "core/scalar.hpp"
-#include "core/text.hpp"
-#include "core/workspace.hpp"
+#include "algebra/scalar.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "base/workspace.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cpu {
 namespace {

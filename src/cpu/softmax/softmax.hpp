@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/implementation.hpp"
-#include "core/softmax_problem.hpp"
+#include "problem/implementation.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 
 namespace onepass::cpu {
 

@@ -3,10 +3,10 @@
 // token whose place is out of range is just left out.
 #pragma once
 #include "cuda/append/append.hpp"
-#include "cuda/attention/formats.cuh"
 #include "cuda/device/e4m3.cuh"
+#include "cuda/device/formats.cuh"
 
-#include "core/rotary.hpp"
+#include "algebra/rotary.hpp"
 
 namespace onepass {
 

@@ -5,10 +5,10 @@
 #include <initializer_list>
 #include <tuple>
 
-#include "core/tensor_checks.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
+#include "problem/tensor_checks.hpp"
 
 namespace onepass::cuda {
 namespace {

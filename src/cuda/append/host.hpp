@@ -2,9 +2,9 @@
 #pragma once
 #include <string>
 
-#include "core/append.hpp"
 #include "cuda/append/append.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/append/append.hpp"
 
 namespace onepass::cuda {
 

@@ -2,24 +2,12 @@
 // tiles of work. One definition for the host and the device half; an operator's own part stands beside it
 // (forward.hpp).
 #pragma once
-#include "core/mask.hpp"
-#include "core/philox.hpp"
-#include "cuda/attention/mask_bits.hpp"
+#include "algebra/mask.hpp"
+#include "algebra/philox.hpp"
+#include "cuda/attention/scores/mask_bits.hpp"
+#include "cuda/device/scalar_type.hpp"
 
 namespace onepass {
-
-enum class ScalarType : int { none, f32, f16, bf16, e4m3 };
-ONEPASS_HD constexpr int bytes_of(ScalarType t) {
-  switch (t) {
-    case ScalarType::none: return 0;
-    case ScalarType::f32: return 4;
-    case ScalarType::f16:
-    case ScalarType::bf16: return 2;
-    case ScalarType::e4m3: return 1;
-  }
-  return 0;
-}
-ONEPASS_HD constexpr int padded(int n, int to) { return (n + to - 1) / to * to; }
 
 // The part of a kernel's config that the problem alone decides. A feature that is off costs nothing: it is compiled
 // out.

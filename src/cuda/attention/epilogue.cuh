@@ -3,7 +3,7 @@
 #include "cuda/attention/softmax.cuh"
 
 #include "cuda/attention/forward.hpp"
-#include "cuda/attention/scores.cuh"
+#include "cuda/attention/scores/scores.cuh"
 
 namespace onepass {
 

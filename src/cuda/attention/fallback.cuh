@@ -1,6 +1,6 @@
 // The non-finite fallback: rows whose result is not finite are computed again, one by one.
 #pragma once
-#include "core/nonfinite.hpp"
+#include "algebra/nonfinite.hpp"
 #include "cuda/attention/descale.cuh"
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/key_value_view.cuh"

@@ -1,10 +1,10 @@
 // What happens to the scores of a fragment between Q K^T and the exponentials: softcap, bias, ALiBi, masks; and to the
-// weights after them: dropout. Order and meaning: docs/conventions.md. The config decides at compile time what exists.
+// weights after them: dropout. Order, meaning: docs/reference/conventions.md. The config decides what exists.
 #pragma once
 #include "cuda/device/arith.cuh"
 
-#include "core/mask.hpp"
-#include "core/philox.hpp"
+#include "algebra/mask.hpp"
+#include "algebra/philox.hpp"
 
 namespace onepass {
 

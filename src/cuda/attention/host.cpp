@@ -4,14 +4,14 @@
 #include <bit>
 #include <limits>
 
-#include "core/arguments.hpp"
-#include "core/roles.hpp"
-#include "core/scalar.hpp"
-#include "core/text.hpp"
-#include "cuda/attention/mask_host.hpp"
-#include "cuda/attention/mods.hpp"
+#include "algebra/scalar.hpp"
+#include "base/text.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/initializer.hpp"
 #include "onepass/error.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "core/implementation.hpp"
 #include "cuda/attention/forward.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
 

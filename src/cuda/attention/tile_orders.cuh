@@ -1,6 +1,6 @@
 // Orders of work beside RowsOuter (tile_scheduler.cuh): by keys, and by splits of the keys.
 #pragma once
-#include "cuda/attention/backward.hpp"
+#include "cuda/attention/backward/backward.hpp"
 #include "cuda/attention/tile_scheduler.cuh"
 
 namespace onepass {

@@ -1,18 +1,18 @@
 #include "cuda/decode/decode.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <span>
 #include <tuple>
 
-#include "core/arguments.hpp"
-#include "core/roles.hpp"
-#include "core/split.hpp"
+#include "algebra/split.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/attention/mods.hpp"
+#include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/sm80/host.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::decode {
 namespace {

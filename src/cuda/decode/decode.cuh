@@ -1,22 +1,23 @@
 // Decoding for sm_80 and later: few query rows against many keys, as fast as K and V can be read.
 //
 // The rows of a K/V head, group x seq_q of them, are one left operand, so that K and V are read once. A block of
-// threads takes its part of the line of all work (line.cuh), each of its teams of warps every config.share-th tile of
-// keys of a segment:
+// threads takes its part of the line of all work (work_partition.cuh), each of its teams of warps every config.share-th
+// tile of keys of a segment:
 //
-//   S = Q K^T           fragments of Q and K from shared memory, where K and V arrive in the team's ring (ring.cuh)
-//   P = 2^(S - m)       lazy online softmax in registers, no word to the other teams
-//   O += P V
+//   S = Q K^T           fragments of Q and K from shared memory, where K and V arrive in the team's ring
+//   (kv_pipeline.cuh) P = 2^(S - m)       lazy online softmax in registers, no word to the other teams O += P V
 //
 // Then the teams' states (m, l, O) become the segment's, and the segments' the row's: by the block that finishes the
-// last of them (unite.cuh). README.md has budgets and what was measured.
+// last of them (combine_block.cuh). README.md has budgets and what was measured.
 #pragma once
+#include "cuda/decode/decode_tile.cuh"  // first: the work partition is compiled for its row blocks
+
 #include "cuda/attention/descale.cuh"
+#include "cuda/decode/combine_block.cuh"
+#include "cuda/decode/kv_pipeline.cuh"
+#include "cuda/decode/packed_rows.cuh"
 #include "cuda/decode/products_e4m3.cuh"
-#include "cuda/decode/ring.cuh"
-#include "cuda/decode/rows.cuh"
 #include "cuda/decode/unified.cuh"
-#include "cuda/decode/unite.cuh"
 
 namespace onepass::decode {
 

@@ -1,10 +1,10 @@
 // Decoding on compute capability 8.0 and later, at most kMaxRows rows per K/V head: the host half of decode.cuh.
 #pragma once
-#include "core/implementation.hpp"
+#include "cuda/compile/program.hpp"
 #include "cuda/decode/decode_config.hpp"
-#include "cuda/decode/sharing.hpp"
+#include "cuda/decode/split_policy.hpp"
 #include "cuda/host/kernels.hpp"
-#include "cuda/host/program.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::decode {
 

@@ -1,7 +1,7 @@
 // Constants of the config.
 #pragma once
 #include "cuda/decode/decode_config.hpp"
-#include "cuda/sm80/tile.cuh"
+#include "cuda/mma/tile.cuh"
 
 namespace onepass::decode {
 

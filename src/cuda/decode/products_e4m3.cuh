@@ -8,7 +8,7 @@
 #pragma once
 #include "cuda/decode/decode_tile.cuh"
 #include "cuda/device/e4m3.cuh"
-#include "cuda/device/mma.cuh"
+#include "cuda/mma/mma.cuh"
 
 namespace onepass::decode {
 

@@ -1,8 +1,8 @@
 // A unified maximum: the weights of all rows and parts refer to one phi, so that parts join by addition. The first keys
 // that a row sees in a part of its keys say whether phi serves it there, and later ones may rise beyond its range: the
-// row then goes on with its own running maximum, exactly. docs/flashdecoding_pp.md.
+// row then goes on with its own running maximum, exactly. docs/features/flashdecoding_pp.md.
 #pragma once
-#include "cuda/decode/line.cuh"
+#include "cuda/decode/work_partition.cuh"
 
 namespace onepass::decode {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "cuda/device/math.cuh"
 
-#include "core/online_softmax.hpp"
+#include "algebra/online_softmax.hpp"
 
 namespace onepass {
 

@@ -5,7 +5,7 @@
 namespace onepass {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-// To nearest, ties to even; beyond 448 they stay there, and NaN stays NaN. As core/numerics.hpp has it.
+// To nearest, ties to even; beyond 448 they stay there, and NaN stays NaN. As algebra/numerics.hpp has it.
 DEV u32 one_to_e4m3(float x) {
   const u32 u = __float_as_uint(x), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return sign | 0x7fu;

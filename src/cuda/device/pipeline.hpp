@@ -1,6 +1,6 @@
 // Where a pipeline lies in shared memory: one definition for the host, which books the bytes, and the device.
 #pragma once
-#include "core/portable.hpp"
+#include "algebra/portable.hpp"
 
 namespace onepass {
 

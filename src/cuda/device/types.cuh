@@ -1,6 +1,6 @@
 // Words of the device code. Header-free: NVRTC gets no include path.
 #pragma once
-#include "core/portable.hpp"
+#include "algebra/portable.hpp"
 
 #define DEV __device__ __forceinline__
 

@@ -8,13 +8,13 @@
 #include <map>
 #include <mutex>
 
-#include "core/flat_gemm_problem.hpp"
-#include "core/make_once.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/make_once.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/cublas_api.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/gemm/flat_gemm_problem.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {

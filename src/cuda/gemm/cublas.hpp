@@ -1,6 +1,6 @@
 // cuda.cublas: cuBLASLt, opened at run time, as the GEMM of many rows. For linear() alone.
 #pragma once
-#include "core/implementation.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 

@@ -7,12 +7,12 @@
 // Splits leave partial sums; the last block of a group of tiles adds them up in order: the bits are the same every
 // time.
 #pragma once
-#include "cuda/attention/formats.cuh"
 #include "cuda/device/copy_async.cuh"
 #include "cuda/device/dependent.cuh"
-#include "cuda/device/mma.cuh"
+#include "cuda/device/formats.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/mma/mma.cuh"
 
 #include "cuda/gemm/flat_gemm_params.hpp"
 

@@ -1,6 +1,6 @@
 // What the kernel of a flat GEMM is compiled for and launched with. One definition for the host and the device half.
 #pragma once
-#include "cuda/attention/attention.hpp"
+#include "cuda/device/scalar_type.hpp"
 
 namespace onepass {
 

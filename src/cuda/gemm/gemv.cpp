@@ -1,11 +1,11 @@
 #include "cuda/gemm/gemv.hpp"
 
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/sixteens.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {

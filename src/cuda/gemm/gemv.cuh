@@ -2,8 +2,8 @@
 // x is read through L1, where it stays. Nothing is shared and nothing waits: one row of x costs the fewest
 // instructions here, and sums have one order.
 #pragma once
-#include "cuda/attention/formats.cuh"
 #include "cuda/device/dependent.cuh"
+#include "cuda/device/formats.cuh"
 
 #include "cuda/gemm/gemv_params.hpp"
 

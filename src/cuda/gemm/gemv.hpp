@@ -2,9 +2,9 @@
 #pragma once
 #include <string>
 
-#include "core/implementation.hpp"
+#include "cuda/compile/program.hpp"
 #include "cuda/gemm/gemv_params.hpp"
-#include "cuda/host/program.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
 

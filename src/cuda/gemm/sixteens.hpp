@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "core/numerics.hpp"
-#include "core/roles.hpp"
+#include "algebra/numerics.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cuda {
 

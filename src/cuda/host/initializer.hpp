@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "cuda/attention/attention.hpp"
+#include "cuda/device/scalar_type.hpp"
 
 namespace onepass::cuda {
 

@@ -1,5 +1,5 @@
 #include "cuda/host/kernels.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "cuda/host/cubin_cache.hpp"
+#include "cuda/compile/cubin_cache.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {

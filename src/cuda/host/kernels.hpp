@@ -7,8 +7,8 @@
 #include <shared_mutex>
 #include <string>
 
-#include "cuda/host/api.hpp"
-#include "cuda/host/program.hpp"
+#include "cuda/compile/program.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::cuda {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::cuda {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"

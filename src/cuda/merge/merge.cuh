@@ -5,7 +5,7 @@
 // once, several parts at a time. A part whose LSE is -inf is not read. Sums are taken in one order: the bits are the
 // same every time.
 #pragma once
-#include "cuda/attention/formats.cuh"
+#include "cuda/device/formats.cuh"
 #include "cuda/device/shared.cuh"
 
 #include "cuda/merge/merge_params.hpp"

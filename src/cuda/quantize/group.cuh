@@ -1,7 +1,7 @@
 // What heads that share a factor have in common: a guess of it from a few of their rows, and the largest of the numbers
 // that blocks of threads have found in them. With what the threads of a block find together.
 #pragma once
-#include "cuda/attention/formats.cuh"
+#include "cuda/device/formats.cuh"
 #include "cuda/device/shared.cuh"
 
 #include "cuda/quantize/quantize_params.hpp"

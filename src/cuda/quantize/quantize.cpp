@@ -5,12 +5,12 @@
 #include <limits>
 #include <vector>
 
-#include "core/quantize_problem.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/quantize/quantize_problem.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {

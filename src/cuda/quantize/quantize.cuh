@@ -6,11 +6,11 @@
 // of sums and differences: of numbers 1 to 4 apart within a thread's run, up to the lanes' runs by shuffles, more
 // within the thread again.
 #pragma once
-#include "cuda/attention/formats.cuh"
 #include "cuda/device/e4m3.cuh"
+#include "cuda/device/formats.cuh"
 #include "cuda/device/shared.cuh"
 
-#include "core/descale.hpp"
+#include "algebra/descale.hpp"
 #include "cuda/quantize/quantize_params.hpp"
 
 namespace onepass {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "core/implementation.hpp"
-#include "cuda/host/api.hpp"
-#include "cuda/host/program.hpp"
+#include "cuda/compile/program.hpp"
+#include "cuda/driver/api.hpp"
 #include "cuda/quantize/quantize_params.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
 

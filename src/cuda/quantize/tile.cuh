@@ -10,13 +10,13 @@
 //
 // A launch has up to three jobs, such as q, k and v of one attention.
 #pragma once
-#include "cuda/attention/formats.cuh"
 #include "cuda/device/dependent.cuh"
 #include "cuda/device/e4m3.cuh"
-#include "cuda/device/mma.cuh"
+#include "cuda/device/formats.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/mma/mma.cuh"
 
-#include "core/descale.hpp"
+#include "algebra/descale.hpp"
 #include "cuda/quantize/group.cuh"
 
 namespace onepass {

@@ -1,6 +1,6 @@
 #include "cuda/sm80/host.hpp"
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 namespace onepass::sm80 {
 
@@ -17,7 +17,7 @@ std::string why_too_old(const cuda::DeviceFacts& device) {
 }
 
 std::string products_of(ScalarType input) {
-  return text("#include \"cuda/sm80/products_", input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n");
+  return text("#include \"cuda/mma/products_", input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n");
 }
 
 }  // namespace onepass::sm80

@@ -1,8 +1,8 @@
 // What the host halves of both directions share.
 #pragma once
-#include "core/implementation.hpp"
 #include "cuda/attention/attention.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::sm80 {
 

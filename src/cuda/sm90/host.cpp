@@ -1,6 +1,6 @@
 #include "cuda/sm90/host.hpp"
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "onepass/error.hpp"
 

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <string>
 
-#include "core/roles.hpp"
 #include "cuda/attention/attention.hpp"
 #include "cuda/host/kernels.hpp"
 #include "onepass/problem.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::sm90 {
 

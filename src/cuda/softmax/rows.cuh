@@ -5,7 +5,7 @@
 // touched. Where neighbours are not neighbours in memory every number is taken by itself. Rows that are even and flat
 // (SoftmaxConfig) need none of it, nor a division: their loads go out some 300 cycles earlier, of 5000 of a block.
 #pragma once
-#include "cuda/attention/formats.cuh"
+#include "cuda/device/formats.cuh"
 #include "cuda/device/shared.cuh"
 
 #include "cuda/softmax/softmax_params.hpp"

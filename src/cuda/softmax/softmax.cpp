@@ -7,12 +7,12 @@
 #include <limits>
 #include <optional>
 
-#include "core/online_softmax.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "algebra/online_softmax.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {

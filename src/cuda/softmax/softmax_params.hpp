@@ -1,7 +1,7 @@
 // What the kernels of a softmax over rows are compiled for and launched with. One definition for the host and the
 // device half.
 #pragma once
-#include "cuda/attention/attention.hpp"
+#include "cuda/device/scalar_type.hpp"
 
 namespace onepass {
 

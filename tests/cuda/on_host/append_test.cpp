@@ -2,9 +2,9 @@
 // bit, against the CPU.
 #include <gtest/gtest.h>
 
-#include "check/append_case.hpp"
 #include "cuda/append/host.hpp"
 #include "on_host/append_source.hpp"
+#include "support/append_case.hpp"
 
 namespace onepass::check {
 namespace {

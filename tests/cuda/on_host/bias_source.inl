@@ -14,11 +14,11 @@ constexpr ForwardFeatures forward_features = {.attention = {.dim_qk = 64,
                                               .output = ScalarType::bf16};
 constexpr AttentionFeatures features = forward_features.attention;
 }  // namespace onepass
-#include "cuda/sm90/forward_config.hpp"
+#include "cuda/sm90/forward/config.hpp"
 namespace onepass::sm90 {
 constexpr ForwardConfig config = {.groups = 2, .block_n = 128, .stages = 2, .q_stages = 1, .bias_stages = 1};
 }
-#include "cuda/sm90/bias_tile.cuh"
+#include "cuda/sm90/forward/bias_tile.cuh"
 #undef onepass
 #undef asm
 #undef volatile

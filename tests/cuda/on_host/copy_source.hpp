@@ -1,4 +1,4 @@
-// The device source that copies tiles of tokens (src/cuda/sm80/copy.cuh), run on the host.
+// The device source that copies tiles of tokens (src/cuda/mma/copy.cuh), run on the host.
 #pragma once
 
 namespace warps {

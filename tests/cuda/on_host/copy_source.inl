@@ -9,7 +9,7 @@
 #define EMULATED_PASTED(a, b) a##b
 #define EMULATED_JOINED(a, b) EMULATED_PASTED(a, b)
 #define onepass EMULATED_JOINED(emulated_, EMULATED_NAME)
-#include "cuda/sm80/forward_config.hpp"
+#include "cuda/sm80/forward/config.hpp"
 namespace onepass {
 constexpr ForwardFeatures forward_features = {
     .attention = {.dim_qk = 64, .dim_v = 64, .input = ScalarType::EMULATED_TYPE}, .output = ScalarType::EMULATED_TYPE};
@@ -19,9 +19,9 @@ constexpr ForwardConfig config = {
     .warps = 4, .row_tiles = 1, .block_n = 48, .stages = 1, .blocks = 1, .copy_bytes = EMULATED_COPY_BYTES};
 }
 }  // namespace onepass
-#include "cuda/sm80/forward_tile.cuh"
+#include "cuda/sm80/forward/tile.cuh"
 
-#include "cuda/sm80/copy.cuh"
+#include "cuda/mma/copy.cuh"
 
 namespace onepass::sm80 {
 

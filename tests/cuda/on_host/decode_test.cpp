@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <string>
 
-#include "check/extremes.hpp"
-#include "check/pokes.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "cuda/decode/decode.hpp"
 #include "on_host/decode_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
+#include "support/extremes.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "check/inputs.hpp"
-#include "check/pokes.hpp"
-#include "check/verdict.hpp"
+#include "check/verdict/verdict.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/host/kernels.hpp"
 #include "on_host/gemm_kernel.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

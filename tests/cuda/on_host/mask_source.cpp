@@ -13,8 +13,8 @@ constexpr AttentionFeatures features = {.dim_qk = 64,
                                         .bounded_right = true,
                                         .bool_mask = true};
 }
-#include "cuda/attention/mask_bits.cuh"
-#include "cuda/attention/scores.cuh"
+#include "cuda/attention/scores/mask_bits.cuh"
+#include "cuda/attention/scores/scores.cuh"
 #undef onepass
 #undef asm
 #undef volatile

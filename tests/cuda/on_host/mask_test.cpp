@@ -6,12 +6,12 @@
 #include <random>
 #include <set>
 
-#include "core/arguments.hpp"
-#include "core/philox.hpp"
-#include "cuda/attention/mask_host.hpp"
+#include "algebra/philox.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
 #include "mask_patterns.hpp"
 #include "on_host/mask_source.hpp"
 #include "onepass/problem.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass {
 namespace {

@@ -9,11 +9,11 @@
 #include <random>
 #include <vector>
 
-#include "core/merge_problem.hpp"
-#include "core/numerics.hpp"
+#include "algebra/numerics.hpp"
 #include "cuda/merge/merge.hpp"
 #include "on_host/merge_source.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/merge/merge_problem.hpp"
 
 namespace onepass {
 namespace {

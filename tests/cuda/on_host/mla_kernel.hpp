@@ -1,4 +1,4 @@
-// Kernels of src/cuda/decode/mla.cuh, whole, on the host; as sm90_kernel.hpp.
+// Kernels of src/cuda/mla/mla.cuh, whole, on the host; as sm90_kernel.hpp.
 #pragma once
 #include <vector>
 

@@ -14,8 +14,8 @@
 #define attention_mla_merge_many KERNEL_JOINED(attention_mla_merge_many_, KERNEL_NAME)
 #define __trap() ::warps::fail("__trap")
 #include KERNEL_CONFIG
-#include "cuda/decode/mla.cuh"
-#include "cuda/decode/mla_merge.cuh"
+#include "cuda/mla/merge.cuh"
+#include "cuda/mla/mla.cuh"
 
 namespace warps {
 namespace {

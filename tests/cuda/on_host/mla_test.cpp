@@ -1,16 +1,16 @@
-// Whole kernels of src/cuda/decode/mla.cuh without a GPU, judged as on one: by the float64 oracle, with poison around
+// Whole kernels of src/cuda/mla/mla.cuh without a GPU, judged as on one: by the float64 oracle, with poison around
 // everything.
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "check/pokes.hpp"
-#include "core/text.hpp"
-#include "cuda/decode/mla.hpp"
+#include "base/text.hpp"
+#include "cuda/mla/mla.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/hopper.hpp"
 #include "on_host/mla_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

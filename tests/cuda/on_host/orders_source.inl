@@ -8,7 +8,7 @@
 #define EMULATED_PASTED(a, b) a##b
 #define EMULATED_JOINED(a, b) EMULATED_PASTED(a, b)
 #define onepass EMULATED_JOINED(emulated_order_, EMULATED_NAME)
-#include "cuda/attention/backward.hpp"
+#include "cuda/attention/backward/backward.hpp"
 namespace onepass {
 constexpr AttentionFeatures features = {.dim_qk = 64,
                                         .dim_v = 64,

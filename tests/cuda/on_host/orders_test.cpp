@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "core/mask.hpp"
-#include "core/text.hpp"
+#include "algebra/mask.hpp"
+#include "base/text.hpp"
 #include "on_host/orders_source.hpp"
 #include "onepass/error.hpp"
 

@@ -7,7 +7,7 @@
 #include "on_host/intrinsics.hpp"
 
 #define onepass emulated_products  // the library has the same names
-#include "cuda/sm80/forward_config.hpp"
+#include "cuda/sm80/forward/config.hpp"
 namespace onepass {
 constexpr ForwardFeatures forward_features = {
     .attention = {.dim_qk = PRODUCTS_QK, .dim_v = PRODUCTS_V, .input = ScalarType::f32}, .output = ScalarType::f32};
@@ -22,9 +22,9 @@ constexpr ForwardConfig config = {.warps = 4,
                                   .staged = true};
 }
 }  // namespace onepass
-#include "cuda/sm80/products_f32.cuh"
+#include "cuda/mma/products_f32.cuh"
 
-#include "cuda/sm80/forward_products.cuh"
+#include "cuda/sm80/forward/products.cuh"
 #undef onepass
 #undef asm
 #undef volatile

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check/inputs.hpp"
-#include "check/verdict.hpp"
+#include "check/verdict/verdict.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "on_host/quantize_source.hpp"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
 #include "check/inputs.hpp"
-#include "check/verdict.hpp"
-#include "core/text.hpp"
+#include "check/verdict/verdict.hpp"
 #include "cuda/softmax/softmax.hpp"
 #include "on_host/rows_kernel.hpp"
 

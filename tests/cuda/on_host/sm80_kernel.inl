@@ -10,7 +10,7 @@
 #define onepass KERNEL_JOINED(emulated_sm80_, KERNEL_NAME)
 #define attention_forward KERNEL_JOINED(attention_forward_sm80_, KERNEL_NAME)
 #include KERNEL_CONFIG
-#include "cuda/sm80/forward.cuh"
+#include "cuda/sm80/forward/forward.cuh"
 
 namespace warps {
 namespace {

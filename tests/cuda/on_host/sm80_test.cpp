@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "check/extremes.hpp"
-#include "check/pokes.hpp"
-#include "core/text.hpp"
-#include "cuda/sm80/forward.hpp"
+#include "base/text.hpp"
+#include "cuda/sm80/forward/forward.hpp"
 #include "on_host/sm80_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
+#include "support/extremes.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

@@ -14,12 +14,12 @@
 #define attention_backward_post KERNEL_JOINED(attention_backward_post_sm80_, KERNEL_NAME)
 #define attention_backward_sums KERNEL_JOINED(attention_backward_sums_sm80_, KERNEL_NAME)
 #include KERNEL_CONFIG
-#include "cuda/sm80/backward.cuh"
-#include "cuda/sm80/backward_bias.cuh"
+#include "cuda/sm80/backward/backward.cuh"
+#include "cuda/sm80/backward/bias.cuh"
 // After the family's sum_tile.
-#include "cuda/attention/backward_post.cuh"
-#include "cuda/attention/backward_pre.cuh"
-#include "cuda/attention/backward_sums.cuh"
+#include "cuda/attention/backward/post.cuh"
+#include "cuda/attention/backward/pre.cuh"
+#include "cuda/attention/backward/sums.cuh"
 
 namespace warps {
 namespace {

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "check/pokes.hpp"
-#include "core/text.hpp"
-#include "cuda/sm80/backward.hpp"
+#include "base/text.hpp"
+#include "cuda/sm80/backward/backward.hpp"
 #include "on_host/sm80b_kernel.hpp"
 #include "on_host/whole_backward.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

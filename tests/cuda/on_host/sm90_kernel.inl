@@ -12,7 +12,7 @@
 #define attention_forward KERNEL_JOINED(attention_forward_sm90_, KERNEL_NAME)
 #define __trap() ::warps::fail("__trap")
 #include KERNEL_CONFIG
-#include "cuda/sm90/forward.cuh"
+#include "cuda/sm90/forward/forward.cuh"
 
 namespace warps {
 namespace {

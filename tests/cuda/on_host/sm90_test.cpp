@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include "check/extremes.hpp"
-#include "check/pokes.hpp"
-#include "core/text.hpp"
-#include "cuda/sm90/forward.hpp"
+#include "base/text.hpp"
+#include "cuda/sm90/forward/forward.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/hopper.hpp"
 #include "on_host/sm90_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
+#include "support/extremes.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

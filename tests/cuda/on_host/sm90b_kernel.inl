@@ -16,11 +16,11 @@
 #define __trap() ::warps::fail("__trap")
 #include KERNEL_CONFIG
 #include KERNEL_FILE
-#include "cuda/sm90/backward_sums.cuh"
+#include "cuda/sm90/backward/sums.cuh"
 // After the family's sum_tile.
-#include "cuda/attention/backward_post.cuh"
-#include "cuda/attention/backward_pre.cuh"
-#include "cuda/attention/backward_sums.cuh"
+#include "cuda/attention/backward/post.cuh"
+#include "cuda/attention/backward/pre.cuh"
+#include "cuda/attention/backward/sums.cuh"
 
 namespace warps {
 namespace {

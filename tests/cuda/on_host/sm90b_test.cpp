@@ -4,13 +4,13 @@
 #include <cstring>
 #include <string>
 
-#include "check/pokes.hpp"
-#include "core/text.hpp"
-#include "cuda/sm90/backward.hpp"
+#include "base/text.hpp"
+#include "cuda/sm90/backward/backward.hpp"
 #include "mask_patterns.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/sm90b_kernel.hpp"
 #include "on_host/whole_backward.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "core/roles.hpp"
-#include "cuda/attention/backward_host.hpp"
-#include "cuda/attention/mask_host.hpp"
+#include "cuda/attention/backward/host.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
 #include "on_host/whole_kernel.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "check/verdict.hpp"
+#include "check/verdict/verdict.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/attention/mask_host.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
 #include "on_host/mask_source.hpp"
 #include "on_host/warps.hpp"
 

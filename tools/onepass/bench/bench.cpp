@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "core/problem_on.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/error.hpp"
+#include "problem/grammar/on.hpp"
 #include "tools/onepass/bench/report.hpp"
 #include "tools/onepass/command.hpp"
 #include "tools/onepass/io/output_file.hpp"

@@ -1,6 +1,6 @@
 #include "tools/onepass/bench/cell.hpp"
-#include "core/roles.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
+#include "problem/roles.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -10,11 +10,11 @@
 #include <numeric>
 #include <thread>
 
-#include "check/draw_cache.hpp"
+#include "check/draw/cache.hpp"
 #include "check/inputs.hpp"
-#include "core/arguments.hpp"
-#include "core/problem_on.hpp"
-#include "core/softmax_problem.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/grammar/on.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 
 namespace onepass::bench {

@@ -1,7 +1,7 @@
 #include "tools/onepass/bench/device_cell.hpp"
-#include "core/roles.hpp"
-#include "core/softmax_problem.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 
 #include <chrono>
 #include <list>

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::bench {

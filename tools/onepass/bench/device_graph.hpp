@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <functional>
 
-#include "cuda/host/api.hpp"
+#include "cuda/driver/api.hpp"
 
 namespace onepass::bench {
 

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <utility>
 
-#include "check/draw_cache.hpp"
-#include "check/random.hpp"
-#include "core/arguments.hpp"
-#include "core/numerics.hpp"
-#include "core/roles.hpp"
+#include "algebra/numerics.hpp"
+#include "check/draw/cache.hpp"
+#include "check/draw/random.hpp"
 #include "onepass/attention.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
 #include "tools/onepass/bench/cell.hpp"
 
 namespace onepass::bench {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/implementation.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::bench {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "tools/onepass/bench/device_graph.hpp"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/implementation.hpp"
 #include "onepass/executor.hpp"
+#include "problem/implementation.hpp"
 #include "tools/onepass/bench/device_inputs.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
 #include "tools/onepass/bench/sample.hpp"

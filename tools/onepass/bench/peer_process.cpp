@@ -1,5 +1,5 @@
 #include "tools/onepass/bench/peer_process.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #include "tools/onepass/bench/peer_turns.hpp"
 
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 namespace onepass::bench {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/roles.hpp"
-#include "core/softmax_problem.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
 
 namespace onepass::bench {
 namespace {

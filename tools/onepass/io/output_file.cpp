@@ -1,5 +1,5 @@
 #include "tools/onepass/io/output_file.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 #include "tools/onepass/io/safetensors.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <iterator>

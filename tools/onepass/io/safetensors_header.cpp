@@ -1,5 +1,5 @@
 #include "tools/onepass/io/safetensors_header.hpp"
-#include "core/text.hpp"
+#include "base/text.hpp"
 
 #include <cstdint>
 #include <utility>

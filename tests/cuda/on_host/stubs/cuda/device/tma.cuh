@@ -1,7 +1,7 @@
 // A stub for src/cuda/device/tma.cuh: tensor maps hold a warps::TensorBox.
 #pragma once
 #include "cuda/device/barrier.cuh"
-#include "cuda/device/mma.cuh"
+#include "cuda/mma/mma.cuh"
 
 namespace onepass {
 

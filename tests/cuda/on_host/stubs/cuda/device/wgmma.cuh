@@ -2,9 +2,9 @@
 // operands and leaves its sums when the warpgroup waits for it.
 #pragma once
 #include "cuda/device/barrier.cuh"
-#include "cuda/device/mma.cuh"
+#include "cuda/mma/mma.cuh"
 
-#include "cuda/attention/elements.cuh"
+#include "cuda/mma/elements.cuh"
 
 namespace onepass {
 

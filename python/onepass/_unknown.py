@@ -1,0 +1,15 @@
+"""Keyword arguments that a function does not have: those of other libraries are answered with ours."""
+
+from . import _onepass
+
+
+def refuse(function, unknown, known):
+    """Raises a TypeError about the first of `unknown`; `known` are the options that the function has."""
+    name = next(iter(unknown))
+    sentence = f"{function} does not take {name!r}"
+    if theirs := _onepass.foreign_word(name):
+        raise TypeError(f"{sentence}: {theirs}")
+    import difflib  # takes longer to import than onepass does
+
+    close = difflib.get_close_matches(name, known, 1)
+    raise TypeError(f"{sentence}: is {close[0]!r} meant?" if close else f"{sentence}; it takes {', '.join(known)}")

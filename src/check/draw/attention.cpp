@@ -1,0 +1,155 @@
+#include "check/draw/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "algebra/numerics.hpp"
+#include "check/draw/random.hpp"
+#include "problem/attention/key_value_view.hpp"
+
+namespace onepass::check {
+namespace {
+
+enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse };
+
+// Rows of queries as a view: the sequence's.
+KeyValueView rows_of(const ConstTensor& t, const Sequence& seq) {
+  Sequence s;
+  s.batch = seq.batch;
+  s.k_begin = seq.q_begin;
+  return {t, s};
+}
+// make(head, row of the sequence, values)
+template <class Make>
+void fill_rows(const ConstTensor& t, const KeyValueView& view, std::int64_t heads, std::int64_t count, bool paged,
+               Make make, const Descale& factors = {}) {
+  const std::int64_t dim = t.shape[t.rank - 1];
+  std::vector<float> row(static_cast<std::size_t>(dim));
+  with_float_type(t.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t h = 0; h < heads; ++h) {
+      // Rows that lie on each other are written once: 3 billion broadcast keys are made at once.
+      for (std::int64_t i = row_stride(t) == 0 && !paged ? std::max<std::int64_t>(0, count - 1) : 0; i < count; ++i) {
+        make(h, i, row.data());
+        T* into = const_cast<T*>(view.row<T>(h, i));
+        const float factor = factors.at(h, i);
+        for (std::int64_t d = 0; d < dim; ++d) into[d] = from_float<T>(row[d] / factor);
+      }
+    }
+  });
+}
+
+// The queries and keys of one sequence.
+class Scores {
+ public:
+  Scores(const Problem& p, const Sequence& seq, std::int64_t entry, std::uint64_t seed, Distribution distribution)
+      : p_(p), seq_(seq), b_(entry), seed_(seed), distribution_(distribution) {}
+
+  void key(std::int64_t h, std::int64_t j, float* row) const {
+    const Random r(seed_, {kK, b_, h, j});
+    switch (distribution_) {
+      case Distribution::normal: return normals(r, sigma(4), row);
+      case Distribution::huge: return normals(r, p_.key_dtype() == DType::f8e4m3 ? 100.0f : sigma(3e4f), row);
+      case Distribution::one_hot: return normals(r, 1, row);
+      case Distribution::rising:
+        normals(r, sigma(1), row);
+        row[0] = static_cast<float>(h % 2 == 0 ? j : seq_.seq_k - j) * rise();
+    }
+  }
+  void query(std::int64_t h, std::int64_t i, float* row) const {
+    const Random r(seed_, {kQ, b_, h, i});
+    switch (distribution_) {
+      case Distribution::normal: return normals(r, sigma(4), row);
+      case Distribution::huge: return normals(r, huge_sigma(i), row);
+      case Distribution::one_hot: return meet(Random(seed_, {kK, b_, h / p_.group(), target(h, i)}), row);
+      case Distribution::rising: normals(r, sigma(1), row); row[0] = unscale();
+    }
+  }
+
+ private:
+  // Factor of q that turns q . k into a score (1 if the problem's scale is 0).
+  float unscale() const {
+    const double scale = p_.effective_scale();
+    return static_cast<float>(scale == 0 ? 1.0 : 1.0 / scale);
+  }
+  // q and k of standard deviation `sigma` each make scores of standard deviation `std`.
+  float sigma(float std) const {
+    return std::sqrt(std * std::abs(unscale()) / std::sqrt(static_cast<float>(p_.dim_qk)));
+  }
+  // Of the rising scores, from key to key. 16-bit types store scores above 40 too coarsely to judge anything by.
+  float rise() const {
+    constexpr float kRise = 2.5f / 64;
+    return p_.key_dtype() == DType::f32
+               ? kRise
+               : std::min(kRise, 40 / static_cast<float>(std::max<std::int64_t>(1, seq_.seq_k)));
+  }
+  // Huge queries: rows of all magnitudes side by side. fp16 holds none above 65504.
+  float huge_sigma(std::int64_t i) const {
+    constexpr float kMore[] = {1, 1e4f, 1e9f, 1e17f, 1e26f};
+    const float least = sigma(3e4f), most = least * kMore[i % 5];
+    if (p_.dtype == DType::f8e4m3) return std::min(least, 100.0f);  // and none above 448
+    return p_.dtype == DType::f16 ? std::max(least, std::min(most, 1e4f)) : most;
+  }
+  void normals(Random r, float std, float* row) const {
+    for (std::int64_t d = 0; d < p_.dim_qk; ++d) row[d] = std * r.normal();
+  }
+  // A query that scores 30 with the key of stream r.
+  void meet(Random r, float* row) const {
+    normals(r, 1, row);
+    float square = 0;
+    for (std::int64_t d = 0; d < p_.dim_qk; ++d) square += row[d] * row[d];
+    for (std::int64_t d = 0; d < p_.dim_qk; ++d) row[d] *= 30 * unscale() / square;
+  }
+  // Any key that the band lets row i see, if there is one.
+  std::int64_t target(std::int64_t h, std::int64_t i) const {
+    const Range seen = band_mask(p_, seq_.seq_q, seq_.seq_k).keys_of(i);
+    return seen.lo < seen.hi ? seen.lo + Random(seed_, {kQ, b_, h, i}).below(seen.hi - seen.lo) : 0;
+  }
+
+  const Problem& p_;
+  const Sequence seq_;
+  const std::int64_t b_;
+  const std::uint64_t seed_;
+  const Distribution distribution_;
+};
+
+}  // namespace
+
+void draw_attention(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(p, t, b);
+    const Scores scores(p, seq, b, seed, distribution);
+    fill_rows(
+        t.q, rows_of(t.q, seq), p.heads_q, seq.seq_q, p.paged(),
+        [&](std::int64_t h, std::int64_t i, float* row) { scores.query(h, i, row); }, Descale(t.q_descale, b));
+    fill_rows(
+        t.k, keys_of(t, seq), p.heads_kv, seq.seq_k, p.paged(),
+        [&](std::int64_t h, std::int64_t j, float* row) { scores.key(h, j, row); }, Descale(t.k_descale, b));
+    if (p.v_in_k) continue;
+    fill_rows(
+        t.v, values_of(t, seq), p.heads_kv, seq.seq_k, p.paged(),
+        [&](std::int64_t h, std::int64_t j, float* row) {
+          Random r(seed, {kV, b, h, j});
+          for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = 0.5f + r.normal();
+        },
+        Descale(t.v_descale, b));
+  }
+}
+
+void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(p, t, b);
+    fill_rows(t.dout, rows_of(t.dout, seq), p.heads_q, seq.seq_q, p.paged(),
+              [&](std::int64_t h, std::int64_t i, float* row) {
+                Random r(seed, {kDOut, b, h, i});
+                for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = r.normal();
+              });
+    for (std::int64_t h = 0; p.dlse && h < p.heads_q; ++h)
+      for (std::int64_t i = 0; i < seq.seq_q; ++i)
+        Inputs::writable<float>(t.dlse)[lse_offset(t.dlse, seq.batch, h, seq.q_begin + i)] =
+            Random(seed, {kDLse, b, h, i}).normal();
+  }
+}
+
+}  // namespace onepass::check

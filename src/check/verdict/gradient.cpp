@@ -1,0 +1,124 @@
+// The rule of docs/reference/conventions.md for gradients.
+#include <algorithm>
+#include <cmath>
+
+#include "algebra/numerics.hpp"
+#include "base/text.hpp"
+#include "check/verdict/verdict.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
+
+namespace onepass::check {
+namespace {
+
+// |scale| |q| max|k| over the call: the size of a score's largest terms.
+double score_terms(const Inputs& in) {
+  const Problem& p = in.problem;
+  const auto longest = [&](const ConstTensor& t, std::int64_t heads, bool of_keys) {
+    double most = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, in.tensors, b);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t i = 0; i < (of_keys ? seq.seq_k : seq.seq_q); ++i) {
+          const std::int64_t at = row_offset(t, seq.batch, h, (of_keys ? seq.k_begin : seq.q_begin) + i);
+          double sum = 0;
+          for (std::int64_t d = 0; d < p.dim_qk; ++d) {
+            const auto x = static_cast<double>(load_element(t.data, t.dtype, at + d));
+            sum += std::isfinite(x) ? x * x : 0;
+          }
+          most = std::max(most, std::sqrt(sum));
+        }
+      }
+    }
+    return most;
+  };
+  return std::abs(p.effective_scale()) * longest(in.tensors.q, p.heads_q, false) *
+         longest(in.tensors.k, p.heads_kv, true);
+}
+
+class GradientJudge {
+ public:
+  GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base)
+      : in_(in), oracle_(oracle), base_(base), unsure_(rounding_unit(DType::f32) * (2 * score_terms(in) + 16)) {}
+
+  Verdict judge() {
+    Verdict worst;
+    std::string violation, figures;
+    for (const RoleRow& row : kRoleTable) {
+      if (!is_asked(in_.problem.gradients, row.role)) continue;
+      const Verdict v = gradient(row, violation);
+      figures += text(figures.empty() ? "" : "; ", row.name, " ", v.max_error, " of ", v.max_allowed);
+      if (v.max_error * worst.max_allowed >= worst.max_error * v.max_allowed) worst = v;
+    }
+    if (violation.empty()) violation = in_.touched();
+    worst.right = violation.empty();
+    worst.sentence = worst.right ? "max errors of allowed: " + figures : violation;
+    return worst;
+  }
+
+ private:
+  Verdict gradient(const RoleRow& row, std::string& violation) {
+    const Tensor& t = in_.tensors.*row.output;
+    const reference::DenseGradient &oracle = oracle_.of(row.role), &base = base_.of(row.role);
+    Verdict v;
+    double sum_error = 0, sum_base = 0, sum_ref = 0, sum_terms = 0, most_terms = 0, rounding = 0, n = 0;
+    std::string worst;
+    const auto look = [&](std::int64_t offset, std::int64_t at) {
+      const float x = load_element(t.data, t.dtype, offset);
+      const double ref = oracle.value[at];
+      const float r = with_float_type(
+          t.dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(static_cast<float>(ref))); });
+      const auto here = [&] { return text(row.name, "[", at, "] is ", x, " but the reference is ", ref); };
+      if (std::isfinite(r) != std::isfinite(x) && violation.empty()) violation = here();
+      if (ref == 0 && oracle.terms[at] == 0 && x != 0 && violation.empty()) violation = here() + ": nothing reaches it";
+      if (!std::isfinite(r) || !std::isfinite(x)) return;
+      const double error = std::abs(static_cast<double>(x) - ref);
+      if (error > v.max_error) worst = here();
+      v.max_error = std::max(v.max_error, error);
+      sum_error += error;
+      if (std::isfinite(base.value[at])) {
+        v.max_base = std::max(v.max_base, std::abs(base.value[at] - ref));
+        sum_base += std::abs(base.value[at] - ref);
+      }
+      rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
+      if (std::isfinite(oracle.terms[at])) {
+        most_terms = std::max(most_terms, oracle.terms[at]);
+        sum_terms += oracle.terms[at];
+      }
+      sum_ref += std::abs(ref);
+      ++n;
+    };
+    reference::each_number(in_.problem, in_.tensors, row, t, look);
+    n = std::max(n, 1.0);
+    v.max_allowed = 3 * v.max_base + 2 * rounding + unsure_ * most_terms;
+    v.mean_error = sum_error / n;
+    v.mean_base = sum_base / n;
+    v.mean_allowed = 2 * v.mean_base + rounding_unit(t.dtype) * sum_ref / n + unsure_ * sum_terms / n;
+    if (v.max_error > v.max_allowed && violation.empty())
+      violation = text(worst, ": off by ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, ")");
+    if (v.mean_error > v.mean_allowed && violation.empty())
+      violation = text("the mean error of ", row.name, " is ", v.mean_error, ", allowed ", v.mean_allowed, " (base ",
+                       v.mean_base, ")");
+    return v;
+  }
+
+  const Inputs& in_;
+  const reference::DenseGradients &oracle_, &base_;
+  double unsure_;  // of a product of a probability, as a share of the sizes of the terms
+};
+
+}  // namespace
+
+Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base) {
+  return GradientJudge(inputs, oracle, base).judge();
+}
+
+Verdict judge(Inputs& in, Executor& executor) {
+  if (in.problem.op == Op::quantize) return judge_quantized(in);
+  if (is_gemm(in.problem.op)) return judge_flat_gemm(in, in.oracle(executor), in.base(executor));
+  if (is_softmax(in.problem.op)) return judge_softmax(in, in.oracle(executor), in.base(executor));
+  return in.problem.op == Op::backward ? judge(in, in.oracle_gradients(executor), in.base_gradients(executor))
+                                       : judge(in, in.oracle(executor), in.base(executor));
+}
+
+}  // namespace onepass::check

@@ -1,9 +1,0 @@
-// The merge operator on the CPU.
-#pragma once
-#include "core/implementation.hpp"
-
-namespace onepass::cpu {
-
-const Implementation& merge_implementation();  // "cpu.merge"
-
-}  // namespace onepass::cpu

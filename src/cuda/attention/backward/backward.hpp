@@ -1,0 +1,65 @@
+// What every backward kernel is compiled for and launched with, whatever its architecture: one definition for the host
+// and the device half. A forward's tensors and parameters come along: O and the LSE are inputs here.
+#pragma once
+#include "cuda/attention/forward.hpp"
+
+namespace onepass {
+
+struct BackwardFeatures {
+  ForwardFeatures forward;                  // output: of O and dO
+  ScalarType gradients;                     // of dQ, dK and dV
+  bool dlse;                                // given
+  bool dq, dk, dv, dbias, dsinks, dslopes;  // wanted
+  bool deterministic;
+  ONEPASS_HD friend constexpr bool operator==(const BackwardFeatures&, const BackwardFeatures&) = default;
+  // dS is wanted, not only dV.
+  ONEPASS_HD constexpr bool scores() const { return dq || dk || dslopes; }
+};
+
+// How a family lays out what passes between the kernels of a call. Rows are padded to blocks of block_q, for each head
+// and each sequence.
+struct BackwardShape {
+  int block_q, block_k;  // query rows and keys
+  int key_warps;  // that hold sixteen of a block's keys: each may have rows to compute again, and part of a slope's sum
+  int sum_columns;      // of dQ's fp32 sums: dim_qk padded to a multiple of 4
+  bool zero_sums;       // by the pre kernel
+  bool mask_fragments;  // the packed mask in their order, too
+  // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
+  int read_bytes, write_bytes;
+  ONEPASS_HD friend constexpr bool operator==(const BackwardShape&, const BackwardShape&) = default;
+};
+// Of every 16 rows' statistics, where that of row 8 h + 2 t + r lies: at 4 t + 2 h + r. Four floats of a lane of quad t
+// then serve eight accumulators of a transposed fragment, and are one load.
+ONEPASS_HD constexpr int statistic_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
+
+// Blocks of tokens of all sequences of a head. Packed, sequence b begins at block cu[b] / block + b, which leaves room
+// for those before it whatever their lengths.
+ONEPASS_HD constexpr long long padded_blocks(bool packed, long long batch, long long seq, long long total, int block) {
+  return packed ? total / block + batch : batch * ((seq + block - 1) / block);
+}
+
+struct BackwardParams : ForwardParams {
+  const void* dout;
+  long long dout_stride[3];
+  const float* dlse;  // null: none
+  long long dlse_stride[3];
+  void *dq, *dk, *dv;
+  long long dq_stride[3], dk_stride[3], dv_stride[3];
+  float* dbias;
+  long long dbias_stride[4];  // 0 where the bias is repeated
+  int bias_size[4];           // 1 there
+  float *dsinks, *dslopes;
+  long long dsink_stride, dslope_stride[2];
+  int slope_batch;  // entries of dslopes along the batch
+  // In the workspace.
+  int q_blocks, k_blocks;        // padded_blocks of queries and of keys
+  float* statistics;             // [head][q block]: the rows' references (score.cuh), then their D
+  float* dq_sums;                // [head][q block][block_q x sum_columns, in an order of the family's]
+  float* sink_parts;             // [head][q block]
+  float* slope_parts;            // [head][k block][key_warps]
+  unsigned* turns;               // [head][q block]: how many key blocks have added to its sums; deterministic only
+  MaskFragments mask_fragments;  // with shape.mask_fragments
+  int heads_kv;                  // more than 0 where heads is 0, too: dK and dV are zeros then
+};
+
+}  // namespace onepass

@@ -1,0 +1,217 @@
+#include "cuda/attention/backward/host.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/text.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/attention/scores/mods.hpp"
+#include "problem/roles.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kRowThreads = 256;  // of the pre and the post kernel
+constexpr std::size_t kCounterBytes = 64;
+
+void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
+
+// The bindings name every field: one that is added and not printed does not compile.
+std::string features_text(const BackwardFeatures& f) {
+  const auto& [forward, gradients, dlse, dq, dk, dv, dbias, dsinks, dslopes, deterministic] = f;
+  return Initializer()
+      .field("forward", initializer_of(forward))
+      .field("gradients", gradients)
+      .field("dlse", dlse)
+      .field("dq", dq)
+      .field("dk", dk)
+      .field("dv", dv)
+      .field("dbias", dbias)
+      .field("dsinks", dsinks)
+      .field("dslopes", dslopes)
+      .field("deterministic", deterministic)
+      .source();
+}
+std::string shape_text(const BackwardShape& s) {
+  const auto& [block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, read_bytes, write_bytes] = s;
+  return Initializer()
+      .field("block_q", block_q)
+      .field("block_k", block_k)
+      .field("key_warps", key_warps)
+      .field("sum_columns", sum_columns)
+      .field("zero_sums", zero_sums)
+      .field("mask_fragments", mask_fragments)
+      .field("read_bytes", read_bytes)
+      .field("write_bytes", write_bytes)
+      .source();
+}
+
+}  // namespace
+
+BackwardFeatures backward_features_of(const Problem& p) {
+  const Gradients& g = p.gradients;
+  return {.forward = features_of(p),
+          .gradients = scalar_type_of(p.grad_dtype),
+          .dlse = p.dlse,
+          .dq = g.dq,
+          .dk = g.dk,
+          .dv = g.dv,
+          .dbias = g.dbias,
+          .dsinks = g.dsinks,
+          .dslopes = g.dalibi_slopes,
+          .deterministic = p.deterministic && g.dq};
+}
+
+std::string backward_source(const BackwardFeatures& f, const BackwardShape& s) {
+  return text("#include \"cuda/attention/backward/backward.hpp\"\nnamespace onepass {\n",
+              "constexpr BackwardFeatures backward_features = ", features_text(f),
+              ";\nconstexpr BackwardShape backward_shape = ", shape_text(s),
+              ";\nconstexpr ForwardFeatures forward_features = backward_features.forward;\n",
+              "constexpr AttentionFeatures features = forward_features.attention;\n}\n");
+}
+
+BackwardPrograms backward_programs(const BackwardFeatures& f, const BackwardShape& s, const std::string& sum_tile,
+                                   const std::string& arch, const std::string& mods) {
+  const std::string config = backward_source(f, s);
+  return {{"cuda/attention/backward/pre.cuh", "attention_backward_pre", config, arch, mods},
+          {"cuda/attention/backward/post.cuh", "attention_backward_post", text(config, "#include \"", sum_tile, "\"\n"),
+           arch, mods},
+          {"cuda/attention/backward/sums.cuh", "attention_backward_sums", config, arch}};
+}
+
+int pre_shared_bytes() { return 4 * kRowThreads; }
+
+BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, const BackwardShape& s) {
+  const auto heads = static_cast<std::size_t>(p.heads_q);
+  const auto q_blocks = static_cast<std::size_t>(padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, s.block_q));
+  const auto k_blocks = static_cast<std::size_t>(padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, s.block_k));
+  BackwardWorkspace w{};
+  const auto place = [&](std::size_t& at, std::size_t bytes) {
+    at = (w.total + 127) / 128 * 128;
+    w.total = at + bytes;
+  };
+  const auto rows = static_cast<std::size_t>(s.block_q);
+  w.total = kCounterBytes;
+  place(w.statistics, heads * q_blocks * rows * 8);
+  place(w.dq_sums, f.dq ? heads * q_blocks * rows * static_cast<std::size_t>(s.sum_columns) * 4 : 0);
+  place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
+  place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
+  place(w.turns, f.deterministic ? heads * q_blocks * 4 : 0);
+  place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.key_warps) *
+                        sizeof(FallbackEntry));
+  place(w.mask, mask_bytes(p, kMaskTile, s.mask_fragments));
+  return w;
+}
+
+BackwardParams decided_backward(const Problem& p, const BackwardShape& s, int l2_bytes) {
+  BackwardParams b{};
+  static_cast<ForwardParams&>(b) = decided_params(p, {s.block_q, s.block_k, 1}, l2_bytes);
+  b.q_blocks = static_cast<int>(padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, s.block_q));
+  b.k_blocks = static_cast<int>(padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, s.block_k));
+  fill_strides(b.dout_stride, p.layout.dout);
+  fill_strides(b.dlse_stride, p.layout.dlse);
+  fill_strides(b.dq_stride, p.layout.dq);
+  fill_strides(b.dk_stride, p.layout.dk);
+  fill_strides(b.dv_stride, p.layout.dv);
+  std::copy(p.layout.dbias.begin(), p.layout.dbias.end(), b.dbias_stride);
+  const RoleShape bias = shape_of(p, row_of(Role::bias));
+  for (int i = 0; i < 4; ++i) b.bias_size[i] = static_cast<int>(bias.size[i]);
+  std::copy_n(p.layout.dalibi_slopes.begin(), 2, b.dslope_stride);
+  b.dsink_stride = p.layout.dsinks[0];
+  b.heads_kv = static_cast<int>(p.heads_kv);
+  if (p.heads_q == 0) b.seq_q = 0;  // no row sees a key (KeysOuter)
+  b.slope_batch = p.layout.dalibi_slopes[0] != 0 ? static_cast<int>(p.batch) : 1;
+  return b;
+}
+
+void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const BackwardWorkspace& places) {
+  bind(b, t, workspace);
+  const auto at = [&](std::size_t place) { return static_cast<std::byte*>(workspace) + place; };
+  b.dout = t.dout.data;
+  b.dlse = static_cast<const float*>(t.dlse.data);
+  b.dq = t.dq.data;
+  b.dk = t.dk.data;
+  b.dv = t.dv.data;
+  b.dbias = static_cast<float*>(t.dbias.data);
+  b.dsinks = static_cast<float*>(t.dsinks.data);
+  b.dslopes = static_cast<float*>(t.dalibi_slopes.data);
+  b.statistics = reinterpret_cast<float*>(at(places.statistics));
+  b.dq_sums = reinterpret_cast<float*>(at(places.dq_sums));
+  b.sink_parts = reinterpret_cast<float*>(at(places.sink_parts));
+  b.slope_parts = reinterpret_cast<float*>(at(places.slope_parts));
+  b.turns = reinterpret_cast<unsigned*>(at(places.turns));
+  b.fallback = reinterpret_cast<FallbackEntry*>(at(places.fallback));
+}
+
+std::int64_t row_blocks(const BackwardParams& b) { return std::int64_t{b.heads} * b.q_blocks; }
+std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
+  constexpr int kRows = kRowThreads / 32 * 16;  // sixteen of a warp
+  return (row_blocks(b) * s.block_q + kRows - 1) / kRows;
+}
+unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
+
+BackwardState::BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
+                             const BackwardShape& shape, const char* sum_tile)
+    : PlanState(request.problem),
+      device_(device),
+      features_(features),
+      shape_(shape),
+      places_(workspace_of(*problem, features, shape)),
+      decided_(decided_backward(*problem, shape, device.l2_bytes)),
+      key_tiles_(problem->heads_kv * decided_.k_blocks),
+      sum_tile_(sum_tile) {
+  workspace_bytes = places_.total;
+}
+
+const char* BackwardState::order() const {
+  return features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "";
+}
+
+BackwardState::Around BackwardState::load_around(Stream stream) const {
+  static KernelTable<std::tuple<std::string, BackwardFeatures, BackwardShape, std::string>> kernels;
+  const std::string arch = arch_of(device_);
+  const auto find = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
+    return &kernels.find(device_.ordinal, {name, features_, shape_, mods_key(*problem)}, shared_bytes, stream, [&] {
+      return backward_programs(features_, shape_, sum_tile_, arch, mods_source(*problem, true)).*which;
+    });
+  };
+  return {find(&BackwardPrograms::pre, "pre", pre_shared_bytes()),
+          features_.dq ? find(&BackwardPrograms::post, "post", 0) : nullptr,
+          features_.dsinks || features_.dslopes ? find(&BackwardPrograms::sums, "sums", 0) : nullptr};
+}
+
+void BackwardState::prepare() const {
+  load_around(nullptr);
+  load(nullptr);
+  if (problem->bool_mask) load_mask_kernel(device_, nullptr);
+}
+
+void BackwardState::run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const {
+  const auto stream = static_cast<Stream>(stream_);
+  const Around around = load_around(stream);
+  load(stream);
+  const ContextScope scope(device_);
+  BackwardParams params = decided_;
+  bind_backward(params, tensors, workspace, places_);
+  if (problem->bool_mask) {
+    const MaskPlan mask = pack_mask(*problem, tensors, kMaskTile, static_cast<std::byte*>(workspace) + places_.mask,
+                                    device_, stream, shape_.mask_fragments);
+    params.mask = mask.bits;
+    params.mask_fragments = mask.pack.fragments;
+  }
+  params.counters = stream_counters(device_, stream);
+  if (!params.counters) {
+    params.counters = static_cast<unsigned*>(workspace);
+    check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
+  }
+  void* arguments[] = {&params};
+  const auto rows = static_cast<unsigned>(row_blocks(params));
+  if (rows > 0) launch(*around.pre, rows, kRowThreads, pre_shared_bytes(), stream, arguments);
+  launch_with(tensors, params, stream);
+  if (rows > 0 && around.post)
+    launch(*around.post, static_cast<unsigned>(post_blocks(params, shape_)), kRowThreads, 0, stream, arguments,
+           starts_early());
+  if (around.sums && sum_blocks(params) > 0) launch(*around.sums, sum_blocks(params), 32, 0, stream, arguments);
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,73 @@
+// Blocks of query rows as the kernels of a backward pass pass them on, and their statistics.
+#pragma once
+#include "cuda/attention/tile_orders.cuh"
+#include "cuda/mma/elements.cuh"
+
+#include "cuda/attention/backward/backward.hpp"
+
+namespace onepass {
+
+constexpr i32 kBlockQ = backward_shape.block_q, kBlockK = backward_shape.block_k;
+
+// Of `block` tokens; the first of a batch entry.
+template <i32 block>
+DEV i32 first_block(const int* cu, i32 seq, i32 batch) {
+  return features.packed ? cu[batch] / block + batch : batch * ((seq + block - 1) / block);
+}
+DEV i32 first_q_block(const BackwardParams& p, i32 batch) { return first_block<kBlockQ>(p.cu_q, p.seq_q, batch); }
+
+// What a tile of keys and one query head that reads it are to HeadScores: `row` is the first of its query rows.
+DEV WorkTile rows_of(const KeyTile& x, i32 head, i32 row) {
+  WorkTile y;
+  y.row = row, y.head = head, y.batch = x.batch, y.map_batch = x.map_batch;
+  y.q_begin = x.q_begin, y.k_begin = x.k_begin, y.seq_q = x.seq_q, y.seq_k = x.seq_k;
+  return y;
+}
+// The rows of block `block` of a head; row = -1 if a packed batch has no such block.
+DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
+  WorkTile x;
+  x.head = head;
+  if constexpr (features.packed) {
+    i32 lo = 0, hi = p.batch;  // the last sequence that begins at `block` or before
+    while (hi - lo > 1) {
+      const i32 middle = (lo + hi) / 2;
+      (first_q_block(p, middle) <= block ? lo : hi) = middle;
+    }
+    x.batch = lo;
+    x.q_begin = p.cu_q[lo], x.seq_q = p.cu_q[lo + 1] - x.q_begin;
+    x.k_begin = p.cu_k[lo], x.seq_k = p.cu_k[lo + 1] - x.k_begin;
+  } else {
+    const i32 blocks = (p.seq_q + kBlockQ - 1) / kBlockQ;
+    x.map_batch = x.batch = block / blocks;
+    x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+  }
+  x.row = (block - first_q_block(p, x.batch)) * kBlockQ;
+  if (x.row >= x.seq_q) x.row = -1;
+  return x;
+}
+
+// [head][q block], where statistics, sums and turns are found.
+DEV i64 place_of(const BackwardParams& p, i32 head, i32 block) { return static_cast<i64>(head) * p.q_blocks + block; }
+DEV float* statistics_of(const BackwardParams& p, i64 place) { return p.statistics + place * (2 * kBlockQ); }
+DEV float* dq_sums_of(const BackwardParams& p, i64 place) {
+  return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns);
+}
+
+// Of one query head: where the part of its slope's gradient stands that comes from sixteen keys. Where several warps
+// share them, each has a part.
+DEV float* slope_part(const BackwardParams& p, const KeyTile& x, i32 head, i32 key, i32 part = 0) {
+  const i64 block = static_cast<i64>(head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch);
+  return p.slope_parts + (block + key / kBlockK) * backward_shape.key_warps + part * (kBlockK / 16) +
+         key % kBlockK / 16;
+}
+
+struct RowStatistics {
+  float reference, d;  // of the weights (probability); rowsum(dO * O) - dLSE
+};
+DEV RowStatistics statistics_at(const BackwardParams& p, const WorkTile& x, i32 row) {
+  const i64 place = place_of(p, x.head, first_q_block(p, x.batch) + row / kBlockQ);
+  const float* const at = statistics_of(p, place) + statistic_at(row % kBlockQ);
+  return {at[0], at[kBlockQ]};
+}
+
+}  // namespace onepass

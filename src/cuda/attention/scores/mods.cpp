@@ -1,0 +1,95 @@
+#include "cuda/attention/scores/mods.hpp"
+#include "base/text.hpp"
+
+#include <type_traits>
+
+#include "expression/tokens.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+// A number with a fraction and no suffix is a double in C++; here it is a float, as on the CPU: 64-bit arithmetic is up
+// to 64 times slower on a GPU. With `real` for the type: what is cast to a dual number keeps its derivative.
+std::string with_float_literals(const std::string& source, std::string_view real) {
+  std::string out;
+  std::size_t done = 0;
+  Tokens tokens("", source);
+  for (tokens.next(); !tokens.token().empty(); tokens.next()) {
+    const std::string_view t = tokens.token();
+    const std::size_t end = tokens.column() + t.size();
+    out.append(source, done, tokens.column() - done).append(t == "float" ? real : t);
+    done = end;
+    const bool number = is_digit(t[0]) || (t[0] == '.' && t.size() > 1),
+               hex = t.starts_with("0x") || t.starts_with("0X");
+    if (number && !hex && t.find_first_of(".eE") != t.npos && (is_digit(t.back()) || t.back() == '.')) out += 'f';
+  }
+  return out.append(source, done);
+}
+
+const char* element_text(DType t) {
+  switch (t) {
+    case DType::f16: return "F16";
+    case DType::bf16: return "Bf16";
+    case DType::i32: return "Int32";
+    case DType::boolean: return "Bool";
+    default: return "F32";
+  }
+}
+
+// The user's lines stand alone, under their own numbers; only the last has the end of the function behind it.
+std::string function_text(const char* head, const char* name, const std::string& source, const Problem& p,
+                          const char* real = "float") {
+  std::string s = std::string(head) +
+                  "[[maybe_unused]] i32 batch, [[maybe_unused]] i32 head, [[maybe_unused]] i32 q_index, "
+                  "[[maybe_unused]] i32 k_index, [[maybe_unused]] const ModBufferView* buffers_) {\n";
+  for (std::size_t i = 0; i < p.mod_buffers.size(); ++i) {
+    const ModBuffer& b = p.mod_buffers[i];
+    s += text("[[maybe_unused]] const Buffer<", element_text(b.dtype), ", ", b.rank, "> ", b.name, "{buffers_[", i,
+              "]};\n");
+  }
+  return s + text("return\n#line 1 \"", name, "\"\n", with_float_literals(source, real), " ;}\n");
+}
+
+}  // namespace
+
+std::string mods_source(const Problem& p, bool differentiated) {
+  if (p.score_mod.empty() && p.mask_mod.empty()) return {};
+  std::string s = p.score_mod.empty() ? "" : "#define ONEPASS_SCORE_MOD\n";
+  s += p.mask_mod.empty() ? "" : "#define ONEPASS_MASK_MOD\n";
+  differentiated = differentiated && !p.score_mod.empty();
+  if (differentiated) s += "#define ONEPASS_SCORE_DERIVATIVE\n";
+  s += text("#include \"cuda/attention/scores/", differentiated ? "dual" : "mods",
+            ".cuh\"\nnamespace onepass::user {\n");
+  if (!p.score_mod.empty())
+    s += function_text("DEV float score_mod([[maybe_unused]] float score, ", "score_mod", p.score_mod, p);
+  if (differentiated)
+    s += function_text("DEV Dual score_mod([[maybe_unused]] Dual score, ", "score_mod", p.score_mod, p, "Dual");
+  if (!p.mask_mod.empty()) s += function_text("DEV bool mask_mod(", "mask_mod", p.mask_mod, p);
+  return s + "}\n";
+}
+
+std::string mods_key(const Problem& p) {
+  if (p.score_mod.empty() && p.mask_mod.empty()) return {};
+  std::string key = p.score_mod + '\0' + p.mask_mod;
+  for (const ModBuffer& b : p.mod_buffers) {
+    key += '\0' + b.name + '\0';
+    key += static_cast<char>('0' + static_cast<int>(b.dtype));
+    key += static_cast<char>('0' + b.rank);
+  }
+  return key;
+}
+
+static_assert(std::extent_v<decltype(AttentionParams::mod_buffers)> == kMaxModBuffers);
+
+void fill_mod_buffers(const Tensors& a, ModBufferView* views) {
+  for (std::size_t i = 0; i < a.mod_buffers.size(); ++i) {
+    const ConstTensor& t = a.mod_buffers[i].tensor;
+    views[i].data = t.data;
+    for (int d = 0; d < kMaxRank; ++d) {
+      views[i].stride[d] = t.stride[d];
+      views[i].last[d] = static_cast<int>(t.shape[d] - 1);
+    }
+  }
+}
+
+}  // namespace onepass::cuda

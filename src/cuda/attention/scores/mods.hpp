@@ -1,0 +1,19 @@
+// The host half of score_mod and mask_mod: the user's text becomes two device functions (attention/mods.cuh).
+#pragma once
+#include <string>
+
+#include "cuda/attention/attention.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::cuda {
+
+// KernelProgram::user_code of a problem; empty without mods. A compiler error in it names "score_mod" or "mask_mod" as
+// its file, with the user's own line numbers. differentiated: score_mod on dual numbers as well (attention/dual.cuh).
+std::string mods_source(const Problem& problem, bool differentiated = false);
+
+// Two problems of the same key have the same mods_source; the key takes some 0.1 us, the text 30 times that.
+std::string mods_key(const Problem& problem);
+
+void fill_mod_buffers(const Tensors& arguments, ModBufferView* views);  // AttentionParams::mod_buffers
+
+}  // namespace onepass::cuda

@@ -1,0 +1,194 @@
+// A row's states over parts of its keys, on their way through the workspace, and the rows that come out. Every sum is
+// made in one order, so results are the same each time.
+#pragma once
+#include "cuda/attention/fallback.cuh"
+#include "cuda/decode/packed_rows.cuh"
+#include "cuda/decode/unified.cuh"
+#include "cuda/device/reduce.cuh"
+
+namespace onepass::decode {
+
+struct Sums {  // of a row, over some keys: what its O is worth
+  RowState<float> state;
+  float norm;  // see LaneRows
+};
+DEV void store_sums(u32 to, const Sums& s) {
+  store_four(to, __float_as_uint(s.state.m), __float_as_uint(s.state.l), __float_as_uint(s.norm), 0);
+}
+DEV Sums load_sums(u32 from) {
+  u32 m, l, norm, unused;
+  load_four(from, m, l, norm, unused);
+  return {{__uint_as_float(m), __uint_as_float(l)}, __uint_as_float(norm)};
+}
+
+// Partial results: a slot for each segment of a group that several segments make up.
+struct Partials {
+  const DecodeParams& p;
+  static constexpr i32 kPitch = partial_pitch(features.dim_v);
+
+  DEV float* sums(i32 slot, i32 row) const { return slot_at(slot) + 4 * row; }
+  DEV float* output(i32 slot, i32 row) const { return slot_at(slot) + 4 * kRows + row * kPitch; }
+  // A block has at most two such segments: its first and its last. Pieces are numbered as they come.
+  DEV i32 slot_of(const Segment& s) const {
+    if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
+    if (config.piece != 0) return s.step * blocks_together(p) + own_member(p);
+    return 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
+  }
+
+ private:
+  DEV float* slot_at(i32 slot) const {
+    return p.partials + static_cast<i64>(slot) * partial_floats(kRows, features.dim_v);
+  }
+};
+
+// Those of one group: a division for all of them.
+struct Parts {
+  const Partials partials;
+  const i32 count, first;  // first: step or block
+
+  DEV Parts(const DecodeParams& p, const Line& line, const Group& g)
+      : partials{p},
+        count(config.piece != 0 ? g.steps : line.blocks_of(g)),
+        first(config.piece != 0 ? g.step : line.first_block(g)) {}
+  DEV i32 slot(i32 part) const {
+    const i32 at = (first + part) * blocks_together(partials.p) + own_member(partials.p);
+    return config.piece != 0 || kOneSegment ? at : 2 * at + (part == 0);
+  }
+};
+
+// A row on its way out. What is not finite is remembered by its row's flag.
+struct RowEnd {
+  const DecodeParams& p;
+  const Group& group;
+  PackedRow row;
+  FinalRow end;
+  bool right, served = true;
+
+  DEV RowEnd(const DecodeParams& params, const Group& g, i32 number, const Sums& s)
+      : p(params),
+        group(g),
+        row(PackedRow::of(params, g, number)),
+        end(finalize_row(params, row.head, s.state, s.norm)),
+        right(unit_of(params).right(s.state)) {
+    if constexpr (kUnified) served = is_served(params, s.state);
+  }
+  DEV void put_lse() const {
+    write_lse(p, group.work_tile(row.head), row.token, end.lse);
+    if constexpr (kUnified) write_recomputed(p, group.work_tile(row.head), row.token, !served);
+  }
+  // A column. Whether that is a result.
+  DEV bool put_one(i32 column, float o) const {
+    const float x = o * end.inv;
+    write_out(p, out_offset(p, group.work_tile(row.head), row.token) + column, x);
+    return right && is_finite(rounded(x));
+  }
+  DEV bool put(i32 column, const float (&o)[4]) const {  // four, those of them that there are
+    bool good = true;
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) {
+      if (features.dim_v % 4 == 0 || column + i < features.dim_v) good = put_one(column + i, o[i]) && good;
+    }
+    return good;
+  }
+
+ private:
+  static DEV float rounded(float x) {
+    using Format = ElementOf<forward_features.output>::Format;
+    return Format::unpack(Format::round(x));
+  }
+};
+
+DEV void flag(u32 sm, i32 row) { store_word(sm + kLayout.flags + 4 * row, 1); }
+DEV void clear_flags(u32 sm) {
+  for (i32 row = opaque_thread(); row < kRows; row += kThreads) store_word(sm + kLayout.flags + 4 * row, 0);
+}
+// A row once more, by a warp.
+DEV void fall_back(const DecodeParams& p, const Group& g, i32 row) {
+  const PackedRow x = PackedRow::of(p, g, row);
+  fallback_row(p, g.work_tile(x.head), RowScores(p, g, x), x.token);
+}
+// Rows whose flag is up, a warp each.
+DEV void run_fallback(u32 sm, const DecodeParams& p, const Group& g) {
+#pragma unroll 1
+  for (i32 row = own_warp(); row < g.rows(p); row += kWarps) {
+    if (load_word(sm + kLayout.flags + 4 * row) != 0) fall_back(p, g, row);
+  }
+}
+
+// Four columns of a row, over some of its parts.
+struct RowSums {
+  Sums all{{}, 0.0f};
+  float o[4] = {};
+
+  // Every step-th part from `from` on, kTogether at a time: as many loads are under way.
+  template <i32 kTogether>
+  DEV void add(const Parts& parts, i32 row, i32 column, i32 from, i32 step) {
+    const auto unit = unit_of(parts.partials.p);
+#pragma unroll 1
+    for (i32 first = from; first < parts.count; first += kTogether * step) {
+      float sums[kTogether][4], x[kTogether][4], part_max = kNegInf;
+#pragma unroll
+      for (i32 i = 0; i < kTogether; ++i) {  // the last part again counts for nothing
+        const i32 slot = parts.slot(min(first + i * step, parts.count - 1));
+        load_global(sums[i], parts.partials.sums(slot, row));
+        load_global(x[i], parts.partials.output(slot, row) + column);
+      }
+#pragma unroll
+      for (i32 i = 0; i < kTogether; ++i) part_max = fmaxf(part_max, sums[i][0]);
+      meet(unit, part_max);
+#pragma unroll
+      for (i32 i = 0; i < kTogether; ++i)  // no branch: behind one its loads would begin, one after the other
+        absorb_part(sums[i], x[i], first + i * step < parts.count ? unit.part_weight(sums[i][0], reference) : 0.0f);
+    }
+  }
+  template <class Unit>
+  DEV void meet(const Unit& unit, float m) {
+    reference = unit.meet(all.state, m);
+    all.norm *= reference.alpha;
+#pragma unroll
+    for (i32 d = 0; d < 4; ++d) o[d] *= reference.alpha;
+  }
+  DEV void absorb_part(const float (&sums)[4], const float (&x)[4], float weight) {
+    absorb(all.state, sums[1] * weight);
+    all.norm += sums[2] * weight;
+#pragma unroll
+    for (i32 d = 0; d < 4; ++d) o[d] += x[d] * weight;
+  }
+  // False if it is no result.
+  DEV bool put(const DecodeParams& p, const Group& g, i32 row, i32 column) const {
+    const RowEnd end(p, g, row, all);
+    if (column == 0) end.put_lse();
+    return end.put(column, o);
+  }
+
+  decltype(unit_of(DecodeParams{}).keep({})) reference{};
+};
+
+// The parts of a group, in order, become its rows; by all threads of one block.
+DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
+  constexpr i32 kQuads = Partials::kPitch / 4;
+  const Parts parts(p, line, g);
+#pragma unroll 1
+  for (i32 at = opaque_thread(); at < g.rows(p) * kQuads; at += kThreads) {
+    const i32 row = at / kQuads, column = (at - row * kQuads) * 4;
+    RowSums x;
+    x.add<16>(parts, row, column, 0, 1);
+    if (!x.put(p, g, row, column)) flag(sm, row);
+  }
+}
+
+// Whether this block is the last of those that work on the group; all parts are then to be seen.
+DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
+  const u32 word = sm + kLayout.flags + 4 * kRows;
+  all_sync();
+  if (opaque_thread() == 0) {
+    u32* const counter = p.counters + line.first_block(g);
+    const bool last = add_in_order(counter, 1) + 1 == static_cast<u32>(line.blocks_of(g));
+    if (last) *counter = 0;  // as it was found
+    store_word(word, last);
+  }
+  all_sync();
+  return load_word(word) != 0;
+}
+
+}  // namespace onepass::decode

@@ -1,0 +1,123 @@
+// States become one: those of the teams at the end of a segment, in shared memory, and those of a row's segments, in
+// the workspace (combine.cuh).
+#pragma once
+#include "cuda/decode/combine.cuh"
+
+namespace onepass::decode {
+
+// Adds up what the teams have, a few columns at a time: emit(row, column, sums) by one thread for each four of them.
+template <class Emit>
+DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], const float (&weight)[kRowTiles][2],
+                   const Emit& emit) {
+  constexpr i32 kColumns = kLayout.columns;
+  const u32 lane = opaque_thread() % 32;
+  const i32 first_row = own_warp() / kShare * kWarpRows + static_cast<i32>(lane / 4);
+  const u32 own = sm + kLayout.sums + own_team() * kRows * kLayout.sum_pitch + lane % 4 * 8;
+#pragma unroll 1
+  for (i32 from = 0; from < kOutN; from += kColumns) {
+    if (from != 0) __syncthreads();
+#pragma unroll
+    for (i32 j = 0; j < kOutN / 2; j += 2) {
+      const i32 column = j / 4 * 8 - from, i = j >> 1 & 1;
+      if (column < 0 || column >= kColumns) continue;
+#pragma unroll
+      for (i32 r = 0; r < kRowTiles; ++r) {
+        const i32 row = first_row + 16 * r + 8 * i;
+        if (row < rows)
+          store_pair(own + row * kLayout.sum_pitch + column * 4, o[r][j] * weight[r][i], o[r][j + 1] * weight[r][i]);
+      }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (i32 at = opaque_thread(); at < rows * kColumns / 4; at += kThreads) {
+      const i32 row = at / (kColumns / 4), column = at % (kColumns / 4) * 4;
+      if (from + column >= features.dim_v) continue;
+      float sums[4] = {};
+#pragma unroll
+      for (i32 team = 0; team < kShare; ++team) {
+        u32 x[4];
+        load_four(sm + kLayout.sums + (team * kRows + row) * kLayout.sum_pitch + column * 4, x[0], x[1], x[2], x[3]);
+#pragma unroll
+        for (i32 i = 0; i < 4; ++i) sums[i] += __uint_as_float(x[i]);
+      }
+      emit(row, from + column, sums);
+    }
+  }
+}
+
+// The end of a segment.
+DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& segment, i32 end,
+               const float (&o)[kRowTiles][kOutN / 2], const LaneRows (&lane_rows)[kRowTiles]) {
+  const auto unit = unit_of(p);
+  const Group& g = segment.group;
+  const i32 rows = g.rows(p), lane = static_cast<i32>(opaque_thread() % 32);
+  const i32 first_row = own_warp() / kShare * kWarpRows + lane / 4;
+  const auto state_at = [&](i32 team, i32 row) { return sm + kLayout.states + (team * kBlockM + row) * 16; };
+  const auto united_at = [&](i32 row) { return sm + kLayout.united + row * 16; };
+  clear_flags(sm);
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const Sums s = {{lane_rows[r].state[i].m, quad_sum(lane_rows[r].state[i].l)},
+                      kRoundedSums ? quad_sum(lane_rows[r].norm[i]) : 0.0f};
+      if (lane % 4 == 0) store_sums(state_at(own_team(), first_row + 16 * r + 8 * i), s);
+    }
+  }
+  __syncthreads();
+  const auto meet = [&](i32 row, Sums& all) {  // of all teams' states
+    float part_max = kNegInf;
+#pragma unroll
+    for (i32 team = 0; team < kShare; ++team) part_max = fmaxf(part_max, load_one(state_at(team, row)));
+    return unit.meet(all.state, part_max);
+  };
+  float weight[kRowTiles][2];
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      Sums all{{}, 0.0f};
+      weight[r][i] = unit.part_weight(lane_rows[r].state[i].m, meet(first_row + 16 * r + 8 * i, all));
+    }
+  }
+  const Partials partials{p};
+  const i32 slot = partials.slot_of(segment);
+  for (i32 row = opaque_thread(); row < rows; row += kThreads) {
+    Sums all{{}, 0.0f};
+    const auto r = meet(row, all);
+    for (i32 team = 0; team < kShare; ++team) {
+      const Sums one = load_sums(state_at(team, row));
+      const float w = unit.part_weight(one.state.m, r);
+      absorb(all.state, one.state.l * w);
+      all.norm += one.norm * w;
+    }
+    store_sums(united_at(row), all);
+    if (segment.whole()) {
+      RowEnd(p, g, row, all).put_lse();
+    } else {
+      float* const to = partials.sums(slot, row);
+      to[0] = all.state.m, to[1] = all.state.l, to[2] = all.norm;
+    }
+  }
+  if (segment.whole()) {
+    add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
+      if (!RowEnd(p, g, row, load_sums(united_at(row))).put(column, sums)) flag(sm, row);
+    });
+  } else {
+    add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
+      const u32 words[4] = {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
+                            __float_as_uint(sums[3])};
+      store_global(partials.output(slot, row) + column, words);
+    });
+    const bool over = segment.step + segment.steps == min(g.end(), end);  // this block has no more of the group
+    if (!over || !is_last(sm, p, line, g)) {
+      __syncthreads();
+      return;
+    }
+    unite_parts(sm, p, line, g);
+  }
+  __syncthreads();
+  run_fallback(sm, p, g);
+}
+
+}  // namespace onepass::decode

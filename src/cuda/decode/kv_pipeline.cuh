@@ -1,0 +1,146 @@
+// K and V on their way: each team of warps has a ring of tiles of its own and reads ahead through all of its block's
+// work, K and V of a tile in turn, past the ends of segments. A warp waits for its team's copies and for nobody else.
+#pragma once
+#include "cuda/decode/decode_tile.cuh"
+
+#include "cuda/attention/key_value_view.cuh"
+#include "cuda/decode/work_partition.cuh"
+#include "cuda/device/barrier.cuh"
+#include "cuda/mma/copy.cuh"
+
+namespace onepass::decode {
+
+DEV void team_sync() {
+  if constexpr (config.team() == 1)
+    __syncwarp();
+  else
+    bar_sync(1 + own_team(), kTeamThreads);
+}
+
+// Where the rows of a tile are: row r is known to lane r % 32. Where there are no pages, row 0 and the stride say it
+// all.
+using Place = KeyValueView::Place;
+struct Places {
+  static constexpr i32 kLanes = kBlockN < 32 ? kBlockN : 32, kOfLane = features.paged ? kBlockN / kLanes : 1;
+  Place of[kOfLane];
+
+  static DEV Places look_up(const DecodeParams& p, const KeyValueView& view, i32 first, i32 tokens) {  // not checked
+    if constexpr (!features.paged) return {view.entry(p, first)};
+    Places all;
+#pragma unroll
+    for (i32 i = 0; i < kOfLane; ++i) {
+      const i32 key = first + i * kLanes + static_cast<i32>(opaque_thread() % kLanes);
+      all.of[i] = key < tokens ? view.entry(p, key) : Place{-1, 0};
+    }
+    return all;
+  }
+  DEV Places checked(const DecodeParams& p) const {
+    Places all;
+#pragma unroll
+    for (i32 i = 0; i < kOfLane; ++i) all.of[i] = KeyValueView::checked(p, of[i]);
+    return all;
+  }
+  // By all lanes of a warp, for rows of the same 32.
+  DEV Place row(i32 r, i32 thirty_two) const {
+    const Place& own = of[thirty_two];
+    return {__shfl_sync(0xffffffffu, own.batch, r), __shfl_sync(0xffffffffu, own.token, r)};
+  }
+};
+
+// A tile of K or V. Tokens past the sequence are zeros, since whatever they hold would meet weights of 0; so are pages
+// that do not exist.
+template <i32 dim, i32 pitch>
+DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], const KeyValueView& view,
+                   const Places& places, i32 tokens) {
+  constexpr i32 kBytes = dim * kKeyBytes, kChunks = padded(dim, 16) * kKeyBytes / 16;
+  constexpr i32 kAcross = kChunks <= 2 ? 2 : kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
+  constexpr i32 kStep = kTeamThreads / kAcross;
+  const i32 thread = own_warp() / kShare * 32 + static_cast<i32>(opaque_thread() % 32);
+  const i32 row = thread / kAcross, across = thread % kAcross;
+  const auto address = [&](const Place& at) {
+    return static_cast<const char*>(tensor) + view.offset(stride, at) * kKeyBytes + across * 16;
+  };
+  const char* at = features.paged ? nullptr : address({places.of[0].batch, places.of[0].token + row});
+  const i64 step = stride[2] * (kKeyBytes * kStep);
+#pragma unroll
+  for (i32 i = 0; i < (kBlockN + kStep - 1) / kStep; ++i, at += step) {
+    const i32 r = row + i * kStep;
+    bool real = r < tokens;
+    if constexpr (features.paged) {
+      const Place place = places.row(r, i * kStep / Places::kLanes % Places::kOfLane);
+      real = place.exists();
+      at = address(real ? place : Place{0, 0});
+    }
+    if (kBlockN % kStep != 0 && r >= kBlockN) continue;
+#pragma unroll
+    for (i32 c = 0; c < kChunks; c += kAcross) {
+      const i32 chunk = c + across, bytes = kBytes % 16 == 0 ? 16 : min(kBytes - chunk * 16, 16);
+      if (kChunks % kAcross != 0 && chunk >= kChunks) break;
+      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at + c * 16, real ? bytes : 0);
+    }
+  }
+}
+
+struct Ring {
+  const DecodeParams& p;
+  const Line& line;
+  i32 end;          // of the block's steps
+  u32 tiles = 0;    // the team's memory
+  Segment ahead{};  // where copies are by now
+  KeyValueView view{};
+  // Of the tile whose copies are under way, and of the one behind it: a page table is asked a tile ahead, since what it
+  // answers is waited for where it is first looked at.
+  Places places{}, following{};
+  i32 tile = 0, tile_end = 0, slot = 0;
+
+  DEV void begin(u32 sm, const Segment& first) {
+    tiles = sm + kLayout.rings + own_team() * kLayout.team_bytes;
+    open(first);
+#pragma unroll 1
+    for (i32 i = 0; i < kSlots / 2; ++i) copy_next<false>(), copy_next<true>();
+    if constexpr (kSlots % 2 != 0) copy_next<false>();
+  }
+  // The oldest tile is here; give() when the team has read it, which says whether it was one of V.
+  DEV u32 take() const {
+    copies_wait<kSlots - 1>();
+    team_sync();
+    return place();
+  }
+  template <bool values>
+  DEV void give() {
+    team_sync();
+    copy_next<values != (kSlots % 2 != 0)>();
+  }
+
+ private:
+  DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
+  DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team
+    ahead = s;
+    for (; ahead.steps != 0; ahead = line.next(ahead, end)) {
+      tile = ahead.tile() + own_team(), tile_end = ahead.end_tile();
+      if (tile >= tile_end) continue;
+      view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
+      following = Places::look_up(p, view, tile * kBlockN, ahead.group.seq_k);
+      return;
+    }
+  }
+  template <bool values>
+  DEV void copy_next() {
+    if (ahead.steps != 0) {
+      const i32 tokens = ahead.group.seq_k - tile * kBlockN;
+      if constexpr (!values) {
+        places = following.checked(p);
+        copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
+        if (tile + kShare < tile_end)
+          following = Places::look_up(p, view, (tile + kShare) * kBlockN, ahead.group.seq_k);
+      } else {
+        copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
+        if ((tile += kShare) >= tile_end) open(line.next(ahead, end));
+      }
+    }
+    copies_commit();
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+  }
+};
+
+}  // namespace onepass::decode

@@ -1,0 +1,112 @@
+#include "cuda/decode/split_policy.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "problem/attention/arguments.hpp"
+
+namespace onepass::decode {
+namespace {
+
+static_assert(kUnifiedReach == kUnifiedRange);
+
+constexpr double kBusy = 0.9;  // of the multiprocessors, if every group is cut into as many parts
+
+bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
+// Partial results at most: pieces have one each, else every block has two.
+std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
+  return s.together *
+         (s.piece == 0 ? 2 * blocks
+                       : groups_of(p, s) * std::max<std::int64_t>(1, (tiles_of(p, s.block_n) + s.piece - 1) / s.piece));
+}
+
+}  // namespace
+
+std::int64_t rows_of(const Problem& p) { return p.seq_q * p.group(); }
+std::int64_t groups_of(const Problem& p, const Sharing& s) { return p.batch * p.heads_kv * s.row_blocks / s.together; }
+
+std::int64_t tiles_of(const Problem& p, int block_n) {
+  const Range keys = lengths_vary(p) ? Range{0, p.seq_k} : band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
+  return (keys.hi + block_n - 1) / block_n - keys.lo / block_n;
+}
+
+bool may_be_even(const Problem& p, const Sharing& s) {
+  return s.piece == 0 && !lengths_vary(p) && groups_of(p, s) <= kMaxBlocks;
+}
+
+Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
+  const std::int64_t most = std::max(1, std::min(multiprocessors, kMaxBlocks) / s.together),
+                     groups = std::max<std::int64_t>(1, groups_of(p, s)),
+                     tiles = std::max<std::int64_t>(1, tiles_of(p, s.block_n));
+  if (may_be_even(p, s)) {
+    // Whole groups, or an equal number of parts of each: no block then works on two groups by half.
+    const std::int64_t splits =
+        std::clamp<std::int64_t>(tiles / s.min_tiles, 1, std::max<std::int64_t>(1, most / groups));
+    if (groups <= most && (groups * splits >= kBusy * most || splits < most / groups))
+      return {static_cast<int>(groups * splits), static_cast<int>(splits)};
+  }
+  // Several whole groups a block, where that leaves few blocks with less than the others: nothing to be merged then.
+  const std::int64_t rounds = (groups + most - 1) / most, blocks = groups / rounds;
+  if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && blocks >= kBusy * static_cast<double>(most))
+    return {static_cast<int>(blocks), 0, true};
+  const std::int64_t steps = s.piece == 0 ? tiles : (tiles + s.piece - 1) / s.piece;
+  return {static_cast<int>(std::min<std::int64_t>(groups * steps, most)), 0};
+}
+
+DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::TileShape& tile, const Share& share) {
+  DecodeParams d{};
+  static_cast<ForwardParams&>(d) = cuda::decided_params(p, tile, 0);
+  std::copy(p.layout.bool_mask.begin(), p.layout.bool_mask.end(), d.mask_stride);
+  d.heads_kv = static_cast<int>(p.heads_kv);
+  d.bundles = s.row_blocks / s.together;
+  d.together = s.together;
+  d.by_bundles = Divisor::of(d.bundles);
+  d.by_together = Divisor::of(d.together);
+  d.groups = d.heads_kv * d.bundles;
+  d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
+  d.by_heads = Divisor::of(std::max(1, d.groups));
+  d.blocks = share.blocks;
+  d.splits = share.splits;
+  const auto tiles = static_cast<int>(std::max<std::int64_t>(1, tiles_of(p, s.block_n)));
+  d.steps = s.piece == 0 ? tiles : (tiles + s.piece - 1) / s.piece;
+  d.lead = share.splits == 0 ? s.lead : 0;
+  d.by_steps = Divisor::of(d.steps + d.lead);
+  d.by_splits = Divisor::of(std::max(1, d.splits));
+  if (d.splits != 0) d.each = d.steps / d.splits, d.rest = d.steps % d.splits;
+  d.min_tiles = s.min_tiles;
+  d.phi = p.unified_max.value_or(0.0f) - (p.dtype == DType::f16 || p.kv_dtype ? kUnifiedReach16 : 0.0f);
+  std::copy_n(p.layout.recomputed.begin(), 3, d.recomputed_stride);
+  return d;
+}
+
+std::size_t workspace_bytes_of(const Problem& p, const Sharing& s, int blocks) {
+  const auto floats = static_cast<std::size_t>(partial_floats(s.rows, static_cast<int>(p.dim_v)));
+  return kCounterBytes + sizeof(float) * floats * static_cast<std::size_t>(slots_of(p, s, blocks));
+}
+
+void bind(DecodeParams& d, const Tensors& t, void* workspace) {
+  cuda::bind(d, t, workspace);
+  d.fallback = nullptr;
+  d.recomputed = static_cast<int*>(t.recomputed.data);
+  d.mask_bytes = static_cast<const unsigned char*>(t.bool_mask.data);
+  d.partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes);
+}
+
+unsigned* counters_of(const cuda::DeviceFacts& device, void* workspace, cuda::Stream stream) {
+  if (unsigned* const known = cuda::workspace_counters(device, workspace)) return known;
+  cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace), 0, kCounterBytes, stream),
+                   "cuMemsetD8Async");
+  return static_cast<unsigned*>(workspace);
+}
+
+std::string sentence_of(const Share& share, const Sharing& s) {
+  const int blocks = share.blocks * s.together;
+  const std::string together = s.together == 1 ? "" : text(", ", s.together, " of them along the same keys");
+  if (s.piece != 0) return text(blocks, " blocks", together, ", pieces of ", s.piece * s.block_n, " keys");
+  if (share.splits != 0)
+    return text(blocks, " blocks", together, ", ", share.splits, " for each ",
+                s.row_blocks == 1 ? "K/V head" : text(s.rows, " rows of a K/V head"));
+  return text("work in ", blocks, " equal parts", together);
+}
+
+}  // namespace onepass::decode

@@ -1,0 +1,212 @@
+// The work as a line, and how blocks of threads share it.
+//
+// A group is the rows of one K/V head of one sequence, or, where a kernel has blocks of kRows rows (kRowBlocks), a
+// bundle of those: then `together` neighbouring blocks of threads have the same segments, a row block each, and the
+// keys that one of them reads are in L2 for the others. A group's work is the tiles of keys that any of the head's rows
+// sees. All groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into
+// as many equal parts as there are blocks of threads; or every group's steps are (DecodeParams::splits), where that
+// leaves few multiprocessors without work. So a block works on segments: runs of steps of one group. A group that
+// several blocks work on has partial results, which the last of them merges.
+//
+// The constants of a kernel stand before this text: decode_tile.cuh or tile.cuh.
+#pragma once
+#include "cuda/attention/tile_scheduler.cuh"
+#include "cuda/decode/decode_config.hpp"
+
+namespace onepass::decode {
+
+// This block of threads' place among those that share a segment, and the segment's place among all.
+DEV i32 blocks_together(const DecodeParams& p) { return kRowBlocks ? p.together : 1; }
+DEV i32 line_block(const DecodeParams& p) {
+  const i32 block = static_cast<i32>(blockIdx.x);
+  return kRowBlocks ? p.by_together(block) : block;
+}
+DEV i32 own_member(const DecodeParams& p) { return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_together(p); }
+
+// Steps that beginning with a group counts as, where all work is cut into equal parts.
+DEV i32 lead_of(const DecodeParams& p) { return kRowBlocks ? p.lead : kGroupLead; }
+
+struct Group {
+  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its bundles of row blocks
+  i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
+  i32 first_tile = 0, tiles = 0;  // of the sequence
+  i32 step = 0, steps = 0;        // on the line, behind the lead; one at least: somebody has to write its rows
+
+  DEV i32 end() const { return step + steps; }
+  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_bundles(head) : head; }
+  DEV i32 first_row(const DecodeParams& p) const {  // this block's, of those of the K/V head
+    return kRowBlocks ? ((head - kv_head(p) * p.bundles) * p.together + own_member(p)) * kRows : 0;
+  }
+  DEV i32 rows(const DecodeParams& p) const {
+    const i32 all = seq_q * p.heads_per_kv;
+    return kRowBlocks ? min(all - first_row(p), kRows) : all;
+  }
+  DEV WorkTile work_tile(i32 query_head) const {
+    WorkTile x;
+    x.row = 0, x.head = query_head, x.batch = batch, x.map_batch = features.packed ? 0 : batch;
+    x.q_begin = q_begin, x.k_begin = k_begin, x.seq_q = seq_q, x.seq_k = seq_k;
+    return x;
+  }
+};
+
+struct Segment {
+  Group group;
+  i32 step = 0, steps = 0;  // on the line; no steps: the end of the block's work
+  DEV void store(u32 to) const {
+    store_four(to, group.number, group.batch, group.head, group.q_begin);
+    store_four(to + 16, group.k_begin, group.seq_q, group.seq_k, group.first_tile);
+    store_four(to + 32, group.tiles, group.step, group.steps, step);
+    store_word(to + 48, steps);
+  }
+  static DEV Segment load(u32 from) {
+    Segment s;
+    load_four(from, s.group.number, s.group.batch, s.group.head, s.group.q_begin);
+    load_four(from + 16, s.group.k_begin, s.group.seq_q, s.group.seq_k, s.group.first_tile);
+    load_four(from + 32, s.group.tiles, s.group.step, s.group.steps, s.step);
+    s.steps = load_word(from + 48);
+    return s;
+  }
+  DEV bool whole() const { return steps == group.steps; }
+  DEV i32 tile() const { return group.first_tile + (step - group.step) * kStepTiles; }
+  DEV i32 end_tile() const { return min(tile() + steps * kStepTiles, group.first_tile + group.tiles); }
+};
+
+// What of a sequence its length decides; sets tiles and steps.
+DEV void measure(const DecodeParams& p, Group& g) {
+  const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
+  g.first_tile = keys.lo / kBlockN;
+  g.tiles = (keys.hi + kBlockN - 1) / kBlockN - g.first_tile;
+  g.steps = max(1, (g.tiles + kStepTiles - 1) / kStepTiles);
+}
+DEV void take_lengths(const DecodeParams& p, Group& g) {
+  g.seq_q = p.seq_q;
+  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
+  WorkTile x;
+  x.batch = g.batch;
+  find_keys(p, x);
+  g.k_begin = x.k_begin, g.seq_k = x.seq_k;
+  measure(p, g);
+}
+struct StepsOfSequence {  // of one of its groups
+  const DecodeParams& p;
+  DEV i32 operator()(i32 batch) const {
+    Group g;
+    g.batch = batch;
+    take_lengths(p, g);
+    return (g.steps + lead_of(p)) * p.groups;
+  }
+};
+
+// Called by whole warps.
+struct Line {
+  const DecodeParams& p;
+  i32 steps, blocks;  // of all groups; that share them, bundles counted as one
+  i32 span;           // steps that are cut into parts for themselves: a group's, or all
+  i32 parts;          // of a span: blocks
+  i32 each, rest;     // steps of a part; how many parts have one more
+  Group pattern{};    // of sequences of one length
+
+  DEV explicit Line(const DecodeParams& params) : p(params) {
+    if constexpr (kLengthsVary) {
+      steps = sequences().all();
+    } else {
+      take_lengths(p, pattern);
+      steps = (pattern.steps + lead_of(p)) * p.groups * p.batch;
+    }
+    if (cut_evenly(p)) {
+      blocks = p.blocks, span = pattern.steps, parts = p.splits;
+      each = p.each, rest = p.rest;
+    } else {
+      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * p.groups), p.blocks);
+      span = steps, parts = max(blocks, 1);
+      each = span / parts, rest = span - each * parts;
+    }
+  }
+  // Through shared memory, for who has no registers for it.
+  struct Stored {
+    u32 at;
+  };
+  DEV Line(const DecodeParams& params, Stored from) : p(params) {
+    load_four(from.at, steps, blocks, span, parts);
+    each = load_word(from.at + 16), rest = load_word(from.at + 20);
+    if constexpr (!kLengthsVary) take_lengths(p, pattern);
+  }
+  DEV void store(Stored to) const {
+    store_four(to.at, steps, blocks, span, parts);
+    store_word(to.at + 16, each), store_word(to.at + 20, rest);
+  }
+  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p}, p.batch}; }
+
+  DEV i32 begin_of(i32 block) const {
+    if (block >= blocks) return steps;
+    const i32 spans = cut_evenly(p) ? p.by_splits(block) : 0, part = block - spans * parts;
+    return spans * span + part * each + min(part, rest);
+  }
+  // The blocks that work on a group, and how many.
+  DEV i32 first_block(const Group& g) const { return cut_evenly(p) ? g.number * parts : block_of(g.step); }
+  DEV i32 blocks_of(const Group& g) const {
+    return cut_evenly(p) ? parts : block_of(g.end() - 1) - block_of(g.step) + 1;
+  }
+  DEV Group group_of(i32 step) const {
+    Group g = pattern;
+    if constexpr (kLengthsVary) {
+      const i32 in = sequences().find(step, g.batch);
+      take_lengths(p, g);
+      const i32 all = g.steps + lead_of(p);
+      g.head = in / all;
+      g.step = step - in + g.head * all + lead_of(p);
+    } else {
+      g.number = p.by_steps(step);
+      g.step = g.number * (g.steps + lead_of(p)) + lead_of(p);
+      g.batch = p.by_heads(g.number);
+      g.head = g.number - g.batch * p.groups;
+    }
+    g.number = g.batch * p.groups + g.head;
+    return g;
+  }
+  DEV Group group(i32 number) const {
+    Group g = pattern;
+    g.number = number;
+    g.batch = p.by_heads(number);
+    g.head = number - g.batch * p.groups;
+    if constexpr (kLengthsVary) {
+      take_lengths(p, g);
+      g.step = SequenceParts<StepsOfSequence>{{p}, g.batch}.all() + g.head * (g.steps + lead_of(p)) + lead_of(p);
+    } else {
+      g.step = number * (g.steps + lead_of(p)) + lead_of(p);
+    }
+    return g;
+  }
+  DEV Group after(Group g) const {
+    g.step = g.end() + lead_of(p);
+    ++g.number;
+    if (++g.head < p.groups) return g;
+    g.head = 0;
+    ++g.batch;
+    if constexpr (kLengthsVary) {
+      if (g.batch < p.batch) take_lengths(p, g);
+    }
+    return g;
+  }
+
+  // Of a block whose steps end at `end`: the segment from `step` on. In front of a group's steps lie those that
+  // beginning with it counts as; a cut among them is one in front of its first.
+  DEV Segment segment(const Group& group, i32 at, i32 end) const {
+    const i32 step = max(at, group.step), most = config.piece != 0 ? 1 : group.end() - step;
+    return {group, step, max(min(most, end - step), 0)};
+  }
+  DEV Segment first(i32 step, i32 end) const { return step < end ? segment(group_of(step), step, end) : Segment{}; }
+  DEV Segment next(const Segment& s, i32 end) const {
+    if constexpr (kOneSegment) return {};
+    const i32 step = s.step + s.steps;
+    return step < end ? segment(step == s.group.end() ? after(s.group) : s.group, step, end) : Segment{};
+  }
+
+ private:
+  DEV i32 block_of(i32 step) const {  // where all work is cut into equal parts
+    const i32 longer = rest * (each + 1);
+    return step < longer ? step / (each + 1) : rest + (step - longer) / max(each, 1);
+  }
+};
+
+}  // namespace onepass::decode

@@ -1,0 +1,229 @@
+#include "cuda/mla/mla.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <tuple>
+
+#include "algebra/split.hpp"
+#include "base/text.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/compile/wgmma_source.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/host/kernels.hpp"
+#include "cuda/sm90/host.hpp"
+#include "problem/attention/arguments.hpp"
+
+namespace onepass::decode {
+namespace {
+
+constexpr int kMinTiles = 4;  // of a block: fewer are not worth a merge
+constexpr int kLeadTiles =
+    3;  // of time that beginning with a group takes: Q, the first products alone, O on its way out
+constexpr std::int64_t kMergeBlocks = 528, kFewParts = 4;
+
+// Row blocks of a K/V head that walk along its keys at the same time: all of them, or a part that divides them. A key
+// is then read from memory once and from L2 by the others, whatever the lengths are. More than 8 would leave too many
+// multiprocessors without work.
+int together_of(int row_blocks) {
+  int together = std::min(row_blocks, 8);
+  while (row_blocks % together != 0) --together;
+  return together;
+}
+unsigned grid_of(const Sharing& sharing, const Share& share) {
+  return static_cast<unsigned>(share.blocks * sharing.together);
+}
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const MlaConfig& config)
+      : PlanState(request.problem),
+        device_(device),
+        features_(cuda::features_of(*problem)),
+        config_(config),
+        sharing_(sharing_of(*problem, config)),
+        share_(share_of(*problem, sharing_, device.multiprocessors)),
+        decided_(decided_params(*problem, config, share_)) {
+    workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
+  }
+
+  std::string describe() const override {
+    return text("v read out of k, ", rows_of(*problem), " rows per K/V head in blocks of ", kMlaRows, ", tiles of ",
+                kMlaKeys, " keys, ", sentence_of(share_, sharing_), ", ", mla_layout().total,
+                " bytes of shared memory");
+  }
+  void prepare() const override {
+    if (!idle()) load(nullptr);
+  }
+  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
+    if (idle()) return;
+    const auto stream = static_cast<cuda::Stream>(stream_);
+    const Kernels& loaded = load(stream);
+    const cuda::ContextScope scope(device_);
+    DecodeParams params = decided_;
+    bind(params, tensors, workspace);
+    cuda::TensorMap map = mla_map(*problem, tensors, config_, cuda::tensor_map);
+    void* arguments[] = {&map, &params};
+    cuda::launch(*loaded.attention, grid_of(sharing_, share_), kMlaThreads, mla_layout().total, stream, arguments);
+    if (!merges()) return;
+    void* merged[] = {&params};
+    cuda::launch(*loaded.merge, merge_grid(*problem, config_), kMlaMergeThreads, kMlaMergeBytes, stream, merged, true);
+  }
+
+ private:
+  bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
+  bool merges() const { return share_.splits != 1 && !share_.whole; }
+
+  struct Kernels {
+    const cuda::Kernel *attention, *merge;
+  };
+  const Kernels& load(cuda::Stream stream) const {
+    std::call_once(once_, [&] {
+      static cuda::KernelTable<std::tuple<ForwardFeatures, MlaConfig, int>> kernels;
+      const auto find = [&](int merge, int bytes, auto&& program) {
+        return &kernels.find(device_.ordinal, {features_, config_, merge}, bytes, stream, program);
+      };
+      kernels_.attention = find(0, mla_layout().total, [&] { return mla_program(features_, config_); });
+      if (!merges()) return;
+      const bool many = many_parts(*problem, config_, share_);
+      kernels_.merge = find(1 + many, kMlaMergeBytes, [&] { return mla_merge_program(features_, config_, many); });
+    });
+    return kernels_;
+  }
+
+  const cuda::DeviceFacts& device_;
+  const ForwardFeatures features_;
+  const MlaConfig config_;
+  const Sharing sharing_;
+  const Share share_;
+  const DecodeParams decided_;
+  mutable std::once_flag once_;
+  mutable Kernels kernels_{};
+};
+
+Decision plan(const Request& request) {
+  MlaConfig config;
+  std::string why;
+  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
+  if (!device) return Decision::no(std::move(why));
+  if (device->major != 9) return Decision::no(sm90::why_no_hopper(*device));
+  if (!select_mla(*request.problem, config, why)) return Decision::no(std::move(why));
+  return {{}, std::make_shared<State>(request, *device, config)};
+}
+
+// What a problem asks for that the kernel has no registers for.
+const char* unwanted_of(const Problem& p) {
+  if (p.varlen) return "packed sequences";
+  if (p.bias) return "a bias";
+  if (p.bool_mask) return "a boolean mask";
+  if (p.alibi) return "ALiBi slopes";
+  if (!p.score_mod.empty()) return "a score_mod";
+  if (!p.mask_mod.empty()) return "a mask_mod";
+  if (p.dropout_p > 0) return "dropout";
+  return nullptr;
+}
+
+}  // namespace
+
+bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (p.dim_qk != kMlaQk || p.dim_v != kMlaV)
+    return refuse(text("it is for head dims ", kMlaQk, "/", kMlaV, "; they are ", p.dim_qk, "/", p.dim_v));
+  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (!p.v_in_k) return refuse("it reads v out of k; v has a memory or strides of its own");
+  if (const char* unwanted = unwanted_of(p)) return refuse(text("it computes no ", unwanted));
+  if (std::string sentence = sm90::why_no_tma(p, Role::k); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = sm90::why_no_vectors(p, Role::q, 16); !sentence.empty())
+    return refuse(std::move(sentence));
+  if (p.out_dtype != DType::f32) {
+    if (std::string sentence = sm90::why_no_vectors(p, Role::out, 16); !sentence.empty())
+      return refuse(std::move(sentence));
+  }
+  const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{kMlaKeys})) : 0;
+  c = {.piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, kMlaKeys).chunk) / kMlaKeys : 0,
+       .page_rows = page_rows,
+       .producer_registers = 40,
+       .consumer_registers = 232};
+  if (c.gathers()) c.producer_registers = 56, c.consumer_registers = 224;
+  const Sharing sharing = sharing_of(p, c);
+  const std::int64_t tiles = std::max<std::int64_t>(1, tiles_of(p, kMlaKeys));
+  if (groups_of(p, sharing) > cuda::kMaxPosition / tiles)
+    return refuse(text("it counts in 32 bits; ", groups_of(p, sharing), " blocks of rows have too many tiles of ",
+                       kMlaKeys, " keys"));
+  if (std::string sentence = cuda::why_too_many(p, groups_of(p, sharing)); !sentence.empty())
+    return refuse(std::move(sentence));
+  return true;
+}
+
+Sharing sharing_of(const Problem& p, const MlaConfig& c) {
+  const int row_blocks = static_cast<int>(std::max<std::int64_t>(1, (rows_of(p) + kMlaRows - 1) / kMlaRows));
+  return {.rows = kMlaRows,
+          .block_n = kMlaKeys,
+          .piece = c.piece,
+          .min_tiles = kMinTiles,
+          .row_blocks = row_blocks,
+          .lead = c.piece == 0 ? kLeadTiles : 0,
+          .together = together_of(row_blocks)};
+}
+DecodeParams decided_params(const Problem& p, const MlaConfig& c, const Share& share) {
+  const Sharing sharing = sharing_of(p, c);
+  return decided_params(p, sharing, {kMlaRows, kMlaKeys, kMlaRows / 16}, share);
+}
+bool many_parts(const Problem& p, const MlaConfig& c, const Share& share) {
+  return share.blocks > kFewParts * groups_of(p, sharing_of(p, c));
+}
+unsigned merge_grid(const Problem& p, const MlaConfig& c) {
+  const Sharing s = sharing_of(p, c);
+  const std::int64_t groups = groups_of(p, s) * s.together;
+  return static_cast<unsigned>(groups * std::clamp<std::int64_t>((kMergeBlocks + groups - 1) / groups, 1, kMlaRows));
+}
+
+cuda::TensorMap mla_map(const Problem& p, const Tensors& t, const MlaConfig& c, MapTensor map_tensor) {
+  const std::int64_t tokens = p.paged() ? p.page_size : p.seq_k, batch = p.paged() ? p.pages : p.batch;
+  const bool any = tokens > 0 && batch > 0;
+  return map_tensor(any ? t.k.data : t.q.data, p.dtype, {p.dim_qk, tokens, p.heads_kv, batch},
+                    {p.layout.k[2], p.layout.k[1], p.layout.k[0]}, c.key_rows());
+}
+
+namespace {
+
+// The bindings name every field: one that is added and not printed does not compile.
+std::string config_source(const MlaConfig& c) {
+  const auto& [piece, page_rows, producer_registers, consumer_registers] = c;
+  return cuda::Initializer()
+      .field("piece", piece)
+      .field("page_rows", page_rows)
+      .field("producer_registers", producer_registers)
+      .field("consumer_registers", consumer_registers)
+      .source();
+}
+std::string constants(const ForwardFeatures& f, const MlaConfig& c) {
+  return text(cuda::features_source(f), "#include \"cuda/mla/config.hpp\"\n",
+              "namespace onepass::decode { constexpr MlaConfig config = ", config_source(c), "; }\n");
+}
+
+}  // namespace
+
+cuda::KernelProgram mla_program(const ForwardFeatures& f, const MlaConfig& c) {
+  return {"cuda/mla/mla.cuh",
+          "attention_mla",
+          constants(f, c),
+          "sm_90a",
+          {},
+          cuda::wgmma_source({kMlaKeys, kMlaV / 2}, sm90::operand_of(f.attention.input))};
+}
+cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig& c, bool many) {
+  return {"cuda/mla/merge.cuh", many ? "attention_mla_merge_many" : "attention_mla_merge", constants(f, c), "sm_90a"};
+}
+
+const Implementation& mla_implementation() {
+  static const Implementation row{"cuda.mla", plan};
+  return row;
+}
+
+}  // namespace onepass::decode

@@ -1,0 +1,26 @@
+// Decoding with absorbed multi-head latent attention (576/512, v in k) on compute capability 9.0: the host half of
+// mla.cuh.
+#pragma once
+#include "cuda/compile/program.hpp"
+#include "cuda/decode/split_policy.hpp"
+#include "cuda/host/tensor_map.hpp"
+#include "cuda/mla/config.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::decode {
+
+// The config of a problem; false, with a sentence in `why`, for what the kernel cannot do.
+bool select_mla(const Problem& problem, MlaConfig& config, std::string& why);
+cuda::KernelProgram mla_program(const ForwardFeatures& features, const MlaConfig& config);
+cuda::KernelProgram mla_merge_program(const ForwardFeatures& features, const MlaConfig& config, bool many);
+bool many_parts(const Problem& problem, const MlaConfig& config, const Share& share);  // of a group
+unsigned merge_grid(const Problem& problem, const MlaConfig& config);
+Sharing sharing_of(const Problem& problem, const MlaConfig& config);
+DecodeParams decided_params(const Problem& problem, const MlaConfig& config, const Share& share);
+// map_tensor: cuda::tensor_map, or a test's.
+using MapTensor = decltype(&cuda::tensor_map);
+cuda::TensorMap mla_map(const Problem& problem, const Tensors& tensors, const MlaConfig& config, MapTensor map_tensor);
+
+const Implementation& mla_implementation();
+
+}  // namespace onepass::decode

@@ -1,0 +1,192 @@
+#include "cuda/sm80/backward/backward.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/text.hpp"
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/sm80/host.hpp"
+#include "onepass/error.hpp"
+
+namespace onepass::sm80 {
+namespace {
+
+// Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken.
+struct TileConfig {
+  int dim_qk, dim_v;  // up to these head dims
+  Extras extras;
+  int warps, row_tiles, share, block_m, stages, blocks;
+};
+constexpr TileConfig kConfigs16[] = {
+    // dims    extras | warps row tiles share | m stages | blocks
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 32, 2, 2},   {128, 128, kBands, 4, 1, 1, 32, 2, 2},
+    {128, 128, kAll, 4, 1, 1, 16, 2, 2}, {256, 256, kAll, 8, 1, 2, 32, 1, 1}, {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+};
+constexpr TileConfig kConfigs32[] = {
+    // dims    extras | warps row tiles share | m stages | blocks
+    {64, 64, kPlain, 4, 1, 1, 32, 2, 3},   {64, 64, kBands, 4, 1, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 16, 1, 2},
+    {128, 128, kBands, 8, 1, 2, 32, 2, 1}, {128, 128, kAll, 4, 1, 2, 32, 1, 2}, {128, 128, kAll, 4, 1, 2, 32, 1, 1},
+    {256, 256, kAll, 8, 1, 2, 32, 1, 1},   {256, 256, kAll, 4, 1, 2, 32, 1, 1}, {256, 256, kAll, 2, 1, 2, 32, 1, 1},
+};
+
+// How the tensors may be read and written.
+void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& c) {
+  c.copy_bytes =
+      std::min({cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)});
+  if (p.out_dtype == p.dtype) c.copy_bytes = std::min(c.copy_bytes, cuda::row_alignment(p, Role::dout));
+  const auto pair = 2 * static_cast<int>(size_of(p.grad_dtype));
+  c.pairs = (!f.dk || (p.dim_qk % 2 == 0 && cuda::row_alignment(p, Role::dk) >= pair)) &&
+            (!f.dv || (p.dim_v % 2 == 0 && cuda::row_alignment(p, Role::dv) >= pair));
+}
+
+// The bindings name every field: one that is added and not printed does not compile.
+std::string config_source(const BackwardConfig& c) {
+  const auto& [warps, row_tiles, share, block_m, stages, blocks, copy_bytes, pairs] = c;
+  return cuda::Initializer()
+      .field("warps", warps)
+      .field("row_tiles", row_tiles)
+      .field("share", share)
+      .field("block_m", block_m)
+      .field("stages", stages)
+      .field("blocks", blocks)
+      .field("copy_bytes", copy_bytes)
+      .field("pairs", pairs)
+      .source();
+}
+
+class State final : public cuda::BackwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
+        const BackwardConfig& config)
+      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumTile),
+        config_(config),
+        shared_bytes_(layout_of(features, config).total) {}
+
+  std::string describe() const override {
+    const BackwardConfig& c = config_;
+    return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
+                c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
+                shared_bytes_, " bytes of shared memory", order());
+  }
+
+ private:
+  const cuda::Kernel& kernel(const BackwardFeatures& part, bool bias, cuda::Stream stream) const {
+    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, bool, std::string>> kernels;
+    return kernels.find(
+        device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
+          return program_of(part, shape_, config_, cuda::arch_of(device_), cuda::mods_source(*problem, true), bias);
+        });
+  }
+  bool by_keys() const { return key_tiles_ > 0 && (features_.dv || features_.scores()); }
+  void load(cuda::Stream stream) const override {
+    for (const BackwardFeatures& part : parts_of(features_))
+      if (by_keys()) kernel(part, false, stream);
+    if (features_.dbias) kernel(features_, true, stream);
+  }
+  void launch_with(const Tensors&, BackwardParams& params, cuda::Stream stream) const override {
+    void* arguments[] = {&params};
+    const auto launch = [&](const BackwardFeatures& part, bool bias, std::int64_t blocks) {
+      cuda::launch(kernel(part, bias, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()),
+                   shared_bytes_, stream, arguments);
+    };
+    for (const BackwardFeatures& part : parts_of(features_))
+      if (by_keys())
+        launch(part, false, std::min<std::int64_t>(key_tiles_, std::int64_t{config_.blocks} * device_.multiprocessors));
+    if (features_.dbias && bias_tiles(params, config_) > 0) launch(features_, true, bias_tiles(params, config_));
+  }
+
+  const BackwardConfig config_;
+  const int shared_bytes_;
+};
+
+Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
+
+}  // namespace
+
+std::vector<BackwardFeatures> parts_of(const BackwardFeatures& f) {
+  const AttentionFeatures& a = f.forward.attention;
+  if (a.input != ScalarType::f32 || std::max(a.dim_qk, a.dim_v) <= 128 || !f.dv || !f.scores()) return {f};
+  BackwardFeatures values = f, scores = f;
+  values.dq = values.dk = values.dslopes = values.deterministic = false;
+  scores.dv = false;
+  return {values, scores};
+}
+
+std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
+  const auto blocks = [](std::int64_t n, int block) { return (n + block - 1) / block; };
+  return std::int64_t{p.bias_size[0]} * p.bias_size[1] * blocks(p.bias_size[2], c.block_m) *
+         blocks(p.bias_size[3], c.block_n());
+}
+
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
+               std::string& why) {
+  if (device.major >= 8) return select_config(p, f, device.shared_bytes, c, why);
+  why = why_too_old(device);
+  return false;
+}
+
+bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes, BackwardConfig& c, std::string& why) {
+  const AttentionFeatures& a = f.forward.attention;
+  const auto fits = [&](const TileConfig& t) {
+    c = {.warps = t.warps,
+         .row_tiles = t.row_tiles,
+         .share = t.share,
+         .block_m = t.block_m,
+         .stages = t.stages,
+         .blocks = t.blocks,
+         .copy_bytes = 16,
+         .pairs = false};
+    set_alignment(p, f, c);
+    return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v &&
+           std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
+           t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
+  };
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (p.dim_qk > 256 || p.dim_v > 256)
+    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+  const bool fp32 = p.dtype == DType::f32;
+  if (fp32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits)) {
+    return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+                       " bytes of shared memory"));
+  }
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  const BackwardShape shape = shape_of(p, c);
+  const std::int64_t rows = padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, shape.block_q) * p.heads_q,
+                     keys = padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, shape.block_k) * p.heads_q;
+  if (std::max(rows, keys) > cuda::kMaxPosition / (shape.block_k / 16))
+    return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many blocks of ",
+                       shape.block_q, " rows or ", shape.block_k, " keys"));
+  return true;
+}
+
+BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
+  return {.block_q = c.block_m,
+          .block_k = c.block_n(),
+          .key_warps = c.block_n() / 16 * c.share,
+          .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
+          .zero_sums = true,
+          .mask_fragments = false,
+          .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
+          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
+}
+
+cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
+                               const std::string& arch, const std::string& mods, bool bias) {
+  return {bias ? "cuda/sm80/backward/bias.cuh" : "cuda/sm80/backward/backward.cuh",
+          bias ? "attention_backward_bias" : "attention_backward",
+          text(cuda::backward_source(f, shape), "#include \"cuda/sm80/backward/config.hpp\"\n",
+               "namespace onepass::sm80 { constexpr BackwardConfig config = ", config_source(c), "; }\n",
+               products_of(f.forward.attention.input)),
+          arch, mods};
+}
+
+const Implementation& backward_implementation() {
+  static const Implementation row{"cuda.sm80_backward", plan, Op::backward};
+  return row;
+}
+
+}  // namespace onepass::sm80

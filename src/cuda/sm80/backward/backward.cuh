@@ -1,0 +1,132 @@
+// The backward pass for sm_80 and later: dK, dV and the sums of dQ, by mma.sync and cp.async.
+//
+// A block of threads draws tiles of keys from a counter; each of its warps holds row_tiles times sixteen keys, alone,
+// while the query rows that see them pass, block after block, of every query head that reads them:
+//
+//   S^T = K Q^T                fragments from shared memory; P^T = exp(S - LSE) in registers
+//   dV += P^T dO               P^T's fragment layout is the A-operand layout
+//   dP^T = V dO^T              dS^T = P^T (dP^T - D) times the score's derivative, in registers
+//   dK += dS^T Q
+//   dQ += dS K                 the only sum over keys: dS^T of all warps meets in shared memory, each warp takes some
+//                              rows and columns, which are added to fp32 sums in global memory
+//
+// The products are those of the file that the config includes. attention/backward_pre.cuh comes before this kernel, and
+// attention/backward_post.cuh after it. README.md has the schedule and the budgets.
+#pragma once
+#include "cuda/sm80/backward/epilogue.cuh"
+#include "cuda/sm80/backward/pass.cuh"
+
+namespace onepass::sm80 {
+
+// A step of a warp: dV and dK of its keys, and dS for dQ.
+DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, bool seen,
+                       float (&dk)[kRowTiles][kKSums], float (&dv)[kRowTiles][kVSums], SlopeSums& slopes) {
+  const auto add_to = [&](float(&sum)[kRowTiles][kVSums], const Weights<kPartM>(&part)[kRowTiles]) {
+    Weights<kBlockM> w[kRowTiles];
+    whole_rows(sm, part, w);
+    multiply_columns<kBlockM, kLayout.v_pitch, kShare>(sum, w, step.dout(sm), own_part());
+    if constexpr (kLayout.dout_parts == 2)
+      multiply_columns<kBlockM, kLayout.v_pitch, kShare>(sum, w, step.dout(sm) + kLayout.dout_bytes, own_part());
+  };
+  const auto on_weights = [&](const Weights<kPartM>(&w)[kRowTiles]) {
+    if constexpr (!backward_features.dv) return;
+    if constexpr (kShare > 1) {
+      store_part(sm, w);
+      __syncthreads();
+    }
+    add_to(dv, w);
+    if constexpr (kShare > 1) __syncthreads();
+  };
+  const auto on_ds = [&](const Weights<kPartM>(&w)[kRowTiles]) {
+    if constexpr (backward_features.dq || kShare > 1) store_part(sm, w);
+    if constexpr (kShare > 1) __syncthreads();
+    if constexpr (!backward_features.dk) return;
+    Weights<kBlockM> all[kRowTiles];
+    whole_rows(sm, w, all);
+    multiply_columns<kBlockM, kLayout.qk_pitch, kShare>(dk, all, step.q(sm), own_part());
+  };
+  if (seen) {
+    pass<backward_features.scores()>(
+        p, sm, work, step, on_weights, [&](const KeyScores& scores, i32 r) { return slopes.adder(scores, r); }, on_ds);
+  } else if constexpr (backward_features.dq || kShare > 1) {
+    const Weights<kPartM> none[kRowTiles] = {};
+    store_part(sm, none);
+  }
+}
+
+// Every warp of the block works on the tile of keys that lies at `work`; while the first copies are under way,
+// `meanwhile` is called.
+template <class Meanwhile>
+DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& meanwhile) {
+  const auto tile = [&] { return tile_in_hand(work, p); };  // its registers are needed in between
+  float dk[kRowTiles][kKSums], dv[kRowTiles][kVSums];
+  clear(dk);
+  clear(dv);
+  SlopeSums slopes;
+  if constexpr (backward_features.dslopes) slopes.open(p, tile());
+  copy_keys(sm, p, tile());
+  RowStep step = first_step(p, tile());
+  if constexpr (kStages == 2) copy_queries(sm, p, tile(), step);
+  copies_commit();
+  meanwhile();
+#pragma unroll 1
+  while (step.exists(p, tile())) {
+    if constexpr (kStages == 1) {
+      __syncthreads();  // nobody reads the last step's blocks any more
+      copy_queries(sm, p, tile(), step);
+      copies_commit();
+    }
+    copies_wait<0>();
+    __syncthreads();
+    if constexpr (kStages == 2) {
+      copy_queries(sm, p, tile(), step.next(p, tile()));
+      copies_commit();
+    }
+    differentiate(p, sm, work, step, kShare > 1 || sees(p, tile(), step), dk, dv, slopes);
+    if constexpr (backward_features.dq) {
+      __syncthreads();  // dS is whole
+      add_dq(p, sm, tile(), step);
+    }
+    const RowStep next = step.next(p, tile());
+    if constexpr (backward_features.dslopes) slopes.flush(p, tile(), step, next);
+    step = next;
+  }
+  copies_wait<0>();
+  store_keys(sm, p, tile(), dk, dv);
+}
+
+}  // namespace onepass::sm80
+
+// -------------------------------------------------------------------------------------------------------------- kernel
+extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::sm80::config.blocks)
+    attention_backward(const __grid_constant__ onepass::BackwardParams p) {
+  using namespace onepass;
+  using namespace onepass::sm80;
+  extern __shared__ __align__(128) unsigned char smem[];
+  const u32 sm = shared_address(smem);
+  const auto warp = [] { return opaque_thread() / 32; };
+  const u32 work = sm + kLayout.work, next = work + 64;  // the tile in hand, the one behind it
+  const KeyTiles tiles{p};
+  const auto take = [&](i32 number) {  // by the first warp, for all
+    const KeyTile x = tiles.order.tile(number);
+    if (opaque_thread() == 0) store_tile(next, x);
+  };
+  // Deterministic: a block waits for tiles of lower numbers, so those are drawn first, by blocks that run.
+  const auto draw = [&] { return tiles.draw() - (backward_features.deterministic ? gridDim.x : 0); };
+  const auto take_next = [&] {
+    if (warp() == 0) take(draw());
+  };
+  if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
+  if (warp() == 0) take(backward_features.deterministic ? draw() : blockIdx.x);
+  for (;;) {
+    __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
+    const KeyTile x = load_key_tile(next);
+    if (x.key < 0) break;
+    if (opaque_thread() == 0) store_tile(work, x);
+    __syncthreads();
+    attend(sm, work, p, take_next);
+  }
+  if (warp() == 0) tiles.reset();
+  __syncwarp();  // what this warp has stored stands before what it stores again
+  run_key_fallback(p, load_word(sm + kLayout.fallback + 4 * warp()));
+}

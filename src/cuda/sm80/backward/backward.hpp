@@ -1,0 +1,32 @@
+// The backward pass by mma.sync, for compute capability 8.0 and later: the host half of backward.cuh.
+#pragma once
+#include <vector>
+
+#include "cuda/attention/backward/host.hpp"
+#include "cuda/sm80/backward/config.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::sm80 {
+
+// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a block of threads.
+// False, with a sentence in `why`, for what the family cannot do.
+bool select_config(const Problem& problem, const BackwardFeatures& features, int shared_bytes, BackwardConfig& config,
+                   std::string& why);
+// The same on a device, which must be of compute capability 8.0 or later.
+bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
+               BackwardConfig& config, std::string& why);
+BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
+// Of the kernel by keys, or of the one of the bias's gradient. arch: "sm_80"; mods: cuda::mods_source of the problem.
+cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
+                               const BackwardConfig& config, const std::string& arch, const std::string& mods = {},
+                               bool bias = false);
+// What the launches of the kernel by keys compute: dV apart, where fp32 has no registers for both sums.
+std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
+std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
+
+// The device source with this family's sum_tile.
+inline constexpr const char* kSumTile = "cuda/sm80/backward/sums.cuh";
+
+const Implementation& backward_implementation();
+
+}  // namespace onepass::sm80

@@ -1,0 +1,52 @@
+// The tiling of the backward kernel: one definition for the host and the device half.
+#pragma once
+#include "cuda/attention/backward/backward.hpp"
+
+namespace onepass::sm80 {
+
+struct BackwardConfig {
+  static constexpr int kSums = 2;  // that a warp holds all along: dK and dV
+  int warps, row_tiles;            // a warp holds row_tiles times sixteen keys
+  int share;       // warps that hold the same keys: each some columns of dK and dV, and some query rows of S
+  int block_m;     // query rows of a step
+  int stages;      // blocks of Q and dO in shared memory
+  int blocks;      // that share a multiprocessor
+  int copy_bytes;  // of Q, K, V and dO at once: what strides and pointers are multiples of
+  bool pairs;      // dK and dV leave two elements at once
+
+  ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
+  ONEPASS_HD constexpr int block_n() const { return 16 * warps / share * row_tiles; }  // keys
+  ONEPASS_HD constexpr int threads() const { return 32 * warps; }
+};
+
+// Shared memory of a block of threads, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work, the
+// last remembered keys of each warp. A row is padded to a multiple of 128 bytes, the swizzle's width.
+struct BackwardLayout {
+  int qk_pitch, v_pitch, ds_pitch;            // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys
+  int q_bytes, dout_bytes, statistics_bytes;  // of a block
+  int dout_parts;                             // 2: fp32 is two 16-bit numbers, its rounding and the rest
+  int k, v, q, dout, statistics, ds, work, fallback, total;
+};
+ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
+  const AttentionFeatures& f = features.forward.attention;
+  BackwardLayout l{};
+  l.qk_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
+  l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
+  l.ds_pitch = padded(c.block_m * bytes_of(f.input), 128);
+  l.q_bytes = c.block_m * l.qk_pitch;
+  l.dout_bytes = c.block_m * l.v_pitch;
+  l.dout_parts = features.forward.output == f.input ? 1 : 2;
+  l.statistics_bytes = 8 * c.block_m;
+  l.k = 0;
+  l.v = l.k + c.block_n() * l.qk_pitch;
+  l.q = l.v + c.block_n() * l.v_pitch;
+  l.dout = l.q + c.stages * l.q_bytes;
+  l.ds = l.dout + c.stages * l.dout_parts * l.dout_bytes;
+  l.statistics = l.ds + c.block_n() * l.ds_pitch;
+  l.work = l.statistics + c.stages * l.statistics_bytes;
+  l.fallback = l.work + 2 * 64;
+  l.total = l.fallback + 4 * c.warps;
+  return l;
+}
+
+}  // namespace onepass::sm80

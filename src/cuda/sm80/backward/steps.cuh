@@ -1,0 +1,123 @@
+// What a step leaves: P and dS for the products of other warps, the sums of dQ, the gradients of slopes.
+#pragma once
+#include "cuda/device/reduce.cuh"
+#include "cuda/sm80/backward/copy.cuh"
+
+namespace onepass::sm80 {
+
+// A fragment as the left operand of the next product, without what dropout drops.
+template <i32 N>
+DEV void pack_kept(const float (&x)[N], const Kept<N>& kept, Weights<2 * N>& w) {
+#pragma unroll
+  for (i32 j = 0; j < N; j += 4) {
+    float four[4];
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) four[i] = kept.has(j + i) ? x[j + i] : 0.0f;
+    pack_four<Element, N>(j, four, w);
+  }
+}
+// This warp's part of a tile of kBlockN keys x kBlockM rows, P's or dS's.
+DEV void store_part(u32 sm, const Weights<kPartM> (&w)[kRowTiles]) {
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r)
+    store_results<kPartM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r,
+                                            own_part() * (kPartM * kElementBytes / 32));
+}
+// All rows of this warp's keys: what it has itself, or has stored with those that share its keys.
+DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kBlockM> (&w)[kRowTiles]) {
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+    if constexpr (kShare > 1) {
+      load_results<kBlockM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r);
+    } else {
+#pragma unroll
+      for (i32 i = 0; i < static_cast<i32>(sizeof part[r] / 4); ++i) w[r][i] = part[r][i];
+    }
+  }
+}
+
+// Deterministic: the key tiles that see a block of rows add to its sums one after the other, the first keys first.
+DEV u32 turn_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  const i32 row = step.m * kBlockM;
+  const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
+  return x.key / kBlockN - keys.lo / kBlockN;
+}
+DEV void wait_for_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
+  if constexpr (!backward_features.deterministic) return;
+  if (opaque_thread() == 0) wait_for_turn(p.turns + place, turn_of(p, x, step));
+  __syncthreads();
+}
+DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
+  if constexpr (!backward_features.deterministic) return;
+  memory_fence();
+  __syncthreads();
+  if (opaque_thread() == 0) pass_turn(p.turns + place, turn_of(p, x, step) + 1);
+}
+
+// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers
+// hold.
+DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
+  constexpr i32 kDown = kBlockM / 16, kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
+  constexpr i32 kOwn = (kGroups + kAcross - 1) / kAcross, kDepth = kBlockN % 32 == 0 ? 32 : 16;
+  constexpr i32 kOfGroup = kGroupColumns / 2, kAtOnce = kOwn < 32 / kOfGroup ? kOwn : 32 / kOfGroup;
+  static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
+  const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16;
+  const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
+#pragma unroll 1
+  for (i32 first = 0; first < kOwn; first += kAtOnce) {
+    const i32 group = first * kAcross + warp / kDown;
+    float dq[1][kAtOnce * kOfGroup];
+    clear(dq);
+#pragma unroll 1
+    for (i32 key = 0; key < kBlockN; key += kDepth) {
+      Weights<kDepth> w[1];
+      load_transposed<kDepth, kLayout.ds_pitch>(w[0], sm + kLayout.ds + key * kLayout.ds_pitch, row);
+      multiply_columns<kDepth, kLayout.qk_pitch, kAcross>(dq, w, sm + kLayout.k + key * kLayout.qk_pitch, group);
+    }
+    if (first == 0) wait_for_sums(p, x, step, place);
+#pragma unroll
+    for (i32 n = 0; n < kAtOnce; ++n) {
+      const i32 own = n * kAcross + group;
+      if (kGroups % (kAcross * kAtOnce) != 0 && own >= kGroups) break;
+#pragma unroll
+      for (i32 e = 0; e < kGroupColumns / 8; ++e)
+        add_sums(dq_sums_of(p, place) + sum_tile(row, own * (kGroupColumns / 8) + e), dq[0] + n * kOfGroup + 4 * e);
+    }
+  }
+  pass_sums(p, x, step, place);
+}
+
+// This lane's part of the gradient of a head's slope.
+struct SlopeSums {
+  float of[backward_features.dslopes ? kRowTiles : 1] = {};
+
+  DEV auto adder(const KeyScores& scores, i32 r) {
+    return [this, &scores, r](i32 row, i32 key, float g) {
+      if constexpr (backward_features.dslopes) of[r] -= g * scores.distance(row, key);
+    };
+  }
+  // Heads may have no step.
+  DEV void open(const BackwardParams& p, const KeyTile& x) {
+    if (opaque_thread() % 32 != 0) return;
+    for (i32 head = x.head * p.heads_per_kv; head < (x.head + 1) * p.heads_per_kv; ++head) {
+#pragma unroll
+      for (i32 r = 0; r < kRowTiles; ++r)
+        *slope_part(p, x, head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = 0.0f;
+    }
+  }
+  // At a head's last step.
+  DEV void flush(const BackwardParams& p, const KeyTile& x, const RowStep& step, const RowStep& next) {
+    if (next.head == step.head) return;
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r) {
+      float sum = of[r];
+#pragma unroll
+      for (i32 by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+      if (opaque_thread() % 32 == 0)
+        *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = sum;
+      of[r] = 0.0f;
+    }
+  }
+};
+
+}  // namespace onepass::sm80

@@ -1,0 +1,169 @@
+#include "cuda/sm80/forward/forward.hpp"
+#include "base/text.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "cuda/attention/host.hpp"
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/host/kernels.hpp"
+#include "cuda/sm80/host.hpp"
+#include "onepass/error.hpp"
+#include "problem/attention/arguments.hpp"
+
+namespace onepass::sm80 {
+namespace {
+
+// Rows in order; the first that computes the problem and leaves room for its `blocks` on a multiprocessor is taken, so
+// the rows of a head dim go from devices with much shared memory (227 KiB on Hopper) to those with little (99 KiB
+// on 8.6, 8.9 and 12.0). README.md has the measurements behind each.
+struct TileConfig {
+  int dim_qk, dim_v;  // up to these head dims
+  Extras extras;
+  int warps, row_tiles, block_n, stages;
+  bool q_registers;
+  int blocks;
+  int column_groups = 64;  // where dim_v is at most this
+};
+constexpr TileConfig kConfigs16[] = {
+    // dims    extras | warps row tiles n stages | Q in registers | blocks
+    {64, 64, kBands, 4, 2, 48, 2, false, 3},   {64, 64, kBands, 4, 2, 64, 2, true, 2},
+    {64, 64, kAll, 4, 1, 64, 2, true, 2},      {128, 128, kPlain, 4, 2, 64, 2, false, 2},
+    {128, 128, kBands, 4, 2, 48, 2, false, 2}, {128, 128, kBands, 4, 2, 32, 1, false, 2},
+    {128, 128, kAll, 4, 1, 32, 2, false, 2},   {192, 128, kBands, 4, 2, 48, 1, false, 2},
+    {256, 256, kBands, 4, 1, 64, 1, false, 2}, {256, 256, kBands, 8, 1, 64, 1, false, 1},
+    {256, 256, kBands, 8, 1, 32, 1, false, 1}, {256, 256, kAll, 4, 1, 32, 1, false, 2},
+    {256, 256, kAll, 4, 1, 16, 1, false, 2},
+};
+constexpr TileConfig kConfigs32[] = {
+    // dims     extras | warps row tiles n stages | Q in registers | blocks
+    {64, 64, kBands, 4, 2, 32, 2, false, 2},   {64, 64, kBands, 4, 2, 32, 1, false, 2},
+    {64, 64, kAll, 4, 1, 32, 2, false, 2},     {128, 128, kBands, 4, 2, 16, 2, false, 2},
+    {128, 128, kBands, 8, 1, 16, 2, false, 1}, {128, 128, kAll, 4, 1, 16, 2, false, 2},
+    {128, 128, kAll, 4, 1, 16, 2, false, 1},   {256, 256, kAll, 4, 1, 16, 1, false, 2},
+    {256, 256, kBands, 8, 1, 16, 1, false, 1}, {256, 256, kAll, 4, 1, 16, 1, false, 1},
+};
+// How the tensors may be read and written.
+void set_alignment(const Problem& p, ForwardConfig& c) {
+  c.copy_bytes =
+      std::min({cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)});
+  const std::int64_t row = p.dim_v * static_cast<std::int64_t>(size_of(p.dtype));
+  c.staged = p.out_dtype == p.dtype && row % 16 == 0 && cuda::row_alignment(p, Role::out) == 16;
+}
+
+cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
+
+class State final : public cuda::ForwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
+      : ForwardState(request, device, cuda::features_of(*request.problem), tile_shape_of(config)),
+        config_(config),
+        shared_bytes_(layout_of(features_, config).total) {}
+
+  std::string describe() const override {
+    const ForwardConfig& c = config_;
+    return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
+                c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.copy_bytes,
+                "-byte copies, ", shared_bytes_, " bytes of shared memory");
+  }
+
+ private:
+  const cuda::Kernel& load(cuda::Stream stream) const override {
+    static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
+      return program_of(features_, config_, cuda::arch_of(device_), cuda::mods_source(*problem));
+    });
+  }
+  void launch_with(const cuda::Kernel& kernel, const Tensors&, ForwardParams& params,
+                   cuda::Stream stream) const override {
+    void* arguments[] = {&params};
+    cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, config_.blocks * device_.multiprocessors)),
+                 static_cast<unsigned>(config_.threads()), shared_bytes_, stream, arguments);
+  }
+
+  const ForwardConfig config_;
+  const int shared_bytes_;
+};
+
+Decision plan(const Request& request) { return cuda::plan_forward<State, ForwardConfig>(request, config_on); }
+
+}  // namespace
+
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
+  if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
+  why = why_too_old(device);
+  return false;
+}
+
+bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::string& why) {
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
+  const ForwardFeatures features = cuda::features_of(p);
+  const AttentionFeatures& f = features.attention;
+  const auto fits = [&](const TileConfig& s) {
+    c = {.warps = s.warps,
+         .row_tiles = s.row_tiles,
+         .block_n = s.block_n,
+         .stages = s.stages,
+         .q_registers = s.q_registers,
+         .column_groups = f.dim_v <= s.column_groups,
+         .blocks = s.blocks,
+         .copy_bytes = 16,
+         .staged = true};
+    set_alignment(p, c);
+    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c.copy_bytes) <= s.extras &&
+           s.blocks * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved;
+  };
+  if (p.dim_qk > 256 || p.dim_v > 256)
+    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+  if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
+    return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+                       " bytes of shared memory"));
+
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  constexpr std::int64_t kMax = cuda::kMaxPosition;
+  if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / (c.block_m() / 16))
+    return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",
+                       c.block_m(), " rows"));
+  return true;
+}
+
+namespace {
+
+// The bindings name every field: one that is added and not printed does not compile.
+std::string config_source(const ForwardConfig& c) {
+  const auto& [warps, row_tiles, block_n, stages, q_registers, column_groups, blocks, copy_bytes, staged] = c;
+  return cuda::Initializer()
+      .field("warps", warps)
+      .field("row_tiles", row_tiles)
+      .field("block_n", block_n)
+      .field("stages", stages)
+      .field("q_registers", q_registers)
+      .field("column_groups", column_groups)
+      .field("blocks", blocks)
+      .field("copy_bytes", copy_bytes)
+      .field("staged", staged)
+      .source();
+}
+
+}  // namespace
+
+cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& arch,
+                               const std::string& mods) {
+  return {"cuda/sm80/forward/forward.cuh", "attention_forward",
+          text(cuda::features_source(f), "#include \"cuda/sm80/forward/config.hpp\"\n",
+               "namespace onepass::sm80 { constexpr ForwardConfig config = ", config_source(c), "; }\n",
+               products_of(f.attention.input)),
+          arch, mods};
+}
+
+const Implementation& forward_implementation() {
+  static const Implementation row{"cuda.sm80", plan};
+  return row;
+}
+
+}  // namespace onepass::sm80

@@ -1,0 +1,20 @@
+// Forward attention by mma.sync, for compute capability 8.0 and later: the host half of forward.cuh.
+#pragma once
+#include "cuda/compile/program.hpp"
+#include "cuda/host/kernels.hpp"
+#include "cuda/sm80/forward/config.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::sm80 {
+
+// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a block of threads.
+// False, with a sentence in `why`, for what the family cannot do.
+bool select_config(const Problem& problem, int shared_bytes, ForwardConfig& config, std::string& why);
+// The same on a device, which must be of compute capability 8.0 or later.
+bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
+// arch: "sm_80"; mods: cuda::mods_source of the problem.
+cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config, const std::string& arch,
+                               const std::string& mods = {});
+const Implementation& forward_implementation();
+
+}  // namespace onepass::sm80

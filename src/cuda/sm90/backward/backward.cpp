@@ -1,0 +1,263 @@
+#include "cuda/sm90/backward/backward.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/text.hpp"
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/compile/wgmma_source.hpp"
+#include "cuda/host/initializer.hpp"
+#include "cuda/sm90/host.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
+
+namespace onepass::sm90 {
+namespace {
+
+// What keeps something for each row, key or score, beyond P and dS.
+int crowd_of(const BackwardFeatures& b) {
+  const AttentionFeatures& f = b.forward.attention;
+  return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
+         (f.bias != ScalarType::none) + b.deterministic;
+}
+bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
+
+constexpr int kMaxPlain = 2;  // of plain scores, joint, at head dims beyond 64
+// What has no registers: nothing of the sort at head dims to 64.
+int most_of(const AttentionFeatures& f, bool split) {
+  const int dim = std::max(f.dim_qk, f.dim_v);
+  return dim > 128 || !split ? 1 : dim > 64 ? 3 : 5;
+}
+// TMA writes it.
+bool has_dbias_tiles(const Problem& p) {
+  return p.gradients.dbias && !p.deterministic && p.bias->spans.rows && p.layout.dbias[3] == 1 &&
+         why_no_tma(p, Role::dbias).empty();
+}
+BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
+  const AttentionFeatures& f = b.forward.attention;
+  const int dim = std::max(f.dim_qk, f.dim_v);
+  BackwardConfig c{};
+  c.block_q = 64;
+  c.bias_tiles = dim <= 128 && bytes_of(f.bias) == 2 && stages_bias(p);
+  c.dbias_tiles = c.bias_tiles && has_dbias_tiles(p) && !f.dropout;  // no registers for both
+  c.dbias_adds = c.dbias_tiles && !(p.bias->spans.batch && p.bias->spans.heads);
+  const bool plain = plain_scores(b, c);
+  if (dim <= 64) {
+    c.block_q = bare_scores(f) && !f.bounded_left ? 128 : 64;
+  } else {
+    c.split = dim > 128 ||
+              (plain ? crowd_of(b) > kMaxPlain
+                     : f.softcap || f.score_mod || f.bias != ScalarType::none || crowd_of(b) > most_of(f, false));
+  }
+  c.ahead = c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || crowd_of(b) == 0);
+  // Two blocks share what they add; there is room in shared memory to stage it where K has three blocks of columns.
+  c.paired = c.split && plain_scores(b, c) && padded(f.dim_qk, 16) == 192 && f.dim_v <= 192 && b.dq &&
+             !b.deterministic && !f.dropout && f.bias == ScalarType::none;
+  if (c.paired) c.ahead = false;
+  c.held = !c.paired ? 0 : f.dim_v <= 128 ? 12 : 6;
+  if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
+  return c;
+}
+
+std::string config_source(const BackwardConfig& c) {
+  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired] = c;
+  return cuda::Initializer()
+      .field("split", split)
+      .field("block_q", block_q)
+      .field("bias_tiles", bias_tiles)
+      .field("dbias_tiles", dbias_tiles)
+      .field("dbias_adds", dbias_adds)
+      .field("ahead", ahead)
+      .field("held", held)
+      .field("paired", paired)
+      .source();
+}
+
+class State final : public cuda::BackwardState {
+ public:
+  State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
+        const BackwardConfig& config)
+      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumTile),
+        config_(config),
+        layout_(layout_of(features, config)) {}
+
+  std::string describe() const override {
+    return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
+                config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
+                config_.paired ? "two blocks of threads share dQ, " : "", layout_.total, " bytes of shared memory",
+                order());
+  }
+
+ private:
+  const cuda::Kernel& kernel(cuda::Stream stream) const {
+    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, std::string>> kernels;
+    return kernels.find(device_.ordinal, {features_, shape_, config_, cuda::mods_key(*problem)}, layout_.total, stream,
+                        [&] { return program_of(features_, shape_, config_, cuda::mods_source(*problem, true)); });
+  }
+  void load(cuda::Stream stream) const override { kernel(stream); }
+  void launch_with(const Tensors& tensors, BackwardParams& params, cuda::Stream stream) const override {
+    const std::int64_t tiles = tiles_of(*problem, config_);
+    if (tiles == 0) return;
+    if (features_.dbias && !writes_all_dbias(features_, config_))
+      cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(params.dbias), 0,
+                                               dense_bytes(*problem, Role::dbias), stream),
+                       "cuMemsetD8Async");
+    set_head_groups(params, *problem, config_, device_.multiprocessors, device_.l2_bytes);
+    BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
+    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &maps.bias, &maps.dbias, &params};
+    const unsigned cluster = config_.paired ? 2 : 1;
+    const auto clusters = static_cast<unsigned>(std::min(tiles, std::int64_t{device_.multiprocessors} / cluster));
+    cuda::launch(kernel(stream), clusters * cluster, 384, layout_.total, stream, arguments,
+                 starts_early() && !features_.dbias && cuda::row_blocks(params) > 0, cluster);
+  }
+
+  const BackwardConfig config_;
+  const BackwardLayout layout_;
+};
+
+Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
+
+}  // namespace
+
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
+               std::string& why) {
+  if (device.major == 9) return select_config(p, f, c, why);
+  why = why_no_hopper(device);
+  return false;
+}
+
+bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& c, std::string& why) {
+  const auto refuse = [&](std::string sentence) {
+    why = std::move(sentence);
+    return false;
+  };
+  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+  if (p.out_dtype != p.dtype) return refuse("its products read dout as it is stored, so dout must have q's dtype");
+  if (p.dim_qk > 256 || p.dim_v > 256)
+    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+  for (const Role role : {Role::q, Role::k, Role::v, Role::dout}) {
+    if (std::string s = why_no_tma(p, role); !s.empty()) return refuse(s);
+  }
+  for (const auto& [role, wanted] : {std::pair{Role::dk, p.gradients.dk}, {Role::dv, p.gradients.dv}}) {
+    if (std::string s = why_no_vectors(p, role, 8); wanted && !s.empty()) return refuse(s);
+  }
+  if (p.gradients.dbias) {
+    if (dense_bytes(p, Role::dbias) == 0) return refuse("it adds to a dbias without gaps; this one has some");
+    const BroadcastDims& spans = p.bias->spans;
+    if (p.deterministic && !(spans.batch && spans.heads && spans.rows && p.layout.bias[3] != 0))
+      return refuse("it adds up a repeated bias' gradient in any order, not in one");
+  }
+  BackwardConfig most{};  // tiles
+  most.split = true;
+  if (std::string s = cuda::why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
+  c = config_of(p, f);
+  const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
+  if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMaxPlain : most_of(f.forward.attention, c.split)))
+    return refuse("so many features together do not fit its registers");
+  if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
+    return refuse(text("its tiles take ", bytes, " bytes of shared memory"));
+  return true;
+}
+
+BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
+  return {.block_q = c.block_q,
+          .block_k = 16,
+          .key_warps = c.split ? 2 : 1,
+          .sum_columns = dq_block_floats(static_cast<int>(p.dim_qk), c.block_q) / c.block_q,
+          .zero_sums = true,
+          .mask_fragments = p.bool_mask && !c.split,
+          .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
+          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
+}
+
+BackwardMaps maps_of(const Problem& p, const Tensors& a, const BackwardConfig& c,
+                     decltype(&cuda::tensor_map) map_tensor) {
+  const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
+                     tokens_k = p.varlen ? p.total_k : p.seq_k;
+  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens,
+                       std::int64_t dim, int rows) {
+    return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
+  };
+  BackwardMaps maps{.q = map(tokens_q > 0 ? a.q : a.k, p.layout.q, p.heads_q, tokens_q, p.dim_qk, c.block_q),
+                    .k = map(a.k, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_k()),
+                    .v = map(a.v, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_k()),
+                    .dout = map(tokens_q > 0 ? a.dout : a.k, p.layout.dout, p.heads_q, tokens_q, p.dim_v, c.block_q),
+                    .bias = {},
+                    .dbias = {}};
+  maps.bias = maps.dbias = maps.k;
+  if (c.bias_tiles && tokens_q > 0) {
+    const Dims& s = p.layout.bias;
+    maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
+  }
+  if (c.dbias_tiles && tokens_q > 0) {
+    const Dims& s = p.layout.dbias;
+    const BroadcastDims& spans = p.bias->spans;
+    maps.dbias =
+        map_tensor(a.dbias.data, DType::f32, {p.seq_k, p.seq_q, spans.heads ? p.heads_q : 1, spans.batch ? p.batch : 1},
+                   {s[2], s[1], s[0]}, 64);
+  }
+  return maps;
+}
+
+bool writes_all_dbias(const BackwardFeatures& f, const BackwardConfig& c) {
+  const AttentionFeatures& a = f.forward.attention;
+  return c.dbias_tiles && !c.dbias_adds && !a.bounded_left && !a.bounded_right && !a.bool_mask;
+}
+
+std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
+  return p.heads_kv * padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, c.tile_k());
+}
+
+// Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
+// one group, twice as many at most, so that the end is balanced. Where dQ is added in one order, the shortest tiles
+// come first, and there is no such group. A head then takes one more tile in the time of a block, so tiles of several
+// heads come by turns in every problem; of fewer heads, since they go on side by side (d128 4k, of the time in any
+// order: 4 heads, 17 MB, 1.08, 8 heads 1.13; causally 8 heads 1.11, 16 heads 1.32, and in another run 10 heads 1.15).
+void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& c, int multiprocessors, int l2_bytes) {
+  b.head_group = 1;
+  b.tail_heads = 0;
+  if (c.paired) multiprocessors /= 2;
+  constexpr std::int64_t kMax = 32;
+  const bool causal = band_mask(p, p.seq_q, p.seq_k).right >= 0, by_turns = p.deterministic && p.gradients.dq;
+  if (p.varlen) return;
+  const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
+                     tiles = std::max<std::int64_t>(1, (p.seq_k + c.tile_k() - 1) / c.tile_k());
+  if (c.dbias_adds && !p.bias->spans.batch) {  // what those that share a bias add to its gradient meets in L2
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.bias->spans.heads ? p.batch : heads, 1, kMax));
+    return;
+  }
+  if (!causal && !by_turns) return;
+  if (causal && p.group() > 1) {  // a group fills the multiprocessors once (KeysOuter), by turns twice
+    const std::int64_t at_once = std::int64_t{multiprocessors} * (by_turns ? 2 : 1);
+    b.head_group = static_cast<int>(std::clamp<std::int64_t>((at_once + tiles / 2) / tiles, 1, heads));
+    return;
+  }
+  const std::int64_t bytes = std::max<std::int64_t>(1, p.group() * p.seq_q * (p.dim_qk * 6 + p.dim_v * 2)),
+                     room =
+                         !by_turns ? 2 * std::int64_t{l2_bytes} / 3 : l2_bytes * std::int64_t{causal ? 55 : 30} / 100;
+  const std::int64_t group = std::clamp<std::int64_t>(room / bytes, 1, kMax);
+  const std::int64_t tail = 4 * multiprocessors / tiles;
+  b.head_group = static_cast<int>(std::min(group, heads));
+  if (tail <= 16 && tail > group && !by_turns) b.tail_heads = static_cast<int>(std::min({tail, 2 * group, heads}));
+}
+
+cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
+                               const std::string& mods) {
+  const AttentionFeatures& a = f.forward.attention;
+  return {c.split ? "cuda/sm90/backward/consumer/split.cuh" : "cuda/sm90/backward/backward.cuh",
+          "attention_backward",
+          text(cuda::backward_source(f, shape), "#include \"cuda/sm90/backward/config.hpp\"\n",
+               "namespace onepass::sm90 { constexpr BackwardConfig config = ", config_source(c), "; }\n"),
+          "sm_90a",
+          mods,
+          cuda::wgmma_source({c.block_q, padded(a.dim_qk, 16), padded(a.dim_v, 16), dq_columns(a.dim_qk, c.block_q, 0),
+                              c.paired ? kPairedColumns[1] : dq_columns(a.dim_qk, c.block_q, 1)},
+                             operand_of(a.input))};
+}
+
+const Implementation& backward_implementation() {
+  static const Implementation row{"cuda.sm90_backward", plan, Op::backward};
+  return row;
+}
+
+}  // namespace onepass::sm90

@@ -1,0 +1,38 @@
+// Attention backward on Hopper: the host half of backward.cuh and split.cuh.
+#pragma once
+#include "cuda/attention/backward/host.hpp"
+#include "cuda/host/tensor_map.hpp"
+#include "cuda/sm90/backward/config.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::sm90 {
+
+// The config of a problem. False, with a sentence in `why`, for what the family cannot do.
+bool select_config(const Problem& problem, const BackwardFeatures& features, BackwardConfig& config, std::string& why);
+// The same on a device, which must be a Hopper GPU.
+bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
+               BackwardConfig& config, std::string& why);
+BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
+// The kernel's tensor maps in its parameters' order; those it does not read are copies of k's. map_tensor:
+// cuda::tensor_map.
+struct BackwardMaps {
+  cuda::TensorMap q, k, v, dout, bias, dbias;
+};
+BackwardMaps maps_of(const Problem& problem, const Tensors& tensors, const BackwardConfig& config,
+                     decltype(&cuda::tensor_map) map_tensor);
+// Whether the kernel writes every number of dbias; else they are zeros before it.
+bool writes_all_dbias(const BackwardFeatures& features, const BackwardConfig& config);
+// How many heads of K and V are worked on at once, and how many of the last ones as one group.
+void set_head_groups(BackwardParams& params, const Problem& problem, const BackwardConfig& config, int multiprocessors,
+                     int l2_bytes);
+// The tiles of work: an upper bound if packed.
+std::int64_t tiles_of(const Problem& problem, const BackwardConfig& config);
+// mods: cuda::mods_source of the problem.
+cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
+                               const BackwardConfig& config, const std::string& mods = {});
+// The device source with this family's sum_tile.
+inline constexpr const char* kSumTile = "cuda/sm90/backward/sums.cuh";
+
+const Implementation& backward_implementation();
+
+}  // namespace onepass::sm90

@@ -1,0 +1,43 @@
+// The order of a deterministic sum of dQ.
+#pragma once
+#include "cuda/device/pipeline.cuh"
+
+#include "cuda/sm90/backward/tile.cuh"
+
+namespace onepass::sm90 {
+
+// Turns at the sums of a row block, so that they are added up in one order, that of KeysOuter. How many tiles come
+// before one at the row block that its walk is at.
+DEV u32 tiles_before(const BackwardParams& p, const KeyTile& x, const BlockWalk& walk) {
+  const Band32 band = band_of(p, x.seq_q, x.seq_k);
+  const Band32::Range keys = band.key_range(walk.row(), min(walk.row() + static_cast<i32>(kBlockM), band.seq_q));
+  constexpr i32 kKeys = kBlockN;
+  return static_cast<u32>(last_keys_first(p) ? (keys.hi - 1) / kKeys - x.key / kKeys : x.key / kKeys - keys.lo / kKeys);
+}
+
+// Split: the warp that asks for the consumers' turns and passes them on, since both take a way to L2. Consumers add a
+// block's dQ when its stage is full; it is free when all of their warps have.
+DEV void keep_turns(const SharedMemory& memory, const BackwardParams& p) {
+  const bool issuer = elect_one();
+  u32 block = 0;
+  each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile&, const auto& slot, BlockWalk at) {
+    for (bool more = true; more; ++block) {
+      const KeyTile x = load_key_tile(slot());  // again: registers are few
+      const u32 turn = tiles_before(p, x, at);
+      u32* const count = p.turns + at.place(p, x.batch);
+      more = at.next(p, slot());
+      __syncwarp();
+      if (!more) k.release(issuer);  // its keys are in use no longer than the consumers', who are not done yet
+      const Pipeline<kLayout.turns> stage = memory.turns().at(block);
+      if (issuer) {
+        wait_for_count(count, turn);
+        mbar_arrive(stage.full());
+      }
+      stage.wait_released();
+      if (issuer) add_release(count, 1);
+      __syncwarp();
+    }
+  });
+}
+
+}  // namespace onepass::sm90

@@ -1,0 +1,150 @@
+// From products to weights, and from weights and dP to dS, on the fragment of 64 keys x block_q rows: as everybody does
+// it (attention/backward_fragment.cuh), and in fewer instructions where there is nothing between product and weight.
+#pragma once
+#include "cuda/attention/backward/fragment.cuh"
+#include "cuda/sm90/backward/tile.cuh"
+
+namespace onepass::sm90 {
+
+static_assert(kBlockK == 16);         // parts of slopes and rows to compute again are counted by warps
+constexpr int kScores = kBlockM / 2;  // of a lane
+constexpr bool kPlainScores = plain_scores(backward_features, config);
+
+// The same bit in every lane, and provably so: descriptors that depend on it stay in uniform registers. A vote does not
+// queue behind shared memory as a shuffle does.
+DEV u32 voted(bool x) { return __any_sync(0xffffffffu, x); }
+
+struct BlockScores : KeyScores {
+  const BackwardParams& p;
+  i64 slope_place = 0;  // of dslopes' part of this warp, for head 0
+  float slope_sum = 0.0f;
+
+  explicit DEV BlockScores(const BackwardParams& params) : KeyScores{{params}}, p(params) {}
+
+  // Of a tile's 16 keys from `key` on, as one of the warps that have them; of one of its heads.
+  DEV void open(const KeyTile& x, i32 key, i32 part) {
+    band =
+        features.packed ? band_of(p, x.seq_q, x.seq_k) : band_of(p, p.seq_q, p.seq_k);  // parameters cost no register
+    batch = x.batch;
+    first_key = key;
+    keys = FragmentRows::from(key);
+    if constexpr (backward_features.dslopes) {
+      slope_place = slope_part(p, x, 0, key, part) - p.slope_parts;
+#pragma unroll 1
+      for (i32 i = 0; i < p.heads_per_kv; ++i)
+        if (threadIdx.x % 32 == 0 && x.exists() && key < x.seq_k) *slope_of(x.head * p.heads_per_kv + i) = 0.0f;
+    }
+  }
+  DEV void open_head(i32 of) {
+    head = of;
+    if constexpr (features.alibi) slope = p.slopes[batch * p.slope_stride[0] + head * p.slope_stride[1]];
+    slope_sum = 0.0f;
+  }
+  DEV void close_head() {
+    if constexpr (backward_features.dslopes) {
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) slope_sum += __shfl_xor_sync(0xffffffffu, slope_sum, step);
+      if (threadIdx.x % 32 == 0 && first_key < band.seq_k)
+        atomicAdd(slope_of(static_cast<i32>(head)), slope_sum);  // one thread's, in the order of its blocks
+    }
+  }
+
+  // The mask's bits of a block's scores of this lane; read ahead of their use.
+  DEV u32 seen_scores(i32 first_row) const {
+    if constexpr (!kPlainScores || !features.bool_mask) return ~0u;
+    const MaskFragments& mask = p.mask_fragments;
+    return mask.words[batch * mask.stride[0] + head * mask.stride[1] + first_row / 64 * mask.stride[2] + first_key * 2 +
+                      opaque_thread() % 32];
+  }
+  // Products, or scores with their bias, become weights: probability() but for its limit of 1, which costs 3 % and
+  // which the rounding of huge LSEs alone would pass; what overflows is computed again, but not where dbias is wanted:
+  // that leaves at once. So hidden scores are marked for it, too. next() is called when the rows' LSEs of scores 8 c to
+  // 8 c + 7 have been used.
+  template <class Next>
+  DEV bool plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row, u32 seen,
+                         const Next& next) const {
+    hide_products(s, first_row);
+    if constexpr (features.bool_mask) {
+      if (voted(seen != ~0u)) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j) s[j] = seen >> j & 1 ? s[j] : kNegInf;
+      }
+    }
+    if constexpr (backward_features.dbias) {
+      float least = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) least = fminf(least, s[j]);
+      if (voted(least == kNegInf)) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j)
+          s[j] = s[j] == kNegInf ? kHidden : probability(p, s[j], reference[statistic_of(j)]);
+        return true;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kScores / 8; ++c) {
+#pragma unroll
+      for (int j = 8 * c; j < 8 * c + 8; ++j) {
+        const float r = reference[statistic_of(j)];
+        if constexpr (backward_features.dbias)
+          s[j] = probability(p, s[j], r);
+        else if constexpr (kFusedWeights)
+          s[j] = weight_of(fmaf(s[j], p.scale_log2, -r));
+        else
+          s[j] = weight_of((s[j] - r) * static_cast<float>(kLog2e));
+      }
+      next(c);
+    }
+    return false;
+  }
+  DEV void plain_gradients(const float (&w)[kScores], float (&dp)[kScores], const Kept<kScores>& kept,
+                           const float (&d)[kScores / 2], bool some_hidden) const {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      if constexpr (features.dropout)
+        dp[j] = w[j] * fmaf(kept.has(j) ? dp[j] : 0.0f, p.dropout.keep_scale, -d[statistic_of(j)]);
+      else
+        dp[j] = w[j] * (dp[j] - d[statistic_of(j)]);
+    }
+    if constexpr (backward_features.dbias) {
+      if (!some_hidden) return;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) dp[j] = is_hidden(w[j]) ? 0.0f : dp[j];  // whatever dO and V hold
+    }
+  }
+
+  // What differentiate() tells of each score.
+  DEV void add(i32 row, i32 key, float gradient) {
+    if constexpr (backward_features.dbias) {
+      if (row < band.seq_q && key < band.seq_k) atomicAdd(p.dbias + spread(p.dbias_stride, row, key), gradient);
+    }
+    if constexpr (backward_features.dslopes) slope_sum -= gradient * distance(row, key);
+  }
+
+ private:
+  DEV float* slope_of(i32 query_head) const {
+    return p.slope_parts + (slope_place + query_head * (static_cast<i64>(p.k_blocks) * backward_shape.key_warps));
+  }
+  // Products that the band hides.
+  DEV void hide_products(float (&s)[kScores], i32 first) const {
+    constexpr i32 kRows = kBlockM;
+    if (first_key >= band.keys_of(first + kRows - 1).lo && first_key + 16 <= band.keys_of(first).hi) return;
+    const u32 lane = opaque_thread() % 32, quad = lane % 4;
+    const i32 key = first_key + static_cast<i32>(lane / 4);
+    i32 from[2], upto[2];  // the rows that see a key
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const i32 at = key + 8 * i - band.shift;
+      from[i] = key + 8 * i >= band.seq_k ? 0x7fffffff : features.bounded_right ? at - band.right : -0x7fffffff;
+      upto[i] = at + band.left;
+    }
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      const int i = j >> 1 & 1;
+      const i32 row = first + column_of(j, quad);
+      if (row < from[i] || (features.bounded_left && row > upto[i])) s[j] = kNegInf;
+    }
+  }
+};
+
+}  // namespace onepass::sm90

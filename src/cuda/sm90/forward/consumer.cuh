@@ -1,0 +1,271 @@
+// What a consumer warpgroup holds, and the steps of its loop (forward.cuh).
+#pragma once
+#include "cuda/attention/fallback.cuh"
+#include "cuda/sm90/forward/bias_tile.cuh"
+#include "cuda/sm90/forward/epilogue.cuh"
+#include "cuda/sm90/forward/products.cuh"
+#include "cuda/sm90/fp8/softmax.cuh"
+
+namespace onepass::sm90 {
+
+constexpr bool kPromotes = config.promote > 0, kBlockScales = config.block_scales;
+static_assert(!kFactors || !config.q_registers, "a tile's factors lie beside its Q");
+
+struct Consumer {
+  const SharedMemory& memory;
+  const u32 group, lane, warp;  // group: which of the warpgroups; warp: among all of theirs
+  const TensorMap* const out;
+  const ForwardParams& p;
+  Pipeline<kLayout.q> q = memory.q();
+  Pipeline<kLayout.k> k = memory.k();
+  Pipeline<kLayout.v> v = memory.v();
+  Pipeline<kLayout.bias> bias = memory.bias(group);
+  Scores scores{p};
+  LaneRows rows;
+  QueryOperand query;
+  float s[kBlockN / 2], o[kOutN / 2];
+  u32 weights[kWeightWords];
+  i32 accumulate = 0;  // whether O holds anything yet
+  FallbackRows fallback;
+  // e4m3
+  float all[kPromotes ? kOutN / 2 : 1] = {};  // O of the blocks before those that o sums; 0 at a tile's begin
+  i32 promoted_at = 0;                        // blocks in o
+  float score_factor = 1.0f, value_factor = 1.0f, block_factor = 1.0f, up = 0.0f;
+
+  // Not an aggregate: that would set the fragments to 0.
+  DEV Consumer(const SharedMemory& shared, u32 warpgroup, const TensorMap* output, const ForwardParams& params)
+      : memory(shared),
+        group(warpgroup),
+        lane(threadIdx.x % 32),
+        warp(warpgroup * kGroupWarps + threadIdx.x / 32 % kGroupWarps),
+        out(output),
+        p(params) {}
+
+  DEV i32 first_row(const WorkTile& tile) const { return tile.row + static_cast<i32>(warp * 16); }  // of this warp
+
+  DEV WorkTile take_tile() {
+    q.wait();
+    return load_tile(memory.tile(q.state.slot));
+  }
+  // Q in registers frees its shared memory at once; Q in shared memory is free after the tile's last S.
+  DEV void take_query() {
+    query.load(q.stage() + group * kGroupBlockBytes);
+    if constexpr (config.q_registers) release_query();
+  }
+  DEV void done_with_query() {
+    if constexpr (!config.q_registers) release_query();
+  }
+  DEV void release_query() {
+    __syncwarp();
+    q.release(lane == 0);
+  }
+
+  // Warpgroups take turns at issuing, so that one's softmax runs under the other's products.
+  DEV void first_turn() const {
+    if (config.ping_pong && group == kGroups - 1) bar_arrive(kTurn, 2 * kGroupThreads);
+  }
+  DEV void wait_turn() const {
+    if constexpr (config.ping_pong) bar_sync(kTurn + group, 2 * kGroupThreads);
+  }
+  DEV void pass_turn() const {
+    if constexpr (config.ping_pong) bar_arrive(kTurn + (group + 1 == kGroups ? 0 : group + 1), 2 * kGroupThreads);
+  }
+
+  // S of K's stage alone; P V of V's stage alone; S ahead of P V, both under way when the next turn begins.
+  DEV void issue_scores_alone() {
+    take_scales();
+    wait_turn();
+    wgmma_fence();
+    issue_scores(s, query, k.stage());
+    pass_turn();
+  }
+  DEV void issue_accumulate_alone() {
+    fence_operand(weights);
+    fence_operand(o);
+    wgmma_fence();
+    issue_accumulate(o, weights, v.stage(), accumulate);
+  }
+  DEV void issue() {
+    take_scales();
+    wait_turn();
+    fence_operand(weights);
+    fence_operand(o);
+    wgmma_fence();
+    issue_scores(s, query, k.stage());
+    issue_accumulate(o, weights, v.stage(), accumulate);
+    accumulate = 1;
+    pass_turn();
+  }
+  // S is in its registers; `younger` products may still run.
+  template <int younger>
+  DEV void scores_ready() {
+    wgmma_wait<younger>();
+    fence_operand(s);
+    if constexpr (kBlockScales) __syncwarp();  // every lane has its factors
+    k.release(lane == 0);
+  }
+  DEV void output_ready() {
+    wgmma_wait<0>();
+    fence_operand(o);
+    fence_operand(weights);
+    v.release(lane == 0);
+  }
+
+  // Of the block whose K has come.
+  DEV void take_scales() {
+    if constexpr (kBlockScales) {
+      float of_block[2];
+      load_pair(of_block, memory.scales(k.state.slot));
+      block_factor = of_block[0], up = of_block[1];
+    }
+  }
+  // Hopper's sums of e4m3 products are cut to 14 bits, towards 0: few blocks are summed at a time, and fp32 sums those.
+  DEV void promote() {
+    if constexpr (kPromotes) {
+      if (++promoted_at < config.promote) return;
+      add_promoted();
+      accumulate = 0;
+    }
+  }
+  DEV void add_promoted() {
+#pragma unroll
+    for (u32 j = 0; j < kOutN / 2; ++j) all[kPromotes ? j : 0] += o[j];
+    promoted_at = 0;
+  }
+  DEV auto unit() const {
+    auto u = scores.unit();
+    if constexpr (kFactors && !kTransforms) {
+      const float factor = kBlockScales ? score_factor * block_factor : score_factor;
+      u.factor *= factor, u.unit *= factor;
+    }
+    return u;
+  }
+
+  // Everything between Q K^T and the softmax.
+  DEV BeforeScores before(i32 n) const { return scores.before<kBlockN / 2>(n * kKeys); }
+  DEV void apply(i32 n, const BeforeScores& known) {
+    if constexpr (kFactors && kTransforms) {
+#pragma unroll
+      for (u32 j = 0; j < kBlockN / 2; ++j) s[j] *= score_factor * block_factor;
+    }
+    if constexpr (kBiasTiles) {
+      bias.wait();
+      scores.apply(s, n * kKeys, known, BiasTile<features.bias>{bias.stage(), threadIdx.x / 32 % kGroupWarps * 16});
+      __syncwarp();
+      bias.release(lane == 0);
+    } else {
+      scores.apply(s, n * kKeys, known);
+    }
+  }
+  DEV void softmax(i32 n) {
+    if constexpr (kFp8) {
+      promote();
+      softmax_next_e4m3<kPromotes>(s, weights, o, all, rows, unit(), Raise<kBlockScales>{up});
+    } else {
+      softmax_next<Element, kRoundedSums>(s, weights, o, rows, unit(), scores.drop(n * kKeys));
+    }
+  }
+  // The softmax of a tile's first block. put(j, w): where weights j .. j + 3 go.
+  template <bool kInPlace = false, class Put>
+  DEV void first_softmax(const WorkTile& tile, const Put& put) {
+    scores.open(tile, first_row(tile));
+    const i32 n = tile.n_hi - 1;
+    if constexpr (kFactors) {
+      score_factor = load_one(memory.factors(q.state.slot) + 4 * group);
+      value_factor = load_one(memory.factors(q.state.slot) + 12);
+    }
+    if constexpr (kFp8) {
+      apply(n, before(n));
+      softmax_first_e4m3<kInPlace>(s, weights, rows, unit(), Raise<kBlockScales>{up});
+    } else {
+      apply(n, before(n));
+      softmax_first<Element, kRoundedSums>(s, put, rows, unit(), scores.drop(n * kKeys),
+                                           scores.columns<kBlockN / 2>(n * kKeys));
+    }
+  }
+  DEV auto to_weights() {
+    return [this](int j, const float(&four)[4]) { pack_four<Element, kBlockN / 2>(j, four, weights); };
+  }
+  DEV auto to_scores() {  // while the weights are an operand under way
+    return [this](int j, const float(&four)[4]) {
+      for (int i = 0; i < 4; ++i) s[j + i] = four[i];
+    };
+  }
+  DEV void pack_scores() {
+    if constexpr (kFp8) {
+      pack_e4m3_operand(s, weights);
+    } else {
+#pragma unroll
+      for (int j = 0; j < static_cast<int>(kBlockN / 2); j += 4) to_weights()(j, {s[j], s[j + 1], s[j + 2], s[j + 3]});
+    }
+  }
+
+  // The sums of a tile need no O: they end under its last P V.
+  DEV FinalRows finalize(const WorkTile& tile) const {
+    LaneRows sums = rows;
+    if constexpr (kFp8) sums.state[0].l *= 1 / kHeadFactor, sums.state[1].l *= 1 / kHeadFactor;
+    FinalRows final = finalize_rows(p, tile, sums);
+    if constexpr (kFactors) {
+      const float factor = kFp8 ? value_factor / kHeadFactor : value_factor;
+      final.inv[0] *= factor, final.inv[1] *= factor;
+    }
+    write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
+    return final;
+  }
+  DEV void store(const WorkTile& tile, const FinalRows& final) {
+    if constexpr (kPromotes) {
+#pragma unroll
+      for (u32 j = 0; j < kOutN / 2; ++j) o[j] += all[j], all[j] = 0.0f;
+      promoted_at = 0;
+    }
+    store_output(memory, warp, out, p, tile, first_row(tile), o, final, fallback);
+  }
+
+  // A tile's first block, alone.
+  DEV void first_block(const WorkTile& tile) {
+    take_query();
+    k.wait();
+    issue_scores_alone();
+    scores_ready<0>();
+    first_softmax(tile, to_weights());
+    accumulate = 0;
+  }
+  // A tile's last P V, alone.
+  DEV void last_block(const WorkTile& tile) {
+    v.wait();
+    issue_accumulate_alone();
+    const FinalRows final = finalize(tile);
+    output_ready();
+    store(tile, final);
+  }
+  DEV WorkTile plain_border(const WorkTile& tile) {
+    last_block(tile);
+    return take_tile();
+  }
+  // The next tile's first S ahead of this tile's last P V; under the two, this tile's sums, then the next one's first
+  // softmax.
+  DEV WorkTile overlapped_border(const WorkTile& tile) {
+    const WorkTile next = take_tile();
+    if (!next.exists()) {
+      last_block(tile);
+      return next;
+    }
+    take_query();
+    k.wait();
+    v.wait();
+    issue();
+    const FinalRows final = finalize(tile);
+    scores_ready<1>();
+    if constexpr (config.early_softmax) first_softmax<true>(next, to_scores());
+    output_ready();
+    store(tile, final);
+    if constexpr (config.early_softmax)
+      pack_scores();
+    else
+      first_softmax(next, to_weights());
+    accumulate = 0;
+    return next;
+  }
+};
+
+}  // namespace onepass::sm90

@@ -1,0 +1,345 @@
+#include "expression/expression.hpp"
+#include "base/text.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <limits>
+
+#include "expression/tokens.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr std::string_view kIndices[] = {"batch", "head", "q_index", "k_index"};
+
+struct Function {
+  std::string_view name;
+  ExprCode code;
+  int arguments;
+  bool numbers;  // integers become numbers; abs, min and max keep them
+};
+constexpr Function kFunctions[] = {
+    {"abs", ExprCode::abs, 1, false},    {"min", ExprCode::min, 2, false},     {"max", ExprCode::max, 2, false},
+    {"fabs", ExprCode::abs, 1, true},    {"fabsf", ExprCode::abs, 1, true},    {"fmin", ExprCode::min, 2, true},
+    {"fminf", ExprCode::min, 2, true},   {"fmax", ExprCode::max, 2, true},     {"fmaxf", ExprCode::max, 2, true},
+    {"exp", ExprCode::exp, 1, true},     {"expf", ExprCode::exp, 1, true},     {"exp2", ExprCode::exp2, 1, true},
+    {"exp2f", ExprCode::exp2, 1, true},  {"log", ExprCode::log, 1, true},      {"logf", ExprCode::log, 1, true},
+    {"log2", ExprCode::log2, 1, true},   {"log2f", ExprCode::log2, 1, true},   {"sqrt", ExprCode::sqrt, 1, true},
+    {"sqrtf", ExprCode::sqrt, 1, true},  {"tanh", ExprCode::tanh, 1, true},    {"tanhf", ExprCode::tanh, 1, true},
+    {"floor", ExprCode::floor, 1, true}, {"floorf", ExprCode::floor, 1, true}, {"ceil", ExprCode::ceil, 1, true},
+    {"ceilf", ExprCode::ceil, 1, true},
+};
+
+// Binary operators, the loosest first; those of a level group from the left.
+struct Operator {
+  std::string_view text;
+  int level;
+  ExprCode code;
+};
+constexpr Operator kOperators[] = {
+    {"||", 0, ExprCode::bit_or},      {"&&", 1, ExprCode::bit_and},    {"|", 2, ExprCode::bit_or},
+    {"^", 3, ExprCode::bit_xor},      {"&", 4, ExprCode::bit_and},     {"==", 5, ExprCode::equal},
+    {"!=", 5, ExprCode::not_equal},   {"<=", 6, ExprCode::less_equal}, {">=", 6, ExprCode::less_equal},
+    {"<", 6, ExprCode::less},         {">", 6, ExprCode::less},        {"<<", 7, ExprCode::shift_left},
+    {">>", 7, ExprCode::shift_right}, {"+", 8, ExprCode::add},         {"-", 8, ExprCode::subtract},
+    {"*", 9, ExprCode::multiply},     {"/", 9, ExprCode::divide},      {"%", 9, ExprCode::remainder},
+};
+constexpr int kLevels = 10;
+
+struct Value {
+  std::int16_t id = -1;
+  ExprType type = ExprType::number;
+};
+
+class Reader {
+ public:
+  Reader(ModKind kind, std::string_view source, std::span<const ModBuffer> buffers)
+      : kind_(kind), tokens_(kind == ModKind::score ? "score_mod" : "mask_mod", source), buffers_(buffers) {}
+
+  Expression read() {
+    Value result = ternary();
+    next_token();
+    if (!token().empty()) fail("an operator or the end is expected");
+    result = kind_ == ModKind::score ? number(result) : boolean(result);
+    // The result is one value per score, whatever it depends on, and stands last.
+    ExprStep& last = expression_.steps[static_cast<std::size_t>(result.id)];
+    if (static_cast<std::size_t>(result.id) + 1 != expression_.steps.size() || last.varies != kByBoth) {
+      const ExprStep copy{
+          ExprCode::select, result.type, result.type, kByBoth, false, {truth(), result.id, result.id, -1}, 0, 0};
+      push(copy);
+      expression_.steps.back().varies = kByBoth;
+    }
+    for (const ExprStep& step : expression_.steps) {
+      if (step.varies != kByBoth) continue;
+      for (const std::int16_t id : step.operand)
+        if (id >= 0) expression_.steps[static_cast<std::size_t>(id)].spread = true;
+    }
+    return std::move(expression_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const { tokens_.fail(what); }
+  std::string_view token() const { return tokens_.token(); }
+  void next_token() { tokens_.next(); }
+  bool accept(std::string_view wanted) { return tokens_.accept(wanted); }
+  void want(std::string_view wanted) { tokens_.want(wanted); }
+
+  // ----------------------------------------------------------------------------------------------------- values
+  Value push(ExprStep step) {
+    if (expression_.steps.size() >= static_cast<std::size_t>(Expression::kMaxSteps))
+      fail(text("the expression has more than ", Expression::kMaxSteps, " operations"));
+    for (const std::int16_t id : step.operand)
+      if (id >= 0) step.varies |= expression_.steps[static_cast<std::size_t>(id)].varies;
+    expression_.steps.push_back(step);
+    return {static_cast<std::int16_t>(expression_.steps.size() - 1), step.type};
+  }
+  Value make(ExprCode code, ExprType type, ExprType operands, std::initializer_list<std::int16_t> ids) {
+    ExprStep step{code, type, operands, kSame, false, {-1, -1, -1, -1}, 0, 0};
+    std::copy(ids.begin(), ids.end(), step.operand);
+    return push(step);
+  }
+  Value input(ExprCode code, ExprType type, ExprVaries varies) {
+    return push({code, type, type, varies, false, {-1, -1, -1, -1}, 0, 0});
+  }
+  Value literal(ExprType type, float number, std::int32_t integer) {
+    return push({ExprCode::literal, type, type, kSame, false, {-1, -1, -1, -1}, number, integer});
+  }
+  std::int16_t truth() { return literal(ExprType::boolean, 0, 1).id; }
+  Value number(Value v) {
+    return v.type == ExprType::number ? v : make(ExprCode::to_number, ExprType::number, ExprType::integer, {v.id});
+  }
+  Value integer(Value v) {  // a bool is 0 or 1 already
+    if (v.type == ExprType::number) return make(ExprCode::to_integer, ExprType::integer, ExprType::number, {v.id});
+    return {v.id, ExprType::integer};
+  }
+  Value boolean(Value v) {
+    return v.type == ExprType::boolean ? v : make(ExprCode::to_boolean, ExprType::boolean, v.type, {v.id});
+  }
+  Value promoted(Value v) { return {v.id, v.type == ExprType::number ? v.type : ExprType::integer}; }
+  // C++'s usual conversions: two integers stay integers.
+  ExprType common(Value& a, Value& b) {
+    if (a.type == ExprType::number || b.type == ExprType::number) {
+      a = number(a);
+      b = number(b);
+      return ExprType::number;
+    }
+    return ExprType::integer;
+  }
+
+  // ---------------------------------------------------------------------------------------------------- grammar
+  struct Deeper {
+    Reader& reader;
+    explicit Deeper(Reader& r) : reader(r) {
+      if (++reader.depth_ > kMaxModDepth)  // the reader recurses
+        reader.fail(text("more than ", kMaxModDepth, " expressions lie in each other"));
+    }
+    ~Deeper() { --reader.depth_; }
+  };
+
+  Value ternary() {
+    const Deeper deeper(*this);
+    Value condition = binary(0);
+    if (!accept("?")) return condition;
+    condition = boolean(condition);
+    Value then = ternary();
+    want(":");
+    Value otherwise = ternary();
+    ExprType type = then.type;
+    if (then.type != otherwise.type) type = common(then, otherwise);
+    return make(ExprCode::select, type, type, {condition.id, then.id, otherwise.id});
+  }
+
+  Value binary(int level) {
+    if (level == kLevels) return unary();
+    Value left = binary(level + 1);
+    for (;;) {
+      next_token();
+      tokens_.put_back();
+      const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators),
+                                    [&](const Operator& o) { return o.text == token() && o.level == level; });
+      if (op == std::end(kOperators)) return left;
+      const std::size_t at = tokens_.column();
+      const std::string_view sign = token();
+      next_token();
+      Value right = binary(level + 1);
+      left = combine(*op, left, right, sign, at);
+    }
+  }
+
+  Value combine(const Operator& op, Value left, Value right, std::string_view sign, std::size_t at) {
+    if (op.level <= 1) {  // without side effects, && and || need not stop early
+      left = boolean(left);
+      right = boolean(right);
+      return make(op.code, ExprType::boolean, ExprType::integer, {left.id, right.id});
+    }
+    const ExprType type = common(left, right);
+    const bool integers_only = op.level <= 4 || op.level == 7 || op.code == ExprCode::remainder;
+    if (integers_only && type == ExprType::number)
+      tokens_.fail_at(at, text("'", sign, "' works on integers; int(...) makes one"));
+    if (op.level == 5 || op.level == 6) {
+      if (sign[0] == '>') std::swap(left, right);
+      return make(op.code, ExprType::boolean, type, {left.id, right.id});
+    }
+    return make(op.code, type, type, {left.id, right.id});
+  }
+
+  Value unary() {
+    const Deeper deeper(*this);
+    if (accept("+")) return promoted(unary());
+    if (accept("-")) {
+      const Value v = promoted(unary());
+      return make(ExprCode::negate, v.type, v.type, {v.id});
+    }
+    if (accept("!")) {
+      const Value v = boolean(unary());
+      return make(ExprCode::equal, ExprType::boolean, ExprType::integer, {v.id, literal(ExprType::integer, 0, 0).id});
+    }
+    if (accept("~")) {
+      const Value v = promoted(unary());
+      if (v.type == ExprType::number) fail("'~' works on integers; int(...) makes one");
+      return make(ExprCode::bit_xor, ExprType::integer, ExprType::integer,
+                  {v.id, literal(ExprType::integer, 0, -1).id});
+    }
+    return primary();
+  }
+
+  Value convert(std::string_view type, Value v) {
+    return type == "float" ? number(v) : type == "int" ? integer(v) : boolean(v);
+  }
+  static bool is_type(std::string_view word) { return word == "float" || word == "int" || word == "bool"; }
+
+  Value primary() {
+    next_token();
+    if (token().empty()) fail("a value is expected");
+    if (is_digit(token()[0]) || (token()[0] == '.' && token().size() > 1)) return number_token();
+    if (token() == "(") {
+      next_token();
+      if (is_type(token())) {  // (float)x
+        const std::string_view type = token();
+        if (accept(")")) return convert(type, unary());
+        fail("')' is expected after the type of a cast");
+      }
+      tokens_.put_back();
+      const Value v = ternary();
+      want(")");
+      return v;
+    }
+    if (!is_letter(token()[0])) fail("a value is expected");
+    return name();
+  }
+
+  Value number_token() {
+    const std::string_view whole = token();
+    const bool hex = whole.size() > 2 && whole[0] == '0' && (whole[1] == 'x' || whole[1] == 'X');
+    if (hex || std::all_of(whole.begin(), whole.end(), is_digit)) {
+      if (!hex && whole.size() > 1 && whole[0] == '0') fail("an octal number in C++; write it without the leading 0");
+      std::int32_t x = 0;
+      const std::string_view digits = whole.substr(hex ? 2 : 0);
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x, hex ? 16 : 10);
+      if (error == std::errc::result_out_of_range) fail("integers have 32 bits");
+      if (error != std::errc{} || end != digits.data() + digits.size()) fail("a number is expected");
+      return literal(ExprType::integer, 0, x);
+    }
+    std::string_view digits = whole;
+    if (digits.back() == 'f' || digits.back() == 'F') digits.remove_suffix(1);
+    float x = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x);
+    if (error == std::errc::result_out_of_range) fail("beyond the range of a float");
+    const bool fraction = digits.find_first_of(".eE") != digits.npos;
+    if (error != std::errc{} || end != digits.data() + digits.size() || !fraction)
+      fail("a number such as 2, 0.5f or 1e-3 is expected");
+    return literal(ExprType::number, x, 0);
+  }
+
+  Value name() {
+    const std::string_view word = token();
+    if (word == "true" || word == "false") return literal(ExprType::boolean, 0, word == "true");
+    if (word == "INFINITY") return literal(ExprType::number, std::numeric_limits<float>::infinity(), 0);
+    if (is_type(word)) {
+      want("(");
+      const Value v = ternary();
+      want(")");
+      return convert(word, v);
+    }
+    if (word == "score" && kind_ == ModKind::score) return input(ExprCode::score, ExprType::number, kByBoth);
+    if (word == "batch") return input(ExprCode::batch, ExprType::integer, kSame);
+    if (word == "head") return input(ExprCode::head, ExprType::integer, kByLane);
+    if (word == "q_index") return input(ExprCode::q_index, ExprType::integer, kByLane);
+    if (word == "k_index") return input(ExprCode::k_index, ExprType::integer, kByKey);
+    for (const Function& f : kFunctions)
+      if (f.name == word) return call(f);
+    for (std::size_t i = 0; i < buffers_.size(); ++i)
+      if (buffers_[i].name == word) return element(i);
+    std::string known = kind_ == ModKind::score ? "score, " : "";
+    for (const std::string_view n : kIndices) known += std::string(n) + ", ";
+    for (const ModBuffer& b : buffers_) known += b.name + ", ";
+    fail(word == "score" ? "a mask_mod decides by position alone; " + known + "and functions are known here"
+                         : "the names known here are " + known + "and functions such as min, abs and tanh");
+  }
+
+  std::vector<Value> arguments(std::string_view open, std::string_view close, std::size_t count,
+                               const std::string& of) {
+    want(open);
+    std::vector<Value> values;
+    do values.push_back(ternary());
+    while (accept(","));
+    if (values.size() != count) fail(text(of, " takes ", count, count == 1 ? " argument" : " arguments"));
+    want(close);
+    return values;
+  }
+
+  Value call(const Function& f) {
+    std::vector<Value> v = arguments("(", ")", static_cast<std::size_t>(f.arguments), std::string(f.name));
+    for (Value& x : v) x = f.numbers ? number(x) : promoted(x);
+    ExprType type = v[0].type;
+    if (f.arguments == 2) {
+      type = common(v[0], v[1]);
+      return make(f.code, type, type, {v[0].id, v[1].id});
+    }
+    return make(f.code, type, type, {v[0].id});
+  }
+
+  Value element(std::size_t buffer) {
+    const ModBuffer& b = buffers_[buffer];
+    const bool brackets = tokens_.next_is("[") && b.rank == 1;
+    std::vector<Value> at = arguments(brackets ? "[" : "(", brackets ? "]" : ")", static_cast<std::size_t>(b.rank),
+                                      text("buffer ", b.name, " of rank ", b.rank));
+    ExprStep step{ExprCode::load,
+                  ExprType::number,
+                  ExprType::integer,
+                  kSame,
+                  false,
+                  {-1, -1, -1, -1},
+                  0,
+                  static_cast<std::int32_t>(buffer)};
+    if (b.dtype == DType::i32) step.type = ExprType::integer;
+    if (b.dtype == DType::boolean) step.type = ExprType::boolean;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      if (at[i].type == ExprType::number) fail(text("an index of ", b.name, " is a float; int(...) makes an integer"));
+      step.operand[i] = at[i].id;
+    }
+    return push(step);
+  }
+
+  ModKind kind_;
+  Tokens tokens_;
+  std::span<const ModBuffer> buffers_;
+  int depth_ = 0;
+  Expression expression_;
+};
+
+}  // namespace
+
+Expression read_expression(ModKind kind, std::string_view source, std::span<const ModBuffer> buffers) {
+  return Reader(kind, source, buffers).read();
+}
+
+Mods mods_of(const Problem& p) {
+  Mods mods;
+  if (!p.score_mod.empty()) mods.score = read_expression(ModKind::score, p.score_mod, p.mod_buffers);
+  if (!p.mask_mod.empty()) mods.mask = read_expression(ModKind::mask, p.mask_mod, p.mod_buffers);
+  return mods;
+}
+
+}  // namespace onepass

@@ -1,0 +1,320 @@
+#include "problem/attention/arguments.hpp"
+#include "base/text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/shown.hpp"
+#include "problem/attention/cache.hpp"
+#include "problem/gemm/flat_gemm_problem.hpp"
+#include "problem/merge/merge_problem.hpp"
+#include "problem/quantize/quantize_problem.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
+#include "problem/tensor_checks.hpp"
+
+namespace onepass {
+namespace {
+
+// The sizes that the tensors of a call have given to axes so far, and who gave them.
+class Sizes {
+ public:
+  void meet(const RoleRow& row, const ConstTensor& t, int dimension, Axis axis) {
+    const std::int64_t size = t.shape[dimension] - (axis == Axis::boundaries ? 1 : 0);
+    const Axis counted = axis == Axis::boundaries ? Axis::batch : axis;
+    Known& known = known_[static_cast<std::size_t>(counted)];
+    if (may_be_one(row) && t.shape[dimension] == 1) return;
+    if (!known.by) known = {size, row.name};
+    if (size == known.size) return;
+    const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
+    if (may_be_one(row)) {
+      throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": dimension ", dimension,
+                                             " must be ", expected, expected == 1 ? "" : " or 1"));
+    }
+    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": its ", what_of(axis), " must be ",
+                                           expected, ", as ", known.by, "'s"));
+  }
+  std::int64_t operator[](Axis axis) const { return known_[static_cast<std::size_t>(axis)].size; }
+  void set(Axis axis, std::int64_t size, const char* by) { known_[static_cast<std::size_t>(axis)] = {size, by}; }
+
+ private:
+  struct Known {
+    std::int64_t size = 0;
+    const char* by = nullptr;
+  };
+  std::array<Known, kAxes> known_{};
+};
+
+void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
+  const DType of_q = all.q.dtype;
+  const auto refuse = [&](const auto&... accepted) {
+    throw Error(ErrorCode::bad_dtype, text(row.name, " is ", name_of(t), "; ", accepted...));
+  };
+  switch (row.types) {
+    case Types::data:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      return;
+    case Types::query:
+      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 and fp8_e4m3 are accepted");
+      return;
+    case Types::key_value:
+      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 and fp8_e4m3 are accepted");
+      if (row.role == Role::v && t != all.k.dtype) refuse(name_of(all.k.dtype), ", as k, is expected");
+      if (t != of_q && of_q == DType::f8e4m3) refuse("fp8_e4m3, as q, is expected");
+      if (t != of_q && t != DType::f8e4m3) refuse(name_of(of_q), ", or fp8_e4m3 as a cache, is expected");
+      return;
+    case Types::result:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (t != of_q && t != DType::f32 && of_q != DType::f8e4m3) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      return;
+    case Types::as_q:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (t != of_q) refuse(name_of(of_q), " is expected");
+      return;
+    case Types::as_q_or_f32:
+      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      return;
+    case Types::as_out:
+      if (t != all.out.dtype) refuse(name_of(all.out.dtype), ", as out, is expected");
+      return;
+    case Types::gradient:
+      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      for (const Role other : {Role::dq, Role::dk}) {
+        const ConstTensor before = tensor_of(all, row_of(other));
+        if (other < row.role && before.given() && before.dtype != t)
+          refuse(name_of(before.dtype), ", as ", row_of(other).name, ", is expected");
+      }
+      return;
+    case Types::f32:
+      if (t != DType::f32) refuse("fp32 is expected");
+      return;
+    case Types::boolean:
+      if (t != DType::boolean) refuse("bool is expected");
+      return;
+    case Types::i32:
+      if (t != DType::i32) refuse("int32 is expected");
+      return;
+  }
+}
+
+// A gradient has the shape of what it is the gradient of.
+void check_gradient(const RoleRow& row, const ConstTensor& t, const Tensors& all) {
+  const RoleRow& base = row_of(row.gradient_of);
+  const ConstTensor of = tensor_of(all, base);
+  if (!of.given()) throw Error(ErrorCode::bad_value, text(row.name, " is given but ", base.name, " is not"));
+  if (row.fit != Fit::exact && (t.rank != of.rank || t.shape != of.shape))
+    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), "; ", shape_text(of), ", as ",
+                                           base.name, ", is expected"));
+}
+
+// One tensor by its row; its sizes meet those of the tensors before it.
+void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op, Form form, Sizes& sizes) {
+  const ConstTensor& q = all.q;
+  check_tensor(row.name, t);
+  if (t.device != q.device)
+    throw Error(ErrorCode::bad_device,
+                text(row.name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
+  check_dtype(row, t.dtype, all);
+  if (row.gradient_of != row.role && use_of(row, Op::forward) == Use::none) check_gradient(row, t, all);
+  const Axes axes = axes_of(row, form);
+  const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
+  const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;
+  if (t.rank + missing != rank && !shorter)
+    throw Error(ErrorCode::bad_shape,
+                text(row.name, " has shape ", shape_text(t), "; ", form_text(row, form), " is expected"));
+  for (int i = 0; i < t.rank; ++i) {
+    const Axis axis = axes[i + missing];
+    if (axis == Axis::boundaries && t.shape[i] < 1)
+      throw Error(ErrorCode::bad_shape, text(row.name, " is empty; it has batch + 1 entries, the first of them 0"));
+    sizes.meet(row, t, i, axis);
+  }
+  if (row.unit_last && t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
+    throw Error(ErrorCode::bad_stride,
+                text(row.name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
+  }
+  if (writes(row, op)) check_output(row.name, t);
+}
+
+// The longest of some lengths; a bound that the caller gave stands if it holds them.
+std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths, std::int64_t bound) {
+  const std::int64_t most = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  want(bound == 0 || most <= bound, ErrorCode::bad_value, name, " is ", bound, " but a sequence has ", most, " tokens");
+  return bound == 0 ? most : bound;
+}
+
+void read_lengths(const Tensors& t, const Attention& a, Problem& p, Sizes& sizes) {
+  p.batch = sizes[Axis::batch];
+  p.total_q = sizes[Axis::total_q];
+  p.total_k = sizes[Axis::total_k];
+  const auto read = [&](const char* name, const ConstTensor& cu, std::int64_t total, const char* bound_name,
+                        std::int64_t bound, std::vector<std::int64_t>& lengths) {
+    if (t.q.device.kind == DeviceKind::cuda) return bound > 0 ? std::min(bound, total) : total;  // only it knows them
+    lengths = lengths_from(name, cu, total);
+    return longest(bound_name, lengths, bound);
+  };
+  p.seq_q = read("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "max_seqlen_q", a.max_seqlen_q, p.lengths_q);
+  sizes.set(Axis::seq_q, p.seq_q, "cu_seqlens_q");
+  if (!p.packed_k()) return;
+  p.seq_k = read("cu_seqlens_k", t.cu_seqlens_k, p.total_k, "max_seqlen_k", a.max_seqlen_k, p.lengths_k);
+  sizes.set(Axis::seq_k, p.seq_k, "cu_seqlens_k");
+}
+
+// The pages of a cache: their number and size are k's, how many a sequence has the page table's.
+void read_pages(const Attention& a, Problem& p, Sizes& sizes) {
+  p.pages = sizes[Axis::pages];
+  p.page_size = sizes[Axis::page_size];
+  p.max_pages = sizes[Axis::max_pages];
+  const std::int64_t most = keys_of_pages(p.max_pages, p.page_size);
+  want(a.max_seqlen_k <= most, ErrorCode::bad_value, "max_seqlen_k is ", a.max_seqlen_k, " but page_table has ",
+       p.max_pages, " pages of ", p.page_size, " keys for a sequence");
+  p.seq_k = a.max_seqlen_k > 0 ? a.max_seqlen_k : most;
+  sizes.set(Axis::seq_k, p.seq_k, "page_table");
+}
+
+// [batch|1, heads|1, rows|1, keys|1]
+BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
+  const Dims full{p.batch, p.heads_q, p.seq_q, p.seq_k};
+  const auto spans = [&](int i) { return full[i] != 1 && t.shape[i] == full[i]; };
+  return {spans(0), spans(1), spans(2), spans(3)};
+}
+
+// Whether v begins where k does: with k's strides it is then the first columns of k.
+bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.data && k.data && k.elements() > 0; }
+
+}  // namespace
+
+Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
+  if (is_quantize(t)) return quantize_problem_of(t, a);
+  if (t.w.given() || t.column_bias.given()) return flat_gemm_problem_of(t);
+  if (is_softmax(t)) return softmax_problem_of(t, a);
+  if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
+  want(!a.log && !a.hadamard, ErrorCode::bad_value, a.log ? "log" : "hadamard", " is given but x is not; it is of a ",
+       word_of(a.log ? Op::softmax : Op::quantize));
+  Problem p;
+  p.op = t.dout.given() ? Op::backward : Op::forward;
+  p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
+  p.seqused = t.seqused_k.given();
+  const bool paged = t.page_table.given();
+  want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, "cu_seqlens_k is given beside ",
+       paged ? "page_table" : "seqused_k", "; keys are packed or a cache, not both");
+  p.page_size = paged ? 1 : 0;  // k's, once it is read
+  p.band = a.band;
+  p.scale = a.scale;
+  p.softcap = a.softcap;
+  p.dropout_p = a.dropout_p;
+  p.seed = a.seed;
+  p.score_mod = a.score_mod;
+  p.mask_mod = a.mask_mod;
+  for (const auto& [name, bound, used] :
+       {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen}, {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || paged}})
+    want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " is ", bound,
+         used ? "; 0 (unknown) or more is accepted" : " but the tensors are not packed; 0 is accepted");
+
+  Sizes sizes;
+  const Forms forms = forms_of(p);
+  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+    want(!tensor.given() || use_of(row, p.op) != Use::none, ErrorCode::bad_value, row.name,
+         p.op == Op::backward ? " is given beside dout; a backward takes none"
+                              : " is given but dout is not; a forward takes none");
+    if (row.role == Role::q_descale) {
+      sizes.set(Axis::blocks_q, descale_blocks(sizes[Axis::seq_q]), "q");
+      sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
+    }
+    const bool lengths = row.role == Role::cu_seqlens_q ? p.varlen : row.role == Role::cu_seqlens_k && p.packed_k();
+    if (must_be_given(row, p.op) || tensor.given() || lengths) check_role(row, tensor, t, p.op, forms.of(row), sizes);
+    if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
+    if (row.role == Role::page_table && paged) read_pages(a, p, sizes);
+  });
+  p.batch = sizes[Axis::batch];
+  p.heads_q = sizes[Axis::heads_q];
+  p.heads_kv = sizes[Axis::heads_kv];
+  p.dim_qk = sizes[Axis::dim_qk];
+  p.dim_v = sizes[Axis::dim_v];
+  p.seq_q = sizes[Axis::seq_q];
+  p.seq_k = sizes[Axis::seq_k];
+  p.dtype = t.q.dtype;
+  if (t.k.dtype != p.dtype) p.kv_dtype = t.k.dtype;
+  p.out_dtype = t.out.dtype;
+  p.accumulation = a.accumulation;
+  p.device = t.q.device;
+  if (t.bias.given()) p.bias = BiasSpec{t.bias.dtype, spans_of(t.bias, p)};
+  if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
+  p.alibi = t.alibi_slopes.given();
+  p.sinks = t.sinks.given();
+  const auto descale = [](const ConstTensor& x) -> std::optional<DescaleSpec> {
+    if (!x.given()) return std::nullopt;
+    return DescaleSpec{x.shape[0] != 1, x.shape[1] != 1, x.shape[2] != 1};
+  };
+  p.q_descale = descale(t.q_descale);
+  p.k_descale = descale(t.k_descale);
+  p.v_descale = descale(t.v_descale);
+  p.v_mean = descale(t.v_mean);
+  if (p.op == Op::backward) {
+    p.gradients = {t.dq.given(),    t.dk.given(),     t.dv.given(),
+                   t.dbias.given(), t.dsinks.given(), t.dalibi_slopes.given()};
+    const Tensor* const wide[] = {&t.dq, &t.dk, &t.dv};
+    const auto* first = std::ranges::find_if(wide, [](const Tensor* x) { return x->given(); });
+    p.grad_dtype = first == std::end(wide) ? p.dtype : (*first)->dtype;
+    p.dlse = t.dlse.given();
+    p.deterministic = a.deterministic;
+  } else {
+    p.want_lse = t.lse.given();
+    p.batch_invariant = a.batch_invariant;
+    p.unified_max = a.unified_max;
+    p.want_recomputed = t.recomputed.given();
+  }
+  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+    if (!tensor.given()) return;
+    p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
+    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
+  });
+  p.v_in_k = p.op == Op::forward && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
+  for (const auto& [name, tensor] : t.mod_buffers) {
+    const std::string called = "mod buffer " + shown(name);
+    check_tensor(called, tensor);
+    want(tensor.device == t.q.device, ErrorCode::bad_device, called, " is on ", ShownDevice{tensor.device},
+         " but q is on ", ShownDevice{t.q.device});
+    p.mod_buffers.push_back({name, tensor.dtype, tensor.rank, tensor.shape});
+  }
+  Mods parsed = checked_mods(p);
+  check_cache(p, t);
+  if (mods) *mods = std::move(parsed);
+  return p;
+}
+
+Problem problem_of(Op op, const Tensors& t, const Attention& a, Mods* mods) {
+  Problem p = problem_of(t, a, mods);
+  if (is_gemm(op) && is_gemm(p.op)) p.op = op;
+  return p;
+}
+
+Attention attention_of(const Problem& p) {
+  return {p.band,
+          p.scale,
+          p.softcap,
+          p.dropout_p,
+          p.seed,
+          p.score_mod,
+          p.mask_mod,
+          0,
+          p.paged() ? p.seq_k : 0,
+          p.deterministic,
+          p.batch_invariant,
+          p.accumulation,
+          p.unified_max,
+          p.log,
+          p.hadamard};
+}
+
+void bound_lengths(Attention& a, const Problem& p) {
+  a.max_seqlen_q = p.varlen ? p.seq_q : 0;
+  a.max_seqlen_k = p.packed_k() || p.paged() ? p.seq_k : 0;
+}
+
+}  // namespace onepass

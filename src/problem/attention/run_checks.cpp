@@ -1,0 +1,91 @@
+// What a run checks of its tensors: that they are the plan's, and that outputs have memory of their own.
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "base/overlap.hpp"
+#include "base/shown.hpp"
+#include "base/text.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/attention/cache.hpp"
+#include "problem/roles.hpp"
+#include "problem/softmax/softmax_problem.hpp"
+#include "problem/tensor_checks.hpp"
+
+namespace onepass {
+
+void check_planned(const Problem& p, const Tensors& t) {
+  if (p.op == Op::merge || of_rows(p.op) || is_gemm(p.op) || !t.outs.empty()) {
+    Problem other = problem_of(p.op, t, of_rows(p.op) ? attention_of(p) : Attention{});
+    for (std::size_t i = 0; i < kRoles; ++i)
+      if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
+    if (other == p) return;
+    throw Error(ErrorCode::bad_shape,
+                text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
+  }
+  const Forms forms = forms_of(p);
+  const auto fits = [&](const RoleRow& row, const ConstTensor& tensor) {
+    const RoleShape shape = shape_of(p, row);
+    if (!tensor.given() || shape.rank == 0) return !tensor.given() && shape.rank == 0;
+    const int missing = row.fit == Fit::leading_optional ? shape.rank - tensor.rank : 0;
+    bool same = tensor.dtype == shape.dtype && tensor.device == p.device && tensor.rank + missing == shape.rank &&
+                (missing == 0 || missing == 1);
+    if (row.fit == Fit::trailing_optional) {  // dimensions left out have size 1, as those that are not spanned
+      same = tensor.dtype == shape.dtype && tensor.device == p.device && tensor.rank <= shape.rank;
+      for (int i = tensor.rank; same && i < shape.rank; ++i) same = shape.size[i] == 1;
+    }
+    for (int i = 0; same && i < tensor.rank; ++i) same = tensor.shape[i] == shape.size[i + missing];
+    return same && (tensor.data || tensor.elements() == 0) &&
+           layout_of(row, forms.of(row), tensor) == p.layout.*row.layout &&
+           (!row.unit_last || tensor.shape[tensor.rank - 1] <= 1 || tensor.stride[tensor.rank - 1] == 1) &&
+           alignment_of(tensor) >= p.alignment[static_cast<std::size_t>(row.role)];
+  };
+  bool same = t.mod_buffers.size() == p.mod_buffers.size();
+  for (const RoleRow& row : kRoleTable) same = same && fits(row, tensor_of(t, row));
+  for (std::size_t i = 0; same && i < p.mod_buffers.size(); ++i) {
+    const auto& [name, tensor] = t.mod_buffers[i];
+    same = p.mod_buffers[i] == ModBuffer{name, tensor.dtype, tensor.rank, tensor.shape} && tensor.device == p.device &&
+           (tensor.data || tensor.elements() == 0);
+  }
+  if (same && p.varlen && p.device.kind == DeviceKind::cpu) {
+    same = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q) == p.lengths_q &&
+           (!p.packed_k() || lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k) == p.lengths_k);
+  }
+  same = same && (!p.v_in_k || t.v.data == t.k.data);
+  if (same) return check_cache(p, t);
+  // What it is instead: first whether it is a call at all.
+  const Problem other = problem_of(t, attention_of(p));
+  throw Error(ErrorCode::bad_shape,
+              text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
+}
+
+void check_apart(Op op, const Tensors& t) {
+  struct Place {
+    std::string_view name;
+    ConstTensor tensor;
+    Extent extent;
+  };
+  const auto want_apart = [](const Place& x, const Place& y) {
+    if (share_memory(x.tensor, x.extent, y.tensor, y.extent))
+      throw Error(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
+  };
+  std::array<Place, kRoles> outputs;
+  std::size_t count = 0;
+  for (const RoleRow& row : kRoleTable) {
+    if (!writes(row, op) || !(t.*row.output).given()) continue;
+    const Place place{row.name, t.*row.output, extent_of(t.*row.output)};
+    for (std::size_t i = 0; i < count; ++i) want_apart(place, outputs[i]);
+    outputs[count++] = place;
+  }
+  const auto want_all_apart = [&](std::string_view name, const ConstTensor& tensor) {
+    const Place from{name, tensor, extent_of(tensor)};
+    for (std::size_t i = 0; i < count; ++i) want_apart(outputs[i], from);
+  };
+  for (const RoleRow& row : kRoleTable) {
+    const ConstTensor tensor = tensor_of(t, row);
+    if (!writes(row, op) && tensor.given()) want_all_apart(row.name, tensor);
+  }
+  for (const auto& [name, tensor] : t.mod_buffers) want_all_apart("mod buffer " + shown(name), tensor);
+}
+
+}  // namespace onepass

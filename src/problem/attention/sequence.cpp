@@ -1,0 +1,62 @@
+// A problem's sequences and what their rows see.
+#include <cstdlib>
+
+#include "base/text.hpp"
+#include "problem/attention/arguments.hpp"
+
+namespace onepass {
+
+std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total, const char* of) {
+  std::vector<std::int64_t> lengths;
+  if (int32_at(cu, 0) != 0)
+    throw Error(ErrorCode::bad_value, text(name, "[0] is ", int32_at(cu, 0), "; prefix sums start at 0"));
+  for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
+    const std::int64_t from = int32_at(cu, i - 1), to = int32_at(cu, i);
+    want(to >= from, ErrorCode::bad_value, name, "[", i, "] is ", to, ", less than the ", from, " before it");
+    want(to <= total, ErrorCode::bad_value, name, "[", i, "] is ", to, ", beyond the ", total, " tokens of ", of);
+    lengths.push_back(to - from);
+  }
+  return lengths;
+}
+
+Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
+  Sequence s{b, 0, 0, p.seq_q, p.seq_k};
+  if (p.varlen) {
+    s.q_begin = int32_at(a.cu_seqlens_q, b);
+    s.seq_q = int32_at(a.cu_seqlens_q, b + 1) - s.q_begin;
+  }
+  if (p.packed_k()) {
+    s.k_begin = int32_at(a.cu_seqlens_k, b);
+    s.seq_k = int32_at(a.cu_seqlens_k, b + 1) - s.k_begin;
+  }
+  if (p.seqused) s.seq_k = int32_at(a.seqused_k, b);
+  if (p.paged()) s.pages = pages_of(a.page_table, b, p.page_size);
+  return s;
+}
+
+BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
+  const std::int64_t right = p.band.causal ? 0 : p.band.right;
+  const Align align = p.band.align;
+  const std::int64_t shift = align == Align::bottom_right ? seq_k - seq_q : align == Align::offset ? p.band.offset : 0;
+  return {seq_q, seq_k, shift, p.band.left, right};
+}
+
+std::string why_no_alibi(const Problem& p, std::int64_t most) {
+  if (!p.alibi || p.band.align != Align::offset || std::abs(p.band.offset) <= most) return {};
+  return text("it counts ALiBi's distances in 32 bits: an offset of -", most, " to ", most, " fits them; it is ",
+              p.band.offset);
+}
+
+std::string why_no_fp8(const Problem& p) {
+  if (p.key_dtype() != DType::f8e4m3) return {};
+  return text(p.kv_dtype ? "k and v are" : "q, k and v are", " fp8_e4m3; it computes on fp32, fp16 and bf16");
+}
+
+Dims broadcast_strides(const ConstTensor& t) {
+  Dims s = t.stride;
+  for (int i = 0; i < 4; ++i)
+    if (t.shape[i] == 1) s[i] = 0;
+  return s;
+}
+
+}  // namespace onepass

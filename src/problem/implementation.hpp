@@ -1,0 +1,84 @@
+// What every backend offers the plan layer: rows of an ordered list, and what a row decides for a problem.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/text.hpp"
+#include "onepass/attention.hpp"
+#include "problem/checked_problem.hpp"
+#include "problem/gemm/dataflow.hpp"
+
+namespace onepass::inline v0 {
+
+// Everything an implementation decided about a problem. run() derives nothing again and refuses nothing on grounds of
+// shapes, strides or alignments: its tensors have been compared with the problem.
+struct PlanState {
+  explicit PlanState(std::shared_ptr<const Problem> p) : problem(std::move(p)) {}
+  PlanState(const PlanState&) = delete;
+  PlanState& operator=(const PlanState&) = delete;
+  virtual ~PlanState() = default;
+
+  virtual std::string describe() const = 0;  // tiles, splits, threads: what runs, in a line
+  virtual void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const = 0;
+  virtual void prepare() const {}  // loads what the first run() would load
+
+  const std::shared_ptr<const Problem> problem;
+  std::size_t workspace_bytes = 0;
+  const char* implementation = "";
+  int workers = 1;
+};
+
+}  // namespace onepass::inline v0
+
+namespace onepass {
+
+// A refusal, one sentence, or a decided state.
+struct Decision {
+  std::string refusal;
+  std::shared_ptr<PlanState> state;
+
+  static Decision no(std::string sentence) { return {std::move(sentence), nullptr}; }
+  explicit operator bool() const { return state != nullptr; }
+};
+
+struct Request {
+  std::shared_ptr<const Problem> problem;  // valid
+  std::shared_ptr<const Mods> mods;        // its expressions, parsed once
+  int workers = 1;                         // of the executor
+};
+
+inline Request request_for(const Problem& problem, int workers = 1) {
+  return {std::make_shared<const Problem>(problem), std::make_shared<const Mods>(checked_mods(problem)), workers};
+}
+
+struct Implementation {
+  const char* name;                  // "cpu.flash.avx512"
+  Decision (*plan)(const Request&);  // of a problem of its operator
+  Op op = Op::forward;
+  Dataflow dataflow = Dataflow::flat_gemm;  // what it is to a linear
+  bool unified_max = false;                 // whether it takes one
+};
+
+// A linear is a flat GEMM's kernels and its own.
+inline bool computes(const Implementation& row, Op op) {
+  return row.op == op || (op == Op::linear && row.op == Op::flat_gemm);
+}
+
+// The row's decision, with what every state knows of its plan.
+inline Decision decide(const Implementation& row, const Request& request) {
+  if (!computes(row, request.problem->op)) return Decision::no("it computes another operator");
+  if (request.problem->unified_max && !row.unified_max)
+    return Decision::no("it refers weights to the rows' own maxima and takes no unified_max");
+  Decision d = row.plan(request);
+  if (d) d.state->implementation = row.name, d.state->workers = request.workers;
+  return d;
+}
+inline Decision decide(const Implementation& row, const Problem& problem, int workers = 1) {
+  return decide(row, request_for(problem, workers));
+}
+// Why a row does not take a problem, or "".
+inline std::string why_not(const Implementation& row, const Problem& problem) { return decide(row, problem).refusal; }
+
+}  // namespace onepass

@@ -1,0 +1,112 @@
+// The problem of a merge: partial results (O, LSE) over disjoint key sets and the tensors that they are joined into.
+#include "problem/merge/merge_problem.hpp"
+
+#include <algorithm>
+#include <span>
+#include <tuple>
+
+#include "base/overlap.hpp"
+#include "base/text.hpp"
+#include "problem/problem_checks.hpp"
+#include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
+
+namespace onepass {
+namespace {
+
+void check_beside_out(const std::string& name, const ConstTensor& t, const ConstTensor& out) {
+  check_tensor(name, t);
+  want(t.device == out.device, ErrorCode::bad_device, name, " is on ", ShownDevice{t.device}, " but out is on ",
+       ShownDevice{out.device});
+}
+
+// [.., rows, dim] as `like`
+void want_values(const std::string& name, const ConstTensor& t, const ConstTensor& like) {
+  check_beside_out(name, t, like);
+  want(t.rank >= 2, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; [.., rows, dim] is expected");
+  want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; ",
+       ShownShape{like}, ", as out, is expected");
+  want(is_data(t.dtype), ErrorCode::bad_dtype, name, " is ", name_of(t.dtype), "; fp32, fp16 and bf16 are accepted");
+  want(t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1, ErrorCode::bad_stride, name, " has stride ",
+       t.stride[t.rank - 1], " in its last dimension; 1 is required");
+}
+
+// [.., rows]: `out` without its last dimension
+void want_lse(const std::string& name, const ConstTensor& t, const Tensor& out) {
+  check_beside_out(name, t, out);
+  want(t.dtype == DType::f32, ErrorCode::bad_dtype, name, " is ", name_of(t.dtype), "; fp32 is expected");
+  want(t.rank == out.rank - 1 && std::equal(t.shape.begin(), t.shape.begin() + t.rank, out.shape.begin()),
+       ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; out's, ", ShownShape{out},
+       ", without its last dimension is expected");
+}
+
+void want_writable(const std::string& name, const ConstTensor& t, std::span<const ConstTensor> outs,
+                   std::span<const ConstTensor> lses) {
+  check_output(name, t);
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    want(!share_memory(t, outs[i]), ErrorCode::bad_value, name, " shares memory with outs[", i,
+         "]; separate memory is required");
+    want(!share_memory(t, lses[i]), ErrorCode::bad_value, name, " shares memory with lses[", i,
+         "]; separate memory is required");
+  }
+}
+
+void check(const Tensors& t) {
+  const auto& [outs, lses, out, lse] = std::tie(t.outs, t.lses, t.out, t.lse);
+  want(!outs.empty(), ErrorCode::bad_value, "outs is empty; at least one partial result is needed");
+  want(outs.size() == lses.size(), ErrorCode::bad_shape, "there are ", outs.size(), " outs but ", lses.size(),
+       " lses; one LSE per partial result is needed");
+  want_values("out", out, out);
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    want_values(text("outs[", i, "]"), outs[i], out);
+    want_lse(text("lses[", i, "]"), lses[i], out);
+  }
+  want_writable("out", out, outs, lses);
+  if (!lse.given()) return;
+  want_lse("lse", lse, out);
+  want_writable("lse", lse, outs, lses);
+  want(!share_memory(lse, out), ErrorCode::bad_value, "lse shares memory with out; separate memory is required");
+}
+
+}  // namespace
+
+Problem merge_problem_of(const Tensors& t) {
+  check(t);
+  for (const RoleRow& row : kRoleTable)
+    want(use_of(row, Op::merge) != Use::none || !tensor_of(t, row).given(), ErrorCode::bad_value, row.name,
+         " is given beside outs; merge takes none");
+  Problem p;
+  p.op = Op::merge;
+  p.partials = static_cast<std::int64_t>(t.outs.size());
+  p.device = t.out.device;
+  p.dtype = t.outs[0].dtype;
+  p.out_dtype = t.out.dtype;
+  p.want_lse = t.lse.given();
+  // [.., rows, dim]: what is missing in front has size 1.
+  Tensor out = t.out, lse = t.lse;
+  widen(out, 4);
+  p.batch = out.shape[0];
+  p.heads_q = out.shape[1];
+  p.seq_q = out.shape[2];
+  p.dim_v = out.shape[3];
+  p.layout.out = layout_of(row_of(Role::out), Form::batched, out);
+  if (lse.given()) {
+    widen(lse, 3);
+    p.layout.lse = layout_of(row_of(Role::lse), Form::batched, lse);
+  }
+  validate(p);
+  return p;
+}
+
+void validate_merge(const Problem& p) {
+  want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
+  want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
+  for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
+    validate_data(name, t);
+  }
+  validate_device(p);
+  validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
+  validate_strides(p);
+}
+
+}  // namespace onepass

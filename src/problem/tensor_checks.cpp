@@ -1,0 +1,62 @@
+#include "problem/tensor_checks.hpp"
+#include "base/text.hpp"
+
+#include <bit>
+#include <cstdint>
+
+#include "onepass/error.hpp"
+
+namespace onepass {
+
+void check_tensor(std::string_view name, const ConstTensor& t) {
+  if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " is missing"));
+  if (t.rank < 0 || t.rank > kMaxRank)
+    throw Error(ErrorCode::bad_shape, text(name, " has ", t.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
+  if (t.dtype > DType::i32)
+    throw Error(ErrorCode::bad_dtype,
+                text(name, " has dtype ", static_cast<int>(t.dtype), "; a value of DType is expected"));
+  if (t.device.kind > DeviceKind::cuda) {
+    throw Error(ErrorCode::bad_device, text(name, " is on a device of kind ", static_cast<int>(t.device.kind),
+                                            "; a value of DeviceKind is expected"));
+  }
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] < 0) throw Error(ErrorCode::bad_shape, text(name, " has a negative size in ", shape_text(t)));
+  }
+  if (t.data == nullptr && t.elements() > 0)
+    throw Error(ErrorCode::bad_value, text(name, " of shape ", shape_text(t), " has a null pointer"));
+}
+
+std::uint8_t alignment_of(const ConstTensor& t) {
+  if (t.device.kind == DeviceKind::cpu || !t.given() || t.elements() == 0) return 16;
+  return static_cast<std::uint8_t>(1u << std::min(4, std::countr_zero(reinterpret_cast<std::uintptr_t>(t.data))));
+}
+
+// From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
+// that slicing, permuting and reversing make of a tensor that does not overlap itself.
+void check_output(std::string_view name, const ConstTensor& t) {
+  if (t.elements() == 0) return;
+  const auto magnitude = [&](int i) {
+    const auto s = static_cast<std::uint64_t>(t.stride[i]);
+    return t.stride[i] < 0 ? 0 - s : s;
+  };
+  std::uint64_t span = 1;  // elements from the first to the last, over the dimensions so far
+  for (unsigned left = (1u << t.rank) - 1; left != 0;) {
+    int i = std::countr_zero(left);  // the smallest stride that is left
+    for (int d = i + 1; d < t.rank; ++d) {
+      if ((left >> d & 1u) && magnitude(d) < magnitude(i)) i = d;
+    }
+    left &= ~(1u << i);
+    if (t.shape[i] <= 1) continue;
+    if (magnitude(i) < span) {
+      throw Error(ErrorCode::bad_stride, text(name, " has stride ", t.stride[i], " in dimension ", i, " of ",
+                                              shape_text(t), "; an output may not overlap itself"));
+    }
+    std::uint64_t more = 0;
+    if (__builtin_mul_overflow(magnitude(i), static_cast<std::uint64_t>(t.shape[i] - 1), &more) ||
+        __builtin_add_overflow(span, more, &span)) {
+      span = UINT64_MAX;
+    }
+  }
+}
+
+}  // namespace onepass

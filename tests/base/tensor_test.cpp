@@ -1,0 +1,92 @@
+#include "onepass/tensor.hpp"
+#include "base/text.hpp"
+
+#include <gtest/gtest.h>
+
+#include <climits>
+
+#include "onepass/error.hpp"
+
+namespace onepass {
+namespace {
+
+TEST(Tensor, RowMajorByDefault) {
+  const Tensor t(nullptr, DType::f16, {2, 3, 4, 5});
+  EXPECT_EQ(t.stride, (Dims{60, 20, 5, 1}));
+  EXPECT_EQ(t.elements(), 120);
+  EXPECT_EQ(shape_text(t), "[2, 3, 4, 5]");
+  EXPECT_TRUE(t.given());
+  EXPECT_FALSE(Tensor().given());
+  EXPECT_EQ(Tensor().elements(), 0);
+  EXPECT_EQ(Tensor(nullptr, DType::f32, {4, 0, 3}).elements(), 0);
+}
+
+TEST(Tensor, PermutedIsAView) {
+  const Tensor t = Tensor(nullptr, DType::f32, {2, 3, 4, 5}).permuted({0, 2, 1, 3});
+  EXPECT_EQ(t.shape, (Dims{2, 4, 3, 5}));
+  EXPECT_EQ(t.stride, (Dims{60, 5, 20, 1}));
+}
+
+TEST(Tensor, ErrorsSayWhat) {
+  const auto sentence = [](auto f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("nothing");
+  };
+  const Tensor t(nullptr, DType::f32, {2, 3});
+  EXPECT_EQ(sentence([&] { (void)t.permuted({0}); }), "a permutation of 1 dimensions for a tensor of 2");
+  EXPECT_EQ(sentence([&] { (void)t.permuted({0, 0}); }), "dimension 0 in a permutation of 2 dimensions");
+  EXPECT_EQ(sentence([&] { (void)t.permuted({0, 2}); }), "dimension 2 in a permutation of 2 dimensions");
+  EXPECT_EQ(sentence([&] { (void)t.permuted({-1, 0}); }), "dimension -1 in a permutation of 2 dimensions");
+  EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 1, 1, 1, 1}); }), "a tensor has at most 4 dimensions");
+  EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 2}, {1}); }), "2 sizes but 1 strides");
+  EXPECT_EQ(sentence([&] { (void)dtype_from_name("float"); }),
+            "dtype 'float' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are");
+}
+
+TEST(DTypes, NamesAndSizes) {
+  for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3, DType::boolean, DType::i32})
+    EXPECT_EQ(dtype_from_name(name_of(d)), d);
+  EXPECT_EQ(size_of(DType::f32), 4u);
+  EXPECT_EQ(size_of(DType::f16), 2u);
+  EXPECT_EQ(size_of(DType::bf16), 2u);
+  EXPECT_EQ(size_of(DType::f8e4m3), 1u);
+  EXPECT_EQ(size_of(DType::boolean), 1u);
+  EXPECT_EQ(size_of(DType::i32), 4u);
+}
+
+// What casts make of any number: nothing is read beyond a table or a shape.
+TEST(Tensor, ValuesThatAreNoneSaySo) {
+  const auto said = [](auto f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return text(static_cast<int>(e.code()), ": ", e.what());
+    }
+    return std::string("nothing");
+  };
+  const std::string shape = text(static_cast<int>(ErrorCode::bad_shape)),
+                    dtype = text(static_cast<int>(ErrorCode::bad_dtype));
+  for (int value : {6, 77, 255}) {
+    const auto d = static_cast<DType>(value);
+    const std::string sentence = text(dtype, ": dtype ", value, " is unknown; values of DType, 0 to 5, are");
+    EXPECT_EQ(said([&] { (void)size_of(d); }), sentence);
+    EXPECT_EQ(said([&] { (void)name_of(d); }), sentence);
+  }
+  EXPECT_EQ(said([&] { (void)to_string(Device{DeviceKind{5}, 0}); }),
+            text(static_cast<int>(ErrorCode::bad_device), ": a device of kind 5 is unknown; cpu and cuda are"));
+  for (int rank : {5, 77, -1, INT_MIN}) {
+    Tensor t(nullptr, DType::f32, {2, 3});
+    t.rank = rank;
+    const std::string sentence = text(shape, ": a tensor has ", rank, " dimensions; at most 4 are accepted");
+    EXPECT_EQ(said([&] { (void)t.elements(); }), sentence);
+    EXPECT_EQ(said([&] { (void)shape_text(t); }), sentence);
+    EXPECT_EQ(said([&] { (void)t.permuted({0, 1, 2, 3, 4}); }), sentence);
+  }
+}
+
+}  // namespace
+}  // namespace onepass

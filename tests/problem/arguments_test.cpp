@@ -1,0 +1,306 @@
+// What a call refuses, and in which words; no refused call writes a byte.
+#include "problem/attention/arguments.hpp"
+
+#include <gtest/gtest.h>
+
+#include <climits>
+#include <functional>
+#include <limits>
+
+#include "check/check.hpp"
+
+namespace onepass {
+namespace {
+
+using check::Inputs;
+
+struct Refused {
+  const char* name;
+  const char* line;                    // a valid problem,
+  std::function<void(Inputs&)> spoil;  // spoilt,
+  ErrorCode code;                      // gives this
+  const char* sentence;                // and this, as a part
+};
+
+ConstTensor& q(Inputs& in) { return in.tensors.q; }
+ConstTensor& k(Inputs& in) { return in.tensors.k; }
+ConstTensor& v(Inputs& in) { return in.tensors.v; }
+Tensor& out(Inputs& in) { return in.tensors.out; }
+std::int32_t* cu_q(Inputs& in) { return Inputs::writable<std::int32_t>(in.tensors.cu_seqlens_q); }
+std::int32_t* cu_k(Inputs& in) { return Inputs::writable<std::int32_t>(in.tensors.cu_seqlens_k); }
+
+constexpr const char* kPlain = "b2 h4/2 s5x6 d8/12 fp32 lse bias=fp32:bhqk mask=b1qk alibi sinks";
+constexpr const char* kModded = "b2 h4/2 s5x6 d8/12 fp32 lse score_mod={score + t[k_index]} buffer=t:fp32:6";
+constexpr const char* kPacked = "h4/2 d8 fp32 varlen=3,2/4,5 packed=7:9 lse";
+
+const Refused kRefused[] = {
+    // Given at all
+    {"QMissing", kPlain, [](Inputs& in) { q(in) = {}; }, ErrorCode::bad_shape, "q is missing"},
+    {"OutMissing", kPlain, [](Inputs& in) { out(in) = {}; }, ErrorCode::bad_shape, "out is missing"},
+    {"KNull", kPlain, [](Inputs& in) { k(in).data = nullptr; }, ErrorCode::bad_value,
+     "k of shape [2, 2, 6, 8] has a null pointer"},
+    {"LseNull", kPlain, [](Inputs& in) { in.tensors.lse.data = nullptr; }, ErrorCode::bad_value,
+     "lse of shape [2, 4, 5] has a null pointer"},
+    {"NegativeSize", kPlain, [](Inputs& in) { v(in).shape[2] = -6; }, ErrorCode::bad_shape,
+     "v has a negative size in [2, 2, -6, 12]"},
+    // Values that are none of an enum's or a rank's
+    {"QRankBeyond", kPlain, [](Inputs& in) { q(in).rank = 77; }, ErrorCode::bad_shape,
+     "q has 77 dimensions; 1 to 4 are accepted"},
+    {"OutRankNegative", kPlain, [](Inputs& in) { out(in).rank = -1; }, ErrorCode::bad_shape, "out has -1 dimensions"},
+    {"LseRankBeyond", kPlain, [](Inputs& in) { in.tensors.lse.rank = 5; }, ErrorCode::bad_shape,
+     "lse has 5 dimensions"},
+    {"BiasRankNegative", kPlain, [](Inputs& in) { in.tensors.bias.rank = INT_MIN; }, ErrorCode::bad_shape,
+     "bias has -2147483648 dimensions"},
+    {"CuRankBeyond", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_k.rank = 1000000; }, ErrorCode::bad_shape,
+     "cu_seqlens_k has 1000000 dimensions"},
+    {"BufferRankBeyond", kModded, [](Inputs& in) { in.tensors.mod_buffers[0].tensor.rank = 9; }, ErrorCode::bad_shape,
+     "mod buffer t has 9 dimensions"},
+    {"QDtypeUnknown", kPlain, [](Inputs& in) { q(in).dtype = DType{77}; }, ErrorCode::bad_dtype,
+     "q has dtype 77; a value of DType is expected"},
+    {"AllDtypesUnknown", kPlain, [](Inputs& in) { q(in).dtype = k(in).dtype = v(in).dtype = out(in).dtype = DType{6}; },
+     ErrorCode::bad_dtype, "q has dtype 6"},
+    {"LseDtypeUnknown", kPlain, [](Inputs& in) { in.tensors.lse.dtype = DType{255}; }, ErrorCode::bad_dtype,
+     "lse has dtype 255"},
+    {"BufferDtypeUnknown", kModded, [](Inputs& in) { in.tensors.mod_buffers[0].tensor.dtype = DType{7}; },
+     ErrorCode::bad_dtype, "mod buffer t has dtype 7"},
+    {"DeviceUnknown", kPlain, [](Inputs& in) { q(in).device.kind = DeviceKind{9}; }, ErrorCode::bad_device,
+     "q is on a device of kind 9; a value of DeviceKind is expected"},
+    {"AlignUnknown", kPlain, [](Inputs& in) { in.attention.band.align = Align{9}; }, ErrorCode::bad_value,
+     "the band's align is 9; a value of Align is expected"},
+    // Shared memory
+    {"OutIsQ", kPlain, [](Inputs& in) { out(in).data = Inputs::writable<void>(q(in)); }, ErrorCode::bad_value,
+     "out shares memory with q; separate memory is required"},
+    {"OutIsK", kPlain, [](Inputs& in) { out(in).data = Inputs::writable<void>(k(in)); }, ErrorCode::bad_value,
+     "out shares memory with k"},
+    {"OutEndsInV", kPlain, [](Inputs& in) { out(in).data = Inputs::writable<float>(v(in)) - 479; },
+     ErrorCode::bad_value, "out shares memory with v"},
+    {"OutIsBias", kPlain, [](Inputs& in) { out(in).data = Inputs::writable<void>(in.tensors.bias); },
+     ErrorCode::bad_value, "out shares memory with bias"},
+    {"OutIsMask", kPlain, [](Inputs& in) { out(in).data = Inputs::writable<void>(in.tensors.bool_mask); },
+     ErrorCode::bad_value, "out shares memory with bool_mask"},
+    {"LseIsQ", kPlain, [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(q(in)); }, ErrorCode::bad_value,
+     "lse shares memory with q"},
+    {"LseIsOut", kPlain, [](Inputs& in) { in.tensors.lse.data = out(in).data; }, ErrorCode::bad_value,
+     "lse shares memory with out"},
+    {"LseIsSlopes", kPlain, [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(in.tensors.alibi_slopes); },
+     ErrorCode::bad_value, "lse shares memory with alibi_slopes"},
+    {"LseIsSinks", kPlain, [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(in.tensors.sinks); },
+     ErrorCode::bad_value, "lse shares memory with sinks"},
+    {"OutIsCuQ", kPacked, [](Inputs& in) { out(in).data = Inputs::writable<void>(in.tensors.cu_seqlens_q); },
+     ErrorCode::bad_value, "out shares memory with cu_seqlens_q"},
+    {"LseIsCuK", kPacked, [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(in.tensors.cu_seqlens_k); },
+     ErrorCode::bad_value, "lse shares memory with cu_seqlens_k"},
+    {"LseIsABuffer", kModded,
+     [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(in.tensors.mod_buffers[0].tensor); },
+     ErrorCode::bad_value, "lse shares memory with mod buffer t"},
+    // Ranks and shapes
+    {"QRank", kPlain, [](Inputs& in) { q(in) = ConstTensor(q(in).data, DType::f32, {8, 5, 8}); }, ErrorCode::bad_shape,
+     "q has shape [8, 5, 8]; [batch, heads_q, seq_q, dim_qk] is expected"},
+    {"KBatch", kPlain, [](Inputs& in) { k(in).shape[0] = 1; }, ErrorCode::bad_shape,
+     "k has shape [1, 2, 6, 8]: its batch must be 2, as q's"},
+    {"KDim", kPlain, [](Inputs& in) { k(in).shape[3] = 7; }, ErrorCode::bad_shape,
+     "k has shape [2, 2, 6, 7]: its head dim must be 8, as q's"},
+    {"VHeads", kPlain, [](Inputs& in) { v(in).shape[1] = 1; }, ErrorCode::bad_shape,
+     "v has shape [2, 1, 6, 12]: its number of heads must be 2, as k's"},
+    {"VSeq", kPlain, [](Inputs& in) { v(in).shape[2] = 5; }, ErrorCode::bad_shape,
+     "v has shape [2, 2, 5, 12]: its sequence length must be 6, as k's"},
+    {"OutHeads", kPlain, [](Inputs& in) { out(in).shape[1] = 2; }, ErrorCode::bad_shape,
+     "out has shape [2, 2, 5, 12]: its number of heads must be 4, as q's"},
+    {"OutSeq", kPlain, [](Inputs& in) { out(in).shape[2] = 4; }, ErrorCode::bad_shape,
+     "out has shape [2, 4, 4, 12]: its sequence length must be 5, as q's"},
+    {"OutDim", kPlain, [](Inputs& in) { out(in).shape[3] = 8; }, ErrorCode::bad_shape,
+     "out has shape [2, 4, 5, 8]: its head dim must be 12, as v's"},
+    {"HeadRatio", kPlain,
+     [](Inputs& in) {
+       q(in).shape[1] = out(in).shape[1] = 3;
+       in.tensors = {.q = q(in), .k = k(in), .v = v(in), .out = out(in)};
+     },
+     ErrorCode::bad_shape, "heads_q = 3 is no multiple of heads_kv = 2"},
+    {"DimTooLarge", kPlain, [](Inputs& in) { q(in).shape[3] = k(in).shape[3] = 300; }, ErrorCode::bad_shape,
+     "dim_qk is 300; 1 to 256"},
+    // Strides, dtypes, devices
+    {"QLastStride", kPlain, [](Inputs& in) { q(in).stride[3] = 2; }, ErrorCode::bad_stride,
+     "q has stride 2 in its last dimension; 1 is required"},
+    {"OutLastStride", kPlain, [](Inputs& in) { out(in).stride[3] = 0; }, ErrorCode::bad_stride,
+     "out has stride 0 in its last dimension; 1 is required"},
+    {"OutOverlaps", kPlain, [](Inputs& in) { out(in).stride[1] = 0; }, ErrorCode::bad_stride,
+     "out has stride 0 in dimension 1 of [2, 4, 5, 12]; an output may not overlap itself"},
+    {"OutOverlapsInPart", kPlain, [](Inputs& in) { out(in).stride[2] = 11; }, ErrorCode::bad_stride,
+     "out has stride 11 in dimension 2 of [2, 4, 5, 12]; an output may not overlap itself"},
+    {"OutOverlapsBackwards", kPlain, [](Inputs& in) { out(in).stride[1] = -59; }, ErrorCode::bad_stride,
+     "out has stride -59 in dimension 1 of [2, 4, 5, 12]; an output may not overlap itself"},
+    {"LseOverlaps", kPlain, [](Inputs& in) { in.tensors.lse.stride[0] = 0; }, ErrorCode::bad_stride,
+     "lse has stride 0 in dimension 0"},
+    {"QDtype", kPlain, [](Inputs& in) { q(in).dtype = DType::i32; }, ErrorCode::bad_dtype,
+     "q is int32; fp32, fp16, bf16 and fp8_e4m3 are accepted"},
+    {"KDtype", kPlain, [](Inputs& in) { k(in).dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "k is bf16; fp32, or fp8_e4m3 as a cache, is expected"},
+    {"VDtype", kPlain, [](Inputs& in) { v(in).dtype = DType::f16; }, ErrorCode::bad_dtype,
+     "v is fp16; fp32, as k, is expected"},
+    {"OutDtype", kPlain, [](Inputs& in) { out(in).dtype = DType::f16; }, ErrorCode::bad_dtype,
+     "out is fp16; fp32, as q, or fp32 is expected"},
+    {"LseDtype", kPlain, [](Inputs& in) { in.tensors.lse.dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "lse is bf16; fp32 is expected"},
+    {"KDevice", kPlain, [](Inputs& in) { k(in).device = {DeviceKind::cuda, 1}; }, ErrorCode::bad_device,
+     "k is on cuda:1 but q is on cpu"},
+    {"BiasDevice", kPlain, [](Inputs& in) { in.tensors.bias.device = {DeviceKind::cuda, 0}; }, ErrorCode::bad_device,
+     "bias is on cuda:0 but q is on cpu"},
+    // Bias, mask, slopes, sinks, lse
+    {"BiasShape", kPlain, [](Inputs& in) { in.tensors.bias.shape[3] = 5; }, ErrorCode::bad_shape,
+     "bias has shape [2, 4, 5, 5]: dimension 3 must be 6 or 1"},
+    {"BiasRank", kPlain, [](Inputs& in) { in.tensors.bias.rank = 2; }, ErrorCode::bad_shape,
+     "bias has shape [2, 4]; [batch|1, heads_q|1, seq_q|1, seq_k|1] is expected"},
+    {"BiasDtype", kPlain, [](Inputs& in) { in.tensors.bias.dtype = DType::boolean; }, ErrorCode::bad_dtype,
+     "bias is bool; fp32, fp16 and bf16 are accepted"},
+    {"MaskShape", kPlain, [](Inputs& in) { in.tensors.bool_mask.shape[2] = 6; }, ErrorCode::bad_shape,
+     "bool_mask has shape [2, 1, 6, 6]: dimension 2 must be 5 or 1"},
+    {"MaskDtype", kPlain, [](Inputs& in) { in.tensors.bool_mask.dtype = DType::f32; }, ErrorCode::bad_dtype,
+     "bool_mask is fp32; bool is expected"},
+    {"SlopesLength", kPlain, [](Inputs& in) { in.tensors.alibi_slopes.shape[0] = 3; }, ErrorCode::bad_shape,
+     "alibi_slopes has shape [3]: its number of heads must be 4, as q's"},
+    {"SlopesRank", kPlain, [](Inputs& in) { in.tensors.alibi_slopes.rank = 3; }, ErrorCode::bad_shape,
+     "alibi_slopes has shape [4, 1, 1]; [heads_q] or [batch, heads_q] is expected"},
+    {"SinksLength", kPlain, [](Inputs& in) { in.tensors.sinks.shape[0] = 2; }, ErrorCode::bad_shape,
+     "sinks has shape [2]: its number of heads must be 4, as q's"},
+    {"SinksDtype", kPlain, [](Inputs& in) { in.tensors.sinks.dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "sinks is bf16; fp32 is expected"},
+    {"LseShape", kPlain, [](Inputs& in) { in.tensors.lse.shape[2] = 6; }, ErrorCode::bad_shape,
+     "lse has shape [2, 4, 6]: its sequence length must be 5, as q's"},
+    {"LseRank", kPlain, [](Inputs& in) { in.tensors.lse.rank = 2; }, ErrorCode::bad_shape,
+     "lse has shape [2, 4]; [batch, heads_q, seq_q] is expected"},
+    // Options
+    {"WindowLeft", kPlain, [](Inputs& in) { in.attention.band.left = -2; }, ErrorCode::bad_value,
+     "the window's left side is -2; -1 (unbounded) to 2^60 is accepted"},
+    {"WindowRight", kPlain, [](Inputs& in) { in.attention.band.right = -7; }, ErrorCode::bad_value,
+     "the window's right side is -7"},
+    {"Offset", kPlain, [](Inputs& in) { in.attention.band.offset = 3; }, ErrorCode::bad_value,
+     "the band's offset is 3 but its align is not Align::offset; 0 is accepted"},
+    {"OffsetTooFar", kPlain, [](Inputs& in) { in.attention.band = {.align = Align::offset, .offset = INT64_MIN}; },
+     ErrorCode::bad_value, "the band's offset is -9223372036854775808; -2^60 to 2^60 is accepted"},
+    {"Softcap", kPlain, [](Inputs& in) { in.attention.softcap = -1; }, ErrorCode::bad_value,
+     "softcap is -1; 0 (none) or a positive number is accepted"},
+    {"Dropout", kPlain, [](Inputs& in) { in.attention.dropout_p = 2; }, ErrorCode::bad_value,
+     "dropout_p is 2; 0 to 1 is accepted"},
+    {"Scale", kPlain, [](Inputs& in) { in.attention.scale = std::numeric_limits<double>::infinity(); },
+     ErrorCode::bad_value, "scale is inf; a number from -2.3e38 to 2.3e38 is accepted"},
+    {"Unknown", kPlain, [](Inputs& in) { in.implementation = "cpu.magic"; }, ErrorCode::bad_value,
+     "implementation 'cpu.magic' is unknown here; there are "},
+    // Variable lengths
+    {"PackedRank", kPacked, [](Inputs& in) { q(in).rank = 4; }, ErrorCode::bad_shape,
+     "q has shape [7, 4, 8, 1]; [total_q, heads_q, dim_qk] (cu_seqlens is given) is expected"},
+    {"PackedTokens", kPacked, [](Inputs& in) { v(in).shape[0] = 8; }, ErrorCode::bad_shape,
+     "v has shape [8, 2, 8]: its number of tokens must be 9, as k's"},
+    {"CuMissing", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_k = {}; }, ErrorCode::bad_shape,
+     "cu_seqlens_k is missing"},
+    {"CuDtype", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_q.dtype = DType::f32; }, ErrorCode::bad_dtype,
+     "cu_seqlens_q is fp32; int32 is expected"},
+    {"CuRank", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_q.rank = 2; }, ErrorCode::bad_shape,
+     "cu_seqlens_q has shape [3, 1]; [batch + 1] is expected"},
+    {"CuLength", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_k.shape[0] = 2; }, ErrorCode::bad_shape,
+     "cu_seqlens_k has shape [2]: its length must be 3, as cu_seqlens_q's"},
+    {"CuEmpty", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_q.shape[0] = 0; }, ErrorCode::bad_shape,
+     "cu_seqlens_q is empty; it has batch + 1 entries"},
+    {"CuDevice", kPacked, [](Inputs& in) { in.tensors.cu_seqlens_q.device = {DeviceKind::cuda, 0}; },
+     ErrorCode::bad_device, "cu_seqlens_q is on cuda:0"},
+    {"CuStart", kPacked, [](Inputs& in) { cu_q(in)[0] = 1; }, ErrorCode::bad_value,
+     "cu_seqlens_q[0] is 1; prefix sums start at 0"},
+    {"CuDecreasing", kPacked, [](Inputs& in) { cu_k(in)[2] = 3; }, ErrorCode::bad_value,
+     "cu_seqlens_k[2] is 3, less than the 4 before it"},
+    {"CuNegative", kPacked, [](Inputs& in) { cu_q(in)[1] = -5; }, ErrorCode::bad_value,
+     "cu_seqlens_q[1] is -5, less than the 0 before it"},
+    {"CuBeyond", kPacked, [](Inputs& in) { cu_k(in)[2] = 10; }, ErrorCode::bad_value,
+     "cu_seqlens_k[2] is 10, beyond the 9 tokens of the tensor"},
+    {"MaxSeqlenBelow", kPacked, [](Inputs& in) { in.attention.max_seqlen_k = 4; }, ErrorCode::bad_value,
+     "max_seqlen_k is 4 but a sequence has 5 tokens"},
+    {"MaxSeqlenNegative", kPacked, [](Inputs& in) { in.attention.max_seqlen_q = -1; }, ErrorCode::bad_value,
+     "max_seqlen_q is -1; 0 (unknown) or more is accepted"},
+    {"MaxSeqlenDense", kPlain, [](Inputs& in) { in.attention.max_seqlen_q = 9; }, ErrorCode::bad_value,
+     "max_seqlen_q is 9 but the tensors are not packed; 0 is accepted"},
+    {"PackedLse", kPacked, [](Inputs& in) { in.tensors.lse.shape[1] = 5; }, ErrorCode::bad_shape,
+     "lse has shape [4, 5]: its number of tokens must be 7, as q's"},
+};
+
+class Refuses : public testing::TestWithParam<Refused> {};
+
+TEST_P(Refuses, InASentenceWithOutputsUntouched) {
+  const Refused& c = GetParam();
+  Inputs in = check::make_inputs(parse_problem(c.line));
+  in.implementation = "reference";
+  ASSERT_NO_THROW(in.attend());
+  in.poison_outputs();
+  c.spoil(in);
+  try {
+    in.attend();
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), c.code) << e.what();
+    EXPECT_NE(std::string(e.what()).find(c.sentence), std::string::npos) << e.what();
+  }
+  for (const Role role : {Role::out, Role::lse})
+    EXPECT_TRUE(in.buffer(role).all_poison()) << row_of(role).name << " was written";
+}
+INSTANTIATE_TEST_SUITE_P(Tensors, Refuses, testing::ValuesIn(kRefused), [](const auto& c) { return c.param.name; });
+
+TEST(Tensors, ProblemOfATypicalCall) {
+  Inputs in = check::make_inputs(parse_problem(kPlain));
+  EXPECT_EQ(to_string(make_problem(in.attention, in.tensors)), to_string(parse_problem(kPlain)));
+}
+
+TEST(Tensors, BshdIsAView) {
+  float x[2 * 3 * 4 * 8] = {};
+  const Tensor t = Tensor(x, DType::f32, {2, 3, 4, 8}).permuted({0, 2, 1, 3});
+  EXPECT_EQ(to_string(make_problem({}, {.q = t, .k = t, .v = t, .out = t})), "fwd b2 h4 s3 d8 fp32 v_in_k layout=bshd");
+}
+
+TEST(Tensors, SizesOfZero) {
+  const Tensor none(nullptr, DType::f32, {2, 4, 0, 8}), some(none.data, DType::f32, {0, 4, 5, 8});
+  EXPECT_EQ(make_problem({}, {.q = none, .k = none, .v = none, .out = none}).seq_q, 0);
+  EXPECT_EQ(make_problem({}, {.q = some, .k = some, .v = some, .out = some}).batch, 0);
+  const Tensor no_heads(nullptr, DType::f32, {2, 0, 3, 8});
+  EXPECT_EQ(make_problem({}, {.q = no_heads, .k = no_heads, .v = no_heads, .out = no_heads}).heads_q, 0);
+}
+
+TEST(Sequences, ComeFromThePrefixSums) {
+  Inputs in = check::make_inputs(parse_problem(kPacked));
+  const Sequence s = sequence_of(in.problem, in.tensors, 1);
+  EXPECT_EQ(s.q_begin, 3);
+  EXPECT_EQ(s.seq_q, 2);
+  EXPECT_EQ(s.k_begin, 4);
+  EXPECT_EQ(s.seq_k, 5);
+  EXPECT_EQ(s.batch, 1);
+}
+
+TEST(Sequences, BandsPerSequence) {
+  const Problem p = parse_problem("b1 h1 s3x7 d8 causal_bottom_right window=4:9");
+  const BandMask m = band_mask(p, 3, 7);
+  EXPECT_EQ(m.shift, 4);
+  EXPECT_EQ(m.left, 4);
+  EXPECT_EQ(m.right, 0);  // causal
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 causal_top_left"), 3, 7).shift, 0);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).shift, 4);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 window=1:2"), 3, 7).right, 2);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 causal_offset=-2"), 3, 7).shift, -2);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 aligned_offset=9 window=1:2"), 2, 5).shift, 9);
+}
+
+// q, k, v and out in the four slots of one buffer, and lse behind them: ordinary use.
+TEST(Tensors, SlotsOfOneBufferAreAccepted) {
+  constexpr std::int64_t b = 2, s = 5, h = 4, d = 8;
+  std::vector<float> buffer(b * s * 4 * h * d + b * h * s), apart(b * h * s * d);
+  for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<float>(i * 37 % 101) / 50;
+  const auto slot = [&](std::int64_t i) {
+    return Tensor(buffer.data() + i * h * d, DType::f32, {b, s, h, d}, {s * 4 * h * d, 4 * h * d, d, 1})
+        .permuted({0, 2, 1, 3});
+  };
+  const auto into = [&](const Tensor& out) {
+    const Tensor lse(buffer.data() + b * s * 4 * h * d, DType::f32, {b, h, s});
+    attention({.q = slot(0), .k = slot(1), .v = slot(2), .out = out, .lse = lse});
+  };
+  into(Tensor(apart.data(), DType::f32, {b, h, s, d}));
+  into(slot(3));
+  EXPECT_EQ(buffer[static_cast<std::size_t>(3 * h * d)], apart[0]);
+  EXPECT_THROW(into(slot(2)), Error);
+}
+
+}  // namespace
+}  // namespace onepass

@@ -1,0 +1,119 @@
+// fp8_e4m3 in problems: lines, tensors, and what is refused.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "onepass/error.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/roles.hpp"
+
+namespace onepass {
+namespace {
+
+template <class F>
+std::string sentence_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Fp8Problem, LinesReadBack) {
+  for (const char* line :
+       {"fwd b2 h4/2 s200x300 d64 fp8_e4m3", "fwd b2 h4/2 s200x300 d64 fp8_e4m3 out=fp16 accumulation=fast",
+        "fwd b2 h4/2 s200x300 d64 fp8_e4m3 out=fp32 q_descale=bhn k_descale=bh1 v_descale=111",
+        "fwd b2 h4/2 s1x300 d64 bf16 kv_dtype=fp8_e4m3 k_descale=1h1 v_descale=1hn",
+        "fwd b2 h4/2 s1x300 d64 bf16 out=fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused",
+        "fwd b2 h4/2 s200x300 d64 fp8_e4m3 v_descale=bh1 v_mean=1hd", "quantize b2 h3 s200x64 bf16 descale=bhn",
+        "quantize b2 h3 s200x64 fp32 descale=1h1 hadamard seed=7 mean cuda:0"}) {
+    const Problem p = parse_problem(line);
+    EXPECT_EQ(to_string(p), line);
+    EXPECT_TRUE(parse_problem(to_string(p)) == p);
+  }
+  EXPECT_EQ(parse_problem("fwd s9 fp8_e4m3").out_dtype, DType::bf16);
+  EXPECT_EQ(to_string(parse_problem("fwd s9 bf16 kv_dtype=bf16")), "fwd b1 h1 s9 d64 bf16");
+}
+
+TEST(Fp8Problem, Refusals) {
+  const auto of = [](const char* line) { return sentence_of([&] { (void)parse_problem(line); }); };
+  EXPECT_EQ(of("bwd s9 fp8_e4m3"), "the dtype of q, k and v is fp8_e4m3; a bwd takes fp32, fp16 and bf16");
+  EXPECT_EQ(of("fwd s9 fp32 kv_dtype=bf16"),
+            "the dtype of k and v is bf16 beside a q of fp32; fp32 or, beside another dtype, fp8_e4m3 is accepted");
+  EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale is given but k is bf16; it is of fp8_e4m3");
+  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"), "q_descale is given but q is bf16; it is of fp8_e4m3");
+  EXPECT_EQ(of("fwd s9 bf16 accumulation=fast"),
+            "accumulation is fast but q is bf16, whose products are always exact; fp8_e4m3 has the choice");
+  EXPECT_EQ(of("fwd s9 fp8_e4m3 out=fp8_e4m3"), "the dtype of out is fp8_e4m3; fp32, fp16 and bf16 are accepted");
+  EXPECT_NE(of("fwd s9 fp8_e4m3 q_descale=bh"), "");
+  EXPECT_EQ(of("fwd s9 bf16 v_mean=bhd"), "v_mean is given but v is bf16; it is of fp8_e4m3");
+  EXPECT_EQ(of("fwd s9 bf16 hadamard"), "'hadamard' says nothing about fwd (docs/reference/problem.md)");
+  EXPECT_EQ(of("quantize s9x300 bf16"), "a row of x has 300 numbers; 1 to 256 are accepted");
+  EXPECT_EQ(of("quantize s9x64 bf16 seed=3"),
+            "seed is 3 but there is no hadamard, whose signs it is of; 0 is accepted");
+  EXPECT_EQ(of("quantize b2 s300x64 bf16 descale=11n"),
+            "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
+  EXPECT_EQ(of("quantize s9x64 fp8_e4m3"), "the dtype of x is fp8_e4m3; fp32, fp16 and bf16 are accepted");
+}
+
+// q [2, 4, 200, 64], k and v [2, 2, 300, 64]; addresses alone.
+struct Call {
+  char memory[8] = {};
+  Tensors t{.q = {memory, DType::f8e4m3, {2, 4, 200, 64}},
+            .k = {memory, DType::f8e4m3, {2, 2, 300, 64}},
+            .v = {memory + 1, DType::f8e4m3, {2, 2, 300, 64}},
+            .out = {memory, DType::bf16, {2, 4, 200, 64}}};
+  std::string operator()() {
+    return sentence_of([&] { (void)problem_of(t, {}); });
+  }
+};
+
+TEST(Fp8Problem, DescalesBroadcastAndEndEarly) {
+  const auto line = [](std::initializer_list<std::int64_t> shape) {
+    Call c;
+    c.t.q_descale = {c.memory, DType::f32, shape};
+    const Problem p = problem_of(c.t, {});
+    check_planned(p, c.t);
+    const std::string s = to_string(p);
+    return s.substr(s.find("q_descale"));
+  };
+  EXPECT_EQ(line({1}), "q_descale=111");
+  EXPECT_EQ(line({2}), "q_descale=b11");
+  EXPECT_EQ(line({2, 4}), "q_descale=bh1");
+  EXPECT_EQ(line({1, 4}), "q_descale=1h1");
+  EXPECT_EQ(line({2, 4, 2}), "q_descale=bhn");
+  EXPECT_EQ(line({1, 1, 2}), "q_descale=11n");
+}
+
+TEST(Fp8Problem, DescalesThatDoNotFit) {
+  Call c;
+  c.t.k_descale = {c.memory, DType::f32, {2, 4}};
+  EXPECT_EQ(c(), "k_descale has shape [2, 4]: dimension 1 must be 2 or 1");
+  c.t.k_descale = {c.memory, DType::f32, {2, 2, 300}};
+  EXPECT_EQ(c(), "k_descale has shape [2, 2, 300]: dimension 2 must be 3 or 1");
+  c.t.k_descale = {c.memory, DType::f32, {2, 2, 3, 1}};
+  EXPECT_EQ(c(),
+            "k_descale has shape [2, 2, 3, 1]; [batch|1, heads_kv|1, ceil(seq_k / 128)|1], without dimensions at the "
+            "end or with, is expected");
+  c.t.k_descale = {c.memory, DType::f16, {1}};
+  EXPECT_EQ(c(), "k_descale is fp16; fp32 is expected");
+  c = {};
+  c.t.v.dtype = DType::bf16;
+  EXPECT_EQ(c(), "v is bf16; fp8_e4m3, as k, is expected");
+}
+
+TEST(Fp8Problem, ACacheBesideSixteenBits) {
+  Call c;
+  c.t.q.dtype = DType::bf16;
+  c.t.v_descale = {c.memory, DType::f32, {1}};
+  EXPECT_EQ(to_string(problem_of(c.t, {})), "fwd b2 h4/2 s200x300 d64 bf16 kv_dtype=fp8_e4m3 v_descale=111");
+  c.t.k.dtype = DType::bf16;
+  EXPECT_EQ(c(), "v is fp8_e4m3; bf16, as k, is expected");
+  c.t.k.dtype = DType::f8e4m3;
+  c.t.out.dtype = DType::f16;
+  EXPECT_EQ(c(), "out is fp16; bf16, as q, or fp32 is expected");
+}
+
+}  // namespace
+}  // namespace onepass

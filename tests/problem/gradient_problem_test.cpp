@@ -1,0 +1,200 @@
+// Lines and calls of a backward: what they print as, what they refuse, and in which words.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/text.hpp"
+#include "check/check.hpp"
+#include "problem/roles.hpp"
+#include "reference/reference.hpp"
+
+namespace onepass {
+namespace {
+
+using check::Inputs;
+
+TEST(GradientProblem, LinesPrintAndParse) {
+  for (const char* line :
+       {"bwd b2 h4/2 s5x6 d8/12 fp32", "bwd b1 h1 s5 d8 bf16 out=fp32 grad=fp32", "bwd b1 h1 s5 d8 fp16 grad=fp32",
+        "bwd b1 h2 s5 d8 fp32 bias=fp32:1hqk alibi sinks grads=dq,dk,dv,dbias,dsinks,dalibi_slopes dlse deterministic",
+        "bwd b1 h1 s5 d8 fp32 grads=dv", "bwd b3 h2/1 s9x11 d8 fp16 window=4:2 varlen=5,0,9/3,4,11",
+        "bwd b2 h2 s5x7 d8 fp32 layout=bshd", "bwd b2 h2 s5x7 d8 fp32 layout=bshd dq_strides=90,8,18",
+        "bwd b2 h2 s5x7 d8 fp32 strides=q:80,40,8;k:112,56,8;v:112,56,8;o:100,50,10 dout_strides=0,0,0",
+        "bwd b2 h2 s5x7 d8 fp32 dlse dlse_strides=20,10,2 align=dout:4,dk:2"}) {
+    EXPECT_EQ(to_string(parse_problem(line)), line);
+    EXPECT_EQ(parse_problem(to_string(parse_problem(line))), parse_problem(line)) << line;
+  }
+  EXPECT_EQ(to_string(parse_problem("bwd s5 d8 grads=dk,dq,dv")), "bwd b1 h1 s5 d8 fp32");  // whatever their order
+}
+
+TEST(GradientProblem, GradientsLieAsTheirTensorsDo) {
+  const Problem p = parse_problem("bwd b2 h4/2 s5x6 d8/12 fp32 layout=bshd");
+  EXPECT_EQ(p.layout.dq, p.layout.q);
+  EXPECT_EQ(p.layout.dk, p.layout.k);
+  EXPECT_EQ(p.layout.dv, p.layout.v);
+  EXPECT_EQ(p.layout.dout, p.layout.out);
+  EXPECT_EQ(p.layout.lse, (Dims{20, 5, 1, 0}));
+  EXPECT_EQ(p.layout.dlse, Dims{});  // not given
+}
+
+TEST(GradientProblem, SaysWhatALineCannotMean) {
+  const std::pair<const char*, const char*> kWrong[] = {
+      {"fwd s5 grads=dq", "'grads=dq' says nothing about fwd"},
+      {"fwd s5 deterministic", "'deterministic' says nothing about fwd"},
+      {"fwd s5 dq_strides=1,2,3", "'dq_strides=1,2,3' says nothing about fwd"},
+      {"bwd s5 lse", "'lse' says nothing about bwd"},
+      {"bwd s5 n3", "'n3' says nothing about bwd"},
+      {"merge n2 s5 dlse", "'dlse' says nothing about merge"},
+      {"bwd s5 grads=do", "grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once, is expected"},
+      {"bwd s5 grads=dk,dq,dk", "'grads=dk,dq,dk' in"},
+      {"bwd s5 grads=", "grads= with some of"},
+      {"bwd s5 grads=dbias", "dbias is asked for but there is no bias"},
+      {"bwd s5 grads=dsinks", "dsinks is asked for but there is no sinks"},
+      {"bwd s5 alibi grads=dq,dbias", "dbias is asked for but there is no bias"},
+      {"bwd s5 bf16 grad=fp16", "dq, dk and dv are fp16; bf16, as q, or fp32 is expected"},
+      {"bwd fwd s5", "one word too many"},
+      {"bwd b2 h2 s5 alibi alibi_slopes_strides=2,1 grads=dalibi_slopes",
+       "alibi_slopes has slopes for each batch entry but dalibi_slopes has not"},
+  };
+  for (const auto& [line, sentence] : kWrong) {
+    try {
+      (void)parse_problem(line);
+      ADD_FAILURE() << line << " is taken";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(sentence), std::string::npos) << line << ": " << e.what();
+    }
+  }
+}
+
+TEST(GradientProblem, AForwardHasNoneOfItsFields) {
+  const auto refused = [](const std::function<void(Problem&)>& spoil) {
+    Problem p = parse_problem("fwd s5 d8");
+    spoil(p);
+    EXPECT_THROW(validate(p), Error);
+  };
+  refused([](Problem& p) { p.gradients.dq = true; });
+  refused([](Problem& p) { p.dlse = true; });
+  refused([](Problem& p) { p.deterministic = true; });
+  refused([](Problem& p) { p.grad_dtype = DType::f16; });
+  Problem p = parse_problem("bwd s5 d8");
+  p.want_lse = true;
+  EXPECT_THROW(validate(p), Error);
+  p = parse_problem("bwd s5 d8");
+  p.gradients = {};
+  EXPECT_THROW(validate(p), Error);
+}
+
+struct Refused {
+  const char* name;
+  const char* line;
+  std::function<void(Inputs&)> spoil;
+  ErrorCode code;
+  const char* sentence;
+};
+constexpr const char* kAll =
+    "bwd b2 h4/2 s5x6 d8/12 fp16 bias=fp32:1hqk alibi sinks dlse grads=dq,dk,dv,dbias,dsinks,dalibi_slopes";
+const Refused kRefused[] = {
+    {"LseMissing", kAll, [](Inputs& in) { in.tensors.lse = {}; }, ErrorCode::bad_shape, "lse is missing"},
+    {"OutMissing", kAll, [](Inputs& in) { in.tensors.out = {}; }, ErrorCode::bad_shape, "out is missing"},
+    {"DoutMissing", kAll, [](Inputs& in) { in.tensors.dout = {}; }, ErrorCode::bad_shape, "dout is missing"},
+    {"DoutShape", kAll, [](Inputs& in) { in.tensors.dout.shape[3] = 11; }, ErrorCode::bad_shape,
+     "dout has shape [2, 4, 5, 11]: its head dim must be 12, as v's"},
+    {"DoutDtype", kAll, [](Inputs& in) { in.tensors.dout.dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "dout is bf16; fp16, as out, is expected"},
+    {"DlseDtype", kAll, [](Inputs& in) { in.tensors.dlse.dtype = DType::f16; }, ErrorCode::bad_dtype,
+     "dlse is fp16; fp32 is expected"},
+    {"DqShape", kAll, [](Inputs& in) { in.tensors.dq.shape[2] = 4; }, ErrorCode::bad_shape,
+     "dq has shape [2, 4, 4, 8]: its sequence length must be 5, as q's"},
+    {"DkStride", kAll, [](Inputs& in) { in.tensors.dk.stride[3] = 2; }, ErrorCode::bad_stride,
+     "dk has stride 2 in its last dimension; 1 is required"},
+    {"DvDtype", kAll, [](Inputs& in) { in.tensors.dv.dtype = DType::bf16; }, ErrorCode::bad_dtype,
+     "dv is bf16; fp16, as q, or fp32 is expected"},
+    {"DtypesDiffer", kAll, [](Inputs& in) { in.tensors.dv.dtype = DType::f32; }, ErrorCode::bad_dtype,
+     "dv is fp32; fp16, as dq, is expected"},
+    {"DbiasShape", kAll, [](Inputs& in) { in.tensors.dbias.shape[1] = 1; }, ErrorCode::bad_shape,
+     "dbias has shape [1, 1, 5, 6]; [1, 4, 5, 6], as bias, is expected"},
+    {"DbiasAlone", kAll, [](Inputs& in) { in.tensors.bias = {}; }, ErrorCode::bad_value,
+     "dbias is given but bias is not"},
+    {"SlopesRank", kAll,
+     [](Inputs& in) { in.tensors.dalibi_slopes = Tensor(in.tensors.dalibi_slopes.data, DType::f32, {2, 4}); },
+     ErrorCode::bad_shape, "dalibi_slopes has shape [2, 4]; [4], as alibi_slopes, is expected"},
+    {"DqIsQ", kAll, [](Inputs& in) { in.tensors.dq.data = const_cast<void*>(in.tensors.q.data); }, ErrorCode::bad_value,
+     "dq shares memory with q"},
+    {"DqIsOut", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dq.data = in.tensors.out.data; }, ErrorCode::bad_value,
+     "dq shares memory with out"},
+    {"DqIsDv", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dv.data = in.tensors.dq.data; }, ErrorCode::bad_value,
+     "dv shares memory with dq"},
+    {"DsinksIsLse", kAll, [](Inputs& in) { in.tensors.dsinks.data = in.tensors.lse.data; }, ErrorCode::bad_value,
+     "dsinks shares memory with lse"},
+    {"OverlapsItself", kAll, [](Inputs& in) { in.tensors.dq.stride[1] = 0; }, ErrorCode::bad_stride,
+     "an output may not overlap itself"},
+    {"NothingAsked", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dq = in.tensors.dk = in.tensors.dv = {}; },
+     ErrorCode::bad_value, "no gradient is asked for"},
+};
+
+class RefusedGradients : public testing::TestWithParam<Refused> {};
+TEST_P(RefusedGradients, SaysSoAndWritesNothing) {
+  const Refused& r = GetParam();
+  Inputs in = check::make_inputs(parse_problem(r.line));
+  in.poison_outputs();
+  std::vector<check::Buffer> before;
+  for (const check::Buffer& b : in.buffers) before.push_back(b.copy());
+  r.spoil(in);
+  in.implementation = "reference";
+  try {
+    in.attend();
+    ADD_FAILURE() << "taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), r.code);
+    EXPECT_NE(std::string(e.what()).find(r.sentence), std::string::npos) << e.what();
+  }
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(before[i].bytes() == 0 || std::memcmp(before[i].data(), in.buffers[i].data(), before[i].bytes()) == 0)
+        << i;
+}
+INSTANTIATE_TEST_SUITE_P(Arguments, RefusedGradients, testing::ValuesIn(kRefused),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(GradientArguments, AnOutputMayShareNothingButInputsMay) {
+  Inputs in = check::make_inputs(parse_problem("bwd h2 s5 d8"));
+  in.tensors.dout = in.tensors.out;  // read twice
+  in.implementation = "reference";
+  EXPECT_NO_THROW(in.attend());
+}
+
+TEST(GradientArguments, EachCallSaysWhichItIs) {
+  const Inputs in = check::make_inputs(parse_problem("bwd h2 s5 d8"));
+  const auto sentence = [](const std::function<void()>& call) -> std::string {
+    try {
+      call();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "taken";
+  };
+  EXPECT_NE(sentence([&] { attention(in.tensors); }).find("the tensors are of a bwd, not of a fwd"), std::string::npos);
+  Tensors without = in.tensors;
+  without.dout = {};
+  EXPECT_NE(sentence([&] { attention_backward(without); }).find("dout is missing"), std::string::npos);
+  EXPECT_NE(sentence([&] { attention(without); }).find("dq is given but dout is not; a forward takes none"),
+            std::string::npos);
+}
+
+// Each role in exactly the operators that its row says.
+TEST(GradientRoles, EachOperatorHasItsOwn) {
+  const auto names = [](const char* line, auto which) {
+    const Problem p = parse_problem(line);
+    std::string all;
+    for (const RoleRow& row : kRoleTable)
+      if (uses(p, row) && which(row, p.op)) all += std::string(all.empty() ? "" : " ") + row.name;
+    return all;
+  };
+  EXPECT_EQ(names("fwd s5 d8 lse", writes), "out lse");
+  EXPECT_EQ(names("bwd s5 d8", writes), "dq dk dv");
+  EXPECT_EQ(names("bwd s5 d8", reads), "q k v out lse dout");
+  EXPECT_EQ(names("bwd s5 d8 dlse sinks grads=dsinks", reads), "q k v out sinks lse dout dlse");
+  EXPECT_EQ(names("merge n2 s5 d8 lse", writes), "out lse");
+}
+
+}  // namespace
+}  // namespace onepass

@@ -1,0 +1,64 @@
+// NaN and infinity put into inputs: they reach the rows that see them, and no other row.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "algebra/numerics.hpp"
+#include "check/inputs.hpp"
+
+namespace onepass::test {
+
+struct Poke {
+  const char* name;
+  std::function<void(check::Inputs&)> poke;
+};
+
+inline void set(const ConstTensor& t, std::int64_t head, std::int64_t token, std::int64_t d, float x) {
+  store_element(check::Inputs::writable<void>(t), t.dtype, row_offset(t, 0, head, token) + d, x);
+}
+inline std::int64_t a_query(const check::Inputs& in) { return std::min<std::int64_t>(33, in.problem.seq_q - 1); }
+
+// Keys 20, 64 and the last, of K/V head 0; query 33 of head 1.
+inline const Poke kPokes[] = {
+    {"NaNInV", [](auto& in) { set(in.tensors.v, 0, 20, 3, NAN); }},
+    {"InfinityInV", [](auto& in) { set(in.tensors.v, 0, 64, 0, INFINITY); }},
+    {"MinusInfinityInV", [](auto& in) { set(in.tensors.v, 0, 20, 7, -INFINITY); }},
+    {"BothInfinitiesInV",
+     [](auto& in) {
+       set(in.tensors.v, 0, 20, 1, -INFINITY), set(in.tensors.v, 0, 64, 1, INFINITY),
+           set(in.tensors.v, 0, 64, 2, INFINITY);
+     }},
+    {"NaNInTheLastV", [](auto& in) { set(in.tensors.v, 0, in.problem.seq_k - 1, in.problem.dim_v - 1, NAN); }},
+    {"NaNInTheFirstV", [](auto& in) { set(in.tensors.v, 0, 0, 0, NAN); }},
+    {"NaNInK", [](auto& in) { set(in.tensors.k, 0, 20, 3, NAN); }},
+    {"InfinityInK", [](auto& in) { set(in.tensors.k, 0, 64, 0, INFINITY); }},
+    {"NaNInTheLastK", [](auto& in) { set(in.tensors.k, 0, in.problem.seq_k - 1, 0, NAN); }},
+    {"NaNInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, NAN); }},
+    {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
+};
+
+// Of a backward, in what comes from above.
+inline const Poke kUpstreamPokes[] = {
+    {"NaNInDOut", [](auto& in) { set(in.tensors.dout, 1, a_query(in), 3, NAN); }},
+    {"InfinityInDOut", [](auto& in) { set(in.tensors.dout, 0, 0, 0, INFINITY); }},
+    {"NaNInTheLastDOut", [](auto& in) { set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
+};
+
+// Of a flat GEMM: in x a NaN in its first row and an infinity at the end of its last; in w two infinities that meet a 0
+// and each other, and a NaN in its last number. Rows of y between the first and the last have NaNs in two columns.
+inline void poke_gemm(check::Inputs& in) {
+  const Problem& p = in.problem;
+  const auto set_in = [&](const ConstTensor& t, std::int64_t row, std::int64_t k, float value) {
+    store_element(check::Inputs::writable<void>(t), t.dtype, row * t.stride[0] + k * t.stride[1], value);
+  };
+  set_in(in.tensors.x, 0, p.k / 3, NAN);
+  set_in(in.tensors.x, p.m - 1, p.k - 1, INFINITY);
+  set_in(in.tensors.x, p.m / 2, 2, 0);
+  set_in(in.tensors.w, p.n / 2, 2, INFINITY);
+  set_in(in.tensors.w, p.n / 2, 3, -INFINITY);
+  set_in(in.tensors.w, p.n - 1, p.k - 1, NAN);
+  in.changed();
+}
+
+}  // namespace onepass::test
