@@ -53,11 +53,11 @@ class Prose(unittest.TestCase):
         self.accepts("a.py", 'x = {"Of": 1, "no": 2}\n')
 
     def test_pages(self):
-        self.rejects("docs/a.md", "# A\n\nO is 0. That is exact.\n", "page", 3, "opener")
+        self.rejects("docs/a.md", "# A\n\nO is 0. Of these, two are exact.\n", "page", 3, "opener")
         self.rejects("docs/a.md", "- **A.** Of each row, O is 0.\n", "page", 1, "opener")
         self.rejects("docs/a.md", "| a | as many bytes |\n", "page", 1, "so many")
         self.rejects("docs/a.md", "for whoever reads it\n", "page", 1, "person")
-        self.accepts("docs/a.md", "## What it does\n\nWhat is a plan? For readers who ask.\n")
+        self.accepts("docs/a.md", "## What it does\n\nWhat is a plan? For readers who ask. That is all.\n")
         self.accepts("docs/a.md", "```sh\n# What is it, of whom\n```\nSee `x is no y` and [a](What.md).\n")
 
     def test_plain_sentences(self):
