@@ -30,12 +30,14 @@ SWITCHED_ON = {
         (
             "src/cpu/merge/",
             "src/cpu/quantize/",
+            "src/cuda/",
             "src/interfaces/",
+            "src/ladder/",
             "src/problem/merge/",
             "src/problem/quantize/",
             "src/problem/softmax/",
         ),
-        (),
+        ("src/cuda/attention/", "src/cuda/gemm/", "src/cuda/plain/", "src/cuda/prebuild", "src/cuda/softmax/"),
     ),
     "page": (
         ("CHANGELOG", "README", "SECURITY", "docs/", "src/"),
