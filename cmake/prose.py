@@ -21,6 +21,7 @@ SWITCHED_ON = {
             "src/check/verdict/",
             "src/cpu/gemm/",
             "src/expression/",
+            "src/interfaces/",
             "src/plan/",
             "src/problem/",
             "tools/",
@@ -66,6 +67,9 @@ WORDS = [
     ),
     ("takes no", re.compile(r"\btakes?\s+no\b", re.I), "write 'does not support' or 'does not accept'"),
     ("so many", re.compile(r"\bso\s+many\b|\bas\s+many\b(?!(?:\s[\w-]+){0,5}\sas\b)", re.I), "give the number a noun"),
+]
+WORDS_OF_STRINGS = [
+    ("is of", re.compile(r"\b(?:it|they|which)\s(?:is|are)\s+of\b"), "write 'belongs to' or name the relation"),
 ]
 
 CXX_TOKEN = re.compile(
@@ -168,7 +172,8 @@ def found(path, text):
         if kind == "string" and not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", prose):
             continue  # a name, a key or a piece of code
         hits = [(match, OPENER) for match in openers(kind, prose)]
-        hits += [(match, rule) for rule in WORDS for match in rule[1].finditer(prose)]
+        words = WORDS + (WORDS_OF_STRINGS if kind == "string" else [])
+        hits += [(match, rule) for rule in words for match in rule[1].finditer(prose)]
         hits = [hit for hit in hits if kind != "page" or hit[0][0].lower() not in ("that", "who")]
         for match, (name, _, advice) in sorted(hits, key=lambda hit: hit[0].start()):
             at = line + (prose.count("\n", 0, match.start()) if kind != "string" else 0)
