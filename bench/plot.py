@@ -15,10 +15,9 @@ import hashlib
 import json
 import pathlib
 import re
-import sys
 
-from table_cells import CELL, RESULTS
-from tables_gpu import GPT2_MEDIUM
+from bench.tables.cells import CELL, RESULTS
+from bench.tables.gpu import GPT2_MEDIUM
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "docs/images"
 PICTURES = {  # the results, and whether the picture shows what is no cell of the 18
@@ -226,17 +225,17 @@ def stale(images=IMAGES, results=RESULTS):
     for name, (source, others) in PICTURES.items():
         picture, rows = images / f"{name}.svg", json.loads((results / f"{source}.json").read_text())
         if not picture.exists() or f">{digest(shown(rows, others))}<" not in picture.read_text():
-            wrong.append(f"{name}.svg differs from bench/results/{source}.json; bench/plot.py draws it")
+            wrong.append(f"{name}.svg differs from bench/results/{source}.json; python3 -m bench plot draws it")
     return wrong
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", nargs="?", help="JSON of onepass bench or fa1_claim.py")
     parser.add_argument("--others", action="store_true", help="the problems beyond the 18 cells")
     parser.add_argument("--out", help=".svg or .png")
     parser.add_argument("--check", action="store_true", help="draw nothing; fail if a picture is stale")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.check:
         print("\n".join([*(wrong := stale()), f"{len(PICTURES)} pictures, {len(wrong)} wrong"]))
         return bool(wrong)
@@ -248,7 +247,3 @@ def main():
     for name, (source, others) in PICTURES.items():
         draw(json.loads((RESULTS / f"{source}.json").read_text()), others, IMAGES / f"{name}.svg")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

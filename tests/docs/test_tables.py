@@ -1,4 +1,4 @@
-"""bench/tables.py and bench/plot.py --check: they notice what the results do not say."""
+"""`python3 -m bench tables` and `plot`, with --check, notice what the results do not say."""
 
 import json
 import pathlib
@@ -10,10 +10,9 @@ import unittest
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT))
 
-import plot  # noqa: E402
-import tables  # noqa: E402
+from bench import plot, tables  # noqa: E402
 
 EMPTY = "before\n<!-- table: h200 -->\n<!-- end -->\nbehind\n"
 
@@ -24,7 +23,7 @@ class Tables(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "page.md"
             path.write_text(text)
-            command = [sys.executable, str(ROOT / "bench/tables.py"), "--check", str(path)]
+            command = [sys.executable, str(ROOT / "bench"), "tables", "--check", str(path)]
             done = subprocess.run(command, capture_output=True, text=True)
             self.assertEqual(path.read_text(), text)
             return done.returncode, done.stdout

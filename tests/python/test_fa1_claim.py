@@ -1,4 +1,4 @@
-"""bench/fa1_claim.py without a GPU: what it asks, the model, what it reads of ncu's output, its table and turns."""
+"""bench/studies/fa1_claim.py without a GPU: problems, model, its reading of ncu's output, its table and turns."""
 
 import argparse
 import json
@@ -11,11 +11,11 @@ import onepass
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import cuda_peers  # noqa: E402
-import fa1_claim  # noqa: E402
-import hbm_bytes  # noqa: E402
-from problem_line import Problem  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench import hbm_bytes  # noqa: E402
+from bench.peers import torch_cuda as cuda_peers  # noqa: E402
+from bench.problem import Problem  # noqa: E402
+from bench.studies import fa1_claim  # noqa: E402
 
 HEAD = '"ID","Process ID","Process Name","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"'
 

@@ -1,4 +1,4 @@
-"""bench/errors.py without a GPU: its cells, its float64 gradients beside autograd's, its numbers."""
+"""bench/studies/gradient_errors.py without a GPU: its cells, its float64 gradients beside autograd's, its numbers."""
 
 import pathlib
 import sys
@@ -8,9 +8,9 @@ import onepass
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import errors  # noqa: E402
-from problem_line import Problem  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench.problem import Problem  # noqa: E402
+from bench.studies import gradient_errors as errors  # noqa: E402
 
 
 def test_the_cells_are_the_suites_18():

@@ -1,4 +1,4 @@
-"""bench/peers.py: it reads the problem lines it is asked, computes the same as onepass, and answers one line each."""
+"""bench/peers: it reads the problem lines it is asked, computes the same as onepass, and answers one line each."""
 
 import ctypes
 import json
@@ -14,12 +14,12 @@ import pytest
 from conftest import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import cuda_peers  # noqa: E402
-import fa3_decode  # noqa: E402
-import fa3_peer  # noqa: E402
-import fa4_peer  # noqa: E402
-import peers  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench.peers import flash_attention_3 as fa3_peer  # noqa: E402
+from bench.peers import flash_attention_3_decode as fa3_decode  # noqa: E402
+from bench.peers import flash_attention_4 as fa4_peer  # noqa: E402
+from bench.peers import server as peers  # noqa: E402
+from bench.peers import torch_cuda as cuda_peers  # noqa: E402
 
 LINES = [
     "fwd b2 h4 s33 d64 fp32",
@@ -71,7 +71,7 @@ def test_answers():
         "torch 1 0 fwd b1 x",
     ]
     result = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "peers.py")],
+        [sys.executable, str(ROOT / "bench"), "peers"],
         input="\n".join(questions),
         capture_output=True,
         text=True,
@@ -180,7 +180,7 @@ def test_flash_attention_3_refuses_what_it_would_compute_otherwise(monkeypatch):
         with pytest.raises(peers.Refused, match=why):
             peer.refuse(peers.Problem.parse(line))
     monkeypatch.delenv("ONEPASS_FA3")
-    with pytest.raises(peers.Refused, match="bench/fa3/build.sh"):
+    with pytest.raises(peers.Refused, match="bench/peers/fa3/build.sh"):
         peer.refuse(peers.Problem.parse(f"bwd {plain}"))
 
 

@@ -14,15 +14,17 @@ import argparse
 import importlib
 import itertools
 import json
+import pathlib
 import statistics
 import time
 
-import cuda_peers
-import hbm_bytes
-from problem_line import Problem, Refused
-from tables_gpu import GPT2_MEDIUM
-from tables_gpu import fa1_table as table
+from bench import hbm_bytes
+from bench.peers import torch_cuda as cuda_peers
+from bench.problem import Problem, Refused
+from bench.tables.gpu import GPT2_MEDIUM
+from bench.tables.gpu import fa1_table as table
 
+PROGRAM = pathlib.Path(__file__).parents[1]  # `python bench study fa1_claim`
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
 SCORE_BYTES = {"math": 4, "math-bf16": 2}
 CONTENDERS = ("onepass", *SCORE_BYTES)
@@ -139,7 +141,7 @@ def measure(torch, onepass, line, options):
 
 def measured(torch, onepass, options):
     """The rows of the JSON, one after the other: a problem, its contenders, and what the model says of each."""
-    program = [__file__, "--count-once", "--sizes", *map(str, options.sizes)]
+    program = [str(PROGRAM), "study", "fa1_claim", "--count-once", "--sizes", *map(str, options.sizes)]
     program += ["--backward"] * (options.op == "bwd")
     moved = {(name["problem"], name["contender"]): n for name, n in hbm_bytes.counted(options.ncu, program)}
     device = torch.cuda.get_device_properties(0)
@@ -153,7 +155,7 @@ def measured(torch, onepass, options):
         yield {"problem": line, "contenders": entries, **machine}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", help="where the results are written")
     parser.add_argument("--table", metavar="JSON", help="print the table of these results; nothing is measured")
@@ -165,7 +167,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.05, help="seconds of a turn, after a warm-up")
     parser.add_argument("--ncu", default="ncu", help="command; an empty one leaves out the bytes moved")
     parser.add_argument("--count-once", action="store_true", help=argparse.SUPPRESS)  # by measured(), under ncu
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.table:
         with open(options.table) as file:
             return print(table(json.load(file)))
@@ -182,7 +184,3 @@ def main():
             with open(options.json, "w") as file:
                 json.dump(rows, file, indent=2)
                 file.write("\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from table_cells import CPU_PEERS, markdown, rate, rows_of, short, three, times
+from bench.tables.cells import CPU_PEERS, markdown, rate, rows_of, short, three, times
 
 
 def peaks(rows):

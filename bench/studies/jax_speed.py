@@ -60,12 +60,12 @@ def measured(jax, onepass, shape, causal, options):
         yield f"{line}, {what}", {name: statistics.median(times[name, what]) for name in ("onepass", "cudnn")}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=10)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     import jax
     import onepass.jax
 
@@ -78,7 +78,3 @@ def main():
     if options.json:
         versions = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "onepass": onepass.__version__}
         options.json.write_text(json.dumps(versions | {"seconds": seconds}, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

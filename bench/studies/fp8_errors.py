@@ -20,8 +20,8 @@ import argparse
 import json
 import pathlib
 
-import fp8_speed
-import tables_fp8
+from bench.studies import fp8_speed
+from bench.tables import fp8 as tables_fp8
 
 CASES = ("normal", "outliers", "v_mean")
 WAYS = {
@@ -101,12 +101,12 @@ def measured(torch, onepass, case, length, device):
             yield which | row
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--lengths", nargs="*", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--device", default="cuda")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     import onepass
     import torch
 
@@ -122,7 +122,3 @@ def main():
         device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
         text = json.dumps({"device": device, "onepass": onepass.__version__, "rows": rows}, indent=1)
         options.json.write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()

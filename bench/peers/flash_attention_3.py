@@ -1,4 +1,4 @@
-"""FlashAttention-3's own kernels as a peer of `onepass bench`: a library of bench/fa3/build.sh, named by $ONEPASS_FA3.
+"""FlashAttention-3's own kernels as a peer: $ONEPASS_FA3 names a library that bench/peers/fa3/build.sh made.
 
 Timed as PyTorch's backends are (cuda_peers.Timer). A causal forward zeroes its tile counter inside the timed span, a
 backward of grouped heads its sums, as FlashAttention-3's own mha_fwd and mha_bwd do. The backward is timed alone. One
@@ -10,9 +10,9 @@ import math
 import os
 import statistics
 
-import fa3_decode
-from cuda_peers import Timer, settle
-from problem_line import Refused
+from bench.peers import flash_attention_3_decode as fa3_decode
+from bench.peers.torch_cuda import Timer, settle
+from bench.problem import Refused
 
 DIMS = 64, 128, 256
 
@@ -69,7 +69,7 @@ class FlashAttention3:
     def refuse(self, p):
         fa3_decode.refuse(p) if self.decodes(p) else self.refuse_sequences(p)
         if not os.environ.get("ONEPASS_FA3"):
-            raise Refused("$ONEPASS_FA3 does not name the library that bench/fa3/build.sh makes")
+            raise Refused("$ONEPASS_FA3 does not name the library that bench/peers/fa3/build.sh makes")
 
     def refuse_sequences(self, p):
         p.refuse_extras(("grads", "deterministic") if p.backward else ())

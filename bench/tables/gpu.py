@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from table_cells import CELL, GPU_PEERS, markdown, rate, row_of, rows_of, short, three, times
+from bench.tables.cells import CELL, GPU_PEERS, markdown, rate, row_of, rows_of, short, three, times
 
 H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
 LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}

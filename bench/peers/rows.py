@@ -1,10 +1,10 @@
-"""Softmax over rows and linear layers through PyTorch, softmax through Triton, for bench/peers.py."""
+"""Softmax over rows and linear layers through PyTorch, softmax through Triton, for bench/peers/server.py."""
 
 import importlib
 import itertools
 
-import cuda_peers
-from problem_line import Refused
+from bench.peers import torch_cuda as cuda_peers
+from bench.problem import Refused
 
 
 def tensors(torch, p):

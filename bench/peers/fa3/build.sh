@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3's kernels, forward (bf16, e4m3) and backward (bf16) of head dims
+# bench/peers/fa3/build.sh CHECKOUT OUT.so: FlashAttention-3 kernels, forward (bf16, e4m3) and backward (bf16) of head dims
 # 64, 128 and 256, and decoding (bf16; 64, 128), with C functions in front of them, for $ONEPASS_FA3. CHECKOUT:
 # flash-attention with its CUTLASS submodule (timed here: commit 0251105a):
 # git clone --recurse-submodules https://github.com/Dao-AILab/flash-attention

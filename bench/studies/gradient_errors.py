@@ -14,13 +14,13 @@ import json
 import os
 import pathlib
 
-import cuda_peers
-import fa3_peer
-from problem_line import Problem
-from table_cells import CELL
-from tables_gpu import GRADIENTS, errors_table
+from bench.peers import flash_attention_3 as fa3_peer
+from bench.peers import torch_cuda as cuda_peers
+from bench.problem import Problem
+from bench.tables.cells import CELL
+from bench.tables.gpu import GRADIENTS, errors_table
 
-SUITE = pathlib.Path(__file__).parent / "suites" / "h200_backward.txt"
+SUITE = pathlib.Path(__file__).parents[1] / "suites" / "h200_backward.txt"
 CHUNK = 1024  # rows of scores at once
 
 
@@ -126,10 +126,10 @@ def printed(row):
         yield f"  {name:<14}" + "   ".join(numbers)
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", help="where the results are written")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch, onepass = importlib.import_module("torch"), importlib.import_module("onepass")
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no CUDA device here")
@@ -142,7 +142,3 @@ def main():
         with open(options.json, "w") as file:
             json.dump(rows, file, indent=1)
             file.write("\n")
-
-
-if __name__ == "__main__":
-    main()

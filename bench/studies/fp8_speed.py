@@ -9,7 +9,7 @@ has it):
   bf16                  onepass on bf16
   exact, fast           onepass on e4m3
   from bf16: exact ..   onepass.attention(..., fp8=True): quantizing and attention
-  flash-attn-3          FlashAttention-3's FP8 kernels: $ONEPASS_FA3 names a library of bench/fa3/build.sh
+  flash-attn-3          FlashAttention-3's FP8 kernels: $ONEPASS_FA3 names a library of bench/peers/fa3/build.sh
   cudnn                 cuDNN's FP8, by the wheel nvidia-cudnn-frontend; one factor for a tensor, O in e4m3
 
 error: root mean square of a peer's differences from onepass' exact results on the same numbers (factors by tensor for
@@ -166,14 +166,14 @@ def measured(torch, onepass, options, batch, rows, heads, dim, causal, flushed):
     }  # fmt: skip
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--lengths", nargs="*", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--dims", nargs="*", type=int, default=[64, 128, 256])
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--pause", type=float, default=0.01)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     import onepass
     import torch
 
@@ -192,7 +192,3 @@ def main():
                 if options.json:  # a run that is cut keeps what it had
                     text = json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1)
                     options.json.write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,9 +8,10 @@
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-// Also bench/fa3_decode.py's `Decoding`. q, out [batch, heads, dim] contiguous; k, v alike, strides in elements: of a
-// key, of a head, of a sequence or page; table: null or [batch, keys / page]. lse [batch, heads]; parts of `splits`
-// results [splits, batch, heads, dim] and their lse [splits, batch, heads], for more than one split.
+// Also the `Decoding` of bench/peers/flash_attention_3_decode.py. q, out [batch, heads, dim] contiguous; k, v alike,
+// strides in elements: of a key, of a head, of a sequence or page; table: null or [batch, keys / page]. lse [batch,
+// heads]; parts of `splits` results [splits, batch, heads, dim] and their lse [splits, batch, heads], for more than one
+// split.
 struct Decoding {
   void *q, *k, *v, *out, *lse, *parts, *lse_parts, *table;
   int64_t key_stride, head_stride, batch_stride;

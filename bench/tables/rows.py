@@ -1,9 +1,9 @@
-"""Tables of softmax over rows and of linear layers, for bench/tables.py."""
+"""Tables of softmax over rows and of linear layers, for bench/tables."""
 
 import re
 import statistics
 
-from table_cells import markdown, rows_of, three, times
+from bench.tables.cells import markdown, rows_of, three, times
 
 
 def h200_rows():

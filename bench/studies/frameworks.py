@@ -1,7 +1,7 @@
 """onepass inside of PyTorch, beside PyTorch's own scaled_dot_product_attention.
 
-    python3 bench/frameworks.py --json results.json            # on a GPU if there is one
-    python3 bench/frameworks.py --device cpu --threads 2
+    python3 -m bench study frameworks --json results.json            # on a GPU if there is one
+    python3 -m bench study frameworks --device cpu --threads 2
 
 Three questions: what a call costs the host; how long a Transformer block with attention takes as a whole (Llama's at
 8B: 4096 wide, 32 heads on 8, random weights; on a CPU BERT's) in training, prefill and decoding; what is the same in
@@ -193,7 +193,7 @@ def step(block, x):
     block(x).square().mean().backward()
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="of CPU work, PyTorch's and onepass's; default: PyTorch's choice")
@@ -203,7 +203,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="no block of 16384 tokens")
     parser.add_argument("--only", help="of the measurements, those whose names contain this")
     parser.add_argument("--json")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.threads:
         torch.set_num_threads(options.threads)
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
@@ -234,7 +234,3 @@ def main():
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"torch": torch.__version__, "seconds": results}, file, indent=1)
-
-
-if __name__ == "__main__":
-    main()

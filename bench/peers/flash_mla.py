@@ -8,8 +8,8 @@ problem is timed as one in such pages, and one in pages as it is. Its schedule i
 import os
 import statistics
 
-from cuda_peers import Timer, settle
-from problem_line import Refused
+from bench.peers.torch_cuda import Timer, settle
+from bench.problem import Refused
 
 PAGE = 64
 

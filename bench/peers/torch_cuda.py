@@ -1,4 +1,4 @@
-"""PyTorch's attention on CUDA, for bench/peers.py: one peer for each backend of SDPA, and nothing but that backend.
+"""PyTorch's attention on CUDA: one peer for each backend of SDPA, and nothing but that backend.
 
 Timed as onepass times itself: warm-up, L2 flushed before every run, a pair of CUDA events around it, the median. The
 asker pauses before it asks, so that every contender meets the card equally cool; nothing runs here between questions.
@@ -11,7 +11,7 @@ import statistics
 import time
 import warnings
 
-from problem_line import Refused
+from bench.problem import Refused
 
 WARM_UP_S = 0.015
 

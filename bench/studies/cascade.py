@@ -2,7 +2,7 @@
 merge, beside every whole sequence by itself, its pages shared or copied. bf16, 32 query heads on 8, head dim 128, a
 token each; own pages of 16 keys, 1 to 256 keys each. Times are medians of CUDA graphs; K and V are in memory, not L2.
 
-python3 bench/cascade.py [--json FILE]
+python3 -m bench study cascade [--json FILE]
 """
 
 import argparse
@@ -115,10 +115,10 @@ class Cell:
         return cell | {"milliseconds": medians({name: call for name, (_, call) in of.items()})}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path, help="where the cells go")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.manual_seed(0)
     cells = []
     for prefix in (8192, 16384, 32768):
@@ -128,7 +128,3 @@ def main():
             torch.cuda.empty_cache()
     if options.json:
         options.json.write_text(json.dumps(cells, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

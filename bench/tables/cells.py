@@ -4,7 +4,7 @@ import json
 import pathlib
 import re
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 GPU_PEERS = {"flash-attn-4": "FlashAttention-4", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN",
              "torch-flash": "FlashAttention-2", "flash-mla": "FlashMLA"}  # fmt: skip
 CPU_PEERS = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}

@@ -18,13 +18,14 @@ import statistics
 import sys
 import time
 
-import cuda_peers
-import fa3_peer
-import fa4_peer
-import flashmla_peer
 import numpy as np
-import row_peers
-from problem_line import Problem, Refused
+
+from bench.peers import flash_attention_3 as fa3_peer
+from bench.peers import flash_attention_4 as fa4_peer
+from bench.peers import flash_mla as flashmla_peer
+from bench.peers import rows as row_peers
+from bench.peers import torch_cuda as cuda_peers
+from bench.problem import Problem, Refused
 
 
 def refuse_cuda(problem):
@@ -240,13 +241,9 @@ def measured(run, threads, seconds):
     }
 
 
-def main():
+def main(argv=None):
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not stand between the answers
     server = Server()
     for line in sys.stdin:
         print(json.dumps(server.answer(line)), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,15 +9,12 @@ NAME is a key of TABLES below. Without FILES: every Markdown file of the reposit
 import argparse
 import pathlib
 import re
-import sys
 
-import tables_cpu as cpu
-import tables_fp8 as fp8
-import tables_gpu as gpu
-import tables_of_rows as of_rows
-from table_cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
+from bench.tables import cpu, fp8, gpu
+from bench.tables import rows as of_rows
+from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 
 
@@ -137,11 +134,11 @@ def marked_files():
     return [file for file in files if "<!-- table:" in file.read_text()]
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a table differs")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     wrong = 0
     files = options.files or marked_files()
     for file in files:
@@ -155,7 +152,8 @@ def main():
         if fresh == text:
             continue
         wrong += options.check
-        print(f"{file}: {'differs from bench/results; bench/tables.py writes it' if options.check else 'written'}")
+        stale = "differs from bench/results; python3 -m bench tables writes it"
+        print(f"{file}: {stale if options.check else 'written'}")
         if options.check:
             shown = text.splitlines()
             for line in fresh.splitlines():
@@ -165,7 +163,3 @@ def main():
             file.write_text(fresh)
     print(f"{len(files)} files, {wrong} wrong")
     return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

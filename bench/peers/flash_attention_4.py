@@ -10,8 +10,8 @@ import contextlib
 import importlib
 import importlib.metadata
 
-from cuda_peers import CudaTorch, Ways
-from problem_line import Refused
+from bench.peers.torch_cuda import CudaTorch, Ways
+from bench.problem import Refused
 
 
 class Fa4Ways(Ways):

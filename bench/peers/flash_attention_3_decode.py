@@ -1,6 +1,6 @@
 """FlashAttention-3's decoding: flash_attn_with_kvcache for one query and a full cache.
 
-A library of bench/fa3/build.sh (decode.cu), named by $ONEPASS_FA3, runs what mha_fwd would: heads packed, as many
+A library of bench/peers/fa3/build.sh (decode.cu), named by $ONEPASS_FA3, runs what mha_fwd would: heads packed, as many
 splits as its heuristic says, then its combining kernel. Both kernels stand in the timed span; the memory of the splits'
 results is taken before it. The first and the last sequence are compared with float64 before anything is timed.
 """
@@ -8,7 +8,7 @@ results is taken before it. The first and the last sequence are compared with fl
 import ctypes
 import os
 
-from problem_line import Refused
+from bench.problem import Refused
 
 DIMS = 64, 128
 MOST_HEADS = 128  # of q to one of k and v: rows of a tile
