@@ -1,13 +1,15 @@
-"""The words of docs/reference/problem.md that peers can be asked for."""
+"""Problem lines (docs/reference/problem.md) as peers read them."""
 
 import re
 from dataclasses import dataclass, field
 
 import numpy as np
 
+SIZES = {"b": ["batch"], "h": ["heads", "heads_kv"], "s": ["rows", "keys"], "d": ["dim", "dim_v"]}
+
 
 class Refused(Exception):
-    """A peer cannot, or shall not, be asked for this; the sentence says why."""
+    """A peer cannot compute this problem, or not as it is meant; the sentence says why."""
 
 
 @dataclass
@@ -26,23 +28,16 @@ class Problem:
     scale: float = 0.0  # 0: the default
     backward: bool = False
     op: str = "fwd"
-    extras: list = field(default_factory=list)  # words of which a peer may refuse one
+    extras: list = field(default_factory=list)  # the other words, which a peer accepts or refuses
 
     @classmethod
     def parse(cls, line):
         p = cls()
-
-        def pair(text, separator):
-            first, _, second = text.partition(separator)
-            return int(first), int(second or first)
-
         for word in line.split():
             if word in ("fwd", "cpu", "lse", "layout=bhsd"):
                 continue
-            elif word == "bwd":
-                p.backward, p.op = True, word
-            elif word in ("merge", "softmax", "softmax_bwd", "flat_gemm", "linear"):
-                p.op = word
+            elif word in ("bwd", "merge", "softmax", "softmax_bwd", "flat_gemm", "linear"):
+                p.op, p.backward = word, word == "bwd"
             elif word in ("fp32", "fp16", "bf16"):
                 p.dtype = word
             elif word in ("causal_top_left", "causal_bottom_right"):
@@ -53,19 +48,20 @@ class Problem:
                 p.scale = float(word[6:])
             elif re.fullmatch(r"cuda(:\d+)?", word):
                 p.device = word if ":" in word else "cuda:0"
-            elif re.fullmatch(r"b\d+", word):
-                p.batch = int(word[1:])
-            elif re.fullmatch(r"h\d+(/\d+)?", word):
-                p.heads, p.heads_kv = pair(word[1:], "/")
-            elif re.fullmatch(r"s\d+(x\d+)?", word):
-                p.rows, p.keys = pair(word[1:], "x")
-            elif re.fullmatch(r"d\d+(/\d+)?", word):
-                p.dim, p.dim_v = pair(word[1:], "/")
+            elif re.fullmatch(r"b\d+|[hd]\d+(/\d+)?|s\d+(x\d+)?", word):
+                numbers = [int(n) for n in re.findall(r"\d+", word)]
+                for name, number in zip(SIZES[word[0]], 2 * numbers):
+                    setattr(p, name, number)
             else:
                 p.extras.append(word)
         if p.causal == "causal_bottom_right" and p.rows == 1:
             p.causal = ""  # the only query sees every key
         return p
+
+    def sizes(self):
+        """(heads, tokens, dim) of q, k and v."""
+        k = self.heads_kv, self.keys
+        return (self.heads, self.rows, self.dim), (*k, self.dim), (*k, self.dim_v)
 
     def refuse_extras(self, accepted=()):
         for word in self.extras:
@@ -73,11 +69,14 @@ class Problem:
                 raise Refused(f"{word if len(word) < 40 else word.partition('=')[0]} is not timed")
 
     def extra(self, name):
-        """What stands behind `name=` among the extras, or None."""
+        """The text after `name=` among the extras, or None."""
         return next((value for key, _, value in (word.partition("=") for word in self.extras) if key == name), None)
 
+    def torch_dtype(self, torch):
+        return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.dtype]
+
     def grads(self):
-        """The gradients that a backward is asked for."""
+        """The gradients that a backward computes."""
         return (self.extra("grads") or "dq,dk,dv").split(",") if self.backward else []
 
     def window(self):
@@ -101,9 +100,4 @@ class Problem:
     def arrays(self):
         """q, k, v [batch, heads, seq, dim] in fp32, the same on every call."""
         rng = np.random.default_rng(1)
-        shapes = (
-            (self.heads, self.rows, self.dim),
-            (self.heads_kv, self.keys, self.dim),
-            (self.heads_kv, self.keys, self.dim_v),
-        )
-        return [rng.standard_normal((self.batch, *shape), np.float32) for shape in shapes]
+        return [rng.standard_normal((self.batch, *shape), np.float32) for shape in self.sizes()]

@@ -35,4 +35,8 @@ def main(argv):
     if words[0] is None:
         print("onepass was not found: build it (./dev build onepass_cli) or set $ONEPASS_TOOL", file=sys.stderr)
         return 2
-    os.execvp(words[0], words)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        print(f"cannot start {words[0]}: {error.strerror}", file=sys.stderr)
+        return 2

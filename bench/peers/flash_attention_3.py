@@ -1,18 +1,19 @@
 """FlashAttention-3's own kernels as a peer: $ONEPASS_FA3 names a library that bench/peers/fa3/build.sh made.
 
-Timed as PyTorch's backends are (cuda_peers.Timer). A causal forward zeroes its tile counter inside the timed span, a
-backward of grouped heads its sums, as FlashAttention-3's own mha_fwd and mha_bwd do. The backward is timed alone. One
-query against many keys is what its flash_attn_with_kvcache is for: fa3_decode.py.
+As in FlashAttention-3's own mha_fwd and mha_bwd, the timed span includes zeroing the tile counter of a causal forward
+and the sums of a backward of grouped heads. The backward is timed alone. One query against many keys is decoding, for
+which it has flash_attn_with_kvcache: flash_attention_3_decode.py.
 """
 
 import ctypes
 import math
 import os
-import statistics
 
-from bench.peers import flash_attention_3_decode as fa3_decode
-from bench.peers.torch_cuda import Timer, settle
+from bench.peers import flash_attention_3_decode as decode
+from bench.peers.base import Asked, Peer
+from bench.peers.torch_cuda import settle
 from bench.problem import Refused
+from bench.timing import Timer
 
 DIMS = 64, 128, 256
 
@@ -42,7 +43,7 @@ class Calls:
         return self.out
 
     def prepare_backward(self, dout, deterministic=False):
-        """A function that computes dq, dk and dv, after a forward; `workspace` is what it needs beside them."""
+        """Runs the forward and returns a function that computes dq, dk and dv; its scratch memory is `workspace`."""
         self.forward()
         size = self.kernels.fa3_backward_bytes(*self.sizes)
         self.workspace = self.torch.empty(size, dtype=self.torch.uint8, device=dout.device)
@@ -56,51 +57,38 @@ class Calls:
         return backward
 
 
-class FlashAttention3:
-    module = "torch"
-
-    def __init__(self, torch):
-        self.torch = torch
-
+class FlashAttention3(Peer):
     @staticmethod
     def decodes(p):
         return not p.backward and p.rows == 1 < p.keys
 
     def refuse(self, p):
-        fa3_decode.refuse(p) if self.decodes(p) else self.refuse_sequences(p)
+        decode.refuse(p) if self.decodes(p) else self.refuse_sequences(p)
         if not os.environ.get("ONEPASS_FA3"):
-            raise Refused("$ONEPASS_FA3 does not name the library that bench/peers/fa3/build.sh makes")
+            raise Refused("$ONEPASS_FA3 must name the library that bench/peers/fa3/build.sh makes")
 
     def refuse_sequences(self, p):
         p.refuse_extras(("grads", "deterministic") if p.backward else ())
         if p.dtype != "bf16" or not p.bshd or p.rows != p.keys or p.dim != p.dim_v or p.dim not in DIMS:
-            raise Refused("this build has bf16, layout=bshd, equal lengths, and head dims 64, 128 and 256")
+            raise Refused("this build supports bf16, layout=bshd, equal lengths, and head dims 64, 128 and 256 only")
         if p.heads != p.heads_kv and not p.backward:
-            raise Refused("this build has no forward that packs grouped heads")
+            raise Refused("this build does not support grouped heads in the forward")
         if p.backward and set(p.grads()) != {"dq", "dk", "dv"}:
-            raise Refused("it computes the gradients of q, k and v together")
+            raise Refused("computes the gradients of q, k and v together")
         if "deterministic" in p.extras and (p.dim == 256 or p.heads != p.heads_kv):
-            raise Refused("this build is deterministic for equal heads of dim 64 and 128")
+            raise Refused("this build supports deterministic only for equal heads of dim 64 and 128")
 
     def prepare(self, problem, threads):
-        """A function (seconds) -> answer."""
-        torch, p = self.torch, problem
-        self.refuse(p)
-        settle(torch, p)
-        run, about = self.decoding(p) if self.decodes(p) else self.sequences(p)
+        self.refuse(problem)
+        settle(self.torch, problem)
+        run, about = self.decoding(problem) if self.decodes(problem) else self.sequences(problem)
         run()
-        torch.cuda.synchronize()
-        timer = Timer(torch, p.device)
-
-        def measure(seconds):
-            times = timer.times(run, seconds)
-            return {"median_s": statistics.median(times), "min_s": min(times), "runs": len(times)} | about
-
-        return measure
+        self.torch.cuda.synchronize()
+        return Asked(run, Timer(self.torch, problem.device), about)
 
     def decoding(self, p):
-        """What is timed, and what is said about it."""
-        calls = fa3_decode.Calls(self.torch, p)
+        """The timed function, and the rest of the answer."""
+        calls = decode.Calls(self.torch, p)
         calls.check()
         return calls.forward, {"extra_bytes": calls.extra_bytes, "note": calls.note}
 

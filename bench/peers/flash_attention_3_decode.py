@@ -1,8 +1,8 @@
 """FlashAttention-3's decoding: flash_attn_with_kvcache for one query and a full cache.
 
-A library of bench/peers/fa3/build.sh (decode.cu), named by $ONEPASS_FA3, runs what mha_fwd would: heads packed, as many
-splits as its heuristic says, then its combining kernel. Both kernels stand in the timed span; the memory of the splits'
-results is taken before it. The first and the last sequence are compared with float64 before anything is timed.
+A library of bench/peers/fa3/build.sh (decode.cu), named by $ONEPASS_FA3, does the work of mha_fwd: heads packed, the
+number of splits by its heuristic, then its combine kernel. The timed span has both kernels, but not the allocation of
+the splits' results. The first and the last sequence are compared with float64 before anything is timed.
 """
 
 import ctypes
@@ -11,12 +11,12 @@ import os
 from bench.problem import Refused
 
 DIMS = 64, 128
-MOST_HEADS = 128  # of q to one of k and v: rows of a tile
+MOST_HEADS = 128  # of q for one of k and v: rows of a tile
 MOST_ERROR = 0.01  # of the result's norm; bf16 rounds to 0.002
 
 
 class Decoding(ctypes.Structure):
-    """decode.cu's argument of the same name."""
+    """The argument of decode.cu with this name."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("q", "k", "v", "out", "lse", "parts", "lse_parts", "table")]
     _fields_ += [(name, ctypes.c_int64) for name in ("key_stride", "head_stride", "batch_stride")]
@@ -25,7 +25,7 @@ class Decoding(ctypes.Structure):
 
 
 def page_of(p):
-    """Keys of a page, or 0 for a cache that is no pool of pages."""
+    """Keys of a page, or 0 for a contiguous cache."""
     kind, _, size = (p.extra("kv") or "").partition(":")
     if kind not in ("", "paged"):
         raise Refused(f"kv={kind} is not timed")
@@ -35,15 +35,15 @@ def page_of(p):
 def refuse(p):
     p.refuse_extras(("kv",))
     if p.dtype != "bf16" or p.causal or p.dim != p.dim_v or p.dim not in DIMS:
-        raise Refused("this build decodes bf16, one query that sees every key, with head dims 64 and 128")
+        raise Refused("this build decodes bf16 only, one query that sees every key, with head dims 64 and 128")
     if p.heads > MOST_HEADS * p.heads_kv:
-        raise Refused(f"this build decodes at most {MOST_HEADS} heads of q to one of k and v")
+        raise Refused(f"this build decodes at most {MOST_HEADS} heads of q for one of k and v")
     if (page := page_of(p)) and p.keys % page:
-        raise Refused(f"its caches without lengths are whole pages; {p.keys} keys are no multiple of {page}")
+        raise Refused(f"without lengths, keys must be a multiple of the page size {page} (got {p.keys})")
 
 
 class Calls:
-    """Tensors of one problem, and the library's function with what it is told."""
+    """Tensors of one problem, and the library's function with its argument."""
 
     def __init__(self, torch, p):
         self.torch, self.p, page = torch, p, page_of(p)
@@ -97,7 +97,7 @@ class Calls:
         return self.torch.einsum("hgk,khd->hgd", scores.softmax(-1), v).reshape(p.heads, p.dim)
 
     def check(self):
-        """Raises RuntimeError if a result is not what float64 says."""
+        """Raises RuntimeError if a result differs from float64's."""
         self.out.fill_(self.torch.nan)
         self.forward()
         for sequence in {0, self.p.batch - 1}:

@@ -1,9 +1,9 @@
 """FlashAttention-4 as a peer of `onepass bench`: the wheel flash-attn-4, whose kernels CuTe DSL compiles at first use.
 
-Timed as PyTorch's backends are (cuda_peers.py), its backward through autograd as a user would call it. Where the wheels
+Timed as PyTorch's backends are (torch_cuda.py), its backward through autograd as a user would call it. Where the wheels
 cannot be installed, unpack flash-attn-4, quack-kernels, apache-tvm-ffi, torch-c-dlpack-ext and nvidia-cutlass-dsl with
-its libs-base, -core and -cu13 into one folder and put that and its nvidia_cutlass_dsl/dsl_packages on PYTHONPATH. On
-Hopper CUTE_DSL_ARCH=sm_90a names the target where the DSL does not find it out by itself.
+its libs-base, -core and -cu13 into one folder. Put that folder and its nvidia_cutlass_dsl/dsl_packages on PYTHONPATH.
+On Hopper, CUTE_DSL_ARCH=sm_90a names the target if the DSL does not detect it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from bench.problem import Refused
 
 
 class Fa4Ways(Ways):
-    """The one way of asking it, [batch, seq, heads, dim] views or packed tensors."""
+    """Its one call, with [batch, seq, heads, dim] views or packed tensors."""
 
     ACCEPTED = ("grads", "deterministic", "window", "softcap", "varlen")
 
@@ -23,9 +23,9 @@ class Fa4Ways(Ways):
         super().__init__(torch, problem, "flash-attn-4")
         self.cute = cute
         if problem.dtype == "fp32":
-            raise Refused("it has no fp32")
+            raise Refused("does not support fp32")
         if problem.causal == "causal_top_left" and not self.square:
-            raise Refused("it aligns bottom right")
+            raise Refused("supports bottom-right alignment only")
         left, right = problem.window()
         self.options = {"causal": bool(problem.causal), "deterministic": "deterministic" in problem.extras}
         self.options |= {"softcap": float(problem.extra("softcap") or 0)}
@@ -64,7 +64,8 @@ class FlashAttention4(CudaTorch):
             yield
 
     def ways(self, problem):
-        return Fa4Ways(self.torch, problem, self.cute)
+        ways = Fa4Ways(self.torch, problem, self.cute)
+        return ways.all(), ways.leaves
 
 
 PEERS = {"flash-attn-4": FlashAttention4}

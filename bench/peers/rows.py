@@ -1,40 +1,28 @@
-"""Softmax over rows and linear layers through PyTorch, softmax through Triton, for bench/peers/server.py."""
+"""Softmax over rows and linear layers through PyTorch, softmax through Triton."""
 
 import importlib
 import itertools
 
-from bench.peers import torch_cuda as cuda_peers
+from bench.peers.torch_cuda import CudaTorch
 from bench.problem import Refused
+from bench.timing import InARow, Timer
 
 
 def tensors(torch, p):
     """x of a softmax, or y and dy of its backward, [rows, n]."""
-    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
-    x = torch.randn(p.batch * p.heads * p.rows, p.keys, dtype=dtype, device=p.device)
+    x = torch.randn(p.batch * p.heads * p.rows, p.keys, dtype=p.torch_dtype(torch), device=p.device)
     return (torch.softmax(x, -1), torch.randn_like(x)) if p.op == "softmax_bwd" else (x,)
 
 
 def checked(p):
-    if p.op not in ("softmax", "softmax_bwd"):
-        raise Refused("it times softmax and softmax_bwd")
+    if p.op not in TorchRows.ops:
+        raise Refused(f"times softmax and softmax_bwd only (got {p.op})")
     p.refuse_extras(("log",))
     return p
 
 
-class Rows:
-    """(note, function) pairs and, as cuda_peers.Ways has them, no leaves: a backward is called by itself."""
-
-    leaves = ()
-
-    def __init__(self, ways):
-        self.ways = ways
-
-    def all(self):
-        return self.ways
-
-
-class TorchRows(cuda_peers.CudaTorch):
-    enum = "MATH"  # nothing here asks for attention
+class TorchRows(CudaTorch):
+    ops = "softmax", "softmax_bwd"
 
     def ways(self, problem):
         torch, p = self.torch, checked(problem)
@@ -44,13 +32,13 @@ class TorchRows(cuda_peers.CudaTorch):
             name = "_log_softmax_backward_data" if log else "_softmax_backward_data"
             call = getattr(torch.ops.aten, name)
             y, dy = given
-            return Rows([(f"aten.{name}", lambda: call(dy, y, -1, y.dtype))])
+            return [(f"aten.{name}", lambda: call(dy, y, -1, y.dtype))], ()
         call = torch.log_softmax if log else torch.softmax
-        return Rows([("", lambda: call(given[0], -1))])
+        return [("", lambda: call(given[0], -1))], ()
 
 
 def kernel(triton, tl):
-    """One program a row, which it holds: the row is read once."""
+    """One program for each row; it holds the row, which is read once."""
 
     @triton.jit
     def rows(x, y, step, n, block: tl.constexpr):
@@ -64,21 +52,19 @@ def kernel(triton, tl):
     return rows
 
 
-class TritonRows(cuda_peers.CudaTorch):
-    enum = "MATH"
-
+class TritonRows(CudaTorch):
     def ways(self, problem):
         torch, p = self.torch, checked(problem)
         if p.op != "softmax" or p.extras:
-            raise Refused("the Triton kernel computes a plain softmax")
+            raise Refused("the Triton kernel supports a plain softmax only")
         try:
             triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
         except ImportError:
             raise Refused("Triton is not installed") from None
         block = triton.next_power_of_2(p.keys)
         if block > 131072:
-            raise Refused("the Triton kernel holds rows of up to 131072 numbers")
-        globals()["tl"] = tl  # the kernel's annotations are looked up here
+            raise Refused(f"the Triton kernel supports rows of at most 131072 elements (got {p.keys})")
+        globals()["tl"] = tl  # Triton looks up the kernel's annotations here
         rows, (x,) = kernel(triton, tl), tensors(torch, p)
         y = torch.empty_like(x)
 
@@ -90,67 +76,45 @@ class TritonRows(cuda_peers.CudaTorch):
             return run
 
         best = min((4, 8, 16, 32), key=lambda warps: self.seconds(way(warps), p.device))
-        return Rows([(f"{best} warps, the best of 4 to 32", way(best))])
+        return [(f"{best} warps, the best of 4 to 32", way(best))], ()
 
     def seconds(self, run, device):
-        return min(cuda_peers.Timer(self.torch, device).times(run, 0.01))
+        return min(Timer(self.torch, device).times(run, 0.01))
 
 
-class TorchCopy(cuda_peers.CudaTorch):
-    """A copy of as many bytes as a softmax reads and writes: what the device's memory allows at that size."""
-
-    enum = "MATH"
+class TorchCopy(CudaTorch):
+    """A copy of the bytes that a softmax reads and writes: the speed of the device's memory at that size."""
 
     def ways(self, problem):
         torch, p = self.torch, checked(problem)
         given = tensors(torch, p)
         moved = sum(x.numel() * x.element_size() for x in given) + given[0].numel() * given[0].element_size()
         source, target = (torch.empty(moved // 2, dtype=torch.uint8, device=p.device) for _ in range(2))
-        return Rows([("", lambda: target.copy_(source))])
+        return [("", lambda: target.copy_(source))], ()
 
 
-class InARow(cuda_peers.Timer):
-    """As `onepass bench` times linear layers: calls that follow each other, each on the next copy of the weights."""
-
-    def times(self, run, seconds):
-        cuda, each = self.torch.cuda, self.batch(run, 32)
-        count = max(8, min(1000, int(seconds / each)))
-        cuda.synchronize()
-        return [self.batch(run, count)]
-
-    def batch(self, run, count):
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(count):
-            run()
-        end.record()
-        self.torch.cuda.synchronize()
-        return 1e-3 * begin.elapsed_time(end) / count
-
-
-class TorchLinear(cuda_peers.CudaTorch):
+class TorchLinear(CudaTorch):
     """torch.nn.functional.linear: cuBLAS on CUDA, oneDNN or MKL on the CPU."""
 
-    enum = "MATH"
+    ops = "flat_gemm", "linear"
     timer = InARow
 
     def ways(self, problem):
         torch, p = self.torch, problem
-        if p.op not in ("flat_gemm", "linear"):
-            raise Refused("it times flat_gemm and linear")
+        if p.op not in self.ops:
+            raise Refused(f"times flat_gemm and linear only (got {p.op})")
         sizes = {word[0]: int(word[1:]) for word in p.extras if word[1:].isdigit()}
         columns = "column_bias" in p.extras
         p.extras = [word for word in p.extras if not word[1:].isdigit()]
         p.refuse_extras(("column_bias",))
-        dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
         x, w, bias = (
-            torch.randn(*shape, dtype=dtype, device=p.device)
+            torch.randn(*shape, dtype=p.torch_dtype(torch), device=p.device)
             for shape in ((sizes["m"], sizes["k"]), (sizes["n"], sizes["k"]), (sizes["n"],))
         )
         copies = 1 if p.device == "cpu" else max(2, min(16, 1 + int(384e6 / max(1, w.numel() * w.element_size()))))
         weights = itertools.cycle([w] + [w.clone() for _ in range(copies - 1)])
         linear = torch.nn.functional.linear
-        return Rows([("", lambda: linear(x, next(weights), bias if columns else None))])
+        return [("", lambda: linear(x, next(weights), bias if columns else None))], ()
 
 
 PEERS = {

@@ -1,23 +1,24 @@
 """PyTorch's attention on CUDA: one peer for each backend of SDPA, and nothing but that backend.
 
-Timed as onepass times itself: warm-up, L2 flushed before every run, a pair of CUDA events around it, the median. The
-asker pauses before it asks, so that every contender meets the card equally cool; nothing runs here between questions.
-Where SDPA itself cannot hand a problem to a backend but PyTorch's own operator under it can (windows and packed
-sequences for flash), that operator is timed and `note` says so.
+Timed as onepass times itself: warm-up, L2 flushed before every run, a pair of CUDA events around it, the median.
+`onepass bench` pauses before each question, so that every contender finds the card equally cool. SDPA cannot pass some
+problems to a backend (windows and packed sequences for flash). Then PyTorch's operator under SDPA is timed, and `note`
+says so.
 """
 
 import contextlib
 import statistics
-import time
 import warnings
 
+from bench.peers.base import Asked, Peer
 from bench.problem import Refused
+from bench.timing import Timer
 
-WARM_UP_S = 0.015
+EXPANDED = "K and V expanded to the query heads beforehand"
 
 
 def reason_of(error, said):
-    """PyTorch's own words for why a backend did not take a problem: its first warning that is about that backend."""
+    """PyTorch's own reason why a backend refused a problem: its first warning about that backend."""
     for warning in said:
         text = str(warning.message).partition(" (Triggered")[0].strip()
         if not text.endswith("because:") and "runtime disabled" not in text and "kernel not used" not in text:
@@ -26,56 +27,30 @@ def reason_of(error, said):
 
 
 def settle(torch, problem):
-    """The problem's device, with its memory free."""
+    """Makes the problem's device the current one, with its memory free."""
     if problem.device == "cpu":
-        raise Refused("it is timed on CUDA; the problem says cpu")
+        raise Refused("is timed on CUDA only (got cpu)")
     if not torch.cuda.is_available():
         raise Refused("PyTorch sees no CUDA device here")
     torch.cuda.set_device(problem.device)
     torch.cuda.empty_cache()  # onepass, in another process, needs room too
 
 
-class Timer:
-    """Seconds of one function on the device, L2 flushed before every run."""
-
-    def __init__(self, torch, device):
-        self.torch = torch
-        l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-        self.flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
-
-    def times(self, run, seconds):
-        cuda, from_, runs = self.torch.cuda, time.perf_counter(), 0
-        while runs == 0 or time.perf_counter() - from_ < WARM_UP_S:
-            self.flush.zero_()
-            run()
-            cuda.synchronize()
-            runs += 1
-        count = max(3, min(1000, int(seconds * runs / (time.perf_counter() - from_))))
-        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(count)]
-        for begin, end in pairs:
-            self.flush.zero_()
-            begin.record()
-            run()
-            end.record()
-        cuda.synchronize()
-        return [1e-3 * begin.elapsed_time(end) for begin, end in pairs]
-
-
 class Ways:
-    """How a user of PyTorch would write a problem for one backend: (note, function) pairs, best first."""
+    """A problem as a user of PyTorch would write it for one backend: (note, function) pairs, best first."""
 
     ACCEPTED = ("window", "bias", "mask", "dropout", "seed", "varlen", "aligned_top_left", "grads")
 
     def __init__(self, torch, problem, backend):
         self.torch, self.p, self.backend = torch, problem, backend
         problem.refuse_extras(self.ACCEPTED)
-        self.dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
+        self.dtype = problem.torch_dtype(torch)
         self.dropout = float(problem.extra("dropout") or 0)
         self.scale = {"scale": problem.scale} if problem.scale else {}
         self.square = problem.rows == problem.keys
-        self.leaves = []  # what a backward is asked the gradients of
+        self.leaves = []  # the inputs of a backward's gradients
         if not set(problem.grads()) <= {"dq", "dk", "dv", "dbias"}:
-            raise Refused("gradients but those of q, k, v and bias are not timed")
+            raise Refused("only the gradients of q, k, v and bias are timed")
 
     def all(self):
         if self.p.lengths() is not None:
@@ -93,20 +68,14 @@ class Ways:
     def inputs(self):
         """q, k, v as [batch, heads, seq, dim] views in the problem's memory order."""
         p, made = self.p, []
-        for gradient, heads, tokens, dim in (
-            ("dq", p.heads, p.rows, p.dim),
-            ("dk", p.heads_kv, p.keys, p.dim),
-            ("dv", p.heads_kv, p.keys, p.dim_v),
-        ):
-            made.append(
-                self.normal(p.batch, tokens, heads, dim, gradient=gradient).transpose(1, 2)
-                if p.bshd
-                else self.normal(p.batch, heads, tokens, dim, gradient=gradient)
-            )
+        for gradient, (heads, tokens, dim) in zip(("dq", "dk", "dv"), p.sizes()):
+            shape = (tokens, heads, dim) if p.bshd else (heads, tokens, dim)
+            x = self.normal(p.batch, *shape, gradient=gradient)
+            made.append(x.transpose(1, 2) if p.bshd else x)
         return made
 
     def band(self):
-        """[rows, keys] bools of causal mask and window, or None if they hide nothing."""
+        """[rows, keys] bools of causal mask and window, or None if every key is visible."""
         torch, p = self.torch, self.p
         left, right = p.window()
         if left < 0 and right < 0:
@@ -123,7 +92,7 @@ class Ways:
         return seen
 
     def spread(self, letters):
-        """The shape of a bias or mask that spans these of b, h, q, k."""
+        """The shape of a bias or mask over these letters of b, h, q, k."""
         sizes = zip(letters, (self.p.batch, self.p.heads, self.p.rows, self.p.keys))
         return [1 if letter == "1" else size for letter, size in sizes]
 
@@ -155,19 +124,23 @@ class Ways:
         sdpa = torch.nn.functional.scaled_dot_product_attention
         if p.heads == p.heads_kv:
             return [(note, lambda: sdpa(q, k, v, **options))]
-        wide = [x.repeat_interleave(p.heads // p.heads_kv, 1) for x in (k, v)]
-        expanded = "; ".join(filter(None, (note, "K and V expanded to the query heads beforehand")))
+        wide = self.widened(k, v)
+        expanded = "; ".join(filter(None, (note, EXPANDED)))
         return [
             (note, lambda: sdpa(q, k, v, enable_gqa=True, **options)),
             (expanded, lambda: sdpa(q, *wide, **options)),
         ]
 
+    def widened(self, k, v):
+        """K and V with the number of heads of Q."""
+        return [x.repeat_interleave(self.p.heads // self.p.heads_kv, 1) for x in (k, v)]
+
     def flash_operator(self):
         p = self.p
         if p.extra("mask") or p.extra("bias"):
-            raise Refused("the flash backend takes neither masks nor biases")
+            raise Refused("the flash backend does not support masks and biases")
         if not self.square and (p.causal == "causal_top_left" or "aligned_top_left" in p.extras):
-            raise Refused("the flash backend aligns bottom right")
+            raise Refused("the flash backend supports bottom-right alignment only")
         q, k, v = (x.transpose(1, 2) for x in self.inputs())  # [batch, seq, heads, dim]
         left, right = p.window()
         call = self.torch.ops.aten._flash_attention_forward
@@ -195,88 +168,66 @@ class Ways:
         return q, k, v, sums, [max(part) for part in lengths]
 
     def packed(self):
-        p, ops = self.p, self.torch.ops.aten
+        p, ops, dropout, causal = self.p, self.torch.ops.aten, self.dropout, bool(self.p.causal)
         q, k, v, (cu_q, cu_k), (most_q, most_k) = self.packed_inputs()
-        left, right = p.window()
-        wide = [x.repeat_interleave(p.heads // p.heads_kv, 1) for x in (k, v)] if p.heads != p.heads_kv else [k, v]
-        causal = bool(p.causal)
-        note = "through aten._{}_attention_forward"
+        sizes, note = (cu_q, cu_k, most_q, most_k), f"through aten._{self.backend}_attention_forward"
         if self.backend == "flash":
-            window = {"window_size_left": left, "window_size_right": right} if p.extra("window") else {}
-            flash_causal = causal and not window
-
-            def flash():
-                return ops._flash_attention_forward(
-                    q, k, v, cu_q, cu_k, most_q, most_k, self.dropout, flash_causal, False, **window, **self.scale
-                )[0]
-
-            return [(note.format("flash"), flash)]
+            call, window, options = ops._flash_attention_forward, p.extra("window"), dict(self.scale)
+            if window:
+                options["window_size_left"], options["window_size_right"] = p.window()
+            return [(note, lambda: call(q, k, v, *sizes, dropout, causal and not window, False, **options)[0])]
         if p.extra("window"):
-            raise Refused("windows over packed sequences are timed with flash only")
+            raise Refused("windows of packed sequences are timed with flash only")
         if self.backend == "efficient":
-            batched = [x[None] for x in (q, *wide)]
-
-            def efficient():
-                bottom_right = 2 if causal else 0
-                return ops._efficient_attention_forward(
-                    *batched, None, cu_q, cu_k, most_q, most_k, self.dropout, bottom_right, False, **self.scale
-                )[0][0]
-
-            expanded = "" if p.heads == p.heads_kv else "; K and V expanded to the query heads beforehand"
-            return [(note.format("efficient") + expanded, efficient)]
-        if self.backend == "cudnn":
-            if p.backward:  # and leaves the device's context unusable for whoever comes next
-                raise Refused("PyTorch's backward of packed sequences through cuDNN reads where no memory is (2.11)")
-            if causal and not cu_q.equal(cu_k):
-                raise Refused("cuDNN's causal mask over packed sequences is for equal lengths of q and k")
-
-            def cudnn():
-                return ops._cudnn_attention_forward(
-                    q, k, v, None, cu_q, cu_k, most_q, most_k, True, self.dropout, causal, False, **self.scale
-                )[0]
-
-            return [(note.format("cudnn"), cudnn)]
-        raise Refused("the math backend has no packed sequences")
+            call, mask = ops._efficient_attention_forward, 2 if causal else 0  # 2: bottom right
+            batched = [x[None] for x in (q, *self.widened(k, v))]
+            note += "" if p.heads == p.heads_kv else f"; {EXPANDED}"
+            return [(note, lambda: call(*batched, None, *sizes, dropout, mask, False, **self.scale)[0][0])]
+        if self.backend != "cudnn":
+            raise Refused("the math backend does not support packed sequences")
+        if p.backward:  # the failed read makes the device's context unusable for the next peer
+            raise Refused("PyTorch's backward of packed sequences through cuDNN reads unmapped memory (2.11)")
+        if causal and not cu_q.equal(cu_k):
+            raise Refused("cuDNN's causal mask of packed sequences needs equal lengths of q and k")
+        call = ops._cudnn_attention_forward
+        return [(note, lambda: call(q, k, v, None, *sizes, True, dropout, causal, False, **self.scale)[0])]
 
 
-class CudaTorch:
-    module = "torch"
+def backward_of(torch, run, leaves):
+    """The backward alone, after one forward whose graph is kept."""
+    out = run()
+    dout = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+
+class CudaTorch(Peer):
+    """A peer with several ways of asking: it is timed by the first one that runs."""
+
     timer = Timer
-    backend = enum = ""
-
-    def __init__(self, torch):
-        self.torch = torch
+    backend = "math"
 
     @contextlib.contextmanager
     def alone(self, backward=False):
         torch, backends = self.torch, self.torch.nn.attention
         mode = torch.enable_grad() if backward else torch.inference_mode()
-        with mode, backends.sdpa_kernel([getattr(backends.SDPBackend, self.enum)]):
+        name = "MATH" if self.backend == "math" else f"{self.backend.upper()}_ATTENTION"
+        with mode, backends.sdpa_kernel([getattr(backends.SDPBackend, name)]):
             yield
 
     def ways(self, problem):
-        return Ways(self.torch, problem, self.backend)
+        """(note, function) pairs, best first, and the leaves of a backward through autograd."""
+        ways = Ways(self.torch, problem, self.backend)
+        return ways.all(), ways.leaves
 
     def prepare(self, problem, threads):
-        """A function (seconds) -> answer that times the first way of writing the problem that the backend takes."""
-        torch = self.torch
-        settle(torch, problem)
+        settle(self.torch, problem)
         with self.alone(problem.backward):
-            ways = self.ways(problem)
-            note, run = self.first_that_runs(ways.all(), ways.leaves)
-        timer, extra = self.timer(torch, problem.device), self.extra_bytes(run, problem.backward)
-
-        def measure(seconds):
-            with self.alone(problem.backward):
-                times = timer.times(run, seconds)
-            answer = {"median_s": statistics.median(times), "min_s": min(times), "runs": len(times)}
-            answer["extra_bytes"] = extra
-            return answer | ({"note": note} if note else {})
-
-        return measure
+            note, run = self.first_that_runs(*self.ways(problem))
+        about = {"extra_bytes": self.extra_bytes(run, problem.backward)} | ({"note": note} if note else {})
+        return Asked(run, self.timer(self.torch, problem.device), about, lambda: self.alone(problem.backward))
 
     def extra_bytes(self, run, backward=False):
-        """Device memory that a run takes at its peak besides inputs and results."""
+        """Peak device memory of a run beside inputs and results."""
         cuda = self.torch.cuda
         cuda.synchronize()
         cuda.reset_peak_memory_stats()
@@ -287,12 +238,6 @@ class CudaTorch:
         results = results if isinstance(results, (list, tuple)) else [results]
         return cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
 
-    def backward_of(self, run, leaves):
-        """The backward alone, of one forward that is kept: what a step of training adds to it."""
-        out = run()
-        dout = self.torch.randn_like(out)
-        return lambda: self.torch.autograd.grad(out, leaves, dout, retain_graph=True)
-
     def first_that_runs(self, ways, leaves=()):
         refusal = ""
         for note, run in ways:
@@ -300,7 +245,7 @@ class CudaTorch:
                 warnings.simplefilter("always")
                 try:
                     if leaves:
-                        run = self.backward_of(run, leaves)
+                        run = backward_of(self.torch, run, leaves)
                     run()
                     if self.torch.cuda.is_available():
                         self.torch.cuda.synchronize()
@@ -313,31 +258,27 @@ class CudaTorch:
 
 
 class TorchCudnn(CudaTorch):
-    backend, enum = "cudnn", "CUDNN_ATTENTION"
+    backend = "cudnn"
 
 
 class TorchFlash(CudaTorch):
-    backend, enum = "flash", "FLASH_ATTENTION"
+    backend = "flash"
 
 
 class TorchEfficient(CudaTorch):
-    backend, enum = "efficient", "EFFICIENT_ATTENTION"
-
-
-class TorchMath(CudaTorch):
-    backend, enum = "math", "MATH"
+    backend = "efficient"
 
 
 PEERS = {
     "torch-cudnn": TorchCudnn,
     "torch-flash": TorchFlash,
     "torch-efficient": TorchEfficient,
-    "torch-math": TorchMath,
+    "torch-math": CudaTorch,
 }
 
 
 class Ceilings:
-    """What the device reaches at best: a bf16 matrix product 8192^3 in FLOP/s, a copy in bytes read and written."""
+    """The device's best rates: a bf16 matrix product 8192^3 in FLOP/s, a copy in bytes read and written."""
 
     def __init__(self, torch, device):
         if not torch.cuda.is_available():

@@ -1,61 +1,30 @@
-"""A shared prompt with many continuations (docs/features/cascade.md) on a CUDA device: the prompt once for all and a
-merge, beside every whole sequence by itself, its pages shared or copied. bf16, 32 query heads on 8, head dim 128, a
-token each; own pages of 16 keys, 1 to 256 keys each. Times are medians of CUDA graphs; K and V are in memory, not L2.
+"""A shared prompt with many continuations (docs/features/cascade.md) on a CUDA device.
 
-python3 -m bench study cascade [--json FILE]
+The prompt is attended once for all continuations and merged. Beside it each whole sequence is attended by itself, with
+its prompt's pages shared or copied. bf16, 32 query heads on 8, head dim 128, one token each; own pages of 16 keys, 1 to
+256 keys each. Times are medians of CUDA graphs; L2 is overwritten before each, as between the layers of a model.
 """
 
-import argparse
 import json
-import pathlib
-import statistics
-import time
 
-import onepass
-import torch
+from bench.tables import gpu
+from bench.timing import Timer, graphed, in_turn, medians
 
+NEEDS = "torch", "onepass"
 HEADS, HEADS_KV, DIM, OWN, PAGE = 32, 8, 128, 256, 16
 GROUP = HEADS // HEADS_KV
-PARTS = (1, 8, 16)  # that the prompt is cut into, so that 8 heads of K and V fill the multiprocessors
-
-
-def normal(*shape):
-    return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
-
-
-def fp32(*shape):
-    return torch.empty(*shape, dtype=torch.float32, device="cuda")
-
-
-def medians(calls, rounds=3, replays=12):
-    """{name: milliseconds} of interleaved replays; L2 is flushed before each, as between the layers of a model."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    graphs, times = {}, {name: [] for name in calls}
-    for name, call in calls.items():
-        call()
-        torch.cuda.synchronize()
-        graphs[name] = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graphs[name]):
-            call()
-    for _ in range(rounds):
-        for name, graph in graphs.items():
-            time.sleep(0.05)
-            for _ in range(replays):
-                flush.zero_()
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                times[name].append(start.elapsed_time(end))
-    return {name: statistics.median(t) for name, t in times.items()}
+PARTS = (1, 8, 16)  # ranges of the prompt, so that 8 heads of K and V fill the multiprocessors
 
 
 class Cell:
     """n continuations of a prompt of `prefix` keys."""
 
-    def __init__(self, n, prefix):
-        self.n, self.prefix = n, prefix
+    def __init__(self, torch, onepass, n, prefix):
+        self.torch, self.onepass, self.n, self.prefix = torch, onepass, n, prefix
+
+        def normal(*shape):
+            return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
+
         pages, shared = OWN // PAGE, prefix // PAGE
         self.q, self.prompt = normal(n, HEADS, 1, DIM), [normal(1, HEADS_KV, prefix, DIM) for _ in "kv"]
         self.own = [normal(n * pages, PAGE, HEADS_KV, DIM) for _ in "kv"]
@@ -68,11 +37,12 @@ class Cell:
         self.whole_used = (self.used + prefix).int()
 
     def whole(self):
-        out = torch.empty_like(self.q)
+        onepass, out = self.onepass, self.torch.empty_like(self.q)
         arrays = {"seqused_k": self.whole_used, "page_table": self.whole_table, "out": out}
         return out, lambda: onepass.attention(self.q, *self.all_pages, **arrays)
 
     def copies(self):
+        torch, onepass = self.torch, self.onepass
         k, v = (
             torch.empty(self.n, HEADS_KV, self.prefix + OWN, DIM, dtype=torch.bfloat16, device="cuda") for _ in "kv"
         )
@@ -83,8 +53,13 @@ class Cell:
         return out, lambda: onepass.attention(self.q, k, v, seqused_k=self.whole_used, out=out)
 
     def cascade(self, parts):
-        """All rows of a K/V head against the prompt's parts, which strides make of it; own pages; a merge."""
-        n, out, own_out = self.n, torch.empty_like(self.q), fp32(self.n, HEADS, 1, DIM)
+        """All rows of a K/V head against parts of the prompt, which are views of it; then own pages and a merge."""
+        torch, onepass, n = self.torch, self.onepass, self.n
+
+        def fp32(*shape):
+            return torch.empty(*shape, dtype=torch.float32, device="cuda")
+
+        out, own_out = torch.empty_like(self.q), fp32(n, HEADS, 1, DIM)
         prompt_out = fp32(parts, HEADS_KV, n * GROUP, DIM)
         cut = [x.view(HEADS_KV, parts, self.prefix // parts, DIM).transpose(0, 1) for x in self.prompt]
 
@@ -102,7 +77,8 @@ class Cell:
 
         return out, call
 
-    def measured(self):
+    def measured(self, timer):
+        torch = self.torch
         of = {"pages": self.whole()} | {f"cascade_{parts}": self.cascade(parts) for parts in PARTS}
         if 4 * self.n * HEADS_KV * (self.prefix + OWN) * DIM < 20e9:
             of["copies"] = self.copies()
@@ -112,19 +88,23 @@ class Cell:
         reference = of["pages"][0].float()
         worst = max((out.float() - reference).abs().max().item() for out, _ in of.values())
         cell = {"continuations": self.n, "prefix": self.prefix, "worst": worst, "largest": reference.abs().max().item()}
-        return cell | {"milliseconds": medians({name: call for name, (_, call) in of.items()})}
+        graphs = {name: graphed(torch, call) for name, (_, call) in of.items()}
+        clocks = {name: lambda graph=graph: timer.spans(graph, 12) for name, graph in graphs.items()}
+        seconds = medians(in_turn(clocks, rounds=3, pause=0.05))
+        return cell | {"milliseconds": {name: 1e3 * s for name, s in seconds.items()}}
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=pathlib.Path, help="where the cells go")
-    options = parser.parse_args(argv)
+def rows(torch, onepass, options):
     torch.manual_seed(0)
-    cells = []
+    timer = Timer(torch)
     for prefix in (8192, 16384, 32768):
         for n in (16, 32, 64):
-            cells.append(Cell(n, prefix).measured())
-            print(json.dumps(cells[-1]), flush=True)
+            yield Cell(torch, onepass, n, prefix).measured(timer)
             torch.cuda.empty_cache()
-    if options.json:
-        options.json.write_text(json.dumps(cells, indent=1) + "\n")
+
+
+said = json.dumps
+
+
+def table(cells):
+    return "\n".join(gpu.cascade(cells))

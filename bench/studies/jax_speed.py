@@ -1,17 +1,13 @@
 """onepass.jax beside cuDNN, called through JAX: jitted forward, and forward and backward, on a GPU.
 
-    jax_speed.py --json h200_jax.json [--rounds 7] [--calls 10]
-
-jax.nn.dot_product_attention's arguments, [batch, seq, heads, dim], bf16; each turn is so many calls without a wait
-between them, contenders in turn, medians of the turns. Needs JAX with CUDA.
+jax.nn.dot_product_attention's arguments, [batch, seq, heads, dim], bf16. A turn is --calls calls with one wait at their
+end; contenders take turns, and times are medians of the turns. Needs JAX with CUDA.
 """
 
-import argparse
-import json
-import pathlib
-import statistics
-import time
+from bench.tables import frameworks
+from bench.timing import in_turn, medians, wall
 
+NEEDS, CUDA = ("jax", "onepass.jax"), False
 SHAPES = [  # batch, heads, heads_kv, seq, dim
     (4, 16, 16, 4096, 128),
     (4, 32, 8, 4096, 128),
@@ -21,12 +17,12 @@ SHAPES = [  # batch, heads, heads_kv, seq, dim
 ]
 
 
-def contenders(jax, onepass, causal):
+def contenders(jax, onepass_jax, causal):
     def cudnn(q, k, v):
         return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="cudnn")
 
     def ours(q, k, v):
-        return onepass.jax.dot_product_attention(q, k, v, is_causal=causal)
+        return onepass_jax.dot_product_attention(q, k, v, is_causal=causal)
 
     for name, attention in (("onepass", ours), ("cudnn", cudnn)):
 
@@ -37,44 +33,48 @@ def contenders(jax, onepass, causal):
         yield name, "forward and backward", jax.jit(jax.grad(loss, (0, 1, 2)))
 
 
-def measured(jax, onepass, shape, causal, options):
+def measured(jax, onepass_jax, shape, causal, options):
     batch, heads, heads_kv, seq, dim = shape
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = ((batch, seq, h, dim) for h in (heads, heads_kv, heads_kv))
     q, k, v = (jax.random.normal(key, size, "bfloat16") for key, size in zip(keys, sizes, strict=True))
-    calls = {(name, what): call for name, what, call in contenders(jax, onepass, causal)}
+    calls = {(name, what): call for name, what, call in contenders(jax, onepass_jax, causal)}
     results = {key: jax.block_until_ready(call(q, k, v)) for key, call in calls.items()}
     far = abs(results["onepass", "forward"].astype("float32") - results["cudnn", "forward"].astype("float32")).max()
-    times = {key: [] for key in calls}
-    for _ in range(options.rounds):
-        for key, call in calls.items():
-            jax.block_until_ready(call(q, k, v))
-            start = time.perf_counter()
-            for _ in range(options.calls):
-                made = call(q, k, v)
-            jax.block_until_ready(made)
-            times[key].append((time.perf_counter() - start) / options.calls)
+
+    def clock(call):
+        jax.block_until_ready(call(q, k, v))
+        return [wall(lambda: call(q, k, v), options.calls, jax.block_until_ready)]
+
+    clocks = {key: lambda call=call: clock(call) for key, call in calls.items()}
+    seconds = medians(in_turn(clocks, options.rounds))
     line = f"b{batch} h{heads}/{heads_kv} s{seq} d{dim} {'causal' if causal else 'full'}"
     print(f"{line}: {float(far):.3g} is the largest difference of two results", flush=True)
     for what in ("forward", "forward and backward"):
-        yield f"{line}, {what}", {name: statistics.median(times[name, what]) for name in ("onepass", "cudnn")}
+        yield f"{line}, {what}", {name: seconds[name, what] for name in ("onepass", "cudnn")}
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=pathlib.Path)
+def arguments(parser):
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=10)
-    options = parser.parse_args(argv)
-    import jax
-    import onepass.jax
 
-    seconds = {}
+
+def rows(jax, onepass_jax, options):
     for shape in SHAPES:
         for causal in (True, False):
-            for what, medians in measured(jax, onepass, shape, causal, options):
-                seconds[what] = medians
-                print(what, {name: f"{1e3 * x:.3f} ms" for name, x in medians.items()}, flush=True)
-    if options.json:
-        versions = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "onepass": onepass.__version__}
-        options.json.write_text(json.dumps(versions | {"seconds": seconds}, indent=1) + "\n")
+            yield from measured(jax, onepass_jax, shape, causal, options)
+
+
+def said(row):
+    return f"{row[0]} " + ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in row[1].items())
+
+
+def document(rows, jax, onepass_jax, options):
+    import onepass
+
+    versions = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "onepass": onepass.__version__}
+    return versions | {"seconds": dict(rows)}
+
+
+def table(document):
+    return "\n".join(frameworks(document["seconds"], "cudnn"))

@@ -1,15 +1,15 @@
 """Writes the tables of measurements in README.md, docs and src from bench/results/*.json.
 
-    tables.py [FILES]            writes what stands between `<!-- table: NAME -->` and `<!-- end -->` anew
-    tables.py --check [FILES]    only says where it would differ; exit status 1 if anywhere
+    python -m bench tables [FILES]           rewrites the text between `<!-- table: NAME -->` and `<!-- end -->`
+    python -m bench tables --check [FILES]   only prints where it would differ; exit status 1 if anywhere
 
-NAME is a key of TABLES below. Without FILES: every Markdown file of the repository that holds such a mark.
+NAME is a key of TABLES in bench/tables. Without FILES: every Markdown file of the repository with such a mark.
 """
 
-import argparse
 import pathlib
 import re
 
+import bench
 from bench.tables import cpu, fp8, gpu
 from bench.tables import rows as of_rows
 from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
@@ -19,7 +19,6 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 
 
 def headline():
-    h200, zen, xeon = rows_of("h200"), rows_of("zen5"), rows_of("xeon16")
     lines = []
 
     def add(card, rows, dim, mask, op="fwd"):
@@ -29,29 +28,24 @@ def headline():
 
     for dim in (64, 128, 256):
         for mask in gpu.MASKS:
-            add("H200", h200, dim, mask)
+            add("H200", rows_of("h200"), dim, mask)
     for mask in gpu.MASKS:
         add("H200", rows_of("h200_backward"), 128, mask, "bwd")
     add("H100", rows_of("h100"), 128, " causal")
     add("H100", rows_of("h100_backward"), 128, " causal", "bwd")
-    for problem, what in (
-        ("fwd b1 h1 s4096 d128 fp32", "fp32 d128, 4k"),
-        ("fwd b1 h1 s4096 d128 fp32 causal_top_left", "fp32 d128, 4k causal"),
-        ("fwd b1 h32/8 s1x8192 d128 bf16", "bf16 d128, decoding, 8k keys"),
+    zen, xeon, decoding = "Zen 5, 1 core", "Xeon with AMX, 16 cores", "fwd b1 h32/8 s1x8192 d128 bf16"
+    for name, machine, threads, problem, what in (
+        ("zen5", zen, 1, "fwd b1 h1 s4096 d128 fp32", "fp32 d128, 4k"),
+        ("zen5", zen, 1, "fwd b1 h1 s4096 d128 fp32 causal_top_left", "fp32 d128, 4k causal"),
+        ("zen5", zen, 1, decoding, "bf16 d128, decoding, 8k keys"),
+        ("xeon16", xeon, 16, "fwd b1 h16 s4096 d128 bf16", "bf16 d128, 4k"),
+        ("xeon16", xeon, 16, "fwd b1 h16 s4096 d128 fp32", "fp32 d128, 4k"),
+        ("xeon16", xeon, 16, decoding, "bf16 d128, decoding, 8k keys"),
+        ("xeon16_backward", xeon, 16, "bwd b1 h16 s4096 d128 bf16", "gradients, bf16 d128, 4k"),
+        ("xeon16_backward", xeon, 16, "bwd b1 h16 s4096 d128 fp32", "gradients, fp32 d128, 4k"),
     ):
-        row = row_of(zen, problem, 1, "avx512")
-        lines.append(["Zen 5, 1 core", what, cpu_speed(row), said(row, CPU_PEERS)])
-    for problem, what in (
-        ("fwd b1 h16 s4096 d128 bf16", "bf16 d128, 4k"),
-        ("fwd b1 h16 s4096 d128 fp32", "fp32 d128, 4k"),
-        ("fwd b1 h32/8 s1x8192 d128 bf16", "bf16 d128, decoding, 8k keys"),
-    ):
-        row = row_of(xeon, problem, 16)
-        lines.append(["Xeon with AMX, 16 cores", what, cpu_speed(row), said(row, CPU_PEERS)])
-    for dtype in ("bf16", "fp32"):
-        row = row_of(rows_of("xeon16_backward"), f"bwd b1 h16 s4096 d128 {dtype}", 16)
-        what = f"gradients, {dtype} d128, 4k"
-        lines.append(["Xeon with AMX, 16 cores", what, cpu_speed(row), said(row, CPU_PEERS)])
+        row = row_of(rows_of(name), problem, threads, "avx512" if name == "zen5" else "")
+        lines.append([machine, what, cpu_speed(row), said(row, CPU_PEERS)])
     return markdown(["machine", "problem", "onepass", "how many times longer others take"], lines)
 
 
@@ -61,13 +55,14 @@ def cpu_speed(row):
     return f"{1e-9 * rate(row):.0f} GFLOP/s"
 
 
-def frameworks(name, *peers):
-    """Milliseconds of what frameworks.py or jax_speed.py measures, and how many times longer a framework's own take."""
+def frameworks(measured, *peers):
+    """Milliseconds of the studies frameworks and jax_speed, and times of a framework's own relative to them."""
     lines = []
-    for what, seconds in rows_of(name)["seconds"].items():
+    for what, seconds in measured.items():
         ours = seconds["onepass"]
         shown = what.removeprefix("block: ").replace("host time: call", "host time of a call")
-        lines.append([shown, three(1e3 * ours), *(times({"times_ours": seconds[peer] / ours}) for peer in peers)])
+        ratios = ({"times_ours": seconds[peer] / ours} if ours and seconds[peer] else {} for peer in peers)
+        lines.append([shown, three(1e3 * ours) if ours else "-", *map(times, ratios)])
     names = {"torch": "PyTorch's choice", "cudnn": "cuDNN", **GPU_PEERS}
     return markdown(["", "ms", *(names[peer] for peer in peers)], lines)
 
@@ -82,7 +77,7 @@ TABLES = {
     "h200-backward": lambda: gpu.h200("h200_backward", "bwd"),
     "h200-backward-means": lambda: gpu.h200_means("h200_backward"),
     "h200-backward-others": gpu.h200_backward_others,
-    "h200-backward-race": gpu.h200_backward_race,
+    "h200-backward-race": lambda: gpu.h200_backward_others("h200_backward_race"),
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
     "h200-decode-fa3": lambda: gpu.h200_keys("h200_decode_fa3", "torch-cudnn", "flash-attn-3"),
     "h200-fp8-cache": gpu.h200_fp8_cache,
@@ -94,10 +89,10 @@ TABLES = {
     "h200-mla": lambda: gpu.h200_keys("h200_mla", "flash-mla"),
     "h200-paged": gpu.h200_paged,
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
-    "cascade": gpu.cascade,
-    "h200-frameworks": lambda: frameworks("h200_frameworks", "torch", "torch-cudnn", "torch-flash"),
-    "h200-jax": lambda: frameworks("h200_jax", "cudnn"),
-    "xeon16-frameworks": lambda: frameworks("xeon16_frameworks", "torch"),
+    "cascade": lambda: gpu.cascade(rows_of("cascade")),
+    "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
+    "h200-jax": lambda: frameworks(rows_of("h200_jax")["seconds"], "cudnn"),
+    "xeon16-frameworks": lambda: frameworks(rows_of("xeon16_frameworks")["seconds"], "torch"),
     "xeon16-backward": cpu.xeon_backward,
     "zen5-flash": lambda: cpu.cpu_rows("zen5", cpu.one_head_or_far_apart, True),
     "xeon16-flash": lambda: cpu.cpu_rows("xeon16", cpu.of_family("flash"), False),
@@ -114,17 +109,17 @@ TABLES = {
 
 
 def rendered(text):
-    """The text with every marked table written anew. Raises ValueError for marks that make no pair, or no table."""
+    """The text with every marked table rewritten. Raises ValueError for an unpaired mark or an unknown table."""
 
     def table(match):
         if match[2] not in TABLES:
-            raise ValueError(f"there is no table {match[2]!r}; there are {', '.join(TABLES)}")
+            raise ValueError(f"unknown table {match[2]!r}; known: {', '.join(TABLES)}")
         return match[1] + "\n".join(TABLES[match[2]]()) + "\n" + match[4]
 
     if len(MARKED.findall(text)) != text.count("<!-- table:") or text.count("<!-- table:") != text.count(
         "<!-- end -->"
     ):
-        raise ValueError("a `<!-- table: NAME -->` or an `<!-- end -->` stands alone")
+        raise ValueError("each `<!-- table: NAME -->` must have an `<!-- end -->` after it")
     return MARKED.sub(table, text)
 
 
@@ -134,8 +129,8 @@ def marked_files():
     return [file for file in files if "<!-- table:" in file.read_text()]
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv):
+    parser = bench.parser("tables", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a table differs")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     options = parser.parse_args(argv)
@@ -158,7 +153,7 @@ def main(argv=None):
             shown = text.splitlines()
             for line in fresh.splitlines():
                 if line not in shown:
-                    print(f"  should say: {line}")
+                    print(f"  must be: {line}")
         else:
             file.write_text(fresh)
     print(f"{len(files)} files, {wrong} wrong")

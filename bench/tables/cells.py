@@ -1,8 +1,9 @@
-"""What the tables of measurements are made of: rows of bench/results, peers' names, numbers as text, Markdown."""
+"""Parts of all tables: rows of bench/results, peers' names, numbers as text, Markdown."""
 
 import json
 import pathlib
 import re
+import statistics
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 GPU_PEERS = {"flash-attn-4": "FlashAttention-4", "flash-attn-3": "FlashAttention-3", "torch-cudnn": "cuDNN",
@@ -17,7 +18,7 @@ def rows_of(name):
 
 
 def row_of(rows, problem, threads=None, implementation=""):
-    """The one row of a problem; threads and the end of the implementation's name tell rows of one problem apart."""
+    """The one row of a problem with these threads and this end of the implementation's name."""
     found = [
         row
         for row in rows
@@ -26,15 +27,23 @@ def row_of(rows, problem, threads=None, implementation=""):
         and row["implementation"].endswith(implementation)
     ]
     if len(found) != 1:
-        raise SystemExit(f"{len(found)} rows of the results are of {problem!r}")
+        raise SystemExit(f"the results must have one row of {problem!r} (got {len(found)})")
     return found[0]
 
 
 def markdown(head, lines):
-    """A line of Markdown for each, and the one under the head."""
+    """The lines of a Markdown table."""
     return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [
         "| " + " | ".join(line) + " |" for line in lines
     ]
+
+
+MEANS = ["geometric mean", "least", "most"]
+
+
+def means(ratios, text="{:.2f}".format):
+    """A line for each name: geometric mean, least and most of its ratios."""
+    return [[str(name), *map(text, (statistics.geometric_mean(r), min(r), max(r)))] for name, r in ratios.items()]
 
 
 def three(number):
@@ -44,7 +53,7 @@ def three(number):
 
 
 def times(entry):
-    """How many times longer a peer took; "-" where it has no such attention."""
+    """A peer's time relative to ours; "-" if it does not compute this problem."""
     ours = entry.get("times_ours")
     return "-" if ours is None else f"{ours:.{0 if ours >= 10 else 1 if ours >= 1.95 else 2}f}x"
 
@@ -54,7 +63,7 @@ def rate(row, seconds=None):
 
 
 def short(problem, suffix=" causal_top_left"):
-    """The problem without what all rows of a table have."""
+    """The problem without the words that all rows of a table share."""
     return problem.removeprefix("fwd ").removeprefix("bwd ").removesuffix(suffix)
 
 

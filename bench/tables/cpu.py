@@ -7,7 +7,7 @@ from bench.tables.cells import CPU_PEERS, markdown, rate, rows_of, short, three,
 
 
 def peaks(rows):
-    """{(threads, instruction set): median FMA peak}: the peaks sampled beside single rows wander."""
+    """{(threads, instruction set): median FMA peak}: the peaks sampled beside single rows vary."""
     groups = {}
     for row in rows:
         isa = row["implementation"].rpartition(".")[2]
@@ -16,7 +16,7 @@ def peaks(rows):
 
 
 def cpu_rows(name, chosen, share_of_peak):
-    """A line for each problem, its causal twin's numbers behind a comma."""
+    """A line for each problem; the numbers of its causal twin follow after a comma."""
     rows = rows_of(name)
     peak, lines = peaks(rows), {}
     for row in filter(chosen, rows):
@@ -57,7 +57,7 @@ def decode_rows(name):
 
 
 def xeon_backward():
-    """Of the peak of one core: that of all wanders by a fifth on a shared host."""
+    """Gradients. Only one core has a share of the peak; the peak of all cores varies by a fifth on a shared host."""
     rows, lines = rows_of("xeon16_backward"), []
     for row in rows:
         share = rate(row) / peaks(rows)[row["threads"], row["implementation"].rpartition(".")[2]]

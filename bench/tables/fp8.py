@@ -4,7 +4,7 @@ from bench.tables.cells import markdown
 
 
 def errors(rows):
-    """Of fp8_errors.py: RMSE of O by length, and where V has a mean the share of O that is missing."""
+    """The study fp8_errors: RMSE of O by length, and the share of O that is missing where V has a mean."""
     lengths, lines = sorted({row["length"] for row in rows}), []
     named = {"normal": ("N(0, 1)", "rmse"), "outliers": ("outliers", "rmse"), "v_mean": ("V of mean 1: bias", "bias")}
     cells = {(r["case"], r["way"], r["accumulation"], r["length"]): r for r in rows}
@@ -23,7 +23,7 @@ def errors(rows):
 
 
 def model(rows):
-    """Of fp8_model.py: what the ways of quantizing do to a model's results."""
+    """The study fp8_model: the effect of each way of quantizing on a model's results."""
     lines = []
     for row in rows:
         layers = " ".join(f"{layer['least_cosine']:.3f}" for layer in row["layers"])
@@ -34,7 +34,7 @@ def model(rows):
 
 
 def speed(rows):
-    """Of fp8_speed.py: TFLOP/s beside other FP8, and how many times as fast as bf16's kernel fp8=True is."""
+    """The study fp8_speed: TFLOP/s beside other FP8, and the speed of fp8=True relative to bf16's kernel."""
     lines = []
     for row in sorted(rows, key=lambda row: (row["dim"], row["causal"], row["length"])):
         tera = {name: f"{1e-12 * row['flops'] / s:.0f}" for name, s in row["median_s"].items()}
@@ -47,7 +47,7 @@ def speed(rows):
 
 
 def quantizing(rows):
-    """Of bench/suites/h200_quantize.txt: microseconds, and what is read and written by the copy's speed."""
+    """bench/suites/h200_quantize.txt: microseconds, and bytes read and written per second relative to a copy."""
     lines = []
     for row in rows:
         share = row["kv_bytes"] / row["median_s"] / row["copy_bytes_per_s"]

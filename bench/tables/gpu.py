@@ -1,15 +1,14 @@
 """Tables of measurements on GPUs."""
 
 import re
-import statistics
 
-from bench.tables.cells import CELL, GPU_PEERS, markdown, rate, row_of, rows_of, short, three, times
+from bench.tables.cells import CELL, GPU_PEERS, MEANS, markdown, means, rate, row_of, rows_of, short, three, times
 
 H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
 LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
 MASKS = {"": "", " causal": " causal_bottom_right"}
 GRADIENTS = "dq", "dk", "dv"
-GPT2_MEDIUM = "b64 h16 s1024 d64"  # its attention, as the first figure of FlashAttention-1's paper has it
+GPT2_MEDIUM = "b64 h16 s1024 d64"  # the attention in the first figure of FlashAttention-1's paper
 
 
 def h200_cell(rows, dim, mask, seq, op="fwd"):
@@ -18,7 +17,7 @@ def h200_cell(rows, dim, mask, seq, op="fwd"):
 
 
 def raced(rows, *peers):
-    """Those of the peers that have a time in each of the rows."""
+    """The peers that have a time in each of the rows."""
     return [peer for peer in peers if all("median_s" in row["peers"].get(peer, {}) for row in rows)]
 
 
@@ -36,8 +35,8 @@ def h200(name="h200", op="fwd", peers=None):
             speeds = [rate(row)] + [rate(row, row["peers"][peer]["median_s"]) for peer in peers]
             line.append(" / ".join(f"{1e-12 * s:.0f}" for s in speeds) + f" ({speeds[0] / max(speeds[1:]):.2f})")
         lines.append(line)
-    who = " / ".join(["onepass", *(GPU_PEERS[peer] for peer in peers)])
-    return markdown([f"TFLOP/s: {who}", *LENGTHS], lines)
+    names = " / ".join(["onepass", *(GPU_PEERS[peer] for peer in peers)])
+    return markdown([f"TFLOP/s: {names}", *LENGTHS], lines)
 
 
 def h200_means(name="h200"):
@@ -46,36 +45,20 @@ def h200_means(name="h200"):
     ratios = {GPU_PEERS[peer]: [row["peers"][peer]["times_ours"] for row in rows] for peer in raced(rows, *GPU_PEERS)}
     ratios["the best of them"] = [row["times_best_peer"] for row in rows]
     ceiling = [rate(row) / row["matmul_flops_per_s"] for row in rows]
-    lines = [
-        [name, f"{statistics.geometric_mean(r):.2f}", f"{min(r):.2f}", f"{max(r):.2f}"] for name, r in ratios.items()
-    ]
-    product = rows[0]["matmul_flops_per_s"]
-    lines.append(
-        [f"share of the matrix product ({1e-12 * product:.0f} TFLOP/s)"]
-        + [f"{100 * x:.0f} %" for x in (statistics.geometric_mean(ceiling), min(ceiling), max(ceiling))]
+    product = f"share of the matrix product ({1e-12 * rows[0]['matmul_flops_per_s']:.0f} TFLOP/s)"
+    return markdown(
+        ["onepass over", *MEANS], [*means(ratios), *means({product: ceiling}, lambda x: f"{100 * x:.0f} %")]
     )
-    return markdown(["onepass over", "geometric mean", "least", "most"], lines)
 
 
-def h200_backward_others():
-    """What is no cell of the suite's 18: features, other head dims, fp32, packed sequences."""
-    names, lines = GPU_PEERS | {"torch-efficient": "efficient"}, []
-    names = {peer: name for peer, name in names.items() if peer in rows_of("h200_backward")[0]["peers"]}
-    for row in rows_of("h200_backward"):
-        if CELL.fullmatch(row["problem"]):
+def h200_backward_others(name="h200_backward"):
+    """The problems that are not cells of the suite: features, other head dims, fp32, packed sequences."""
+    rows, lines = rows_of(name), []
+    names = {p: title for p, title in (GPU_PEERS | {"torch-efficient": "efficient"}).items() if p in rows[0]["peers"]}
+    for row in rows:
+        if name == "h200_backward" and CELL.fullmatch(row["problem"]):
             continue
         problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
-        peers = [times(row["peers"][peer]) for peer in names]
-        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
-    return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
-
-
-def h200_backward_race():
-    """How many times longer the newest peers took, problem by problem."""
-    names = {peer: name for peer, name in GPU_PEERS.items() if peer in rows_of("h200_backward_race")[0]["peers"]}
-    lines = []
-    for row in rows_of("h200_backward_race"):
-        problem = row["problem"].removeprefix("bwd ").removesuffix(" layout=bshd cuda:0")
         peers = [times(row["peers"][peer]) for peer in names]
         lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
     return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
@@ -104,7 +87,7 @@ def h200_paged():
 
 
 def h200_fp8_cache():
-    """A cache of e4m3 beside one of q's type."""
+    """A cache in e4m3 beside one in q's type."""
     rows, lines = {row["problem"]: row for row in rows_of("h200_fp8_cache")}, []
     for problem, row in rows.items():
         plain = re.sub(r" (kv_dtype|[kv]_descale)=\S+", "", problem)
@@ -116,7 +99,7 @@ def h200_fp8_cache():
 
 
 def h200_unified_max():
-    """Rows that refer to one phi beside rows that refer to their own maxima."""
+    """Rows with one reference phi beside rows with their own maxima."""
     rows, lines = {row["problem"]: row["median_s"] for row in rows_of("h200_unified_max")}, []
     for problem, seconds in rows.items():
         own = re.sub(r" unified_max=\S+| recomputed", "", problem)
@@ -127,7 +110,7 @@ def h200_unified_max():
 
 
 def errors_table(rows):
-    """Of errors.py: thousandths of each gradient's norm, every contender's."""
+    """The study gradient_errors: every contender's errors in thousandths of each gradient's norm."""
     lines = []
     for row in rows:
         cell = CELL.fullmatch(row["problem"])
@@ -137,28 +120,29 @@ def errors_table(rows):
     return "\n".join(markdown([" / ".join(rows[0]["contenders"]), *GRADIENTS], lines))
 
 
-def cascade():
-    """Microseconds of a step of all continuations (cascade.py)."""
+def cascade(cells):
+    """Microseconds of one step of all continuations (the study cascade)."""
     lines = []
-    for cell in rows_of("cascade"):
+    for cell in cells:
         us = {name: 1e3 * ms for name, ms in cell["milliseconds"].items()}
         cut = [us[name] for name in us if name.startswith("cascade_")]
-        lines.append([str(cell["prefix"]), str(cell["continuations"]), three(us["pages"]), three(us["copies"])])
+        copies = three(us["copies"]) if "copies" in us else "-"  # they may not fit into memory
+        lines.append([str(cell["prefix"]), str(cell["continuations"]), three(us["pages"]), copies])
         lines[-1] += [*map(three, cut), f"{us['pages'] / min(cut):.1f}x"]
     parts = [f"prompt in {name.removeprefix('cascade_')}" for name in us if name.startswith("cascade_")]
     return markdown(["prompt", "continuations", "each by itself, shared pages", "copies", *parts, "gain"], lines)
 
 
-# ----- FlashAttention's first claim
+# ----- FlashAttention-1's claim
 
 
 def amount(entry, *keys, unit):
-    """The sum of what stands behind the keys, three digits of it in that unit, or a dash."""
+    """The sum of the keys' values with three digits in this unit, or a dash."""
     return three(sum(entry[key] for key in keys) / unit) if all(key in entry for key in keys) else "-"
 
 
 def fa1_table(rows):
-    """By head dim, mask and N. Times of the others are in onepass's; bytes moved are `measured (model)`."""
+    """By head dim, mask and N. The others' times are relative to onepass's; bytes moved are `measured (model)`."""
     found = []
     for row in rows:
         cell = CELL.fullmatch(row["problem"])
@@ -166,8 +150,8 @@ def fa1_table(rows):
     lines = []
     for other, dim, causal, seq, row in sorted(found, key=lambda cell: cell[:4]):
         ours, *theirs = entries = [row["contenders"][name] for name in ("onepass", "math", "math-bf16")]
-        who = str(dim) if other else "GPT-2 medium: 64"
-        line = [f"{who}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
+        title = str(dim) if other else "GPT-2 medium: 64"
+        line = [f"{title}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
         line += [e.get("refused") or f"{e['median_s'] / ours['median_s']:.1f}x" for e in theirs]
         for e in entries:
             moved, expected = amount(e, "read_bytes", "written_bytes", unit=1e9), amount(e, "model_bytes", unit=1e9)

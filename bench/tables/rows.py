@@ -1,13 +1,12 @@
-"""Tables of softmax over rows and of linear layers, for bench/tables."""
+"""Tables of softmax over rows and of linear layers."""
 
 import re
-import statistics
 
-from bench.tables.cells import markdown, rows_of, three, times
+from bench.tables.cells import MEANS, markdown, means, rows_of, three, times
 
 
 def h200_rows():
-    """Softmax over rows: bytes read once and written once, beside a copy of as many."""
+    """Softmax over rows: bytes read once and written once per second, beside a copy of the same size."""
     lines = []
     for row in rows_of("h200_rows"):
         copy, others = row["peers"]["torch-copy"]["times_ours"], ("torch-rows", "triton-rows")
@@ -28,7 +27,7 @@ def linear_cells():
 
 
 def h200_linear():
-    """Microseconds, and how many times longer cuBLASLt takes, over rows of x; what reading w alone takes."""
+    """Microseconds by rows of x, beside the time of cuBLASLt and of reading w alone."""
     lines = []
     for (n, k), cells in linear_cells().items():
         reading = cells[1]["peers"]["read"]["median_s"]
@@ -48,10 +47,7 @@ def h200_linear_means():
         for m, row in cells.items():
             ratios.setdefault(m, []).append(row["peers"]["cuda.cublas"]["times_ours"])
     ratios["all"] = [ratio for of_m in ratios.values() for ratio in of_m]
-    lines = [
-        [str(m), f"{statistics.geometric_mean(r):.2f}", f"{min(r):.2f}", f"{max(r):.2f}"] for m, r in ratios.items()
-    ]
-    return markdown(["m", "geometric mean", "least", "most"], lines)
+    return markdown(["m", *MEANS], means(ratios))
 
 
 def xeon16_linear():

@@ -31,7 +31,7 @@ int num_sm() {
   return counted;
 }
 
-// What get_num_splits and get_pack_gqa come to.
+// The results of get_num_splits and get_pack_gqa.
 struct Plan {
   int splits;
   bool pack;
@@ -106,7 +106,7 @@ void decode(Flash_fwd_params& p, cudaStream_t stream) {
     run_decode<Dim, true>(p, stream);
   else if (p.pack_gqa)
     run_decode<Dim, false>(p, stream);
-  else  // what fa3_forward has
+  else  // as fa3_forward
     run_mha_fwd_<90, Element, Dim, Dim, false, false, false, false>(p, stream);
   if (p.num_splits == 1) return;
   if (p.num_splits > 64) return combine<Dim, 7>(p, stream);
@@ -118,7 +118,7 @@ void decode(Flash_fwd_params& p, cudaStream_t stream) {
 
 }  // namespace
 
-// Of how many splits `parts` and `lse_parts` must be.
+// The number of splits for which `parts` and `lse_parts` must have room.
 EXPORTED int fa3_decode_splits(Decoding const* d) { return plan(*d).splits; }
 
 // Returns 0, 1 for an unsupported head dim or more heads of q to one of k than a tile has rows, or 1000 + cudaError_t.

@@ -1,6 +1,6 @@
 // FlashAttention-3's forward kernels for one query: build.sh compiles them for -DDIM=64 and 128, -DPAGED=false and
-// true. Only those that such a call can reach: with one query nothing is causal, no cluster pays, and pages never come
-// by TMA (get_pagedkv_tma of hopper/flash_api.cpp wants more rows than a tile has).
+// true. These are the kernels that such a call can reach: one query needs no causal mask and no cluster, and its pages
+// never come by TMA (get_pagedkv_tma of hopper/flash_api.cpp needs more rows than a tile has).
 #include "decode.h"
 #include "flash_fwd_launch_template.h"
 

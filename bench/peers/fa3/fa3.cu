@@ -18,7 +18,7 @@ struct Sizes {
 };
 int up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// What both passes are told. q, out [b, s, h, d], k, v [b, s, h_k, d] contiguous; lse [b, h, s].
+// The parameters of both passes. q, out [b, s, h, d], k, v [b, s, h_k, d] contiguous; lse [b, h, s].
 void fill(Flash_fwd_params& p, const void* q, const void* k, const void* v, void* out, float* lse, Sizes n, bool causal,
           float scale) {
   static int const num_sm = [] {
@@ -60,7 +60,7 @@ void fill(Flash_fwd_params& p, const void* q, const void* k, const void* v, void
 int block_m(int d, bool causal) { return d == 64 ? 128 : d == 128 && !causal ? 80 : 64; }
 int block_n(int d) { return d <= 128 ? 128 : 80; }
 
-// Of the backward's workspace, in order; each part a multiple of 256 bytes.
+// The parts of the backward's workspace, in order; each is a multiple of 256 bytes.
 struct Workspace {
   int64_t statistic, dq_sums, kv_sums, semaphores;
   Workspace(Sizes n, bool causal) {
@@ -84,7 +84,7 @@ int status() {
 
 namespace {
 
-// What mha_fwd says besides of a forward of fixed lengths. The status of zeroing the counter of causal tiles.
+// The parameters that mha_fwd adds for a forward of fixed lengths. Returns the status of zeroing the tile counter.
 int prepare(Flash_fwd_params& p, void* semaphore, cudaStream_t stream) {
   p.seqlen_q_rounded = p.seqlen_k_rounded = up(p.seqlen_q, 128);
   p.page_size = 1;
