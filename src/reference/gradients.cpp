@@ -7,7 +7,7 @@
 namespace onepass::reference {
 namespace {
 
-// What the forward left behind, by dense_lse_index: LSE and D.
+// Results of the forward by dense_lse_index: LSE and D.
 struct RowStatistics {
   std::vector<double> lse, delta;
 };
@@ -36,7 +36,7 @@ std::int64_t index_in(const ConstTensor& t, const std::array<std::int64_t, kRank
   return index;
 }
 
-// Of a token's first number in dq (of_keys: in dk or dv) of dimension `dim`.
+// The index of a token's first element in dq (of_keys: in dk or dv) of dimension `dim`.
 std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bool of_keys, std::int64_t head,
                                   std::int64_t token, std::int64_t dim) {
   const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q, seq = of_keys ? p.seq_k : p.seq_q;
