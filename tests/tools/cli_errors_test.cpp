@@ -48,7 +48,7 @@ TEST(CliErrors, Usage) {
       {{"prebuild", "d", "--arch", "sm_70", "--tables"}, "there are no kernels for 'sm_70'; there are for "},
       {{"prebuild", "d", "--arch", "sm_90"}, "nothing to compile"},
       {{"prebuild", "d", "--arch", "sm_90", "--suite", "nowhere"}, "the suite 'nowhere' cannot be read"},
-      {{"prebuild", "d", "--arch", "sm_90", "--problem", "d576/512 bf16"}, "no kernel computes \"fwd"},
+      {{"prebuild", "d", "--arch", "sm_90", "--problem", "d576/2049 bf16"}, "no kernel computes \"fwd"},
       {{"ladder", "--n", "0"}, "n is 0"},
       {{"ladder", "--n", "64", "--sram", "1"}, "fast memory of 1 bytes"},
       {{"ladder", "--sram", "lots"}, "--sram"},
