@@ -15,8 +15,9 @@ import tokenize
 # A path is checked if it begins with an entry of the first tuple and with none of the second.
 SWITCHED_ON = {
     "string": (
-        ("include/", "python/", "src/", "tools/"),
+        ("bench/", "include/", "python/", "src/", "tools/"),
         (
+            "bench/studies/fp8_model.py",  # the texts that its model reads
             "python/onepass/",
             "src/check/verdict/",
             "src/cpu/gemm/",
@@ -29,6 +30,7 @@ SWITCHED_ON = {
     ),
     "comment": (
         (
+            "bench/",
             "src/cpu/merge/",
             "src/cpu/quantize/",
             "src/cuda/",
@@ -41,7 +43,7 @@ SWITCHED_ON = {
         ("src/cuda/attention/", "src/cuda/gemm/", "src/cuda/plain/", "src/cuda/prebuild", "src/cuda/softmax/"),
     ),
     "page": (
-        ("CHANGELOG", "README", "SECURITY", "docs/", "src/"),
+        ("CHANGELOG", "README", "SECURITY", "bench/", "docs/", "src/"),
         ("docs/reference/support.md",),  # sentences of the library, checked as strings
     ),
 }
