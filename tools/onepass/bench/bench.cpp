@@ -35,11 +35,16 @@ Effort effort_of(const Settings& s, bool device) {
 
 bool on_device(const CellSpec& cell) { return cell.problem.device.kind == DeviceKind::cuda; }
 
+CellSpec cell_of(const Settings& s, Device device, const std::string& line) {
+  CellSpec cell{s.threads, s.implementation, {}};
+  read_problem(cell, line, device);
+  return cell;
+}
+
 std::vector<CellSpec> cells_of(const Settings& s) {
   const Device device = s.device.empty() ? Device{} : cli::device_from(s.device);
   std::vector<CellSpec> cells;
-  for (const std::string& line : s.problems)
-    cells.push_back({s.threads, s.implementation, parse_problem_on(device, line)});
+  for (const std::string& line : s.problems) cells.push_back(cell_of(s, device, line));
   if (!s.suite.empty()) {
     std::ifstream file(s.suite);
     if (!file) throw Error(ErrorCode::bad_file, text("the suite '", s.suite, "' cannot be read"));
@@ -117,7 +122,8 @@ void add_bench(CLI::App& app) {
   CLI::App* c =
       app.add_subcommand("bench", "Time problems beside the machine's ceilings and beside peers, interleaved");
   c->add_option("--suite", settings->suite, "file of cells: a problem, or threads | implementation or - | problem");
-  c->add_option("--problem", settings->problems, "a problem line; may be repeated");
+  c->add_option("--problem", settings->problems,
+                "a problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
   c->add_option("--device", settings->device, "cuda, cuda:1: all problems there, whatever their lines say");
   c->add_option("--threads", settings->threads, "threads for --problem")->check(CLI::Range(1, 1024));
   c->add_option("--implementation", settings->implementation, "by name, where the suite names none");
