@@ -246,7 +246,7 @@ def merge(outs, lses, *, out=None, threads=None):
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
-    outs, lses = list(outs), list(lses)
+    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
     if not outs or len(outs) != len(lses):
         raise ValueError(
             f"there are {len(outs)} outs and {len(lses)} lses; one lse for each of at least one out is expected"

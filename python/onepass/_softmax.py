@@ -108,7 +108,7 @@ def merge_lse(lses, *, threads=None):
     """
     from . import merge
 
-    lses = list(lses)
+    lses = _options.parts("lses", lses)
     if not lses:
         raise ValueError("there are no lses; at least one is expected")
     empty = [_arrays.new(x, (*x.shape, 0), "float32", ordered=False) for x in lses]
