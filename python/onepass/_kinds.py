@@ -64,8 +64,8 @@ def refuse_without_values(name, x):
         return
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call "
-            "onepass.jax.attention there"
+            f"{name} is being traced by JAX (got {type(x).__name__}); "
+            "use onepass.jax.attention inside jit, grad or vmap"
         )
     if x.is_deleted():
         raise ValueError(f"{name} is a jax Array whose memory has been deleted or donated")

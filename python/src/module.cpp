@@ -160,6 +160,13 @@ std::string explain(const nb::dict& options) {
   return onepass::explain(onepass::make_problem(call.attention, call.tensors));
 }
 
+// Throws what attention would throw before it computes.
+void check(const nb::dict& options) {
+  const Call call(options);
+  static_cast<void>(onepass::make_plan(onepass::make_problem(call.attention, call.tensors), call.implementation,
+                                       call.launch.executor));
+}
+
 // f(launch) without the GIL; what a signal's handler has raised meanwhile comes out behind it.
 template <class F>
 void unlocked(int threads, std::uintptr_t stream, const F& f) {
@@ -319,6 +326,7 @@ NB_MODULE(_onepass, m) {
   m.def("attention", &attention<onepass::attention>, "options"_a);
   m.def("attention_backward", &attention<onepass::attention_backward>, "options"_a);
   m.def("explain", &explain, "options"_a);
+  m.def("check", &check, "options"_a);
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
