@@ -1,27 +1,26 @@
-"""Draws results of `onepass bench --json` on a GPU as bars, and those of fa1_claim.py as lines.
+"""Draws results of `onepass bench --json` on a GPU as bars, and those of the study fa1_claim as lines.
 
-    plot.py                          draws docs/images/NAME.svg for every NAME of PICTURES below, from bench/results
-    plot.py --check                  names the pictures whose numbers differ; exit status 1 if there are any
-    plot.py h200.json --out a.svg    draws other results
+    python -m bench plot                          draws docs/images/NAME.svg for every NAME of PICTURES
+    python -m bench plot --check                  names the pictures that show other numbers; exit status 1 if any
+    python -m bench plot h200.json --out a.svg    draws other results
 
-The 18 cells of a suite become a panel for each head dim and mask, bars of TFLOP/s over the sequence length and the
+The 18 cells of a suite become a panel for each head dim and mask: bars of TFLOP/s over the sequence length, and the
 matrix product of the same run as a line. Other problems, where there are no cells or with --others, become rows of
-bars, times the best peer. For fa1_claim.py time, bytes moved and extra memory become a panel each for each head dim.
-Drawing needs matplotlib, --check does not: an SVG names the digest of the numbers that it shows.
+bars, relative to the best peer. fa1_claim has panels of time, bytes moved and extra memory for each head dim.
+Drawing needs matplotlib. --check does not: it compares the numbers in the SVG with bench/results.
 """
 
-import argparse
 import hashlib
 import json
 import pathlib
 import re
-import sys
 
-from table_cells import CELL, RESULTS
-from tables_gpu import GPT2_MEDIUM
+import bench
+from bench.tables.cells import CELL, RESULTS
+from bench.tables.gpu import GPT2_MEDIUM
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "docs/images"
-PICTURES = {  # the results, and whether the picture shows what is no cell of the 18
+PICTURES = {  # name: (results, True for the problems beyond the 18 cells)
     "h200": ("h200", False),
     "h200_backward": ("h200_backward", False),
     "h200_backward_others": ("h200_backward", True),
@@ -38,7 +37,7 @@ NAMES = {"onepass": "onepass", "flash-attn-4": "FlashAttention-4", "flash-attn-3
 
 FA1 = {"onepass": ("onepass", "#c0392b"), "math": ("math, scores in fp32", "#2c6fbb"),
        "math-bf16": ("math, scores in bf16", "#8fb8e0")}  # fmt: skip
-FA1_PANELS = (  # title, what is added up, unit, the model's of it
+FA1_PANELS = (  # title, keys that are added up, unit, key of the model's value
     ("time, ms", ("median_s",), 1e-3, None),
     ("moved to and from HBM, GB", ("read_bytes", "written_bytes"), 1e9, "model_bytes"),
     ("memory beside Q, K, V, O, MB", ("extra_bytes",), 1e6, "model_extra_bytes"),
@@ -46,7 +45,7 @@ FA1_PANELS = (  # title, what is added up, unit, the model's of it
 
 
 def seconds(row):
-    """{contender: median seconds} of those that ran."""
+    """{contender: median seconds} for the contenders that ran."""
     peers = row.get("peers", {})
     timed = {name: entry["median_s"] for name, entry in peers.items() if "median_s" in entry}
     return ({"onepass": row["median_s"]} if "median_s" in row else {}) | timed
@@ -66,7 +65,7 @@ def cells(rows):
 
 
 def label(problem):
-    """The problem without what every row of a table repeats; lengths and sizes shortened."""
+    """The problem without the words that all rows share; lengths and sizes shortened."""
     text = re.sub(r"^(fwd|bwd) | layout=bshd| cuda:\d+| seed=\d+", "", problem).replace("causal_bottom_right", "causal")
     return re.sub(r"varlen=[\dx,]+", "varlen", re.sub(r"\bs(\d+)000\b", r"s\1k", text))
 
@@ -78,12 +77,12 @@ def extent(axis, text):
 
 
 def beyond(start, length, pad, line):
-    """Where a label begins that follows a bar's end at `start` and lies on neither the bar nor the line."""
+    """The begin of a label after a bar's end at `start`, where it covers neither the bar nor the line."""
     return (max(start, line) if line < start + length + 2 * pad else start) + pad
 
 
 def covered(bars, low, high):
-    """How far the bars (middle, width, length) reach that a label between low and high would touch."""
+    """The largest length of the bars (middle, width, length) that a label between low and high would touch."""
     return max(length for middle, width, length in bars if middle - width / 2 < high and low < middle + width / 2)
 
 
@@ -158,7 +157,7 @@ def draw_rows(plt, rows):
 
 
 def fa1_line(rows, dim, causal, contender, keys, unit):
-    """(N, sums of what stands behind the keys) of the rows of one head dim and mask that have them all."""
+    """(N, sums of the keys' values) for the rows of one head dim and mask that have all keys."""
     points = []
     for row in rows:
         match, entry = CELL.fullmatch(row["problem"]), row["contenders"][contender]
@@ -190,7 +189,7 @@ def draw_fa1(plt, rows):
 
 
 def shown(rows, others):
-    """The rows that a picture shows: the cells if there are any, else or with `others` all but these."""
+    """The rows that a picture shows: the cells if there are any; without cells or with `others` the other rows."""
     if "contenders" in rows[0]:
         return [row for row in rows if GPT2_MEDIUM not in row["problem"]]
     found = [row for row in rows if CELL.fullmatch(row["problem"])]
@@ -198,7 +197,7 @@ def shown(rows, others):
 
 
 def digest(rows):
-    """A name for the numbers that a picture of these rows shows."""
+    """A name for the numbers in a picture of these rows."""
     keys = ("problem", "median_s", "flops", "matmul_flops_per_s", "times_best_peer", "contenders")
     numbers = [{key: row[key] for key in keys if key in row} | {"seconds": seconds(row)} for row in rows]
     return "numbers " + hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
@@ -208,7 +207,7 @@ def draw(rows, others, out):
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "onepass"  # the same picture from the same numbers, byte for byte
+    matplotlib.rcParams["svg.hashsalt"] = "onepass"  # equal numbers give equal bytes
     from matplotlib import pyplot as plt
 
     rows = shown(rows, others)
@@ -226,17 +225,17 @@ def stale(images=IMAGES, results=RESULTS):
     for name, (source, others) in PICTURES.items():
         picture, rows = images / f"{name}.svg", json.loads((results / f"{source}.json").read_text())
         if not picture.exists() or f">{digest(shown(rows, others))}<" not in picture.read_text():
-            wrong.append(f"{name}.svg differs from bench/results/{source}.json; bench/plot.py draws it")
+            wrong.append(f"{name}.svg differs from bench/results/{source}.json; python3 -m bench plot draws it")
     return wrong
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", nargs="?", help="JSON of onepass bench or fa1_claim.py")
+def main(argv):
+    parser = bench.parser("plot", __doc__)
+    parser.add_argument("results", nargs="?", help="JSON of onepass bench or of the study fa1_claim")
     parser.add_argument("--others", action="store_true", help="the problems beyond the 18 cells")
     parser.add_argument("--out", help=".svg or .png")
     parser.add_argument("--check", action="store_true", help="draw nothing; fail if a picture is stale")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.check:
         print("\n".join([*(wrong := stale()), f"{len(PICTURES)} pictures, {len(wrong)} wrong"]))
         return bool(wrong)
@@ -248,7 +247,3 @@ def main():
     for name, (source, others) in PICTURES.items():
         draw(json.loads((RESULTS / f"{source}.json").read_text()), others, IMAGES / f"{name}.svg")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -54,8 +54,8 @@ Problem as_called(Problem p) {
   return p;
 }
 
-// What writes a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with tables of fp32
-// or of the new tokens' dtype.
+// The kernels that write a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with
+// tables of fp32 or of the new tokens' dtype.
 std::vector<TargetKernel> appending_kernels(const Problem& p, const std::string& arch) {
   std::vector<TargetKernel> kernels;
   if ((!p.paged() && !p.seqused) || !is_data(p.dtype)) return kernels;
@@ -81,7 +81,7 @@ Target target_of(std::string_view arch) {
     if (row.arch == without_suffix(arch)) return row.target;
     known += text(known.empty() ? "" : ", ", row.arch);
   }
-  throw Error(ErrorCode::bad_value, text("there are no kernels for '", arch, "'; there are for ", known));
+  throw Error(ErrorCode::bad_value, text("arch must be one of ", known, " (got '", arch, "')"));
 }
 
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem) {
@@ -96,7 +96,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   };
   const auto refusal = [&](const char* last) {
     return Error(ErrorCode::unsupported,
-                 text("no kernel computes \"", to_string(p), "\" on ", arch, refusals, "; ", last, ": ", why));
+                 text("no kernel supports \"", to_string(p), "\" on ", arch, refusals, "; ", last, ": ", why));
   };
   if (p.op == Op::merge) {
     MergeConfig c;

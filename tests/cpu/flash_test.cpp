@@ -215,11 +215,12 @@ INSTANTIATE_TEST_SUITE_P(Isas, Flash, testing::ValuesIn(usable()), [](const auto
 });
 
 TEST(FlashList, RefusesWithASentence) {
+  const Implementation& row = *usable().front();  // the list's first may be of instructions that this CPU lacks
   Problem p = parse_problem("fwd");
   p.device = {DeviceKind::cuda, 0};
-  EXPECT_EQ(why_not(flash::implementations()[0], p), "it computes on the CPU only");
+  EXPECT_EQ(why_not(row, p), "it computes on the CPU only");
   p = parse_problem("fwd s1x3000000000");
-  EXPECT_NE(why_not(flash::implementations()[0], p).find("3000000000"), std::string::npos);
+  EXPECT_NE(why_not(row, p).find("3000000000"), std::string::npos);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
-"""bench/tables.py and bench/plot.py --check: they notice what the results do not say."""
+"""python -m bench tables: it writes the tables, and --check finds each number that differs from the results."""
 
-import json
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,10 +8,10 @@ import unittest
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT))
 
-import plot  # noqa: E402
-import tables  # noqa: E402
+from bench import tables  # noqa: E402
+from bench.tables.cells import CELL  # noqa: E402
 
 EMPTY = "before\n<!-- table: h200 -->\n<!-- end -->\nbehind\n"
 
@@ -24,7 +22,7 @@ class Tables(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "page.md"
             path.write_text(text)
-            command = [sys.executable, str(ROOT / "bench/tables.py"), "--check", str(path)]
+            command = [sys.executable, str(ROOT / "bench"), "tables", "--check", str(path)]
             done = subprocess.run(command, capture_output=True, text=True)
             self.assertEqual(path.read_text(), text)
             return done.returncode, done.stdout
@@ -41,13 +39,13 @@ class Tables(unittest.TestCase):
         speed = next(word for word in text.split() if word.isdigit() and len(word) == 3)
         status, said = self.check(text.replace(speed, str(int(speed) + 1), 1))
         self.assertEqual(status, 1)
-        self.assertIn("should say: |", said)
+        self.assertIn("must be: |", said)
         self.assertEqual(self.check(EMPTY)[0], 1)
 
     def test_names_tables_it_does_not_know(self):
         status, said = self.check(EMPTY.replace("h200", "h300"))
         self.assertEqual(status, 1)
-        self.assertIn("there is no table 'h300'", said)
+        self.assertIn("unknown table 'h300'; known: headline, h200, ", said)
 
     def test_marks_come_in_pairs(self):
         self.assertEqual(self.check(EMPTY.replace("<!-- end -->", ""))[0], 1)
@@ -55,7 +53,7 @@ class Tables(unittest.TestCase):
 
     def test_a_peer_of_all_cells_comes_into_the_table(self):
         rows = tables.rows_of("h200")
-        cells = [row for row in rows if plot.CELL.fullmatch(row["problem"])]
+        cells = [row for row in rows if CELL.fullmatch(row["problem"])]
         for row in cells:
             row["peers"]["flash-attn-4"] = {"median_s": row["median_s"] / 0.8, "times_ours": 1.25}
         with unittest.mock.patch.object(tables.gpu, "rows_of", lambda _: rows):
@@ -69,27 +67,6 @@ class Tables(unittest.TestCase):
     def test_every_table_is_used(self):
         shown = "".join(file.read_text() for file in tables.marked_files())
         self.assertEqual([name for name in tables.TABLES if f"<!-- table: {name} -->" not in shown], [])
-
-
-class Pictures(unittest.TestCase):
-    def test_show_the_results(self):
-        self.assertEqual(plot.stale(), [])
-
-    def test_every_number_counts(self):
-        with tempfile.TemporaryDirectory() as folder:
-            results = pathlib.Path(folder)
-            for source in {source for source, _ in plot.PICTURES.values()}:
-                shutil.copy(plot.RESULTS / f"{source}.json", results)
-            rows = json.loads((results / "h200_backward.json").read_text())
-            other = next(row for row in rows if "d192 " in row["problem"])
-            other["peers"]["flash-attn-4"]["median_s"] *= 1.01
-            (results / "h200_backward.json").write_text(json.dumps(rows))
-            found = plot.stale(results=results)
-            self.assertEqual([line.split()[0] for line in found], ["h200_backward_others.svg"])
-
-    def test_a_missing_picture_is_wrong(self):
-        with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(len(plot.stale(images=pathlib.Path(folder))), len(plot.PICTURES))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""bench/fa1_claim.py without a GPU: what it asks, the model, what it reads of ncu's output, its table and turns."""
+"""bench/studies/fa1_claim.py without a GPU: problems, model, its reading of ncu's output, its table and turns."""
 
 import argparse
 import json
@@ -7,15 +7,15 @@ import re
 import sys
 import types
 
+import fake_card
 import onepass
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import cuda_peers  # noqa: E402
-import fa1_claim  # noqa: E402
-import hbm_bytes  # noqa: E402
-from problem_line import Problem  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench import hbm_bytes, timing  # noqa: E402
+from bench.problem import Problem  # noqa: E402
+from bench.studies import fa1_claim  # noqa: E402
 
 HEAD = '"ID","Process ID","Process Name","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"'
 
@@ -69,9 +69,9 @@ def test_what_ncu_prints_is_read():
     first, second = hbm_bytes.counts(printed((1234567, 89), (5, 6000)))
     assert first == ({"problem": "p0", "contender": "math"}, {"read_bytes": 1234567, "written_bytes": 89})
     assert second[1] == {"read_bytes": 5, "written_bytes": 6000}
-    with pytest.raises(ValueError, match="in Mbyte; byte is expected"):
+    with pytest.raises(ValueError, match="in byte \\(got Mbyte\\)"):
         hbm_bytes.counts(printed((1, 2), unit="Mbyte"))
-    with pytest.raises(ValueError, match="0 ranges of 1: ==ERROR== ERR_NVGPUCTRPERM"):
+    with pytest.raises(ValueError, match="0 of 1 ranges: ==ERROR== ERR_NVGPUCTRPERM"):
         hbm_bytes.counts(printed((1, 2)).partition(HEAD)[0] + "==ERROR== ERR_NVGPUCTRPERM")
 
 
@@ -109,54 +109,19 @@ def test_the_docs_show_the_results():
             assert (entry["model_bytes"], entry["model_extra_bytes"]) == pytest.approx(expected)
 
 
-class Card:
-    """What fa1_claim asks of torch.cuda, on a machine without a GPU."""
-
-    ranges, running = 0, False
-
-    def __init__(self):
-        self.profiler = types.SimpleNamespace(start=self.start, stop=self.stop)
-        self.Event = lambda **_: types.SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 2.0)
-
-    def start(self):
-        self.running = True
-
-    def stop(self):
-        assert self.running
-        self.ranges, self.running = self.ranges + 1, False
-
-    def get_device_properties(self, _):
-        return types.SimpleNamespace(
-            name="card", L2_cache_size=64, shared_memory_per_multiprocessor=233472, multi_processor_count=1
-        )
-
-    def is_available(self):
-        return False
-
-    def nothing(self, *_):
-        return 0
-
-    empty_cache = synchronize = reset_peak_memory_stats = memory_allocated = max_memory_allocated = nothing
-
-
 CELL = "b2 h2 s70 d64 bf16 causal_bottom_right layout=bshd cuda:0"
 
 
 @pytest.fixture
-def card(monkeypatch):
-    torch = pytest.importorskip("torch")
-    here = staticmethod(lambda line, parse=Problem.parse: parse(line.replace("cuda:0", "cpu")))
-    monkeypatch.setattr(Problem, "parse", here)
-    monkeypatch.setattr(cuda_peers, "WARM_UP_S", 0)
+def card(torch, monkeypatch):
     monkeypatch.setattr(fa1_claim, "problem_lines", lambda _, op="fwd": [f"{op} {CELL}"])
-    monkeypatch.setattr(torch, "cuda", Card())
-    return torch
+    return fake_card.install(torch, monkeypatch, timing)
 
 
 @pytest.mark.parametrize("op", ["fwd", "bwd"])
 def test_rows(card, op):
-    options = argparse.Namespace(ncu="", sizes=[70], rounds=2, pause=0, seconds=0, op=op)
-    (row,) = fa1_claim.measured(card, onepass, options)
+    options = argparse.Namespace(ncu="", sizes=[70], rounds=2, pause=0, seconds=0, op=op, count_once=False)
+    (row,) = fa1_claim.rows(card, onepass, options)
     assert (
         row["problem"] == f"{op} {CELL}"
         and row["device"] == "card"
@@ -171,7 +136,7 @@ def test_rows(card, op):
 def test_a_wrong_result_is_not_measured(card):
     wrong = types.SimpleNamespace(attention=lambda q, k, v, **_: (v * 1.02, None))
     options = argparse.Namespace(rounds=1, pause=0, seconds=0)
-    why = "onepass is .* from PyTorch's math backend; 0.0{} is accepted"
+    why = "onepass differs by .* from PyTorch's math backend; limit 0.0{}"
     with pytest.raises(SystemExit, match=why.format(1)):
         fa1_claim.measure(card, wrong, fa1_claim.problem_lines(())[0], options)
 

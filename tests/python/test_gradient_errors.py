@@ -1,4 +1,4 @@
-"""bench/errors.py without a GPU: its cells, its float64 gradients beside autograd's, its numbers."""
+"""bench/studies/gradient_errors.py without a GPU: its cells, its float64 gradients beside autograd's, its numbers."""
 
 import pathlib
 import sys
@@ -8,9 +8,9 @@ import onepass
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import errors  # noqa: E402
-from problem_line import Problem  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench.problem import Problem  # noqa: E402
+from bench.studies import gradient_errors as errors  # noqa: E402
 
 
 def test_the_cells_are_the_suites_18():
@@ -44,11 +44,11 @@ def test_a_row(torch):
         assert 5e-4 < ours["rms"] < 6e-3 and ours["max"] < 2e-2
         assert abs(wrong["rms"] - 1) < 0.02 and abs(wrong["max"] - 1) < 0.05
     cell = "bwd b1 h16 s16384 d128 bf16 causal_bottom_right layout=bshd cuda"
-    title, _, numbers = errors.errors_table([row | {"problem": cell}]).splitlines()
+    title, _, numbers = errors.table([row | {"problem": cell}]).splitlines()
     rms = [row["contenders"][name]["dq"]["rms"] for name in row["contenders"]]
     assert title == "| onepass / double | dq | dk | dv |"
     assert numbers.startswith(f"| d128 causal, 16k | {1e3 * rms[0]:.2f} / {1e3 * rms[1]:.2f} |")
-    text = list(errors.printed(row))
+    text = errors.said(row).splitlines()
     assert text[0] == line and text[1].split()[0] == "onepass" and text[1].split()[1::3] == ["dq", "dk", "dv"]
 
 

@@ -1,4 +1,4 @@
-"""bench/peers.py: it reads the problem lines it is asked, computes the same as onepass, and answers one line each."""
+"""bench/peers: it reads the problem lines it is asked, computes the same as onepass, and answers one line each."""
 
 import ctypes
 import json
@@ -14,12 +14,11 @@ import pytest
 from conftest import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import cuda_peers  # noqa: E402
-import fa3_decode  # noqa: E402
-import fa3_peer  # noqa: E402
-import fa4_peer  # noqa: E402
-import peers  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench.peers import PEERS, cpu, flash_attention_3, flash_attention_4, torch_cuda  # noqa: E402
+from bench.peers import flash_attention_3_decode as decode  # noqa: E402
+from bench.peers.server import Server  # noqa: E402
+from bench.problem import Problem, Refused  # noqa: E402
 
 LINES = [
     "fwd b2 h4 s33 d64 fp32",
@@ -35,15 +34,15 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("peer", peers.CPU_PEERS)
+@pytest.mark.parametrize("peer", cpu.PEERS)
 def test_peers_compute_the_problem(peer, line):
-    server = peers.Server()
+    server = Server()
     if server.module(peer) is None:
         pytest.skip(f"{peer} is not installed")
-    p = peers.Problem.parse(line)
+    p = Problem.parse(line)
     try:
-        result = server.prepared(peer, 2, line)()
-    except peers.Refused as refusal:
+        result = server.prepared(peer, 2, line).run()
+    except Refused as refusal:
         assert peer == "onnxruntime" and ("bf16" in line or "s7x20" in line), refusal
         return
     result = result[0].numpy() if peer == "onnxruntime" else result.double().numpy()
@@ -61,8 +60,8 @@ def test_the_library_reads_the_same_lines(line):
 def test_answers():
     questions = [
         "hello",
-        *(f"{peer} 1 0.01 {LINES[0]}" for peer in peers.CPU_PEERS),
-        *(f"{peer} 1 0.01 {LINES[0]}" for peer in cuda_peers.PEERS),
+        *(f"{peer} 1 0.01 {LINES[0]}" for peer in cpu.PEERS),
+        *(f"{peer} 1 0.01 {LINES[0]}" for peer in torch_cuda.PEERS),
         *(f"flash-attn-{n} 1 0.01 {LINES[0]}" for n in (3, 4)),
         f"torch 1 0.01 {LINES[0]} cuda",
         "ceiling height cuda:0 1",
@@ -71,41 +70,41 @@ def test_answers():
         "torch 1 0 fwd b1 x",
     ]
     result = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "peers.py")],
+        [sys.executable, str(ROOT / "bench"), "peers"],
         input="\n".join(questions),
         capture_output=True,
         text=True,
         check=True,
     )
     hello, *timed, on_cuda, ceiling, short, unknown, unread = map(json.loads, result.stdout.splitlines())
-    for peer, answer in zip(peers.PEERS, timed):
+    for peer, answer in zip(PEERS, timed):
         assert answer["peer"] == peer
         if hello["peers"][peer] is None:
             assert answer["missing"] == "not installed"
-        elif peer in cuda_peers.PEERS:
-            assert answer["refused"] == "it is timed on CUDA; the problem says cpu"
+        elif peer in torch_cuda.PEERS:
+            assert answer["refused"] == "is timed on CUDA only (got cpu)"
         elif peer == "flash-attn-3":
-            assert answer["refused"].startswith("this build has bf16")
+            assert answer["refused"].startswith("this build supports bf16")
         elif peer == "flash-attn-4":
-            assert answer["refused"] == "it is timed on CUDA; the problem says cpu"
+            assert answer["refused"] == "is timed on CUDA only (got cpu)"
         else:
             assert 0 < answer["min_s"] <= answer["median_s"] and answer["runs"] >= 1
             assert answer["version"] == hello["peers"][peer]
-    assert "unknown" in unknown["missing"]
+    assert unknown["missing"].startswith("unknown peer; known: torch, onnxruntime, ")
     if hello["peers"]["torch"] is not None:
-        assert "it is timed on the CPU" in on_cuda["refused"]
-        assert "ceiling matmul|copy <device> <seconds> is expected" in ceiling["refused"]
-        assert "<peer> <threads> <seconds> <problem> is expected" in short["refused"]
+        assert "is timed on the CPU only (got cuda:0)" in on_cuda["refused"]
+        assert "must be ceiling matmul|copy <device> <seconds> (got 'ceiling height cuda:0 1')" in ceiling["refused"]
+        assert "must be <peer> <threads> <seconds> <problem> (got 'torch 1')" in short["refused"]
         assert unread["refused"] == "x is not timed"
 
 
 def test_arrays_are_the_same_on_every_call():
-    p = peers.Problem.parse(LINES[0])
+    p = Problem.parse(LINES[0])
     for first, again in zip(p.arrays(), p.arrays()):
         np.testing.assert_array_equal(first, again)
 
 
-# What Ways makes of a problem is the same on every device, so it is judged here on the CPU.
+# Ways makes the same calls on every device, so the CPU judges them here.
 WAYS = [
     ("fwd b2 h4 s33 d64 fp32 layout=bshd", {}),
     ("fwd b1 h4/2 s40 d32/16 fp32 causal_bottom_right scale=0.3", {"mask": "causal_bottom_right", "scale": 0.3}),
@@ -120,8 +119,8 @@ WAYS = [
 @pytest.mark.parametrize(("line", "options"), WAYS)
 def test_every_way_of_asking_is_the_same_problem(line, options):
     torch = pytest.importorskip("torch")
-    p = peers.Problem.parse(line)
-    ways = cuda_peers.Ways(torch, p, "math")
+    p = Problem.parse(line)
+    ways = torch_cuda.Ways(torch, p, "math")
     arrays = p.arrays()
     ways.inputs = lambda: [torch.from_numpy(x) for x in arrays]
     expected = onepass.attention(*arrays, **options)
@@ -135,13 +134,13 @@ def test_every_way_of_asking_is_the_same_problem(line, options):
 def test_ways_mask_and_bias_span_what_the_problem_says():
     torch = pytest.importorskip("torch")
     line = "fwd b2 h4 s6x8 d16 bf16 bias=fp32:1hqk mask=b11k causal_bottom_right"
-    note, options = cuda_peers.Ways(torch, peers.Problem.parse(line), "math").masking()
+    note, options = torch_cuda.Ways(torch, Problem.parse(line), "math").masking()
     assert note == "bias in bf16" and options["attn_mask"].shape == (2, 4, 6, 8)
     hidden = torch.isinf(options["attn_mask"])
     assert hidden[..., torch.ones(6, 8).triu(3).bool()].all() and not hidden.all()
     for extra in ("softcap=3", "alibi", "sinks"):
-        with pytest.raises(peers.Refused, match="is not timed"):
-            cuda_peers.Ways(torch, peers.Problem.parse(f"fwd h2 s4 {extra}"), "math")
+        with pytest.raises(Refused, match="is not timed"):
+            torch_cuda.Ways(torch, Problem.parse(f"fwd h2 s4 {extra}"), "math")
 
 
 def test_a_backend_that_refuses_says_why():
@@ -150,58 +149,58 @@ def test_a_backend_that_refuses_says_why():
         warnings.simplefilter("always")
         warnings.warn("Flash attention kernel not used because: (Triggered internally at x)", stacklevel=1)
         warnings.warn("Flash Attention does not support non-null attn_mask. (Triggered internally at y)", stacklevel=1)
-    reason = cuda_peers.reason_of(RuntimeError("No available kernel."), said)
+    reason = torch_cuda.reason_of(RuntimeError("No available kernel."), said)
     assert reason == "Flash Attention does not support non-null attn_mask."
-    assert cuda_peers.reason_of(RuntimeError("No available kernel."), []) == "No available kernel."
+    assert torch_cuda.reason_of(RuntimeError("No available kernel."), []) == "No available kernel."
 
     def fails():
         raise torch.OutOfMemoryError("much text")
 
-    peer = cuda_peers.TorchMath(torch)
+    peer = torch_cuda.CudaTorch(torch)
     assert peer.first_that_runs([("first", fails), ("second", lambda: None)])[0] == "second"
-    with pytest.raises(peers.Refused, match="out of device memory"):
+    with pytest.raises(Refused, match="out of device memory"):
         peer.first_that_runs([("first", fails)])
 
 
 def test_flash_attention_3_refuses_what_it_would_compute_otherwise(monkeypatch):
     monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
-    peer = fa3_peer.FlashAttention3(None)
+    peer = flash_attention_3.FlashAttention3(None)
     plain = "b1 h4 s64 d128 bf16 layout=bshd cuda"
     for line in (f"fwd {plain}", f"bwd {plain}", f"bwd {plain} deterministic", f"bwd {plain.replace('h4', 'h4/2')}"):
-        peer.refuse(peers.Problem.parse(line))
+        peer.refuse(Problem.parse(line))
     for line, why in (
-        (f"fwd {plain.replace('h4', 'h4/2')}", "grouped heads"),
+        (f"fwd {plain.replace('h4', 'h4/2')}", "does not support grouped heads"),
         (f"bwd {plain} grads=dq", "together"),
         (f"bwd {plain.replace('d128', 'd256')} deterministic", "dim 64 and 128"),
         (f"bwd {plain} dropout=0.1", "dropout=0.1 is not timed"),
         (f"fwd {plain} deterministic", "deterministic is not timed"),
         (f"bwd {plain.replace('s64', 's64x65')}", "equal lengths"),
     ):
-        with pytest.raises(peers.Refused, match=why):
-            peer.refuse(peers.Problem.parse(line))
+        with pytest.raises(Refused, match=why):
+            peer.refuse(Problem.parse(line))
     monkeypatch.delenv("ONEPASS_FA3")
-    with pytest.raises(peers.Refused, match="bench/fa3/build.sh"):
-        peer.refuse(peers.Problem.parse(f"bwd {plain}"))
+    with pytest.raises(Refused, match="bench/peers/fa3/build.sh"):
+        peer.refuse(Problem.parse(f"bwd {plain}"))
 
 
 def test_flash_attention_3_refuses_what_it_would_decode_otherwise(monkeypatch):
     monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
-    peer = fa3_peer.FlashAttention3(None)
+    peer = flash_attention_3.FlashAttention3(None)
     plain = "fwd b2 h8/2 s1x64 d128 bf16 cuda"
     for more in ("", " layout=bshd", " kv=paged:16", " causal_bottom_right"):
-        peer.refuse(peers.Problem.parse(plain + more))
+        peer.refuse(Problem.parse(plain + more))
     for line, why in (
         (plain + " causal_top_left", "sees every key"),
         (plain.replace("d128", "d256"), "head dims 64 and 128"),
-        (plain.replace("bf16", "fp16"), "decodes bf16"),
+        (plain.replace("bf16", "fp16"), "decodes bf16 only"),
         (plain.replace("s1x64", "s2x64"), "equal lengths"),
         (plain.replace("h8/2", "h129/1"), "at most 128 heads"),
         (plain + " seqused", "seqused is not timed"),
         (plain + " kv=ring:16", "kv=ring is not timed"),
-        (plain + " kv=paged:48", "64 keys are no multiple of 48"),
+        (plain + " kv=paged:48", "multiple of the page size 48 \\(got 64\\)"),
     ):
-        with pytest.raises(peers.Refused, match=why):
-            peer.refuse(peers.Problem.parse(line))
+        with pytest.raises(Refused, match=why):
+            peer.refuse(Problem.parse(line))
 
 
 class DecodingLibrary:
@@ -241,10 +240,10 @@ def test_flash_attention_3_is_compared_before_its_decoding_is_timed(monkeypatch,
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=0))
-    p = peers.Problem.parse("fwd b3 h4/2 s1x40 d64 bf16" + more)
+    p = Problem.parse("fwd b3 h4/2 s1x40 d64 bf16" + more)
     for wrong in (1, 1.02, float("nan")):
-        monkeypatch.setattr(fa3_decode.ctypes, "CDLL", lambda path, wrong=wrong: DecodingLibrary(torch, wrong))
-        calls = fa3_decode.Calls(torch, p)
+        monkeypatch.setattr(decode.ctypes, "CDLL", lambda path, wrong=wrong: DecodingLibrary(torch, wrong))
+        calls = decode.Calls(torch, p)
         assert calls.note == "3 splits" and calls.extra_bytes == 4 * 3 * 4 * (1 + 3 * 65)
         if wrong == 1:
             calls.check()
@@ -265,7 +264,7 @@ def test_flash_attention_4_is_asked_for_the_problem():
     cute = types.SimpleNamespace(flash_attn_func=attention, flash_attn_varlen_func=attention)
 
     def ask(line):
-        ways = fa4_peer.Fa4Ways(torch, peers.Problem.parse(line), cute)
+        ways = flash_attention_4.Fa4Ways(torch, Problem.parse(line), cute)
         ((_, run),) = ways.all()
         run()
         return len(ways.leaves)
@@ -278,26 +277,26 @@ def test_flash_attention_4_is_asked_for_the_problem():
     assert ask("bwd h4/2 d64 bf16 varlen=3,5/4,2 causal_bottom_right grads=dk") == 1
     assert asked["shape"] == (8, 4, 64) and asked["cu_seqlens_k"].tolist() == [0, 4, 6] and asked["max_seqlen_q"] == 5
     for line, why in (
-        ("fwd h4 s8 fp32", "no fp32"),
-        ("fwd h4 s8x9 bf16 causal_top_left", "bottom right"),
+        ("fwd h4 s8 fp32", "does not support fp32"),
+        ("fwd h4 s8x9 bf16 causal_top_left", "supports bottom-right alignment only"),
         ("fwd h4 s8 bf16 bias=bf16:11qk", "not timed"),
         ("fwd h4 s8 bf16 dropout=0.1", "not timed"),
     ):
-        with pytest.raises(peers.Refused, match=why):
+        with pytest.raises(Refused, match=why):
             ask(line)
 
 
 def test_flash_attention_4_is_asked_for_every_cell_of_the_forward():
     torch = pytest.importorskip("torch")
     lines = (ROOT / "bench/suites/h200.txt").read_text().splitlines()
-    cells = [peers.Problem.parse(line) for line in lines if line and line[0] != "#"]
+    cells = [Problem.parse(line) for line in lines if line and line[0] != "#"]
     assert len(cells) == 18
     for p in cells:
-        options = fa4_peer.Fa4Ways(torch, p, None).options
+        options = flash_attention_4.Fa4Ways(torch, p, None).options
         assert options == {"causal": bool(p.causal), "deterministic": False, "softcap": 0.0}, p
 
 
 def test_lengths_of_packed_problems():
-    assert peers.Problem.parse("fwd h2 varlen=3,7,4x2").lengths() == ([3, 7, 4, 4], [3, 7, 4, 4])
-    assert peers.Problem.parse("fwd h2 varlen=3,7/5,0").lengths() == ([3, 7], [5, 0])
-    assert peers.Problem.parse("fwd h2 s4").lengths() is None
+    assert Problem.parse("fwd h2 varlen=3,7,4x2").lengths() == ([3, 7, 4, 4], [3, 7, 4, 4])
+    assert Problem.parse("fwd h2 varlen=3,7/5,0").lengths() == ([3, 7], [5, 0])
+    assert Problem.parse("fwd h2 s4").lengths() is None

@@ -11,8 +11,8 @@ import xml.etree.ElementTree
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import plot  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from bench import plot  # noqa: E402
 
 CAUSAL = " causal_bottom_right"
 
@@ -164,7 +164,7 @@ def crowded_rows():
 def test_labels_lie_on_nothing(tmp_path, rows):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     (tmp_path / "r.json").write_text(json.dumps(rows))
-    command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(tmp_path / "r.json"), "--out"]
+    command = [sys.executable, str(ROOT / "bench"), "plot", str(tmp_path / "r.json"), "--out"]
     subprocess.run([*command, str(tmp_path / "a.svg")], check=True)
     check_labels((tmp_path / "a.svg").read_text(), len(rows))
 
@@ -174,7 +174,7 @@ def test_others_are_drawn_apart(tmp_path):
     peers = {"flash-attn-4": 2e-3, "torch-cudnn": 3e-3}
     rows = [*suite(), row("bwd b4 h16 s4096 d96 bf16 layout=bshd cuda:0", **peers)]
     (tmp_path / "r.json").write_text(json.dumps(rows))
-    command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(tmp_path / "r.json"), "--out"]
+    command = [sys.executable, str(ROOT / "bench"), "plot", str(tmp_path / "r.json"), "--out"]
     subprocess.run([*command, str(tmp_path / "cells.svg")], check=True)
     subprocess.run([*command, str(tmp_path / "others.svg"), "--others"], check=True)
     cells, others = ((tmp_path / f"{name}.svg").read_text() for name in ("cells", "others"))
@@ -189,7 +189,7 @@ def test_others_are_drawn_apart(tmp_path):
 def test_pictures(tmp_path, rows, kind):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     (tmp_path / "r.json").write_text(json.dumps(rows))
-    command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(tmp_path / "r.json"), "--out"]
+    command = [sys.executable, str(ROOT / "bench"), "plot", str(tmp_path / "r.json"), "--out"]
     pictures = []
     for name in ("a", "b"):
         subprocess.run([*command, str(tmp_path / f"{name}.{kind}")], check=True)

@@ -79,7 +79,7 @@ struct AppendPlace {
   }
 };
 
-// Of token n, counted over all of them.
+// The place of token n, counted over all sequences.
 DEV AppendPlace place_of(const AppendParams& p, i32 n) {
   AppendPlace x{};
   i32 in_sequence = n;
@@ -221,7 +221,7 @@ DEV void rotate_part(const AppendParams& p, u32 key, i32 part, const void* from,
   copy_part<to_type>(from, from_at + d, to, to_at + d, factor);
 }
 
-// Of a head's block of 128 keys, which the token's is.
+// The scale of the block of 128 keys that contains the token, for one head.
 DEV float factor_of(const AppendPlace& x, const float* factors, const long long (&stride)[3], i32 head) {
   if constexpr (append_config.cache != ScalarType::e4m3) return 1.0f;
   return factors ? factors[x.batch * stride[0] + head * stride[1] + x.key / 128 * stride[2]] : 1.0f;

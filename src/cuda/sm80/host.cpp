@@ -12,8 +12,7 @@ Extras extras_of(const AttentionFeatures& f, int copy_bytes) {
 }
 
 std::string why_too_old(const cuda::DeviceFacts& device) {
-  return text("it is written for compute capability 8.0 and later; ", device.name, " has ", device.major, ".",
-              device.minor);
+  return text("requires compute capability 8.0 or later (", device.name, " has ", device.major, ".", device.minor, ")");
 }
 
 std::string products_of(ScalarType input) {

@@ -129,7 +129,7 @@ void add_bench(CLI::App& app) {
   c->add_option("--peers", settings->peers,
                 "peers to time beside us, such as torch onnxruntime, torch-cudnn torch-flash");
   c->add_option("--peers-command", settings->peers_command,
-                "the program that times them, such as 'python3 bench/peers.py'");
+                "the program that times them, such as 'python3 -m bench peers'");
   c->add_option("--json", settings->json_path, "also write the results here");
   c->add_flag("--launch", settings->launch, "host time of one cached call on CUDA beside a bare kernel launch");
   c->callback([settings] { bench::run(*settings); });

@@ -1,4 +1,4 @@
-// A peer library behind a pipe: bench/peers.py, or any program that answers the same lines.
+// A peer library behind a pipe: `python3 -m bench peers`, or any program that answers the same lines.
 #pragma once
 #include <sys/types.h>
 

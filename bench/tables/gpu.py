@@ -1,0 +1,162 @@
+"""Tables of measurements on GPUs."""
+
+import re
+
+from bench.tables.cells import CELL, GPU_PEERS, MEANS, markdown, means, rate, row_of, rows_of, short, three, times
+
+H200_CELL = "{op} b{batch} h{heads} s{seq} d{dim} bf16{mask} layout=bshd cuda:0"
+LENGTHS = {"1k": 1024, "4k": 4096, "16k": 16384}
+MASKS = {"": "", " causal": " causal_bottom_right"}
+GRADIENTS = "dq", "dk", "dv"
+GPT2_MEDIUM = "b64 h16 s1024 d64"  # the attention in the first figure of FlashAttention-1's paper
+
+
+def h200_cell(rows, dim, mask, seq, op="fwd"):
+    heads = 2048 // dim
+    return row_of(rows, H200_CELL.format(op=op, batch=16384 // seq, heads=heads, seq=seq, dim=dim, mask=MASKS[mask]))
+
+
+def raced(rows, *peers):
+    """The peers that have a time in each of the rows."""
+    return [peer for peer in peers if all("median_s" in row["peers"].get(peer, {}) for row in rows)]
+
+
+def h200(name="h200", op="fwd", peers=None):
+    """TFLOP/s beside the peers', by default the newest of the run, over lengths."""
+    rows, lines = rows_of(name), []
+    found = [
+        h200_cell(rows, dim, mask, seq, op) for dim in (64, 128, 256) for mask in MASKS for seq in LENGTHS.values()
+    ]
+    peers = peers or raced(found, "flash-attn-4", "flash-attn-3" if op == "fwd" else "", "torch-cudnn")
+    for at in range(0, len(found), len(LENGTHS)):
+        cell = CELL.fullmatch(found[at]["problem"])
+        line = [f"d{cell[2]} {'causal' if cell[3] else 'full'}"]
+        for row in found[at : at + len(LENGTHS)]:
+            speeds = [rate(row)] + [rate(row, row["peers"][peer]["median_s"]) for peer in peers]
+            line.append(" / ".join(f"{1e-12 * s:.0f}" for s in speeds) + f" ({speeds[0] / max(speeds[1:]):.2f})")
+        lines.append(line)
+    names = " / ".join(["onepass", *(GPU_PEERS[peer] for peer in peers)])
+    return markdown([f"TFLOP/s: {names}", *LENGTHS], lines)
+
+
+def h200_means(name="h200"):
+    """Geometric means of the 18 cells."""
+    rows = [row for row in rows_of(name) if CELL.fullmatch(row["problem"])]
+    ratios = {GPU_PEERS[peer]: [row["peers"][peer]["times_ours"] for row in rows] for peer in raced(rows, *GPU_PEERS)}
+    ratios["the best of them"] = [row["times_best_peer"] for row in rows]
+    ceiling = [rate(row) / row["matmul_flops_per_s"] for row in rows]
+    product = f"share of the matrix product ({1e-12 * rows[0]['matmul_flops_per_s']:.0f} TFLOP/s)"
+    return markdown(
+        ["onepass over", *MEANS], [*means(ratios), *means({product: ceiling}, lambda x: f"{100 * x:.0f} %")]
+    )
+
+
+def h200_backward_others(name="h200_backward"):
+    """The problems that are not cells of the suite: features, other head dims, fp32, packed sequences."""
+    rows, lines = rows_of(name), []
+    names = {p: title for p, title in (GPU_PEERS | {"torch-efficient": "efficient"}).items() if p in rows[0]["peers"]}
+    for row in rows:
+        if name == "h200_backward" and CELL.fullmatch(row["problem"]):
+            continue
+        problem = short(row["problem"]).removesuffix(" cuda:0").replace(" layout=bshd", "")
+        peers = [times(row["peers"][peer]) for peer in names]
+        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *peers])
+    return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
+
+
+def h200_keys(name, *peers):
+    """Microseconds, TFLOP/s, and the GB/s of the keys and values that are read."""
+    lines = []
+    for row in rows_of(name):
+        bytes_read = "-" if "window" in row["problem"] else f"{1e-9 * row['kv_bytes'] / row['median_s']:.0f}"
+        line = [f"`{short(row['problem'], ' cuda:0')}`", three(1e6 * row["median_s"]), f"{1e-12 * rate(row):.0f}"]
+        lines.append([*line, bytes_read, *(times(row.get("peers", {}).get(peer, {})) for peer in peers)])
+    return markdown(["problem", "us", "TFLOP/s", "GB/s", *(GPU_PEERS[peer] for peer in peers)], lines)
+
+
+def h200_paged():
+    """Prefill from pages: TFLOP/s, and the time beside the same problem's with contiguous K and V of bf16."""
+    rows, lines = rows_of("h200_paged"), []
+    for row in rows:
+        words = [word for word in row["problem"].split() if not word.startswith(("kv=", "kv_dtype="))]
+        beside = row_of(rows, " ".join("bf16" if word == "fp16" else word for word in words))
+        more = 100 * (row["median_s"] / beside["median_s"] - 1)
+        line = [f"`{short(row['problem'], ' cuda:0')}`", three(1e6 * row["median_s"]), f"{1e-12 * rate(row):.0f}"]
+        lines.append([*line, "-" if row is beside else f"{more:+.1f} %"])
+    return markdown(["problem", "us", "TFLOP/s", "beside contiguous bf16"], lines)
+
+
+def h200_fp8_cache():
+    """A cache in e4m3 beside one in q's type."""
+    rows, lines = {row["problem"]: row for row in rows_of("h200_fp8_cache")}, []
+    for problem, row in rows.items():
+        plain = re.sub(r" (kv_dtype|[kv]_descale)=\S+", "", problem)
+        if plain != problem:
+            us = [1e6 * r["median_s"] for r in (rows[plain], row)]
+            line = [f"`{short(plain, ' cuda:0')}`", *map(three, us), f"{us[0] / us[1]:.2f}x"]
+            lines.append([*line, f"{1e-3 * row['kv_bytes'] / us[1]:.0f}"])
+    return markdown(["problem", "us", "e4m3 us", "", "GB/s"], lines)
+
+
+def h200_unified_max():
+    """Rows with one reference phi beside rows with their own maxima."""
+    rows, lines = {row["problem"]: row["median_s"] for row in rows_of("h200_unified_max")}, []
+    for problem, seconds in rows.items():
+        own = re.sub(r" unified_max=\S+| recomputed", "", problem)
+        if own != problem:
+            line = [f"`{short(problem, ' cuda:0')}`", *(f"{1e6 * s:.1f}" for s in (rows[own], seconds))]
+            lines.append([*line, f"{rows[own] / seconds:.3f}"])
+    return markdown(["problem", "own maxima, us", "unified_max, us", ""], lines)
+
+
+def errors_table(rows):
+    """The study gradient_errors: every contender's errors in thousandths of each gradient's norm."""
+    lines = []
+    for row in rows:
+        cell = CELL.fullmatch(row["problem"])
+        title = f"d{cell[2]} {'causal' if cell[3] else 'full'}, {int(cell[1]) // 1024}k"
+        entries = row["contenders"].values()
+        lines.append([title, *(" / ".join(f"{1e3 * e[which]['rms']:.2f}" for e in entries) for which in GRADIENTS)])
+    return "\n".join(markdown([" / ".join(rows[0]["contenders"]), *GRADIENTS], lines))
+
+
+def cascade(cells):
+    """Microseconds of one step of all continuations (the study cascade)."""
+    lines = []
+    for cell in cells:
+        us = {name: 1e3 * ms for name, ms in cell["milliseconds"].items()}
+        cut = [us[name] for name in us if name.startswith("cascade_")]
+        copies = three(us["copies"]) if "copies" in us else "-"  # they may not fit into memory
+        lines.append([str(cell["prefix"]), str(cell["continuations"]), three(us["pages"]), copies])
+        lines[-1] += [*map(three, cut), f"{us['pages'] / min(cut):.1f}x"]
+    parts = [f"prompt in {name.removeprefix('cascade_')}" for name in us if name.startswith("cascade_")]
+    return markdown(["prompt", "continuations", "each by itself, shared pages", "copies", *parts, "gain"], lines)
+
+
+# ----- FlashAttention-1's claim
+
+
+def amount(entry, *keys, unit):
+    """The sum of the keys' values with three digits in this unit, or a dash."""
+    return three(sum(entry[key] for key in keys) / unit) if all(key in entry for key in keys) else "-"
+
+
+def fa1_table(rows):
+    """By head dim, mask and N. The others' times are relative to onepass's; bytes moved are `measured (model)`."""
+    found = []
+    for row in rows:
+        cell = CELL.fullmatch(row["problem"])
+        found.append((GPT2_MEDIUM not in row["problem"], int(cell[2]), bool(cell[3]), int(cell[1]), row))
+    lines = []
+    for other, dim, causal, seq, row in sorted(found, key=lambda cell: cell[:4]):
+        ours, *theirs = entries = [row["contenders"][name] for name in ("onepass", "math", "math-bf16")]
+        title = str(dim) if other else "GPT-2 medium: 64"
+        line = [f"{title}, {'causal' if causal else 'full'}", str(seq), amount(ours, "median_s", unit=1e-3)]
+        line += [e.get("refused") or f"{e['median_s'] / ours['median_s']:.1f}x" for e in theirs]
+        for e in entries:
+            moved, expected = amount(e, "read_bytes", "written_bytes", unit=1e9), amount(e, "model_bytes", unit=1e9)
+            line.append(f"{moved} ({expected})")
+        line += [amount(e, "extra_bytes", unit=unit) for e, unit in zip(entries, (1e6, 1e9, 1e9))]
+        lines.append(line)
+    head = ["d, mask", "N", "onepass ms", "math", "bf16", "HBM GB: onepass", "math", "bf16"]
+    return "\n".join(markdown([*head, "extra MB: onepass", "GB: math", "bf16"], lines))
