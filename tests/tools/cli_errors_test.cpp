@@ -48,7 +48,7 @@ TEST(CliErrors, Usage) {
       {{"prebuild", "d", "--arch", "sm_70", "--tables"}, "arch must be one of sm_"},
       {{"prebuild", "d", "--arch", "sm_90"}, "nothing to compile"},
       {{"prebuild", "d", "--arch", "sm_90", "--suite", "nowhere"}, "the suite 'nowhere' cannot be read"},
-      {{"prebuild", "d", "--arch", "sm_90", "--problem", "d576/512 bf16"}, "no kernel supports \"fwd"},
+      {{"prebuild", "d", "--arch", "sm_90", "--problem", "d576/2049 bf16"}, "no kernel supports \"fwd"},
       {{"ladder", "--n", "0"}, "n must be 1 to 8192"},
       {{"ladder", "--n", "64", "--sram", "1"}, "fast memory of 1 bytes"},
       {{"ladder", "--sram", "lots"}, "--sram"},
