@@ -44,6 +44,7 @@ _OPTIONS = (  # type in a schema, name, default
     ("str?", "accumulation", None),
     ("float?", "unified_max", None),
     ("str?", "fp8", None),  # as fp8_text has it
+    ("bool", "tokens_first", False),  # layout="bshd"
     ("bool", "return_lse", True),
 )
 NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
@@ -65,7 +66,8 @@ OPERATORS.define(
 OPERATORS.define(
     "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
-    "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None) -> Tensor",
+    "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None, "
+    'str layout="bhsd") -> Tensor',
     tags=torch.Tag.pt2_compliant_tag,
 )
 attention = torch.ops.onepass.attention.default
@@ -126,6 +128,7 @@ def _arguments(c):
         },
         "threads": _threads(c.q, c.threads),
         "window": window,
+        "layout": "bshd" if c.tokens_first else "bhsd",
         "seed": seed % 2**64,
         "mod_buffers": dict(zip(c.mod_names.split(","), c.mod_buffers)) if c.mod_buffers else None,
     }
@@ -213,7 +216,7 @@ def _gradient(c, name):
 
 
 APPEND = ("k_new", "v_new", "k_cache", "v_cache", "seqused_k", "page_table", "cu_seqlens_q", "cos", "sin", "q")
-APPEND += ("k_descale", "v_descale", "interleaved", "threads")
+APPEND += ("k_descale", "v_descale", "interleaved", "threads", "layout")
 
 
 def _run_append(*given):

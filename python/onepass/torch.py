@@ -60,6 +60,7 @@ def attention(
     out=None,
     out_dtype=None,
     deterministic=False,
+    layout="bhsd",
     implementation=None,
     threads=None,
     **unknown,
@@ -138,6 +139,7 @@ def attention(
         None if accumulation == "exact" else accumulation,
         unified_max,
         None if fp8 is False else fp8_text(fp8),
+        False if layout == "bhsd" else _options.tokens_first(layout),
         bool(return_lse),
     )
     if not is_compiling():
@@ -174,6 +176,7 @@ def append_kv(
     k_descale=None,
     v_descale=None,
     q=None,
+    layout="bhsd",
     threads=None,
     **unknown,
 ):
@@ -186,7 +189,7 @@ def append_kv(
     tensors = k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
     _torch_op.check_tensors(_torch_op.APPEND, tensors, 5)
     with torch.no_grad():
-        q_out = _torch_op.append_kv(*tensors, interleaved, threads)
+        q_out = _torch_op.append_kv(*tensors, interleaved, threads, layout)
     return None if q is None else q_out
 
 

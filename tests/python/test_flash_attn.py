@@ -333,7 +333,7 @@ def test_refusals(flash, torch):
         (dict(k=q, v=q), "cache_seqlens is None"),
         (dict(k=q, cache_seqlens=3), "one of k and v is None"),
         (dict(cache_seqlens=[3, 4]), r"cache_seqlens is a list; an int, or an int32 tensor \[batch\]"),
-        (dict(window_size=3), "window is 3; a pair"),
+        (dict(window_size=3), "window must be a pair"),
     ]:
         with pytest.raises((ValueError, TypeError), match=sentence):
             flash.flash_attn_with_kvcache(q, cache, cache, **words)

@@ -17,11 +17,11 @@ WRONG = {
     "q is int8": dict(q=np.zeros((1, 2, 3, 8), np.int8)),
     "q has shape .*is expected": dict(q=np.zeros(3, np.float32)),
     "sinks": dict(sinks=np.zeros(3, np.float32)),
-    "layout is 'bsh'; 'bhsd' and 'bshd' are accepted": dict(layout="bsh"),
+    r"layout must be 'bhsd' or 'bshd' \(got 'bsh'\)": dict(layout="bsh"),
     "scale is ": dict(scale="wide"),
     "seqused_k is float32; int32, int64 are accepted": dict(seqused_k=np.float32([1.5])),
     "sinks is int32; float32, float16": dict(sinks=np.zeros(2, np.int32)),
-    "mod_buffers is a list; a dict of arrays": dict(mod_buffers=[X]),
+    "mod_buffers must be a dict of arrays": dict(mod_buffers=[X]),
     "no_such": dict(implementation="no_such"),
     "mod buffer table": dict(score_mod="score + table[head]", mod_buffers={"table": np.zeros((1,) * 5, np.float32)}),
 }
