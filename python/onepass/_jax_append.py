@@ -49,7 +49,7 @@ def append_kv(
     """
     if unknown:
         _unknown.refuse("onepass.jax.append_kv", unknown, append_kv.__kwdefaults__)
-    tokens_first = _jax_call.has_tokens_first(layout)
+    tokens_first = _options.tokens_first(layout)
     threads = _options.threads_of(threads)
     needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k}
     for name, x in needed.items():

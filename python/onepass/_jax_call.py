@@ -37,7 +37,8 @@ def operands(given):
     found = {}
     for name in _DATA:
         if given[name] is None:
-            raise TypeError(f"{name} must be an array of shape [batch, heads, seq, dim] (got None)")
+            form = _options.batched(given["layout"] == "bshd")
+            raise TypeError(f"{name} must be an array of shape {form} (got None)")
         found[name] = jnp.asarray(given[name])
     for name, convert in _SIDE.items():
         if given.get(name) is None:
@@ -48,7 +49,10 @@ def operands(given):
         found[name] = x
     buffers = {} if given["mod_buffers"] is None else given["mod_buffers"]
     for name, x in _options.mod_items(buffers):
-        found[_MOD + name] = jnp.asarray(x)
+        if isinstance(x, np.ndarray) and _options.is_int64(x):
+            x = _kinds.converted(f"mod buffer {name}", x, "int32")
+        x = _options.of_one(jnp.asarray(x))
+        found[_MOD + name] = x.astype("int32") if _options.is_int64(x) else x
     return tuple(found), varying(found.values(), manual_axes(found.values()))
 
 
@@ -90,22 +94,13 @@ def undifferentiable(f, sentence):
 
 def settings(given, names):
     """The options of a call as a tuple of (name, value): what the extension takes, and what onepass.jax adds."""
-    tokens_first = has_tokens_first(given["layout"])
     plain = {**attention.__kwdefaults__, **given, **dict.fromkeys(_SIDE), "mod_buffers": None}
     options = _options.options(_devices.Host(), plain)
     for name in (*_SIDE, "stream", "workspace", "mod_buffers"):
         del options[name]
-    packed = any(name in names for name in ("cu_seqlens_q", "cu_seqlens_k"))
-    options["tokens_first"] = tokens_first and not packed
     options["deterministic"] = bool(given["deterministic"])
     options["fp8"] = None if given["fp8"] is False else tuple(fp8_options(given["fp8"]).items())
     return tuple(options.items())
-
-
-def has_tokens_first(layout):
-    if layout not in ("bhsd", "bshd"):
-        raise ValueError(f"layout must be 'bhsd' or 'bshd' (got {layout!r})")
-    return layout == "bshd"
 
 
 def bits(seed):
@@ -158,10 +153,12 @@ class Call:
     def forward(self, values):
         """(out, lse); lse is None unless it is asked for."""
         q, v = values[0], values[2]
-        for name, x in (("q", q), ("v", v)):
-            if x.ndim < 2:
-                form = "[batch, heads, seq, dim], or [total, heads, dim] with cu_seqlens"
-                raise ValueError(f"{name} must have shape {form} (got {list(x.shape)})")
+        if q.ndim < 2 or v.ndim < 2:
+            form = _options.batched(dict(self.options)["tokens_first"])
+            raise ValueError(
+                f"q and v must have the shape {form}, or with cu_seqlens [total, heads, dim] (got {list(q.shape)} and "
+                f"{list(v.shape)})"
+            )
         dtype = jnp.dtype(self.out_dtype or _arrays.result_dtype(q) or q.dtype)
         results = {"out": ((*q.shape[:-1], v.shape[-1]), dtype)}
         if self.return_lse:
@@ -310,19 +307,13 @@ def _unfolded(x, size, batch, shape):
 def _check(job, values):
     """Raises what does not fit, in the library's sentences, from shapes and dtypes alone."""
     options = dict(job.options)
-    tokens_first = options.pop("tokens_first")
     fp8 = options.pop("fp8")
     del options["deterministic"]
     arrays, buffers = {}, []
     shapes = [(name, x.shape, x.dtype) for name, x in zip(job.names, values)]
     shapes += [(name, *shape) for name, shape in zip(job.results, job.shapes)]
-    paged = "page_table" in job.names
     for name, shape, dtype in shapes:
-        heads_last = tokens_first and (name in ("q", "out", "lse") or (name in ("k", "v") and not paged))
         array = _without_values(name, shape, dtype)
-        if heads_last and len(shape) >= 3:
-            swapped = [x.swapaxes(1, 2) for x in (array if isinstance(array, tuple) else (array,))]
-            array = tuple(swapped) if isinstance(array, tuple) else swapped[0]
         if name.startswith(_MOD):
             buffers.append((name.removeprefix(_MOD), array))
         else:

@@ -10,7 +10,7 @@ _FACTORS = ("block", "head", "tensor")
 _FP8 = {"by_block": False, "hadamard": True, "center": False, "seed": 0}
 
 
-def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=None):
+def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
     """x in float8_e4m3fn, and the factors that its numbers stand for multiples of.
 
     Factors are powers of 2, so that dividing by them rounds nothing, and large enough that no number is cut off at 448.
@@ -26,6 +26,8 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
         that divides n. q and k rotated by one seed have the products of q and k, and outliers are spread over a row.
       seed: of the signs, 0 to 2^64 - 1.
       mean: take the mean of each column of a head out, and return it: ``v_mean`` of ``attention``.
+      layout: ``"bhsd"``: x is as above. ``"bshd"``: x is ``[batch, rows, heads, n]``; packed tokens ``[total, heads,
+        n]`` are ``"bshd"``. descale and mean are the same in either layout.
       threads: how many to use at most; None is all cores.
 
     Returns:
@@ -39,8 +41,11 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
     shape = tuple(x.shape)
-    batch, heads, _, n = whole = four(shape)
-    sizes = factor_sizes(factors, whole)
+    tokens_first = _options.tokens_first(layout)
+    batch, heads, rows, n = four(shape, tokens_first)
+    if tokens_first:
+        heads, rows = rows, heads
+    sizes = factor_sizes(factors, (batch, heads, rows, n))
     seed = _options.seed_of(seed)
     y = _float8(x, shape)
     descale = _arrays.new(x, sizes, "float32", ordered=False)
@@ -51,6 +56,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
             "y": _arrays.target("y", y, place),
             "descale": _arrays.target("descale", descale, place),
             "mean": None if taken is None else _arrays.target("mean", taken, place),
+            "tokens_first": tokens_first,
             "hadamard": bool(hadamard),
             "seed": seed,
             "threads": _options.threads_of(threads),
@@ -61,10 +67,11 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     return Quantized(y, descale, taken, hadamard=hadamard, seed=seed)
 
 
-def four(shape, form="[batch, heads, rows, n]"):
+def four(shape, tokens_first=False):
     """x's shape with all four dimensions."""
     if not 2 <= len(shape) <= 4:
-        raise ValueError(f"x must have shape {form}, or fewer leading dimensions (got {list(shape)})")
+        form = "[batch, rows, heads, n]" if tokens_first else "[batch, heads, rows, n]"
+        raise ValueError(f"x must have the shape {form}, or fewer dimensions in front (got {list(shape)})")
     return (1,) * (4 - len(shape)) + tuple(shape)
 
 

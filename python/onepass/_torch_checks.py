@@ -116,6 +116,7 @@ def check_fit(c, inputs, others=None):
         **sides,
         "window": window,
         "seed": 0,
+        "layout": "bshd" if c.tokens_first else "bhsd",
         "deterministic": c.deterministic,
         "accumulation": c.accumulation or "exact",
         **{name: getattr(c, name) for name in ("mask", "scale", "softcap", "dropout_p", "score_mod", "mask_mod")},
@@ -131,15 +132,19 @@ def check_fit(c, inputs, others=None):
 def check_append(call):
     """check_fit of an append."""
     _same_device(call["k_new"].device, call.items(), "k_new")
+    bshd = call.get("layout") == "bshd"
     for new, cache in (("k_new", "k_cache"), ("v_new", "v_cache")):
         sizes, room = ([_known(n) for n in call[name].shape] for name in (new, cache))
         packed, paged = call.get("cu_seqlens_q") is not None, call.get("page_table") is not None
         if len(sizes) != (3 if packed else 4):
-            form = "[total, heads_kv, dim]" if packed else "[batch, heads_kv, seq_new, dim]"
+            batched = "[batch, seq_new, heads_kv, dim]" if bshd else "[batch, heads_kv, seq_new, dim]"
+            form = "[total, heads_kv, dim]" if packed else batched
             raise ValueError(f"{new} must have shape {form} (got {sizes})")
         if len(room) != 4:
-            form = "[pages, page_size, heads_kv, dim]" if paged else "[batch, heads_kv, capacity, dim]"
+            batched = "[batch, capacity, heads_kv, dim]" if bshd else "[batch, heads_kv, capacity, dim]"
+            form = "[pages, page_size, heads_kv, dim]" if paged else batched
             raise ValueError(f"{cache} must have shape {form} (got {room})")
-        for what, mine, theirs in (("heads", sizes[1], room[2 if paged else 1]), ("dim", sizes[-1], room[-1])):
+        heads = sizes[2 if bshd and not packed else 1], room[2 if bshd or paged else 1]
+        for what, mine, theirs in (("heads", *heads), ("dim", sizes[-1], room[-1])):
             if None not in (mine, theirs) and mine != theirs:
                 raise ValueError(f"{new} must have {what} {theirs}, as {cache} has (got {mine})")

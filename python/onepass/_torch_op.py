@@ -43,6 +43,7 @@ _OPTIONS = (  # type in a schema, name, default
     ("str?", "accumulation", None),
     ("float?", "unified_max", None),
     ("str?", "fp8", None),  # as fp8_text has it
+    ("bool", "tokens_first", False),  # layout="bshd"
     ("bool", "return_lse", True),
 )
 NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
@@ -62,14 +63,15 @@ OPERATORS.define(
     tags=torch.Tag.pt2_compliant_tag,
 )
 OPERATORS.define(
-    "quantize(Tensor x, str factors='head', bool hadamard=False, int seed=0, bool mean=False, int? threads=None) -> "
-    "(Tensor data, Tensor descale, Tensor mean)",
+    "quantize(Tensor x, str factors='head', bool hadamard=False, int seed=0, bool mean=False, int? threads=None, "
+    "str layout='bhsd') -> (Tensor data, Tensor descale, Tensor mean)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 OPERATORS.define(
     "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
-    "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None) -> Tensor",
+    "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None, "
+    'str layout="bhsd") -> Tensor',
     tags=torch.Tag.pt2_compliant_tag,
 )
 attention = torch.ops.onepass.attention.default
@@ -123,6 +125,7 @@ def _arguments(c):
         },
         "threads": _threads(c.q, c.threads),
         "window": window,
+        "layout": "bshd" if c.tokens_first else "bhsd",
         "seed": seed % 2**64,
         "mod_buffers": dict(zip(c.mod_names.split(","), c.mod_buffers)) if c.mod_buffers else None,
     }
@@ -219,7 +222,7 @@ def _gradient(c, name):
 
 
 APPEND = ("k_new", "v_new", "k_cache", "v_cache", "seqused_k", "page_table", "cu_seqlens_q", "cos", "sin", "q")
-APPEND += ("k_descale", "v_descale", "interleaved", "threads")
+APPEND += ("k_descale", "v_descale", "interleaved", "threads", "layout")
 
 
 def _run_append(*given):
@@ -233,11 +236,10 @@ def _run_append(*given):
     return call["k_new"].new_empty(0) if q is None else q
 
 
-def _run_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None):
+def _run_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None, layout="bhsd"):
     threads = _threads(x, threads)
-    found = onepass.quantize(
-        _readable(x), factors=factors, hadamard=hadamard, seed=seed % 2**64, mean=mean, threads=threads
-    )
+    options = {"factors": factors, "hadamard": hadamard, "mean": mean, "layout": layout, "threads": threads}
+    found = onepass.quantize(_readable(x), seed=seed % 2**64, **options)
     return found.data, found.descale, found.mean if mean else found.descale.new_empty(0)
 
 
@@ -295,8 +297,11 @@ def _fake_append(*given):
 
 
 @operators.register_fake("onepass::quantize", lib=OPERATORS)
-def _fake_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None):
-    batch, heads, _, n = whole = _quantize.four(tuple(x.shape))
-    descale = x.new_empty(_quantize.factor_sizes(factors, whole), dtype=torch.float32)
+def _fake_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None, layout="bhsd"):
+    tokens_first = layout == "bshd"
+    batch, heads, rows, n = _quantize.four(tuple(x.shape), tokens_first)
+    heads, rows = (rows, heads) if tokens_first else (heads, rows)
+    sizes = _quantize.factor_sizes(factors, (batch, heads, rows, n))
+    descale = x.new_empty(sizes, dtype=torch.float32)
     means = descale.new_empty((batch, heads, n) if mean else 0)
     return _like(_readable(x), x.shape, torch.float8_e4m3fn), descale, means

@@ -67,6 +67,7 @@ def attention(
     out=None,
     out_dtype=None,
     deterministic=False,
+    layout="bhsd",
     implementation=None,
     threads=None,
     **unknown,
@@ -149,6 +150,7 @@ def attention(
         None if accumulation == "exact" else accumulation,
         unified_max,
         None if fp8 is False else fp8_text(fp8),
+        False if layout == "bhsd" else _options.tokens_first(layout),
         bool(return_lse),
     )
     if not is_compiling():
@@ -177,6 +179,7 @@ def append_kv(
     k_descale=None,
     v_descale=None,
     q=None,
+    layout="bhsd",
     threads=None,
     **unknown,
 ):
@@ -192,18 +195,19 @@ def append_kv(
     del lost["k_cache"], lost["v_cache"]  # the caller's to write to
     _torch_checks.refuse_lost(lost.items(), "append_kv")
     with torch.no_grad():
-        q_out = _torch_op.append_kv(*tensors, interleaved, threads)
+        q_out = _torch_op.append_kv(*tensors, interleaved, threads, layout)
     return None if q is None else q_out
 
 
-def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=None):
+def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
     """``onepass.quantize`` as an operator that torch.compile traces. It has no gradients.
 
     Args, Returns, Raises: as ``onepass.quantize``; the ``Quantized`` that it returns holds tensors.
     """
     _torch_checks.check_tensors(("x",), (x,), 1)
     _torch_checks.refuse_lost((("x", x),), "quantize")
-    data, descale, taken = _torch_op.quantize(x.detach(), factors, hadamard, _signed(seed), mean, threads)
+    _options.tokens_first(layout)
+    data, descale, taken = _torch_op.quantize(x.detach(), factors, hadamard, _signed(seed), mean, threads, layout)
     return Quantized(data, descale, taken if mean else None, hadamard=hadamard, seed=seed)
 
 

@@ -112,10 +112,11 @@ std::pair<nb::object, nb::object> new_results(const TorchCall& call, const Tenso
   }
   nb::object out = called(words.empty_like, q);
   if (!with_lse) return {std::move(out), nb::none()};
-  if (!lse_seen) return {std::move(out), new_floats(t.q.shape.data(), t.q.rank - 1, t.q.device)};
+  const Dims rows = turned("q", t.q).shape;  // and the head dim, as the caller has them
+  if (!lse_seen) return {std::move(out), new_floats(rows.data(), t.q.rank - 1, t.q.device)};
   const nb::object shape = checked(PyTuple_New(t.q.rank - 1));
   for (int i = 0; i + 1 < t.q.rank; ++i)
-    if (PyTuple_SetItem(shape.ptr(), i, PyLong_FromLongLong(t.q.shape[i])) != 0) throw nb::python_error();
+    if (PyTuple_SetItem(shape.ptr(), i, PyLong_FromLongLong(rows[i])) != 0) throw nb::python_error();
   PyObject* arguments[] = {nullptr, q, shape.ptr(), words.float32};
   return {std::move(out), checked(PyObject_VectorcallMethod(names.new_empty, arguments + 1,
                                                             2 | PY_VECTORCALL_ARGUMENTS_OFFSET, words.dtype))};

@@ -89,11 +89,6 @@ void for_each_buffer(std::string_view names, const xla::Buffers& given, Device d
   }
 }
 
-// Heads before tokens.
-inline Tensor heads_first(const Tensor& view) {
-  return view.rank == 4 ? view.permuted({0, 2, 1, 3}) : view.permuted({0, 2, 1});
-}
-
 // What XLA provides on a device.
 class Runtime {
  public:

@@ -373,7 +373,7 @@ def test_refusals(flash, torch):
         (dict(k=q, v=q), r"cache_seqlens must be given with new keys k \(got None\)"),
         (dict(k=q, cache_seqlens=3), r"k and v must be given together \(got v=None\)"),
         (dict(cache_seqlens=[3, 4]), r"cache_seqlens must be an int or an int32 tensor \[batch\] \(got list\)"),
-        (dict(window_size=3), "window is 3; a pair"),
+        (dict(window_size=3), "window must be a pair"),
     ]:
         with pytest.raises((ValueError, TypeError), match=sentence):
             flash.flash_attn_with_kvcache(q, cache, cache, **words)

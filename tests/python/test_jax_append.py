@@ -113,8 +113,8 @@ def test_vmap_and_refusals(rng):
     ]
     for wrong, sentence in [
         *(of_hosts if jax.default_backend() == "cpu" else []),
-        (dict(layout="shbd"), r"layout must be .* \(got 'shbd'\)"),
-        (dict(threads=0), "threads is 0"),
+        (dict(layout="shbd"), r"layout must be 'bhsd' or 'bshd' \(got 'shbd'\)"),
+        (dict(threads=0), r"threads must be .* \(got 0\)"),
         (dict(sin=None), "sin is missing"),
         (dict(q=options["q"][:, :, :1]), "its seq_new must be 3, as k_new's"),
         (dict(seqused_k=None), r"seqused_k must be an array \(got None\)"),

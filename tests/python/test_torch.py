@@ -298,7 +298,7 @@ def test_seeds(attention, torch):
     assert not torch.equal(attention(q, k, v, dropout_p=0.3, seed=5), attention(q, k, v, dropout_p=0.3, seed=6))
     assert not torch.equal(attention(q, k, v, dropout_p=0.3), attention(q, k, v, dropout_p=0.3))
     for seed in (-1, 2**64):
-        with pytest.raises(ValueError, match="seed is"):
+        with pytest.raises(ValueError, match="seed must be"):
             attention(q, k, v, dropout_p=0.3, seed=seed)
 
 
