@@ -30,9 +30,9 @@ LAYERS = [
     {
         "src/check": "the rule by which a result is right, for tests and `onepass check`; not part of the library",
         "src/interfaces": "the C interface",
-        "python": "the Python package",
     },
     {"tools": "the command line tool"},
+    {"python": "the Python package, which has the tool as a command"},
 ]
 
 # The order inside the backends, from the lowest; files that lie in the backend's own folder come last.

@@ -3,7 +3,8 @@
 # with a state of its own in the folder, so the machine's own list of architectures stays as it is and no root is needed.
 set -euo pipefail
 folder=$(realpath -m "$1")
-packages=(libhwy-dev libhwy1 libtbb-dev libtbb12 libtbbbind-2-5 libtbbmalloc2 libhwloc15 libgtest-dev librapidcheck-dev)
+packages=(libhwy-dev libhwy1 libtbb-dev libtbb12 libtbbbind-2-5 libtbbmalloc2 libhwloc15 libgtest-dev librapidcheck-dev
+          libcli11-dev libfmt-dev libfmt9 nlohmann-json3-dev)
 [[ $# -lt 2 ]] || packages+=("python$2-minimal" "libpython$2-minimal" "libpython$2-stdlib" "libpython$2-dev" zlib1g
                              libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 libcrypt1)
 [[ $(cat "$folder/complete" 2>/dev/null) == "${packages[*]}" ]] && exit

@@ -4,6 +4,7 @@
 #include "onepass/attention.hpp"
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
+#include "onepass/explain.hpp"
 #include "onepass/flat_gemm.hpp"
 #include "onepass/linear.hpp"
 #include "onepass/problem.hpp"

@@ -9,10 +9,12 @@ from ._append import append_kv
 from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
 from ._quantize import fp8_options, quantize
+from ._quantized import NAMES, Quantized, carried
 from ._softmax import merge_lse, softmax, softmax_backward
 
 __version__ = _onepass.__version__
 __all__ = [
+    "Quantized",
     "append_kv",
     "attention",
     "attention_backward",
@@ -81,6 +83,7 @@ def attention(
     mod_buffers=None,
     return_lse=False,
     out=None,
+    layout="bhsd",
     implementation=None,
     threads=None,
     **unknown,
@@ -89,14 +92,14 @@ def attention(
 
     Arrays are NumPy arrays (float32, float16, bfloat16 and float8_e4m3fn of ml_dtypes), PyTorch tensors, CuPy arrays,
     or anything that exports DLPack. They are read in place: any strides are accepted as long as the last dimension's
-    is 1, so a ``[batch, seq, heads, dim]`` array is passed as ``x.transpose(0, 2, 1, 3)``. The GIL is released
-    meanwhile.
+    is 1. ``layout="bshd"`` says that they are ``[batch, seq, heads, dim]``. The GIL is released meanwhile.
     All arrays are on one device. On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once.
 
     Args:
       q: ``[batch, heads_q, seq_q, dim_qk]``; with ``cu_seqlens_*``: ``[total_q, heads_q, dim_qk]``.
       k: ``[batch, heads_kv, seq_k, dim_qk]``, or ``[total_k, heads_kv, dim_qk]``; heads_q is a multiple of heads_kv.
-      v: ``[batch, heads_kv, seq_k, dim_v]``, or ``[total_k, heads_kv, dim_v]``.
+      v: ``[batch, heads_kv, seq_k, dim_v]``, or ``[total_k, heads_kv, dim_v]``. Each of q, k and v may be a
+        ``Quantized``, as ``quantize`` returns it.
       mask: None; ``"causal_bottom_right"``: the last query sees the last key (flash-attn); ``"causal_top_left"``: query
         i sees keys 0..i (PyTorch ``is_causal``); ``"causal_offset"``: query i sees keys 0..i + align_offset;
         ``"aligned_top_left"``, ``"aligned_offset"``: hide nothing, but window and ALiBi count from that diagonal.
@@ -136,20 +139,25 @@ def attention(
         it). docs/features/fp8.md.
       accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
         mean over 16k keys on a GPU (docs/features/fp8.md).
-      unified_max: of few rows, a number that weights ``e^(score - unified_max)`` refer to in place of the rows' maxima,
-        so that splits of the keys join by addition (FlashDecoding++, section 3); ``unified_max_of`` finds one. Rows
-        whose largest score is farther than 40 from it are computed again with their own: it changes no result.
-      recomputed: int32 of lse's shape, where to write 1 for such a row, else 0.
+      unified_max: for few rows, a number that replaces the rows' maxima in the weights ``e^(score - unified_max)``, so
+        that splits of the keys are merged by addition (FlashDecoding++, section 3); ``unified_max_of`` finds one. A row
+        whose largest score is farther than 40 from it is computed again with its own maximum. Results do not change.
+      recomputed: an int32 array of lse's shape that is set to 1 for such a row, else to 0.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
         ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
-      mask_mod: one without ``score`` that is true where the query may attend to the key; joins the other masks.
+      mask_mod: a bool expression without ``score``, true where the query may attend to the key. It joins the other
+        masks.
       mod_buffers: a dict of up to 8 arrays (float32, float16, bfloat16, int32, bool; 1 to 4 dimensions) that the
-        expressions read by name, as ``table[i]`` or ``table(i, j)``.
+        expressions read by name, as ``table[i]`` or ``table[i, j]``. int64 is converted; an array without dimensions is
+        named alone.
       return_lse: also return the log of the softmax's denominator (natural logarithm, float32).
       out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32, of a
         float8_e4m3fn q bfloat16, float16 or float32; it may not share memory with an input. By default a new array of
         q's kind and dtype (bfloat16 for float8_e4m3fn), in q's memory order.
-      implementation: take this one by name instead of the first that accepts; see ``explain``.
+      layout: ``"bhsd"``: dimensions are in the order shown here. ``"bshd"`` (flash-attn, JAX): q, k, v and out are
+        ``[batch, seq, heads, dim]``; lse and recomputed are ``[batch, seq, heads]``. Nothing is copied. Packed tensors,
+        pages, bias, bool_mask, scales and means are the same in either layout.
+      implementation: the name of the implementation to use; by default the first that supports the call (``explain``).
       threads: how many to use at most; None is all cores. Results do not depend on it, bit for bit.
 
     Returns:
@@ -164,8 +172,7 @@ def attention(
     given = locals()
     if unknown:
         _unknown.refuse("attention", unknown, attention.__kwdefaults__)
-    place = _devices.place_of(q)
-    out, lse, call = _call(place, q, k, v, given)
+    place, out, lse, call = _call(q, k, v, given)
     if fp8 is False:
         _onepass.attention(call)
     else:
@@ -175,16 +182,20 @@ def attention(
     return (out, _arrays.finished(lse)) if return_lse else out
 
 
-def _call(place, q, k, v, given):
-    """(out, lse or None, everything that the extension takes: arrays by the names of their roles, and options)."""
+def _call(q, k, v, given):
+    """(place, out, lse or None, what the extension takes: arrays by the names of their roles, and options)."""
+    if Quantized in (type(q), type(k), type(v)):
+        given.update(zip(NAMES, carried(q, k, v, *(given[name] for name in (*NAMES[3:], "fp8")))))
+        q, k, v = given["q"], given["k"], given["v"]
+    place = _devices.place_of(q)
     call = _options.options(place, given)
-    call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v)
+    call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     out, lse = _results(q, v, given["out"], given["return_lse"], call)
     call["out"] = _arrays.target("out", out, place)
     call["lse"] = None if lse is None else _arrays.target("lse", lse, place)
     recomputed = given["recomputed"]
     call["recomputed"] = None if recomputed is None else _arrays.target("recomputed", recomputed, place)
-    return out, lse, call
+    return place, out, lse, call
 
 
 def _results(q, v, out, return_lse, options):
@@ -209,23 +220,28 @@ def unified_max_of(*lses):
     return (min(float(x.min()) for x in seen) + max(float(x.max()) for x in seen)) / 2
 
 
-def explain(q, k=None, v=None, **options):
-    """Says in a few lines which implementation a call takes, and for each of the others why it stands behind.
+def explain(q, k=None, v=None, *, target=None, **options):
+    """A text that names the implementation that a call gets, and why the others are not chosen. Computes nothing.
 
-    ``explain("fwd b1 h16/4 s1024 d64 fp32 causal_bottom_right")`` takes a problem line; ``explain(q, k, v, **options)``
-    takes what ``attention`` takes (out included) and computes nothing.
+    ``explain("fwd b1 h16/4 s1024 d64 fp32 causal_bottom_right")`` explains a problem line; ``explain(q, k, v,
+    **options)`` explains a call of ``attention``, whose options it accepts (out included).
+
+    Args:
+      target: None for this machine, or the architecture of a GPU, such as ``"sm_90"``. The text is then about the same
+        call on a GPU of that kind. Neither a GPU nor a driver needs to be there.
     """
+    target = "" if target is None else _options.text("target", str(target))
     if isinstance(q, str):
         if k is not None or v is not None or options:
-            raise TypeError("a problem line says everything: explain(line) takes no other argument")
-        return _onepass.explain_line(_options.text("the problem line", q))
+            raise TypeError("explain(line) does not accept other arguments than target; the line has all options")
+        return _onepass.explain_line(_options.text("the problem line", q), target)
     known = attention.__kwdefaults__
     if unknown := [name for name in options if name not in known]:
         _unknown.refuse("explain", unknown, known)
     given = {**known, **options}
-    call = _call(_devices.place_of(q), q, k, v, given)[2]
+    call = _call(q, k, v, given)[-1]
     fp8 = given["fp8"]
-    return _onepass.explain(call) if fp8 is False else _onepass.explain_fp8(call, fp8_options(fp8))
+    return _onepass.explain(call, target) if fp8 is False else _onepass.explain_fp8(call, fp8_options(fp8), target)
 
 
 def merge(outs, lses, *, out=None, threads=None):
@@ -236,7 +252,7 @@ def merge(outs, lses, *, out=None, threads=None):
     Args:
       outs: arrays ``[batch, heads, seq, dim]`` (packed: ``[total, heads, dim]``), float32, float16 or bfloat16; float32
         loses nothing (give ``attention`` a float32 ``out``).
-      lses: as many float32 arrays ``[batch, heads, seq]`` (packed: ``[heads, total]``).
+      lses: one float32 array for each out, ``[batch, heads, seq]`` (packed: ``[heads, total]``).
       out: where to write the result, of any of the three dtypes; by default a new float32 array.
       threads: how many to use at most; None is all cores.
 
@@ -246,11 +262,9 @@ def merge(outs, lses, *, out=None, threads=None):
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
-    outs, lses = list(outs), list(lses)
+    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
     if not outs or len(outs) != len(lses):
-        raise ValueError(
-            f"there are {len(outs)} outs and {len(lses)} lses; one lse for each of at least one out is expected"
-        )
+        raise ValueError(f"merge needs one lse for each out, and at least one (got {len(outs)} and {len(lses)})")
     place = _devices.place_of(outs[0])
     out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
     lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]

@@ -6,6 +6,7 @@ __all__: list[str]
 
 # A NumPy array, a torch tensor, or any array with DLPack. Results are of the kind of q (merge: of the first out).
 _Array = TypeVar("_Array")
+_Layout = Literal["bhsd", "bshd"]
 _Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
 
 @overload
@@ -45,6 +46,7 @@ def attention(
     mod_buffers: Mapping[str, Any] | None = None,
     return_lse: Literal[False] = False,
     out: _Array | None = None,
+    layout: _Layout = "bhsd",
     implementation: str | None = None,
     threads: int | None = None,
 ) -> _Array: ...
@@ -85,9 +87,51 @@ def attention(
     mod_buffers: Mapping[str, Any] | None = None,
     return_lse: Literal[True],
     out: _Array | None = None,
+    layout: _Layout = "bhsd",
     implementation: str | None = None,
     threads: int | None = None,
-) -> tuple[_Array, _Array]: ...
+) -> tuple[_Array, Any]: ...
+@overload
+def attention(
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    mask: _Mask = None,
+    align_offset: int | None = None,
+    window: tuple[int, int] | None = None,
+    bool_mask: Any = None,
+    bias: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Any = None,
+    page_table: Any = None,
+    batch_invariant: bool = False,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    v_mean: Any = None,
+    fp8: bool | Mapping[str, Any] = False,
+    accumulation: Literal["exact", "fast"] = "exact",
+    unified_max: float | None = None,
+    recomputed: Any = None,
+    score_mod: str | None = None,
+    mask_mod: str | None = None,
+    mod_buffers: Mapping[str, Any] | None = None,
+    return_lse: bool,
+    out: _Array | None = None,
+    layout: _Layout = "bhsd",
+    implementation: str | None = None,
+    threads: int | None = None,
+) -> _Array | tuple[_Array, Any]: ...
 
 _Gradient = Literal["dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"]
 
@@ -122,6 +166,7 @@ def attention_backward(
     score_mod: str | None = None,
     mask_mod: str | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
+    layout: _Layout = "bhsd",
     implementation: str | None = None,
     threads: int | None = None,
 ) -> tuple[_Array, ...]: ...
@@ -141,6 +186,7 @@ def append_kv(
     v_descale: Any = None,
     q: Any = None,
     q_out: Any = None,
+    layout: _Layout = "bhsd",
     threads: int | None = None,
 ) -> Any: ...
 def merge(
@@ -189,6 +235,7 @@ def quantize(
     hadamard: bool = False,
     seed: int = 0,
     mean: Literal[False] = False,
+    layout: _Layout = "bhsd",
     threads: int | None = None,
 ) -> tuple[_Array, _Array]: ...
 @overload
@@ -199,6 +246,7 @@ def quantize(
     hadamard: bool = False,
     seed: int = 0,
     mean: Literal[True],
+    layout: _Layout = "bhsd",
     threads: int | None = None,
 ) -> tuple[_Array, _Array, _Array]: ...
 def flat_gemm(
@@ -210,6 +258,6 @@ def linear(
 def unified_max_of(*lses: Any) -> float: ...
 def merge_lse(lses: Iterable[_Array], *, threads: int | None = None) -> _Array: ...
 @overload
-def explain(q: str) -> str: ...
+def explain(q: str, *, target: str | None = None) -> str: ...
 @overload
-def explain(q: Any, k: Any, v: Any, **options: Any) -> str: ...
+def explain(q: Any, k: Any, v: Any, *, target: str | None = None, **options: Any) -> str: ...

@@ -19,6 +19,7 @@ def append_kv(
     v_descale=None,
     q=None,
     q_out=None,
+    layout="bhsd",
     threads=None,
     **unknown,
 ):
@@ -48,6 +49,8 @@ def append_kv(
         are divided by them, and cut off at 448. None is 1.
       q: ``[batch, heads_q, seq_new, dim]``, packed as k_new is: queries to rotate like the keys. Needs cos and sin.
       q_out: where to write them; q itself rotates in place. By default a new array like q.
+      layout: ``"bhsd"``: dimensions are in the order shown here. ``"bshd"``: k_new, v_new, q, q_out and a cache without
+        pages are ``[batch, seq, heads, dim]``.
       threads: how many to use at most; None is all cores.
 
     Returns:
@@ -62,13 +65,14 @@ def append_kv(
         _unknown.refuse("append_kv", unknown, append_kv.__kwdefaults__)
     for name in ("k_new", "v_new", "k_cache", "v_cache", "seqused_k"):
         if given[name] is None:
-            raise TypeError(f"{name} is None; an array is expected")
+            raise TypeError(f"{name} must be an array (got None)")
     place = _devices.place_of(k_new)
     call = {
         "k_new": _arrays.exported("k_new", k_new, place),
         "v_new": _arrays.exported("v_new", v_new, place),
         "k": _written("k_cache", k_cache, place),
         "v": _written("v_cache", v_cache, place),
+        "tokens_first": _options.tokens_first(layout),
         "interleaved": bool(interleaved),
         "threads": _options.threads_of(threads),
         "stream": place.stream,

@@ -34,8 +34,8 @@ def exported(name, x, place, writable=False, convert=None):
         if x.dtype.name == _FLOAT8:
             return (x.view(np.uint8),)
         raise TypeError(
-            f"{name} is {x.dtype.str if not x.dtype.isnative else x.dtype.name}; "
-            "native float32, float16, ml_dtypes.bfloat16 and ml_dtypes.float8_e4m3fn are accepted"
+            f"{name} must be native float32, float16, ml_dtypes.bfloat16 or ml_dtypes.float8_e4m3fn "
+            f"(got {x.dtype.str if not x.dtype.isnative else x.dtype.name})"
         )
     if is_torch(x):
         torch = sys.modules["torch"]
@@ -45,12 +45,12 @@ def exported(name, x, place, writable=False, convert=None):
             return (place.handed_over(x.view(torch.uint8), writable),)
         view = place.handed_over(x, writable)
         if view is x and x.is_nested:
-            raise TypeError(f"{name} is a nested tensor; packed sequences with cu_seqlens are accepted")
+            raise TypeError(f"{name} must not be a nested tensor; pack the sequences, with cu_seqlens")
         return view
     _kinds.refuse_without_values(name, x)
     if hasattr(type(x), "__dlpack__") or hasattr(type(x), "__array_interface__"):
         return place.handed_over(x, writable)
-    raise TypeError(f"{name} is a {type(x).__name__}; {_KINDS} is accepted")
+    raise TypeError(f"{name} must be {_KINDS} (got a {type(x).__name__})")
 
 
 _names = {}  # of dtypes seen; naming one takes as long as a small call
@@ -60,14 +60,14 @@ def dtype_name(name, x):
     """The name of the element type of a tensor of numbers, such as float32; float8_e4m3fn of q alone."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{name} is a {type(x).__name__}; {_KINDS} is accepted")
+        raise TypeError(f"{name} must be {_KINDS} (got a {type(x).__name__})")
     known = _names.get(dtype)
     if known and (known != _FLOAT8 or name == "q"):
         return known
     word = str(dtype).rpartition(".")[2]
     if word not in _DATA and not (name == "q" and word == _FLOAT8):
-        accepted = "float16, bfloat16 and float8_e4m3fn" if name == "q" else "float16 and bfloat16"
-        raise TypeError(f"{name} is {word}; float32, {accepted} are accepted")
+        accepted = "float16, bfloat16 or float8_e4m3fn" if name == "q" else "float16 or bfloat16"
+        raise TypeError(f"{name} must be float32, {accepted} (got {word})")
     return _names.setdefault(dtype, word)
 
 
@@ -112,8 +112,8 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
         return sys.modules["jax"].numpy.full(shape, fill or 0, dtype=dtype or like.dtype, device=like.device)
     elif cuda_index(like) is not None:
         raise TypeError(
-            f"no result like a {type(like).__module__.partition('.')[0]} {type(like).__name__} can be made on "
-            f"cuda:{cuda_index(like)}; torch, cupy and jax arrays are accepted, and any array as out"
+            f"cannot make a result like a {type(like).__module__.partition('.')[0]} {type(like).__name__} on "
+            f"cuda:{cuda_index(like)}: give out, or use torch, cupy or jax arrays"
         )
     else:
         namespace = getattr(like, "__array_namespace__", lambda: np)()

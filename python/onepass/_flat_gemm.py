@@ -9,7 +9,7 @@ def _product(function, x, w, column_bias, out, threads):
     _arrays.dtype_name("x", x)
     _arrays.dtype_name("w", w)
     if len(x.shape) != 2 or len(w.shape) != 2:
-        raise ValueError(f"x and w have shapes {tuple(x.shape)} and {tuple(w.shape)}; [m, k] and [n, k] are expected")
+        raise ValueError(f"x and w must have the shapes [m, k] and [n, k] (got {list(x.shape)} and {list(w.shape)})")
     if out is None:
         out = _arrays.new(x, (x.shape[0], w.shape[0]), ordered=False)
     elif type(out) is not np.ndarray:

@@ -40,6 +40,7 @@ def attention_backward(
     score_mod=None,
     mask_mod=None,
     mod_buffers=None,
+    layout="bhsd",
     implementation=None,
     threads=None,
     **unknown,
@@ -61,8 +62,9 @@ def attention_backward(
         other. By default new arrays of the inputs' kind, in their memory order.
       deterministic: the same bits every time. On the CPU it always is so, for any number of threads.
       mask, align_offset, window, bool_mask, bias, alibi_slopes, sinks, scale, softcap, dropout_p, seed, cu_seqlens_q,
-        cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod, mask_mod, mod_buffers, implementation, threads: as
-        ``attention`` took them. Buffers of expressions have no gradients.
+        cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod, mask_mod, mod_buffers, layout, implementation, threads:
+        as ``attention`` took them. layout also holds for dout, dlse and the gradients. Buffers of expressions have
+        no gradients.
 
     Returns:
       The gradients in the order of grads, ``(dq, dk, dv)`` by default. dbias has the shape of bias: sums over what it
@@ -77,7 +79,7 @@ def attention_backward(
     place = _devices.place_of(q)
     names = _names(grads)
     call = _options.options(place, given)
-    call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v)
+    call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     for name in ("dout", "out", "lse"):
         if given[name] is None:
             raise TypeError(f"{name} is None; an array is expected")

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _arrays, _jax_call, _options, _quantize
+from ._quantized import Quantized
 
 
 def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
@@ -23,11 +24,11 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
       ValueError, TypeError: for a dtype, a rank or an option that does not fit, while tracing; where it runs, XLA
       raises the sentences of ``onepass.quantize`` (a row of 0 or of more than 256 numbers).
     """
-    tokens_first = _jax_call.has_tokens_first(layout)
+    tokens_first = _options.tokens_first(layout)
     threads = _options.threads_of(threads)
     x = jnp.asarray(x)
     _arrays.dtype_name("x", x)
-    shape = _quantize.four(x.shape, "[batch, rows, heads, n]" if tokens_first else "[batch, heads, rows, n]")
+    shape = _quantize.four(x.shape, tokens_first)
     batch, heads, rows, n = (shape[0], shape[2], shape[1], shape[3]) if tokens_first else shape
     results = {
         "y": (shape, jnp.float8_e4m3fn),
@@ -46,6 +47,6 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
         "seed": _jax_call.bits(_options.seed_of(seed)),
         "threads": np.int64(threads),
     }
-    once = "onepass's quantize has no gradients: its numbers are rounded"
+    once = "onepass.jax.quantize does not support gradients"
     y, *factors_and_mean = _jax_call.undifferentiable(lambda x: call(x, **attributes), once)(x.reshape(shape))
-    return y.reshape(x.shape), *factors_and_mean
+    return Quantized(y.reshape(x.shape), *factors_and_mean, hadamard=hadamard, seed=seed)

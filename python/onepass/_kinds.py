@@ -13,8 +13,8 @@ def refuse_masked(name, x):
     """Of subclasses of np.ndarray."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
-            f"{name} is a masked array, whose mask onepass would not see: pass {name}.data or {name}.filled(...), "
-            "and what may be attended to as bool_mask"
+            f"{name} is a masked array, and onepass does not read its mask: pass {name}.data or {name}.filled(...), "
+            "and a bool_mask that is True where a query may attend"
         )
 
 
@@ -34,24 +34,24 @@ def plain_tensor(name, x, torch, place):
     kind = type(x)
     if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(
-            f"{name} is a {kind.__module__}.{kind.__name__}, a tensor without values in memory of its own; "
-            "a plain torch.Tensor is accepted"
+            f"{name} must be a plain torch.Tensor (got a {kind.__module__}.{kind.__name__}, whose values are not in "
+            "memory of its own)"
         )
     if recorder := _recorder(torch):
         raise RuntimeError(
-            f"{name} is being recorded by {recorder}, which would not see onepass and keep a result that nothing "
-            "fills: call onepass.torch.attention, which it sees, or onepass outside of it"
+            f"{name} is being recorded by {recorder}, which does not see onepass: call onepass.torch.attention, or "
+            "call onepass outside of the recording"
         )
     differentiating = torch.autograd.forward_ad._current_level >= 0
     if differentiating and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-        raise RuntimeError(f"{name} has a tangent and onepass would lose it: pass {name}.detach()")
+        raise RuntimeError(f"{name} has a tangent, which onepass does not support: pass {name}.detach()")
     place.torch_is_plain = not differentiating
     if x.requires_grad:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                f"{name} requires a gradient and onepass would lose it: pass {name}.detach(), call under "
-                "torch.no_grad(), or call onepass.torch.attention, which has the gradients of q, k, v, bias, sinks and "
-                "alibi_slopes"
+                f"{name} requires a gradient, which onepass does not record: call onepass.torch.attention, which has "
+                f"the gradients of q, k, v, bias, sinks and alibi_slopes, pass {name}.detach(), or call under "
+                "torch.no_grad()"
             )
         x = x.detach()
     return x.resolve_neg() if x.is_neg() else x
@@ -63,12 +63,9 @@ def refuse_without_values(name, x):
     if jax is None or not isinstance(x, jax.Array):
         return
     if isinstance(x, jax.core.Tracer):
-        raise TypeError(
-            f"{name} is a {type(x).__name__}, which has no values while JAX traces (jit, grad, vmap): call "
-            "onepass.jax.attention there"
-        )
+        raise TypeError(f"{name} is being traced by JAX and has no values: use onepass.jax inside jit, grad or vmap")
     if x.is_deleted():
-        raise ValueError(f"{name} is a jax Array whose memory has been deleted or donated")
+        raise ValueError(f"the memory of {name}, a jax Array, has been deleted or donated")
 
 
 def refuse_immutable(x, name="out"):
@@ -77,17 +74,24 @@ def refuse_immutable(x, name="out"):
         module = sys.modules.get(library)
         if module is not None and isinstance(x, getattr(module, kind, ())):
             raise TypeError(
-                f"{name} is a {library} {kind}, which is immutable and may share its memory with others; a NumPy "
-                "array, a torch tensor or a CuPy array is accepted, or none for a new result"
+                f"{name} must be a NumPy array, a torch tensor, a CuPy array or None (got a {library} {kind}, which is "
+                "immutable)"
             )
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.is_neg():
-        raise ValueError("out is a negated view, whose memory holds the values' negatives; a plain tensor is accepted")
+        raise ValueError(f"{name} must be a plain tensor (got a negated view)")
 
 
 # What sinks, slopes and prefix sums may also be; they are small, so they are converted.
 CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
 _names = {}  # of dtypes seen
+
+
+def _values(x):
+    """An array in host memory as NumPy's."""
+    if isinstance(x, np.ndarray):
+        return x
+    return x.detach().numpy() if hasattr(x, "detach") else np.array(x.tolist())
 
 
 def converted(name, x, dtype):
@@ -106,11 +110,11 @@ def converted(name, x, dtype):
             y, on_host = x.astype(dtype), isinstance(x, np.ndarray) or x.__dlpack_device__()[0] == 1
     else:
         return x
-    if on_host and given in ("int64", "float64"):  # on a device nobody waits for the values
-        before, after = np.array(x.tolist()), np.array(y.tolist())
+    if on_host and given in ("int64", "float64"):  # a device's values are not waited for
+        before, after = _values(x), _values(y)
         lost = np.argwhere(after != before if dtype == "int32" else np.isinf(after) & ~np.isinf(before))
         for index in map(tuple, lost.tolist()):
             raise ValueError(
-                f"{name}[{', '.join(map(str, index))}] is {before[index]}; numbers that {dtype} holds are accepted"
+                f"{name}[{', '.join(map(str, index))}] must be in the range of {dtype} (got {before[index]})"
             )
     return y

@@ -1,7 +1,8 @@
 """From the keyword arguments of a call to what the extension takes."""
 
 import operator
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Set
 
 from . import _arrays, _onepass
 
@@ -37,27 +38,63 @@ _FP8_INPUTS = (
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 
+_LAYOUTS = {"bhsd": False, "bshd": True}
+
+
+def tokens_first(layout):
+    """Whether batched tensors are [batch, seq, heads, dim], rather than [batch, heads, seq, dim]."""
+    try:
+        return _LAYOUTS[layout]
+    except (KeyError, TypeError):
+        raise ValueError(f"layout must be 'bhsd' or 'bshd' (got {layout!r})") from None
+
+
 def number(name, x, accepted="a number"):
+    if isinstance(x, (str, bytes, bytearray)):  # float() reads them
+        raise TypeError(f"{name} must be {accepted} (got {x!r})")
+    refuse_lost_gradient(name, x)
     try:
         return float(x)
     except OverflowError:
-        raise ValueError(f"{name} is an integer beyond float64's range; {accepted} is accepted") from None
+        raise ValueError(f"{name} must be {accepted} (got an integer beyond the range of float64)") from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
+        raise TypeError(f"{name} must be {accepted} (got {x!r})") from None
+
+
+def refuse_lost_gradient(name, x):
+    """Raises a RuntimeError about an option that is a tensor whose gradient PyTorch would record."""
+    if getattr(x, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
+        raise RuntimeError(f"{name}.requires_grad is set, but onepass does not return its gradient; pass {name}.item()")
+
+
+def _probability(name, x):
+    """In float64: rounding to float32 would make a small negative number 0."""
+    value = number(name, x, "a number from 0 to 1")
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be from 0 to 1 (got {value:g})")
+    return value
+
+
+def parts(name, x):
+    """The arrays of a list, tuple or other iterable."""
+    try:
+        return list(x)
+    except TypeError:
+        raise TypeError(f"{name} must be a list of arrays (got {type(x).__name__})") from None
 
 
 def integer(name, x, low, high, accepted):
     try:
         value = operator.index(x)
     except TypeError:
-        raise TypeError(f"{name} is {x!r}; {accepted} is accepted") from None
+        raise TypeError(f"{name} must be {accepted} (got {x!r})") from None
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; {accepted} is accepted")
+        raise ValueError(f"{name} must be {accepted} (got {value})")
     return value
 
 
 def threads_of(x):
-    return 0 if x is None else integer("threads", x, 1, 4096, "None (all cores) or 1 to 4096")
+    return 0 if x is None else integer("threads", x, 1, 4096, "None (all cores) or an integer from 1 to 4096")
 
 
 def seed_of(x, name="seed"):
@@ -79,10 +116,12 @@ def window_sides(window):
     if window is None:
         return -1, -1
     try:
+        if isinstance(window, (Mapping, Set)):  # unpacking them gives keys, and members in any order
+            raise TypeError
         left, right = window
     except (TypeError, ValueError):
-        accepted = "a pair (left, right) of integers, -1 for unbounded,"
-        raise ValueError(f"window is {window!r}; {accepted} is accepted") from None
+        accepted = "a pair (left, right) of integers, -1 for unbounded"
+        raise ValueError(f"window must be {accepted} (got {window!r})") from None
     return left, right
 
 
@@ -90,7 +129,7 @@ def _window(window):
     left, right = window_sides(window)
     limit = 2**62
     return tuple(
-        integer(f"window's {side} side", x, -1, limit, "an integer from -1 (unbounded)")
+        integer(f"window's {side} side", x, -1, limit, "-1 (unbounded) or a larger integer")
         for side, x in (("left", left), ("right", right))
     )
 
@@ -99,7 +138,7 @@ def _accumulation(x):
     try:
         return _ACCUMULATION[x]
     except (KeyError, TypeError):
-        raise ValueError(f"accumulation is {x!r}; 'exact' and 'fast' are accepted") from None
+        raise ValueError(f"accumulation must be 'exact' or 'fast' (got {x!r})") from None
 
 
 def _bound(name, x):
@@ -108,8 +147,9 @@ def _bound(name, x):
 
 def _align_offset(mask, align, offset):
     if (align == _OFFSET) != (offset is not None):
-        masks = "'causal_offset' and 'aligned_offset'"
-        raise ValueError(f"align_offset is {offset!r} and mask is {mask!r}; {masks} need one, other masks take none")
+        masks = "'causal_offset' or 'aligned_offset'"
+        got = f"align_offset={offset!r} and mask={mask!r}"
+        raise ValueError(f"align_offset must be given with mask {masks}, and only with these (got {got})")
     limit = 2**60
     return 0 if offset is None else integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
 
@@ -118,7 +158,7 @@ def text(name, x):
     try:
         x.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} is {ascii(x)[:200]}; text without lone surrogates is accepted") from None
+        raise ValueError(f"{name} must be text without lone surrogates (got {ascii(x)[:200]})") from None
     return x
 
 
@@ -126,18 +166,33 @@ def _expression(name, x):
     if x is None or isinstance(x, str):
         return text(name, x or "")
     kind = "function" if callable(x) else type(x).__name__
-    raise TypeError(f"{name} is a {kind}; a C++ expression in text, such as 'q_index >= k_index', is accepted")
+    raise TypeError(f"{name} must be a C++ expression in text, such as 'q_index >= k_index' (got a {kind})")
 
 
 def mod_items(mod_buffers):
     """(name, array) of each."""
     if not isinstance(mod_buffers, Mapping):
-        raise TypeError(f"mod_buffers is a {type(mod_buffers).__name__}; a dict of arrays by name is accepted")
+        raise TypeError(f"mod_buffers must be a dict of arrays by name (got a {type(mod_buffers).__name__})")
     return [(text("a mod buffer's name", str(name)), array) for name, array in mod_buffers.items()]
 
 
 def _mod_buffers(mod_buffers, place):
-    return [(name, _arrays.exported(f"mod buffer {name}", array, place)) for name, array in mod_items(mod_buffers)]
+    return [
+        (
+            name,
+            _arrays.exported(f"mod buffer {name}", of_one(array), place, convert="int32" if is_int64(array) else None),
+        )
+        for name, array in mod_items(mod_buffers)
+    ]
+
+
+def is_int64(array):
+    return str(getattr(array, "dtype", "")).rpartition(".")[2] == "int64"
+
+
+def of_one(array):
+    """A number as an array of one element, which expressions name without an index."""
+    return array.reshape(1) if getattr(array, "shape", None) == () else array
 
 
 def _mask_sentence(mask):
@@ -161,14 +216,16 @@ def options(place, given):
     score_mod, mask_mod = given["score_mod"], given["mask_mod"]
     seed, threads, implementation = given["seed"], given["threads"], given["implementation"]
     # Most calls have most options at their default: a function for each would be a fifth of a small call.
+    layout = given["layout"]
     options = {
+        "tokens_first": False if layout == "bhsd" else tokens_first(layout),
         "causal": causal,
         "align": align,
         "align_offset": _align_offset(mask, align, given["align_offset"]),
         "window": (-1, -1) if window is None else _window(window),
         "scale": None if scale is None else number("scale", scale),
         "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
-        "dropout_p": dropout_p if type(dropout_p) is float else number("dropout_p", dropout_p, "a number from 0 to 1"),
+        "dropout_p": _probability("dropout_p", dropout_p) if dropout_p.__class__ is not float or dropout_p else 0.0,
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
@@ -194,16 +251,21 @@ def options(place, given):
     return options
 
 
-def inputs(place, q, k, v):
+def batched(tokens_first):
+    """The form of a batched tensor, in a sentence."""
+    return "[batch, seq, heads, dim]" if tokens_first else "[batch, heads, seq, dim]"
+
+
+def inputs(place, q, k, v, tokens_first=False):
     views = []
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x is None:
-            raise TypeError(f"{name} is None; an array of shape [batch, heads, seq, dim] is expected")
+            raise TypeError(f"{name} must be an array of shape {batched(tokens_first)} (got None)")
         views.append(_arrays.exported(name, x, place))
         if len(x.shape) < 2:
             raise ValueError(
-                f"{name} has shape {list(x.shape)}; [batch, heads, seq, dim], or [total, heads, dim] with "
-                "cu_seqlens, is expected"
+                f"{name} must have the shape {batched(tokens_first)}, or with cu_seqlens [total, heads, dim] "
+                f"(got {list(x.shape)})"
             )
     return views
 
@@ -214,13 +276,13 @@ def packed_parts(outs, lses):
         for i, x in enumerate(parts):
             dtype = str(x.dtype).rpartition(".")[2]
             if dtype not in accepted:
-                raise TypeError(f"{name}[{i}] is {dtype}; one of {', '.join(accepted)} is accepted")
+                raise TypeError(f"{name}[{i}] must be {' or '.join(accepted)} (got {dtype})")
     shapes, rows = [tuple(x.shape) for x in outs], [tuple(x.shape) for x in lses]
     packed = len(shapes) > 0 and len(shapes[0]) == 3
     of_rows = [(*shape[1::-1],) if packed else shape[:-1] for shape in shapes]
     if len(shapes) == 0 or rows != of_rows or any(shape != shapes[0] for shape in shapes):
         raise ValueError(
-            f"outs have shapes {[list(x) for x in shapes]} and lses {[list(x) for x in rows]}; as many of one shape "
-            "[.., rows, dim] and [.., rows] are expected, packed [total, heads, dim] and [heads, total]"
+            "merge needs one lse [.., rows] for each out [.., rows, dim], all of one shape (packed: [heads, total] and "
+            f"[total, heads, dim]; got outs {[list(x) for x in shapes]} and lses {[list(x) for x in rows]})"
         )
     return packed

@@ -4,12 +4,13 @@ import sys
 
 from . import _arrays, _devices, _onepass, _options
 from . import _numpy as np
+from ._quantized import Quantized
 
 _FACTORS = ("block", "head", "tensor")
 _FP8 = {"by_block": False, "hadamard": True, "center": False, "seed": 0}
 
 
-def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=None):
+def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
     """x in float8_e4m3fn, and the factors that its numbers stand for multiples of.
 
     Factors are powers of 2, so that dividing by them rounds nothing, and large enough that no number is cut off at 448.
@@ -25,6 +26,8 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
         that divides n. q and k rotated by one seed have the products of q and k, and outliers are spread over a row.
       seed: of the signs, 0 to 2^64 - 1.
       mean: take the mean of each column of a head out, and return it: ``v_mean`` of ``attention``.
+      layout: ``"bhsd"``: x is as above. ``"bshd"``: x is ``[batch, rows, heads, n]``; packed tokens ``[total, heads,
+        n]`` are ``"bshd"``. descale and mean are the same in either layout.
       threads: how many to use at most; None is all cores.
 
     Returns:
@@ -38,8 +41,11 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
     shape = tuple(x.shape)
-    batch, heads, _, n = whole = four(shape)
-    sizes = factor_sizes(factors, whole)
+    tokens_first = _options.tokens_first(layout)
+    batch, heads, rows, n = four(shape, tokens_first)
+    if tokens_first:
+        heads, rows = rows, heads
+    sizes = factor_sizes(factors, (batch, heads, rows, n))
     seed = _options.seed_of(seed)
     y = _float8(x, shape)
     descale = _arrays.new(x, sizes, "float32", ordered=False)
@@ -50,6 +56,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
             "y": _arrays.target("y", y, place),
             "descale": _arrays.target("descale", descale, place),
             "mean": None if taken is None else _arrays.target("mean", taken, place),
+            "tokens_first": tokens_first,
             "hadamard": bool(hadamard),
             "seed": seed,
             "threads": _options.threads_of(threads),
@@ -57,20 +64,21 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, threads=N
         }
     )
     place.finish()
-    return (y, descale) if taken is None else (y, descale, taken)
+    return Quantized(y, descale, taken, hadamard=hadamard, seed=seed)
 
 
-def four(shape, form="[batch, heads, rows, n]"):
+def four(shape, tokens_first=False):
     """x's shape with all four dimensions."""
     if not 2 <= len(shape) <= 4:
-        raise ValueError(f"x has shape {list(shape)}; {form}, or fewer dimensions in front, is expected")
+        form = "[batch, rows, heads, n]" if tokens_first else "[batch, heads, rows, n]"
+        raise ValueError(f"x must have the shape {form}, or fewer dimensions in front (got {list(shape)})")
     return (1,) * (4 - len(shape)) + tuple(shape)
 
 
 def factor_sizes(factors, shape):
     """The shape of descale for an x of ``[batch, heads, rows, n]``."""
     if factors not in _FACTORS:
-        raise ValueError(f"factors is {factors!r}; 'block', 'head' and 'tensor' are accepted")
+        raise ValueError(f"factors must be 'block', 'head' or 'tensor' (got {factors!r})")
     batch, heads, rows, _ = shape
     return {"block": (batch, heads, -(-rows // 128)), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
 
@@ -82,13 +90,13 @@ def _float8(x, shape):
             import ml_dtypes
         except ImportError:
             raise TypeError(
-                "NumPy has no float8_e4m3fn without the package ml_dtypes, which is not installed"
+                "float8_e4m3fn arrays of NumPy need the package ml_dtypes, which is not installed"
             ) from None
         return _arrays.new(x, shape, np.dtype(ml_dtypes.float8_e4m3fn))
     if "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor):
         return _arrays.new(x, shape, "float8_e4m3fn")
     raise TypeError(
-        f"x is a {type(x).__name__}; a NumPy array or a torch tensor is accepted; of JAX onepass.jax.quantize"
+        f"x must be a NumPy array or a torch tensor (got {type(x).__name__}); onepass.jax.quantize accepts JAX arrays"
     )
 
 
@@ -99,10 +107,10 @@ def fp8_options(fp8):
     try:
         given = dict(fp8)
     except (TypeError, ValueError):
-        raise TypeError(f"fp8 is {fp8!r}; a bool or a dict of {', '.join(_FP8)} is accepted") from None
+        raise TypeError(f"fp8 must be a bool or a dict with the keys {', '.join(_FP8)} (got {fp8!r})") from None
     for name in given:
         if name not in _FP8:
-            raise ValueError(f"fp8 has no option {name!r}; {', '.join(_FP8)} are accepted")
+            raise ValueError(f"fp8 does not support the key {name!r}; its keys are {', '.join(_FP8)}")
     options = _FP8 | given
     return {name: bool(options[name]) for name in ("by_block", "hadamard", "center")} | {
         "seed": _options.seed_of(options["seed"], "fp8's seed")

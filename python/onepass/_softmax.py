@@ -44,9 +44,9 @@ def softmax(
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
     if lse_only and (out is not None or row_lse is not None):
-        raise ValueError("lse_only is given, which writes no result: out and row_lse go without it")
+        raise ValueError("lse_only does not support out and row_lse, because it computes the LSEs alone")
     if row_lse is not None and return_lse:
-        raise ValueError("row_lse is given, the LSEs of whole rows: return_lse goes without it")
+        raise ValueError("row_lse does not support return_lse: it holds the LSEs of the rows already")
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
     lse = None
@@ -108,9 +108,9 @@ def merge_lse(lses, *, threads=None):
     """
     from . import merge
 
-    lses = list(lses)
+    lses = _options.parts("lses", lses)
     if not lses:
-        raise ValueError("there are no lses; at least one is expected")
+        raise ValueError("merge_lse needs at least one array (got none)")
     empty = [_arrays.new(x, (*x.shape, 0), "float32", ordered=False) for x in lses]
     return merge(empty, lses, threads=threads)[1]
 

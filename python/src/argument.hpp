@@ -35,8 +35,9 @@ inline DType dtype_of(const char* name, const char* accepted, const Array& a) {
   const char* const eights[] = {"_e3m4",     "_e4m3", "_e4m3b11fnuz", "_e4m3fn",
                                 "_e4m3fnuz", "_e5m2", "_e5m2fnuz"};  // the codes behind them
   const std::size_t code = t.code, beyond = code - std::size(kinds);
-  throw Error(ErrorCode::bad_dtype, text(name, " is ", code < std::size(kinds) ? kinds[code] : "float", int{t.bits},
-                                         beyond < std::size(eights) ? eights[beyond] : "", "; ", accepted));
+  throw Error(ErrorCode::bad_dtype,
+              text(name, " must be ", accepted, " (got ", code < std::size(kinds) ? kinds[code] : "float", int{t.bits},
+                   beyond < std::size(eights) ? eights[beyond] : "", ")"));
 }
 
 inline Device device_of(const char* name, const Array& a) {
@@ -46,21 +47,21 @@ inline Device device_of(const char* name, const Array& a) {
     case nb::device::cuda::value: return {DeviceKind::cuda, a.device_id()};
     default:
       throw Error(ErrorCode::bad_device,
-                  text(name, " is on a device of DLPack type ", a.device_type(), "; CPU and CUDA memory is accepted"));
+                  text(name, " must be in CPU or CUDA memory (got DLPack device type ", a.device_type(), ")"));
   }
 }
 
 inline const char* accepted_of(Types types) {
   switch (types) {
-    case Types::boolean: return "bool is accepted";
-    case Types::f32: return "float32 is accepted";
-    case Types::i32: return "int32 is accepted";
+    case Types::boolean: return "bool";
+    case Types::f32: return "float32";
+    case Types::i32: return "int32";
     case Types::query:
-    case Types::key_value: return "float32, float16, bfloat16 and float8_e4m3fn are accepted";
-    default: return "float32, float16 and bfloat16 are accepted";
+    case Types::key_value: return "float32, float16, bfloat16 or float8_e4m3fn";
+    default: return "float32, float16 or bfloat16";
   }
 }
-inline constexpr char kMod[] = "float32, float16, bfloat16, int32 and bool are accepted";
+inline constexpr char kMod[] = "float32, float16, bfloat16, int32 or bool";
 
 // A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
 // NumPy cannot export bfloat16 and float8, so the package hands over (the same bits as unsigned numbers,), a tuple of
@@ -75,14 +76,15 @@ class Argument {
     nb::ndarray<> target;  // a capsule of a device can be read once, and is only if it fits
     if (writable && nb::try_cast<nb::ndarray<>>(array, target, false)) array_ = Array(target);
     if (!array_.is_valid() && !nb::try_cast<Array>(array, array_, false)) {
-      throw Error(ErrorCode::bad_dtype, text(name, ": this ", nb::type_name(array.type()).c_str(),
-                                             " can be read neither by DLPack nor as a buffer"
-                                             " (a number type and strides of whole elements are expected)"));
+      throw Error(ErrorCode::bad_dtype,
+                  text(name, " must export DLPack or a buffer of numbers, with strides of whole elements (got this ",
+                       nb::type_name(array.type()).c_str(), ")"));
     }
-    if (writable && !target.is_valid()) throw Error(ErrorCode::bad_value, text(name, " is read-only"));
+    if (writable && !target.is_valid())
+      throw Error(ErrorCode::bad_value, text(name, " must be writable (got read-only memory)"));
     if (array_.ndim() == 0 || array_.ndim() > kMaxRank) {
       throw Error(ErrorCode::bad_shape,
-                  text(name, " has ", array_.ndim(), " dimensions; 1 to ", kMaxRank, " are accepted"));
+                  text(name, " must have 1 to ", kMaxRank, " dimensions (got ", array_.ndim(), ")"));
     }
     view.data = const_cast<void*>(array_.data());  // inputs become ConstTensors
     view.rank = static_cast<int>(array_.ndim());

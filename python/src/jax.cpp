@@ -18,6 +18,7 @@
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 #include "xla_call.hpp"
 
@@ -56,17 +57,9 @@ Attention rows_of(const Options& options) {
   return a;
 }
 
-// JAX has [batch, seq, heads, dim] and [batch, seq, heads] where onepass has heads before tokens; scores and what has
-// no tokens stay as they are.
-bool has_tokens_before_heads(const RoleRow& row) {
-  if (row.role == Role::x || row.role == Role::y || row.role == Role::mean) return row.role != Role::mean;
-  return (row.axes[2] == Axis::seq_q || row.axes[2] == Axis::seq_k) && row.axes[3] != Axis::seq_k;
-}
-
 // The tensors that the words of `names` name, in the order of the call's buffers; "mod:NAME" is a buffer of
 // expressions.
-void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, Device device, bool tokens_first) {
-  const bool paged = names.find("page_table") != names.npos;  // k and v are [pages, page_size, heads, dim] then
+void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, Device device) {
   for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
     if (name.starts_with("mod:")) {
       tensors.mod_buffers.push_back({std::string(name.substr(4)), view});
@@ -76,26 +69,30 @@ void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, D
     for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
       if (name != row.name) return;
       found = true;
-      const bool swapped = tokens_first && has_tokens_before_heads(row) && !(paged && row.axes[2] == Axis::seq_k);
-      tensor = swapped ? heads_first(view) : view;
+      tensor = turned(row.name, view);
     });
     want(found, ErrorCode::internal, "the custom call names a tensor '", name, "'");
   });
 }
 
+CallersLayout layout_of(const Options& options) {
+  return {options.boolean("tokens_first"), options.string("operands").find("page_table") != std::string_view::npos};
+}
+
 // A custom call of attention, its backward, or a quantize.
 struct Call {
-  Call(const xla::CallFrame& frame, DeviceKind kind) : options(frame.attributes), runtime(frame) {
+  Call(const xla::CallFrame& frame, DeviceKind kind)
+      : options(frame.attributes), runtime(frame), layout(layout_of(options)) {
     const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
-    const bool tokens_first = options.boolean("tokens_first");
-    take(tensors, options.string("operands"), frame.arguments, device, tokens_first);
-    take(tensors, options.string("results"), frame.results, device, tokens_first);
+    take(tensors, options.string("operands"), frame.arguments, device);
+    take(tensors, options.string("results"), frame.results, device);
     launch.executor = executor_of(static_cast<int>(options.integer("threads")));
     if (kind == DeviceKind::cuda) launch.stream = runtime.stream();
   }
 
   const Options options;
   Runtime runtime;
+  const CallersLayout layout;
   Tensors tensors;
   Launch launch;
 };
@@ -151,7 +148,7 @@ void append(const xla::CallFrame& frame, DeviceKind kind) {
   const Runtime runtime(frame);
   const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
   const std::string_view operands = options.string("operands");
-  const bool tokens_first = options.boolean("tokens_first"), paged = operands.find("page_table") != operands.npos;
+  const CallersLayout layout = layout_of(options);
   AppendTensors t;
   std::vector<const void*> before;
   const auto take_all = [&](std::string_view names, const xla::Buffers& given, const auto& known) {
@@ -160,8 +157,7 @@ void append(const xla::CallFrame& frame, DeviceKind kind) {
       const auto found =
           std::find_if(std::begin(known), std::end(known), [&](const auto& x) { return x.first == name; });
       want(found != std::end(known), ErrorCode::internal, "the custom call names a tensor '", name, "'");
-      const bool swapped = tokens_first && view.rank == 4 && !(paged && (name == "k" || name == "v"));
-      *found->second = swapped ? heads_first(view) : view;
+      *found->second = turned(name, view);
     });
   };
   take_all(operands, frame.arguments,

@@ -19,13 +19,17 @@
 
 #include "argument.hpp"
 #include "base/text.hpp"
+#include "command.hpp"
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "interrupt.hpp"
 #include "jax.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/grammar/foreign_words.hpp"
+#include "problem/grammar/on.hpp"
 #include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
 #include "torch.hpp"
 
 namespace nb = nanobind;
@@ -63,8 +67,13 @@ nb::handle tensor_of(nb::handle call, const onepass::RoleRow& row) {
   return found;
 }
 
+bool is_given(const nb::dict& call, const char* name) {
+  return call.contains(name) && !nb::handle(call[name]).is_none();
+}
+
 // Everything of a call, as the package passes it: tensors by the names of their roles, and what is computed.
 struct Call {
+  onepass::CallersLayout layout;
   std::array<Argument, onepass::kRoles> arguments;
   std::vector<Argument> mod_buffers;
   onepass::python::Interruptible executor;
@@ -74,14 +83,16 @@ struct Call {
   std::string implementation;
 
   // The package says dout of a backward, and of no other call.
-  explicit Call(const nb::dict& o) : executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
+  explicit Call(const nb::dict& o)
+      : layout(nb::cast<bool>(o["tokens_first"]), is_given(o, "page_table")),
+        executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
     const onepass::Op op = o.contains("dout") ? onepass::Op::backward : onepass::Op::forward;
     onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
       if (use_of(row, op) == onepass::Use::none) return;
       Argument& argument = arguments[static_cast<std::size_t>(row.role)];
       argument = Argument(row.name, tensor_of(o, row), accepted_of(row.types), writes(row, op));
       if (row.fit == onepass::Fit::broadcast) argument.broadcast_to_rank4();
-      tensor = argument.view;
+      tensor = onepass::turned(row.name, argument.view);
     });
     for (const auto& [name, array] : nb::cast<std::vector<std::pair<std::string, nb::object>>>(o["mod_buffers"])) {
       const std::string called = "mod buffer " + name;
@@ -150,14 +161,30 @@ void attention_fp8(const nb::dict& options, const nb::dict& fp8) {
   }
   call.executor.raise();
 }
-std::string explain_fp8(const nb::dict& options, const nb::dict& fp8) {
+// target: "sm_90", or empty for this machine.
+std::string explain_fp8(const nb::dict& options, const nb::dict& fp8, const std::string& target) {
   const Call call(options);
-  return onepass::explain_fp8(call.tensors, call.attention, fp8_options(fp8));
+  const onepass::Fp8Options how = fp8_options(fp8);
+  return target.empty() ? onepass::explain_fp8(call.tensors, call.attention, how)
+                        : onepass::explain_fp8_for(target, call.tensors, call.attention, how);
 }
 
-std::string explain(const nb::dict& options) {
+std::string explain(const nb::dict& options, const std::string& target) {
   const Call call(options);
-  return onepass::explain(onepass::make_problem(call.attention, call.tensors));
+  const onepass::Problem problem = onepass::make_problem(call.attention, call.tensors);
+  return target.empty() ? onepass::explain(problem) : onepass::explain_for(target, problem);
+}
+
+std::string explain_line(const std::string& line, const std::string& target) {
+  if (target.empty()) return onepass::explain(onepass::parse_problem(line));
+  return onepass::explain_for(target, onepass::parse_problem_on({onepass::DeviceKind::cuda, 0}, line));
+}
+
+// Throws what attention would throw before it computes.
+void check(const nb::dict& options) {
+  const Call call(options);
+  static_cast<void>(onepass::make_plan(onepass::make_problem(call.attention, call.tensors), call.implementation,
+                                       call.launch.executor));
 }
 
 // f(launch) without the GIL; what a signal's handler has raised meanwhile comes out behind it.
@@ -175,13 +202,15 @@ void unlocked(const nb::dict& call, const F& f) {
   unlocked(nb::cast<int>(call["threads"]), nb::cast<std::uintptr_t>(call["stream"]), f);
 }
 
-// The arrays that a call names, as views that live as long as this. None: not given.
+// The arrays that a call names, as views that live as long as this, heads before tokens. None: not given.
 template <std::size_t kMaxViews>
 class Views {
  public:
   explicit Views(const nb::dict& call) : call_(call) {}
   const Tensor& operator()(const char* name, onepass::Types types, bool writable = false) {
-    return (arguments_[taken_++] = Argument(name, call_[name], accepted_of(types), writable)).view;
+    Argument& argument = arguments_[taken_++];
+    argument = Argument(name, call_[name], accepted_of(types), writable);
+    return argument.view = onepass::turned(name, argument.view);
   }
 
  private:
@@ -214,6 +243,7 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
 }
 
 void append_kv(const nb::dict& o) {
+  const onepass::CallersLayout layout(nb::cast<bool>(o["tokens_first"]), is_given(o, "page_table"));
   Views<13> take(o);
   using enum onepass::Types;
   const onepass::AppendTensors tensors{.k_new = take("k_new", data),
@@ -252,14 +282,20 @@ void softmax(const nb::dict& o) {
   });
 }
 
-// call: the tensors by the names of their roles (None: not given), hadamard, seed, threads, stream.
+// call: the tensors by the names of their roles (None: not given), tokens_first, hadamard, seed, threads, stream.
 void quantize(const nb::dict& o) {
   using enum onepass::Types;
-  const Argument x("x", o["x"], accepted_of(data)), y("y", o["y"], "float8_e4m3fn is accepted", true),
+  const bool tokens_first = nb::cast<bool>(o["tokens_first"]);
+  const onepass::CallersLayout layout(tokens_first, false);
+  const auto rows = [&](const char* name, Tensor t) {
+    if (tokens_first) onepass::widen(t, onepass::kMaxRank);
+    return onepass::turned(name, t);
+  };
+  const Argument x("x", o["x"], accepted_of(data)), y("y", o["y"], "float8_e4m3fn", true),
       descale("descale", o["descale"], accepted_of(f32), true), mean("mean", o["mean"], accepted_of(f32), true);
   const onepass::QuantizeOptions options{nb::cast<bool>(o["hadamard"]), nb::cast<std::uint64_t>(o["seed"])};
   unlocked(o, [&](const onepass::Launch& launch) {
-    onepass::quantize(x.view, y.view, descale.view, mean.view, options, launch);
+    onepass::quantize(rows("x", x.view), rows("y", y.view), descale.view, mean.view, options, launch);
   });
 }
 
@@ -318,15 +354,15 @@ NB_MODULE(_onepass, m) {
   m.attr("__version__") = ONEPASS_VERSION;
   m.def("attention", &attention<onepass::attention>, "options"_a);
   m.def("attention_backward", &attention<onepass::attention_backward>, "options"_a);
-  m.def("explain", &explain, "options"_a);
-  m.def(
-      "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
+  m.def("explain", &explain, "options"_a, "target"_a = "");
+  m.def("check", &check, "options"_a);
+  m.def("explain_line", &explain_line, "line"_a, "target"_a = "");
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
   m.def("append_kv", &append_kv, "call"_a);
   m.def("softmax", &softmax, "call"_a);
   m.def("quantize", &quantize, "call"_a);
   m.def("attention_fp8", &attention_fp8, "options"_a, "fp8"_a);
-  m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a);
+  m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a, "target"_a = "");
   m.def("flat_gemm", &product<&onepass::flat_gemm>, "x"_a, "w"_a, "y"_a, "column_bias"_a.none(), "threads"_a,
         "stream"_a);
   m.def("linear", &product<&onepass::linear>, "x"_a, "w"_a, "y"_a, "column_bias"_a.none(), "threads"_a, "stream"_a);
@@ -339,4 +375,7 @@ NB_MODULE(_onepass, m) {
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
   onepass::python::add_jax(m);
   onepass::python::add_torch(m);
+#if defined(ONEPASS_COMMAND)
+  onepass::python::add_command(m);
+#endif
 }

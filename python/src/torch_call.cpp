@@ -58,7 +58,7 @@ dlpack::ManagedTensor* allocated(const std::int64_t* shape, int rank, dlpack::Da
   const auto set_error = [](void* to, const char*, const char* message) { *static_cast<std::string*>(to) = message; };
   dlpack::ManagedTensor* memory = nullptr;
   if (torch_exchange->allocate(&like, &memory, &error, set_error) != 0)
-    throw Error(ErrorCode::out_of_memory, text("PyTorch has no memory for a call: ", error));
+    throw Error(ErrorCode::out_of_memory, text("PyTorch could not allocate memory: ", error));
   return memory;
 }
 
@@ -104,7 +104,12 @@ bool TakenCall::take_options(const TorchCall& call) try {
   for (const int i : {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation,
                       torch_at.out_dtype, torch_at.unified_max, torch_at.fp8})
     if (call.given(i)) return false;
+  // A tensor may have a gradient that would be lost, and a text is none.
+  for (const int i : {torch_at.scale, torch_at.softcap, torch_at.dropout_p})
+    if (!is_none(call[i]) && !PyFloat_Check(call[i]) && !PyLong_Check(call[i])) return false;
   if (call.given(torch_at.dropout_p) && nb::cast<double>(nb::handle(call[torch_at.dropout_p])) != 0) return false;
+  const bool tokens_first = call[torch_at.tokens_first] == Py_True;
+  layout_.emplace(tokens_first, !is_none(call.tensor(Role::page_table)));
   Attention& a = attention;
   if (call.given(torch_at.mask)) {
     PyObject* const mask = PyDict_GetItemWithError(masks, call[torch_at.mask]);
@@ -132,10 +137,10 @@ bool TakenCall::take_options(const TorchCall& call) try {
     if (name != "exact" && name != "fast") return false;
     a.accumulation = name == "fast" ? Accumulation::fast : Accumulation::exact;
   }
-  key_.add(std::array<std::int64_t, 11>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
+  key_.add(std::array<std::int64_t, 12>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
                                         a.band.right, a.band.offset, a.scale.has_value(), a.max_seqlen_q,
                                         a.max_seqlen_k, a.deterministic, a.batch_invariant,
-                                        static_cast<std::int64_t>(a.accumulation)});
+                                        static_cast<std::int64_t>(a.accumulation), tokens_first});
   key_.add(a.scale.value_or(0));
   key_.add(a.softcap);
   return true;
@@ -174,6 +179,7 @@ bool TakenCall::take(Role role, nb::handle object) {
            static_cast<std::int64_t>(view.device.kind) << 32 | std::int64_t{view.device.index} << 40);
   key_.add(view.shape);
   key_.add(view.stride);
+  view = turned(row.name, view);
   row.output ? void(tensors.*row.output = view) : void(tensors.*row.input = view);
   return true;
 }
@@ -266,6 +272,7 @@ void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::
                                                   {&torch_at.unified_max, "unified_max"},
                                                   {&torch_at.fp8, "fp8"},
                                                   {&torch_at.out_dtype, "out_dtype"},
+                                                  {&torch_at.tokens_first, "tokens_first"},
                                                   {&torch_at.return_lse, "return_lse"}};
   for (const auto& [to, name] : options) {
     *to = position(name);

@@ -13,6 +13,7 @@
 
 #include "dlpack_exchange.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::python {
@@ -50,7 +51,8 @@ struct TorchPositions {
   std::array<int, kRoles> of_role{};
   int mod_buffers = -1, mask = -1, align_offset = -1, left = -1, right = -1, scale = -1, softcap = -1, dropout_p = -1,
       max_seqlen_q = -1, max_seqlen_k = -1, batch_invariant = -1, deterministic = -1, score_mod = -1, mask_mod = -1,
-      implementation = -1, threads = -1, accumulation = -1, unified_max = -1, fp8 = -1, out_dtype = -1, return_lse = -1;
+      implementation = -1, threads = -1, accumulation = -1, unified_max = -1, fp8 = -1, out_dtype = -1,
+      tokens_first = -1, return_lse = -1;
   int inputs = 0, all = 0;  // the first are tensors
 };
 extern TorchPositions torch_at;
@@ -87,6 +89,7 @@ class TakenCall {
 
   int threads_ = 0;
   PlanKey key_;
+  std::optional<CallersLayout> layout_;
 };
 
 // A new tensor of float32, row-major.

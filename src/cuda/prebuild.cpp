@@ -30,32 +30,6 @@
 namespace onepass::cuda {
 namespace {
 
-// Compute capabilities and the shared memory a block may have (CUDA C++ programming guide, technical specifications).
-constexpr struct {
-  std::string_view arch;
-  Target target;
-} kTargets[] = {{"sm_80", {8, 0, 166912}},   {"sm_86", {8, 6, 101376}},  {"sm_87", {8, 7, 166912}},
-                {"sm_89", {8, 9, 101376}},   {"sm_90", {9, 0, 232448}},  {"sm_100", {10, 0, 232448}},
-                {"sm_103", {10, 3, 232448}}, {"sm_120", {12, 0, 101376}}};
-
-// The architecture-specific form is what the kernels are compiled for; a device is named by either.
-std::string_view without_suffix(std::string_view arch) {
-  return arch.ends_with('a') ? arch.substr(0, arch.size() - 1) : arch;
-}
-
-// The problem as a call on the device would have it: only the device knows the lengths of packed sequences.
-Problem as_called(Problem p) {
-  p.device = {DeviceKind::cuda, 0};
-  p.lengths_k.clear();
-  if (!p.varlen) return p;
-  p.lengths_q.clear();
-  p.seq_q = p.total_q;
-  if (p.packed_k()) p.seq_k = p.total_k;
-  for (const RoleRow& row : kRoleTable)
-    if (!row.unit_last && uses(p, row)) p.layout.*row.layout = row_major(p, row);
-  return p;
-}
-
 // The kernels that write a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with
 // tables of fp32 or of the new tokens' dtype.
 std::vector<TargetKernel> appending_kernels(const Problem& p, const std::string& arch) {
@@ -76,15 +50,6 @@ std::vector<TargetKernel> appending_kernels(const Problem& p, const std::string&
 }
 
 }  // namespace
-
-Target target_of(std::string_view arch) {
-  std::string known;
-  for (const auto& row : kTargets) {
-    if (row.arch == without_suffix(arch)) return row.target;
-    known += text(known.empty() ? "" : ", ", row.arch);
-  }
-  throw Error(ErrorCode::bad_value, text("arch must be one of ", known, " (got '", arch, "')"));
-}
 
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem) {
   const Problem p = as_called(problem);

@@ -5,14 +5,10 @@
 #include <vector>
 
 #include "cuda/compile/program.hpp"
+#include "cuda/target.hpp"
 #include "problem/implementation.hpp"
 
 namespace onepass::cuda {
-
-struct Target {
-  int major, minor, shared_bytes;  // shared: most a block may have
-};
-Target target_of(std::string_view arch);  // "sm_90", "sm_90a", "sm_86" ...; throws Error (bad_value) naming those known
 
 struct TargetKernel {
   const char* implementation;

@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <limits>
 
+#include "expression/check_mods.hpp"
+#include "expression/foreign_names.hpp"
 #include "expression/tokens.hpp"
 
 namespace onepass {
@@ -38,12 +40,13 @@ struct Operator {
   ExprCode code;
 };
 constexpr Operator kOperators[] = {
-    {"||", 0, ExprCode::bit_or},      {"&&", 1, ExprCode::bit_and},    {"|", 2, ExprCode::bit_or},
-    {"^", 3, ExprCode::bit_xor},      {"&", 4, ExprCode::bit_and},     {"==", 5, ExprCode::equal},
-    {"!=", 5, ExprCode::not_equal},   {"<=", 6, ExprCode::less_equal}, {">=", 6, ExprCode::less_equal},
-    {"<", 6, ExprCode::less},         {">", 6, ExprCode::less},        {"<<", 7, ExprCode::shift_left},
-    {">>", 7, ExprCode::shift_right}, {"+", 8, ExprCode::add},         {"-", 8, ExprCode::subtract},
-    {"*", 9, ExprCode::multiply},     {"/", 9, ExprCode::divide},      {"%", 9, ExprCode::remainder},
+    {"||", 0, ExprCode::bit_or},     {"or", 0, ExprCode::bit_or},     {"&&", 1, ExprCode::bit_and},
+    {"and", 1, ExprCode::bit_and},   {"|", 2, ExprCode::bit_or},      {"^", 3, ExprCode::bit_xor},
+    {"&", 4, ExprCode::bit_and},     {"==", 5, ExprCode::equal},      {"!=", 5, ExprCode::not_equal},
+    {"<=", 6, ExprCode::less_equal}, {">=", 6, ExprCode::less_equal}, {"<", 6, ExprCode::less},
+    {">", 6, ExprCode::less},        {"<<", 7, ExprCode::shift_left}, {">>", 7, ExprCode::shift_right},
+    {"+", 8, ExprCode::add},         {"-", 8, ExprCode::subtract},    {"*", 9, ExprCode::multiply},
+    {"/", 9, ExprCode::divide},      {"%", 9, ExprCode::remainder},
 };
 constexpr int kLevels = 10;
 
@@ -61,7 +64,12 @@ class Reader {
     Value result = ternary();
     next_token();
     if (!token().empty()) fail("an operator or the end is expected");
-    result = kind_ == ModKind::score ? number(result) : boolean(result);
+    if (kind_ == ModKind::mask && result.type != ExprType::boolean) {
+      const char* const type = result.type == ExprType::number ? "a float" : "an int";
+      certain_ = true;
+      tokens_.fail_at(0, text("a mask_mod must be a bool, such as q_index >= k_index (got ", type, ")"));
+    }
+    result = kind_ == ModKind::score ? number(result) : result;
     // The result is one value per score, whatever it depends on, and stands last.
     ExprStep& last = expression_.steps[static_cast<std::size_t>(result.id)];
     if (static_cast<std::size_t>(result.id) + 1 != expression_.steps.size() || last.varies != kByBoth) {
@@ -78,8 +86,15 @@ class Reader {
     return std::move(expression_);
   }
 
+  // Whether what failed is wrong in any backend.
+  bool certain() const { return certain_; }
+
  private:
   [[noreturn]] void fail(const std::string& what) const { tokens_.fail(what); }
+  [[noreturn]] void fail_anywhere(const std::string& what) {
+    certain_ = true;
+    fail(what);
+  }
   std::string_view token() const { return tokens_.token(); }
   void next_token() { tokens_.next(); }
   bool accept(std::string_view wanted) { return tokens_.accept(wanted); }
@@ -173,6 +188,9 @@ class Reader {
       right = boolean(right);
       return make(op.code, ExprType::boolean, ExprType::integer, {left.id, right.id});
     }
+    const bool of_bits = op.level >= 2 && op.level <= 4;
+    if (of_bits && left.type == ExprType::boolean && right.type == ExprType::boolean)  // 0 or 1, as C++'s int
+      return make(op.code, ExprType::boolean, ExprType::integer, {left.id, right.id});
     const ExprType type = common(left, right);
     const bool integers_only = op.level <= 4 || op.level == 7 || op.code == ExprCode::remainder;
     if (integers_only && type == ExprType::number)
@@ -271,11 +289,23 @@ class Reader {
       if (f.name == word) return call(f);
     for (std::size_t i = 0; i < buffers_.size(); ++i)
       if (buffers_[i].name == word) return element(i);
+    if (word == "torch") foreign();
+    if (const std::string hint = foreign_name(word); !hint.empty()) fail_anywhere(hint);
     std::string known = kind_ == ModKind::score ? "score, " : "";
     for (const std::string_view n : kIndices) known += std::string(n) + ", ";
     for (const ModBuffer& b : buffers_) known += b.name + ", ";
     fail(word == "score" ? "a mask_mod decides by position alone; " + known + "and functions are known here"
                          : "the names known here are " + known + "and functions such as min, abs and tanh");
+  }
+
+  // A function of torch's; `torch` is in hand.
+  [[noreturn]] void foreign() {
+    const std::size_t at = tokens_.column();
+    if (accept(".")) next_token();
+    const auto is_ours = [&](const Function& f) { return f.name == token(); };
+    certain_ = true;
+    const std::string hint = foreign_function(token(), std::ranges::any_of(kFunctions, is_ours));
+    tokens_.fail_at(at, text("'torch': ", hint));
   }
 
   std::vector<Value> arguments(std::string_view open, std::string_view close, std::size_t count,
@@ -302,9 +332,13 @@ class Reader {
 
   Value element(std::size_t buffer) {
     const ModBuffer& b = buffers_[buffer];
-    const bool brackets = tokens_.next_is("[") && b.rank == 1;
-    std::vector<Value> at = arguments(brackets ? "[" : "(", brackets ? "]" : ")", static_cast<std::size_t>(b.rank),
-                                      text("buffer ", b.name, " of rank ", b.rank));
+    const bool brackets = tokens_.next_is("["), bare = !brackets && !tokens_.next_is("(");
+    std::vector<Value> at;
+    if (bare && is_single(b))
+      at = {literal(ExprType::integer, 0, 0)};
+    else
+      at = arguments(brackets ? "[" : "(", brackets ? "]" : ")", static_cast<std::size_t>(b.rank),
+                     text("buffer ", b.name, " of rank ", b.rank));
     ExprStep step{ExprCode::load,
                   ExprType::number,
                   ExprType::integer,
@@ -326,6 +360,7 @@ class Reader {
   Tokens tokens_;
   std::span<const ModBuffer> buffers_;
   int depth_ = 0;
+  bool certain_ = false;
   Expression expression_;
 };
 
@@ -333,6 +368,18 @@ class Reader {
 
 Expression read_expression(ModKind kind, std::string_view source, std::span<const ModBuffer> buffers) {
   return Reader(kind, source, buffers).read();
+}
+
+void check_mods(const Problem& p) {
+  for (const auto& [kind, source] : {std::pair{ModKind::score, &p.score_mod}, {ModKind::mask, &p.mask_mod}}) {
+    if (source->empty()) continue;
+    Reader reader(kind, *source, p.mod_buffers);
+    try {
+      (void)reader.read();
+    } catch (const Error&) {
+      if (reader.certain()) throw;
+    }
+  }
 }
 
 Mods mods_of(const Problem& p) {

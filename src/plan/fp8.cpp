@@ -10,6 +10,7 @@
 #include "onepass/quantize.hpp"
 #include "plan/scratch.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/implementation.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -48,7 +49,10 @@ class Fp8Call {
     }
     for (const auto& [name, x] : {std::pair{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}) {
       want(x->rank == (packed_ ? 3 : 4), ErrorCode::bad_shape, name, " has shape ", shape_text(*x), "; ",
-           packed_ ? "[total, heads, dim]" : "[batch, heads, seq, dim]", " is expected");
+           packed_              ? "[total, heads, dim]"
+           : is_turned(name, 4) ? "[batch, seq, heads, dim]"
+                                : "[batch, heads, seq, dim]",
+           " is expected");
       want(is_data(x->dtype), ErrorCode::bad_dtype, name, " is ", name_of(x->dtype),
            "; attention_fp8 quantizes fp32, fp16 and bf16");
     }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/text.hpp"
+#include "expression/check_mods.hpp"
 #include "expression/expression.hpp"
 #include "expression/mod_text.hpp"
 #include "onepass/error.hpp"
@@ -178,7 +179,9 @@ Mods validate_mods(const Problem& p) {
   }
   want(std::max(p.seq_q, p.seq_k) <= kMaxModIndex, ErrorCode::bad_shape, "the sequences are ", p.seq_q, " and ",
        p.seq_k, " long; q_index and k_index of a score_mod or mask_mod count to ", kMaxModIndex);
-  return p.device.kind == DeviceKind::cpu ? mods_of(p) : Mods{};
+  if (p.device.kind == DeviceKind::cpu) return mods_of(p);
+  check_mods(p);
+  return {};
 }
 
 Mods checked_attention(const Problem& p) {

@@ -1,8 +1,10 @@
 #include "problem/roles.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.hpp"
+#include "problem/callers_layout.hpp"
 
 namespace onepass {
 namespace {
@@ -55,7 +57,8 @@ Forms forms_of(const Problem& p) {
 }
 
 std::string form_text(const RoleRow& row, Form form) {
-  const Axes axes = axes_of(row, form);
+  Axes axes = axes_of(row, form);
+  if (form == Form::batched && is_turned(row.name, rank_of(axes))) std::swap(axes[1], axes[2]);
   std::string whole, rest;
   for (int i = 0; i < rank_of(axes); ++i) {
     const std::string name(kAxisRows[static_cast<std::size_t>(axes[i])].name);

@@ -117,6 +117,7 @@ TEST(CudaMods, TheKeyTellsTextsApart) {
     return cuda::mods_key(parse_problem("fwd s1 cuda score_mod={score} buffer=a:fp32:" + size));
   };
   EXPECT_EQ(key("3"), key("4"));  // one kernel for every size
+  EXPECT_NE(key("1"), key("3"));  // but for one element, which may be named without an index
 }
 
 TEST(CudaMods, TheTextIsPutIntoAFunctionAsItStands) {
@@ -125,6 +126,14 @@ TEST(CudaMods, TheTextIsPutIntoAFunctionAsItStands) {
   EXPECT_NE(text_of("score_mod={score + 1}").find("\n#line 1 \"score_mod\"\nscore + 1 ;}"), std::string::npos);
   EXPECT_NE(text_of("score_mod={a[1]} buffer=a:bf16:3").find("const Buffer<Bf16, 1> a{buffers_[0]};"),
             std::string::npos);
+  const auto shown = [&](const std::string& line, const char* text) {
+    EXPECT_NE(text_of(line).find(text), std::string::npos) << text_of(line);
+  };
+  shown("score_mod={score + a[head, b[k_index]]} buffer=a:fp32:3x3 buffer=b:int32:7",
+        "\nscore + a(head, b[k_index]) ;}");
+  shown("score_mod={a [b[head, 0], a[1, 2]]} buffer=a:fp32:3x3 buffer=b:int32:7x2", "\na (b(head, 0), a(1, 2)) ;}");
+  shown("score_mod={score * a + b} buffer=a:fp32:1 buffer=b:fp32:1", "\nscore * a(0) + b(0) ;}");
+  shown("score_mod={a[0] * a(0)} buffer=a:fp32:1", "\na[0] * a(0) ;}");
   // A float stays a float.
   EXPECT_NE(text_of("score_mod={0.5 * score + 1e-3 + 2. + .5 + x1 + 0x1e + 3 + 4.0f}")
                 .find("0.5f * score + 1e-3f + 2.f + .5f + x1 + 0x1e + 3 + 4.0f"),

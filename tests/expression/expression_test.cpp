@@ -186,6 +186,31 @@ TEST(Expression, AMaskHidesWhereItIsFalse) {
       ASSERT_EQ(after[k * kLanes + i], i % 2 == 0 && (k + 3) % 3 != 0 ? before[k * kLanes + i] : -99.0f);
 }
 
+TEST(Expression, AMaskIsABool) {
+  for (const char* text : {"(q_index < 3) | (k_index < 2)", "(q_index < 3) ^ (k_index < 2)", "flags[0]", "true",
+                           "bool(k_index % 3)", "q_index < 3 and !flags[1] or head == 1"})
+    EXPECT_NO_THROW(read_expression(ModKind::mask, text, specs())) << text;
+  for (const char* text : {"k_index % 3", "~(q_index < 3)", "(q_index ^ k_index) & 3", "0.5f", "ids(0, 0)"}) {
+    try {
+      read_expression(ModKind::mask, text, specs());
+      ADD_FAILURE() << text << " was read";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("a mask_mod must be a bool"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Expression, BracketsHoldSeveralIndicesAndOneElementNeedsNone) {
+  const auto value = [](const std::string& source) {
+    return run<double>(ModKind::score, source, std::vector<double>(kKeys * kLanes, 1))[0];
+  };
+  EXPECT_EQ(value("ids[0, 1]"), value("ids(0, 1)"));
+  EXPECT_EQ(value("table[ids[0, 0] + 1]"), value("table(ids(0, 0) + 1)"));
+  const std::vector<ModBuffer> one{{"alpha", DType::f32, 1, {1, 1, 1, 1}}};
+  EXPECT_EQ(read_expression(ModKind::score, "score * alpha", one).steps.size(),
+            read_expression(ModKind::score, "score * alpha[0]", one).steps.size());
+}
+
 TEST(Expression, TheEdgesOfIntegersAreDefined) {
   const auto value = [](const std::string& source) {
     return run<double>(ModKind::score, source, std::vector<double>(kKeys * kLanes, 3e9))[0];
@@ -218,7 +243,11 @@ const Wrong kWrong[] = {
     {"min(score)", "min takes 2 arguments"},
     {"tanh(score, 1)", "tanh takes 1 argument"},
     {"table[score]", "an index of table is a float"},
-    {"ids[1]", "'(' is expected"},
+    {"ids[1]", "buffer ids of rank 2 takes 2 arguments"},
+    {"score + table", "'(' is expected"},
+    {"score + q_idx", "column 9: 'q_idx': FlexAttention's q_idx is q_index here"},
+    {"torch.tanh(score)", "column 1: 'torch': torch.tanh is tanh here"},
+    {"-torch.where(head, 1, 2)", "column 2: 'torch': torch.where(c, a, b) is written (c ? a : b) here"},
     {"ids(1)", "buffer ids of rank 2 takes 2 arguments"},
     {"head ? 1", "':' is expected"},
     {"012", "octal"},

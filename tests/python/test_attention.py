@@ -244,7 +244,7 @@ def test_float8(rng):
     assert out.dtype == "bfloat16" and np.abs(out.astype(np.float32) - expected).max() < 0.02
     cached = onepass.attention(wide[0], k8, v8, **descales)
     assert cached.dtype == np.float32 and np.abs(cached - expected).max() < 1e-5
-    with pytest.raises(ValueError, match="accumulation is 'quick'"):
+    with pytest.raises(ValueError, match=r"accumulation must be 'exact' or 'fast' \(got 'quick'\)"):
         onepass.attention(q8, k8, v8, accumulation="quick")
     torch = pytest.importorskip("torch")
     as_torch = [torch.from_numpy(x.view(np.uint8)).view(torch.float8_e4m3fn) for x in (q8, k8, v8)]

@@ -25,7 +25,7 @@ def test_the_problem_is_on_their_device():
 
 def test_memory_that_is_marked_read_only_is_not_written():
     q, k, v, _ = fakes(read_only=True)
-    with pytest.raises(ValueError, match="^out is read-only"):
+    with pytest.raises(ValueError, match="^out must be writable"):
         onepass.explain(q, k, v, out=FakeArray(*SHAPE, read_only=True))
     out = FakeArray(*SHAPE, read_only=False)
     assert onepass.explain(q, k, v, out=out).startswith("fwd b1 h2 s16 d64 fp16 cuda:0\n") and out.streams == [1]
@@ -59,13 +59,13 @@ def test_a_merge_is_where_its_parts_are():
 
 
 def test_other_devices_are_named():
-    with pytest.raises(ValueError, match="device of DLPack type 8; CPU and CUDA memory is accepted"):
+    with pytest.raises(ValueError, match=r"must be in CPU or CUDA memory \(got DLPack device type 8\)"):
         onepass.attention(*fakes(kind=8)[:3], out=FakeArray(*SHAPE))
 
 
 def test_a_result_needs_a_library_that_makes_it():
     with pytest.raises(
-        TypeError, match="no result like a fake_device FakeArray can be made on cuda:0; torch, cupy and jax"
+        TypeError, match="cannot make a result like a fake_device FakeArray on cuda:0: give out, or use torch"
     ):
         onepass.attention(*fakes()[:3])
 

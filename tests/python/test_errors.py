@@ -17,8 +17,8 @@ def i32(*values):
 CASES = {
     "rank of q": (ValueError, r"q has shape \[4, 37, 40\]; \[batch, heads_q, seq_q, dim_qk\]", {"q": Q[0]}),
     "rank of v": (ValueError, r"v has shape \[2, 65, 24\]", {"v": V[0]}),
-    "too many dimensions": (ValueError, "q has 5 dimensions", {"q": Q[None]}),
-    "a vector": (ValueError, r"q has shape \[40\]", {"q": Q[0, 0, 0]}),
+    "too many dimensions": (ValueError, r"q must have 1 to 4 dimensions \(got 5\)", {"q": Q[None]}),
+    "a vector": (ValueError, r"q must have the shape \[batch, heads, seq, dim\].* \(got \[40\]\)", {"q": Q[0, 0, 0]}),
     "head dim": (ValueError, "k has shape .* head dim must be 40", {"k": K[..., :39]}),
     "keys": (ValueError, "v has shape .* sequence length must be 65", {"v": V[:, :, 1:]}),
     "batch": (ValueError, "k has shape .* batch must be 2", {"k": K[:1]}),
@@ -31,22 +31,26 @@ CASES = {
     "stride": (ValueError, "q has stride 2 in its last dimension; 1 is required", {"q": Q[..., ::2], "k": K[..., ::2]}),
     "unaligned": (
         TypeError,
-        "q: this ndarray .* strides of whole elements",
+        r"q must export .* strides of whole elements \(got this ndarray\)",
         {"q": np.ndarray((2, 4, 37, 40), F32, bytes(2 * 4 * 37 * 162), strides=(4 * 37 * 162, 37 * 162, 162, 4))},
     ),
     "float64": (
         TypeError,
-        "q is float64; float32, float16, bfloat16 and float8_e4m3fn are accepted",
+        r"q must be float32, float16, bfloat16 or float8_e4m3fn \(got float64\)",
         {"q": Q.astype(float)},
     ),
-    "float64 k": (TypeError, "k is float64", {"k": K.astype(float)}),
-    "integers": (TypeError, "q is int32", {"q": Q.astype(np.int32)}),
-    "bits": (TypeError, "k is uint16", {"k": K.astype(np.uint16)}),
-    "complex": (TypeError, "v is complex64", {"v": V.astype(np.complex64)}),
-    "byte order": (TypeError, "q is >f4", {"q": Q.astype(">f4")}),
+    "float64 k": (TypeError, r"k must be .* \(got float64\)", {"k": K.astype(float)}),
+    "integers": (TypeError, "q (is|must be) .*int32", {"q": Q.astype(np.int32)}),
+    "bits": (TypeError, r"k must be .* \(got uint16\)", {"k": K.astype(np.uint16)}),
+    "complex": (TypeError, r"v must be .* \(got complex64\)", {"v": V.astype(np.complex64)}),
+    "byte order": (TypeError, r"q must be native .* \(got >f4\)", {"q": Q.astype(">f4")}),
     "mixed dtypes": (TypeError, "k is fp16; fp32, or fp8_e4m3 as a cache, is expected", {"k": K.astype(np.float16)}),
-    "a list": (TypeError, "v is a list; a NumPy array, a torch tensor or an array with DLPack", {"v": [1.0]}),
-    "None": (TypeError, "k is None", {"k": None}),
+    "a list": (
+        TypeError,
+        r"v must be a NumPy array, a torch tensor or an array with DLPack \(got a list\)",
+        {"v": [1.0]},
+    ),
+    "None": (TypeError, r"k must be an array of shape \[batch, heads, seq, dim\] \(got None\)", {"k": None}),
     "mask name": (ValueError, r"mask must be one of None, 'causal_bottom_right', .* \(got 'caus'\)$", {"mask": "caus"}),
     "mask of flash-attn": (
         ValueError,
@@ -55,53 +59,80 @@ CASES = {
         {"mask": "causal"},
     ),
     "mask of PyTorch": (ValueError, "causal_lower_right of PyTorch is mask='causal_b", {"mask": "causal_lower_right"}),
-    "offset missing": (ValueError, "align_offset is None and mask is 'causal_offset'", {"mask": "causal_offset"}),
-    "offset alone": (ValueError, "align_offset is 3 and mask is None; .* other masks take none", {"align_offset": 3}),
+    "offset missing": (
+        ValueError,
+        r"align_offset must be .* \(got align_offset=None and mask='causal_offset'\)",
+        {"mask": "causal_offset"},
+    ),
+    "offset alone": (ValueError, r"only with these \(got align_offset=3 and mask=None\)", {"align_offset": 3}),
     "offset range": (
         ValueError,
-        "align_offset is .*; an integer from -2\\^60 to 2\\^60 is accepted",
+        r"align_offset must be an integer from -2\^60 to 2\^60 \(got ",
         {"mask": "aligned_offset", "align_offset": 2**61},
     ),
-    "offset kind": (TypeError, "align_offset is 1.5", {"mask": "causal_offset", "align_offset": 1.5}),
+    "offset kind": (TypeError, r"align_offset must be .* \(got 1.5\)", {"mask": "causal_offset", "align_offset": 1.5}),
     "mask array": (ValueError, r"\(got an array\).* goes to bool_mask", {"mask": np.ones((37, 65), bool)}),
-    "window": (ValueError, "window is 3; a pair", {"window": 3}),
-    "window of three": (ValueError, r"window is \(1, 2, 3\)", {"window": (1, 2, 3)}),
-    "window side": (ValueError, "window's right side is -2", {"window": (1, -2)}),
-    "window of floats": (TypeError, "window's left side is 1.5", {"window": (1.5, 0)}),
+    "window": (ValueError, r"window must be a pair .* \(got 3\)", {"window": 3}),
+    "window of three": (ValueError, r"window must be .* \(got \(1, 2, 3\)\)", {"window": (1, 2, 3)}),
+    "window side": (ValueError, r"window's right side must be -1 .* \(got -2\)", {"window": (1, -2)}),
+    "window of floats": (TypeError, r"window's left side must be .* \(got 1.5\)", {"window": (1.5, 0)}),
     "mask dtype": (TypeError, "bool_mask is fp32; bool is expected", {"bool_mask": np.ones((37, 65), F32)}),
     "mask shape": (
         ValueError,
         r"bool_mask has shape \[1, 1, 37, 64\]: dimension 3 must be 65 or 1",
         {"bool_mask": np.ones((37, 64), bool)},
     ),
-    "bias dtype": (TypeError, "bias is float64; float32, float16 and bfloat16", {"bias": np.zeros((37, 65))}),
+    "bias dtype": (
+        TypeError,
+        r"bias must be float32, float16 or bfloat16 \(got float64\)",
+        {"bias": np.zeros((37, 65))},
+    ),
     "bias shape": (ValueError, "bias has shape .* dimension 1 must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
     "slopes": (ValueError, "alibi_slopes has shape .* must be 4", {"alibi_slopes": np.ones(3, F32)}),
-    "slopes dtype": (TypeError, "alibi_slopes is int64; float32 is accepted", {"alibi_slopes": np.ones(4, int)}),
+    "slopes dtype": (TypeError, r"alibi_slopes must be float32 \(got int64\)", {"alibi_slopes": np.ones(4, int)}),
     "large slopes": (
         ValueError,
-        r"alibi_slopes\[1, 2\] is 1e\+39; numbers that float32 holds are accepted",
+        r"alibi_slopes\[1, 2\] must be in the range of float32 \(got 1e\+39\)",
         {"alibi_slopes": np.array([[0, 1, 2, 3], [0, np.inf, 1e39, 0]])},
     ),
-    "sinks dtype": (TypeError, "sinks is >f2", {"sinks": np.ones(4, ">f2")}),
+    "sinks dtype": (TypeError, r"sinks must be .* \(got >f2\)", {"sinks": np.ones(4, ">f2")}),
     "sinks": (ValueError, "sinks has shape .* must be 4", {"sinks": np.ones(5, F32)}),
     "scale": (ValueError, "scale is inf; a number from", {"scale": float("inf")}),
-    "a large scale": (ValueError, "scale is an integer beyond float64's range; a number", {"scale": 10**400}),
-    "scale text": (TypeError, "scale is 'x'; a number is accepted", {"scale": "x"}),
+    "a large scale": (
+        ValueError,
+        "scale must be a number .got an integer beyond the range of float64",
+        {"scale": 10**400},
+    ),
+    "scale text": (TypeError, r"scale must be a number \(got 'x'\)", {"scale": "x"}),
     "softcap": (ValueError, "softcap is -1", {"softcap": -1}),
-    "dropout": (ValueError, "dropout_p is 1.5; 0 to 1 is accepted", {"dropout_p": 1.5}),
+    "softcap text": (TypeError, r"softcap must be 0 .* or a positive number \(got '30'\)", {"softcap": "30"}),
+    "scale bytes": (TypeError, r"scale must be a number \(got b'1'\)", {"scale": b"1"}),
+    "window of names": (
+        ValueError,
+        r"window must be a pair .* \(got {'left': 1, 'right': 2}\)",
+        {"window": {"left": 1, "right": 2}},
+    ),
+    "window of keys": (ValueError, r"window must be a pair .* \(got {3: 'a', 4: 'b'}\)", {"window": {3: "a", 4: "b"}}),
+    "window as a set": (ValueError, r"window must be a pair .* \(got {1, 2}\)", {"window": {1, 2}}),
+    "dropout": (ValueError, r"dropout_p must be from 0 to 1 \(got 1.5\)", {"dropout_p": 1.5, "seed": 0}),
+    "a tiny negative dropout": (
+        ValueError,
+        r"dropout_p must be from 0 to 1 \(got -1e-50\)",
+        {"dropout_p": -1e-50, "seed": 0},
+    ),
+    "dropout of NaN": (ValueError, r"dropout_p must be from 0 to 1 \(got nan\)", {"dropout_p": float("nan")}),
     "dropout without a seed": (ValueError, r"dropout_p is 0.1: seed must be .* \(got None\)", {"dropout_p": 0.1}),
-    "seed": (ValueError, "seed is -1; an integer from 0", {"seed": -1}),
-    "seed of floats": (TypeError, "seed is 0.5", {"seed": 0.5}),
-    "threads": (ValueError, "threads is 0", {"threads": 0}),
+    "seed": (ValueError, r"seed must be an integer from 0 .* \(got -1\)", {"seed": -1}),
+    "seed of floats": (TypeError, r"seed must be .* \(got 0.5\)", {"seed": 0.5}),
+    "threads": (ValueError, r"threads must be .* \(got 0\)", {"threads": 0}),
     "score_mod": (ValueError, r"score_mod, column 9: 'x'.*\n  score \+ x\n          \^", {"score_mod": "score + x"}),
     "mask_mod": (ValueError, "mask_mod, column 1: 'score': a mask_mod decides by position", {"mask_mod": "score > 0"}),
-    "a function": (TypeError, "score_mod is a function; a C", {"score_mod": lambda score: score}),
-    "mod_buffers": (TypeError, "mod_buffers is a list; a dict", {"mod_buffers": [1]}),
+    "a function": (TypeError, r"score_mod must be a C.* \(got a function\)", {"score_mod": lambda score: score}),
+    "mod_buffers": (TypeError, r"mod_buffers must be a dict .* \(got a list\)", {"mod_buffers": [1]}),
     "a mod buffer": (
         TypeError,
-        "mod buffer t is int64; float32, float16, bfloat16, int32 and bool are accepted",
-        {"score_mod": "score", "mod_buffers": {"t": np.arange(3)}},
+        r"mod buffer t must be float32, float16, bfloat16, int32 or bool \(got int16\)",
+        {"score_mod": "score", "mod_buffers": {"t": np.arange(3, dtype=np.int16)}},
     ),
     "its name": (ValueError, "'head' is a word", {"score_mod": "score", "mod_buffers": {"head": i32(1)}}),
     "its size": (ValueError, "mod buffer t has size 0", {"score_mod": "score", "mod_buffers": {"t": i32()}}),
@@ -113,12 +144,12 @@ CASES = {
     "prefix end": (ValueError, r"cu_seqlens_q\[1\] is 11, beyond the 10 tokens", {"cu_seqlens_q": i32(0, 11)}),
     "prefix dtype": (
         TypeError,
-        "cu_seqlens_q is int16; int32 is accepted",
+        r"cu_seqlens_q must be int32 \(got int16\)",
         {"cu_seqlens_q": np.array([0, 10], np.int16)},
     ),
     "prefix beyond int32": (
         ValueError,
-        r"cu_seqlens_q\[1\] is 4294967306; numbers that int32 holds are accepted",
+        r"cu_seqlens_q\[1\] must be in the range of int32 \(got 4294967306\)",
         {"cu_seqlens_q": np.array([0, 2**32 + 10])},
     ),
     "prefix length": (
@@ -153,9 +184,9 @@ def test_bad_input(name):
         (np.zeros((2, 4, 37, 23), F32), ValueError, "out has shape .* head dim must be 24"),
         (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out is fp16; fp32, as q, or fp32 is expected"),
         (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "out has stride 2"),
-        (np.broadcast_to(np.zeros((37, 24), F32), (2, 4, 37, 24)), ValueError, "out is read-only"),
-        (np.zeros((2, 4, 37, 24), np.int64), TypeError, "out is int64; float32, float16 and bfloat16 are accepted"),
-        ([0.0], TypeError, "out is a list"),
+        (np.broadcast_to(np.zeros((37, 24), F32), (2, 4, 37, 24)), ValueError, "out must be writable"),
+        (np.zeros((2, 4, 37, 24), np.int64), TypeError, r"out must be float32, float16 or bfloat16 \(got int64\)"),
+        ([0.0], TypeError, "out must be a NumPy array"),
     ],
 )
 def test_bad_out(out, error, sentence):
@@ -188,13 +219,15 @@ def test_out_that_shares_memory_with_an_input():
 @pytest.mark.parametrize(
     "outs, lses, error, sentence",
     [
-        ([], [], ValueError, "there are 0 outs and 0 lses"),
-        ([Q], [], ValueError, "there are 1 outs and 0 lses"),
-        ([Q], [Q[..., 0].astype(float)], TypeError, r"lses\[0\] is float64; float32 is accepted"),
-        ([Q.astype(int)], [Q[..., 0]], TypeError, r"outs\[0\] is int64"),
+        ([], [], ValueError, r"\(got 0 and 0\)"),
+        ([Q], [], ValueError, r"one lse for each out, .* \(got 1 and 0\)"),
+        ([Q], [Q[..., 0].astype(float)], TypeError, r"lses\[0\] must be float32 \(got float64\)"),
+        ([Q.astype(int)], [Q[..., 0]], TypeError, r"outs\[0\] must be .* \(got int64\)"),
         ([Q, Q[:1]], [Q[..., 0]] * 2, ValueError, r"outs?\[1\]"),
         ([Q], [Q[:, :3, :, 0]], ValueError, "lses?"),
-        ([Q, "x"], [Q[..., 0]] * 2, TypeError, r"outs\[1\] is a str"),
+        ([Q, "x"], [Q[..., 0]] * 2, TypeError, r"outs\[1\] must be .* \(got a str\)"),
+        (None, None, TypeError, r"^outs must be a list of arrays \(got NoneType\)$"),
+        ([Q], None, TypeError, r"^lses must be a list of arrays \(got NoneType\)$"),
     ],
 )
 def test_bad_merge(outs, lses, error, sentence):
@@ -202,8 +235,28 @@ def test_bad_merge(outs, lses, error, sentence):
         onepass.merge(outs, lses)
 
 
+def test_bad_merge_lse():
+    with pytest.raises(TypeError, match=r"^lses must be a list of arrays \(got NoneType\)$"):
+        onepass.merge_lse(None)
+
+
 def test_bad_explain():
     with pytest.raises(ValueError, match="cannot read 'x'"):
         onepass.explain("fwd b1 x")
-    with pytest.raises(TypeError, match="a problem line says everything"):
+    with pytest.raises(TypeError, match=r"explain\(line\) does not accept other arguments than target"):
         onepass.explain("fwd b1", Q)
+
+
+def test_explain_for_a_gpu_that_is_not_here():
+    line = "h16 s4096 d128 bf16 causal_bottom_right"
+    hopper, ampere = (onepass.explain(line, target=arch) for arch in ("sm_90", "sm_80"))
+    assert hopper.startswith(f"fwd b1 {line} cuda:0\non NVIDIA H100 SXM (sm_90, 132 multiprocessors)")
+    assert "\n* cuda.sm90: " in hopper and "\n* cuda.sm80: " in ampere and "\n  cuda.sm90: no, " in ampere
+    half = [x.astype(np.float16) for x in (Q, K[..., :40], np.repeat(V, 2, axis=3)[..., :40])]
+    explained = onepass.explain(*half, mask="causal_bottom_right", target="sm_90")
+    assert explained.startswith("fwd b2 h4/2 s37x65 d40 fp16 causal_bottom_right cuda:0\n")
+    assert "\n* cuda." in explained and "cuda" not in onepass.explain(*half).partition("\n")[0]
+    whole = [np.zeros((1, 2, 256, 64), np.float16)] * 3
+    assert onepass.explain(*whole, fp8=True, target="sm_90").count("\n* cuda.") == 4
+    with pytest.raises(ValueError, match="'sm_70'"):
+        onepass.explain(line, target="sm_70")

@@ -20,7 +20,9 @@ def test_it_is_the_product(m, dtype, function):
 
 def test_what_is_refused_is_said():
     x = np.zeros((2, 3), np.float32)
-    with pytest.raises(ValueError, match=r"\[n, k\] are expected"):
+    with pytest.raises(
+        ValueError, match=r"x and w must have the shapes \[m, k\] and \[n, k\] \(got \[2, 3\] and \[3\]\)"
+    ):
         onepass.flat_gemm(x, x[0])
     with pytest.raises(ValueError, match="its row length must be 3"):
         onepass.flat_gemm(x, np.zeros((5, 4), np.float32))

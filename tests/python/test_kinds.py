@@ -50,7 +50,7 @@ def test_other_subclasses_are_plain_memory():
 
 @pytest.mark.parametrize("dtype", [">f4", ">f2", object, "U4", "m8[s]", np.longdouble, [("a", "f4")], np.complex64])
 def test_other_element_types_are_refused(dtype):
-    refused(TypeError, "^k(:| is) ", k=np.zeros(K.shape, dtype))
+    refused(TypeError, "^k must ", k=np.zeros(K.shape, dtype))
 
 
 # ---------------------------------------------------------------------------------------------- what nobody may write
@@ -62,11 +62,13 @@ def read_only(array):
 
 def test_read_only_memory_is_not_written():
     empty = np.zeros_like(EXPECTED)
-    refused(ValueError, "^out is read-only", out=read_only(empty))
-    refused(ValueError, "^out is read-only", out=Exported(read_only(empty)))  # a flag in a versioned DLPack capsule
-    refused(ValueError, "^out is read-only", out=np.frombuffer(bytes(empty.nbytes), np.float32).reshape(empty.shape))
-    refused(TypeError, "^out is a memoryview", out=memoryview(empty))
-    with pytest.raises(ValueError, match="^out is read-only"):
+    refused(ValueError, "^out must be writable", out=read_only(empty))
+    refused(ValueError, "^out must be writable", out=Exported(read_only(empty)))  # a flag in a versioned DLPack capsule
+    refused(
+        ValueError, "^out must be writable", out=np.frombuffer(bytes(empty.nbytes), np.float32).reshape(empty.shape)
+    )
+    refused(TypeError, r"^out must be .* \(got a memoryview\)", out=memoryview(empty))
+    with pytest.raises(ValueError, match="^out must be writable"):
         onepass.merge([EXPECTED], [EXPECTED[..., 0]], out=read_only(empty))
     out = np.zeros_like(EXPECTED)
     onepass.attention(Q, K, V, out=Exported(out))
@@ -78,29 +80,29 @@ def test_immutable_arrays_are_not_written(monkeypatch, library, kind):
     module = getattr(fake_frameworks, library + "_module")()
     monkeypatch.setitem(sys.modules, library, module)
     out = getattr(module, kind)(np.zeros_like(EXPECTED))
-    refused(TypeError, f"^out is a {library} {kind}, which is immutable", out=out)
-    with pytest.raises(TypeError, match=f"^out is a {library} {kind}"):
+    refused(TypeError, rf"^out must be .* \(got a {library} {kind}, which is immutable\)", out=out)
+    with pytest.raises(TypeError, match=rf"^out must be .* \(got a {library} {kind},"):
         onepass.merge([EXPECTED], [EXPECTED[..., 0]], out=out)
     assert (out.array == 0).all()
 
 
 def test_jax_arrays_are_not_written(jax):
     out = jax.numpy.zeros(EXPECTED.shape)
-    refused(TypeError, "^out is a jax Array, which is immutable", out=out)
+    refused(TypeError, r"^out must be .* \(got a jax Array, which is immutable\)", out=out)
 
 
 def test_jax_tracers_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", fake_frameworks.jax_module())
     tracer = fake_frameworks.Tracer(K)
-    refused(TypeError, "^k is a Tracer, which has no values while JAX traces.*onepass.jax.attention there", k=tracer)
+    refused(TypeError, "^k is being traced by JAX and has no values: use onepass.jax inside", k=tracer)
     deleted = fake_frameworks.JaxArray(K, is_deleted=lambda: True)
-    refused(ValueError, "^k is a jax Array whose memory has been deleted", k=deleted)
+    refused(ValueError, "^the memory of k, a jax Array, has been deleted", k=deleted)
 
 
 def test_jax_transformations_are_refused(jax):
     q, k, v = map(jax.numpy.asarray, (Q, K, V))
     for transform in (jax.jit, jax.grad, jax.vmap, jax.checkpoint):
-        with pytest.raises(TypeError, match=r"^k is a \w+Tracer, which has no values while JAX traces"):
+        with pytest.raises(TypeError, match="^k is being traced by JAX and has no values"):
             transform(lambda k: onepass.attention(q, k, v))(k)
     called = jax.jit(
         lambda q, k, v: jax.pure_callback(
@@ -110,7 +112,7 @@ def test_jax_transformations_are_refused(jax):
     )  # fmt: skip
     np.testing.assert_array_equal(np.asarray(called(q, k, v)), EXPECTED)
     k.delete()
-    with pytest.raises(ValueError, match="^k is a jax Array whose memory has been deleted"):
+    with pytest.raises(ValueError, match="^the memory of k, a jax Array, has been deleted"):
         onepass.attention(q, k, v)
 
 
@@ -130,12 +132,12 @@ def test_negated_tensors_are_resolved(fake_torch):
         onepass.attention(*arrays, out=out)
         np.testing.assert_array_equal(out, EXPECTED)
     out = Tensor(np.zeros_like(EXPECTED), negative=True)
-    refused(ValueError, "^out is a negated view", *map(Tensor, (Q, K, V)), out=out)
-    refused(ValueError, "^out is a negated view", out=out)
+    refused(ValueError, r"^out must be a plain tensor \(got a negated view\)", *map(Tensor, (Q, K, V)), out=out)
+    refused(ValueError, r"^out must be a plain tensor \(got a negated view\)", out=out)
 
 
 def test_wrappers_are_refused(fake_torch):
-    refused(TypeError, "^k is a fake_frameworks.Wrapper, a tensor without values in memory of its own", k=Wrapper(K))
+    refused(TypeError, r"^k must be a plain torch.Tensor \(got a fake_frameworks.Wrapper, whose values", k=Wrapper(K))
 
 
 def test_recorders_are_refused(fake_torch, monkeypatch):
@@ -155,7 +157,7 @@ def test_tangents_are_refused(fake_torch):
     refused_k = Tensor(K, tangent=Tensor(K))
     onepass.attention(Q, refused_k, V)  # outside of a dual level there are none
     fake_torch.autograd.forward_ad._current_level = 0
-    refused(RuntimeError, r"^k has a tangent and onepass would lose it: pass k\.detach", k=refused_k)
+    refused(RuntimeError, r"^k has a tangent, which onepass does not support: pass k\.detach", k=refused_k)
     refused(RuntimeError, "^k has a tangent", Tensor(Q), refused_k)  # also after one without
     refused(RuntimeError, "^k requires a gradient", k=Tensor(K, requires_grad=True))
 
@@ -178,7 +180,14 @@ def test_torch_views_with_the_negative_bit(torch):
     imaginary = torch.complex(q, q).conj().imag
     assert imaginary.is_neg()
     assert torch.equal(onepass.attention(imaginary, k, v), onepass.attention(-q, k, v))
-    refused(ValueError, "^out is a negated view", q, k, v, out=torch._neg_view(torch.zeros(EXPECTED.shape)))
+    refused(
+        ValueError,
+        r"^out must be a plain tensor \(got a negated view\)",
+        q,
+        k,
+        v,
+        out=torch._neg_view(torch.zeros(EXPECTED.shape)),
+    )
 
 
 def test_torch_recorders(torch):
@@ -188,9 +197,9 @@ def test_torch_recorders(torch):
     make_fx = pytest.importorskip("torch.fx.experimental.proxy_tensor").make_fx
     with pytest.raises(RuntimeError, match="^q is being recorded by torch.fx"):
         make_fx(lambda q: onepass.attention(q, k, v))(q)
-    with pytest.raises(TypeError, match=r"^q is a torch\.\S*FakeTensor"):
+    with pytest.raises(TypeError, match=r"^q must be a plain torch.Tensor \(got a torch\.\S*FakeTensor"):
         make_fx(lambda q: onepass.attention(q, k, v), tracing_mode="fake")(q)
-    with pytest.raises(TypeError, match="^q is a Proxy"):
+    with pytest.raises(TypeError, match=r"^q must be .* \(got a Proxy\)"):
         torch.fx.symbolic_trace(lambda q: onepass.attention(q, k, v))
     compiled = torch.compile(lambda q: onepass.attention(2 * q, k, v) + 1, backend="eager")
     assert torch.equal(compiled(q), onepass.attention(2 * q, k, v) + 1)
@@ -198,7 +207,7 @@ def test_torch_recorders(torch):
 
 def test_torch_functional_transformations(torch):
     q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
-    with pytest.raises(TypeError, match="^q: this torch.Tensor can be read neither"):
+    with pytest.raises(TypeError, match=r"^q must export .* \(got this torch.Tensor\)"):
         torch.vmap(lambda q: onepass.attention(q, k, v))(torch.stack([q, q]))
     with pytest.raises(RuntimeError, match="^q requires a gradient"):
         torch.func.grad(lambda q: onepass.attention(q, k, v).sum())(q)
@@ -212,10 +221,13 @@ def test_torch_functional_transformations(torch):
 def test_torch_tensors_of_other_kinds(torch):
     k = torch.from_numpy(K)
     for other, sentence in [
-        (torch.nested.nested_tensor([k[0], k[0]]), "^k is a nested tensor"),
-        (torch.nested.nested_tensor([k[0], k[0]], layout=torch.jagged), "^k is a torch.nested"),
-        (torch.quantize_per_tensor(k, 0.1, 0, torch.qint8), "^k: this torch.Tensor can be read neither"),
-        (torch.masked.masked_tensor(k, k > 0), r"^k is a torch\.masked"),
+        (torch.nested.nested_tensor([k[0], k[0]]), "^k must not be a nested tensor"),
+        (
+            torch.nested.nested_tensor([k[0], k[0]], layout=torch.jagged),
+            r"^k must be a plain torch.Tensor \(got a torch.nested",
+        ),
+        (torch.quantize_per_tensor(k, 0.1, 0, torch.qint8), r"^k must export .* \(got this torch.Tensor\)"),
+        (torch.masked.masked_tensor(k, k > 0), r"^k must be a plain torch.Tensor \(got a torch\.masked"),
     ]:
         refused(TypeError, sentence, k=other)
 

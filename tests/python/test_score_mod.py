@@ -58,6 +58,88 @@ def test_softcap(rng):
     same(*inputs(rng), {"score_mod": "5 * tanh(score / 5)"}, softcap=5.0)
 
 
+def test_integers_of_64_bits_are_converted(rng):
+    document = np.sort(rng.integers(0, 4, KEYS))
+    assert document.dtype == np.int64
+    given = {"mask_mod": "d[q_index] == d[k_index]", "mod_buffers": {"d": document}}
+    same(*inputs(rng), given, bool_mask=document[:ROWS, None] == document[None, :])
+    given["mod_buffers"] = {"d": np.full(KEYS, 2**40)}
+    with pytest.raises(ValueError, match=r"mod buffer d\[0\].* 1099511627776"):
+        onepass.attention(*inputs(rng), **given)
+
+
+def test_a_number_is_named_without_an_index(rng):
+    alpha, first = np.array(0.25, np.float32), np.int64(3)
+    same(
+        *inputs(rng),
+        {"score_mod": "score * alpha - first", "mod_buffers": {"alpha": alpha, "first": first}},
+        scale=0.25 / np.sqrt(40),
+        bias=np.full((1, 1), -3, np.float32),
+    )
+    for index in ("alpha[0]", "alpha(0)"):
+        given = {"score_mod": f"score * {index}", "mod_buffers": {"alpha": alpha}}
+        same(*inputs(rng), given, scale=0.25 / np.sqrt(40))
+    with pytest.raises(ValueError, match="'\\(' is expected"):
+        onepass.attention(*inputs(rng), score_mod="score + t", mod_buffers={"t": np.ones(3, np.float32)})
+
+
+def test_brackets_of_several_indices(rng):
+    table = normal(rng, (HEADS, ROWS + KEYS - 1), np.float32)
+    given = {
+        "score_mod": f"score + table[head, q_index - k_index + offset[0] - {KEYS}]",
+        "mod_buffers": {"table": table, "offset": np.array([2 * KEYS - 1], np.int32)},
+    }
+    same(*inputs(rng), given, bias=table[:, Q_INDEX - K_INDEX + KEYS - 1])
+
+
+@pytest.mark.parametrize(
+    "text, hint",
+    [
+        ("score - abs(q_idx - kv_idx)", "'q_idx': FlexAttention's q_idx is q_index here"),
+        ("score - abs(q_index - kv_idx)", "'kv_idx': FlexAttention's kv_idx is k_index here"),
+        ("score * h", "'h': FlexAttention's h is head here"),
+        ("score + b", "'b': FlexAttention's b is batch here"),
+        ("30 * torch.tanh(score / 30)", "'torch': torch.tanh is tanh here"),
+        ("torch.where(q_index >= k_index, score, 0)", r"torch.where\(c, a, b\) is written \(c \? a : b\) here"),
+        ("not score", "'not': not is written !\\(..\\) here"),
+        ("torch.erf(score)", "functions of torch are not available"),
+    ],
+)
+def test_names_of_flex_attention(rng, text, hint):
+    for call in (onepass.attention, onepass.explain):
+        with pytest.raises(ValueError, match=hint):
+            call(*inputs(rng), score_mod=text)
+    with pytest.raises(ValueError, match=hint):
+        onepass.explain(f"fwd s64 d64 bf16 cuda score_mod={{{text}}}")
+
+
+def test_buffers_may_have_the_names_of_flex_attention(rng):
+    given = {"score_mod": "score * h + b[0]", "mod_buffers": {"h": np.float32(0.5), "b": np.float32([2])}}
+    same(*inputs(rng), given, scale=0.5 / np.sqrt(40), bias=np.full((1, 1), 2, np.float32))
+
+
+@pytest.mark.parametrize(
+    "text, got", [("q_index - k_index", "an int"), ("0.5f * k_index", "a float"), ("~(q_index < 3)", "an int")]
+)
+def test_a_mask_mod_is_a_bool(rng, text, got):
+    for call in (
+        lambda: onepass.attention(*inputs(rng), mask_mod=text),
+        lambda: onepass.explain(f"s64 cuda mask_mod={{{text}}}"),
+    ):
+        with pytest.raises(ValueError, match=rf"a mask_mod must be a bool.* \(got {got}\)"):
+            call()
+
+
+def test_words_of_python_in_a_mask_mod(rng):
+    seen = (Q_INDEX >= K_INDEX) & ~(K_INDEX == 5) | (K_INDEX < 2)
+    for text in (
+        "q_index >= k_index and k_index != 5 or k_index < 2",
+        "(q_index >= k_index) & (k_index != 5) | (k_index < 2)",
+        "(q_index >= k_index) && !(k_index == 5) || k_index < 2",
+    ):
+        same(*inputs(rng), {"mask_mod": text}, bool_mask=seen)
+
+
 def test_a_row_that_sees_nothing(rng):
     same(*inputs(rng), {"mask_mod": "q_index != 3"}, bool_mask=Q_INDEX != 3)
 

@@ -156,20 +156,22 @@ def test_sentences_are_the_general_ones(attention, torch):
     q, k, v = qkv(torch)
     for error, call in {
         "heads_q = 4 is no multiple of heads_kv = 3": lambda: attention(q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]),
-        "'causal_bottom_right', .* are accepted": lambda: attention(q, k, v, mask="causal"),
+        r"mask must be one of .* \(got 'causal'\)": lambda: attention(q, k, v, mask="causal"),
         "need one, other masks take none": lambda: attention(q, k, v, align_offset=3),
         "k is torch.float16|k is fp16": lambda: attention(q, k.half(), v),
         "scale is 'a'": lambda: attention(q, k, v, scale="a"),
-        "window is 5; a pair": lambda: attention(q, k, v, window=5),
-        "seed is 'a'; an integer": lambda: attention(q, k, v, dropout_p=0.5, seed="a"),
-        "threads is 0; None": lambda: attention(q, k, v, threads=0),
-        "threads is 4294967297; None": lambda: attention(q, k, v, threads=2**32 + 1),
+        "softcap must be 0 .* or a positive number": lambda: attention(q, k, v, softcap="30"),
+        r"dropout_p must be from 0 to 1 \(got -1e-50\)": lambda: attention(q, k, v, dropout_p=-1e-50),
+        "window must be a pair": lambda: attention(q, k, v, window=5),
+        "seed must be an integer": lambda: attention(q, k, v, dropout_p=0.5, seed="a"),
+        r"threads must be None .* \(got 0\)": lambda: attention(q, k, v, threads=0),
+        r"threads must be None .* \(got 4294967297\)": lambda: attention(q, k, v, threads=2**32 + 1),
         "max_seqlen_k is 0; None": lambda: attention(q, k, v, max_seqlen_k=0),
-        "q is None; a torch.Tensor": lambda: attention(None, k, v),
-        "v is None; a torch.Tensor": lambda: attention(q, k, None),
-        "bias is a list; a torch.Tensor": lambda: attention(q, k, v, bias=[1.0]),
+        r"q must be a torch.Tensor \(got None\)": lambda: attention(None, k, v),
+        r"v must be a torch.Tensor \(got None\)": lambda: attention(q, k, None),
+        r"bias must be a torch.Tensor \(got list\)": lambda: attention(q, k, v, bias=[1.0]),
         "mod_buffers is a list; a dict": lambda: attention(q, k, v, mod_buffers=[q]),
-        "mod buffer name 'a,b' is no name": lambda: attention(q, k, v, mod_buffers={"a,b": q}),
+        "invalid mod_buffers name 'a,b': use letters": lambda: attention(q, k, v, mod_buffers={"a,b": q}),
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
@@ -193,10 +195,10 @@ def test_fp8(attention, torch, device):
     if device == "cpu":
         mixed = attention(q.bfloat16(), k, v, k_descale=scales["k_descale"])
         assert torch.equal(mixed, onepass.attention(q.bfloat16(), k, v, k_descale=scales["k_descale"]))
-    with pytest.raises(ValueError, match="accumulation is 'slow'; 'exact' and 'fast' are accepted"):
+    with pytest.raises(ValueError, match=r"accumulation must be 'exact' or 'fast' \(got 'slow'\)"):
         attention(q, k, v, accumulation="slow")
     k = k.to(torch.float8_e5m2)
-    with pytest.raises(TypeError, match="k is float8_e5m2; float32, float16, bfloat16 and float8_e4m3fn are accepted"):
+    with pytest.raises(TypeError, match=r"k must be float32, float16, bfloat16 or float8_e4m3fn \(got float8_e5m2\)"):
         attention(q, k, k)
 
 
@@ -253,7 +255,7 @@ def test_tangents_are_not_lost(attention, torch):
 
     q, k, v = qkv(torch)
     with forward_ad.dual_level():
-        with pytest.raises((NotImplementedError, RuntimeError), match="it has no forward mode"):
+        with pytest.raises((NotImplementedError, RuntimeError), match="does not support forward-mode differentiation"):
             attention(forward_ad.make_dual(q, q), k, v)
 
 

@@ -1,10 +1,11 @@
-"""Run where a wheel and NumPy are installed, and nothing else of onepass: computes, and says where the libraries come
-from that the wheel brings along. Fails if one of them, or onepass itself, comes from elsewhere.
+"""Run where a wheel and NumPy are installed, and nothing else of onepass. Computes, runs the command-line tool, and
+prints where the wheel's libraries come from. Fails if one of them, or onepass itself, comes from elsewhere.
 
     try_wheel.py [FOLDER]    where it is installed, if not where this Python has its packages
 """
 
 import pathlib
+import subprocess
 import sys
 import sysconfig
 
@@ -19,6 +20,20 @@ q = np.random.default_rng(0).standard_normal((1, 4, 300, 64), dtype=np.float32)
 out = onepass.attention(q, q, q, mask="causal_top_left")
 if not np.allclose(out[:, :, 0], q[:, :, 0], rtol=1e-6, atol=0):
     sys.exit("the first row sees one key and must be its value")
+
+# The command that pip made beside this Python; a cross-built wheel, whose FOLDER is given, has it under FOLDER/bin.
+scripts = site / "bin" if len(sys.argv) > 1 else pathlib.Path(sysconfig.get_path("scripts"))
+text = (scripts / "onepass").read_text()
+if "onepass.__main__" not in text:
+    sys.exit(f"{scripts / 'onepass'} does not start onepass.__main__: {text}")
+command = [sys.executable] if len(sys.argv) > 1 else []
+checked = subprocess.run(
+    [*command, scripts / "onepass", "check", "s40 d64 fp32", "--implementation", "reference"],
+    capture_output=True,
+    text=True,
+)
+if checked.returncode != 0 or " right " not in checked.stdout:
+    sys.exit(f"onepass check ended with {checked.returncode}: {checked.stdout}{checked.stderr}")
 
 # libhwy-0123abcd.so.1.0.3 stands for every libhwy*.
 brought = {path.name.split("-")[0].split(".")[0] for path in (site / "onepass.libs").glob("*.so*")}

@@ -57,7 +57,7 @@ TEST(CliLadder, BadSizesAreRefused) {
   refused({"--d", "0"}, "dim_qk is 0");
   refused({"--sram", "10"}, "fast memory of 10 bytes");
   refused({"--sram", "much"}, "--sram");
-  refused({"--sram", "-5"}, "bytes of fast memory");
+  refused({"--sram", "-5"}, "the fast memory must be at most");
   refused({"--dtype", "int32"}, "int32");
   refused({"--fast", "100KiB"}, "--paper");
   refused({"--fp8", "--paper"}, "excludes");

@@ -101,7 +101,7 @@ TEST_F(CliOperators, RefusalsAreSentencesAndWriteNothing) {
       refusal({"softmax", "--x", file("x"), "--mask", "causal_top_left", "--out", file("y")}).find("not expected"),
       std::string::npos);
   EXPECT_EQ(refusal({"--q", file("x"), "softmax", "--x", file("x"), "--out", file("y")}),
-            "onepass: --q stands in front of softmax; its options stand behind it\n");
+            "onepass: options of softmax must come after it (got --q before it)\n");
   EXPECT_EQ(refusal({"softmax", "--x", file("x")}), "onepass: --out is required (see onepass --help)\n");
 }
 

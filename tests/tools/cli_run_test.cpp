@@ -209,7 +209,17 @@ TEST_F(CliRun, BshdIsTheSameTransposed) {
   std::vector<float> lse;
   const std::vector<float> out = transposed(expected({}, &lse), 2, 4, 5, 6);
   EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 5, 4, 6"), bytes_of(out)));
-  EXPECT_EQ(folder.read("l.npy"), npy(npy_literal("<f4", "2, 4, 5"), bytes_of(lse)));
+  EXPECT_EQ(folder.read("l.npy"), npy(npy_literal("<f4", "2, 5, 4"), bytes_of(transposed(lse, 2, 4, 5, 1))));
+}
+
+TEST_F(CliRun, SentencesShowTheShapesOfTheFiles) {
+  folder.write("kt.npy", npy(npy_literal("<f4", "2, 7, 2, 8"), bytes_of(t.k)));
+  folder.write("vt.npy", npy(npy_literal("<f4", "2, 6, 2, 6"), bytes_of(t.v).substr(0, 2 * 6 * 2 * 6 * 4)));
+  folder.write("qt.npy", npy(npy_literal("<f4", "2, 5, 4, 8"), bytes_of(t.q)));
+  const Result r = run({"--out", folder("o.npy")},
+                       {"--layout", "bshd", "--q", folder("qt.npy"), "--k", folder("kt.npy"), "--v", folder("vt.npy")});
+  EXPECT_EQ(r.status, 2);
+  EXPECT_NE(r.err.find("v has shape [2, 6, 2, 6]"), r.err.npos) << r.err;
 }
 
 TEST_F(CliRun, Bf16OfMlDtypes) {
@@ -269,17 +279,19 @@ TEST_F(CliRun, Gradients) {
   const std::string none = folder("do.npy"), result = folder("none.safetensors"), done = folder("done.safetensors");
   ASSERT_EQ(run({"--out", done, "--lse"}).status, 0);
   const std::pair<std::vector<std::string>, const char*> wrong[] = {
-      {{"--out", folder("g.npy"), "--dout", none}, "gradients go into one file, --out FILE.safetensors"},
-      {{"--out", result, "--dout", none, "--grads", "dq,dz"}, "--grads is 'dq,dz'; some of dq, dk, dv, dbias, dsinks"},
-      {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias but there is no bias"},
-      {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is of a forward: gradients"},
-      {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is of a forward: gradients"},
+      {{"--out", folder("g.npy"), "--dout", none}, "gradients need --out FILE.safetensors"},
+      {{"--out", result, "--dout", none, "--grads", "dq,dz"}, "--grads must be a comma-separated list of dq, dk, dv"},
+      {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias, but bias is missing"},
+      {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is not supported with dout"},
+      {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is not supported with dout"},
       {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq is fp16; fp32, as q"},
-      {{"--out", result, "--dout", none, "--in", done, "--unified-max", "1"}, "--unified-max is of a forward, and"},
-      {{"--out", result, "--dout", none, "--in", done, "--batch-invariant"}, "--batch-invariant is of a forward"},
-      {{"--out", result, "--dlse", none}, "--dlse goes with a dout: give --dout"},
-      {{"--out", result, "--grads", "dq"}, "--grads goes with a dout, whose gradients it is of"},
-      {{"--out", result, "--deterministic"}, "--deterministic goes with a dout, whose gradients it is of"},
+      {{"--out", result, "--dout", none, "--in", done, "--unified-max", "1"},
+       "--unified-max is not supported with out and lse"},
+      {{"--out", result, "--dout", none, "--in", done, "--batch-invariant"},
+       "--batch-invariant is not supported with out"},
+      {{"--out", result, "--dlse", none}, "--dlse needs dout: give --dout"},
+      {{"--out", result, "--grads", "dq"}, "--grads needs dout: give --dout"},
+      {{"--out", result, "--deterministic"}, "--deterministic needs dout: give --dout"},
   };
   for (const auto& [arguments, sentence] : wrong) {
     r = run(arguments);

@@ -96,9 +96,9 @@ TEST(Npy, EveryDamageHasItsSentence) {
   for (int i = 8; i < 12; ++i) negative_length[i] = '\xff';
   const auto header = [&](const std::string& literal) { return npy(literal, data); };
   const Damage table[] = {
-      {"", "x is no .npy file"},
-      {"\x93NUMP", "x is no .npy file"},
-      {"PK\3\4 an .npz is a zip", "x is no .npy file"},
+      {"", "x is not an .npy file"},
+      {"\x93NUMP", "x is not an .npy file"},
+      {"PK\3\4 an .npz is a zip", "x is not an .npy file"},
       {good.substr(0, 6), "x is truncated: it ends at byte 6, but bytes 0 to 10 are needed"},
       {good.substr(0, 9), "x is truncated"},
       {good.substr(0, 60), "x is truncated: it ends at byte 60, but bytes 10 to 128 are needed"},
@@ -129,7 +129,7 @@ TEST(Npy, EveryDamageHasItsSentence) {
       {header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }"), "x has a structured dtype"},
       {header("{'descr': '<f4', 'fortran_order': False}"), "descr, fortran_order and shape are expected in it"},
       {header("{'descr': '<f4', 'descr': '<f4'}"), "is damaged: it has 'descr' twice"},
-      {header("{'descr': '<f4', 'colour': 'red'}"), "is damaged: 'colour' is no key of it"},
+      {header("{'descr': '<f4', 'colour': 'red'}"), "is damaged: 'colour' is not a key of it"},
       {header("{'descr': '<f4', 'fortran_order': Maybe}"), "True or False is expected"},
       {header("{'descr': '<f4"), "is damaged: a plain string is expected"},
       {header("{'descr': '\\x3cf4'}"), "is damaged: a plain string is expected"},
@@ -163,8 +163,8 @@ TEST(Npy, FilesThatCannotBeRead) {
   const Folder folder;
   EXPECT_EQ(sentence_of([&] { io::FileSource(folder("none")); }),
             "cannot open " + folder("none") + ": No such file or directory");
-  EXPECT_EQ(sentence_of([&] { io::FileSource(folder("")); }), folder("") + " is no regular file");
-  EXPECT_EQ(sentence_of([&] { io::FileSource("/dev/null"); }), "/dev/null is no regular file");
+  EXPECT_EQ(sentence_of([&] { io::FileSource(folder("")); }), folder("") + " is not a regular file");
+  EXPECT_EQ(sentence_of([&] { io::FileSource("/dev/null"); }), "/dev/null is not a regular file");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "inputs.hpp"
 #include "onepass/append.hpp"
 #include "outputs.hpp"
+#include "problem/callers_layout.hpp"
 #include "progress.hpp"
 #include "streams.hpp"
 
@@ -22,21 +23,20 @@ struct Row {
   const char* help;
   ConstTensor AppendTensors::* input;
   Tensor AppendTensors::* output;  // one of the two
-  bool tokens;                     // its tokens come before its heads with --layout bshd
 };
 constexpr std::array<Row, 10> kRows{
-    {{"k_new", "new keys [batch, heads_kv, seq, dim]", &AppendTensors::k_new, nullptr, true},
-     {"v_new", "new values [batch, heads_kv, seq, dim_v]", &AppendTensors::v_new, nullptr, true},
+    {{"k_new", "new keys [batch, heads_kv, seq, dim]", &AppendTensors::k_new, nullptr},
+     {"v_new", "new values [batch, heads_kv, seq, dim_v]", &AppendTensors::v_new, nullptr},
      {"k", "the cache [batch, heads_kv, capacity, dim], or pages [pages, page_size, heads_kv, dim]", nullptr,
-      &AppendTensors::k, true},
-     {"v", "of the values, as k", nullptr, &AppendTensors::v, true},
-     {"seqused_k", "int32 [batch]: the lengths before the new tokens", &AppendTensors::seqused_k, nullptr, false},
-     {"page_table", "int32 [batch, pages]: k and v are pages", &AppendTensors::page_table, nullptr, false},
+      &AppendTensors::k},
+     {"v", "the cache of values, shaped as k", nullptr, &AppendTensors::v},
+     {"seqused_k", "int32 [batch]: the lengths before the new tokens", &AppendTensors::seqused_k, nullptr},
+     {"page_table", "int32 [batch, pages]: k and v are pages", &AppendTensors::page_table, nullptr},
      {"cu_seqlens_q", "int32 [batch + 1]: k_new, v_new and q are packed [total, heads, dim]",
-      &AppendTensors::cu_seqlens_q, nullptr, false},
-     {"cos", "[positions, rotary_dim / 2]: k_new and q are rotated", &AppendTensors::cos, nullptr, false},
-     {"sin", "as cos", &AppendTensors::sin, nullptr, false},
-     {"q", "queries [batch, heads, seq, dim], rotated as the keys", &AppendTensors::q, nullptr, true}}};
+      &AppendTensors::cu_seqlens_q, nullptr},
+     {"cos", "[positions, rotary_dim / 2]: k_new and q are rotated", &AppendTensors::cos, nullptr},
+     {"sin", "shaped as cos", &AppendTensors::sin, nullptr},
+     {"q", "queries [batch, heads, seq, dim], rotated as the keys", &AppendTensors::q, nullptr}}};
 
 struct Flags {
   InputFiles files;
@@ -49,8 +49,8 @@ struct Flags {
 // What is written is a copy of what was read: a file changes only where --out names it.
 void append_command(Flags& flags) {
   const Device device = device_from(flags.device);
-  want(is_safetensors(flags.outputs.out), ErrorCode::bad_value, "--out is '", flags.outputs.out,
-       "'; FILE.safetensors, which takes k, v and q, is expected");
+  want(is_safetensors(flags.outputs.out), ErrorCode::bad_value,
+       "--out must be FILE.safetensors, which holds k, v and q (got '", flags.outputs.out, "')");
   check_destinations(flags.outputs);
   if (!flags.dtype.empty()) flags.files.void2 = dtype_from_name(flags.dtype);
   Progress reading("reading", flags.progress);
@@ -61,7 +61,7 @@ void append_command(Flags& flags) {
   source.check_names(known);
 
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
-  const bool paged = source.has("page_table");
+  const CallersLayout layout(flags.layout == "bshd", source.has("page_table"));
   std::optional<DeviceTensors> on_device;
   if (device.kind == DeviceKind::cuda) on_device.emplace(device);
   std::deque<io::Array> arrays;
@@ -80,7 +80,7 @@ void append_command(Flags& flags) {
     if (on_device) t = on_device->copied(t, memory);
     const bool is_q = row.input == &AppendTensors::q;
     if (row.output || is_q) written.emplace_back(t, &memory), results.emplace_back(row.name, &memory);
-    if (row.tokens && flags.layout == "bshd" && t.rank == 4 && !(row.output && paged)) t = t.permuted({0, 2, 1, 3});
+    t = turned(row.name, t);
     row.output ? void(tensors.*row.output = t) : void(tensors.*row.input = t);
     if (is_q) tensors.q_out = t;
   }
@@ -94,7 +94,7 @@ void append_command(Flags& flags) {
   for (const auto& [name, array] : results) total += static_cast<std::int64_t>(array->bytes());
   WrittenOutputs files(flags.outputs, results,
                        [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); });
-  fmt::print("appended {} to {}\n", shape_text(tensors.k_new), shape_text(tensors.k));
+  fmt::print("appended {} to {}\n", shape_text(turned("k_new", tensors.k_new)), shape_text(turned("k", tensors.k)));
   flush_output();  // a caller who cannot be told gets no files either
   files.commit();
 }
@@ -102,8 +102,8 @@ void append_command(Flags& flags) {
 }  // namespace
 
 void add_append(CLI::App& app) {
-  CLI::App* c = app.add_subcommand(
-      "append", "Write new keys and values into a cache, rotated if cos and sin are given, on tensors from files");
+  CLI::App* c =
+      app.add_subcommand("append", "Append new keys and values from files to a cache; cos and sin rotate the new keys");
   auto flags = std::make_shared<Flags>();
   for (const Row& row : kRows) {
     c->add_option_function<std::string>(
@@ -115,21 +115,24 @@ void add_append(CLI::App& app) {
   c->add_option("--in", flags->files.safetensors, ".safetensors with tensors of these names")
       ->group("Tensors")
       ->type_name("FILE");
-  c->add_option("--prefix", flags->files.prefix, "Of the names in --in, such as layers.0.")->group("Tensors");
-  c->add_option("--layout", flags->layout, "Of all but pages: bhsd (default) or bshd")
+  c->add_option("--prefix", flags->files.prefix, "Prefix of the tensor names in --in, such as layers.0.")
+      ->group("Tensors");
+  c->add_option("--layout", flags->layout, "Layout of all tensors except pages: bhsd (default) or bshd")
       ->group("Tensors")
       ->check(CLI::IsMember({"bhsd", "bshd"}));
-  c->add_option("--dtype", flags->dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
+  c->add_option("--dtype", flags->dtype, "Dtype of .npy files that say '<V2', as ml_dtypes writes them: bf16")
       ->group("Tensors")
       ->check(CLI::IsMember({"bf16"}));
-  c->add_flag("--interleaved", flags->interleaved, "Rotated pairs are (2i, 2i + 1), not (i, i + rotary_dim / 2)");
+  c->add_flag("--interleaved", flags->interleaved, "Rotate the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)");
   c->add_option("--out", flags->outputs.out, "Result: .safetensors with k and v, and q if it is given")
       ->group("Results")
       ->required()
       ->type_name("FILE");
-  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1: tensors are copied there and back")
+  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:N; tensors are copied to the device and back")
       ->group("Running");
-  c->add_option("--threads", flags->threads, "Default: all")->group("Running")->check(CLI::Range(1, 1024));
+  c->add_option("--threads", flags->threads, "Number of threads; default: all cores")
+      ->group("Running")
+      ->check(CLI::Range(1, 1024));
   add_progress_flag(*c, flags->progress);
   c->callback([flags] { append_command(*flags); });
 }

@@ -34,7 +34,7 @@ std::vector<const Implementation*> candidates(const Flags& flags, Op op) {
     names += (names.empty() ? "" : ", ") + std::string(row->name);
   }
   throw Error(ErrorCode::bad_value,
-              text("implementation '", flags.implementation, "' is unknown here; there are ", names));
+              text("--implementation must be one of ", names, " (got '", flags.implementation, "')"));
 }
 
 nlohmann::ordered_json as_json(const Implementation& row, check::Distribution distribution, const check::Verdict& v) {
@@ -114,17 +114,19 @@ int check_command(const Flags& flags) {
 
 void add_check(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("check", "Compare every implementation that accepts a problem with the float64 oracle");
+      app.add_subcommand("check", "Compare every implementation that supports a problem with the float64 reference");
   auto flags = std::make_shared<Flags>();
   std::vector<std::string> names{"all"};
   for (const check::Distribution d : check::kDistributions) names.emplace_back(check::name_of(d));
-  command->add_option("problem", flags->problem, "Such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
+  command
+      ->add_option("problem", flags->problem,
+                   "A problem line, such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
       ->required();
-  add_seed(*command, flags->seed, "Of the random inputs");
-  command->add_option("--distribution", flags->distribution, "Of the scores; default: all")
+  add_seed(*command, flags->seed, "Seed of the random inputs");
+  command->add_option("--distribution", flags->distribution, "Distribution of the scores; default: all")
       ->check(CLI::IsMember(names));
-  command->add_option("--implementation", flags->implementation, "Only this one, by name");
-  command->add_option("--threads", flags->threads, "Default: all")->check(CLI::Range(1, 1024));
+  command->add_option("--implementation", flags->implementation, "Check only the named implementation");
+  command->add_option("--threads", flags->threads, "Number of threads; default: all cores")->check(CLI::Range(1, 1024));
   command->add_flag("--json", flags->json, "Print JSON");
   add_progress_flag(*command, flags->progress);
   command->callback([flags] {

@@ -10,11 +10,13 @@
 
 namespace onepass::cli {
 
-Problem problem_from(const std::vector<std::string>& words) {
+std::string line_of(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
-  return parse_problem(line);
+  return line;
 }
+
+Problem problem_from(const std::vector<std::string>& words) { return parse_problem(line_of(words)); }
 
 Device device_from(const std::string& name) {
   if (name == "cpu") return {};
@@ -25,7 +27,7 @@ Device device_from(const std::string& name) {
     const auto [at, error] = std::from_chars(name.data() + 5, end, index);
     if (error == std::errc{} && at == end && index >= 0) return {DeviceKind::cuda, index};
   }
-  throw Error(ErrorCode::bad_value, text("--device is '", name, "'; cpu, cuda or cuda:1 is expected"));
+  throw Error(ErrorCode::bad_value, text("--device must be cpu, cuda or cuda:N (got '", name, "')"));
 }
 
 void check_fits(const Problem& p, double bytes_per_output) {
@@ -44,7 +46,7 @@ void check_fits(const Problem& p, double bytes_per_output) {
   if (p.bool_mask) bytes += spread(*p.bool_mask);
   const double memory = product(sysconf(_SC_PHYS_PAGES), sysconf(_SC_PAGESIZE));
   if (bytes > memory) {
-    throw Error(ErrorCode::out_of_memory, fmt::format("\"{}\" takes {:.3g} GB of memory; this machine has {:.3g}",
+    throw Error(ErrorCode::out_of_memory, fmt::format("\"{}\" needs {:.3g} GB of memory; this machine has {:.3g}",
                                                       to_string(p), bytes / 1e9, memory / 1e9));
   }
 }

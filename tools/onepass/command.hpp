@@ -25,6 +25,7 @@ void add_tune(CLI::App& app);
 inline constexpr int kWrongResult = 1, kError = 2;
 
 // The words of a problem, quoted as one argument or not.
+std::string line_of(const std::vector<std::string>& words);
 Problem problem_from(const std::vector<std::string>& words);
 // "cpu", "cuda", "cuda:1"; throws bad_value otherwise.
 Device device_from(const std::string& name);

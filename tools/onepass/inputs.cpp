@@ -47,8 +47,9 @@ void TensorFiles::check_names(const std::vector<std::string_view>& known) const 
     if (std::ranges::count(known, std::string_view(name).substr(files_.prefix.size())) != 0) continue;
     std::string all;
     for (const std::string_view k : known) all.append(all.empty() ? "" : ", ").append(k);
-    throw Error(ErrorCode::bad_file, text(files_.safetensors, " holds '", name, "', which is no input; inputs are ",
-                                          all, " (with --prefix only names that begin with it are looked at)"));
+    throw Error(ErrorCode::bad_file,
+                text(files_.safetensors, " has a tensor '", name, "', which is not an input; inputs are ", all,
+                     " (--prefix selects the names that begin with it)"));
   }
 }
 
@@ -83,8 +84,8 @@ Loaded load(const InputFiles& files, Progress& progress) {
   for (const RoleRow& row : kRoleTable) {
     if (!reads(row, loaded.op)) {
       want(!files.npy.contains(std::string(row.name)), ErrorCode::bad_value, option_of(row.name),
-           loaded.op == Op::backward ? " is of a forward: gradients, which --dout asks for, do not take it"
-                                     : " goes with a dout: give --dout FILE.npy, or a tensor 'dout' in --in");
+           loaded.op == Op::backward ? " is not supported with dout: gradients do not use it"
+                                     : " needs dout: give --dout FILE.npy, or a tensor 'dout' in --in");
       continue;
     }
     std::optional<io::Array> array = source.find(row.name);
@@ -97,18 +98,9 @@ Loaded load(const InputFiles& files, Progress& progress) {
     loaded.tensors.mod_buffers.push_back({name, loaded.arrays.back().view()});
   }
   for (const RoleRow& row : kRoleTable) {
-    if (!row.unit_last || !reads(row, loaded.op)) continue;
-    const bool pages = loaded.tensors.page_table.given() && (row.role == Role::k || row.role == Role::v);
-    const auto orient = [&](auto& t) {  // pages lie as they are in either layout
-      if (files.bshd && t.rank == 4 && !pages) t = t.permuted({0, 2, 1, 3});
-    };
-    if (row.output) {  // of a backward: what its forward gave, computed here if it is not given
-      orient(loaded.tensors.*row.output);
-      continue;
-    }
-    ConstTensor& t = loaded.tensors.*row.input;
-    if (!t.given()) source.is_missing(row.name);
-    orient(t);
+    // An output is what a backward's forward gave; it is computed if it is not given.
+    if (!row.unit_last || !reads(row, loaded.op) || row.output) continue;
+    if (!(loaded.tensors.*row.input).given()) source.is_missing(row.name);
   }
   return loaded;
 }

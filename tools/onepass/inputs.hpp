@@ -22,7 +22,6 @@ struct InputFiles {
   std::map<std::string, std::string> buffers;  // .npy of the mod buffers, by name
   std::string safetensors, prefix;             // tensors named prefix + name
   std::optional<DType> void2;                  // what '<V2' of .npy files is
-  bool bshd = false;                           // q, k and v are [batch, seq, heads, dim]
 };
 
 // Reads them by name; an .npy file goes before the .safetensors file.
@@ -46,7 +45,7 @@ class TensorFiles {
 
 struct Loaded {
   std::deque<io::Array> arrays;  // the memory behind the tensors
-  Tensors tensors;               // of a forward, out and lse stay absent
+  Tensors tensors;               // as the files have them; of a forward, out and lse stay absent
   Op op = Op::forward;           // a dout makes it a backward
 };
 Loaded load(const InputFiles& files, Progress& progress);  // throws Error

@@ -34,7 +34,7 @@ nlohmann::ordered_json counts_json(const ladder::Counts& c) {
 std::int64_t bytes_of(const std::optional<std::uint64_t>& given, std::int64_t otherwise) {
   if (!given) return otherwise;
   if (*given > kMaxBytes) {
-    throw Error(ErrorCode::bad_value, text(*given, " bytes of fast memory; at most ", kMaxBytes, " is accepted"));
+    throw Error(ErrorCode::bad_value, text("the fast memory must be at most ", kMaxBytes, " bytes (got ", *given, ")"));
   }
   return static_cast<std::int64_t>(*given);
 }
@@ -110,20 +110,21 @@ void add_ladder(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "ladder", "Run every step from softmax to FlashAttention and print what it computes and moves");
   auto flags = std::make_shared<Flags>();
-  command->add_option("--n", flags->n, "Queries and keys")->capture_default_str();
+  command->add_option("--n", flags->n, "Number of queries and of keys")->capture_default_str();
   command->add_option("--d", flags->d, "Head dim")->capture_default_str();
-  command->add_option("--sram", flags->sram, "Fast memory: bytes, or such as 100KiB (the default)")
+  command->add_option("--sram", flags->sram, "Size of the fast memory, in bytes or with a unit; default: 100KiB")
       ->transform(CLI::AsSizeValue(false));
-  command->add_option("--dtype", flags->dtype, "How matrices are stored: fp32, fp16 or bf16")->capture_default_str();
+  command->add_option("--dtype", flags->dtype, "Dtype of the matrices: fp32, fp16 or bf16")->capture_default_str();
   command->add_flag("--causal", flags->causal, "Mask the keys after each query");
   CLI::Option* paper_flag = command->add_flag(
-      "--paper", flags->paper, "Instead, the FlashAttention paper's GPT-2 row beside the paper's numbers");
+      "--paper", flags->paper, "Show the GPT-2 row of the FlashAttention paper beside the paper's numbers instead");
   command
       ->add_option("--fast", flags->fast,
-                   "With --paper, where --sram (192KiB) only sets the tiles: what must hold everything (448KiB)")
+                   "With --paper: memory that must hold everything (default: 448KiB); --sram (192KiB) sets the tiles")
       ->transform(CLI::AsSizeValue(false))
       ->needs(paper_flag);
-  command->add_flag("--fp8", flags->fp8, "Instead, what FP8 loses and what each cure is worth")->excludes(paper_flag);
+  command->add_flag("--fp8", flags->fp8, "Show the error of FP8 and the effect of each remedy instead")
+      ->excludes(paper_flag);
   command->add_flag("--json", flags->json, "Print JSON");
   add_progress_flag(*command, flags->progress);
   command->callback([flags] { flags->paper ? paper(*flags) : flags->fp8 ? fp8(*flags) : table(*flags); });

@@ -23,7 +23,7 @@ void check_destination(const std::string& path) {
   };
   std::error_code why, none;
   const fs::file_status status = fs::status(path, why);
-  if (!fs::is_directory(folder, none)) fail(folder + " is no directory");
+  if (!fs::is_directory(folder, none)) fail(folder + " is not a directory");
   if (!fs::status_known(status)) fail(why.message());
   if (fs::is_directory(status)) fail("it is a directory");
   if (!fs::exists(status) && ::access(folder.c_str(), W_OK) != 0) fail(folder + " is not writable");
@@ -39,14 +39,14 @@ void check_destinations(const OutputFiles& files) {
   if (is_safetensors(files.out)) {
     if (files.lse.empty()) return;
     throw Error(ErrorCode::bad_value,
-                "--lse takes no file here: with --out FILE.safetensors the LSE is written beside out");
+                "--lse must be without a file if --out is a .safetensors file, which then holds the LSE");
   }
   if (files.lse.empty())
-    throw Error(ErrorCode::bad_value, "--lse needs a file, --lse FILE.npy, unless --out is a .safetensors file");
+    throw Error(ErrorCode::bad_value, "--lse needs a file (--lse FILE.npy) unless --out is a .safetensors file");
   check_destination(files.lse);
   std::error_code none;
   if (fs::weakly_canonical(fs::absolute(files.lse), none) == fs::weakly_canonical(fs::absolute(files.out), none)) {
-    throw Error(ErrorCode::bad_value, text("--out and --lse are the same file, ", files.out));
+    throw Error(ErrorCode::bad_value, text("--out and --lse must be different files (both are ", files.out, ")"));
   }
 }
 

@@ -128,8 +128,7 @@ void report(const Flags& flags, const std::vector<Job>& jobs) {
 
 void prebuild(const Flags& flags) {
   std::vector<Job> jobs = jobs_of(flags);
-  if (std::string why; !cuda::nvrtc(&why))
-    throw Error(ErrorCode::unsupported, text("prebuild compiles with NVRTC, and there is none: ", why));
+  if (std::string why; !cuda::nvrtc(&why)) throw Error(ErrorCode::unsupported, text("prebuild needs NVRTC: ", why));
   const int threads =
       std::min<int>(flags.threads > 0 ? flags.threads : default_executor().workers(), static_cast<int>(jobs.size()));
   std::atomic<std::size_t> next{0};
@@ -160,13 +159,18 @@ void prebuild(const Flags& flags) {
 void add_prebuild(CLI::App& app) {
   CLI::App* c = app.add_subcommand("prebuild", "Compile CUDA kernels into a directory, for machines without NVRTC");
   auto flags = std::make_shared<Flags>();
-  c->add_option("directory", flags->directory, "Made if it is missing; ONEPASS_PREBUILT names it where it is used")
+  c->add_option("directory", flags->directory,
+                "Directory of the kernels, created if missing; machines that use it set ONEPASS_PREBUILT to it")
       ->required();
-  c->add_option("--arch", flags->arch, "Of the GPU that will run them, such as sm_90")->required();
-  c->add_option("--problem", flags->problems, "A problem line; may be repeated. Sizes hardly matter, options do");
-  c->add_option("--suite", flags->suite, "File of problems, as bench takes it");
-  c->add_flag("--tables", flags->tables, "Common head dims in bf16, fp16 and fp32, with and without a causal mask");
-  c->add_option("--threads", flags->threads, "Kernels compiled at once; default: all CPUs")->check(CLI::Range(1, 1024));
+  c->add_option("--arch", flags->arch, "Architecture of the GPU that will run the kernels, such as sm_90")->required();
+  c->add_option(
+      "--problem", flags->problems,
+      "Problem to compile for; may be repeated. Dtypes, head dims and options select the kernels, sizes hardly");
+  c->add_option("--suite", flags->suite, "File of problem lines, as for bench");
+  c->add_flag("--tables", flags->tables,
+              "Compile for common head dims in bf16, fp16 and fp32, with and without a causal mask");
+  c->add_option("--threads", flags->threads, "Number of kernels compiled at a time; default: all cores")
+      ->check(CLI::Range(1, 1024));
   c->add_flag("--json", flags->json, "Print JSON");
   c->callback([flags] { prebuild(*flags); });
 }

@@ -28,7 +28,7 @@ void Progress::at(std::int64_t done, std::int64_t total) {
 }
 
 void add_progress_flag(CLI::App& command, bool& wanted) {
-  command.add_flag("--progress", wanted, "Report progress on stderr even if it is no terminal");
+  command.add_flag("--progress", wanted, "Report progress on stderr even if it is not a terminal");
 }
 
 void ProgressExecutor::parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) {

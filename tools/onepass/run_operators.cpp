@@ -20,8 +20,8 @@ struct Operator {
 constexpr std::array<Operator, 4> kOperators{
     {{Op::softmax, Role::y, "y, the softmax of the rows of x"},
      {Op::softmax_backward, Role::dx, "dx, the gradient of a softmax, from y and dy"},
-     {Op::flat_gemm, Role::y, "y = x w^T, few rows times a wide matrix"},
-     {Op::linear, Role::y, "y = x w^T of any number of rows, by the kernel that is fastest for it here"}}};
+     {Op::flat_gemm, Role::y, "y = x w^T for few rows of x and a wide matrix w"},
+     {Op::linear, Role::y, "y = x w^T for any number of rows, by the fastest kernel on this machine"}}};
 
 struct Flags : Running {
   Attention options;
@@ -88,25 +88,25 @@ void add(CLI::App& run, const Operator& o) {
       ->group("Results")
       ->required()
       ->type_name("FILE");
-  c->add_option("--out-dtype", flags->out_dtype, "fp32, or the dtype of what is read (default)")
+  c->add_option("--out-dtype", flags->out_dtype, "Dtype of the result: fp32, or the dtype of the input (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   const CLI::Option* lse = nullptr;
   if (o.op == Op::softmax) {
     lse = c->add_option("--lse", flags->outputs.lse,
-                        "Log-sum-exp of every row too: .npy; no file if --out is .safetensors")
+                        "Also write the log-sum-exp of each row: .npy; without a file if --out is .safetensors")
               ->group("Results")
               ->expected(0, 1)
               ->type_name("FILE");
   }
   if (is_softmax(o.op)) {
-    c->add_option("--scale", flags->options.scale, "Of the scores; default 1")->group("Scores");
-    c->add_flag("--log", flags->options.log, "The logarithm of the softmax")->group("Scores");
+    c->add_option("--scale", flags->options.scale, "Factor of the scores; default: 1")->group("Scores");
+    c->add_flag("--log", flags->options.log, "Compute the logarithm of the softmax")->group("Scores");
   }
   c->callback([flags, lse, &o, &run] {
     for (const CLI::Option* option : run.get_options())  // which are attention's
-      want(option->count() == 0, ErrorCode::bad_value, option->get_name(), " stands in front of ", word_of(o.op),
-           "; its options stand behind it");
+      want(option->count() == 0, ErrorCode::bad_value, "options of ", word_of(o.op), " must come after it (got ",
+           option->get_name(), " before it)");
     flags->outputs.want_lse = lse && lse->count() > 0;
     run_operator(o, *flags);
   });

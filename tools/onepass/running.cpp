@@ -74,7 +74,7 @@ void report(const Running& running, const Problem& problem, const Plan& plan, co
 }  // namespace
 
 InputFiles Running::files() const {
-  return {npy, {}, in, prefix, dtype.empty() ? std::nullopt : std::optional(dtype_from_name(dtype)), false};
+  return {npy, {}, in, prefix, dtype.empty() ? std::nullopt : std::optional(dtype_from_name(dtype))};
 }
 
 void add_tensor_option(CLI::App& command, Running& running, const RoleRow& row) {
@@ -90,18 +90,23 @@ void add_running_options(CLI::App& command, Running& running) {
   command.add_option("--in", running.in, ".safetensors with tensors of these names")
       ->group("Tensors")
       ->type_name("FILE");
-  command.add_option("--prefix", running.prefix, "Of the names in --in, such as layers.0.")->group("Tensors");
-  command.add_option("--dtype", running.dtype, "What .npy files of dtype '<V2' (ml_dtypes) hold: bf16")
+  command.add_option("--prefix", running.prefix, "Prefix of the tensor names in --in, such as layers.0.")
+      ->group("Tensors");
+  command.add_option("--dtype", running.dtype, "Dtype of .npy files that say '<V2', as ml_dtypes writes them: bf16")
       ->group("Tensors")
       ->check(CLI::IsMember({"bf16"}));
   command
       .add_option("--implementation", running.implementation,
-                  "By name, as in onepass info; default: the first that accepts")
+                  "Name of the implementation, as in onepass info; default: the first that supports the problem")
       ->group("Running");
-  command.add_option("--device", running.device, "cpu (default), cuda or cuda:1: tensors are copied there and back")
+  command
+      .add_option("--device", running.device,
+                  "cpu (default), cuda or cuda:N; tensors are copied to the device and back")
       ->group("Running");
-  command.add_option("--threads", running.threads, "Default: all")->group("Running")->check(CLI::Range(1, 1024));
-  command.add_option("--repeat", running.repeat, "Run so often and print the median time")
+  command.add_option("--threads", running.threads, "Number of threads; default: all cores")
+      ->group("Running")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--repeat", running.repeat, "Number of runs; prints the median time")
       ->group("Running")
       ->check(CLI::Range(1, 1000000));
   command.add_flag("--json", running.json, "Print JSON")->group("Running");

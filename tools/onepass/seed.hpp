@@ -13,7 +13,7 @@ inline CLI::Option* add_seed(CLI::App& command, std::uint64_t& seed, const std::
     std::uint64_t read = 0;
     const char* const end = word.data() + word.size();
     const auto [at, error] = std::from_chars(word.data(), end, read);
-    return error == std::errc{} && at == end ? "" : "'" + word + "'; an integer from 0 to 2^64 - 1 is accepted";
+    return error == std::errc{} && at == end ? "" : "must be an integer from 0 to 2^64 - 1 (got '" + word + "')";
   };
   return command.add_option("--seed", seed, help)->check(wrong);
 }

@@ -59,7 +59,7 @@ std::vector<Shape> shapes_of(const Flags& flags) {
     const auto model = std::ranges::find_if(models(), [&](const Model& m) { return m.name == name; });
     std::string names;
     for (const Model& m : models()) names += (names.empty() ? "" : ", ") + std::string(m.name);
-    want(model != models().end(), ErrorCode::bad_value, "the model '", name, "' is unknown here; there are ", names);
+    want(model != models().end(), ErrorCode::bad_value, "--model must be one of ", names, " (got '", name, "')");
     for (const Shape& s : model->shapes) add(s);
   }
   for (const std::string& text_ : flags.shapes) {
@@ -147,7 +147,7 @@ void keep(const std::vector<CrossoverRow>& measured, const std::string& file) {
 void tune(const Flags& flags) {
   const Device device = device_from(flags.device);
   const std::string file = flags.file.empty() ? plan::crossover_file().string() : flags.file;
-  want(flags.dry || !file.empty(), ErrorCode::bad_file, "no file can be named: give --file or set ONEPASS_DATAFLOW");
+  want(flags.dry || !file.empty(), ErrorCode::bad_file, "no file to write: give --file or set ONEPASS_DATAFLOW");
   if (!flags.dry) (void)plan::read_crossovers(file);  // what is wrong with it is said before anything is measured
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
   std::unique_ptr<bench::DeviceTimer> timer;
@@ -171,26 +171,30 @@ void tune(const Flags& flags) {
   }
   if (flags.json) return print_json({{"file", flags.dry ? "" : file}, {"shapes", results}, {"notes", notes}});
   for (const std::string& note : notes) fmt::print("{}\n", note);
-  if (!flags.dry) fmt::print("kept in {}\n", file);
+  if (!flags.dry) fmt::print("written to {}\n", file);
 }
 
 }  // namespace
 
 void add_tune(CLI::App& app) {
   CLI::App* c = app.add_subcommand(
-      "tune",
-      "Measure from how many rows on linear() should take a flat GEMM, and cuBLAS or a BLAS; keep it in a file");
+      "tune", "Measure the numbers of rows from which linear() should use a flat GEMM, and cuBLAS or a BLAS");
   auto flags = std::make_shared<Flags>();
-  c->add_option("--shape", flags->shapes, "Columns and row length of w, such as 4096x11008; may be repeated");
-  c->add_option("--model", flags->models, "All of a model: llama2-7b, llama3-8b; may be repeated");
-  c->add_option("--dtype", flags->dtype, "Of x and w; default: bf16")->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:1");
-  c->add_option("--file", flags->file, "Where crossovers are kept; default: ONEPASS_DATAFLOW, else in the cache");
-  c->add_option("--threads", flags->threads, "On the CPU; default: all")->check(CLI::Range(1, 4096));
-  c->add_option("--rounds", flags->rounds, "In which the kernels take turns; default: 3")->check(CLI::Range(1, 100));
-  c->add_option("--seconds", flags->seconds, "Of each kernel and round; default: 0.02")->check(CLI::Range(0.0, 60.0));
-  c->add_option("--rows", flags->most_rows, "Measure up to so many rows of x; default: 128")->check(CLI::Range(1, 128));
-  c->add_flag("--dry", flags->dry, "Measure and print, keep nothing");
+  c->add_option("--shape", flags->shapes, "Shape [n, k] of w, such as 4096x11008; may be repeated");
+  c->add_option("--model", flags->models, "All shapes of a model: llama2-7b, llama3-8b; may be repeated");
+  c->add_option("--dtype", flags->dtype, "Dtype of x and w; default: bf16")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:N");
+  c->add_option("--file", flags->file,
+                "File of the crossovers; default: $ONEPASS_DATAFLOW, or linear.txt in the cache");
+  c->add_option("--threads", flags->threads, "Number of threads on the CPU; default: all cores")
+      ->check(CLI::Range(1, 4096));
+  c->add_option("--rounds", flags->rounds, "Number of rounds, in which the kernels take turns; default: 3")
+      ->check(CLI::Range(1, 100));
+  c->add_option("--seconds", flags->seconds, "Time of each kernel in each round; default: 0.02")
+      ->check(CLI::Range(0.0, 60.0));
+  c->add_option("--rows", flags->most_rows, "Largest number of rows of x; default: 128")->check(CLI::Range(1, 128));
+  c->add_flag("--dry", flags->dry, "Measure and print, but do not write the file");
   c->add_flag("--json", flags->json, "Print JSON");
   c->callback([flags] { tune(*flags); });
 }

@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/tensor_checks.hpp"
 
 namespace onepass::cuda {
@@ -90,7 +91,7 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
   want(!__builtin_add_overflow(p.heads_kv, p.heads_q, &rows) &&
            !__builtin_mul_overflow(rows, rotated + copied + values, &items) && items <= kMaxPosition,
        ErrorCode::unsupported, "append_kv on CUDA supports at most ", kMaxPosition,
-       " elements per token (k_new has shape ", ShownShape{t.k_new}, ")");
+       " elements per token (k_new has shape ", PassedShape{"k_new", t.k_new}, ")");
   AppendParams& k = plan.params;
   for (const auto& [from, to, stride] :
        {std::tuple{&t.k_descale, &k.k_descale, k.k_descale_stride}, {&t.v_descale, &k.v_descale, k.v_descale_stride}}) {

@@ -13,6 +13,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/cublas_api.hpp"
 #include "cuda/host/kernels.hpp"
+#include "cuda/host/pretended.hpp"
 #include "problem/gemm/flat_gemm_problem.hpp"
 #include "problem/roles.hpp"
 
@@ -142,13 +143,23 @@ class State final : public PlanState {
   int count_ = 0;
 };
 
+// On a device that is not here.
+class Unasked final : public PlanState {
+ public:
+  using PlanState::PlanState;
+  std::string describe() const override { return "cuBLASLt, if it is installed there; it chooses on the device"; }
+  void run(const Tensors&, void*, Executor&, void*) const override {
+    throw Error(ErrorCode::internal, "cuBLASLt was not asked for a device that is not here");
+  }
+};
+
 Decision plan_for(const Request& request) {
   const Problem& p = *request.problem;
   std::string why;
   const DeviceFacts* const device = device_of(p, why);
   if (!device) return Decision::no(why);
-  const Cublas* const api = cublas(why);
-  if (!api) return Decision::no(why);
+  const Cublas* const api = pretended_device() ? nullptr : cublas(why);
+  if (!api && !pretended_device()) return Decision::no(why);
   if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("cuBLAS does not support empty matrices");
   for (const auto& [name, stride, rows, numbers] :
        {std::tuple{"x", p.layout.x, p.m, p.k}, {"w", p.layout.w, p.n, p.k}, {"y", p.layout.y, p.m, p.n}})
@@ -156,6 +167,7 @@ Decision plan_for(const Request& request) {
       return Decision::no(text("cuBLAS needs ", name, " with unit inner stride and non-overlapping rows"));
   if (p.column_bias && (p.out_dtype != p.dtype || (p.n > 1 && p.layout.column_bias[0] != 1)))
     return Decision::no("cuBLAS needs a contiguous column_bias with the dtype of y");
+  if (!api) return {{}, std::make_shared<Unasked>(request.problem)};
   auto state = std::make_shared<State>(request, *api, *device);
   if (!state->found()) return Decision::no("cuBLAS has no algorithm for this problem");
   return {{}, std::move(state)};

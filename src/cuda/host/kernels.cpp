@@ -1,5 +1,6 @@
 #include "cuda/host/kernels.hpp"
 #include "base/text.hpp"
+#include "cuda/host/pretended.hpp"
 
 #include <algorithm>
 #include <array>
@@ -68,6 +69,7 @@ Entry& entry_of(const Key& key) {
 }  // namespace
 
 const DeviceFacts& device_facts(int ordinal) {
+  if (const DeviceFacts* facts = pretended_device()) return *facts;
   if (ordinal < 0 || ordinal >= kMaxDevices)
     throw Error(ErrorCode::bad_device, text("cuda:", ordinal, " does not exist"));
   need_driver();  // in a child of fork() the rest may be locked for good

@@ -9,6 +9,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
+#include "cuda/host/pretended.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -137,7 +138,7 @@ const Implementation& merge_implementation() {
         const DeviceFacts* const device = device_of(*request.problem, why);
         if (!device || !select_merge(*request.problem, config, why)) return Decision::no(why);
         constexpr int kLargeParameters = 12010;  // of a driver
-        if (config.capacity > kSmallMerge && driver()->version < kLargeParameters)
+        if (config.capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
           return Decision::no(text("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver"));
         return Decision{{}, std::make_shared<State>(request, *device, config)};
       },

@@ -11,6 +11,7 @@
 #include "base/overlap.hpp"
 #include "base/text.hpp"
 #include "problem/attention/cache.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
 
@@ -26,9 +27,11 @@ struct Size {
 
 struct Form {
   std::initializer_list<Size> sizes;
+  bool turned;  // the caller has the second and the third the other way round
   friend std::ostream& operator<<(std::ostream& out, const Form& f) {
     const char* between = "[";
-    for (const Size& s : f.sizes) out << std::exchange(between, ", ") << s.what;
+    for (std::size_t i = 0; i < f.sizes.size(); ++i)
+      out << std::exchange(between, ", ") << f.sizes.begin()[f.turned && (i == 1 || i == 2) ? 3 - i : i].what;
     return out << ']';
   }
 };
@@ -42,13 +45,13 @@ class Checks {
     check_tensor(name, tensor);
     want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", ShownDevice{tensor.device},
          " but k_new is on ", ShownDevice{t_.k_new.device});
-    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor},
-         "; ", Form{sizes}, " is expected");
+    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " has shape ",
+         PassedShape{name, tensor}, "; ", Form{sizes, is_turned(name, static_cast<int>(sizes.size()))}, " is expected");
     int i = 0;
     for (const Size& s : sizes) {
       const std::int64_t size = tensor.shape[i++];
       if (s.known < 0) s.known = size, s.by = name;
-      want(size == s.known, ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor}, ": its ", s.what,
+      want(size == s.known, ErrorCode::bad_shape, name, " has shape ", PassedShape{name, tensor}, ": its ", s.what,
            " must be ", s.known, ", as ", s.by, "'s");
     }
   }
@@ -211,7 +214,7 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
       checks.data(name, tensor, {pages, capacity, heads_kv, dim}, true);
     else
       checks.data(name, tensor, {batch, heads_kv, capacity, dim}, true);
-    check_output(name, tensor);
+    check_output(name, turned(name, tensor));
   };
   tokens("k_new", t.k_new, heads_kv, dim_qk);
   tokens("v_new", t.v_new, heads_kv, dim_v);
@@ -263,7 +266,7 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   p.seq_new = p.packed ? 0 : seq_new.known;
   p.tokens = seq_new.known;
   want(p.packed || !__builtin_mul_overflow(p.batch, p.seq_new, &p.tokens), ErrorCode::bad_shape, "k_new has shape ",
-       ShownShape{t.k_new}, "; 2^62 tokens are accepted");
+       PassedShape{"k_new", t.k_new}, "; 2^62 tokens are accepted");
   check_apart(t);
   if (p.device.kind == DeviceKind::cpu) check_contents(p, t);
   return p;

@@ -11,6 +11,7 @@
 
 #include "base/shown.hpp"
 #include "problem/attention/cache.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/gemm/flat_gemm_problem.hpp"
 #include "problem/merge/merge_problem.hpp"
 #include "problem/quantize/quantize_problem.hpp"
@@ -33,11 +34,11 @@ class Sizes {
     if (size == known.size) return;
     const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
     if (may_be_one(row)) {
-      throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": dimension ", dimension,
-                                             " must be ", expected, expected == 1 ? "" : " or 1"));
+      throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", PassedShape{row.name, t}, ": dimension ",
+                                             dimension, " must be ", expected, expected == 1 ? "" : " or 1"));
     }
-    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": its ", what_of(axis), " must be ",
-                                           expected, ", as ", known.by, "'s"));
+    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", PassedShape{row.name, t}, ": its ", what_of(axis),
+                                           " must be ", expected, ", as ", known.by, "'s"));
   }
   std::int64_t operator[](Axis axis) const { return known_[static_cast<std::size_t>(axis)].size; }
   void set(Axis axis, std::int64_t size, const char* by) { known_[static_cast<std::size_t>(axis)] = {size, by}; }
@@ -109,8 +110,8 @@ void check_gradient(const RoleRow& row, const ConstTensor& t, const Tensors& all
   const ConstTensor of = tensor_of(all, base);
   if (!of.given()) throw Error(ErrorCode::bad_value, text(row.name, " is given but ", base.name, " is not"));
   if (row.fit != Fit::exact && (t.rank != of.rank || t.shape != of.shape))
-    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), "; ", shape_text(of), ", as ",
-                                           base.name, ", is expected"));
+    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", PassedShape{row.name, t}, "; ",
+                                           PassedShape{base.name, of}, ", as ", base.name, ", is expected"));
 }
 
 // One tensor by its row; its sizes meet those of the tensors before it.
@@ -127,7 +128,7 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
   const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;
   if (t.rank + missing != rank && !shorter)
     throw Error(ErrorCode::bad_shape,
-                text(row.name, " has shape ", shape_text(t), "; ", form_text(row, form), " is expected"));
+                text(row.name, " has shape ", PassedShape{row.name, t}, "; ", form_text(row, form), " is expected"));
   for (int i = 0; i < t.rank; ++i) {
     const Axis axis = axes[i + missing];
     if (axis == Axis::boundaries && t.shape[i] < 1)
@@ -138,7 +139,7 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
     throw Error(ErrorCode::bad_stride,
                 text(row.name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
   }
-  if (writes(row, op)) check_output(row.name, t);
+  if (writes(row, op)) check_output(row.name, turned(row.name, t));
 }
 
 // The longest of some lengths; a bound that the caller gave stands if it holds them.

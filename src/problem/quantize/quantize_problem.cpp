@@ -3,6 +3,7 @@
 #include "algebra/philox.hpp"
 #include "base/text.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -38,8 +39,8 @@ void check(const Tensors& t, const Attention& a) {
   });
   want(is_data(x.dtype), ErrorCode::bad_dtype, "x is ", name_of(x.dtype), "; fp32, fp16 and bf16 are accepted");
   want(t.y.dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(t.y.dtype), "; fp8_e4m3 is expected");
-  want(t.y.rank == t.x.rank && t.y.shape == t.x.shape, ErrorCode::bad_shape, "y has shape ", ShownShape{t.y}, "; ",
-       ShownShape{t.x}, ", as x, is expected");
+  want(t.y.rank == t.x.rank && t.y.shape == t.x.shape, ErrorCode::bad_shape, "y has shape ", PassedShape{"y", t.y},
+       "; ", PassedShape{"x", t.x}, ", as x, is expected");
   for (const Role role : {Role::descale, Role::mean}) {
     const ConstTensor of = tensor_of(t, row_of(role));
     want(!of.given() || of.dtype == DType::f32, ErrorCode::bad_dtype, row_of(role).name, " is ", name_of(of.dtype),

@@ -75,7 +75,7 @@ void run_launch(const Settings& s) {
   Problem p = parse_problem_on(device, line);
   if (!s.device.empty()) p.device = device;
   if (p.device.kind != DeviceKind::cuda)
-    throw Error(ErrorCode::bad_device, text("--launch measures calls of CUDA kernels; \"", line, "\" is for the CPU"));
+    throw Error(ErrorCode::bad_device, text("--launch measures CUDA kernels, but \"", line, "\" is for the CPU"));
   const LaunchCost cost = measure_launch(p, s.implementation);
   print(cost);
   write(nlohmann::json::array({to_json(cost)}), s.json_path);
@@ -120,24 +120,27 @@ namespace onepass::cli {
 void add_bench(CLI::App& app) {
   auto settings = std::make_shared<bench::Settings>();
   CLI::App* c =
-      app.add_subcommand("bench", "Time problems beside the machine's ceilings and beside peers, interleaved");
-  c->add_option("--suite", settings->suite, "file of cells: a problem, or threads | implementation or - | problem");
+      app.add_subcommand("bench", "Time problems beside the machine's peaks and other libraries, interleaved");
+  c->add_option("--suite", settings->suite,
+                "File of cells, a line each: a problem, or: threads | implementation or - | problem");
   c->add_option("--problem", settings->problems,
-                "a problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
-  c->add_option("--device", settings->device, "cuda, cuda:1: all problems there, whatever their lines say");
-  c->add_option("--threads", settings->threads, "threads for --problem")->check(CLI::Range(1, 1024));
-  c->add_option("--implementation", settings->implementation, "by name, where the suite names none");
-  c->add_option("--rounds", settings->rounds, "rounds of turns: 7, on CUDA 3")->check(CLI::Range(1, 1000));
-  c->add_option("--seconds", settings->seconds, "time of each contender in each round: 0.12, on CUDA 0.04")
+                "A problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
+  c->add_option("--device", settings->device, "Move all problems to this device: cpu, cuda or cuda:N");
+  c->add_option("--threads", settings->threads, "Number of threads for --problem")->check(CLI::Range(1, 1024));
+  c->add_option("--implementation", settings->implementation,
+                "Name of the implementation for cells that do not name one");
+  c->add_option("--rounds", settings->rounds, "Number of rounds; default: 7, on CUDA 3")->check(CLI::Range(1, 1000));
+  c->add_option("--seconds", settings->seconds, "Time of each contender in each round; default: 0.12, on CUDA 0.04")
       ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--pause", settings->pause, "seconds before each contender's turn, CUDA only: 0.45")
+  c->add_option("--pause", settings->pause, "Pause before each turn in seconds, on CUDA only; default: 0.45")
       ->check(CLI::Range(0.0, 60.0));
   c->add_option("--peers", settings->peers,
-                "peers to time beside us, such as torch onnxruntime, torch-cudnn torch-flash");
+                "Other libraries to time, such as torch onnxruntime, torch-cudnn torch-flash");
   c->add_option("--peers-command", settings->peers_command,
-                "the program that times them, such as 'python3 -m bench peers'");
-  c->add_option("--json", settings->json_path, "also write the results here");
-  c->add_flag("--launch", settings->launch, "host time of one cached call on CUDA beside a bare kernel launch");
+                "Program that times the peers, such as 'python3 -m bench peers'");
+  c->add_option("--json", settings->json_path, "Also write the results to this file");
+  c->add_flag("--launch", settings->launch,
+              "Measure the host time of one cached call on CUDA beside a bare kernel launch");
   c->callback([settings] { bench::run(*settings); });
 }
 

@@ -126,10 +126,11 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
   }
   if (second == line.npos) {
     throw Error(ErrorCode::bad_text,
-                text("cannot read the cell \"", line, "\": threads | implementation or - | problem is expected"));
+                text("a cell must be a problem, or: threads | implementation or - | problem (got \"", line, "\")"));
   }
   spec.threads = std::atoi(line.c_str());
-  if (spec.threads < 1) throw Error(ErrorCode::bad_text, text("the cell \"", line, "\" has no number of threads"));
+  if (spec.threads < 1)
+    throw Error(ErrorCode::bad_text, text("threads must be a positive integer in the cell \"", line, "\""));
   const std::string name = trimmed(line.substr(first + 1, second - first - 1));
   spec.implementation = name == "-" ? "" : name;
   read_problem(spec, trimmed(line.substr(second + 1)), device);

@@ -127,7 +127,8 @@ ReadContender::ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& 
       bytes_(static_cast<std::size_t>(p.n * p.k) * size_of(p.dtype)),
       matrices_(matrices),
       timer_(timer) {
-  want(bytes_ >= 32768, ErrorCode::unsupported, "w has ", bytes_, " bytes; the reading kernel takes 32768 and more");
+  want(bytes_ >= 32768, ErrorCode::unsupported, "w must have at least 32768 bytes for the reading kernel (got ", bytes_,
+       ")");
   const cuda::ContextScope scope(device_);
   call();  // the driver may load a kernel at its first launch only, which is not to be in a capture
 }

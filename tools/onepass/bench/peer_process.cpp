@@ -12,9 +12,9 @@ namespace onepass::bench {
 
 PeerProcess::PeerProcess(const std::string& command) {
   int in[2], out[2];
-  if (pipe(in) != 0 || pipe(out) != 0) throw Error(ErrorCode::bad_value, "no pipe could be made for the peer process");
+  if (pipe(in) != 0 || pipe(out) != 0) throw Error(ErrorCode::bad_value, "cannot make a pipe for the peer process");
   pid_ = fork();
-  if (pid_ < 0) throw Error(ErrorCode::bad_value, text("the peer process '", command, "' could not be started"));
+  if (pid_ < 0) throw Error(ErrorCode::bad_value, text("cannot start the peer process '", command, "'"));
   if (pid_ == 0) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);

@@ -36,7 +36,7 @@ class Literal {
       expect(':');
       constexpr std::string_view kKeys[] = {"descr", "fortran_order", "shape"};
       const auto at = static_cast<std::size_t>(std::find(std::begin(kKeys), std::end(kKeys), key) - std::begin(kKeys));
-      if (at == 3) fail("'" + key + "' is no key of it");
+      if (at == 3) fail("'" + key + "' is not a key of it");
       if (std::exchange(seen[at], true)) fail("it has '" + key + "' twice");
       if (at == 0) h.descr = descr();
       if (at == 1) h.fortran_order = boolean();
@@ -148,7 +148,7 @@ Array read_npy(const Source& source, std::optional<DType> void2) {
   const auto bytes_of = [](char* p, std::size_t n) { return std::as_writable_bytes(std::span(p, n)); };
   source.read(0, bytes_of(start, std::min<std::uint64_t>(source.size(), kMagic.size())));
   if (std::string_view(start, kMagic.size()) != kMagic)
-    throw Error(ErrorCode::bad_file, text(source.name(), " is no .npy file: it does not begin with \\x93NUMPY"));
+    throw Error(ErrorCode::bad_file, text(source.name(), " is not an .npy file: it does not begin with \\x93NUMPY"));
   source.read(0, bytes_of(start, 10));
   const int major = static_cast<unsigned char>(start[6]), minor = static_cast<unsigned char>(start[7]);
   if (major < 1 || major > 3 || minor != 0) {

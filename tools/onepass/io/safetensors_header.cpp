@@ -66,7 +66,7 @@ class Events final : public nlohmann::json_sax<json> {
     return true;
   }
   bool end_array() override {
-    if (where_ == Where::begin || where_ == Where::stop) fail("data_offsets of tensor '" + name_ + "' are no pair");
+    if (where_ == Where::begin || where_ == Where::stop) fail("data_offsets of tensor '" + name_ + "' are not a pair");
     where_ = Where::tensor;
     return true;
   }
@@ -97,7 +97,7 @@ class Events final : public nlohmann::json_sax<json> {
   bool binary(json::binary_t&) override { unexpected("binary data"); }
   bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override { no_json(at); }
 
-  [[noreturn]] void no_json(std::size_t at) const { fail(text("it is no JSON at byte ", at)); }
+  [[noreturn]] void no_json(std::size_t at) const { fail(text("it is not JSON at byte ", at)); }
 
  private:
   enum class Where {
@@ -121,7 +121,7 @@ class Events final : public nlohmann::json_sax<json> {
     throw Error(ErrorCode::bad_file, text("the safetensors header of ", file_, " is damaged: ", why));
   }
   [[noreturn]] void unexpected(const std::string& what) const {
-    fail(what + " stands where the format has something else" + (name_.empty() ? "" : ", at '" + name_ + "'"));
+    fail(what + " is unexpected" + (name_.empty() ? "" : ", at '" + name_ + "'"));
   }
   void finish_tensor() const {
     if (seen_ != 7) fail("tensor '" + name_ + "' lacks dtype, shape or data_offsets");

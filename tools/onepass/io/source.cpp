@@ -30,7 +30,7 @@ FileSource::FileSource(const std::string& path, std::function<void(std::size_t)>
   struct stat status{};
   if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(file_);
-    throw Error(ErrorCode::bad_file, text(path, " is no regular file"));
+    throw Error(ErrorCode::bad_file, text(path, " is not a regular file"));
   }
   resize(static_cast<std::uint64_t>(status.st_size));
 }

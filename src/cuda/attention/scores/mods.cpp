@@ -1,29 +1,44 @@
 #include "cuda/attention/scores/mods.hpp"
 #include "base/text.hpp"
 
+#include <algorithm>
 #include <type_traits>
 
+#include "expression/check_mods.hpp"
 #include "expression/tokens.hpp"
 
 namespace onepass::cuda {
 namespace {
 
 // A number with a fraction and no suffix is a double in C++; here it is a float, as on the CPU: 64-bit arithmetic is up
-// to 64 times slower on a GPU. With `real` for the type: what is cast to a dual number keeps its derivative.
-std::string with_float_literals(const std::string& source, std::string_view real) {
-  std::string out;
+// to 64 times slower on a GPU. With `real` for the type: what is cast to a dual number keeps its derivative. C++20 has
+// no t[i, j]: it becomes t(i, j). A buffer of one element may be named alone: it becomes t(0).
+std::string translated(const std::string& source, const Problem& p, std::string_view real = "float") {
+  std::string out, brackets;  // what closes those that are open
   std::size_t done = 0;
   Tokens tokens("", source);
+  const ModBuffer* buffer = nullptr;  // whose name was the last word
   for (tokens.next(); !tokens.token().empty(); tokens.next()) {
     const std::string_view t = tokens.token();
     const std::size_t end = tokens.column() + t.size();
-    out.append(source, done, tokens.column() - done).append(t == "float" ? real : t);
+    const bool single = buffer && is_single(*buffer) && t != "[" && t != "(";
+    out.append(single ? "(0)" : "").append(source, done, tokens.column() - done);
     done = end;
+    if (t == "[") brackets += buffer && buffer->rank > 1 ? ')' : ']';
+    if (t == "[" && brackets.back() == ')')
+      out += '(';
+    else if (t == "]" && !brackets.empty())
+      out += brackets.back();
+    else
+      out.append(t == "float" ? real : t);
+    if (t == "]" && !brackets.empty()) brackets.pop_back();
+    const auto found = std::ranges::find(p.mod_buffers, t, &ModBuffer::name);
+    buffer = found != p.mod_buffers.end() ? &*found : nullptr;
     const bool number = is_digit(t[0]) || (t[0] == '.' && t.size() > 1),
                hex = t.starts_with("0x") || t.starts_with("0X");
     if (number && !hex && t.find_first_of(".eE") != t.npos && (is_digit(t.back()) || t.back() == '.')) out += 'f';
   }
-  return out.append(source, done);
+  return out.append(buffer && is_single(*buffer) ? "(0)" : "").append(source, done);
 }
 
 const char* element_text(DType t) {
@@ -47,7 +62,7 @@ std::string function_text(const char* head, const char* name, const std::string&
     s += text("[[maybe_unused]] const Buffer<", element_text(b.dtype), ", ", b.rank, "> ", b.name, "{buffers_[", i,
               "]};\n");
   }
-  return s + text("return\n#line 1 \"", name, "\"\n", with_float_literals(source, real), " ;}\n");
+  return s + text("return\n#line 1 \"", name, "\"\n", translated(source, p, real), " ;}\n");
 }
 
 }  // namespace
@@ -74,7 +89,7 @@ std::string mods_key(const Problem& p) {
   for (const ModBuffer& b : p.mod_buffers) {
     key += '\0' + b.name + '\0';
     key += static_cast<char>('0' + static_cast<int>(b.dtype));
-    key += static_cast<char>('0' + b.rank);
+    key += static_cast<char>('0' + (is_single(b) ? 0 : b.rank));
   }
   return key;
 }

@@ -1,0 +1,76 @@
+#include "cuda/target.hpp"
+
+#include <string>
+
+#include "base/text.hpp"
+#include "onepass/error.hpp"
+#include "problem/roles.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kMiB = 1 << 20;
+
+struct Row {
+  std::string_view arch;
+  Target target;
+  const char* card;
+  int multiprocessors, l2_bytes;
+};
+// Compute capabilities and the shared memory a block may have (CUDA C++ programming guide, technical specifications);
+// the cards' own numbers are from NVIDIA's descriptions of their architectures.
+constexpr Row kTargets[] = {
+    {"sm_80", {8, 0, 166912}, "NVIDIA A100", 108, 40 * kMiB},
+    {"sm_86", {8, 6, 101376}, "NVIDIA RTX A6000", 84, 6 * kMiB},
+    {"sm_87", {8, 7, 166912}, "NVIDIA Jetson AGX Orin", 16, 4 * kMiB},
+    {"sm_89", {8, 9, 101376}, "NVIDIA GeForce RTX 4090", 128, 72 * kMiB},
+    {"sm_90", {9, 0, 232448}, "NVIDIA H100 SXM", 132, 50 * kMiB},
+    {"sm_100", {10, 0, 232448}, "NVIDIA B200", 148, 126 * kMiB},
+    {"sm_103", {10, 3, 232448}, "NVIDIA B300", 160, 126 * kMiB},
+    {"sm_120", {12, 0, 101376}, "NVIDIA GeForce RTX 5090", 170, 96 * kMiB},
+};
+
+// The architecture-specific form is what the kernels are compiled for; a device is named by either.
+std::string_view without_suffix(std::string_view arch) {
+  return arch.ends_with('a') ? arch.substr(0, arch.size() - 1) : arch;
+}
+
+const Row& row_of(std::string_view arch) {
+  std::string known;
+  for (const auto& row : kTargets) {
+    if (row.arch == without_suffix(arch)) return row;
+    known += text(known.empty() ? "" : ", ", row.arch);
+  }
+  throw Error(ErrorCode::bad_value, text("arch must be one of ", known, " (got '", arch, "')"));
+}
+
+}  // namespace
+
+Target target_of(std::string_view arch) { return row_of(arch).target; }
+
+DeviceFacts typical_device(std::string_view arch) {
+  const Row& row = row_of(arch);
+  DeviceFacts facts;
+  facts.major = row.target.major;
+  facts.minor = row.target.minor;
+  facts.multiprocessors = row.multiprocessors;
+  facts.l2_bytes = row.l2_bytes;
+  facts.shared_bytes = row.target.shared_bytes;
+  facts.name = row.card;
+  return facts;
+}
+
+// The problem as a call on the device would have it: only the device knows the lengths of packed sequences.
+Problem as_called(Problem p) {
+  p.device = {DeviceKind::cuda, 0};
+  p.lengths_k.clear();
+  if (!p.varlen) return p;
+  p.lengths_q.clear();
+  p.seq_q = p.total_q;
+  if (p.packed_k()) p.seq_k = p.total_k;
+  for (const RoleRow& row : kRoleTable)
+    if (!row.unit_last && uses(p, row)) p.layout.*row.layout = row_major(p, row);
+  return p;
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,14 @@
+// What every backend asks of the expressions of a problem.
+#pragma once
+#include "onepass/problem.hpp"
+
+namespace onepass {
+
+// Whether a buffer may be named without an index: it has one element.
+inline bool is_single(const ModBuffer& buffer) { return buffer.rank == 1 && buffer.shape[0] == 1; }
+
+// Throws Error for what is wrong in every backend: a name of FlexAttention's, a mask_mod that is not a bool. Other text
+// that read_expression cannot read is left to the CUDA compiler, which reads more.
+void check_mods(const Problem& problem);
+
+}  // namespace onepass
