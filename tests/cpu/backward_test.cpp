@@ -1,6 +1,5 @@
 // cpu.backward.* against the oracle: every feature, dtype and shape; its bits whatever the threads; what is not finite.
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <cmath>
 #include <cstring>
@@ -13,7 +12,7 @@
 #include "shapes/shapes.hpp"
 #include "support/backward_problem.hpp"
 #include "support/pokes.hpp"
-#include "support/random_problem.hpp"
+#include "support/property.hpp"
 
 namespace onepass::check {
 namespace {
@@ -216,17 +215,10 @@ TEST(Backward, NothingLeaksFromWhatIsHidden) {
   }
 }
 
-RC_GTEST_PROP(Backward, RandomProblemsAreRight, ()) {
-  const Problem p = test::backward_of(test::random_problem(), test::flip(), test::rarely());
-  const auto seed = static_cast<std::uint64_t>(test::among(0, 1000));
-  RC_LOG() << to_string(p) << " seed " << seed << "\n";
-  Inputs inputs =
-      make_inputs(p, seed, *rc::gen::elementOf(std::vector<Distribution>(std::begin(kScores), std::end(kScores))),
-                  *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
-  for (const Implementation* row : kernels()) {
-    const Verdict verdict = check(*row, inputs);
-    if (verdict.accepted && !verdict.right) RC_FAIL(text(row->name, ": ", verdict.sentence));
-  }
+TEST(Backward, RandomProblemsAreRight) {
+  test::check_cases(
+      [] { return test::random_case(test::backward_of(test::random_problem(), test::flip(), test::rarely())); },
+      [](const test::Case& c, test::Reproduction& r) { test::expect_all_right(c, kernels(), r); });
 }
 
 }  // namespace

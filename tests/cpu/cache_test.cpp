@@ -11,6 +11,7 @@
 #include "plan/implementations.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "reference/reference.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass::check {
 namespace {

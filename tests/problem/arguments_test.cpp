@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "check/check.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass {
 namespace {

@@ -7,6 +7,7 @@
 #include "check/check.hpp"
 #include "problem/roles.hpp"
 #include "reference/reference.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass {
 namespace {

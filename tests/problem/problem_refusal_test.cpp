@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ namespace {
 struct Wrong {
   const char *line, *word, *expected;  // the sentence names the word and what would be accepted
 };
+std::ostream& operator<<(std::ostream& out, const Wrong& wrong) { return out << '"' << wrong.line << '"'; }
 class BadLine : public testing::TestWithParam<Wrong> {};
 TEST_P(BadLine, IsRefusedInASentence) {
   const auto& [line, word, expected] = GetParam();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onepass/error.hpp"
+#include "support/property.hpp"
 
 namespace onepass {
 namespace {
@@ -102,7 +103,7 @@ Problem random_problem() {
 }
 
 RC_GTEST_PROP(Problem, PrintsAndParses, ()) {
-  const Problem p = random_problem();
+  const Problem p = *rc::gen::exec(random_problem);
   validate(p);
   const std::string line = to_string(p);
   RC_LOG() << line << "\n";

@@ -6,6 +6,7 @@
 
 #include "algebra/numerics.hpp"
 #include "check/inputs.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass::test {
 
@@ -76,15 +77,16 @@ inline const Poke kManyUpstreamPokes[] = {
      [](auto& in) { set_where(in.tensors.k, whole_rows, true), set_where(in.tensors.dout, one_of_31); }},
 };
 
-// Of a backward, in what comes from above.
+// In the upstream gradient of a backward.
 inline const Poke kUpstreamPokes[] = {
     {"NaNInDOut", [](auto& in) { set(in.tensors.dout, 1, a_query(in), 3, NAN); }},
     {"InfinityInDOut", [](auto& in) { set(in.tensors.dout, 0, 0, 0, INFINITY); }},
     {"NaNInTheLastDOut", [](auto& in) { set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
 };
 
-// Of a flat GEMM: in x a NaN in its first row and an infinity at the end of its last; in w two infinities that meet a 0
-// and each other, and a NaN in its last number. Rows of y between the first and the last have NaNs in two columns.
+// For a GEMM. x gets a NaN in its first row and an infinity at the end of its last one. w gets two infinities, which
+// meet a 0 and each other, and a NaN in its last element. Rows of y between the first and the last have NaNs in two
+// columns.
 inline void poke_gemm(check::Inputs& in) {
   const Problem& p = in.problem;
   const auto set_in = [&](const ConstTensor& t, std::int64_t row, std::int64_t k, float value) {
