@@ -75,8 +75,8 @@ TEST(Plan, NothingFallsBackToTheReference) {
 TEST(Plan, ValidatesTheProblem) {
   Problem p = parse_problem("b1 h4/2 s64 d64");
   p.heads_kv = 3;
-  EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(p); }, ErrorCode::bad_shape), "heads_q = 4"));
-  EXPECT_TRUE(has(sentence_of([&] { (void)explain(p); }, ErrorCode::bad_shape), "heads_q = 4"));
+  EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(p); }, ErrorCode::bad_shape), "heads_q (4)"));
+  EXPECT_TRUE(has(sentence_of([&] { (void)explain(p); }, ErrorCode::bad_shape), "heads_q (4)"));
 }
 
 TEST(Plan, EmptyPlanHasAName) {

@@ -38,7 +38,7 @@ TEST(Fp8Problem, LinesReadBack) {
 
 TEST(Fp8Problem, Refusals) {
   const auto of = [](const char* line) { return sentence_of([&] { (void)parse_problem(line); }); };
-  EXPECT_EQ(of("bwd s9 fp8_e4m3"), "the dtype of q, k and v is fp8_e4m3; a bwd takes fp32, fp16 and bf16");
+  EXPECT_EQ(of("bwd s9 fp8_e4m3"), "attention_backward does not support fp8_e4m3 q, k and v");
   EXPECT_EQ(of("fwd s9 fp32 kv_dtype=bf16"), "k and v must be fp32, as q, or fp8_e4m3 (got bf16)");
   EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale requires an fp8_e4m3 k (got bf16)");
   EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"), "q_descale requires an fp8_e4m3 q (got bf16)");

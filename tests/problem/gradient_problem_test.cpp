@@ -55,7 +55,7 @@ TEST(GradientProblem, SaysWhatALineCannotMean) {
       {"bwd s5 bf16 grad=fp16", "dq, dk and dv must be bf16, as q, or fp32 (got fp16)"},
       {"bwd fwd s5", "conflicts with"},
       {"bwd b2 h2 s5 alibi alibi_slopes_strides=2,1 grads=dalibi_slopes",
-       "alibi_slopes has slopes for each batch entry but dalibi_slopes has not"},
+       "dalibi_slopes must have a batch dimension but dalibi_slopes has not"},
   };
   for (const auto& [line, sentence] : kWrong) {
     try {
@@ -127,7 +127,7 @@ const Refused kRefused[] = {
     {"DsinksIsLse", kAll, [](Inputs& in) { in.tensors.dsinks.data = in.tensors.lse.data; }, ErrorCode::bad_value,
      "dsinks must not share memory with lse"},
     {"OverlapsItself", kAll, [](Inputs& in) { in.tensors.dq.stride[1] = 0; }, ErrorCode::bad_stride,
-     "an output may not overlap itself"},
+     "an output must not overlap itself"},
     {"NothingAsked", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dq = in.tensors.dk = in.tensors.dv = {}; },
      ErrorCode::bad_value, "at least one of dq, dk, dv, dbias, dsinks and dalibi_slopes must be given"},
 };

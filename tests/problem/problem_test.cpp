@@ -63,7 +63,7 @@ Problem random_problem() {
   if (p.band.align == Align::offset)
     p.band.offset = flip() ? among(-3000, 3000) : among(-1, 1) * (std::int64_t{1} << 60);
   p.band.left = flip() ? -1 : among(0, 5000);
-  p.band.right = flip() ? -1 : among(0, 5000);
+  p.band.right = flip() ? -1 : p.band.causal ? 0 : among(0, 5000);
   if (flip()) p.scale = static_cast<double>(among(-1000, 1000)) / 7;
   if (flip()) p.softcap = static_cast<float>(among(1, 1000)) / 7;
   if (flip()) p.bias = BiasSpec{data_type(), spread()};
@@ -207,7 +207,8 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
     p.total_q = p.total_k = 8;
   };
   EXPECT_EQ(sentence(packed), "nothing");
-  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_k.pop_back(); }), "1 lengths of k for a batch of 2");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_k.pop_back(); }),
+            "the number of lengths of k must be 2, as batch (got 1)");
   EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = 5; }), "lengths of q must be 0 to 4 (got 5)");
   EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = -1; }), "lengths of q must be 0 to 4 (got -1)");
   EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.total_k = 7; }),
