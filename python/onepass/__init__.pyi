@@ -1,6 +1,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
+from ._quantized import Quantized as Quantized
+
 __version__: str
 __all__: list[str]
 
@@ -9,6 +11,8 @@ _Array = TypeVar("_Array")
 _Layout = Literal["bhsd", "bshd"]
 _Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
 
+@overload
+def attention(q: Quantized, k: Any, v: Any, **options: Any) -> Any: ...
 @overload
 def attention(
     q: _Array,
@@ -227,28 +231,16 @@ def softmax_backward(
     out: _Array | None = None,
     threads: int | None = None,
 ) -> _Array: ...
-@overload
 def quantize(
-    x: _Array,
+    x: Any,
     *,
     factors: Literal["block", "head", "tensor"] = "head",
     hadamard: bool = False,
     seed: int = 0,
-    mean: Literal[False] = False,
+    mean: bool = False,
     layout: _Layout = "bhsd",
     threads: int | None = None,
-) -> tuple[_Array, _Array]: ...
-@overload
-def quantize(
-    x: _Array,
-    *,
-    factors: Literal["block", "head", "tensor"] = "head",
-    hadamard: bool = False,
-    seed: int = 0,
-    mean: Literal[True],
-    layout: _Layout = "bhsd",
-    threads: int | None = None,
-) -> tuple[_Array, _Array, _Array]: ...
+) -> Quantized: ...
 def flat_gemm(
     x: _Array, w: Any, *, column_bias: Any = None, out: _Array | None = None, threads: int | None = None
 ) -> _Array: ...

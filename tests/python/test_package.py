@@ -16,7 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def stubs(name):
     tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return [node for node in functions if not node.args.kwarg]  # any options: of what another one lists
 
 
 @pytest.mark.parametrize("name", ["attention", "merge"])
@@ -30,6 +31,29 @@ def test_stubs_have_the_codes_parameters(name):
         for argument, default in zip(stub.args.kwonlyargs, stub.args.kw_defaults):
             if argument.arg != "return_lse":
                 assert ast.literal_eval(default) == signature.parameters[argument.arg].default
+
+
+def defined(path):
+    """The functions and classes of a file, by name; of overloads the last."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, kinds)}
+
+
+@pytest.mark.parametrize("module", ["torch", "jax"])
+def test_stubs_of_interfaces_have_the_codes_parameters(module):
+    """Read, not imported: the frameworks need not be there."""
+    stub = defined(PACKAGE / f"{module}.pyi")
+    code = {}
+    for file in (f"{module}.py", f"_{module}_append.py", f"_{module}_quantize.py"):
+        if (PACKAGE / file).exists():
+            code = defined(PACKAGE / file) | code
+    options = {node.target.id for node in stub["_Options"].body if isinstance(node, ast.AnnAssign)}
+    public = re.search(r"__all__ = \[(.*?)\]", (PACKAGE / f"{module}.py").read_text(), re.S)[1]
+    for name in set(re.findall(r'"(\w+)"', public)) - {"Quantized"}:
+        mine, theirs = (x[name].args for x in (stub, code))
+        assert [x.arg for x in mine.args] == [x.arg for x in theirs.args], name
+        keywords = {x.arg for x in mine.kwonlyargs} | (options if mine.kwarg else set())
+        assert keywords == {x.arg for x in theirs.kwonlyargs}, name
 
 
 def test_typed_marker():

@@ -123,7 +123,7 @@ def test_refusals(sdpa, torch):
         ),
         "must have at least 2 dimensions": lambda: sdpa(q[0, 0, 0], k, v),
         "the heads of query must be a multiple": lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True),
-        "q is float64": lambda: sdpa(q.double(), k.double(), v.double()),
+        r"q must be .* \(got float64\)": lambda: sdpa(q.double(), k.double(), v.double()),
         r"must have the same number of heads, .* \(got \(4, 2, 2\)\)": lambda: sdpa(q, k[:, :2], v[:, :2]),
         r"before heads must broadcast \(got \[1, 2\], \[1, 3\] and \[1, 2\]\)": lambda: sdpa(
             q, k[None, :1].expand(1, 3, -1, -1, -1), v

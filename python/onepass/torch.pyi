@@ -1,0 +1,106 @@
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal, TypedDict, overload
+
+from torch import Tensor, dtype
+from typing_extensions import Unpack
+
+from ._quantized import Quantized as Quantized
+
+_Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
+_Layout = Literal["bhsd", "bshd"]
+
+class _Options(TypedDict, total=False):
+    """The keywords of attention, but return_lse."""
+
+    mask: _Mask
+    align_offset: int | None
+    window: tuple[int, int] | None
+    bool_mask: Tensor | None
+    bias: Tensor | None
+    alibi_slopes: Tensor | None
+    sinks: Tensor | None
+    scale: float | None
+    softcap: float
+    dropout_p: float
+    seed: int | None
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_k: Tensor | None
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+    seqused_k: Tensor | None
+    page_table: Tensor | None
+    q_descale: Tensor | None
+    k_descale: Tensor | None
+    v_descale: Tensor | None
+    v_mean: Tensor | None
+    fp8: bool | Mapping[str, Any]
+    accumulation: Literal["exact", "fast"]
+    unified_max: float | None
+    recomputed: Tensor | None
+    batch_invariant: bool
+    score_mod: str | None
+    mask_mod: str | None
+    mod_buffers: Mapping[str, Tensor] | None
+    out: Tensor | None
+    out_dtype: dtype | None
+    deterministic: bool
+    layout: _Layout
+    implementation: str | None
+    threads: int | None
+
+_Input = Tensor | Quantized
+
+@overload
+def attention(
+    q: _Input, k: _Input, v: _Input, *, return_lse: Literal[False] = False, **options: Unpack[_Options]
+) -> Tensor: ...
+@overload
+def attention(
+    q: _Input, k: _Input, v: _Input, *, return_lse: Literal[True], **options: Unpack[_Options]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: _Input, k: _Input, v: _Input, *, return_lse: bool, **options: Unpack[_Options]
+) -> Tensor | tuple[Tensor, Tensor]: ...
+def append_kv(
+    k_new: Tensor,
+    v_new: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    seqused_k: Tensor,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    interleaved: bool = False,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    q: Tensor | None = None,
+    layout: _Layout = "bhsd",
+    threads: int | None = None,
+) -> Tensor | None: ...
+def quantize(
+    x: Tensor,
+    *,
+    factors: Literal["block", "head", "tensor"] = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: bool = False,
+    layout: _Layout = "bhsd",
+    threads: int | None = None,
+) -> Quantized: ...
+def merge(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Tensor]: ...
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor: ...
+def sdpa() -> AbstractContextManager[None]: ...
