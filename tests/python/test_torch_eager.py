@@ -156,19 +156,19 @@ def test_sentences_are_the_general_ones(attention, torch):
     q, k, v = qkv(torch)
     for error, call in {
         "heads_q = 4 is no multiple of heads_kv = 3": lambda: attention(q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]),
-        "'causal_bottom_right', .* are accepted": lambda: attention(q, k, v, mask="causal"),
-        "need one, other masks take none": lambda: attention(q, k, v, align_offset=3),
+        r"mask must be one of .* \(got 'causal'\)": lambda: attention(q, k, v, mask="causal"),
+        r"align_offset must be given .*align_offset=3 and mask=None": lambda: attention(q, k, v, align_offset=3),
         "k is torch.float16|k is fp16": lambda: attention(q, k.half(), v),
-        "scale is 'a'": lambda: attention(q, k, v, scale="a"),
+        r"scale must be a number \(got 'a'\)": lambda: attention(q, k, v, scale="a"),
         "window must be a pair": lambda: attention(q, k, v, window=5),
         "seed must be an integer": lambda: attention(q, k, v, dropout_p=0.5, seed="a"),
         r"threads must be None .* \(got 0\)": lambda: attention(q, k, v, threads=0),
         r"threads must be None .* \(got 4294967297\)": lambda: attention(q, k, v, threads=2**32 + 1),
-        "max_seqlen_k is 0; None": lambda: attention(q, k, v, max_seqlen_k=0),
+        r"max_seqlen_k must be None .* \(got 0\)": lambda: attention(q, k, v, max_seqlen_k=0),
         "q is None; a torch.Tensor": lambda: attention(None, k, v),
         "v is None; a torch.Tensor": lambda: attention(q, k, None),
         "bias is a list; a torch.Tensor": lambda: attention(q, k, v, bias=[1.0]),
-        "mod_buffers is a list; a dict": lambda: attention(q, k, v, mod_buffers=[q]),
+        "mod_buffers must be a dict": lambda: attention(q, k, v, mod_buffers=[q]),
         "mod buffer name 'a,b' is no name": lambda: attention(q, k, v, mod_buffers={"a,b": q}),
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
