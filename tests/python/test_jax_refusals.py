@@ -13,12 +13,12 @@ import onepass.jax  # noqa: E402
 X = np.zeros((1, 2, 3, 8), np.float32)
 WRONG = {
     "k has shape": dict(k=np.zeros((1, 2, 3, 9), np.float32)),
-    "q is None": dict(q=None),
-    "q is int8": dict(q=np.zeros((1, 2, 3, 8), np.int8)),
-    "q has shape .*is expected": dict(q=np.zeros(3, np.float32)),
+    r"q must be an array of shape .* \(got None\)": dict(q=None),
+    r"q must be .* \(got int8\)": dict(q=np.zeros((1, 2, 3, 8), np.int8)),
+    r"q and v must have the shape .* \(got \[3\] and": dict(q=np.zeros(3, np.float32)),
     "sinks": dict(sinks=np.zeros(3, np.float32)),
     r"layout must be 'bhsd' or 'bshd' \(got 'bsh'\)": dict(layout="bsh"),
-    "scale is ": dict(scale="wide"),
+    "scale must be a number": dict(scale="wide"),
     "seqused_k is float32; int32, int64 are accepted": dict(seqused_k=np.float32([1.5])),
     "sinks is int32; float32, float16": dict(sinks=np.zeros(2, np.int32)),
     "mod_buffers must be a dict of arrays": dict(mod_buffers=[X]),
