@@ -1,4 +1,5 @@
-"""Checks what no compiler checks: the order of the layers, where the algebra may be written, lengths, paths, links.
+"""Checks what no compiler checks: the order of the layers, where the algebra may be written, lengths, paths,
+links and prose.
 
 check_repository.py [ROOT]     prints one line per complaint; exit status 1 if there is any
 check_repository.py --layers   prints the table of the layers for CONTRIBUTING.md
@@ -7,6 +8,8 @@ check_repository.py --layers   prints the table of the layers for CONTRIBUTING.m
 import pathlib
 import re
 import sys
+
+import prose
 
 # The layers, from the lowest: what each folder of src holds. A folder includes only from layers below its own, and from
 # itself. CONTRIBUTING.md shows this table (check_repository.py --layers prints it).
@@ -45,7 +48,7 @@ INNER = {
         ["compile", "mma"],
         ["host"],
         ["attention"],
-        ["append", "gemm", "merge", "quantize", "sm80", "sm90", "softmax"],
+        ["append", "gemm", "merge", "plain", "quantize", "sm80", "sm90", "softmax"],
         ["decode"],
         ["mla"],
     ],
@@ -218,7 +221,7 @@ def conflicts(path, text):
 
 def complaints(path, code):
     suffix = pathlib.PurePath(path).suffix
-    found = [*machine_paths(path, code), *conflicts(path, code), *page(path, code)]
+    found = [*machine_paths(path, code), *conflicts(path, code), *page(path, code), *prose.complaints(path, code)]
     if suffix in CODE:
         found += [*layers(path, code), *algebra(path, code)]
     if suffix in CODE or suffix == ".py":

@@ -140,7 +140,7 @@ def generate(sequences, tokens, page_size, pages, seed, say=print):
         while waiting and engine.join(waiting[0]):
             waiting.pop(0)
         if not engine.running:
-            raise ValueError(f"{pages} pages of {page_size} keys are too few for one sequence")
+            raise ValueError(f"{pages} pages of {page_size} keys do not hold one sequence")
         batch, rows = engine.step()
         steps, done = steps + 1, done + batch
         if steps % 20 == 1:
@@ -158,13 +158,13 @@ def generate(sequences, tokens, page_size, pages, seed, say=print):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sequences", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=40, help="of a sequence, about")
+    parser.add_argument("--tokens", type=int, default=40, help="average number of tokens per sequence")
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--pages", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if not generate(**vars(options)) <= 1e-4:
-        raise SystemExit("the cache gives other logits than the whole texts")
+        raise SystemExit("the logits from the cache differ from those of the whole texts")
 
 
 if __name__ == "__main__":

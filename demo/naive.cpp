@@ -49,7 +49,7 @@ int run(const char* in, const char* to) {
   const onepass::io::Array q = file.read("q"), k = file.read("k"), v = file.read("v");
   if (q.dtype() != onepass::DType::f32 || q.shape().size() != 4 || k.shape() != v.shape() ||
       q.shape()[1] != k.shape()[1]) {
-    std::fprintf(stderr, "naive: q, k and v of dtype fp32, as many heads and one head dim are expected\n");
+    std::fprintf(stderr, "naive: q, k and v must be fp32 and have the same number of heads and the same head dim\n");
     return 1;
   }
   const std::int64_t heads = q.shape()[0] * q.shape()[1], rows = q.shape()[2], keys = k.shape()[2], d = q.shape()[3];

@@ -62,7 +62,7 @@ class Demo:
         self.fixture, about = tensors.read(options.fixture)
         heads = self.fixture["q"][0][1]
         if not 0 <= options.head < heads:
-            raise SystemExit(f"--head is {options.head}; 0 to {heads - 1} are accepted")
+            raise SystemExit(f"--head must be 0 to {heads - 1} (got {options.head})")
         self.sentence, self.source, self.words = about["sentence"], about["source"], json.loads(about["tokens"])
 
     def attention(self, source, *more):
@@ -176,10 +176,10 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"), help="the build folder")
     parser.add_argument("--fixture", type=pathlib.Path, default=HERE / "fixture" / "minilm.safetensors")
     parser.add_argument("--head", type=int, default=9)
-    parser.add_argument("--png", type=pathlib.Path, help="where the heat map goes (default: attention.png in --build)")
-    parser.add_argument("--copies", type=int, default=40, help="how often the long input repeats the sentence")
-    parser.add_argument("--rounds", type=int, default=3, help="how often the long input is timed")
-    parser.add_argument("--implementation", help="of onepass, by name")
+    parser.add_argument("--png", type=pathlib.Path, help="file for the heat map (default: attention.png in --build)")
+    parser.add_argument("--copies", type=int, default=40, help="copies of the sentence in the long input")
+    parser.add_argument("--rounds", type=int, default=3, help="number of timed runs on the long input")
+    parser.add_argument("--implementation", help="name of the implementation of onepass")
     options = parser.parse_args()
     options.png = options.png or options.build / "attention.png"
     with tempfile.TemporaryDirectory(prefix="onepass-demo-") as folder:

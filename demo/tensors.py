@@ -60,7 +60,7 @@ def scores(q_row, keys):
 
 
 def weights(q, k, lse):
-    """What each row gives to each key: exp(score - LSE). Knowing the LSE, no softmax is needed to see the weights."""
+    """The weight of each key in each row, exp(score - LSE). With the LSE, this needs no second softmax."""
     return [[math.exp(s - row_lse) for s in scores(row, k)] for row, row_lse in zip(q, lse)]
 
 

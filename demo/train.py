@@ -178,7 +178,7 @@ class Training:
                 report(step)
 
     def write(self, length, prompt="The "):
-        """What the model of onepass continues the prompt with, each character drawn from its softmax."""
+        """The continuation of the prompt by the model of onepass, each character drawn from its softmax."""
         ids = [self.letters.index(c) for c in prompt if c in self.letters] or [0]
         for _ in range(length):
             seen = self.one_hot[ids[-self.options.seq :]][None]
@@ -194,8 +194,8 @@ def say(text=""):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="what is learnt")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: with CuPy or PyTorch")
+    parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="the text to learn")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs CuPy or PyTorch")
     parser.add_argument("--beside", choices=("auto", "torch", "standard", "none"), default="auto")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=8)
@@ -203,17 +203,17 @@ def main(arguments=None):
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
-    parser.add_argument("--rate", type=float, default=3e-3, help="Adam's")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
-    parser.add_argument("--write", type=int, default=300, help="how many characters the model writes at the end")
-    parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("loss.png"), help="where the curve goes")
+    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of Adam")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
+    parser.add_argument("--write", type=int, default=300, help="number of characters that the model writes at the end")
+    parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("loss.png"), help="file for the loss curve")
     options = parser.parse_args(arguments)
     if min(options.steps, options.batch, options.seq, options.layers, options.heads, options.width) < 1:
-        parser.error("--steps, --batch, --seq, --layers, --heads and --width are 1 or more")
+        parser.error("--steps, --batch, --seq, --layers, --heads and --width must be at least 1")
     if options.width % options.heads:
-        parser.error(f"--width is {options.width}; a multiple of --heads, {options.heads}, is accepted")
+        parser.error(f"--width must be a multiple of --heads ({options.heads}), got {options.width}")
     if options.seed < 0:
-        parser.error(f"--seed is {options.seed}; 0 or more is accepted")
+        parser.error(f"--seed must be at least 0 (got {options.seed})")
 
     training = Training(options)
     contenders = training.contenders

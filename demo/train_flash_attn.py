@@ -93,7 +93,7 @@ class Model(torch.nn.Module):
 
 
 def textbook(q, k, v):
-    """Of one sequence, [tokens, heads, dim]."""
+    """Attention of one sequence, [tokens, heads, dim]."""
     scores = torch.einsum("ihd,jhd->hij", q, k) / DIM**0.5
     hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
     return torch.einsum("hij,jhd->ihd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)

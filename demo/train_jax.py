@@ -56,18 +56,18 @@ def step(state, text, *, heads, rate, attention):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="what is learnt")
+    parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="the text to learn")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
-    parser.add_argument("--rate", type=float, default=3e-3, help="Adam's")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of Adam")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
     o = parser.parse_args(arguments)
     if o.width % o.heads:
-        parser.error(f"--width is {o.width}; a multiple of --heads, {o.heads}, is accepted")
+        parser.error(f"--width must be a multiple of --heads ({o.heads}), got {o.width}")
 
     text = o.text.read_text(encoding="utf-8")
     letters = sorted(set(text))
@@ -95,7 +95,7 @@ def main(arguments=None):
     for name in ATTENTIONS:
         print(f"{name:20}{1e3 * statistics.median(seconds[name]):9.1f} ms a step, the median")
     apart = max(map(abs, np.subtract(*losses.values())))
-    print(f"the two losses are never further apart than {apart:.1e}")
+    print(f"the largest difference between the two losses is {apart:.1e}")
     assert math.isfinite(apart)
     return losses
 

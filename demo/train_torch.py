@@ -45,7 +45,7 @@ class Layer(torch.nn.Module):
 
 
 def textbook(q, k, v, slopes, sinks):
-    """What PyTorch has no function for."""
+    """Attention with the options that PyTorch's function does not have."""
     i = torch.arange(q.shape[2], device=q.device)
     scores = q @ k.mT / q.shape[-1] ** 0.5 - slopes[:, None, None] * (i[:, None] - i).abs()
     scores = scores.masked_fill(i > i[:, None], -torch.inf)

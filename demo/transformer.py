@@ -26,7 +26,7 @@ def norm_back(dy, kept):
 
 
 def linear_back(dy, x, w):
-    """Of y = x w."""
+    """The gradients of y = x w."""
     return dy @ w.T, x.reshape(-1, x.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
 
 

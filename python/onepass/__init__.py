@@ -9,10 +9,12 @@ from ._append import append_kv
 from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
 from ._quantize import fp8_options, quantize
+from ._quantized import NAMES, Quantized, carried
 from ._softmax import merge_lse, softmax, softmax_backward
 
 __version__ = _onepass.__version__
 __all__ = [
+    "Quantized",
     "append_kv",
     "attention",
     "attention_backward",
@@ -96,7 +98,8 @@ def attention(
     Args:
       q: ``[batch, heads_q, seq_q, dim_qk]``; with ``cu_seqlens_*``: ``[total_q, heads_q, dim_qk]``.
       k: ``[batch, heads_kv, seq_k, dim_qk]``, or ``[total_k, heads_kv, dim_qk]``; heads_q is a multiple of heads_kv.
-      v: ``[batch, heads_kv, seq_k, dim_v]``, or ``[total_k, heads_kv, dim_v]``.
+      v: ``[batch, heads_kv, seq_k, dim_v]``, or ``[total_k, heads_kv, dim_v]``. Each of q, k and v may be a
+        ``Quantized``, as ``quantize`` returns it.
       mask: None; ``"causal_bottom_right"``: the last query sees the last key (flash-attn); ``"causal_top_left"``: query
         i sees keys 0..i (PyTorch ``is_causal``); ``"causal_offset"``: query i sees keys 0..i + align_offset;
         ``"aligned_top_left"``, ``"aligned_offset"``: hide nothing, but window and ALiBi count from that diagonal.
@@ -169,8 +172,7 @@ def attention(
     given = locals()
     if unknown:
         _unknown.refuse("attention", unknown, attention.__kwdefaults__)
-    place = _devices.place_of(q)
-    out, lse, call = _call(place, q, k, v, given)
+    place, out, lse, call = _call(q, k, v, given)
     if fp8 is False:
         _onepass.attention(call)
     else:
@@ -180,8 +182,12 @@ def attention(
     return (out, _arrays.finished(lse)) if return_lse else out
 
 
-def _call(place, q, k, v, given):
-    """(out, lse or None, everything that the extension takes: arrays by the names of their roles, and options)."""
+def _call(q, k, v, given):
+    """(place, out, lse or None, what the extension takes: arrays by the names of their roles, and options)."""
+    if Quantized in (type(q), type(k), type(v)):
+        given.update(zip(NAMES, carried(q, k, v, *(given[name] for name in (*NAMES[3:], "fp8")))))
+        q, k, v = given["q"], given["k"], given["v"]
+    place = _devices.place_of(q)
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     out, lse = _results(q, v, given["out"], given["return_lse"], call)
@@ -189,7 +195,7 @@ def _call(place, q, k, v, given):
     call["lse"] = None if lse is None else _arrays.target("lse", lse, place)
     recomputed = given["recomputed"]
     call["recomputed"] = None if recomputed is None else _arrays.target("recomputed", recomputed, place)
-    return out, lse, call
+    return place, out, lse, call
 
 
 def _results(q, v, out, return_lse, options):
@@ -233,7 +239,7 @@ def explain(q, k=None, v=None, *, target=None, **options):
     if unknown := [name for name in options if name not in known]:
         _unknown.refuse("explain", unknown, known)
     given = {**known, **options}
-    call = _call(_devices.place_of(q), q, k, v, given)[2]
+    call = _call(q, k, v, given)[-1]
     fp8 = given["fp8"]
     return _onepass.explain(call, target) if fp8 is False else _onepass.explain_fp8(call, fp8_options(fp8), target)
 
@@ -256,7 +262,7 @@ def merge(outs, lses, *, out=None, threads=None):
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
-    outs, lses = list(outs), list(lses)
+    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
     if not outs or len(outs) != len(lses):
         raise ValueError(f"merge needs one lse for each out, and at least one (got {len(outs)} and {len(lses)})")
     place = _devices.place_of(outs[0])

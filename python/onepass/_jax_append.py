@@ -54,11 +54,11 @@ def append_kv(
     needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k}
     for name, x in needed.items():
         if x is None:
-            raise TypeError(f"{name} is None; an array is expected")
+            raise TypeError(f"{name} must be an array (got None)")
     caches = [jnp.asarray(x) for x in (k_cache, v_cache)]
     for name, x in zip(("k_cache", "v_cache"), caches):
         if x.dtype.name not in _CACHES:
-            raise TypeError(f"{name} is {x.dtype.name}; {', '.join(_CACHES)} are accepted")
+            raise TypeError(f"{name} must be {', '.join(_CACHES[:-1])} or {_CACHES[-1]} (got {x.dtype.name})")
     arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
     for name, x in (("seqused_k", seqused_k), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
         if x is not None:
@@ -86,7 +86,7 @@ def append_kv(
         "interleaved": np.bool_(interleaved),
         "threads": np.int64(threads),
     }
-    none = "onepass's append_kv has no gradients: pass jax.lax.stop_gradient of what has a tangent"
+    none = "onepass.jax.append_kv does not support gradients; pass its arrays through jax.lax.stop_gradient"
     made = _jax_call.undifferentiable(lambda *x: call(*x, **attributes), none)(*caches, *arrays.values())
     if q is not None and cu_seqlens_q is not None:  # tokens behind the last sequence are not computed
         inside = jnp.arange(arrays["q"].shape[0]) < arrays["cu_seqlens_q"][-1]

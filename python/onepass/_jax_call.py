@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _arrays, _devices, _kinds, _onepass, _options, attention
+from . import _arrays, _devices, _fit, _kinds, _options, attention
+from ._fit import _BITS
 from ._quantize import fp8_options
 
 _DATA = ("q", "k", "v")
@@ -52,7 +53,23 @@ def operands(given):
             x = _kinds.converted(f"mod buffer {name}", x, "int32")
         x = _options.of_one(jnp.asarray(x))
         found[_MOD + name] = x.astype("int32") if _options.is_int64(x) else x
-    return tuple(found), tuple(found.values())
+    return tuple(found), varying(found.values(), manual_axes(found.values()))
+
+
+def manual_axes(arrays):
+    """The axes of jax.shard_map over which at least one of the arrays varies."""
+    return frozenset().union(*(_manual_axes(jax.typeof(x)) for x in arrays))
+
+
+def _manual_axes(aval):
+    kind = getattr(aval, "manual_axis_type", None)  # before JAX 0.10: vma
+    return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
+
+
+def varying(arrays, axes):
+    """The arrays with types that vary over these axes; the transpose adds up what the devices give."""
+    missing = [(x, tuple(axes - manual_axes([x]))) for x in arrays]
+    return tuple(jax.lax.pcast(x, names, to="varying") if names else x for x, names in missing)
 
 
 def converted(name, x, dtype):
@@ -60,12 +77,12 @@ def converted(name, x, dtype):
     x = jnp.asarray(x)
     accepted = (dtype, *_kinds.CONVERTED[dtype])
     if x.dtype.name not in accepted:
-        raise TypeError(f"{name} is {x.dtype.name}; {', '.join(accepted)} are accepted")
+        raise TypeError(f"{name} must be {', '.join(accepted[:-1])} or {accepted[-1]} (got {x.dtype.name})")
     return x.astype(dtype)
 
 
 def undifferentiable(f, sentence):
-    """`f` of arrays; who differentiates it is told the sentence."""
+    """Wrap f so that differentiating it raises NotImplementedError(sentence)."""
 
     def refuse(primals, tangents):
         raise NotImplementedError(sentence)
@@ -155,17 +172,25 @@ class Call:
             lse = [jnp.where(inside, x, -math.inf) for x in lse]
         return out, lse[0] if lse else None
 
+    def refuse_gradients(self, values, wanted):
+        """Raise a ValueError about what is differentiated (its names) and has no gradient."""
+        of = dict(zip(self.names, values))
+        wanted = [name for name in wanted if jnp.issubdtype(of[name].dtype, jnp.floating)]
+        if any(name in self.names for name in _CACHE) and wanted:
+            raise ValueError(f"attention to a cache ({', '.join(_CACHE)}) does not support gradients")
+        if wanted and (dict(self.options)["fp8"] or any(of[name].dtype == jnp.float8_e4m3fn for name in _DATA)):
+            raise ValueError("FP8 attention does not support gradients")
+        for name in wanted:
+            if name not in _DIFFERENTIABLE:
+                x = f"mod_buffers[{name.removeprefix(_MOD)!r}]" if name.startswith(_MOD) else name
+                hint = "; a bias has a gradient" if name.startswith(_MOD) else ""
+                raise ValueError(
+                    f"attention does not return the gradient of {x}; pass jax.lax.stop_gradient({x}){hint}"
+                )
+
     def backward(self, values, upstream, wanted):
         """The gradients in the order of names, None of those that are not wanted."""
-        if any(name in self.names for name in _CACHE):
-            raise ValueError(f"{' and '.join(_CACHE)} are of a forward only; there are no gradients through a cache")
         of = dict(zip(self.names, values))
-        if dict(self.options)["fp8"] or any(of[name].dtype == jnp.float8_e4m3fn for name in _DATA):
-            raise ValueError("attention to float8_e4m3fn has no gradients: train without it")
-        for name in wanted:
-            if name.startswith(_MOD) and jnp.issubdtype(of[name].dtype, jnp.floating):
-                x = f"mod buffer {name.removeprefix(_MOD)}"
-                raise ValueError(f"{x} has no gradient: pass jax.lax.stop_gradient of it; a bias has one")
         wanted = [name for name in wanted if name in _DIFFERENTIABLE]
         results = {
             f"d{name}": (of[name].shape, of[name].dtype if name in _DATA else jnp.dtype("float32")) for name in wanted
@@ -226,15 +251,16 @@ def _run(job, *values):
 
     @jax.custom_batching.custom_vmap
     def run(*values):
-        return tuple(call(*values, operands=" ".join(job.names), results=" ".join(job.results), **attributes))
+        results = call(*values, operands=" ".join(job.names), results=" ".join(job.results), **attributes)
+        return varying(results, manual_axes(values))
 
     @run.def_vmap
     def mapped_run(size, mapped, *values):
         results = _looped(job, mapped, values) if job.loops(mapped) else _folded(job, size, mapped, values)
         return results, (True,) * len(results)
 
-    # The gradients are no custom_jvp: who comes here differentiates them again.
-    once = "onepass's attention is differentiable once, backwards: its gradients have no gradients"
+    # custom_vjp has taken the first derivative: a second one, or one in forward mode, comes here.
+    once = "onepass.jax.attention supports first derivatives in reverse mode only"
     return undifferentiable(run, once)(*values)
 
 
@@ -283,33 +309,21 @@ def _check(job, values):
     options = dict(job.options)
     fp8 = options.pop("fp8")
     del options["deterministic"]
-    absent = dict.fromkeys((*_SIDE, "lse", "recomputed", "workspace"))
-    call = {**options, **absent, "stream": 0, "mod_buffers": []}
+    arrays, buffers = {}, []
     shapes = [(name, x.shape, x.dtype) for name, x in zip(job.names, values)]
     shapes += [(name, *shape) for name, shape in zip(job.results, job.shapes)]
     for name, shape, dtype in shapes:
         array = _without_values(name, shape, dtype)
         if name.startswith(_MOD):
-            call["mod_buffers"].append((name.removeprefix(_MOD), array))
+            buffers.append((name.removeprefix(_MOD), array))
         else:
-            call[name] = array
-    _onepass.explain_fp8(call, dict(fp8)) if fp8 else _onepass.explain(call)
-
-
-_BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8}  # as the extension takes what no buffer can say
+            arrays[name] = array
+    _fit.check(options, arrays, buffers, dict(fp8) if fp8 else None)
 
 
 def _without_values(name, shape, dtype):
-    """An array as the extension takes it, of almost no memory. Integers, which are few and are looked at, are 0."""
     dtype = np.dtype(dtype)
-    if dtype.name in _BITS:
-        return (_without_values(name, shape, _BITS[dtype.name]),)
-    if dtype.num >= 256:  # of other packages than NumPy
-        eights = "float16, bfloat16 and float8_e4m3fn" if name in _DATA else "float16 and bfloat16"
-        raise TypeError(f"{name} is {dtype.name}; float32, {eights} are accepted")
-    if dtype == np.int32 and not name.startswith(_MOD):
-        return np.zeros(shape, dtype)
-    strides = [dtype.itemsize] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)
+    if dtype.name not in _BITS and dtype.num >= 256:  # of other packages than NumPy
+        eights = "float16, bfloat16 or float8_e4m3fn" if name in _DATA else "float16 or bfloat16"
+        raise TypeError(f"{name} must be float32, {eights} (got {dtype.name})")
+    return _fit.without_values(shape, dtype.name, looked_at=not name.startswith(_MOD))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _arrays, _jax_call, _options, _quantize
+from ._quantized import Quantized
 
 
 def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
@@ -46,6 +47,6 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
         "seed": _jax_call.bits(_options.seed_of(seed)),
         "threads": np.int64(threads),
     }
-    once = "onepass's quantize has no gradients: its numbers are rounded"
+    once = "onepass.jax.quantize does not support gradients"
     y, *factors_and_mean = _jax_call.undifferentiable(lambda x: call(x, **attributes), once)(x.reshape(shape))
-    return y.reshape(x.shape), *factors_and_mean
+    return Quantized(y.reshape(x.shape), *factors_and_mean, hadamard=hadamard, seed=seed)

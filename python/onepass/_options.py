@@ -1,7 +1,8 @@
 """From the keyword arguments of a call to what the extension takes."""
 
 import operator
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Set
 
 from . import _arrays, _onepass
 
@@ -49,12 +50,37 @@ def tokens_first(layout):
 
 
 def number(name, x, accepted="a number"):
+    if isinstance(x, (str, bytes, bytearray)):  # float() reads them
+        raise TypeError(f"{name} must be {accepted} (got {x!r})")
+    refuse_lost_gradient(name, x)
     try:
         return float(x)
     except OverflowError:
         raise ValueError(f"{name} must be {accepted} (got an integer beyond the range of float64)") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be {accepted} (got {x!r})") from None
+
+
+def refuse_lost_gradient(name, x):
+    """Raises a RuntimeError about an option that is a tensor whose gradient PyTorch would record."""
+    if getattr(x, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
+        raise RuntimeError(f"{name}.requires_grad is set, but onepass does not return its gradient; pass {name}.item()")
+
+
+def _probability(name, x):
+    """In float64: rounding to float32 would make a small negative number 0."""
+    value = number(name, x, "a number from 0 to 1")
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be from 0 to 1 (got {value:g})")
+    return value
+
+
+def parts(name, x):
+    """The arrays of a list, tuple or other iterable."""
+    try:
+        return list(x)
+    except TypeError:
+        raise TypeError(f"{name} must be a list of arrays (got {type(x).__name__})") from None
 
 
 def integer(name, x, low, high, accepted):
@@ -90,6 +116,8 @@ def window_sides(window):
     if window is None:
         return -1, -1
     try:
+        if isinstance(window, (Mapping, Set)):  # unpacking them gives keys, and members in any order
+            raise TypeError
         left, right = window
     except (TypeError, ValueError):
         accepted = "a pair (left, right) of integers, -1 for unbounded"
@@ -197,7 +225,7 @@ def options(place, given):
         "window": (-1, -1) if window is None else _window(window),
         "scale": None if scale is None else number("scale", scale),
         "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
-        "dropout_p": dropout_p if type(dropout_p) is float else number("dropout_p", dropout_p, "a number from 0 to 1"),
+        "dropout_p": _probability("dropout_p", dropout_p) if dropout_p.__class__ is not float or dropout_p else 0.0,
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),

@@ -4,6 +4,7 @@ import sys
 
 from . import _arrays, _devices, _onepass, _options
 from . import _numpy as np
+from ._quantized import Quantized
 
 _FACTORS = ("block", "head", "tensor")
 _FP8 = {"by_block": False, "hadamard": True, "center": False, "seed": 0}
@@ -63,7 +64,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
         }
     )
     place.finish()
-    return (y, descale) if taken is None else (y, descale, taken)
+    return Quantized(y, descale, taken, hadamard=hadamard, seed=seed)
 
 
 def four(shape, tokens_first=False):
@@ -77,7 +78,7 @@ def four(shape, tokens_first=False):
 def factor_sizes(factors, shape):
     """The shape of descale for an x of ``[batch, heads, rows, n]``."""
     if factors not in _FACTORS:
-        raise ValueError(f"factors is {factors!r}; 'block', 'head' and 'tensor' are accepted")
+        raise ValueError(f"factors must be 'block', 'head' or 'tensor' (got {factors!r})")
     batch, heads, rows, _ = shape
     return {"block": (batch, heads, -(-rows // 128)), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
 
@@ -89,13 +90,13 @@ def _float8(x, shape):
             import ml_dtypes
         except ImportError:
             raise TypeError(
-                "NumPy has no float8_e4m3fn without the package ml_dtypes, which is not installed"
+                "float8_e4m3fn arrays of NumPy need the package ml_dtypes, which is not installed"
             ) from None
         return _arrays.new(x, shape, np.dtype(ml_dtypes.float8_e4m3fn))
     if "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor):
         return _arrays.new(x, shape, "float8_e4m3fn")
     raise TypeError(
-        f"x is a {type(x).__name__}; a NumPy array or a torch tensor is accepted; of JAX onepass.jax.quantize"
+        f"x must be a NumPy array or a torch tensor (got {type(x).__name__}); onepass.jax.quantize accepts JAX arrays"
     )
 
 
@@ -106,10 +107,10 @@ def fp8_options(fp8):
     try:
         given = dict(fp8)
     except (TypeError, ValueError):
-        raise TypeError(f"fp8 is {fp8!r}; a bool or a dict of {', '.join(_FP8)} is accepted") from None
+        raise TypeError(f"fp8 must be a bool or a dict with the keys {', '.join(_FP8)} (got {fp8!r})") from None
     for name in given:
         if name not in _FP8:
-            raise ValueError(f"fp8 has no option {name!r}; {', '.join(_FP8)} are accepted")
+            raise ValueError(f"fp8 does not support the key {name!r}; its keys are {', '.join(_FP8)}")
     options = _FP8 | given
     return {name: bool(options[name]) for name in ("by_block", "hadamard", "center")} | {
         "seed": _options.seed_of(options["seed"], "fp8's seed")

@@ -108,7 +108,7 @@ def merge_lse(lses, *, threads=None):
     """
     from . import merge
 
-    lses = list(lses)
+    lses = _options.parts("lses", lses)
     if not lses:
         raise ValueError("merge_lse needs at least one array (got none)")
     empty = [_arrays.new(x, (*x.shape, 0), "float32", ordered=False) for x in lses]

@@ -27,7 +27,7 @@ def _options(c):
 
 
 def _no_forward_mode(ctx, *tangents):
-    raise NotImplementedError("onepass's attention is differentiated backwards: it has no forward mode (jvp)")
+    raise NotImplementedError("onepass.torch.attention does not support forward-mode differentiation (jvp)")
 
 
 def _gradients(inputs, options, out, lse, wanted, dout, dlse):
@@ -36,9 +36,9 @@ def _gradients(inputs, options, out, lse, wanted, dout, dlse):
         return (None,) * len(wanted)
     c = Call(*inputs, *options)
     if c.seqused_k is not None or c.page_table is not None:
-        raise RuntimeError("attention to a cache (seqused_k, page_table) has no gradients")
+        raise RuntimeError("attention to a cache (seqused_k, page_table) does not support gradients")
     if c.fp8 is not None:
-        raise RuntimeError("attention with fp8 has no gradients: train without it")
+        raise RuntimeError("FP8 attention does not support gradients")
     if torch.are_deterministic_algorithms_enabled():
         c = c._replace(deterministic=True)
     dout = torch.zeros_like(out) if dout is None else dout
@@ -128,7 +128,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        raise RuntimeError("onepass's attention is differentiable once: its gradients have no gradients")
+        raise RuntimeError("onepass.torch.attention does not support second derivatives")
 
     @staticmethod
     def vmap(info, in_dims, call, *args):

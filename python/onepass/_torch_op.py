@@ -12,8 +12,7 @@ from torch import library as operators
 
 import onepass
 
-from . import _arrays, _devices, _onepass
-from ._quantize import fp8_of
+from . import _arrays, _devices, _onepass, _quantize, _torch_checks
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
@@ -64,6 +63,11 @@ OPERATORS.define(
     tags=torch.Tag.pt2_compliant_tag,
 )
 OPERATORS.define(
+    "quantize(Tensor x, str factors='head', bool hadamard=False, int seed=0, bool mean=False, int? threads=None, "
+    "str layout='bhsd') -> (Tensor data, Tensor descale, Tensor mean)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+OPERATORS.define(
     "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
     "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None, "
@@ -73,6 +77,7 @@ OPERATORS.define(
 attention = torch.ops.onepass.attention.default
 attention_backward = torch.ops.onepass.attention_backward.default
 append_kv = torch.ops.onepass.append_kv.default
+quantize = torch.ops.onepass.quantize.default
 
 if torch.version.cuda:
     _devices.find_nvrtc()
@@ -83,16 +88,8 @@ def joined(names):
     names = tuple(names)
     for name in names:
         if "," in name:
-            raise ValueError(f"the mod buffer name {name!r} is no name; letters, digits and underscores are accepted")
+            raise ValueError(f"invalid mod_buffers name {name!r}: use letters, digits and underscores")
     return ",".join(names)
-
-
-def check_tensors(names, given, needed):
-    """What the dispatcher would refuse without a name: tensors that are none, and None among the first `needed`."""
-    for i, (name, x) in enumerate(zip(names, given)):
-        if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
-            what = "None" if x is None else f"a {type(x).__name__}"
-            raise TypeError(f"{name} is {what}; a torch.Tensor is accepted")
 
 
 # ------------------------------------------------------------------------------------------------- the kernels
@@ -115,8 +112,8 @@ def _arguments(c):
     if c.random_seed is not None:
         if c.q.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "dropout_p draws a seed on the host, which every replay of this CUDA graph would repeat: capture "
-                "without dropout, or give onepass.torch.attention a seed of your own"
+                "dropout_p > 0 requires a seed while a CUDA graph is captured, because every replay drops the same "
+                "weights; pass seed= to onepass.torch.attention, or capture without dropout"
             )
         seed = int(c.random_seed)
     return {
@@ -156,7 +153,7 @@ def compute(c):
         **{name: getattr(c, name) for name in FP8},
         accumulation=c.accumulation or "exact",
         unified_max=c.unified_max,
-        fp8=False if c.fp8 is None else fp8_of(c.fp8),
+        fp8=False if c.fp8 is None else _quantize.fp8_of(c.fp8),
         return_lse=c.return_lse,
         out=new_out(q, v, _packed(c), c.out_dtype),
     )
@@ -185,6 +182,7 @@ def _run_backward(dout, dlse, out, lse, wanted, *args):
 
 def compute_backward(dout, dlse, out, lse, wanted, c):
     """The gradients that are wanted, and None for the others, of a Call on plain tensors."""
+    _check_wanted(c, wanted)
     into = tuple(_gradient(c, name) if wants else None for name, wants in zip(DIFFERENTIABLE, wanted))
     dout = _readable(dout)
     if not _onepass.torch_backward(c, dout, dlse, out, lse, into):
@@ -204,6 +202,14 @@ def compute_backward(dout, dlse, out, lse, wanted, c):
             **_arguments(c),
         )
     return into
+
+
+def _check_wanted(c, wanted):
+    if len(wanted) != len(DIFFERENTIABLE):
+        raise ValueError(f"wanted must have {len(DIFFERENTIABLE)} elements (got {len(wanted)})")
+    for name, wants in zip(DIFFERENTIABLE, wanted):
+        if wants and getattr(c, name) is None:
+            raise ValueError(f"wanted asks for d{name}, but {name} is None")
 
 
 def _gradient(c, name):
@@ -230,10 +236,18 @@ def _run_append(*given):
     return call["k_new"].new_empty(0) if q is None else q
 
 
+def _run_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None, layout="bhsd"):
+    threads = _threads(x, threads)
+    options = {"factors": factors, "hadamard": hadamard, "mean": mean, "layout": layout, "threads": threads}
+    found = onepass.quantize(_readable(x), seed=seed % 2**64, **options)
+    return found.data, found.descale, found.mean if mean else found.descale.new_empty(0)
+
+
 for _device in ("CPU", "CUDA"):
     OPERATORS.impl("attention", _run_forward, _device)
     OPERATORS.impl("attention_backward", _run_backward, _device)
     OPERATORS.impl("append_kv", _run_append, _device)
+    OPERATORS.impl("quantize", _run_quantize, _device)
 
 
 # ------------------------------------------------------------------------------------- shapes without values
@@ -257,18 +271,37 @@ def new_out(q, v, packed, dtype=None):
 def _fake_forward(*args):
     c = Call(*args)
     q, packed = _readable(c.q), _packed(c)
-    lse = q.new_empty(_lse_shape(q, packed) if c.return_lse else 0, dtype=torch.float32)
-    return new_out(q, c.v, packed, c.out_dtype), lse
+    _torch_checks.check_ranks(c)
+    out = new_out(q, c.v, packed, c.out_dtype)
+    _torch_checks.check_fit(c, (*zip(INPUTS, c), ("out", out)))
+    return out, q.new_empty(_lse_shape(q, packed) if c.return_lse else 0, dtype=torch.float32)
 
 
 @operators.register_fake("onepass::attention_backward", lib=OPERATORS)
 def _fake_backward(dout, dlse, out, lse, wanted, *args):
     c = Call(*args)
-    return tuple(_gradient(c, name) if wants else c.q.new_empty(0) for name, wants in zip(DIFFERENTIABLE, wanted))
+    _check_wanted(c, wanted)
+    _torch_checks.check_ranks(c)
+    grads = [_gradient(c, name) if wants else None for name, wants in zip(DIFFERENTIABLE, wanted)]
+    others = (("dout", dout), ("dlse", dlse), ("out", out), ("lse", lse), *zip(_GRADIENTS, grads))
+    _torch_checks.check_fit(c, zip(INPUTS, c), others)
+    return tuple(c.q.new_empty(0) if x is None else x for x in grads)
 
 
 @operators.register_fake("onepass::append_kv", lib=OPERATORS)
 def _fake_append(*given):
     call = dict(zip(APPEND, given))
+    _torch_checks.check_append(call)
     q = _readable(call.get("q"))
     return call["k_new"].new_empty(0) if q is None else _like(q, tuple(q.shape), q.dtype)
+
+
+@operators.register_fake("onepass::quantize", lib=OPERATORS)
+def _fake_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None, layout="bhsd"):
+    tokens_first = layout == "bshd"
+    batch, heads, rows, n = _quantize.four(tuple(x.shape), tokens_first)
+    heads, rows = (rows, heads) if tokens_first else (heads, rows)
+    sizes = _quantize.factor_sizes(factors, (batch, heads, rows, n))
+    descale = x.new_empty(sizes, dtype=torch.float32)
+    means = descale.new_empty((batch, heads, n) if mean else 0)
+    return _like(_readable(x), x.shape, torch.float8_e4m3fn), descale, means

@@ -14,13 +14,17 @@ import jax.numpy as jnp
 from . import _devices, _jax_call, _onepass, _options, _unknown
 from ._jax_append import append_kv
 from ._jax_quantize import quantize
+from ._quantized import NAMES, Quantized, carried
 
-__all__ = ["append_kv", "attention", "dot_product_attention", "merge", "quantize"]
+__all__ = ["Quantized", "append_kv", "attention", "dot_product_attention", "merge", "quantize"]
 
 for _target, _platforms in _onepass.jax_handlers().items():
     for _platform, _handler in _platforms.items():
         jax.ffi.register_ffi_target(_target, _handler, platform=_platform)
 _devices.find_nvrtc()
+jax.tree_util.register_pytree_node(
+    Quantized, lambda x: (tuple(x), x.how), lambda how, x: Quantized(*x, hadamard=how[0], seed=how[1])
+)
 
 
 def __dir__():
@@ -98,17 +102,19 @@ def attention(
     given = dict(locals())
     if unknown:
         _unknown.refuse("onepass.jax.attention", unknown, attention.__kwdefaults__)
+    if Quantized in (type(q), type(k), type(v)):
+        given.update(zip(NAMES, carried(q, k, v, q_descale, k_descale, v_descale, v_mean, fp8)))
     names, arrays = _jax_call.operands(given)
     options = _jax_call.settings(given, names)
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name
-    out, lse = _attention(_jax_call.Call(names, options, bool(return_lse), dtype), arrays)
+    out, lse = _jitted(_jax_call.Call(names, options, bool(return_lse), dtype), arrays)
     return (out, lse) if return_lse else out
 
 
 def _lengths(name, x, batch):
     x = jnp.asarray(x)
     if x.dtype != jnp.int32 or x.shape != (batch,):
-        raise ValueError(f"{name} is {x.dtype} of shape {list(x.shape)}; int32 of shape [{batch}] is accepted")
+        raise ValueError(f"{name} must be int32 of shape [{batch}] (got {x.dtype} of shape {list(x.shape)})")
     return x
 
 
@@ -151,7 +157,7 @@ def dot_product_attention(
     if isinstance(local_window_size, int):
         local_window_size = (local_window_size, local_window_size)
     if local_window_size is not None and min(_options.window_sides(local_window_size)) < 0:
-        raise ValueError(f"local_window_size is {local_window_size!r}; a number from 0, or two of them, is accepted")
+        raise ValueError(f"local_window_size must be an integer from 0, or a pair of them (got {local_window_size!r})")
     result = attention(
         query,
         key,
@@ -188,7 +194,7 @@ def merge(outs, lses):
     Raises:
       ValueError, TypeError: for shapes that do not belong together, and other dtypes than onepass.merge takes.
     """
-    outs, lses = [jnp.asarray(x) for x in outs], [jnp.asarray(x) for x in lses]
+    outs, lses = ([jnp.asarray(x) for x in _options.parts(*given)] for given in (("outs", outs), ("lses", lses)))
     packed = _options.packed_parts(outs, lses)
     rows = jnp.stack([x.T if packed else x for x in lses]).astype("float32")
     top = jax.lax.stop_gradient(rows.max(0))
@@ -211,6 +217,7 @@ def _attention(call, arrays):
 def _forward(call, arrays):
     values = tuple(x.value for x in arrays)
     wanted = tuple(name for name, x in zip(call.names, arrays) if x.perturbed)
+    call.refuse_gradients(values, wanted)
     out, lse = dataclasses.replace(call, return_lse=True).forward(values)
     return (out, lse if call.return_lse else None), (values, out, lse, _jax_call.Static(wanted))
 
@@ -227,3 +234,5 @@ def _backward(call, kept, gradients):
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)
+# Within jit, because jax.shard_map outside of jit does not support a custom_vjp with symbolic zeros.
+_jitted = jax.jit(_attention, static_argnums=0, inline=True)

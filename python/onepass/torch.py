@@ -9,13 +9,20 @@ import threading
 
 import torch
 from torch.compiler import is_compiling
+from torch.utils import _pytree
 
 import onepass
 
-from . import _onepass, _options, _torch_autograd, _torch_op, _torch_vmap, _unknown  # noqa: F401  vmap: its rules
+from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _torch_vmap, _unknown  # noqa: F401  its rules
 from ._quantize import fp8_text
+from ._quantized import Quantized, carried
 
-__all__ = ["append_kv", "attention", "merge", "scaled_dot_product_attention", "sdpa"]
+__all__ = ["Quantized", "append_kv", "attention", "merge", "quantize", "scaled_dot_product_attention", "sdpa"]
+
+
+_pytree.register_pytree_node(
+    Quantized, lambda x: (list(x), x.how), lambda x, how: Quantized(*x, hadamard=how[0], seed=how[1])
+)
 
 
 def __dir__():
@@ -82,6 +89,10 @@ def attention(
     """
     if unknown:
         _unknown.refuse("onepass.torch.attention", unknown, attention.__kwdefaults__)
+    if Quantized in (type(q), type(k), type(v)):
+        q, k, v, q_descale, k_descale, v_descale, v_mean = carried(
+            q, k, v, q_descale, k_descale, v_descale, v_mean, fp8
+        )
     if out is not None or recomputed is not None:
         given = {name: value for name, value in locals().items() if name not in ("q", "k", "v", "seed")}
         del given["out_dtype"], given["deterministic"], given["unknown"]
@@ -97,9 +108,9 @@ def attention(
         seed = 0
     left, right = _options.window_sides(window)
     buffers = _options.mod_items(mod_buffers) if mod_buffers else None
-    if not (buffers is q_descale is k_descale is v_descale is v_mean is None) and torch.is_grad_enabled():
-        _refuse_lost(zip(_torch_op.FP8, (q_descale, k_descale, v_descale, v_mean)))
-        _refuse_lost((f"mod buffer {name}", x) for name, x in buffers or ())
+    if not (buffers is q_descale is k_descale is v_descale is v_mean is None):
+        _torch_checks.refuse_lost(zip(_torch_op.FP8, (q_descale, k_descale, v_descale, v_mean)))
+        _torch_checks.refuse_lost((f"mod_buffers[{name!r}]", x) for name, x in buffers or ())
     call = (  # in the order of _torch_op.NAMES
         q,
         k,
@@ -146,19 +157,11 @@ def attention(
         result = _onepass.torch_forward(call, False)
         if result is not None:
             return result
-    _torch_op.check_tensors(_torch_op.INPUTS, call, 3)
-    out, lse = _torch_autograd.forward(_torch_op.Call._make(call))
+    _torch_checks.check_tensors(_torch_op.INPUTS, call, 3)
+    call = _torch_op.Call._make(call)
+    _torch_checks.refuse_gradients(call, _torch_op.DIFFERENTIABLE)
+    out, lse = _torch_autograd.forward(call)
     return (out, lse) if return_lse else out
-
-
-def _refuse_lost(inputs):
-    """Of (name, tensor or None) that have no gradients: a caller who asks for one would get nothing, silently."""
-    for name, x in inputs:
-        if getattr(x, "requires_grad", False):
-            raise RuntimeError(
-                f"{name} requires a gradient and attention gives it none: pass it detached, or call under "
-                "torch.no_grad()"
-            )
 
 
 def append_kv(
@@ -187,10 +190,25 @@ def append_kv(
     if unknown:
         _unknown.refuse("onepass.torch.append_kv", unknown, append_kv.__kwdefaults__)
     tensors = k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
-    _torch_op.check_tensors(_torch_op.APPEND, tensors, 5)
+    _torch_checks.check_tensors(_torch_op.APPEND, tensors, 5)
+    lost = dict(zip(_torch_op.APPEND, tensors))
+    del lost["k_cache"], lost["v_cache"]  # the caller's to write to
+    _torch_checks.refuse_lost(lost.items(), "append_kv")
     with torch.no_grad():
         q_out = _torch_op.append_kv(*tensors, interleaved, threads, layout)
     return None if q is None else q_out
+
+
+def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
+    """``onepass.quantize`` as an operator that torch.compile traces. It has no gradients.
+
+    Args, Returns, Raises: as ``onepass.quantize``; the ``Quantized`` that it returns holds tensors.
+    """
+    _torch_checks.check_tensors(("x",), (x,), 1)
+    _torch_checks.refuse_lost((("x", x),), "quantize")
+    _options.tokens_first(layout)
+    data, descale, taken = _torch_op.quantize(x.detach(), factors, hadamard, _signed(seed), mean, threads, layout)
+    return Quantized(data, descale, taken if mean else None, hadamard=hadamard, seed=seed)
 
 
 def merge(outs, lses):
@@ -200,7 +218,7 @@ def merge(outs, lses):
 
     Args, Returns, Raises: as ``onepass.merge``.
     """
-    outs, lses = list(outs), list(lses)
+    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
     tensors = (*outs, *lses)
     records = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
     if not records and _torch_autograd.undispatched(tensors):
@@ -252,16 +270,18 @@ def scaled_dot_product_attention(
         out = _onepass.torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if out is not None:
             return out
-    _torch_op.check_tensors(("query", "key", "value", "attn_mask"), (query, key, value, attn_mask), 3)
+    _torch_checks.check_tensors(("query", "key", "value", "attn_mask"), (query, key, value, attn_mask), 3)
     mask = "causal_top_left" if is_causal else None
     if attn_mask is not None:
         if is_causal:
-            raise RuntimeError("attn_mask is given and is_causal is True; one of them is accepted")
+            raise RuntimeError("attn_mask and is_causal=True are mutually exclusive")
         variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
         if variant is not None:
             sizes, rows_keys = (attn_mask.seq_len_q, attn_mask.seq_len_kv), (query.shape[-2], key.shape[-2])
             if sizes != rows_keys:
-                raise ValueError(f"attn_mask is a causal mask of {sizes}; {rows_keys}, as query and key, is accepted")
+                raise ValueError(
+                    f"attn_mask must be a causal mask of {rows_keys}, the lengths of query and key (got {sizes})"
+                )
             mask = "causal_top_left" if variant.name == "UPPER_LEFT" else "causal_bottom_right"
             attn_mask = None
     q, k, v, lead = _four(query, key, value, enable_gqa)
@@ -294,7 +314,7 @@ def _four(query, key, value, enable_gqa):
             return query, key, value, query.shape[:1]
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise ValueError(
-            f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions; 2 or more are accepted"
+            f"query, key and value must have at least 2 dimensions (got {query.dim()}, {key.dim()} and {value.dim()})"
         )
     q, k, v = (x.reshape((1,) * (max(rank, 3) - x.dim()) + tuple(x.shape)) for x in (query, key, value))
     lead = [x.shape[:-3] for x in (q, k, v)]
@@ -303,19 +323,19 @@ def _four(query, key, value, enable_gqa):
     except RuntimeError:
         of_q, of_k, of_v = (list(x) for x in lead)
         raise ValueError(
-            f"query, key and value have {of_q}, {of_k} and {of_v} before heads; sizes that broadcast are accepted"
+            f"the dimensions of query, key and value before heads must broadcast (got {of_q}, {of_k} and {of_v})"
         ) from None
     heads = (q.shape[-3], k.shape[-3], v.shape[-3])
     if enable_gqa:
         if heads[1] == 0 or heads[2] == 0 or heads[0] % heads[1] or heads[0] % heads[2]:
-            raise ValueError(f"query, key and value have {heads} heads; enable_gqa needs a multiple of both in query")
+            raise ValueError(f"the heads of query must be a multiple of those of key and value (got {heads})")
         if heads[1] != heads[2]:
             k, v = (x.repeat_interleave(heads[0] // x.shape[-3], -3) for x in (k, v))
     else:
-        common = max(heads, key=lambda n: n != 1)
+        common = next((n for n in heads if n != 1), 1)  # max() would compare symbolic sizes
         if any(n not in (1, common) for n in heads):
             raise ValueError(
-                f"query, key and value have {heads} heads; as many in all, 1 or enable_gqa=True is accepted"
+                f"query, key and value must have the same number of heads, or 1, without enable_gqa=True (got {heads})"
             )
         q = q.expand(*q.shape[:-3], common, *q.shape[-2:])
         if not heads[1] == heads[2] == 1:

@@ -71,7 +71,7 @@ def _attend(
     """(out ``[batch, seq, heads, dim]``, None), of query, key and value ``[batch, heads, seq, dim]``."""
     if cache is not None:
         raise NotImplementedError(
-            "continuous batching's paged cache is not read by onepass; take another implementation"
+            "onepass does not support the paged cache of continuous batching; choose another attn_implementation"
         )
     rows, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

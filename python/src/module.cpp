@@ -180,6 +180,13 @@ std::string explain_line(const std::string& line, const std::string& target) {
   return onepass::explain_for(target, onepass::parse_problem_on({onepass::DeviceKind::cuda, 0}, line));
 }
 
+// Throws what attention would throw before it computes.
+void check(const nb::dict& options) {
+  const Call call(options);
+  static_cast<void>(onepass::make_plan(onepass::make_problem(call.attention, call.tensors), call.implementation,
+                                       call.launch.executor));
+}
+
 // f(launch) without the GIL; what a signal's handler has raised meanwhile comes out behind it.
 template <class F>
 void unlocked(int threads, std::uintptr_t stream, const F& f) {
@@ -348,6 +355,7 @@ NB_MODULE(_onepass, m) {
   m.def("attention", &attention<onepass::attention>, "options"_a);
   m.def("attention_backward", &attention<onepass::attention_backward>, "options"_a);
   m.def("explain", &explain, "options"_a, "target"_a = "");
+  m.def("check", &check, "options"_a);
   m.def("explain_line", &explain_line, "line"_a, "target"_a = "");
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
   m.def("append_kv", &append_kv, "call"_a);

@@ -62,14 +62,12 @@ bool is_plain(PyObject* x) {
   return x == Py_None || type == words.tensor_type || type == words.parameter_type;
 }
 
-// The imaginary part of a complex tensor that was conjugated means the negative of what is in memory.
-bool is_negative(PyObject* x, DType dtype) {
-  return x != Py_None && (dtype == DType::f32 || dtype == DType::f16) &&
-         called_method(names.is_neg, x).ptr() != Py_False;
-}
+// A tensor with the negative bit means the negative of the numbers in its memory. PyTorch sets it for the imaginary
+// part of a conjugated complex tensor, and torch._neg_view for any dtype.
+bool is_negative(PyObject* x) { return x != Py_None && called_method(names.is_neg, x).ptr() != Py_False; }
 bool any_negative(const TorchCall& call, const Tensors& t) {
   for (const RoleRow& row : kRoleTable)
-    if (row.input && (t.*row.input).given() && is_negative(call.tensor(row.role), (t.*row.input).dtype)) return true;
+    if (row.input && (t.*row.input).given() && is_negative(call.tensor(row.role))) return true;
   return false;
 }
 
@@ -94,6 +92,11 @@ bool needs_gradient(const TorchCall& call) {
   for (const Role role : kDifferentiable)
     if (requires_grad(call.tensor(role))) return true;
   return false;
+}
+
+// The general path has the sentence that refuses it.
+bool has_no_gradients(const Tensors& t) {
+  return t.seqused_k.given() || t.page_table.given() || t.q.dtype == DType::f8e4m3 || t.k.dtype == DType::f8e4m3;
 }
 
 bool packed(const Tensors& t) { return t.cu_seqlens_q.given() || t.cu_seqlens_k.given(); }
@@ -203,6 +206,7 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
     if (t.q.shape[1] != t.k.shape[1] && !(grouped && t.q.shape[1] % t.k.shape[1] == 0)) return nb::none();
   }
   const bool asked = call[torch_at.return_lse] == Py_True, records = !dispatched && needs_gradient(call);
+  if (records && has_no_gradients(t)) return nb::none();
   const auto [out, lse] = new_results(call, t, asked || records, asked);
   if (!taken.take(Role::out, out) || !taken.take(Role::lse, lse)) return nb::none();
   taken.run();
@@ -268,7 +272,7 @@ nb::object gradients(nb::handle saved, nb::handle kept, nb::handle wanted, nb::h
                                                {Role::dlse, dlse.ptr()}};
   for (const auto& [role, x] : others)
     if (!is_plain(x) || !taken.take(role, x)) return nb::none();
-  if (is_negative(dout.ptr(), taken.tensors.dout.dtype) || is_negative(dlse.ptr(), DType::f32)) return nb::none();
+  if (is_negative(dout.ptr()) || is_negative(dlse.ptr())) return nb::none();
   const Py_ssize_t count = PyTuple_Size(wanted.ptr());
   nb::object results = checked(PyTuple_New(count));
   Py_ssize_t i = 0;
@@ -301,6 +305,7 @@ bool backward(nb::handle arguments, nb::handle dout, nb::handle dlse, nb::handle
       {Role::out, out}, {Role::lse, lse}, {Role::dout, dout}, {Role::dlse, dlse}};
   for (const auto& [role, x] : others)
     if (!taken.take(role, x)) return false;
+  want(into.size() == std::size(kGradients), ErrorCode::internal, "a backward got ", into.size(), " results");
   for (std::size_t i = 0; i < std::size(kGradients); ++i)
     if (!taken.take(kGradients[i].gradient, into[i])) return false;
   taken.run();

@@ -58,7 +58,7 @@ dlpack::ManagedTensor* allocated(const std::int64_t* shape, int rank, dlpack::Da
   const auto set_error = [](void* to, const char*, const char* message) { *static_cast<std::string*>(to) = message; };
   dlpack::ManagedTensor* memory = nullptr;
   if (torch_exchange->allocate(&like, &memory, &error, set_error) != 0)
-    throw Error(ErrorCode::out_of_memory, text("PyTorch has no memory for a call: ", error));
+    throw Error(ErrorCode::out_of_memory, text("PyTorch could not allocate memory: ", error));
   return memory;
 }
 
@@ -104,6 +104,9 @@ bool TakenCall::take_options(const TorchCall& call) try {
   for (const int i : {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation,
                       torch_at.out_dtype, torch_at.unified_max, torch_at.fp8})
     if (call.given(i)) return false;
+  // A tensor may have a gradient that would be lost, and a text is none.
+  for (const int i : {torch_at.scale, torch_at.softcap, torch_at.dropout_p})
+    if (!is_none(call[i]) && !PyFloat_Check(call[i]) && !PyLong_Check(call[i])) return false;
   if (call.given(torch_at.dropout_p) && nb::cast<double>(nb::handle(call[torch_at.dropout_p])) != 0) return false;
   const bool tokens_first = call[torch_at.tokens_first] == Py_True;
   layout_.emplace(tokens_first, !is_none(call.tensor(Role::page_table)));

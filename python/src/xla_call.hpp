@@ -58,13 +58,13 @@ inline DType dtype_of(std::string_view name, xla::Type type) {
     case xla::Type::pred: return DType::boolean;
     case xla::Type::s32: return DType::i32;
     default:
-      throw Error(ErrorCode::bad_dtype, text(name, " is of XLA's type ", int(type), ", which no tensor here is"));
+      throw Error(ErrorCode::bad_dtype, text(name, " has XLA type ", int(type), ", which onepass does not support"));
   }
 }
 
 inline Tensor view_of(std::string_view name, const xla::Buffer& buffer, Device device) {
-  want(buffer.rank > 0 && buffer.rank <= kMaxRank, ErrorCode::bad_shape, name, " has ", buffer.rank,
-       " dimensions; 1 to ", kMaxRank, " are accepted");
+  want(buffer.rank > 0 && buffer.rank <= kMaxRank, ErrorCode::bad_shape, name, " must have 1 to ", kMaxRank,
+       " dimensions (got ", buffer.rank, ")");
   Tensor view;
   view.data = buffer.data;
   view.rank = static_cast<int>(buffer.rank);

@@ -30,7 +30,8 @@ Buffer::Buffer(std::size_t bytes, Placement placement) : bytes_(bytes) {
   const std::size_t inner = std::max(page(), (bytes + slack + page() - 1) / page() * page());
   map_bytes_ = inner + 2 * page();
   void* map = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) throw Error(ErrorCode::out_of_memory, text("no ", map_bytes_, " bytes for a test buffer"));
+  if (map == MAP_FAILED)
+    throw Error(ErrorCode::out_of_memory, text("cannot map ", map_bytes_, " bytes for a test buffer"));
   map_ = static_cast<std::byte*>(map);
   mprotect(map_, page(), PROT_NONE);
   mprotect(map_ + page() + inner, page(), PROT_NONE);

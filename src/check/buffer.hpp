@@ -1,11 +1,11 @@
-// Memory that notices what should not happen to it.
+// Memory that detects writes and reads outside of it.
 #pragma once
 #include <cstddef>
 #include <utility>
 
 namespace onepass::check {
 
-// Where the bytes stand in their pages. Every buffer lies between two pages that may not be touched.
+// The place of the bytes in their pages. Every buffer is between two pages that must not be touched.
 //   middle      64-byte aligned, poisoned guard bytes on both sides
 //   page_end    the last byte is the last of its page: reading one byte further faults
 //   page_start  the first byte is the first of its page
@@ -33,7 +33,7 @@ class Buffer {
   bool guards_untouched() const;
   bool all_poison() const;  // data and guards
   void make_read_only();    // a write faults from now on
-  Buffer copy() const;      // of the data, in the middle of its pages
+  Buffer copy() const;      // the same data, in the middle of its pages
 
  private:
   void swap(Buffer& other) {

@@ -6,10 +6,10 @@
 
 namespace onepass::check {
 
-// Through plan and run, with poisoned outputs and a poisoned, guarded workspace. The outputs stay in `inputs`.
+// Plans and runs with poisoned outputs and a poisoned, guarded workspace. The outputs stay in `inputs`.
 Verdict check(const Implementation& implementation, Inputs& inputs, Executor& executor = default_executor());
 
-// Only the run: for tests that compare bytes. False, and nothing done, if the implementation refuses the problem.
+// Only runs, for tests that compare bytes. Returns false and does nothing if the implementation refuses the problem.
 // Throws Error if it wrote outside its workspace.
 bool run_on(const Implementation& implementation, Inputs& inputs, Executor& executor = default_executor());
 

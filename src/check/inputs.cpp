@@ -26,7 +26,7 @@ struct Extent {
   std::int64_t span() const { return elements == 0 ? 0 : above - below + 1; }
 };
 
-// The memory of all tensors in the layout that the problem asks for, and who draws what into it.
+// Allocates all tensors in the layout of the problem and calls the functions that draw their elements.
 class Maker {
  public:
   Maker(const Problem& problem, std::uint64_t seed, Distribution distribution, Placement placement)
@@ -77,7 +77,8 @@ class Maker {
     }
     return t;
   }
-  // What the problem says; side tensors are padded, and slopes of each batch entry, if the seed is odd.
+  // The tensor that the problem describes. If the seed is odd, side tensors are padded and slopes have a batch
+  // dimension.
   Tensor tensor_for(const RoleRow& row) const {
     const RoleShape shape = shape_of(p_, row);
     if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
@@ -109,7 +110,7 @@ class Maker {
     }
   }
 
-  // Every other part lies rows before heads.
+  // Every second part has rows before heads in memory.
   void make_parts() {
     const std::int64_t b = p_.batch, h = p_.heads_q, s = p_.seq_q;
     for (std::int64_t n = 0; n < p_.partials; ++n) {
@@ -170,10 +171,11 @@ std::string_view name_of(Distribution distribution) {
 Inputs make_inputs(const Problem& problem, std::uint64_t seed, Distribution distribution, Placement placement) {
   validate(problem);
   if (problem.device.kind != DeviceKind::cpu)
-    throw Error(ErrorCode::bad_device, text("inputs are made on the CPU, not on ", to_string(problem.device)));
+    throw Error(ErrorCode::bad_device,
+                text("inputs of a check must be on the CPU (got ", to_string(problem.device), ")"));
   if (problem.varlen && static_cast<std::int64_t>(problem.lengths_q.size()) != problem.batch) {
     throw Error(ErrorCode::bad_value,
-                text("\"", to_string(problem), "\" is packed but gives no lengths; varlen=... does"));
+                text("\"", to_string(problem), "\" must give the lengths of its sequences: varlen=..."));
   }
   return Maker(problem, seed, distribution, placement).make();
 }

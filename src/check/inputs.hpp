@@ -1,4 +1,4 @@
-// Random inputs that can fail a wrong kernel, in exactly the layout a problem asks for.
+// Random inputs that expose wrong kernels, in exactly the layout that a problem asks for.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,33 +15,33 @@
 
 namespace onepass::check {
 
-// How the scores of a row look. V is N(0.5, 1) in all of them: a mean of 0 would hide wrong sums.
+// The scores of a row. V is N(0.5, 1) in all distributions: a mean of 0 would hide wrong sums.
 enum class Distribution {
   normal,  // standard deviation 4
   rising,  // the maximum rises by 2.5 every 64 keys (16-bit types: by 40 at most), falls in odd K/V heads; plus N(0, 1)
-  one_hot,  // each row meets one visible key that stands 30 above the others' mean
+  one_hot,  // the score of one visible key of each row is 30 above the mean of the others
   huge,     // standard deviations of 3e4 to 3e30 from row to row (fp16: to 1e7)
 };
 inline constexpr Distribution kDistributions[] = {Distribution::normal, Distribution::rising, Distribution::one_hot,
                                                   Distribution::huge};
 std::string_view name_of(Distribution distribution);
 
-// Everything one call needs. Whatever a kernel must not read is NaN: gaps between strided rows, packed tokens of no
-// sequence, the bytes around every buffer. Outputs start as NaN too.
-// Boolean masks have fully masked rows, wholly masked and wholly visible 32 x 64 blocks; biases are N(0, 2) with
-// entries of -inf. Of a merge's parts every sixth row saw nothing, and every eleventh row in no part. An odd seed pads
-// the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
+// Everything that one call needs. Memory that a kernel must not read is NaN: gaps between strided rows, packed tokens
+// that belong to no sequence, the bytes around every buffer. Outputs start as NaN too.
+// Boolean masks have fully masked rows, fully masked and fully visible 32 x 64 blocks. Biases are N(0, 2) with entries
+// of -inf. In the parts of a merge every sixth row is empty, and every eleventh row is empty in all parts. An odd seed
+// pads the rows of lse, bias and mask and gives ALiBi slopes per batch entry.
 struct Inputs {
   Problem problem;  // as the tensors have it: strides of size-1 dimensions are 0
   Tensors tensors;
   Attention attention;
   Launch launch;
   std::string implementation;   // by name; empty: the first that accepts
-  std::vector<Buffer> buffers;  // of the tensors, by role, then of the mod buffers or of a merge's parts
+  std::vector<Buffer> buffers;  // memory of the tensors by role, then of the mod buffers or of a merge's parts
 
   Buffer& buffer(Role role) { return buffers[static_cast<std::size_t>(role)]; }
   const Buffer& buffer(Role role) const { return buffers[static_cast<std::size_t>(role)]; }
-  // The memory of an input; whoever writes there says changed().
+  // The memory of an input; a caller that writes there calls changed().
   template <class T>
   static T* writable(const ConstTensor& t) {
     return static_cast<T*>(const_cast<void*>(t.data));
@@ -55,11 +55,11 @@ struct Inputs {
   }
 
   void poison_outputs();
-  // Empty, or a sentence about the first byte outside the numbers of the outputs that was written.
+  // Empty, or a sentence about the first byte that was written outside the elements of the outputs.
   std::string touched() const;
-  // After the caller has changed an input: forget oracle and base; a backward's out and lse are the forward's again.
+  // To be called after an input has changed. Forgets oracle and base, and computes a backward's out and lse again.
   void changed();
-  void forget();  // oracle and base alone
+  void forget();  // only forgets oracle and base
   const reference::Dense& oracle(Executor& executor);
   const reference::Dense& base(Executor& executor);
   const reference::DenseGradients& oracle_gradients(Executor& executor);

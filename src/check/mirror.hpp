@@ -1,4 +1,4 @@
-// The inputs of a problem on a CUDA device: the same bytes, poison around them, outputs that come back to be judged.
+// Copies of a problem's inputs on a CUDA device, with poison around them. The outputs are fetched to be judged.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What a call makes of its inputs: outputs, what of them may be written, and what they should be.
+// The outputs of a call: their poison, the bytes that must stay untouched, and the reference results.
 #include <algorithm>
 
 #include "base/text.hpp"
@@ -20,7 +20,7 @@ void Inputs::poison_outputs() {
 
 namespace {
 
-// f(offset, count): every run of numbers that a call writes.
+// Calls f(offset, count) for every run of elements that a call writes.
 template <class F>
 void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, F f) {
   const Tensor& t = tensors.*row.output;
@@ -30,7 +30,7 @@ void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, 
       f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +
             i / n[3] % n[2] * t.stride[2] + i % n[3] * t.stride[3],
         1);
-  } else if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // of heads
+  } else if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // one element a head
     for (std::int64_t i = 0; i < t.shape[0]; ++i)
       for (std::int64_t j = 0; j < t.shape[1]; ++j) f(i * t.stride[0] + j * t.stride[1], 1);
   } else if (row.fit == Fit::broadcast) {
@@ -39,7 +39,7 @@ void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, 
       f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +
             i / n[3] % n[2] * t.stride[2] + i % n[3] * t.stride[3],
         1);
-  } else {  // of tokens: packed ones of no sequence stay as they are
+  } else {  // tokens: those that belong to no sequence stay as they are
     const bool of_keys = row.axes[2] == Axis::seq_k;
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence seq = sequence_of(p, tensors, b);

@@ -1,4 +1,4 @@
-// What the CUDA backend offers, best first.
+// The implementations of the CUDA backend, best first.
 #pragma once
 #include <vector>
 

@@ -12,8 +12,10 @@
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/gemv.hpp"
+#include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/mla/mla.hpp"
+#include "cuda/plain/plain.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "cuda/sm80/backward/backward.hpp"
 #include "cuda/sm80/forward/forward.hpp"
@@ -28,8 +30,8 @@
 namespace onepass::cuda {
 namespace {
 
-// What writes a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with tables of fp32
-// or of the new tokens' dtype.
+// The kernels that write a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with
+// tables of fp32 or of the new tokens' dtype.
 std::vector<TargetKernel> appending_kernels(const Problem& p, const std::string& arch) {
   std::vector<TargetKernel> kernels;
   if ((!p.paged() && !p.seqused) || !is_data(p.dtype)) return kernels;
@@ -61,7 +63,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   };
   const auto refusal = [&](const char* last) {
     return Error(ErrorCode::unsupported,
-                 text("no kernel computes \"", to_string(p), "\" on ", arch, refusals, "; ", last, ": ", why));
+                 text("no kernel supports \"", to_string(p), "\" on ", arch, refusals, "; ", last, ": ", why));
   };
   if (p.op == Op::merge) {
     MergeConfig c;
@@ -73,8 +75,11 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
       kernels.push_back({gemv_implementation().name, gemv_program(c, arch)});
     if (FlatGemmPlan plan; select_flat_gemm(p, target.shared_bytes, 1, plan, why))
       kernels.push_back({flat_gemm_implementation().name, flat_gemm_program(plan.config, arch)});
-    if (kernels.empty()) throw refusal(flat_gemm_implementation().name);
-    return kernels;
+    if (!kernels.empty()) return kernels;
+    const char* const name = plain_gemm_implementation().name;
+    PlainGemmConfig c;
+    if (!select_plain_gemm(p, c, why)) throw refusal(name);
+    return list(name, plain_gemm_program(c, arch));
   }
   if (is_softmax(p.op)) {
     const Implementation& row = p.op == Op::softmax ? softmax_implementation() : softmax_backward_implementation();
@@ -152,7 +157,9 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
   const char* const name = sm80::forward_implementation().name;
   if (sm80::ForwardConfig c; sm80::select_config(p, target.shared_bytes, c, why))
     return list(name, sm80::program_of(features_of(p), c, arch, mods_source(p)));
-  throw refusal(name);
+  refusals += text("; ", name, ": ", why);
+  if (!select_plain(p, why)) throw refusal(plain_implementation().name);
+  return list(plain_implementation().name, plain_program(features_of(p), arch, mods_source(p)));
 }
 
 }  // namespace onepass::cuda

@@ -14,8 +14,8 @@ struct TargetKernel {
   const char* implementation;
   KernelProgram program;
 };
-// Of the first implementation that computes the problem there, in the order of their launches, behind those of
-// append_kv where the problem has a cache; throws Error (unsupported) with the sentence of each.
+// The kernels of the first implementation that supports the problem there, in the order of their launches, after those
+// of append_kv if the problem has a cache. Throws Error (unsupported) with the refusal of each implementation.
 std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem);
 
 }  // namespace onepass::cuda

@@ -41,7 +41,7 @@ const Row& row_of(std::string_view arch) {
     if (row.arch == without_suffix(arch)) return row;
     known += text(known.empty() ? "" : ", ", row.arch);
   }
-  throw Error(ErrorCode::bad_value, text("there are no kernels for '", arch, "'; there are for ", known));
+  throw Error(ErrorCode::bad_value, text("arch must be one of ", known, " (got '", arch, "')"));
 }
 
 }  // namespace

@@ -45,10 +45,10 @@ Fp8Study measure_fp8(const std::function<void(Index, Index)>& progress) {
       study.rmse.push_back({how, rmse(fp8(data, {64, 64}, options), want), in_paper});
       step();
     };
-    row("a scale per tensor", {.per_tensor = true, .incoherent = false}, 2.4e-2);
-    row("a scale per tile", {.per_tensor = false, .incoherent = false}, 2.4e-2);
-    row("a scale per tensor, signs and Hadamard", {.per_tensor = true, .incoherent = true}, 9.3e-3);
-    row("a scale per tile, signs and Hadamard", {.per_tensor = false, .incoherent = true}, 9.1e-3);
+    row("one scale per tensor", {.per_tensor = true, .incoherent = false}, 2.4e-2);
+    row("one scale per tile", {.per_tensor = false, .incoherent = false}, 2.4e-2);
+    row("one scale per tensor, signs and Hadamard", {.per_tensor = true, .incoherent = true}, 9.3e-3);
+    row("one scale per tile, signs and Hadamard", {.per_tensor = false, .incoherent = true}, 9.1e-3);
   }
   for (const auto& [keys, h100] : {std::pair{Index{1024}, 0.01}, {Index{4096}, 0.05}, {Index{16384}, 0.18}}) {
     const RandomHead data(parse_problem(text("fwd b1 h1 s16x", keys, " d8 fp32")), draw_mean_one);

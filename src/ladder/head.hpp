@@ -1,4 +1,4 @@
-// What the attention rungs work on: one head in slow memory.
+// The input of the attention steps: one head in slow memory.
 #pragma once
 #include <cmath>
 

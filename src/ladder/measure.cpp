@@ -200,11 +200,11 @@ std::vector<Row> measure(Index n, Index d, Index sram_bytes, const MeasureOption
   constexpr Index kMaxN = 8192, kRungs = 19;
   if (n < 1 || n > kMaxN) {
     throw Error(ErrorCode::bad_value,
-                text("n is ", n, "; 1 to ", kMaxN, " is accepted, since standard attention keeps n x n matrices"));
+                text("n must be 1 to ", kMaxN, ", because standard attention keeps n x n matrices (got ", n, ")"));
   }
-  if (sram_bytes < 1) throw Error(ErrorCode::bad_value, text("sram is ", sram_bytes, " bytes; at least 1 is expected"));
+  if (sram_bytes < 1) throw Error(ErrorCode::bad_value, text("sram must be at least 1 byte (got ", sram_bytes, ")"));
   if (options.dtype != DType::f32 && options.dtype != DType::f16 && options.dtype != DType::bf16) {
-    throw Error(ErrorCode::bad_dtype, text("dtype is ", name_of(options.dtype), "; fp32, fp16 and bf16 are accepted"));
+    throw Error(ErrorCode::bad_dtype, text("dtype must be fp32, fp16 or bf16 (got ", name_of(options.dtype), ")"));
   }
   const RandomHead data(problem_of(n, n, d, options)), token(problem_of(1, n, d, options));
   const H& head = data.head();

@@ -29,8 +29,8 @@ struct Ledger {
   Index capacity = 0, in_use = 0, peak = 0;  // capacity 0: unbounded
   void book(Index bytes) {
     if (capacity > 0 && in_use + bytes > capacity) {
-      throw Error(ErrorCode::bad_value, text("fast memory of ", capacity, " bytes is asked to hold ", in_use + bytes,
-                                             "; it needs smaller tiles or more memory"));
+      throw Error(ErrorCode::bad_value, text("fast memory of ", capacity, " bytes is too small for ", in_use + bytes,
+                                             " bytes; use smaller tiles or more memory"));
     }
     in_use += bytes;
     peak = std::max(peak, in_use);

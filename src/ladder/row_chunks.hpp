@@ -4,7 +4,7 @@
 
 namespace onepass::ladder {
 
-// Columns of a row that fit in fast memory beside others: `rows` rows of so many columns are held at once.
+// Columns of a row that fit in fast memory beside others: `rows` rows of that many columns are held at once.
 template <class T>
 Index chunk_of(const Machine<T>& machine, const Slow<T>& x, Index rows = 1) {
   return std::min(x.cols(), std::max<Index>(1, machine.fast_capacity() / (rows * static_cast<Index>(sizeof(T)))));

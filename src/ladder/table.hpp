@@ -52,7 +52,7 @@ struct PaperOptions {
 std::vector<PaperRow> measure_paper(const PaperOptions& options = {});
 std::string paper_text(const std::vector<PaperRow>& rows);
 
-// What FP8 costs, and what FlashAttention-3's measures are worth.
+// The error of FP8, and the effect of FlashAttention-3's mitigations.
 struct Fp8Study {
   // Root mean square error on N(0, 1) + N(0, 100) x Bernoulli(0.001), 4096 keys, d = 128.
   struct Rmse {

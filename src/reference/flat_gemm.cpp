@@ -17,7 +17,7 @@ template <class T>
 Dense product(const Problem& p, const Tensors& a) {
   const std::vector<float> x = numbers(a.x), w = numbers(a.w);
   const auto count = static_cast<std::size_t>(p.m * p.n);
-  Dense dense{std::vector<double>(count), {}, std::vector<double>(count)};
+  Dense dense{std::vector<double>(count), {}, std::vector<double>(count), {}};
   for (std::int64_t i = 0; i < p.m; ++i) {
     for (std::int64_t j = 0; j < p.n; ++j) {
       T sum =

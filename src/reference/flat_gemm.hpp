@@ -1,5 +1,5 @@
-// What a flat GEMM must give: y = x w^T + column_bias, in double the oracle, in float, rounded to y's dtype, the base
-// of the rule.
+// The expected results of a flat GEMM, y = x w^T + column_bias: the oracle in double, and the base of the rule in
+// float, rounded to y's dtype.
 #pragma once
 #include "reference/textbook.hpp"
 

@@ -1,13 +1,14 @@
 #include "reference/gradients.hpp"
 
 #include <mutex>
+#include <type_traits>
 
 #include "expression/dual.hpp"
 
 namespace onepass::reference {
 namespace {
 
-// What the forward left behind, by dense_lse_index: LSE and D.
+// Results of the forward by dense_lse_index: LSE and D.
 struct RowStatistics {
   std::vector<double> lse, delta;
 };
@@ -36,7 +37,7 @@ std::int64_t index_in(const ConstTensor& t, const std::array<std::int64_t, kRank
   return index;
 }
 
-// Of a token's first number in dq (of_keys: in dk or dv) of dimension `dim`.
+// The index of a token's first element in dq (of_keys: in dk or dv) of dimension `dim`.
 std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bool of_keys, std::int64_t head,
                                   std::int64_t token, std::int64_t dim) {
   const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q, seq = of_keys ? p.seq_k : p.seq_q;
@@ -109,9 +110,11 @@ class HeadGradients {
     if (params_.mods->mask.given()) run(params_.mods->mask).hide(tile, {Arith<T>::neg_inf(), T(0)});
   }
 
-  static void add(DenseGradient& g, std::int64_t at, T x, T size) {
+  // stored: the size of what 16-bit kernels round in this term.
+  static void add(DenseGradient& g, std::int64_t at, T x, T size, T stored) {
     g.value[at] += static_cast<double>(x);
     g.terms[at] += std::abs(static_cast<double>(size));
+    if (!g.stored_squares.empty()) g.stored_squares[at] += static_cast<double>(stored * stored);
   }
 
   void row(std::int64_t h, std::int64_t i) {
@@ -121,7 +124,7 @@ class HeadGradients {
     if (p_.sinks) {
       const T weight = std::exp(sink_ - lse);
       const std::lock_guard lock(shared_);
-      add(g_.dsinks, h, -weight * delta, weight * delta);
+      add(g_.dsinks, h, -weight * delta, weight * delta, T(0));
     }
     const HeadScores scores{params_, batch_, h, band_mask(p_, seq_.seq_q, seq_.seq_k)};
     const Range seen = scores.band.keys_of(i);
@@ -148,27 +151,29 @@ class HeadGradients {
       const std::int64_t to_v = dense_gradient_index(p_, seq_, true, kv_head_, j, p_.dim_v);
       T dp_terms = 0;
       for (std::int64_t d = 0; d < p_.dim_v; ++d) {
-        add(g_.dv, to_v + d, round_(stored * z) * d_o[d], stored * z * d_o[d]);
+        add(g_.dv, to_v + d, round_(stored * z) * d_o[d], stored * z * d_o[d], stored * z * d_o[d]);
         dp_terms += std::abs(z * d_o[d] * v[d]);
       }
       const T size = stored * (dp_terms + std::abs(delta));
+      const T rounded = stored * (std::abs(dp) + 2 * std::abs(dp - delta)) * outer_[j - seen.lo];  // dP, P and dS
       const T dt = ds * outer_[j - seen.lo], dt_size = size * std::abs(outer_[j - seen.lo]);
-      if (p_.bias || p_.alibi) side(scores, h, i, j, dt, dt_size);
-      const T dx = dt * inner_[j - seen.lo] * scale, dx_size = dt_size * std::abs(inner_[j - seen.lo] * scale);
+      if (p_.bias || p_.alibi) side(scores, h, i, j, dt, dt_size, rounded);
+      const T inner = inner_[j - seen.lo] * scale, dx = dt * inner, dx_size = dt_size * std::abs(inner);
       const T* k = k_.data() + j * p_.dim_qk;
       const std::int64_t to_k = dense_gradient_index(p_, seq_, true, kv_head_, j, p_.dim_qk);
       for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
-        add(g_.dq, to_q + d, dx * k[d], dx_size * k[d]);
-        add(g_.dk, to_k + d, dx * q[d], dx_size * q[d]);
+        add(g_.dq, to_q + d, dx * k[d], dx_size * k[d], rounded * inner * k[d]);
+        add(g_.dk, to_k + d, dx * q[d], dx_size * q[d], rounded * inner * q[d]);
       }
     }
   }
-  void side(const HeadScores& scores, std::int64_t h, std::int64_t i, std::int64_t j, T dt, T size) {
+  void side(const HeadScores& scores, std::int64_t h, std::int64_t i, std::int64_t j, T dt, T size, T rounded) {
     const std::lock_guard lock(shared_);
-    if (p_.bias) add(g_.dbias, index_in<4>(a_.bias, {batch_, h, i, j}), dt, size);
+    if (p_.bias) add(g_.dbias, index_in<4>(a_.bias, {batch_, h, i, j}), dt, size, rounded);
     if (!p_.alibi) return;
     const T distance = static_cast<T>(scores.distance(i, j));
-    add(g_.dalibi_slopes, index_in<2>(a_.alibi_slopes, {batch_, h}), -dt * distance, size * distance);
+    add(g_.dalibi_slopes, index_in<2>(a_.alibi_slopes, {batch_, h}), -dt * distance, size * distance,
+        rounded * distance);
   }
 
   const Problem& p_;
@@ -228,13 +233,14 @@ DenseGradients gradients(const Problem& p, const Tensors& a, const ConstTensor& 
                          Round round, Executor& executor) {
   const std::int64_t tokens_q = p.varlen ? p.total_q : p.batch * p.seq_q,
                      tokens_k = p.varlen ? p.total_k : p.batch * p.seq_k;
+  const bool stored = std::is_same_v<T, double> && p.dtype != DType::f32;
   DenseGradients g;
-  g.dq.resize(tokens_q * p.heads_q * p.dim_qk);
-  g.dk.resize(tokens_k * p.heads_kv * p.dim_qk);
-  g.dv.resize(tokens_k * p.heads_kv * p.dim_v);
-  g.dbias.resize(p.bias ? a.bias.elements() : 0);
-  g.dsinks.resize(p.sinks ? p.heads_q : 0);
-  g.dalibi_slopes.resize(p.alibi ? a.alibi_slopes.elements() : 0);
+  g.dq.resize(tokens_q * p.heads_q * p.dim_qk, stored);
+  g.dk.resize(tokens_k * p.heads_kv * p.dim_qk, stored);
+  g.dv.resize(tokens_k * p.heads_kv * p.dim_v, stored);
+  g.dbias.resize(p.bias ? a.bias.elements() : 0, stored);
+  g.dsinks.resize(p.sinks ? p.heads_q : 0, stored);
+  g.dalibi_slopes.resize(p.alibi ? a.alibi_slopes.elements() : 0, stored);
   const Mods mods = mods_of(p);
   const ScoreParams params = score_params(p, a, &mods);
   std::mutex shared;

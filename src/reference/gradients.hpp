@@ -15,12 +15,16 @@
 
 namespace onepass::reference {
 
-// A gradient, row-major, and beside each number the sum of the sizes of its terms: rounding is relative to these.
+// A gradient, row-major, and beside each element the sum of the sizes of its terms: rounding is relative to these.
 struct DenseGradient {
   std::vector<double> value, terms;
-  void resize(std::int64_t n) {
+  // If the call has 16 bits: per element the sum of (sizes of the factors that are stored in 16 bits, times the
+  // rest)^2.
+  std::vector<double> stored_squares;
+  void resize(std::int64_t n, bool stored) {
     value.assign(static_cast<std::size_t>(n), 0);
     terms.assign(static_cast<std::size_t>(n), 0);
+    stored_squares.assign(static_cast<std::size_t>(stored ? n : 0), 0);
   }
 };
 
@@ -37,12 +41,12 @@ struct DenseGradients {
 void each_number(const Problem& p, const Tensors& a, const RoleRow& row, const Tensor& t,
                  const std::function<void(std::int64_t offset, std::int64_t index)>& look);
 
-// Of a backward problem: from the out, lse, dout and dlse that are given, be they of this forward or merged ones.
+// Gradients of a backward problem from its out, lse, dout and dlse, which may be merged from several forwards.
 DenseGradients oracle_gradients(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
 // In the problem's own precision, P, dP and dS rounded as they would be stored: the base of the rule.
 DenseGradients base_gradients(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
 
-// Of a forward problem, out and lse computed by the oracle on the way. d_out: fp32/fp16/bf16 of the shape of out.
+// Gradients of a forward problem; the oracle computes out and lse first. d_out: fp32/fp16/bf16 of the shape of out.
 DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTensor& d_out,
                                Executor& executor = serial_executor());
 

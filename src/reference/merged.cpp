@@ -10,7 +10,7 @@ template <class T>
 Dense merged(const Problem& p, const Tensors& a) {
   const auto rows = static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q);
   Dense dense{std::vector<double>(rows * static_cast<std::size_t>(p.dim_v)), std::vector<double>(rows),
-              std::vector<double>(rows)};
+              std::vector<double>(rows), std::vector<double>(rows * static_cast<std::size_t>(p.dim_v))};
   std::vector<T> weight(a.outs.size()), sum(static_cast<std::size_t>(p.dim_v));
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, a, b);
@@ -30,8 +30,12 @@ Dense merged(const Problem& p, const Tensors& a) {
           if (std::isinf(lse_of(part)) && lse_of(part) < 0) continue;  // nothing, whatever its O holds
           top = std::max(top, weight[part] / all);
           const std::int64_t at = row_offset(a.outs[part], b, h, i);
-          for (std::int64_t d = 0; d < p.dim_v; ++d)
-            sum[d] += weight[part] / all * static_cast<T>(load_element(a.outs[part].data, a.outs[part].dtype, at + d));
+          double* const square = dense.square.data() + dense_out_index(p, seq, h, i);
+          for (std::int64_t d = 0; d < p.dim_v; ++d) {
+            const T value = static_cast<T>(load_element(a.outs[part].data, a.outs[part].dtype, at + d));
+            sum[d] += weight[part] / all * value;
+            square[d] += double{weight[part] / all} * double{value} * double{value};
+          }
         }
         const std::int64_t row = dense_lse_index(p, seq, h, i);
         dense.lse[row] = all == 0 ? -std::numeric_limits<double>::infinity() : double{most + std::log(all)};

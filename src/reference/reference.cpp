@@ -49,7 +49,7 @@ struct BackwardState final : PlanState {
 
 template <class Of>
 Decision plan(const Request& request) {
-  if (request.problem->device.kind != DeviceKind::cpu) return Decision::no("it computes on the CPU only");
+  if (request.problem->device.kind != DeviceKind::cpu) return Decision::no("requires tensors on the CPU");
   return Decision{{}, std::make_shared<Of>(request.problem)};
 }
 

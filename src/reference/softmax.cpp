@@ -67,7 +67,7 @@ void backward(const Problem& p, const Tensors& a, std::int64_t row, std::vector<
 template <class T>
 Dense dense(const Problem& p, const Tensors& a) {
   const auto rows = static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q), n = static_cast<std::size_t>(p.seq_k);
-  Dense result{std::vector<double>(rows * n), std::vector<double>(rows), {}};
+  Dense result{std::vector<double>(rows * n), std::vector<double>(rows), {}, {}};
   std::vector<double> one(n);
   const DType stored = p.op == Op::softmax ? p.out_dtype : p.dtype;
   for (std::size_t r = 0; r < rows; ++r) {

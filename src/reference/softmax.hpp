@@ -1,11 +1,11 @@
-// What a softmax over rows and its backward must give: in double the oracle, in float, rounded to the result's dtype,
-// the base of the rule.
+// The expected results of a softmax over rows and its backward: the oracle in double, and the base of the rule in
+// float, rounded to the result's dtype.
 //
 //   y_j = e^(s_j - m) / l        s = scale * x where it is visible, m = max s, l = sum_j e^(s_j - m), LSE = m + log l
 //   log: y_j = s_j - LSE         of a piece of a row: y_j = e^(s_j - LSE) by the LSE that is given
 //   dx_j = scale * y_j * (dy_j - sum_i dy_i y_i)        log: dx_j = scale * (dy_j - e^y_j sum_i dy_i)
 //
-// An entry of x that is -inf is as one that is hidden: y is 0 (log: -inf) there, its dx is 0, and its dy is not read.
+// An entry of x that is -inf counts as hidden: y is 0 (log: -inf) there, its dx is 0, and its dy is not read.
 #pragma once
 #include "reference/textbook.hpp"
 

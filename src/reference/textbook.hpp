@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "algebra/nonfinite.hpp"
@@ -26,7 +27,8 @@ namespace onepass::reference {
 // [batch, heads_q, seq_q] (packed: [heads_q, total_q]).
 struct Dense {
   std::vector<double> out, lse;
-  std::vector<double> top;  // the largest softmax weight of each row, as lse: how far the row is from one-hot
+  std::vector<double> top;     // the largest softmax weight of each row, shaped as lse: how far the row is from one-hot
+  std::vector<double> square;  // sum of weight * value^2, shaped as out; the oracle of attention and merge alone has it
 };
 std::int64_t dense_out_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
 std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
@@ -71,8 +73,9 @@ struct RowBlock {
   HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
   Range keys = scores.band.key_range(row_lo, row_hi);
   Dropout dropout = Dropout::of(p.dropout_p, p.seed);
-  std::vector<T> k{}, v{}, q{}, s{}, w{}, o{};  // k transposed, [dim_qk, keys]: the loops over keys vectorise
-  std::vector<T> numbers{};                     // of the steps of score_mod and mask_mod
+  std::vector<T> k{}, v{}, q{}, s{}, w{}, o{},
+      squares{};             // k transposed, [dim_qk, keys]: the loops over keys vectorise
+  std::vector<T> numbers{};  // of the steps of score_mod and mask_mod
   std::vector<std::int32_t> integers{};
 
   void run() {
@@ -145,6 +148,7 @@ struct RowBlock {
 
     // Pass 2: O = P V. The value of a hidden key never enters, be it NaN.
     o.assign(p.dim_v, T(0));
+    squares.assign(dense.square.empty() ? 0 : p.dim_v, T(0));
     PhiloxBlock draws{};
     for (std::int64_t c = 0; c < static_cast<std::int64_t>(s.size()); ++c) {
       const std::int64_t j = visible.lo + c;
@@ -156,9 +160,12 @@ struct RowBlock {
       const T* value = v.data() + (j - keys.lo) * p.dim_v;
       for (std::int64_t d = 0; d < p.dim_v; ++d)
         o[d] += (faint ? visible_weight(probability, value[d]) : probability) * keep * value[d];
+      for (std::size_t d = 0; d < squares.size(); ++d)
+        squares[d] += probability * (keep * value[d]) * (keep * value[d]);
     }
     double* out = dense.out.data() + dense_out_index(p, seq, head, i);
     for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
+    std::copy(squares.begin(), squares.end(), dense.square.begin() + (out - dense.out.data()));
     const std::int64_t at = dense_lse_index(p, seq, head, i);
     dense.lse[at] = all.empty ? -INFINITY : static_cast<double>(all.m + std::log(all.l));
     dense.top[at] = all.empty || w.empty() ? 0 : static_cast<double>(*std::max_element(w.begin(), w.end()) / all.l);
@@ -172,7 +179,9 @@ Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& execut
   const std::int64_t entries = p.varlen ? p.total_q : p.batch * p.seq_q;
   Dense dense{std::vector<double>(static_cast<std::size_t>(entries * p.heads_q * p.dim_v)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
-              std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
+              std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
+              {}};
+  if (std::is_same_v<T, double>) dense.square.resize(dense.out.size());
   const Mods mods = mods_of(p);
   const ScoreParams params = score_params(p, a, &mods);
   const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;

@@ -67,7 +67,7 @@ TEST(GradientJudge, RejectsLeaksIntoEmptyRows) {
     static_cast<std::uint16_t*>(in.tensors.dq.data)[0] = 0x3000;  // row 0 of 80 over 60 keys: 5e-10
   });
   EXPECT_FALSE(v.right);
-  EXPECT_NE(v.sentence.find("nothing reaches it"), std::string::npos) << v.sentence;
+  EXPECT_NE(v.sentence.find("nothing contributes to it"), std::string::npos) << v.sentence;
 }
 
 TEST(GradientJudge, RejectsTokensOfNoSequence) {

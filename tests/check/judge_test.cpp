@@ -13,34 +13,21 @@
 namespace onepass::check {
 namespace {
 
-enum class Mistake {
-  none,
-  zero_output,
-  mean_of_v,
-  swapped_tile,
-  missing_rescale,
-  late_maximum,
-  dropped_last_key,
-  one_key_too_many,
-  unmasked_row,
-  wrong_head,
-  one_nan,
-  one_element,
-  two_percent_more,
-  empty_row_not_zero,
-  empty_row_nan,
-  lse_base_2,
-  lse_without_log,
-  lse_off,
-  writes_gap,
-  writes_guard,
-  writes_lse_guard,
-  writes_workspace_guard,
-  reads_gap,
-  unwritten_row,
-  narrow_accumulator,
-  throws
-};
+#define ONEPASS_MISTAKES(X)                                                                                           \
+  X(none)                                                                                                             \
+  X(zero_output)                                                                                                      \
+  X(mean_of_v)                                                                                                        \
+  X(swapped_tile)                                                                                                     \
+  X(missing_rescale) X(late_maximum) X(dropped_last_key) X(one_key_too_many) X(unmasked_row) X(wrong_head) X(one_nan) \
+      X(one_element) X(two_percent_more) X(empty_row_not_zero) X(empty_row_nan) X(lse_base_2) X(lse_without_log)      \
+          X(lse_off) X(writes_gap) X(writes_guard) X(writes_lse_guard) X(writes_workspace_guard) X(reads_gap)         \
+              X(unwritten_row) X(narrow_accumulator) X(throws)
+#define ONEPASS_AS_ENTRY(name) name,
+#define ONEPASS_AS_NAME(name) #name,
+enum class Mistake { ONEPASS_MISTAKES(ONEPASS_AS_ENTRY) };
+constexpr const char* kMistakeNames[] = {ONEPASS_MISTAKES(ONEPASS_AS_NAME)};
+std::ostream& operator<<(std::ostream& out, Mistake m) { return out << kMistakeNames[static_cast<int>(m)]; }
+
 Mistake g_mistake;  // what the implementation below does wrong
 bool made(Mistake m) { return g_mistake == m; }
 
@@ -191,7 +178,10 @@ INSTANTIATE_TEST_SUITE_P(Judge, Rejects,
                                          Mistake::dropped_last_key, Mistake::wrong_head, Mistake::one_nan,
                                          Mistake::one_element, Mistake::lse_base_2, Mistake::lse_off,
                                          Mistake::writes_guard, Mistake::writes_lse_guard, Mistake::unwritten_row,
-                                         Mistake::unmasked_row, Mistake::writes_workspace_guard, Mistake::throws));
+                                         Mistake::unmasked_row, Mistake::writes_workspace_guard, Mistake::throws),
+                         [](const auto& mistake) {
+                           return std::string(kMistakeNames[static_cast<int>(mistake.param)]);
+                         });
 
 TEST(Judge, RejectsAMissingRescale) {
   for (const char* line : kLines) {

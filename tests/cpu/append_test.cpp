@@ -152,6 +152,13 @@ TEST(Append, RefusesWithNothingWritten) {
          numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0];
          for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
        }},
+      {"sequence 1 must not append to page 0, which holds live keys of sequence 0 (page_table[0, 0]); copy the page",
+       ErrorCode::bad_value,
+       [](AppendCase& c) {  // 3 keys of sequence 0, which appends to its second page
+         numbers(c.tensors.seqused_k)[0] = 12;
+         numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0] = 0;
+         for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
+       }},
       {"cu_seqlens_q[0] is 1; prefix sums start at 0", ErrorCode::bad_value, set(&T::cu_seqlens_q, 0, 1)},
       {"cu_seqlens_q[2] is 1, less than the 2 before it", ErrorCode::bad_value, set(&T::cu_seqlens_q, 2, 1)},
       {"cu_seqlens_q[2] is 8, beyond the 7 tokens of k_new", ErrorCode::bad_value, set(&T::cu_seqlens_q, 2, 8)},
@@ -167,6 +174,24 @@ TEST(Append, RefusesWithNothingWritten) {
       EXPECT_EQ(e.code(), r.code) << e.what();
     }
     c.expect_untouched();
+  }
+}
+
+TEST(Append, AnFp8QuotientSaturates) {
+  for (const float factor : {0.0f, 1e-39f, 1e-30f}) {
+    EXPECT_EQ(to_float(divided(2.0f, factor)), 448.0f) << factor;
+    EXPECT_EQ(to_float(divided(-2.0f, factor)), -448.0f) << factor;
+    EXPECT_EQ(to_float(divided(0.0f, factor)), 0.0f) << factor;
+    for (const float x : {std::numeric_limits<float>::infinity(), std::nanf("")})
+      EXPECT_TRUE(std::isnan(to_float(divided(x, factor)))) << factor;
+  }
+  EXPECT_EQ(to_float(divided(3.0f, 2.0f)), 1.5f);
+  AppendCase c({.name = "saturates", .heads_kv = 1, .dim_qk = 4, .dim_v = 4, .used = {0}, .lengths = {1}, .fp8 = true});
+  const_cast<float*>(static_cast<const float*>(c.tensors.k_descale.data))[0] = 0.0f;
+  append_kv(c.tensors);
+  for (int d = 0; d < 4; ++d) {
+    const float y = load_element(c.tensors.k.data, DType::f8e4m3, d);
+    EXPECT_TRUE(std::abs(y) == 448.0f || y == 0.0f) << y;
   }
 }
 

@@ -181,6 +181,46 @@ TEST(Softmax, BitsDoNotDependOnThreads) {
   EXPECT_EQ(std::memcmp(one.data(), four.data(), one.size() * sizeof(float)), 0);
 }
 
+// Logarithms of weights are never above 0, and exact to fp32 beside scores of any size.
+TEST(Softmax, LogarithmsAtAnyMagnitude) {
+  std::mt19937 rng(5);
+  for (const Implementation* row : plan::implementations(Op::softmax)) {
+    for (const std::int64_t n : {std::int64_t{1}, std::int64_t{2}, std::int64_t{37}, std::int64_t{40000}}) {
+      for (const float level : {30.0f, 300.0f, 2900.0f, 1e6f}) {
+        std::vector<float> x = random_numbers(rng, static_cast<std::size_t>(n), 2), y(x.size()), lse(1);
+        for (float& one : x) one += level + 0.37f;
+        x[0] = level;
+        Tensors t;
+        t.x = {x.data(), DType::f32, {1, n}};
+        t.y = {y.data(), DType::f32, {1, n}};
+        Attention a;
+        a.log = true;
+        a.scale = 0.7;
+        if (!computed(*row, t, a)) continue;
+        const double scale = static_cast<double>(0.7f),
+                     most = static_cast<double>(*std::ranges::max_element(x)) * scale;
+        double sum = 0;
+        for (const float one : x) sum += std::exp(static_cast<double>(one) * scale - most);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const double expected = static_cast<double>(x[i]) * scale - most - std::log(sum);
+          EXPECT_LE(y[i], 0.0f) << row->name;
+          if (!std::isfinite(expected)) continue;
+          EXPECT_NEAR(static_cast<double>(y[i]), expected, 1e-6 + 3e-7 * std::abs(expected)) << row->name << " " << n;
+        }
+      }
+    }
+  }
+}
+
+// Weights by a given LSE at the ends of fp32.
+TEST(Softmax, AnLseOfTheLowestNumber) {
+  for (const float level : {-std::numeric_limits<float>::max(), -2e37f, 3e38f}) {
+    std::vector<float> x(5, level), y(5), lse{level};
+    softmax_piece({x.data(), DType::f32, {1, 5}}, {lse.data(), DType::f32, {1}}, {y.data(), DType::f32, {1, 5}});
+    for (const float one : y) EXPECT_EQ(one, 1.0f) << level;
+  }
+}
+
 template <class F>
 std::string refusal(F call) {
   try {

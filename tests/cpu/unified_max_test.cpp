@@ -146,7 +146,7 @@ TEST(UnifiedMax, WrongFlagsAreNoticed) {
     EXPECT_NE(verdict().sentence.find("recomputed[0, 0, 0] is "), std::string::npos) << verdict().sentence;
     flags[0] = phi == 0 ? 0 : 1;
     flags[inputs.tensors.recomputed.stride[0]] = 1;
-    EXPECT_EQ(verdict().sentence, "recomputed[1, 0, 0] is 1, of a row that sees no key");
+    EXPECT_EQ(verdict().sentence, "recomputed[1, 0, 0] is 1 but the row sees no key");
   }
 }
 

@@ -127,7 +127,7 @@ TEST_F(CubinCache, WhatIsNotThereIsNoRefusal) {
 TEST_F(CubinCache, TakesRegularFilesOnly) {
   alarm(60);
   ASSERT_EQ(mkfifo(file().c_str(), 0600), 0);
-  expect_refused("it is no regular file");
+  expect_refused("it is not a regular file");
   fs::remove(file());
   fs::create_symlink("/dev/zero", file());
   expect_refused("it is a symbolic link");
@@ -137,13 +137,14 @@ TEST_F(CubinCache, TakesRegularFilesOnly) {
   expect_refused("it is a symbolic link");
   fs::remove(file());
   fs::create_directory(file());
-  expect_refused("it is no regular file");
+  expect_refused("it is not a regular file");
   alarm(0);
 }
 
 TEST_F(CubinCache, TakesNothingThatOthersCouldHaveWritten) {
   ASSERT_TRUE(write_cubin(directory, key, "13.0", cubin));
-  for (const auto& [bits, why] : {std::pair{0660u, "its group "}, {0622u, "everybody may write to it"}}) {
+  for (const auto& [bits, why] :
+       {std::pair{0660u, "it is writable by group "}, {0622u, "it is writable by everybody"}}) {
     chmod(file().c_str(), bits);
     expect_refused(why);
   }
@@ -151,17 +152,18 @@ TEST_F(CubinCache, TakesNothingThatOthersCouldHaveWritten) {
   EXPECT_TRUE(read_cubin(directory, key, "13.0"));
   if (geteuid() != 0) return;  // who else could give a file away
   ASSERT_EQ(chown(file().c_str(), 4321, 4321), 0);
-  expect_refused("it belongs to user 4321; root's and user 0's are accepted");
+  expect_refused("it must belong to root or to user 0 (belongs to user 4321)");
   ASSERT_EQ(chown(file().c_str(), 0, 4321), 0);
   EXPECT_TRUE(read_cubin(directory, key, "13.0"));
   ASSERT_EQ(chown(directory.c_str(), 4321, 4321), 0);
-  expect_refused("it belongs to user 4321");
+  expect_refused("(belongs to user 4321)");
 }
 
 TEST_F(CubinCache, ADirectoryThatOthersWriteToIsLeftAlone) {
   ASSERT_TRUE(write_cubin(directory, key, "13.0", cubin));
-  for (const auto& [bits, reason] :
-       {std::pair{0775u, "its group "}, {0777u, "everybody may write to it"}, {01777u, "everybody may write to it"}}) {
+  for (const auto& [bits, reason] : {std::pair{0775u, "it is writable by group "},
+                                     {0777u, "it is writable by everybody"},
+                                     {01777u, "it is writable by everybody"}}) {
     chmod(directory.c_str(), bits);
     expect_refused(reason);
     std::string why;
@@ -180,13 +182,13 @@ TEST_F(CubinCache, ADirectoryThatOthersWriteToIsLeftAlone) {
 TEST_F(CubinCache, AFileIsBoundToItsKeyAndHasALimit) {
   ASSERT_TRUE(write_cubin(directory, "another", "13.0", cubin));
   fs::rename(directory / "another.cubin", file());
-  expect_refused("it is another kernel under this name");
+  expect_refused("it holds a different kernel");
   std::string forged = contents();
   forged.replace(forged.find("another"), 7, key);  // the digest is that of the other key
   overwrite(forged);
-  expect_refused("its contents do not have its digest");
+  expect_refused("it is damaged: its contents do not match its digest");
   fs::resize_file(file(), kMaxCubinBytes + 1);
-  expect_refused("67108865 bytes; up to 67108864 are accepted");
+  expect_refused("it must be at most 67108864 bytes (got 67108865)");
 }
 
 TEST_F(CubinCache, CanBeLookedThrough) {
@@ -199,7 +201,7 @@ TEST_F(CubinCache, CanBeLookedThrough) {
   EXPECT_EQ(all.refusal, "");
   EXPECT_EQ(all.kernels, 2);
   ASSERT_EQ(all.refusals.size(), 1u);
-  EXPECT_NE(all.refusals[0].find("bb.cubin is not used: it is no regular file"), std::string::npos);
+  EXPECT_NE(all.refusals[0].find("bb.cubin is not used: it is not a regular file"), std::string::npos);
 }
 
 TEST_F(CubinCache, ServesManyWritersAndReaders) {

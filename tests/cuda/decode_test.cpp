@@ -121,11 +121,10 @@ TEST(DecodingTable, RefusesWhatItCannotReadOfAnFp8Cache) {
     return why;
   };
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d60/59 fp16 kv_dtype=fp8_e4m3 cuda"),
-            "beside an FP8 cache it reads 4 bytes at once; rows of v begin at multiples of 1");
+            "with an FP8 cache, rows of v must be 4-byte aligned (alignment is 1)");
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 fp32 kv_dtype=fp8_e4m3 cuda"),
-            "q is fp32; beside k and v of fp8_e4m3 it takes fp16 and bf16");
-  EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 bf16 kv_dtype=fp8_e4m3 v_mean=bhd cuda"),
-            "there is a v_mean; of k and v of fp8_e4m3 it takes factors alone");
+            "with an FP8 cache, q must be fp16 or bf16 (got fp32)");
+  EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 bf16 kv_dtype=fp8_e4m3 v_mean=bhd cuda"), "does not support v_mean");
 }
 
 TEST(LatentDecodingTable, RefusesWithASentence) {
@@ -136,11 +135,15 @@ TEST(LatentDecodingTable, RefusesWithASentence) {
     return why;
   };
   EXPECT_NE(refusal("h8/1 s1x900 d64 bf16 v_in_k").find("576/512"), std::string::npos);
-  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16").find("v has a memory or strides of its own"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16").find("requires v to be a view of k (the first 512 columns"),
+            std::string::npos);
   EXPECT_NE(refusal("h8/1 s1x900 d576/512 fp32 v_in_k").find("q is fp32"), std::string::npos);
-  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16 v_in_k alibi").find("no ALiBi slopes"), std::string::npos);
-  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16 v_in_k align=k:8").find("k starts at one of 8"), std::string::npos);
-  EXPECT_NE(refusal("h8/1 d576/512 bf16 v_in_k varlen=1,2/30,40").find("no packed sequences"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16 v_in_k alibi").find("does not support ALiBi slopes"), std::string::npos);
+  EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16 v_in_k align=k:8")
+                .find("TMA needs k to start at a multiple of 16 bytes (alignment is 8)"),
+            std::string::npos);
+  EXPECT_NE(refusal("h8/1 d576/512 bf16 v_in_k varlen=1,2/30,40").find("does not support packed sequences"),
+            std::string::npos);
 }
 
 TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
@@ -169,8 +172,8 @@ TEST(DecodingTable, RefusesWithASentence) {
     EXPECT_FALSE(decode::select_config(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
     return why;
   };
-  EXPECT_NE(refusal("b1 h32/8 s17x900 d64 bf16", 232448).find("68 rows"), std::string::npos);
-  EXPECT_NE(refusal("b1 h32/8 s16x200 d64 bf16", 232448).find("4 keys a row"), std::string::npos);
+  EXPECT_NE(refusal("b1 h32/8 s17x900 d64 bf16", 232448).find("at most 64 (got 68)"), std::string::npos);
+  EXPECT_NE(refusal("b1 h32/8 s16x200 d64 bf16", 232448).find("at least 4 x rows per K/V head"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s1x9 d576/512 bf16", 232448).find("576/512"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s1x9 d256 bf16", 16384).find("16384 bytes"), std::string::npos);
 }

@@ -1,4 +1,4 @@
-// What the library asks of a device: one of compute capability 9.0, as an H200.
+// What the library asks of two devices: cuda:0 is as an H200 (compute capability 9.0), cuda:1 as an A100 (8.0).
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -35,18 +35,23 @@ Result cuDriverGetVersion(int* version) {
   return 0;
 }
 Result cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = 2;
   return 0;
 }
-Result cuDeviceGetName(char* name, int size, int) {
-  std::snprintf(name, static_cast<std::size_t>(size), "a fake");
+Result cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
   return 0;
 }
-Result cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == kComputeMajor       ? 9
+Result cuDeviceGetName(char* name, int size, int device) {
+  std::snprintf(name, static_cast<std::size_t>(size), device == 0 ? "H200" : "A100");
+  return 0;
+}
+Result cuDeviceGetAttribute(int* value, int attribute, int device) {
+  const bool hopper = device == 0;
+  *value = attribute == kComputeMajor       ? (hopper ? 9 : 8)
            : attribute == kComputeMinor     ? 0
-           : attribute == kMultiprocessors  ? 132
-           : attribute == kSharedBytesOptin ? 232448
+           : attribute == kMultiprocessors  ? (hopper ? 132 : 108)
+           : attribute == kSharedBytesOptin ? (hopper ? 232448 : 166912)
                                             : 1 << 20;
   return 0;
 }

@@ -19,9 +19,10 @@ TEST(ForkedDriver, IsRefusedIfTheParentHasItAndMissingIfItIsMissing) {
     alarm(60);
     std::string said;
     const bool none = driver(&said) == nullptr;
-    _exit(none && (why.empty() ? said.starts_with("this process was forked from one that uses CUDA") : said == why)
-              ? 0
-              : 1);
+    _exit(
+        none && (why.empty() ? said.starts_with("this process was forked from a process that uses CUDA") : said == why)
+            ? 0
+            : 1);
   }
   int status = -1;
   waitpid(child, &status, 0);

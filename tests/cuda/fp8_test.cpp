@@ -122,16 +122,15 @@ TEST(Sm90Fp8Refusals, AreSentences) {
     return why;
   };
   EXPECT_EQ(why_not("fwd h2 s1024 d240 fp8_e4m3 cuda"),
-            "beyond 128 columns of V it sums two halves of them exactly, which begin at multiples of 16; dim_v is 240, "
-            "which accumulation=fast computes");
-  EXPECT_EQ(why_not("fwd h2 s1024 d128 fp8_e4m3 dropout=0.1 cuda"),
-            "of fp8_e4m3 it computes bands, softcap, sinks, boolean masks and packed sequences; there is dropout");
+            "exact accumulation over more than 512 keys requires dim_v up to 128 or a multiple of 32 (got 240); "
+            "accumulation=fast supports it");
+  EXPECT_EQ(why_not("fwd h2 s1024 d128 fp8_e4m3 dropout=0.1 cuda"), "with fp8_e4m3 q, does not support dropout");
   EXPECT_EQ(why_not("fwd h2 s1024 d64 fp8_e4m3 v_mean=bh1 cuda"),
-            "it reads v_mean's columns side by side; its last dimension has stride 0");
+            "the last dimension of v_mean must have stride 1 (got 0)");
   EXPECT_EQ(why_not("fwd h2 s1024 d72 fp8_e4m3 cuda"),
-            "TMA needs strides that are multiples of 16 bytes; q has one of 72");
+            "TMA needs strides of q that are non-negative multiples of 16 bytes (got 72)");
   EXPECT_EQ(why_not("fwd h2 s100x1024 d72 bf16 kv_dtype=fp8_e4m3 cuda"),
-            "TMA needs strides that are multiples of 16 bytes; k has one of 72");
+            "TMA needs strides of k that are non-negative multiples of 16 bytes (got 72)");
 }
 
 }  // namespace

@@ -90,9 +90,9 @@ TEST(Table, ImpossibleSizesAreRefusedInASentence) {
     }
     return std::string("accepted");
   };
-  EXPECT_NE(sentence(0, 64, 1000).find("n is 0"), std::string::npos);
+  EXPECT_NE(sentence(0, 64, 1000).find("n must be 1 to 8192"), std::string::npos);
   EXPECT_NE(sentence(9000, 64, 1000).find("8192"), std::string::npos);
-  EXPECT_NE(sentence(8, 64, 0).find("sram is 0"), std::string::npos);
+  EXPECT_NE(sentence(8, 64, 0).find("sram must be at least 1 byte (got 0)"), std::string::npos);
   EXPECT_NE(sentence(8, 64, 100).find("fast memory of 100 bytes"), std::string::npos);
   EXPECT_NE(sentence(8, 64, 100).find("attention"), std::string::npos) << "names the rung";
   EXPECT_NE(sentence(8, 0, 1000), "accepted");

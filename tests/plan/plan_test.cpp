@@ -69,7 +69,7 @@ TEST(Plan, NothingFallsBackToTheReference) {
     EXPECT_TRUE(has(sentence, std::string(row->name) + ": " + why_not(*row, p))) << sentence;
   }
   EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(p, "reference"); }, ErrorCode::unsupported),
-                  "reference: it computes on the CPU only"));
+                  "reference: requires tensors on the CPU"));
 }
 
 TEST(Plan, ValidatesTheProblem) {
@@ -207,7 +207,7 @@ TEST(PlanMerge, IsAnOperatorLikeAttention) {
   const Plan plan = make_plan(p);
   EXPECT_EQ(plan.name(), "cpu.merge");
   EXPECT_EQ(explain(p),
-            "merge n2 b1 h2 s5 d3 fp32 lse\n  cuda.merge: no, it computes on CUDA devices only\n* cpu.merge: " +
+            "merge n2 b1 h2 s5 d3 fp32 lse\n  cuda.merge: no, requires tensors on a CUDA device\n* cpu.merge: " +
                 plan.describe() + "\n");
   run(plan, t);
   for (const float x : joined) EXPECT_FLOAT_EQ(x, 2.5f);

@@ -111,7 +111,7 @@ def test_the_demo_runs(tmp_path):
     [
         (["--build", "nowhere"], "is missing: build first"),
         (["--fixture", "nowhere"], "nowhere is missing: demo/make_fixture.py makes it"),
-        (["--head", "12"], "--head is 12; 0 to 11 are accepted"),
+        (["--head", "12"], "--head must be 0 to 11 (got 12)"),
     ],
 )
 def test_the_demo_says_what_is_wrong(tmp_path, flags, sentence):

@@ -105,7 +105,22 @@ CASES = {
     ),
     "scale text": (TypeError, r"scale must be a number \(got 'x'\)", {"scale": "x"}),
     "softcap": (ValueError, "softcap is -1", {"softcap": -1}),
-    "dropout": (ValueError, "dropout_p is 1.5; 0 to 1 is accepted", {"dropout_p": 1.5}),
+    "softcap text": (TypeError, r"softcap must be 0 .* or a positive number \(got '30'\)", {"softcap": "30"}),
+    "scale bytes": (TypeError, r"scale must be a number \(got b'1'\)", {"scale": b"1"}),
+    "window of names": (
+        ValueError,
+        r"window must be a pair .* \(got {'left': 1, 'right': 2}\)",
+        {"window": {"left": 1, "right": 2}},
+    ),
+    "window of keys": (ValueError, r"window must be a pair .* \(got {3: 'a', 4: 'b'}\)", {"window": {3: "a", 4: "b"}}),
+    "window as a set": (ValueError, r"window must be a pair .* \(got {1, 2}\)", {"window": {1, 2}}),
+    "dropout": (ValueError, r"dropout_p must be from 0 to 1 \(got 1.5\)", {"dropout_p": 1.5, "seed": 0}),
+    "a tiny negative dropout": (
+        ValueError,
+        r"dropout_p must be from 0 to 1 \(got -1e-50\)",
+        {"dropout_p": -1e-50, "seed": 0},
+    ),
+    "dropout of NaN": (ValueError, r"dropout_p must be from 0 to 1 \(got nan\)", {"dropout_p": float("nan")}),
     "dropout without a seed": (ValueError, r"dropout_p is 0.1: seed must be .* \(got None\)", {"dropout_p": 0.1}),
     "seed": (ValueError, r"seed must be an integer from 0 .* \(got -1\)", {"seed": -1}),
     "seed of floats": (TypeError, r"seed must be .* \(got 0.5\)", {"seed": 0.5}),
@@ -211,11 +226,18 @@ def test_out_that_shares_memory_with_an_input():
         ([Q, Q[:1]], [Q[..., 0]] * 2, ValueError, r"outs?\[1\]"),
         ([Q], [Q[:, :3, :, 0]], ValueError, "lses?"),
         ([Q, "x"], [Q[..., 0]] * 2, TypeError, r"outs\[1\] must be .* \(got a str\)"),
+        (None, None, TypeError, r"^outs must be a list of arrays \(got NoneType\)$"),
+        ([Q], None, TypeError, r"^lses must be a list of arrays \(got NoneType\)$"),
     ],
 )
 def test_bad_merge(outs, lses, error, sentence):
     with pytest.raises(error, match=sentence):
         onepass.merge(outs, lses)
+
+
+def test_bad_merge_lse():
+    with pytest.raises(TypeError, match=r"^lses must be a list of arrays \(got NoneType\)$"):
+        onepass.merge_lse(None)
 
 
 def test_bad_explain():

@@ -298,6 +298,46 @@ def test_compiled_with_a_cache(flash, torch, device):
     assert runs[1][1].any()
 
 
+def test_a_refused_call_leaves_the_cache_alone(flash, torch):
+    """Everything is looked at before new keys are written."""
+    q, new = torch.randn(2, 3, 4, 16), torch.randn(2, 3, 2, 16)
+    used = torch.tensor([5, 2], dtype=torch.int32)
+    table = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
+    behind = torch.tensor([[9, 1], [2, 3]], dtype=torch.int32)  # a page of old keys that is not there
+    turns = torch.ones(16, 8)
+    for cache, words in [
+        (torch.zeros(2, 16, 2, 16), dict(q=q[..., :8])),
+        (torch.zeros(2, 16, 2, 16), dict(q=q[:, :, :3])),
+        (torch.zeros(2, 16, 2, 16), dict(window_size=(-2, 0))),
+        (torch.zeros(2, 16, 2, 16), dict(softmax_scale=float("inf"))),
+        (torch.zeros(2, 16, 2, 16), dict(alibi_slopes=torch.ones(3))),
+        (torch.zeros(2, 16, 2, 16), dict(cache_leftpad=torch.zeros(3, dtype=torch.int32))),
+        (torch.zeros(2, 16, 2, 16), dict(q=q.half())),
+        (torch.zeros(2, 16, 2, 16), dict(rotary_cos=turns, rotary_sin=turns[:, :3], causal=True)),
+        (torch.zeros(4, 4, 2, 16), dict(block_table=behind)),
+        (torch.zeros(4, 4, 2, 16), dict(block_table=table, softcap=float("nan"))),
+    ]:
+        given = dict(q=q, k=new, v=new, cache_seqlens=used) | words
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            flash.flash_attn_with_kvcache(k_cache=cache, v_cache=cache.clone(), **given)
+        assert not cache.any(), words
+    flash.flash_attn_with_kvcache(q, cache, cache.clone(), new, new, cache_seqlens=used, block_table=table)
+    assert torch.equal(cache[1, 1:4], new[0])
+
+
+def test_pages_of_tensors_that_require_gradients(flash, torch):
+    """Computed, as flash-attn does; its backward is refused."""
+    q = torch.randn(5, 4, 16, requires_grad=True)
+    pages = torch.randn(2, 8, 2, 16)
+    sums = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 4, 12], dtype=torch.int32)
+    table = torch.tensor([[0], [1]], dtype=torch.int32)
+    out = flash.flash_attn_varlen_func(q, pages, pages, *sums, 3, 8, block_table=table)
+    with torch.no_grad():
+        assert torch.equal(out, flash.flash_attn_varlen_func(q, pages, pages, *sums, 3, 8, block_table=table))
+    with pytest.raises(RuntimeError, match="attention to pages .block_table. does not support gradients"):
+        out.sum().backward()
+
+
 class TestPadding:
     def test_there_and_back(self, torch):
         from onepass.flash_attn.bert_padding import pad_input, unpad_input
@@ -328,20 +368,22 @@ def test_refusals(flash, torch):
     cache = torch.randn(2, 8, 2, 16)
     table = torch.zeros(2, 1, dtype=torch.int32)
     for words, sentence in [
-        (dict(cache_batch_idx=table[:, 0], block_table=table), "one of them is accepted"),
-        (dict(rotary_cos=q, rotary_sin=q), "k and v are expected"),
-        (dict(k=q, v=q), "cache_seqlens is None"),
-        (dict(k=q, cache_seqlens=3), "one of k and v is None"),
-        (dict(cache_seqlens=[3, 4]), r"cache_seqlens is a list; an int, or an int32 tensor \[batch\]"),
+        (dict(cache_batch_idx=table[:, 0], block_table=table), "are mutually exclusive"),
+        (dict(rotary_cos=q, rotary_sin=q), r"rotary_cos requires new keys k and values v \(got k=None\)"),
+        (dict(k=q, v=q), r"cache_seqlens must be given with new keys k \(got None\)"),
+        (dict(k=q, cache_seqlens=3), r"k and v must be given together \(got v=None\)"),
+        (dict(cache_seqlens=[3, 4]), r"cache_seqlens must be an int or an int32 tensor \[batch\] \(got list\)"),
         (dict(window_size=3), "window must be a pair"),
     ]:
         with pytest.raises((ValueError, TypeError), match=sentence):
             flash.flash_attn_with_kvcache(q, cache, cache, **words)
-    with pytest.raises(ValueError, match=r"qkv has shape \[2, 8, 2, 3, 16\]; \[batch, seq, 3, heads, dim\]"):
+    with pytest.raises(
+        ValueError, match=r"qkv must have shape \[batch, seq, 3, heads, dim\] \(got \[2, 8, 2, 3, 16\]\)"
+    ):
         flash.flash_attn_qkvpacked_func(torch.randn(2, 8, 2, 3, 16))
-    with pytest.raises(ValueError, match=r"kv has shape \[8, 3, 2, 16\]; \[total, 2, heads, dim\]"):
+    with pytest.raises(ValueError, match=r"kv must have shape \[total, 2, heads, dim\] \(got \[8, 3, 2, 16\]\)"):
         flash.flash_attn_varlen_kvpacked_func(q[0], torch.randn(8, 3, 2, 16), *table, 1, 8)
     lengths = torch.full((2,), 8, dtype=torch.int32)
     for words in (dict(cache_seqlens=lengths + 1), dict(cache_seqlens=lengths, k=q, v=q)):
-        with pytest.raises(RuntimeError, match="block_table has 1 pages of 8 for a sequence; .* are 9 tokens"):
+        with pytest.raises(RuntimeError, match=r"must be at most 8 tokens, the 1 pages of 8 .* \(got 9\)"):
             flash.flash_attn_with_kvcache(q, cache, cache, block_table=table, **words)

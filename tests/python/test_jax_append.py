@@ -117,16 +117,16 @@ def test_vmap_and_refusals(rng):
         (dict(threads=0), r"threads must be .* \(got 0\)"),
         (dict(sin=None), "sin is missing"),
         (dict(q=options["q"][:, :, :1]), "its seq_new must be 3, as k_new's"),
-        (dict(seqused_k=None), "seqused_k is None; an array is expected"),
-        (dict(k_new=None), "k_new is None; an array is expected"),
-        (dict(v_cache=None), "v_cache is None; an array is expected"),
-        (dict(seqused_k=np.float32([7, 0])), "seqused_k is float32; int32, int64 are accepted"),
-        (dict(page_table=np.float32([[0.5], [1]])), "page_table is float32; int32, int64 are accepted"),
-        (dict(cos=np.ones((12, 8), np.int32)), "cos is int32; float32, float16, bfloat16, float64 are accepted"),
+        (dict(seqused_k=None), r"seqused_k must be an array \(got None\)"),
+        (dict(k_new=None), r"k_new must be an array \(got None\)"),
+        (dict(v_cache=None), r"v_cache must be an array \(got None\)"),
+        (dict(seqused_k=np.float32([7, 0])), r"seqused_k must be int32 or int64 \(got float32\)"),
+        (dict(page_table=np.float32([[0.5], [1]])), r"page_table must be int32 or int64 \(got float32\)"),
+        (dict(cos=np.ones((12, 8), np.int32)), r"cos must be float32, float16, bfloat16 or float64 \(got int32\)"),
     ]:
         with pytest.raises((ValueError, TypeError, jax.errors.JaxRuntimeError), match=sentence):
             jax.block_until_ready(onepass.jax.append_kv(**(given | wrong)))
-    with pytest.raises(NotImplementedError, match="append_kv has no gradients"):
+    with pytest.raises(NotImplementedError, match="append_kv does not support gradients"):
         jax.grad(lambda x: onepass.jax.append_kv(**(given | dict(k_new=x)))[0].sum())(new_k)
 
 

@@ -92,4 +92,4 @@ def test_interfaces_are_attributes():
     """
     lines = fresh(code).splitlines()
     assert lines[:2] == ["torch True", "jax True"]
-    assert lines[2].startswith("module 'onepass' has no attribute 'flash'; it has append_kv, attention")
+    assert lines[2].startswith("module 'onepass' has no attribute 'flash'; it has Quantized, append_kv")

@@ -160,16 +160,18 @@ def test_sentences_are_the_general_ones(attention, torch):
         r"align_offset must be given .*align_offset=3 and mask=None": lambda: attention(q, k, v, align_offset=3),
         "k is torch.float16|k is fp16": lambda: attention(q, k.half(), v),
         r"scale must be a number \(got 'a'\)": lambda: attention(q, k, v, scale="a"),
+        "softcap must be 0 .* or a positive number": lambda: attention(q, k, v, softcap="30"),
+        r"dropout_p must be from 0 to 1 \(got -1e-50\)": lambda: attention(q, k, v, dropout_p=-1e-50),
         "window must be a pair": lambda: attention(q, k, v, window=5),
         "seed must be an integer": lambda: attention(q, k, v, dropout_p=0.5, seed="a"),
         r"threads must be None .* \(got 0\)": lambda: attention(q, k, v, threads=0),
         r"threads must be None .* \(got 4294967297\)": lambda: attention(q, k, v, threads=2**32 + 1),
         r"max_seqlen_k must be None .* \(got 0\)": lambda: attention(q, k, v, max_seqlen_k=0),
-        "q is None; a torch.Tensor": lambda: attention(None, k, v),
-        "v is None; a torch.Tensor": lambda: attention(q, k, None),
-        "bias is a list; a torch.Tensor": lambda: attention(q, k, v, bias=[1.0]),
+        r"q must be a torch.Tensor \(got None\)": lambda: attention(None, k, v),
+        r"v must be a torch.Tensor \(got None\)": lambda: attention(q, k, None),
+        r"bias must be a torch.Tensor \(got list\)": lambda: attention(q, k, v, bias=[1.0]),
         "mod_buffers must be a dict": lambda: attention(q, k, v, mod_buffers=[q]),
-        "mod buffer name 'a,b' is no name": lambda: attention(q, k, v, mod_buffers={"a,b": q}),
+        "invalid mod_buffers name 'a,b': use letters": lambda: attention(q, k, v, mod_buffers={"a,b": q}),
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
@@ -253,7 +255,7 @@ def test_tangents_are_not_lost(attention, torch):
 
     q, k, v = qkv(torch)
     with forward_ad.dual_level():
-        with pytest.raises((NotImplementedError, RuntimeError), match="it has no forward mode"):
+        with pytest.raises((NotImplementedError, RuntimeError), match="does not support forward-mode differentiation"):
             attention(forward_ad.make_dual(q, q), k, v)
 
 

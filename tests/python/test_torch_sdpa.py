@@ -118,16 +118,33 @@ def test_refusals(sdpa, torch):
 
     q, k, v = (torch.randn(2, 4, 5, 8) for _ in "qkv")
     for error, call in {
-        "one of them is accepted": lambda: sdpa(q, k, v, attn_mask=torch.ones(5, 5), is_causal=True),
-        "2 or more are accepted": lambda: sdpa(q[0, 0, 0], k, v),
-        "enable_gqa needs a multiple": lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True),
+        "attn_mask and is_causal=True are mutually exclusive": lambda: sdpa(
+            q, k, v, attn_mask=torch.ones(5, 5), is_causal=True
+        ),
+        "must have at least 2 dimensions": lambda: sdpa(q[0, 0, 0], k, v),
+        "the heads of query must be a multiple": lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True),
         "q is float64": lambda: sdpa(q.double(), k.double(), v.double()),
-        r"\(4, 2, 2\) heads; as many in all, 1 or enable_gqa=True": lambda: sdpa(q, k[:, :2], v[:, :2]),
-        r"\[1, 2\], \[1, 3\] and \[1, 2\] before heads": lambda: sdpa(q, k[None, :1].expand(1, 3, -1, -1, -1), v),
-        "key is a ndarray; a torch.Tensor": lambda: sdpa(q, k.numpy(), v),
-        "query is None": lambda: sdpa(None, k, v),
-        "attn_mask is a list": lambda: sdpa(q, k, v, attn_mask=[True] * 5),
-        r"causal mask of \(5, 6\); \(5, 5\), as query and key": lambda: sdpa(q, k, v, attn_mask=lower_right(5, 6)),
+        r"must have the same number of heads, .* \(got \(4, 2, 2\)\)": lambda: sdpa(q, k[:, :2], v[:, :2]),
+        r"before heads must broadcast \(got \[1, 2\], \[1, 3\] and \[1, 2\]\)": lambda: sdpa(
+            q, k[None, :1].expand(1, 3, -1, -1, -1), v
+        ),
+        r"key must be a torch.Tensor \(got ndarray\)": lambda: sdpa(q, k.numpy(), v),
+        r"query must be a torch.Tensor \(got None\)": lambda: sdpa(None, k, v),
+        r"attn_mask must be a torch.Tensor \(got list\)": lambda: sdpa(q, k, v, attn_mask=[True] * 5),
+        r"must be a causal mask of \(5, 5\), the lengths .* \(got \(5, 6\)\)": lambda: sdpa(
+            q, k, v, attn_mask=lower_right(5, 6)
+        ),
     }.items():
         with pytest.raises((ValueError, TypeError, RuntimeError), match=error):
             call()
+
+
+def test_compiled_for_other_numbers_of_heads(sdpa, torch):
+    """A 3-D call whose first dimension has become symbolic."""
+    torch._dynamo.reset()
+    compiled = torch.compile(sdpa, fullgraph=True, backend="eager")
+    for heads, rows in ((3, 5), (4, 5), (6, 7), (1, 5)):
+        q, k, v = torch.randn(3, heads, rows, 8)
+        torch.testing.assert_close(compiled(q, k, v), sdpa(q, k, v), rtol=0, atol=0)
+    q = torch.randn(6, 5, 8)
+    torch.testing.assert_close(compiled(q, q[:1], q[:1]), sdpa(q, q[:1], q[:1]), rtol=0, atol=0)

@@ -38,6 +38,44 @@ inline const Poke kPokes[] = {
     {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
 };
 
+// Many values that are not finite: NaN, infinity and -infinity in turn, or NaN alone.
+inline void set_where(const ConstTensor& t, const std::function<bool(std::int64_t row, std::int64_t d)>& where,
+                      bool nan_alone = false) {
+  std::int64_t i = 0;
+  for (std::int64_t head = 0, row = 0; head < t.shape[1]; ++head)
+    for (std::int64_t token = 0; token < t.shape[2]; ++token, ++row)
+      for (std::int64_t d = 0; d < t.shape[3]; ++d)
+        if (where(row, d))
+          set(t, head, token, d, nan_alone || i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY), ++i;
+}
+inline bool one_of_31(std::int64_t row, std::int64_t d) { return (row * 64 + d) % 31 == 5; }
+inline bool one_of_a_row(std::int64_t row, std::int64_t d) { return d == row % 32; }
+inline bool whole_rows(std::int64_t row, std::int64_t) { return row % 13 == 7; }
+inline bool everywhere(std::int64_t, std::int64_t) { return true; }
+
+inline const Poke kManyPokes[] = {
+    {"SomeOfV", [](auto& in) { set_where(in.tensors.v, one_of_31); }},
+    {"OneOfEachRowOfV", [](auto& in) { set_where(in.tensors.v, one_of_a_row); }},
+    {"WholeRowsOfV", [](auto& in) { set_where(in.tensors.v, whole_rows, true); }},
+    {"WholeRowsOfVMixed", [](auto& in) { set_where(in.tensors.v, whole_rows); }},
+    {"AllOfV", [](auto& in) { set_where(in.tensors.v, everywhere, true); }},
+    {"SomeOfK", [](auto& in) { set_where(in.tensors.k, one_of_31, true); }},
+    {"WholeRowsOfK", [](auto& in) { set_where(in.tensors.k, whole_rows, true); }},
+    {"AllOfK", [](auto& in) { set_where(in.tensors.k, everywhere, true); }},
+    {"SomeOfQ", [](auto& in) { set_where(in.tensors.q, one_of_31, true); }},
+    {"AllOfQ", [](auto& in) { set_where(in.tensors.q, everywhere, true); }},
+    {"RowsOfQAndSomeOfV",
+     [](auto& in) { set_where(in.tensors.q, whole_rows, true), set_where(in.tensors.v, one_of_31); }},
+};
+inline const Poke kManyUpstreamPokes[] = {
+    {"SomeOfDOut", [](auto& in) { set_where(in.tensors.dout, one_of_31); }},
+    {"OneOfEachRowOfDOut", [](auto& in) { set_where(in.tensors.dout, one_of_a_row); }},
+    {"WholeRowsOfDOut", [](auto& in) { set_where(in.tensors.dout, whole_rows); }},
+    {"AllOfDOut", [](auto& in) { set_where(in.tensors.dout, everywhere); }},
+    {"WholeRowsOfKAndSomeOfDOut",
+     [](auto& in) { set_where(in.tensors.k, whole_rows, true), set_where(in.tensors.dout, one_of_31); }},
+};
+
 // Of a backward, in what comes from above.
 inline const Poke kUpstreamPokes[] = {
     {"NaNInDOut", [](auto& in) { set(in.tensors.dout, 1, a_query(in), 3, NAN); }},

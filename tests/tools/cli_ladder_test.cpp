@@ -52,7 +52,7 @@ TEST(CliLadder, BadSizesAreRefused) {
     EXPECT_NE(r.err.find(sentence), r.err.npos) << r.err;
     EXPECT_EQ(r.out, "");
   };
-  refused({"--n", "0"}, "n is 0");
+  refused({"--n", "0"}, "n must be 1 to 8192");
   refused({"--n", "100000"}, "8192");
   refused({"--d", "0"}, "dim_qk is 0");
   refused({"--sram", "10"}, "fast memory of 10 bytes");

@@ -80,6 +80,7 @@ Timing time_rows(const Problem& p, bench::Matrices& matrices, const Flags& flags
                  bench::DeviceTimer* timer, std::set<std::string>& notes) {
   std::vector<std::pair<Dataflow, std::unique_ptr<bench::GemmContender>>> all;
   for (const Implementation* row : plan::implementations(Op::linear)) {
+    if (row->dataflow == Dataflow::none) continue;
     const bool there = std::ranges::any_of(all, [&](const auto& c) { return c.first == row->dataflow; });
     if (!there && decide(*row, p, executor.workers()))
       all.emplace_back(row->dataflow, std::make_unique<bench::GemmContender>(p, row->name, matrices, executor, timer));

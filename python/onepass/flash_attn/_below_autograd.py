@@ -88,9 +88,9 @@ def _flash_attn_varlen_forward(
 ):
     """(out, lse, None, rng_state) of packed sequences."""
     if leftpad_k is not None or (seqused_k is not None and block_table is None):
-        raise NotImplementedError("leftpad_k, and seqused_k without a block_table, are not computed; None is accepted")
+        raise NotImplementedError("onepass does not support leftpad_k, and seqused_k only with a block_table")
     if num_splits > 1:
-        raise RuntimeError(f"num_splits is {num_splits}; num_splits > 1 is not supported: onepass splits by itself")
+        raise RuntimeError(f"num_splits must be 0 or 1 (got {num_splits}): onepass chooses the splits itself")
     words, rng_state = seeded(
         dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap, alibi_slopes
     )

@@ -1,8 +1,12 @@
 """onepass's arguments from flash-attn's, and what the two write differently."""
 
 import torch
+from torch.compiler import is_compiling
 
+import onepass
+from onepass import _onepass
 from onepass._options import window_sides
+from onepass._torch_op import _readable
 
 
 def words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic):
@@ -42,3 +46,11 @@ def their_lse(lse):
 
 def our_lse(lse):
     return lse.masked_fill(lse == torch.inf, -torch.inf)
+
+
+def checked(q, k, v, words):
+    """Raises what attention would raise, and computes nothing. The tracer of a compiled call has looked by itself."""
+    if is_compiling() or type(q) is not torch.Tensor:
+        return
+    given = {**onepass.attention.__kwdefaults__, **words}
+    _onepass.check(onepass._call(*map(_readable, (q, k, v)), given)[-1])

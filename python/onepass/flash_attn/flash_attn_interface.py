@@ -10,7 +10,7 @@ from onepass.flash_attn._below_autograd import (  # noqa: F401
     _flash_attn_varlen_backward,
     _flash_attn_varlen_forward,
 )
-from onepass.flash_attn._words import bound, their_lse, words_of
+from onepass.flash_attn._words import bound, checked, their_lse, words_of
 from onepass.flash_attn.layers.rotary import apply_rotary_emb
 
 USE_TRITON_ROCM = False
@@ -127,16 +127,9 @@ def flash_attn_varlen_func(
         words["cu_seqlens_k"] = cu_seqlens_k
     else:
         words |= {"seqused_k": cu_seqlens_k.diff(), "page_table": block_table}
-    result = onepass.torch.attention(
-        q,
-        k,
-        v,
-        **words,
-        cu_seqlens_q=cu_seqlens_q,
-        max_seqlen_q=bound(max_seqlen_q),
-        max_seqlen_k=bound(max_seqlen_k),
-        return_lse=return_attn_probs,
-    )
+    words |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": bound(max_seqlen_q), "max_seqlen_k": bound(max_seqlen_k)}
+    attention = onepass.torch.attention if block_table is None else _to_pages
+    result = attention(q, k, v, **words, return_lse=return_attn_probs)
     return (result[0], their_lse(result[1]), None) if return_attn_probs else result
 
 
@@ -235,26 +228,33 @@ def flash_attn_with_kvcache(
     to choose.
     """
     if cache_batch_idx is not None and block_table is not None:
-        raise ValueError("cache_batch_idx and block_table are given; one of them is accepted")
+        raise ValueError("cache_batch_idx and block_table are mutually exclusive")
     if rotary_cos is not None and k is None:
-        raise ValueError("rotary_cos is given without new keys; k and v are expected with it")
+        raise ValueError("rotary_cos requires new keys k and values v (got k=None)")
     if (k is None) != (v is None):
-        raise ValueError("one of k and v is None; new keys come with new values")
+        raise ValueError(f"k and v must be given together (got {'k' if k is None else 'v'}=None)")
+    if k is not None and cache_seqlens is None:
+        raise ValueError("cache_seqlens must be given with new keys k (got None)")
     words = words_of(0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False)
     batch, seq_q = q.shape[:2]
     used = cache_seqlens
     if isinstance(used, int):
         used = torch.full((batch,), used, dtype=torch.int32, device=q.device)
     elif used is not None and not isinstance(used, torch.Tensor):
-        raise TypeError(f"cache_seqlens is a {type(used).__name__}; an int, or an int32 tensor [batch], is accepted")
+        raise TypeError(f"cache_seqlens must be an int or an int32 tensor [batch] (got {type(used).__name__})")
     if block_table is not None and used is not None:
         _fits(used, 0 if k is None else k.shape[1], block_table, k_cache.shape[1])
     table = block_table if cache_batch_idx is None else cache_batch_idx[:, None]
     caches = (k_cache, v_cache) if table is not None else [x[:batch].transpose(1, 2) for x in (k_cache, v_cache)]
     q = q.transpose(1, 2)
+    capacity = k_cache.shape[1] * (1 if table is None else table.shape[1])
+    if used is None and table is not None:
+        used = torch.full((batch,), capacity, dtype=torch.int32, device=q.device)
+    if cache_leftpad is not None:
+        keys = torch.arange(capacity, device=q.device)
+        words["bool_mask"] = (keys >= cache_leftpad[:, None])[:, None, None]
+    words |= {"seqused_k": used if k is None else used + k.shape[1], "page_table": table}
     if k is not None:
-        if used is None:
-            raise ValueError("cache_seqlens is None; with new keys k the lengths of the cache are expected")
         local = words["window"] != (-1, -1)
         fused = rotary_cos is not None and (causal or local) and k.shape[1] == seq_q
         if rotary_cos is not None and not fused:  # without an order among the queries all stand at the first position
@@ -263,6 +263,7 @@ def flash_attn_with_kvcache(
                 rows = rows.flatten(1, 2)[:, None]
             rows = apply_rotary_emb(rows, rotary_cos, rotary_sin, rotary_interleaved, seqlen_offsets=used)
             q = rows.reshape(batch, seq_q, -1, q.shape[-1]).transpose(1, 2)
+        checked(q, *caches, words)  # a call that is refused has not changed the cache
         rotated = onepass.torch.append_kv(
             k.transpose(1, 2),
             v.transpose(1, 2),
@@ -275,24 +276,34 @@ def flash_attn_with_kvcache(
             q=q if fused else None,
         )
         q = rotated if fused else q
-        used = used + k.shape[1]
-    capacity = k_cache.shape[1] * (1 if table is None else table.shape[1])
-    if used is None and table is not None:
-        used = torch.full((batch,), capacity, dtype=torch.int32, device=q.device)
-    if cache_leftpad is not None:
-        keys = torch.arange(capacity, device=q.device)
-        words["bool_mask"] = (keys >= cache_leftpad[:, None])[:, None, None]
-    words |= {"seqused_k": used, "page_table": table}
     if not return_softmax_lse:
         return onepass.torch.attention(q, *caches, **words).transpose(1, 2)
     out, lse = onepass.torch.attention(q, *caches, **words, return_lse=True)
     return out.transpose(1, 2), their_lse(lse)
 
 
+class _ToPages(torch.autograd.Function):
+    """Attention to pages of tensors that require gradients: flash-attn computes it, and refuses the backward."""
+
+    @staticmethod
+    def forward(ctx, words, *qkv):
+        return onepass.torch.attention(*qkv, **words)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError("attention to pages (block_table) does not support gradients")
+
+
+def _to_pages(*qkv, **words):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in qkv):
+        return _ToPages.apply(words, *qkv)
+    return onepass.torch.attention(*qkv, **words)
+
+
 def _slots(name, x, dim, count, expected):
     """The parts of a packed tensor along `dim`, views."""
     if x.dim() != dim + 3 or x.shape[dim] != count:
-        raise ValueError(f"{name} has shape {list(x.shape)}; {expected} is expected")
+        raise ValueError(f"{name} must have shape {expected} (got {list(x.shape)})")
     return x.unbind(dim)
 
 
@@ -303,8 +314,8 @@ def _fits(used, new, block_table, page_size):
     capacity, most = block_table.shape[1] * page_size, int(used.max()) + new
     if most > capacity:
         raise RuntimeError(
-            f"block_table has {block_table.shape[1]} pages of {page_size} for a sequence; cache_seqlens and the new "
-            f"keys are {most} tokens, and up to {capacity} are accepted"
+            f"cache_seqlens plus the new keys must be at most {capacity} tokens, the {block_table.shape[1]} pages of "
+            f"{page_size} that block_table has for a sequence (got {most})"
         )
 
 

@@ -13,7 +13,7 @@ namespace {
 
 enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse };
 
-// Rows of queries as a view: the sequence's.
+// The sequence's rows of queries as a view.
 KeyValueView rows_of(const ConstTensor& t, const Sequence& seq) {
   Sequence s;
   s.batch = seq.batch;
@@ -29,7 +29,7 @@ void fill_rows(const ConstTensor& t, const KeyValueView& view, std::int64_t head
   with_float_type(t.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t h = 0; h < heads; ++h) {
-      // Rows that lie on each other are written once: 3 billion broadcast keys are made at once.
+      // Rows at the same address are written once: 3 billion broadcast keys take no time.
       for (std::int64_t i = row_stride(t) == 0 && !paged ? std::max<std::int64_t>(0, count - 1) : 0; i < count; ++i) {
         make(h, i, row.data());
         T* into = const_cast<T*>(view.row<T>(h, i));
@@ -77,18 +77,18 @@ class Scores {
   float sigma(float std) const {
     return std::sqrt(std * std::abs(unscale()) / std::sqrt(static_cast<float>(p_.dim_qk)));
   }
-  // Of the rising scores, from key to key. 16-bit types store scores above 40 too coarsely to judge anything by.
+  // The step of rising scores from key to key. 16-bit types store scores above 40 too coarsely to judge by.
   float rise() const {
     constexpr float kRise = 2.5f / 64;
     return p_.key_dtype() == DType::f32
                ? kRise
                : std::min(kRise, 40 / static_cast<float>(std::max<std::int64_t>(1, seq_.seq_k)));
   }
-  // Huge queries: rows of all magnitudes side by side. fp16 holds none above 65504.
+  // Huge queries: neighbouring rows of different magnitudes. fp16 holds at most 65504.
   float huge_sigma(std::int64_t i) const {
     constexpr float kMore[] = {1, 1e4f, 1e9f, 1e17f, 1e26f};
     const float least = sigma(3e4f), most = least * kMore[i % 5];
-    if (p_.dtype == DType::f8e4m3) return std::min(least, 100.0f);  // and none above 448
+    if (p_.dtype == DType::f8e4m3) return std::min(least, 100.0f);  // at most 448
     return p_.dtype == DType::f16 ? std::max(least, std::min(most, 1e4f)) : most;
   }
   void normals(Random r, float std, float* row) const {

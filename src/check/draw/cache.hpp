@@ -1,4 +1,4 @@
-// Lengths and page tables of a cache, drawn.
+// Random lengths and page tables of a cache.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,12 +7,12 @@
 
 namespace onepass::check {
 
-// How many keys of each sequence count: those that the problem gives as an example; without, 0 to seq_k where lengths
-// are given at all, the first as many as may be.
+// The number of keys of each sequence: the lengths of the problem if it has them, else 0 to seq_k, and seq_k for the
+// first sequence. Without seqused_k all lengths are seq_k.
 std::vector<std::int32_t> draw_lengths(const Problem& problem, std::uint64_t seed);
 
-// [batch, max_pages]: pages in any order, each of one sequence until there are none left, then shared. Entries that no
-// key lies in are out of range.
+// [batch, max_pages], pages in any order. Each belongs to one sequence until none is left; then they are shared.
+// Entries that hold no key are out of range.
 std::vector<std::int32_t> draw_page_table(const Problem& problem, const std::vector<std::int32_t>& lengths,
                                           std::uint64_t seed);
 

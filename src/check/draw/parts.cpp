@@ -9,7 +9,7 @@ namespace onepass::check {
 namespace {
 
 constexpr std::int64_t kParts = 8;  // stream
-// Of huge LSEs; the last two are the same in all parts.
+// Huge LSEs; with the last two, all parts have the same LSE.
 constexpr float kSizes[] = {3e4f, 3e6f, 3e8f, 3e17f, 3e38f};
 
 void draw_row(const Problem& p, std::int64_t n, const ConstTensor& out, const ConstTensor& lse, std::uint64_t seed,

@@ -6,8 +6,8 @@
 
 namespace onepass::check {
 
-// Into part `number`. In every sixth row it has seen nothing, in every eleventh no part has; what it holds in O there
-// stays as it is.
+// Draws part `number`. Every sixth row of it is empty, and every eleventh row of all parts. O of an empty row stays as
+// it is.
 void draw_part(const Problem& problem, std::int64_t number, const ConstTensor& out, const ConstTensor& lse,
                std::uint64_t seed, Distribution distribution);
 

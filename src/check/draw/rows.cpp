@@ -24,8 +24,8 @@ class Rows {
     put(t_.x, r);
     if (p_.row_lse) row_lse(r);
   }
-  // normal: N(1, 1). rising: sizes from row to row by a factor of 1e8. one_hot: one number in 500 is a hundred times
-  // as large. huge: up to 1e30 (fp16: 1e4), some rows of zeros. Where the seed is odd, one row in 40 has a NaN or an
+  // normal: N(1, 1). rising: rows of 17 magnitudes, 1e-8 to 1e8 (fp16: 1e-2 to 1e2). one_hot: one element in 500 is 100
+  // times as large. huge: up to 1e30 (fp16: 1e4), some rows of zeros. If the seed is odd, one row in 40 has a NaN or an
   // infinity.
   void numbers(std::int64_t r) {
     Random random(seed_, {kScores, r});
@@ -85,7 +85,7 @@ class Rows {
       row_[j] = seed_ % 2 == 1 && random.below(40) == 0 ? -INFINITY : static_cast<float>(s / scale);
     }
   }
-  // The LSE of a row that this one is a piece of, somewhat above its own; every seventh saw nothing.
+  // The LSE of a row that this row is a piece of: somewhat above its own, and -inf in every seventh row.
   void row_lse(std::int64_t r) const {
     double most = -INFINITY, sum = 0;
     const auto score = [&](float x) { return p_.effective_scale() * double{x}; };

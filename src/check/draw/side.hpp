@@ -1,4 +1,4 @@
-// What joins or hides scores pair by pair, and the buffers of a score_mod.
+// Biases, boolean masks and the buffers of a score_mod.
 #pragma once
 #include <cstdint>
 

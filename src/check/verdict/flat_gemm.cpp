@@ -5,6 +5,7 @@
 
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
+#include "check/verdict/tally.hpp"
 #include "check/verdict/verdict.hpp"
 
 namespace onepass::check {
@@ -12,15 +13,16 @@ namespace onepass::check {
 Verdict judge_flat_gemm(const Inputs& in, const reference::Dense& oracle, const reference::Dense& base) {
   const Problem& p = in.problem;
   const Tensor& y = in.tensors.y;
-  // A sum of k products is known to some u of its terms' sizes, whatever its order; tensor cores truncate each of their
-  // steps of 16.
-  const double unsure = rounding_unit(DType::f32) * (4 + static_cast<double>(p.k) / 64);
+  // Tensor cores truncate each of their steps of 16. The sum's own roundings matter beside base's where sums are few.
+  const double k = static_cast<double>(p.k), unsure = rounding_unit(DType::f32) * (4 + k / 64);
+  const double any_order = unsure + sum_error(k);
   Verdict v;
   std::string violation, worst;
   const auto first = [&](const std::string& sentence) {
     if (violation.empty()) violation = sentence;
   };
-  double sum_error = 0, sum_base = 0, sum_ref = 0, sum_terms = 0, most_terms = 0, rounding = 0, n = 0;
+  Tally tally;
+  double rounding = 0, most_terms = 0, sum_terms = 0;
   for (std::int64_t i = 0; i < p.m * p.n; ++i) {
     const auto at = static_cast<std::size_t>(i);
     const float got = load_element(y.data, y.dtype, i / p.n * y.stride[0] + i % p.n * y.stride[1]);
@@ -30,25 +32,17 @@ Verdict judge_flat_gemm(const Inputs& in, const reference::Dense& oracle, const 
     const auto here = [&] { return text("y[", i / p.n, ", ", i % p.n, "] is ", got, " but the reference is ", ref); };
     if (std::isfinite(got) != std::isfinite(rounded)) first(here());
     if (!std::isfinite(got) || !std::isfinite(rounded)) continue;
-    const double error = std::abs(double{got} - ref);
-    if (error > v.max_error) worst = here();
-    v.max_error = std::max(v.max_error, error);
-    sum_error += error;
-    if (std::isfinite(base.out[at])) {
-      v.max_base = std::max(v.max_base, std::abs(base.out[at] - ref));
-      sum_base += std::abs(base.out[at] - ref);
-    }
-    rounding = std::max(rounding, rounding_unit(y.dtype) * std::abs(ref));
+    const double bound = any_order * oracle.top[at];
     most_terms = std::max(most_terms, oracle.top[at]);
     sum_terms += oracle.top[at];
-    sum_ref += std::abs(ref);
-    ++n;
+    if (tally.add(std::abs(double{got} - ref), std::abs(base.out[at] - ref), std::abs(ref), bound,
+                  half_ulp(y.dtype, std::abs(ref) + bound)))
+      worst = here();
+    tally.close(ref);
+    rounding = std::max(rounding, rounding_unit(y.dtype) * std::abs(ref));
   }
-  n = std::max(n, 1.0);
-  v.max_allowed = 2 * v.max_base + 2 * rounding + unsure * most_terms;
-  v.mean_error = sum_error / n;
-  v.mean_base = sum_base / n;
-  v.mean_allowed = 1.5 * v.mean_base + rounding_unit(y.dtype) * sum_ref / n + unsure * sum_terms / n;
+  tally.conclude(v, 2, 2 * rounding + unsure * most_terms, 1.5,
+                 rounding_unit(y.dtype) * tally.mean_size() + unsure * sum_terms / tally.count());
   return concluded(v, worst, std::move(violation), in);
 }
 

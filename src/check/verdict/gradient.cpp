@@ -4,6 +4,7 @@
 
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
+#include "check/verdict/tally.hpp"
 #include "check/verdict/verdict.hpp"
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
@@ -61,7 +62,10 @@ class GradientJudge {
     const Tensor& t = in_.tensors.*row.output;
     const reference::DenseGradient &oracle = oracle_.of(row.role), &base = base_.of(row.role);
     Verdict v;
-    double sum_error = 0, sum_base = 0, sum_ref = 0, sum_terms = 0, most_terms = 0, rounding = 0, n = 0;
+    Tally tally;
+    double rounding = 0, most_terms = 0, sum_terms = 0;
+    const double stored = weights_error(in_.problem.dtype);
+    const std::int64_t group = row.unit_last ? t.shape[t.rank - 1] : 1;
     std::string worst;
     const auto look = [&](std::int64_t offset, std::int64_t at) {
       const float x = load_element(t.data, t.dtype, offset);
@@ -70,30 +74,23 @@ class GradientJudge {
           t.dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(static_cast<float>(ref))); });
       const auto here = [&] { return text(row.name, "[", at, "] is ", x, " but the reference is ", ref); };
       if (std::isfinite(r) != std::isfinite(x) && violation.empty()) violation = here();
-      if (ref == 0 && oracle.terms[at] == 0 && x != 0 && violation.empty()) violation = here() + ": nothing reaches it";
+      if (ref == 0 && oracle.terms[at] == 0 && x != 0 && violation.empty())
+        violation = here() + ": nothing contributes to it";
       if (!std::isfinite(r) || !std::isfinite(x)) return;
-      const double error = std::abs(static_cast<double>(x) - ref);
-      if (error > v.max_error) worst = here();
-      v.max_error = std::max(v.max_error, error);
-      sum_error += error;
-      if (std::isfinite(base.value[at])) {
-        v.max_base = std::max(v.max_base, std::abs(base.value[at] - ref));
-        sum_base += std::abs(base.value[at] - ref);
-      }
+      const double terms = std::isfinite(oracle.terms[at]) ? oracle.terms[at] : 0;
+      const double squares = oracle.stored_squares.empty() ? 0 : oracle.stored_squares[at];
+      const double bound = unsure_ * terms + stored * (std::isfinite(squares) ? std::sqrt(squares) : 0);
+      most_terms = std::max(most_terms, terms);
+      sum_terms += terms;
+      if (tally.add(std::abs(static_cast<double>(x) - ref), std::abs(base.value[at] - ref), std::abs(ref), bound,
+                    half_ulp(t.dtype, std::abs(ref) + bound)))
+        worst = here();
       rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
-      if (std::isfinite(oracle.terms[at])) {
-        most_terms = std::max(most_terms, oracle.terms[at]);
-        sum_terms += oracle.terms[at];
-      }
-      sum_ref += std::abs(ref);
-      ++n;
+      if ((at + 1) % group == 0) tally.close(ref);
     };
     reference::each_number(in_.problem, in_.tensors, row, t, look);
-    n = std::max(n, 1.0);
-    v.max_allowed = 3 * v.max_base + 2 * rounding + unsure_ * most_terms;
-    v.mean_error = sum_error / n;
-    v.mean_base = sum_base / n;
-    v.mean_allowed = 2 * v.mean_base + rounding_unit(t.dtype) * sum_ref / n + unsure_ * sum_terms / n;
+    tally.conclude(v, 3, 2 * rounding + unsure_ * most_terms, 2,
+                   rounding_unit(t.dtype) * tally.mean_size() + unsure_ * sum_terms / tally.count());
     if (v.max_error > v.max_allowed && violation.empty())
       violation = text(worst, ": off by ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, ")");
     if (v.mean_error > v.mean_allowed && violation.empty())
@@ -104,7 +101,7 @@ class GradientJudge {
 
   const Inputs& in_;
   const reference::DenseGradients &oracle_, &base_;
-  double unsure_;  // of a product of a probability, as a share of the sizes of the terms
+  double unsure_;  // error of a product of a probability, as a share of the sizes of the terms
 };
 
 }  // namespace

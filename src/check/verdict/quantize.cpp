@@ -1,4 +1,4 @@
-// Whether numbers in fp8_e4m3, their factors and the means taken out of them are right.
+// The rule for a quantize: its fp8_e4m3 elements, their scales and the means that were subtracted.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace onepass::check {
 namespace {
 
-constexpr double kUnsure = 0x1p-20;  // of what fp32 gives
+constexpr double kUnsure = 0x1p-20;  // relative error of fp32 sums
 
 class QuantizeJudge {
  public:
@@ -21,26 +21,22 @@ class QuantizeJudge {
 
   Verdict judge() {
     const std::int64_t pairs = p_.batch * p_.heads_q, blocks = descale_blocks(p_.seq_q);
-    std::vector<double> largest(static_cast<std::size_t>(p_.descale.blocks ? pairs * blocks : pairs));
+    std::vector<Extent> extents(static_cast<std::size_t>(p_.descale.blocks ? pairs * blocks : pairs));
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
       if (p_.centered) means(pair);
-      for (std::int64_t i = 0; i < p_.seq_q; ++i) {
-        double& most = largest[static_cast<std::size_t>(p_.descale.blocks ? pair * blocks + i / kDescaleRows : pair)];
-        most = std::max(most, row(pair, i));
-      }
+      for (std::int64_t i = 0; i < p_.seq_q; ++i)
+        extents[static_cast<std::size_t>(p_.descale.blocks ? pair * blocks + i / kDescaleRows : pair)] |= row(pair, i);
     }
     if (p_.descale.blocks) {
-      for (std::int64_t i = 0; i < pairs * blocks; ++i) factor(i / blocks, i % blocks, largest[i], 1);
+      for (std::int64_t i = 0; i < pairs * blocks; ++i) factor(i / blocks, i % blocks, extents[i], extents[i].largest);
     } else {
-      std::vector<double> all(largest.size());
+      std::vector<Extent> all(extents.size());
       const auto first = [&](std::int64_t i) {
         return (p_.descale.batch ? i / p_.heads_q * p_.heads_q : 0) + (p_.descale.heads ? i % p_.heads_q : 0);
       };
-      for (std::int64_t i = 0; i < pairs; ++i) all[first(i)] = std::max(all[first(i)], largest[i]);
-      // The bound of a rotation is of sums: a row of few large numbers is mixed to less.
-      const double spare = p_.hadamard ? 2 * std::sqrt(static_cast<double>(n_)) : 4;
+      for (std::int64_t i = 0; i < pairs; ++i) all[first(i)] |= extents[i];
       for (std::int64_t i = 0; i < pairs; ++i)
-        if (first(i) == i) factor(i, 0, all[i], p_.centered ? 2 * spare : spare);
+        if (first(i) == i) factor(i, 0, all[i], 4 * all[i].reach);
     }
     const double count = std::max<double>(1, static_cast<double>(count_));
     v_.mean_error = sum_error_ / count;
@@ -50,6 +46,16 @@ class QuantizeJudge {
   }
 
  private:
+  // The largest number to be stored, and the largest that it could have been: the sum of the sizes of its terms. A
+  // factor that many rows share is chosen before their means and rotations are known, from the terms.
+  struct Extent {
+    double largest = 0, reach = 0;
+    void operator|=(const Extent& other) {
+      largest = std::max(largest, other.largest);
+      reach = std::max(reach, other.reach);
+    }
+  };
+
   float x_at(std::int64_t pair, std::int64_t i, std::int64_t c) const {
     const Dims& s = in_.tensors.x.stride;
     return load_element(in_.tensors.x.data, p_.dtype,
@@ -78,8 +84,7 @@ class QuantizeJudge {
     }
   }
 
-  // Returns its largest number.
-  double row(std::int64_t pair, std::int64_t i) {
+  Extent row(std::int64_t pair, std::int64_t i) {
     std::vector<double> x(static_cast<std::size_t>(n_)), size(x.size());
     for (std::int64_t c = 0; c < n_; ++c) {
       x[c] = double{x_at(pair, i, c)} - (p_.centered ? mean_[c] : 0.0);
@@ -89,19 +94,19 @@ class QuantizeJudge {
     if (p_.hadamard) rotate(x, size);
     const float f = descale_at(pair, p_.descale.blocks ? i / kDescaleRows : 0);
     const Dims& s = in_.tensors.y.stride;
-    double most = 0;
+    Extent extent;
     for (std::int64_t c = 0; c < n_; ++c) {
       const float y = load_element(in_.tensors.y.data, DType::f8e4m3,
                                    pair / p_.heads_q * s[0] + pair % p_.heads_q * s[1] + i * s[2] + c * s[3]);
       const auto here = [&] {
-        return text("y[", pair, ", ", i, ", ", c, "] stands for ", double{y} * double{f}, " but the reference is ",
+        return text("y[", pair, ", ", i, ", ", c, "] represents ", double{y} * double{f}, " but the reference is ",
                     x[c]);
       };
       if (!std::isfinite(x[c])) {
         if (!std::isnan(y)) first(here());
         continue;
       }
-      most = std::max(most, std::abs(x[c]));
+      extent |= {std::abs(x[c]), size[c]};
       const double step =
           std::max(std::exp2(std::floor(std::log2(std::max(std::abs(x[c] / double{f}), 1e-30)))), 0x1p-6);
       const double error = std::abs(double{y} * double{f} - x[c]), allowed = step * double{f} / 16 + kUnsure * size[c];
@@ -111,9 +116,9 @@ class QuantizeJudge {
       v_.max_allowed = std::max(v_.max_allowed, allowed);
       sum_error_ += error, sum_allowed_ += allowed, ++count_;
     }
-    return most;
+    return extent;
   }
-  // The textbook's: entry (i, j) is -1 to the number of binary digits that i and j share. size: of a sum's terms.
+  // As the textbook: entry (i, j) is -1 to the number of binary digits that i and j share. size: of a sum's terms.
   void rotate(std::vector<double>& x, std::vector<double>& size) const {
     const std::int64_t together = rotated_together(n_);
     const std::vector<double> from = x, sizes = size;
@@ -131,14 +136,17 @@ class QuantizeJudge {
     }
   }
 
-  // spare: how many times as large as needed it may be, besides being rounded up to a power of 2.
-  void factor(std::int64_t pair, std::int64_t block, double most, double spare) {
+  // A factor is at most twice what `most` needs, since it is rounded up to a power of 2.
+  void factor(std::int64_t pair, std::int64_t block, const Extent& extent, double most) {
     const float f = descale_at(pair, block);
+    const double unsure = kUnsure * extent.reach;
     int exponent = 0;
-    const auto here = [&] { return text("descale[", pair, ", ", block, "] is ", f, ", its largest number ", most); };
-    if (!(f > 0) || std::frexp(f, &exponent) != 0.5f) return first(here() + ": it is no power of 2");
-    if (most > 448 * double{f} * (1 + kUnsure)) first(here() + ": numbers are cut off");
-    if (f > 0x1p-107f && 448 * double{f} > 2 * spare * most * (1 + kUnsure)) first(here() + ": it is too large");
+    const auto here = [&] {
+      return text("descale[", pair, ", ", block, "] is ", f, " but the largest element is ", extent.largest);
+    };
+    if (!(f > 0) || std::frexp(f, &exponent) != 0.5f) return first(here() + ": the factor must be a power of 2");
+    if (extent.largest > 448 * double{f} + unsure) first(here() + ": elements exceed the range of fp8_e4m3");
+    if (f > 0x1p-107f && 448 * double{f} > 2 * (most + unsure)) first(here() + ": the factor is too large");
   }
 
   void first(const std::string& sentence) {

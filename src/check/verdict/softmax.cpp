@@ -5,6 +5,7 @@
 
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
+#include "check/verdict/tally.hpp"
 #include "check/verdict/verdict.hpp"
 #include "problem/softmax/softmax_problem.hpp"
 #include "reference/softmax.hpp"
@@ -21,7 +22,7 @@ class SoftmaxJudge {
 
   Verdict judge() {
     for (std::int64_t r = 0; r < p_.batch * p_.heads_q * p_.seq_q; ++r) {
-      const std::vector<double> unsure = p_.op == Op::softmax ? unsure_forward(r) : unsure_backward(r);
+      const std::vector<Unsure> unsure = p_.op == Op::softmax ? unsure_forward(r) : unsure_backward(r);
       if (p_.op == Op::softmax_backward)
         row(r, "dx", in_.tensors.dx, p_.layout.dx, unsure);
       else if (!p_.lse_only)
@@ -32,9 +33,13 @@ class SoftmaxJudge {
   }
 
  private:
-  // What fp32 cannot know of each number, as a share of itself: a score to u t, t = |scale x|, the LSE too (rows close
-  // to one-hot hardly feel their scores); sums and products 4 u. Of a logarithm both are absolute.
-  std::vector<double> unsure_forward(std::int64_t r) {
+  // Errors of one element. `usual` is added to those of base: a score is known to u |scale x|, and so is the LSE (in
+  // rows close to one-hot both matter little); sums and products are known to 4 u. `bound` is the largest error before
+  // the element is stored: scores to 4 u |scale x|, sums as in tally.hpp. For a logarithm these errors are absolute.
+  struct Unsure {
+    double usual = 0, bound = 0;
+  };
+  std::vector<Unsure> unsure_forward(std::int64_t r) {
     const std::vector<double> x = reference::visible_row(p_, in_.tensors, r);
     terms_ = 0;
     for (const double v : x)
@@ -42,23 +47,30 @@ class SoftmaxJudge {
     double all = terms_;
     if (p_.row_lse && std::isfinite(oracle_.lse[static_cast<std::size_t>(r)]))
       all += std::abs(oracle_.lse[static_cast<std::size_t>(r)]);
-    std::vector<double> unsure(x.size());
+    std::vector<Unsure> unsure(x.size());
     const double* const refs = oracle_.out.data() + static_cast<std::size_t>(r) * x.size();
     double top = 0;
     for (std::size_t j = 0; j < x.size(); ++j) top = std::max(top, p_.log ? std::exp(refs[j]) : refs[j]);
     const double felt = p_.row_lse ? 1 : std::min(1.0, 2 * (1 - top));
+    const double sums = sum_error(static_cast<double>(x.size()));
     for (std::size_t j = 0; j < x.size(); ++j) {
       if (!std::isfinite(refs[j])) continue;
-      unsure[j] = p_.log ? kUnit * (2 * all + 4 * std::abs(refs[j]))
-                         : (std::min(1.0, 2 * kUnit * all) * felt + 4 * kUnit) * refs[j];
+      if (p_.log) {
+        const double usual = kUnit * (2 * all + 4 * std::abs(refs[j]));
+        unsure[j] = {usual, usual + sums};
+      } else {
+        unsure[j] = {(std::min(1.0, 2 * kUnit * all) * felt + 4 * kUnit) * refs[j],
+                     (std::min(1.0, 8 * kUnit * all) * felt + sums) * refs[j]};
+      }
     }
     return unsure;
   }
-  // Of the sizes of a number's terms; e^y of a logarithm is known to u |y|.
-  std::vector<double> unsure_backward(std::int64_t r) {
+  // The same for the backward, as a share of the sizes of an element's terms. For a logarithm e^y is known to u |y|.
+  std::vector<Unsure> unsure_backward(std::int64_t r) {
     const auto n = static_cast<std::size_t>(p_.seq_k);
     const std::int64_t y_at = reference::row_at(p_, p_.layout.y, r), dy_at = reference::row_at(p_, p_.layout.dy, r);
-    std::vector<double> y(n), dy(n), unsure(n);
+    std::vector<double> y(n), dy(n);
+    std::vector<Unsure> unsure(n);
     double sum = 0, most = 0;
     const double hidden = p_.log ? -INFINITY : 0.0;
     for (std::size_t j = 0; j < n; ++j) {
@@ -70,14 +82,16 @@ class SoftmaxJudge {
       if (p_.log && std::isfinite(y[j])) most = std::max(most, std::abs(y[j]));
     }
     for (std::size_t j = 0; j < n; ++j) {
-      const double terms = p_.log ? std::abs(dy[j]) + std::exp(y[j]) * sum : y[j] * (std::abs(dy[j]) + sum);
+      const double terms = std::abs(p_.effective_scale()) *
+                           (p_.log ? std::abs(dy[j]) + std::exp(y[j]) * sum : y[j] * (std::abs(dy[j]) + sum));
+      const double usual = kUnit * (2 * most + 16);
       if (y[j] != hidden && std::isfinite(terms))
-        unsure[j] = kUnit * (2 * most + 16) * std::abs(p_.effective_scale()) * terms;
+        unsure[j] = {usual * terms, (usual + sum_error(static_cast<double>(n))) * terms};
     }
     return unsure;
   }
 
-  void row(std::int64_t r, const char* name, const Tensor& t, const Dims& stride, const std::vector<double>& unsure) {
+  void row(std::int64_t r, const char* name, const Tensor& t, const Dims& stride, const std::vector<Unsure>& unsure) {
     const std::int64_t from = reference::row_at(p_, stride, r);
     for (std::size_t j = 0; j < unsure.size(); ++j) {
       const float x = load_element(t.data, t.dtype, from + static_cast<std::int64_t>(j) * stride[3]);
@@ -90,22 +104,16 @@ class SoftmaxJudge {
                         : std::isnan(rounded)         ? std::isnan(x)
                         : std::isinf(rounded)         ? x == rounded
                                                       : std::isfinite(x);
-      if (!kept || (ref == 0 && x != 0 && (p_.op == Op::softmax || unsure[j] == 0))) first(here());
+      if (!kept || (ref == 0 && x != 0 && (p_.op == Op::softmax || unsure[j].bound == 0))) first(here());
       if (!std::isfinite(x) || !std::isfinite(rounded)) continue;
-      const double error = std::abs(double{x} - ref);
-      if (error > v_.max_error) worst_ = here();
-      v_.max_error = std::max(v_.max_error, error);
-      sum_error_ += error;
-      if (std::isfinite(other)) {
-        v_.max_base = std::max(v_.max_base, std::abs(other - ref));
-        sum_base_ += std::abs(other - ref);
-      }
+      if (tally_.add(std::abs(double{x} - ref), std::abs(other - ref), std::abs(ref), unsure[j].bound,
+                     half_ulp(t.dtype, std::abs(ref) + unsure[j].bound)))
+        worst_ = here();
+      max_unsure_ = std::max(max_unsure_, unsure[j].usual);
+      sum_unsure_ += unsure[j].usual;
       rounding_ = std::max(rounding_, rounding_unit(t.dtype) * std::abs(ref));
-      max_unsure_ = std::max(max_unsure_, unsure[j]);
-      sum_unsure_ += unsure[j];
-      sum_ref_ += std::abs(ref);
-      ++count_;
     }
+    if (!unsure.empty()) tally_.close(oracle_.out[static_cast<std::size_t>(r) * unsure.size()]);
   }
 
   void lse(std::int64_t r) {
@@ -120,12 +128,9 @@ class SoftmaxJudge {
   }
 
   Verdict conclude() {
-    const double n = std::max<double>(1, static_cast<double>(count_));
     const DType stored = p_.op == Op::softmax ? p_.out_dtype : p_.dtype;
-    v_.max_allowed = 2 * v_.max_base + 2 * rounding_ + max_unsure_;
-    v_.mean_error = sum_error_ / n;
-    v_.mean_base = sum_base_ / n;
-    v_.mean_allowed = 1.5 * v_.mean_base + rounding_unit(stored) * sum_ref_ / n + sum_unsure_ / n;
+    tally_.conclude(v_, 2, 2 * rounding_ + max_unsure_, 1.5,
+                    rounding_unit(stored) * tally_.mean_size() + sum_unsure_ / tally_.count());
     return concluded(v_, worst_, std::move(violation_), in_);
   }
 
@@ -138,9 +143,9 @@ class SoftmaxJudge {
   const reference::Dense &oracle_, &base_;
   Verdict v_;
   std::string violation_, worst_;
-  double sum_error_ = 0, sum_base_ = 0, sum_ref_ = 0, rounding_ = 0, max_unsure_ = 0, sum_unsure_ = 0;
-  double terms_ = 0;  // of the row being judged: its largest score
-  std::int64_t count_ = 0;
+  Tally tally_;
+  double rounding_ = 0, max_unsure_ = 0, sum_unsure_ = 0;
+  double terms_ = 0;  // largest score of the row being judged
 };
 
 }  // namespace

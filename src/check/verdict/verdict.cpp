@@ -1,11 +1,12 @@
 #include "check/verdict/verdict.hpp"
-#include "base/text.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "algebra/numerics.hpp"
+#include "base/text.hpp"
+#include "check/verdict/tally.hpp"
 #include "problem/attention/key_value_view.hpp"
 
 namespace onepass::check {
@@ -15,7 +16,7 @@ constexpr double kUnit = rounding_unit(DType::f32);
 // Hopper's product of fp8_e4m3 aligns 32 terms and the sum to the largest and keeps 13 bits behind its leading one.
 constexpr double kFp8Unit = 0x1p-13;
 double product_unit(const Problem& p) { return p.dtype == DType::f8e4m3 ? kFp8Unit : kUnit; }
-// What O may be short of by that, as a share of it.
+// The part of O that these products can lose.
 double shortfall(const Problem& p) {
   if (p.dtype != DType::f8e4m3) return 0;
   return p.accumulation == Accumulation::exact ? 0.005 : std::min(0.25, 2e-5 * static_cast<double>(p.seq_k) + 0.005);
@@ -41,7 +42,7 @@ class Judge {
                          return keys.row<decltype(zero)>(h / p.group(), j);
                        }));
         for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          if (p.op != Op::merge)  // whose terms are its inputs
+          if (p.op != Op::merge)  // has no q and k
             terms_ =
                 std::abs(p.effective_scale() * of_q.at(h, i)) * longest * length(p.dtype, p.dim_qk, [&](auto zero) {
                   const ConstTensor& q = in_.tensors.q;
@@ -57,7 +58,7 @@ class Judge {
   }
 
  private:
-  // |x| of a row of q or k, leaving out what is not finite.
+  // The length of a row of q or k without its elements that are not finite.
   template <class Row>
   static double length(DType dtype, std::int64_t dim, Row row_of_type) {
     float sum = 0;
@@ -79,10 +80,11 @@ class Judge {
     const std::int64_t at = reference::dense_out_index(p, seq, h, i);
     const std::int64_t at_row = reference::dense_lse_index(p, seq, h, i);
     const bool empty = oracle_.top[at_row] == 0;  // a sink it may have
+    const Allowance allowed = allowance(seq, i, at_row);
     double largest = 0;
     for (std::int64_t d = 0; d < p.dim_v; ++d) {
       const float x = to_float(out[d]);
-      const double ref = oracle_.out[at + d], other = base_.out[at + d];
+      const double ref = oracle_.out[at + d];
       const float r = to_float(from_float<T>(static_cast<float>(ref)));
       const auto here = [&] {
         return text("out[", b, ", ", h, ", ", i, ", ", d, "] is ", x, " but the reference is ", ref);
@@ -92,27 +94,42 @@ class Judge {
       else if (empty && x != 0)
         first(here() + ": the row is empty");
       if (!std::isfinite(r) || !std::isfinite(x)) continue;
-      const double error = std::abs(static_cast<double>(x) - ref);
-      if (error > v_.max_error) worst_ = here();
-      v_.max_error = std::max(v_.max_error, error);
-      sum_error_ += error;
-      if (std::isfinite(other)) {
-        v_.max_base = std::max(v_.max_base, std::abs(other - ref));
-        sum_base_ += std::abs(other - ref);
-      }
-      const auto rounded = [](float y) { return to_float(from_float<T>(y)); };
-      rounding_ = std::max(rounding_,
-                           std::abs(static_cast<double>(rounded(rounded(r + 0.3f) - 0.3f)) - static_cast<double>(r)));
+      const double least = ref * ref, square = std::isfinite(oracle_.square[at + d]) ? oracle_.square[at + d] : least;
+      const double spread = std::sqrt(std::max(0.0, square - least));
+      const double bound = allowed.scores * spread + allowed.sums * std::sqrt(square) + shortfall(p) * std::abs(ref);
       largest = std::max(largest, std::abs(ref));
-      sum_ref_ += std::abs(ref);
-      ++count_;
+      if (tally_.add(std::abs(double{x} - ref), std::abs(base_.out[at + d] - ref), std::abs(ref), bound,
+                     half_ulp(p.out_dtype, std::abs(ref) + bound)))
+        worst_ = here();
+      const auto rounded = [](float y) { return to_float(from_float<T>(y)); };
+      rounding_ = std::max(rounding_, std::abs(double{rounded(rounded(r + 0.3f) - 0.3f)} - double{r}));
     }
+    tally_.close(p.dim_v > 0 ? oracle_.out[at] : 0);
     const double top = oracle_.top[at_row];
     const double unsure =
         (std::isfinite(top) ? product_unit(p) * 2 * terms_ * std::min(1.0, 2 * (1 - top)) : 0) + 4 * kUnit * largest;
     max_unsure_ = std::max(max_unsure_, unsure + shortfall(p) * largest);
     sum_unsure_ += unsure * unsure;
     ++rows_;
+  }
+
+  // Shares of an element's bound: of the spread of the values under the row's weights, and of their root mean square.
+  struct Allowance {
+    double scores, sums;
+  };
+  Allowance allowance(const Sequence& seq, std::int64_t i, std::int64_t at_row) const {
+    const Problem& p = in_.problem;
+    const double top = oracle_.top[at_row];
+    if (p.op == Op::merge)  // its scores are LSEs: parts that lie farther below the largest have no weight
+      return {4 * kUnit * 17, sum_error(static_cast<double>(p.partials))};
+    const Range seen = band_mask(p, seq.seq_q, seq.seq_k).keys_of(i);
+    const double largest = oracle_.lse[at_row] + std::log(top);  // score
+    double terms = terms_ + double{p.softcap};
+    if (std::isfinite(largest)) terms += std::abs(largest);
+    const double units = p.dtype == DType::f8e4m3 ? 2 : 4 + static_cast<double>(p.dim_qk) / 64;
+    return {top < 1 && std::isfinite(top) ? units * product_unit(p) * terms : 0,
+            sum_error(static_cast<double>(std::max<std::int64_t>(0, seen.hi - seen.lo))) +
+                weights_error(p.dtype) * std::min(1 / 3.5, std::sqrt(top))};
   }
 
   void lse(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -123,7 +140,7 @@ class Judge {
     if (!same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
     const auto d = static_cast<double>(in_.problem.dim_qk);
-    // Each of an fp8 product's terms is cut, not only its sum.
+    // An fp8 product truncates each of its terms, not only its sum.
     const double steps = d / (in_.problem.dtype == DType::f8e4m3 ? 8 : d <= 256 ? 64 : 12);
     const double unsure = (2 + steps) * product_unit(in_.problem) * terms_;
     const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
@@ -140,18 +157,15 @@ class Judge {
     const bool left = oracle_.top[at] > 0 && std::abs(largest - double{*in_.problem.unified_max}) >
                                                  double{kUnifiedRange} + 1 + 4 * kUnit * terms_;
     if (x < 0 || x > 1 || (x == 0 && left) || (x == 1 && empty))
-      first(text("recomputed[", b, ", ", h, ", ", i, "] is ", x,
-                 empty ? ", of a row that sees no key" : text(" but the row's largest score is ", largest)));
+      first(text("recomputed[", b, ", ", h, ", ", i, "] is ", x, " but the row",
+                 empty ? text(" sees no key") : text("'s largest score is ", largest)));
   }
 
   Verdict conclude() {
-    const double n = std::max<double>(1, static_cast<double>(count_)), factor = in_.problem.softcap > 0 ? 3 : 2;
-    v_.max_allowed = factor * v_.max_base + 2 * rounding_ + max_unsure_;
-    v_.mean_error = sum_error_ / n;
-    v_.mean_base = sum_base_ / n;
-    v_.mean_allowed = 1.5 * v_.mean_base +
-                      (rounding_unit(in_.problem.out_dtype) + shortfall(in_.problem)) * sum_ref_ / n +
-                      std::sqrt(sum_unsure_) / std::max<double>(1, static_cast<double>(rows_));
+    const Problem& p = in_.problem;
+    tally_.conclude(v_, p.softcap > 0 ? 3 : 2, 2 * rounding_ + max_unsure_, 1.5,
+                    (rounding_unit(p.out_dtype) + shortfall(p)) * tally_.mean_size() +
+                        std::sqrt(sum_unsure_) / static_cast<double>(std::max<std::int64_t>(1, rows_)));
     return concluded(v_, worst_, std::move(violation_), in_);
   }
 
@@ -163,9 +177,10 @@ class Judge {
   const reference::Dense &oracle_, &base_;
   Verdict v_;
   std::string violation_, worst_;
-  double sum_error_ = 0, sum_base_ = 0, sum_ref_ = 0, rounding_ = 0, max_unsure_ = 0, sum_unsure_ = 0;
-  double terms_ = 0;  // of the row being judged: t in verdict.hpp
-  std::int64_t count_ = 0, rows_ = 0;
+  Tally tally_;
+  double rounding_ = 0, max_unsure_ = 0, sum_unsure_ = 0;
+  std::int64_t rows_ = 0;
+  double terms_ = 0;  // t of the row being judged
 };
 
 }  // namespace

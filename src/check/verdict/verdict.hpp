@@ -1,4 +1,4 @@
-// The rule of docs/reference/conventions.md: when is a result right?
+// The rule of docs/reference/conventions.md by which a result is right.
 #pragma once
 #include <string>
 
@@ -20,62 +20,71 @@ struct Verdict {
   double lse_error = 0;  // the largest |lse - ref| as a share of its bound
 };
 
-// Judges what stands in the outputs of `inputs`:
+// Judges the outputs of `inputs`:
 //   1. infinities and NaNs exactly where the reference has them
-//   2. max|out - ref| <= 2 max|base - ref| + 2 max|(r + 0.3) - 0.3 - r|, r: ref in out's dtype (3 instead of 2:
-//   softcap)
-//   3. mean|out - ref| <= 1.5 mean|base - ref| + one rounding unit of the output scale
-//   4. |lse - ref| <= 1e-5 + 1e-6 |ref|; zeros in empty rows; nothing written outside the rows
+//   2. max|out - ref| <= 2 max|base - ref| + 2 max|(r + 0.3) - 0.3 - r| + max e, r: ref in out's dtype (3 instead of 2:
+//      softcap), or <= max B
+//   3. mean|out - ref| <= 1.5 mean|base - ref| + one rounding unit of the output scale + sqrt(sum e^2) / rows, or <= L
+//   4. |lse - ref| <= 1e-5 + 1e-6 |ref| + (2 + d / 64) u t; zeros in empty rows; nothing written outside the rows
 //   5. recomputed is 1 where a row's largest score is out of unified_max's range, 0 where it sees no key, else either
 //
-// Two bounds are widened by what fp32 cannot give, as base's error is a matter of luck where rows are few and rounding
-// is relative to a dot product's terms, not to its result. With u = 2^-24 and t = |scale| |q| max|k| (the largest
-// terms' size), a score is known to u t, the LSE to (2 + d / 64) u t (added in 4; a tensor core adds 16 products a step
-// and truncates the sum, which pulls scores of many elements towards 0: d = 256 and a score of 30 came out 4.4e-5 low;
-// beyond d = 256 d / 12, two thirds of what d / 16 truncations of 2 u t could come to: d = 576 came out up to a half
-// of it low), and the output to
+// With u = 2^-24 and t = |scale| |q| max|k| (the largest terms' size), a score is known to u t, and a row to
 //     e = 2 u t min(1, 2 (1 - largest weight)) + 4 u max|ref|
-// (rows close to one-hot hardly feel their scores; 1/l, the weights and their product round 4 u). max e is added in 2,
-// and in 3 the e of all rows as independent errors: sqrt(sum e^2) / rows. At normal scores and d = 64, 2 u t is 4e-6.
-// Of an fp8_e4m3 q, u is 2^-13 where it multiplies t, and d / 8 stands for d / 64, as Hopper's products cut every term,
-// and 0.5 % of max|ref| and of the output scale are added to the bounds of 2 and 3 for what their sums lose; 2e-5 of
-// them more for each key where accumulation is fast. On the CPU, whose sums are fp32, tests compare with the same
-// numbers in fp32 besides.
+// (rows close to one-hot hardly depend on their scores; 1/l, the weights and their product round 4 u). At normal scores
+// and d = 64, 2 u t is 4e-6. The errors e of rows are independent of each other.
+//
+// B is the largest error that a right result can have in one element, and L is the largest mean of such errors
+// (tally.hpp). They decide where elements are few, since base's error is then a matter of chance.
+// docs/reference/conventions.md derives both.
+//
+// In 4, d / 64 is for tensor cores, which add 16 products a step and truncate the sum. That pulls scores of many
+// elements towards 0: d = 256 and a score of 30 came out 4.4e-5 low. Beyond d = 256 the bound has d / 12, two thirds of
+// what d / 16 truncations of 2 u t can come to: d = 576 came out up to a half of it low.
+//
+// With an fp8_e4m3 q, Hopper's products cut every term: a score is known to 2 * 2^-13 t, the LSE to (2 + d / 8) of
+// 2^-13 t. The bounds of 2 and 3 then add 0.5 % of max|ref| and of the output scale for what the sums lose, and 2e-5
+// more for each key where accumulation is fast. On the CPU, whose sums are fp32, tests also compare with the same
+// numbers in fp32.
 Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
-// Of gradients, each by itself, the worst in the figures:
+// Judges each gradient by itself. The figures are those of the worst one:
 //   1. not finite exactly where the reference is not (NaN or which infinity is not promised); 0 where nothing reaches
-//   2. max|g - ref| <= 3 max|base - ref| + 2 rounding units of max|ref| + u (2 t + 16) max T
-//   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T
-// T: the sum of the sizes of a number's terms, |P| (|dP| + |D|) |k| for dq. P = e^(s - LSE) is known to u t.
+//   2. max|g - ref| <= 3 max|base - ref| + 2 rounding units of max|ref| + u (2 t + 16) max T, or <= max B
+//   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T, or <= L
+// T is the sum of the sizes of an element's terms, |P| (|dP| + |D|) |k| for dq. P = e^(s - LSE) is known to u t.
+// B = u (2 t + 16) T + 3.5 U S + half an ulp, with U the rounding unit where the call has 16 bits, else 0. S^2 is the
+// sum of the squares of what is then stored in 16 bits, (|P dP| + 2 |P (dP - D)|) |k| for dq.
 //
 // Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
 
-// Of a softmax over rows by 1 to 4, number by number, where a score is known to u |scale x| and e^s so to a share of
-// itself; of its backward by 1 to 3 of the gradients with 2 and 1.5 in place of 3 and 2, T = |scale y| (|dy| + sum|dy
-// y|), t = max|y| of a logarithm, else 0.
+// Judges a softmax over rows by 1 to 4, element by element: a score is known to u |scale x| and e^s to that share of
+// itself. The backward is judged by 1 to 3 of the gradients with 2 and 1.5 in place of 3 and 2, T = |scale y| (|dy| +
+// sum|dy y|), t = max|y| of a logarithm, else 0.
 Verdict judge_softmax(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
-// Of a quantize: factors are powers of 2, no number is cut off at 448, and of a head's or tensor's factor no more than
-// two binary digits of e4m3's range are lost (of a block's none); each number is within half a step of e4m3 of the
-// rotated, centred one, but for 2^-20 of its row's sizes; means are right to 2^-20 of their columns' mean size. What is
-// not finite, and all that a rotation mixes with it, is NaN and counts nowhere else.
+// Judges a quantize. Factors are powers of 2, and no element exceeds 448 factors. A block's factor is at most twice the
+// least that holds its elements. A factor of a head or tensor is chosen before means and rotations are known: it is at
+// most 8 times the least that holds the sums of the sizes of the elements' terms. Each element is within half a step
+// of e4m3 of the rotated, centred one plus 2^-20 of the sizes of its terms. Means are right to 2^-20 of their columns'
+// mean size. An element that is not finite, and every element that a rotation mixes with it, is NaN and counts nowhere
+// else.
 Verdict judge_quantized(const Inputs& inputs);
 
-// Of a flat GEMM by 1 to 3, T the sum of the sizes of a number's terms, known to (4 + k / 64) u T.
+// Judges a GEMM by 1 to 3 with e = (4 + k / 64) u T, T the sum of the sizes of an element's terms. B adds (4 + 2
+// sqrt(k)) u T and half an ulp.
 Verdict judge_flat_gemm(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
-// Parts of the rules: both NaN, the same infinity, or both finite; what follows from a verdict's errors and bounds, or
-// from a violation that was found before.
+// True if both are NaN, the same infinity, or both finite.
 bool same_kind(float x, float reference);
+// The verdict with `right` and `sentence`, from its errors and bounds or from a violation that was found before.
 Verdict concluded(Verdict verdict, const std::string& worst, std::string violation, const Inputs& inputs);
 
 inline bool can_judge(const Problem& problem, Distribution distribution) {
   return distribution != Distribution::huge || (problem.op != Op::backward && !problem.row_lse);
 }
 
-// By the oracle and base of the inputs' own operator.
+// Judges by the oracle and base of the inputs' own operator.
 Verdict judge(Inputs& inputs, Executor& executor);
 
 }  // namespace onepass::check

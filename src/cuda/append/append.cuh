@@ -79,7 +79,7 @@ struct AppendPlace {
   }
 };
 
-// Of token n, counted over all of them.
+// The place of token n, counted over all sequences.
 DEV AppendPlace place_of(const AppendParams& p, i32 n) {
   AppendPlace x{};
   i32 in_sequence = n;
@@ -112,13 +112,14 @@ DEV AppendPlace place_of(const AppendParams& p, i32 n) {
   return x;
 }
 
-// Numbers as they are stored: e4m3 divided by their factor, an infinity as NaN.
+// Elements as they are stored: e4m3 divided by their factor as divided() of problem/append says. A quotient saturates;
+// an infinity becomes NaN.
 template <ScalarType to_type, i32 count>
 DEV void store_run(const float (&x)[count], void* to, i64 at, float factor) {
   if constexpr (to_type == ScalarType::e4m3) {
     float y[count];
 #pragma unroll
-    for (i32 i = 0; i < count; ++i) y[i] = x[i] / factor, y[i] += y[i] - y[i];
+    for (i32 i = 0; i < count; ++i) y[i] = (x[i] == 0.0f ? x[i] : x[i] / factor) + (x[i] - x[i]);
     unsigned char* const bytes = static_cast<unsigned char*>(to) + at;
     if constexpr (count == 1) {
       *bytes = static_cast<unsigned char>(to_e4m3(y[0], 0.0f, 0.0f, 0.0f));
@@ -221,7 +222,7 @@ DEV void rotate_part(const AppendParams& p, u32 key, i32 part, const void* from,
   copy_part<to_type>(from, from_at + d, to, to_at + d, factor);
 }
 
-// Of a head's block of 128 keys, which the token's is.
+// The scale of the block of 128 keys that contains the token, for one head.
 DEV float factor_of(const AppendPlace& x, const float* factors, const long long (&stride)[3], i32 head) {
   if constexpr (append_config.cache != ScalarType::e4m3) return 1.0f;
   return factors ? factors[x.batch * stride[0] + head * stride[1] + x.key / 128 * stride[2]] : 1.0f;

@@ -1,4 +1,4 @@
-// What the appending kernel is compiled for and launched with. One definition for the host and the device half.
+// The config and the parameters of the appending kernel. One definition for the host and the device half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
 
@@ -23,7 +23,7 @@ struct AppendParams {
   long long cos_stride[2], sin_stride[2];
   const int *seqused, *page_table, *cu;
   long long seqused_stride, table_stride[2], cu_stride;
-  // Of an e4m3 cache: its factors, null: 1; [batch, heads_kv, blocks of 128 keys].
+  // Scales of an e4m3 cache, null: 1; [batch, heads_kv, blocks of 128 keys].
   const float *k_descale, *v_descale;
   long long k_descale_stride[3], v_descale_stride[3];
   int batch, seq_new;  // seq_new: unless packed

@@ -83,15 +83,15 @@ AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {
   const std::int64_t rotated = rotates ? p.rotary_dim / 2 / c.pairs() : 0,
                      copied = (p.dim_qk - p.rotary_dim) / c.at_once, values = p.dim_v / c.at_once;
   for (const auto& [what, count] : {std::pair{"new tokens", p.tokens}, std::pair{"sequences", p.batch},
-                                    std::pair{"keys of a sequence", p.paged() ? 0 : p.capacity},
-                                    std::pair{"keys of a page", p.page_size}, std::pair{"pages", p.pages}})
-    want(count <= kMaxPosition, ErrorCode::unsupported, "append_kv counts in 32 bits on CUDA: up to ", kMaxPosition,
-         " ", what, " are accepted; there are ", count);
+                                    std::pair{"keys per sequence", p.paged() ? 0 : p.capacity},
+                                    std::pair{"keys per page", p.page_size}, std::pair{"pages", p.pages}})
+    want(count <= kMaxPosition, ErrorCode::unsupported, "append_kv on CUDA supports at most ", kMaxPosition, " ", what,
+         " (got ", count, ")");
   std::int64_t rows = 0, items = 0;
   want(!__builtin_add_overflow(p.heads_kv, p.heads_q, &rows) &&
            !__builtin_mul_overflow(rows, rotated + copied + values, &items) && items <= kMaxPosition,
-       ErrorCode::unsupported, "append_kv counts a token's elements in 32 bits on CUDA: up to ", kMaxPosition,
-       " are accepted; k_new has shape ", PassedShape{"k_new", t.k_new});
+       ErrorCode::unsupported, "append_kv on CUDA supports at most ", kMaxPosition,
+       " elements per token (k_new has shape ", PassedShape{"k_new", t.k_new}, ")");
   AppendParams& k = plan.params;
   for (const auto& [from, to, stride] :
        {std::tuple{&t.k_descale, &k.k_descale, k.k_descale_stride}, {&t.v_descale, &k.v_descale, k.v_descale_stride}}) {

@@ -1,6 +1,5 @@
-// What every attention kernel, of whichever operator, is compiled for and launched with: what scores need, and the
-// tiles of work. One definition for the host and the device half; an operator's own part stands beside it
-// (forward.hpp).
+// The config and the parameters that all attention kernels share, forward and backward: scores, and the tiles of work.
+// One definition for the host and the device half. forward.hpp and backward.hpp add the part of an operator.
 #pragma once
 #include "algebra/mask.hpp"
 #include "algebra/philox.hpp"

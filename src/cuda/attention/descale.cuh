@@ -20,7 +20,7 @@ DEV float k_factor(const ForwardParams& p, i32 batch, i32 head, i32 block) {
 DEV float v_factor(const ForwardParams& p, i32 batch, i32 head, i32 block) {
   return descale_at(p.v_descale, p.v_descale_stride, batch, head, block);
 }
-// Of the first `blocks` blocks of a head; by one whole warp.
+// The largest scale of V in the first `blocks` blocks of a head; one whole warp computes it.
 DEV float largest_v_factor(const ForwardParams& p, i32 batch, i32 head, i32 blocks) {
   float largest = 0.0f;
   for (i32 block = threadIdx.x % 32; block < blocks; block += 32)

@@ -67,7 +67,7 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
   }
 }
 
-// What a row's sums end in: 1 / l and the LSE. rounded: the sum of the weights as they were multiplied.
+// The final state of a row: 1 / l and the LSE. rounded: the sum of the weights as they were multiplied.
 struct FinalRow {
   float inv, lse;
   float share;  // of the keys beside the sink, 0 of a row that sees none
@@ -91,7 +91,7 @@ DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> stat
   end.lse = last.lse;
   return end;
 }
-// Of a lane's two rows. Needs no O, so the last P V may still be under way.
+// The final states of a lane's two rows. They do not need O, so the last P V may still be in flight.
 struct FinalRows {
   float inv[2], lse[2], share[2];
   bool right = true;  // else the rows are to be computed again
@@ -114,7 +114,7 @@ DEV void write_lses(const ForwardParams& p, const WorkTile& x, const FragmentRow
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
 }
 
-// What was taken out of V, by the share of the weights that keys have; columns side by side.
+// Adds the mean that was subtracted from V, times the share of the weights that keys have; contiguous columns.
 template <int N>
 DEV void add_means(const ForwardParams& p, const WorkTile& x, float (&o)[N], const FinalRows& end) {
   static_assert(2 * N == features.dim_v);

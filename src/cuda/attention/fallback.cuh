@@ -10,9 +10,10 @@ namespace onepass {
 // P V multiplies masked weights of 0 with whatever V holds, so a NaN or an infinity in V reaches rows that do not see
 // it. A row whose result is not finite is therefore computed again here, over the keys it sees and no others, by one
 // warp: two passes in fp32, slow, never entered for finite results.
-// Scores: HeadScores, or who knows their masks otherwise.
+// Scores: HeadScores, or a type that knows their masks otherwise. Returns the row's largest score in natural units,
+// -inf if it sees no key.
 template <class Scores>
-DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row) {
+DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row) {
   const i32 lane = threadIdx.x % 32;
   const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
@@ -51,6 +52,7 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
   }
   const Step<float> reference = refer_to(state.m, scale);
   state = to_natural(state, scale, scores.unit().unit);
+  const float largest = state.m;
   float share = 1.0f;  // of the keys, beside the sink
   if constexpr (forward_features.sinks) {
     const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
@@ -78,7 +80,8 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
         if constexpr (features.keys == ScalarType::e4m3)
           value *= v_factor(p, x.batch, keys_and_values.head, (first + j) / kDescaleRows);
         if constexpr (forward_features.v_mean)
-          value += p.v_mean[x.batch * p.v_mean_stride[0] + keys_and_values.head * p.v_mean_stride[1] + d];
+          value += p.v_mean[x.batch * p.v_mean_stride[0] + keys_and_values.head * p.v_mean_stride[1] +
+                            d * p.v_mean_stride[2]];
         o[i] += visible_weight(wj, value) * kj * value;  // however faint the weight: an infinite V shows
       }
     }
@@ -89,6 +92,7 @@ DEV void fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& s
     if (d < features.dim_v) write_out(p, out_offset(p, x, row) + d, o[i] * visible_weight(share, o[i]) * end.inv_l);
   }
   if (lane == 0) write_lse(p, x, row, end.lse);
+  return largest;
 }
 
 // Everything this warp has remembered. Its tiles' TMA stores must have completed.

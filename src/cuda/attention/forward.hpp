@@ -1,5 +1,5 @@
-// What every forward kernel is compiled for and launched with, whatever its architecture, beside what attention.hpp
-// has: one definition for the host and the device half.
+// The config and the parameters of all forward kernels, for every architecture, in addition to attention.hpp. One
+// definition for the host and the device half.
 #pragma once
 #include "cuda/attention/attention.hpp"
 

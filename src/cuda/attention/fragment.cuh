@@ -1,5 +1,5 @@
-// What happens to the scores of a fragment between Q K^T and the exponentials: softcap, bias, ALiBi, masks; and to the
-// weights after them: dropout. Order, meaning: docs/reference/conventions.md. The config decides what exists.
+// The steps between Q K^T and P V on one fragment: softcap, bias, ALiBi and masks on the scores, dropout on the
+// weights. docs/reference/conventions.md defines their order and meaning. The config decides which steps exist.
 #pragma once
 #include "cuda/device/arith.cuh"
 

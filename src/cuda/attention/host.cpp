@@ -53,15 +53,19 @@ int row_alignment(const Problem& p, Role role) {
 std::string why_too_many(const Problem& p, std::int64_t tiles) {
   for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q},
                                     {"seq_k", p.seq_k},
-                                    {"the tokens of q", p.total_q},
-                                    {"the tokens of k", p.total_k},
-                                    {"the batch", p.batch},
+                                    {"tokens of q", p.total_q},
+                                    {"tokens of k", p.total_k},
+                                    {"batch", p.batch},
                                     {"pages", p.pages},
-                                    {"the heads of q", p.heads_q},
+                                    {"heads_q", p.heads_q},
                                     {"tiles of all heads", tiles}}) {
-    if (count > kMaxPosition) return text("it counts in 32 bits, up to ", kMaxPosition, "; ", name, " are ", count);
+    if (count > kMaxPosition) return text(name, " must be at most ", kMaxPosition, " (got ", count, ")");
   }
   return why_no_alibi(p, kMaxPosition);
+}
+
+std::string why_too_old(const DeviceFacts& device) {
+  return text("requires compute capability 8.0 or later (", device.name, " has ", device.major, ".", device.minor, ")");
 }
 
 ScalarType scalar_type_of(DType t) {
@@ -73,12 +77,12 @@ ScalarType scalar_type_of(DType t) {
     case DType::boolean:
     case DType::i32: break;
   }
-  throw Error(ErrorCode::bad_dtype, text("CUDA kernels compute on fp32, fp16, bf16 and fp8_e4m3; not on ", name_of(t)));
+  throw Error(ErrorCode::bad_dtype, text("CUDA kernels support fp32, fp16, bf16 and fp8_e4m3 (got ", name_of(t), ")"));
 }
 
 const DeviceFacts* device_of(const Problem& p, std::string& why) {
   if (p.device.kind != DeviceKind::cuda) {
-    why = "it computes on CUDA devices only";
+    why = "requires tensors on a CUDA device";
     return nullptr;
   }
   if (!pretended_device() && !driver(&why)) return nullptr;

@@ -13,7 +13,7 @@
 
 namespace onepass::cuda {
 
-// Of sequences, counts and a band's offset: kernels add up three of them in an int.
+// The limit of lengths, counts and a band's offset: kernels add up three of them in an int.
 constexpr std::int64_t kMaxPosition = std::numeric_limits<int>::max() / 4;
 
 // How a kernel tiles the work: query rows and keys of a tile, and how many sixteen-row warps share a tile.
@@ -27,11 +27,13 @@ const DeviceFacts* device_of(const Problem& problem, std::string& why);
 int row_alignment(const Problem& problem, Role role);
 // Empty, or a sentence on a count that 32 bits do not hold. tiles: of all heads, where they are counted so.
 std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
+// The refusal of a device of compute capability below 8.0.
+std::string why_too_old(const DeviceFacts& device);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);
 Initializer initializer_of(const ForwardFeatures& features);
-// What stands in front of the kernel's source: #include of the definitions, `constexpr ForwardFeatures
+// The text in front of the kernel's source: the #include of the definitions, `constexpr ForwardFeatures
 // forward_features` and `constexpr AttentionFeatures features`.
 std::string features_source(const ForwardFeatures& features);
 
@@ -46,7 +48,7 @@ ForwardParams decided_params(const Problem& problem, const TileShape& tile, int 
 void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
 void* mask_place(const Problem& problem, const TileShape& tile, void* workspace);
 
-// What the forward kernels of all architectures decide and how they run it; a family adds its config and its launch.
+// The plan and the run that all forward kernels share; a family adds its config and its launch.
 class ForwardState : public PlanState {
  public:
   ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,

@@ -23,7 +23,7 @@ struct KeyValueView {
     DEV bool exists() const { return !features.paged || batch >= 0; }
   };
   DEV Place place(const ForwardParams& p, i32 key) const { return checked(p, entry(p, key)); }
-  // The same in two steps: as the table has it, which nobody waits for, and with -1 for a page that there is not.
+  // The same in two steps: the raw entry, without waiting for the load, and then -1 for a page that does not exist.
   DEV Place entry(const ForwardParams& p, i32 key) const {
     if constexpr (features.paged) {
       const i32 at = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;

@@ -42,7 +42,7 @@ struct Products {
   DEV bool lazy(const LaneRows&) const { return true; }
   DEV float exact_weight(float s, const Rescale<float>& r) const { return weight(__fmul_rz(s, factor), r); }
   DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
-  // Of states to a common one: advance `s` by another's m, and what that is multiplied with.
+  // Advances `s` to the larger of its own maximum and m, and returns its rescaling.
   DEV Rescale<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m); }
   DEV float part_weight(float m, const Rescale<float>& r) const { return weight(m, r); }
   DEV bool right(const RowState<float>& s) const {

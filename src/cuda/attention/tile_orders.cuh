@@ -25,7 +25,7 @@ DEV Band32::Range rows_that_see(const Band32& band, i32 key_lo, i32 key_hi) {
   return rows.lo < rows.hi ? rows : Band32::Range{0, 0};
 }
 
-// Of KeysOuter by turns.
+// True if KeysOuter in ordered mode visits keys from the last to the first.
 DEV bool last_keys_first(const BackwardParams& p) { return p.heads_per_kv <= 1; }
 
 // Keys outer, as a backward pass adds up dK and dV: a tile of keys stays while the rows that see it pass. The first

@@ -29,7 +29,7 @@ DEV Band32 band_of(const AttentionParams& p, i32 seq_q, i32 seq_k) {
           features.bounded_right ? p.right : -1};
 }
 
-// What the boolean mask does to the tile's blocks, one for every 32 keys; written for each block's first.
+// The boolean mask's state of a tile (hidden, mixed, full) for every 32 keys; a block uses that of its first key.
 DEV const unsigned char* mask_tiles(const AttentionParams& p, const WorkTile& x) {
   return p.mask.tiles + x.batch * p.mask.tile_stride[0] + x.head * p.mask.tile_stride[1] +
          x.row / 64 * p.mask.tile_stride[2];
@@ -80,7 +80,7 @@ struct SequenceParts {
   }
 };
 
-// Of packed sequences: tiles of `block` tokens.
+// Packed sequences, in tiles of `block` tokens.
 template <i32 block>
 struct TilesOfSequence {
   const int* cu;  // where they begin, and the last one ends

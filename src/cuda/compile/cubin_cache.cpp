@@ -35,11 +35,11 @@ std::optional<Entry> parse(const std::string& bytes, const std::string& key, std
   std::string magic, its_key, compiler, sizes, digest;
   for (std::string* line : {&magic, &its_key, &compiler, &sizes, &digest}) {
     if (std::getline(lines, *line) && !lines.eof()) continue;
-    why = "it is cut short, or no kernel";
+    why = "it is truncated or not a kernel";
     return std::nullopt;
   }
   if (magic != kMagic || its_key != key) {
-    why = magic != kMagic ? "it is not of this version of the library" : "it is another kernel under this name";
+    why = magic != kMagic ? "another version of the library wrote it" : "it holds a different kernel";
     return std::nullopt;
   }
   std::size_t log = 0, cubin = 0;
@@ -48,7 +48,7 @@ std::optional<Entry> parse(const std::string& bytes, const std::string& key, std
   const std::string body = bytes.substr(static_cast<std::size_t>(lines.tellg()));
   if (!bytes.starts_with(front) || log > body.size() || cubin != body.size() - log ||
       Sha256().add(front).add(body).hex() != digest) {
-    why = "its contents do not have its digest; it is damaged";
+    why = "it is damaged: its contents do not match its digest";
     return std::nullopt;
   }
   return Entry{compiler, {body.substr(log), body.substr(0, log)}};
@@ -90,7 +90,7 @@ bool write_cubin(const fs::path& directory, const std::string& key, const std::s
   make_directories(directory);
   const TrustedDirectory into(directory, reason);
   if (!into) {
-    if (reason.empty()) reason = text(directory.string(), " cannot be made");
+    if (reason.empty()) reason = text(directory.string(), " cannot be created");
     return false;
   }
   const std::string front = header(key, compiler, cubin.log.size(), cubin.bytes.size()), body = cubin.log + cubin.bytes;

@@ -2,9 +2,10 @@
 // without NVRTC), then in the cache ($ONEPASS_CACHE, else $XDG_CACHE_HOME/onepass, else ~/.cache/onepass), then
 // compiled and kept.
 //
-// What is loaded here runs, so it must come from whom the process trusts already: root and its own (effective) user. A
-// directory counts if one of them owns it and nobody else may write to it, sticky or not; an entry, if it is a regular
-// file of theirs that nobody else may write to. The folders above are not asked: wherever they lead, these two hold.
+// The loaded code runs, so it must come from users that the process trusts already: root and its own (effective) user.
+// A directory is used if one of them owns it and no other user may write to it, sticky or not. An entry is used if it
+// is a regular file of theirs that no other user may write to. The parent directories are not checked: wherever they
+// lead, these two rules hold.
 //
 // Safe for many processes at once (files appear by rename). A file that is truncated, damaged or of another library is
 // as good as absent. A directory that cannot be used costs a compilation per process and nothing else.
@@ -36,7 +37,7 @@ std::optional<Cubin> read_cubin(const std::filesystem::path& directory, const st
 bool write_cubin(const std::filesystem::path& directory, const std::string& key, const std::string& compiler,
                  const Cubin& cubin, std::string* why = nullptr);
 
-// What would be read of a directory, for `onepass info`.
+// The readable entries of a directory, for `onepass info`.
 struct CubinDirectory {
   std::string refusal;                // a sentence; empty: it is used, or is made when it is needed
   int kernels = 0;                    // entries that would be taken

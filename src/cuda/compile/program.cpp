@@ -39,7 +39,7 @@ std::string arch_text(int major, int minor) { return text("sm_", major, minor); 
 std::string_view device_source(std::string_view name) {
   for (const EmbeddedSource& t : embedded_sources())
     if (t.name == name) return t.text;
-  throw Error(ErrorCode::bad_value, text("there is no device source '", name, "' in this library"));
+  throw Error(ErrorCode::bad_value, text("unknown device source '", name, "'"));
 }
 
 std::vector<std::string_view> device_source_names() {
@@ -79,7 +79,7 @@ Cubin compile(const KernelProgram& p) {
   Destroyed guard{*api};
   if (api->create(&guard.program, source.c_str(), "kernel", static_cast<int>(texts.size()), texts.data(),
                   names.data()) != 0) {
-    throw Error(ErrorCode::unsupported, "NVRTC cannot make a program");
+    throw Error(ErrorCode::unsupported, "NVRTC cannot create a program");
   }
   const Result result = api->compile(guard.program, static_cast<int>(options.size()), options.data());
   Cubin out;

@@ -7,14 +7,14 @@
 
 namespace onepass::cuda {
 
-// "sm_80", of a device or a target. The wgmma kernels' own is "sm_90a".
+// "sm_80", for a device or a target. The wgmma kernels use "sm_90a".
 std::string arch_text(int major, int minor);
 template <class Device>
 std::string arch_of(const Device& device) {
   return arch_text(device.major, device.minor);
 }
 
-// What NVRTC gets: `config` (C++ text, usually one constexpr Config) in front of an #include of `file`, one of the
+// The input of NVRTC: `config` (C++ text, usually one constexpr Config) in front of an #include of `file`, one of the
 // device sources embedded in the library ("sm90/forward.cuh").
 struct KernelProgram {
   std::string file, entry;  // entry: the kernel's extern "C" name

@@ -25,9 +25,9 @@ std::string system_sentence(const fs::path& path, const char* what) {
 // Why what `s` describes cannot be trusted; empty: it can. An access list's grants show in the group's bits.
 std::string others_reach(const struct stat& s) {
   if (s.st_uid != 0 && s.st_uid != geteuid())
-    return text("it belongs to user ", s.st_uid, "; root's and user ", geteuid(), "'s are accepted");
-  if (s.st_mode & S_IWOTH) return "everybody may write to it";
-  if (s.st_mode & S_IWGRP) return text("its group ", s.st_gid, " may write to it");
+    return text("it must belong to root or to user ", geteuid(), " (belongs to user ", s.st_uid, ")");
+  if (s.st_mode & S_IWOTH) return "it is writable by everybody";
+  if (s.st_mode & S_IWGRP) return text("it is writable by group ", s.st_gid);
   return {};
 }
 
@@ -73,7 +73,7 @@ TrustedDirectory::TrustedDirectory(const fs::path& path, std::string& why) : pat
   }
   struct stat s{};
   if (fstat(fd_, &s) != 0)
-    why = system_sentence(path, "looked at");
+    why = system_sentence(path, "examined");
   else if (const std::string reach = others_reach(s); !reach.empty())
     why = refused(path, reach);
   if (why.empty()) return;
@@ -98,17 +98,17 @@ std::optional<std::string> TrustedDirectory::read(const std::string& name, std::
   }
   struct stat s{};
   if (fstat(file.fd, &s) != 0)
-    why = system_sentence(path, "looked at");
+    why = system_sentence(path, "examined");
   else if (!S_ISREG(s.st_mode))
-    why = refused(path, "it is no regular file");
+    why = refused(path, "it is not a regular file");
   else if (const std::string reach = others_reach(s); !reach.empty())
     why = refused(path, reach);
   else if (static_cast<std::uint64_t>(s.st_size) > most)
-    why = refused(path, text("it has ", s.st_size, " bytes; up to ", most, " are accepted"));
+    why = refused(path, text("it must be at most ", most, " bytes (got ", s.st_size, ")"));
   if (!why.empty()) return std::nullopt;
   std::string bytes(static_cast<std::size_t>(s.st_size), '\0');
   if (read_all(file.fd, bytes.data(), bytes.size())) return bytes;
-  why = refused(path, "it could not be read whole");
+  why = refused(path, "it could not be read completely");
   return std::nullopt;
 }
 

@@ -1,4 +1,5 @@
-// Files that a process may load code from: root's or its own user's, in a directory that nobody else writes to.
+// Files that a process may load code from: they belong to root or to its user, in a directory that no other user may
+// write to.
 #pragma once
 #include <cstddef>
 #include <filesystem>

@@ -120,7 +120,7 @@ struct RowSums {
   Sums all{{}, 0.0f};
   float o[4] = {};
 
-  // Every step-th part from `from` on, kTogether at a time: as many loads are under way.
+  // Adds every step-th part from `from` on, with kTogether loads in flight.
   template <i32 kTogether>
   DEV void add(const Parts& parts, i32 row, i32 column, i32 from, i32 step) {
     const auto unit = unit_of(parts.partials.p);
@@ -154,7 +154,7 @@ struct RowSums {
 #pragma unroll
     for (i32 d = 0; d < 4; ++d) o[d] += x[d] * weight;
   }
-  // False if it is no result.
+  // Returns false if the row must be computed again.
   DEV bool put(const DecodeParams& p, const Group& g, i32 row, i32 column) const {
     const RowEnd end(p, g, row, all);
     if (column == 0) end.put_lse();
@@ -177,7 +177,7 @@ DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Grou
   }
 }
 
-// Whether this block is the last of those that work on the group; all parts are then to be seen.
+// True if this CTA is the last of those that work on the group; all parts are then visible.
 DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
   const u32 word = sm + kLayout.flags + 4 * kRows;
   all_sync();

@@ -24,12 +24,12 @@ struct TileConfig {
   int row_tiles, block_n, warps;
 };
 constexpr TileConfig kConfigs16[] = {{64, 64, 2, 32, 8}, {128, 128, 2, 16, 8}, {256, 256, 1, 16, 8}};
-// Of k and v of e4m3: twice the keys are as many bytes, and of one row tile four times, since what a tile costs beside
-// its products, a third of all instructions, is then paid half as often (b64 x 4k 2.5 % faster).
+// Tiles for e4m3 k and v: twice the keys have the same bytes. One row tile has four times the keys, because the fixed
+// cost of a tile (a third of all instructions) is then paid half as often (b64 x 4k 2.5 % faster).
 constexpr TileConfig kConfigs8[] = {{64, 64, 2, 64, 8}, {128, 128, 2, 64, 8}, {256, 256, 1, 32, 8}};
 constexpr TileConfig kConfigs32[] = {{64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}};
 constexpr int kMaxSlots = 8, kMinSlots = 2;
-constexpr std::int64_t kKeysOfRow = 4;  // at least, if there is more than one query: else Q and O are no small part
+constexpr std::int64_t kKeysOfRow = 4;  // at least, with more than one query: below, Q and O are a large part
 
 class State final : public PlanState {
  public:
@@ -48,7 +48,7 @@ class State final : public PlanState {
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head, ", c.warps, " warps in ", c.share, " teams, tiles of ",
-                c.block_n, " keys, ", c.slots, " tiles ahead a team, ", sentence_of(share_, sharing_), ", ",
+                c.block_n, " keys, ", c.slots, " tiles prefetched per team, ", sentence_of(share_, sharing_), ", ",
                 c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory");
   }
 
@@ -97,7 +97,7 @@ Decision plan(const Request& request) {
   std::string why;
   const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
   if (!device) return Decision::no(std::move(why));
-  if (device->major < 8) return Decision::no(sm80::why_too_old(*device));
+  if (device->major < 8) return Decision::no(cuda::why_too_old(*device));
   if (!select_config(*request.problem, device->shared_bytes, config, why)) return Decision::no(std::move(why));
   const Share share = share_of(*request.problem, sharing_of(config), device->multiprocessors);
   config.even = share.splits != 0;
@@ -112,23 +112,22 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
     return false;
   };
   if (p.dtype == DType::f8e4m3) return refuse(why_no_fp8(p));
-  if (p.kv_dtype && p.dtype == DType::f32)
-    return refuse("q is fp32; beside k and v of fp8_e4m3 it takes fp16 and bf16");
+  if (p.kv_dtype && p.dtype == DType::f32) return refuse("with an FP8 cache, q must be fp16 or bf16 (got fp32)");
   for (const Role role : {Role::q, Role::k, Role::v}) {
     if (p.kv_dtype && cuda::row_alignment(p, role) < 4)
-      return refuse(text("beside an FP8 cache it reads 4 bytes at once; rows of ", row_of(role).name,
-                         " begin at multiples of ", cuda::row_alignment(p, role)));
+      return refuse(text("with an FP8 cache, rows of ", row_of(role).name, " must be 4-byte aligned (alignment is ",
+                         cuda::row_alignment(p, role), ")"));
   }
-  if (p.v_mean) return refuse("there is a v_mean; of k and v of fp8_e4m3 it takes factors alone");
+  if (p.v_mean) return refuse("does not support v_mean");
   if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (rows_of(p) > kMaxRows) {
     return refuse(
-        text("seq_q x heads_q / heads_kv is ", rows_of(p), " rows per K/V head; it is for at most ", kMaxRows));
+        text("rows per K/V head (seq_q x heads_q / heads_kv) must be at most ", kMaxRows, " (got ", rows_of(p), ")"));
   }
   if (p.seq_q > 1 && p.seq_k < kKeysOfRow * rows_of(p)) {
-    return refuse(text("seq_k is ", p.seq_k, " for ", rows_of(p), " rows per K/V head; it is for at least ", kKeysOfRow,
-                       " keys a row"));
+    return refuse(text("with seq_q > 1, seq_k must be at least ", kKeysOfRow, " x rows per K/V head (got ", p.seq_k,
+                       " keys for ", rows_of(p), " rows)"));
   }
   if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   const ForwardFeatures features = cuda::features_of(p);
@@ -165,11 +164,11 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
     if (fits()) break;
   }
   if (!fits())
-    return refuse(text("two tiles of K and V a warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
+    return refuse(text("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
                        shared_bytes, " bytes of shared memory"));
   if (groups_of(p, sharing_of(c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
-    return refuse(text("it counts in 32 bits; ", groups_of(p, sharing_of(c)), " K/V heads have too many tiles of ",
-                       c.block_n, " keys"));
+    return refuse(
+        text(groups_of(p, sharing_of(c)), " K/V heads have too many tiles of ", c.block_n, " keys for 32-bit indices"));
   return true;
 }
 

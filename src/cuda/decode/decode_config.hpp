@@ -12,7 +12,7 @@ struct DecodeConfig {
   int share;       // teams: a team's warps hold the rows between them, and each team has keys of its own
   int block_n;     // keys of a tile
   int slots;       // tiles of K or V of a team in shared memory
-  int piece;       // tiles of a piece of work, the same in every batch; 0: all blocks get as many
+  int piece;       // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
   int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
   bool even;       // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
   bool unified;    // weights refer to DecodeParams::phi in place of the rows' maxima
@@ -21,7 +21,7 @@ struct DecodeConfig {
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team(); }
-  // Of a block: fewer tiles are not worth a merge.
+  // The least tiles of a CTA: fewer are not worth a merge.
   ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
 };
 
@@ -92,7 +92,7 @@ struct DecodeParams : ForwardParams {
   int blocks;                         // of threads; with bundles: times `together`
   int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
   int min_tiles;   // of such a part; fewer are not worth a merge
-  int steps;       // of a group, if all have as many
+  int steps;       // of a group, if all groups have the same number
   int each, rest;  // steps of a part, and how many parts have one more, if splits is not 0
   Divisor by_steps, by_splits;
   float phi;        // unified_max, or what lies below it by fp16's reach; natural units

@@ -1,5 +1,5 @@
-// K and V on their way: each team of warps has a ring of tiles of its own and reads ahead through all of its block's
-// work, K and V of a tile in turn, past the ends of segments. A warp waits for its team's copies and for nobody else.
+// The pipeline of K and V: each team of warps has a ring of tiles of its own and reads ahead through all of its CTA's
+// work, K and V of a tile in turn, past the ends of segments. A warp waits only for its team's copies.
 #pragma once
 #include "cuda/decode/decode_tile.cuh"
 
@@ -88,8 +88,8 @@ struct Ring {
   u32 tiles = 0;    // the team's memory
   Segment ahead{};  // where copies are by now
   KeyValueView view{};
-  // Of the tile whose copies are under way, and of the one behind it: a page table is asked a tile ahead, since what it
-  // answers is waited for where it is first looked at.
+  // Places of the tile whose copies are in flight, and of the next one: the page table is read one tile ahead, because
+  // the first use of an entry waits for its load.
   Places places{}, following{};
   i32 tile = 0, tile_end = 0, slot = 0;
 

@@ -70,7 +70,7 @@ struct LaneScores {
   DEV void apply(float (&s)[N], i32 first) const {
     const u32 quad = threadIdx.x % 4;
     const RowScores scores[2] = {of(0), of(1)};
-    // What follows from a row is worked out here and takes no register through the loop.
+    // Computed from the row here, so that it does not occupy registers through the loop.
     const i32 tokens[2] = {opaque(at.row[0].token), opaque(at.row[1].token)};
     if constexpr (kTransforms || features.masks()) {
 #pragma unroll

@@ -10,7 +10,7 @@ namespace {
 
 static_assert(kUnifiedReach == kUnifiedRange);
 
-constexpr double kBusy = 0.9;  // of the multiprocessors, if every group is cut into as many parts
+constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group is split into the same number of parts
 
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
 // Partial results at most: pieces have one each, else every block has two.
@@ -101,12 +101,12 @@ unsigned* counters_of(const cuda::DeviceFacts& device, void* workspace, cuda::St
 
 std::string sentence_of(const Share& share, const Sharing& s) {
   const int blocks = share.blocks * s.together;
-  const std::string together = s.together == 1 ? "" : text(", ", s.together, " of them along the same keys");
-  if (s.piece != 0) return text(blocks, " blocks", together, ", pieces of ", s.piece * s.block_n, " keys");
+  const std::string together = s.together == 1 ? "" : text(", ", s.together, " CTAs share each range of keys");
+  if (s.piece != 0) return text(blocks, " CTAs", together, ", chunks of ", s.piece * s.block_n, " keys");
   if (share.splits != 0)
-    return text(blocks, " blocks", together, ", ", share.splits, " for each ",
+    return text(blocks, " CTAs", together, ", ", share.splits, share.splits == 1 ? " split" : " splits", " per ",
                 s.row_blocks == 1 ? "K/V head" : text(s.rows, " rows of a K/V head"));
-  return text("work in ", blocks, " equal parts", together);
+  return text("work split into ", blocks, " equal parts", together);
 }
 
 }  // namespace onepass::decode

@@ -9,7 +9,7 @@ namespace onepass::decode {
 struct Sharing {
   int rows;            // of a partial result
   int block_n;         // keys of a tile
-  int piece;           // tiles of a piece of work, the same in every batch; 0: all blocks get as many
+  int piece;           // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
   int min_tiles;       // of a block: fewer are not worth a merge
   int row_blocks = 1;  // of a K/V head
   int lead = 0;        // steps that beginning with a group takes as long as; 0 if there are pieces

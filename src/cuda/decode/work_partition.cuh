@@ -71,7 +71,7 @@ struct Segment {
   DEV i32 end_tile() const { return min(tile() + steps * kStepTiles, group.first_tile + group.tiles); }
 };
 
-// What of a sequence its length decides; sets tiles and steps.
+// Sets tiles and steps of a group, which follow from the sequence's length.
 DEV void measure(const DecodeParams& p, Group& g) {
   const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
   g.first_tile = keys.lo / kBlockN;
@@ -122,7 +122,7 @@ struct Line {
       each = span / parts, rest = span - each * parts;
     }
   }
-  // Through shared memory, for who has no registers for it.
+  // A copy in shared memory, for callers without registers for it.
   struct Stored {
     u32 at;
   };
@@ -189,8 +189,8 @@ struct Line {
     return g;
   }
 
-  // Of a block whose steps end at `end`: the segment from `step` on. In front of a group's steps lie those that
-  // beginning with it counts as; a cut among them is one in front of its first.
+  // The segment from step `at` on, for a CTA whose steps end at `end`. A group's lead steps come before its own; a
+  // split inside them counts as one before its first step.
   DEV Segment segment(const Group& group, i32 at, i32 end) const {
     const i32 step = max(at, group.step), most = config.piece != 0 ? 1 : group.end() - step;
     return {group, step, max(min(most, end - step), 0)};

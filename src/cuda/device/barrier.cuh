@@ -21,8 +21,8 @@ DEV void mbar_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _,
 DEV void mbar_arrive_expect(u32 bar, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-// Arrives when all copies that this thread has begun by cp.async are done. They are not of the async proxy: who waits,
-// and lets wgmma read them, has a fence to pass.
+// Arrives when all copies that this thread has begun by cp.async are done. cp.async does not use the async proxy, so a
+// thread that waits and lets wgmma read the data needs a fence.
 DEV void copies_arrive(u32 bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }

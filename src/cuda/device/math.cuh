@@ -114,7 +114,7 @@ DEV float unpack_f16(u16 x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
   return y;
 }
-// Of both values: y while x is finite, else NaN.
+// For both values: y if x is finite, else NaN.
 DEV u32 times_zero_plus_bf16(u32 x, u32 y) {
   u32 z;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(0u), "r"(y));

@@ -43,7 +43,7 @@ struct Pipeline {
   DEV u32 full() const { return base + layout.full + kBarrierBytes * index(); }
   DEV u32 empty() const { return base + layout.empty + kBarrierBytes * index(); }
 
-  // The same at use number i, for who counts by himself.
+  // The stage for iteration i, for callers that keep their own counter.
   DEV Pipeline at(u32 i) const {
     Pipeline use = *this;
     use.state = {i % layout.stages, i / layout.stages % 2};

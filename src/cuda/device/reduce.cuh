@@ -35,8 +35,8 @@ DEV void wait_for_turn(const unsigned* at, u32 turn) {
 DEV void pass_turn(unsigned* at, u32 turn) {  // by one thread, behind memory_fence and a barrier of those that wrote
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(turn) : "memory");
 }
-// What was there before. All that this thread has seen written is there for whoever adds later, and for his block
-// behind a barrier.
+// Returns the old value. Acquire-release: earlier writes that this thread has seen are visible to later adders and,
+// after a barrier, to their CTA.
 DEV u32 add_in_order(u32* at, u32 x) {
   u32 before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(x) : "memory");

@@ -22,9 +22,9 @@ struct Opened {
 };
 
 constexpr char kForked[] =
-    "this process was forked from one that uses CUDA, and the driver does not survive that; start processes that use "
-    "CUDA afresh (Python: multiprocessing's \"spawn\")";
-constexpr Result kNotInitialized = 3;  // CUDA_ERROR_NOT_INITIALIZED: cuInit in such a process, whoever used CUDA
+    "this process was forked from a process that uses CUDA, which the CUDA driver does not support; "
+    "start processes with spawn instead of fork (Python: multiprocessing's \"spawn\")";
+constexpr Result kNotInitialized = 3;  // CUDA_ERROR_NOT_INITIALIZED: returned by cuInit in such a process
 
 void* open_first(const std::vector<const char*>& names, std::string& why) {
   for (const char* name : names) {
@@ -37,7 +37,7 @@ void* open_first(const std::vector<const char*>& names, std::string& why) {
 template <class F>
 void resolve(void* library, const char* symbol, F& into, std::string& why) {
   into = reinterpret_cast<F>(dlsym(library, symbol));
-  if (!into && why.empty()) why = std::string(symbol) + " is missing from the library; it is too old";
+  if (!into && why.empty()) why = text("the library is too old: it does not define ", symbol);
 }
 
 std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
@@ -51,15 +51,15 @@ Opened<Driver> open_driver() {
 #undef ONEPASS_RESOLVE
   if (d.api.driver_version) d.api.driver_version(&d.api.version);
   if (d.api.version != 0 && d.api.version < kMinDriver) {
-    d.why = text("the CUDA driver supports ", version_text(d.api.version), "; ", version_text(kMinDriver),
-                 " or later is needed");
+    d.why = text("the driver must support CUDA ", version_text(kMinDriver), " or later (got ",
+                 version_text(d.api.version), ")");
   }
   if (!d.why.empty()) return d;
   int devices = 0;
   if (const Result r = d.api.init(0); r != 0)
-    d.why = r == kNotInitialized ? kForked : text("the CUDA driver cannot start (error ", r, "); there may be no GPU");
+    d.why = r == kNotInitialized ? kForked : text("cuInit failed (CUDA error ", r, "); the machine may have no GPU");
   else if (d.api.device_count(&devices) != 0 || devices == 0)
-    d.why = "the CUDA driver sees no GPU";
+    d.why = "the CUDA driver found no GPU";
   return d;
 }
 
@@ -91,8 +91,8 @@ Opened<Nvrtc> open_nvrtc() {
   if (!n.why.empty()) return n;
   n.api.version(&n.api.major, &n.api.minor);
   if (n.api.major < kMinNvrtcMajor || (n.api.major == kMinNvrtcMajor && n.api.minor < kMinNvrtcMinor)) {
-    n.why = text("NVRTC is ", n.api.major, ".", n.api.minor, "; ", kMinNvrtcMajor, ".", kMinNvrtcMinor,
-                 " or later is needed");
+    n.why = text("NVRTC must be ", kMinNvrtcMajor, ".", kMinNvrtcMinor, " or later (got ", n.api.major, ".",
+                 n.api.minor, ")");
   }
   if (n.why.empty()) open_builtins_beside(n.api);
   return n;

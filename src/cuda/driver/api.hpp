@@ -116,8 +116,9 @@ struct Nvrtc {
 #undef ONEPASS_MEMBER
 
 // Opened and initialised on first use; nullptr with a sentence in `why` if the machine lacks the library, a function of
-// it, or a new enough version; the driver also in a child of fork() whose parent had opened it, so whoever asks for it
-// first touches nothing that a lost thread had locked. $ONEPASS_NVRTC names the one libnvrtc to open. Thread-safe.
+// it, or a new enough version; the driver also in a child of fork() whose parent had opened it, so a caller that asks
+// for it first touches nothing that a lost thread had locked. $ONEPASS_NVRTC names the one libnvrtc to open.
+// Thread-safe.
 const Driver* driver(std::string* why = nullptr);
 const Nvrtc* nvrtc(std::string* why = nullptr);
 // Paths at which to look for libnvrtc if the system's loader knows of none. Only before the first nvrtc(), and once.

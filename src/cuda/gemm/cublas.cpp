@@ -41,7 +41,7 @@ Opened open_cublas() {
   }
   const auto resolve = [&](const char* symbol, auto& into) {
     into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(library, symbol));
-    if (!into && o.why.empty()) o.why = text(symbol, " is missing from libcublasLt; it is too old");
+    if (!into && o.why.empty()) o.why = text("libcublasLt is too old: it does not define ", symbol);
   };
   resolve("cublasLtGetVersion", o.api.version);
 #define ONEPASS_RESOLVE(symbol, member, parameters) resolve(#symbol, o.api.member);
@@ -89,7 +89,7 @@ class State final : public PlanState {
 
   bool found() const { return count_ > 0; }
   std::string describe() const override {
-    return text("cuBLASLt ", api_.version() / 10000, ".", api_.version() / 100 % 100, ", the first of its choices");
+    return text("cuBLASLt ", api_.version() / 10000, ".", api_.version() / 100 % 100, ", first heuristic");
   }
   void run(const Tensors& t, void* workspace, Executor&, void* stream) const override {
     if (problem->m == 0 || problem->n == 0) return;
@@ -160,16 +160,16 @@ Decision plan_for(const Request& request) {
   if (!device) return Decision::no(why);
   const Cublas* const api = pretended_device() ? nullptr : cublas(why);
   if (!api && !pretended_device()) return Decision::no(why);
-  if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("cuBLAS takes no size of 0");
+  if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("cuBLAS does not support empty matrices");
   for (const auto& [name, stride, rows, numbers] :
        {std::tuple{"x", p.layout.x, p.m, p.k}, {"w", p.layout.w, p.n, p.k}, {"y", p.layout.y, p.m, p.n}})
     if (row_step(stride, rows, numbers) == 0)
-      return Decision::no(text("cuBLAS takes rows of ", name, " that lie apart, numbers side by side"));
+      return Decision::no(text("cuBLAS needs ", name, " with unit inner stride and non-overlapping rows"));
   if (p.column_bias && (p.out_dtype != p.dtype || (p.n > 1 && p.layout.column_bias[0] != 1)))
-    return Decision::no("cuBLAS adds a column_bias of y's dtype that lies side by side");
+    return Decision::no("cuBLAS needs a contiguous column_bias with the dtype of y");
   if (!api) return {{}, std::make_shared<Unasked>(request.problem)};
   auto state = std::make_shared<State>(request, *api, *device);
-  if (!state->found()) return Decision::no("cuBLAS has no algorithm for it");
+  if (!state->found()) return Decision::no("cuBLAS has no algorithm for this problem");
   return {{}, std::move(state)};
 }
 

@@ -27,10 +27,10 @@ class State final : public PlanState {
 
   std::string describe() const override {
     const int columns = plan_.each + (plan_.more > 0 ? 1 : 0);
-    return text(plan_.tiles_n, " tiles of up to ", columns, " columns (of ", plan_.config.tile_n(), ") by ",
+    return text(plan_.tiles_n, " tiles of up to ", columns, " columns (of ", plan_.config.tile_n(), ") x ",
                 8 * plan_.config.tiles, " rows, k in ", plan_.splits, " split", plan_.splits > 1 ? "s" : "", " of ",
-                plan_.split_steps * plan_.config.step(), ", ", plan_.blocks, " blocks with ", plan_.config.stages,
-                " stages", plan_.config.vectors ? "" : ", number by number");
+                plan_.split_steps * plan_.config.step(), ", ", plan_.blocks, " CTAs with ", plan_.config.stages,
+                " stages", plan_.config.vectors ? "" : ", scalar loads");
   }
   void prepare() const override { load(nullptr); }
   void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
@@ -114,15 +114,15 @@ double microseconds(const Problem& p, const FlatGemmPlan& plan) {
 
 bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, FlatGemmPlan& plan, std::string& why) {
   if (p.dtype == DType::f32) {
-    why = "it multiplies fp16 and bf16";
+    why = "requires fp16 or bf16 (got fp32)";
     return false;
   }
   if (p.m > kMaxRows) {
-    why = text("it takes up to ", kMaxRows, " rows; there are ", p.m);
+    why = text("m must be at most ", kMaxRows, " (got ", p.m, ")");
     return false;
   }
   if (p.n > kMaxPosition || p.k > kMaxPosition) {
-    why = text("it counts to ", kMaxPosition);
+    why = text("n and k must be at most ", kMaxPosition, " (got ", p.n, " and ", p.k, ")");
     return false;
   }
   FlatGemmConfig config{.input = scalar_type_of(p.dtype),
@@ -145,7 +145,7 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
     config.stages = std::min(kMaxStages, (shared_bytes - config.shared_bytes()) / config.stage_bytes());
     if (config.stages < 2) continue;
     for (const int splits : {1, 2, 3, 4, 6, 8}) {
-      // What it costs is counted for an H200, so that the same kernel is chosen everywhere; tiles follow the device.
+      // The cost is modelled for an H200, so that the same kernel is chosen everywhere; tiles follow the device.
       const FlatGemmPlan there = cut_flat_gemm(p, config, splits, kOfH200);
       // Their sums go through memory, which only narrow tiles in less than half a round are worth.
       if (there.splits > 1 && (config.tile_n() > 32 || there.tiles_n >= 66)) continue;
@@ -154,7 +154,7 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
     }
   }
   if (best == std::numeric_limits<double>::max()) {
-    why = "its tiles do not fit into shared memory";
+    why = text("no tile fits into ", shared_bytes, " bytes of shared memory");
     return false;
   }
   return true;

@@ -51,8 +51,8 @@ struct Walk {
   }
 };
 
-// kCount rows of a matrix from row `first` on, kStep numbers of each from k on; what lies behind `end` as zeros. Rows
-// from `rows` on are left as they are: their sums are nobody's.
+// Loads kCount rows of a matrix from row `first` on, kStep elements of each from k on, with zeros behind `end`. Rows
+// from `rows` on are not loaded: their sums are not used.
 template <i32 kCount>
 DEV void fetch(const void* base, const long long (&stride)[2], i32 first, i32 rows, i32 k, i32 end, u32 to) {
   constexpr i32 kRowsAtOnce = kGemmThreads / kPieces, kTimes = (kCount + kRowsAtOnce - 1) / kRowsAtOnce;
@@ -108,7 +108,7 @@ DEV void multiply_blocks(float (&sum)[kSums][4], u32 stage) {
     }
   }
 }
-// Of a tile of so many rows: what a warp has none of it does not read from shared memory.
+// Skips shared-memory reads for rows that this warp does not own.
 DEV void multiply(float (&sum)[kSums][4], u32 stage, i32 rows) {
   const i32 mine = rows - 16 * kG.blocks * (static_cast<i32>(threadIdx.x / 32) % kG.warps_n);
   if (mine > 16 * (kG.blocks - 1))
@@ -166,7 +166,7 @@ DEV void unite(const FlatGemmParams& p, i32 group) {
   }
 }
 
-// What a tile's split has come to: y, or a partial sum and, of the group's last block, what all have come to.
+// Writes y, or a partial sum; the group's last CTA adds up the partial sums.
 DEV void finish(const FlatGemmParams& p, const Walk& at, float (&sum)[kSums][4], u32 meeting) {
   join(sum, meeting);
   const bool holds = static_cast<i32>(threadIdx.x) < 32 * kG.warps_n;

@@ -17,8 +17,8 @@ struct FlatGemmPlan {
   int each, more;  // columns of a tile, at least; tiles that have one more
   std::size_t partial_bytes, workspace_bytes;
 };
-// The plan with rows of x, rows of w a tile and splits given; blocks: at most so many, which share n evenly where there
-// is one split.
+// The plan for given rows of x, rows of w per tile and splits. blocks: the largest number of CTAs, which share n evenly
+// if there is one split.
 FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config, int splits, int blocks);
 // False, with a sentence, if no kernel computes the problem. shared_bytes: the most that a block may have.
 bool select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors, FlatGemmPlan& plan,

@@ -15,7 +15,9 @@ class State final : public PlanState {
   State(const Request& request, const DeviceFacts& device, const GemvConfig& config)
       : PlanState(request.problem), device_(device), config_(config) {}
 
-  std::string describe() const override { return text("a row of w a warp, ", config_.rows, " of x"); }
+  std::string describe() const override {
+    return text("one row of w per warp, ", config_.rows, config_.rows == 1 ? " row of x" : " rows of x");
+  }
   void prepare() const override { load(nullptr); }
   void run(const Tensors& tensors, void*, Executor&, void* stream_) const override {
     const auto stream = static_cast<Stream>(stream_);
@@ -42,15 +44,15 @@ class State final : public PlanState {
 
 bool select_gemv(const Problem& p, GemvConfig& config, std::string& why) {
   if (p.m < 1 || p.m > kGemvMostRows) {
-    why = text("it takes 1 to ", kGemvMostRows, " rows; there are ", p.m);
+    why = text("m must be 1 to ", kGemvMostRows, " (got ", p.m, ")");
     return false;
   }
   if (p.n > kMaxPosition || p.k > kMaxPosition) {
-    why = text("it counts to ", kMaxPosition);
+    why = text("n and k must be at most ", kMaxPosition, " (got ", p.n, " and ", p.k, ")");
     return false;
   }
   if (!in_sixteens(p, Role::x) || !in_sixteens(p, Role::w)) {
-    why = "it reads x and w by 16 bytes: rows of them, side by side, that begin at multiples of 16 bytes";
+    why = "rows of x and w must be contiguous, 16-byte aligned and a multiple of 16 bytes long";
     return false;
   }
   config = {.input = scalar_type_of(p.dtype),

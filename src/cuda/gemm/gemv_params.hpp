@@ -1,4 +1,4 @@
-// What the kernel of a GEMV is compiled for and launched with. One definition for the host and the device half.
+// The config and the parameters of the GEMV kernel. One definition for the host and the device half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
 

@@ -22,7 +22,7 @@ constexpr std::size_t kCounterBytes = kStreamBytes + kCountedWorkspaces * kWorks
 const Driver& need_driver() {
   std::string why;
   if (const Driver* d = driver(&why)) return *d;
-  throw Error(ErrorCode::bad_device, text("CUDA cannot be used here: ", why));
+  throw Error(ErrorCode::bad_device, text("CUDA is not available: ", why));
 }
 
 DeviceFacts read_facts(int ordinal) {
@@ -31,8 +31,8 @@ DeviceFacts read_facts(int ordinal) {
   int device = 0, count = 0;
   check_cuda(d.device_count(&count), "cuDeviceGetCount");
   if (ordinal < 0 || ordinal >= count)
-    throw Error(ErrorCode::bad_device,
-                text("there is no cuda:", ordinal, "; this machine has ", count, " CUDA devices"));
+    throw Error(ErrorCode::bad_device, text("cuda:", ordinal, " does not exist; this machine has ", count,
+                                            count == 1 ? " CUDA device" : " CUDA devices"));
   check_cuda(d.device_get(&device, ordinal), "cuDeviceGet");
   char name[256] = {};
   check_cuda(d.device_name(name, sizeof name, device), "cuDeviceGetName");
@@ -70,7 +70,8 @@ Entry& entry_of(const Key& key) {
 
 const DeviceFacts& device_facts(int ordinal) {
   if (const DeviceFacts* facts = pretended_device()) return *facts;
-  if (ordinal < 0 || ordinal >= kMaxDevices) throw Error(ErrorCode::bad_device, text("there is no cuda:", ordinal));
+  if (ordinal < 0 || ordinal >= kMaxDevices)
+    throw Error(ErrorCode::bad_device, text("cuda:", ordinal, " does not exist"));
   need_driver();  // in a child of fork() the rest may be locked for good
   static std::array<std::once_flag, kMaxDevices> once;
   static std::array<DeviceFacts, kMaxDevices> facts;
@@ -96,7 +97,7 @@ const Kernel& kernel_for(int device, const KernelProgram& p, int shared_bytes, S
     if (capturing != kNotCapturing) {
       throw Error(
           ErrorCode::unsupported,
-          "the kernel of this problem is not loaded yet and cannot be during a stream capture; prepare the plan "
+          "this problem's kernel is not loaded, and kernels cannot be loaded during a stream capture; prepare the plan "
           "before capturing");
     }
     const Cubin cubin = cubin_for(p);
@@ -156,7 +157,7 @@ DeviceScratch::DeviceScratch(const DeviceFacts& device, std::size_t bytes, Strea
   const ContextScope scope(device_);
   if (need_driver().mem_alloc_async(&pointer_, bytes, stream_) != 0) {
     throw Error(ErrorCode::out_of_memory,
-                text("no ", bytes, " bytes of workspace could be had on cuda:", device_.ordinal));
+                text("cannot allocate ", bytes, " bytes of workspace on cuda:", device_.ordinal));
   }
 }
 DeviceScratch::~DeviceScratch() {

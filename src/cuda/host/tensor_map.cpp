@@ -18,7 +18,7 @@ int map_type_of(DType dtype) {  // cuda.h's CUtensorMapDataType
     case DType::i32: break;
   }
   throw Error(ErrorCode::bad_dtype,
-              text("tensor maps are made of fp32, fp16, bf16 and fp8_e4m3; not of ", name_of(dtype)));
+              text("tensor maps support fp32, fp16, bf16 and fp8_e4m3 (got ", name_of(dtype), ")"));
 }
 
 }  // namespace

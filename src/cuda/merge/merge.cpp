@@ -35,8 +35,8 @@ class State final : public PlanState {
       : PlanState(request.problem), device_(device), config_(config) {}
 
   std::string describe() const override {
-    return text(problem->partials, " partial results, ", config_.rows(), " rows to a block of ", kMergeThreads,
-                " threads, each part read once, shares in fp32");
+    return text(problem->partials, " partial results, ", config_.rows(), " rows per CTA of ", kMergeThreads,
+                " threads, each part read once, weights in fp32");
   }
   void prepare() const override { load(nullptr); }
   void run(const Tensors& tensors, void*, Executor&, void* stream_) const override {
@@ -65,12 +65,13 @@ class State final : public PlanState {
 bool select_merge(const Problem& p, MergeConfig& config, std::string& why) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max();
   if (p.partials > kLargeMerge) {
-    why = text("there are ", p.partials, " partial results; up to ", kLargeMerge,
-               " are merged at once (results may be merged again)");
+    why = text("supports at most ", kLargeMerge, " partial results (got ", p.partials,
+               "); merge groups of them first, then their results");
     return false;
   }
   if (p.batch * p.heads_q * p.seq_q > kMax || p.dim_v > kMax / 2) {
-    why = "it counts rows and elements of a row in 32 bits";
+    why = text("supports at most ", kMax, " rows of at most ", kMax / 2, " elements (got ",
+               p.batch * p.heads_q * p.seq_q, " rows of ", p.dim_v, ")");
     return false;
   }
   config = {.dim = static_cast<int>(p.dim_v),
@@ -138,7 +139,7 @@ const Implementation& merge_implementation() {
         if (!device || !select_merge(*request.problem, config, why)) return Decision::no(why);
         constexpr int kLargeParameters = 12010;  // of a driver
         if (config.capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
-          return Decision::no(text("more than ", kSmallMerge, " partial results need a driver of CUDA 12.1"));
+          return Decision::no(text("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver"));
         return Decision{{}, std::make_shared<State>(request, *device, config)};
       },
       Op::merge};

@@ -1,4 +1,4 @@
-// What the kernel of a merge is compiled for and launched with. One definition for the host and the device half.
+// The config and the parameters of the merge kernel. One definition for the host and the device half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
 
@@ -13,7 +13,7 @@ struct MergeConfig {
 
   ONEPASS_HD friend constexpr bool operator==(const MergeConfig&, const MergeConfig&) = default;
 
-  // Of out that a thread makes at once, what 16 bytes of a part hold; threads that share a row.
+  // Elements of out per thread and step (16 bytes of a part), and threads that share a row.
   ONEPASS_HD constexpr int at_once() const { return 16 / bytes_of(input); }
   ONEPASS_HD constexpr int lanes() const {
     const int pieces = (dim + at_once() - 1) / at_once();
@@ -39,7 +39,7 @@ struct MergeParams {
   long long out_stride[3], lse_stride[3];
   unsigned rows, heads, seq;  // rows = batch * heads * seq
   int parts;
-  int read_bytes;     // 16 or 4: all parts are of the config's input and read in pieces of so many bytes; 0: by element
+  int read_bytes;  // 16 or 4: all parts have the config's input type and are read in loads of this size; 0: by element
   bool write_pieces;  // out takes pieces of up to 16 bytes
   bool alike;         // all parts have the strides of the first
   MergePart part[capacity];

@@ -4,17 +4,17 @@
 
 namespace onepass::decode {
 
-// Of absorbed multi-head latent attention: K is 512 latent columns and 64 rotary ones; V is the latent ones.
+// Head dims of absorbed multi-head latent attention: K is 512 latent columns and 64 rotary ones; V is the latent ones.
 inline constexpr int kMlaQk = 576, kMlaV = 512;
 inline constexpr int kMlaRows = 64, kMlaKeys = 64;  // of a block of threads; of a tile
 inline constexpr int kMlaConsumers = 256, kMlaThreads = kMlaConsumers + 128;
 
-// Of merge.cuh: two times 128 threads, with 32 bytes each, and a flag for each row.
+// The launch of merge.cuh: two times 128 threads, with 32 bytes each, and a flag for each row.
 inline constexpr int kMlaMergeThreads = 256, kMlaMergeFlags = kMlaMergeThreads * 32,
                      kMlaMergeBytes = kMlaMergeFlags + kMlaRows * 4;
 
 struct MlaConfig {
-  int piece;      // tiles of a piece of work, the same in every batch; 0: all blocks get as many
+  int piece;      // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
   int page_rows;  // keys that one load takes of a page; 0: K is not paged
   int producer_registers, consumer_registers;  // of a thread
   // Whether a warpgroup gathers keys by cp.async: a tile in pages of 16 is 36 boxes, in pages of 4 it would be 144, and

@@ -20,7 +20,7 @@ struct MlaConsumer {
   // Not an aggregate: that would set the fragments to 0.
   DEV MlaConsumer(u32 shared, const DecodeParams& params) : p(params), sm(shared) {}
 
-  // What follows from the thread's index is worked out at every use: through the loop there are no registers for it.
+  // Values of the thread's index are computed at every use: there are no registers for them through the loop.
   static DEV u32 warp() { return opaque_thread() / 32 % 4; }  // of the warpgroup's
   static DEV u32 lane() { return opaque_thread() % 32; }
   static DEV i32 own_row() { return static_cast<i32>(warp() * 16 + lane() / 4); }  // and the one 8 rows further
@@ -108,7 +108,7 @@ struct MlaConsumer {
     }
     async_proxy_fence();
   }
-  // What the other warpgroup's weights refer to becomes the reference here, too.
+  // Takes over the reference of the other warpgroup's weights.
   DEV void follow() {
     const float m[2] = {load_one(state(side ^ 1, own_row())), load_one(state(side ^ 1, own_row() + 8))};
     if (!__any_sync(0xffffffffu, m[0] != rows.state[0].m || m[1] != rows.state[1].m)) return;
@@ -143,7 +143,7 @@ struct MlaConsumer {
     else
       right_turn(tile, pair);
   }
-  // Of the left warpgroup, which goes first: its tile, then O of the right one's, if there is one.
+  // The step of the left warpgroup, which goes first: its tile, then O of the right one's tile, if there is one.
   DEV void left_turn(i32 tile, bool fresh, bool pair) {
     issue_scores();
     scores_ready();
@@ -165,7 +165,7 @@ struct MlaConsumer {
     keys.release(1, 0);
     ++keys.uses[1];
   }
-  // Of the right one: its softmax runs under O of the left one's tile.
+  // The step of the right warpgroup: its softmax overlaps O of the left one's tile.
   DEV void right_turn(i32 tile, bool pair) {
     if (!pair) {
       take_left(tile);

@@ -48,7 +48,7 @@ class State final : public PlanState {
   }
 
   std::string describe() const override {
-    return text("v read out of k, ", rows_of(*problem), " rows per K/V head in blocks of ", kMlaRows, ", tiles of ",
+    return text("v read from k, ", rows_of(*problem), " rows per K/V head in blocks of ", kMlaRows, ", tiles of ",
                 kMlaKeys, " keys, ", sentence_of(share_, sharing_), ", ", mla_layout().total,
                 " bytes of shared memory");
   }
@@ -111,7 +111,7 @@ Decision plan(const Request& request) {
   return {{}, std::make_shared<State>(request, *device, config)};
 }
 
-// What a problem asks for that the kernel has no registers for.
+// A requested feature that the kernel has no registers for, or nullptr.
 const char* unwanted_of(const Problem& p) {
   if (p.varlen) return "packed sequences";
   if (p.bias) return "a bias";
@@ -131,12 +131,12 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
     return false;
   };
   if (p.dim_qk != kMlaQk || p.dim_v != kMlaV)
-    return refuse(text("it is for head dims ", kMlaQk, "/", kMlaV, "; they are ", p.dim_qk, "/", p.dim_v));
-  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+    return refuse(text("head dims must be ", kMlaQk, "/", kMlaV, " (got ", p.dim_qk, "/", p.dim_v, ")"));
+  if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
   if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
-  if (!p.v_in_k) return refuse("it reads v out of k; v has a memory or strides of its own");
-  if (const char* unwanted = unwanted_of(p)) return refuse(text("it computes no ", unwanted));
+  if (!p.v_in_k) return refuse(text("requires v to be a view of k (the first ", kMlaV, " columns, same strides)"));
+  if (const char* unwanted = unwanted_of(p)) return refuse(text("does not support ", unwanted));
   if (std::string sentence = sm90::why_no_tma(p, Role::k); !sentence.empty()) return refuse(std::move(sentence));
   if (std::string sentence = sm90::why_no_vectors(p, Role::q, 16); !sentence.empty())
     return refuse(std::move(sentence));
@@ -153,8 +153,8 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
   const Sharing sharing = sharing_of(p, c);
   const std::int64_t tiles = std::max<std::int64_t>(1, tiles_of(p, kMlaKeys));
   if (groups_of(p, sharing) > cuda::kMaxPosition / tiles)
-    return refuse(text("it counts in 32 bits; ", groups_of(p, sharing), " blocks of rows have too many tiles of ",
-                       kMlaKeys, " keys"));
+    return refuse(
+        text(groups_of(p, sharing), " blocks of rows have too many tiles of ", kMlaKeys, " keys for 32-bit indices"));
   if (std::string sentence = cuda::why_too_many(p, groups_of(p, sharing)); !sentence.empty())
     return refuse(std::move(sentence));
   return true;

@@ -1,15 +1,16 @@
 // Decoding with absorbed multi-head latent attention for Hopper: q and k of 576 columns, v the first 512 of k's, which
 // are read once for both products.
 //
-// A block of threads has 64 rows (query heads x queries of one K/V head) and takes its part of the line of all work
+// A CTA has 64 rows (query heads x queries of one K/V head) and takes its part of the line of all work
 // (work_partition.cuh). A producer warp keeps two tiles of 64 keys on their way; two warpgroups take the tiles in turn:
 //
 //   S = Q K^T          wgmma, 64 x 64, of the own tile
 //   P = 2^(S - m)      lazy online softmax; P stays in registers and goes to the other warpgroup through shared memory
 //   O += P V           both tiles' P on 256 of O's 512 columns, V being the tile's first columns read transposed
 //
-// The two refer to the same maxima, so that a row is one state: whoever moves one leaves it with his weights. Partial
-// results of segments are united by a kernel behind this one (merge.cuh). README.md has the schedule and the budgets.
+// The two refer to the same maxima, so that a row is one state: the warpgroup that updates the maximum publishes it
+// with its P tile. Partial results of segments are merged by a kernel behind this one (merge.cuh). README.md has the
+// schedule and the budgets.
 #pragma once
 #include "cuda/mla/tile.cuh"
 

@@ -15,8 +15,8 @@ struct MlaBoxes {
   const bool issuer = elect_one();
   KeyValueView::Place found{-1, 0};  // where the page lies that is this lane's to look up
 
-  // Of `tile` of the sequence. What lies behind the last key, or in a page that there is not, comes as zeros, and the
-  // table is not asked about it.
+  // Looks up the pages of `tile`. Keys behind the last one, and pages that do not exist, are loaded as zeros without a
+  // look-up.
   DEV void look_up(const Group& g, i32 tile) {
     if constexpr (features.paged) {
       const i32 row = static_cast<i32>(threadIdx.x % 32) * config.page_rows, key = tile * kBlockN + row;

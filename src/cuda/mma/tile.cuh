@@ -1,4 +1,4 @@
-// What the kernels of either direction share: rows of tiles in shared memory, and who holds which.
+// Code that both directions share: rows of tiles in shared memory, and their distribution over warps.
 #pragma once
 #include "cuda/device/shared.cuh"
 

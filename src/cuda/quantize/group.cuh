@@ -1,5 +1,5 @@
-// What heads that share a factor have in common: a guess of it from a few of their rows, and the largest of the numbers
-// that blocks of threads have found in them. With what the threads of a block find together.
+// Heads that share a scale: its estimate from a few of their rows, and the largest absolute value that CTAs have found.
+// Also the reductions over the threads of a CTA.
 #pragma once
 #include "cuda/device/formats.cuh"
 #include "cuda/device/shared.cuh"
@@ -10,7 +10,7 @@ namespace onepass {
 
 constexpr i32 kThreads = kQuantizeTileThreads, kWarps = kThreads / 32;
 
-// Of all lanes.
+// The maximum over all lanes.
 DEV float warp_max(float x) {
 #pragma unroll
   for (i32 lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
@@ -18,7 +18,7 @@ DEV float warp_max(float x) {
 }
 DEV bool finite(float x) { return x - x == 0.0f; }
 
-// Of all threads of the block, in all of them; turn: 0 or 1, one after the other.
+// The maximum over the CTA, in all of its threads; turn alternates between 0 and 1.
 DEV float block_max(float own, u32 shared, u32 turn) {
   const u32 at = shared + turn * kWarps * 4;
   own = warp_max(own);
@@ -32,7 +32,7 @@ DEV float block_max(float own, u32 shared, u32 turn) {
   return __int_as_float(most[0]);
 }
 
-// Of two sizes those that are finite.
+// The maximum of two absolute values, without those that are not finite.
 template <ScalarType type>
 DEV u32 finite_halves(u32 sizes) {
   constexpr u32 kInfinity = type == ScalarType::bf16 ? 0x7f80u : 0x7c00u;
@@ -100,7 +100,7 @@ struct QuantizeGroup {
     return block_max(most, shared, 0);
   }
 
-  // Of what all blocks of threads have found; clean: there is no infinity.
+  // The maximum over all CTAs; clean: no infinity was found.
   DEV float largest(bool& clean, u32 shared) const {
     float most = 0.0f, infinite = 0.0f;
 #pragma unroll 4

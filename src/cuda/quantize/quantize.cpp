@@ -23,7 +23,7 @@ constexpr std::int64_t kPieceRows = 512, kMaxPieces = 16;
 constexpr int kMenders = 256;  // blocks of threads that look whether numbers have to be written once more
 static_assert(kQuantizeTileRows == kDescaleRows);
 
-// Rows begin at multiples of so many bytes.
+// True if rows begin at multiples of `bytes`.
 bool rows_begin_at(const Problem& p, Role role, std::int64_t bytes, std::int64_t size) {
   const Dims& s = p.layout.*row_of(role).layout;
   return p.alignment[static_cast<std::size_t>(role)] >= bytes && (p.seq_k <= 1 || s[3] == 1) &&
@@ -91,14 +91,14 @@ class State final : public PlanState {
   }
   std::string describe() const override {
     const QuantizePart first = plan_.steps()[0].config.part;
-    std::string line = text(plan_.config.rows * plan_.tiles, " rows a block");
+    std::string line = text(plan_.config.rows * plan_.tiles, " rows per CTA");
     if (first == QuantizePart::write)
       line += ", read once";
     else if (first == QuantizePart::guess)
-      line += ", read once, factors from a few rows; what goes beyond its factor is read twice";
+      line += ", read once with estimated scales; heads that overflow are requantized";
     else
-      line += text(", read twice: first in ", plan_.pieces, " pieces of a head");
-    return line + (plan_.config.vectors ? "" : ", number by number");
+      line += text(", read twice, first in ", plan_.pieces, plan_.pieces == 1 ? " chunk per head" : " chunks per head");
+    return line + (plan_.config.vectors ? "" : ", scalar loads");
   }
   void prepare() const override {
     for (const auto& [config, blocks] : plan_.steps()) load_step(config);
@@ -160,7 +160,8 @@ std::size_t QuantizePlan::workspace_bytes() const {
 bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, std::string& why) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
   if (p.batch * p.heads_q > kMax || p.seq_q > kMax || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMax) {
-    why = "it counts rows of a head, and blocks of 128 rows, in 30 bits";
+    why = text("seq_q (", p.seq_q, "), batch x heads (", p.batch * p.heads_q, ") and their blocks of ", kFewRows,
+               " rows must each be at most ", kMax);
     return false;
   }
   plan.heads = static_cast<int>(p.batch * p.heads_q);

@@ -100,7 +100,7 @@ struct QuantizeRow {
   }
 };
 
-// Of the threads of a row.
+// The sum over the threads of a row.
 DEV float row_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
@@ -115,7 +115,7 @@ DEV float warp_max(float x) {
   for (i32 lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
   return x;
 }
-// Of all threads of the block, in all of them.
+// The maximum over the CTA, in all of its threads.
 DEV float block_max(float x, u32 shared) {
   x = warp_max(x);
   if (threadIdx.x % 32 == 0) store_word(shared + threadIdx.x / 32 * 4, __float_as_int(x));

@@ -1,10 +1,10 @@
-// What the kernels of a quantize are compiled for and launched with. One definition for the host and the device half.
+// The config and the parameters of the quantize kernels. One definition for the host and the device half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
 
 namespace onepass {
 
-// Of four threads of a row's each has every fourth run of 8 numbers.
+// Each of four threads of a row has every fourth run of 8 elements.
 constexpr int kQuantizeRun = 8, kQuantizeLanes = 4;
 
 // survey: sums of columns and the largest numbers, of pieces of a head. write: rows to fp8_e4m3. guess: with factors
@@ -24,7 +24,7 @@ struct QuantizeConfig {
   bool several = false;  // of tile.cuh: a block of threads has some tiles of a head in turn
   ONEPASS_HD friend constexpr bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 
-  // Of tile.cuh: blocks of threads that a multiprocessor has registers for.
+  // CTAs of tile.cuh that a multiprocessor has registers for.
   ONEPASS_HD constexpr int blocks_at_once() const { return dim <= 64 ? 4 : 2; }
   // Shared memory: a number of each warp, then columns, in a survey those of each warp.
   ONEPASS_HD constexpr int threads() const { return rows * kQuantizeLanes; }
@@ -38,8 +38,8 @@ struct QuantizeParams {
   const void* x;
   unsigned char* y;
   float *descale, *mean;
-  // Of a survey: [batch * heads, pieces, dim] and [batch * heads, pieces]. Of a guess: its factors [batch * heads], and
-  // [batch * heads, groups].
+  // Results of the first pass. Exact amax: [batch * heads, pieces, dim] and [batch * heads, pieces]. Estimate: its
+  // scales [batch * heads], and [batch * heads, groups].
   float *sums, *most;
   long long x_stride[4], y_stride[4], descale_stride[3], mean_stride[3];
   unsigned sign[8];  // bit c: column c changes its sign

@@ -39,7 +39,7 @@ struct QuantizeTile {
     const i32 tile = first_tile(p, block);
     return {p, block / p.groups, tile, min(p.blocks, tile + p.tiles)};
   }
-  // Whether there is another one, which x is of then.
+  // True if there is another tile; x then belongs to it.
   DEV bool next() { return kSeveral && ++tile < last; }
 
   DEV static u32 masks(u32 shared) { return shared + 2 * kWarps * 4; }
@@ -48,7 +48,7 @@ struct QuantizeTile {
     return head / p.heads * stride[0] + head % p.heads * stride[1] + of_row * stride[2];
   }
 
-  // Of rows g and g + 8 the first.
+  // The first of rows g and g + 8.
   DEV static i32 row_of(i32 of_tile) {
     return of_tile * kQuantizeTileRows + static_cast<i32>(threadIdx.x) / 32 * 16 +
            static_cast<i32>(threadIdx.x) % 32 / 4;
@@ -148,7 +148,7 @@ struct QuantizeTile {
     }
     return fmaxf(Format::unpack(static_cast<u16>(two)), Format::unpack(static_cast<u16>(two >> 16)));
   }
-  // Of 64 columns.
+  // The words of 64 columns.
   using Words = u32[2][4];
   DEV static void round(Words& word, const Out& y, float times, bool clean) {
 #pragma unroll
@@ -164,7 +164,7 @@ struct QuantizeTile {
     for (i32 h = 0; h < 2; ++h)
       if (row + 8 * h < p.rows) store_global(p.y + at(p.y_stride, row + 8 * h) + out * 64 + lane() % 4 * 16, word[h]);
   }
-  // Of x as it is.
+  // Stores x without a rotation.
   DEV void store_x(float times, bool clean) {
     u32 word[2 * kPieces][2];
     if constexpr (kSeveral) {
@@ -231,7 +231,7 @@ struct QuantizeTile {
     if (dead) return;
     load_next(), store(word, kOuts - 1);
   }
-  // What a block's tiles share, and the first one's loads.
+  // Sets up the state that a CTA's tiles share, and starts the first tile's loads.
   DEV void begin(Outs& outs, u32 shared) {
     load(tile);
     if constexpr (kRotated) write_masks(shared), hadamard(outs.b);

@@ -1,4 +1,4 @@
-// What the host halves of both directions share.
+// Host code that both directions share.
 #pragma once
 #include "cuda/attention/attention.hpp"
 #include "cuda/host/kernels.hpp"
@@ -6,7 +6,7 @@
 
 namespace onepass::sm80 {
 
-// What a config computes besides Q K^T, a band bounded on one side, and P V; each takes registers.
+// Features of a config besides Q K^T, a band bounded on one side, and P V; each needs registers.
 enum Extras {
   kPlain,
   kBands,  // windows bounded on both sides, packed sequences
@@ -16,7 +16,6 @@ Extras extras_of(const AttentionFeatures& features, int copy_bytes);
 
 inline constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
 
-std::string why_too_old(const cuda::DeviceFacts& device);
 std::string products_of(ScalarType input);  // #include of their file
 
 }  // namespace onepass::sm80

@@ -20,11 +20,10 @@ std::string why_no_tma(const Problem& p, Role role) {
   for (int i = 0; i < 3; ++i) {
     const std::int64_t bytes = stride_of(p, role)[i] * element_bytes(p, role);
     if (bytes < 0 || bytes % 16 != 0)
-      return text("TMA needs strides that are multiples of 16 bytes; ", name, " has one of ", bytes);
+      return text("TMA needs strides of ", name, " that are non-negative multiples of 16 bytes (got ", bytes, ")");
   }
   if (alignment_of(p, role) < 16)
-    return text("TMA needs tensors that start at multiples of 16 bytes; ", name, " starts at one of ",
-                alignment_of(p, role));
+    return text("TMA needs ", name, " to start at a multiple of 16 bytes (alignment is ", alignment_of(p, role), ")");
   return {};
 }
 
@@ -37,7 +36,7 @@ bool stages_bias(const Problem& p) {
 std::string why_no_vectors(const Problem& p, Role role, int bytes) {
   const int there = cuda::row_alignment(p, role);
   if (there >= bytes) return {};
-  return text("it stores ", bytes, " bytes at once; rows of ", row_of(role).name, " lie at multiples of ", there);
+  return text("rows of ", row_of(role).name, " must be ", bytes, "-byte aligned (alignment is ", there, ")");
 }
 
 std::size_t dense_bytes(const Problem& p, Role role) {
@@ -51,7 +50,7 @@ std::size_t dense_bytes(const Problem& p, Role role) {
 }
 
 std::string why_no_hopper(const cuda::DeviceFacts& device) {
-  return text("it is written for compute capability 9.0; ", device.name, " has ", device.major, ".", device.minor);
+  return text("requires compute capability 9.0 (", device.name, " has ", device.major, ".", device.minor, ")");
 }
 
 const char* operand_of(ScalarType t) {
@@ -62,7 +61,7 @@ const char* operand_of(ScalarType t) {
     case ScalarType::none:
     case ScalarType::f32: break;
   }
-  throw Error(ErrorCode::bad_dtype, "wgmma multiplies fp16, bf16 and e4m3");
+  throw Error(ErrorCode::bad_dtype, "wgmma supports fp16, bf16 and e4m3");
 }
 
 }  // namespace onepass::sm90

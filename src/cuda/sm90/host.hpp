@@ -1,4 +1,4 @@
-// What the host halves of both directions share.
+// Host code that both directions share.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,11 +14,11 @@ inline constexpr int kSharedBytes = 232448;  // that a block of threads may have
 
 // Empty, or a sentence: TMA reads tensors that start at multiples of 16 bytes, rows whose distances are such multiples.
 std::string why_no_tma(const Problem& problem, Role role);
-// Whether TMA reads the bias: by its strides and alignment.
+// True if TMA can read the bias, by its strides and alignment.
 bool stages_bias(const Problem& problem);
 // The same for stores of `bytes` at once.
 std::string why_no_vectors(const Problem& problem, Role role, int bytes);
-// Of a tensor without gaps; else 0.
+// The bytes of a contiguous tensor; 0 for any other.
 std::size_t dense_bytes(const Problem& problem, Role role);
 std::string why_no_hopper(const cuda::DeviceFacts& device);  // that it is of another compute capability than 9.0
 const char* operand_of(ScalarType input);                    // as PTX names it

@@ -58,8 +58,8 @@ bool one_step_apart(const Problem& p) {
 }
 
 // Threads that share a row and the slots of each: 32 bytes a thread where less than a warp would hold a row, 64 where
-// there are enough of them (a multiprocessor then has 64 KB or more under way), 128 in long rows. False if so many do
-// not hold a row.
+// there are enough of them (a multiprocessor then has 64 KB or more under way), 128 in long rows. Returns false if
+// they do not hold a row.
 bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
   const auto pick = [&](std::int64_t threads, int each) {
     c.threads = static_cast<int>(threads), c.slots = each;
@@ -96,9 +96,9 @@ class State final : public PlanState {
   std::string describe() const override {
     const SoftmaxConfig& c = plan_.config;
     std::string line =
-        text(c.threads, " threads a row, ", c.slots, " x 16 bytes each, ", c.kept ? "read once" : "read twice");
-    if (plan_.pieces > 1) line += text(", in ", plan_.pieces, " pieces of ", plan_.piece, " numbers, two launches");
-    return line + (c.unit ? "" : ", number by number");
+        text(c.threads, " threads per row, ", c.slots, " x 16 bytes each, ", c.kept ? "read once" : "read twice");
+    if (plan_.pieces > 1) line += text(", in ", plan_.pieces, " chunks of ", plan_.piece, " elements, two launches");
+    return line + (c.unit ? "" : ", scalar loads");
   }
   void prepare() const override {
     if (plan_.pieces > 1) load(states_config(plan_), nullptr);
@@ -153,7 +153,8 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max();
   plan.rows = p.batch * p.heads_q * p.seq_q;
   if (p.seq_k > kMax / 2 || plan.rows > kMax) {
-    why = "it counts rows in 31 bits and their numbers in 30";
+    why = text("supports at most ", kMax, " rows of at most ", kMax / 2, " elements (got ", plan.rows, " rows of ",
+               p.seq_k, ")");
     return false;
   }
   const bool backward = p.op == Op::softmax_backward;
@@ -190,7 +191,7 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   c.full = c.even && c.kept && c.part == SoftmaxPart::whole && p.seq_k == c.threads * c.slots * c.numbers();
   if (!c.kept) c.threads = kMaxThreads, c.slots = kLongSlots / tensors;
   if (plan.rows * plan.pieces > kMax) {
-    why = "it counts pieces of rows in 31 bits";
+    why = text("supports at most ", kMax, " chunks of rows (got ", plan.rows * plan.pieces, ")");
     return false;
   }
   return true;

@@ -1,4 +1,4 @@
-// What the kernels of a softmax over rows are compiled for and launched with. One definition for the host and the
+// The config and the parameters of the softmax kernels. One definition for the host and the
 // device half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
@@ -54,7 +54,7 @@ struct SoftmaxParams {
   RowTensor lse;                   // data nullptr: not asked for
   SoftmaxState* states;            // [rows, pieces]
   unsigned rows, heads, seq;       // rows = batch * heads * seq
-  int n, pieces, piece;            // numbers of a row; its pieces, of so many numbers each
+  int n, pieces, piece;            // elements of a row; its pieces; elements of a piece
   float first, factor, unit, scale;
 };
 

@@ -20,7 +20,7 @@ TileShape flash1_backward_tiles(Index sram_bytes, Index fast_bytes, const Head<T
              [&](TileShape t) { return flash1_backward_bytes(t, head); });
 }
 
-// What both backward passes do with one tile of weights p: dV += P^T dO, dP = dO V^T, dS = scale P * (dP - D),
+// One tile of weights p, in both backward passes: dV += P^T dO, dP = dO V^T, dS = scale P * (dP - D),
 // dK += dS^T Q, dQ += dS K. delta(r) is D of row r: rowsum(dO * O) = rowsum(P * dP).
 template <class T, class Delta>
 void backward_tile(Machine<T>& machine, const Head<T>& head, Tile<T>& p, const Tile<T>& q, const Tile<T>& d_o,

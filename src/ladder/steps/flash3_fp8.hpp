@@ -34,7 +34,7 @@ TileShape flash3_fp8_tiles(Index fast_bytes, const Head<T>& head) {
 
 template <class T>
 Forward<T> flash3_fp8_forward(Machine<T>& machine, const Head<T>& head, TileShape shape, const Fp8Options& options) {
-  if (head.dropout.active()) throw Error(ErrorCode::unsupported, "the FP8 rung is for inference and has no dropout");
+  if (head.dropout.active()) throw Error(ErrorCode::unsupported, "the FP8 step does not support dropout");
   const Index n = head.seq_q();
   const bool two = options.accumulator == Accumulator::truncated_then_fp32;
   const Incoherent<T> map(head.d(), options.seed);

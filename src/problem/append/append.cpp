@@ -127,7 +127,9 @@ void check_apart(const AppendTensors& t) {
   }
 }
 
-// Two sequences may share pages, but not append to the same place: threads would meet there.
+// Sequences may share pages that they only read. Two must not append to the same place, because threads would meet
+// there. None may append to a page that holds live keys of another, which would be overwritten now or at its next
+// token.
 void check_places(const AppendProblem& p, const AppendTensors& t) {
   struct Part {  // tokens of a page that sequence b writes
     std::int64_t page, from, to, b;
@@ -147,6 +149,20 @@ void check_places(const AppendProblem& p, const AppendTensors& t) {
     const Part &x = parts[i - 1], &y = parts[i];
     want(x.page != y.page || x.to <= y.from, ErrorCode::bad_value, "page_table gives token ", y.from, " of page ",
          y.page, " to sequence ", x.b, " and again to sequence ", y.b, ", which both append to it; a place takes one");
+  }
+  std::vector<bool> written(static_cast<std::size_t>(p.pages));
+  for (const Part& part : parts) written[static_cast<std::size_t>(part.page)] = true;
+  for (std::int64_t b = 0; b < p.batch && !parts.empty(); ++b) {
+    const Sequence s = appended_sequence(p, t, b);
+    for (std::int64_t entry = 0; entry * p.page_size < s.seq_k; ++entry) {
+      const std::int64_t page = s.pages.entry[entry * s.pages.stride];  // one that is not read may be anything
+      if (page < 0 || page >= p.pages || !written[static_cast<std::size_t>(page)]) continue;
+      const auto other =
+          std::ranges::find_if(parts, [&](const Part& part) { return part.page == page && part.b != b; });
+      want(other == parts.end(), ErrorCode::bad_value, "sequence ", other == parts.end() ? 0 : other->b,
+           " must not append to page ", page, ", which holds live keys of sequence ", b, " (page_table[", b, ", ",
+           entry, "]); copy the page first");
+    }
   }
 }
 

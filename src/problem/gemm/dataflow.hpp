@@ -12,10 +12,13 @@
 
 namespace onepass {
 
-// gemm: that of another library.
-enum class Dataflow : std::uint8_t { gemv, flat_gemm, gemm };
+// gemm: that of another library. none: a kernel that is taken only where no other accepts the problem.
+enum class Dataflow : std::uint8_t { gemv, flat_gemm, gemm, none };
 inline constexpr std::string_view name_of(Dataflow d) {
-  return d == Dataflow::gemv ? "GEMV" : d == Dataflow::flat_gemm ? "flat GEMM" : "GEMM";
+  return d == Dataflow::gemv        ? "GEMV"
+         : d == Dataflow::flat_gemm ? "flat GEMM"
+         : d == Dataflow::gemm      ? "GEMM"
+                                    : "no dataflow";
 }
 
 // For one weight matrix [n, k] on one machine: flat GEMM from m1 rows on, GEMM from m2 on.

@@ -60,10 +60,10 @@ TEST(FlatGemmPlan, RefusesInASentence) {
   std::string why;
   EXPECT_FALSE(cuda::select_flat_gemm(parse_problem("flat_gemm m65 n8 k8 bf16 cuda"), kSharedBytes, kMultiprocessors,
                                       plan, why));
-  EXPECT_EQ(why, "it takes up to 64 rows; there are 65");
+  EXPECT_EQ(why, "m must be at most 64 (got 65)");
   EXPECT_FALSE(
       cuda::select_flat_gemm(parse_problem("flat_gemm m1 n8 k8 fp32 cuda"), kSharedBytes, kMultiprocessors, plan, why));
-  EXPECT_EQ(why, "it multiplies fp16 and bf16");
+  EXPECT_EQ(why, "requires fp16 or bf16 (got fp32)");
 }
 
 }  // namespace

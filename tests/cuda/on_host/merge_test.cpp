@@ -138,9 +138,9 @@ TEST(MergeConfig, RefusesInASentence) {
   MergeConfig config;
   std::string why;
   EXPECT_FALSE(cuda::select_merge(parse_problem("merge n257 s4 d8 cuda"), config, why));
-  EXPECT_EQ(why, "there are 257 partial results; up to 256 are merged at once (results may be merged again)");
+  EXPECT_EQ(why, "supports at most 256 partial results (got 257); merge groups of them first, then their results");
   EXPECT_FALSE(cuda::select_merge(parse_problem("merge n2 b70000 h32 s1000 d8 cuda"), config, why));
-  EXPECT_EQ(why, "it counts rows and elements of a row in 32 bits");
+  EXPECT_EQ(why, "supports at most 2147483647 rows of at most 1073741823 elements (got 2240000000 rows of 8)");
 }
 
 }  // namespace

@@ -10,7 +10,9 @@
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
+#include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/mla/mla.hpp"
+#include "cuda/plain/plain.hpp"
 #include "cuda/sm80/backward/backward.hpp"
 #include "cuda/sm80/forward/forward.hpp"
 #include "cuda/sm90/backward/backward.hpp"
@@ -44,6 +46,10 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   } else if (family == "gemm") {
     if (cuda::FlatGemmPlan plan; cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors, plan, why))
       return cuda::flat_gemm_program(plan.config, "sm_90");
+  } else if (family == "plaingemm") {
+    if (PlainGemmConfig c; cuda::select_plain_gemm(p, c, why)) return cuda::plain_gemm_program(c, "sm_90");
+  } else if (family == "plain") {
+    if (cuda::select_plain(p, why)) return cuda::plain_program(cuda::features_of(p), "sm_90", cuda::mods_source(p));
   } else if (family == "decode") {
     if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why)) {
       c.even = name.starts_with("even_");

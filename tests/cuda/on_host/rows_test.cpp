@@ -87,7 +87,7 @@ TEST(SoftmaxPlan, RefusesInASentence) {
   cuda::SoftmaxPlan plan;
   std::string why;
   EXPECT_FALSE(cuda::select_softmax(parse_problem("softmax s1x2000000000 bf16 cuda"), plan, why));
-  EXPECT_EQ(why, "it counts rows in 31 bits and their numbers in 30");
+  EXPECT_EQ(why, "supports at most 2147483647 rows of at most 1073741823 elements (got 1 rows of 2000000000)");
 }
 
 }  // namespace

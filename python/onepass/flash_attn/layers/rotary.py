@@ -17,21 +17,92 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
     Returns:
       A tensor like x, computed in float32 and rounded once.
     """
-    tokens = x.shape[-3]
-    offsets = seqlen_offsets if isinstance(seqlen_offsets, int) else seqlen_offsets.long()
-    place = torch.arange(tokens, device=x.device)
-    if cu_seqlens is not None:
-        sequence = torch.searchsorted(cu_seqlens, place, right=True, out_int32=True).long() - 1
-        sequence = sequence.clamp(max=len(cu_seqlens) - 2)  # tokens behind the last sequence
-        positions = place - cu_seqlens[sequence] + (offsets if isinstance(offsets, int) else offsets[sequence])
+    positions = _positions(x.shape[-3], x.device, seqlen_offsets, cu_seqlens).clamp(max=len(cos) - 1)
+    result = _turned(x, *(table[positions].unsqueeze(-2).float() for table in (cos, sin)), interleaved)
+    return _written(x, result) if inplace else result
+
+
+apply_rotary_emb_func = apply_rotary_emb  # its name in flash-attn 1
+
+
+def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
+    """Rotates ``[batch, seq, heads, dim]`` by cos and sin ``[seq, rotary_dim / 2]``, with or without batch in front.
+
+    It computes in the tensors' own precision: the reference of flash-attn's tests.
+    """
+    if 2 * cos.shape[-1] > x.shape[-1]:
+        raise ValueError(f"cos must have at most dim / 2 = {x.shape[-1] // 2} columns (got {cos.shape[-1]})")
+    return _turned(x, cos.unsqueeze(-2), sin.unsqueeze(-2), interleaved, compute=None)
+
+
+def apply_rotary_emb_qkv_(qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None):
+    """Rotates q and k in place.
+
+    Args:
+      qkv: ``[batch, seq, 3, heads, dim]``; with num_heads_q ``[batch, seq, num_heads_q + 2 * heads_k, dim]``.
+      cos_k, sin_k: tables of k; by default those of q.
+      The others: as ``apply_rotary_emb`` takes them.
+    """
+    if qkv.dim() == 5:
+        if qkv.shape[2] != 3:
+            raise ValueError(f"qkv must have shape [batch, seq, 3, heads, dim] (got {list(qkv.shape)})")
+        q, k, v = qkv.unbind(2)
     else:
-        positions = place + (offsets if isinstance(offsets, int) else offsets[:, None])
-    positions = positions.clamp(max=len(cos) - 1)
-    cos, sin = (table[positions].unsqueeze(-2).float() for table in (cos, sin))
+        if qkv.dim() != 4 or num_heads_q is None or (qkv.shape[2] - num_heads_q) % 2 or qkv.shape[2] < num_heads_q:
+            raise ValueError(
+                "qkv must have shape [batch, seq, 3, heads, dim], or [batch, seq, num_heads_q + 2 * heads_k, dim] with "
+                f"num_heads_q (got {list(qkv.shape)} with num_heads_q={num_heads_q})"
+            )
+        q, k, v = qkv.split([num_heads_q, *2 * [(qkv.shape[2] - num_heads_q) // 2]], 2)
+    q = apply_rotary_emb(q, cos, sin, interleaved, seqlen_offsets=seqlen_offsets)
+    cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
+    k = apply_rotary_emb(k, cos_k, sin_k, interleaved, seqlen_offsets=seqlen_offsets)
+    return _written(qkv, torch.stack([q, k, v], 2) if qkv.dim() == 5 else torch.cat([q, k, v], 2))
+
+
+def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+    """Rotates k of ``[batch, seq, 2, heads, dim]`` in place; the others as ``apply_rotary_emb`` takes them."""
+    if kv.dim() != 5 or kv.shape[2] != 2:
+        raise ValueError(f"kv must have shape [batch, seq, 2, heads, dim] (got {list(kv.shape)})")
+    k, v = kv.unbind(2)
+    return _written(kv, torch.stack([apply_rotary_emb(k, cos, sin, interleaved, seqlen_offsets=seqlen_offsets), v], 2))
+
+
+def _positions(tokens, device, offsets, cu_seqlens):
+    """``[seq]``, ``[batch, seq]`` or ``[total]``."""
+    offsets = offsets if isinstance(offsets, int) else offsets.long()
+    place = torch.arange(tokens, device=device)
+    if cu_seqlens is None:
+        return place + (offsets if isinstance(offsets, int) else offsets[:, None])
+    sequence = torch.searchsorted(cu_seqlens, place, right=True, out_int32=True).long() - 1
+    sequence = sequence.clamp(max=len(cu_seqlens) - 2)  # tokens behind the last sequence
+    return place - cu_seqlens[sequence] + (offsets if isinstance(offsets, int) else offsets[sequence])
+
+
+def _turned(x, cos, sin, interleaved, compute=torch.float32):
+    """x rotated by cos and sin, which broadcast to its heads; computed in `compute`, or in the dtype of x."""
     half = cos.shape[-1]
-    head, rest = x[..., : 2 * half].float(), x[..., 2 * half :]
+    head, rest = x[..., : 2 * half].to(compute or x.dtype), x[..., 2 * half :]
     a, b = (head[..., 0::2], head[..., 1::2]) if interleaved else (head[..., :half], head[..., half:])
     turned = (a * cos - b * sin, b * cos + a * sin)
     turned = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
-    result = torch.cat([turned.to(x.dtype), rest], -1)
-    return x.copy_(result) if inplace else result
+    return torch.cat([turned.to(x.dtype), rest], -1)
+
+
+class _WrittenToLeaf(torch.autograd.Function):
+    """Writes into a leaf that requires a gradient, as flash-attn does: its gradient is that of the values before."""
+
+    @staticmethod
+    def forward(ctx, x, result):
+        x.detach().copy_(result)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, gradient
+
+
+def _written(x, result):
+    if x.is_leaf and x.requires_grad and torch.is_grad_enabled():
+        return _WrittenToLeaf.apply(x, result)
+    return x.copy_(result)

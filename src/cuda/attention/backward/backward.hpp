@@ -1,5 +1,5 @@
-// What every backward kernel is compiled for and launched with, whatever its architecture: one definition for the host
-// and the device half. A forward's tensors and parameters come along: O and the LSE are inputs here.
+// The config and the parameters of all backward kernels, for every architecture: one definition for the host and the
+// device half. They contain a forward's tensors and parameters, because O and the LSE are inputs here.
 #pragma once
 #include "cuda/attention/forward.hpp"
 
@@ -28,8 +28,8 @@ struct BackwardShape {
   int read_bytes, write_bytes;
   ONEPASS_HD friend constexpr bool operator==(const BackwardShape&, const BackwardShape&) = default;
 };
-// Of every 16 rows' statistics, where that of row 8 h + 2 t + r lies: at 4 t + 2 h + r. Four floats of a lane of quad t
-// then serve eight accumulators of a transposed fragment, and are one load.
+// The index of a row's statistic: within 16 rows, row 8 h + 2 t + r is at 4 t + 2 h + r. A lane of quad t then loads
+// the four floats for its eight accumulators of a transposed fragment at once.
 ONEPASS_HD constexpr int statistic_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
 
 // Blocks of tokens of all sequences of a head. Packed, sequence b begins at block cu[b] / block + b, which leaves room

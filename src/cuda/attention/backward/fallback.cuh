@@ -20,7 +20,7 @@ DEV float dot_of(const void* a, i64 a_at, const void* b, i64 b_at, i32 dim) {
   return sum;
 }
 
-// Of one row and key: what dO is multiplied with for dV, what k and q are multiplied with for dQ and dK.
+// The factors of one row and key: of dO in dV, and of k and q in dQ and dK.
 struct PairWeights {
   bool seen = false;
   float dropped = 0.0f, slope = 0.0f;

@@ -49,7 +49,7 @@ constexpr float kHidden = -0.0f;
 constexpr bool kHidesByScore = features.bias != ScalarType::none || features.score_mod;
 DEV bool is_hidden(float weight) { return __float_as_uint(weight) == __float_as_uint(kHidden); }
 
-// Of one query head and the sixteen keys from `first` on.
+// The scores of one query head and the sixteen keys from `first` on.
 struct KeyScores : HeadScores {
   i32 first_key = 0;
   FragmentRows keys{};
@@ -129,7 +129,7 @@ struct KeyScores : HeadScores {
     return own & step ? (word & ~low) | (got >> step & low) : (word & low) | (got & low) << step;
   }
 
-  // Of 64 rows and the 32 keys among which these are; host.cpp packs the mask so.
+  // The mask tile (64 rows x 32 keys, as host.cpp packs it) that contains these keys.
   DEV MaskTile mask_tile(i32 row) const {
     return static_cast<MaskTile>(p.mask.tiles[batch * p.mask.tile_stride[0] + head * p.mask.tile_stride[1] +
                                               row / 64 * p.mask.tile_stride[2] + first_key / 32]);

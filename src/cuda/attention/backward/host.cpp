@@ -164,7 +164,7 @@ BackwardState::BackwardState(const Request& request, const DeviceFacts& device, 
 }
 
 const char* BackwardState::order() const {
-  return features_.deterministic ? ", dQ in one order" : features_.dq ? ", dQ in any order" : "";
+  return features_.deterministic ? ", dQ summed in a fixed order" : features_.dq ? ", dQ summed in any order" : "";
 }
 
 BackwardState::Around BackwardState::load_around(Stream stream) const {

@@ -39,7 +39,7 @@ std::int64_t row_blocks(const BackwardParams& params);
 std::int64_t post_blocks(const BackwardParams& params, const BackwardShape& shape);
 unsigned sum_blocks(const BackwardParams& params);
 
-// What the backward kernels of all architectures decide and how they run it; a family adds its config and its launch.
+// The plan and the run that all backward kernels share; a family adds its config and its launch.
 class BackwardState : public PlanState {
  public:
   BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,

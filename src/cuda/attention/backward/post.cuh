@@ -31,7 +31,7 @@ struct SumsOfTile {
   }
 };
 
-// Of the four lanes of a quad: word i of lane `own` becomes word `own` of lane i.
+// Transposes words within a quad: word i of lane `own` becomes word `own` of lane i.
 DEV void transpose_quad(u32 (&w)[4], u32 own) {
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {

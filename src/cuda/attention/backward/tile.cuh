@@ -9,14 +9,14 @@ namespace onepass {
 
 constexpr i32 kBlockQ = backward_shape.block_q, kBlockK = backward_shape.block_k;
 
-// Of `block` tokens; the first of a batch entry.
+// The first block of a batch entry, in blocks of `block` tokens.
 template <i32 block>
 DEV i32 first_block(const int* cu, i32 seq, i32 batch) {
   return features.packed ? cu[batch] / block + batch : batch * ((seq + block - 1) / block);
 }
 DEV i32 first_q_block(const BackwardParams& p, i32 batch) { return first_block<kBlockQ>(p.cu_q, p.seq_q, batch); }
 
-// What a tile of keys and one query head that reads it are to HeadScores: `row` is the first of its query rows.
+// The WorkTile that HeadScores needs for a tile of keys and one query head; `row` is its first query row.
 DEV WorkTile rows_of(const KeyTile& x, i32 head, i32 row) {
   WorkTile y;
   y.row = row, y.head = head, y.batch = x.batch, y.map_batch = x.map_batch;
@@ -53,8 +53,8 @@ DEV float* dq_sums_of(const BackwardParams& p, i64 place) {
   return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns);
 }
 
-// Of one query head: where the part of its slope's gradient stands that comes from sixteen keys. Where several warps
-// share them, each has a part.
+// The address of the part of a slope's gradient that sixteen keys contribute, for one query head. If several warps
+// share the keys, each has a part.
 DEV float* slope_part(const BackwardParams& p, const KeyTile& x, i32 head, i32 key, i32 part = 0) {
   const i64 block = static_cast<i64>(head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch);
   return p.slope_parts + (block + key / kBlockK) * backward_shape.key_warps + part * (kBlockK / 16) +

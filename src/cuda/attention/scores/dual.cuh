@@ -50,7 +50,7 @@ struct Dual {
 
 using ::fminf, ::fmaxf, ::fabsf, ::expf, ::exp2f, ::logf, ::log2f, ::sqrtf, ::floorf, ::ceilf;  // of floats, still
 
-// Of two equal numbers the first counts, of a NaN and a number the number.
+// Returns the first of two equal numbers, and the number of a NaN and a number.
 DEV Dual fmin(Dual x, Dual y) { return {fminf(x.value, y.value), y.value < x.value ? y.derivative : x.derivative}; }
 DEV Dual fmax(Dual x, Dual y) { return {fmaxf(x.value, y.value), x.value < y.value ? y.derivative : x.derivative}; }
 DEV Dual fminf(Dual x, Dual y) { return fmin(x, y); }

@@ -7,7 +7,7 @@
 namespace onepass::cuda {
 
 KernelProgram mask_program(const std::string& arch);
-// Of the problem's packed mask; 0 if it has none. fragments: with those (tiles are 64 rows x 32 keys).
+// The size of the problem's packed mask; 0 if it has no mask. fragments: includes them (tiles of 64 rows x 32 keys).
 std::size_t mask_bytes(const Problem& problem, const TileShape& tile, bool fragments = false);
 // Where the packed mask will be in `workspace` (mask_bytes bytes), and the packing's parameters.
 struct MaskPlan {

@@ -1,4 +1,4 @@
-// What the user's score_mod and mask_mod see on the device: functions of the same names as on the CPU, and buffers.
+// The names that a user's score_mod and mask_mod see on the device: the same functions as on the CPU, and buffers.
 // attention/mods.cpp writes the two functions around the user's text.
 #pragma once
 #include "cuda/attention/fragment.cuh"

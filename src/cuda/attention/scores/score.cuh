@@ -33,7 +33,7 @@ struct DerivedScore {
   float value, by_bias, by_product;
 };
 
-// Of one head's rows and keys.
+// The scores of one head's rows and keys.
 struct HeadScores {
   const AttentionParams& p;
   Band32 band;

@@ -4,13 +4,13 @@
 
 namespace onepass {
 
-// What a lane knows of its scores of a block before they are there: asked for under Q K^T.
+// Data of a block's scores that a lane loads while Q K^T runs.
 struct BeforeScores {
   bool masks;  // whether `seen` has a 0
   RowBits seen;
 };
 
-// What a warp knows of its sixteen rows' scores.
+// The context of a warp's sixteen rows of scores.
 // kByGroups: border blocks are masked by groups of columns, and groups that no row sees are not read.
 template <bool kByGroups>
 struct TileScores : HeadScores {
@@ -28,7 +28,7 @@ struct TileScores : HeadScores {
 
   DEV i32 first_row() const { return opaque(warp_row) + below; }
 
-  // Of N scores against the keys from `first` on.
+  // The data of N scores against the keys from `first` on.
   template <int N>
   DEV BeforeScores before(i32 first) const {
     const u32 quad = threadIdx.x % 4;
@@ -91,7 +91,7 @@ struct TileScores : HeadScores {
       }
     }
   }
-  // Whether any row of the warp sees a key before `end`, or one from `first` on.
+  // True if a row of the warp sees a key before `end`, or one from `first` on.
   DEV bool sees_before(i32 end) const { return !features.bounded_left || band.keys_of(first_row()).lo < end; }
   DEV bool sees_from(i32 first) const { return !features.bounded_right || first < band.keys_of(first_row() + 15).hi; }
   // How many columns of the keys from `first` on are worth reading: no row of the warp sees the others.

@@ -122,7 +122,7 @@ std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
                std::string& why) {
   if (device.major >= 8) return select_config(p, f, device.shared_bytes, c, why);
-  why = why_too_old(device);
+  why = cuda::why_too_old(device);
   return false;
 }
 
@@ -147,10 +147,10 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
     return false;
   };
   if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   const bool fp32 = p.dtype == DType::f32;
   if (fp32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits)) {
-    return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+    return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
   }
   if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
@@ -158,8 +158,8 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
   const std::int64_t rows = padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, shape.block_q) * p.heads_q,
                      keys = padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, shape.block_k) * p.heads_q;
   if (std::max(rows, keys) > cuda::kMaxPosition / (shape.block_k / 16))
-    return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many blocks of ",
-                       shape.block_q, " rows or ", shape.block_k, " keys"));
+    return refuse(text(p.batch, " x ", p.heads_q, " heads have too many blocks of ", shape.block_q, " rows or ",
+                       shape.block_k, " keys for 32-bit indices"));
   return true;
 }
 

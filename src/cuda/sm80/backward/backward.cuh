@@ -72,7 +72,7 @@ DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& mean
 #pragma unroll 1
   while (step.exists(p, tile())) {
     if constexpr (kStages == 1) {
-      __syncthreads();  // nobody reads the last step's blocks any more
+      __syncthreads();  // all reads of the last step's blocks are done
       copy_queries(sm, p, tile(), step);
       copies_commit();
     }
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
   if (warp() == 0) take(backward_features.deterministic ? draw() : blockIdx.x);
   for (;;) {
-    __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
+    __syncthreads();  // the next tile is known, and this tile's shared memory is free
     const KeyTile x = load_key_tile(next);
     if (x.key < 0) break;
     if (opaque_thread() == 0) store_tile(work, x);

@@ -16,11 +16,12 @@ bool select_config(const Problem& problem, const BackwardFeatures& features, int
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
                BackwardConfig& config, std::string& why);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
-// Of the kernel by keys, or of the one of the bias's gradient. arch: "sm_80"; mods: cuda::mods_source of the problem.
+// The program of the kernel by keys, or of the kernel for the bias's gradient. arch: "sm_80"; mods: cuda::mods_source
+// of the problem.
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
                                const BackwardConfig& config, const std::string& arch, const std::string& mods = {},
                                bool bias = false);
-// What the launches of the kernel by keys compute: dV apart, where fp32 has no registers for both sums.
+// The gradients of each launch of the kernel by keys: dV has its own launch if fp32 has no registers for both sums.
 std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 

@@ -46,7 +46,7 @@ DEV void add_rows(const BackwardParams& p, u32 sm, const BiasTile& t, const KeyT
   const u32 work = sm + kLayout.work;
   const i32 from = t.one_m ? max(x.m_lo, t.m) : x.m_lo, to = t.one_m ? min(x.m_hi, t.m + 1) : x.m_hi;
   if (from >= to) return;
-  __syncthreads();  // nobody reads the tile before any more
+  __syncthreads();  // all reads of the previous tile are done
   if (opaque_thread() == 0) store_tile(work, x);
   copy_keys(sm, p, x);
 #pragma unroll 1

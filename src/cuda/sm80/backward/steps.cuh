@@ -1,4 +1,4 @@
-// What a step leaves: P and dS for the products of other warps, the sums of dQ, the gradients of slopes.
+// The results of a step: P and dS for the products of other warps, the sums of dQ, the gradients of slopes.
 #pragma once
 #include "cuda/device/reduce.cuh"
 #include "cuda/sm80/backward/copy.cuh"

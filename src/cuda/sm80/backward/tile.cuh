@@ -1,4 +1,4 @@
-// A tile of keys, the steps over the rows that see it, and who holds which of its keys.
+// A tile of keys, the steps over the rows that see it, and the distribution of its keys over warps.
 #pragma once
 #include "cuda/attention/backward/fragment.cuh"
 #include "cuda/mma/copy.cuh"
@@ -33,7 +33,7 @@ DEV KeyTile load_key_tile(u32 from) {
   load_four(from + 32, x.m_lo, x.m_hi, x.map_batch, unused);
   return x;
 }
-// The tile of work at `work`, read again: it takes no registers between two uses.
+// The tile of work at `work`, read again, so that it does not occupy registers between two uses.
 DEV KeyTile tile_in_hand(u32 work, const BackwardParams& p) {
   KeyTile x;
   i32 unused;
@@ -103,7 +103,7 @@ DEV KeyScores scores_of(const BackwardParams& p, const KeyTile& x, const RowStep
   scores.open(rows_of(x, step.head, step.row()), x.key + static_cast<i32>(own_keys()) + 16 * r);
   return scores;
 }
-// Whether any row of the step sees a key of this warp. The block of threads loads what any of its warps sees.
+// True if a row of the step sees a key of this warp. The CTA loads everything that one of its warps sees.
 DEV bool sees(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   const i32 row = step.m * kBlockM, key = x.key + static_cast<i32>(own_keys());
   const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));

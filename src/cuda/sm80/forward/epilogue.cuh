@@ -16,7 +16,7 @@ DEV void stage_pair(u32 to, float a, float b) {
     store_pair(to, a, b);
 }
 
-// This warp's rows of O. The Q tile's memory is the stage: nobody reads Q any more.
+// This warp's rows of O. The Q tile's memory is the stage: all reads of Q are done.
 DEV void store_staged(u32 sm, const ForwardParams& p, const WorkTile& x, const float (&o)[kRowTiles][kOutN / 2]) {
   constexpr u32 kPitch = kLayout.v_pitch;
   constexpr i32 kInChunk = 16 / kElementBytes, kChunks = padded(features.dim_v, kInChunk) / kInChunk;  // staged: whole

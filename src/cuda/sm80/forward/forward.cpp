@@ -92,7 +92,7 @@ Decision plan(const Request& request) { return cuda::plan_forward<State, Forward
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
   if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
-  why = why_too_old(device);
+  why = cuda::why_too_old(device);
   return false;
 }
 
@@ -119,16 +119,16 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
            s.blocks * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved;
   };
   if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
-    return refuse(text("none of its configs for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+    return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
   if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   constexpr std::int64_t kMax = cuda::kMaxPosition;
   if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / (c.block_m() / 16))
-    return refuse(text("it counts in 32 bits; ", p.batch, " x ", p.heads_q, " heads have too many tiles of ",
-                       c.block_m(), " rows"));
+    return refuse(
+        text(p.batch, " x ", p.heads_q, " heads have too many tiles of ", c.block_m(), " rows for 32-bit indices"));
   return true;
 }
 

@@ -88,8 +88,8 @@ DEV void copy_query(u32 sm, const ForwardParams& p, const WorkTile& x) {
   const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy{sm + kLayout.bases, p.q_stride[2], x.seq_q};
   copy(sm + kLayout.q, x.row);
 }
-// The addresses of the tile's first tokens of q, k and v, and its first block: read when needed, they take no
-// registers.
+// Stores the addresses of the tile's first tokens of q, k and v, and its first block. They are read when needed and do
+// not occupy registers.
 DEV void store_bases(u32 to, const ForwardParams& p, const WorkTile& x) {
   const auto store = [&](u32 at, const void* tensor, i64 offset) {
     store_address(at, static_cast<const char*>(tensor) + offset * kElementBytes);
@@ -135,7 +135,7 @@ DEV void open_rows(Scores (&scores)[kRowTiles], const WorkTile& x) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) scores[r].open(x, first, 16 * r);
 }
-// Whether any row of the warp sees a key of block n. The block of threads loads what any of its warps sees.
+// True if a row of the warp sees a key of block n. The CTA loads everything that one of its warps sees.
 DEV bool sees(const Scores (&scores)[kRowTiles], i32 n) {
   return scores[0].sees_before((n + 1) * kBlockN) && scores[kRowTiles - 1].sees_from(n * kBlockN);
 }
@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
   if (warp() == 0) take(blockIdx.x);
   for (;;) {
-    __syncthreads();  // the next tile is known, and nobody needs this one's shared memory any more
+    __syncthreads();  // the next tile is known, and this tile's shared memory is free
     const WorkTile x = take_tile(next, p);
     if (x.row < 0) break;
     if (opaque_thread() == 0) {

@@ -14,7 +14,7 @@
 namespace onepass::sm90 {
 namespace {
 
-// What keeps something for each row, key or score, beyond P and dS.
+// The number of features that keep a value for each row, key or score, in addition to P and dS.
 int crowd_of(const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
   return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
@@ -84,8 +84,7 @@ class State final : public cuda::BackwardState {
   std::string describe() const override {
     return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
                 config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
-                config_.paired ? "two blocks of threads share dQ, " : "", layout_.total, " bytes of shared memory",
-                order());
+                config_.paired ? "two CTAs share dQ, " : "", layout_.total, " bytes of shared memory", order());
   }
 
  private:
@@ -131,10 +130,11 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
     why = std::move(sentence);
     return false;
   };
-  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
-  if (p.out_dtype != p.dtype) return refuse("its products read dout as it is stored, so dout must have q's dtype");
+  if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
+  if (p.out_dtype != p.dtype)
+    return refuse(text("dout must have the dtype of q, ", name_of(p.dtype), " (got ", name_of(p.out_dtype), ")"));
   if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   for (const Role role : {Role::q, Role::k, Role::v, Role::dout}) {
     if (std::string s = why_no_tma(p, role); !s.empty()) return refuse(s);
   }
@@ -142,10 +142,10 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
     if (std::string s = why_no_vectors(p, role, 8); wanted && !s.empty()) return refuse(s);
   }
   if (p.gradients.dbias) {
-    if (dense_bytes(p, Role::dbias) == 0) return refuse("it adds to a dbias without gaps; this one has some");
+    if (dense_bytes(p, Role::dbias) == 0) return refuse("dbias must be contiguous");
     const BroadcastDims& spans = p.bias->spans;
     if (p.deterministic && !(spans.batch && spans.heads && spans.rows && p.layout.bias[3] != 0))
-      return refuse("it adds up a repeated bias' gradient in any order, not in one");
+      return refuse("does not support a deterministic gradient of a broadcast bias");
   }
   BackwardConfig most{};  // tiles
   most.split = true;
@@ -153,9 +153,9 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMaxPlain : most_of(f.forward.attention, c.split)))
-    return refuse("so many features together do not fit its registers");
+    return refuse("this combination of score features does not fit into registers");
   if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
-    return refuse(text("its tiles take ", bytes, " bytes of shared memory"));
+    return refuse(text("tiles need ", bytes, " bytes of shared memory; the limit is ", kSharedBytes));
   return true;
 }
 
@@ -209,7 +209,7 @@ std::int64_t tiles_of(const Problem& p, const BackwardConfig& c) {
 }
 
 // Causally, heads whose Q, dO and sums of dQ fit two thirds of L2 together, their longest tiles first; the last few as
-// one group, twice as many at most, so that the end is balanced. Where dQ is added in one order, the shortest tiles
+// one group, at most twice the size, so that the end is balanced. Where dQ is added in one order, the shortest tiles
 // come first, and there is no such group. A head then takes one more tile in the time of a block, so tiles of several
 // heads come by turns in every problem; of fewer heads, since they go on side by side (d128 4k, of the time in any
 // order: 4 heads, 17 MB, 1.08, 8 heads 1.13; causally 8 heads 1.11, 16 heads 1.32, and in another run 10 heads 1.15).

@@ -20,7 +20,7 @@ struct BackwardMaps {
 };
 BackwardMaps maps_of(const Problem& problem, const Tensors& tensors, const BackwardConfig& config,
                      decltype(&cuda::tensor_map) map_tensor);
-// Whether the kernel writes every number of dbias; else they are zeros before it.
+// True if the kernel writes every element of dbias; otherwise they are set to zero before it.
 bool writes_all_dbias(const BackwardFeatures& features, const BackwardConfig& config);
 // How many heads of K and V are worked on at once, and how many of the last ones as one group.
 void set_head_groups(BackwardParams& params, const Problem& problem, const BackwardConfig& config, int multiprocessors,

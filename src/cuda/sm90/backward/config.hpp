@@ -52,7 +52,7 @@ ONEPASS_HD constexpr int tile_slot_bytes(const AttentionFeatures& f) {
   return kTileSlotBytes + (f.bool_mask ? 4 * kListWords : 0);
 }
 
-// Whether between product and weight there is nothing, or what a few instructions do (weights.cuh).
+// True if at most a few instructions come between product and weight (weights.cuh).
 ONEPASS_HD constexpr bool plain_scores(const BackwardFeatures& b, const BackwardConfig& c) {
   const AttentionFeatures& f = b.forward.attention;
   return !f.softcap && !f.alibi && !f.score_mod && !f.mask_mod && !f.scaled_first && !b.dslopes &&

@@ -6,7 +6,7 @@
 
 namespace onepass {
 
-// Of rows `row` .. `row` + 15 of a block and columns 8 n .. 8 n + 7.
+// The index of the tile of rows `row` .. `row` + 15 of a block and columns 8 n .. 8 n + 7.
 DEV constexpr i32 sum_tile(i32 row, i32 n) {
   constexpr i32 kFirst = sm90::dq_columns(features.dim_qk, backward_shape.block_q, 0) / 8,
                 kSecond = sm90::dq_columns(features.dim_qk, backward_shape.block_q, 1) / 8;

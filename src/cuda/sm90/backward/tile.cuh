@@ -56,8 +56,8 @@ DEV KeyTile load_key_tile(u32 from) {
   return x;
 }
 
-// Whether blocks of rows that a boolean mask hides from all keys of a tile are left out. Turns at sums are counted as
-// if none were.
+// True if blocks of rows that a boolean mask hides from all keys of a tile are skipped. The ordered reduction counts
+// every block, so it does not skip.
 constexpr bool kLeavesOut = features.bool_mask && !kDeterministic;
 static_assert(!features.bool_mask || kBlockM == 64);  // rows of the packed mask's tiles
 DEV u32 list_word(u32 slot, i32 m) {
@@ -77,7 +77,7 @@ struct BlockWalk {
     return at;
   }
   DEV bool last() const { return m == m_last && heads_left == 0; }
-  // Whether the next block is another head's.
+  // True if the next block belongs to another head.
   DEV bool head_ends(const AttentionParams& p) const { return p.heads_per_kv > 1 || m == m_last; }
   // False behind the last block.
   DEV bool next(const AttentionParams& p, u32 slot) {

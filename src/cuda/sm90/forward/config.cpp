@@ -20,11 +20,11 @@ namespace {
 
 constexpr int kAny = std::numeric_limits<int>::max();
 
-// What a row of the table has registers and shared memory for. plain: band, sinks; light: mask, softcap, ALiBi, packing
-// besides; staged: a 16-bit bias by TMA too; any: all.
+// The features that a row of the table has registers and shared memory for. plain: band, sinks; light: mask, softcap,
+// ALiBi, packing besides; staged: a 16-bit bias by TMA too; any: all.
 enum class Work { plain, light, staged, any };
 
-// What takes registers that a row may not have, alone or together.
+// Features that need registers which a row may not have, alone or together.
 enum Crowding : unsigned {
   kNone = 0,
   kFp32Out = 1,           // a second sum for each row
@@ -141,9 +141,9 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
     why = std::move(sentence);
     return false;
   };
-  if (p.dtype == DType::f32) return refuse("it computes fp16 and bf16; q is fp32");
+  if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
   if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims up to 256 fit its registers; they are ", p.dim_qk, "/", p.dim_v));
+    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     if (role == Role::out && p.out_dtype == DType::f32) continue;
     if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(std::move(sentence));
@@ -158,8 +158,8 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const Work work = work_of(f, staged);
   const bool converts = p.kv_dtype.has_value();
   if (p.v_mean && (p.layout.v_mean[2] != 1 || p.dim_v % 16 != 0))
-    return refuse(
-        text("it adds v_mean sixteen columns side by side; there are ", p.dim_v, " of stride ", p.layout.v_mean[2]));
+    return refuse(text("v_mean needs unit stride and dim_v a multiple of 16 (dim_v ", p.dim_v, ", stride ",
+                       p.layout.v_mean[2], ")"));
   const auto by_block = [](const std::optional<DescaleSpec>& d) { return d && d->blocks; };
   const bool block_scales = converts && (by_block(p.k_descale) || by_block(p.v_descale));
   const auto fits = [&](const TileConfig& t) {
@@ -172,8 +172,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   };
   const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all up to 256
   const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{t.block_n})) : 0;
-  if (p.paged() && page_rows < 8)
-    return refuse(text("it loads 8 keys of a page at once; pages of ", p.page_size, " hold no multiple of that"));
+  if (p.paged() && page_rows < 8) return refuse(text("page_size must be a multiple of 8 (got ", p.page_size, ")"));
   const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.own_lengths();
   // A producer that asks a page table, or whose warps convert, needs more than 24; 40 where no queries are packed.
   const bool wide = t.groups == 2 && (p.paged() || converts) && !p.varlen && work != Work::any;

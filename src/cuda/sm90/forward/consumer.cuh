@@ -1,4 +1,4 @@
-// What a consumer warpgroup holds, and the steps of its loop (forward.cuh).
+// The state of a consumer warpgroup, and the steps of its loop (forward.cuh).
 #pragma once
 #include "cuda/attention/fallback.cuh"
 #include "cuda/sm90/forward/bias_tile.cuh"
@@ -111,7 +111,7 @@ struct Consumer {
     v.release(lane == 0);
   }
 
-  // Of the block whose K has come.
+  // Reads the scales of the block whose K has arrived.
   DEV void take_scales() {
     if constexpr (kBlockScales) {
       float of_block[2];

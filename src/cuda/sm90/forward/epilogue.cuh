@@ -7,7 +7,7 @@
 
 namespace onepass::sm90 {
 
-// What leaves by TMA.
+// The type of the elements that TMA stores.
 using Staged =
     ElementOf<forward_features.output == ScalarType::f32 ? ScalarType::bf16 : forward_features.output>::Format;
 

@@ -147,7 +147,7 @@ struct Producer {
       store_pair(memory.scales(k.state.slot), k_factor(p, tile.batch, head, block),
                  fmaxf(exponent_of(v_factor(p, tile.batch, head, block)) - exponent_of(largest_v), -64.0f));
   }
-  // What a tile's scores and its O are multiplied with.
+  // Stores the factors of a tile's scores and of its O.
   DEV void store_factors(const WorkTile& tile) const {
     if (!issuer) return;
     const i32 head = KeyValueView::of(p, tile).head;

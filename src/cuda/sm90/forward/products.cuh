@@ -22,7 +22,7 @@ struct QueryOperand {  // this warpgroup's 64 rows of Q
         ldmatrix4(fragment + 4 * kk, swizzled(q + column_offset(kk), row, kk % kStepsOfBlock * 2 + lane / 16));
     }
   }
-  // Of the block that holds the columns of a step, and of the step's own.
+  // The offset of the block that holds the columns of a step, and of the step within it.
   static DEV u32 column_offset(u32 kk) { return kk / kStepsOfBlock * kBlockM * kBlockColumnBytes; }
   static DEV u32 offset(u32 kk) { return column_offset(kk) + kk % kStepsOfBlock * kDepthBytes; }
 };

@@ -14,8 +14,8 @@ namespace {
 // Keys between additions to fp32: products alone lose 0.4 % of V's mean over 512 keys, 1 % over 1024.
 constexpr int kPromotedKeys = 512;
 
-// What a row of the table has registers for. plain: a band alone, 16-bit results; light: softcap or fp32 results, sinks
-// besides; any: packed sequences, lengths of their own and masks too.
+// The features that a row of the table has registers for. plain: a band alone, 16-bit results; light: softcap or fp32
+// results, sinks besides; any: packed sequences, lengths of their own and masks too.
 enum class Work { plain, light, any };
 
 // Rows in order; the first that fits is taken. promotes: there are registers for a second sum of O.
@@ -53,8 +53,8 @@ Work work_of(const ForwardFeatures& features) {
 
 std::string accumulation_of(const ForwardConfig& c) {
   const std::string parts = c.v_parts > 1 ? ", V in two launches" : "";
-  return c.promote > 0 ? text("summed in fp32 every ", c.promote * c.block_n, " keys", parts)
-                       : "summed by the products alone";
+  return c.promote > 0 ? text("fp32 sums every ", c.promote * c.block_n, " keys", parts)
+                       : "sums on the tensor cores only";
 }
 
 bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
@@ -65,16 +65,15 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
   if (f.dropout || f.score_mod || f.mask_mod || f.alibi || f.bias != ScalarType::none || f.paged)
-    return refuse(text("of fp8_e4m3 it computes bands, softcap, sinks, boolean masks and packed sequences; ",
-                       f.dropout                    ? "there is dropout"
-                       : f.score_mod || f.mask_mod  ? "there is a score_mod or mask_mod"
-                       : f.alibi                    ? "there is ALiBi"
-                       : f.bias != ScalarType::none ? "there is a bias"
-                                                    : "K and V are in pages"));
+    return refuse(text("with fp8_e4m3 q, does not support ", f.dropout                    ? "dropout"
+                                                             : f.score_mod || f.mask_mod  ? "a score_mod or mask_mod"
+                                                             : f.alibi                    ? "ALiBi"
+                                                             : f.bias != ScalarType::none ? "a bias"
+                                                                                          : "paged K and V"));
   if (p.dim_qk % 16 != 0 || p.dim_v % 16 != 0)
-    return refuse(text("rows of fp8_e4m3 are loaded in 16 bytes; the head dims are ", p.dim_qk, "/", p.dim_v));
+    return refuse(text("with fp8_e4m3 q, head dims must be multiples of 16 (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (p.v_mean && p.layout.v_mean[2] != 1)
-    return refuse(text("it reads v_mean's columns side by side; its last dimension has stride ", p.layout.v_mean[2]));
+    return refuse(text("the last dimension of v_mean must have stride 1 (got ", p.layout.v_mean[2], ")"));
   const bool promotes = p.accumulation == Accumulation::exact && p.seq_k > kPromotedKeys;
   const auto by_block = [](const std::optional<DescaleSpec>& d) { return d && d->blocks; };
   const bool block_scales = by_block(p.k_descale) || by_block(p.v_descale);
@@ -88,9 +87,9 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
   };
   const auto* const t = std::ranges::find_if(kConfigs, fits);
   if (t == std::end(kConfigs))
-    return refuse(
-        text("beyond 128 columns of V it sums two halves of them exactly, which begin at multiples of 16; dim_v is ",
-             p.dim_v, ", which accumulation=fast computes"));
+    return refuse(text("exact accumulation over more than ", kPromotedKeys,
+                       " keys requires dim_v up to 128 or a multiple of 32 (got ", p.dim_v,
+                       "); accumulation=fast supports it"));
   c = {.groups = t->groups,
        .block_n = t->block_n,
        .stages = t->stages,

@@ -7,9 +7,10 @@
 
 namespace onepass::sm90 {
 
-// Of a problem that has passed select_config's checks. False, with a sentence, for what e4m3 cannot do here.
+// For a problem that has passed select_config's checks. Returns false, with a sentence, if the FP8 kernel does not
+// support it.
 bool select_fp8_config(const Problem& problem, ForwardConfig& config, std::string& why);
-// "summed in fp32 every 512 keys"
+// "fp32 sums every 512 keys"
 std::string accumulation_of(const ForwardConfig& config);
 
 }  // namespace onepass::sm90

@@ -28,7 +28,7 @@ DEV void convert_tile(u32 raw, u32 to, u32 warp, float by = 1.0f) {
   const u32 lane = threadIdx.x % 32, row = lane % 8, chunk = lane / 8;
 #pragma unroll
   for (u32 block = 0; block < column_blocks(columns); ++block) {
-    const u32 first = (warp + 2 * block) % kHelpers;  // so that all have as many
+    const u32 first = (warp + 2 * block) % kHelpers;  // so that all have the same number
     const u32 from = swizzled(raw + block / 2 * kBlockN * kBlockColumnBytes + first * kGroupBytes, row,
                               chunk + block % 2 * 4),
               target = swizzled(to + block * kBlockN * kBlockColumnBytes + first * kGroupBytes, row, 2 * chunk);

@@ -64,7 +64,7 @@ DEV void pack_e4m3_operand(const float (&s)[N], u32 (&p)[W]) {
   }
 }
 
-// What V's factor of a block does to its weights: 2^up, which is not in l. Compiled out without factors of blocks.
+// V's scale of a block, applied to its weights: 2^up, which is not in l. Compiled out without factors of blocks.
 template <bool kBlockScales>
 struct Raise {
   float up;

@@ -1,13 +1,13 @@
-// What the scores' warpgroup of split.cuh hands to the gradients'.
+// The data that the scores' warpgroup of split.cuh hands to the gradients' warpgroup.
 #pragma once
 #include "cuda/sm90/backward/consumer/weights.cuh"
 
 namespace onepass::sm90 {
 
-// What a lane of the scores' warpgroup hands to the same lane of the other, 16 bytes at a time: pairs of 16-bit
-// numbers. Weights are at most 1: as fp16 times 2^12 they keep eleven bits down to 2^-26, whatever the inputs' type, so
-// that dS is rounded once. (In bf16 the errors of dq and dk were a fifth larger at d256.) With other features there
-// are no registers for that.
+// The words that a lane of the scores' warpgroup hands to the same lane of the other, 16 bytes at a time: pairs of
+// 16-bit numbers. Weights are at most 1: as fp16 times 2^12 they keep eleven bits down to 2^-26, whatever the inputs'
+// type, so that dS is rounded once. (In bf16 the errors of dq and dk were a fifth larger at d256.) With other features
+// there are no registers for that.
 using Weight = ElementOf<kPlainScores ? ScalarType::f16 : features.input>::Format;
 constexpr float kWeightScale = kPlainScores ? 4096.0f : 1.0f;
 

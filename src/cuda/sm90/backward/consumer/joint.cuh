@@ -132,11 +132,11 @@ struct JointConsumer : BackwardWarp {
     __syncwarp();
     arrive(stage.full());
   }
-  // Of dQ of the block before; at the end there is no dbias in front of it.
+  // The stage of the previous block's dQ; at the end it does not follow a dbias.
   DEV auto dq_stage(bool end = false) const {
     return memory.dq(group).at(config.dbias_tiles ? 2 * block - end : block - 1);
   }
-  // Whether dQ's stage is free for that of the block before; deterministic: its use before, of the other reducer.
+  // True if dQ's stage is free for the previous block; deterministic: its earlier use, by the other reducer.
   DEV bool dq_stage_is_free() const {
     if constexpr (kDeterministic) return memory.turns().at(block - 2).is_released();
     return dq_stage().may_acquire();

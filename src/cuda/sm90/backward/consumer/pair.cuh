@@ -42,7 +42,7 @@ DEV void send_ds(const Memory& memory, const BackwardParams& p) {
     for (bool more = true; more; ++block) {
       more = at.next(p, slot());
       __syncwarp();
-      if (!more) k.release(issuer);  // its keys are in use no longer than the consumers', who are not done yet
+      if (!more) k.release(issuer);  // its last use ends before that of the consumers, which are still running
       const Pipeline<kLayout.ds> ds = memory.ds().at(block);
       const u32 come = memory.partner().at(block).full(), from = ds.stage() + own_ds() * kDsBytes;
       ds.wait();

@@ -9,7 +9,7 @@ namespace onepass::sm90 {
 // One instruction contracts 16 columns, rows or keys.
 constexpr u32 kDepth = 16, kDepthBytes = kDepth * 2, kStepsOfBlock = kBlockColumns / kDepth;
 
-// Of a step along the columns of a tile of `rows` rows.
+// The offset of a step along the columns of a tile of `rows` rows.
 DEV constexpr u32 step_offset(u32 kk, u32 rows) {
   return kk / kStepsOfBlock * rows * kBlockColumnBytes + kk % kStepsOfBlock * kDepthBytes;
 }

@@ -174,7 +174,7 @@ struct SplitConsumer : BackwardWarp {
     issue_dq_of(i - 1);
   }
   DEV void issue_second(u32 i) { issue_keys_by_columns(second, operand, kIsScores ? dout_of(i) : q_of(i), accumulate); }
-  // Of the blocks before, ahead.
+  // Waits for the product dQ of an earlier block, and releases its dS.
   DEV void dq_came() {
     wgmma_wait<1>();
     fence_operand(dq);

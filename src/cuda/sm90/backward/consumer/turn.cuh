@@ -27,7 +27,7 @@ DEV void keep_turns(const SharedMemory& memory, const BackwardParams& p) {
       u32* const count = p.turns + at.place(p, x.batch);
       more = at.next(p, slot());
       __syncwarp();
-      if (!more) k.release(issuer);  // its keys are in use no longer than the consumers', who are not done yet
+      if (!more) k.release(issuer);  // its last use ends before that of the consumers, which are still running
       const Pipeline<kLayout.turns> stage = memory.turns().at(block);
       if (issuer) {
         wait_for_count(count, turn);

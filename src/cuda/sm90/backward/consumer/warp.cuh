@@ -1,4 +1,4 @@
-// What the consumers of both kinds have: a warp's place, positions in the pipelines, statistics, and dQ on its way out.
+// State of the consumers of both kinds: a warp's place, positions in the pipelines, statistics, and dQ on its way out.
 #pragma once
 #include "cuda/device/tma.cuh"
 

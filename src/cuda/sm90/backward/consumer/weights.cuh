@@ -21,7 +21,7 @@ struct BlockScores : KeyScores {
 
   explicit DEV BlockScores(const BackwardParams& params) : KeyScores{{params}}, p(params) {}
 
-  // Of a tile's 16 keys from `key` on, as one of the warps that have them; of one of its heads.
+  // Opens the 16 keys of a tile from `key` on, for one head; several warps may share them (`part`).
   DEV void open(const KeyTile& x, i32 key, i32 part) {
     band =
         features.packed ? band_of(p, x.seq_q, x.seq_k) : band_of(p, p.seq_q, p.seq_k);  // parameters cost no register
@@ -113,7 +113,7 @@ struct BlockScores : KeyScores {
     }
   }
 
-  // What differentiate() tells of each score.
+  // Receives the gradient of each score from differentiate().
   DEV void add(i32 row, i32 key, float gradient) {
     if constexpr (backward_features.dbias) {
       if (row < band.seq_q && key < band.seq_k) atomicAdd(p.dbias + spread(p.dbias_stride, row, key), gradient);

@@ -1,0 +1,42 @@
+"""Whether the arrays of a call fit together, by the library itself, from shapes and dtypes alone."""
+
+import numpy as np
+
+from . import _onepass
+
+_BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8}  # as the extension takes what no buffer can say
+
+
+def without_values(shape, dtype, looked_at=True):
+    """An array as the extension takes it, of almost no memory; dtype is a name. Integers are 0 if looked at."""
+    if dtype in _BITS:
+        return (without_values(shape, _BITS[dtype].__name__),)
+    dtype = np.dtype(dtype)
+    if dtype == np.int32 and looked_at:
+        return np.zeros(shape, dtype)
+    strides = [dtype.itemsize] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)
+
+
+def check(options, arrays, mod_buffers=(), fp8=None):
+    """Raises what does not fit, in the library's sentences.
+
+    Args:
+      options: what ``_options.options`` gives, without arrays.
+      arrays: by their roles, ``without_values``. With ``dout`` it is a backward.
+      mod_buffers: (name, array) of each.
+      fp8: what ``fp8_options`` gives, of a call that quantizes.
+    """
+    call = {**options, "stream": 0, "workspace": None, "mod_buffers": list(mod_buffers)}
+    call |= dict.fromkeys(_ROLES) | arrays
+    _onepass.explain_fp8(call, fp8) if fp8 else _onepass.explain(call)
+
+
+# Of a forward and its backward; one that the operator does not have is not looked at.
+_ROLES = (
+    *("bool_mask", "bias", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table"),
+    *("q_descale", "k_descale", "v_descale", "v_mean", "lse", "recomputed"),
+    *("dlse", "dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"),
+)

@@ -1,0 +1,20 @@
+// cuda.plain_gemm: products that no tuned kernel accepts (plain_gemm.cuh).
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "cuda/compile/program.hpp"
+#include "cuda/gemm/plain_gemm_params.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::cuda {
+
+const Implementation& plain_gemm_implementation();
+
+// False, with a sentence, for what the kernel does not support.
+bool select_plain_gemm(const Problem& problem, PlainGemmConfig& config, std::string& why);
+KernelProgram plain_gemm_program(const PlainGemmConfig& config, const std::string& arch);
+PlainGemmParams plain_gemm_params(const Problem& problem, const Tensors& tensors);
+std::int64_t plain_gemm_blocks(const Problem& problem);
+
+}  // namespace onepass::cuda

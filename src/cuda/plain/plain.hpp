@@ -1,0 +1,21 @@
+// cuda.plain: attention forward for calls that no tuned kernel accepts (plain.cuh).
+#pragma once
+#include <string>
+
+#include "cuda/attention/host.hpp"
+#include "cuda/compile/program.hpp"
+#include "cuda/plain/config.hpp"
+#include "problem/implementation.hpp"
+
+namespace onepass::cuda {
+
+inline constexpr TileShape kPlainTile{kPlainRows, kPlainKeys, 0};  // no warp of it remembers rows for a fallback
+
+// False, with a sentence, for what the kernel does not support.
+bool select_plain(const Problem& problem, std::string& why);
+KernelProgram plain_program(const ForwardFeatures& features, const std::string& arch, const std::string& mods = {});
+// What a launch has beside the ForwardParams.
+PlainParams plain_params(const Problem& problem, const ForwardParams& params, const Tensors& tensors);
+const Implementation& plain_implementation();
+
+}  // namespace onepass::cuda

@@ -1,0 +1,75 @@
+// The plain kernels without a GPU, judged as on one: by the float64 oracle, with poison around everything.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cuda/gemm/plain_gemm.hpp"
+#include "cuda/plain/plain.hpp"
+#include "on_host/plain_kernel.hpp"
+#include "on_host/whole_kernel.hpp"
+#include "support/pokes.hpp"
+
+namespace onepass {
+namespace {
+
+class EmulatedPlain : public testing::TestWithParam<const warps::PlainKernel*> {
+ protected:
+  static void run(check::Inputs& inputs) {
+    CallOnHost call(inputs, cuda::kPlainTile, false);
+    const PlainParams params = cuda::plain_params(inputs.problem, call.params, inputs.tensors);
+    GetParam()->run(&params, static_cast<unsigned>(params.tiles));
+  }
+};
+
+TEST_P(EmulatedPlain, IsRight) {
+  EXPECT_TRUE(*static_cast<const ForwardFeatures*>(GetParam()->config) ==
+              cuda::features_of(parse_problem(GetParam()->problem)));
+  for (const check::Distribution distribution : check::kDistributions) {
+    check::Inputs inputs = check::make_inputs(parse_problem(GetParam()->problem), 1, distribution);
+    run(inputs);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedPlain, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.varlen || p.heads_q < 2 || p.dtype == DType::f8e4m3 || p.kv_dtype)
+    GTEST_SKIP() << "the faults are put into two heads of one length, in a format that has infinities";
+  for (std::size_t i = 0; i < std::size(test::kPokes); i += 3) {
+    check::Inputs inputs = check::make_inputs(p, 2);
+    test::kPokes[i].poke(inputs);
+    run(inputs);
+    expect_right(inputs, test::kPokes[i].name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedPlain, testing::ValuesIn(warps::plain_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+TEST(EmulatedPlainGemm, IsRight) {
+  ASSERT_EQ(warps::plain_gemm_kernels.size(), 3U);
+  for (const warps::PlainKernel* kernel : warps::plain_gemm_kernels) {
+    const Problem p = parse_problem(kernel->problem);
+    for (const check::Distribution distribution : check::kDistributions) {
+      check::Inputs inputs = check::make_inputs(p, 2, distribution);
+      if (distribution == check::Distribution::rising) test::poke_gemm(inputs);
+      inputs.poison_outputs();
+      const PlainGemmParams params = cuda::plain_gemm_params(inputs.problem, inputs.tensors);
+      kernel->run(&params, static_cast<unsigned>(cuda::plain_gemm_blocks(inputs.problem)));
+      const check::Verdict verdict = check::judge(inputs, serial_executor());
+      EXPECT_TRUE(verdict.right) << kernel->name << " " << check::name_of(distribution) << ": " << verdict.sentence;
+    }
+  }
+}
+
+TEST(PlainKernels, RefuseInASentence) {
+  std::string why;
+  EXPECT_FALSE(cuda::select_plain(parse_problem("fwd d64/2049 bf16 cuda"), why));
+  EXPECT_EQ(why, "dim_v must be at most 2048 (got 2049)");
+  PlainGemmConfig config;
+  EXPECT_FALSE(cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda"), config, why));
+  EXPECT_EQ(why, "m x n must be at most 2147483647 tiles of 16 x 16 (got m = 2000000000, n = 2000000000)");
+}
+
+}  // namespace
+}  // namespace onepass
