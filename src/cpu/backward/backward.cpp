@@ -108,6 +108,7 @@ class State final : public PlanState {
                      nullptr,
                      nullptr,
                      nullptr,
+                     nullptr,
                      Dropout::of(p.dropout_p, p.seed),
                      *mods_},
                     c,

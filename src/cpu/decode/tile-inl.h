@@ -217,6 +217,9 @@ HWY_INLINE void accumulate_checked(const float* HWY_RESTRICT weights, const floa
             if (seen != 0) hn::Store(hn::Load(DF(), at) + (seen > 0 ? rest : rest * hn::Zero(DF())), DF(), at);
           }
         }
+        VF largest = hn::Zero(DF());
+        for (int c = 0; c < C; ++c) largest = hn::Max(largest, hn::Abs(x[c]));
+        if (all_zero(largest)) continue;
       }
       for (int r = 0; r < R; ++r)
         for (int c = 0; c < C; ++c) sum[r][c] = hn::MulAdd(splat(weights[key * R + r]), x[c], sum[r][c]);

@@ -63,7 +63,7 @@ Config config_of(const Problem& p, const Geometry& g) {
 struct Memory {
   Partials partials;
   float *packed_k = nullptr, *packed_v = nullptr;
-  std::uint8_t* packed_finite = nullptr;
+  std::uint8_t *packed_finite = nullptr, *packed_keys = nullptr;
 };
 Memory book(Workspace& w, const Problem& p, const Geometry& g, const Config& c) {
   Memory m;
@@ -72,6 +72,7 @@ Memory book(Workspace& w, const Problem& p, const Geometry& g, const Config& c) 
   if (c.v == Source::packed) {
     m.packed_v = w.take<float>(c.slots * p.seq_k * p.dim_v);
     m.packed_finite = w.take<std::uint8_t>(c.slots * ceil_div(p.seq_k, g.block));
+    m.packed_keys = w.take<std::uint8_t>(c.slots * p.seq_k);
   }
   return m;
 }
@@ -121,6 +122,7 @@ class State final : public PlanState {
                     m.packed_k,
                     m.packed_v,
                     m.packed_finite,
+                    m.packed_keys,
                     Dropout::of(p.dropout_p, p.seed),
                     *mods_};
     const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();

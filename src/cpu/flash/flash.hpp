@@ -30,6 +30,9 @@ struct Geometry {
 // as it goes; in_place: fp32 rows of the tensor.
 enum class Source { in_place, block, packed };
 
+// Of a key's row of V. Packed V has zeros for elements that are not finite (nonfinite-inl.h).
+enum Values : std::uint8_t { finite, some_not_finite, all_nan };
+
 // Converted K: rows [key][dim_qk]. Converted V: per block of keys, column tiles [tile][key][dims], the last narrower.
 struct Call {
   const Problem& problem;
@@ -41,13 +44,15 @@ struct Call {
   Partials partials;          // where there are several
   float* packed_k = nullptr;  // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
   float* packed_v = nullptr;
-  std::uint8_t* packed_finite = nullptr;  // [slot][blocks]: 1 where a packed block of V is finite
+  std::uint8_t* packed_finite = nullptr;  // [slot][blocks]: 1 where a block of V is finite
+  std::uint8_t* packed_keys = nullptr;    // [slot][seq_k]: Values of a key, if its block is not finite
   Dropout dropout;
   const Mods& mods;
 
   std::uint8_t& finite_of(std::int64_t slot, std::int64_t key) const {
     return packed_finite[slot * ((problem.seq_k + geometry.block - 1) / geometry.block) + key / geometry.block];
   }
+  std::uint8_t* keys_of(std::int64_t slot, std::int64_t key) const { return packed_keys + slot * problem.seq_k + key; }
   float* k_of(std::int64_t slot) const { return packed_k + slot * problem.seq_k * problem.dim_qk; }
   float* v_of(std::int64_t slot) const { return packed_v + slot * problem.seq_k * problem.dim_v; }
 };

@@ -30,6 +30,7 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
 inline constexpr float kVisible = 2.0f, kFlag = 3e38f;
+inline constexpr std::int64_t kMostColumns = 576;  // of V
 
 // Rows of flags, positive and negative ones, and keys of NaNs. Keys count from the block's first.
 struct Nonfinite {
@@ -71,9 +72,15 @@ inline void flag_row(float* row, std::int64_t dim, std::int16_t key, bool dropou
   }
   for (int sign = 0; sign < 2; ++sign) {
     const auto append = [&](auto&& of) HWY_ATTR {
-      float* const to = flags + n.at(sign, n.rows[sign]) * dim;
-      n.key[sign][n.rows[sign]++] = key;
-      each([&](std::int64_t d, VF x, std::int64_t count) HWY_ATTR { put(of(x), to + d, count); });
+      HWY_ALIGN float line[kMostColumns];
+      each([&](std::int64_t d, VF x, std::int64_t count) HWY_ATTR { put(of(x), line + d, count); });
+      const int at = n.rows[sign]++;
+      n.key[sign][at] = key;
+      float* const tiles = flags + n.at(sign, 0) * dim;
+      for (std::int64_t column = 0; column < dim; column += kTileDims) {
+        const std::int64_t width = std::min<std::int64_t>(kTileDims, dim - column);
+        std::copy_n(line + column, width, tiles + column * n.capacity + at * width);
+      }
     };
     if (!all_zero(sign == 0 ? most : least)) append([&](VF x) HWY_ATTR { return flag(x, sign); });
     if (!dropout) continue;
@@ -84,21 +91,30 @@ inline void flag_row(float* row, std::int64_t dim, std::int16_t key, bool dropou
            HWY_ATTR { put(hn::IfThenElseZero(hn::IsFinite(x), x), row + d, count); });
 }
 
-// The values of a block once more, as rows: finite ones, with zeros for the others, whose flags lie in scratch.flags.
+// The flags of a block of values, in column tiles of scratch.flags. Packed values are finite already; others come once
+// more, as rows with zeros.
 inline void separate(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch, Block& block,
                      Nonfinite& n) {
   const std::int64_t dim = call.problem.dim_v;
   const KeyValueView values = values_of(call.arguments, task.seq);
-  convert_rows(values, dim, task, block.first, block.keys, scratch.v);
   const bool dropout = call.dropout.active();
   n.capacity = (dropout ? 2 : 1) * kBlock;
   n.rows[0] = n.rows[1] = n.whole_keys = 0;
   for (auto& rows : n.dropped_row) std::fill_n(rows, kBlock, std::int16_t{-1});
+  const bool packed = call.v_source == flash::Source::packed;
+  const std::uint8_t* const keys = packed ? call.keys_of(task.slot, block.first) : nullptr;
+  if (!packed) convert_rows(values, dim, task, block.first, block.keys, scratch.v);
   for (std::int64_t k = 0; k < block.keys; ++k) {
-    float* const row = scratch.v + k * dim;
+    float* const row = packed ? scratch.v : scratch.v + k * dim;
+    if (packed) {
+      if (keys[k] == flash::Values::all_nan) n.whole_key[n.whole_keys++] = static_cast<std::int16_t>(k);
+      if (keys[k] != flash::Values::some_not_finite) continue;
+      convert_rows(values, dim, task, block.first + k, 1, row);
+    }
     if (values.centered()) add_mean(values, task.head_kv, 0, row, dim);
     flag_row(row, dim, static_cast<std::int16_t>(k), dropout, scratch.flags, n);
   }
+  if (packed) return;
   block.v = scratch.v;
   block.v_stride = dim;
   block.v_tiled = false;
@@ -157,7 +173,8 @@ inline void add_lost(const Nonfinite& n, const flash::Scratch& scratch, std::int
                                                                                scratch.flags + n.at(sign, 0) * dim;
     for (std::int64_t column = 0; column < dim && n.rows[sign] > 0; column += kTileDims) {
       const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, dim - column));
-      kAccumulateTiles[vecs - 1][width - 1](visible, flags + column, dim, n.rows[sign], lost + column * kPanel, one);
+      kAccumulateTiles[vecs - 1][width - 1](visible, flags + column * n.capacity, width, n.rows[sign],
+                                            lost + column * kPanel, one);
     }
   }
 }

@@ -154,6 +154,24 @@ inline Block open_block(const flash::Call& call, const flash::Task& task, const 
   return b;
 }
 
+// Column tiles of keys become finite. keys: flash::Values of each.
+inline void take_nonfinite(float* v, std::int64_t n, std::int64_t dim, std::uint8_t* keys) {
+  bool numbers[kBlock] = {};  // of a key: something that is not NaN
+  std::fill_n(keys, n, std::uint8_t{flash::Values::finite});
+  for (std::int64_t column = 0; column < dim; column += kTileDims) {
+    const std::int64_t width = std::min<std::int64_t>(kTileDims, dim - column);
+    for (std::int64_t i = 0; i < n * width; ++i) {
+      float& x = v[column * n + i];
+      numbers[i / width] = numbers[i / width] || x == x;
+      if (is_finite(x)) continue;
+      x = 0.0f;
+      keys[i / width] = flash::Values::some_not_finite;
+    }
+  }
+  for (std::int64_t k = 0; k < n; ++k)
+    if (!numbers[k]) keys[k] = flash::Values::all_nan;
+}
+
 inline void pack_head(const flash::Call& call, const flash::Task& task, std::int64_t key_lo, std::int64_t key_hi) {
   for (std::int64_t k = key_lo; k < key_hi; k += kBlock) {
     const std::int64_t n = std::min<std::int64_t>(kBlock, key_hi - k);
@@ -162,7 +180,9 @@ inline void pack_head(const flash::Call& call, const flash::Task& task, std::int
     if (call.v_source == flash::Source::packed) {
       float* const v = call.v_of(task.slot) + k * call.problem.dim_v;
       convert_v(call, task, k, n, v);
-      call.finite_of(task.slot, k) = all_finite(v, n * call.problem.dim_v) ? 1 : 0;
+      const bool finite = all_finite(v, n * call.problem.dim_v);
+      call.finite_of(task.slot, k) = finite ? 1 : 0;
+      if (!finite) take_nonfinite(v, n, call.problem.dim_v, call.keys_of(task.slot, k));
     }
   }
 }
