@@ -15,12 +15,14 @@ import tokenize
 # A path is checked if it begins with an entry of the first tuple and with none of the second.
 SWITCHED_ON = {
     "string": (
-        ("include/", "python/", "src/", "tools/"),
+        ("bench/", "include/", "python/", "src/", "tools/"),
         (
+            "bench/studies/fp8_model.py",  # the texts that its model reads
             "python/onepass/",
             "src/check/verdict/",
             "src/cpu/gemm/",
             "src/expression/",
+            "src/interfaces/",
             "src/plan/",
             "src/problem/",
             "tools/",
@@ -28,6 +30,7 @@ SWITCHED_ON = {
     ),
     "comment": (
         (
+            "bench/",
             "src/cpu/merge/",
             "src/cpu/quantize/",
             "src/cuda/",
@@ -40,7 +43,7 @@ SWITCHED_ON = {
         ("src/cuda/attention/", "src/cuda/gemm/", "src/cuda/plain/", "src/cuda/prebuild", "src/cuda/softmax/"),
     ),
     "page": (
-        ("CHANGELOG", "README", "SECURITY", "docs/", "src/"),
+        ("CHANGELOG", "README", "SECURITY", "bench/", "docs/", "src/"),
         ("docs/reference/support.md",),  # sentences of the library, checked as strings
     ),
 }
@@ -66,6 +69,9 @@ WORDS = [
     ),
     ("takes no", re.compile(r"\btakes?\s+no\b", re.I), "write 'does not support' or 'does not accept'"),
     ("so many", re.compile(r"\bso\s+many\b|\bas\s+many\b(?!(?:\s[\w-]+){0,5}\sas\b)", re.I), "give the number a noun"),
+]
+WORDS_OF_STRINGS = [
+    ("is of", re.compile(r"\b(?:it|they|which)\s(?:is|are)\s+of\b"), "write 'belongs to' or name the relation"),
 ]
 
 CXX_TOKEN = re.compile(
@@ -168,7 +174,8 @@ def found(path, text):
         if kind == "string" and not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", prose):
             continue  # a name, a key or a piece of code
         hits = [(match, OPENER) for match in openers(kind, prose)]
-        hits += [(match, rule) for rule in WORDS for match in rule[1].finditer(prose)]
+        words = WORDS + (WORDS_OF_STRINGS if kind == "string" else [])
+        hits += [(match, rule) for rule in words for match in rule[1].finditer(prose)]
         hits = [hit for hit in hits if kind != "page" or hit[0][0].lower() not in ("that", "who")]
         for match, (name, _, advice) in sorted(hits, key=lambda hit: hit[0].start()):
             at = line + (prose.count("\n", 0, match.start()) if kind != "string" else 0)

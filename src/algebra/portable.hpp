@@ -1,4 +1,5 @@
-// What lets core's header-free texts compile for the host, for each SIMD target and inside CUDA kernels.
+// Macros by which the header-free texts of the algebra compile for the host, for each SIMD target and inside CUDA
+// kernels.
 #ifndef ONEPASS_HD
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define ONEPASS_HD __host__ __device__ __forceinline__

@@ -1,5 +1,6 @@
 // Arith for plain host numbers.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -26,24 +27,27 @@ struct Arith<float> : ScalarArith<float> {};
 template <>
 struct Arith<double> : ScalarArith<double> {};
 
-// ---- backward passes: weights come of the LSE that the forward has left
+// ---- backward passes: weights come from the LSE of the forward
 
 // A row that saw no key; it has no gradient either.
 inline bool saw_nothing(float lse) { return lse == Arith<float>::neg_inf(); }
 
-// Scores whose unit is `unit` natural ones weigh 2^((s + before) * unit * log2 e + after). Exact where a score is near
-// the LSE: before takes that to the scores' unit, after is what this rounds away. (LSE * log2 e alone, fused into one
-// instruction, is off by 1e-5 at an LSE of 300.) after = -inf, no weight, if the row saw nothing.
+// Scores whose unit is `unit` natural ones weigh 2^((s + before) * unit * log2 e + after). This is exact where a score
+// is near the LSE: `before` is the LSE in the scores' unit, and `after` is the part that `before` rounds away. (LSE *
+// log2 e alone, fused into one instruction, is off by 1e-5 at an LSE of 300.) A row that saw nothing has after = -inf,
+// which is no weight; in every other row `after` is finite.
 inline Step<float> refer_to_lse(float lse, double unit) {
-  constexpr double kMost = 1e37;  // beyond: a tiny unit, whose scores are near 0
+  constexpr double kMost = std::numeric_limits<float>::max();
   if (saw_nothing(lse)) return {1.0f, 0.0f, lse};
   const double natural = static_cast<double>(lse), at = -natural / unit;
   if (!std::isfinite(lse)) return {1.0f, static_cast<float>(at), 0.0f};
+  // A reference beyond fp32: the unit is below 1, and no finite score comes near the LSE.
   const float before = std::abs(at) > kMost ? 0.0f : static_cast<float>(at);
-  return {1.0f, before, static_cast<float>((-natural - static_cast<double>(before) * unit) * kLog2e)};
+  const double after = (-natural - static_cast<double>(before) * unit) * kLog2e;
+  return {1.0f, before, static_cast<float>(std::clamp(after, -kMost, kMost))};
 }
 
-// What a sink weighs in a row.
+// The weight of a sink in a row.
 inline double sink_weight(float sink, float lse) {
   return saw_nothing(lse) ? 0.0 : std::exp(static_cast<double>(sink) - static_cast<double>(lse));
 }

@@ -32,7 +32,7 @@ inline KeySplits split_keys(std::int64_t row_tasks, std::int64_t seq_k, std::int
   return split_into(row_tasks > 0 ? (kSplitTarget + row_tasks - 1) / row_tasks : 1, seq_k, granule, min_keys);
 }
 
-// Splits of as many keys whatever else there is: Problem::batch_invariant. 1024 keys of 32/8 heads of 128 dims are 4 MB
+// Splits of a fixed number of keys: Problem::batch_invariant. 1024 keys of 32/8 heads of 128 dims are 4 MB
 // of K and V in 16 bits; writing and joining a partial result costs less than 1 % of reading them.
 inline constexpr std::int64_t kInvariantKeys = 1024;
 inline KeySplits fixed_splits(std::int64_t seq_k, std::int64_t granule) {

@@ -1,4 +1,4 @@
-// What the CPU backend offers, best first.
+// The implementations of the CPU backend, best first.
 #pragma once
 #include <span>
 

@@ -232,6 +232,37 @@ RC_GTEST_PROP(OnlineSoftmax, KeepingTheReferenceChangesNothing, ()) {
   expect_equal(finished(s), two_pass(k), 1e-12);
 }
 
+// A score that is the LSE weighs 1, at any magnitude; what is far from it weighs nothing.
+TEST(OnlineSoftmax, WeightsFromAnLseOfAnyMagnitude) {
+  constexpr float kLowest = -std::numeric_limits<float>::max(), kFactor = static_cast<float>(kLog2e);
+  for (const float lse : {0.0f, 1.0f, -300.0f, 1e30f, 9e36f, 2e37f, -2e37f, 2.4e38f, -3.38e38f, kLowest, -kLowest}) {
+    const Step<float> r = refer_to_lse(lse, 1.0);
+    EXPECT_TRUE(std::isfinite(r.before) && std::isfinite(r.after)) << lse;
+    EXPECT_EQ(weight(lse, kFactor, r), 1.0f) << lse;
+    EXPECT_EQ(weight(-std::numeric_limits<float>::infinity(), kFactor, r), 0.0f) << lse;
+    if (lse > -1e38f) {
+      EXPECT_EQ(weight(kLowest, kFactor, r), 0.0f) << lse;
+    }
+  }
+  for (const double unit : {1e-30, 1e-38, 1e-45}) {  // a scale that vanishes: scores near 0, the LSE is log n
+    const Step<float> r = refer_to_lse(std::log(7.0f), unit);
+    EXPECT_TRUE(std::isfinite(r.after)) << unit;
+    EXPECT_NEAR(weight(1.0f, static_cast<float>(unit * kLog2e), r), 1.0f / 7, 1e-6f) << unit;
+  }
+}
+
+// The largest score weighs exactly 1 by a reference that is exact, and states of any cut have the sum of the whole.
+RC_GTEST_PROP(OnlineSoftmax, AnExactReferenceWeighsTheMaximumAsOne, ()) {
+  const auto m = static_cast<float>(*rc::gen::inRange(-300000, 300000)) / 97.0f;
+  const auto factor = static_cast<float>(*rc::gen::inRange(1, 2000)) / 999.0f;
+  RowState<float> s;
+  const Step<float> r = advance_exactly(s, m, factor);
+  RC_ASSERT(weight(m, factor, r) == 1.0f);
+  absorb(s, weight(m, factor, r));
+  const RowState<float> joined = merge_exactly(s, RowState<float>{m, 2.0f}, factor).state;
+  RC_ASSERT(joined.l == 3.0f);
+}
+
 TEST(OnlineSoftmax, ProbabilityFromTheLse) {
   EXPECT_DOUBLE_EQ(probability(3.0, 5.0), 0.25);
   EXPECT_EQ(probability(-kInf, -kInf), 0.0);  // an empty row's masked score

@@ -1,8 +1,10 @@
 // What the benchmark counts and how it talks to peers. It times nothing: speed is shown by `onepass bench` itself.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
@@ -27,6 +29,42 @@ TEST(Bench, ReadsCells) {
   EXPECT_EQ(parse_cell("fwd b1 h1 s8 d8 fp32 cuda:1")->problem.device.index, 1);
   for (const char* line : {"fwd b1 | -", "0 | - | fwd b1 h1 s8 d8 fp32", "1 | - | nonsense"})
     EXPECT_THROW(parse_cell(line), Error) << line;
+}
+
+TEST(Bench, ReadsPoisons) {
+  const auto cell = parse_cell("1 | - | bwd b1 h1 s8 d8 fp32 with v=one dout=rows");
+  ASSERT_EQ(cell->poisons.size(), 2u);
+  EXPECT_EQ(cell->poisons[0].role, Role::v);
+  EXPECT_EQ(cell->poisons[1].amount, Amount::rows);
+  EXPECT_TRUE(cell->line().ends_with(" with v=one dout=rows")) << cell->line();
+  EXPECT_TRUE(parse_cell("fwd b1 h1 s8 d8 fp32")->poisons.empty());
+  for (const char* line : {"fwd b1 h1 s8 d8 fp32 with v", "fwd b1 h1 s8 d8 fp32 with v=few",
+                           "fwd b1 h1 s8 d8 fp32 with bias=one", "fwd b1 h1 s8 d8 fp32 with dout=one"})
+    EXPECT_THROW(parse_cell(line), Error) << line;
+}
+
+TEST(Bench, PoisonsAsManyElementsAsItSays) {
+  constexpr std::int64_t kRows = 40, kDim = 24;
+  for (const auto& [amount, count] : {std::pair{Amount::one, 1},
+                                      {Amount::some, (kRows * kDim + 96) / 97},
+                                      {Amount::rows, kRows},
+                                      {Amount::all, kRows * kDim},
+                                      {Amount::large, 0}}) {
+    std::vector<float> x(kRows * 2 * kDim, 2.5f);
+    ConstTensor t(x.data(), DType::f32, {kRows, kDim}, {2 * kDim, 1});
+    poison(t, amount);
+    std::int64_t nonfinite = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      nonfinite += !std::isfinite(x[i]);
+      if (i % (2 * kDim) >= kDim) {
+        EXPECT_EQ(x[i], 2.5f) << "between the rows";
+      }
+    }
+    EXPECT_EQ(nonfinite, count);
+    if (amount == Amount::large) {
+      EXPECT_GT(x[0] * x[1], std::numeric_limits<float>::max());
+    }
+  }
 }
 
 TEST(Bench, EverySuiteCanBeRead) {

@@ -184,13 +184,13 @@ TEST_F(AmxFlatGemm, GivesTheSameBitsForAnyThreads) {
 
 TEST(AmxRefuses, InASentence) {
   EXPECT_EQ(cpu::amx::refuses_gemm(parse_problem("flat_gemm m1 n8 k8 fp16")),
-            "x and w are fp16; tiles multiply bf16, which would round them");
+            "requires x and w in bf16 (got fp16), because tiles multiply bf16");
   EXPECT_EQ(cpu::amx::refuses_gemm(parse_problem("flat_gemm m4 n8 k8 bf16 x_strides=1,4")),
-            "it reads rows of x and w whose numbers lie side by side");
+            "requires x and w with unit stride in their last dimension");
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16")), "");
   EXPECT_NE(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 fp16")).find("fp16"), std::string::npos);
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8x99999999 d64 bf16")),
-            "a sequence has 99999999 keys; it packs at most 33554432 (8 GiB)");
+            "seq_k must be at most 33554432 (got 99999999): the packed K and V take at most 8 GiB");
 }
 
 }  // namespace

@@ -101,60 +101,72 @@ TEST(Append, RefusesWithNothingWritten) {
   };
   using T = AppendTensors;
   const std::vector<Refusal> refusals{
-      {"k_new is missing", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.k_new = {}; }},
-      {"seqused_k is missing", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.seqused_k = {}; }},
-      {"v_new has shape [7, 2, 8]: its total must be 6, as k_new's", ErrorCode::bad_shape,
+      {"k_new must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.k_new = {}; }},
+      {"seqused_k must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.seqused_k = {}; }},
+      {"the total of v_new must be 6, as in k_new (got shape [7, 2, 8])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.k_new.shape[0] = 6; }},
-      {"k_new has shape [7, 2, 16]; [batch, heads_kv, seq_new, dim] is expected", ErrorCode::bad_shape,
+      {"k_new must have shape [batch, heads_kv, seq_new, dim] (got [7, 2, 16])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.cu_seqlens_q = {}; }},
-      {"k has shape [11, 10, 2, 15]: its dim must be 16, as k_new's", ErrorCode::bad_shape,
+      {"the dim of k must be 16, as in k_new (got shape [11, 10, 2, 15])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.k.shape[3] = 15; }},
-      {"v has shape [11, 9, 2, 8]: its page_size must be 10, as k's", ErrorCode::bad_shape,
+      {"the page_size of v must be 10, as in k (got shape [11, 9, 2, 8])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.v.shape[1] = 9; }},
-      {"k is fp16; bf16, as k_new, is expected", ErrorCode::bad_dtype,
+      {"k must be bf16, as k_new (got fp16)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.k.dtype = DType::f16; }},
-      {"k_new is int32; fp32, fp16 and bf16 are accepted", ErrorCode::bad_dtype,
+      {"k_new must be fp32, fp16 or bf16 (got int32)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.k_new.dtype = DType::i32; }},
-      {"seqused_k is fp32; int32 is expected", ErrorCode::bad_dtype,
+      {"seqused_k must be int32 (got fp32)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.seqused_k.dtype = DType::f32; }},
-      {"v is on cuda:0 but k_new is on cpu", ErrorCode::bad_device,
+      {"v must be on cpu, as k_new (got cuda:0)", ErrorCode::bad_device,
        [](AppendCase& c) { c.tensors.v.device = {DeviceKind::cuda, 0}; }},
-      {"k_new has stride 2 in its last dimension; 1 is required", ErrorCode::bad_stride,
+      {"the last dimension of k_new must have stride 1 (got 2)", ErrorCode::bad_stride,
        [](AppendCase& c) { c.tensors.k_new.stride[2] = 2; }},
-      {"k has stride 0 in dimension 1", ErrorCode::bad_stride, [](AppendCase& c) { c.tensors.k.stride[1] = 0; }},
-      {"sin is missing; cos and sin come together", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.sin = {}; }},
-      {"cos is fp16; fp32 or bf16, as k_new, is expected", ErrorCode::bad_dtype,
+      {"an output must not overlap itself (k has stride 0 in dimension 1", ErrorCode::bad_stride,
+       [](AppendCase& c) { c.tensors.k.stride[1] = 0; }},
+      {"sin must be given: cos and sin come together", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.sin = {}; }},
+      {"cos must be fp32 or bf16, as k_new (got fp16)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.cos.dtype = DType::f16; }},
-      {"sin is bf16; fp32, as cos, is expected", ErrorCode::bad_dtype,
+      {"sin must be fp32, as cos (got bf16)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.sin.dtype = DType::bf16; }},
       {"which rotates 18 elements of a key; k_new has 16", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.cos.shape[1] = c.tensors.sin.shape[1] = 9; }},
-      {"q is given but cos and sin, which would rotate it, are not", ErrorCode::bad_value,
+      {"q requires cos and sin, which rotate it", ErrorCode::bad_value,
        [](AppendCase& c) { c.tensors.cos = c.tensors.sin = {}; }},
-      {"q_out is missing", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.q_out = {}; }},
-      {"q_out is given but q is not", ErrorCode::bad_value, [](AppendCase& c) { c.tensors.q = {}; }},
-      {"q_out has shape [7, 1, 16]: its heads_q must be 2, as q's", ErrorCode::bad_shape,
+      {"q_out must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.q_out = {}; }},
+      {"q_out requires q", ErrorCode::bad_value, [](AppendCase& c) { c.tensors.q = {}; }},
+      {"the heads_q of q_out must be 2, as in q (got shape [7, 1, 16])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.q_out.shape[1] = 1; }},
-      {"q_out shares memory with q;", ErrorCode::bad_value,
+      {"q_out must not share memory with q", ErrorCode::bad_value,
        [](AppendCase& c) { c.tensors.q_out.data = static_cast<char*>(const_cast<void*>(c.tensors.q.data)) + 2; }},
-      {"v shares memory with k;", ErrorCode::bad_value, [](AppendCase& c) { c.tensors.v.data = c.tensors.k.data; }},
-      {"k shares memory with k_new;", ErrorCode::bad_value,
+      {"v must not share memory with k", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.v.data = c.tensors.k.data; }},
+      {"k must not share memory with k_new", ErrorCode::bad_value,
        [](AppendCase& c) { c.tensors.k_new.data = c.tensors.k.data; }},
-      {"seqused_k[1] is 36 and 5 tokens are appended; the cache takes 40", ErrorCode::bad_value,
+      {"seqused_k[1] must be 0 to 35 to append 5 tokens to a cache of 40 (got 36)", ErrorCode::bad_value,
        set(&T::seqused_k, 1, 36)},
-      {"seqused_k[0] is -1 and 2 tokens are appended", ErrorCode::bad_value, set(&T::seqused_k, 0, -1)},
-      {"seqused_k[1] is 30 and 5 tokens are appended; cos and sin have 34 positions", ErrorCode::bad_value,
-       [](AppendCase& c) { c.tensors.cos.shape[0] = c.tensors.sin.shape[0] = 34; }},
-      {"page_table[0, 0] is -2; a page from 0 to 10 is accepted", ErrorCode::bad_value, set(&T::page_table, 0, -2)},
-      {"page_table[1, 3] is 11; a page from 0 to 10 is accepted", ErrorCode::bad_value, set(&T::page_table, 7, 11)},
+      {"seqused_k[0] must be 0 to 38 to append 2 tokens to a cache of 40 (got -1)", ErrorCode::bad_value,
+       set(&T::seqused_k, 0, -1)},
+      {"seqused_k[1] must be at most 29 to append 5 tokens with 34 positions of cos and sin (got 30)",
+       ErrorCode::bad_value, [](AppendCase& c) { c.tensors.cos.shape[0] = c.tensors.sin.shape[0] = 34; }},
+      {"page_table[0, 0] must be a page from 0 to 10 (got -2)", ErrorCode::bad_value, set(&T::page_table, 0, -2)},
+      {"page_table[1, 3] must be a page from 0 to 10 (got 11)", ErrorCode::bad_value, set(&T::page_table, 7, 11)},
       {"to sequence 1 and again to sequence 0, which both append to it", ErrorCode::bad_value,
        [](AppendCase& c) {
          numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0];
          for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
        }},
-      {"cu_seqlens_q[0] is 1; prefix sums start at 0", ErrorCode::bad_value, set(&T::cu_seqlens_q, 0, 1)},
-      {"cu_seqlens_q[2] is 1, less than the 2 before it", ErrorCode::bad_value, set(&T::cu_seqlens_q, 2, 1)},
-      {"cu_seqlens_q[2] is 8, beyond the 7 tokens of k_new", ErrorCode::bad_value, set(&T::cu_seqlens_q, 2, 8)},
+      {"sequence 1 must not append to page 0, which holds live keys of sequence 0 (page_table[0, 0]); copy the page",
+       ErrorCode::bad_value,
+       [](AppendCase& c) {  // 3 keys of sequence 0, which appends to its second page
+         numbers(c.tensors.seqused_k)[0] = 12;
+         numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0] = 0;
+         for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
+       }},
+      {"cu_seqlens_q[0] must be 0 (got 1)", ErrorCode::bad_value, set(&T::cu_seqlens_q, 0, 1)},
+      {"cu_seqlens_q[2] must be at least 2, the entry before it (got 1)", ErrorCode::bad_value,
+       set(&T::cu_seqlens_q, 2, 1)},
+      {"cu_seqlens_q[2] must be at most 7, the tokens of k_new (got 8)", ErrorCode::bad_value,
+       set(&T::cu_seqlens_q, 2, 8)},
   };
   for (const Refusal& r : refusals) {
     AppendCase c(spec);
@@ -167,6 +179,24 @@ TEST(Append, RefusesWithNothingWritten) {
       EXPECT_EQ(e.code(), r.code) << e.what();
     }
     c.expect_untouched();
+  }
+}
+
+TEST(Append, AnFp8QuotientSaturates) {
+  for (const float factor : {0.0f, 1e-39f, 1e-30f}) {
+    EXPECT_EQ(to_float(divided(2.0f, factor)), 448.0f) << factor;
+    EXPECT_EQ(to_float(divided(-2.0f, factor)), -448.0f) << factor;
+    EXPECT_EQ(to_float(divided(0.0f, factor)), 0.0f) << factor;
+    for (const float x : {std::numeric_limits<float>::infinity(), std::nanf("")})
+      EXPECT_TRUE(std::isnan(to_float(divided(x, factor)))) << factor;
+  }
+  EXPECT_EQ(to_float(divided(3.0f, 2.0f)), 1.5f);
+  AppendCase c({.name = "saturates", .heads_kv = 1, .dim_qk = 4, .dim_v = 4, .used = {0}, .lengths = {1}, .fp8 = true});
+  const_cast<float*>(static_cast<const float*>(c.tensors.k_descale.data))[0] = 0.0f;
+  append_kv(c.tensors);
+  for (int d = 0; d < 4; ++d) {
+    const float y = load_element(c.tensors.k.data, DType::f8e4m3, d);
+    EXPECT_TRUE(std::abs(y) == 448.0f || y == 0.0f) << y;
   }
 }
 

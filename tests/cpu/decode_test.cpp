@@ -216,7 +216,7 @@ TEST(Decode, CutsByShapeOnly) {
 TEST(Decode, RefusesManyRowsInASentence) {
   const Implementation& row = *here().front();
   EXPECT_EQ(why_not(row, parse_problem("fwd b1 h34/2 s1x64 d64 fp32")),
-            "seq_q x heads_q / heads_kv is 17 rows per K/V head; it is for at most 16");
+            "supports at most 16 rows (seq_q x heads_q / heads_kv) per K/V head (got 17)");
   EXPECT_EQ(why_not(row, parse_problem("fwd b1 h16/2 s2x64 d64 fp32")), "");
   EXPECT_EQ(why_not(row, parse_problem("fwd b1 h8/2 s2x64 d64 fp32 cuda")), "it computes on the CPU only");
 }

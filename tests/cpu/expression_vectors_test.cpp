@@ -29,6 +29,7 @@ HWY_AFTER_NAMESPACE();
 #include <vector>
 
 #include "expression/scalar.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass::cpu {
 namespace {

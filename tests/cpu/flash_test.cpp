@@ -13,6 +13,7 @@
 
 #include "algebra/numerics.hpp"
 #include "check/check.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass::cpu {
 namespace {

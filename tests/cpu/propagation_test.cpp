@@ -50,6 +50,9 @@ TEST_P(Propagation, ReachesTheRowsThatSeeIt) {
 INSTANTIATE_TEST_SUITE_P(Cpu, Propagation, testing::ValuesIn(test::kPokes),
                          [](const auto& poke) { return poke.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(CpuMany, Propagation, testing::ValuesIn(test::kManyPokes),
+                         [](const auto& poke) { return poke.param.name; });
+
 float bias_at(std::int64_t i, std::int64_t j) {
   return i == 5 && j == 9 ? NAN : i == 6 ? -INFINITY : i == 7 && j > 0 ? -INFINITY : 0;
 }

@@ -1,31 +1,42 @@
 // Random problems, shrunk by RapidCheck to the smallest that fails. RC_PARAMS=max_success=100000 searches on.
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
+#include <gtest/gtest-spi.h>
 
-#include "base/text.hpp"
-#include "check/check.hpp"
+#include <string_view>
+
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
-#include "support/random_problem.hpp"
+#include "support/property.hpp"
 
 namespace onepass::check {
 namespace {
 
-RC_GTEST_PROP(Random, EveryImplementationIsRight, ()) {
-  const Problem p = test::random_problem(true);
-  const auto seed = static_cast<std::uint64_t>(test::among(0, 1000));
-  const Distribution distribution = test::random_distribution();
-  RC_LOG() << to_string(p) << " seed " << seed << " " << name_of(distribution) << "\n";
-  Inputs inputs = make_inputs(p, seed, distribution,
-                              *rc::gen::element(Placement::middle, Placement::page_end, Placement::page_start));
-  int takers = 0;
-  for (const Implementation* row : plan::implementations()) {
-    if (reference::is_reference(*row)) continue;
-    const Verdict verdict = check(*row, inputs);
-    takers += verdict.accepted;
-    if (verdict.accepted && !verdict.right) RC_FAIL(text(row->name, ": ", verdict.sentence));
+TEST(Random, EveryImplementationIsRight) {
+  std::vector<const Implementation*> rows = plan::implementations();
+  std::erase_if(rows, [](const Implementation* row) { return reference::is_reference(*row); });
+  test::check_cases([] { return test::random_case(test::random_problem(true)); },
+                    [&](const test::Case& c, test::Reproduction& r) { test::expect_all_right(c, rows, r); });
+}
+
+// The lines that a failure begins with are a valid problem and a command of the tool.
+TEST(Random, AFailureBeginsWithTheProblemAndACommand) {
+  testing::TestPartResultArray results;
+  {
+    testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+    test::check_cases([] { return test::random_case(test::random_problem()); },
+                      [](const test::Case&, test::Reproduction&) { RC_FAIL("as meant"); }, "");
   }
-  RC_ASSERT(takers > 0);
+  ASSERT_EQ(results.size(), 1);
+  const std::string message = results.GetTestPartResult(0).message();
+  const std::size_t at = message.find("fwd "), end = message.find('\n', at);
+  const std::string line = message.substr(at, end - at);
+  EXPECT_LE(at, std::string_view("Failed\n").size()) << message;
+  EXPECT_EQ(to_string(parse_problem(line)), line);
+  EXPECT_EQ(message.substr(end + 1).find("onepass check \"" + line + "\" --seed "), 0u) << message;
+  EXPECT_EQ(message.find("<??"
+                         "?>"),
+            std::string::npos)
+      << message;
 }
 
 }  // namespace

@@ -181,6 +181,46 @@ TEST(Softmax, BitsDoNotDependOnThreads) {
   EXPECT_EQ(std::memcmp(one.data(), four.data(), one.size() * sizeof(float)), 0);
 }
 
+// Logarithms of weights are never above 0, and exact to fp32 beside scores of any size.
+TEST(Softmax, LogarithmsAtAnyMagnitude) {
+  std::mt19937 rng(5);
+  for (const Implementation* row : plan::implementations(Op::softmax)) {
+    for (const std::int64_t n : {std::int64_t{1}, std::int64_t{2}, std::int64_t{37}, std::int64_t{40000}}) {
+      for (const float level : {30.0f, 300.0f, 2900.0f, 1e6f}) {
+        std::vector<float> x = random_numbers(rng, static_cast<std::size_t>(n), 2), y(x.size()), lse(1);
+        for (float& one : x) one += level + 0.37f;
+        x[0] = level;
+        Tensors t;
+        t.x = {x.data(), DType::f32, {1, n}};
+        t.y = {y.data(), DType::f32, {1, n}};
+        Attention a;
+        a.log = true;
+        a.scale = 0.7;
+        if (!computed(*row, t, a)) continue;
+        const double scale = static_cast<double>(0.7f),
+                     most = static_cast<double>(*std::ranges::max_element(x)) * scale;
+        double sum = 0;
+        for (const float one : x) sum += std::exp(static_cast<double>(one) * scale - most);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const double expected = static_cast<double>(x[i]) * scale - most - std::log(sum);
+          EXPECT_LE(y[i], 0.0f) << row->name;
+          if (!std::isfinite(expected)) continue;
+          EXPECT_NEAR(static_cast<double>(y[i]), expected, 1e-6 + 3e-7 * std::abs(expected)) << row->name << " " << n;
+        }
+      }
+    }
+  }
+}
+
+// Weights by a given LSE at the ends of fp32.
+TEST(Softmax, AnLseOfTheLowestNumber) {
+  for (const float level : {-std::numeric_limits<float>::max(), -2e37f, 3e38f}) {
+    std::vector<float> x(5, level), y(5), lse{level};
+    softmax_piece({x.data(), DType::f32, {1, 5}}, {lse.data(), DType::f32, {1}}, {y.data(), DType::f32, {1, 5}});
+    for (const float one : y) EXPECT_EQ(one, 1.0f) << level;
+  }
+}
+
 template <class F>
 std::string refusal(F call) {
   try {
@@ -196,21 +236,18 @@ TEST(Softmax, RefusesInASentence) {
   std::vector<std::uint8_t> mask(12, 1);
   const ConstTensor in{x.data(), DType::f32, {3, 4}};
   const Tensor out{y.data(), DType::f32, {3, 4}};
-  EXPECT_EQ(refusal([&] { softmax(in, {}); }), "neither y nor lse is given; a softmax writes one or both");
-  EXPECT_EQ(refusal([&] { softmax({}, out); }), "x is missing");
+  EXPECT_EQ(refusal([&] { softmax(in, {}); }), "y or lse must be given");
+  EXPECT_EQ(refusal([&] { softmax({}, out); }), "x must be given");
   EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::f32, {4, 3}}); }),
-            "y has shape [4, 3]; [3, 4], as x, is expected");
-  EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::bf16, {3, 4}}); }),
-            "y is bf16; fp32, as x, or fp32 is expected");
+            "y must have shape [3, 4], as x (got [4, 3])");
+  EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::bf16, {3, 4}}); }), "y must be fp32, as x (got bf16)");
   EXPECT_EQ(refusal([&] { softmax(in, out, {lse.data(), DType::f32, {4}}); }),
-            "lse has shape [4]; x's, [3, 4], without its last dimension is expected");
+            "lse must have the shape of x, [3, 4], without the last dimension (got [4])");
   EXPECT_EQ(refusal([&] { softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}}); }),
-            "bool_mask has shape [2, 4]; sizes of 1 or of x, [3, 4], are expected");
-  EXPECT_EQ(refusal([&] { softmax(in, out, {}, {.scale = kInf}); }),
-            "scale is inf; a number from -2.3e38 to 2.3e38 is accepted");
-  EXPECT_EQ(refusal([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }),
-            "y shares memory with x; separate memory is required");
-  EXPECT_EQ(refusal([&] { softmax_backward(in, {}, out); }), "dy is missing");
+            "bool_mask must have sizes of 1 or of x, [3, 4] (got [2, 4])");
+  EXPECT_EQ(refusal([&] { softmax(in, out, {}, {.scale = kInf}); }), "scale must be -2.3e38 to 2.3e38 (got inf)");
+  EXPECT_EQ(refusal([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }), "y must not share memory with x");
+  EXPECT_EQ(refusal([&] { softmax_backward(in, {}, out); }), "dy must be given");
   EXPECT_EQ(y, std::vector<float>(12, 7.0f));
   Attention causal;
   causal.band.causal = true;
@@ -218,9 +255,10 @@ TEST(Softmax, RefusesInASentence) {
   t.x = in, t.y = out;
   EXPECT_EQ(refusal([&] { (void)make_problem(causal, t); }),
             "a softmax takes scale, log and bool_mask; what else is said is attention's");
-  EXPECT_NE(
-      refusal([&] { (void)parse_problem("softmax s3x4 fp32 causal_top_left"); }).find("says nothing about softmax"),
-      std::string::npos);
+  EXPECT_NE(refusal([&] {
+              (void)parse_problem("softmax s3x4 fp32 causal_top_left");
+            }).find("softmax does not support 'causal_top_left'"),
+            std::string::npos);
 }
 
 TEST(SoftmaxProblem, IsItsLine) {

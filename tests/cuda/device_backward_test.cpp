@@ -4,7 +4,7 @@
 #include "base/text.hpp"
 #include "device.hpp"
 #include "support/backward_problem.hpp"
-#include "support/random_problem.hpp"
+#include "support/property.hpp"
 
 namespace onepass::check {
 namespace {
@@ -25,7 +25,9 @@ void judge_problems(const std::vector<Problem>& problems, Findings& findings) {
   in_parallel(problems.size(), [&](std::size_t n) {
     const Problem& p = problems[n];
     const Distribution scores = kScores[n % 3];
-    const std::string what = text(to_string(p), "\" seed ", n, " ", name_of(scores), "\"");
+    Problem twin = p;
+    twin.device = {DeviceKind::cuda, 0};
+    const std::string what = test::command_of(twin, n, scores);
     try {
       if (!somebody_takes(p)) return;
       Inputs inputs = make_inputs(p, n, scores);

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "device.hpp"
-#include "support/random_problem.hpp"
+#include "support/property.hpp"
 
 namespace onepass::check {
 namespace {
@@ -19,27 +19,19 @@ std::uint64_t chosen_seed() {
   return at ? std::strtoull(at + 5, nullptr, 10) : std::random_device()();
 }
 
-struct Case {
-  Problem problem;
-  std::uint64_t seed = 0;
-  Distribution distribution = Distribution::normal;
-};
+using test::Case;
 
-Case random_case() {
-  Case c{test::random_problem()};
-  c.seed = static_cast<std::uint64_t>(test::among(0, 1000));
-  c.distribution = test::random_distribution();
-  return c;
+Problem on_device(Problem p) {
+  p.device = {DeviceKind::cuda, 0};
+  return p;
 }
 
 std::vector<Case> cases(std::uint64_t seed) {
   std::vector<Case> found;
-  const rc::Gen<Case> gen = rc::gen::exec(random_case);
+  const rc::Gen<Case> gen = rc::gen::exec([] { return test::random_case(test::random_problem()); });
   for (rc::Random random(seed); found.size() < kProblems;) {
     Case c = gen(random.split(), rc::kNominalSize).value();
-    Problem twin = c.problem;
-    twin.device = {DeviceKind::cuda, 0};
-    if (!takers_of(twin).empty()) found.push_back(std::move(c));
+    if (!takers_of(on_device(c.problem)).empty()) found.push_back(std::move(c));
   }
   return found;
 }
@@ -53,7 +45,7 @@ TEST_F(DeviceRandom, EveryImplementationIsRight) {
   Findings findings;
   in_parallel(drawn.size(), [&](std::size_t n) {
     const Case& c = drawn[n];
-    const std::string what = text(to_string(c.problem), "\" seed ", c.seed, " ", name_of(c.distribution), "\"");
+    const std::string what = test::command_of(on_device(c.problem), c.seed, c.distribution);
     try {
       Inputs inputs = make_inputs(c.problem, c.seed, c.distribution);
       findings.judge(inputs, what);

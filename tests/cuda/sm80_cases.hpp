@@ -2,6 +2,7 @@
 // holds, and problems of many pairs of head dims.
 #pragma once
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Sm80Case {
   Generation device;
   const char* line;
 };
+inline std::ostream& operator<<(std::ostream& out, const Sm80Case& c) {
+  return out << '"' << c.device.arch << ' ' << c.line << '"';
+}
 
 template <class Config>
 cuda::CodeGate sm80_gate(const Problem& p, const Config& config) {

@@ -31,6 +31,7 @@ class Prose(unittest.TestCase):
             "a.cpp", 'text("heads are", " no multiple");\nf("heads are"\n  " no multiple");\n', "string", 2, "is no"
         )
         self.rejects("a.cpp", 'refuse("cuBLAS takes no size of 0");\n', "string", 1, "takes no")
+        self.rejects("a.cpp", 'refuse("row_lse is given; it is of a softmax");\n', "string", 1, "is of")
         self.rejects("a.cpp", 'refuse("so many features do not fit");\n', "string", 1, "so many")
         self.rejects("a.cpp", 'help("Of all but pages: bhsd or bshd");\n', "string", 1, "opener")
         self.rejects("a.cpp", 'help("Prints O. What is left out is 0");\n', "string", 1, "opener")

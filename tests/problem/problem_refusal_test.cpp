@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ namespace {
 struct Wrong {
   const char *line, *word, *expected;  // the sentence names the word and what would be accepted
 };
+std::ostream& operator<<(std::ostream& out, const Wrong& wrong) { return out << '"' << wrong.line << '"'; }
 class BadLine : public testing::TestWithParam<Wrong> {};
 TEST_P(BadLine, IsRefusedInASentence) {
   const auto& [line, word, expected] = GetParam();
@@ -35,36 +37,39 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"b2x", "'b2x'", "b<batch>"}, Wrong{"b99999999999999999999", "'b99999999999999999999'", "b<batch>"},
         Wrong{"h4/", "'h4/'", "h<query heads>[/<K/V heads>]"}, Wrong{"h4/2/1", "'h4/2/1'", "h<query heads>"},
         Wrong{"s5x", "'s5x'", "s<queries>[x<keys>]"}, Wrong{"d1.5", "'d1.5'", "d<dim of q and k>[/<dim of v>]"},
-        Wrong{"h4/3 s5 d8", "heads_q = 4", "no multiple of heads_kv = 3"},
-        Wrong{"h4/0 s5 d8", "heads_q = 4", "heads_kv = 0"}, Wrong{"b-1", "'b-1'", "a word"},
-        Wrong{"b1 s5 d0", "dim_qk is 0", "1 to 256, or the pair 576/512"},
-        Wrong{"b1 s5 d257", "dim_qk is 257", "1 to 256"}, Wrong{"b1 s5 d64/512", "dim_v is 512", "1 to 256"},
-        Wrong{"b1 s5 d576", "dim_qk is 576", "576/512"},
-        Wrong{"bwd s5 d8 fp8_e4m3", "q, k and v is fp8_e4m3", "fp32, fp16 and bf16"},
-        Wrong{"s5 d8 out=int32", "out is int32", "fp32, fp16 and bf16"},
-        Wrong{"s5 d8 bf16 out=fp16", "out is fp16", "bf16, as q, or fp32"}, Wrong{"s5 d8 out=half", "'half'", "fp32"},
-        Wrong{"s5 d8 window=3", "'window=3'", "window=left:right"},
-        Wrong{"s5 d8 window=-2:0", "left side is -2", "-1 (unbounded)"},
-        Wrong{"s5 d8 window=0:-5", "right side is -5", "-1 (unbounded)"},
-        Wrong{"s5 d8 scale=inf", "scale is inf", "a number from -2.3e38 to 2.3e38"},
-        Wrong{"s5 d8 scale=-1e39", "scale is -1e+39", "a number from -2.3e38 to 2.3e38"},
+        Wrong{"h4/3 s5 d8", "heads_q (4)", "must be a multiple of heads_kv (3)"},
+        Wrong{"h4/0 s5 d8", "heads_q (4)", "heads_kv (0)"}, Wrong{"b-1", "'b-1'", "a word"},
+        Wrong{"b1 s5 d0", "dim_qk must be 1 to 256, or the pair 576/512", "(got 0)"},
+        Wrong{"b1 s5 d257", "dim_qk must be 1 to 256", "(got 257)"},
+        Wrong{"b1 s5 d64/512", "dim_v must be 1 to 256", "(got 512)"},
+        Wrong{"b1 s5 d576", "dim_qk must be 1 to 256", "(got 576)"},
+        Wrong{"bwd s5 d8 fp8_e4m3", "attention_backward does not support", "fp8_e4m3 q, k and v"},
+        Wrong{"s5 d8 out=int32", "out must be fp32, fp16 or bf16", "(got int32)"},
+        Wrong{"s5 d8 bf16 out=fp16", "out must be bf16, as q, or fp32", "(got fp16)"},
+        Wrong{"s5 d8 out=half", "'half'", "fp32"}, Wrong{"s5 d8 window=3", "'window=3'", "window=left:right"},
+        Wrong{"s5 d8 window=-2:0", "left side must be -1 (unbounded)", "(got -2)"},
+        Wrong{"s5 d8 window=0:-5", "right side must be -1 (unbounded)", "(got -5)"},
+        Wrong{"s5 d8 scale=inf", "scale must be -2.3e38 to 2.3e38", "(got inf)"},
+        Wrong{"s5 d8 scale=-1e39", "scale must be -2.3e38 to 2.3e38", "(got -1e+39)"},
+        Wrong{"s5 d8 causal_top_left window=4:5", "right side must be -1 or 0 with a causal mask", "(got 5)"},
         Wrong{"s5 d8 causal_offset", "'causal_offset'", "a word"},
         Wrong{"s5 d8 causal_offset=", "'causal_offset='", "causal_offset=keys"},
         Wrong{"s5 d8 aligned_offset=1.5", "'aligned_offset=1.5'", "aligned_offset=keys"},
-        Wrong{"s5 d8 causal_offset=1152921504606846977", "offset is 1152921504606846977", "-2^60 to 2^60"},
-        Wrong{"s5 d8 causal_offset=3 causal_top_left", "'causal_top_left'", "beside 'causal_offset=3'"},
+        Wrong{"s5 d8 causal_offset=1152921504606846977", "offset must be -2^60 to 2^60", "(got 1152921504606846977)"},
+        Wrong{"s5 d8 causal_offset=3 causal_top_left", "'causal_top_left'", "conflicts with 'causal_offset=3'"},
         Wrong{"s5 d8 scale=one", "'scale=one'", "a number"},
-        Wrong{"s5 d8 softcap=-1", "softcap is -1", "0 (none) or a positive number"},
-        Wrong{"s5 d8 softcap=nan", "softcap is nan", "positive"},
-        Wrong{"s5 d8 dropout=1.5", "dropout_p is 1.5", "0 to 1"},
-        Wrong{"s5 d8 dropout=nan", "dropout_p is nan", "0 to 1"}, Wrong{"s5 d8 seed=-1", "'seed=-1'", "an integer"},
+        Wrong{"s5 d8 softcap=-1", "softcap must be 0 (none) or positive", "(got -1)"},
+        Wrong{"s5 d8 softcap=nan", "softcap must be 0 (none) or positive", "(got nan)"},
+        Wrong{"s5 d8 dropout=1.5", "dropout_p must be 0 to 1", "(got 1.5)"},
+        Wrong{"s5 d8 dropout=nan", "dropout_p must be 0 to 1", "(got nan)"},
+        Wrong{"s5 d8 seed=-1", "'seed=-1'", "an integer"},
         Wrong{"s5 d8 mask=bh", "'mask=bh'", "a spread such as bhqk or 11qk"},
         Wrong{"s5 d8 mask=kqhb", "'mask=kqhb'", "a spread"},
         Wrong{"s5 d8 bias=bhqk", "'bias=bhqk'", "bias=dtype:spread"},
-        Wrong{"s5 d8 bias=int32:bhqk", "bias is int32", "fp32, fp16 and bf16"},
+        Wrong{"s5 d8 bias=int32:bhqk", "bias must be fp32, fp16 or bf16", "(got int32)"},
         Wrong{"h1 d8 varlen=3,x", "'varlen=3,x'", "lengths such as 3,7,128x4"},
         Wrong{"h1 d8 varlen=3,-1", "'varlen=3,-1'", "lengths from 0"},
-        Wrong{"h1 d8 varlen=3,4/5", "'varlen=3,4/5'", "as many lengths of k as of q"},
+        Wrong{"h1 d8 varlen=3,4/5", "'varlen=3,4/5'", "one length of k for each length of q"},
         Wrong{"h1 d8 varlen=1x9999999", "'varlen=1x9999999'", "at most 1048576"},
         Wrong{"h1 d8 packed=3", "'packed=3'", "packed=total_q:total_k"},
         Wrong{"h1 s4 d8 strides=q:1,2,3", "'strides=q:1,2,3'", "strides=q:batch,head,token"},
@@ -82,41 +87,45 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"d8 varlen=3,4/5,6/7", "'varlen=3,4/5,6/7'", "lengths such as"},
         Wrong{"d8 packed=3:4:5", "'packed=3:4:5'", "packed=total_q:total_k"},
         Wrong{"s4 bias=fp32:bhqk:1", "'bias=fp32:bhqk:1'", "a spread"},
-        Wrong{"b3 d8 varlen=1,2", "2 lengths of q", "a batch of 3"},
-        Wrong{"s4 d8 varlen=1,9", "a length of q is 9", "0 to 4 is accepted"},
-        Wrong{"d8 varlen=4,4 packed=7:8", "the lengths of q add up to 8", "beyond its 7 tokens"},
+        Wrong{"b3 d8 varlen=1,2", "the number of lengths of q must be 3, as batch", "(got 2)"},
+        Wrong{"s4 d8 varlen=1,9", "lengths of q must be 0 to 4", "(got 9)"},
+        Wrong{"d8 varlen=4,4 packed=7:8", "the sum of the lengths of q must be at most 7", "(got 8)"},
         Wrong{"fwd\x80 s4", "'fwd\\x80'", "a word"},
         Wrong{"s4 gr\xc3\xb6\xc3\x9f", "'gr\\xc3\\xb6\\xc3\\x9f'", "a word"},
-        Wrong{"s4 score_mod={score + \xc3\xa9}", "score_mod, column 9: the byte '\\xc3'", "only printable ASCII"},
-        Wrong{"s4 mask_mod={k_index\x7f} cuda", "mask_mod, column 8: the byte '\\x7f'", "only printable ASCII"},
-        Wrong{"s4 score_mod={t[0]} buffer=\xc3\xa9:fp32:4", "the mod buffer name '\\xc3\\xa9'", "letters, digits"},
+        Wrong{"s4 score_mod={score + \xc3\xa9}", "score_mod, column 9: '\\xc3'", "must be printable ASCII"},
+        Wrong{"s4 mask_mod={k_index\x7f} cuda", "mask_mod, column 8: '\\x7f'", "must be printable ASCII"},
+        Wrong{"s4 score_mod={t[0]} buffer=\xc3\xa9:fp32:4", "the mod buffer name must be a letter",
+              "(got '\\xc3\\xa9')"},
         Wrong{"s4 d8 score_mod=score", "'score_mod=score'", "an expression in braces"},
         Wrong{"s4 d8 score_mod={score", "'score_mod={score'", "an expression in braces"},
         Wrong{"s4 d8 score_mod={score + x}", "score_mod, column 9: 'x'", "score, batch, head, q_index, k_index"},
         Wrong{"s4 d8 mask_mod={q_index >=}", "mask_mod, column 11", "a value is expected"},
-        Wrong{"s4 d8 score_mod={(score} cuda", "column 1: '('", "never closed"},
-        Wrong{"s4 d8 score_mod={#if} cuda", "'#'", "not accepted"},
-        Wrong{"s4 d8 score_mod={score; f()} cuda", "';'", "one expression is accepted"},
-        Wrong{"s4 d8 buffer=t:fp32:4", "mod buffers", "neither a score_mod nor a mask_mod"},
+        Wrong{"s4 d8 score_mod={(score} cuda", "column 1: '('", "must be closed"},
+        Wrong{"s4 d8 score_mod={#if} cuda", "'#'", "does not support"},
+        Wrong{"s4 d8 score_mod={score; f()} cuda", "';'", "must be one expression"},
+        Wrong{"s4 d8 buffer=t:fp32:4", "mod_buffers requires", "a score_mod or a mask_mod"},
         Wrong{"s4 d8 score_mod={score} buffer=t", "'buffer=t'", "buffer=name:dtype:sizes"},
         Wrong{"s4 d8 score_mod={score} buffer=t:fp32:1x2x3x4x5", "'buffer=t:fp32:1x2x3x4x5'", "at most 4 sizes"},
-        Wrong{"s4 d8 score_mod={score} buffer=t:fp8_e4m3:4", "mod buffer t is fp8_e4m3",
-              "fp32, fp16, bf16, int32 and bool"},
-        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:0", "mod buffer t has size 0 in dimension 0", "1 to 2147483647"},
-        Wrong{"s4 d8 score_mod={score} buffer=score:fp32:4", "'score'", "a word that expressions use otherwise"},
-        Wrong{"s4 d8 score_mod={score} buffer=4:fp32:4", "'4'", "a letter and then"},
-        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:4 buffer=t:fp32:4", "two mod buffers", "named t"},
-        Wrong{"s4x3000000000 d8 score_mod={score}", "3000000000 long", "count to 2147483647"},
-        Wrong{"b4000000000 h4000000000 s4 d8", "2^62", "more than"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp8_e4m3:4", "mod buffer t must be fp32, fp16, bf16, int32 or bool",
+              "(got fp8_e4m3)"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:0", "dimension 0 of mod buffer t must be 1 to 2147483647",
+              "(got 0)"},
+        Wrong{"s4 d8 score_mod={score} buffer=score:fp32:4", "'score'", "must not be a reserved word"},
+        Wrong{"s4 d8 score_mod={score} buffer=4:fp32:4", "'4'", "must be a letter and up to 63 letters"},
+        Wrong{"s4 d8 score_mod={score} buffer=t:fp32:4 buffer=t:fp32:4", "the names of mod buffers must differ",
+              "(got t twice)"},
+        Wrong{"s4x3000000000 d8 score_mod={score}", "must be at most 2147483647", "and 3000000000)"},
+        Wrong{"b4000000000 h4000000000 s4 d8", "2^62", "at most"},
         Wrong{"s4000000000000 d8", "the score matrix", "2^62"},
-        Wrong{"merge n0 s4 d8", "0 partial results", "at least 1"},
-        Wrong{"merge s4 d8", "0 partial results", "at least 1"},
-        Wrong{"merge n2 s4 d8 alibi", "'alibi' says nothing about merge", "docs/reference/problem.md"},
-        Wrong{"merge n2 s4 d8 strides=q:1,2,3;k:1,2,3;v:1,2,3;o:1,2,3", "merge takes no buffer", "out_strides"},
-        Wrong{"s4 d8 n2", "'n2' says nothing about fwd", "docs/reference/problem.md"},
+        Wrong{"merge n0 s4 d8", "the number of partial results must be 1 or more", "(got 0)"},
+        Wrong{"merge s4 d8", "the number of partial results must be 1 or more", "(got 0)"},
+        Wrong{"merge n2 s4 d8 alibi", "merge does not support 'alibi'", "docs/reference/problem.md"},
+        Wrong{"merge n2 s4 d8 strides=q:1,2,3;k:1,2,3;v:1,2,3;o:1,2,3", "merge does not support buffer or strides",
+              "out_strides"},
+        Wrong{"s4 d8 n2", "fwd does not support 'n2'", "docs/reference/problem.md"},
         Wrong{"s4 d8 bias=fp32:11qk bias_strides=1,2", "'bias_strides=1,2'", "a stride for each dimension"},
         Wrong{"s4 d8 what_strides=1,2", "'what_strides=1,2'", "a word of the problem grammar"},
-        Wrong{"s4 d8 lse lse_strides=0,0,999999999999999999", "lse has stride 999999999999999999", "2^58"},
+        Wrong{"s4 d8 lse lse_strides=0,0,999999999999999999", "and stride 999999999999999999", "2^58"},
         Wrong{"s4 d8 align=q:3", "'align=q:3'", "align=name:bytes"},
         Wrong{"s4 d8 align=what:4", "'align=what:4'", "align=name"},
         Wrong{"s4 d8 align=q", "'align=q'", "align=name:bytes"}));
@@ -161,9 +170,8 @@ TEST(Problem, NoWordSpeaksTwice) {
           ADD_FAILURE() << "accepted: " << line;
         } catch (const Error& e) {
           EXPECT_EQ(e.code(), ErrorCode::bad_text);
-          EXPECT_EQ(std::string(e.what()).rfind(
-                        "'" + second + "' in \"" + line + "\" is one word too many beside '" + first + "'", 0),
-                    0u)
+          EXPECT_EQ(
+              std::string(e.what()).rfind("'" + second + "' in \"" + line + "\" conflicts with '" + first + "'", 0), 0u)
               << e.what();
         }
       }
@@ -179,12 +187,16 @@ TEST(Problem, FieldsOfAnotherOperatorAreRefused) {
     void (*set)(Problem&);
     bool (*takes)(Op);
   } fields[] = {
-      {"m, n, k and column_bias", [](Problem& p) { p.m = 3; }, [](Op op) { return op >= Op::flat_gemm; }},
-      {"m, n, k and column_bias", [](Problem& p) { p.column_bias = true; }, [](Op op) { return op >= Op::flat_gemm; }},
-      {"log, lse_only and row_lse", [](Problem& p) { p.log = true; },
+      {"does not support m, n, k or column_bias; flat_gemm and linear do", [](Problem& p) { p.m = 3; },
+       [](Op op) { return op >= Op::flat_gemm; }},
+      {"does not support m, n, k or column_bias; flat_gemm and linear do", [](Problem& p) { p.column_bias = true; },
+       [](Op op) { return op >= Op::flat_gemm; }},
+      {"does not support log, lse_only or row_lse; softmax does", [](Problem& p) { p.log = true; },
        [](Op op) { return op == Op::softmax || op == Op::softmax_backward; }},
-      {"descale, hadamard and mean", [](Problem& p) { p.hadamard = true; }, [](Op op) { return op == Op::quantize; }},
-      {"unified_max and recomputed", [](Problem& p) { p.unified_max = 1.0f; }, [](Op op) { return op == Op::forward; }},
+      {"does not support descale, hadamard or mean; quantize does", [](Problem& p) { p.hadamard = true; },
+       [](Op op) { return op == Op::quantize; }},
+      {"does not support unified_max", [](Problem& p) { p.unified_max = 1.0f; },
+       [](Op op) { return op == Op::forward; }},
   };
   for (const char* line : {"s4 d8", "bwd s4 d8", "merge n2 s4 d8", "softmax s4", "softmax_bwd s4", "quantize s4x64",
                            "flat_gemm m2 n3 k4", "linear m2 n3 k4"}) {
@@ -200,7 +212,7 @@ TEST(Problem, FieldsOfAnotherOperatorAreRefused) {
         ADD_FAILURE() << "accepted: " << line << ", " << field.of;
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), ErrorCode::bad_value);
-        EXPECT_TRUE(std::string_view(e.what()).starts_with(field.of)) << e.what();
+        EXPECT_TRUE(std::string_view(e.what()).ends_with(field.of)) << e.what();
       }
     }
   }

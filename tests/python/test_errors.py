@@ -15,20 +15,24 @@ def i32(*values):
 
 
 CASES = {
-    "rank of q": (ValueError, r"q has shape \[4, 37, 40\]; \[batch, heads_q, seq_q, dim_qk\]", {"q": Q[0]}),
-    "rank of v": (ValueError, r"v has shape \[2, 65, 24\]", {"v": V[0]}),
+    "rank of q": (
+        ValueError,
+        r"q must have shape \[batch, heads_q, seq_q, dim_qk\] \(got \[4, 37, 40\]\)",
+        {"q": Q[0]},
+    ),
+    "rank of v": (ValueError, r"v must have shape .*got \[2, 65, 24\]", {"v": V[0]}),
     "too many dimensions": (ValueError, r"q must have 1 to 4 dimensions \(got 5\)", {"q": Q[None]}),
     "a vector": (ValueError, r"q must have the shape \[batch, heads, seq, dim\].* \(got \[40\]\)", {"q": Q[0, 0, 0]}),
-    "head dim": (ValueError, "k has shape .* head dim must be 40", {"k": K[..., :39]}),
-    "keys": (ValueError, "v has shape .* sequence length must be 65", {"v": V[:, :, 1:]}),
-    "batch": (ValueError, "k has shape .* batch must be 2", {"k": K[:1]}),
-    "head ratio": (ValueError, "heads_q = 3 is no multiple of heads_kv = 2", {"q": Q[:, :3]}),
+    "head dim": (ValueError, "the head dim of k must be 40, as in q .got shape", {"k": K[..., :39]}),
+    "keys": (ValueError, "the sequence length of v must be 65, as in k", {"v": V[:, :, 1:]}),
+    "batch": (ValueError, "the batch of k must be 2, as in q", {"k": K[:1]}),
+    "head ratio": (ValueError, r"heads_q \(3\) must be a multiple of heads_kv \(2\)", {"q": Q[:, :3]}),
     "large head dim": (
         ValueError,
-        "dim_qk is 300",
+        "dim_qk must be 1 to 256, or the pair 576/512 .got 300",
         {"q": np.zeros((1, 1, 1, 300), F32), "k": np.zeros((1, 1, 1, 300), F32), "v": np.zeros((1, 1, 1, 24), F32)},
     ),
-    "stride": (ValueError, "q has stride 2 in its last dimension; 1 is required", {"q": Q[..., ::2], "k": K[..., ::2]}),
+    "stride": (ValueError, "the last dimension of q must have stride 1 .got 2", {"q": Q[..., ::2], "k": K[..., ::2]}),
     "unaligned": (
         TypeError,
         r"q must export .* strides of whole elements \(got this ndarray\)",
@@ -44,7 +48,7 @@ CASES = {
     "bits": (TypeError, r"k must be .* \(got uint16\)", {"k": K.astype(np.uint16)}),
     "complex": (TypeError, r"v must be .* \(got complex64\)", {"v": V.astype(np.complex64)}),
     "byte order": (TypeError, r"q must be native .* \(got >f4\)", {"q": Q.astype(">f4")}),
-    "mixed dtypes": (TypeError, "k is fp16; fp32, or fp8_e4m3 as a cache, is expected", {"k": K.astype(np.float16)}),
+    "mixed dtypes": (TypeError, "k must be fp32, as q, or fp8_e4m3 .got fp16", {"k": K.astype(np.float16)}),
     "a list": (
         TypeError,
         r"v must be a NumPy array, a torch tensor or an array with DLPack \(got a list\)",
@@ -76,10 +80,10 @@ CASES = {
     "window of three": (ValueError, r"window must be .* \(got \(1, 2, 3\)\)", {"window": (1, 2, 3)}),
     "window side": (ValueError, r"window's right side must be -1 .* \(got -2\)", {"window": (1, -2)}),
     "window of floats": (TypeError, r"window's left side must be .* \(got 1.5\)", {"window": (1.5, 0)}),
-    "mask dtype": (TypeError, "bool_mask is fp32; bool is expected", {"bool_mask": np.ones((37, 65), F32)}),
+    "mask dtype": (TypeError, "bool_mask must be bool .got fp32", {"bool_mask": np.ones((37, 65), F32)}),
     "mask shape": (
         ValueError,
-        r"bool_mask has shape \[1, 1, 37, 64\]: dimension 3 must be 65 or 1",
+        r"dimension 3 of bool_mask must be 65 or 1 \(got shape \[1, 1, 37, 64\]\)",
         {"bool_mask": np.ones((37, 64), bool)},
     ),
     "bias dtype": (
@@ -87,8 +91,8 @@ CASES = {
         r"bias must be float32, float16 or bfloat16 \(got float64\)",
         {"bias": np.zeros((37, 65))},
     ),
-    "bias shape": (ValueError, "bias has shape .* dimension 1 must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
-    "slopes": (ValueError, "alibi_slopes has shape .* must be 4", {"alibi_slopes": np.ones(3, F32)}),
+    "bias shape": (ValueError, "dimension 1 of bias must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
+    "slopes": (ValueError, "the number of heads of alibi_slopes must be 4", {"alibi_slopes": np.ones(3, F32)}),
     "slopes dtype": (TypeError, r"alibi_slopes must be float32 \(got int64\)", {"alibi_slopes": np.ones(4, int)}),
     "large slopes": (
         ValueError,
@@ -96,15 +100,15 @@ CASES = {
         {"alibi_slopes": np.array([[0, 1, 2, 3], [0, np.inf, 1e39, 0]])},
     ),
     "sinks dtype": (TypeError, r"sinks must be .* \(got >f2\)", {"sinks": np.ones(4, ">f2")}),
-    "sinks": (ValueError, "sinks has shape .* must be 4", {"sinks": np.ones(5, F32)}),
-    "scale": (ValueError, "scale is inf; a number from", {"scale": float("inf")}),
+    "sinks": (ValueError, "the number of heads of sinks must be 4", {"sinks": np.ones(5, F32)}),
+    "scale": (ValueError, "scale must be -2.3e38 to 2.3e38 .got inf", {"scale": float("inf")}),
     "a large scale": (
         ValueError,
         "scale must be a number .got an integer beyond the range of float64",
         {"scale": 10**400},
     ),
     "scale text": (TypeError, r"scale must be a number \(got 'x'\)", {"scale": "x"}),
-    "softcap": (ValueError, "softcap is -1", {"softcap": -1}),
+    "softcap": (ValueError, "softcap must be 0 .none. or positive .got -1", {"softcap": -1}),
     "softcap text": (TypeError, r"softcap must be 0 .* or a positive number \(got '30'\)", {"softcap": "30"}),
     "scale bytes": (TypeError, r"scale must be a number \(got b'1'\)", {"scale": b"1"}),
     "window of names": (
@@ -126,7 +130,11 @@ CASES = {
     "seed of floats": (TypeError, r"seed must be .* \(got 0.5\)", {"seed": 0.5}),
     "threads": (ValueError, r"threads must be .* \(got 0\)", {"threads": 0}),
     "score_mod": (ValueError, r"score_mod, column 9: 'x'.*\n  score \+ x\n          \^", {"score_mod": "score + x"}),
-    "mask_mod": (ValueError, "mask_mod, column 1: 'score': a mask_mod decides by position", {"mask_mod": "score > 0"}),
+    "mask_mod": (
+        ValueError,
+        "mask_mod, column 1: 'score': a mask_mod does not support score",
+        {"mask_mod": "score > 0"},
+    ),
     "a function": (TypeError, r"score_mod must be a C.* \(got a function\)", {"score_mod": lambda score: score}),
     "mod_buffers": (TypeError, r"mod_buffers must be a dict .* \(got a list\)", {"mod_buffers": [1]}),
     "a mod buffer": (
@@ -134,14 +142,30 @@ CASES = {
         r"mod buffer t must be float32, float16, bfloat16, int32 or bool \(got int16\)",
         {"score_mod": "score", "mod_buffers": {"t": np.arange(3, dtype=np.int16)}},
     ),
-    "its name": (ValueError, "'head' is a word", {"score_mod": "score", "mod_buffers": {"head": i32(1)}}),
-    "its size": (ValueError, "mod buffer t has size 0", {"score_mod": "score", "mod_buffers": {"t": i32()}}),
-    "no reader": (ValueError, "neither a score_mod nor a mask_mod", {"mod_buffers": {"t": i32(1)}}),
-    "implementation": (ValueError, "implementation 'fast' is unknown here; there are", {"implementation": "fast"}),
-    "one prefix sum": (ValueError, "cu_seqlens_k is missing", dict(zip("qkv", PACKED), cu_seqlens_q=i32(0, 10))),
-    "prefix start": (ValueError, r"cu_seqlens_q\[0\] is 1; prefix sums start at 0", {"cu_seqlens_q": i32(1, 10)}),
-    "prefix order": (ValueError, r"cu_seqlens_q\[2\] is 4, less than the 5", {"cu_seqlens_q": i32(0, 5, 4)}),
-    "prefix end": (ValueError, r"cu_seqlens_q\[1\] is 11, beyond the 10 tokens", {"cu_seqlens_q": i32(0, 11)}),
+    "its name": (
+        ValueError,
+        "must not be a reserved word .got 'head'",
+        {"score_mod": "score", "mod_buffers": {"head": i32(1)}},
+    ),
+    "its size": (
+        ValueError,
+        "dimension 0 of mod buffer t must be 1 to",
+        {"score_mod": "score", "mod_buffers": {"t": i32()}},
+    ),
+    "no reader": (ValueError, "mod_buffers requires a score_mod or a mask_mod", {"mod_buffers": {"t": i32(1)}}),
+    "implementation": (ValueError, "implementation must be one of .* .got 'fast'", {"implementation": "fast"}),
+    "one prefix sum": (ValueError, "cu_seqlens_k must be given", dict(zip("qkv", PACKED), cu_seqlens_q=i32(0, 10))),
+    "prefix start": (ValueError, r"cu_seqlens_q\[0\] must be 0 \(got 1\)", {"cu_seqlens_q": i32(1, 10)}),
+    "prefix order": (
+        ValueError,
+        r"cu_seqlens_q\[2\] must be at least 5, the entry before it \(got 4\)",
+        {"cu_seqlens_q": i32(0, 5, 4)},
+    ),
+    "prefix end": (
+        ValueError,
+        r"cu_seqlens_q\[1\] must be at most 10, the tokens of q \(got 11\)",
+        {"cu_seqlens_q": i32(0, 11)},
+    ),
     "prefix dtype": (
         TypeError,
         r"cu_seqlens_q must be int32 \(got int16\)",
@@ -154,7 +178,7 @@ CASES = {
     ),
     "prefix length": (
         ValueError,
-        "cu_seqlens_k has shape .* must be 3",
+        "the length of cu_seqlens_k must be 3",
         {"cu_seqlens_q": i32(0, 5, 10), "cu_seqlens_k": i32(0, 10)},
     ),
 }
@@ -181,9 +205,9 @@ def test_bad_input(name):
 @pytest.mark.parametrize(
     "out, error, sentence",
     [
-        (np.zeros((2, 4, 37, 23), F32), ValueError, "out has shape .* head dim must be 24"),
-        (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out is fp16; fp32, as q, or fp32 is expected"),
-        (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "out has stride 2"),
+        (np.zeros((2, 4, 37, 23), F32), ValueError, "the head dim of out must be 24"),
+        (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out must be fp32, as q .got fp16"),
+        (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "the last dimension of out must have stride 1 .got 2"),
         (np.broadcast_to(np.zeros((37, 24), F32), (2, 4, 37, 24)), ValueError, "out must be writable"),
         (np.zeros((2, 4, 37, 24), np.int64), TypeError, r"out must be float32, float16 or bfloat16 \(got int64\)"),
         ([0.0], TypeError, "out must be a NumPy array"),
@@ -206,10 +230,10 @@ def test_out_that_shares_memory_with_an_input():
     before = qkv.copy()
     shifted = np.lib.stride_tricks.as_strided(qkv[0, 0, 2:, 1:], out.shape, out.strides)
     for taken, name in ((q, "q"), (k, "k"), (v, "v"), (v[::-1], "v"), (shifted, "v")):
-        with pytest.raises(ValueError, match=f"out shares memory with {name}; separate memory is required"):
+        with pytest.raises(ValueError, match=f"out must not share memory with {name}"):
             onepass.attention(q, k, v, out=taken)
     bias = out[:, :, :, :37]
-    with pytest.raises(ValueError, match="out shares memory with bias"):
+    with pytest.raises(ValueError, match="out must not share memory with bias"):
         onepass.attention(q, k, v, bias=bias, out=out)
     assert (qkv == before).all()
     assert (onepass.attention(q, k, v, out=out) == onepass.attention(*before.transpose(2, 0, 3, 1, 4)[:3])).all()

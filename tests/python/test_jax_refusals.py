@@ -12,7 +12,7 @@ import onepass.jax  # noqa: E402
 
 X = np.zeros((1, 2, 3, 8), np.float32)
 WRONG = {
-    "k has shape": dict(k=np.zeros((1, 2, 3, 9), np.float32)),
+    "of k must be": dict(k=np.zeros((1, 2, 3, 9), np.float32)),
     r"q must be an array of shape .* \(got None\)": dict(q=None),
     r"q must be .* \(got int8\)": dict(q=np.zeros((1, 2, 3, 8), np.int8)),
     r"q and v must have the shape .* \(got \[3\] and": dict(q=np.zeros(3, np.float32)),

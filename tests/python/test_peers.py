@@ -8,6 +8,7 @@ import sys
 import types
 import warnings
 
+import fake_card
 import numpy as np
 import onepass
 import pytest
@@ -15,6 +16,7 @@ from conftest import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from bench import timing  # noqa: E402
 from bench.peers import PEERS, cpu, flash_attention_3, flash_attention_4, torch_cuda  # noqa: E402
 from bench.peers import flash_attention_3_decode as decode  # noqa: E402
 from bench.peers.server import Server  # noqa: E402
@@ -141,6 +143,57 @@ def test_ways_mask_and_bias_span_what_the_problem_says():
     for extra in ("softcap=3", "alibi", "sinks"):
         with pytest.raises(Refused, match="is not timed"):
             torch_cuda.Ways(torch, Problem.parse(f"fwd h2 s4 {extra}"), "math")
+
+
+ON_A_CARD = {
+    "torch-math": [
+        "fwd b1 h4/2 s16 d8 bf16 cuda",
+        "bwd b1 h2 s16 d8 fp32 cuda",
+        "fwd h2 s9x12 d8 bf16 window=3:0 cuda",
+    ],
+    "torch-rows": ["softmax s10x20 fp32 cuda", "softmax_bwd s10x20 fp32 log cuda"],
+    "torch-copy": ["softmax s10x20 fp32 cuda"],
+    "torch-linear": ["linear m2 n8 k8 fp32 column_bias cuda"],
+}
+
+
+@pytest.mark.parametrize(("peer", "line"), [(peer, line) for peer, lines in ON_A_CARD.items() for line in lines])
+def test_peers_on_a_card(torch, monkeypatch, peer, line):
+    fake_card.install(torch, monkeypatch, timing)
+    answer = Server().answer(f"{peer} 1 0 {line}\n")
+    runs = {"median_s", "min_s", "runs", "extra_bytes", "peer", "version"}
+    assert set(answer) - {"note"} == runs and answer["peer"] == peer and answer["version"] == torch.__version__
+    assert answer["median_s"] == (2e-3 / 8 if peer == "torch-linear" else 2e-3)
+    assert answer.get("note") == {"w": "window as a boolean mask", "l": "aten._log_softmax_backward_data"}.get(
+        "w" if "window" in line else "l" if "_bwd" in line else ""
+    )
+
+
+@pytest.mark.parametrize("line", ["fwd b1 h2 s64 d64", "bwd b1 h2 s64 d64", "bwd b1 h2 s64 d64 causal_bottom_right"])
+def test_flash_attention_3_on_a_card(torch, monkeypatch, line):
+    asked = []
+    library = types.SimpleNamespace(
+        fa3_forward=lambda *given: asked.append("forward") or 0,
+        fa3_backward=lambda *given: asked.append("backward") or 0,
+        fa3_backward_bytes=type("Bytes", (), {"__call__": lambda self, *given: 100})(),
+    )
+    monkeypatch.setenv("ONEPASS_FA3", "fa3.so")
+    monkeypatch.setattr(flash_attention_3.ctypes, "CDLL", lambda path: library)
+    fake_card.install(torch, monkeypatch, timing)
+    answer = Server().answer(f"flash-attn-3 1 0 {line} bf16 layout=bshd cuda")
+    assert answer["median_s"] == 2e-3 and answer["extra_bytes"] == (4 * 2 * 64 + 4 if line[0] == "f" else 100)
+    assert set(asked) == ({"forward"} if line[0] == "f" else {"forward", "backward"})
+
+
+def test_the_ceilings_of_a_card(torch, monkeypatch):
+    fake_card.install(torch, monkeypatch, timing)
+    monkeypatch.setattr(torch, "matmul", lambda a, b, out: out)
+    small = torch.empty
+    monkeypatch.setattr(torch, "randn", lambda *sizes, **options: small(0))
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: small(0))
+    server = Server()
+    assert server.answer("ceiling matmul cuda:0 0") == {"flops_per_s": pytest.approx(2 * 8192**3 / 2e-3)}
+    assert server.answer("ceiling copy cuda:0 0") == {"bytes_per_s": pytest.approx(2**31 / 2e-3)}
 
 
 def test_a_backend_that_refuses_says_why():

@@ -1,5 +1,5 @@
-// An append to a cache with everything that may vary, its tensors in memory that is compared byte for byte, and the
-// same in a plain loop in float64.
+// Appends to a cache with every option. The tensors are in memory that is compared byte for byte; a plain loop in
+// float64 gives the expected values.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -19,22 +19,23 @@ namespace onepass::check {
 struct AppendSpec {
   const char* name = "";
   DType dtype = DType::f32, table = DType::f32;  // of cos and sin
-  std::int64_t heads_kv = 2, heads_q = 0;        // heads_q 0: no q
+  std::int64_t heads_kv = 2, heads_q = 0;        // heads_q = 0: without q
   std::int64_t dim_qk = 32, dim_v = 32, rotary_dim = 0;
-  bool interleaved = false, in_place = false;   // of q
-  std::vector<std::int32_t> used{}, lengths{};  // before; new tokens of each sequence, all the same unless packed
+  bool interleaved = false, in_place = false;  // of q
+  std::vector<std::int32_t> used{},
+      lengths{};  // keys before the call; new tokens of each sequence, equal unless packed
   bool packed = false;
-  std::int64_t page_size = 0;  // 0: no pages
-  bool heads_first = false;    // in the cache's memory heads stand before tokens
+  std::int64_t page_size = 0;  // 0: without pages
+  bool heads_first = false;    // the cache has heads before tokens in memory
   std::int64_t pad = 0;        // elements behind each row of every tensor
   std::int64_t capacity = 40;  // a multiple of page_size
   std::int64_t left_over = 0;  // packed: tokens behind the last sequence
-  bool fp8 = false;            // the cache is fp8_e4m3, with factors of heads and blocks
+  bool fp8 = false;            // the cache is fp8_e4m3, with scales per head and block
 };
 
 class AppendCase {
  public:
-  // Bytes of one tensor; `before` is what stood there.
+  // The bytes of one tensor, and the bytes that were there before the call.
   struct Memory {
     std::vector<std::byte> bytes, before;
     ConstTensor AppendTensors::* input = nullptr;
@@ -43,7 +44,7 @@ class AppendCase {
 
   AppendSpec spec;
   AppendTensors tensors;
-  std::vector<Memory> memory;  // of all tensors that are given; q_out has none of its own if it is q
+  std::vector<Memory> memory;  // one entry for each tensor that is given; q_out shares q's entry if it is q
 
   explicit AppendCase(AppendSpec s, Device device = {}) : spec(std::move(s)) {
     const std::int64_t batch = static_cast<std::int64_t>(spec.used.size()), hk = spec.heads_kv, hq = spec.heads_q;
@@ -71,7 +72,7 @@ class AppendCase {
     index(&AppendTensors::seqused_k, {batch}, spec.used, device);
     if (spec.page_size) {
       std::vector<std::int32_t> table(static_cast<std::size_t>(batch * pages_each));
-      std::iota(table.begin(), table.end(), 2);  // pages 0, 1 and the last belong to nobody
+      std::iota(table.begin(), table.end(), 2);  // pages 0, 1 and the last are unused
       std::shuffle(table.begin(), table.end(), random_);
       index(&AppendTensors::page_table, {batch, pages_each}, table, device);
     }
@@ -104,8 +105,8 @@ class AppendCase {
 
   AppendCase(AppendCase&&) = delete;  // tensors point into memory
 
-  // Everything that should have been written is right to one rounding of the data's dtype and two of fp32, what should
-  // have been copied has the same bits, and no other byte has changed.
+  // Rotated elements are right to one rounding of the data's dtype and two of fp32, copied elements have the same bits,
+  // and no other byte has changed.
   void expect_right() {
     for (std::size_t b = 0; b < spec.used.size(); ++b) {
       for (std::int32_t t = 0; t < spec.lengths[b]; ++t) {
@@ -122,7 +123,7 @@ class AppendCase {
     for (const Memory& m : memory)
       EXPECT_TRUE(m.bytes == m.before) << spec.name << ": tensor " << &m - memory.data() << " of " << memory.size();
   }
-  // Of all outputs, to be compared with another run's.
+  // The bytes of all outputs, to be compared with those of another run.
   std::string output_bytes() const {
     std::string all;
     for (const Memory& m : memory)
@@ -167,11 +168,11 @@ class AppendCase {
     tensors.*role = ConstTensor(m.bytes.data(), DType::i32, shape, device);
   }
 
-  // An element's number in the original bytes of the tensor that it lies in.
+  // The value that an element had before the call.
   double original(const ConstTensor& t, std::int64_t at) const {
     for (const Memory& m : memory)
       if (m.bytes.data() == t.data) return double{load_element(m.before.data(), t.dtype, at)};
-    ADD_FAILURE() << "no such tensor";
+    ADD_FAILURE() << "the tensor is unknown";
     return 0;
   }
   std::int64_t token_offset(const ConstTensor& t, std::size_t b, std::int64_t i, std::int64_t h) const {
@@ -195,7 +196,7 @@ class AppendCase {
       m.before = m.bytes;
     }
   }
-  // Of a head's block of 128 keys.
+  // The scale of a head's block of 128 keys.
   double factor(const ConstTensor& to, std::size_t b, std::int64_t h, std::int64_t key) const {
     if (to.dtype != DType::f8e4m3) return 1;
     const ConstTensor& t = to.data == tensors.k.data ? tensors.k_descale : tensors.v_descale;
@@ -204,7 +205,7 @@ class AppendCase {
     for (int i = 0; i < t.rank; ++i) offset += (t.shape[i] > 1 ? at[i] : 0) * t.stride[i];
     return double{load_element(t.data, t.dtype, offset)};
   }
-  // Judges a row, then puts back what stood there before.
+  // Judges a row, then restores the bytes that were there before.
   void row(const ConstTensor& from, const Tensor& to, std::size_t b, std::int64_t t, std::int64_t h,
            std::int64_t rotary, bool cached) {
     const std::int64_t key = spec.used[b] + t, in = token_offset(from, b, t, h),
@@ -245,7 +246,7 @@ class AppendCase {
   std::mt19937 random_{7};
 };
 
-// Both styles of rotation, parts of a row, odd dims, packed sequences, pages, strides, sizes of 0.
+// Both styles of rotation, partial rotation, odd dims, packed sequences, pages, strides, sizes of 0.
 inline std::vector<AppendSpec> append_specs() {
   std::vector<AppendSpec> specs;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {

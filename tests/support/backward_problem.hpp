@@ -6,7 +6,7 @@
 
 namespace onepass::test {
 
-// Asks for every gradient there is; tensors that are new lie as their models do.
+// Asks for every gradient that the problem has. New tensors have the strides of the tensors that they belong to.
 inline Problem backward_of(const Problem& forward, bool f32_gradients = false, bool dlse = false) {
   Problem p = forward;
   p.op = Op::backward;

@@ -9,12 +9,13 @@
 #include "algebra/numerics.hpp"
 #include "check/inputs.hpp"
 #include "check/verdict/verdict.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass::test {
 
 struct Extreme {
   const char* name;
-  bool (*fits)(const Problem&);  // problems beside the lines that it is something for
+  bool (*fits)(const Problem&);  // also used for these problems, besides the lines
   std::vector<std::string> lines;
   std::function<void(check::Inputs&)> make;
 };
@@ -28,7 +29,7 @@ inline void fill(const ConstTensor& t, const std::function<float(std::int64_t to
                         b * t.stride[0] + h * t.stride[1] + i * t.stride[2] + d * t.stride[3], value(i, d));
 }
 
-// Row by row: nothing but the lowest number; one key left; one key far above; two levels below log2's range.
+// Row by row: only the lowest number; one key at 0; one key far above; two levels below log2's range.
 inline float far_bias(std::int64_t row, std::int64_t key) {
   constexpr float kLowest = -3.38e38f;  // of bf16 too
   switch (row % 4) {
@@ -54,7 +55,7 @@ inline const std::vector<Extreme>& extremes() {
        [](const Problem& p) { return p.dtype != DType::f16; },
        {"h2 s40x300 d64 fp32 lse", "h2 s40x300 d64 bf16 causal_bottom_right lse", "h4/2 s2x3000 d64 fp32 lse",
         "h2 s200x300 d128 bf16 alibi lse", "h4/2 s1x3000 d128 bf16 lse"},
-       [](check::Inputs& in) {  // of one product each: no sum of them overflows on the way
+       [](check::Inputs& in) {  // one product each, so no partial sum overflows
          fill(in.tensors.q, [](auto, std::int64_t d) { return d == 0 ? 1e20f : 0.0f; });
          const auto keys = static_cast<float>(in.problem.seq_k);
          const auto most = static_cast<float>(1e18 / in.problem.effective_scale());
@@ -66,7 +67,7 @@ inline const std::vector<Extreme>& extremes() {
        [](const Problem& p) { return p.dtype != DType::f16; },
        {"h2 s40x300 d64 fp32 scale=1 lse", "h2 s40x300 d64 bf16 scale=1 causal_bottom_right lse",
         "h4/2 s2x3000 d64 fp32 scale=1 sinks lse", "h2 s200 d128 bf16 alibi scale=1 lse"},
-       [](check::Inputs& in) {  // products, which must be finite themselves
+       [](check::Inputs& in) {  // the products must be finite themselves
          fill(in.tensors.q, [](auto, std::int64_t d) { return d == 0 ? 1e20f : 0.0f; });
          fill(in.tensors.k, [](auto, std::int64_t d) { return d == 0 ? -3e18f : 0.0f; });
        }},
@@ -102,7 +103,7 @@ inline const std::vector<Extreme>& extremes() {
   return all;
 }
 
-// Right by the rule, and close to the oracle: at these scores the base, in 16 bits, allows what no fp32 kernel needs.
+// Right by the rule, and close to the oracle: at these scores the 16-bit base allows more than an fp32 kernel needs.
 inline double most_error(DType dtype) { return dtype == DType::f32 ? 1e-4 : 0.02; }
 inline void expect_close(const check::Verdict& verdict, DType dtype, const std::string& what) {
   EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;

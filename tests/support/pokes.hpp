@@ -6,6 +6,7 @@
 
 #include "algebra/numerics.hpp"
 #include "check/inputs.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass::test {
 
@@ -38,15 +39,54 @@ inline const Poke kPokes[] = {
     {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
 };
 
-// Of a backward, in what comes from above.
+// Many values that are not finite: NaN, infinity and -infinity in turn, or NaN alone.
+inline void set_where(const ConstTensor& t, const std::function<bool(std::int64_t row, std::int64_t d)>& where,
+                      bool nan_alone = false) {
+  std::int64_t i = 0;
+  for (std::int64_t head = 0, row = 0; head < t.shape[1]; ++head)
+    for (std::int64_t token = 0; token < t.shape[2]; ++token, ++row)
+      for (std::int64_t d = 0; d < t.shape[3]; ++d)
+        if (where(row, d))
+          set(t, head, token, d, nan_alone || i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY), ++i;
+}
+inline bool one_of_31(std::int64_t row, std::int64_t d) { return (row * 64 + d) % 31 == 5; }
+inline bool one_of_a_row(std::int64_t row, std::int64_t d) { return d == row % 32; }
+inline bool whole_rows(std::int64_t row, std::int64_t) { return row % 13 == 7; }
+inline bool everywhere(std::int64_t, std::int64_t) { return true; }
+
+inline const Poke kManyPokes[] = {
+    {"SomeOfV", [](auto& in) { set_where(in.tensors.v, one_of_31); }},
+    {"OneOfEachRowOfV", [](auto& in) { set_where(in.tensors.v, one_of_a_row); }},
+    {"WholeRowsOfV", [](auto& in) { set_where(in.tensors.v, whole_rows, true); }},
+    {"WholeRowsOfVMixed", [](auto& in) { set_where(in.tensors.v, whole_rows); }},
+    {"AllOfV", [](auto& in) { set_where(in.tensors.v, everywhere, true); }},
+    {"SomeOfK", [](auto& in) { set_where(in.tensors.k, one_of_31, true); }},
+    {"WholeRowsOfK", [](auto& in) { set_where(in.tensors.k, whole_rows, true); }},
+    {"AllOfK", [](auto& in) { set_where(in.tensors.k, everywhere, true); }},
+    {"SomeOfQ", [](auto& in) { set_where(in.tensors.q, one_of_31, true); }},
+    {"AllOfQ", [](auto& in) { set_where(in.tensors.q, everywhere, true); }},
+    {"RowsOfQAndSomeOfV",
+     [](auto& in) { set_where(in.tensors.q, whole_rows, true), set_where(in.tensors.v, one_of_31); }},
+};
+inline const Poke kManyUpstreamPokes[] = {
+    {"SomeOfDOut", [](auto& in) { set_where(in.tensors.dout, one_of_31); }},
+    {"OneOfEachRowOfDOut", [](auto& in) { set_where(in.tensors.dout, one_of_a_row); }},
+    {"WholeRowsOfDOut", [](auto& in) { set_where(in.tensors.dout, whole_rows); }},
+    {"AllOfDOut", [](auto& in) { set_where(in.tensors.dout, everywhere); }},
+    {"WholeRowsOfKAndSomeOfDOut",
+     [](auto& in) { set_where(in.tensors.k, whole_rows, true), set_where(in.tensors.dout, one_of_31); }},
+};
+
+// In the upstream gradient of a backward.
 inline const Poke kUpstreamPokes[] = {
     {"NaNInDOut", [](auto& in) { set(in.tensors.dout, 1, a_query(in), 3, NAN); }},
     {"InfinityInDOut", [](auto& in) { set(in.tensors.dout, 0, 0, 0, INFINITY); }},
     {"NaNInTheLastDOut", [](auto& in) { set(in.tensors.dout, 0, in.problem.seq_q - 1, 1, NAN); }},
 };
 
-// Of a flat GEMM: in x a NaN in its first row and an infinity at the end of its last; in w two infinities that meet a 0
-// and each other, and a NaN in its last number. Rows of y between the first and the last have NaNs in two columns.
+// For a GEMM. x gets a NaN in its first row and an infinity at the end of its last one. w gets two infinities, which
+// meet a 0 and each other, and a NaN in its last element. Rows of y between the first and the last have NaNs in two
+// columns.
 inline void poke_gemm(check::Inputs& in) {
   const Problem& p = in.problem;
   const auto set_in = [&](const ConstTensor& t, std::int64_t row, std::int64_t k, float value) {

@@ -31,7 +31,7 @@ inline void random_lengths(Problem& p) {
   p.total_k = std::accumulate(p.lengths_k.begin(), p.lengths_k.end(), among(0, 3));
 }
 
-// K and V as a cache: lengths of its own, pages, or both; with too few pages some are shared.
+// K and V as a cache with lengths, pages, or both. If there are too few pages, some are shared.
 inline void random_cache(Problem& p) {
   p.lengths_k.clear();
   p.total_k = 0;
@@ -43,7 +43,7 @@ inline void random_cache(Problem& p) {
   if (rarely()) p.pages = among(1, 1 + p.pages);
 }
 
-// Rows further apart than they need to be, in either order of heads and tokens.
+// Rows with gaps between them, in either order of heads and tokens.
 inline Dims random_strides(std::int64_t batch, std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
   const bool tokens_inside = flip();
   const std::int64_t inner = dim + among(0, 9), n = tokens_inside ? tokens : heads;
@@ -51,7 +51,7 @@ inline Dims random_strides(std::int64_t batch, std::int64_t heads, std::int64_t 
   return {batch > 1 ? whole : 0, tokens_inside ? outer : inner, tokens_inside ? inner : outer, 1};
 }
 
-// Valid, on the CPU, of a size whose oracle takes milliseconds. To be called inside a generator or a property.
+// A valid problem on the CPU whose oracle takes milliseconds. To be called inside a generator or a property.
 inline Problem random_problem(bool with_cache = false) {
   Problem p;
   p.batch = among(1, 3);
@@ -67,7 +67,7 @@ inline Problem random_problem(bool with_cache = false) {
   p.band.align = *rc::gen::element(Align::top_left, Align::bottom_right, Align::offset);
   if (p.band.align == Align::offset) p.band.offset = rarely() ? among(-2500, 2500) : among(-60, 160);
   if (rarely()) p.band.left = among(0, 300);
-  if (rarely()) p.band.right = among(0, 300);
+  if (rarely()) p.band.right = p.band.causal ? 0 : among(0, 300);
   if (rarely()) p.scale = static_cast<double>(among(1, 100)) / 100;
   if (rarely()) p.softcap = static_cast<float>(among(1, 50));
   if (rarely()) p.bias = BiasSpec{data_type(), spread()};
@@ -89,9 +89,21 @@ inline Problem random_problem(bool with_cache = false) {
   return p;
 }
 
-inline check::Distribution random_distribution() {
-  return *rc::gen::elementOf(
-      std::vector<check::Distribution>(std::begin(check::kDistributions), std::end(check::kDistributions)));
+// A problem with the inputs that are drawn for it.
+struct Case {
+  Problem problem;
+  std::uint64_t seed = 0;
+  check::Distribution distribution = check::Distribution::normal;
+  check::Placement placement = check::Placement::middle;
+};
+
+// Without huge scores for gradients: those cannot be judged.
+inline Case random_case(Problem problem) {
+  Case c{std::move(problem)};
+  c.seed = static_cast<std::uint64_t>(among(0, 1000));
+  c.distribution = check::kDistributions[among(0, c.problem.op == Op::backward ? 2 : 3)];
+  c.placement = *rc::gen::element(check::Placement::middle, check::Placement::page_end, check::Placement::page_start);
+  return c;
 }
 
 }  // namespace onepass::test

@@ -282,6 +282,7 @@ TEST_F(CliRun, Gradients) {
       {{"--out", folder("g.npy"), "--dout", none}, "gradients need --out FILE.safetensors"},
       {{"--out", result, "--dout", none, "--grads", "dq,dz"}, "--grads must be a comma-separated list of dq, dk, dv"},
       {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias, but bias is missing"},
+      {{"--out", result, "--dout", none, "--grads", "dq b7 dropout=0.5"}, "--grads is 'dq b7 dropout=0.5'"},
       {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is not supported with dout"},
       {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is not supported with dout"},
       {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq is fp16; fp32, as q"},

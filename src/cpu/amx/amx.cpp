@@ -202,17 +202,18 @@ struct Run {
 
 std::string refuses(const Problem& p) {
   if (std::string why = why_elsewhere(p); !why.empty()) return why;
-  if (!p.score_mod.empty() || !p.mask_mod.empty()) return "it computes no score_mod and no mask_mod";
+  if (!p.score_mod.empty() || !p.mask_mod.empty()) return "does not support score_mod and mask_mod";
   if (p.paged() && p.page_size % kGroup != 0)
-    return text("pages hold ", p.page_size, " keys; it packs pages of multiples of ", kGroup);
+    return text("page_size must be a multiple of ", kGroup, " (got ", p.page_size, ")");
   if (p.key_dtype() == DType::f8e4m3) {
     std::string why = refuses_e4m3(p);
     return why.empty() ? refuses(in_bf16(p)) : why;
   }
   if (p.dtype != DType::bf16)
-    return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
+    return text("requires q, k and v in bf16 (got ", name_of(p.dtype), "), because tiles multiply bf16");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));
-  if (p.seq_k > most) return text("a sequence has ", p.seq_k, " keys; it packs at most ", most, " (8 GiB)");
+  if (p.seq_k > most)
+    return text("seq_k must be at most ", most, " (got ", p.seq_k, "): the packed K and V take at most 8 GiB");
   return why_no_alibi(p, std::numeric_limits<std::int32_t>::max() - std::max(p.seq_q, p.seq_k));
 }
 

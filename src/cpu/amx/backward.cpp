@@ -15,8 +15,8 @@ namespace onepass::cpu::amx {
 
 std::string refuses_backward(const Problem& p) {
   if (p.dtype != DType::bf16)
-    return text("q, k and v are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
-  if (p.out_dtype != DType::bf16) return "out and dout are fp32; tiles multiply bf16, which would round them";
+    return text("requires q, k and v in bf16 (got ", name_of(p.dtype), "), because tiles multiply bf16");
+  if (p.out_dtype != DType::bf16) return "requires out and dout in bf16 (got fp32), because tiles multiply bf16";
   return {};
 }
 

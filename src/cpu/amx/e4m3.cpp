@@ -30,7 +30,7 @@ ConstTensor converted(const ConstTensor& t, const void* data) {
   return c;
 }
 
-// The power of 2 that is no larger than |factor|.
+// The largest power of 2 that is at most |factor|.
 float power_of(float factor) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(factor) & 0x7f800000u); }
 
 // All e4m3 numbers times a factor, in bf16.
@@ -58,7 +58,7 @@ class State final : public PlanState {
     (void)book(count);
     workspace_bytes = count.bytes();
   }
-  std::string describe() const override { return inner_->describe() + "; numbers of fp8_e4m3 in bf16"; }
+  std::string describe() const override { return inner_->describe() + "; fp8_e4m3 converted to bf16"; }
   void run(const Tensors& a, void* memory, Executor& executor, void* stream) const override {
     Workspace w(memory);
     const Books books = book(w);
@@ -92,7 +92,7 @@ class State final : public PlanState {
             w.take<std::byte>(static_cast<std::int64_t>(inner_->workspace_bytes))};
   }
 
-  // What bf16 would round of the factors of q and k, 1 to 2, is left to the scores; nothing where they are powers of 2.
+  // The part of the factors of q and k that bf16 would round, 1 to 2, is left to the scores. It is 1 for powers of 2.
   static ConstTensor rest(const ConstTensor& descale, float* to) {
     if (!descale.given() || !to) return {};  // booked where it is given
     ConstTensor t = descale;
@@ -111,7 +111,7 @@ class State final : public PlanState {
     return any ? t : ConstTensor{};
   }
 
-  // Of keys and values what a sequence has; q in the same way.
+  // The keys and values that a sequence has; q in the same way.
   ConstTensor convert(const Tensors& a, const ConstTensor& from, const ConstTensor& descale, std::uint16_t* to,
                       std::int64_t heads, Executor& executor) const {
     const ConstTensor result = converted(from, to);
@@ -152,11 +152,11 @@ class State final : public PlanState {
 }  // namespace
 
 std::string refuses_e4m3(const Problem& p) {
-  if (p.paged()) return "it turns fp8_e4m3 into bf16 ahead, and K and V are in pages";
-  if (p.v_mean) return "it adds no v_mean: bf16 would round it";
+  if (p.paged()) return "does not support pages of fp8_e4m3";
+  if (p.v_mean) return "does not support v_mean, which bf16 would round";
   if (p.kv_dtype && p.dtype != DType::bf16)
-    return text("q is ", name_of(p.dtype), " beside k and v of fp8_e4m3; tiles multiply bf16, which would round it");
-  if (p.out_dtype == DType::f16) return "it writes bf16 and fp32; out is fp16";
+    return text("requires q in bf16 or fp8_e4m3 (got ", name_of(p.dtype), "), because tiles multiply bf16");
+  if (p.out_dtype == DType::f16) return "requires out in bf16 or fp32 (got fp16)";
   return {};
 }
 

@@ -84,9 +84,9 @@ class State final : public PlanState {
 std::string refuses_gemm(const Problem& p) {
   if (std::string why = why_elsewhere(p); !why.empty()) return why;
   if (p.dtype != DType::bf16)
-    return text("x and w are ", name_of(p.dtype), "; tiles multiply bf16, which would round them");
+    return text("requires x and w in bf16 (got ", name_of(p.dtype), "), because tiles multiply bf16");
   if (p.k > 1 && (p.layout.x[1] != 1 || p.layout.w[1] != 1))
-    return "it reads rows of x and w whose numbers lie side by side";
+    return "requires x and w with unit stride in their last dimension";
   return {};
 }
 

@@ -35,7 +35,7 @@ std::string look_for_hardware() {
     return "the operating system does not save AMX tiles";
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0)
-    return "the kernel refused this process the use of AMX tiles";
+    return "the operating system refused AMX tiles to this process";
   return {};
 }
 

@@ -1,4 +1,4 @@
-// What the host half of the AMX backend hands to the tile half: plain data, no behaviour.
+// The interface between the host half of the AMX backend and its tile half: plain data.
 #pragma once
 #include <cstdint>
 

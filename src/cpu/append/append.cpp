@@ -37,7 +37,7 @@ struct Append {
   const AppendProblem& p;
   const AppendTensors& t;
 
-  // Of the rotation of one token: cos and sin of its pairs.
+  // cos and sin of the pairs of one token.
   struct Angles {
     const float *cos, *sin;
   };

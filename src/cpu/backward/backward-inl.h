@@ -18,9 +18,9 @@
 
 #include <algorithm>
 
-#include "cpu/backward/fallback-inl.h"
 #include "cpu/backward/gradients-inl.h"
 #include "cpu/backward/mods-inl.h"
+#include "cpu/backward/nonfinite-inl.h"
 #include "cpu/flash/pack-inl.h"
 #include "cpu/flash/segments-inl.h"
 
@@ -39,7 +39,7 @@ struct VectorProducts {
 
   void open_task(bool) const {}
   void open_panel(int, const BackwardPanel&) const {}
-  Block open_block(const flash::Task& rows, std::int64_t first, std::int64_t keys, bool fallback) const {
+  Block open_block(const flash::Task& rows, std::int64_t first, std::int64_t keys, bool finite) const {
     Block b{first, keys, nullptr, nullptr, p.dim_qk, p.dim_v, false};
     const auto open = [&](const ConstTensor& t, flash::Source source, std::int64_t dim, float* to) {
       if (source == flash::Source::in_place)  // compact rows: cut.cpp
@@ -51,7 +51,7 @@ struct VectorProducts {
     b.v = open(a.v, call.forward.v_source, p.dim_v, scratch.flash.v);
     if (!a.dq.given()) return b;
     convert_tiles({a.k, rows.seq}, p.dim_qk, rows, first, keys, scratch.k_tiles);
-    if (fallback) zero_nonfinite(scratch.k_tiles, keys * p.dim_qk);
+    if (!finite) zero_nonfinite(scratch.k_tiles, keys * p.dim_qk);
     return b;
   }
 
@@ -119,7 +119,8 @@ struct BackwardTask {
   const Problem& p = call.problem();
   const Tensors& a = call.forward.arguments;
   flash::Task block_rows{task.seq, task.batch, task.head_kv, 0, 0, 0, 0};  // of the row block in hand
-  bool fallback = false;
+  bool finite = true;                                                      // all that the row block reads
+  bool keys_flagged = false;                                               // scratch.k_flags, of this block of keys
   const std::int64_t stride = call.cut.key_chunk * kPanel;
 
   // ---- one block of keys, one panel
@@ -139,13 +140,13 @@ struct BackwardTask {
 
     products.scores(index, panel, block, segments);
     if (!exact) apply_features(panel, block, segments, lo, hi);
-    each_vector([&](const LaneKeys& at) HWY_ATTR { probabilities(panel, at, fallback, weights); });
+    each_vector([&](const LaneKeys& at) HWY_ATTR { probabilities(panel, at, finite, weights); });
     if (call.wants_ds()) {
       products.dp(index, panel, block, segments);
       if (scratch.pairs) clear_pairs(panel, segments, lo, hi);
       each_vector([&](const LaneKeys& at) HWY_ATTR {
         softmax_gradient(call, task.batch, panel, at, weights, ds);
-        if (!exact || fallback) add_slopes(panel, at, score_gradient(scratch, panel, at, weights, ds));
+        if (!exact || !finite) add_slopes(panel, at, score_gradient(scratch, panel, at, weights, ds));
       });
       if (scratch.pairs) add_bias_gradient(call, task, block_rows, scratch, panel, lo, hi);
     } else if (panel.scores.dropout) {
@@ -154,8 +155,10 @@ struct BackwardTask {
                      at.lo, at.hi, weights);
       });
     }
+    if (!finite && panel.has_spoiled)
+      each_vector([&](const LaneKeys& at) HWY_ATTR { spoil_weights(panel, at.lane, at.first, at.lo, at.hi, weights); });
     products.accumulate(index, panel, block, segments);
-    if (fallback) add_nonfinite(panel, block, segments);
+    if (!finite) add_flagged(panel, block, segments, lo, hi);
   }
 
   // Products become scores, with hidden ones -inf.
@@ -188,16 +191,29 @@ struct BackwardTask {
     for (int i = 0; i < kLanes && at.lane + i < panel.rows; ++i)
       scratch.slopes[(panel.row + at.lane + i) % p.group()] += static_cast<double>(x[i]);
   }
-  void add_nonfinite(const BackwardPanel& panel, const Block& block, const Segments& segments) const {
-    const float *weights = scratch.flash.scores, *ds = scratch.ds;
-    const std::int64_t at = (block.first - task.key_lo) * kPanel;
-    if (a.dv.given())
-      take_nonfinite_rows(a.dout, p, block_rows, panel, segments, block.first, p.dim_v, weights, weights,
-                          scratch.dv + at, stride);
-    if (a.dk.given())
-      take_nonfinite_rows(a.q, p, block_rows, panel, segments, block.first, p.dim_qk, weights, ds, scratch.dk + at,
-                          stride);
-    if (a.dq.given()) take_nonfinite_keys(call.forward, block_rows, panel, segments, block, weights, ds);
+  void add_flagged(const BackwardPanel& panel, const Block& block, const Segments& segments, std::int64_t lo,
+                   std::int64_t hi) const {
+    const bool dv = a.dv.given() && panel.dout_flagged, dk = a.dk.given() && panel.q_flagged,
+               dq = a.dq.given() && keys_flagged;
+    if (!dv && !dk && !dq) return;
+    const std::int64_t sums = (lo - task.key_lo) * kPanel;
+    const float* const visible = scratch.visible + (lo - block.first) * kPanel;
+    visible_tile(panel, segments, block.first, lo, hi, scratch.flash.scores, scratch.visible);
+    if (dv) add_flagged_rows(panel, hi - lo, p.dim_v, visible, panel.dout_flags, scratch.dv + sums, stride);
+    if (dk) add_flagged_rows(panel, hi - lo, p.dim_qk, visible, panel.q_flags, scratch.dk + sums, stride);
+    if (dq) add_flagged_keys(panel, lo - block.first, hi - lo, block.keys, p.dim_qk, visible, scratch.k_flags);
+  }
+  bool flag_keys(const Block& block) const {
+    if (finite || !scratch.k_flags || !a.dq.given()) return false;
+    convert_tiles({a.k, task.seq}, p.dim_qk, block_rows, block.first, block.keys, scratch.k_flags);
+    HWY_ALIGN float chunk[kTileDims * kBlock];
+    bool any = false;
+    for (std::int64_t i = 0, n = block.keys * p.dim_qk; i < n; i += kTileDims * kBlock) {
+      const std::int64_t count = std::min<std::int64_t>(kTileDims * kBlock, n - i);
+      any = take_flags(scratch.k_flags + i, count, chunk) || any;
+      std::copy_n(chunk, count, scratch.k_flags + i);
+    }
+    return any;
   }
 
   // ---- the whole task
@@ -220,19 +236,16 @@ struct BackwardTask {
                          hi = std::min<std::int64_t>(seen.hi, task.key_hi);
       if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
       const int count = static_cast<int>((block_rows.row_hi - row + kPanel - 1) / kPanel);
-      fallback = !keys_finite;
+      finite = keys_finite;
       for (int i = 0; i < count; ++i) {
         panels[i] = open_panel(call, task, block_rows, scratch, i);
-        fallback = fallback || !panels[i].finite;
+        finite = finite && panels[i].finite;
       }
-      for (int i = 0; fallback && i < count; ++i) {
-        zero_nonfinite(panels[i].q_rows, kPanel * kPanel * column_panels(p.dim_qk));
-        zero_nonfinite(panels[i].dout_rows, kPanel * kPanel * column_panels(p.dim_v));
-      }
+      for (int i = 0; !finite && i < count; ++i) separate_rows(p, panels[i]);
       for (int i = 0; i < count; ++i) products.open_panel(i, panels[i]);
       for (std::int64_t k = task.key_lo + (lo - task.key_lo) / kBlock * kBlock; k < hi; k += kBlock) {
-        const Block block =
-            products.open_block(block_rows, k, std::min<std::int64_t>(kBlock, task.key_hi - k), fallback);
+        const Block block = products.open_block(block_rows, k, std::min<std::int64_t>(kBlock, task.key_hi - k), finite);
+        keys_flagged = flag_keys(block);
         for (int i = 0; i < count; ++i) step(i, panels[i], block);
         products.close_block(count, block);
       }

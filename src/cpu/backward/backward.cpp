@@ -45,6 +45,13 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Kernels& kernels, con
   s.before = w.take<float>(rows);
   s.delta = w.take<float>(rows);
   s.ds = w.take<float>(g.block * panel);
+  s.dout_flags = w.take<float>(rows * columns(p.dim_v));
+  s.spoiled = w.take<float>(rows);
+  s.visible = w.take<float>(g.block * panel);
+  if (p.softcap > 0 || !p.score_mod.empty()) {
+    s.q_flags = w.take<float>(rows * columns(p.dim_qk));
+    s.k_flags = w.take<float>(g.block * p.dim_qk);
+  }
   s.k_tiles = w.take<float>(g.block * p.dim_qk);
   s.dk = w.take<float>(c.key_chunk * columns(p.dim_qk));
   s.dv = w.take<float>(c.key_chunk * columns(p.dim_v));
@@ -75,12 +82,12 @@ class State final : public PlanState {
   std::string describe() const override {
     const flash::Geometry& g = kernels_.geometry;
     const Cut& c = plan_.cut;
-    std::string line = text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows a block, ",
+    std::string line = text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows per block, ",
                             plan_.tasks(*problem), " tasks");
-    if (plan_.phases > 1) line += text(" in each of ", plan_.phases, " turns of the heads that share the bias");
+    if (plan_.phases > 1) line += text(" in each of ", plan_.phases, " rounds, because heads share the bias");
     line += text(", ", c.key_splits, " key split", c.key_splits > 1 ? "s" : "", ", ", c.row_splits, " row split",
                  c.row_splits > 1 ? "s" : "", ", workspace ", shared_bytes_, " bytes and ", scratch_bytes_,
-                 " for each thread, deterministic");
+                 " per thread, deterministic");
     return line;
   }
 
@@ -98,6 +105,7 @@ class State final : public PlanState {
                      c.panels,
                      {1, p.seq_k},
                      {},
+                     nullptr,
                      nullptr,
                      nullptr,
                      Dropout::of(p.dropout_p, p.seed),
@@ -157,7 +165,7 @@ Decision plan(const Request& request, const Kernels& own) {
   const Problem& p = *request.problem;
   if (std::string why = why_elsewhere(p, own.target); !why.empty()) return Decision::no(why);
   if (p.seq_q > kMax || p.seq_k > kMax)
-    return Decision::no(text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax));
+    return Decision::no(text("a sequence must have at most ", kMax, " tokens (got ", std::max(p.seq_q, p.seq_k), ")"));
   if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
   return {{}, std::make_shared<State>(request, own)};
 }

@@ -55,7 +55,7 @@ struct Task {
   std::int64_t key_split, key_lo, key_hi;
 };
 
-// What products on tiles have besides (src/cpu/amx/kernels/backward-inl.h), all bf16, dims rounded up to 32: K both
+// Further memory for products on tiles (src/cpu/amx/kernels/backward-inl.h), all bf16, dims rounded up to 32: K both
 // ways and V of a chunk, Q and dO both ways of a row block, weights and dX of a block of keys.
 struct TileScratch {
   std::uint16_t *k, *v, *k_columns;
@@ -72,8 +72,11 @@ struct Scratch {
   float *q_rows, *dout_rows;      // [panels][column panels][row][panel]
   float *after, *before, *delta;  // [panels][panel]: of a lane's weights (core's Step), and D
   float* ds;                      // [block][panel]
-  float* k_tiles;                 // a block of K in column tiles
-  float *dk, *dv;                 // [column panels][key chunk][panel]
+  // Flags of values that are not finite (nonfinite-inl.h): as q_rows, dout_rows, [panels][panel], k_tiles and ds. Those
+  // of q and k are null where scores bring it to every pair.
+  float *q_flags = nullptr, *dout_flags, *spoiled, *k_flags = nullptr, *visible;
+  float* k_tiles;                                                      // a block of K in column tiles
+  float *dk, *dv;                                                      // [column panels][key chunk][panel]
   float *cap_slope = nullptr, *mod_slope = nullptr, *pairs = nullptr;  // [block + 3][panel]; pairs: dS of the bias
   float *duals = nullptr, *dual_numbers = nullptr;  // pairs: a tile, and the values of a score_mod's steps
   double* slopes = nullptr;                         // [group]

@@ -11,7 +11,8 @@ namespace {
 constexpr std::int64_t kSplitKeys = 256;                      // at least, per split
 constexpr std::int64_t kSplitRows = 256;                      // the same of rows
 constexpr std::int64_t kPartBytes = std::int64_t{256} << 20;  // of the parts of dQ, or of dK and dV, at most
-// Of a row block: five panels a row (Q and dO both ways, dQ), beside a block of K, V, dK and dV in 1 MiB of L2.
+// The bytes of a row block: five panels a row (Q and dO both ways, dQ), beside a block of K, V, dK and dV in 1 MiB of
+// L2.
 constexpr std::int64_t kPanelBytes = std::int64_t{512} << 10;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

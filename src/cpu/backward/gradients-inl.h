@@ -21,13 +21,14 @@ struct LaneKeys {
   std::int64_t first, lo, hi, tile_lo;
 };
 
-// Scores become weights by the LSE that was handed in. fallback: a hidden one is +0, a visible one never.
-inline void probabilities(const BackwardPanel& panel, const LaneKeys& at, bool fallback, float* scores) {
+// Scores become weights by the LSE that was handed in. If not everything is finite, a hidden one is +0, a visible one
+// never.
+inline void probabilities(const BackwardPanel& panel, const LaneKeys& at, bool finite, float* scores) {
   const Step<VF> r{splat(1.0f), hn::Load(DF(), panel.before + at.lane), hn::Load(DF(), panel.after + at.lane)};
   const VF factor = splat(panel.scores.unit.to_log2);
   float* s = scores + (at.lo - at.first) * kPanel + at.lane;
   float* const end = scores + (at.hi - at.first) * kPanel + at.lane;
-  if (fallback) {
+  if (!finite) {
     const auto dead = hn::Eq(r.after, Arith<VF>::neg_inf());
     for (; s < end; s += kPanel) {
       const VF x = hn::Load(DF(), s), w = weight(x, factor, r);

@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "cpu/backward/backward.hpp"
-#include "cpu/flash/fallback-inl.h"
 #include "cpu/flash/rows-inl.h"
 #include "cpu/flash/scores-inl.h"
 #include "cpu/flash/segments-inl.h"
@@ -30,9 +29,11 @@ struct BackwardPanel {
   std::int64_t row;  // its first
   int rows, vecs;
   float *q, *dout, *dq, *q_rows, *dout_rows, *after, *before, *delta;
+  float *q_flags, *dout_flags, *spoiled;  // nonfinite-inl.h; q_flags may be null
   std::int32_t *lo, *hi;
   PanelScores scores;
   bool finite = true;  // everything that was read
+  bool q_flagged = false, dout_flagged = false, has_spoiled = false;
 };
 
 // A row to [column panel][kPanel]; column panels lie `stride` apart, and the last is filled up with zeros to whole
@@ -122,6 +123,9 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
                       s.after + at,
                       s.before + at,
                       s.delta + at,
+                      s.q_flags ? s.q_flags + at * kPanel * column_panels(p.dim_qk) : nullptr,
+                      s.dout_flags + at * kPanel * column_panels(p.dim_v),
+                      s.spoiled + at,
                       s.flash.lo + at,
                       s.flash.hi + at,
                       panel_scores(call.forward, block, s.flash, row)};

@@ -1,4 +1,4 @@
-// What is computed once a row before everything else: D = rowsum(dO * O) - dLSE; and of it the gradient of the sinks.
+// Computed once per row before everything else: D = rowsum(dO * O) - dLSE, and from it the gradient of the sinks.
 // And at the end: sums of the parts that tasks have left.
 #if defined(ONEPASS_CPU_BACKWARD_STATS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_BACKWARD_STATS_INL_H

@@ -1,4 +1,4 @@
-// What tasks leave in parts, and how it becomes the gradients: sums in the order of the parts.
+// The partial results of tasks, and the gradients as their sums in the order of the parts.
 #pragma once
 #include "base/workspace.hpp"
 #include "cpu/backward/cut.hpp"

@@ -28,7 +28,7 @@ std::int64_t number_in(const fs::path& file) {
 
 std::int64_t quota_of(const fs::path& group, bool v2) {
   if (!v2) return cpus_of(number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us"));
-  std::int64_t quota = 0, period = 0;  // "max 100000" is no number
+  std::int64_t quota = 0, period = 0;  // "max 100000" is not a number
   return std::ifstream(group / "cpu.max") >> quota >> period ? cpus_of(quota, period) : kNone;
 }
 

@@ -113,8 +113,8 @@ ONEPASS_HD VF tanh_of(VF x) {
   return hn::IfThenElse(hn::Lt(a, splat(0.625f)), small, hn::CopySign(large, x));
 }
 
-// What the algebra, the non-finite policy and the chain of score features need. max may drop a NaN: a NaN score makes a
-// NaN weight, and l and O keep it.
+// Arithmetic of the algebra, the non-finite policy and the chain of score features. max may drop a NaN: a NaN score
+// makes a NaN weight, and l and O keep it.
 template <>
 struct Arith<VF> {
   ONEPASS_HD static VF of(double x) { return splat(static_cast<float>(x)); }

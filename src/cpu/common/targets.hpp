@@ -16,8 +16,8 @@
 
 namespace onepass::cpu {
 
-// Whether this CPU has a target. Asked once: Highway 1.0.3 executes CPUID at every call, which a virtual machine traps
-// (24 us measured, more than a small decode call takes).
+// Returns true if this CPU has a target. Asked once: Highway 1.0.3 executes CPUID at every call, which a virtual
+// machine traps (24 us measured, more than a small decode call takes).
 inline bool has_target(std::int64_t target) {
   static constinit MakeOnce<const std::int64_t> present;
   return (present.get(hwy::SupportedTargets) & target) != 0;

@@ -58,22 +58,29 @@ class Decode {
     copy_v_ = kConvert || !fills_vectors(p_.dim_v);
   }
 
-  // With a unified maximum all of it by that; rows that it does not serve by their own maxima, as otherwise all.
-  void run() const {
+  // With a unified maximum all of it by that; rows that it does not serve by their own maxima, as otherwise all. Once
+  // an output is not finite though its row's weights are, values are checked (accumulate_checked).
+  void run() {
     if (p_.unified_max) {
       const float phi = *p_.unified_max;
       pass(&phi);
+      for (std::int64_t h = 0; h < heads_; ++h) checked_ = checked_ || spoiled(h);
       bool served = true;
       for (std::int64_t h = 0; h < heads_; ++h) served = epilogue_served(h, phi) && served;
       if (served) return;
     }
-    pass(nullptr);
+    if (!pass(nullptr)) {
+      checked_ = true;
+      pass(nullptr);
+    }
     for (std::int64_t h = 0; h < heads_; ++h) epilogue(h);
   }
 
  private:
-  // The whole algorithm: (m, l, O) of each head moves through the chunks.
-  void pass(const float* phi) const {
+  // The whole algorithm: (m, l, O) of each head moves through the chunks. False if values have to be checked; that is
+  // looked at every kCheck chunks, and at the end.
+  bool pass(const float* phi) const {
+    const std::int64_t check = kCheck * cut_.chunk;
     for (std::int64_t h = 0; h < heads_; ++h) start(h);
     Walk walk(cut_, keys_, heads_), ahead(cut_, keys_, heads_);
     Visit v, later;
@@ -85,8 +92,30 @@ class Decode {
       } else {
         if (v.key == v.chunk) softmax(v, phi);
         accumulate(v, fetched);
+        const bool last = v.key + v.keys == v.chunk + v.count;
+        if (last && !phi && !checked_ && ((v.chunk - keys_.lo) % check == 0 || v.chunk + v.count == keys_.hi) &&
+            spoiled(v.head))
+          return false;
       }
     }
+    return true;
+  }
+  static constexpr std::int64_t kCheck = 8;
+
+  // Returns true if a row of a head has an output that is not finite, and weights that are.
+  bool spoiled(std::int64_t h) const {
+    bool any = false;
+    each_group([&](auto size, std::int64_t first) HWY_ATTR {
+      constexpr int R = size();
+      const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
+      if (finite(o_of(h, first), rows * scratch_.dim_v)) return;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        float sum = 0;
+        for (std::int64_t lane = r; lane < kLanes; lane += R) sum += l_of(h, first)[lane];
+        any = any || (onepass::is_finite(sum) && !finite(o_of(h, first + r), scratch_.dim_v));
+      }
+    });
+    return any;
   }
 
   // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
@@ -125,7 +154,13 @@ class Decode {
   float* alpha_of(std::int64_t h, std::int64_t r) const {
     return scratch_.alpha + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
   }
+  float* lost_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.lost + (h * scratch_.padded_rows + r) * scratch_.dim_v;
+  }
   // [key of the chunk][R]
+  float* visible_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.visible + (h * scratch_.padded_rows + r) * cut_.chunk;
+  }
   float* scores_of(std::int64_t h, std::int64_t r) const {
     return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
   }
@@ -143,6 +178,7 @@ class Decode {
 
   void start(std::int64_t h) const {
     std::fill_n(o_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
+    if (checked_) std::fill_n(lost_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
     std::fill_n(m_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, onepass::Arith<float>::neg_inf());
     std::fill_n(l_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
     each_group([&](auto size, std::int64_t first) {
@@ -212,8 +248,12 @@ class Decode {
       DecodeRow rows[R];
       apply_features<R>(v, first, rows);
       float* s = scores_of(v.head, first);
+      float* const visible = checked_ ? visible_of(v.head, first) : nullptr;
+      for (std::int64_t i = 0; visible && i < whole<R>(v.count) * R; i += kLanes)
+        hn::Store(hn::IfThenZeroElse(hn::Eq(hn::Load(DF(), s + i), Arith<VF>::neg_inf()), splat(1.0f)), DF(),
+                  visible + i);
       softmax_tile<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first), phi);
-      if (p_.dropout_p > 0) chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s);
+      if (p_.dropout_p > 0) chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s, visible);
     });
   }
 
@@ -222,9 +262,17 @@ class Decode {
     with_rows(copy_v_, v_, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
       each_group([&](auto size, std::int64_t first) HWY_ATTR {
         constexpr int R = size();
-        accumulate_tile<R, kColumns<T>>(
-            scores_of(v.head, first) + (v.key - v.chunk) * R, v.key == v.chunk ? alpha_of(v.head, first) : kKeep, rows,
-            v.keys, 0, vectors(p_.dim_v), o_of(v.head, first), scratch_.dim_v, first == 0 ? ahead : Ahead());
+        const std::int64_t at = (v.key - v.chunk) * R, columns = vectors(p_.dim_v);
+        const float *const weights = scores_of(v.head, first) + at, *const alpha = v.key == v.chunk
+                                                                                       ? alpha_of(v.head, first)
+                                                                                       : kKeep;
+        float* const o = o_of(v.head, first);
+        if (checked_)
+          accumulate_checked<R, 2>(weights, visible_of(v.head, first) + at, alpha, rows, v.keys, 0, columns, o,
+                                   lost_of(v.head, first), scratch_.dim_v);
+        else
+          accumulate_tile<R, kColumns<T>>(weights, alpha, rows, v.keys, 0, columns, o, scratch_.dim_v,
+                                          first == 0 ? ahead : Ahead());
       });
     });
   }
@@ -247,7 +295,7 @@ class Decode {
       constexpr int R = size();
       join_sums<R>(h, first);
       const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
-      if (!finite(o_of(h, first), rows * scratch_.dim_v)) recompute<R>(h, first);
+      for (std::int64_t i = 0; checked_ && i < rows * scratch_.dim_v; ++i) o_of(h, first)[i] += lost_of(h, first)[i];
       DecodeRow row[R];
       describe<R>(h, first, row);
       for (std::int64_t r = 0; r < rows; ++r)
@@ -256,7 +304,7 @@ class Decode {
     });
   }
   // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
-  // What is not finite is for the other way, too, and so is what weights below 1 have left of V where it is small.
+  // Rows that are not finite are not served either, nor are rows where weights below 1 leave too little of a small V.
   bool epilogue_served(std::int64_t h, float phi) const {
     bool all = true;
     each_group([&](auto size, std::int64_t first) {
@@ -280,16 +328,13 @@ class Decode {
   }
   float& left(std::int64_t h, std::int64_t r) const { return scratch_.left[h * scratch_.padded_rows + r]; }
 
-  template <int R>
-  HWY_NOINLINE void recompute(std::int64_t h, std::int64_t first) const;  // fallback-inl.h
-
   static bool finite(const float* x, std::int64_t count) {
     VF probe = hn::Zero(DF());
     for (std::int64_t i = 0; i < count; i += kLanes) probe = probe_finite(probe, hn::Load(DF(), x + i));
     return all_zero(probe);
   }
 
-  // Whether underflow is far: numbers below 2^-126 become 0, of which 2^22 are 2^-24 of 2^-80.
+  // Returns true if underflow is far: numbers below 2^-126 become 0, and 2^22 of them are 2^-24 of 2^-80.
   static bool stands(const float* x, std::int64_t count) {
     VF most = hn::Zero(DF());
     for (std::int64_t i = 0; i < count; i += kLanes) most = hn::Max(most, hn::Abs(hn::Load(DF(), x + i)));
@@ -315,7 +360,7 @@ class Decode {
   BandMask band_;
   std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
   Range keys_, unmasked_;
-  bool copy_k_ = false, copy_v_ = false, features_ = false;
+  bool copy_k_ = false, copy_v_ = false, features_ = false, checked_ = false;
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ constexpr std::int64_t kChunk = 32;
 constexpr std::int64_t kTileBytes = 4 << 10;        // of one head, read in the order of memory
 constexpr std::int64_t kLeadBytes = 8 << 10;        // fetched ahead; 4 KB and 16 KB are 5 to 15 % slower
 constexpr std::int64_t kHeadStateBytes = 64 << 10;  // q and O of the heads of a task, when they take turns
-// Rows 4 KB apart share the sets of an L1 cache: 4 ways for K, as many for V, the rest for everything else.
+// Rows 4 KB apart share the sets of an L1 cache: 4 ways for K, 4 for V, the rest for everything else.
 constexpr std::int64_t kAliasBytes = 16 << 10;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
@@ -72,6 +72,8 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.scores = w.take<float>(cut.heads * s.padded_rows * cut.chunk);
   s.alpha = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
   s.extra = w.take<float>(cut.chunk * 4);
+  s.visible = w.take<float>(cut.heads * s.padded_rows * cut.chunk);
+  s.lost = w.take<float>(cut.heads * s.padded_rows * s.dim_v);
   s.left = p.unified_max ? w.take<float>(cut.heads * s.padded_rows) : nullptr;
   s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
   s.mods = {};
@@ -110,9 +112,10 @@ class State final : public PlanState {
 
   std::string describe() const override {
     return text(cut_.rows, " rows per K/V head, chunks of ", cut_.chunk, " keys in tiles of ", cut_.tile, ", ",
-                cut_.keys_outer ? text("keys outside ", cut_.heads, " heads") : std::string("heads outside keys"), ", ",
-                cut_.splits.count, cut_.splits.count == 1 ? " split" : " splits", " of ", cut_.splits.chunk, " keys, ",
-                cut_.tasks(*problem), " tasks");
+                cut_.keys_outer ? text("loops over keys, then ", cut_.heads, " heads")
+                                : std::string("loops over heads, then keys"),
+                ", ", cut_.splits.count, cut_.splits.count == 1 ? " split" : " splits", " of ", cut_.splits.chunk,
+                " keys, ", cut_.tasks(*problem), " tasks");
   }
 
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
@@ -140,7 +143,7 @@ Decision plan_decode(const Request& request, std::int64_t target, DecodeTask tas
   const std::int64_t rows = p.seq_q * p.group();
   if (rows > kDecodeMaxRows) {
     return Decision::no(
-        text("seq_q x heads_q / heads_kv is ", rows, " rows per K/V head; it is for at most ", kDecodeMaxRows));
+        text("supports at most ", kDecodeMaxRows, " rows (seq_q x heads_q / heads_kv) per K/V head (got ", rows, ")"));
   }
   return {{}, std::make_shared<State>(request, task)};
 }

@@ -41,6 +41,8 @@ struct DecodeScratch {
   float* scores;                                        // [heads][padded_rows][chunk]: [chunk][R] per row group
   float* alpha;                                         // [heads][padded_rows][kDecodeMaxLanes]
   float* extra;                                         // [chunk][4]
+  float* visible;                                       // as scores: accumulate_checked
+  float* lost;                                          // as o: what accumulate_checked keeps out of it
   float* left;                                          // [heads][padded_rows]: 1, unified_max did not serve it
   float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
   ExprMemory<float> mods;                               // of score_mod and mask_mod

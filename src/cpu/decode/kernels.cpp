@@ -6,7 +6,6 @@
 #include <hwy/foreach_target.h>
 
 #include "cpu/decode/decode-inl.h"
-#include "cpu/decode/fallback-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {

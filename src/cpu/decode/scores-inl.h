@@ -1,4 +1,4 @@
-// What happens to the scores of a chunk between the dot products and the softmax, and to its weights after it: softcap,
+// The steps of a chunk between the dot products and the softmax, and the steps of its weights after it: softcap,
 // ALiBi, bias, score_mod, masks and dropout, in the order and units of docs/reference/conventions.md. A plain causal or
 // unmasked decoding step comes here at most once per row, for its last chunk.
 #if defined(ONEPASS_CPU_DECODE_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -31,7 +31,7 @@ struct DecodeChunk {
   int padded = 0;  // scores that exist: count rounded up to whole vectors
 };
 
-// What q is multiplied by: with it, a dot product is the score, or the argument of softcap's tanh.
+// The factor of q by which a dot product is the score, or the argument of softcap's tanh.
 inline float q_scale(const Problem& p) {
   return static_cast<float>(p.softcap > 0 ? p.effective_scale() / p.softcap : p.effective_scale());
 }
@@ -52,9 +52,10 @@ struct ChunkScores {
     hide_keys<R>(rows, c, scores, extra);
   }
 
-  // Dropped weights become 0, kept ones grow; their sum was taken before.
+  // Dropped weights become 0, kept ones grow; their sum was taken before. visible, if not null: changes its sign where
+  // a weight is dropped.
   template <int R>
-  HWY_NOINLINE void drop(const DecodeRow* rows, const DecodeChunk& c, float* weights) const {
+  HWY_NOINLINE void drop(const DecodeRow* rows, const DecodeChunk& c, float* weights, float* visible) const {
     const Dropout dropout = Dropout::of(p.dropout_p, p.seed);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < c.count;) {
@@ -62,7 +63,9 @@ struct ChunkScores {
         const PhiloxBlock draws = dropout.draws(static_cast<unsigned>(batch), static_cast<unsigned>(rows[r].head),
                                                 static_cast<unsigned>(rows[r].token), column / 4);
         for (unsigned word = column % 4; word < 4 && j < c.count; ++word, ++j) {
-          weights[j * R + r] *= dropout.kept(draws.word[word]) ? dropout.keep_scale : 0.0f;
+          const bool kept = dropout.kept(draws.word[word]);
+          weights[j * R + r] *= kept ? dropout.keep_scale : 0.0f;
+          if (visible && !kept) visible[j * R + r] = -visible[j * R + r];
         }
       }
     }

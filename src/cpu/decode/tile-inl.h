@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-// Of the 32 or 16 registers.
+// Accumulators among the 32 or 16 registers.
 inline constexpr int kAccumulators = kAvx512 || HWY_TARGET == HWY_NEON ? 16 : 8;
 // Vectors of a row of V at once.
 template <class T>
@@ -184,6 +184,52 @@ HWY_INLINE void accumulate_tile(const float* weights, const float* alpha, const 
   }
   if constexpr (C > 1) {
     if (from < dim) accumulate_tile<R, C / 2>(weights, alpha, v, keys, from, dim, o, o_stride, ahead);
+  }
+}
+
+// accumulate_tile where values may not be finite: they stay out of the sums, in which a hidden key's weight of 0 would
+// make NaN of them, and are added to `lost` of the rows that see their keys. visible[key][R]: 1, 0, or -1 where dropout
+// multiplies with 0. The finite columns have the bits of accumulate_tile.
+template <int R, int C, class T>
+HWY_INLINE void accumulate_checked(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT visible,
+                                   const float* HWY_RESTRICT alpha, const Keys<T>& v, std::int64_t keys,
+                                   std::int64_t from, std::int64_t dim, float* HWY_RESTRICT o, float* HWY_RESTRICT lost,
+                                   std::int64_t stride) {
+  for (; from + C * kLanes <= dim; from += C * kLanes) {
+    VF sum[R][C];
+    for (int r = 0; r < R; ++r)
+      for (int c = 0; c < C; ++c) sum[r][c] = hn::Zero(DF());
+    for (std::int64_t key = 0; key < keys; ++key) {
+      VF x[C];
+      VF probe = hn::Zero(DF());
+      for (int c = 0; c < C; ++c) {
+        x[c] = load(DF(), v.base + key * v.stride + from + c * kLanes);
+        probe = probe_finite(probe, x[c]);
+      }
+      if (!all_zero(probe)) {
+        for (int c = 0; c < C; ++c) {
+          const auto finite = hn::IsFinite(x[c]);
+          const VF rest = hn::IfThenZeroElse(finite, x[c]);
+          x[c] = hn::IfThenElseZero(finite, x[c]);
+          for (int r = 0; r < R; ++r) {
+            const float seen = visible[key * R + r];
+            float* const at = lost + r * stride + from + c * kLanes;
+            if (seen != 0) hn::Store(hn::Load(DF(), at) + (seen > 0 ? rest : rest * hn::Zero(DF())), DF(), at);
+          }
+        }
+      }
+      for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) sum[r][c] = hn::MulAdd(splat(weights[key * R + r]), x[c], sum[r][c]);
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < C; ++c) {
+        float* const at = o + r * stride + from + c * kLanes;
+        hn::Store(hn::MulAdd(hn::Load(DF(), at), splat(alpha[r]), sum[r][c]), DF(), at);
+      }
+    }
+  }
+  if constexpr (C > 1) {
+    if (from < dim) accumulate_checked<R, 1>(weights, visible, alpha, v, keys, from, dim, o, lost, stride);
   }
 }
 

@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/flash/fallback-inl.h"
+#include "cpu/flash/nonfinite-inl.h"
 #include "cpu/flash/pack-inl.h"
 #include "cpu/flash/rows-inl.h"
 #include "cpu/flash/scores-inl.h"
@@ -32,8 +32,9 @@ namespace HWY_NAMESPACE {
 struct Panel {
   std::int64_t row;  // its first
   int rows, vecs;
-  float *q, *out, *m, *l;
+  float *q, *out, *m, *l, *lost;
   std::int32_t *lo, *hi;
+  bool* has_lost;  // `lost` holds something
   PanelScores scores;
 };
 
@@ -42,7 +43,6 @@ struct FlashTask {
   const flash::Task& task;
   const flash::Scratch& scratch;
   const Problem& p = call.problem;
-  bool fallback = false;
 
   // ---- one block of keys, one panel
 
@@ -71,17 +71,10 @@ struct FlashTask {
   VF softmax(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF tile_max) const {
     RowState<VF> state{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)};
     const VF factor = splat(panel.scores.unit.to_log2);
-    Step<VF> r = advance(state, tile_max, factor);
+    const Step<VF> r = advance(state, tile_max, factor);
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
     VF sum = hn::Zero(DF());
-    if (fallback) {
-      r.alpha = visible_weight(r.alpha);
-      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-        const VF s = hn::Load(DF(), at), w = visible_weight_of(s, weight(s, factor, r));
-        hn::Store(w, DF(), at);
-        sum = sum + w;
-      }
-    } else if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF())))) {
+    if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF())))) {
       for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
         const VF w = fused_weight(hn::Load(DF(), at), factor, r);
         hn::Store(w, DF(), at);
@@ -100,7 +93,8 @@ struct FlashTask {
     return r.alpha;
   }
 
-  void step(const Panel& panel, const Block& block) const {
+  // nonfinite: of the block's values; null if they are finite.
+  void step(const Panel& panel, const Block& block, const Nonfinite* nonfinite) const {
     const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
     if (segments.count == 0) return;
     const bool plain = panel.scores.plain();
@@ -124,27 +118,35 @@ struct FlashTask {
     for (int v = 0; v < panel.vecs; ++v) {
       const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
       const int lane = v * kLanes;
-      if (v_lo >= v_hi) continue;
+      if (v_lo >= v_hi) {
+        if (nonfinite) note_visible(*nonfinite, block.first, lane, 0, 0, scratch.scores, scratch.visible);
+        continue;
+      }
       const VF most = plain && segments.whole   ? hn::Load(DF(), tile_max + lane)
                       : panel.scores.modified() ? apply.template operator()<Part::after_mod>(v)
                                                 : apply.template operator()<Part::all>(v);
+      if (nonfinite) note_visible(*nonfinite, block.first, lane, v_lo, v_hi, scratch.scores, scratch.visible);
       hn::Store(softmax(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
       if (panel.scores.dropout) {
         drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, lane, block.first, v_lo, v_hi,
                      scratch.scores);
+        if (nonfinite && nonfinite->any())
+          note_dropped(*nonfinite, call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, block.first,
+                       lane, v_lo, v_hi, scratch.visible);
       }
+      if (nonfinite) spoil_weights(*nonfinite, block.first, lane, v_lo, v_hi, scratch.visible, scratch.scores);
     }
     for (int i = 0; i < segments.count; ++i) {
       const Segment& s = segments.piece[i];
       accumulate(panel, block, s, alpha);
       for (int v = s.from; v < s.to; ++v) hn::Store(splat(1.0f), DF(), alpha + v * kLanes);  // rescaled once
     }
-    if (fallback) add_nonfinite(call, task, block, segments, panel.vecs, scratch.scores, panel.out);
+    if (nonfinite) add_lost(*nonfinite, scratch, p.dim_v, panel.vecs, *panel.has_lost, panel.lost);
   }
 
   // ---- the whole task
 
-  Panel open(int index) const {
+  Panel open(int index, bool* has_lost) const {
     const std::int64_t row = task.row_lo + index * kPanel;
     const int rows = static_cast<int>(std::min<std::int64_t>(kPanel, task.row_hi - row));
     Panel panel{row,
@@ -154,8 +156,10 @@ struct FlashTask {
                 scratch.out + index * kPanel * (p.dim_v + 3),
                 scratch.m + index * kPanel,
                 scratch.l + index * kPanel,
+                scratch.lost + index * kPanel * p.dim_v,
                 scratch.lo + index * kPanel,
                 scratch.hi + index * kPanel,
+                has_lost,
                 panel_scores(call, task, scratch, row)};
     const std::int64_t chunk = call.splits.chunk_of(task.seq.seq_k);
     const std::int64_t key_lo = std::min(task.split * chunk, task.seq.seq_k);
@@ -201,9 +205,11 @@ struct FlashTask {
 
   void pass(const Panel* panels, int count) const {
     std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1];
+    Nonfinite nonfinite;
     for (std::int64_t k = lo / kBlock * kBlock; k < hi; k += kBlock) {
-      const Block block = fallback ? open_finite_block(call, task, scratch, k) : open_block(call, task, scratch, k);
-      for (int i = 0; i < count; ++i) step(panels[i], block);
+      Block block = open_block(call, task, scratch, k);
+      if (!block.v_finite) separate(call, task, scratch, block, nonfinite);
+      for (int i = 0; i < count; ++i) step(panels[i], block, block.v_finite ? nullptr : &nonfinite);
     }
   }
 
@@ -211,15 +217,9 @@ struct FlashTask {
     constexpr int kMaxPanels = kGeometry.panels;
     const int count = static_cast<int>((task.row_hi - task.row_lo + kPanel - 1) / kPanel);
     Panel panels[kMaxPanels];
-    for (int i = 0; i < count; ++i) panels[i] = open(i);
+    bool has_lost[kMaxPanels] = {};
+    for (int i = 0; i < count; ++i) panels[i] = open(i, has_lost + i);
     pass(panels, count);
-    bool finite = true;
-    for (int i = 0; i < count; ++i) finite = finite && all_finite(panels[i].out, p.dim_v, panels[i].vecs);
-    if (!finite) {
-      for (int i = 0; i < count; ++i) clear(panels[i]);
-      fallback = true;
-      pass(panels, count);
-    }
     for (int i = 0; i < count; ++i) call.splits.count > 1 ? save(panels[i]) : epilogue(panels[i]);
   }
 
@@ -241,13 +241,14 @@ struct FlashTask {
       if (p.sinks) {
         const Merged<VF> joined = join_natural_sink(state, hn::Load(DF(), sink + lane));
         state = joined.state;
-        alpha = fallback ? visible_weight(joined.alpha_a) : joined.alpha_a;
+        alpha = joined.alpha_a;
       }
       const Final<VF> end = finalize_natural(state);
       hn::Store(end.inv_l * alpha, DF(), factor + lane);
       hn::Store(end.lse, DF(), lse + lane);
     }
-    transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v, factor);
+    if (*panel.has_lost) join_lost(panel.lost, factor, p.dim_v, panel.vecs, panel.out);
+    transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v, *panel.has_lost ? nullptr : factor);
     const Tensor& out = call.arguments.out;
     flash::with_storage(out.dtype, [&](auto zero) {
       for (int lane = 0; lane < panel.rows; ++lane) {
@@ -265,6 +266,11 @@ struct FlashTask {
 
   // A split leaves its state for combine().
   void save(const Panel& panel) const {
+    if (*panel.has_lost) {
+      HWY_ALIGN float one[kPanel];
+      std::fill_n(one, kPanel, 1.0f);
+      join_lost(panel.lost, one, p.dim_v, panel.vecs, panel.out);
+    }
     transpose_blocks(panel.out, kPanel, panel.vecs, p.dim_v);
     for (int lane = 0; lane < panel.rows; ++lane) {
       const RowName name = row_name(p, task, panel.row + lane);

@@ -63,12 +63,16 @@ Config config_of(const Problem& p, const Geometry& g) {
 struct Memory {
   Partials partials;
   float *packed_k = nullptr, *packed_v = nullptr;
+  std::uint8_t* packed_finite = nullptr;
 };
-Memory book(Workspace& w, const Problem& p, const Config& c) {
+Memory book(Workspace& w, const Problem& p, const Geometry& g, const Config& c) {
   Memory m;
   if (c.splits.count > 1) m.partials = book_partials(w, p, c.splits.count);
   if (c.k == Source::packed) m.packed_k = w.take<float>(c.slots * p.seq_k * p.dim_qk);
-  if (c.v == Source::packed) m.packed_v = w.take<float>(c.slots * p.seq_k * p.dim_v);
+  if (c.v == Source::packed) {
+    m.packed_v = w.take<float>(c.slots * p.seq_k * p.dim_v);
+    m.packed_finite = w.take<std::uint8_t>(c.slots * ceil_div(p.seq_k, g.block));
+  }
   return m;
 }
 
@@ -85,7 +89,7 @@ class State final : public PlanState {
         mods_(request.mods),
         unit_(score_unit_of(*problem)) {
     Workspace shared, one;
-    book(shared, *problem, config_);
+    book(shared, *problem, kernels.geometry, config_);
     book_scratch(one, *problem, kernels.geometry, config_.panels);
     scratch_bytes_ = one.bytes();
     workspace_bytes = shared.bytes() + static_cast<std::size_t>(request.workers) * scratch_bytes_;
@@ -104,11 +108,21 @@ class State final : public PlanState {
     const Config& c = config_;
     const Geometry& g = kernels_.geometry;
     Workspace w(memory);
-    const Memory m = book(w, p, c);
+    const Memory m = book(w, p, g, c);
     std::byte* scratch_base = w.take<std::byte>(0);
-    const Call call{
-        p,     a, g, c.k, c.v, c.panels, c.splits, m.partials, m.packed_k, m.packed_v, Dropout::of(p.dropout_p, p.seed),
-        *mods_};
+    const Call call{p,
+                    a,
+                    g,
+                    c.k,
+                    c.v,
+                    c.panels,
+                    c.splits,
+                    m.partials,
+                    m.packed_k,
+                    m.packed_v,
+                    m.packed_finite,
+                    Dropout::of(p.dropout_p, p.seed),
+                    *mods_};
     const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
 
@@ -160,7 +174,7 @@ Decision plan(const Request& request) {
   const Problem& p = *request.problem;
   if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
   if (p.seq_q > kMax || p.seq_k > kMax)
-    return Decision::no(text("a sequence of ", std::max(p.seq_q, p.seq_k), " is longer than ", kMax));
+    return Decision::no(text("a sequence must have at most ", kMax, " tokens (got ", std::max(p.seq_q, p.seq_k), ")"));
   if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
   const Kernels& own =
       *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; });
@@ -192,6 +206,10 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
   s.out = w.take<float>(rows * (p.dim_v + 3));
   s.m = w.take<float>(rows);
   s.l = w.take<float>(rows);
+  const std::int64_t flagged = (p.dropout_p > 0 ? 4 : 2) * g.block;
+  s.lost = w.take<float>(rows * p.dim_v);
+  s.flags = w.take<float>(flagged * p.dim_v);
+  s.visible = w.take<float>((flagged + g.block) * g.panel());
   return s;
 }
 

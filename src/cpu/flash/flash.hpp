@@ -41,9 +41,13 @@ struct Call {
   Partials partials;          // where there are several
   float* packed_k = nullptr;  // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
   float* packed_v = nullptr;
+  std::uint8_t* packed_finite = nullptr;  // [slot][blocks]: 1 where a packed block of V is finite
   Dropout dropout;
   const Mods& mods;
 
+  std::uint8_t& finite_of(std::int64_t slot, std::int64_t key) const {
+    return packed_finite[slot * ((problem.seq_k + geometry.block - 1) / geometry.block) + key / geometry.block];
+  }
   float* k_of(std::int64_t slot) const { return packed_k + slot * problem.seq_k * problem.dim_qk; }
   float* v_of(std::int64_t slot) const { return packed_v + slot * problem.seq_k * problem.dim_v; }
 };
@@ -64,6 +68,9 @@ struct Scratch {
   std::int32_t *lo, *hi;  // [panels][panel]: the keys visible to a lane
   float *k, *v;           // one converted block
   float *bias, *mask;     // [block + 3][panel]; nullptr without
+  // Values of V that are not finite (nonfinite-inl.h): [panels][dim_v][panel], [rows][dim_v] and [rows][panel], with
+  // two rows for each key, four under dropout, and in `visible` one more.
+  float *lost, *flags, *visible;
   ExprMemory<float> mods;
 };
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
@@ -79,7 +86,7 @@ decltype(auto) with_storage(DType dtype, F&& f) {
   }
 }
 
-// Of q, k or v.
+// The same for the storage type of q, k or v.
 template <class F>
 decltype(auto) with_input(DType dtype, F&& f) {
   return dtype == DType::f8e4m3 ? f(f8e4m3{}) : with_storage(dtype, std::forward<F>(f));

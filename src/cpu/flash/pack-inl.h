@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-// to [keys][dim]. The last vector of a row is read and written again where the row's length is no multiple of it.
+// to [keys][dim]. The last vector of a row is read and written again where the row's length is not a multiple of it.
 template <class T>
 HWY_NOINLINE void pack_rows(const KeyValueView::Run<T>& run, std::int64_t dim, float* to) {
   const T* from = run.row;
@@ -102,10 +102,21 @@ struct Block {
   const float *k, *v;
   std::ptrdiff_t k_stride, v_stride;  // from key to key; v_stride only if V is read in place
   bool v_tiled;
+  bool v_finite = true;
 
   const float* v_tile(std::int64_t column) const { return v + (v_tiled ? column * keys : column); }
   std::ptrdiff_t v_step(int width) const { return v_tiled ? width : v_stride; }
 };
+
+inline bool all_finite(const float* x, std::int64_t count) {
+  VF probe[4] = {hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF())};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes)
+    for (int v = 0; v < 4; ++v) probe[v] = probe_finite(probe[v], hn::LoadU(DF(), x + i + v * kLanes));
+  for (; i + kLanes <= count; i += kLanes) probe[0] = probe_finite(probe[0], hn::LoadU(DF(), x + i));
+  if (i < count) probe[1] = probe_finite(probe[1], load_n(DF(), x + i, count - i));
+  return all_zero((probe[0] + probe[1]) + (probe[2] + probe[3]));
+}
 
 inline Block open_block(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
                         std::int64_t first) {
@@ -124,13 +135,21 @@ inline Block open_block(const flash::Call& call, const flash::Task& task, const 
       b.k_stride = k.stride;
   }
   switch (call.v_source) {
-    case flash::Source::packed: b.v = call.v_of(task.slot) + first * call.problem.dim_v; break;
-    case flash::Source::block: convert_v(call, task, first, keys, scratch.v), b.v = scratch.v; break;
+    case flash::Source::packed:
+      b.v = call.v_of(task.slot) + first * call.problem.dim_v;
+      b.v_finite = call.finite_of(task.slot, first) != 0;
+      break;
+    case flash::Source::block:
+      convert_v(call, task, first, keys, scratch.v), b.v = scratch.v;
+      b.v_finite = all_finite(b.v, keys * call.problem.dim_v);
+      break;
     case flash::Source::in_place:
       const auto v = rows(call.arguments.v);
       b.v = v.row;
       b.v_stride = v.stride;
       b.v_tiled = false;
+      for (std::int64_t k = 0; k < keys; ++k)
+        b.v_finite = all_finite(b.v + k * b.v_stride, call.problem.dim_v) && b.v_finite;
   }
   return b;
 }
@@ -140,8 +159,11 @@ inline void pack_head(const flash::Call& call, const flash::Task& task, std::int
     const std::int64_t n = std::min<std::int64_t>(kBlock, key_hi - k);
     if (call.k_source == flash::Source::packed)
       convert_k(call, task, k, n, call.k_of(task.slot) + k * call.problem.dim_qk);
-    if (call.v_source == flash::Source::packed)
-      convert_v(call, task, k, n, call.v_of(task.slot) + k * call.problem.dim_v);
+    if (call.v_source == flash::Source::packed) {
+      float* const v = call.v_of(task.slot) + k * call.problem.dim_v;
+      convert_v(call, task, k, n, v);
+      call.finite_of(task.slot, k) = all_finite(v, n * call.problem.dim_v) ? 1 : 0;
+    }
   }
 }
 

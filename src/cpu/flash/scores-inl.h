@@ -1,5 +1,5 @@
-// What happens to a tile of scores [key][lane] between Q K^T and the softmax, in the order of
-// docs/reference/conventions.md: softcap, bias, ALiBi, score_mod, masks; and to its weights after it: dropout. Scores
+// The steps of a tile of scores [key][lane] between Q K^T and the softmax, in the order of
+// docs/reference/conventions.md: softcap, bias, ALiBi, score_mod, masks; and of its weights after it: dropout. Scores
 // are natural here. Blocks without any of this never come.
 #if defined(ONEPASS_CPU_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SCORES_INL_H
@@ -218,8 +218,8 @@ inline void each_draw(const Dropout& dropout, std::uint32_t batch, const PanelSc
   }
 }
 
-// Weights of the vector of rows at `lane`, keys [lo, hi): the kept ones scaled, the dropped ones -0, which the fallback
-// tells from the +0 of a masked key. A NaN stays.
+// Weights of the vector of rows at `lane`, keys [lo, hi): the kept ones scaled, the dropped ones -0, which differs
+// from the +0 of a masked key (src/cpu/backward/nonfinite-inl.h). A NaN stays.
 ONEPASS_HD VF dropped_or_kept(const Dropout& dropout, VF p, hn::Mask<DF> kept) {
   const VF w = p * hn::IfThenElse(kept, splat(dropout.keep_scale), splat(-0.0f));
   return hn::IfThenElse(hn::Eq(p, hn::Zero(DF())), p, w);

@@ -37,7 +37,7 @@ inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 
 inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
 inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
 
-// What becomes of a tile of S: it is stored and tile_max = max(tile_max, S), or it is added to what is there.
+// The end of a tile of S: it is stored and tile_max = max(tile_max, S), or it is added to what is there.
 enum class End { store, add };
 
 // S[n][:] = sum_d k[n][d] * q[d][:] for `keys` keys and `vecs` vectors of rows. Panels are kPanel wide.

@@ -44,12 +44,10 @@ Opened open_blas() {
     o.sgemm = reinterpret_cast<Sgemm>(dlsym(library, "sgemm_"));
     o.dnnl = reinterpret_cast<DnnlSgemm>(dlsym(library, "dnnl_sgemm"));
     if (o.sgemm || o.dnnl) return o;
-    o.why = text(name, " has neither sgemm_ nor dnnl_sgemm");
+    o.why = text(name, " does not export sgemm_ or dnnl_sgemm");
   }
-  if (o.why.empty())
-    o.why =
-        text(chosen && *chosen ? chosen : "no BLAS (MKL, oneDNN, OpenBLAS, BLIS, libblas.so.3)", " is on this machine");
-  if (chosen && *chosen && o.name.empty()) o.why = text(chosen, " is not on this machine");
+  if (o.why.empty()) o.why = "no BLAS was found (MKL, oneDNN, OpenBLAS, BLIS, libblas.so.3)";
+  if (chosen && *chosen && o.name.empty()) o.why = text("ONEPASS_BLAS: ", chosen, " cannot be loaded");
   return o;
 }
 
@@ -57,7 +55,7 @@ class State final : public PlanState {
  public:
   State(const Request& request, const Opened& library) : PlanState(request.problem), library_(library) {}
 
-  std::string describe() const override { return text(library_.name, ", by threads of its own"); }
+  std::string describe() const override { return text(library_.name, ", with its own threads"); }
   void run(const Tensors& t, void*, Executor& executor, void*) const override {
     const Problem& p = *problem;
     const std::int64_t x = row_step(p.layout.x, p.m, p.k), w = row_step(p.layout.w, p.n, p.k),
@@ -88,17 +86,17 @@ class State final : public PlanState {
 Decision plan_for(const Request& request) {
   const Problem& p = *request.problem;
   if (std::string why = why_elsewhere(p); !why.empty()) return Decision::no(why);
-  if (p.dtype != DType::f32) return Decision::no("a BLAS multiplies fp32");
+  if (p.dtype != DType::f32) return Decision::no("supports fp32 only");
   static constinit MakeOnce<const Opened> opened;
   const Opened& library = opened.get(open_blas);
   if (!library.sgemm && !library.dnnl) return Decision::no(library.why);
-  if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("a BLAS takes no size of 0");
+  if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("does not support empty matrices");
   for (const auto& [name, stride, rows, numbers] :
        {std::tuple{"x", p.layout.x, p.m, p.k}, {"w", p.layout.w, p.n, p.k}, {"y", p.layout.y, p.m, p.n}}) {
     const std::int64_t step = row_step(stride, rows, numbers);
-    if (step == 0) return Decision::no(text("a BLAS takes rows of ", name, " that lie apart, numbers side by side"));
+    if (step == 0) return Decision::no(text("requires ", name, " with unit inner stride and rows that do not overlap"));
     if (std::max({step, rows, numbers}) > std::numeric_limits<int>::max())
-      return Decision::no(text("a BLAS counts to ", std::numeric_limits<int>::max()));
+      return Decision::no(text("sizes and strides must be at most ", std::numeric_limits<int>::max()));
   }
   return {{}, std::make_shared<State>(request, library)};
 }

@@ -31,7 +31,7 @@ class State final : public PlanState {
 
   std::string describe() const override {
     return text(kColumns, " rows of w at a time, ", blocks_per_task_ * kColumns, " per task, workspace ", shared_bytes_,
-                " bytes and ", scratch_bytes_, " for each thread");
+                " bytes and ", scratch_bytes_, " per thread");
   }
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;

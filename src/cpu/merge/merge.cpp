@@ -83,7 +83,7 @@ class State final : public PlanState {
         rows_per_task_(std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, problem->dim_v))) {}
 
   std::string describe() const override {
-    return text(problem->partials, " partial results, ", rows_per_task_, " rows per task, shares in float64");
+    return text(problem->partials, " partial results, ", rows_per_task_, " rows per task, weights in float64");
   }
   void run(const Tensors& t, void*, Executor& executor, void*) const override {
     Merge job{t.outs, t.lses, t.out, t.lse, rows_, rows_per_task_};

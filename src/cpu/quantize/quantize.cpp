@@ -108,11 +108,12 @@ class State final : public PlanState {
     workspace_bytes = w.bytes();
   }
   std::string describe() const override {
-    return text(surveys(*problem) ? "each head read for its " : "each 128 rows read once",
-                !surveys(*problem)        ? ""
-                : !problem->centered      ? "largest number, then by 128 rows"
-                : problem->descale.blocks ? "mean, then by 128 rows"
-                                          : "mean and largest number, then by 128 rows");
+    if (!surveys(*problem)) return "reads each block of 128 rows once";
+    return text("reads each head for its ",
+                !problem->centered        ? "amax"
+                : problem->descale.blocks ? "mean"
+                                          : "mean and amax",
+                ", then each block of 128 rows");
   }
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;

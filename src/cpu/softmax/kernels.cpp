@@ -52,7 +52,7 @@ PieceState reduce_scores(const SoftmaxJob& job, std::int64_t row, std::int64_t p
     const std::int64_t count = std::min(kRowChunk, job.count(piece) - from), end = whole_vectors(count);
     float* const s = scratch + from;
     const VF most = read_scores(job, row, job.begin(piece) + from, count, s);
-    const onepass::Step<float> step = onepass::advance(state, hn::GetLane(hn::MaxOfLanes(DF(), most)), factor);
+    const onepass::Step<float> step = onepass::advance_exactly(state, hn::GetLane(hn::MaxOfLanes(DF(), most)), factor);
     const Step<VF> r{splat(1.0f), splat(step.before), splat(step.after)};
     VF sum = hn::Zero(DF());
     if (keeps_weights) {
@@ -83,7 +83,7 @@ class Finish {
       before_ = 0, after_ = -lse;
     } else {
       empty_ = state.l == 0;
-      step_ = onepass::refer_to(m, job.factor);
+      step_ = onepass::refer_exactly_to(m);
       inverse_ = empty_ ? 0.0f : static_cast<float>(1.0 / state.l);
       before_ = -onepass::finite_ref(m), after_ = static_cast<float>(-std::log(state.l));
     }
@@ -115,7 +115,7 @@ class Finish {
       }
     }
   }
-  // What takes weights by the reference m to y.
+  // The factor from weights by the reference m to y.
   float factor_of(float m) const { return onepass::moved(m, job_.factor, step_) * inverse_; }
 
  private:
@@ -165,7 +165,7 @@ void read_gradients(const SoftmaxJob& job, std::int64_t row, std::int64_t from, 
   take(job.t.y.data, job.p.out_dtype, job.y(row) + from * l.y[3], l.y[3], count, job.p.log ? kHidden : 0.0f, y);
   take(job.t.dy.data, job.p.out_dtype, job.dy(row) + from * l.dy[3], l.dy[3], count, 0.0f, dy);
 }
-// x where y is no entry that nothing was seen of, else 0.
+// x where y was seen, else 0.
 VF where_seen(const SoftmaxJob& job, VF y, VF x) {
   return job.p.log ? Arith<VF>::if_neg_inf(y, hn::Zero(DF()), x) : Arith<VF>::if_zero(y, hn::Zero(DF()), x);
 }

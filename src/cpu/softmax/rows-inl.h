@@ -29,8 +29,8 @@ void with_row_type(DType dtype, F f) {
 }
 
 // s[0, count) = numbers of a row, as fp32; behind them `pad` up to whole vectors. Returns lane by lane their largest.
-// What lies kAhead bytes further is fetched meanwhile: the next chunk, or the next row, whose reading would else not
-// begin before this one's weights are computed.
+// Memory kAhead bytes further is fetched meanwhile: the next chunk, or the next row. Otherwise its reading would not
+// begin before the weights of this one are computed.
 template <class T>
 VF take(const void* data, std::int64_t at, std::int64_t stride, std::int64_t count, float pad, float* s) {
   constexpr std::int64_t kAhead = 4096;

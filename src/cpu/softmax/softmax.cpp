@@ -31,7 +31,7 @@ PieceState joined(const SoftmaxJob& job, const PieceState* pieces) {
   }
   RowState<double> all;
   for (std::int64_t i = 0; i < job.pieces; ++i)
-    all = merge(all, RowState<double>{double{pieces[i].m}, pieces[i].l}, double{job.factor}).state;
+    all = merge_exactly(all, RowState<double>{double{pieces[i].m}, pieces[i].l}, double{job.factor}).state;
   return {static_cast<float>(all.m), all.l};
 }
 
@@ -60,8 +60,8 @@ class State final : public PlanState {
   std::string describe() const override {
     return text(job_.pieces > 1 ? text("rows in ", job_.pieces, " pieces of ", kKeptNumbers, ", read twice")
                                 : text(rows_per_task_, " rows per task, read once"),
-                ", ", kRowChunk, " numbers at once", job_.stream ? ", stored past the caches" : "", ", workspace ",
-                shared_bytes_, " bytes and ", scratch_bytes_, " for each thread");
+                ", ", kRowChunk, " elements at a time", job_.stream ? ", non-temporal stores" : "", ", workspace ",
+                shared_bytes_, " bytes and ", scratch_bytes_, " per thread");
   }
 
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {

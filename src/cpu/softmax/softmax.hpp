@@ -13,8 +13,8 @@ namespace onepass::cpu {
 inline constexpr std::int64_t kKeptNumbers = 32768;  // 128 KB in fp32, twice that of a backward: within an L2
 inline constexpr std::int64_t kRowChunk = 1024;      // worked on at once: 4 KB, within an L1
 
-// What a call computes on. Numbers of x have `first` multiplied to them at once (1 but for scales that are not
-// positive), and then the unit that `factor` takes to log2 units and `unit` to natural ones.
+// The inputs and constants of a call. Elements of x have `first` multiplied to them at once (1 but for scales that are
+// not positive), and then the unit that `factor` takes to log2 units and `unit` to natural ones.
 struct SoftmaxJob {
   SoftmaxJob(const Problem& problem, const Tensors& t);
   const Problem& p;
@@ -27,7 +27,7 @@ struct SoftmaxJob {
   std::int64_t count(std::int64_t piece) const { return std::min(kKeptNumbers, n - begin(piece)); }
 };
 
-// What a piece of a row leaves: its maximum and sum of weights; of a backward the sum of dy y.
+// The state of a piece of a row: its maximum and sum of weights; in a backward the sum of dy y.
 struct PieceState {
   float m;
   double l;

@@ -112,13 +112,14 @@ DEV AppendPlace place_of(const AppendParams& p, i32 n) {
   return x;
 }
 
-// Numbers as they are stored: e4m3 divided by their factor, an infinity as NaN.
+// Elements as they are stored: e4m3 divided by their factor as divided() of problem/append says. A quotient saturates;
+// an infinity becomes NaN.
 template <ScalarType to_type, i32 count>
 DEV void store_run(const float (&x)[count], void* to, i64 at, float factor) {
   if constexpr (to_type == ScalarType::e4m3) {
     float y[count];
 #pragma unroll
-    for (i32 i = 0; i < count; ++i) y[i] = x[i] / factor, y[i] += y[i] - y[i];
+    for (i32 i = 0; i < count; ++i) y[i] = (x[i] == 0.0f ? x[i] : x[i] / factor) + (x[i] - x[i]);
     unsigned char* const bytes = static_cast<unsigned char*>(to) + at;
     if constexpr (count == 1) {
       *bytes = static_cast<unsigned char>(to_e4m3(y[0], 0.0f, 0.0f, 0.0f));

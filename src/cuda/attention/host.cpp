@@ -64,6 +64,10 @@ std::string why_too_many(const Problem& p, std::int64_t tiles) {
   return why_no_alibi(p, kMaxPosition);
 }
 
+std::string why_too_old(const DeviceFacts& device) {
+  return text("requires compute capability 8.0 or later (", device.name, " has ", device.major, ".", device.minor, ")");
+}
+
 ScalarType scalar_type_of(DType t) {
   switch (t) {
     case DType::f32: return ScalarType::f32;

@@ -27,6 +27,8 @@ const DeviceFacts* device_of(const Problem& problem, std::string& why);
 int row_alignment(const Problem& problem, Role role);
 // Empty, or a sentence on a count that 32 bits do not hold. tiles: of all heads, where they are counted so.
 std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
+// The refusal of a device of compute capability below 8.0.
+std::string why_too_old(const DeviceFacts& device);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);

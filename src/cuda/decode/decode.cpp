@@ -97,7 +97,7 @@ Decision plan(const Request& request) {
   std::string why;
   const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
   if (!device) return Decision::no(std::move(why));
-  if (device->major < 8) return Decision::no(sm80::why_too_old(*device));
+  if (device->major < 8) return Decision::no(cuda::why_too_old(*device));
   if (!select_config(*request.problem, device->shared_bytes, config, why)) return Decision::no(std::move(why));
   const Share share = share_of(*request.problem, sharing_of(config), device->multiprocessors);
   config.even = share.splits != 0;

@@ -87,6 +87,7 @@ const Implementation& plain_gemm_implementation() {
                                     const DeviceFacts* const device = device_of(*request.problem, why);
                                     if (!device || !select_plain_gemm(*request.problem, config, why))
                                       return Decision::no(why);
+                                    if (device->major < 8) return Decision::no(why_too_old(*device));
                                     return Decision{{}, std::make_shared<State>(request, *device, config)};
                                   },
                                   Op::flat_gemm, Dataflow::none};

@@ -1,4 +1,5 @@
-// What the plain kernel of a product is compiled for and launched with. One definition for the host and the device half.
+// What the plain kernel of a product is compiled for and launched with. One definition for the host and the device
+// half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
 

@@ -67,6 +67,7 @@ const Implementation& plain_implementation() {
                                         std::string why;
                                         const DeviceFacts* const device = device_of(*request.problem, why);
                                         if (!device || !select_plain(*request.problem, why)) return Decision::no(why);
+                                        if (device->major < 8) return Decision::no(why_too_old(*device));
                                         return Decision{{}, std::make_shared<State>(request, *device)};
                                       },
                                   .unified_max = true};

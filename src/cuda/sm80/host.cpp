@@ -11,10 +11,6 @@ Extras extras_of(const AttentionFeatures& f, int copy_bytes) {
   return f.own_lengths() || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
 }
 
-std::string why_too_old(const cuda::DeviceFacts& device) {
-  return text("requires compute capability 8.0 or later (", device.name, " has ", device.major, ".", device.minor, ")");
-}
-
 std::string products_of(ScalarType input) {
   return text("#include \"cuda/mma/products_", input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n");
 }

@@ -16,7 +16,6 @@ Extras extras_of(const AttentionFeatures& features, int copy_bytes);
 
 inline constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
 
-std::string why_too_old(const cuda::DeviceFacts& device);
 std::string products_of(ScalarType input);  // #include of their file
 
 }  // namespace onepass::sm80

@@ -200,9 +200,16 @@ DEV float lanes_sum(float x) {
   for (i32 step = (kThreads < 32 ? kThreads : 32) / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
+// Logarithms refer to the maximum itself, without the rounding of a fused weight's reference.
+DEV Step<float> reference_at(float m, float factor) {
+  if constexpr (kC.log)
+    return refer_exactly_to(m);
+  else
+    return refer_to(m, factor);
+}
 DEV SoftmaxState lanes_join(SoftmaxState s, float factor) {
   const float m = lanes_max(s.m);
-  return {m, lanes_sum(s.l * moved(s.m, factor, refer_to(m, factor)))};
+  return {m, lanes_sum(s.l * moved(s.m, factor, reference_at(m, factor)))};
 }
 DEV SoftmaxState lanes_add(SoftmaxState s) { return {0.0f, lanes_sum(s.l)}; }
 

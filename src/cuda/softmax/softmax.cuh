@@ -35,6 +35,11 @@ struct ScoreRow {
   DEV float spare(i32 j) const { return j < 0 || hidden(j) ? kNegInf : row.number(j); }
 };
 
+DEV Step<float> move_reference(RowState<float>& state, float m, float factor) {
+  const float most = Arith<float>::max(state.m, m);
+  return move_to(state, most, factor, reference_at(most, factor));
+}
+
 // Weights by a reference near 0 take an instruction less, and that is all there is in common rows.
 DEV void absorb_numbers(const SoftmaxParams& p, RowState<float>& state, const Numbers (&s)[kSlots]) {
   float m = kNegInf;
@@ -46,7 +51,7 @@ DEV void absorb_numbers(const SoftmaxParams& p, RowState<float>& state, const Nu
   } else {
     m = fmaxf(m, Numbers::largest(s));
   }
-  const Step<float> r = advance(state, m, p.factor);
+  const Step<float> r = move_reference(state, m, p.factor);
   const auto add = [&](auto weight_of) {
 #pragma unroll
     for (i32 v = 0; v < kSlots; ++v) {
@@ -60,6 +65,13 @@ DEV void absorb_numbers(const SoftmaxParams& p, RowState<float>& state, const Nu
     add([&](float x) { return weight(x, p.factor, r); });
 }
 
+DEV RowState<float> natural_of(const RowState<float>& s, const SoftmaxParams& p) {
+  if constexpr (kC.log)
+    return {s.m * p.unit, s.l};
+  else
+    return to_natural(s, p.factor, p.unit);
+}
+
 // From a row's state, or the LSE that is given, to its y.
 struct Finish {
   Step<float> step;
@@ -68,7 +80,7 @@ struct Finish {
 
   DEV Finish(const SoftmaxParams& p, const RowState<float>& s) {
     empty = s.l == 0.0f;
-    step = refer_to(s.m, p.factor);
+    step = reference_at(s.m, p.factor);
     inverse = inverse_sum(s);
     before = -finite_ref(s.m);
     after = -natural_log(s.l);
@@ -137,12 +149,14 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
       absorb_numbers(p, state, s);
     }
 #pragma unroll
-    for (i32 k = 0; k < kSpare; ++k) absorb(state, weight(spare[k], p.factor, advance(state, spare[k], p.factor)));
+    for (i32 k = 0; k < kSpare; ++k)
+      absorb(state, weight(spare[k], p.factor, move_reference(state, spare[k], p.factor)));
   }
   if constexpr (kC.part == SoftmaxPart::finish && !kC.row_lse) {
     for (i32 i = thread; i < p.pieces; i += kThreads) {
       const SoftmaxState one = p.states[task.row * static_cast<u32>(p.pieces) + static_cast<u32>(i)];
-      state = merge(state, RowState<float>{one.m, one.l}, p.factor).state;
+      const float m = Arith<float>::max(state.m, one.m);
+      state = merge_by(state, RowState<float>{one.m, one.l}, m, p.factor, reference_at(m, p.factor)).state;
     }
   }
   if constexpr (!kC.row_lse) {
@@ -154,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
   } else {
     if (p.lse.data && thread == 0 && task.piece == 0 && task.real)
       const_cast<float*>(static_cast<const float*>(p.lse.data))[index.in(p.lse)] =
-          finalize_natural(to_natural(state, p.factor, p.unit)).lse;
+          finalize_natural(natural_of(state, p)).lse;
     if constexpr (kC.write) {
       const Finish finish = [&] {
         if constexpr (kC.row_lse)

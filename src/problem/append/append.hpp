@@ -26,10 +26,11 @@ struct AppendProblem {
 // the CPU, the contents of cu_seqlens_q, seqused_k and the used entries of page_table.
 AppendProblem append_problem_of(const AppendTensors& tensors, bool interleaved);
 
-// A number of an fp8_e4m3 cache, by its factor; an infinity becomes NaN, as e4m3 has none.
+// An element of an fp8_e4m3 cache, divided by its factor. The quotient of a finite number saturates, also for a factor
+// of 0 or one so small that the quotient overflows. An infinity becomes NaN, because e4m3 has none.
 constexpr f8e4m3 divided(float x, float factor) {
-  const float y = x / factor;
-  return from_float<f8e4m3>(y + (y - y));
+  const float y = x == 0.0f ? x : x / factor;
+  return from_float<f8e4m3>(y + (x - x));
 }
 
 // The tokens of one batch entry, of tensors on the CPU: q_begin and seq_q are those of the new ones, seq_k is how many

@@ -1,5 +1,6 @@
 // The device source that copies tiles of tokens (src/cuda/mma/copy.cuh), run on the host.
 #pragma once
+#include <string>
 
 namespace warps {
 
@@ -10,6 +11,9 @@ struct CopySource {
   // Shared memory of a tile, and where a row's 16-byte chunk lies in it.
   int (*bytes)(int dim);
   int (*place)(int dim, int row, int chunk);
+  std::string name() const {
+    return std::to_string(element_bytes) + "ByteElements" + std::to_string(copy_bytes) + "ByteCopies";
+  }
 };
 extern const CopySource copy_f32_4, copy_f32_8, copy_f32_16, copy_bf16_2, copy_bf16_4, copy_bf16_8, copy_bf16_16;
 

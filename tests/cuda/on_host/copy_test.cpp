@@ -7,6 +7,7 @@
 
 #include "on_host/copy_source.hpp"
 #include "on_host/warps.hpp"
+#include "support/named_params.hpp"
 
 namespace warps {
 namespace {
@@ -70,10 +71,7 @@ TEST_P(EmulatedCopy, RowsThenZerosInEveryHeadDim) {
 INSTANTIATE_TEST_SUITE_P(Pieces, EmulatedCopy,
                          testing::Values(&copy_f32_4, &copy_f32_8, &copy_f32_16, &copy_bf16_2, &copy_bf16_4,
                                          &copy_bf16_8, &copy_bf16_16),
-                         [](const auto& text) {
-                           return std::to_string(text.param->element_bytes) + "ByteElements" +
-                                  std::to_string(text.param->copy_bytes) + "ByteCopies";
-                         });
+                         [](const auto& text) { return text.param->name(); });
 
 }  // namespace
 }  // namespace warps

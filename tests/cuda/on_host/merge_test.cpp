@@ -14,6 +14,7 @@
 #include "on_host/merge_source.hpp"
 #include "onepass/onepass.hpp"
 #include "problem/merge/merge_problem.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass {
 namespace {
@@ -125,10 +126,7 @@ TEST_P(EmulatedMerge, GivesWhatTheCpuGives) {
 INSTANTIATE_TEST_SUITE_P(Configs, EmulatedMerge,
                          testing::Values(&warps::merge_bf16, &warps::merge_f32, &warps::merge_f16_f32,
                                          &warps::merge_f32_bf16, &warps::merge_wide),
-                         [](const auto& text) {
-                           return std::string(text.param->input) + "To" + text.param->output + "Dim" +
-                                  std::to_string(text.param->dim);
-                         });
+                         [](const auto& text) { return text.param->name(); });
 
 TEST(EmulatedMergeOfMany, TakesAsManyAsTheParametersHold) {
   expect_as_on_the_cpu(warps::merge_f16_f32, {kLargeMerge, 0, 0, false, false}, 9);

@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "on_host/orders_source.hpp"
 #include "onepass/error.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass {
 namespace {

@@ -67,8 +67,7 @@ TEST(PlainKernels, RefuseInASentence) {
   EXPECT_FALSE(cuda::select_plain(parse_problem("fwd d64/2049 bf16 cuda"), why));
   EXPECT_EQ(why, "dim_v must be at most 2048 (got 2049)");
   PlainGemmConfig config;
-  EXPECT_FALSE(
-      cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda"), config, why));
+  EXPECT_FALSE(cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda"), config, why));
   EXPECT_EQ(why, "m x n must be at most 2147483647 tiles of 16 x 16 (got m = 2000000000, n = 2000000000)");
 }
 

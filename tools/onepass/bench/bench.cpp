@@ -35,11 +35,16 @@ Effort effort_of(const Settings& s, bool device) {
 
 bool on_device(const CellSpec& cell) { return cell.problem.device.kind == DeviceKind::cuda; }
 
+CellSpec cell_of(const Settings& s, Device device, const std::string& line) {
+  CellSpec cell{s.threads, s.implementation, {}};
+  read_problem(cell, line, device);
+  return cell;
+}
+
 std::vector<CellSpec> cells_of(const Settings& s) {
   const Device device = s.device.empty() ? Device{} : cli::device_from(s.device);
   std::vector<CellSpec> cells;
-  for (const std::string& line : s.problems)
-    cells.push_back({s.threads, s.implementation, parse_problem_on(device, line)});
+  for (const std::string& line : s.problems) cells.push_back(cell_of(s, device, line));
   if (!s.suite.empty()) {
     std::ifstream file(s.suite);
     if (!file) throw Error(ErrorCode::bad_file, text("the suite '", s.suite, "' cannot be read"));
@@ -118,7 +123,8 @@ void add_bench(CLI::App& app) {
       app.add_subcommand("bench", "Time problems beside the machine's peaks and other libraries, interleaved");
   c->add_option("--suite", settings->suite,
                 "File of cells, a line each: a problem, or: threads | implementation or - | problem");
-  c->add_option("--problem", settings->problems, "A problem line; may be repeated");
+  c->add_option("--problem", settings->problems,
+                "A problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
   c->add_option("--device", settings->device, "Move all problems to this device: cpu, cuda or cuda:N");
   c->add_option("--threads", settings->threads, "Number of threads for --problem")->check(CLI::Range(1, 1024));
   c->add_option("--implementation", settings->implementation,

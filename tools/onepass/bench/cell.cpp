@@ -15,6 +15,7 @@
 #include "problem/attention/arguments.hpp"
 #include "problem/grammar/on.hpp"
 #include "problem/softmax/softmax_problem.hpp"
+#include "tools/onepass/bench/device_inputs.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 
 namespace onepass::bench {
@@ -104,13 +105,23 @@ double median(std::vector<double> v) { return Sample{std::move(v)}.median(); }
 
 }  // namespace
 
+void read_problem(CellSpec& cell, const std::string& line, Device device) {
+  auto [problem, poisons] = split_poisons(line);
+  cell.problem = parse_problem_on(device, problem);
+  cell.poisons = std::move(poisons);
+  const Tensors tensors = shaped(cell.problem);
+  for (const Poison& p : cell.poisons)
+    if (!(tensors.*row_of(p.role).input).given())
+      throw Error(ErrorCode::bad_text, text("\"", line, "\" has no ", row_of(p.role).name, " to put values into"));
+}
+
 std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
   const std::string line = trimmed(raw);
   if (line.empty() || line[0] == '#') return std::nullopt;
   const auto first = line.find('|'), second = line.find('|', first + 1);
   CellSpec spec;
   if (first == line.npos) {
-    spec.problem = parse_problem_on(device, line);
+    read_problem(spec, line, device);
     return spec;
   }
   if (second == line.npos) {
@@ -122,7 +133,7 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
     throw Error(ErrorCode::bad_text, text("threads must be a positive integer in the cell \"", line, "\""));
   const std::string name = trimmed(line.substr(first + 1, second - first - 1));
   spec.implementation = name == "-" ? "" : name;
-  spec.problem = parse_problem_on(device, trimmed(line.substr(second + 1)));
+  read_problem(spec, trimmed(line.substr(second + 1)), device);
   return spec;
 }
 
@@ -206,11 +217,18 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   const std::shared_ptr<Executor> pool = spec.threads > 1 ? make_executor(spec.threads) : nullptr;
   Executor& executor = pool ? *pool : serial_executor();
   check::Inputs inputs = check::make_inputs(p, kHostSeed);
+  std::optional<check::Inputs> finite;
+  if (!spec.poisons.empty()) {
+    finite.emplace(check::make_inputs(p, kHostSeed));
+    poison(inputs.tensors, spec.poisons);
+    inputs.changed();
+  }
   const Plan plan = make_plan(inputs.problem, spec.implementation, &executor);
   const auto freed = [](std::byte* w) { ::operator delete(w, std::align_val_t{64}); };
   const std::unique_ptr<std::byte, decltype(freed)> workspace(
       static_cast<std::byte*>(::operator new(plan.workspace_bytes() + 64, std::align_val_t{64})), freed);
   const auto call = [&] { plan.state()->run(inputs.tensors, workspace.get(), executor, nullptr); };
+  const auto call_finite = [&] { plan.state()->run(finite->tensors, workspace.get(), executor, nullptr); };
 
   CellResult result;
   result.spec = spec;
@@ -226,7 +244,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   if (bound_by_reads) probe = std::make_unique<ReadProbe>(spec.threads);
 
   const Stopwatch watch{spec.threads == 1};
-  Sample ours;
+  Sample ours, without_poison;
   std::vector<double> peaks, reads;
   std::vector<std::vector<double>> theirs(effort.peers.size());
   for (const std::string& peer : effort.peers)
@@ -237,6 +255,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
     if (probe) reads.push_back(probe->rate());
     if (copies) reads.push_back(copies->rate());
     watch.collect(ours, effort.seconds, call);
+    if (finite) watch.collect(without_poison, effort.seconds, call_finite);
     for (std::size_t i = 0; i < effort.peers.size() && peers; ++i) {
       PeerResult& peer = result.peers[i];
       if (!peer.runs) continue;
@@ -250,6 +269,7 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   }
   result.median_s = ours.median();
   result.best_s = ours.best();
+  result.finite_s = without_poison.median();
   result.peak_flops_per_s = median(peaks);
   result.read_bytes_per_s = reads.empty() ? 0 : *std::max_element(reads.begin(), reads.end());
   for (std::size_t i = 0; i < theirs.size(); ++i) result.peers[i].median_s = median(theirs[i]);

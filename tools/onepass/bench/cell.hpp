@@ -7,6 +7,7 @@
 
 #include "onepass/problem.hpp"
 #include "tools/onepass/bench/peer_process.hpp"
+#include "tools/onepass/bench/poison.hpp"
 #include "tools/onepass/bench/sample.hpp"
 
 namespace onepass::bench {
@@ -17,6 +18,9 @@ struct CellSpec {
   int threads = 1;
   std::string implementation;  // empty: the plan's choice
   Problem problem;
+  std::vector<Poison> poisons{};
+
+  std::string line() const { return to_string(problem) + to_string(poisons); }
 };
 
 struct PeerResult {
@@ -32,6 +36,7 @@ struct CellResult {
   std::string refusal;  // why no implementation took it; nothing was timed then
   std::string note;     // how it was timed, if not as its kind is
   double median_s = 0, best_s = 0;
+  double finite_s = 0;          // the median of the same call on finite inputs, timed in turn; 0: nothing was poisoned
   double flops = 0, bytes = 0;  // useful work: see count_work
   double extra_bytes = 0;       // CUDA: the workspace
   double peak_flops_per_s = 0;  // CPU: fused multiply-adds of all threads; CUDA: a matrix product; 0: not measured
@@ -46,9 +51,11 @@ struct Effort {
   double pause = 0;  // before every contender's turn, CUDA only
 };
 
-// "threads | implementation or - | problem", or a problem alone; empty for comments and blank lines.
+// "threads | implementation or - | problem", or a problem alone; empty for comments and blank lines. A problem may be
+// followed by poisons (poison.hpp).
 // `device` is that of a problem that names none.
 std::optional<CellSpec> parse_cell(const std::string& line, Device device = {});
+void read_problem(CellSpec& cell, const std::string& line, Device device);  // a problem and its poisons
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers);
 
 Problem with_lengths(const Problem& problem);                 // those that its inputs are drawn with

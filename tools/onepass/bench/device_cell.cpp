@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "onepass/attention.hpp"
@@ -25,8 +26,9 @@ struct Ready {
   Launch launch;
   std::string name;
 
-  Ready(const Problem& problem, const std::string& implementation, cuda::Stream stream)
-      : inputs(problem),
+  Ready(const Problem& problem, const std::string& implementation, cuda::Stream stream,
+        const std::vector<Poison>& poisons = {})
+      : inputs(problem, poisons),
         plan(make_plan(inputs.problem, implementation)),
         workspace(cuda::device_facts(problem.device.index), plan.workspace_bytes()),
         launch{.stream = stream, .workspace = {reinterpret_cast<std::byte*>(workspace.at), plan.workspace_bytes()}},
@@ -64,7 +66,9 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   const Problem& p = spec.problem;
   if (is_gemm(p.op)) return run_gemm_cell(spec, effort, ceilings, peers);
   DeviceTimer timer(cuda::device_facts(p.device.index));
-  const Ready ready(p, spec.implementation, timer.stream());
+  const Ready ready(p, spec.implementation, timer.stream(), spec.poisons);
+  std::optional<Ready> finite;
+  if (!spec.poisons.empty()) finite.emplace(p, spec.implementation, timer.stream());
   CellResult result;
   result.spec = spec;
   result.implementation = ready.plan.name();
@@ -77,10 +81,14 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   for (const std::string& peer : effort.peers) all.emplace_back(peer, with_lengths(p), peers);
   timer.times(0, [&] { ready.run(); });  // compiles or loads the kernel
 
-  Sample ours;
-  for (int round = 0; round < effort.rounds; ++round) {
+  Sample ours, without_poison;
+  const auto collect = [&](Sample& sample, const Ready& contender) {
     pause(effort);
-    for (const double t : timer.times(effort.seconds, [&] { ready.run(); })) ours.seconds.push_back(t);
+    for (const double t : timer.times(effort.seconds, [&] { contender.run(); })) sample.seconds.push_back(t);
+  };
+  for (int round = 0; round < effort.rounds; ++round) {
+    collect(ours, ready);
+    if (finite) collect(without_poison, *finite);
     for (PeerTurns& peer : all) {
       if (!peer.runs()) continue;
       pause(effort);
@@ -89,6 +97,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   }
   result.median_s = ours.median();
   result.best_s = ours.best();
+  result.finite_s = without_poison.median();
   for (const PeerTurns& peer : all) result.peers.push_back(peer.result());
   return result;
 }

@@ -94,7 +94,7 @@ DeviceMemory::~DeviceMemory() {
   d.pop_context(&popped);
 }
 
-DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
+DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons) : tensors(shaped(p)) {
   const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
   const cuda::Driver& d = *cuda::driver();
   const auto place = [&](auto& t, const void* bytes) {
@@ -111,6 +111,12 @@ DeviceInputs::DeviceInputs(const Problem& p) : tensors(shaped(p)) {
   const auto draw = [&](ConstTensor& t) {
     drawn.resize(bytes_spanned(t));
     if (t.given()) fill_random(drawn.data(), drawn.size(), t.dtype, ++seed);
+    for (const Poison& one : poisons) {
+      if (&t != &(tensors.*row_of(one.role).input) || t.elements() == 0) continue;
+      ConstTensor on_host = t;
+      on_host.data = drawn.data();
+      poison(on_host, one.amount);
+    }
     place(t, drawn.data());
   };
   std::vector<float> slopes;

@@ -6,6 +6,7 @@
 
 #include "cuda/host/kernels.hpp"
 #include "problem/implementation.hpp"
+#include "tools/onepass/bench/poison.hpp"
 
 namespace onepass::bench {
 
@@ -33,8 +34,9 @@ class DeviceMemory {
 
 class DeviceInputs {
  public:
-  explicit DeviceInputs(const Problem& problem);  // its device is a CUDA device; throws Error
-  Problem problem;                                // as the tensors have it
+  // The problem's device is a CUDA device. Throws Error.
+  explicit DeviceInputs(const Problem& problem, const std::vector<Poison>& poisons = {});
+  Problem problem;  // as the tensors have it
   Tensors tensors;
   Attention attention;
 

@@ -15,8 +15,8 @@ std::string share(double part, double whole) {
 }
 
 // The words every line of a device table would repeat are left out.
-std::string short_line(const Problem& p) {
-  std::string line = to_string(p);
+std::string short_line(const CellSpec& spec) {
+  std::string line = spec.line();
   for (const char* word : {"fwd ", " layout=bshd", " cuda:0"}) {
     if (const auto at = line.find(word); at != line.npos) line.erase(at, std::string_view(word).size());
   }
@@ -42,14 +42,12 @@ const PeerResult* best_peer(const CellResult& r) {
 }
 
 nlohmann::json to_json(const CellResult& r) {
-  if (!r.refusal.empty()) return {{"problem", to_string(r.spec.problem)}, {"refused", r.refusal}};
-  nlohmann::json j = {{"problem", to_string(r.spec.problem)},
-                      {"implementation", r.implementation},
-                      {"median_s", r.median_s},
-                      {"best_s", r.best_s},
-                      {"flops", r.flops},
-                      {"kv_bytes", r.bytes}};
+  if (!r.refusal.empty()) return {{"problem", r.spec.line()}, {"refused", r.refusal}};
+  nlohmann::json j = {{"problem", r.spec.line()}, {"implementation", r.implementation},
+                      {"median_s", r.median_s},   {"best_s", r.best_s},
+                      {"flops", r.flops},         {"kv_bytes", r.bytes}};
   if (!r.note.empty()) j["note"] = r.note;
+  if (r.finite_s > 0) j["finite_s"] = r.finite_s;
   if (on_device(r)) {
     j["matmul_flops_per_s"] = r.peak_flops_per_s;
     j["copy_bytes_per_s"] = r.read_bytes_per_s;
@@ -99,7 +97,7 @@ void Table::header(bool device) {
 
 void Table::cpu_row(const CellResult& r) const {
   const bool reads = r.read_bytes_per_s > 0;
-  fmt::print("{:>3} {:<58} {:<18} {:>10.3f} {:>9.1f} {:>7} {:>9} {:>7}", r.spec.threads, to_string(r.spec.problem),
+  fmt::print("{:>3} {:<58} {:<18} {:>10.3f} {:>9.1f} {:>7} {:>9} {:>7}", r.spec.threads, r.spec.line(),
              r.implementation, 1e3 * r.median_s, 1e-9 * r.flops / r.median_s,
              share(r.flops / r.median_s, r.peak_flops_per_s),
              reads ? fmt::format("{:.1f}", 1e-9 * r.bytes / r.median_s) : "-",
@@ -111,7 +109,7 @@ void Table::device_row(const CellResult& r) const {
   const bool moves =
       of_rows(r.spec.problem.op) || is_gemm(r.spec.problem.op);  // its figures are bytes, beside a copy's
   fmt::print(
-      "{:<58} {:<14} {:>10.4f} {:>8} {:>9} {:>7}", short_line(r.spec.problem), r.implementation, 1e3 * r.median_s,
+      "{:<58} {:<14} {:>10.4f} {:>8} {:>9} {:>7}", short_line(r.spec), r.implementation, 1e3 * r.median_s,
       moves ? fmt::format("{:.2f}TB/s", 1e-12 * r.bytes / r.median_s)
             : fmt::format("{:.1f}", 1e-12 * r.flops / r.median_s),
       moves ? share(r.bytes / r.median_s, r.read_bytes_per_s) + " cp" : share(r.flops / r.median_s, r.peak_flops_per_s),
@@ -123,14 +121,15 @@ void Table::row(const CellResult& r) {
   kind_ = static_cast<int>(on_device(r));
   if (!r.refusal.empty()) {
     notes_.insert("onepass: refused: " + r.refusal);
-    return fmt::print("{:<58} refused\n", short_line(r.spec.problem));
+    return fmt::print("{:<58} refused\n", short_line(r.spec));
   }
   on_device(r) ? device_row(r) : cpu_row(r);
   for (const PeerResult& peer : r.peers) fmt::print(" {:>18}", peer_text(peer, r.median_s));
+  if (r.finite_s > 0) fmt::print("  {:.2f}x of finite inputs", r.median_s / r.finite_s);
   fmt::print("\n");
-  if (!r.note.empty()) notes_.insert(fmt::format("onepass: {} ({})", r.note, short_line(r.spec.problem)));
+  if (!r.note.empty()) notes_.insert(fmt::format("onepass: {} ({})", r.note, short_line(r.spec)));
   for (const PeerResult& peer : r.peers) {
-    if (!peer.note.empty()) notes_.insert(fmt::format("{}: {} ({})", peer.name, peer.note, short_line(r.spec.problem)));
+    if (!peer.note.empty()) notes_.insert(fmt::format("{}: {} ({})", peer.name, peer.note, short_line(r.spec)));
   }
 }
 

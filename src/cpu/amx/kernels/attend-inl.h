@@ -187,7 +187,8 @@ class Attend {
         const __mmask16 dims = static_cast<__mmask16>(first_bits(t_.dim_v - d));
         for (int r = 0; r < 16 && h * 16 + r < block.rows; ++r) write_row(block.out[h * 16 + r], d, dims, x[r]);
       }
-      not_finite |= static_cast<std::uint32_t>(~equal(probe, set(0.0f)) & 0xffff) << (16 * h);
+      // A row whose weights are NaN is NaN throughout, as it should be: only others have to be computed again.
+      not_finite |= static_cast<std::uint32_t>(~equal(probe, set(0.0f)) & equal(factor, factor)) << (16 * h);
     }
     t_.not_finite[b] = block.rows == kRows ? not_finite : not_finite & ((1u << block.rows) - 1u);
   }

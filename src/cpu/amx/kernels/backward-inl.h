@@ -63,7 +63,7 @@ struct TileProducts {
     keys(a.k, p.dim_qk, pack.pack_values, t.k_columns);
     if (finite) return;
     for (std::int64_t i = 0; i < amx::round_up(task.key_hi - task.key_lo, 32) * depth_qk; ++i)
-      if ((t.k_columns[i] & 0x7f80) == 0x7f80) t.k_columns[i] = 0;  // the fallback adds it
+      if ((t.k_columns[i] & 0x7f80) == 0x7f80) t.k_columns[i] = 0;  // BackwardTask::add_flagged brings it back
   }
   void close_task() const { Tiles::end(); }
 
@@ -183,7 +183,7 @@ struct TileProducts {
       }
     }
   }
-  // Of two keys, each part; pairs: joined too.
+  // Rows of two keys, for each part; pairs: joined too.
   void store_two(VF even, VF odd, std::uint16_t* to, std::uint32_t* pairs) const {
     for (int i = 0; i < parts; ++i, to += part) {
       const VU e = rounded(even), o = rounded(odd);

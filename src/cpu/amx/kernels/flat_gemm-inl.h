@@ -23,7 +23,7 @@ void pack_x(const GemmPackTask& t) {
   }
 }
 
-// What is at the edge of w goes through scratch, with zeros around it: what lies behind a row is not read, and would
+// The edge of w goes through scratch, with zeros around it: memory behind a row is not read, and would
 // not vanish beside the zeros of x if it were a NaN.
 AMX_INLINE void copy_edge(const GemmTask& t, std::int64_t k) {
   const __mmask32 there = first_bits(t.k - k);

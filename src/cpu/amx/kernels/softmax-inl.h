@@ -67,7 +67,7 @@ struct Softmax {
     restart(unit);
     again = true;
   }
-  // Called once per step of the tiles: as many items as keep pace with them.
+  // Called once per step of the tiles: runs the items that keep pace with them.
   AMX_INLINE void beside_tiles() {
     for (due += items; due >= steps; due -= steps) item();
   }

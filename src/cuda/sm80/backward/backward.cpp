@@ -122,7 +122,7 @@ std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
                std::string& why) {
   if (device.major >= 8) return select_config(p, f, device.shared_bytes, c, why);
-  why = why_too_old(device);
+  why = cuda::why_too_old(device);
   return false;
 }
 

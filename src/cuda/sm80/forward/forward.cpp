@@ -92,7 +92,7 @@ Decision plan(const Request& request) { return cuda::plan_forward<State, Forward
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
   if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
-  why = why_too_old(device);
+  why = cuda::why_too_old(device);
   return false;
 }
 
