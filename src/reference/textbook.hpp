@@ -50,7 +50,7 @@ struct Stored {
   float weight(float w, float l) const { return (*this)(w / l); }
 };
 // Products of fp8_e4m3: the weights are too, and are divided by their sum after P V. S and O are stored as the output
-// is. The largest is no number of e4m3, since the reference of an online softmax lags behind the row's maximum.
+// is. The largest is not an e4m3 value, because the reference of an online softmax lags behind the row's maximum.
 template <class Output>
 struct Fp8Weights : Stored<Output> {
   float weight(float w, float l) const {

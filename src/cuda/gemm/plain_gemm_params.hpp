@@ -1,5 +1,4 @@
-// What the plain kernel of a product is compiled for and launched with. One definition for the host and the device
-// half.
+// The config and the parameters of the plain GEMM kernel. One definition for the host and the device half.
 #pragma once
 #include "cuda/device/scalar_type.hpp"
 

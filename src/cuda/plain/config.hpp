@@ -1,4 +1,4 @@
-// What the plain kernel is launched with. One definition for the host and the device half.
+// The parameters of the plain kernel. One definition for the host and the device half.
 #pragma once
 #include "cuda/attention/forward.hpp"
 

@@ -14,7 +14,7 @@ inline constexpr TileShape kPlainTile{kPlainRows, kPlainKeys, 0};  // no warp of
 // False, with a sentence, for what the kernel does not support.
 bool select_plain(const Problem& problem, std::string& why);
 KernelProgram plain_program(const ForwardFeatures& features, const std::string& arch, const std::string& mods = {});
-// What a launch has beside the ForwardParams.
+// The parameters of a launch, with its ForwardParams.
 PlainParams plain_params(const Problem& problem, const ForwardParams& params, const Tensors& tensors);
 const Implementation& plain_implementation();
 

@@ -118,7 +118,7 @@ struct Row {
   DEV float number(i32 j) const { return Format::unpack(first[kC.unit ? j : j * step]); }
   DEV void put(i32 j, float x) const { const_cast<Raw*>(first)[kC.unit ? j : j * step] = Format::round(x); }
 
-  // What lies outside the row becomes `outside`. lead: the cut is this tensor's.
+  // Elements outside the row become `outside`. lead: the cut is this tensor's.
   template <bool lead>
   DEV Slot<type> load(i32 g, float outside) const {
     Slot<type> s;
@@ -159,7 +159,7 @@ struct Row {
   }
 };
 
-// What a block's thread works on: one piece of one row.
+// The work of a CTA's thread: one piece of one row.
 struct Task {
   u32 number, row;
   i32 piece;
@@ -213,7 +213,8 @@ DEV SoftmaxState lanes_join(SoftmaxState s, float factor) {
 }
 DEV SoftmaxState lanes_add(SoftmaxState s) { return {0.0f, lanes_sum(s.l)}; }
 
-// Of all threads of the row, in one order; by way of kC.shared_bytes() at `shared`. A backward only adds.
+// Joins the states of all threads of the row in a fixed order, through kC.shared_bytes() at `shared`. A backward only
+// adds.
 DEV SoftmaxState row_join(u32 shared, SoftmaxState s, float factor) {
   const auto join = [&](SoftmaxState x) { return kC.backward ? lanes_add(x) : lanes_join(x, factor); };
   s = join(s);

@@ -87,7 +87,7 @@ struct Finish {
   }
   DEV explicit Finish(float lse) : step{}, inverse(1.0f), before(0.0f), after(-lse), empty(lse == kNegInf) {}
 
-  // Whether fast() is right: entries that are hidden weigh 0 in it anyway.
+  // True if fast() is right: hidden entries weigh 0 in it anyway.
   DEV bool common() const { return !kC.log && !kC.row_lse && step.before == 0.0f && inverse == inverse; }
   DEV float fast(const SoftmaxParams& p, float x) const { return fused_weight(x, p.factor, step) * inverse; }
   DEV float operator()(const SoftmaxParams& p, float x) const {
