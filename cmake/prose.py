@@ -18,10 +18,6 @@ SWITCHED_ON = {
         ("bench/", "include/", "python/", "src/", "tools/"),
         (
             "bench/studies/fp8_model.py",  # the texts that its model reads
-            "src/expression/",
-            "src/interfaces/",
-            "src/plan/",
-            "src/problem/",
         ),
     ),
     "comment": (
