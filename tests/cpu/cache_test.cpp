@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"PageBelow", [](Inputs& in) { table(in)[0] = -1; }, "page_table[0, 0] is -1; a page from 0 to 5"},
         Wrong{"PageBeyond", [](Inputs& in) { table(in)[2] = 6; }, "page_table[0, 2] is 6; a page from 0 to 5"},
         Wrong{"PackedToo", [](Inputs& in) { in.tensors.cu_seqlens_k = in.tensors.seqused_k; },
-              "keys are packed or a cache, not both"},
+              "keys must be either packed or a cache"},
         Wrong{"TableOfFloats", [](Inputs& in) { in.tensors.page_table.dtype = DType::f32; },
               "page_table must be int32"},
         Wrong{"TableOfOthers", [](Inputs& in) { in.tensors.page_table.shape[0] = 1; },

@@ -55,7 +55,7 @@ TEST(GradientProblem, SaysWhatALineCannotMean) {
       {"bwd s5 bf16 grad=fp16", "dq, dk and dv must be bf16, as q, or fp32 (got fp16)"},
       {"bwd fwd s5", "conflicts with"},
       {"bwd b2 h2 s5 alibi alibi_slopes_strides=2,1 grads=dalibi_slopes",
-       "dalibi_slopes must have a batch dimension but dalibi_slopes has not"},
+       "dalibi_slopes must have a batch dimension, as alibi_slopes has"},
   };
   for (const auto& [line, sentence] : kWrong) {
     try {

@@ -83,7 +83,7 @@ def test_errors(rng):
         ({"seqused_k": used + 1}, r"seqused_k\[0\] must be 0 to 24 \(got 25\)"),
         ({"page_table": table + 1}, r"page_table\[0, 5\] must be a page from 0 to 5 \(got 6\)"),
         ({"max_seqlen_k": 25}, r"max_seqlen_k must be at most 24, since page_table has 6 pages of 4 keys"),
-        ({"cu_seqlens_k": np.array([0, 3], np.int32)}, "keys are packed or a cache, not both"),
+        ({"cu_seqlens_k": np.array([0, 3], np.int32)}, "keys must be either packed or a cache"),
         ({"page_table": table[0]}, r"page_table must have shape \[batch, max_pages\] \(got \[6\]\)"),
     ]:
         with pytest.raises(ValueError, match=sentence):
