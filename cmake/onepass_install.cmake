@@ -25,13 +25,12 @@ install(FILES ${PROJECT_BINARY_DIR}/onepass-config.cmake ${PROJECT_BINARY_DIR}/o
 
 # A static library's dependencies are linked by whoever uses it; a shared one has found its own, and its users need not
 # have their packages.
-set(pc_requires "")
+# By name and not by Requires, which would pass on Highway's own compile definitions.
 set(pc_libs "")
 if(NOT BUILD_SHARED_LIBS)
-  set(pc_requires "Requires: libhwy tbb")
   list(TRANSFORM cxx_runtime PREPEND -l OUTPUT_VARIABLE pc_libs)
   list(JOIN pc_libs " " pc_libs)
-  string(PREPEND pc_libs "-pthread -ldl ")
+  string(PREPEND pc_libs "-lhwy -ltbb -pthread -ldl ")
 endif()
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/onepass.pc.in onepass.pc @ONLY)

@@ -173,10 +173,13 @@ class ONEPASS_API Plan {
 ONEPASS_API void prepare(const Plan& plan);
 
 // Computes what was planned, on tensors of the planned shapes, strides, dtypes and devices that are at least as
-// aligned. Allocates nothing large; the workspace has at least plan.workspace_bytes() bytes.
+// aligned. Allocates nothing large; the workspace has at least plan.workspace_bytes() bytes, and the first that many
+// of them share no memory with a tensor of the call.
 ONEPASS_API void run(const Plan& plan, const Tensors& tensors, const Launch& launch = {});
 
-// The ordered list with each one's decision, a line each.
+// The ordered list with each one's decision, a line each. `line` is a problem line: explain("linear m8 n4096 k4096
+// bf16").
 ONEPASS_API std::string explain(const Problem& problem);
+ONEPASS_API std::string explain(std::string_view line);
 
 }  // namespace onepass::inline v0

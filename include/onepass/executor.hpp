@@ -15,6 +15,14 @@ namespace onepass::inline v0 {
 // throws Error (bad_value). What parallel_for throws leaves the call as it is; no task may run any more by then. In
 // both cases out and lse may have been written in part. Every task once, and one task at a time for a worker number, is
 // the host's word.
+//
+// - A body may throw. An executor with threads of its own must catch the exception on its thread and rethrow it from
+//   parallel_for once no task runs any more; it may skip the tasks that have not begun.
+// - Bodies never call parallel_for, so an executor need not support nested calls.
+// - Calls of onepass from several threads that share an executor call parallel_for at the same time. An executor that
+//   supports one loop at a time must take a lock in parallel_for.
+//
+// docs/guides/cpp.md has an executor of std::thread.
 class ONEPASS_API Executor {
  public:
   virtual ~Executor() = default;

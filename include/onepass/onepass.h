@@ -103,10 +103,11 @@ typedef struct onepass_options {
   int32_t mask;      /* onepass_mask */
   int32_t has_scale; /* 0: the scale is 1/sqrt(dim) */
   double scale;
-  int64_t window_left, window_right; /* keys around the diagonal; -1 (the default) is unbounded */
-  float softcap;                     /* > 0: s = softcap tanh(s / softcap) */
-  float dropout_p;                   /* in [0, 1] */
-  uint64_t seed;                     /* of the dropout */
+  /* Keys around the diagonal; -1 (the default) is unbounded. window_right must be -1 or 0 with a causal mask. */
+  int64_t window_left, window_right;
+  float softcap;              /* > 0: s = softcap tanh(s / softcap) */
+  float dropout_p;            /* in [0, 1] */
+  uint64_t seed;              /* of the dropout */
   const onepass_tensor* lse;  /* out (of a backward, in): fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q] */
   const onepass_tensor* bias; /* [batch|1, heads_q|1, seq_q|1, seq_k|1] */
   const onepass_tensor* bool_mask;    /* the same shapes; 1 = may attend */
@@ -133,7 +134,8 @@ typedef struct onepass_options {
   const onepass_tensor *dbias, *dsinks, *dalibi_slopes; /* out: fp32 of the shapes of bias, sinks, alibi_slopes */
   int32_t deterministic;                                /* 1: the same bits every time; on the CPU it always is so */
   int32_t batch_invariant; /* 1: a sequence's results do not depend on what else is in the batch */
-  /* K and V as a cache, of a forward; cu_seqlens_q packs q and out beside them, cu_seqlens_k stays NULL. */
+  /* K and V as a cache, of a forward; cu_seqlens_q packs q and out beside them, cu_seqlens_k stays NULL. page_table
+   * needs seqused_k. */
   const onepass_tensor* seqused_k;  /* int32 [batch]: how many keys of each sequence count */
   const onepass_tensor* page_table; /* int32 [batch, pages]: k and v are then [pages, page_size, heads_kv, dim] */
   /* Of a forward: fp32 factors of ONEPASS_F8E4M3 tensors, [batch|1, heads|1, blocks of 128 rows|1]; dimensions at the
@@ -306,8 +308,10 @@ ONEPASS_API const char* onepass_plan_implementation(const onepass_plan* plan); /
 /* Loads what the first onepass_plan_run would load, so that it can be captured into a CUDA graph. */
 ONEPASS_API onepass_code onepass_plan_prepare(const onepass_plan* plan);
 
-/* Allocates nothing large: `workspace` has at least onepass_plan_workspace_bytes bytes, aligned to 64. The executor of
- * the options (NULL: the shared pool) has at most as many workers as the plan's. */
+/* Allocates nothing large: `workspace` has at least onepass_plan_workspace_bytes bytes, aligned to 64, which share no
+ * memory with a tensor. Tensors and options must be those of the plan's problem, or ONEPASS_BAD_SHAPE names the words
+ * that differ. max_seqlen_q, max_seqlen_k and implementation may stay 0 and NULL here. The executor of the options
+ * (NULL: the shared pool) has at most as many workers as the plan's. */
 ONEPASS_API onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q, const onepass_tensor* k,
                                           const onepass_tensor* v, const onepass_tensor* out,
                                           const onepass_options* options, void* workspace, size_t workspace_bytes);

@@ -31,7 +31,8 @@ inline constexpr std::size_t kOps = 8;
 // keys of a cache (ONNX's is_causal with past_key).
 enum class Align : std::uint8_t { bottom_right, top_left, offset };
 
-// Key j is visible to query i if a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0.
+// Key j is visible to query i if a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0: with causal,
+// `right` must be -1 or 0.
 struct Band {
   bool causal = false;
   Align align = Align::bottom_right;

@@ -106,13 +106,15 @@ def merge_lse(lses, *, threads=None):
     Args:
       lses: float32 arrays of one shape, of 1 to 3 dimensions; up to 256 on CUDA.
     """
-    from . import merge
-
     lses = list(lses)
     if not lses:
-        raise ValueError("there are no lses; at least one is expected")
-    empty = [_arrays.new(x, (*x.shape, 0), "float32", ordered=False) for x in lses]
-    return merge(empty, lses, threads=threads)[1]
+        raise ValueError("lses must hold at least one LSE (got none)")
+    place = _devices.place_of(lses[0])
+    views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
+    lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
+    _onepass.merge_lse(views, _arrays.target("lse", lse, place), _options.threads_of(threads), place.stream)
+    place.finish()
+    return _arrays.finished(lse)
 
 
 def _run(place, call, scale, log, threads):

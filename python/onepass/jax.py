@@ -152,6 +152,8 @@ def dot_product_attention(
         local_window_size = (local_window_size, local_window_size)
     if local_window_size is not None and min(_options.window_sides(local_window_size)) < 0:
         raise ValueError(f"local_window_size is {local_window_size!r}; a number from 0, or two of them, is accepted")
+    if local_window_size is not None and is_causal:
+        local_window_size = (local_window_size[0], 0)
     result = attention(
         query,
         key,

@@ -213,6 +213,16 @@ void merge(const std::vector<nb::object>& outs, const std::vector<nb::object>& l
   });
 }
 
+void merge_lse(const std::vector<nb::object>& lses, nb::handle lse, int threads, std::uintptr_t stream) {
+  std::vector<Argument> kept;
+  std::vector<onepass::ConstTensor> views;
+  kept.reserve(lses.size());
+  for (std::size_t i = 0; i < lses.size(); ++i)
+    views.push_back(kept.emplace_back(text("lses[", i, "]").c_str(), lses[i], accepted_of(onepass::Types::f32)).view);
+  const Argument to("lse", lse, accepted_of(onepass::Types::f32), true);
+  unlocked(threads, stream, [&](const onepass::Launch& launch) { onepass::merge_lse(views, to.view, launch); });
+}
+
 void append_kv(const nb::dict& o) {
   Views<13> take(o);
   using enum onepass::Types;
@@ -322,6 +332,7 @@ NB_MODULE(_onepass, m) {
   m.def(
       "explain_line", [](const std::string& line) { return onepass::explain(onepass::parse_problem(line)); }, "line"_a);
   m.def("merge", &merge, "outs"_a, "lses"_a, "out"_a, "lse"_a, "threads"_a, "stream"_a);
+  m.def("merge_lse", &merge_lse, "lses"_a, "lse"_a, "threads"_a, "stream"_a);
   m.def("append_kv", &append_kv, "call"_a);
   m.def("softmax", &softmax, "call"_a);
   m.def("quantize", &quantize, "call"_a);

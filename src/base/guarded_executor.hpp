@@ -14,7 +14,7 @@ inline int workers_of(const Executor& executor) {
   constexpr int kMax = 1 << 16;
   const int workers = executor.workers();
   if (workers < 1 || workers > kMax)
-    throw Error(ErrorCode::bad_value, text("the executor has ", workers, " workers; 1 to ", kMax, " are accepted"));
+    throw Error(ErrorCode::bad_value, text("the executor must have 1 to ", kMax, " workers (got ", workers, ")"));
   return workers;
 }
 
@@ -43,9 +43,9 @@ class GuardedExecutor final : public Executor {
     if (!call.wrong) return;
     if (call.task < 0 || call.task >= tasks)
       throw Error(ErrorCode::bad_value,
-                  text("the executor's parallel_for ran task ", call.task, "; 0 to ", tasks - 1, " were asked for"));
-    throw Error(ErrorCode::bad_value, text("the executor's parallel_for ran a task as worker ", call.worker,
-                                           "; it has ", workers_, " workers, from 0 on"));
+                  text("the executor's parallel_for must run tasks 0 to ", tasks - 1, " (got ", call.task, ")"));
+    throw Error(ErrorCode::bad_value, text("the executor's parallel_for must run tasks as workers 0 to ", workers_ - 1,
+                                           " (got ", call.worker, ")"));
   }
 
  private:

@@ -23,15 +23,14 @@ const DTypeRow& row_of(DType dtype) {
   const auto at = static_cast<std::size_t>(dtype);
   if (at >= std::size(kDTypes))
     throw Error(ErrorCode::bad_dtype,
-                text("dtype ", at, " is unknown; values of DType, 0 to ", std::size(kDTypes) - 1, ", are"));
+                text("dtype must be a value of DType, 0 to ", std::size(kDTypes) - 1, " (got ", at, ")"));
   return kDTypes[at];
 }
 
 // Every function of a Tensor comes here before it walks over the dimensions.
 int rank_of(const ConstTensor& t) {
   if (t.rank < 0 || t.rank > kMaxRank)
-    throw Error(ErrorCode::bad_shape,
-                text("a tensor has ", t.rank, " dimensions; at most ", kMaxRank, " are accepted"));
+    throw Error(ErrorCode::bad_shape, text("a tensor must have 0 to ", kMaxRank, " dimensions (got ", t.rank, ")"));
   return t.rank;
 }
 
@@ -44,7 +43,7 @@ DType dtype_from_name(std::string_view name) {
       std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& r) { return r.name == name; });
   if (row == std::end(kDTypes)) {
     throw Error(ErrorCode::bad_dtype,
-                text("dtype '", shown(name), "' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are"));
+                text("dtype must be fp32, fp16, bf16, fp8_e4m3, bool or int32 (got '", shown(name), "')"));
   }
   return row->dtype;
 }
@@ -52,7 +51,7 @@ DType dtype_from_name(std::string_view name) {
 std::string to_string(Device device) {
   if (device.kind > DeviceKind::cuda)
     throw Error(ErrorCode::bad_device,
-                text("a device of kind ", static_cast<int>(device.kind), " is unknown; cpu and cuda are"));
+                text("the device kind must be cpu or cuda (got ", static_cast<int>(device.kind), ")"));
   return device.kind == DeviceKind::cpu ? "cpu" : text("cuda:", device.index);
 }
 
@@ -60,7 +59,8 @@ template <class Data>
 BasicTensor<Data>::BasicTensor(Data* data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
     : data(data_), rank(static_cast<int>(shape_.size())), dtype(dtype_), device(device_) {
   if (shape_.size() > kMaxRank)
-    throw Error(ErrorCode::bad_shape, text("a tensor has at most ", kMaxRank, " dimensions"));
+    throw Error(ErrorCode::bad_shape,
+                text("a tensor must have at most ", kMaxRank, " dimensions (got ", shape_.size(), ")"));
   std::copy(shape_.begin(), shape_.end(), shape.begin());
   std::int64_t step = 1;
   for (int i = rank - 1; i >= 0; --i) {
@@ -74,7 +74,8 @@ BasicTensor<Data>::BasicTensor(Data* data_, DType dtype_, std::initializer_list<
                                std::initializer_list<std::int64_t> stride_, Device device_)
     : BasicTensor(data_, dtype_, shape_, device_) {
   if (stride_.size() != shape_.size()) {
-    throw Error(ErrorCode::bad_shape, text(shape_.size(), " sizes but ", stride_.size(), " strides"));
+    throw Error(ErrorCode::bad_shape, text("a tensor must have one stride for each of its ", shape_.size(),
+                                           " sizes (got ", stride_.size(), ")"));
   }
   std::copy(stride_.begin(), stride_.end(), stride.begin());
 }
@@ -89,14 +90,16 @@ std::int64_t BasicTensor<Data>::elements() const {
 template <class Data>
 BasicTensor<Data> BasicTensor<Data>::permuted(std::initializer_list<int> order) const {
   if (static_cast<int>(order.size()) != rank_of(*this)) {
-    throw Error(ErrorCode::bad_shape, text("a permutation of ", order.size(), " dimensions for a tensor of ", rank));
+    throw Error(ErrorCode::bad_shape,
+                text("a permutation must name all ", rank, " dimensions (got ", order.size(), ")"));
   }
   BasicTensor out = *this;
   int i = 0;
   unsigned seen = 0;
   for (int from : order) {
     if (from < 0 || from >= rank || (seen >> from & 1u)) {
-      throw Error(ErrorCode::bad_value, text("dimension ", from, " in a permutation of ", rank, " dimensions"));
+      throw Error(ErrorCode::bad_value,
+                  text("a permutation must name each dimension from 0 to ", rank - 1, " once (got ", from, ")"));
     }
     seen |= 1u << from;
     out.shape[i] = shape[from];

@@ -88,7 +88,7 @@ class Reader {
   // ----------------------------------------------------------------------------------------------------- values
   Value push(ExprStep step) {
     if (expression_.steps.size() >= static_cast<std::size_t>(Expression::kMaxSteps))
-      fail(text("the expression has more than ", Expression::kMaxSteps, " operations"));
+      fail(text("an expression must have at most ", Expression::kMaxSteps, " operations"));
     for (const std::int16_t id : step.operand)
       if (id >= 0) step.varies |= expression_.steps[static_cast<std::size_t>(id)].varies;
     expression_.steps.push_back(step);
@@ -132,7 +132,7 @@ class Reader {
     Reader& reader;
     explicit Deeper(Reader& r) : reader(r) {
       if (++reader.depth_ > kMaxModDepth)  // the reader recurses
-        reader.fail(text("more than ", kMaxModDepth, " expressions lie in each other"));
+        reader.fail(text("expressions must be nested at most ", kMaxModDepth, " deep"));
     }
     ~Deeper() { --reader.depth_; }
   };
@@ -176,7 +176,7 @@ class Reader {
     const ExprType type = common(left, right);
     const bool integers_only = op.level <= 4 || op.level == 7 || op.code == ExprCode::remainder;
     if (integers_only && type == ExprType::number)
-      tokens_.fail_at(at, text("'", sign, "' works on integers; int(...) makes one"));
+      tokens_.fail_at(at, text("'", sign, "' requires integers; int(...) converts"));
     if (op.level == 5 || op.level == 6) {
       if (sign[0] == '>') std::swap(left, right);
       return make(op.code, ExprType::boolean, type, {left.id, right.id});
@@ -197,7 +197,7 @@ class Reader {
     }
     if (accept("~")) {
       const Value v = promoted(unary());
-      if (v.type == ExprType::number) fail("'~' works on integers; int(...) makes one");
+      if (v.type == ExprType::number) fail("'~' requires an integer; int(...) converts");
       return make(ExprCode::bit_xor, ExprType::integer, ExprType::integer,
                   {v.id, literal(ExprType::integer, 0, -1).id});
     }
@@ -233,11 +233,11 @@ class Reader {
     const std::string_view whole = token();
     const bool hex = whole.size() > 2 && whole[0] == '0' && (whole[1] == 'x' || whole[1] == 'X');
     if (hex || std::all_of(whole.begin(), whole.end(), is_digit)) {
-      if (!hex && whole.size() > 1 && whole[0] == '0') fail("an octal number in C++; write it without the leading 0");
+      if (!hex && whole.size() > 1 && whole[0] == '0') fail("a leading 0 makes a number octal in C++; remove it");
       std::int32_t x = 0;
       const std::string_view digits = whole.substr(hex ? 2 : 0);
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x, hex ? 16 : 10);
-      if (error == std::errc::result_out_of_range) fail("integers have 32 bits");
+      if (error == std::errc::result_out_of_range) fail("integers must fit in 32 bits");
       if (error != std::errc{} || end != digits.data() + digits.size()) fail("a number is expected");
       return literal(ExprType::integer, 0, x);
     }
@@ -245,7 +245,7 @@ class Reader {
     if (digits.back() == 'f' || digits.back() == 'F') digits.remove_suffix(1);
     float x = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x);
-    if (error == std::errc::result_out_of_range) fail("beyond the range of a float");
+    if (error == std::errc::result_out_of_range) fail("numbers must be in the range of a float");
     const bool fraction = digits.find_first_of(".eE") != digits.npos;
     if (error != std::errc{} || end != digits.data() + digits.size() || !fraction)
       fail("a number such as 2, 0.5f or 1e-3 is expected");
@@ -274,8 +274,9 @@ class Reader {
     std::string known = kind_ == ModKind::score ? "score, " : "";
     for (const std::string_view n : kIndices) known += std::string(n) + ", ";
     for (const ModBuffer& b : buffers_) known += b.name + ", ";
-    fail(word == "score" ? "a mask_mod decides by position alone; " + known + "and functions are known here"
-                         : "the names known here are " + known + "and functions such as min, abs and tanh");
+    fail(word == "score" ? "a mask_mod does not support score; the known names are " + known +
+                               "and functions such as min, abs and tanh"
+                         : "the known names are " + known + "and functions such as min, abs and tanh");
   }
 
   std::vector<Value> arguments(std::string_view open, std::string_view close, std::size_t count,
@@ -284,7 +285,8 @@ class Reader {
     std::vector<Value> values;
     do values.push_back(ternary());
     while (accept(","));
-    if (values.size() != count) fail(text(of, " takes ", count, count == 1 ? " argument" : " arguments"));
+    if (values.size() != count)
+      fail(text(of, " requires ", count, count == 1 ? " argument" : " arguments", " (got ", values.size(), ")"));
     want(close);
     return values;
   }
@@ -316,7 +318,8 @@ class Reader {
     if (b.dtype == DType::i32) step.type = ExprType::integer;
     if (b.dtype == DType::boolean) step.type = ExprType::boolean;
     for (std::size_t i = 0; i < at.size(); ++i) {
-      if (at[i].type == ExprType::number) fail(text("an index of ", b.name, " is a float; int(...) makes an integer"));
+      if (at[i].type == ExprType::number)
+        fail(text("an index of ", b.name, " must be an integer (got a float); int(...) converts"));
       step.operand[i] = at[i].id;
     }
     return push(step);

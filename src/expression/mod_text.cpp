@@ -30,7 +30,7 @@ void fail_at(const char* name, std::string_view source, std::size_t at, const st
 void check_mod_text(const char* name, std::string_view source) {
   if (source.size() > kMaxModText) {
     throw Error(ErrorCode::bad_text,
-                text(name, " has ", source.size(), " characters; up to ", kMaxModText, " are accepted"));
+                text(name, " must have at most ", kMaxModText, " characters (got ", source.size(), ")"));
   }
   std::string open;  // the brackets that must still come
   std::vector<std::size_t> places;
@@ -39,35 +39,36 @@ void check_mod_text(const char* name, std::string_view source) {
     const auto code = static_cast<unsigned char>(c);
     if ((code < 0x20 && !is_space(c)) || code >= 0x7f) {
       const std::string byte = shown(source.substr(i, 1));
-      fail_at(name, source, i, text("the byte '", byte, "': only printable ASCII is accepted"));
+      fail_at(name, source, i, text("'", byte, "': an expression must be printable ASCII"));
     }
     if (c == '#' || c == '"' || c == '\'' || c == '\\' || c == '$' || c == '@' || c == '`')
-      fail_at(name, source, i, text("'", c, "' is not accepted in an expression"));
+      fail_at(name, source, i, text("an expression does not support '", c, "'"));
     const std::string_view pair = source.substr(i, 2);
     for (const std::string_view refused : {"//", "/*", "%:", "<:", ":>", "<%", "%>"})
-      if (pair == refused) fail_at(name, source, i, text("'", pair, "': comments and digraphs are not accepted"));
-    if (c == ';' && open.find('}') == open.npos) fail_at(name, source, i, "';': one expression is accepted");
+      if (pair == refused)
+        fail_at(name, source, i, text("'", pair, "': an expression does not support comments or digraphs"));
+    if (c == ';' && open.find('}') == open.npos) fail_at(name, source, i, "';': the text must be one expression");
     if (c == '(' || c == '[' || c == '{') {
       open += c == '(' ? ')' : c == '[' ? ']' : '}';
       places.push_back(i);
       if (places.size() > static_cast<std::size_t>(kMaxModDepth))
-        fail_at(name, source, i, text("more than ", kMaxModDepth, " brackets lie in each other"));
+        fail_at(name, source, i, text("brackets must be nested at most ", kMaxModDepth, " deep"));
     } else if (c == ')' || c == ']' || c == '}') {
-      if (open.empty() || open.back() != c) fail_at(name, source, i, text("'", c, "' closes nothing that is open"));
+      if (open.empty() || open.back() != c) fail_at(name, source, i, text("'", c, "' must close an open bracket"));
       open.pop_back();
       places.pop_back();
     }
   }
-  if (!open.empty()) fail_at(name, source, places.back(), text("'", source[places.back()], "' is never closed"));
+  if (!open.empty()) fail_at(name, source, places.back(), text("'", source[places.back()], "' must be closed"));
 }
 
 void check_mod_name(std::string_view name) {
   const auto refuse = [&](const char* why) {
-    throw Error(ErrorCode::bad_text, text("the mod buffer name '", shown(name, 64), "' ", why));
+    throw Error(ErrorCode::bad_text, text("the mod buffer name ", why, " (got '", shown(name, 64), "')"));
   };
   if (name.empty() || !is_letter(name[0]) || name[0] == '_' || name.size() > 64 ||
       !std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); }))
-    refuse("is no name; a letter and then up to 63 letters, digits and underscores are accepted");
+    refuse("must be a letter and up to 63 letters, digits and underscores");
   constexpr std::string_view kWords =
       " score batch head q_index k_index int float bool true false INFINITY abs fabs fabsf min fmin fminf max fmax "
       "fmaxf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf tanh tanhf floor floorf ceil ceilf alignas alignof and "
@@ -79,7 +80,7 @@ void check_mod_name(std::string_view name) {
       "signed "
       "sizeof static static_assert static_cast struct switch template this thread_local throw try typedef typeid "
       "typename union unsigned using virtual void volatile wchar_t while xor xor_eq DEV ";
-  if (kWords.find(" " + std::string(name) + " ") != kWords.npos) refuse("is a word that expressions use otherwise");
+  if (kWords.find(" " + std::string(name) + " ") != kWords.npos) refuse("must not be a reserved word");
 }
 
 }  // namespace onepass

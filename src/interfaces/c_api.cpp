@@ -7,11 +7,15 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <tuple>
 #include <vector>
 
 #include "base/guarded_executor.hpp"
+#include "base/shown.hpp"
 #include "base/text.hpp"
 #include "interfaces/c_convert.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/grammar/mismatch.hpp"
 
 namespace onepass::interfaces {
 namespace {
@@ -76,21 +80,31 @@ void copy_text(const std::string& source, char* buffer, std::size_t capacity, st
 // Into a struct of the caller's size; fields that this library does not know become 0.
 template <class Struct>
 void set_defaults(const char* name, Struct* to, std::size_t size, Struct defaults) {
-  want(size >= sizeof defaults.size, ErrorCode::bad_value, "size is ", size, "; sizeof(onepass_", name,
-       ") is expected");
+  want(size >= sizeof defaults.size && size % alignof(Struct) == 0, ErrorCode::bad_value,
+       "size must be sizeof(onepass_", name, ") (got ", size, ")");
   defaults.size = size;
   std::memset(&given(name, to), 0, size);
   std::memcpy(to, &defaults, std::min(size, sizeof defaults));
 }
 
 // run() takes tensors only; the options of a C call say again what is computed, and must say the same.
-void check_described(const Problem& p, const Call& call) {
-  const Attention& a = call.attention;
+void check_described(const Problem& p, std::string_view plan, const Call& call) {
+  Attention a = call.attention;
+  for (const auto& [name, bound, used, planned] :
+       {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen, p.seq_q},
+        {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || p.paged(), p.seq_k}})
+    want(bound == 0 || (used && bound == planned), ErrorCode::bad_value, "options.", name, " must be 0",
+         used ? text(" or the plan's ", planned) : "", " (got ", bound, ")");
+  want(call.implementation.empty() || call.implementation == plan, ErrorCode::bad_value,
+       "options.implementation must be NULL or the plan's ", plan, " (got ", shown(call.implementation), ")");
+  const bool backward = p.op == Op::backward;
   if (a.band == p.band && a.scale == p.scale && a.softcap == p.softcap && a.dropout_p == p.dropout_p &&
-      a.seed == p.seed && a.score_mod == p.score_mod && a.mask_mod == p.mask_mod && a.accumulation == p.accumulation)
+      a.seed == p.seed && a.score_mod == p.score_mod && a.mask_mod == p.mask_mod && a.accumulation == p.accumulation &&
+      (backward ? a.deterministic == p.deterministic
+                : a.batch_invariant == p.batch_invariant && a.unified_max == p.unified_max))
     return;
-  throw Error(ErrorCode::bad_shape, text("the call is of \"", to_string(make_problem(a, call.tensors)),
-                                         "\" but the plan is for \"", to_string(p), "\""));
+  bound_lengths(a, p);
+  throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(call.tensors, a)));
 }
 
 // The host's threads. An exception of a task must not cross the host's C frames: it waits until they are gone.
@@ -123,7 +137,8 @@ class Wrapped final : public Executor {
         &call);
     if (call.thrown) std::rethrow_exception(call.thrown);
     if (call.done.load(std::memory_order_acquire) != tasks) {
-      throw std::runtime_error(text("the executor's parallel_for ran ", call.done.load(), " of ", tasks, " tasks"));
+      throw std::runtime_error(
+          text("the executor's parallel_for must run all ", tasks, " tasks (got ", call.done.load(), ")"));
     }
   }
 
@@ -158,7 +173,7 @@ onepass_code onepass_tensor_init(onepass_tensor* tensor, const void* data, int32
       t.shape[i] = (&given("shape", shape))[i];
       t.stride[i] = step;
       if (__builtin_mul_overflow(step, std::max<std::int64_t>(t.shape[i], 1), &step)) {
-        throw Error(ErrorCode::bad_shape, "tensor has more than 2^63 elements");
+        throw Error(ErrorCode::bad_shape, "tensor must have at most 2^63 elements");
       }
     }
     given("tensor", tensor) = t;
@@ -168,7 +183,7 @@ onepass_code onepass_tensor_init(onepass_tensor* tensor, const void* data, int32
 onepass_code onepass_executor_create(int32_t threads, onepass_executor** executor) {
   return guarded([&] {
     if (threads < 0 || threads > 4096)
-      throw Error(ErrorCode::bad_value, text("threads is ", threads, "; 0 (all) to 4096 is accepted"));
+      throw Error(ErrorCode::bad_value, text("threads must be 0 (all) to 4096 (got ", threads, ")"));
     auto& result = given("executor", executor);
     result = new onepass_executor{make_executor(threads)};
   });
@@ -176,7 +191,7 @@ onepass_code onepass_executor_create(int32_t threads, onepass_executor** executo
 onepass_code onepass_executor_wrap(int32_t workers, onepass_parallel_for parallel_for, void* user,
                                    onepass_executor** executor) {
   return guarded([&] {
-    if (!parallel_for) throw Error(ErrorCode::bad_value, "parallel_for is a null pointer");
+    if (!parallel_for) throw Error(ErrorCode::bad_value, "parallel_for must not be NULL");
     auto& result = given("executor", executor);
     auto wrapped = std::make_shared<Wrapped>(workers, parallel_for, user);
     workers_of(*wrapped);
@@ -261,7 +276,7 @@ onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor
                                    uint64_t seed) {
   return guarded([&] {
     constexpr int32_t kFlags = ONEPASS_FP8_BY_BLOCK | ONEPASS_FP8_NO_HADAMARD | ONEPASS_FP8_CENTER;
-    want((flags & ~kFlags) == 0, ErrorCode::bad_value, "flags is ", flags, "; sums of ONEPASS_FP8_.. are accepted");
+    want((flags & ~kFlags) == 0, ErrorCode::bad_value, "flags must be a sum of ONEPASS_FP8_ values (got ", flags, ")");
     const Call call = call_from(q, k, v, out, options);
     const Fp8Options how{.by_block = (flags & ONEPASS_FP8_BY_BLOCK) != 0,
                          .hadamard = (flags & ONEPASS_FP8_NO_HADAMARD) == 0,
@@ -275,9 +290,9 @@ onepass_code onepass_softmax_forward(const onepass_softmax* softmax) {
   return guarded([&] {
     const SoftmaxCall c = softmax_from(given("softmax", softmax));
     want(!c.dy.given() && !c.dx.given(), ErrorCode::bad_value,
-         "dy or dx is given; they are of onepass_softmax_backward");
+         "onepass_softmax_forward does not accept dy or dx; onepass_softmax_backward does");
     if (!c.row_lse.given()) return onepass::softmax(c.x, c.y, c.lse, c.options, c.bool_mask, c.launch);
-    want(!c.lse.given(), ErrorCode::bad_value, "row_lse is given, which takes a y and no lse");
+    want(!c.lse.given(), ErrorCode::bad_value, "row_lse requires y and does not support lse");
     softmax_piece(c.x, c.row_lse, c.y, c.options, c.bool_mask, c.launch);
   });
 }
@@ -285,7 +300,7 @@ onepass_code onepass_softmax_backward(const onepass_softmax* softmax) {
   return guarded([&] {
     const SoftmaxCall c = softmax_from(given("softmax", softmax));
     want(!c.x.given() && !c.lse.given() && !c.row_lse.given() && !c.bool_mask.given(), ErrorCode::bad_value,
-         "x, lse, row_lse or bool_mask is given; a softmax's backward takes y, dy and dx");
+         "onepass_softmax_backward does not accept x, lse, row_lse or bool_mask");
     softmax_backward(c.y, c.dy, c.dx, c.options, c.launch);
   });
 }
@@ -363,7 +378,7 @@ onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q,
   return guarded([&] {
     const Plan& p = given("plan", plan).plan;
     Call call = call_from(q, k, v, out, options);
-    check_described(p.problem(), call);
+    check_described(p.problem(), p.name(), call);
     call.launch.workspace = {static_cast<std::byte*>(workspace), workspace_bytes};
     run(p, call.tensors, call.launch);
   });

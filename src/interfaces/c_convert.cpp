@@ -14,14 +14,16 @@ namespace {
 // default, which is 0.
 template <class Struct>
 void take_known_fields(const char* name, const Struct& given, Struct& known) {
-  if (given.size < sizeof given.size || given.size > 4096) {
-    throw Error(ErrorCode::bad_value, text(name, ".size is ", given.size, "; onepass_", name, "_init sets it"));
+  // A size of no struct would cut a pointer in two.
+  if (given.size < sizeof given.size || given.size > 4096 || given.size % alignof(Struct) != 0) {
+    throw Error(ErrorCode::bad_value,
+                text(name, ".size must be as onepass_", name, "_init sets it (got ", given.size, ")"));
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
   if (std::any_of(bytes + std::min(sizeof known, given.size), bytes + given.size,
                   [](unsigned char b) { return b != 0; })) {
     throw Error(ErrorCode::unsupported,
-                text(name, " has fields set that onepass ", onepass_version(), " does not know"));
+                text("onepass ", onepass_version(), " does not support all fields that are set in ", name));
   }
   std::memcpy(&known, &given, std::min(sizeof known, given.size));
 }
@@ -29,8 +31,9 @@ void take_known_fields(const char* name, const Struct& given, Struct& known) {
 Band band_from(const onepass_options& o) {
   const auto band = [&](bool causal, Align align) {
     if (align != Align::offset && o.align_offset != 0) {
-      throw Error(ErrorCode::bad_value, text("options.align_offset is ", o.align_offset, " but options.mask is ",
-                                             o.mask, "; ONEPASS_CAUSAL_OFFSET and ONEPASS_ALIGNED_OFFSET read it"));
+      throw Error(ErrorCode::bad_value, text("options.align_offset must be 0 unless options.mask is "
+                                             "ONEPASS_CAUSAL_OFFSET or ONEPASS_ALIGNED_OFFSET (got ",
+                                             o.align_offset, " and mask ", o.mask, ")"));
     }
     return Band{causal, align, o.window_left, o.window_right, o.align_offset};
   };
@@ -41,8 +44,7 @@ Band band_from(const onepass_options& o) {
     case ONEPASS_ALIGNED_TOP_LEFT: return band(false, Align::top_left);
     case ONEPASS_CAUSAL_OFFSET: return band(true, Align::offset);
     case ONEPASS_ALIGNED_OFFSET: return band(false, Align::offset);
-    default:
-      throw Error(ErrorCode::bad_value, text("options.mask is ", o.mask, "; a value of onepass_mask is expected"));
+    default: throw Error(ErrorCode::bad_value, text("options.mask must be a value of onepass_mask (got ", o.mask, ")"));
   }
 }
 
@@ -51,12 +53,13 @@ Band band_from(const onepass_options& o) {
 Tensor tensor_from(const char* name, const onepass_tensor* tensor) {
   const onepass_tensor& t = given(name, tensor);
   if (t.rank < 1 || t.rank > kMaxRank)
-    throw Error(ErrorCode::bad_shape, text(name, " has ", t.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
+    throw Error(ErrorCode::bad_shape, text(name, " must have 1 to ", kMaxRank, " dimensions (got ", t.rank, ")"));
   if (t.dtype < ONEPASS_F32 || t.dtype > ONEPASS_I32)
-    throw Error(ErrorCode::bad_dtype, text(name, " has dtype ", t.dtype, "; a value of onepass_dtype is expected"));
+    throw Error(ErrorCode::bad_dtype,
+                text("the dtype of ", name, " must be a value of onepass_dtype (got ", t.dtype, ")"));
   if (t.device_kind != ONEPASS_CPU && t.device_kind != ONEPASS_CUDA) {
     throw Error(ErrorCode::bad_device,
-                text(name, " has device_kind ", t.device_kind, "; ONEPASS_CPU or ONEPASS_CUDA is expected"));
+                text("the device_kind of ", name, " must be ONEPASS_CPU or ONEPASS_CUDA (got ", t.device_kind, ")"));
   }
   Tensor view;
   view.data = t.data;
@@ -110,8 +113,8 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
     tensor = must_be_given(row, op) ? tensor_from(row.name, from) : optional_tensor_from(row.name, from);
   });
   if (o.mod_buffer_count > kMaxModBuffers)
-    throw Error(ErrorCode::bad_value, text("options.mod_buffer_count is ", o.mod_buffer_count, "; at most ",
-                                           kMaxModBuffers, " are accepted"));
+    throw Error(ErrorCode::bad_value,
+                text("options.mod_buffer_count must be at most ", kMaxModBuffers, " (got ", o.mod_buffer_count, ")"));
   for (std::size_t i = 0; i < o.mod_buffer_count; ++i) {
     const std::string called = text("mod_buffers[", i, "]");
     const char* name = (&given("options.mod_buffer_names", o.mod_buffer_names))[i];

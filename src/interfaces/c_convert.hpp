@@ -59,7 +59,7 @@ SoftmaxCall softmax_from(const onepass_softmax& softmax);
 // *pointer, or an Error that names it.
 template <class T>
 T& given(const char* name, T* pointer) {
-  if (!pointer) throw Error(ErrorCode::bad_value, text(name, " is a null pointer"));
+  if (!pointer) throw Error(ErrorCode::bad_value, text(name, " must not be NULL"));
   return *pointer;
 }
 

@@ -1,8 +1,6 @@
 #include "plan/dataflow.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "base/cpu_info.hpp"
 #include "base/directories.hpp"
@@ -20,7 +18,12 @@ Crossover by_shape(const Problem& p) {
   return p.dtype == DType::f32 ? Crossover{5, 5} : Crossover{1, 17};
 }
 
-constinit MakeOnce<const std::vector<CrossoverRow>> rows_of_file;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;  // of the file
+
+const Crossovers& of_file() {
+  static constinit MakeOnce<const Crossovers> once;
+  return once.get([] { return read_crossovers(crossover_file()); });
+}
 
 std::string cpu_column() {
   std::string name = cpu_name();
@@ -36,15 +39,11 @@ std::filesystem::path crossover_file() {
   return cache.empty() ? cache : cache / "linear.txt";
 }
 
-std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file) {
-  std::error_code ignored;
-  if (file.empty() || !std::filesystem::exists(file, ignored)) return {};
-  std::ifstream in(file);
-  in.peek();  // which a folder fails at
-  want(in.is_open() && !in.bad(), ErrorCode::bad_file, file.string(), " cannot be read");
-  std::ostringstream all;
-  all << in.rdbuf();
-  return parse_crossovers(all.str(), file.string());
+Crossovers read_crossovers(const std::filesystem::path& file) {
+  if (file.empty()) return {};
+  std::string why;
+  const auto lines = read_file(file, kMaxBytes, why);
+  return lines ? parse_crossovers(*lines, file.string()) : Crossovers{{}, why};
 }
 
 std::string machine_of(const Problem& p, int workers) {
@@ -62,17 +61,21 @@ Chosen choose_dataflow(const Problem& p, const std::string& machine, std::span<c
 }
 
 Chosen choose_dataflow(const Problem& p, int workers) {
-  const std::vector<CrossoverRow>& rows = rows_of_file.get([] { return read_crossovers(crossover_file()); });
+  const std::vector<CrossoverRow>& rows = of_file().rows;
   return rows.empty() ? choose_dataflow(p, {}, rows) : choose_dataflow(p, machine_of(p, workers), rows);
 }
 
 std::string why(const Problem& p, int workers, const Chosen& chosen) {
   const auto from = [](std::int64_t m) { return m == Crossover::kNever ? text("never") : text("from m = ", m, " on"); };
-  const std::string counts = text("flat GEMM ", from(chosen.at.m1), ", GEMM of another library ", from(chosen.at.m2));
+  const std::string counts = text("flat GEMM ", from(chosen.at.m1), ", GEMM of another library ", from(chosen.at.m2)),
+                    file = crossover_file().string(), &refusal = of_file().refusal;
+  const std::string broken = refusal.empty() ? "" : text("\n", refusal, "; `onepass tune` measures again");
   if (chosen.measured)
-    return text(name_of(chosen.dataflow), ", as `onepass tune` measured it on ", machine_of(p, workers), ": ", counts);
-  return text(name_of(chosen.dataflow), ", by the shape, since ", crossover_file().string(),
-              " has no line for it: ", counts);
+    return text(name_of(chosen.dataflow), ", as `onepass tune` measured it on ", machine_of(p, workers), ": ", counts,
+                broken);
+  return text(name_of(chosen.dataflow), ", by the shape, since ",
+              file.empty() ? "there is no crossover file (ONEPASS_DATAFLOW)" : file + " has no line for it", ": ",
+              counts, broken);
 }
 
 }  // namespace onepass::plan

@@ -11,9 +11,8 @@ namespace onepass::plan {
 
 // ONEPASS_DATAFLOW, else linear.txt in the cache's directory; empty: none can be named.
 std::filesystem::path crossover_file();
-// Those of the file; none if there is no file. Throws Error (bad_file) if it cannot be read, or naming the line that is
-// none.
-std::vector<CrossoverRow> read_crossovers(const std::filesystem::path& file);
+// Those of the file, which is a cache: what cannot be read is left out, and `refusal` says so. None without a file.
+Crossovers read_crossovers(const std::filesystem::path& file);
 
 // "NVIDIA H200", "AMD EPYC 9654 96-Core Processor, 16 threads": what crossovers hold for. Throws Error where the
 // problem's device is not there.
@@ -27,6 +26,7 @@ struct Chosen {
 Chosen choose_dataflow(const Problem& problem, const std::string& machine, std::span<const CrossoverRow> rows);
 // By the file, read once in a process.
 Chosen choose_dataflow(const Problem& problem, int workers);
-std::string why(const Problem& problem, int workers, const Chosen& chosen);  // one sentence
+std::string why(const Problem& problem, int workers,
+                const Chosen& chosen);  // a line, and a second one if a part of the file is not used
 
 }  // namespace onepass::plan

@@ -1,4 +1,5 @@
 // Attention on numbers that are quantized for it: three quantizes and an attention.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -19,7 +20,8 @@ namespace {
 
 // One of q, k and v as [batch, heads, seq, dim], in fp8_e4m3 and with its factors.
 struct Quantized {
-  ConstTensor x;  // packed: of one batch entry
+  ConstTensor x;                       // packed: of one batch entry
+  const std::int32_t* used = nullptr;  // packed, on a device: how many rows belong to a sequence
   Tensor y, descale, mean;
   ConstTensor seen;  // y as attention takes it
   QuantizeOptions options;
@@ -43,22 +45,22 @@ class Fp8Call {
     for (const RoleRow& row : kRoleTable) {
       const bool cache = row.role == Role::seqused_k || row.role == Role::page_table;
       const bool fp8 = row.types == Types::f32 && row.fit == Fit::trailing_optional;
-      want(!tensor_of(t, row).given() || !(cache || fp8), ErrorCode::bad_value, row.name, " is given; attention_fp8 ",
-           cache ? "takes no cache" : "makes the factors and means itself");
+      want(!tensor_of(t, row).given() || !(cache || fp8), ErrorCode::bad_value, "attention_fp8 does not support ",
+           row.name, cache ? "" : "; it computes the scales and means");
     }
     for (const auto& [name, x] : {std::pair{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}) {
-      want(x->rank == (packed_ ? 3 : 4), ErrorCode::bad_shape, name, " has shape ", shape_text(*x), "; ",
-           packed_ ? "[total, heads, dim]" : "[batch, heads, seq, dim]", " is expected");
-      want(is_data(x->dtype), ErrorCode::bad_dtype, name, " is ", name_of(x->dtype),
-           "; attention_fp8 quantizes fp32, fp16 and bf16");
+      want(x->rank == (packed_ ? 3 : 4), ErrorCode::bad_shape, name, " must have shape ",
+           packed_ ? "[total, heads, dim]" : "[batch, heads, seq, dim]", " (got ", ShownShape{*x}, ")");
+      want(is_data(x->dtype), ErrorCode::bad_dtype, name, " must be fp32, fp16 or bf16 (got ", name_of(x->dtype), ")");
     }
-    want(!t.dout.given(), ErrorCode::bad_value, "dout is given; fp8_e4m3 has no gradients");
-    want(t.out.dtype == t.q.dtype || t.out.dtype == DType::f32, ErrorCode::bad_dtype, "out is ", name_of(t.out.dtype),
-         "; ", name_of(t.q.dtype), ", as q, or fp32 is expected");
+    want(!t.dout.given(), ErrorCode::bad_value, "attention_fp8 does not support gradients (got dout)");
+    want(t.out.dtype == t.q.dtype || t.out.dtype == DType::f32, ErrorCode::bad_dtype, "out must be ",
+         name_of(t.q.dtype), ", as q", or_fp32(t.q.dtype), " (got ", name_of(t.out.dtype), ")");
   }
   std::size_t place(void* memory) {
     Workspace w(memory);
-    const auto book_part = [&](Quantized& part, const ConstTensor& x, bool blocks, bool rotated, bool centered) {
+    const auto book_part = [&](Quantized& part, const ConstTensor& x, const ConstTensor& cu, bool blocks, bool rotated,
+                               bool centered) {
       part.options = {rotated && o_.hadamard, rotated && o_.hadamard ? o_.seed : 0};
       const ConstTensor rows = packed_ ? x.permuted({1, 0, 2}) : x;
       part.x = rows;
@@ -72,10 +74,11 @@ class Fp8Call {
       part.seen = y, part.y = packed_ ? y.permuted({1, 0, 2}) : y;
       part.descale = book(w, DType::f32, {batch, heads, factors}, x.device);
       if (centered) part.mean = book(w, DType::f32, {batch, heads, dim}, x.device);
+      if (packed_) leave_out_the_rest(part, cu);
     };
-    book_part(q_, t_.q, true, true, false);
-    book_part(k_, t_.k, o_.by_block, true, false);
-    book_part(v_, t_.v, o_.by_block, false, o_.center);
+    book_part(q_, t_.q, t_.cu_seqlens_q, true, true, false);
+    book_part(k_, t_.k, t_.cu_seqlens_k, o_.by_block, true, false);
+    book_part(v_, t_.v, t_.cu_seqlens_k, o_.by_block, false, o_.center);
     return w.bytes();
   }
   const std::array<const Quantized*, 3> parts() const { return {&q_, &k_, &v_}; }
@@ -87,6 +90,16 @@ class Fp8Call {
   }
 
  private:
+  // Tokens behind the last sequence enter neither scales nor means. Only a device can read its own prefix sums. What is
+  // wrong with a cu_seqlens is said when the attention's problem is made.
+  static void leave_out_the_rest(Quantized& part, const ConstTensor& cu) {
+    part.used = nullptr;
+    if (cu.rank != 1 || cu.shape[0] < 1 || cu.dtype != DType::i32 || !cu.data || cu.device != part.x.device) return;
+    const std::int32_t* const used = static_cast<const std::int32_t*>(cu.data) + (cu.shape[0] - 1) * cu.stride[0];
+    if (cu.device.kind != DeviceKind::cpu) return void(part.used = used);
+    part.x.shape[1] = part.y.shape[1] = std::clamp<std::int64_t>(*used, 0, part.x.shape[1]);
+  }
+
   const Tensors& t_;
   const Fp8Options& o_;
   const bool packed_;
@@ -122,10 +135,9 @@ class Steps {
     };
     for (std::size_t i = 0; i < quantizes_.size(); ++i) {
       tensors.push_back(tensors_of(*call.parts()[i]));
-      calls.push_back({*quantizes_[i].state(), tensors[i], take(quantizes_[i]).data()});
+      calls.push_back({*quantizes_[i].state(), tensors[i], take(quantizes_[i]).data(), call.parts()[i]->used});
     }
-    // In two launches where they can share them, or each by itself.
-    if (!cuda::quantize_together(calls, static_cast<cuda::Stream>(launch.stream))) {
+    if (!cuda::quantize_all(calls, static_cast<cuda::Stream>(launch.stream))) {
       for (std::size_t i = 0; i < calls.size(); ++i) {
         own.workspace = {static_cast<std::byte*>(calls[i].workspace), quantizes_[i].workspace_bytes()};
         onepass::run(quantizes_[i], tensors[i], own);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/guarded_executor.hpp"
+#include "base/overlap.hpp"
 #include "base/shown.hpp"
 #include "base/text.hpp"
 #include "cpu/implementations.hpp"
@@ -17,6 +18,7 @@
 #include "problem/implementation.hpp"
 #include "problem/merge/merge_problem.hpp"
 #include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::plan {
@@ -47,12 +49,39 @@ namespace {
 
 using reference::is_reference;
 
-void check_workspace(const PlanState& plan, std::span<std::byte> workspace) {
+// Large enough, aligned, and apart from the call's tensors as far as the plan uses it.
+void check_workspace(const PlanState& plan, const Tensors& tensors, std::span<std::byte> workspace) {
   if (plan.workspace_bytes == 0) return;
-  want(workspace.size() >= plan.workspace_bytes, ErrorCode::bad_value, "the workspace has ", workspace.size(),
-       " bytes; the plan needs ", plan.workspace_bytes);
+  want(workspace.size() >= plan.workspace_bytes, ErrorCode::bad_value, "the workspace must have at least ",
+       plan.workspace_bytes, " bytes (got ", workspace.size(), ")");
   want(workspace.data() != nullptr && reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 == 0,
-       ErrorCode::bad_value, "workspace must point to ", plan.workspace_bytes, " bytes aligned to 64");
+       ErrorCode::bad_value, "the workspace must be aligned to 64 bytes (got address ",
+       static_cast<const void*>(workspace.data()), ")");
+  const ConstTensor bytes(workspace.data(), DType::boolean, {static_cast<std::int64_t>(plan.workspace_bytes)},
+                          plan.problem->device);
+  const Extent extent = extent_of(bytes);
+  const auto want_apart = [&](std::string_view name, const ConstTensor& t) {
+    want(!t.given() || !share_memory(t, extent_of(t), bytes, extent), ErrorCode::bad_value, name,
+         " must not share memory with the workspace");
+  };
+  for (const RoleRow& row : kRoleTable) want_apart(row.name, tensor_of(tensors, row));
+  for (const auto& [name, tensor] : tensors.mod_buffers) want_apart("mod buffer " + shown(name), tensor);
+}
+
+// The kernels' loops over an empty batch of any size would be the call's only work.
+bool writes_nothing(const Problem& p, const Tensors& t) {
+  for (const RoleRow& row : kRoleTable) {
+    if (!writes(row, p.op) || !(t.*row.output).given()) continue;
+    const Tensor& out = t.*row.output;
+    if (std::find(out.shape.begin(), out.shape.begin() + out.rank, 0) == out.shape.begin() + out.rank) return false;
+  }
+  return p.device.kind == DeviceKind::cpu;
+}
+
+// A page table alone would make every sequence as long as its row, with stale keys behind the real ones.
+void want_lengths(const Tensors& t) {
+  want(!t.page_table.given() || t.seqused_k.given(), ErrorCode::bad_value,
+       "page_table requires seqused_k, the number of valid keys of each sequence");
 }
 
 Plan plan_for(const Request& request, std::string_view implementation) {
@@ -68,13 +97,13 @@ Plan plan_for(const Request& request, std::string_view implementation) {
     for (const Implementation* row : plan::implementations(problem.op))
       names += (names.empty() ? "" : ", ") + std::string(row->name);
     throw Error(ErrorCode::bad_value,
-                text("implementation '", shown(implementation), "' is unknown here; there are ", names));
+                text("implementation must be one of ", names, " (got '", shown(implementation), "')"));
   }
   throw Error(ErrorCode::unsupported, text("no implementation accepts \"", to_string(problem), "\"", refusals));
 }
 
 const PlanState& state_of(const Plan& plan) {
-  if (!plan.state()) throw Error(ErrorCode::bad_value, "the plan is empty; make_plan makes one");
+  if (!plan.state()) throw Error(ErrorCode::bad_value, "the plan is empty; make_plan() returns one that is not");
   return *plan.state();
 }
 
@@ -86,7 +115,10 @@ const Problem& Plan::problem() const { return *state_of(*this).problem; }
 int Plan::workers() const { return state_ ? state_->workers : 1; }
 std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_bytes : 0; }
 
-Problem make_problem(const Attention& attention, const Tensors& tensors) { return problem_of(tensors, attention); }
+Problem make_problem(const Attention& attention, const Tensors& tensors) {
+  want_lengths(tensors);
+  return problem_of(tensors, attention);
+}
 
 Plan make_plan(const Problem& problem, std::string_view implementation, const Executor* executor) {
   Request request = request_for(problem);  // a wrong problem is said before a wrong executor
@@ -102,9 +134,10 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
   check_apart(state.problem->op, tensors);
   Executor& host = launch.executor ? *launch.executor : default_executor();
   const int workers = workers_of(host);
-  want(workers <= state.workers, ErrorCode::bad_value, "the executor has ", workers,
-       " workers but the plan was made for ", state.workers);
-  check_workspace(state, launch.workspace);
+  want(workers <= state.workers, ErrorCode::bad_value, "the executor must have at most ", state.workers,
+       " workers, as the plan's (got ", workers, ")");
+  check_workspace(state, tensors, launch.workspace);
+  if (writes_nothing(*state.problem, tensors)) return;
   GuardedExecutor executor(host, workers);
   state.run(tensors, launch.workspace.data(), executor, launch.stream);
 }
@@ -116,9 +149,9 @@ namespace onepass::plan {
 void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
              std::string_view implementation) {
   Mods mods;
+  check_roles(op, tensors);
+  want_lengths(tensors);
   const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, attention, &mods));
-  want(problem->op == op, ErrorCode::bad_value, "the tensors are of a ", word_of(problem->op), ", not of a ",
-       word_of(op));
   check_apart(op, tensors);
   Executor& host = launch.executor ? *launch.executor : default_executor();
   const Plan plan =
@@ -126,9 +159,11 @@ void compute(Op op, const Tensors& tensors, const Attention& attention, const La
   const PlanState& state = *plan.state();
   GuardedExecutor executor(host, state.workers);
   if (!launch.workspace.empty()) {
-    check_workspace(state, launch.workspace);
-    return state.run(tensors, launch.workspace.data(), executor, launch.stream);
+    check_workspace(state, tensors, launch.workspace);
+    if (!writes_nothing(*problem, tensors)) state.run(tensors, launch.workspace.data(), executor, launch.stream);
+    return;
   }
+  if (writes_nothing(*problem, tensors)) return;
   const Scratch workspace(problem->device, state.workspace_bytes, launch.stream);
   state.run(tensors, workspace.data(), executor, launch.stream);
 }
@@ -144,7 +179,7 @@ void attention(const Tensors& tensors, const Attention& attention, const Launch&
 
 void attention_backward(const Tensors& tensors, const Attention& attention, const Launch& launch,
                         std::string_view implementation) {
-  want(tensors.dout.given(), ErrorCode::bad_shape, "dout is missing");
+  want(tensors.dout.given(), ErrorCode::bad_shape, "dout must be given");
   plan::compute(Op::backward, tensors, attention, launch, implementation);
 }
 
@@ -154,20 +189,20 @@ void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
   const Plan plan = make_plan(merge_problem_of(tensors), {}, launch.executor);
   Executor& host = launch.executor ? *launch.executor : default_executor();
   GuardedExecutor guarded(host, plan.workers());
-  plan.state()->run(tensors, nullptr, guarded, launch.stream);
+  if (!writes_nothing(plan.problem(), tensors)) plan.state()->run(tensors, nullptr, guarded, launch.stream);
 }
 
 // A merge of results that have no columns.
 void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launch& launch) {
   const auto without_columns = [](auto t) {
-    want(t.rank >= 1 && t.rank < kMaxRank, ErrorCode::bad_shape, "an LSE has ", t.rank,
-         " dimensions; 1 to 3 are accepted");
+    want(t.rank >= 1 && t.rank < kMaxRank, ErrorCode::bad_shape, "an LSE must have 1 to 3 dimensions (got ", t.rank,
+         ")");
     t.shape[t.rank] = 0;
     t.stride[t.rank++] = 1;
     t.data = nullptr;
     return t;
   };
-  want(!lses.empty(), ErrorCode::bad_value, "lses is empty; at least one is needed");
+  want(!lses.empty(), ErrorCode::bad_value, "lses must hold at least one LSE (got none)");
   std::vector<ConstTensor> outs;
   outs.reserve(lses.size());
   for (const ConstTensor& t : lses) outs.push_back(without_columns(t));
@@ -190,10 +225,11 @@ std::string explain(const Problem& problem) {
     else
       out += decision.state->describe() + (taken                ? ""
                                            : is_reference(*row) ? " (only by name)"
-                                                                : " (accepts, not the first)");
+                                                                : " (supported, lower priority)");
     out += "\n";
   }
   return out;
 }
+std::string explain(std::string_view line) { return explain(parse_problem(line)); }
 
 }  // namespace onepass::inline v0

@@ -27,7 +27,7 @@ void softmax(const ConstTensor& x, const Tensor& y, const Tensor& lse, const Sof
 
 void softmax_piece(const ConstTensor& x, const ConstTensor& row_lse, const Tensor& y, const SoftmaxOptions& options,
                    const ConstTensor& bool_mask, const Launch& launch) {
-  want(row_lse.given(), ErrorCode::bad_shape, "row_lse is missing");
+  want(row_lse.given(), ErrorCode::bad_shape, "row_lse must be given");
   Tensors t;
   t.x = x, t.row_lse = row_lse, t.y = y, t.bool_mask = bool_mask;
   plan::compute(Op::softmax, t, described(options), launch);
@@ -40,13 +40,13 @@ void softmax_backward(const ConstTensor& y, const ConstTensor& dy, const Tensor&
   t.y.data = const_cast<void*>(y.data);
   t.y.rank = y.rank, t.y.shape = y.shape, t.y.stride = y.stride, t.y.dtype = y.dtype, t.y.device = y.device;
   t.dy = dy, t.dx = dx;
-  want(dy.given(), ErrorCode::bad_shape, "dy is missing");
+  want(dy.given(), ErrorCode::bad_shape, "dy must be given");
   plan::compute(Op::softmax_backward, t, described(options), launch);
 }
 
 void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, const Tensor& mean,
               const QuantizeOptions& options, const Launch& launch) {
-  want(descale.given(), ErrorCode::bad_shape, "descale is missing");
+  want(descale.given(), ErrorCode::bad_shape, "descale must be given");
   Tensors t;
   t.x = x, t.y = y, t.descale = descale, t.mean = mean;
   Attention a;
@@ -59,7 +59,7 @@ namespace {
 
 void multiply(Op op, const ConstTensor& x, const ConstTensor& w, const Tensor& y, const ConstTensor& column_bias,
               const Launch& launch) {
-  want(w.given(), ErrorCode::bad_shape, "w is missing");
+  want(w.given(), ErrorCode::bad_shape, "w must be given");
   Tensors t;
   t.x = x, t.w = w, t.y = y, t.column_bias = column_bias;
   plan::compute(op, t, {}, launch);

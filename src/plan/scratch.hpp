@@ -24,7 +24,7 @@ class Scratch {
       return;
     }
     on_host_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}, std::nothrow)));
-    want(on_host_ != nullptr, ErrorCode::out_of_memory, "no ", bytes, " bytes of workspace could be had");
+    want(on_host_ != nullptr, ErrorCode::out_of_memory, "cannot allocate ", bytes, " bytes of workspace");
   }
   void* data() const { return on_device_ ? on_device_->data() : on_host_.get(); }
 

@@ -68,9 +68,8 @@ inline bool computes(const Implementation& row, Op op) {
 
 // The row's decision, with what every state knows of its plan.
 inline Decision decide(const Implementation& row, const Request& request) {
-  if (!computes(row, request.problem->op)) return Decision::no("it computes another operator");
-  if (request.problem->unified_max && !row.unified_max)
-    return Decision::no("it refers weights to the rows' own maxima and takes no unified_max");
+  if (!computes(row, request.problem->op)) return Decision::no("computes another operator");
+  if (request.problem->unified_max && !row.unified_max) return Decision::no("does not support unified_max");
   Decision d = row.plan(request);
   if (d) d.state->implementation = row.name, d.state->workers = request.workers;
   return d;

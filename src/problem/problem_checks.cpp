@@ -12,28 +12,26 @@
 namespace onepass {
 
 void validate_device(const Problem& p) {
-  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device, "the device is of kind ",
-       static_cast<int>(p.device.kind), " and number ", p.device.index,
-       "; a value of DeviceKind and 0 or more are expected");
+  want(p.device.kind <= DeviceKind::cuda && p.device.index >= 0, ErrorCode::bad_device,
+       "the device must have a kind of DeviceKind and a number of 0 or more (got ", static_cast<int>(p.device.kind),
+       " and ", p.device.index, ")");
 }
 void validate_data(const char* name, DType t) {
-  want(is_data(t), ErrorCode::bad_dtype, "the dtype of ", name, " is ", name_of(t),
-       "; fp32, fp16 and bf16 are accepted");
+  want(is_data(t), ErrorCode::bad_dtype, name, " must be fp32, fp16 or bf16 (got ", name_of(t), ")");
 }
 
 // In fp32, times log2(e), it must be finite.
 void validate_scale(const Problem& p) {
   constexpr double kMaxScale = 2.3e38;
-  want(!p.scale || std::abs(*p.scale) <= kMaxScale, ErrorCode::bad_value, "scale is ", p.scale.value_or(0),
-       "; a number from -2.3e38 to 2.3e38 is accepted");
+  want(!p.scale || std::abs(*p.scale) <= kMaxScale, ErrorCode::bad_value, "scale must be -2.3e38 to 2.3e38 (got ",
+       p.scale.value_or(0), ")");
 }
 
 void validate_alignments(const Problem& p) {
   for (const RoleRow& row : kRoleTable) {
     const int alignment = p.alignment[static_cast<std::size_t>(row.role)];
     want(alignment >= 1 && alignment <= 16 && std::has_single_bit(static_cast<unsigned>(alignment)),
-         ErrorCode::bad_value, "the alignment of ", row.name, " is ", alignment,
-         "; 1, 2, 4, 8 and 16 bytes are accepted");
+         ErrorCode::bad_value, "the alignment of ", row.name, " must be 1, 2, 4, 8 or 16 bytes (got ", alignment, ")");
   }
 }
 
@@ -43,7 +41,7 @@ void validate_size(const char* name, std::initializer_list<std::int64_t> sizes) 
   bool fits = true;
   for (std::int64_t size : sizes)
     fits = fits && !__builtin_mul_overflow(n, size > 0 ? size : 1, &n) && n <= (std::int64_t{1} << 62);
-  want(fits, ErrorCode::bad_shape, name, " has more than 2^62 elements");
+  want(fits, ErrorCode::bad_shape, name, " must have at most 2^62 elements");
 }
 
 // So that any offset, in bytes too, fits 64 bits.
@@ -60,7 +58,8 @@ void validate_strides(const Problem& p) {
     for (int i = 0; i < kMaxRank - (row.unit_last ? 1 : 0); ++i) {
       if (size[i] <= 1) continue;
       want(stride[i] > -kMax && stride[i] < kMax && std::abs(stride[i]) <= kMax / (size[i] - 1), ErrorCode::bad_stride,
-           row.name, " has stride ", stride[i], " in a dimension of ", size[i], "; it may span 2^58 elements");
+           "a dimension of ", row.name, " must span at most 2^58 elements (got size ", size[i], " and stride ",
+           stride[i], ")");
     }
   }
 }

@@ -63,9 +63,9 @@ std::string form_text(const RoleRow& row, Form form) {
     if (i > 0) rest += (i > 1 ? ", " : "") + name;
   }
   return (row.fit == Fit::leading_optional ? "[" + rest + "] or [" : "[") + whole + "]" +
-         (row.fit == Fit::trailing_optional ? ", without dimensions at the end or with," : "") +
-         (form == Form::paged                              ? " (page_table is given)"
-          : form == Form::packed && row.packed != row.axes ? " (cu_seqlens is given)"
+         (row.fit == Fit::trailing_optional ? " or a prefix of it" : "") +
+         (form == Form::paged                              ? " with page_table"
+          : form == Form::packed && row.packed != row.axes ? " with cu_seqlens"
                                                            : "");
 }
 
@@ -107,7 +107,16 @@ std::optional<DescaleSpec> descale_of(const Problem& p, Role role) {
 std::string_view word_of(Op op) {
   constexpr std::string_view kWords[kOps] = {"fwd",         "merge",    "bwd",       "softmax",
                                              "softmax_bwd", "quantize", "flat_gemm", "linear"};
-  return kWords[static_cast<std::size_t>(op)];
+  const auto at = static_cast<std::size_t>(op);
+  if (at >= kOps)
+    throw Error(ErrorCode::bad_value, text("op must be a value of Op, 0 to ", kOps - 1, " (got ", at, ")"));
+  return kWords[at];
+}
+
+std::string_view call_of(Op op) {
+  constexpr std::string_view kCalls[kOps] = {"attention",        "merge",    "attention_backward", "softmax",
+                                             "softmax_backward", "quantize", "flat_gemm",          "linear"};
+  return kCalls[static_cast<std::size_t>(op)];
 }
 
 bool is_asked(const Gradients& g, Role role) {

@@ -130,8 +130,8 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        kBoundaries, kBoundaries, exact, false, R::cu_seqlens_q, &L::cu_seqlens_q, &T::cu_seqlens_q, nullptr},
       {R::cu_seqlens_k, "cu_seqlens_k", "int32 [batch + 1]: k and v are packed", kTaken, Types::i32, kBoundaries,
        kBoundaries, exact, false, R::cu_seqlens_k, &L::cu_seqlens_k, &T::cu_seqlens_k, nullptr},
-      {R::seqused_k, "seqused_k", "int32 [batch]: how many keys of each sequence count", kOfForward, Types::i32, kBatch,
-       kBatch, exact, false, R::seqused_k, &L::seqused_k, &T::seqused_k, nullptr},
+      {R::seqused_k, "seqused_k", "int32 [batch]: number of valid keys of each sequence", kOfForward, Types::i32,
+       kBatch, kBatch, exact, false, R::seqused_k, &L::seqused_k, &T::seqused_k, nullptr},
       {R::page_table, "page_table", "int32 [batch, pages]: k and v are [pages, page_size, heads_kv, dim]", kOfForward,
        Types::i32, kPageTable, kPageTable, exact, false, R::page_table, &L::page_table, &T::page_table, nullptr},
       {R::bias, "bias", "added to the scores [batch|1, heads|1, seq_q|1, seq_k|1]", kTaken, Types::data, kScores,
@@ -142,17 +142,18 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        leading_optional, false, R::alibi_slopes, &L::alibi_slopes, &T::alibi_slopes, nullptr},
       {R::sinks, "sinks", "fp32 [heads], logits that join the denominator", kTaken, Types::f32, kHeads, kHeads, exact,
        false, R::sinks, &L::sinks, &T::sinks, nullptr},
-      {R::q_descale, "q_descale", "fp32 [batch|1, heads|1, blocks of 128 rows|1], factors of an fp8_e4m3 q", kOfForward,
+      {R::q_descale, "q_descale", "fp32 [batch|1, heads|1, blocks of 128 rows|1], scales of an fp8_e4m3 q", kOfForward,
        Types::f32, kDescalesQ, kDescalesQ, trailing_optional, false, R::q_descale, &L::q_descale, &T::q_descale,
        nullptr},
-      {R::k_descale, "k_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], factors of an fp8_e4m3 k",
+      {R::k_descale, "k_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], scales of an fp8_e4m3 k",
        kOfForward, Types::f32, kDescalesK, kDescalesK, trailing_optional, false, R::k_descale, &L::k_descale,
        &T::k_descale, nullptr},
-      {R::v_descale, "v_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], factors of an fp8_e4m3 v",
+      {R::v_descale, "v_descale", "fp32 [batch|1, heads_kv|1, blocks of 128 keys|1], scales of an fp8_e4m3 v",
        kOfForward, Types::f32, kDescalesK, kDescalesK, trailing_optional, false, R::v_descale, &L::v_descale,
        &T::v_descale, nullptr},
-      {R::v_mean, "v_mean", "fp32 [batch|1, heads_kv|1, dim_v|1], what was taken out of an fp8_e4m3 v", kOfForward,
-       Types::f32, kMeanOfV, kMeanOfV, trailing_optional, false, R::v_mean, &L::v_mean, &T::v_mean, nullptr},
+      {R::v_mean, "v_mean", "fp32 [batch|1, heads_kv|1, dim_v|1], column means subtracted from an fp8_e4m3 v",
+       kOfForward, Types::f32, kMeanOfV, kMeanOfV, trailing_optional, false, R::v_mean, &L::v_mean, &T::v_mean,
+       nullptr},
       {R::lse, "lse", "fp32 [batch, heads, seq]: the rows' log-sum-exp", kStatistics, Types::f32, kRows, kPackedRows,
        exact, false, R::lse, &L::lse, nullptr, &T::lse},
       {R::dout, "dout", "the gradient of out", kUpstream, Types::as_out, kOut, kPackedOut, exact, true, R::out,
@@ -171,9 +172,9 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        R::sinks, &L::dsinks, nullptr, &T::dsinks},
       {R::dalibi_slopes, "dalibi_slopes", "the gradient of alibi_slopes, fp32 of its shape", kGradient, Types::f32,
        kSlopes, kSlopes, leading_optional, false, R::alibi_slopes, &L::dalibi_slopes, nullptr, &T::dalibi_slopes},
-      {R::x, "x", "rows of numbers [.., n]; of a flat GEMM [m, k]", kOfRows, Types::data, kScores, kRowsIn, exact,
-       false, R::x, &L::x, &T::x, nullptr},
-      {R::row_lse, "row_lse", "fp32 [..]: the LSEs of the rows that x is a piece of", kTakenBySoftmax, Types::f32,
+      {R::x, "x", "rows [.., n]; of a flat GEMM [m, k]", kOfRows, Types::data, kScores, kRowsIn, exact, false, R::x,
+       &L::x, &T::x, nullptr},
+      {R::row_lse, "row_lse", "fp32 [..]: LSEs of the whole rows, of which x is a piece", kTakenBySoftmax, Types::f32,
        kRows, kRows, exact, false, R::row_lse, &L::row_lse, &T::row_lse, nullptr},
       {R::y, "y", "the softmax of x, x in fp8_e4m3, or of a flat GEMM [m, n]", kOfAll, Types::as_q_or_f32, kScores,
        kRowsOut, exact, false, R::y, &L::y, nullptr, &T::y},
@@ -181,15 +182,15 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
        &T::dy, nullptr},
       {R::dx, "dx", "the gradient of x", kWrittenBackwards, Types::as_q, kScores, kScores, exact, false, R::dx, &L::dx,
        nullptr, &T::dx},
-      {R::descale, "descale", "fp32 [batch|1, heads|1, blocks of 128 rows|1]: y's factors", kOfQuantize, Types::f32,
+      {R::descale, "descale", "fp32 [batch|1, heads|1, blocks of 128 rows|1]: scales of y", kOfQuantize, Types::f32,
        kDescalesQ, kDescalesQ, trailing_optional, false, R::descale, &L::descale, nullptr, &T::descale},
-      {R::mean, "mean", "fp32 [batch, heads, n]: the mean of each column, taken out", kMeanOfQuantize, Types::f32,
-       kMeans, kMeans, exact, false, R::mean, &L::mean, nullptr, &T::mean},
+      {R::mean, "mean", "fp32 [batch, heads, n]: column means, subtracted from x", kMeanOfQuantize, Types::f32, kMeans,
+       kMeans, exact, false, R::mean, &L::mean, nullptr, &T::mean},
       {R::w, "w", "weights [n, k]", kOfGemm, Types::as_q, kWeights, kWeights, exact, false, R::w, &L::w, &T::w,
        nullptr},
       {R::column_bias, "column_bias", "[n], added to every row", kTakenByGemm, Types::as_q, kColumns, kColumns, exact,
        false, R::column_bias, &L::column_bias, &T::column_bias, nullptr},
-      {R::recomputed, "recomputed", "int32 [batch, heads, seq]: 1 where unified_max did not serve a row",
+      {R::recomputed, "recomputed", "int32 [batch, heads, seq]: 1 for rows computed again with their own maximum",
        kWrittenForward, Types::i32, kRows, kPackedRows, exact, false, R::lse, &L::recomputed, nullptr, &T::recomputed},
   }};
 }();
@@ -217,7 +218,8 @@ inline constexpr bool reads(const RoleRow& row, Op op) {
 inline constexpr bool must_be_given(const RoleRow& row, Op op) {
   return use_of(row, op) == Use::needs || use_of(row, op) == Use::writes;
 }
-std::string_view word_of(Op op);  // "fwd", as problem lines have it
+std::string_view word_of(Op op);  // "fwd", as problem lines have it; throws Error if the value is none of these
+std::string_view call_of(Op op);  // "attention", as the functions are called
 
 // f(row, tensor), the tensor a Tensor or a ConstTensor as its role is, for every role, given or not.
 template <class AnyTensors, class F>

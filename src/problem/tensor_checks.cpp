@@ -1,5 +1,6 @@
 #include "problem/tensor_checks.hpp"
 #include "base/text.hpp"
+#include "problem/roles.hpp"
 
 #include <bit>
 #include <cstdint>
@@ -9,21 +10,40 @@
 namespace onepass {
 
 void check_tensor(std::string_view name, const ConstTensor& t) {
-  if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " is missing"));
+  if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " must be given"));
   if (t.rank < 0 || t.rank > kMaxRank)
-    throw Error(ErrorCode::bad_shape, text(name, " has ", t.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
+    throw Error(ErrorCode::bad_shape, text(name, " must have 1 to ", kMaxRank, " dimensions (got ", t.rank, ")"));
   if (t.dtype > DType::i32)
     throw Error(ErrorCode::bad_dtype,
-                text(name, " has dtype ", static_cast<int>(t.dtype), "; a value of DType is expected"));
+                text("the dtype of ", name, " must be a value of DType (got ", static_cast<int>(t.dtype), ")"));
   if (t.device.kind > DeviceKind::cuda) {
-    throw Error(ErrorCode::bad_device, text(name, " is on a device of kind ", static_cast<int>(t.device.kind),
-                                            "; a value of DeviceKind is expected"));
+    throw Error(ErrorCode::bad_device, text("the device kind of ", name, " must be a value of DeviceKind (got ",
+                                            static_cast<int>(t.device.kind), ")"));
   }
   for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] < 0) throw Error(ErrorCode::bad_shape, text(name, " has a negative size in ", shape_text(t)));
+    if (t.shape[i] < 0)
+      throw Error(ErrorCode::bad_shape, text("the sizes of ", name, " must be 0 or more (got ", shape_text(t), ")"));
   }
   if (t.data == nullptr && t.elements() > 0)
-    throw Error(ErrorCode::bad_value, text(name, " of shape ", shape_text(t), " has a null pointer"));
+    throw Error(ErrorCode::bad_value, text(name, " must have data for shape ", shape_text(t), " (got a null pointer)"));
+}
+
+void check_roles(Op op, const Tensors& t) {
+  const auto refuse = [&](std::string_view name, std::optional<Op> other) {
+    throw Error(ErrorCode::bad_value, text(call_of(op), " does not accept ", name, other ? "; " : "",
+                                           other ? call_of(*other) : "", other ? " does" : ""));
+  };
+  for (const RoleRow& row : kRoleTable) {
+    const bool given = tensor_of(t, row).given();
+    if (given && use_of(row, op) == Use::none) {
+      for (const Op other : {Op::forward, Op::backward, Op::softmax, Op::quantize, Op::flat_gemm, Op::softmax_backward})
+        if (use_of(row, other) != Use::none) refuse(row.name, other);
+    }
+    want(given || !must_be_given(row, op), ErrorCode::bad_shape, row.name, " must be given");
+  }
+  if (op != Op::merge && !t.outs.empty()) refuse("outs", Op::merge);
+  if (op != Op::merge && !t.lses.empty()) refuse("lses", Op::merge);
+  if (op != Op::forward && op != Op::backward && !t.mod_buffers.empty()) refuse("mod_buffers", Op::forward);
 }
 
 std::uint8_t alignment_of(const ConstTensor& t) {
@@ -48,8 +68,8 @@ void check_output(std::string_view name, const ConstTensor& t) {
     left &= ~(1u << i);
     if (t.shape[i] <= 1) continue;
     if (magnitude(i) < span) {
-      throw Error(ErrorCode::bad_stride, text(name, " has stride ", t.stride[i], " in dimension ", i, " of ",
-                                              shape_text(t), "; an output may not overlap itself"));
+      throw Error(ErrorCode::bad_stride, text("an output must not overlap itself (", name, " has stride ", t.stride[i],
+                                              " in dimension ", i, " of ", shape_text(t), ")"));
     }
     std::uint64_t more = 0;
     if (__builtin_mul_overflow(magnitude(i), static_cast<std::uint64_t>(t.shape[i] - 1), &more) ||

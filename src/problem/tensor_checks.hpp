@@ -5,6 +5,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "onepass/attention.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass {
@@ -34,8 +35,14 @@ void widen(BasicTensor<Data>& t, int rank) {
 // What most tensors of numbers may be.
 inline bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
+// Behind the dtype of a tensor that may be fp32 instead, in a sentence.
+inline const char* or_fp32(DType like) { return like == DType::f32 ? "" : ", or fp32"; }
+
 // Given, of a rank, dtype and device that exist, without negative sizes, with data if it has elements. Throws Error.
 void check_tensor(std::string_view name, const ConstTensor& t);
+
+// Throws Error if a tensor is given that the operator does not have, or is not given that it needs.
+void check_roles(Op op, const Tensors& tensors);
 
 // Of an address: the largest power of two, up to 16, that divides it. On the CPU, whose kernels read any, always 16.
 std::uint8_t alignment_of(const ConstTensor& t);

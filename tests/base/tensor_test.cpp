@@ -44,7 +44,7 @@ TEST(Tensor, ErrorsSayWhat) {
   EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 1, 1, 1, 1}); }), "a tensor has at most 4 dimensions");
   EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 2}, {1}); }), "2 sizes but 1 strides");
   EXPECT_EQ(sentence([&] { (void)dtype_from_name("float"); }),
-            "dtype 'float' is unknown; fp32, fp16, bf16, fp8_e4m3, bool and int32 are");
+            "dtype must be fp32, fp16, bf16, fp8_e4m3, bool or int32 (got 'float')");
 }
 
 TEST(DTypes, NamesAndSizes) {
@@ -72,16 +72,16 @@ TEST(Tensor, ValuesThatAreNoneSaySo) {
                     dtype = text(static_cast<int>(ErrorCode::bad_dtype));
   for (int value : {6, 77, 255}) {
     const auto d = static_cast<DType>(value);
-    const std::string sentence = text(dtype, ": dtype ", value, " is unknown; values of DType, 0 to 5, are");
+    const std::string sentence = text(dtype, ": dtype must be a value of DType, 0 to 5 (got ", value, ")");
     EXPECT_EQ(said([&] { (void)size_of(d); }), sentence);
     EXPECT_EQ(said([&] { (void)name_of(d); }), sentence);
   }
   EXPECT_EQ(said([&] { (void)to_string(Device{DeviceKind{5}, 0}); }),
-            text(static_cast<int>(ErrorCode::bad_device), ": a device of kind 5 is unknown; cpu and cuda are"));
+            text(static_cast<int>(ErrorCode::bad_device), ": the device kind must be cpu or cuda (got 5)"));
   for (int rank : {5, 77, -1, INT_MIN}) {
     Tensor t(nullptr, DType::f32, {2, 3});
     t.rank = rank;
-    const std::string sentence = text(shape, ": a tensor has ", rank, " dimensions; at most 4 are accepted");
+    const std::string sentence = text(shape, ": a tensor must have 0 to 4 dimensions (got ", rank, ")");
     EXPECT_EQ(said([&] { (void)t.elements(); }), sentence);
     EXPECT_EQ(said([&] { (void)shape_text(t); }), sentence);
     EXPECT_EQ(said([&] { (void)t.permuted({0, 1, 2, 3, 4}); }), sentence);

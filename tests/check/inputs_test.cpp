@@ -124,7 +124,7 @@ TEST(Inputs, AreRepeatableAndDependOnTheSeed) {
 
 TEST(Inputs, ProblemSurvivesTheRoundTripThroughTensors) {
   for (const char* line :
-       {"b2 h6/2 s3x5 d7/9 bf16 out=fp32 causal_top_left window=2:1 scale=0.5 softcap=3 bias=fp16:b11k mask=1hq1 alibi "
+       {"b2 h6/2 s3x5 d7/9 bf16 out=fp32 causal_top_left window=2:0 scale=0.5 softcap=3 bias=fp16:b11k mask=1hq1 alibi "
         "sinks dropout=0.25 seed=9 lse layout=bshd",
         "h4/2 d16 fp16 varlen=3,0,7/4,2,0 packed=12:8 alibi lse", "b0 h2 s3 d4", "b2 h0/1 s3 d4", "b1 h1 s0x4 d1 lse",
         "b1 h1 s4x0 d1 mask=11qk", "b3 h4/2 s5x6 d8 strides=q:160,40,8;k:0,8,0;v:0,0,0;o:400,96,16"}) {

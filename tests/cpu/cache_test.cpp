@@ -126,17 +126,18 @@ TEST_P(WrongCache, IsRefusedAndWritesNothing) {
 INSTANTIATE_TEST_SUITE_P(
     Cpu, WrongCache,
     testing::Values(
-        Wrong{"Negative", [](Inputs& in) { used(in)[1] = -1; }, "seqused_k[1] is -1; 0 to 40 is accepted"},
-        Wrong{"TooLong", [](Inputs& in) { used(in)[0] = 49; }, "seqused_k[0] is 49; 0 to 40 is accepted"},
+        Wrong{"Negative", [](Inputs& in) { used(in)[1] = -1; }, "seqused_k[1] must be 0 to 40 (got -1)"},
+        Wrong{"TooLong", [](Inputs& in) { used(in)[0] = 49; }, "seqused_k[0] must be 0 to 40 (got 49)"},
         Wrong{"PageBelow", [](Inputs& in) { table(in)[0] = -1; }, "page_table[0, 0] is -1; a page from 0 to 5"},
         Wrong{"PageBeyond", [](Inputs& in) { table(in)[2] = 6; }, "page_table[0, 2] is 6; a page from 0 to 5"},
         Wrong{"PackedToo", [](Inputs& in) { in.tensors.cu_seqlens_k = in.tensors.seqused_k; },
-              "keys are packed or a cache, not both"},
-        Wrong{"TableOfFloats", [](Inputs& in) { in.tensors.page_table.dtype = DType::f32; }, "int32 is expected"},
+              "keys must be either packed or a cache"},
+        Wrong{"TableOfFloats", [](Inputs& in) { in.tensors.page_table.dtype = DType::f32; },
+              "page_table must be int32"},
         Wrong{"TableOfOthers", [](Inputs& in) { in.tensors.page_table.shape[0] = 1; },
-              "page_table has shape [1, 3]: its batch must be 2, as q's"},
+              "the batch of page_table must be 2, as in q (got shape [1, 3])"},
         Wrong{"FlatKeys", [](Inputs& in) { in.tensors.k.rank = 3; },
-              "[pages, page_size, heads_kv, dim_qk] (page_table is given) is expected"},
+              "k must have shape [pages, page_size, heads_kv, dim_qk] with page_table (got "},
         Wrong{"OtherPages", [](Inputs& in) { in.tensors.v.shape[1] = 8; }, "its page size must be 16, as k's"}),
     [](const auto& x) { return x.param.name; });
 

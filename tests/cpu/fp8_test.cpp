@@ -148,7 +148,7 @@ TEST(Fp8, QuantizedForACall) {
     onepass::attention_fp8(wrong);
     ADD_FAILURE() << "was accepted";
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "v_descale is given; attention_fp8 makes the factors and means itself");
+    EXPECT_STREQ(e.what(), "attention_fp8 does not support v_descale; it computes the scales and means");
   }
 }
 

@@ -161,12 +161,12 @@ TEST(Mods, MissingAndStrangeBuffersAreNamed) {
   EXPECT_NE(sentence({}).find("column 9: 'table'"), std::string::npos);
   EXPECT_EQ(sentence({{"table", ConstTensor(values, DType::f32, {2})}}), "nothing");
   EXPECT_EQ(sentence({{"table", ConstTensor(nullptr, DType::f32, {2})}}),
-            "mod buffer table of shape [2] has a null pointer");
-  EXPECT_EQ(sentence({{"table", Tensor()}}), "mod buffer table is missing");
+            "mod buffer table must have data for shape [2] (got a null pointer)");
+  EXPECT_EQ(sentence({{"table", Tensor()}}), "mod buffer table must be given");
   EXPECT_EQ(sentence({{"table", ConstTensor(values, DType::f32, {2}, {DeviceKind::cuda, 0})}}),
-            "mod buffer table is on cuda:0 but q is on cpu");
+            "mod buffer table must be on cpu, as q (got cuda:0)");
   EXPECT_NE(sentence(std::vector<NamedTensor>(9, {"t", ConstTensor(values, DType::f32, {2})}))
-                .find("there are 9 mod buffers"),
+                .find("mod_buffers must have at most 8 buffers (got 9)"),
             std::string::npos);
 }
 

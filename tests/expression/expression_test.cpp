@@ -212,9 +212,9 @@ const Wrong kWrong[] = {
     {"", "column 1: the text ends"},
     {"score score", "column 7: 'score': an operator or the end is expected"},
     {"(score", "column 7: the text ends where ')' is expected"},
-    {"score % 2", "column 7: '%' works on integers"},
-    {"score & 1", "column 7: '&' works on integers"},
-    {"~score", "'~' works on integers"},
+    {"score % 2", "column 7: '%' requires integers"},
+    {"score & 1", "column 7: '&' requires integers"},
+    {"~score", "'~' requires an integer"},
     {"min(score)", "min takes 2 arguments"},
     {"tanh(score, 1)", "tanh takes 1 argument"},
     {"table[score]", "an index of table is a float"},
@@ -283,9 +283,9 @@ TEST(Expression, LongTextsAreRefusedOnEveryDevice) {
   for (const char* device : {"cpu", "cuda"}) {
     EXPECT_EQ(said("score" + std::string(kMaxModText - 5, ' '), device), "");
     EXPECT_EQ(said("score" + std::string(kMaxModText - 4, ' '), device),
-              "score_mod has 4097 characters; up to 4096 are accepted");
+              "score_mod must have at most 4096 characters (got 4097)");
     EXPECT_EQ(said(nested(20), device), "");
-    EXPECT_EQ(said(nested(65), device).find("score_mod, column 65: more than 64 brackets lie in each other"), 0u);
+    EXPECT_EQ(said(nested(65), device).find("score_mod, column 65: brackets must be nested at most 64 deep"), 0u);
   }
   EXPECT_EQ(said(nested(64), "cuda"), "");
 }

@@ -166,16 +166,17 @@ static void older_options(void) {
   onepass_options_init(&o, sizeof o);
   o.align_offset = 77;
   fill(&p);
-  FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "align_offset is 77");
+  FAILS(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "align_offset must be 0 unless");
   o.size = offsetof(onepass_options, align_offset);
   o.mask = ONEPASS_CAUSAL_BOTTOM_RIGHT;
   CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
   CHECK(is_attention(&p, 1));
 
-  /* Up to the mask: every tensor, name and pointer behind it keeps its default. */
+  /* Up to the scale: every tensor, name and pointer behind it keeps its default. */
   memset(&o, 0xff, sizeof o);
-  o.size = offsetof(onepass_options, has_scale);
+  o.size = offsetof(onepass_options, scale);
   o.mask = ONEPASS_NO_MASK;
+  o.has_scale = 0;
   fill(&p);
   CHECK(onepass_attention(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
   CHECK(is_attention(&p, 0) && p.lse[0] == 777);

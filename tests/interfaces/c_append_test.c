@@ -71,18 +71,18 @@ void test_append(void) {
 
   fill_append(&c);
   c.append.cos = NULL;
-  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_SHAPE, "cos is missing");
+  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_SHAPE, "cos must be given");
   fill_append(&c);
   c.append.v = NULL;
-  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_VALUE, "v is a null pointer");
+  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_VALUE, "v must not be NULL");
   fill_append(&c);
   c.used[1] = 4;
-  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_VALUE, "seqused_k[1] is 4");
+  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_VALUE, "(got 4)");
   CHECK(untouched_append(&c));
   fill_append(&c);
   c.append.size = 1;
-  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_VALUE, "append.size is 1; onepass_append_init sets it");
-  FAILS(onepass_append_kv(NULL), ONEPASS_BAD_VALUE, "append is a null pointer");
-  FAILS(onepass_append_init(NULL, sizeof c.append), ONEPASS_BAD_VALUE, "append is a null pointer");
-  FAILS(onepass_append_init(&c.append, 4), ONEPASS_BAD_VALUE, "size is 4; sizeof(onepass_append) is expected");
+  FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_VALUE, "append.size must be as onepass_append_init sets it (got 1)");
+  FAILS(onepass_append_kv(NULL), ONEPASS_BAD_VALUE, "append must not be NULL");
+  FAILS(onepass_append_init(NULL, sizeof c.append), ONEPASS_BAD_VALUE, "append must not be NULL");
+  FAILS(onepass_append_init(&c.append, 4), ONEPASS_BAD_VALUE, "size must be sizeof(onepass_append) (got 4)");
 }

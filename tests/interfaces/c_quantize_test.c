@@ -20,8 +20,8 @@ void test_quantize(void) {
   q.mean = &tmean;
   CHECK(onepass_quantize_rows(&q) == ONEPASS_OK);
   CHECK(mean[0] == 116 && mean[1] == -1.5f);
-  FAILS((q.descale = NULL, onepass_quantize_rows(&q)), ONEPASS_BAD_VALUE, "descale is a null pointer");
-  FAILS(onepass_quantize_rows(NULL), ONEPASS_BAD_VALUE, "quantize is a null pointer");
+  FAILS((q.descale = NULL, onepass_quantize_rows(&q)), ONEPASS_BAD_VALUE, "descale must not be NULL");
+  FAILS(onepass_quantize_rows(NULL), ONEPASS_BAD_VALUE, "quantize must not be NULL");
 
   /* Keys of 0: each result is the mean of the values. */
   CHECK(onepass_tensor_init(&tq, keys, ONEPASS_F32, 4, four) == ONEPASS_OK);
@@ -30,5 +30,6 @@ void test_quantize(void) {
   CHECK(onepass_tensor_init(&tout, out, ONEPASS_F32, 4, four) == ONEPASS_OK);
   CHECK(onepass_attention_fp8(&tq, &tk, &tv, &tout, NULL, ONEPASS_FP8_CENTER, 0) == ONEPASS_OK);
   for (i = 0; i < 4; ++i) CHECK(out[i] == (i % 2 == 0 ? 116 : -1.5f));
-  FAILS(onepass_attention_fp8(&tq, &tk, &tv, &tout, NULL, 64, 0), ONEPASS_BAD_VALUE, "flags is 64");
+  FAILS(onepass_attention_fp8(&tq, &tk, &tv, &tout, NULL, 64, 0), ONEPASS_BAD_VALUE,
+        "flags must be a sum of ONEPASS_FP8_ values (got 64)");
 }

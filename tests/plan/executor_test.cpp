@@ -74,7 +74,7 @@ TEST(Host, WithoutWorkersIsRefused) {
   host.work = [](std::int64_t, Body, void*) { ADD_FAILURE() << "was asked to work"; };
   for (int workers : {0, -1, INT_MIN, 65537, INT_MAX}) {
     host.count = workers;
-    const std::string expected = text("the executor has ", workers, " workers; 1 to 65536 are accepted");
+    const std::string expected = text("the executor must have 1 to 65536 workers (got ", workers, ")");
     every_entry(host, [&](const std::string& what, const auto& call) {
       const Said s = said(call);
       EXPECT_EQ(s.code, ErrorCode::bad_value) << what;
@@ -94,8 +94,7 @@ TEST(Host, WorkerNumbersOutOfRangeReachNoKernel) {
     every_entry(host, [&](const std::string& what, const auto& call) {
       const Said s = said(call);
       EXPECT_EQ(s.code, ErrorCode::bad_value) << what;
-      EXPECT_EQ(s.sentence,
-                text("the executor's parallel_for ran a task as worker ", worker, "; it has 2 workers, from 0 on"))
+      EXPECT_EQ(s.sentence, text("the executor's parallel_for must run tasks as workers 0 to 1 (got ", worker, ")"))
           << what;
     });
   }
@@ -115,8 +114,7 @@ TEST(Host, TasksOutOfRangeReachNoKernel) {
       every_entry(host, [&](const std::string& what, const auto& call) {
         const Said s = said(call);
         EXPECT_EQ(s.code, ErrorCode::bad_value) << what;
-        EXPECT_EQ(s.sentence,
-                  text("the executor's parallel_for ran task ", ran, "; 0 to ", asked - 1, " were asked for"))
+        EXPECT_EQ(s.sentence, text("the executor's parallel_for must run tasks 0 to ", asked - 1, " (got ", ran, ")"))
             << what;
       });
     }

@@ -37,7 +37,7 @@ TEST(Linear, AMachineIsItsCpuAndItsThreads) {
   const Problem p = parse_problem("linear m8 n64 k32 bf16");
   EXPECT_EQ(plan::machine_of(p, 1), text(cpu_name(), ", 1 thread"));
   const CrossoverRow row{plan::machine_of(p, 2), DType::bf16, 64, 32, {1, 9}};
-  EXPECT_EQ(parse_crossovers(to_text({row}), "f"), std::vector{row});
+  EXPECT_EQ(parse_crossovers(to_text({row}), "f").rows, std::vector{row});
 }
 
 TEST(Linear, TheChosenComeFirstAndFlatGemmHasItsOwnAlone) {

@@ -46,16 +46,16 @@ TEST(Problem, WrongWordsOfACacheAreNamed) {
   const struct {
     const char *line, *sentence;
   } wrong[] = {
-      {"s4 kv=paged:0", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
-      {"s4 kv=flat:3", "kv=paged:page_size[:pages:pages of a sequence] is expected"},
-      {"s4x9 kv=paged:4:9:2", "seq_k is 9 but 2 pages of 4 hold 8 keys"},
-      {"s4x0 kv=paged:4:9:2", "seq_k is 0 but a sequence has 2 pages"},
-      {"varlen=2/3 seqused", "varlen= has lengths of keys beside a cache, whose lengths are seqused="},
-      {"s4 d8/9 v_in_k", "v is in k but dim_v is 9; 0 to 8"},
-      {"bwd s4 v_in_k", "'v_in_k' says nothing about bwd"},
-      {"s4 d8/6 v_in_k strides=q:32,32,8;k:32,32,8;v:24,24,6;o:24,24,6", "v is in k but its strides are not k's"},
-      {"bwd s4 seqused", "'seqused' says nothing about bwd"},
-      {"s4 seqused=5", "a length of k is 5; 0 to 4 is accepted"}};
+      {"s4 kv=paged:0", "it must be kv=paged:page_size[:pages:pages of a sequence]"},
+      {"s4 kv=flat:3", "it must be kv=paged:page_size[:pages:pages of a sequence]"},
+      {"s4x9 kv=paged:4:9:2", "seq_k must be at most 8, the keys of 2 pages of 4 (got 9)"},
+      {"s4x0 kv=paged:4:9:2", "seq_k must be 1 or more if a sequence has pages"},
+      {"varlen=2/3 seqused", "varlen= must have only lengths of queries with a cache"},
+      {"s4 d8/9 v_in_k", "with v_in_k, dim_v must be at most 8, as dim_qk (got 9)"},
+      {"bwd s4 v_in_k", "bwd does not support 'v_in_k'"},
+      {"s4 d8/6 v_in_k strides=q:32,32,8;k:32,32,8;v:24,24,6;o:24,24,6", "with v_in_k, v must have the strides of k"},
+      {"bwd s4 seqused", "bwd does not support 'seqused'"},
+      {"s4 seqused=5", "lengths of k must be 0 to 4 (got 5)"}};
   for (const auto& [line, sentence] : wrong) {
     try {
       (void)parse_problem(line);

@@ -38,23 +38,20 @@ TEST(Fp8Problem, LinesReadBack) {
 
 TEST(Fp8Problem, Refusals) {
   const auto of = [](const char* line) { return sentence_of([&] { (void)parse_problem(line); }); };
-  EXPECT_EQ(of("bwd s9 fp8_e4m3"), "the dtype of q, k and v is fp8_e4m3; a bwd takes fp32, fp16 and bf16");
-  EXPECT_EQ(of("fwd s9 fp32 kv_dtype=bf16"),
-            "the dtype of k and v is bf16 beside a q of fp32; fp32 or, beside another dtype, fp8_e4m3 is accepted");
-  EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale is given but k is bf16; it is of fp8_e4m3");
-  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"), "q_descale is given but q is bf16; it is of fp8_e4m3");
-  EXPECT_EQ(of("fwd s9 bf16 accumulation=fast"),
-            "accumulation is fast but q is bf16, whose products are always exact; fp8_e4m3 has the choice");
-  EXPECT_EQ(of("fwd s9 fp8_e4m3 out=fp8_e4m3"), "the dtype of out is fp8_e4m3; fp32, fp16 and bf16 are accepted");
+  EXPECT_EQ(of("bwd s9 fp8_e4m3"), "attention_backward does not support fp8_e4m3 q, k and v");
+  EXPECT_EQ(of("fwd s9 fp32 kv_dtype=bf16"), "k and v must be fp32, as q, or fp8_e4m3 (got bf16)");
+  EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale requires an fp8_e4m3 k (got bf16)");
+  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"), "q_descale requires an fp8_e4m3 q (got bf16)");
+  EXPECT_EQ(of("fwd s9 bf16 accumulation=fast"), "accumulation=fast requires an fp8_e4m3 q (got bf16)");
+  EXPECT_EQ(of("fwd s9 fp8_e4m3 out=fp8_e4m3"), "out must be fp32, fp16 or bf16 (got fp8_e4m3)");
   EXPECT_NE(of("fwd s9 fp8_e4m3 q_descale=bh"), "");
-  EXPECT_EQ(of("fwd s9 bf16 v_mean=bhd"), "v_mean is given but v is bf16; it is of fp8_e4m3");
-  EXPECT_EQ(of("fwd s9 bf16 hadamard"), "'hadamard' says nothing about fwd (docs/reference/problem.md)");
-  EXPECT_EQ(of("quantize s9x300 bf16"), "a row of x has 300 numbers; 1 to 256 are accepted");
-  EXPECT_EQ(of("quantize s9x64 bf16 seed=3"),
-            "seed is 3 but there is no hadamard, whose signs it is of; 0 is accepted");
+  EXPECT_EQ(of("fwd s9 bf16 v_mean=bhd"), "v_mean requires an fp8_e4m3 v (got bf16)");
+  EXPECT_EQ(of("fwd s9 bf16 hadamard"), "fwd does not support 'hadamard' (docs/reference/problem.md)");
+  EXPECT_EQ(of("quantize s9x300 bf16"), "rows of x must have 1 to 256 elements (got 300)");
+  EXPECT_EQ(of("quantize s9x64 bf16 seed=3"), "seed must be 0 without hadamard (got 3)");
   EXPECT_EQ(of("quantize b2 s300x64 bf16 descale=11n"),
-            "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
-  EXPECT_EQ(of("quantize s9x64 fp8_e4m3"), "the dtype of x is fp8_e4m3; fp32, fp16 and bf16 are accepted");
+            "scales of blocks of 128 rows cannot be shared across heads or batch entries");
+  EXPECT_EQ(of("quantize s9x64 fp8_e4m3"), "x must be fp32, fp16 or bf16 (got fp8_e4m3)");
 }
 
 // q [2, 4, 200, 64], k and v [2, 2, 300, 64]; addresses alone.
@@ -89,18 +86,17 @@ TEST(Fp8Problem, DescalesBroadcastAndEndEarly) {
 TEST(Fp8Problem, DescalesThatDoNotFit) {
   Call c;
   c.t.k_descale = {c.memory, DType::f32, {2, 4}};
-  EXPECT_EQ(c(), "k_descale has shape [2, 4]: dimension 1 must be 2 or 1");
+  EXPECT_EQ(c(), "dimension 1 of k_descale must be 2 or 1 (got shape [2, 4])");
   c.t.k_descale = {c.memory, DType::f32, {2, 2, 300}};
-  EXPECT_EQ(c(), "k_descale has shape [2, 2, 300]: dimension 2 must be 3 or 1");
+  EXPECT_EQ(c(), "dimension 2 of k_descale must be 3 or 1 (got shape [2, 2, 300])");
   c.t.k_descale = {c.memory, DType::f32, {2, 2, 3, 1}};
-  EXPECT_EQ(c(),
-            "k_descale has shape [2, 2, 3, 1]; [batch|1, heads_kv|1, ceil(seq_k / 128)|1], without dimensions at the "
-            "end or with, is expected");
+  EXPECT_EQ(
+      c(), "k_descale must have shape [batch|1, heads_kv|1, ceil(seq_k / 128)|1] or a prefix of it (got [2, 2, 3, 1])");
   c.t.k_descale = {c.memory, DType::f16, {1}};
-  EXPECT_EQ(c(), "k_descale is fp16; fp32 is expected");
+  EXPECT_EQ(c(), "k_descale must be fp32 (got fp16)");
   c = {};
   c.t.v.dtype = DType::bf16;
-  EXPECT_EQ(c(), "v is bf16; fp8_e4m3, as k, is expected");
+  EXPECT_EQ(c(), "v must be fp8_e4m3, as k (got bf16)");
 }
 
 TEST(Fp8Problem, ACacheBesideSixteenBits) {
@@ -109,10 +105,10 @@ TEST(Fp8Problem, ACacheBesideSixteenBits) {
   c.t.v_descale = {c.memory, DType::f32, {1}};
   EXPECT_EQ(to_string(problem_of(c.t, {})), "fwd b2 h4/2 s200x300 d64 bf16 kv_dtype=fp8_e4m3 v_descale=111");
   c.t.k.dtype = DType::bf16;
-  EXPECT_EQ(c(), "v is fp8_e4m3; bf16, as k, is expected");
+  EXPECT_EQ(c(), "v must be bf16, as k (got fp8_e4m3)");
   c.t.k.dtype = DType::f8e4m3;
   c.t.out.dtype = DType::f16;
-  EXPECT_EQ(c(), "out is fp16; bf16, as q, or fp32 is expected");
+  EXPECT_EQ(c(), "out must be bf16, as q, or fp32 (got fp16)");
 }
 
 }  // namespace

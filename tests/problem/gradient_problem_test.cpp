@@ -39,22 +39,22 @@ TEST(GradientProblem, GradientsLieAsTheirTensorsDo) {
 
 TEST(GradientProblem, SaysWhatALineCannotMean) {
   const std::pair<const char*, const char*> kWrong[] = {
-      {"fwd s5 grads=dq", "'grads=dq' says nothing about fwd"},
-      {"fwd s5 deterministic", "'deterministic' says nothing about fwd"},
-      {"fwd s5 dq_strides=1,2,3", "'dq_strides=1,2,3' says nothing about fwd"},
-      {"bwd s5 lse", "'lse' says nothing about bwd"},
-      {"bwd s5 n3", "'n3' says nothing about bwd"},
-      {"merge n2 s5 dlse", "'dlse' says nothing about merge"},
-      {"bwd s5 grads=do", "grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once, is expected"},
+      {"fwd s5 grads=dq", "fwd does not support 'grads=dq'"},
+      {"fwd s5 deterministic", "fwd does not support 'deterministic'"},
+      {"fwd s5 dq_strides=1,2,3", "fwd does not support 'dq_strides=1,2,3'"},
+      {"bwd s5 lse", "bwd does not support 'lse'"},
+      {"bwd s5 n3", "bwd does not support 'n3'"},
+      {"merge n2 s5 dlse", "merge does not support 'dlse'"},
+      {"bwd s5 grads=do", "it must be grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once"},
       {"bwd s5 grads=dk,dq,dk", "'grads=dk,dq,dk' in"},
       {"bwd s5 grads=", "grads= with some of"},
-      {"bwd s5 grads=dbias", "dbias is asked for but there is no bias"},
-      {"bwd s5 grads=dsinks", "dsinks is asked for but there is no sinks"},
-      {"bwd s5 alibi grads=dq,dbias", "dbias is asked for but there is no bias"},
-      {"bwd s5 bf16 grad=fp16", "dq, dk and dv are fp16; bf16, as q, or fp32 is expected"},
-      {"bwd fwd s5", "one word too many"},
+      {"bwd s5 grads=dbias", "dbias requires bias"},
+      {"bwd s5 grads=dsinks", "dsinks requires sinks"},
+      {"bwd s5 alibi grads=dq,dbias", "dbias requires bias"},
+      {"bwd s5 bf16 grad=fp16", "dq, dk and dv must be bf16, as q, or fp32 (got fp16)"},
+      {"bwd fwd s5", "conflicts with"},
       {"bwd b2 h2 s5 alibi alibi_slopes_strides=2,1 grads=dalibi_slopes",
-       "alibi_slopes has slopes for each batch entry but dalibi_slopes has not"},
+       "dalibi_slopes must have a batch dimension, as alibi_slopes has"},
   };
   for (const auto& [line, sentence] : kWrong) {
     try {
@@ -94,42 +94,41 @@ struct Refused {
 constexpr const char* kAll =
     "bwd b2 h4/2 s5x6 d8/12 fp16 bias=fp32:1hqk alibi sinks dlse grads=dq,dk,dv,dbias,dsinks,dalibi_slopes";
 const Refused kRefused[] = {
-    {"LseMissing", kAll, [](Inputs& in) { in.tensors.lse = {}; }, ErrorCode::bad_shape, "lse is missing"},
-    {"OutMissing", kAll, [](Inputs& in) { in.tensors.out = {}; }, ErrorCode::bad_shape, "out is missing"},
-    {"DoutMissing", kAll, [](Inputs& in) { in.tensors.dout = {}; }, ErrorCode::bad_shape, "dout is missing"},
+    {"LseMissing", kAll, [](Inputs& in) { in.tensors.lse = {}; }, ErrorCode::bad_shape, "lse must be given"},
+    {"OutMissing", kAll, [](Inputs& in) { in.tensors.out = {}; }, ErrorCode::bad_shape, "out must be given"},
+    {"DoutMissing", kAll, [](Inputs& in) { in.tensors.dout = {}; }, ErrorCode::bad_shape, "dout must be given"},
     {"DoutShape", kAll, [](Inputs& in) { in.tensors.dout.shape[3] = 11; }, ErrorCode::bad_shape,
-     "dout has shape [2, 4, 5, 11]: its head dim must be 12, as v's"},
+     "the head dim of dout must be 12, as in v (got shape [2, 4, 5, 11])"},
     {"DoutDtype", kAll, [](Inputs& in) { in.tensors.dout.dtype = DType::bf16; }, ErrorCode::bad_dtype,
-     "dout is bf16; fp16, as out, is expected"},
+     "dout must be fp16, as out (got bf16)"},
     {"DlseDtype", kAll, [](Inputs& in) { in.tensors.dlse.dtype = DType::f16; }, ErrorCode::bad_dtype,
-     "dlse is fp16; fp32 is expected"},
+     "dlse must be fp32 (got fp16)"},
     {"DqShape", kAll, [](Inputs& in) { in.tensors.dq.shape[2] = 4; }, ErrorCode::bad_shape,
-     "dq has shape [2, 4, 4, 8]: its sequence length must be 5, as q's"},
+     "the sequence length of dq must be 5, as in q (got shape [2, 4, 4, 8])"},
     {"DkStride", kAll, [](Inputs& in) { in.tensors.dk.stride[3] = 2; }, ErrorCode::bad_stride,
-     "dk has stride 2 in its last dimension; 1 is required"},
+     "the last dimension of dk must have stride 1 (got 2)"},
     {"DvDtype", kAll, [](Inputs& in) { in.tensors.dv.dtype = DType::bf16; }, ErrorCode::bad_dtype,
-     "dv is bf16; fp16, as q, or fp32 is expected"},
+     "dv must be fp16, as q, or fp32 (got bf16)"},
     {"DtypesDiffer", kAll, [](Inputs& in) { in.tensors.dv.dtype = DType::f32; }, ErrorCode::bad_dtype,
-     "dv is fp32; fp16, as dq, is expected"},
+     "dv must be fp16, as dq (got fp32)"},
     {"DbiasShape", kAll, [](Inputs& in) { in.tensors.dbias.shape[1] = 1; }, ErrorCode::bad_shape,
-     "dbias has shape [1, 1, 5, 6]; [1, 4, 5, 6], as bias, is expected"},
-    {"DbiasAlone", kAll, [](Inputs& in) { in.tensors.bias = {}; }, ErrorCode::bad_value,
-     "dbias is given but bias is not"},
+     "dbias must have shape [1, 4, 5, 6], as bias (got [1, 1, 5, 6])"},
+    {"DbiasAlone", kAll, [](Inputs& in) { in.tensors.bias = {}; }, ErrorCode::bad_value, "dbias requires bias"},
     {"SlopesRank", kAll,
      [](Inputs& in) { in.tensors.dalibi_slopes = Tensor(in.tensors.dalibi_slopes.data, DType::f32, {2, 4}); },
-     ErrorCode::bad_shape, "dalibi_slopes has shape [2, 4]; [4], as alibi_slopes, is expected"},
+     ErrorCode::bad_shape, "dalibi_slopes must have shape [4], as alibi_slopes (got [2, 4])"},
     {"DqIsQ", kAll, [](Inputs& in) { in.tensors.dq.data = const_cast<void*>(in.tensors.q.data); }, ErrorCode::bad_value,
-     "dq shares memory with q"},
+     "dq must not share memory with q"},
     {"DqIsOut", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dq.data = in.tensors.out.data; }, ErrorCode::bad_value,
-     "dq shares memory with out"},
+     "dq must not share memory with out"},
     {"DqIsDv", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dv.data = in.tensors.dq.data; }, ErrorCode::bad_value,
-     "dv shares memory with dq"},
+     "dv must not share memory with dq"},
     {"DsinksIsLse", kAll, [](Inputs& in) { in.tensors.dsinks.data = in.tensors.lse.data; }, ErrorCode::bad_value,
-     "dsinks shares memory with lse"},
+     "dsinks must not share memory with lse"},
     {"OverlapsItself", kAll, [](Inputs& in) { in.tensors.dq.stride[1] = 0; }, ErrorCode::bad_stride,
-     "an output may not overlap itself"},
+     "an output must not overlap itself"},
     {"NothingAsked", "bwd h2 s5 d8", [](Inputs& in) { in.tensors.dq = in.tensors.dk = in.tensors.dv = {}; },
-     ErrorCode::bad_value, "no gradient is asked for"},
+     ErrorCode::bad_value, "at least one of dq, dk, dv, dbias, dsinks and dalibi_slopes must be given"},
 };
 
 class RefusedGradients : public testing::TestWithParam<Refused> {};
@@ -172,11 +171,12 @@ TEST(GradientArguments, EachCallSaysWhichItIs) {
     }
     return "taken";
   };
-  EXPECT_NE(sentence([&] { attention(in.tensors); }).find("the tensors are of a bwd, not of a fwd"), std::string::npos);
+  EXPECT_NE(sentence([&] { attention(in.tensors); }).find("attention does not accept dout; attention_backward does"),
+            std::string::npos);
   Tensors without = in.tensors;
   without.dout = {};
-  EXPECT_NE(sentence([&] { attention_backward(without); }).find("dout is missing"), std::string::npos);
-  EXPECT_NE(sentence([&] { attention(without); }).find("dq is given but dout is not; a forward takes none"),
+  EXPECT_NE(sentence([&] { attention_backward(without); }).find("dout must be given"), std::string::npos);
+  EXPECT_NE(sentence([&] { attention(without); }).find("attention does not accept dq; attention_backward does"),
             std::string::npos);
 }
 

@@ -62,7 +62,7 @@ Problem random_problem() {
   if (p.band.align == Align::offset)
     p.band.offset = flip() ? among(-3000, 3000) : among(-1, 1) * (std::int64_t{1} << 60);
   p.band.left = flip() ? -1 : among(0, 5000);
-  p.band.right = flip() ? -1 : among(0, 5000);
+  p.band.right = flip() ? -1 : p.band.causal ? 0 : among(0, 5000);
   if (flip()) p.scale = static_cast<double>(among(-1000, 1000)) / 7;
   if (flip()) p.softcap = static_cast<float>(among(1, 1000)) / 7;
   if (flip()) p.bias = BiasSpec{data_type(), spread()};
@@ -179,27 +179,26 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
     return std::string("nothing");
   };
   EXPECT_EQ(sentence([](Problem&) {}), "nothing");
-  EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch is -1; 0 or more is accepted");
+  EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch must be 0 or more (got -1)");
   EXPECT_EQ(sentence([](Problem& p) { p.device = {DeviceKind::cuda, -1}; }),
-            "the CUDA device's number is -1; 0 or more is accepted");
-  EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q is -1; 0 or more is accepted");
-  EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k is -3; 0 or more is accepted");
+            "the CUDA device's number must be 0 or more (got -1)");
+  EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q must be 0 or more (got -1)");
+  EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k must be 0 or more (got -3)");
   EXPECT_EQ(sentence([](Problem& p) { p.band.right = INT64_MAX; }),
-            "the window's right side is 9223372036854775807; -1 (unbounded) to 2^60 is accepted");
-  EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype 77 is unknown; values of DType, 0 to 5, are");
+            "the window's right side must be -1 (unbounded) to 2^60 (got 9223372036854775807)");
+  EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype must be a value of DType, 0 to 5 (got 77)");
   EXPECT_EQ(sentence([](Problem& p) { p.device.kind = DeviceKind{2}; }),
-            "the device is of kind 2; a value of DeviceKind is expected");
-  EXPECT_EQ(sentence([](Problem& p) { p.band.align = Align{3}; }),
-            "the band's align is 3; a value of Align is expected");
+            "the device kind must be a value of DeviceKind (got 2)");
+  EXPECT_EQ(sentence([](Problem& p) { p.band.align = Align{3}; }), "the band's align must be a value of Align (got 3)");
   EXPECT_EQ(sentence([](Problem& p) {
               p.mod_buffers = {{"t", DType::f32, 77, {1, 1, 1, 1}}};
               p.score_mod = "score";
             }),
-            "mod buffer t has 77 dimensions; 1 to 4 are accepted");
+            "mod buffer t must have 1 to 4 dimensions (got 77)");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = 3, p.layout.q[0] = INT64_MIN; }),
-            "q has stride -9223372036854775808 in a dimension of 3; it may span 2^58 elements");
+            "a dimension of q must span at most 2^58 elements (got size 3 and stride -9223372036854775808)");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = 3, p.layout.out[0] = (std::int64_t{1} << 57) + 1; }),
-            "out has stride 144115188075855873 in a dimension of 3; it may span 2^58 elements");
+            "a dimension of out must span at most 2^58 elements (got size 3 and stride 144115188075855873)");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = 1, p.layout.q[0] = INT64_MAX; }), "nothing");
   const auto packed = [](Problem& p) {
     p.varlen = true;
@@ -207,11 +206,12 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
     p.total_q = p.total_k = 8;
   };
   EXPECT_EQ(sentence(packed), "nothing");
-  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_k.pop_back(); }), "1 lengths of k for a batch of 2");
-  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = 5; }), "a length of q is 5; 0 to 4 is accepted");
-  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = -1; }), "a length of q is -1; 0 to 4 is accepted");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_k.pop_back(); }),
+            "the number of lengths of k must be 2, as batch (got 1)");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = 5; }), "lengths of q must be 0 to 4 (got 5)");
+  EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.lengths_q[1] = -1; }), "lengths of q must be 0 to 4 (got -1)");
   EXPECT_EQ(sentence([&](Problem& p) { packed(p), p.total_k = 7; }),
-            "the lengths of k add up to 8, beyond its 7 tokens");
+            "the sum of the lengths of k must be at most 7, its number of tokens (got 8)");
 }
 
 }  // namespace

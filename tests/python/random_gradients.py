@@ -155,7 +155,8 @@ class Case:
             if o["mask"].endswith("offset"):
                 o["align_offset"] = int(rng.integers(-10, 20))
         if chance(0.3):
-            o["window"] = tuple(int(x) for x in rng.integers(-1, 9, 2))
+            left, right = (int(x) for x in rng.integers(-1, 9, 2))
+            o["window"] = (left, min(right, 0) if o.get("mask", "").startswith("causal") else right)
         if chance(0.25):
             o["bool_mask"] = laid(rng, rng.random(spread()) < 0.7)
         if chance(0.35):

@@ -188,20 +188,24 @@ def test_errors(rng):
     read_only = cache[0].view()
     read_only.flags.writeable = False
     for error, wrong, sentence in [
-        (ValueError, {"seqused_k": np.array([6])}, r"seqused_k\[0\] is 6 and 3 tokens are appended; the cache takes 8"),
-        (ValueError, {"cos": cos[:4], "sin": sin[:4]}, "cos and sin have 4 positions"),
-        (ValueError, {"sin": None}, "sin is missing; cos and sin come together"),
+        (
+            ValueError,
+            {"seqused_k": np.array([6])},
+            r"seqused_k\[0\] must be 0 to 5 to append 3 tokens to a cache of 8 \(got 6\)",
+        ),
+        (ValueError, {"cos": cos[:4], "sin": sin[:4]}, "with 4 positions of cos and sin"),
+        (ValueError, {"sin": None}, "sin must be given: cos and sin come together"),
         (
             ValueError,
             {"page_table": np.zeros((1, 4), np.int32)},
-            r"k has shape \[1, 2, 8, 16\]: its heads_kv must be 2",
+            r"the heads_kv of k must be 2, as in k_new \(got shape \[1, 2, 8, 16\]\)",
         ),
-        (ValueError, {"v_new": new[:, :, :2]}, r"its seq_new must be 3, as k_new's"),
+        (ValueError, {"v_new": new[:, :, :2]}, "the seq_new of v_new must be 3, as in k_new"),
         (ValueError, {"k_cache": read_only}, "k is read-only"),
-        (ValueError, {"v_cache": cache[0]}, "v shares memory with k"),
+        (ValueError, {"v_cache": cache[0]}, "v must not share memory with k"),
         (TypeError, {"k_new": None}, "k_new is None"),
-        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "k is fp16; fp32, as k_new, is expected"),
-        (TypeError, {"q": None, "q_out": None, "cos": cos.astype(np.int32)}, "cos is int32; fp32"),
+        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "k must be fp32, as k_new .got fp16"),
+        (TypeError, {"q": None, "q_out": None, "cos": cos.astype(np.int32)}, "cos must be fp32, as k_new .got int32"),
         (ValueError, {"threads": 0}, "threads is 0"),
     ]:
         with pytest.raises(error, match=sentence):

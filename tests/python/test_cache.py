@@ -80,11 +80,11 @@ def test_errors(rng):
     call = {"page_table": table, "seqused_k": used, "out": out}
     onepass.attention(q, k, v, **{**call, "out": out.copy()})
     for wrong, sentence in [
-        ({"seqused_k": used + 1}, r"seqused_k\[0\] is 25; 0 to 24 is accepted"),
-        ({"page_table": table + 1}, r"page_table\[0, 5\] is 6; a page from 0 to 5"),
-        ({"max_seqlen_k": 25}, r"max_seqlen_k is 25 but page_table has 6 pages of 4 keys"),
-        ({"cu_seqlens_k": np.array([0, 3], np.int32)}, "keys are packed or a cache, not both"),
-        ({"page_table": table[0]}, r"page_table has shape \[6\]; \[batch, max_pages\] is expected"),
+        ({"seqused_k": used + 1}, r"seqused_k\[0\] must be 0 to 24 \(got 25\)"),
+        ({"page_table": table + 1}, r"page_table\[0, 5\] must be a page from 0 to 5 \(got 6\)"),
+        ({"max_seqlen_k": 25}, r"max_seqlen_k must be at most 24, since page_table has 6 pages of 4 keys"),
+        ({"cu_seqlens_k": np.array([0, 3], np.int32)}, "keys must be either packed or a cache"),
+        ({"page_table": table[0]}, r"page_table must have shape \[batch, max_pages\] \(got \[6\]\)"),
     ]:
         with pytest.raises(ValueError, match=sentence):
             onepass.attention(q, k, v, **{**call, **wrong})

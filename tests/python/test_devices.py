@@ -36,25 +36,25 @@ def test_devices_are_not_mixed():
     for index, name in enumerate("kv"):
         arrays = [q, k, v]
         arrays[index + 1] = np.zeros(SHAPE, np.float16)
-        with pytest.raises(ValueError, match=f"^{name} is on cpu but q is on cuda:0"):
+        with pytest.raises(ValueError, match=f"^{name} must be on cuda:0, as q .got cpu"):
             onepass.attention(*arrays, out=out)
-    with pytest.raises(ValueError, match="^v is on cuda:1 but q is on cuda:0"):
+    with pytest.raises(ValueError, match="^v must be on cuda:0, as q .got cuda:1"):
         onepass.attention(q, k, FakeArray(*SHAPE, device=1), out=out)
-    with pytest.raises(ValueError, match="^out is on cpu but q is on cuda:0"):
+    with pytest.raises(ValueError, match="^out must be on cuda:0, as q .got cpu"):
         onepass.attention(q, k, v, out=np.zeros(SHAPE, np.float16))
-    with pytest.raises(ValueError, match="^sinks is on cpu but q is on cuda:0"):
+    with pytest.raises(ValueError, match="^sinks must be on cuda:0, as q .got cpu"):
         onepass.attention(q, k, v, out=out, sinks=np.zeros(2, np.float32))
     host = np.zeros(SHAPE, np.float16)
-    with pytest.raises(ValueError, match="^k is on cuda:0 but q is on cpu"):
+    with pytest.raises(ValueError, match="^k must be on cpu, as q .got cuda:0"):
         onepass.attention(host, k, host)
 
 
 def test_a_merge_is_where_its_parts_are():
     out, *_, target = fakes()
-    with pytest.raises(ValueError, match=r"^lses\[0\] is on cpu but out is on cuda:0"):
+    with pytest.raises(ValueError, match=r"^lses\[0\] must be on cuda:0, as out \(got cpu"):
         onepass.merge([out], [np.zeros(SHAPE[:3], np.float32)], out=target)
     assert out.streams == [1] and target.streams == [1]
-    with pytest.raises(ValueError, match=r"^outs\[0\] is on cuda:1 but out is on cuda:0"):
+    with pytest.raises(ValueError, match=r"^outs\[0\] must be on cuda:0, as out \(got cuda:1"):
         onepass.merge([FakeArray(*SHAPE, device=1)], [np.zeros(SHAPE[:3], np.float32)], out=target)
 
 

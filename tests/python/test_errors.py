@@ -15,20 +15,24 @@ def i32(*values):
 
 
 CASES = {
-    "rank of q": (ValueError, r"q has shape \[4, 37, 40\]; \[batch, heads_q, seq_q, dim_qk\]", {"q": Q[0]}),
-    "rank of v": (ValueError, r"v has shape \[2, 65, 24\]", {"v": V[0]}),
+    "rank of q": (
+        ValueError,
+        r"q must have shape \[batch, heads_q, seq_q, dim_qk\] \(got \[4, 37, 40\]\)",
+        {"q": Q[0]},
+    ),
+    "rank of v": (ValueError, r"v must have shape .*got \[2, 65, 24\]", {"v": V[0]}),
     "too many dimensions": (ValueError, "q has 5 dimensions", {"q": Q[None]}),
     "a vector": (ValueError, r"q has shape \[40\]", {"q": Q[0, 0, 0]}),
-    "head dim": (ValueError, "k has shape .* head dim must be 40", {"k": K[..., :39]}),
-    "keys": (ValueError, "v has shape .* sequence length must be 65", {"v": V[:, :, 1:]}),
-    "batch": (ValueError, "k has shape .* batch must be 2", {"k": K[:1]}),
-    "head ratio": (ValueError, "heads_q = 3 is no multiple of heads_kv = 2", {"q": Q[:, :3]}),
+    "head dim": (ValueError, "the head dim of k must be 40, as in q .got shape", {"k": K[..., :39]}),
+    "keys": (ValueError, "the sequence length of v must be 65, as in k", {"v": V[:, :, 1:]}),
+    "batch": (ValueError, "the batch of k must be 2, as in q", {"k": K[:1]}),
+    "head ratio": (ValueError, r"heads_q \(3\) must be a multiple of heads_kv \(2\)", {"q": Q[:, :3]}),
     "large head dim": (
         ValueError,
-        "dim_qk is 300",
+        "dim_qk must be 1 to 256, or the pair 576/512 .got 300",
         {"q": np.zeros((1, 1, 1, 300), F32), "k": np.zeros((1, 1, 1, 300), F32), "v": np.zeros((1, 1, 1, 24), F32)},
     ),
-    "stride": (ValueError, "q has stride 2 in its last dimension; 1 is required", {"q": Q[..., ::2], "k": K[..., ::2]}),
+    "stride": (ValueError, "the last dimension of q must have stride 1 .got 2", {"q": Q[..., ::2], "k": K[..., ::2]}),
     "unaligned": (
         TypeError,
         "q: this ndarray .* strides of whole elements",
@@ -40,11 +44,11 @@ CASES = {
         {"q": Q.astype(float)},
     ),
     "float64 k": (TypeError, "k is float64", {"k": K.astype(float)}),
-    "integers": (TypeError, "q is int32", {"q": Q.astype(np.int32)}),
+    "integers": (TypeError, "^q .*int32", {"q": Q.astype(np.int32)}),
     "bits": (TypeError, "k is uint16", {"k": K.astype(np.uint16)}),
     "complex": (TypeError, "v is complex64", {"v": V.astype(np.complex64)}),
     "byte order": (TypeError, "q is >f4", {"q": Q.astype(">f4")}),
-    "mixed dtypes": (TypeError, "k is fp16; fp32, or fp8_e4m3 as a cache, is expected", {"k": K.astype(np.float16)}),
+    "mixed dtypes": (TypeError, "k must be fp32, as q, or fp8_e4m3 .got fp16", {"k": K.astype(np.float16)}),
     "a list": (TypeError, "v is a list; a NumPy array, a torch tensor or an array with DLPack", {"v": [1.0]}),
     "None": (TypeError, "k is None", {"k": None}),
     "mask name": (ValueError, r"mask must be one of None, 'causal_bottom_right', .* \(got 'caus'\)$", {"mask": "caus"}),
@@ -68,15 +72,15 @@ CASES = {
     "window of three": (ValueError, r"window is \(1, 2, 3\)", {"window": (1, 2, 3)}),
     "window side": (ValueError, "window's right side is -2", {"window": (1, -2)}),
     "window of floats": (TypeError, "window's left side is 1.5", {"window": (1.5, 0)}),
-    "mask dtype": (TypeError, "bool_mask is fp32; bool is expected", {"bool_mask": np.ones((37, 65), F32)}),
+    "mask dtype": (TypeError, "bool_mask must be bool .got fp32", {"bool_mask": np.ones((37, 65), F32)}),
     "mask shape": (
         ValueError,
-        r"bool_mask has shape \[1, 1, 37, 64\]: dimension 3 must be 65 or 1",
+        r"dimension 3 of bool_mask must be 65 or 1 \(got shape \[1, 1, 37, 64\]\)",
         {"bool_mask": np.ones((37, 64), bool)},
     ),
     "bias dtype": (TypeError, "bias is float64; float32, float16 and bfloat16", {"bias": np.zeros((37, 65))}),
-    "bias shape": (ValueError, "bias has shape .* dimension 1 must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
-    "slopes": (ValueError, "alibi_slopes has shape .* must be 4", {"alibi_slopes": np.ones(3, F32)}),
+    "bias shape": (ValueError, "dimension 1 of bias must be 4 or 1", {"bias": np.zeros((3, 37, 65), F32)}),
+    "slopes": (ValueError, "the number of heads of alibi_slopes must be 4", {"alibi_slopes": np.ones(3, F32)}),
     "slopes dtype": (TypeError, "alibi_slopes is int64; float32 is accepted", {"alibi_slopes": np.ones(4, int)}),
     "large slopes": (
         ValueError,
@@ -84,18 +88,22 @@ CASES = {
         {"alibi_slopes": np.array([[0, 1, 2, 3], [0, np.inf, 1e39, 0]])},
     ),
     "sinks dtype": (TypeError, "sinks is >f2", {"sinks": np.ones(4, ">f2")}),
-    "sinks": (ValueError, "sinks has shape .* must be 4", {"sinks": np.ones(5, F32)}),
-    "scale": (ValueError, "scale is inf; a number from", {"scale": float("inf")}),
+    "sinks": (ValueError, "the number of heads of sinks must be 4", {"sinks": np.ones(5, F32)}),
+    "scale": (ValueError, "scale must be -2.3e38 to 2.3e38 .got inf", {"scale": float("inf")}),
     "a large scale": (ValueError, "scale is an integer beyond float64's range; a number", {"scale": 10**400}),
     "scale text": (TypeError, "scale is 'x'; a number is accepted", {"scale": "x"}),
-    "softcap": (ValueError, "softcap is -1", {"softcap": -1}),
-    "dropout": (ValueError, "dropout_p is 1.5; 0 to 1 is accepted", {"dropout_p": 1.5}),
+    "softcap": (ValueError, "softcap must be 0 .none. or positive .got -1", {"softcap": -1}),
+    "dropout": (ValueError, "dropout_p must be 0 to 1 .got 1.5", {"dropout_p": 1.5}),
     "dropout without a seed": (ValueError, r"dropout_p is 0.1: seed must be .* \(got None\)", {"dropout_p": 0.1}),
     "seed": (ValueError, "seed is -1; an integer from 0", {"seed": -1}),
     "seed of floats": (TypeError, "seed is 0.5", {"seed": 0.5}),
     "threads": (ValueError, "threads is 0", {"threads": 0}),
     "score_mod": (ValueError, r"score_mod, column 9: 'x'.*\n  score \+ x\n          \^", {"score_mod": "score + x"}),
-    "mask_mod": (ValueError, "mask_mod, column 1: 'score': a mask_mod decides by position", {"mask_mod": "score > 0"}),
+    "mask_mod": (
+        ValueError,
+        "mask_mod, column 1: 'score': a mask_mod does not support score",
+        {"mask_mod": "score > 0"},
+    ),
     "a function": (TypeError, "score_mod is a function; a C", {"score_mod": lambda score: score}),
     "mod_buffers": (TypeError, "mod_buffers is a list; a dict", {"mod_buffers": [1]}),
     "a mod buffer": (
@@ -103,14 +111,30 @@ CASES = {
         "mod buffer t is int64; float32, float16, bfloat16, int32 and bool are accepted",
         {"score_mod": "score", "mod_buffers": {"t": np.arange(3)}},
     ),
-    "its name": (ValueError, "'head' is a word", {"score_mod": "score", "mod_buffers": {"head": i32(1)}}),
-    "its size": (ValueError, "mod buffer t has size 0", {"score_mod": "score", "mod_buffers": {"t": i32()}}),
-    "no reader": (ValueError, "neither a score_mod nor a mask_mod", {"mod_buffers": {"t": i32(1)}}),
-    "implementation": (ValueError, "implementation 'fast' is unknown here; there are", {"implementation": "fast"}),
-    "one prefix sum": (ValueError, "cu_seqlens_k is missing", dict(zip("qkv", PACKED), cu_seqlens_q=i32(0, 10))),
-    "prefix start": (ValueError, r"cu_seqlens_q\[0\] is 1; prefix sums start at 0", {"cu_seqlens_q": i32(1, 10)}),
-    "prefix order": (ValueError, r"cu_seqlens_q\[2\] is 4, less than the 5", {"cu_seqlens_q": i32(0, 5, 4)}),
-    "prefix end": (ValueError, r"cu_seqlens_q\[1\] is 11, beyond the 10 tokens", {"cu_seqlens_q": i32(0, 11)}),
+    "its name": (
+        ValueError,
+        "must not be a reserved word .got 'head'",
+        {"score_mod": "score", "mod_buffers": {"head": i32(1)}},
+    ),
+    "its size": (
+        ValueError,
+        "dimension 0 of mod buffer t must be 1 to",
+        {"score_mod": "score", "mod_buffers": {"t": i32()}},
+    ),
+    "no reader": (ValueError, "mod_buffers requires a score_mod or a mask_mod", {"mod_buffers": {"t": i32(1)}}),
+    "implementation": (ValueError, "implementation must be one of .* .got 'fast'", {"implementation": "fast"}),
+    "one prefix sum": (ValueError, "cu_seqlens_k must be given", dict(zip("qkv", PACKED), cu_seqlens_q=i32(0, 10))),
+    "prefix start": (ValueError, r"cu_seqlens_q\[0\] must be 0 \(got 1\)", {"cu_seqlens_q": i32(1, 10)}),
+    "prefix order": (
+        ValueError,
+        r"cu_seqlens_q\[2\] must be at least 5, the entry before it \(got 4\)",
+        {"cu_seqlens_q": i32(0, 5, 4)},
+    ),
+    "prefix end": (
+        ValueError,
+        r"cu_seqlens_q\[1\] must be at most 10, the tokens of q \(got 11\)",
+        {"cu_seqlens_q": i32(0, 11)},
+    ),
     "prefix dtype": (
         TypeError,
         "cu_seqlens_q is int16; int32 is accepted",
@@ -123,7 +147,7 @@ CASES = {
     ),
     "prefix length": (
         ValueError,
-        "cu_seqlens_k has shape .* must be 3",
+        "the length of cu_seqlens_k must be 3",
         {"cu_seqlens_q": i32(0, 5, 10), "cu_seqlens_k": i32(0, 10)},
     ),
 }
@@ -150,9 +174,9 @@ def test_bad_input(name):
 @pytest.mark.parametrize(
     "out, error, sentence",
     [
-        (np.zeros((2, 4, 37, 23), F32), ValueError, "out has shape .* head dim must be 24"),
-        (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out is fp16; fp32, as q, or fp32 is expected"),
-        (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "out has stride 2"),
+        (np.zeros((2, 4, 37, 23), F32), ValueError, "the head dim of out must be 24"),
+        (np.zeros((2, 4, 37, 24), np.float16), TypeError, "out must be fp32, as q .got fp16"),
+        (np.zeros((2, 4, 37, 48), F32)[..., ::2], ValueError, "the last dimension of out must have stride 1 .got 2"),
         (np.broadcast_to(np.zeros((37, 24), F32), (2, 4, 37, 24)), ValueError, "out is read-only"),
         (np.zeros((2, 4, 37, 24), np.int64), TypeError, "out is int64; float32, float16 and bfloat16 are accepted"),
         ([0.0], TypeError, "out is a list"),
@@ -175,10 +199,10 @@ def test_out_that_shares_memory_with_an_input():
     before = qkv.copy()
     shifted = np.lib.stride_tricks.as_strided(qkv[0, 0, 2:, 1:], out.shape, out.strides)
     for taken, name in ((q, "q"), (k, "k"), (v, "v"), (v[::-1], "v"), (shifted, "v")):
-        with pytest.raises(ValueError, match=f"out shares memory with {name}; separate memory is required"):
+        with pytest.raises(ValueError, match=f"out must not share memory with {name}"):
             onepass.attention(q, k, v, out=taken)
     bias = out[:, :, :, :37]
-    with pytest.raises(ValueError, match="out shares memory with bias"):
+    with pytest.raises(ValueError, match="out must not share memory with bias"):
         onepass.attention(q, k, v, bias=bias, out=out)
     assert (qkv == before).all()
     assert (onepass.attention(q, k, v, out=out) == onepass.attention(*before.transpose(2, 0, 3, 1, 4)[:3])).all()

@@ -22,7 +22,7 @@ def test_what_is_refused_is_said():
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match=r"\[n, k\] are expected"):
         onepass.flat_gemm(x, x[0])
-    with pytest.raises(ValueError, match="its row length must be 3"):
+    with pytest.raises(ValueError, match="the row length of w must be 3"):
         onepass.flat_gemm(x, np.zeros((5, 4), np.float32))
-    with pytest.raises(TypeError, match="w is fp16; fp32, as x, is expected"):
+    with pytest.raises(TypeError, match="w must be fp32, as x .got fp16"):
         onepass.flat_gemm(x, np.zeros((5, 3), np.float16))

@@ -135,25 +135,41 @@ def test_tensors_of_a_model():
     assert ((out * want).sum(-1) / (np.linalg.norm(out, axis=-1) * np.linalg.norm(want, axis=-1))).min() > 0.99
 
 
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("behind", [1e6, np.nan])
+def test_tokens_behind_the_last_sequence_change_nothing(center, behind):
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((10, 2, 64)).astype(np.float32) for _ in range(3))
+    cu = np.array([0, 3, 7], np.int32)
+
+    def attends(*qkv):
+        return onepass.attention(*qkv, cu_seqlens_q=cu, cu_seqlens_k=cu, fp8={"center": center})
+
+    expected = attends(q, k, v)
+    for x in (q, k, v):
+        x[7:] = behind
+    np.testing.assert_array_equal(attends(q, k, v)[:7], expected[:7])
+
+
 def test_what_is_refused(rng):
     x = rng.standard_normal((1, 2, 5, 8)).astype(np.float32)
     with pytest.raises(ValueError, match="factors is 'row'; 'block', 'head' and 'tensor' are accepted"):
         onepass.quantize(x, factors="row")
-    with pytest.raises(ValueError, match="a row of x has 300 numbers; 1 to 256 are accepted"):
+    with pytest.raises(ValueError, match="rows of x must have 1 to 256 elements .got 300"):
         onepass.quantize(rng.standard_normal((2, 300)).astype(np.float32))
     with pytest.raises(ValueError, match="fp8 has no option 'blocks'; by_block, hadamard, center, seed are accepted"):
         onepass.attention(x, x, x, fp8={"blocks": True})
     for dtype, what in (
-        (ml_dtypes.float8_e4m3fn, "fp8_e4m3; attention_fp8 quantizes"),
-        (np.float64, "float64; float32"),
+        (ml_dtypes.float8_e4m3fn, "must be fp32, fp16 or bf16 .got fp8_e4m3"),
+        (np.float64, "is float64; float32"),
     ):
         y = x.astype(dtype)
-        with pytest.raises(TypeError, match=f"q is {what}"):
+        with pytest.raises(TypeError, match=f"q {what}"):
             onepass.attention(y, y, y, fp8=True)
     for other in (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz):
         with pytest.raises(TypeError, match=f"k is {np.dtype(other).name}; .* ml_dtypes.float8_e4m3fn are accepted"):
             onepass.attention(x, x.astype(other), x.astype(other))
-    with pytest.raises(ValueError, match="out shares memory with q"):
+    with pytest.raises(ValueError, match="out must not share memory with q"):
         onepass.attention(x, x, x, fp8=True, out=x)
-    with pytest.raises(ValueError, match="v_descale is given; attention_fp8 makes the factors and means itself"):
+    with pytest.raises(ValueError, match="attention_fp8 does not support v_descale; it computes the scales and means"):
         onepass.attention(x, x, x, fp8=True, v_descale=np.ones(1, np.float32))

@@ -73,18 +73,18 @@ def test_calls_that_are_wrong_say_so():
 
     assert "dout is None" in sentence(TypeError, None, q, k, v, out, lse)
     assert "lse is None" in sentence(TypeError, dout, q, k, v, out, None)
-    assert "dout has shape [1, 2, 3, 8]" in sentence(ValueError, dout[:, :, :3], q, k, v, out, lse)
-    assert "dout is fp16; fp32, as out, is expected" in sentence(TypeError, dout.astype(np.float16), q, k, v, out, lse)
+    assert "(got shape [1, 2, 3, 8])" in sentence(ValueError, dout[:, :, :3], q, k, v, out, lse)
+    assert "dout must be fp32, as out (got fp16)" in sentence(TypeError, dout.astype(np.float16), q, k, v, out, lse)
     assert "grads asks for dbias but bias is None" in sentence(ValueError, dout, q, k, v, out, lse, grads="dbias")
     assert "'do'" in sentence(ValueError, dout, q, k, v, out, lse, grads=("dq", "do"))
     assert "grad_dtype is 'float16'" in sentence(ValueError, dout, q, k, v, out, lse, grad_dtype="float16")
-    assert "no gradient is asked for" in sentence(ValueError, dout, q, k, v, out, lse, grads=())
+    assert "dalibi_slopes must be given" in sentence(ValueError, dout, q, k, v, out, lse, grads=())
     assert "grads is 3; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads=3)
     assert "grads is a set; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads={"dq", "dk"})
     assert "grads is ('dq', 'dq')" in sentence(ValueError, dout, q, k, v, out, lse, grads=["dq", "dq"])
     assert "into is a list; a dict" in sentence(TypeError, dout, q, k, v, out, lse, into=[k.copy()])
     assert "into has 'dk'" in sentence(ValueError, dout, q, k, v, out, lse, grads="dq", into={"dk": k.copy()})
-    assert "dq shares memory with q" in sentence(ValueError, dout, q, k, v, out, lse, into={"dq": q})
+    assert "dq must not share memory with q" in sentence(ValueError, dout, q, k, v, out, lse, into={"dq": q})
 
 
 def test_torch_gradients_agree_with_autograd():

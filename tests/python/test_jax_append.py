@@ -109,14 +109,17 @@ def test_vmap_and_refusals(rng):
             same(mine[i], other)
     given = dict(k_new=new_k, v_new=new_v, k_cache=caches[0], v_cache=caches[1], **options)
     of_hosts = [
-        (dict(seqused_k=np.int32([7, 10])), r"seqused_k\[1\] is 10 and 3 tokens are appended; the cache takes 12")
+        (
+            dict(seqused_k=np.int32([7, 10])),
+            r"seqused_k\[1\] must be 0 to 9 to append 3 tokens to a cache of 12 \(got 10\)",
+        )
     ]
     for wrong, sentence in [
         *(of_hosts if jax.default_backend() == "cpu" else []),
         (dict(layout="shbd"), "layout is 'shbd'"),
         (dict(threads=0), "threads is 0"),
-        (dict(sin=None), "sin is missing"),
-        (dict(q=options["q"][:, :, :1]), "its seq_new must be 3, as k_new's"),
+        (dict(sin=None), "sin must be given"),
+        (dict(q=options["q"][:, :, :1]), "the seq_new of q must be 3, as in k_new"),
         (dict(seqused_k=None), "seqused_k is None; an array is expected"),
         (dict(k_new=None), "k_new is None; an array is expected"),
         (dict(v_cache=None), "v_cache is None; an array is expected"),

@@ -12,10 +12,10 @@ import onepass.jax  # noqa: E402
 
 X = np.zeros((1, 2, 3, 8), np.float32)
 WRONG = {
-    "k has shape": dict(k=np.zeros((1, 2, 3, 9), np.float32)),
+    "of k must be": dict(k=np.zeros((1, 2, 3, 9), np.float32)),
     "q is None": dict(q=None),
     "q is int8": dict(q=np.zeros((1, 2, 3, 8), np.int8)),
-    "q has shape .*is expected": dict(q=np.zeros(3, np.float32)),
+    "q must have shape": dict(q=np.zeros(3, np.float32)),
     "sinks": dict(sinks=np.zeros(3, np.float32)),
     "layout is 'bsh'; 'bhsd' and 'bshd' are accepted": dict(layout="bsh"),
     "scale is ": dict(scale="wide"),

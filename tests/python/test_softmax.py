@@ -44,13 +44,19 @@ def test_gradients_are_the_formulas():
     np.testing.assert_allclose(dx, dy.T - np.exp(logarithm) * dy.T.sum(-1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (3, 3), (2, 3, 4)])
+def test_lses_of_any_shape_are_merged(shape):
+    parts = [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i in range(3)]
+    np.testing.assert_allclose(onepass.merge_lse(parts), np.log(sum(np.exp(x) for x in parts)), rtol=1e-5, atol=1e-6)
+
+
 def test_what_is_refused_is_said():
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match="lse_only is given"):
         onepass.softmax(x, lse_only=True, out=x)
     with pytest.raises(TypeError, match="float64"):
         onepass.softmax(x.astype(np.float64))
-    with pytest.raises(ValueError, match="y shares memory with x"):
+    with pytest.raises(ValueError, match="y must not share memory with x"):
         onepass.softmax(x, out=x)
     with pytest.raises(ValueError, match="row_lse is given"):
         onepass.softmax(x, row_lse=np.zeros(2, np.float32), return_lse=True)
@@ -61,5 +67,5 @@ def test_what_is_refused_is_said():
     for call in (onepass.softmax, onepass.quantize, lambda x: onepass.linear(x, x)):
         with pytest.raises(TypeError, match="x is a list; a NumPy array, a torch tensor or an array with DLPack"):
             call([1.0, 2.0])
-    with pytest.raises(ValueError, match="at least one is expected"):
+    with pytest.raises(ValueError, match="must hold at least one LSE"):
         onepass.merge_lse([])

@@ -155,7 +155,7 @@ def test_inference_mode_and_parameters(attention, torch):
 def test_sentences_are_the_general_ones(attention, torch):
     q, k, v = qkv(torch)
     for error, call in {
-        "heads_q = 4 is no multiple of heads_kv = 3": lambda: attention(q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]),
+        r"heads_q \(4\) must be a multiple of heads_kv \(3\)": lambda: attention(q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]),
         "'causal_bottom_right', .* are accepted": lambda: attention(q, k, v, mask="causal"),
         "need one, other masks take none": lambda: attention(q, k, v, align_offset=3),
         "k is torch.float16|k is fp16": lambda: attention(q, k.half(), v),

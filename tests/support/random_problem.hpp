@@ -67,7 +67,7 @@ inline Problem random_problem(bool with_cache = false) {
   p.band.align = *rc::gen::element(Align::top_left, Align::bottom_right, Align::offset);
   if (p.band.align == Align::offset) p.band.offset = rarely() ? among(-2500, 2500) : among(-60, 160);
   if (rarely()) p.band.left = among(0, 300);
-  if (rarely()) p.band.right = among(0, 300);
+  if (rarely()) p.band.right = p.band.causal ? 0 : among(0, 300);
   if (rarely()) p.scale = static_cast<double>(among(1, 100)) / 100;
   if (rarely()) p.softcap = static_cast<float>(among(1, 50));
   if (rarely()) p.bias = BiasSpec{data_type(), spread()};

@@ -54,7 +54,7 @@ TEST(CliLadder, BadSizesAreRefused) {
   };
   refused({"--n", "0"}, "n is 0");
   refused({"--n", "100000"}, "8192");
-  refused({"--d", "0"}, "dim_qk is 0");
+  refused({"--d", "0"}, "dim_qk must be 1 to 256");
   refused({"--sram", "10"}, "fast memory of 10 bytes");
   refused({"--sram", "much"}, "--sram");
   refused({"--sram", "-5"}, "bytes of fast memory");

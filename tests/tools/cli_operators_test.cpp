@@ -94,9 +94,9 @@ TEST_F(CliOperators, RefusalsAreSentencesAndWriteNothing) {
   EXPECT_EQ(refusal({"linear", "--x", file("x"), "--out", file("y")}),
             "onepass: w is missing: give --w FILE.npy, or --in FILE.safetensors with a tensor 'w'\n");
   EXPECT_EQ(refusal({"flat_gemm", "--x", file("x"), "--w", file("bias"), "--out", file("y")}),
-            "onepass: w has shape [4]; [n, k] is expected\n");
+            "onepass: w must have shape [n, k] (got [4])\n");
   EXPECT_EQ(refusal({"softmax", "--x", file("x"), "--out-dtype", "bf16", "--out", file("y")}),
-            "onepass: y is bf16; fp32, as x, or fp32 is expected\n");
+            "onepass: y must be fp32, as x (got bf16)\n");
   EXPECT_NE(
       refusal({"softmax", "--x", file("x"), "--mask", "causal_top_left", "--out", file("y")}).find("not expected"),
       std::string::npos);

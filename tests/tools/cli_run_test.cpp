@@ -272,6 +272,7 @@ TEST_F(CliRun, Gradients) {
       {{"--out", folder("g.npy"), "--dout", none}, "gradients go into one file, --out FILE.safetensors"},
       {{"--out", result, "--dout", none, "--grads", "dq,dz"}, "--grads is 'dq,dz'; some of dq, dk, dv, dbias, dsinks"},
       {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias but there is no bias"},
+      {{"--out", result, "--dout", none, "--grads", "dq b7 dropout=0.5"}, "--grads is 'dq b7 dropout=0.5'"},
       {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is of a forward: gradients"},
       {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is of a forward: gradients"},
       {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq is fp16; fp32, as q"},

@@ -94,6 +94,8 @@ void refuse_forward(const Flags& flags) {
 
 Problem with_gradients(const std::string& names) {
   try {
+    // Not a second word of the line.
+    want(names.find_first_not_of("abcdefghijklmnopqrstuvwxyz_,") == names.npos, ErrorCode::bad_value, names);
     return parse_problem("bwd s0 fp32 bias=fp32:1111 sinks alibi grads=" + names);
   } catch (const Error&) {
     throw Error(ErrorCode::bad_value, text("--grads is '", names,

@@ -126,7 +126,7 @@ nlohmann::ordered_json as_json(const CrossoverRow& row, const std::vector<Timing
 }
 
 void keep(const std::vector<CrossoverRow>& measured, const std::string& file) {
-  std::vector<CrossoverRow> rows = plan::read_crossovers(file);
+  std::vector<CrossoverRow> rows = plan::read_crossovers(file).rows;
   for (const CrossoverRow& m : measured) {
     std::erase_if(rows, [&](const CrossoverRow& r) {
       return r.machine == m.machine && r.dtype == m.dtype && r.n == m.n && r.k == m.k;
@@ -147,7 +147,10 @@ void tune(const Flags& flags) {
   const Device device = device_from(flags.device);
   const std::string file = flags.file.empty() ? plan::crossover_file().string() : flags.file;
   want(flags.dry || !file.empty(), ErrorCode::bad_file, "no file can be named: give --file or set ONEPASS_DATAFLOW");
-  if (!flags.dry) (void)plan::read_crossovers(file);  // what is wrong with it is said before anything is measured
+  if (!flags.dry) {  // before anything is measured; a file without a line of ours is somebody else's
+    const Crossovers kept = plan::read_crossovers(file);
+    want(kept.refusal.empty() || !kept.rows.empty(), ErrorCode::bad_file, kept.refusal);
+  }
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
   std::unique_ptr<bench::DeviceTimer> timer;
   if (device.kind == DeviceKind::cuda) timer = std::make_unique<bench::DeviceTimer>(cuda::device_facts(device.index));

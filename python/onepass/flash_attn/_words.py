@@ -12,7 +12,7 @@ def words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slope
     left, right = window_sides(window_size)
     return {
         "mask": "causal_bottom_right" if causal else None,
-        "window": (left, right),
+        "window": (left, 0 if causal and right > 0 else right),  # causal is the right side there
         "scale": softmax_scale,
         "softcap": max(softcap, 0.0),  # there <= 0 is none
         "alibi_slopes": alibi_slopes,

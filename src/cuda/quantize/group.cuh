@@ -69,15 +69,16 @@ struct QuantizeGroup {
     const auto part = [](i32 of, i32 n, i32 all) { return static_cast<i32>(static_cast<i64>(of) * n / all); };
 #pragma unroll
     for (i32 s = 0; s < kSamples; ++s) sample[s] = {};
-    if (i >= kSampledRows || p.rows == 0) return;
+    const i32 rows = p.used_rows();
+    if (i >= kSampledRows || rows == 0) return;
     constexpr i32 kAll = kSampledRows * kSamples;
 #pragma unroll
     for (i32 s = 0; s < kSamples; ++s) {  // heads in order, rows out of order
       const i32 n = i * kSamples + s;
       if constexpr (kQ.shared)
-        sample[s] = piece(head(part(heads(), n, kAll)), part(p.rows, n * 5 % kAll, kAll));
+        sample[s] = piece(head(part(heads(), n, kAll)), part(rows, n * 5 % kAll, kAll));
       else
-        sample[s] = piece(own_head, part(p.rows, n, kAll));
+        sample[s] = piece(own_head, part(rows, n, kAll));
     }
   }
   DEV float guess(const Sample& sample, u32 shared) const {

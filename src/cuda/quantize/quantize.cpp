@@ -103,9 +103,12 @@ class State final : public PlanState {
   void prepare() const override {
     for (const auto& [config, blocks] : plan_.steps()) load_step(config);
   }
-  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
-    const auto stream = static_cast<Stream>(stream_);
-    QuantizeParams parameters = quantize_params(*problem, plan_, tensors, workspace);
+  void run(const Tensors& tensors, void* workspace, Executor&, void* stream) const override {
+    start({*this, tensors, workspace}, static_cast<Stream>(stream));
+  }
+  void start(const QuantizeCall& call, Stream stream) const {
+    QuantizeParams parameters = quantize_params(*problem, plan_, call.tensors, call.workspace);
+    parameters.used = call.used;
     if (plan_.heads * static_cast<std::int64_t>(plan_.blocks) == 0) return prepare();
     const ContextScope scope(device_);
     void* arguments[] = {&parameters};
@@ -291,18 +294,24 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   return q;
 }
 
-bool quantize_together(std::span<const QuantizeCall> calls, Stream stream) {
+bool quantize_all(std::span<const QuantizeCall> calls, Stream stream) {
   std::vector<const State*> states;
   for (const QuantizeCall& call : calls) {
     const auto* const state = dynamic_cast<const State*>(&call.plan);
-    if (!state || !state->plan().config.tiles) return false;
+    if (!state) return false;
     states.push_back(state);
   }
-  if (calls.size() > kMaxQuantizeJobs || calls.empty()) return false;
+  const bool together = calls.size() <= kMaxQuantizeJobs &&
+                        std::ranges::all_of(states, [](const State* state) { return state->plan().config.tiles; });
+  if (!together || calls.empty()) {
+    for (std::size_t i = 0; i < calls.size(); ++i) states[i]->start(calls[i], stream);
+    return true;
+  }
   TileLaunch first, second;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const QuantizePlan& plan = states[i]->plan();
-    const QuantizeParams params = quantize_params(*states[i]->problem, plan, calls[i].tensors, calls[i].workspace);
+    QuantizeParams params = quantize_params(*states[i]->problem, plan, calls[i].tensors, calls[i].workspace);
+    params.used = calls[i].used;
     const auto steps = plan.steps();
     first.add(steps[0].config, params, steps[0].blocks);
     if (steps.size() > 1) second.add(steps[1].config, params, steps[1].blocks);

@@ -141,7 +141,7 @@ DEV void survey(const QuantizeParams& p, u32 shared) {
   const u32 columns = shared + kQ.columns_at();
   const i32 head = static_cast<i32>(blockIdx.x) / p.pieces, piece = static_cast<i32>(blockIdx.x) % p.pieces;
   const i64 at = head / p.heads * p.x_stride[0] + head % p.heads * p.x_stride[1];
-  const i32 last = min(p.rows, (piece + 1) * p.piece_rows);
+  const i32 last = min(p.used_rows(), (piece + 1) * p.piece_rows);
   float sum[kRuns][kRun] = {}, most = 0.0f;
   for (i32 first = piece * p.piece_rows; first < last; first += kQ.rows) {
     const i32 i = first + static_cast<i32>(threadIdx.x / kLanes);
@@ -193,19 +193,20 @@ DEV void quantize_block(const QuantizeParams& p, u32 shared) {
   const i32 head = static_cast<i32>(blockIdx.x / static_cast<u32>(p.blocks)),
             block = static_cast<i32>(blockIdx.x % static_cast<u32>(p.blocks));
   const i32 b = head / p.heads, h = head % p.heads, i = block * kQ.rows + static_cast<i32>(threadIdx.x / kLanes);
+  const i32 used = p.used_rows();
   QuantizeRow row;
-  row.load(p, b * p.x_stride[0] + h * p.x_stride[1] + i * p.x_stride[2], i < p.rows);
+  row.load(p, b * p.x_stride[0] + h * p.x_stride[1] + i * p.x_stride[2], i < used);
   if constexpr (kQ.centered) {
     for (i32 c = static_cast<i32>(threadIdx.x); c < kQ.dim; c += kThreads) {
       float all = 0.0f;
       for (i32 piece = 0; piece < p.pieces; ++piece)
         all += p.sums[(static_cast<i64>(head) * p.pieces + piece) * kQ.dim + c];
-      const float mean = p.rows > 0 ? all / static_cast<float>(p.rows) : 0.0f;
+      const float mean = used > 0 ? all / static_cast<float>(used) : 0.0f;
       store_word(columns + c * 4, __float_as_int(mean));
       if (block == 0) p.mean[b * p.mean_stride[0] + h * p.mean_stride[1] + c * p.mean_stride[2]] = mean;
     }
     __syncthreads();
-    row.each([&](float& x, i32 c, i32, i32) { x -= c < kQ.dim && i < p.rows ? load_one(columns + c * 4) : 0.0f; });
+    row.each([&](float& x, i32 c, i32, i32) { x -= c < kQ.dim && i < used ? load_one(columns + c * 4) : 0.0f; });
   }
   if constexpr (kQ.hadamard) row.rotate(p);
   float most = 0.0f;

@@ -43,9 +43,11 @@ struct QuantizeCall {
   const PlanState& plan;
   const Tensors& tensors;
   void* workspace;  // plan.workspace_bytes
+  const int* used =
+      nullptr;  // on the device, how many rows of each head count; nullptr: all. Not with factors of blocks
 };
-// All in as many launches as the one that needs most, three at most; false, with nothing done, where a plan has no
-// kernel that shares a launch.
-bool quantize_together(std::span<const QuantizeCall> calls, Stream stream);
+// Shares launches where all plans have a kernel that can, else launches one after the other. Returns false, with
+// nothing done, if a plan is not cuda.quantize.
+bool quantize_all(std::span<const QuantizeCall> calls, Stream stream);
 
 }  // namespace onepass::cuda

@@ -44,10 +44,13 @@ struct QuantizeParams {
   long long x_stride[4], y_stride[4], descale_stride[3], mean_stride[3];
   unsigned sign[8];  // bit c: column c changes its sign
   float root;        // 1 / the root of how many columns a rotation mixes
+  const int* used;   // how many rows of each head count, at most `rows`; nullptr: all. The others are written as 0
   int heads, rows, pieces, piece_rows;
   int blocks, tiles, groups;     // of rows, in each head; of them a block of threads' in turn; such blocks of a head
   int menders;                   // blocks of threads for all that share a factor
   int group_batch, group_heads;  // batch entries and heads that share a factor
+
+  ONEPASS_HD constexpr int used_rows() const { return !used ? rows : *used < 0 ? 0 : *used < rows ? *used : rows; }
 };
 
 // One launch of tile.cuh: up to three quantizes, or a step of each.

@@ -54,7 +54,7 @@ struct QuantizeTile {
            static_cast<i32>(threadIdx.x) % 32 / 4;
   }
   DEV void load(i32 of_tile) {
-    const i32 row = row_of(of_tile), end = kSeveral ? min(p.rows, last * kQuantizeTileRows) : p.rows;
+    const i32 row = row_of(of_tile), rows = p.used_rows(), end = kSeveral ? min(rows, last * kQuantizeTileRows) : rows;
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
       const auto* const from = static_cast<const u16*>(p.x) + at(p.x_stride, row + 8 * h) + lane() % 4 * 8;

@@ -40,16 +40,15 @@ class Checks {
   // The sizes of `tensor` meet those of the tensors before it.
   void meet(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
     check_tensor(name, tensor);
-    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", ShownDevice{tensor.device},
-         " but k_new is on ", ShownDevice{t_.k_new.device});
-    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor},
-         "; ", Form{sizes}, " is expected");
+    on_device_of_k_new(name, tensor);
+    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " must have shape ", Form{sizes},
+         " (got ", ShownShape{tensor}, ")");
     int i = 0;
     for (const Size& s : sizes) {
       const std::int64_t size = tensor.shape[i++];
       if (s.known < 0) s.known = size, s.by = name;
-      want(size == s.known, ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor}, ": its ", s.what,
-           " must be ", s.known, ", as ", s.by, "'s");
+      want(size == s.known, ErrorCode::bad_shape, "the ", s.what, " of ", name, " must be ", s.known, ", as in ", s.by,
+           " (got shape ", ShownShape{tensor}, ")");
     }
   }
   // cached: it may be of fp8_e4m3.
@@ -57,33 +56,37 @@ class Checks {
     meet(name, tensor, sizes);
     const DType d = tensor.dtype;
     const int last = tensor.rank - 1;
-    want(tensor.shape[last] <= 1 || tensor.stride[last] == 1, ErrorCode::bad_stride, name, " has stride ",
-         tensor.stride[last], " in its last dimension; 1 is required");
+    want(tensor.shape[last] <= 1 || tensor.stride[last] == 1, ErrorCode::bad_stride, "the last dimension of ", name,
+         " must have stride 1 (got ", tensor.stride[last], ")");
     if (cached && d == DType::f8e4m3) return;
-    want(is_data(d), ErrorCode::bad_dtype, name, " is ", name_of(d), "; fp32, fp16 and bf16 are accepted");
-    want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " is ", name_of(d), "; ", name_of(t_.k_new.dtype),
-         ", as k_new, is expected");
+    want(is_data(d), ErrorCode::bad_dtype, name, " must be fp32, fp16 or bf16 (got ", name_of(d), ")");
+    want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " must be ", name_of(t_.k_new.dtype), ", as k_new (got ",
+         name_of(d), ")");
   }
   // Factors: sizes of 1 are repeated, dimensions at the end may be left out.
   void factors(const char* name, const ConstTensor& tensor, DType of, std::initializer_list<std::int64_t> sizes) {
     if (!tensor.given()) return;
     check_tensor(name, tensor);
-    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " is on ", ShownDevice{tensor.device},
-         " but k_new is on ", ShownDevice{t_.k_new.device});
-    want(tensor.dtype == DType::f32, ErrorCode::bad_dtype, name, " is ", name_of(tensor.dtype), "; fp32 is expected");
-    want(of == DType::f8e4m3, ErrorCode::bad_dtype, name, " is given but the cache is ", name_of(of),
-         "; it is of fp8_e4m3");
+    on_device_of_k_new(name, tensor);
+    want(tensor.dtype == DType::f32, ErrorCode::bad_dtype, name, " must be fp32 (got ", name_of(tensor.dtype), ")");
+    want(of == DType::f8e4m3, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(of), ")");
     bool fits = tensor.rank <= static_cast<int>(sizes.size());
     for (int i = 0; fits && i < tensor.rank; ++i) fits = tensor.shape[i] == 1 || tensor.shape[i] == sizes.begin()[i];
-    want(fits, ErrorCode::bad_shape, name, " has shape ", ShownShape{tensor}, "; sizes of 1 or ", sizes.begin()[0],
-         ", ", sizes.begin()[1], " and ", sizes.begin()[2], " (batch, heads_kv, blocks of 128 keys) are expected");
+    want(fits, ErrorCode::bad_shape, name, " must have shape [", sizes.begin()[0], "|1, ", sizes.begin()[1], "|1, ",
+         sizes.begin()[2], "|1] (batch, heads_kv, blocks of 128 keys) or a prefix of it (got ", ShownShape{tensor},
+         ")");
   }
   void index(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
     meet(name, tensor, sizes);
-    want(tensor.dtype == DType::i32, ErrorCode::bad_dtype, name, " is ", name_of(tensor.dtype), "; int32 is expected");
+    want(tensor.dtype == DType::i32, ErrorCode::bad_dtype, name, " must be int32 (got ", name_of(tensor.dtype), ")");
   }
 
  private:
+  void on_device_of_k_new(const char* name, const ConstTensor& tensor) const {
+    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " must be on ", ShownDevice{t_.k_new.device},
+         ", as k_new (got ", ShownDevice{tensor.device}, ")");
+  }
+
   const AppendTensors& t_;
 };
 
@@ -113,7 +116,7 @@ void check_apart(const AppendTensors& t) {
                                       {"v_descale", t.v_descale}}};
   const auto want_apart = [](const Place& x, const Place& y) {
     if (x.tensor.given() && y.tensor.given() && share_memory(x.tensor, y.tensor))
-      throw Error(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
+      throw Error(ErrorCode::bad_value, text(x.name, " must not share memory with ", y.name));
   };
   constexpr std::size_t kQOut = 2, kQ = 2;
   const bool in_place = t.q_out.given() && same_view(outputs[kQOut].tensor, inputs[kQ].tensor);
@@ -142,8 +145,8 @@ void check_places(const AppendProblem& p, const AppendTensors& t) {
   std::ranges::sort(parts, {}, [](const Part& x) { return std::tuple(x.page, x.from, x.b); });
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const Part &x = parts[i - 1], &y = parts[i];
-    want(x.page != y.page || x.to <= y.from, ErrorCode::bad_value, "page_table gives token ", y.from, " of page ",
-         y.page, " to sequence ", x.b, " and again to sequence ", y.b, ", which both append to it; a place takes one");
+    want(x.page != y.page || x.to <= y.from, ErrorCode::bad_value, "only one new token may be written to token ",
+         y.from, " of page ", y.page, " (page_table gives it to sequences ", x.b, " and ", y.b, ")");
   }
 }
 
@@ -152,10 +155,11 @@ void check_contents(const AppendProblem& p, const AppendTensors& t) {
   if (p.packed) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.tokens, "k_new");
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence s = appended_sequence(p, t, b);
-    want(s.seq_k >= 0 && s.seq_k <= p.capacity - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] is ", s.seq_k,
-         " and ", s.seq_q, " tokens are appended; the cache takes ", p.capacity, " for a sequence");
-    want(!p.rotated || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] is ",
-         s.seq_k, " and ", s.seq_q, " tokens are appended; cos and sin have ", p.positions, " positions");
+    want(s.seq_k >= 0 && s.seq_k <= p.capacity - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] must be 0 to ",
+         p.capacity - s.seq_q, " to append ", s.seq_q, " tokens to a cache of ", p.capacity, " (got ", s.seq_k, ")");
+    want(!p.rotated || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "seqused_k[", b,
+         "] must be at most ", p.positions - s.seq_q, " to append ", s.seq_q, " tokens with ", p.positions,
+         " positions of cos and sin (got ", s.seq_k, ")");
   }
   if (p.paged()) check_places(p, t);
 }
@@ -170,8 +174,8 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   p.dtype = t.k_new.dtype;
   p.device = t.k_new.device;
   const bool paged = t.page_table.given();
-  want(t.q.given() || !t.q_out.given(), ErrorCode::bad_value, "q_out is given but q is not");
-  want(p.rotated || !t.q.given(), ErrorCode::bad_value, "q is given but cos and sin, which would rotate it, are not");
+  want(t.q.given() || !t.q_out.given(), ErrorCode::bad_value, "q_out requires q");
+  want(p.rotated || !t.q.given(), ErrorCode::bad_value, "q requires cos and sin, which rotate it");
 
   std::array<std::int64_t, 11> known;
   std::array<const char*, 11> by{};
@@ -203,8 +207,8 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   cache("k", t.k, dim_qk);
   cache("v", t.v, dim_v);
   p.cache_dtype = t.k.dtype;
-  want(t.v.dtype == t.k.dtype, ErrorCode::bad_dtype, "v is ", name_of(t.v.dtype), "; ", name_of(t.k.dtype),
-       ", as k, is expected");
+  want(t.v.dtype == t.k.dtype, ErrorCode::bad_dtype, "v must be ", name_of(t.k.dtype), ", as k (got ",
+       name_of(t.v.dtype), ")");
   p.capacity = capacity.known;
   if (paged) {
     checks.index("page_table", t.page_table, {batch, max_pages});
@@ -221,15 +225,15 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   }
   if (p.rotated) {
     for (const auto& [name, table] : {std::pair{"cos", &t.cos}, std::pair{"sin", &t.sin}}) {
-      want(table->given(), ErrorCode::bad_shape, name, " is missing; cos and sin come together");
+      want(table->given(), ErrorCode::bad_shape, name, " must be given: cos and sin come together");
       checks.meet(name, *table, {positions, pairs});
-      want(table->dtype == DType::f32 || table->dtype == p.dtype, ErrorCode::bad_dtype, name, " is ",
-           name_of(table->dtype), "; fp32 or ", name_of(p.dtype), ", as k_new, is expected");
-      want(table->dtype == t.cos.dtype, ErrorCode::bad_dtype, name, " is ", name_of(table->dtype), "; ",
-           name_of(t.cos.dtype), ", as cos, is expected");
+      want(table->dtype == DType::f32 || table->dtype == p.dtype, ErrorCode::bad_dtype, name, " must be ",
+           p.dtype == DType::f32 ? "" : "fp32 or ", name_of(p.dtype), ", as k_new (got ", name_of(table->dtype), ")");
+      want(table->dtype == t.cos.dtype, ErrorCode::bad_dtype, name, " must be ", name_of(t.cos.dtype), ", as cos (got ",
+           name_of(table->dtype), ")");
     }
-    want(pairs.known <= dim_qk.known / 2, ErrorCode::bad_shape, "cos has shape ", ShownShape{t.cos}, ", which rotates ",
-         2 * pairs.known, " elements of a key; k_new has ", dim_qk.known);
+    want(pairs.known <= dim_qk.known / 2, ErrorCode::bad_shape, "cos must have at most ", dim_qk.known / 2,
+         " columns, half the head dim of k_new (got shape ", ShownShape{t.cos}, ")");
     p.table_dtype = t.cos.dtype;
     p.rotary_dim = 2 * pairs.known;
     p.positions = positions.known;
@@ -246,8 +250,8 @@ AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
   p.dim_v = dim_v.known;
   p.seq_new = p.packed ? 0 : seq_new.known;
   p.tokens = seq_new.known;
-  want(p.packed || !__builtin_mul_overflow(p.batch, p.seq_new, &p.tokens), ErrorCode::bad_shape, "k_new has shape ",
-       ShownShape{t.k_new}, "; 2^62 tokens are accepted");
+  want(p.packed || !__builtin_mul_overflow(p.batch, p.seq_new, &p.tokens), ErrorCode::bad_shape,
+       "k_new must have at most 2^62 tokens (got shape ", ShownShape{t.k_new}, ")");
   check_apart(t);
   if (p.device.kind == DeviceKind::cpu) check_contents(p, t);
   return p;

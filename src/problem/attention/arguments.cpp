@@ -33,11 +33,11 @@ class Sizes {
     if (size == known.size) return;
     const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
     if (may_be_one(row)) {
-      throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": dimension ", dimension,
-                                             " must be ", expected, expected == 1 ? "" : " or 1"));
+      throw Error(ErrorCode::bad_shape, text("dimension ", dimension, " of ", row.name, " must be ", expected,
+                                             expected == 1 ? "" : " or 1", " (got shape ", shape_text(t), ")"));
     }
-    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), ": its ", what_of(axis), " must be ",
-                                           expected, ", as ", known.by, "'s"));
+    throw Error(ErrorCode::bad_shape, text("the ", what_of(axis), " of ", row.name, " must be ", expected, ", as in ",
+                                           known.by, " (got shape ", shape_text(t), ")"));
   }
   std::int64_t operator[](Axis axis) const { return known_[static_cast<std::size_t>(axis)].size; }
   void set(Axis axis, std::int64_t size, const char* by) { known_[static_cast<std::size_t>(axis)] = {size, by}; }
@@ -53,52 +53,52 @@ class Sizes {
 void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
   const DType of_q = all.q.dtype;
   const auto refuse = [&](const auto&... accepted) {
-    throw Error(ErrorCode::bad_dtype, text(row.name, " is ", name_of(t), "; ", accepted...));
+    throw Error(ErrorCode::bad_dtype, text(row.name, " must be ", accepted..., " (got ", name_of(t), ")"));
   };
   switch (row.types) {
     case Types::data:
-      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
+      if (!is_data(t)) refuse("fp32, fp16 or bf16");
       return;
     case Types::query:
-      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 and fp8_e4m3 are accepted");
+      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 or fp8_e4m3");
       return;
     case Types::key_value:
-      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 and fp8_e4m3 are accepted");
-      if (row.role == Role::v && t != all.k.dtype) refuse(name_of(all.k.dtype), ", as k, is expected");
-      if (t != of_q && of_q == DType::f8e4m3) refuse("fp8_e4m3, as q, is expected");
-      if (t != of_q && t != DType::f8e4m3) refuse(name_of(of_q), ", or fp8_e4m3 as a cache, is expected");
+      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 or fp8_e4m3");
+      if (row.role == Role::v && t != all.k.dtype) refuse(name_of(all.k.dtype), ", as k");
+      if (t != of_q && of_q == DType::f8e4m3) refuse("fp8_e4m3, as q");
+      if (t != of_q && t != DType::f8e4m3) refuse(name_of(of_q), ", as q, or fp8_e4m3");
       return;
     case Types::result:
-      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
-      if (t != of_q && t != DType::f32 && of_q != DType::f8e4m3) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      if (!is_data(t)) refuse("fp32, fp16 or bf16");
+      if (t != of_q && t != DType::f32 && of_q != DType::f8e4m3) refuse(name_of(of_q), ", as q", or_fp32(of_q));
       return;
     case Types::as_q:
-      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
-      if (t != of_q) refuse(name_of(of_q), " is expected");
+      if (!is_data(t)) refuse("fp32, fp16 or bf16");
+      if (t != of_q) refuse(name_of(of_q));
       return;
     case Types::as_q_or_f32:
-      if (!is_data(t)) refuse("fp32, fp16 and bf16 are accepted");
-      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      if (!is_data(t)) refuse("fp32, fp16 or bf16");
+      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q", or_fp32(of_q));
       return;
     case Types::as_out:
-      if (t != all.out.dtype) refuse(name_of(all.out.dtype), ", as out, is expected");
+      if (t != all.out.dtype) refuse(name_of(all.out.dtype), ", as out");
       return;
     case Types::gradient:
-      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q, or fp32 is expected");
+      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q", or_fp32(of_q));
       for (const Role other : {Role::dq, Role::dk}) {
         const ConstTensor before = tensor_of(all, row_of(other));
         if (other < row.role && before.given() && before.dtype != t)
-          refuse(name_of(before.dtype), ", as ", row_of(other).name, ", is expected");
+          refuse(name_of(before.dtype), ", as ", row_of(other).name);
       }
       return;
     case Types::f32:
-      if (t != DType::f32) refuse("fp32 is expected");
+      if (t != DType::f32) refuse("fp32");
       return;
     case Types::boolean:
-      if (t != DType::boolean) refuse("bool is expected");
+      if (t != DType::boolean) refuse("bool");
       return;
     case Types::i32:
-      if (t != DType::i32) refuse("int32 is expected");
+      if (t != DType::i32) refuse("int32");
       return;
   }
 }
@@ -107,10 +107,10 @@ void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
 void check_gradient(const RoleRow& row, const ConstTensor& t, const Tensors& all) {
   const RoleRow& base = row_of(row.gradient_of);
   const ConstTensor of = tensor_of(all, base);
-  if (!of.given()) throw Error(ErrorCode::bad_value, text(row.name, " is given but ", base.name, " is not"));
+  if (!of.given()) throw Error(ErrorCode::bad_value, text(row.name, " requires ", base.name));
   if (row.fit != Fit::exact && (t.rank != of.rank || t.shape != of.shape))
-    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), "; ", shape_text(of), ", as ",
-                                           base.name, ", is expected"));
+    throw Error(ErrorCode::bad_shape,
+                text(row.name, " must have shape ", shape_text(of), ", as ", base.name, " (got ", shape_text(t), ")"));
 }
 
 // One tensor by its row; its sizes meet those of the tensors before it.
@@ -119,7 +119,7 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
   check_tensor(row.name, t);
   if (t.device != q.device)
     throw Error(ErrorCode::bad_device,
-                text(row.name, " is on ", to_string(t.device), " but q is on ", to_string(q.device)));
+                text(row.name, " must be on ", to_string(q.device), ", as q (got ", to_string(t.device), ")"));
   check_dtype(row, t.dtype, all);
   if (row.gradient_of != row.role && use_of(row, Op::forward) == Use::none) check_gradient(row, t, all);
   const Axes axes = axes_of(row, form);
@@ -127,16 +127,16 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
   const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;
   if (t.rank + missing != rank && !shorter)
     throw Error(ErrorCode::bad_shape,
-                text(row.name, " has shape ", shape_text(t), "; ", form_text(row, form), " is expected"));
+                text(row.name, " must have shape ", form_text(row, form), " (got ", shape_text(t), ")"));
   for (int i = 0; i < t.rank; ++i) {
     const Axis axis = axes[i + missing];
     if (axis == Axis::boundaries && t.shape[i] < 1)
-      throw Error(ErrorCode::bad_shape, text(row.name, " is empty; it has batch + 1 entries, the first of them 0"));
+      throw Error(ErrorCode::bad_shape, text(row.name, " must have batch + 1 entries (got none)"));
     sizes.meet(row, t, i, axis);
   }
   if (row.unit_last && t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
     throw Error(ErrorCode::bad_stride,
-                text(row.name, " has stride ", t.stride[t.rank - 1], " in its last dimension; 1 is required"));
+                text("the last dimension of ", row.name, " must have stride 1 (got ", t.stride[t.rank - 1], ")"));
   }
   if (writes(row, op)) check_output(row.name, t);
 }
@@ -144,7 +144,8 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
 // The longest of some lengths; a bound that the caller gave stands if it holds them.
 std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths, std::int64_t bound) {
   const std::int64_t most = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  want(bound == 0 || most <= bound, ErrorCode::bad_value, name, " is ", bound, " but a sequence has ", most, " tokens");
+  want(bound == 0 || most <= bound, ErrorCode::bad_value, name, " must be at least ", most,
+       ", the length of the longest sequence (got ", bound, ")");
   return bound == 0 ? most : bound;
 }
 
@@ -171,8 +172,8 @@ void read_pages(const Attention& a, Problem& p, Sizes& sizes) {
   p.page_size = sizes[Axis::page_size];
   p.max_pages = sizes[Axis::max_pages];
   const std::int64_t most = keys_of_pages(p.max_pages, p.page_size);
-  want(a.max_seqlen_k <= most, ErrorCode::bad_value, "max_seqlen_k is ", a.max_seqlen_k, " but page_table has ",
-       p.max_pages, " pages of ", p.page_size, " keys for a sequence");
+  want(a.max_seqlen_k <= most, ErrorCode::bad_value, "max_seqlen_k must be at most ", most, ", since page_table has ",
+       p.max_pages, " pages of ", p.page_size, " keys for each sequence (got ", a.max_seqlen_k, ")");
   p.seq_k = a.max_seqlen_k > 0 ? a.max_seqlen_k : most;
   sizes.set(Axis::seq_k, p.seq_k, "page_table");
 }
@@ -194,15 +195,16 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   if (t.w.given() || t.column_bias.given()) return flat_gemm_problem_of(t);
   if (is_softmax(t)) return softmax_problem_of(t, a);
   if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
-  want(!a.log && !a.hadamard, ErrorCode::bad_value, a.log ? "log" : "hadamard", " is given but x is not; it is of a ",
-       word_of(a.log ? Op::softmax : Op::quantize));
   Problem p;
   p.op = t.dout.given() ? Op::backward : Op::forward;
+  want(!a.log && !a.hadamard, ErrorCode::bad_value, call_of(p.op), " does not support ", a.log ? "log" : "hadamard",
+       "; ", call_of(a.log ? Op::softmax : Op::quantize), " does");
+  check_roles(p.op, t);
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.seqused = t.seqused_k.given();
   const bool paged = t.page_table.given();
-  want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, "cu_seqlens_k is given beside ",
-       paged ? "page_table" : "seqused_k", "; keys are packed or a cache, not both");
+  want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, paged ? "page_table" : "seqused_k",
+       " does not support cu_seqlens_k: keys must be either packed or a cache");
   p.page_size = paged ? 1 : 0;  // k's, once it is read
   p.band = a.band;
   p.scale = a.scale;
@@ -213,15 +215,12 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   p.mask_mod = a.mask_mod;
   for (const auto& [name, bound, used] :
        {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen}, {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || paged}})
-    want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " is ", bound,
-         used ? "; 0 (unknown) or more is accepted" : " but the tensors are not packed; 0 is accepted");
+    want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " must be 0",
+         used ? " (unknown) or more (got " : " if the tensors are not packed (got ", bound, ")");
 
   Sizes sizes;
   const Forms forms = forms_of(p);
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
-    want(!tensor.given() || use_of(row, p.op) != Use::none, ErrorCode::bad_value, row.name,
-         p.op == Op::backward ? " is given beside dout; a backward takes none"
-                              : " is given but dout is not; a forward takes none");
     if (row.role == Role::q_descale) {
       sizes.set(Axis::blocks_q, descale_blocks(sizes[Axis::seq_q]), "q");
       sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
@@ -278,8 +277,8 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   for (const auto& [name, tensor] : t.mod_buffers) {
     const std::string called = "mod buffer " + shown(name);
     check_tensor(called, tensor);
-    want(tensor.device == t.q.device, ErrorCode::bad_device, called, " is on ", ShownDevice{tensor.device},
-         " but q is on ", ShownDevice{t.q.device});
+    want(tensor.device == t.q.device, ErrorCode::bad_device, called, " must be on ", ShownDevice{t.q.device},
+         ", as q (got ", ShownDevice{tensor.device}, ")");
     p.mod_buffers.push_back({name, tensor.dtype, tensor.rank, tensor.shape});
   }
   Mods parsed = checked_mods(p);

@@ -47,9 +47,9 @@ inline Pages pages_of(const ConstTensor& table, std::int64_t batch, std::int64_t
   return {static_cast<const std::int32_t*>(table.data) + batch * table.stride[0], table.stride[1], page_size};
 }
 // CPU tensors only: the lengths between prefix sums, or an Error that says what is wrong with them. of: whose tokens
-// they count.
-std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total,
-                                       const char* of = "the tensor");
+// they count; by default the q or k that `name` ends in.
+std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor& cu, std::int64_t total,
+                                       std::string_view of = {});
 // CPU tensors only: reads cu_seqlens, seqused_k and where the row of page_table is.
 Sequence sequence_of(const Problem& problem, const Tensors& arguments, std::int64_t batch);
 

@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/cache.hpp"
+#include "problem/grammar/mismatch.hpp"
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
 #include "problem/tensor_checks.hpp"
@@ -20,8 +21,7 @@ void check_planned(const Problem& p, const Tensors& t) {
     for (std::size_t i = 0; i < kRoles; ++i)
       if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
     if (other == p) return;
-    throw Error(ErrorCode::bad_shape,
-                text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
+    throw Error(ErrorCode::bad_shape, mismatch(p, std::move(other)));
   }
   const Forms forms = forms_of(p);
   const auto fits = [&](const RoleRow& row, const ConstTensor& tensor) {
@@ -54,9 +54,7 @@ void check_planned(const Problem& p, const Tensors& t) {
   same = same && (!p.v_in_k || t.v.data == t.k.data);
   if (same) return check_cache(p, t);
   // What it is instead: first whether it is a call at all.
-  const Problem other = problem_of(t, attention_of(p));
-  throw Error(ErrorCode::bad_shape,
-              text("the tensors are of \"", to_string(other), "\" but the plan is for \"", to_string(p), "\""));
+  throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(t, attention_of(p))));
 }
 
 void check_apart(Op op, const Tensors& t) {
@@ -67,7 +65,7 @@ void check_apart(Op op, const Tensors& t) {
   };
   const auto want_apart = [](const Place& x, const Place& y) {
     if (share_memory(x.tensor, x.extent, y.tensor, y.extent))
-      throw Error(ErrorCode::bad_value, text(x.name, " shares memory with ", y.name, "; separate memory is required"));
+      throw Error(ErrorCode::bad_value, text(x.name, " must not share memory with ", y.name));
   };
   std::array<Place, kRoles> outputs;
   std::size_t count = 0;

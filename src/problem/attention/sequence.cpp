@@ -6,14 +6,17 @@
 
 namespace onepass {
 
-std::vector<std::int64_t> lengths_from(const char* name, const ConstTensor& cu, std::int64_t total, const char* of) {
+std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor& cu, std::int64_t total,
+                                       std::string_view of) {
+  if (of.empty()) of = name.substr(name.size() - 1);
   std::vector<std::int64_t> lengths;
-  if (int32_at(cu, 0) != 0)
-    throw Error(ErrorCode::bad_value, text(name, "[0] is ", int32_at(cu, 0), "; prefix sums start at 0"));
+  if (int32_at(cu, 0) != 0) throw Error(ErrorCode::bad_value, text(name, "[0] must be 0 (got ", int32_at(cu, 0), ")"));
   for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
     const std::int64_t from = int32_at(cu, i - 1), to = int32_at(cu, i);
-    want(to >= from, ErrorCode::bad_value, name, "[", i, "] is ", to, ", less than the ", from, " before it");
-    want(to <= total, ErrorCode::bad_value, name, "[", i, "] is ", to, ", beyond the ", total, " tokens of ", of);
+    want(to >= from, ErrorCode::bad_value, name, "[", i, "] must be at least ", from, ", the entry before it (got ", to,
+         ")");
+    want(to <= total, ErrorCode::bad_value, name, "[", i, "] must be at most ", total, ", the tokens of ", of, " (got ",
+         to, ")");
     lengths.push_back(to - from);
   }
   return lengths;
@@ -43,13 +46,12 @@ BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
 
 std::string why_no_alibi(const Problem& p, std::int64_t most) {
   if (!p.alibi || p.band.align != Align::offset || std::abs(p.band.offset) <= most) return {};
-  return text("it counts ALiBi's distances in 32 bits: an offset of -", most, " to ", most, " fits them; it is ",
-              p.band.offset);
+  return text("with ALiBi, align_offset must be -", most, " to ", most, " (got ", p.band.offset, ")");
 }
 
 std::string why_no_fp8(const Problem& p) {
   if (p.key_dtype() != DType::f8e4m3) return {};
-  return text(p.kv_dtype ? "k and v are" : "q, k and v are", " fp8_e4m3; it computes on fp32, fp16 and bf16");
+  return text("does not support fp8_e4m3 ", p.kv_dtype ? "k and v" : "q, k and v");
 }
 
 Dims broadcast_strides(const ConstTensor& t) {

@@ -10,9 +10,9 @@ namespace onepass::inline v0 {
 
 void ScoreRange::observe(const ConstTensor& lse) {
   check_tensor("lse", lse);
-  want(lse.dtype == DType::f32, ErrorCode::bad_dtype, "lse is ", name_of(lse.dtype), "; fp32 is accepted");
-  want(lse.device.kind == DeviceKind::cpu, ErrorCode::bad_device, "lse is on ", to_string(lse.device),
-       "; it is read on the CPU");
+  want(lse.dtype == DType::f32, ErrorCode::bad_dtype, "lse must be fp32 (got ", name_of(lse.dtype), ")");
+  want(lse.device.kind == DeviceKind::cpu, ErrorCode::bad_device, "lse must be on the CPU (got ", to_string(lse.device),
+       ")");
   Dims n{1, 1, 1, 1};
   std::copy_n(lse.shape.begin(), lse.rank, n.begin());
   const auto* const x = static_cast<const float*>(lse.data);

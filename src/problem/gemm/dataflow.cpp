@@ -49,19 +49,25 @@ bool read_row(std::string_view line, CrossoverRow& row) {
 
 }  // namespace
 
-std::vector<CrossoverRow> parse_crossovers(std::string_view lines, const std::string& name) {
-  std::vector<CrossoverRow> rows;
+Crossovers parse_crossovers(std::string_view lines, const std::string& name) {
+  Crossovers read;
+  std::int64_t first_bad = 0, bad = 0;
   for (std::int64_t number = 1; !lines.empty(); ++number) {
     const std::size_t end = std::min(lines.find('\n'), lines.size());
     const std::string_view line = trimmed(lines.substr(0, end));
     lines.remove_prefix(std::min(end + 1, lines.size()));
     if (line.empty() || line.front() == '#') continue;
     CrossoverRow row;
-    want(read_row(line, row), ErrorCode::bad_file, "line ", number, " of ", name,
-         " is no line of crossovers; \"machine | bf16, fp16 or fp32 | n | k | rows or - | rows or -\" is expected");
-    rows.push_back(std::move(row));
+    if (read_row(line, row))
+      read.rows.push_back(std::move(row));
+    else if (bad++ == 0)
+      first_bad = number;
   }
-  return rows;
+  if (bad > 0)
+    read.refusal =
+        text("line ", first_bad, bad == 1 ? "" : text(" and ", bad - 1, " more"), " of ", name,
+             " cannot be read; a line must be \"machine | bf16, fp16 or fp32 | n | k | rows or - | rows or -\"");
+  return read;
 }
 
 std::string to_text(const std::vector<CrossoverRow>& rows) {

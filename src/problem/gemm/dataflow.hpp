@@ -54,7 +54,12 @@ struct CrossoverRow {
   Crossover at;
   friend bool operator==(const CrossoverRow&, const CrossoverRow&) = default;
 };
-std::vector<CrossoverRow> parse_crossovers(std::string_view lines, const std::string& name);  // throws bad_file
-std::string to_text(const std::vector<CrossoverRow>& rows);  // parse_crossovers(to_text(rows)) == rows
+struct Crossovers {
+  std::vector<CrossoverRow> rows;
+  std::string refusal;  // one sentence: which line, or why the file, is not used; empty: all of it is used
+};
+// Lines that cannot be read are left out. `name`: of the file, for the sentence.
+Crossovers parse_crossovers(std::string_view lines, const std::string& name);
+std::string to_text(const std::vector<CrossoverRow>& rows);  // parse_crossovers(to_text(rows), "").rows == rows
 
 }  // namespace onepass

@@ -12,13 +12,13 @@ namespace onepass {
 namespace {
 
 void check_dtype(const RoleRow& row, DType t, DType of_x) {
-  want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, row.name, " is ", name_of(t),
-       "; fp32, fp16 and bf16 are accepted");
+  want(t == DType::f32 || t == DType::f16 || t == DType::bf16, ErrorCode::bad_dtype, row.name,
+       " must be fp32, fp16 or bf16 (got ", name_of(t), ")");
   if (row.role == Role::y)
-    want(t == of_x || t == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(t), "; ", name_of(of_x),
-         ", as x, or fp32 is expected");
+    want(t == of_x || t == DType::f32, ErrorCode::bad_dtype, "y must be ", name_of(of_x), ", as x", or_fp32(of_x),
+         " (got ", name_of(t), ")");
   else
-    want(t == of_x, ErrorCode::bad_dtype, row.name, " is ", name_of(t), "; ", name_of(of_x), ", as x, is expected");
+    want(t == of_x, ErrorCode::bad_dtype, row.name, " must be ", name_of(of_x), ", as x (got ", name_of(t), ")");
 }
 
 }  // namespace
@@ -27,25 +27,24 @@ Problem flat_gemm_problem_of(const Tensors& t) {
   Problem p;
   p.op = Op::flat_gemm;
   p.column_bias = t.column_bias.given();
+  check_roles(p.op, t);
   check_tensor("x", t.x);
   check_tensor("w", t.w);
   for (const RoleRow& row : kRoleTable) {
     const ConstTensor tensor = tensor_of(t, row);
-    want(use_of(row, p.op) != Use::none || !tensor.given(), ErrorCode::bad_value, row.name,
-         " is given beside w; a flat GEMM takes none");
     if (!uses(p, row)) continue;
     check_tensor(row.name, tensor);
     const int rank = rank_of(row.packed);
-    want(tensor.rank == rank, ErrorCode::bad_shape, row.name, " has shape ", ShownShape{tensor}, "; ",
-         form_text(row, Form::matrix), " is expected");
-    want(tensor.device == t.x.device, ErrorCode::bad_device, row.name, " is on ", ShownDevice{tensor.device},
-         " but x is on ", ShownDevice{t.x.device});
+    want(tensor.rank == rank, ErrorCode::bad_shape, row.name, " must have shape ", form_text(row, Form::matrix),
+         " (got ", ShownShape{tensor}, ")");
+    want(tensor.device == t.x.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{t.x.device},
+         ", as x (got ", ShownDevice{tensor.device}, ")");
     check_dtype(row, tensor.dtype, t.x.dtype);
     if (row.role == Role::x) p.m = tensor.shape[0], p.k = tensor.shape[1], p.n = t.w.shape[0];
     for (int i = 0; i < rank; ++i) {
       const std::int64_t size = size_of(row.packed[i], p);
-      want(tensor.shape[i] == size, ErrorCode::bad_shape, row.name, " has shape ", ShownShape{tensor}, ": its ",
-           what_of(row.packed[i]), " must be ", size);
+      want(tensor.shape[i] == size, ErrorCode::bad_shape, "the ", what_of(row.packed[i]), " of ", row.name, " must be ",
+           size, " (got shape ", ShownShape{tensor}, ")");
     }
     if (writes(row, p.op)) check_output(row.name, tensor);
     p.layout.*row.layout = layout_of(row, Form::matrix, tensor);
@@ -66,10 +65,10 @@ std::int64_t row_step(const Dims& stride, std::int64_t rows, std::int64_t number
 
 void validate_flat_gemm(const Problem& p) {
   for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
-    want(size >= 0, ErrorCode::bad_shape, name, " is ", size, "; 0 or more is accepted");
+    want(size >= 0, ErrorCode::bad_shape, name, " must be 0 or more (got ", size, ")");
   for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
-  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
-       name_of(p.dtype), ", as x, or fp32 is expected");
+  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y must be ", name_of(p.dtype),
+       ", as x", or_fp32(p.dtype), " (got ", name_of(p.out_dtype), ")");
   validate_device(p);
   validate_size("x", {p.m, p.k});
   validate_size("w", {p.n, p.k});

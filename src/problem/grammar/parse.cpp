@@ -22,18 +22,6 @@ namespace {
 
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
-// Up to the next blank outside braces.
-std::string_view first_word(std::string_view s) {
-  std::size_t end = 0;
-  for (int open = 0; end < s.size(); ++end) {
-    const char c = s[end];
-    if (open == 0 && (c == ' ' || c == '\t' || c == '\r' || c == '\n')) break;
-    if (c == '{') ++open;
-    if (c == '}' && open > 0) --open;
-  }
-  return s.substr(0, end);
-}
-
 struct Parser {
   Problem p;
   Lengths used;  // of a cache
@@ -52,8 +40,8 @@ struct Parser {
     const std::string_view subject = subject_of(w.word);
     if (subject == "buffer") return;  // each has a name of its own: validate() looks
     if (const std::string_view* first = said(subject)) {
-      throw Error(ErrorCode::bad_text, text("'", shown(w.word), "' in \"", shown(w.line, 1000),
-                                            "\" is one word too many beside '", shown(*first), "'; one is accepted"));
+      throw Error(ErrorCode::bad_text,
+                  text("'", shown(w.word), "' in \"", shown(w.line, 1000), "\" conflicts with '", shown(*first), "'"));
     }
     words.push_back(w.word);
   }
@@ -100,7 +88,7 @@ struct Parser {
     else if (key == "accumulation" && (value == "exact" || value == "fast"))
       p.accumulation = value == "fast" ? Accumulation::fast : Accumulation::exact;
     else if (key == "bias") {
-      const auto [dtype, spans] = w.halves(value, ':', true, "bias=dtype:spread, such as bias=fp32:bhqk,");
+      const auto [dtype, spans] = w.halves(value, ':', true, "bias=dtype:spread, such as bias=fp32:bhqk");
       p.bias = BiasSpec{dtype_from_name(dtype), w.spread(spans)};
     } else if (key == "out") {
       p.out_dtype = dtype_from_name(value);
@@ -132,13 +120,13 @@ struct Parser {
       own_lengths_k = k.data() != q.data();
       p.lengths_q = w.lengths(q);
       p.lengths_k = w.lengths(k);
-      if (p.lengths_q.size() != p.lengths_k.size()) w.fail("as many lengths of k as of q");
+      if (p.lengths_q.size() != p.lengths_k.size()) w.fail("varlen=q/k with one length of k for each length of q");
     } else if (key == "align") {
       for (const std::string_view item : w.list(value, ',')) {
-        const auto [name, bytes] = w.halves(item, ':', true, "align=name:bytes, such as align=q:8,");
+        const auto [name, bytes] = w.halves(item, ':', true, "align=name:bytes, such as align=q:8");
         const RoleRow* row = role_named(name);
         const int n = w.number<int>(bytes, "1, 2, 4, 8 or 16 bytes");
-        if (!row || n < 1 || n > 16 || (n & (n - 1)) != 0) w.fail("align=name:bytes, such as align=q:8,");
+        if (!row || n < 1 || n > 16 || (n & (n - 1)) != 0) w.fail("align=name:bytes, such as align=q:8");
         p.alignment[static_cast<std::size_t>(row->role)] = static_cast<std::uint8_t>(n);
       }
     } else if (const RoleRow* row = role_of_strides(key)) {
@@ -246,21 +234,20 @@ struct Parser {
     for (const std::string_view word : words)
       if (!speaks_of(p.op, subject_of(word)))
         throw Error(ErrorCode::bad_text,
-                    text("'", shown(word), "' says nothing about ", word_of(p.op), " (docs/reference/problem.md)"));
+                    text(word_of(p.op), " does not support '", shown(word), "' (docs/reference/problem.md)"));
     if (of_rows(p.op) && p.heads_kv != p.heads_q)
       throw Error(ErrorCode::bad_text,
-                  text("a ", word_of(p.op), " has one number of heads (docs/reference/problem.md)"));
+                  text(word_of(p.op), " does not support two numbers of heads (docs/reference/problem.md)"));
     if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text,
-                  "merge takes no buffer and out_strides in place of strides (docs/reference/problem.md)");
+                  "merge does not support buffer or strides, but out_strides (docs/reference/problem.md)");
   }
 
   // Its lengths are seqused's.
   void finish_cache() {
     if (own_lengths_k)
       throw Error(ErrorCode::bad_text,
-                  text("varlen= has lengths of keys beside a cache, whose lengths are seqused=; those of queries are "
-                       "accepted"));
+                  "varlen= must have only lengths of queries with a cache; seqused= has the lengths of keys");
     p.lengths_k = used;
     p.total_k = 0;
     if (!p.lengths_q.empty() && !said("s")) p.seq_k = longest(used);
@@ -291,7 +278,7 @@ struct Parser {
     if (p.paged() && !own_pages) {
       p.max_pages = pages_for(p.seq_k, p.page_size);
       want(!__builtin_mul_overflow(p.batch, p.max_pages, &p.pages), ErrorCode::bad_shape,
-           "there are more than 2^62 pages");
+           "the number of pages must be at most 2^62");
     }
     const Layout given = p.layout;
     if (has_strides) {

@@ -48,7 +48,7 @@ std::string strides_text(const Problem& p) {
 std::string sizes_text(const ModBuffer& b) {  // 8x127
   if (b.rank < 0 || b.rank > kMaxRank)
     throw Error(ErrorCode::bad_shape,
-                text("mod buffer ", b.name, " has ", b.rank, " dimensions; 1 to ", kMaxRank, " are accepted"));
+                text("mod buffer ", b.name, " must have 1 to ", kMaxRank, " dimensions (got ", b.rank, ")"));
   std::string out;
   for (int i = 0; i < b.rank; ++i) out += (i ? "x" : "") + number(b.shape[i]);
   return out;

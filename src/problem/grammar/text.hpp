@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 namespace onepass {
@@ -9,6 +10,18 @@ namespace onepass {
 using Lengths = std::vector<std::int64_t>;
 inline constexpr char kSpreadLetters[] = "bhqk";  // batch, heads, queries, keys
 inline std::int64_t sum(const Lengths& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); }
+
+// Up to the next blank outside braces.
+inline std::string_view first_word(std::string_view s) {
+  std::size_t end = 0;
+  for (int open = 0; end < s.size(); ++end) {
+    const char c = s[end];
+    if (open == 0 && (c == ' ' || c == '\t' || c == '\r' || c == '\n')) break;
+    if (c == '{') ++open;
+    if (c == '}' && open > 0) --open;
+  }
+  return s.substr(0, end);
+}
 
 // Of a page table's row, to hold a sequence's keys.
 inline std::int64_t pages_for(std::int64_t keys, std::int64_t page_size) {

@@ -18,8 +18,8 @@ struct Word {
   std::string_view word, line;
 
   [[noreturn]] void fail(const std::string& expected, const std::string& hint = {}) const {
-    throw Error(ErrorCode::bad_text, text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": ", expected,
-                                          " is expected", hint.empty() ? "" : ": ", hint));
+    throw Error(ErrorCode::bad_text, text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": it must be ",
+                                          expected, hint.empty() ? "" : "; ", hint));
   }
   template <class T>
   T number(std::string_view s, const char* expected) const {
@@ -80,7 +80,7 @@ struct Word {
     return out;
   }
   ModBuffer buffer(std::string_view s) const {  // table:fp32:8x127
-    constexpr const char* kForm = "buffer=name:dtype:sizes, such as buffer=table:fp32:8x127,";
+    constexpr const char* kForm = "buffer=name:dtype:sizes, such as buffer=table:fp32:8x127";
     const auto [name, rest] = halves(s, ':', true, kForm);
     const auto [dtype, sizes] = halves(rest, ':', true, kForm);
     const auto items = list(sizes, 'x');
@@ -102,7 +102,7 @@ struct Word {
                                           {"dalibi_slopes", &g.dalibi_slopes}}) {
       if (name == gradient && !*asked) return void(*asked = true);
     }
-    fail("grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once,");
+    fail("grads= with some of dq, dk, dv, dbias, dsinks and dalibi_slopes, each once");
   }
   Dims strides(std::string_view s) const {
     const auto items = list(s, ',');

@@ -16,46 +16,44 @@ namespace {
 
 void check_beside_out(const std::string& name, const ConstTensor& t, const ConstTensor& out) {
   check_tensor(name, t);
-  want(t.device == out.device, ErrorCode::bad_device, name, " is on ", ShownDevice{t.device}, " but out is on ",
-       ShownDevice{out.device});
+  want(t.device == out.device, ErrorCode::bad_device, name, " must be on ", ShownDevice{out.device}, ", as out (got ",
+       ShownDevice{t.device}, ")");
 }
 
 // [.., rows, dim] as `like`
 void want_values(const std::string& name, const ConstTensor& t, const ConstTensor& like) {
   check_beside_out(name, t, like);
-  want(t.rank >= 2, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; [.., rows, dim] is expected");
-  want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; ",
-       ShownShape{like}, ", as out, is expected");
-  want(is_data(t.dtype), ErrorCode::bad_dtype, name, " is ", name_of(t.dtype), "; fp32, fp16 and bf16 are accepted");
-  want(t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1, ErrorCode::bad_stride, name, " has stride ",
-       t.stride[t.rank - 1], " in its last dimension; 1 is required");
+  want(t.rank >= 2, ErrorCode::bad_shape, name, " must have shape [.., rows, dim] (got ", ShownShape{t}, ")");
+  want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " must have shape ", ShownShape{like},
+       ", as out (got ", ShownShape{t}, ")");
+  want(is_data(t.dtype), ErrorCode::bad_dtype, name, " must be fp32, fp16 or bf16 (got ", name_of(t.dtype), ")");
+  want(t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1, ErrorCode::bad_stride, "the last dimension of ", name,
+       " must have stride 1 (got ", t.stride[t.rank - 1], ")");
 }
 
 // [.., rows]: `out` without its last dimension
 void want_lse(const std::string& name, const ConstTensor& t, const Tensor& out) {
   check_beside_out(name, t, out);
-  want(t.dtype == DType::f32, ErrorCode::bad_dtype, name, " is ", name_of(t.dtype), "; fp32 is expected");
+  want(t.dtype == DType::f32, ErrorCode::bad_dtype, name, " must be fp32 (got ", name_of(t.dtype), ")");
   want(t.rank == out.rank - 1 && std::equal(t.shape.begin(), t.shape.begin() + t.rank, out.shape.begin()),
-       ErrorCode::bad_shape, name, " has shape ", ShownShape{t}, "; out's, ", ShownShape{out},
-       ", without its last dimension is expected");
+       ErrorCode::bad_shape, name, " must have the shape of out, ", ShownShape{out},
+       ", without the last dimension (got ", ShownShape{t}, ")");
 }
 
 void want_writable(const std::string& name, const ConstTensor& t, std::span<const ConstTensor> outs,
                    std::span<const ConstTensor> lses) {
   check_output(name, t);
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    want(!share_memory(t, outs[i]), ErrorCode::bad_value, name, " shares memory with outs[", i,
-         "]; separate memory is required");
-    want(!share_memory(t, lses[i]), ErrorCode::bad_value, name, " shares memory with lses[", i,
-         "]; separate memory is required");
+    want(!share_memory(t, outs[i]), ErrorCode::bad_value, name, " must not share memory with outs[", i, "]");
+    want(!share_memory(t, lses[i]), ErrorCode::bad_value, name, " must not share memory with lses[", i, "]");
   }
 }
 
 void check(const Tensors& t) {
   const auto& [outs, lses, out, lse] = std::tie(t.outs, t.lses, t.out, t.lse);
-  want(!outs.empty(), ErrorCode::bad_value, "outs is empty; at least one partial result is needed");
-  want(outs.size() == lses.size(), ErrorCode::bad_shape, "there are ", outs.size(), " outs but ", lses.size(),
-       " lses; one LSE per partial result is needed");
+  want(!outs.empty(), ErrorCode::bad_value, "outs must hold at least one partial result (got none)");
+  want(outs.size() == lses.size(), ErrorCode::bad_shape, "lses must hold one LSE for each of the ", outs.size(),
+       " outs (got ", lses.size(), ")");
   want_values("out", out, out);
   for (std::size_t i = 0; i < outs.size(); ++i) {
     want_values(text("outs[", i, "]"), outs[i], out);
@@ -65,16 +63,14 @@ void check(const Tensors& t) {
   if (!lse.given()) return;
   want_lse("lse", lse, out);
   want_writable("lse", lse, outs, lses);
-  want(!share_memory(lse, out), ErrorCode::bad_value, "lse shares memory with out; separate memory is required");
+  want(!share_memory(lse, out), ErrorCode::bad_value, "lse must not share memory with out");
 }
 
 }  // namespace
 
 Problem merge_problem_of(const Tensors& t) {
+  check_roles(Op::merge, t);
   check(t);
-  for (const RoleRow& row : kRoleTable)
-    want(use_of(row, Op::merge) != Use::none || !tensor_of(t, row).given(), ErrorCode::bad_value, row.name,
-         " is given beside outs; merge takes none");
   Problem p;
   p.op = Op::merge;
   p.partials = static_cast<std::int64_t>(t.outs.size());
@@ -99,8 +95,8 @@ Problem merge_problem_of(const Tensors& t) {
 }
 
 void validate_merge(const Problem& p) {
-  want(p.partials >= 1, ErrorCode::bad_value, "there are ", p.partials, " partial results; at least 1 is needed");
-  want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v is ", p.dim_v, "; 0 or more is accepted");
+  want(p.partials >= 1, ErrorCode::bad_value, "the number of partial results must be 1 or more (got ", p.partials, ")");
+  want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v must be 0 or more (got ", p.dim_v, ")");
   for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
     validate_data(name, t);
   }

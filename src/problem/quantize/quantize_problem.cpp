@@ -14,36 +14,30 @@ namespace {
 void check_shape(const RoleRow& row, const ConstTensor& t, const Dims& sizes, bool or_one, const char* expected) {
   bool fits = t.rank == 3;
   for (int i = 0; fits && i < t.rank; ++i) fits = t.shape[i] == sizes[i] || (or_one && t.shape[i] == 1);
-  want(fits, ErrorCode::bad_shape, row.name, " has shape ", ShownShape{t}, "; ", expected, " of ",
-       ShownShape{ConstTensor(nullptr, DType::f32, {sizes[0], sizes[1], sizes[2]})}, " is expected");
+  want(fits, ErrorCode::bad_shape, row.name, " must have shape ", expected, " = ",
+       ShownShape{ConstTensor(nullptr, DType::f32, {sizes[0], sizes[1], sizes[2]})}, " (got ", ShownShape{t}, ")");
 }
 
 void check(const Tensors& t, const Attention& a) {
-  want(t.x.given(), ErrorCode::bad_shape, "x is missing");
-  want(t.y.given(), ErrorCode::bad_shape, "y is missing");
-  want(t.descale.given(), ErrorCode::bad_shape, "descale is missing");
-  want(t.outs.empty() && t.lses.empty() && t.mod_buffers.empty(), ErrorCode::bad_value,
-       "outs, lses or mod buffers are given beside descale; a quantize takes none");
+  check_roles(Op::quantize, t);
   ConstTensor x = t.x;
   check_tensor("x", x);
   widen(x, kMaxRank);
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
-    want(!tensor.given() || use_of(row, Op::quantize) != Use::none, ErrorCode::bad_value, row.name,
-         " is given beside descale; a quantize takes none");
     if (!tensor.given()) return;
     check_tensor(row.name, tensor);
-    want(tensor.device == x.device, ErrorCode::bad_device, row.name, " is on ", ShownDevice{tensor.device},
-         " but x is on ", ShownDevice{x.device});
+    want(tensor.device == x.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{x.device},
+         ", as x (got ", ShownDevice{tensor.device}, ")");
     if (writes(row, Op::quantize)) check_output(row.name, tensor);
   });
-  want(is_data(x.dtype), ErrorCode::bad_dtype, "x is ", name_of(x.dtype), "; fp32, fp16 and bf16 are accepted");
-  want(t.y.dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(t.y.dtype), "; fp8_e4m3 is expected");
-  want(t.y.rank == t.x.rank && t.y.shape == t.x.shape, ErrorCode::bad_shape, "y has shape ", ShownShape{t.y}, "; ",
-       ShownShape{t.x}, ", as x, is expected");
+  want(is_data(x.dtype), ErrorCode::bad_dtype, "x must be fp32, fp16 or bf16 (got ", name_of(x.dtype), ")");
+  want(t.y.dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y must be fp8_e4m3 (got ", name_of(t.y.dtype), ")");
+  want(t.y.rank == t.x.rank && t.y.shape == t.x.shape, ErrorCode::bad_shape, "y must have shape ", ShownShape{t.x},
+       ", as x (got ", ShownShape{t.y}, ")");
   for (const Role role : {Role::descale, Role::mean}) {
     const ConstTensor of = tensor_of(t, row_of(role));
-    want(!of.given() || of.dtype == DType::f32, ErrorCode::bad_dtype, row_of(role).name, " is ", name_of(of.dtype),
-         "; fp32 is expected");
+    want(!of.given() || of.dtype == DType::f32, ErrorCode::bad_dtype, row_of(role).name, " must be fp32 (got ",
+         name_of(of.dtype), ")");
   }
   check_shape(row_of(Role::descale), t.descale, {x.shape[0], x.shape[1], descale_blocks(x.shape[2])}, true,
               "[batch|1, heads|1, blocks of 128 rows|1]");
@@ -55,7 +49,7 @@ void check(const Tensors& t, const Attention& a) {
   want(rest.band == none.band && !rest.scale && rest.softcap == 0 && rest.dropout_p == 0 && rest.score_mod.empty() &&
            rest.mask_mod.empty() && rest.max_seqlen_q == 0 && rest.max_seqlen_k == 0 && !rest.batch_invariant &&
            !rest.log,
-       ErrorCode::bad_value, "a quantize takes hadamard and seed; what else is said is attention's");
+       ErrorCode::bad_value, "quantize accepts only hadamard and seed; other options belong to attention");
 }
 
 }  // namespace
@@ -100,14 +94,13 @@ std::array<std::uint32_t, 8> rotation_signs(std::uint64_t seed) {
 
 void validate_quantize(const Problem& p) {
   validate_data("x", p.dtype);
-  want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; fp8_e4m3 is expected");
+  want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y must be fp8_e4m3 (got ", name_of(p.out_dtype), ")");
   validate_device(p);
-  want(p.seq_k >= 1 && p.seq_k <= 256, ErrorCode::bad_shape, "a row of x has ", p.seq_k,
-       " numbers; 1 to 256 are accepted");
+  want(p.seq_k >= 1 && p.seq_k <= 256, ErrorCode::bad_shape, "rows of x must have 1 to 256 elements (got ", p.seq_k,
+       ")");
   want(!p.descale.blocks || ((p.descale.batch || p.batch <= 1) && (p.descale.heads || p.heads_q <= 1)),
-       ErrorCode::bad_value, "a factor for every 128 rows is shared by heads or batch entries; it is of one head");
-  want(p.hadamard || p.seed == 0, ErrorCode::bad_value, "seed is ", p.seed,
-       " but there is no hadamard, whose signs it is of; 0 is accepted");
+       ErrorCode::bad_value, "scales of blocks of 128 rows cannot be shared across heads or batch entries");
+  want(p.hadamard || p.seed == 0, ErrorCode::bad_value, "seed must be 0 without hadamard (got ", p.seed, ")");
   validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
   validate_alignments(p);

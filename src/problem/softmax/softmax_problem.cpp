@@ -17,30 +17,30 @@ const RoleRow& first_role(Op op) { return row_of(op == Op::softmax ? Role::x : R
 
 void check_dtype(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op) {
   const auto refuse = [&](const auto&... accepted) {
-    throw Error(ErrorCode::bad_dtype, text(row.name, " is ", name_of(t.dtype), "; ", accepted...));
+    throw Error(ErrorCode::bad_dtype, text(row.name, " must be ", accepted..., " (got ", name_of(t.dtype), ")"));
   };
   const DType y = all.y.dtype;
   switch (row.role) {
     case Role::bool_mask:
-      if (t.dtype != DType::boolean) refuse("bool is expected");
+      if (t.dtype != DType::boolean) refuse("bool");
       return;
     case Role::lse:
     case Role::row_lse:
-      if (t.dtype != DType::f32) refuse("fp32 is expected");
+      if (t.dtype != DType::f32) refuse("fp32");
       return;
     default:
-      if (!is_data(t.dtype)) refuse("fp32, fp16 and bf16 are accepted");
+      if (!is_data(t.dtype)) refuse("fp32, fp16 or bf16");
   }
   if (row.role == Role::y && op == Op::softmax && y != all.x.dtype && y != DType::f32)
-    refuse(name_of(all.x.dtype), ", as x, or fp32 is expected");
-  if (row.role == Role::dy && t.dtype != y) refuse(name_of(y), ", as y, is expected");
-  if (row.role == Role::dx && y != t.dtype && y != DType::f32) refuse(name_of(y), ", as y, is expected");
+    refuse(name_of(all.x.dtype), ", as x", or_fp32(all.x.dtype));
+  if (row.role == Role::dy && t.dtype != y) refuse(name_of(y), ", as y");
+  if (row.role == Role::dx && y != t.dtype && y != DType::f32) refuse(name_of(y), ", as y");
 }
 
 // `t` has the shape of the first tensor; [..] without its last dimension; or a mask's, broadcast to it.
 void check_shape(const RoleRow& row, const ConstTensor& t, const ConstTensor& first, const char* first_name) {
   const auto refuse = [&](const auto&... expected) {
-    throw Error(ErrorCode::bad_shape, text(row.name, " has shape ", shape_text(t), "; ", expected...));
+    throw Error(ErrorCode::bad_shape, text(row.name, " must have ", expected..., " (got ", shape_text(t), ")"));
   };
   if (row.fit == Fit::broadcast) {
     bool fits = t.rank <= first.rank;
@@ -48,40 +48,36 @@ void check_shape(const RoleRow& row, const ConstTensor& t, const ConstTensor& fi
       const std::int64_t full = first.shape[i + first.rank - t.rank];
       fits = t.shape[i] == full || t.shape[i] == 1;
     }
-    if (!fits) refuse("sizes of 1 or of ", first_name, ", ", shape_text(first), ", are expected");
+    if (!fits) refuse("sizes of 1 or of ", first_name, ", ", shape_text(first));
   } else if (row.axes[3] == Axis::none) {
     const bool single = first.rank == 1 && t.rank == 1 && t.shape[0] == 1;
     if (!single &&
         (t.rank != first.rank - 1 || !std::equal(t.shape.begin(), t.shape.begin() + t.rank, first.shape.begin())))
-      refuse(first_name, "'s, ", shape_text(first), ", without its last dimension is expected",
-             first.rank == 1 ? " ([1] of a single row)" : "");
+      refuse("the shape of ", first_name, ", ", shape_text(first), ", without the last dimension",
+             first.rank == 1 ? ", or [1]" : "");
   } else if (t.rank != first.rank || t.shape != first.shape) {
-    refuse(shape_text(first), ", as ", first_name, ", is expected");
+    refuse("shape ", shape_text(first), ", as ", first_name);
   }
 }
 
 void check(const Tensors& t, Op op) {
   const RoleRow& lead = first_role(op);
   const ConstTensor first = tensor_of(t, lead);
+  check_roles(op, t);
   check_tensor(lead.name, first);
-  want(t.outs.empty() && t.lses.empty() && t.mod_buffers.empty(), ErrorCode::bad_value,
-       "outs, lses or mod buffers are given beside ", lead.name, "; a softmax takes none");
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
-    want(!tensor.given() || use_of(row, op) != Use::none, ErrorCode::bad_value, row.name, " is given beside ",
-         op == Op::softmax ? "x; a softmax" : "dy; a softmax's backward", " takes none");
     if (!must_be_given(row, op) && !tensor.given()) return;
     check_tensor(row.name, tensor);
-    want(tensor.device == first.device, ErrorCode::bad_device, row.name, " is on ", ShownDevice{tensor.device}, " but ",
-         lead.name, " is on ", ShownDevice{first.device});
+    want(tensor.device == first.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{first.device},
+         ", as ", lead.name, " (got ", ShownDevice{tensor.device}, ")");
     check_dtype(row, tensor, t, op);
     check_shape(row, tensor, first, lead.name);
     if (writes(row, op)) check_output(row.name, tensor);
   });
   if (op == Op::softmax) {
-    want(t.y.given() || t.lse.given(), ErrorCode::bad_value,
-         "neither y nor lse is given; a softmax writes one or both");
+    want(t.y.given() || t.lse.given(), ErrorCode::bad_value, "y or lse must be given");
     want(!t.row_lse.given() || (t.y.given() && !t.lse.given()), ErrorCode::bad_value,
-         "row_lse is given, which takes a y and no lse");
+         "row_lse requires y and does not support lse");
   }
 }
 
@@ -89,7 +85,7 @@ void check_options(const Attention& a) {
   const Attention none;
   want(a.band == none.band && a.softcap == 0 && a.dropout_p == 0 && a.score_mod.empty() && a.mask_mod.empty() &&
            a.max_seqlen_q == 0 && a.max_seqlen_k == 0 && !a.batch_invariant && !a.unified_max,
-       ErrorCode::bad_value, "a softmax takes scale, log and bool_mask; what else is said is attention's");
+       ErrorCode::bad_value, "softmax accepts only scale, log and bool_mask; other options belong to attention");
 }
 
 Dims strides_of(const RoleRow& row, ConstTensor t) {
@@ -139,14 +135,14 @@ Problem softmax_problem_of(const Tensors& t, const Attention& a) {
 
 void validate_softmax(const Problem& p) {
   for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
-  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y is ", name_of(p.out_dtype), "; ",
-       name_of(p.dtype), ", as x, or fp32 is expected");
+  want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y must be ", name_of(p.dtype),
+       ", as x", or_fp32(p.dtype), " (got ", name_of(p.out_dtype), ")");
   validate_device(p);
   const bool forward = p.op == Op::softmax;
   want(forward || (!p.want_lse && !p.lse_only && !p.row_lse && !p.bool_mask), ErrorCode::bad_value,
-       "a softmax's backward has neither lse, row_lse nor bool_mask");
-  want(!p.lse_only || p.want_lse, ErrorCode::bad_value, "lse_only is given without want_lse");
-  want(!p.row_lse || (!p.lse_only && !p.want_lse), ErrorCode::bad_value, "row_lse takes a y and no lse");
+       "softmax_backward does not support lse, row_lse or bool_mask");
+  want(!p.lse_only || p.want_lse, ErrorCode::bad_value, "lse_only requires want_lse");
+  want(!p.row_lse || (!p.lse_only && !p.want_lse), ErrorCode::bad_value, "row_lse requires y and does not support lse");
   validate_scale(p);
   validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);

@@ -1,0 +1,53 @@
+#include "problem/grammar/mismatch.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "base/shown.hpp"
+#include "base/text.hpp"
+#include "problem/grammar/subject.hpp"
+#include "problem/grammar/text.hpp"
+
+namespace onepass {
+namespace {
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  while (!line.empty()) {
+    words.push_back(first_word(line));
+    line.remove_prefix(std::min(words.back().size() + 1, line.size()));
+  }
+  return words;
+}
+
+}  // namespace
+
+std::string mismatch(const Problem& planned, Problem called) {
+  // What a call may have otherwise: more alignment, and other lengths of a cache than those of an example.
+  for (std::size_t i = 0; i < kRoles; ++i)
+    if (called.alignment[i] >= planned.alignment[i]) called.alignment[i] = planned.alignment[i];
+  if (planned.seqused && called.seqused) called.lengths_k = planned.lengths_k;
+  const std::string lines[] = {to_string(planned), to_string(called)};
+  std::vector<std::string_view> wanted = words_of(lines[0]), got = words_of(lines[1]);
+  const std::string head = "the call must match the plan";
+  if (wanted.front() != got.front()) return text(head, ": ", wanted.front(), " (got ", got.front(), ")");
+  std::erase_if(wanted, [&](std::string_view word) {
+    const auto same = std::ranges::find(got, word);
+    return same != got.end() && (got.erase(same), true);
+  });
+  std::string words;
+  const auto add = [&](std::string_view expected, std::string_view found) {
+    constexpr std::size_t kShown = 100;
+    words += text(words.empty() ? ": " : ", ", shown(expected, kShown), " (got ", shown(found, kShown), ")");
+  };
+  for (const std::string_view word : wanted) {
+    const auto same = std::ranges::find(got, subject_of(word), subject_of);
+    add(word, same == got.end() ? "none" : *same);
+    if (same != got.end()) got.erase(same);
+  }
+  for (const std::string_view word : got) add(text("no ", word), word);
+  return words.empty() ? text(head, " \"", lines[0], "\"") : head + words;
+}
+
+}  // namespace onepass
