@@ -106,7 +106,10 @@ def cxx_pieces(code):
 def python_pieces(code):
     """The strings, docstrings and comments of Python: kind, line, text."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    tree = ast.parse(code)
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return  # another check's complaint
     nodes = list(ast.walk(tree))
     docs = {
         id(n.body[0].value) for n in nodes if isinstance(n, documented) and n.body and isinstance(n.body[0], ast.Expr)
