@@ -19,5 +19,5 @@ def test_logits_are_those_of_the_whole_texts(page_size, pages):
 
 
 def test_a_pool_that_holds_no_sequence_is_named():
-    with pytest.raises(ValueError, match="2 pages of 4 keys are too few"):
+    with pytest.raises(ValueError, match="2 pages of 4 keys do not hold one sequence"):
         generate.generate(sequences=1, tokens=30, page_size=4, pages=2, seed=0, say=lambda _: None)

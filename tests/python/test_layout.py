@@ -143,9 +143,9 @@ def test_explain(qkv):
 
 # What is wrong, and the sentence, which shows what was passed.
 WRONG = {
-    r"k has shape \[2, 65, 2, 39\].* 40": lambda q, k, v: (q, k[..., :39], v),
-    r"v has shape \[2, 64, 2, 24\].* 65": lambda q, k, v: (q, k, v[:, 1:]),
-    r"v has shape \[2, 65, 1, 24\].* 2": lambda q, k, v: (q, k, v[:, :, 1:]),
+    r"head dim of k must be 40, .* \(got shape \[2, 65, 2, 39\]\)": lambda q, k, v: (q, k[..., :39], v),
+    r"length of v must be 65, .* \(got shape \[2, 64, 2, 24\]\)": lambda q, k, v: (q, k, v[:, 1:]),
+    r"heads of v must be 2, .* \(got shape \[2, 65, 1, 24\]\)": lambda q, k, v: (q, k, v[:, :, 1:]),
     r"q .*\[batch, seq_q, heads_q, dim_qk\]|q .*\[37, 4, 40\].*": lambda q, k, v: (q[0], k, v),
     r"\[batch, seq, heads, dim\].* \(got \[40\]": lambda q, k, v: (q[0, 0, 0], k, v),
     r"k must be an array of shape \[batch, seq, heads, dim\] \(got None\)": lambda q, k, v: (q, None, v),
@@ -171,9 +171,9 @@ def test_sentences_show_the_callers_shapes(qkv, sentence, kind):
 
 def test_sentences_about_results(qkv):
     q, k, v = map(swapped, qkv)
-    with pytest.raises(ValueError, match=r"out has shape \[2, 4, 37, 24\].* must be 37|out has shape \[2, 4, 37, 24\]"):
+    with pytest.raises(ValueError, match=r"out must be .* \(got shape \[2, 4, 37, 24\]\)"):
         onepass.attention(q, k, v, layout="bshd", out=np.empty((2, 4, 37, 24), F32))
-    with pytest.raises(ValueError, match=r"k has shape \[2, 20, 3, 16\]"):
+    with pytest.raises(ValueError, match=r"k .*\[2, 20, 3, 16\]"):
         new, cache = np.zeros((2, 1, 2, 16), F32), np.zeros((2, 20, 3, 16), F32)
         onepass.append_kv(new, new, cache, cache.copy(), seqused_k=np.zeros(2, np.int32), layout="bshd")
 

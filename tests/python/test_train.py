@@ -112,10 +112,10 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
 @pytest.mark.parametrize(
     "flags, sentence",
     [
-        (["--width", "50"], "--width is 50; a multiple of --heads, 4, is accepted"),
-        (["--steps", "0"], "--steps, --batch, --seq, --layers, --heads and --width are 1 or more"),
-        (["--heads", "0"], "--heads and --width are 1 or more"),
-        (["--seed", "-1"], "--seed is -1; 0 or more is accepted"),
+        (["--width", "50"], "--width must be a multiple of --heads (4), got 50"),
+        (["--steps", "0"], "--steps, --batch, --seq, --layers, --heads and --width must be at least 1"),
+        (["--heads", "0"], "--heads and --width must be at least 1"),
+        (["--seed", "-1"], "--seed must be at least 0 (got -1)"),
         (["--text", "none/such.txt"], "--text none/such.txt: [Errno 2] No such file"),
         (["--seq", "100000"], "--seq 100000 needs more"),
     ],

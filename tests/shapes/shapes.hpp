@@ -26,7 +26,7 @@ inline void expand(const std::string& line, std::vector<std::string>& into) {
 }
 
 inline std::vector<std::string> shapes(const std::string& file) {
-  std::ifstream in(std::string(ONEPASS_SHAPES) + "/" + file);
+  std::ifstream in(std::string(ONEPASS_SHAPES "/") + file);
   if (!in) throw std::runtime_error("cannot read " + file);
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
