@@ -128,7 +128,7 @@ TEST(Append, RefusesWithNothingWritten) {
        [](AppendCase& c) { c.tensors.cos.dtype = DType::f16; }},
       {"sin must be fp32, as cos (got bf16)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.sin.dtype = DType::bf16; }},
-      {"which rotates 18 elements of a key; k_new has 16", ErrorCode::bad_shape,
+      {"cos must have at most 8 columns, half the head dim of k_new (got shape [40, 9])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.cos.shape[1] = c.tensors.sin.shape[1] = 9; }},
       {"q requires cos and sin, which rotate it", ErrorCode::bad_value,
        [](AppendCase& c) { c.tensors.cos = c.tensors.sin = {}; }},
@@ -150,7 +150,8 @@ TEST(Append, RefusesWithNothingWritten) {
        ErrorCode::bad_value, [](AppendCase& c) { c.tensors.cos.shape[0] = c.tensors.sin.shape[0] = 34; }},
       {"page_table[0, 0] must be a page from 0 to 10 (got -2)", ErrorCode::bad_value, set(&T::page_table, 0, -2)},
       {"page_table[1, 3] must be a page from 0 to 10 (got 11)", ErrorCode::bad_value, set(&T::page_table, 7, 11)},
-      {"to sequence 1 and again to sequence 0, which both append to it", ErrorCode::bad_value,
+      {"only one new token may be written to token 3 of page 9 (page_table gives it to sequences 1 and 0)",
+       ErrorCode::bad_value,
        [](AppendCase& c) {
          numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0];
          for (AppendCase::Memory& m : c.memory) m.before = m.bytes;

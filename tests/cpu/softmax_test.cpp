@@ -254,7 +254,7 @@ TEST(Softmax, RefusesInASentence) {
   Tensors t;
   t.x = in, t.y = out;
   EXPECT_EQ(refusal([&] { (void)make_problem(causal, t); }),
-            "a softmax takes scale, log and bool_mask; what else is said is attention's");
+            "softmax accepts only scale, log and bool_mask; other options belong to attention");
   EXPECT_NE(refusal([&] {
               (void)parse_problem("softmax s3x4 fp32 causal_top_left");
             }).find("softmax does not support 'causal_top_left'"),

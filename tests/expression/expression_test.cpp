@@ -231,8 +231,7 @@ struct Wrong {
   const char* column;  // and what else the sentence says
 };
 const Wrong kWrong[] = {
-    {"score + foo",
-     "column 9: 'foo': the known names are score, batch, head, q_index, k_index, table, ids, flags"},
+    {"score + foo", "column 9: 'foo': the known names are score, batch, head, q_index, k_index, table, ids, flags"},
     {"score +", "column 8: the text ends where a value is expected"},
     {"", "column 1: the text ends"},
     {"score score", "column 7: 'score': an operator or the end is expected"},
@@ -279,8 +278,7 @@ TEST(Expression, AWrongTextIsShownWithItsColumnAndALineBelowIt) {
   } catch (const Error& e) {
     const std::string what = e.what();
     EXPECT_EQ(what.substr(what.find('\n')), "\n    score > 0\n    ^");
-    EXPECT_NE(what.find("mask_mod, line 2, column 3: 'score': a mask_mod does not support score"),
-              std::string::npos);
+    EXPECT_NE(what.find("mask_mod, line 2, column 3: 'score': a mask_mod does not support score"), std::string::npos);
   }
 }
 

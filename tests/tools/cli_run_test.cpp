@@ -219,7 +219,7 @@ TEST_F(CliRun, SentencesShowTheShapesOfTheFiles) {
   const Result r = run({"--out", folder("o.npy")},
                        {"--layout", "bshd", "--q", folder("qt.npy"), "--k", folder("kt.npy"), "--v", folder("vt.npy")});
   EXPECT_EQ(r.status, 2);
-  EXPECT_NE(r.err.find("v has shape [2, 6, 2, 6]"), r.err.npos) << r.err;
+  EXPECT_NE(r.err.find("(got shape [2, 6, 2, 6])"), r.err.npos) << r.err;
 }
 
 TEST_F(CliRun, Bf16OfMlDtypes) {
@@ -282,10 +282,11 @@ TEST_F(CliRun, Gradients) {
       {{"--out", folder("g.npy"), "--dout", none}, "gradients need --out FILE.safetensors"},
       {{"--out", result, "--dout", none, "--grads", "dq,dz"}, "--grads must be a comma-separated list of dq, dk, dv"},
       {{"--out", result, "--dout", none, "--grads", "dbias"}, "--grads asks for dbias, but bias is missing"},
-      {{"--out", result, "--dout", none, "--grads", "dq b7 dropout=0.5"}, "--grads is 'dq b7 dropout=0.5'"},
+      {{"--out", result, "--dout", none, "--grads", "dq b7 dropout=0.5"},
+       "--grads must be a comma-separated list of dq, dk, dv"},
       {{"--out", result, "--dout", none, "--seqused-k", none}, "--seqused-k is not supported with dout"},
       {{"--out", result, "--dout", none, "--v-descale", none}, "--v-descale is not supported with dout"},
-      {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq is fp16; fp32, as q"},
+      {{"--out", result, "--dout", none, "--out-dtype", "fp16"}, "dq must be fp32, as q (got fp16)"},
       {{"--out", result, "--dout", none, "--in", done, "--unified-max", "1"},
        "--unified-max is not supported with out and lse"},
       {{"--out", result, "--dout", none, "--in", done, "--batch-invariant"},

@@ -10,7 +10,6 @@ namespace onepass::cuda {
 namespace {
 
 static_assert(kPlainReach == kUnifiedRange);
-constexpr std::int64_t kMaxDimV = 2048;  // 64 fp32 sums a lane
 
 class State final : public ForwardState {
  public:
@@ -37,10 +36,6 @@ class State final : public ForwardState {
 }  // namespace
 
 bool select_plain(const Problem& p, std::string& why) {
-  if (p.dim_v > kMaxDimV) {
-    why = text("dim_v must be at most ", kMaxDimV, " (got ", p.dim_v, ")");
-    return false;
-  }
   const bool countable = p.batch * p.heads_q <= kMaxPosition;
   why = countable ? why_too_many(p, tile_bound(p, kPlainTile))
                   : text("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");

@@ -64,8 +64,8 @@ TEST(EmulatedPlainGemm, IsRight) {
 
 TEST(PlainKernels, RefuseInASentence) {
   std::string why;
-  EXPECT_FALSE(cuda::select_plain(parse_problem("fwd d64/2049 bf16 cuda"), why));
-  EXPECT_EQ(why, "dim_v must be at most 2048 (got 2049)");
+  EXPECT_FALSE(cuda::select_plain(parse_problem("fwd b600000000 h2 s1 d64 bf16 cuda"), why));
+  EXPECT_EQ(why, "batch x heads_q must be at most 536870911 (got 1200000000)");
   PlainGemmConfig config;
   EXPECT_FALSE(cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda"), config, why));
   EXPECT_EQ(why, "m x n must be at most 2147483647 tiles of 16 x 16 (got m = 2000000000, n = 2000000000)");
