@@ -126,20 +126,22 @@ TEST_P(WrongCache, IsRefusedAndWritesNothing) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Cpu, WrongCache,
-    testing::Values(
-        Wrong{"Negative", [](Inputs& in) { used(in)[1] = -1; }, "seqused_k[1] must be 0 to 40 (got -1)"},
-        Wrong{"TooLong", [](Inputs& in) { used(in)[0] = 49; }, "seqused_k[0] must be 0 to 40 (got 49)"},
-        Wrong{"PageBelow", [](Inputs& in) { table(in)[0] = -1; }, "page_table[0, 0] is -1; a page from 0 to 5"},
-        Wrong{"PageBeyond", [](Inputs& in) { table(in)[2] = 6; }, "page_table[0, 2] is 6; a page from 0 to 5"},
-        Wrong{"PackedToo", [](Inputs& in) { in.tensors.cu_seqlens_k = in.tensors.seqused_k; },
-              "keys must be either packed or a cache"},
-        Wrong{"TableOfFloats", [](Inputs& in) { in.tensors.page_table.dtype = DType::f32; },
-              "page_table must be int32"},
-        Wrong{"TableOfOthers", [](Inputs& in) { in.tensors.page_table.shape[0] = 1; },
-              "the batch of page_table must be 2, as in q (got shape [1, 3])"},
-        Wrong{"FlatKeys", [](Inputs& in) { in.tensors.k.rank = 3; },
-              "k must have shape [pages, page_size, heads_kv, dim_qk] with page_table (got "},
-        Wrong{"OtherPages", [](Inputs& in) { in.tensors.v.shape[1] = 8; }, "its page size must be 16, as k's"}),
+    testing::Values(Wrong{"Negative", [](Inputs& in) { used(in)[1] = -1; }, "seqused_k[1] must be 0 to 40 (got -1)"},
+                    Wrong{"TooLong", [](Inputs& in) { used(in)[0] = 49; }, "seqused_k[0] must be 0 to 40 (got 49)"},
+                    Wrong{"PageBelow", [](Inputs& in) { table(in)[0] = -1; },
+                          "page_table[0, 0] must be a page from 0 to 5 (got -1)"},
+                    Wrong{"PageBeyond", [](Inputs& in) { table(in)[2] = 6; },
+                          "page_table[0, 2] must be a page from 0 to 5 (got 6)"},
+                    Wrong{"PackedToo", [](Inputs& in) { in.tensors.cu_seqlens_k = in.tensors.seqused_k; },
+                          "keys must be either packed or a cache"},
+                    Wrong{"TableOfFloats", [](Inputs& in) { in.tensors.page_table.dtype = DType::f32; },
+                          "page_table must be int32"},
+                    Wrong{"TableOfOthers", [](Inputs& in) { in.tensors.page_table.shape[0] = 1; },
+                          "the batch of page_table must be 2, as in q (got shape [1, 3])"},
+                    Wrong{"FlatKeys", [](Inputs& in) { in.tensors.k.rank = 3; },
+                          "k must have shape [pages, page_size, heads_kv, dim_qk] with page_table (got "},
+                    Wrong{"OtherPages", [](Inputs& in) { in.tensors.v.shape[1] = 8; },
+                          "the page size of v must be 16, as in k (got shape "}),
     [](const auto& x) { return x.param.name; });
 
 // Entries behind the last key may be anything; a page beyond them is never looked at.

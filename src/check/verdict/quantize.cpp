@@ -46,7 +46,7 @@ class QuantizeJudge {
   }
 
  private:
-  // The largest number to be stored, and the largest that it could have been: the sum of the sizes of its terms. A
+  // The largest number to be stored, and the largest that it could have been by the sizes of its terms. A
   // factor that many rows share is chosen before their means and rotations are known, from the terms.
   struct Extent {
     double largest = 0, reach = 0;
@@ -91,6 +91,7 @@ class QuantizeJudge {
       size[c] = std::abs(double{x_at(pair, i, c)}) + (p_.centered ? std::abs(mean_[c]) : 0.0);
       if (p_.hadamard && (signs_[static_cast<std::size_t>(c / 32)] >> c % 32 & 1)) x[c] = -x[c];
     }
+    const double reach = reach_of(size);
     if (p_.hadamard) rotate(x, size);
     const float f = descale_at(pair, p_.descale.blocks ? i / kDescaleRows : 0);
     const Dims& s = in_.tensors.y.stride;
@@ -106,7 +107,7 @@ class QuantizeJudge {
         if (!std::isnan(y)) first(here());
         continue;
       }
-      extent |= {std::abs(x[c]), size[c]};
+      extent |= {std::abs(x[c]), reach};
       const double step =
           std::max(std::exp2(std::floor(std::log2(std::max(std::abs(x[c] / double{f}), 1e-30)))), 0x1p-6);
       const double error = std::abs(double{y} * double{f} - x[c]), allowed = step * double{f} / 16 + kUnsure * size[c];
@@ -117,6 +118,15 @@ class QuantizeJudge {
       sum_error_ += error, sum_allowed_ += allowed, ++count_;
     }
     return extent;
+  }
+  // How large an element of the row can become: of t elements that are mixed, |x'| <= sum |x| / root t <= root t max
+  // |x|. The sum is over the row, in which t elements are mixed at a time.
+  double reach_of(const std::vector<double>& size) const {
+    double sum = 0, largest = 0;
+    for (const double x : size)
+      if (std::isfinite(x)) sum += x, largest = std::max(largest, x);
+    const auto together = static_cast<double>(rotated_together(n_));
+    return p_.hadamard ? std::min(sum, together * largest) / std::sqrt(together) : largest;
   }
   // As the textbook: entry (i, j) is -1 to the number of binary digits that i and j share. size: of a sum's terms.
   void rotate(std::vector<double>& x, std::vector<double>& size) const {
