@@ -28,7 +28,7 @@ def refuse_lost(inputs, function="attention"):
     if not torch.is_grad_enabled():
         return
     for name, x in inputs:
-        if getattr(x, "requires_grad", False) is True:
+        if isinstance(x, torch.Tensor) and x.requires_grad:  # a symbolic number cannot be asked
             raise RuntimeError(
                 f"{name}.requires_grad is set, but {function} does not return its gradient; pass {name}.detach()"
             )

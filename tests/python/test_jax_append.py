@@ -184,7 +184,7 @@ def test_merge_is_that_of_numpy(rng):
     gradient = jax.grad(lambda x, y: onepass.jax.merge(list(x), list(y))[0].sum(), (0, 1))(outs, lses)
     assert all(np.isfinite(x).all() for x in gradient)
     for wrong in (([], []), (list(outs), list(lses)[:4]), ([outs[0]], [lses[0, 0]])):
-        with pytest.raises(ValueError, match="as many of one shape"):
+        with pytest.raises(ValueError, match="all of one shape"):
             onepass.jax.merge(*wrong)
     for wrong, sentence in (((np.int32(outs * 0 == 0), lses), "outs"), ((outs, np.float16(lses)), "lses")):
         with pytest.raises(TypeError, match=rf"{sentence}\[0\] is "):

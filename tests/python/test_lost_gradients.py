@@ -34,7 +34,7 @@ def test_refusals_of_arguments(attention, torch, device):
         (TypeError, r"seqused_k must be a torch.Tensor \(got list\)", dict(seqused_k=[3, 4])),
         (ValueError, r"window must be a pair \(left, right\)", dict(window=3)),
         (TypeError, "mod_buffers must be a dict", dict(mod_buffers=[q])),
-        (ValueError, "name '3' is no name", dict(score_mod="score", mod_buffers={3: q})),
+        (ValueError, "mod buffer name must be .*got '3'", dict(score_mod="score", mod_buffers={3: q})),
         (
             ValueError,
             "invalid mod_buffers name 'a,b': use letters, digits and underscores",
@@ -66,6 +66,9 @@ def test_jax_refuses_a_buffer_s_gradient(jax, rng):
     np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(q, table), by_q)
     both = jax.grad(lambda q, table: loss(q, jax.lax.stop_gradient(table)), (0, 1))(q, table)
     np.testing.assert_array_equal(both[0], by_q)
-    for buffers, sentence in (([table], "mod_buffers must be a dict"), ({3: table}, "name '3' is no name")):
+    for buffers, sentence in (
+        ([table], "mod_buffers must be a dict"),
+        ({3: table}, "mod buffer name must be .*got '3'"),
+    ):
         with pytest.raises((ValueError, TypeError), match=sentence):
             onepass.jax.attention(q, k, v, score_mod="score", mod_buffers=buffers)
