@@ -187,7 +187,7 @@ def test_merge_is_that_of_numpy(rng):
         with pytest.raises(ValueError, match="all of one shape"):
             onepass.jax.merge(*wrong)
     for wrong, sentence in (((np.int32(outs * 0 == 0), lses), "outs"), ((outs, np.float16(lses)), "lses")):
-        with pytest.raises(TypeError, match=rf"{sentence}\[0\] is "):
+        with pytest.raises(TypeError, match=rf"{sentence}\[0\] must be "):
             onepass.jax.merge(*map(list, wrong))
     parts = [np.ones((1, 1, 1, 2), np.float32), np.full((1, 1, 1, 2), np.nan, np.float32)]
     small = [np.zeros((1, 1, 1), np.float32), np.full((1, 1, 1), -200, np.float32)]  # read, though it weighs nothing

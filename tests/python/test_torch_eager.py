@@ -232,7 +232,7 @@ def test_merge(attention, torch, device):
         onepass.torch.merge([x.requires_grad_()], [nothing[0]])
     for wrong, sentence in ((([x.double()], [nothing]), "outs"), (([x], [nothing.half()]), "lses")):
         for grad in (False, True):
-            with pytest.raises(TypeError, match=rf"{sentence}\[0\] is "):
+            with pytest.raises(TypeError, match=rf"{sentence}\[0\] must be "):
                 onepass.torch.merge([wrong[0][0].detach().requires_grad_(grad)], wrong[1])
 
 
