@@ -1,6 +1,6 @@
 // Attention forward without tensor cores: each warp computes one row at a time, in two passes over the keys it sees.
 // It accepts every problem and every layout. It is the last row of CUDA's list: a call that the tuned kernels refuse
-// takes it, at the speed of scalar products (1 to 2 % of theirs).
+// takes it.
 #pragma once
 #include "cuda/attention/fallback.cuh"
 #include "cuda/plain/config.hpp"
