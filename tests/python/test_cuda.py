@@ -172,7 +172,7 @@ def test_merge_in_a_graph_skips_what_saw_nothing(cuda):
 
 def test_devices_are_not_mixed(cuda, rng):
     q, k, v = on_device(cuda, inputs(rng, dim=64, dim_v=64))
-    with pytest.raises(ValueError, match="^k is on cpu but q is on cuda:0"):
+    with pytest.raises(ValueError, match=r"^k must be on cuda:0, as q \(got cpu\)"):
         onepass.attention(q, k.cpu(), v)
 
 
