@@ -9,6 +9,7 @@
 #include "base/workspace.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "onepass/quantize.hpp"
+#include "plan/no_work.hpp"
 #include "plan/scratch.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/callers_layout.hpp"
@@ -122,6 +123,7 @@ class Steps {
     a.hadamard = x.options.hadamard, a.seed = x.options.seed;
     return make_problem(a, tensors_of(x));
   }
+  bool need_no_kernel(const Tensors& t) const { return plan::ran_without_kernel(attention_.problem(), t); }
   std::size_t bytes() const {
     std::size_t all = whole(attention_.workspace_bytes());
     for (const Plan& plan : quantizes_) all += whole(plan.workspace_bytes());
@@ -172,6 +174,7 @@ void attention_fp8(const Tensors& t, const Attention& a, const Fp8Options& optio
   // What does not fit is said before anything is written.
   const Steps steps(call, a, implementation, launch.executor);
   check_apart(Op::forward, t);
+  if (steps.need_no_kernel(t)) return;
   const Scratch memory(t.q.device, bytes + steps.bytes(), launch.stream);
   (void)call.place(memory.data());
   steps.run(call, static_cast<std::byte*>(memory.data()) + bytes, launch);

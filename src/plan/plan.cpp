@@ -13,6 +13,7 @@
 #include "plan/compute.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
+#include "plan/no_work.hpp"
 #include "plan/scratch.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/implementation.hpp"
@@ -66,16 +67,6 @@ void check_workspace(const PlanState& plan, const Tensors& tensors, std::span<st
   };
   for (const RoleRow& row : kRoleTable) want_apart(row.name, tensor_of(tensors, row));
   for (const auto& [name, tensor] : tensors.mod_buffers) want_apart("mod buffer " + shown(name), tensor);
-}
-
-// The kernels' loops over an empty batch of any size would be the call's only work.
-bool writes_nothing(const Problem& p, const Tensors& t) {
-  for (const RoleRow& row : kRoleTable) {
-    if (!writes(row, p.op) || !(t.*row.output).given()) continue;
-    const Tensor& out = t.*row.output;
-    if (std::find(out.shape.begin(), out.shape.begin() + out.rank, 0) == out.shape.begin() + out.rank) return false;
-  }
-  return p.device.kind == DeviceKind::cpu;
 }
 
 // A page table alone would make every sequence as long as its row, with stale keys behind the real ones.
@@ -137,7 +128,7 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
   want(workers <= state.workers, ErrorCode::bad_value, "the executor must have at most ", state.workers,
        " workers, as the plan's (got ", workers, ")");
   check_workspace(state, tensors, launch.workspace);
-  if (writes_nothing(*state.problem, tensors)) return;
+  if (plan::ran_without_kernel(*state.problem, tensors)) return;
   GuardedExecutor executor(host, workers);
   state.run(tensors, launch.workspace.data(), executor, launch.stream);
 }
@@ -160,10 +151,10 @@ void compute(Op op, const Tensors& tensors, const Attention& attention, const La
   GuardedExecutor executor(host, state.workers);
   if (!launch.workspace.empty()) {
     check_workspace(state, tensors, launch.workspace);
-    if (!writes_nothing(*problem, tensors)) state.run(tensors, launch.workspace.data(), executor, launch.stream);
+    if (!ran_without_kernel(*problem, tensors)) state.run(tensors, launch.workspace.data(), executor, launch.stream);
     return;
   }
-  if (writes_nothing(*problem, tensors)) return;
+  if (ran_without_kernel(*problem, tensors)) return;
   const Scratch workspace(problem->device, state.workspace_bytes, launch.stream);
   state.run(tensors, workspace.data(), executor, launch.stream);
 }
@@ -189,7 +180,7 @@ void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
   const Plan plan = make_plan(merge_problem_of(tensors), {}, launch.executor);
   Executor& host = launch.executor ? *launch.executor : default_executor();
   GuardedExecutor guarded(host, plan.workers());
-  if (!writes_nothing(plan.problem(), tensors)) plan.state()->run(tensors, nullptr, guarded, launch.stream);
+  if (!plan::ran_without_kernel(plan.problem(), tensors)) plan.state()->run(tensors, nullptr, guarded, launch.stream);
 }
 
 // A merge of results that have no columns.

@@ -218,20 +218,6 @@ TEST(Plan, AValueOfNoOperatorIsAnError) {
             "op must be a value of Op, 0 to 7 (got 99)");
 }
 
-// 2^40 sequences without rows are no work.
-TEST(Plan, CallsThatWriteNothingEnd) {
-  float x = 0;
-  const std::int64_t many = std::int64_t{1} << 40;
-  Tensors t;
-  t.q = t.k = t.v = ConstTensor(&x, DType::f32, {many, 1, 0, 16}, {0, 0, 0, 1});
-  t.out = Tensor(&x, DType::f32, {many, 1, 0, 16});
-  attention(t);
-  const std::vector<std::int32_t> used(1);
-  t.seqused_k = ConstTensor(used.data(), DType::i32, {many}, {0});
-  attention(t);
-  SUCCEED();
-}
-
 TEST(Plan, APageTableRequiresLengths) {
   Inputs in = check::make_inputs(parse_problem("b2 h2 s1x32 d16 kv=paged:16"));
   EXPECT_EQ(sentence_of([&] { attention(in.tensors); }, ErrorCode::bad_value),

@@ -5,6 +5,7 @@
 #include "base/parallel.hpp"
 #include "cpu/common/combine.hpp"
 #include "problem/attention/score.hpp"
+#include "problem/attention/zero_gradients.hpp"
 
 namespace onepass::cpu::backward {
 namespace {
@@ -128,6 +129,7 @@ Parts book_parts(Workspace& w, const Problem& p, const Plan& plan) {
   const Gradients& g = p.gradients;
   const Cut& c = plan.cut;
   Parts parts;
+  if (has_zero_gradients(p)) return parts;  // no kernel runs
   parts.delta = w.take<float>(rows_of(p));
   if (g.dq && c.key_splits > 1) parts.dq = w.take<float>(c.key_splits * rows_of(p) * p.dim_qk);
   if (g.dk && c.row_splits > 1) parts.dk = w.take<float>(c.row_splits * key_rows_of(p) * p.dim_qk);

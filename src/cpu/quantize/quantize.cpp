@@ -93,9 +93,13 @@ struct Job {
     return factor;
   }
 
-  float& descale(std::int64_t pair, std::int64_t block) const {
+  float& descale(std::int64_t batch, std::int64_t head, std::int64_t block) const {
     const Dims& s = p.layout.descale;
-    return static_cast<float*>(t.descale.data)[pair / p.heads_q * s[0] + pair % p.heads_q * s[1] + block * s[2]];
+    return static_cast<float*>(t.descale.data)[batch * s[0] + head * s[1] + block * s[2]];
+  }
+  float& mean(std::int64_t i) const {  // of all elements of the mean
+    const Dims& s = p.layout.mean;
+    return static_cast<float*>(t.mean.data)[i / n / p.heads_q * s[0] + i / n % p.heads_q * s[1] + i % n * s[2]];
   }
 };
 
@@ -118,16 +122,13 @@ class State final : public PlanState {
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
     const Job job{p, t};
+    if (is_empty(p)) return without_rows(job);
     const std::int64_t pairs = p.batch * p.heads_q, blocks = descale_blocks(p.seq_q), n = p.seq_k;
     Workspace w(memory);
     const Memory m = book(p, w, executor.workers());
     if (surveys(p)) {
       parallel(executor, pairs, [&](std::int64_t pair, int) { m.most[pair] = job.survey(pair, m.means + pair * n); });
-      for (std::int64_t i = 0; p.centered && i < pairs * n; ++i) {
-        const Dims& s = p.layout.mean;
-        static_cast<float*>(t.mean.data)[i / n / p.heads_q * s[0] + i / n % p.heads_q * s[1] + i % n * s[2]] =
-            m.means[i];
-      }
+      for (std::int64_t i = 0; p.centered && i < pairs * n; ++i) job.mean(i) = m.means[i];
     }
     if (!p.descale.blocks) {
       std::fill_n(m.factors, pairs, 0.0f);
@@ -136,13 +137,14 @@ class State final : public PlanState {
       };
       for (std::int64_t i = 0; i < pairs; ++i) m.factors[first(i)] = std::max(m.factors[first(i)], m.most[i]);
       for (std::int64_t i = 0; i < pairs; ++i)
-        m.factors[i] = first(i) == i ? (job.descale(i, 0) = descale_for(m.factors[i])) : m.factors[first(i)];
+        m.factors[i] = first(i) == i ? (job.descale(i / p.heads_q, i % p.heads_q, 0) = descale_for(m.factors[i]))
+                                     : m.factors[first(i)];
     }
     parallel(executor, pairs * blocks, [&](std::int64_t task, int worker) {
       const std::int64_t pair = task / blocks, block = task % blocks;
       const float factor = job.block(pair, block * kDescaleRows, m.means + pair * n,
                                      p.descale.blocks ? 0.0f : m.factors[pair], m.rows + worker * kDescaleRows * n);
-      if (p.descale.blocks) job.descale(pair, block) = factor;
+      if (p.descale.blocks) job.descale(pair / p.heads_q, pair % p.heads_q, block) = factor;
     });
   }
 
@@ -150,9 +152,17 @@ class State final : public PlanState {
   struct Memory {
     float *means, *most, *factors, *rows;
   };
+  static bool is_empty(const Problem& p) { return std::min({p.batch, p.heads_q, p.seq_q}) == 0; }
+  // Writes what there is of factors and means. The number of heads that share a factor does not matter.
+  static void without_rows(const Job& job) {
+    const Problem& p = job.p;
+    for (std::int64_t i = 0; p.centered && i < p.batch * p.heads_q * job.n; ++i) job.mean(i) = 0;
+    for (std::int64_t b = 0; !p.descale.blocks && b < (p.descale.batch ? p.batch : 1); ++b)
+      for (std::int64_t h = 0; h < (p.descale.heads ? p.heads_q : 1); ++h) job.descale(b, h, 0) = descale_for(0);
+  }
   static bool surveys(const Problem& p) { return p.centered || !p.descale.blocks; }
   static Memory book(const Problem& p, Workspace& w, int workers) {
-    const std::int64_t pairs = p.batch * p.heads_q;
+    const std::int64_t pairs = is_empty(p) ? 0 : p.batch * p.heads_q;
     return {w.take<float>(surveys(p) ? pairs * p.seq_k : 0), w.take<float>(surveys(p) ? pairs : 0),
             w.take<float>(p.descale.blocks ? 0 : pairs), w.take<float>(workers * kDescaleRows * p.seq_k)};
   }

@@ -1,8 +1,10 @@
 // A problem's sequences and what their rows see.
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/text.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/attention/zero_gradients.hpp"
 
 namespace onepass {
 
@@ -10,6 +12,8 @@ std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor&
                                        std::string_view of) {
   if (of.empty()) of = name.substr(name.size() - 1);
   std::vector<std::int64_t> lengths;
+  want(cu.stride[0] != 0 || cu.shape[0] <= 1, ErrorCode::bad_stride, name, " must have a stride other than 0 (got ",
+       cu.shape[0], " entries with stride 0)");
   if (int32_at(cu, 0) != 0) throw Error(ErrorCode::bad_value, text(name, "[0] must be 0 (got ", int32_at(cu, 0), ")"));
   for (std::int64_t i = 1; i < cu.shape[0]; ++i) {
     const std::int64_t from = int32_at(cu, i - 1), to = int32_at(cu, i);
@@ -42,6 +46,11 @@ BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
   const Align align = p.band.align;
   const std::int64_t shift = align == Align::bottom_right ? seq_k - seq_q : align == Align::offset ? p.band.offset : 0;
   return {seq_q, seq_k, shift, p.band.left, right};
+}
+
+bool has_zero_gradients(const Problem& p) {
+  if (p.op != Op::backward || p.varlen) return false;
+  return std::min({p.batch, p.heads_q, p.seq_q}) == 0 || (p.seq_k == 0 && !p.gradients.dsinks);
 }
 
 std::string why_no_alibi(const Problem& p, std::int64_t most) {
