@@ -3,6 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "algebra/numerics.hpp"
 #include "base/cpu_info.hpp"
@@ -38,6 +45,29 @@ TEST(Linear, AMachineIsItsCpuAndItsThreads) {
   EXPECT_EQ(plan::machine_of(p, 1), text(cpu_name(), ", 1 thread"));
   const CrossoverRow row{plan::machine_of(p, 2), DType::bf16, 64, 32, {1, 9}};
   EXPECT_EQ(parse_crossovers(to_text({row}), "f").rows, std::vector{row});
+}
+
+// Opening a FIFO would wait for a writer, and a device has no end. The alarm ends a test that waits.
+TEST(Linear, ACrossoverFileOfAnotherKindIsRefused) {
+  alarm(60);
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / text("crossovers", getpid());
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path fifo = folder / "fifo", large = folder / "large";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::ofstream(large) << "a line\n";
+  std::filesystem::resize_file(large, std::uintmax_t{1} << 40);  // without blocks on the disk
+  for (const auto& [file, why] : {std::pair{fifo, "it must be a regular file"},
+                                  {folder, "it must be a regular file"},
+                                  {"/dev/zero", "it must be a regular file"},
+                                  {"/dev/full", "it must be a regular file"},
+                                  {large, "it must have at most 1048576 bytes (got 1099511627776)"}}) {
+    const Crossovers read = plan::read_crossovers(file);
+    EXPECT_EQ(read.refusal, text(file.string(), " cannot be read: ", why));
+    EXPECT_TRUE(read.rows.empty());
+  }
+  EXPECT_EQ(plan::read_crossovers(folder / "none").refusal, "");
+  std::filesystem::remove_all(folder);
+  alarm(0);
 }
 
 TEST(Linear, TheChosenComeFirstAndFlatGemmHasItsOwnAlone) {

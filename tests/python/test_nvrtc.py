@@ -99,4 +99,24 @@ def test_a_name_of_the_users_choice_goes_before():
         """,
         ONEPASS_NVRTC="/nowhere/libnvrtc.so",
     )
-    assert said.strip() == "/nowhere/libnvrtc.so is not on this machine"
+    assert said.strip() == refused("/nowhere/libnvrtc.so", "there is no such file")
+
+
+def refused(name, why):
+    return f"ONEPASS_NVRTC must name a library that defines nvrtcVersion (got {name}: {why})"
+
+
+def test_a_file_of_another_kind_is_named(tmp_path):
+    def said(path):
+        line = run("from onepass import _onepass; print(*_onepass.nvrtc())", ONEPASS_NVRTC=str(path))
+        assert line.count("\n") == 1
+        return line.strip()
+
+    text, fifo = tmp_path / "libnvrtc.so", tmp_path / "fifo"
+    text.write_text("not a library\n" * 100)
+    os.mkfifo(fifo)
+    assert said(text) == refused(text, f"{text}: invalid ELF header")
+    assert said(fifo) == refused(fifo, "it is not a regular file")
+    assert said(tmp_path) == refused(tmp_path, "it is not a regular file")
+    assert said("/dev/zero") == refused("/dev/zero", "it is not a regular file")
+    assert said("libm.so.6") == refused("libm.so.6", "it does not define nvrtcVersion")

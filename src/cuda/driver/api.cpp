@@ -10,6 +10,7 @@
 
 #include "base/fork.hpp"
 #include "base/make_once.hpp"
+#include "cuda/driver/library.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -83,8 +84,9 @@ Opened<Nvrtc> open_nvrtc() {
     for (const std::string& path : *offered) names.push_back(path.c_str());
   }
   names.push_back("/usr/local/cuda/lib64/libnvrtc.so");
-  void* library = open_first(chosen && *chosen ? std::vector{chosen} : names, n.why);
-  if (!library) return n;
+  void* library =
+      chosen && *chosen ? open_library("ONEPASS_NVRTC", chosen, "nvrtcVersion", n.why) : open_first(names, n.why);
+  if (!n.why.empty()) return n;
 #define ONEPASS_RESOLVE(symbol, member, parameters) resolve(library, #symbol, n.api.member, n.why);
   ONEPASS_NVRTC_API(ONEPASS_RESOLVE)
 #undef ONEPASS_RESOLVE

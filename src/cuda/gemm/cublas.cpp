@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "base/make_once.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
+#include "cuda/driver/library.hpp"
 #include "cuda/gemm/cublas_api.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/pretended.hpp"
@@ -31,14 +31,14 @@ Opened open_cublas() {
   Opened o;
   const char* const chosen = std::getenv("ONEPASS_CUBLASLT");
   void* library = nullptr;
-  for (const char* name : chosen && *chosen ? std::array<const char*, 3>{chosen, nullptr, nullptr}
-                                            : std::array<const char*, 3>{"libcublasLt.so.13", "libcublasLt.so.12",
-                                                                         "/usr/local/cuda/lib64/libcublasLt.so"})
-    if (name && !library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    o.why = text(chosen && *chosen ? chosen : "libcublasLt.so.13", " is not on this machine");
-    return o;
+  if (chosen && *chosen) {
+    library = open_library("ONEPASS_CUBLASLT", chosen, "cublasLtGetVersion", o.why);
+  } else {
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so"})
+      if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) o.why = "libcublasLt.so.13 is not on this machine";
   }
+  if (!library) return o;
   const auto resolve = [&](const char* symbol, auto& into) {
     into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(library, symbol));
     if (!into && o.why.empty()) o.why = text("libcublasLt is too old: it does not define ", symbol);
