@@ -13,6 +13,10 @@ import onepass.torch
 __all__ = ["register"]
 
 
+def __dir__():
+    return sorted(__all__)
+
+
 def register(name="onepass"):
     """Makes ``name`` an attention implementation: ``from_pretrained(..., attn_implementation=name)``.
 

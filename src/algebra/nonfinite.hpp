@@ -1,15 +1,15 @@
 // NaN and infinity: the policy of every kernel, beside the algebra. Header-free.
 //
 // A product with the weights multiplies every weight with every value. A hidden key's weight of 0 times a NaN spoils a
-// row that does not see it, and a visible weight that underflowed to 0 times an infinity becomes NaN. A row that sees a
-// NaN or an infinity must be what the formula makes of it, and no other row may be touched, element by element. Kernels
-// have two ways:
-//   1. Values that are not finite enter the product as zeros. A second product, of visibility with flags, brings them
-//   to
-//      the rows that see them, at most at the cost of the first (src/cpu/flash/nonfinite-inl.h).
-//   2. The kernel looks at its outputs as it writes them (probe_finite), and computes those that are not finite once
-//      more. There, values of hidden keys stay out of the sums, and a visible weight is never 0, nor is a factor that
-//      rescales older output (visible_weight).
+// row that does not see it. A visible weight that underflowed to 0 times an infinity becomes NaN. A row that sees a NaN
+// or an infinity must be non-finite where the formula is, and no other row may change. There are two ways:
+//
+//   1. Values that are not finite enter the product as zeros. Flags bring them to the rows that see them
+//      (src/cpu/flash/nonfinite-inl.h).
+//
+//   2. The kernel tests its outputs as it writes them (probe_finite) and computes those that are not finite once more.
+//      There, values of hidden keys stay out of the sums. Visible weights and the factors that rescale older output are
+//      never 0 (visible_weight).
 #if !defined(ONEPASS_CORE_NONFINITE_HPP) || defined(ONEPASS_PER_TARGET)
 #define ONEPASS_CORE_NONFINITE_HPP
 #include "algebra/online_softmax.hpp"  // per target: includes it, too

@@ -17,8 +17,11 @@ struct Row {
   const char* card;
   int multiprocessors, l2_bytes;
 };
-// Compute capabilities and the shared memory a block may have (CUDA C++ programming guide, technical specifications);
-// the cards' own numbers are from NVIDIA's descriptions of their architectures.
+// Compute capabilities and the shared memory of a CTA: CUDA C++ programming guide, "Compute Capabilities". The other
+// numbers order tiles and count splits in an `explain` for a named target; a real device reports its own. Sources:
+// NVIDIA's white papers of the A100, GA102, Ada, H100 and RTX Blackwell architectures, and the technical brief of the
+// Jetson AGX Orin. B200: its driver reports them (github.com/pytorch/ao/pull/4002). B300: NVIDIA's "Inside Blackwell
+// Ultra" names the SMs of the full chip; the L2 is the B200's.
 constexpr Row kTargets[] = {
     {"sm_80", {8, 0, 166912}, "NVIDIA A100", 108, 40 * kMiB},
     {"sm_86", {8, 6, 101376}, "NVIDIA RTX A6000", 84, 6 * kMiB},

@@ -1,5 +1,6 @@
 """Names: keywords of other libraries are answered with ours, and the package shows what it has."""
 
+import importlib
 import subprocess
 import sys
 
@@ -70,6 +71,14 @@ def test_jax_answers():
 def test_dir_shows_public_names():
     assert set(onepass.__all__) < set(dir(onepass))
     assert all(name == "__version__" or not name.startswith("_") for name in dir(onepass))
+
+
+@pytest.mark.parametrize("name, framework", [("flash_attn", "torch"), ("transformers", "transformers")])
+def test_dir_of_an_interface_shows_its_public_names(name, framework):
+    pytest.importorskip(framework)
+    module = importlib.import_module(f"onepass.{name}")
+    assert set(dir(module)) - {"__version__"} == set(module.__all__)
+    assert all(hasattr(module, shown) for shown in dir(module))
 
 
 def fresh(code):

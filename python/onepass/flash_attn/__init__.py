@@ -25,3 +25,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
 ]
+
+
+def __dir__():
+    return sorted((*__all__, "__version__"))
