@@ -1,6 +1,6 @@
 // The config and the parameters of the appending kernel. One definition for the host and the device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -9,7 +9,7 @@ struct AppendConfig {
   bool interleaved, packed, paged;
   int at_once;  // elements that a thread reads or writes side by side: 8 where addresses and strides allow, else 1
 
-  ONEPASS_HD friend constexpr bool operator==(const AppendConfig&, const AppendConfig&) = default;
+  ONEPASS_FIELDS(AppendConfig, data, cache, table, interleaved, packed, paged, at_once)
   ONEPASS_HD constexpr bool rotates() const { return table != ScalarType::none; }
   // Pairs that a thread rotates: halves are read apart, interleaved pairs side by side.
   ONEPASS_HD constexpr int pairs() const { return !interleaved ? at_once : at_once > 1 ? at_once / 2 : 1; }

@@ -7,7 +7,7 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/tensor_checks.hpp"
 
@@ -46,23 +46,9 @@ void take_strides(long long (&to)[3], const ConstTensor& t, bool pages = false) 
 
 }  // namespace
 
-KernelProgram append_program(const AppendConfig& c, const std::string& arch) {
-  const auto& [data, cache, table, interleaved, packed, paged, at_once] = c;
-  const Initializer config = Initializer()
-                                 .field("data", data)
-                                 .field("cache", cache)
-                                 .field("table", table)
-                                 .field("interleaved", interleaved)
-                                 .field("packed", packed)
-                                 .field("paged", paged)
-                                 .field("at_once", at_once);
-  return {"cuda/append/append.cuh",
-          "append_kv",
-          "#include \"cuda/append/append.hpp\"\nnamespace onepass {\nconstexpr AppendConfig append_config = " +
-              config.source() + ";\n}",
-          arch,
-          "",
-          ""};
+KernelProgram append_program(const AppendConfig& config, const std::string& arch) {
+  return {"cuda/append/append.cuh", "append_kv",
+          config_line("cuda/append/append.hpp", "onepass", "AppendConfig append_config", config), arch};
 }
 
 AppendPlan plan_append(const AppendProblem& p, const AppendTensors& t) {

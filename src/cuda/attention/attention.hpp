@@ -4,7 +4,7 @@
 #include "algebra/mask.hpp"
 #include "algebra/philox.hpp"
 #include "cuda/attention/scores/mask_bits.hpp"
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -22,7 +22,8 @@ struct AttentionFeatures {
   bool scaled_first;  // a scale that is negative, or 0 in fp32, cannot wait for the softmax
   bool pair_tanh;     // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
 
-  ONEPASS_HD friend constexpr bool operator==(const AttentionFeatures&, const AttentionFeatures&) = default;
+  ONEPASS_FIELDS(AttentionFeatures, dim_qk, dim_v, input, keys, bounded_left, bounded_right, packed, seqused, paged,
+                 softcap, alibi, dropout, bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh)
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
     return !packed && !cache() && !dropout && !transforms() && !masks();
   }

@@ -10,7 +10,7 @@ struct ForwardFeatures {
   ScalarType output;
   bool sinks;
   bool v_mean;  // what was taken out of V is added to O
-  ONEPASS_HD friend constexpr bool operator==(const ForwardFeatures&, const ForwardFeatures&) = default;
+  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean)
 };
 
 // Sixteen rows from `row` on that are not finite and go through the fallback; `before`: the warp's previous entry or

@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/pretended.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
@@ -119,36 +119,9 @@ ForwardFeatures features_of(const Problem& p) {
   return {.attention = f, .output = scalar_type_of(p.out_dtype), .sinks = p.sinks, .v_mean = p.v_mean.has_value()};
 }
 
-// The bindings name every field: one that is added and not printed does not compile.
-Initializer initializer_of(const ForwardFeatures& f) {
-  const auto& [attention, output, sinks, v_mean] = f;
-  const auto& [dim_qk, dim_v, input, keys, bounded_left, bounded_right, packed, seqused, paged, softcap, alibi, dropout,
-               bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh] = attention;
-  const Initializer common = Initializer()
-                                 .field("dim_qk", dim_qk)
-                                 .field("dim_v", dim_v)
-                                 .field("input", input)
-                                 .field("keys", keys)
-                                 .field("bounded_left", bounded_left)
-                                 .field("bounded_right", bounded_right)
-                                 .field("packed", packed)
-                                 .field("seqused", seqused)
-                                 .field("paged", paged)
-                                 .field("softcap", softcap)
-                                 .field("alibi", alibi)
-                                 .field("dropout", dropout)
-                                 .field("bool_mask", bool_mask)
-                                 .field("bias", bias)
-                                 .field("score_mod", score_mod)
-                                 .field("mask_mod", mask_mod)
-                                 .field("scaled_first", scaled_first)
-                                 .field("pair_tanh", pair_tanh);
-  return Initializer().field("attention", common).field("output", output).field("sinks", sinks).field("v_mean", v_mean);
-}
 std::string features_source(const ForwardFeatures& f) {
-  return text("#include \"cuda/attention/forward.hpp\"\nnamespace onepass {\n",
-              "constexpr ForwardFeatures forward_features = ", initializer_of(f).source(),
-              ";\nconstexpr AttentionFeatures features = forward_features.attention;\n}\n");
+  return text(config_line("cuda/attention/forward.hpp", "onepass", "ForwardFeatures forward_features", f),
+              "namespace onepass {\nconstexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
 
 std::int64_t tile_bound(const Problem& p, const TileShape& tile) {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "cuda/attention/forward.hpp"
-#include "cuda/host/initializer.hpp"
 #include "cuda/host/kernels.hpp"
 #include "problem/implementation.hpp"
 
@@ -32,7 +31,6 @@ std::string why_too_old(const DeviceFacts& device);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);
-Initializer initializer_of(const ForwardFeatures& features);
 // The text in front of the kernel's source: the #include of the definitions, `constexpr ForwardFeatures
 // forward_features` and `constexpr AttentionFeatures features`.
 std::string features_source(const ForwardFeatures& features);

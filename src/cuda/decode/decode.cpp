@@ -9,7 +9,7 @@
 #include "algebra/split.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/sm80/host.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
@@ -179,33 +179,11 @@ DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Share
   return decided_params(p, sharing_of(c), {c.block_m(), c.block_n, c.warps}, share);
 }
 
-namespace {
-
-// The bindings name every field: one that is added and not printed does not compile.
-std::string config_source(const DecodeConfig& c) {
-  const auto& [sums, rows, warps, row_tiles, share, block_n, slots, piece, copy_bytes, even, unified] = c;
-  return cuda::Initializer()
-      .field("kSums", sums)
-      .field("rows", rows)
-      .field("warps", warps)
-      .field("row_tiles", row_tiles)
-      .field("share", share)
-      .field("block_n", block_n)
-      .field("slots", slots)
-      .field("piece", piece)
-      .field("copy_bytes", copy_bytes)
-      .field("even", even)
-      .field("unified", unified)
-      .source();
-}
-
-}  // namespace
-
 cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, const std::string& arch,
                                const std::string& mods) {
   return {"cuda/decode/decode.cuh", "attention_decode",
-          text(cuda::features_source(f), "#include \"cuda/decode/decode_config.hpp\"\n",
-               "namespace onepass::sm80 { constexpr decode::DecodeConfig config = ", config_source(c), "; }\n",
+          text(cuda::features_source(f),
+               cuda::config_line("cuda/decode/decode_config.hpp", "onepass::sm80", "decode::DecodeConfig config", c),
                sm80::products_of(f.attention.input)),
           arch, mods};
 }

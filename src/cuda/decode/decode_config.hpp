@@ -17,7 +17,7 @@ struct DecodeConfig {
   bool even;       // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
   bool unified;    // weights refer to DecodeParams::phi in place of the rows' maxima
 
-  ONEPASS_HD friend constexpr bool operator==(const DecodeConfig&, const DecodeConfig&) = default;
+  ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, block_n, slots, piece, copy_bytes, even, unified)
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team(); }

@@ -1,7 +1,7 @@
 // Elements of tensors in memory, by their type.
 #pragma once
 #include "cuda/device/arith.cuh"
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 

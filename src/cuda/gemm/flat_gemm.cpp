@@ -9,7 +9,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/sixteens.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "problem/roles.hpp"
 
@@ -160,22 +160,9 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
   return true;
 }
 
-KernelProgram flat_gemm_program(const FlatGemmConfig& c, const std::string& arch) {
-  const std::string config = Initializer()
-                                 .field("input", c.input)
-                                 .field("output", c.output)
-                                 .field("tiles", c.tiles)
-                                 .field("warps_n", c.warps_n)
-                                 .field("blocks", c.blocks)
-                                 .field("stages", c.stages)
-                                 .field("vectors", c.vectors)
-                                 .field("bias", c.bias)
-                                 .source();
-  return {
-      "cuda/gemm/flat_gemm.cuh", "flat_gemm",
-      text("#include \"cuda/gemm/flat_gemm_params.hpp\"\nnamespace onepass {\nconstexpr FlatGemmConfig gemm_config = ",
-           config, ";\n}\n"),
-      arch};
+KernelProgram flat_gemm_program(const FlatGemmConfig& config, const std::string& arch) {
+  return {"cuda/gemm/flat_gemm.cuh", "flat_gemm",
+          config_line("cuda/gemm/flat_gemm_params.hpp", "onepass", "FlatGemmConfig gemm_config", config), arch};
 }
 
 FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan, const Tensors& t, void* workspace) {

@@ -1,6 +1,6 @@
 // The config and the parameters of the flat GEMM kernel. One definition for the host and the device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -21,7 +21,7 @@ struct FlatGemmConfig {
   ONEPASS_HD constexpr int shared_bytes() const {
     return stages * stage_bytes() + (warps_k() - 1) * tile_n() * 8 * tiles * 4;
   }
-  ONEPASS_HD friend constexpr bool operator==(const FlatGemmConfig&, const FlatGemmConfig&) = default;
+  ONEPASS_FIELDS(FlatGemmConfig, input, output, tiles, warps_n, blocks, stages, vectors, bias)
 };
 
 constexpr int kGemmThreads = 256;

@@ -3,7 +3,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/sixteens.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "problem/roles.hpp"
 
@@ -62,17 +62,9 @@ bool select_gemv(const Problem& p, GemvConfig& config, std::string& why) {
   return true;
 }
 
-KernelProgram gemv_program(const GemvConfig& c, const std::string& arch) {
-  const std::string config = Initializer()
-                                 .field("input", c.input)
-                                 .field("output", c.output)
-                                 .field("rows", c.rows)
-                                 .field("bias", c.bias)
-                                 .source();
+KernelProgram gemv_program(const GemvConfig& config, const std::string& arch) {
   return {"cuda/gemm/gemv.cuh", "gemv",
-          text("#include \"cuda/gemm/gemv_params.hpp\"\nnamespace onepass {\nconstexpr GemvConfig gemv_config = ",
-               config, ";\n}\n"),
-          arch};
+          config_line("cuda/gemm/gemv_params.hpp", "onepass", "GemvConfig gemv_config", config), arch};
 }
 
 GemvParams gemv_params(const Problem& p, const Tensors& t) {

@@ -1,6 +1,6 @@
 // The config and the parameters of the GEMV kernel. One definition for the host and the device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -9,7 +9,7 @@ struct GemvConfig {
   int rows;  // of x: 1 to kGemvMostRows
   bool bias;
 
-  ONEPASS_HD friend constexpr bool operator==(const GemvConfig&, const GemvConfig&) = default;
+  ONEPASS_FIELDS(GemvConfig, input, output, rows, bias)
 };
 
 constexpr int kGemvMostRows = 4, kGemvWarps = 8;  // a warp has a row of w

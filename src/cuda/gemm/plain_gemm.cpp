@@ -5,7 +5,7 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 
 namespace onepass::cuda {
@@ -59,13 +59,9 @@ bool select_plain_gemm(const Problem& p, PlainGemmConfig& config, std::string& w
   return true;
 }
 
-KernelProgram plain_gemm_program(const PlainGemmConfig& c, const std::string& arch) {
-  const std::string config =
-      Initializer().field("input", c.input).field("output", c.output).field("bias", c.bias).source();
+KernelProgram plain_gemm_program(const PlainGemmConfig& config, const std::string& arch) {
   return {"cuda/gemm/plain_gemm.cuh", "plain_gemm",
-          text("#include \"cuda/gemm/plain_gemm_params.hpp\"\nnamespace onepass {\n",
-               "constexpr PlainGemmConfig plain_gemm_config = ", config, ";\n}\n"),
-          arch};
+          config_line("cuda/gemm/plain_gemm_params.hpp", "onepass", "PlainGemmConfig plain_gemm_config", config), arch};
 }
 
 PlainGemmParams plain_gemm_params(const Problem& p, const Tensors& t) {

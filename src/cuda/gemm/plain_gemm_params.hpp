@@ -1,6 +1,6 @@
 // The config and the parameters of the plain GEMM kernel. One definition for the host and the device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -8,7 +8,7 @@ struct PlainGemmConfig {
   ScalarType input, output;
   bool bias;
 
-  ONEPASS_HD friend constexpr bool operator==(const PlainGemmConfig&, const PlainGemmConfig&) = default;
+  ONEPASS_FIELDS(PlainGemmConfig, input, output, bias)
 };
 
 constexpr int kPlainGemmTile = 16;  // rows and columns of a CTA's tile of y, and elements of k read at once

@@ -7,7 +7,7 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/pretended.hpp"
 
@@ -82,17 +82,8 @@ bool select_merge(const Problem& p, MergeConfig& config, std::string& why) {
 }
 
 KernelProgram merge_program(const MergeConfig& config, const std::string& arch) {
-  const auto& [dim, input, output, capacity] = config;
   return {"cuda/merge/merge.cuh", "merge_parts",
-          text("#include \"cuda/merge/merge_params.hpp\"\nnamespace onepass {\nconstexpr MergeConfig merge_config = ",
-               Initializer()
-                   .field("dim", dim)
-                   .field("input", input)
-                   .field("output", output)
-                   .field("capacity", capacity)
-                   .source(),
-               ";\n}\n"),
-          arch};
+          config_line("cuda/merge/merge_params.hpp", "onepass", "MergeConfig merge_config", config), arch};
 }
 
 MergeArguments merge_arguments(const Problem& p, const MergeConfig& config, const Tensors& t) {

@@ -1,6 +1,6 @@
 // The config and the parameters of the merge kernel. One definition for the host and the device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -11,7 +11,7 @@ struct MergeConfig {
   ScalarType input, output;  // of the parts, where they are read in pieces; of out
   int capacity;              // parts that the parameters hold
 
-  ONEPASS_HD friend constexpr bool operator==(const MergeConfig&, const MergeConfig&) = default;
+  ONEPASS_FIELDS(MergeConfig, dim, input, output, capacity)
 
   // Elements of out per thread and step (16 bytes of a part), and threads that share a row.
   ONEPASS_HD constexpr int at_once() const { return 16 / bytes_of(input); }

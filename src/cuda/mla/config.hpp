@@ -21,7 +21,7 @@ struct MlaConfig {
   // a tile's time is 1.7 us.
   ONEPASS_HD constexpr bool gathers() const { return page_rows > 0 && page_rows < 8; }
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : kMlaKeys; }  // of a load
-  ONEPASS_HD friend constexpr bool operator==(const MlaConfig&, const MlaConfig&) = default;
+  ONEPASS_FIELDS(MlaConfig, piece, page_rows, producer_registers, consumer_registers)
 };
 
 // Shared memory, in order: Q, two tiles of keys, the warpgroups' row states, the segment in hand and the line, what has

@@ -9,7 +9,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/compile/wgmma_source.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/sm90/host.hpp"
 #include "problem/attention/arguments.hpp"
@@ -192,19 +192,9 @@ cuda::TensorMap mla_map(const Problem& p, const Tensors& t, const MlaConfig& c, 
 
 namespace {
 
-// The bindings name every field: one that is added and not printed does not compile.
-std::string config_source(const MlaConfig& c) {
-  const auto& [piece, page_rows, producer_registers, consumer_registers] = c;
-  return cuda::Initializer()
-      .field("piece", piece)
-      .field("page_rows", page_rows)
-      .field("producer_registers", producer_registers)
-      .field("consumer_registers", consumer_registers)
-      .source();
-}
 std::string constants(const ForwardFeatures& f, const MlaConfig& c) {
-  return text(cuda::features_source(f), "#include \"cuda/mla/config.hpp\"\n",
-              "namespace onepass::decode { constexpr MlaConfig config = ", config_source(c), "; }\n");
+  return text(cuda::features_source(f),
+              cuda::config_line("cuda/mla/config.hpp", "onepass::decode", "MlaConfig config", c));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "problem/quantize/quantize_problem.hpp"
 #include "problem/roles.hpp"
@@ -198,49 +198,18 @@ bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, 
   return true;
 }
 
-namespace {
-
-const char* name_of(QuantizePart part) {
-  switch (part) {
-    case QuantizePart::survey: return "QuantizePart::survey";
-    case QuantizePart::write: return "QuantizePart::write";
-    case QuantizePart::guess: return "QuantizePart::guess";
-    case QuantizePart::mend: return "QuantizePart::mend";
-  }
-  return "";
-}
-std::string source_of(const QuantizeConfig& c) {
-  const auto& [input, dim, hadamard, centered, by_block, vectors, tiles, rows, part, shared, several] = c;
-  return Initializer()
-      .field("input", input)
-      .field("dim", dim)
-      .field("hadamard", hadamard)
-      .field("centered", centered)
-      .field("by_block", by_block)
-      .field("vectors", vectors)
-      .field("tiles", tiles)
-      .field("rows", rows)
-      .word("part", name_of(part))
-      .field("shared", shared)
-      .field("several", several)
-      .source();
-}
-std::string around(const std::string& constant) {
-  return text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\nconstexpr ", constant, ";\n}\n");
-}
-
-}  // namespace
-
 KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch) {
   if (c.tiles) return quantize_program(QuantizeConfigs{{c}, 1}, arch);
-  return {"cuda/quantize/quantize.cuh", "quantize_rows", around("QuantizeConfig quantize_config = " + source_of(c)),
-          arch};
+  return {"cuda/quantize/quantize.cuh", "quantize_rows",
+          config_line("cuda/quantize/quantize_params.hpp", "onepass", "QuantizeConfig quantize_config", c), arch};
 }
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch) {
   std::string jobs;
   for (int i = 0; i < configs.count; ++i) jobs += (i > 0 ? ", " : "") + source_of(configs.job[i]);
   return {"cuda/quantize/tile.cuh", "quantize_tiles",
-          around(text("QuantizeConfigs quantize_jobs = {{", jobs, "}, ", configs.count, "}")), arch};
+          text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\n",
+               "constexpr QuantizeConfigs quantize_jobs = {{", jobs, "}, ", configs.count, "};\n}\n"),
+          arch};
 }
 
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch) {

@@ -1,6 +1,6 @@
 // The config and the parameters of the quantize kernels. One definition for the host and the device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
@@ -9,7 +9,7 @@ constexpr int kQuantizeRun = 8, kQuantizeLanes = 4;
 
 // survey: sums of columns and the largest numbers, of pieces of a head. write: rows to fp8_e4m3. guess: with factors
 // from a few of the rows that share one. mend: all of these once more that go beyond theirs.
-enum class QuantizePart : int { survey, write, guess, mend };
+ONEPASS_ENUM(QuantizePart, survey, write, guess, mend);
 
 struct QuantizeConfig {
   ScalarType input;
@@ -22,7 +22,7 @@ struct QuantizeConfig {
   QuantizePart part;
   bool shared = false;   // of tile.cuh: a factor is of more than one head
   bool several = false;  // of tile.cuh: a block of threads has some tiles of a head in turn
-  ONEPASS_HD friend constexpr bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
+  ONEPASS_FIELDS(QuantizeConfig, input, dim, hadamard, centered, by_block, vectors, tiles, rows, part, shared, several)
 
   // CTAs of tile.cuh that a multiprocessor has registers for.
   ONEPASS_HD constexpr int blocks_at_once() const { return dim <= 64 ? 4 : 2; }

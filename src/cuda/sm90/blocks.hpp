@@ -1,7 +1,7 @@
 // How tiles lie in shared memory, for both directions: as blocks of 128 bytes of columns, the swizzle's width,
 // 1024-byte aligned, one behind the other.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass::sm90 {
 

@@ -10,7 +10,7 @@
 #include "algebra/online_softmax.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "problem/roles.hpp"
 
@@ -205,31 +205,9 @@ SoftmaxConfig states_config(const SoftmaxPlan& plan) {
 }
 
 KernelProgram softmax_program(const SoftmaxConfig& c, const std::string& arch) {
-  const char* const parts[] = {"SoftmaxPart::whole", "SoftmaxPart::states", "SoftmaxPart::finish"};
-  const std::string config = Initializer()
-                                 .field("input", c.input)
-                                 .field("output", c.output)
-                                 .field("backward", c.backward)
-                                 .field("log", c.log)
-                                 .field("masked", c.masked)
-                                 .field("scaled_first", c.scaled_first)
-                                 .field("row_lse", c.row_lse)
-                                 .field("write", c.write)
-                                 .field("unit", c.unit)
-                                 .field("even", c.even)
-                                 .field("full", c.full)
-                                 .field("flat", c.flat)
-                                 .field("kept", c.kept)
-                                 .field("threads", c.threads)
-                                 .field("slots", c.slots)
-                                 .word("part", parts[static_cast<int>(c.part)])
-                                 .source();
   return {c.backward ? "cuda/softmax/backward.cuh" : "cuda/softmax/softmax.cuh",
           c.backward ? "softmax_rows_backward" : "softmax_rows",
-          text("#include \"cuda/softmax/softmax_params.hpp\"\nnamespace onepass {\nconstexpr SoftmaxConfig "
-               "softmax_config = ",
-               config, ";\n}\n"),
-          arch};
+          config_line("cuda/softmax/softmax_params.hpp", "onepass", "SoftmaxConfig softmax_config", c), arch};
 }
 
 SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan, const Tensors& t, void* workspace) {

@@ -1,12 +1,12 @@
 // The config and the parameters of the softmax kernels. One definition for the host and the
 // device half.
 #pragma once
-#include "cuda/device/scalar_type.hpp"
+#include "cuda/device/config.hpp"
 
 namespace onepass {
 
 // whole: a row is one group's. states and finish: rows are cut into pieces; what each leaves, then the results.
-enum class SoftmaxPart : int { whole, states, finish };
+ONEPASS_ENUM(SoftmaxPart, whole, states, finish);
 
 struct SoftmaxConfig {
   ScalarType input, output;  // of x and dx; of y and dy
@@ -21,7 +21,8 @@ struct SoftmaxConfig {
   int slots;    // of 16 bytes that a thread reads at once
   SoftmaxPart part;
 
-  ONEPASS_HD friend constexpr bool operator==(const SoftmaxConfig&, const SoftmaxConfig&) = default;
+  ONEPASS_FIELDS(SoftmaxConfig, input, output, backward, log, masked, scaled_first, row_lse, write, unit, even, full,
+                 flat, kept, threads, slots, part)
 
   ONEPASS_HD constexpr int block() const { return threads < 128 ? 128 / threads * threads : threads; }
   // Nothing but a row's slots: 32 registers hold four of them and what is computed.

@@ -11,7 +11,7 @@ struct BackwardFeatures {
   bool dlse;                                // given
   bool dq, dk, dv, dbias, dsinks, dslopes;  // wanted
   bool deterministic;
-  ONEPASS_HD friend constexpr bool operator==(const BackwardFeatures&, const BackwardFeatures&) = default;
+  ONEPASS_FIELDS(BackwardFeatures, forward, gradients, dlse, dq, dk, dv, dbias, dsinks, dslopes, deterministic)
   // dS is wanted, not only dV.
   ONEPASS_HD constexpr bool scores() const { return dq || dk || dslopes; }
 };
@@ -26,7 +26,8 @@ struct BackwardShape {
   bool mask_fragments;  // the packed mask in their order, too
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
-  ONEPASS_HD friend constexpr bool operator==(const BackwardShape&, const BackwardShape&) = default;
+  ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, read_bytes,
+                 write_bytes)
 };
 // The index of a row's statistic: within 16 rows, row 8 h + 2 t + r is at 4 t + 2 h + r. A lane of quad t then loads
 // the four floats for its eight accumulators of a transposed fragment at once.

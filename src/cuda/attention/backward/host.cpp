@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
+#include "cuda/host/config_source.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::cuda {
@@ -15,36 +16,6 @@ constexpr int kRowThreads = 256;  // of the pre and the post kernel
 constexpr std::size_t kCounterBytes = 64;
 
 void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
-
-// The bindings name every field: one that is added and not printed does not compile.
-std::string features_text(const BackwardFeatures& f) {
-  const auto& [forward, gradients, dlse, dq, dk, dv, dbias, dsinks, dslopes, deterministic] = f;
-  return Initializer()
-      .field("forward", initializer_of(forward))
-      .field("gradients", gradients)
-      .field("dlse", dlse)
-      .field("dq", dq)
-      .field("dk", dk)
-      .field("dv", dv)
-      .field("dbias", dbias)
-      .field("dsinks", dsinks)
-      .field("dslopes", dslopes)
-      .field("deterministic", deterministic)
-      .source();
-}
-std::string shape_text(const BackwardShape& s) {
-  const auto& [block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, read_bytes, write_bytes] = s;
-  return Initializer()
-      .field("block_q", block_q)
-      .field("block_k", block_k)
-      .field("key_warps", key_warps)
-      .field("sum_columns", sum_columns)
-      .field("zero_sums", zero_sums)
-      .field("mask_fragments", mask_fragments)
-      .field("read_bytes", read_bytes)
-      .field("write_bytes", write_bytes)
-      .source();
-}
 
 }  // namespace
 
@@ -63,10 +34,10 @@ BackwardFeatures backward_features_of(const Problem& p) {
 }
 
 std::string backward_source(const BackwardFeatures& f, const BackwardShape& s) {
-  return text("#include \"cuda/attention/backward/backward.hpp\"\nnamespace onepass {\n",
-              "constexpr BackwardFeatures backward_features = ", features_text(f),
-              ";\nconstexpr BackwardShape backward_shape = ", shape_text(s),
-              ";\nconstexpr ForwardFeatures forward_features = backward_features.forward;\n",
+  constexpr const char* kHeader = "cuda/attention/backward/backward.hpp";
+  return text(config_line(kHeader, "onepass", "BackwardFeatures backward_features", f),
+              config_line(kHeader, "onepass", "BackwardShape backward_shape", s), "namespace onepass {\n",
+              "constexpr ForwardFeatures forward_features = backward_features.forward;\n",
               "constexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/sm80/host.hpp"
 #include "onepass/error.hpp"
 
@@ -38,21 +38,6 @@ void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   const auto pair = 2 * static_cast<int>(size_of(p.grad_dtype));
   c.pairs = (!f.dk || (p.dim_qk % 2 == 0 && cuda::row_alignment(p, Role::dk) >= pair)) &&
             (!f.dv || (p.dim_v % 2 == 0 && cuda::row_alignment(p, Role::dv) >= pair));
-}
-
-// The bindings name every field: one that is added and not printed does not compile.
-std::string config_source(const BackwardConfig& c) {
-  const auto& [warps, row_tiles, share, block_m, stages, blocks, copy_bytes, pairs] = c;
-  return cuda::Initializer()
-      .field("warps", warps)
-      .field("row_tiles", row_tiles)
-      .field("share", share)
-      .field("block_m", block_m)
-      .field("stages", stages)
-      .field("blocks", blocks)
-      .field("copy_bytes", copy_bytes)
-      .field("pairs", pairs)
-      .source();
 }
 
 class State final : public cuda::BackwardState {
@@ -178,8 +163,8 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
                                const std::string& arch, const std::string& mods, bool bias) {
   return {bias ? "cuda/sm80/backward/bias.cuh" : "cuda/sm80/backward/backward.cuh",
           bias ? "attention_backward_bias" : "attention_backward",
-          text(cuda::backward_source(f, shape), "#include \"cuda/sm80/backward/config.hpp\"\n",
-               "namespace onepass::sm80 { constexpr BackwardConfig config = ", config_source(c), "; }\n",
+          text(cuda::backward_source(f, shape),
+               cuda::config_line("cuda/sm80/backward/config.hpp", "onepass::sm80", "BackwardConfig config", c),
                products_of(f.forward.attention.input)),
           arch, mods};
 }

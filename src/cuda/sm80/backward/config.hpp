@@ -14,7 +14,7 @@ struct BackwardConfig {
   int copy_bytes;  // of Q, K, V and dO at once: what strides and pointers are multiples of
   bool pairs;      // dK and dV leave two elements at once
 
-  ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
+  ONEPASS_FIELDS(BackwardConfig, warps, row_tiles, share, block_m, stages, blocks, copy_bytes, pairs)
   ONEPASS_HD constexpr int block_n() const { return 16 * warps / share * row_tiles; }  // keys
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
 };

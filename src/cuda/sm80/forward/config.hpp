@@ -15,7 +15,8 @@ struct ForwardConfig {
   int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
   bool staged;     // O leaves through shared memory by 16-byte stores
 
-  ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
+  ONEPASS_FIELDS(ForwardConfig, warps, row_tiles, block_n, stages, q_registers, column_groups, blocks, copy_bytes,
+                 staged)
   ONEPASS_HD constexpr int block_m() const { return 16 * warps * row_tiles; }
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
 };

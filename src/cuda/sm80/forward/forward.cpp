@@ -6,7 +6,7 @@
 
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/sm80/host.hpp"
 #include "onepass/error.hpp"
@@ -132,31 +132,11 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
   return true;
 }
 
-namespace {
-
-// The bindings name every field: one that is added and not printed does not compile.
-std::string config_source(const ForwardConfig& c) {
-  const auto& [warps, row_tiles, block_n, stages, q_registers, column_groups, blocks, copy_bytes, staged] = c;
-  return cuda::Initializer()
-      .field("warps", warps)
-      .field("row_tiles", row_tiles)
-      .field("block_n", block_n)
-      .field("stages", stages)
-      .field("q_registers", q_registers)
-      .field("column_groups", column_groups)
-      .field("blocks", blocks)
-      .field("copy_bytes", copy_bytes)
-      .field("staged", staged)
-      .source();
-}
-
-}  // namespace
-
 cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& arch,
                                const std::string& mods) {
   return {"cuda/sm80/forward/forward.cuh", "attention_forward",
-          text(cuda::features_source(f), "#include \"cuda/sm80/forward/config.hpp\"\n",
-               "namespace onepass::sm80 { constexpr ForwardConfig config = ", config_source(c), "; }\n",
+          text(cuda::features_source(f),
+               cuda::config_line("cuda/sm80/forward/config.hpp", "onepass::sm80", "ForwardConfig config", c),
                products_of(f.attention.input)),
           arch, mods};
 }

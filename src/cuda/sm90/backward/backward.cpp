@@ -6,7 +6,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/compile/wgmma_source.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/sm90/host.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
@@ -57,20 +57,6 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   c.held = !c.paired ? 0 : f.dim_v <= 128 ? 12 : 6;
   if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
   return c;
-}
-
-std::string config_source(const BackwardConfig& c) {
-  const auto& [split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired] = c;
-  return cuda::Initializer()
-      .field("split", split)
-      .field("block_q", block_q)
-      .field("bias_tiles", bias_tiles)
-      .field("dbias_tiles", dbias_tiles)
-      .field("dbias_adds", dbias_adds)
-      .field("ahead", ahead)
-      .field("held", held)
-      .field("paired", paired)
-      .source();
 }
 
 class State final : public cuda::BackwardState {
@@ -246,8 +232,8 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
   const AttentionFeatures& a = f.forward.attention;
   return {c.split ? "cuda/sm90/backward/consumer/split.cuh" : "cuda/sm90/backward/backward.cuh",
           "attention_backward",
-          text(cuda::backward_source(f, shape), "#include \"cuda/sm90/backward/config.hpp\"\n",
-               "namespace onepass::sm90 { constexpr BackwardConfig config = ", config_source(c), "; }\n"),
+          text(cuda::backward_source(f, shape),
+               cuda::config_line("cuda/sm90/backward/config.hpp", "onepass::sm90", "BackwardConfig config", c)),
           "sm_90a",
           mods,
           cuda::wgmma_source({c.block_q, padded(a.dim_qk, 16), padded(a.dim_v, 16), dq_columns(a.dim_qk, c.block_q, 0),

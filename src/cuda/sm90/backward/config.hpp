@@ -18,7 +18,7 @@ struct BackwardConfig {
   bool paired;       // split: a cluster of two blocks of threads, with 64 keys each, adds dQ of both up
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a block of threads
   ONEPASS_HD constexpr int tile_k() const { return paired ? 128 : block_k(); }  // of a tile
-  ONEPASS_HD friend constexpr bool operator==(const BackwardConfig&, const BackwardConfig&) = default;
+  ONEPASS_FIELDS(BackwardConfig, split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired)
 };
 
 constexpr int kHelperRegisters = 24, kConsumerRegisters = 240;  // of a thread: 64 K for 128 and 256

@@ -24,7 +24,9 @@ struct ForwardConfig {
   int v_parts;           // launches, each with its part of V's columns
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : block_n; }  // of a load
-  ONEPASS_HD friend constexpr bool operator==(const ForwardConfig&, const ForwardConfig&) = default;
+  ONEPASS_FIELDS(ForwardConfig, groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups,
+                 early_softmax, bias_stages, page_rows, whole_pages, raw_stages, promote, block_scales, v_parts,
+                 producer_registers, consumer_registers)
 };
 
 // A warpgroup has 64 rows of Q and O, a warp 16 of them.

@@ -8,7 +8,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/compile/wgmma_source.hpp"
-#include "cuda/host/initializer.hpp"
+#include "cuda/host/config_source.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/sm90/fp8/config.hpp"
 #include "cuda/sm90/host.hpp"
@@ -104,42 +104,11 @@ TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, M
   return maps;
 }
 
-namespace {
-
-// The bindings name every field: one that is added and not printed does not compile.
-std::string config_source(const ForwardConfig& c) {
-  const auto& [groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups, early_softmax,
-               bias_stages, page_rows, whole_pages, raw_stages, promote, block_scales, v_parts, producer_registers,
-               consumer_registers] = c;
-  return cuda::Initializer()
-      .field("groups", groups)
-      .field("block_n", block_n)
-      .field("stages", stages)
-      .field("q_stages", q_stages)
-      .field("cross_tile", cross_tile)
-      .field("ping_pong", ping_pong)
-      .field("q_registers", q_registers)
-      .field("column_groups", column_groups)
-      .field("early_softmax", early_softmax)
-      .field("bias_stages", bias_stages)
-      .field("page_rows", page_rows)
-      .field("whole_pages", whole_pages)
-      .field("raw_stages", raw_stages)
-      .field("promote", promote)
-      .field("block_scales", block_scales)
-      .field("v_parts", v_parts)
-      .field("producer_registers", producer_registers)
-      .field("consumer_registers", consumer_registers)
-      .source();
-}
-
-}  // namespace
-
 cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& mods) {
   return {"cuda/sm90/forward/forward.cuh",
           "attention_forward",
-          text(cuda::features_source(f), "#include \"cuda/sm90/forward/config.hpp\"\n",
-               "namespace onepass::sm90 { constexpr ForwardConfig config = ", config_source(c), "; }"),
+          text(cuda::features_source(f),
+               cuda::config_line("cuda/sm90/forward/config.hpp", "onepass::sm90", "ForwardConfig config", c)),
           "sm_90a",
           mods,
           cuda::wgmma_source({c.block_n, padded(f.attention.dim_v, 16)}, operand_of(f.attention.input))};
