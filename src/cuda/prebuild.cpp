@@ -14,6 +14,7 @@
 #include "cuda/gemm/gemv.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/merge/merge.hpp"
+#include "cuda/mixed/mixed.hpp"
 #include "cuda/mla/mla.hpp"
 #include "cuda/plain/plain.hpp"
 #include "cuda/quantize/quantize.hpp"
@@ -148,6 +149,12 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     return kernels;
   }
   refusals += text("; ", few_rows, ": ", why);
+  if (is_mixed(p, why)) {  // the prefill kernel's part follows
+    for (const Problem& few : decoded_parts(p)) {
+      if (decode::DecodeConfig c; decode::select_config(few, target.shared_bytes, c, why))
+        kernels.push_back({few_rows, decode::program_of(features_of(few), c, arch, mods_source(few))});
+    }
+  }
   if (target.major == 9) {
     const char* const name = sm90::forward_implementation().name;
     if (sm90::ForwardConfig c; sm90::select_config(p, c, why))

@@ -37,6 +37,8 @@ class PlannedLaunch : public testing::Test {
       Tensors t = tensors(offset, d);
       for (const TargetKernel& kernel : kernels_on(target_of("sm_90"), make_problem({}, t))) cubin_for(kernel.program);
     }
+    for (const TargetKernel& kernel : kernels_on(target_of("sm_90"), make_problem(step_options(), step())))
+      cubin_for(kernel.program);
     void* const library = dlopen(ONEPASS_FAKE_DRIVER, RTLD_NOW);  // is then what "libcuda.so.1" opens
     ASSERT_NE(library, nullptr) << dlerror();
     fake = static_cast<FakeLaunches*>(dlsym(library, "fake_launches"));
@@ -55,6 +57,26 @@ class PlannedLaunch : public testing::Test {
     const auto tensor = [&](std::uintptr_t from) { return Tensor(at(from), DType::bf16, {2, 4, 300, d}, gpu); };
     return {.q = tensor(offset), .k = tensor(0), .v = tensor(0), .out = tensor(0)};
   }
+  // A serving engine's step: 500 tokens of four sequences, 8 query heads and 2 heads of a cache in pages.
+  static Tensors step() {
+    const Device gpu{DeviceKind::cuda, 0};
+    std::uintptr_t next = 1 << 20;
+    const auto tensor = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
+      return Tensor(reinterpret_cast<void*>(next += 1 << 24), dtype, shape, gpu);
+    };
+    return {.q = tensor(DType::bf16, {500, 8, 64}),
+            .k = tensor(DType::bf16, {99, 16, 2, 64}),
+            .v = tensor(DType::bf16, {99, 16, 2, 64}),
+            .out = tensor(DType::bf16, {500, 8, 64}),
+            .cu_seqlens_q = tensor(DType::i32, {5}),
+            .seqused_k = tensor(DType::i32, {4}),
+            .page_table = tensor(DType::i32, {4, 64})};
+  }
+  static Attention step_options() {
+    Attention a;
+    a.band.causal = true;
+    return a;
+  }
   static int number_before(const std::string& text, const std::string& words) {
     std::smatch found;
     EXPECT_TRUE(std::regex_search(text, found, std::regex("([0-9]+) " + words))) << text << " says no " << words;
@@ -65,6 +87,19 @@ class PlannedLaunch : public testing::Test {
   }
 };
 FakeLaunches* PlannedLaunch::fake = nullptr;
+
+TEST_F(PlannedLaunch, AStepLaunchesAKernelForEachRangeOfRowsSideBySide) {
+  const Plan plan = make_plan(make_problem(step_options(), step()));
+  EXPECT_EQ(plan.name(), "cuda.mixed");
+  const std::string said = plan.describe();
+  for (const char* rows : {"sequences of 1 to 4 queries: cuda.decode", "sequences of 5 to 8 queries: cuda.decode",
+                           "sequences of 9 to 16 queries: cuda.decode", "sequences of 17 or more queries: cuda.sm90"})
+    EXPECT_NE(said.find(rows), said.npos) << rows << " is not in " << said;
+  const int before = fake->launches;
+  run(plan, step(), {.workspace = workspace(plan)});
+  EXPECT_EQ(fake->launches, before + 4);
+  EXPECT_EQ(fake->last.attribute_count, 1u) << "the prefill kernel does not start beside the others";
+}
 
 TEST_F(PlannedLaunch, IsWhatTheDescriptionSays) {
   for (const auto& [offset, d] : kCalls) {

@@ -38,6 +38,14 @@ struct ForwardParams : AttentionParams {
   long long q_descale_stride[3], k_descale_stride[3], v_descale_stride[3];
   const float* v_mean;  // [batch, K/V heads, dim_v]
   long long v_mean_stride[3];
+  // Packed sequences with fewer or more rows are another kernel's of the same call; most_rows 0: no limit.
+  int least_rows, most_rows;
+  int concurrent;  // 1: such a kernel runs at the same time, and tiles are drawn from the first on
+
+  // The rows of a sequence as this kernel sees it.
+  ONEPASS_HD int own_rows(int rows) const {
+    return rows < least_rows || (most_rows != 0 && rows > most_rows) ? 0 : rows;
+  }
 };
 
 }  // namespace onepass

@@ -138,7 +138,7 @@ void* mask_place(const Problem& p, const TileShape& tile, void* workspace) {
   return static_cast<std::byte*>(workspace) + kCounterBytes + fallback_bytes(p, tile);
 }
 
-ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_bytes) {
+ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_bytes, const Part& part) {
   ForwardParams f{};
   fill_strides(f.q_stride, p.layout.q);
   fill_strides(f.k_stride, p.layout.k);
@@ -184,6 +184,7 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   f.m_tiles = static_cast<int>((p.seq_q + tile.block_m - 1) / tile.block_m);
   f.head_group = head_group(p, band.right >= 0, l2_bytes);
   f.tiles = static_cast<int>(tile_bound(p, tile));
+  f.least_rows = part.least_rows, f.most_rows = part.most_rows, f.concurrent = part.concurrent;
   return f;
 }
 
@@ -209,12 +210,13 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
 }
 
 ForwardState::ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
-                           const TileShape& tile)
+                           const TileShape& tile, const Part& part)
     : PlanState(request.problem),
       device_(device),
       features_(features),
       tile_(tile),
-      decided_(decided_params(*problem, tile, device.l2_bytes)) {
+      part_(part),
+      decided_(decided_params(*problem, tile, device.l2_bytes, part)) {
   workspace_bytes = decided_.tiles == 0 ? 0 : forward_workspace_bytes(*problem, tile);
 }
 

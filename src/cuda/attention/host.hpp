@@ -20,6 +20,14 @@ struct TileShape {
   int block_m, block_n, warps;
 };
 
+// A kernel's part of a call, where sequences with few rows and those with many have a kernel each (cuda/mixed).
+struct Part {
+  int least_rows = 0, most_rows = 0;  // of its sequences; most_rows 0: no limit
+  bool concurrent = false;            // the parts run at the same time
+  bool early = false;                 // it starts as soon as the part in front has started
+  int multiprocessors = 0;            // that it takes; 0: all
+};
+
 // The problem's device; nullptr with a sentence if it is not on one that is there.
 const DeviceFacts* device_of(const Problem& problem, std::string& why);
 // The largest power of two, up to 16, that a tensor's address and the distances of its rows in bytes are multiples of.
@@ -41,7 +49,7 @@ std::size_t forward_workspace_bytes(const Problem& problem, const TileShape& til
 
 // A launch's parameters but for what a call brings: addresses, the tile counters and the packed mask, whose place in
 // the workspace is mask_place.
-ForwardParams decided_params(const Problem& problem, const TileShape& tile, int l2_bytes);
+ForwardParams decided_params(const Problem& problem, const TileShape& tile, int l2_bytes, const Part& part = {});
 // The addresses of a call. `workspace`: forward_workspace_bytes bytes.
 void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
 void* mask_place(const Problem& problem, const TileShape& tile, void* workspace);
@@ -50,7 +58,7 @@ void* mask_place(const Problem& problem, const TileShape& tile, void* workspace)
 class ForwardState : public PlanState {
  public:
   ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
-               const TileShape& tile);
+               const TileShape& tile, const Part& part = {});
   void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
   void prepare() const final;
 
@@ -62,6 +70,7 @@ class ForwardState : public PlanState {
   const DeviceFacts& device_;
   const ForwardFeatures features_;
   const TileShape tile_;
+  const Part part_;
   const ForwardParams decided_;
 
  private:
@@ -71,12 +80,12 @@ class ForwardState : public PlanState {
 
 // The plan of a family: its State of the config that it has on the problem's device.
 template <class State, class Config, class ConfigOn>
-Decision plan_forward(const Request& request, const ConfigOn& config_on) {
+Decision plan_forward(const Request& request, const ConfigOn& config_on, const Part& part = {}) {
   Config config;
   std::string why;
   const DeviceFacts* const device = device_of(*request.problem, why);
   if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config)};
+  return {{}, std::make_shared<State>(request, *device, config, part)};
 }
 
 }  // namespace onepass::cuda

@@ -80,11 +80,15 @@ struct SequenceParts {
   }
 };
 
-// Packed sequences, in tiles of `block` tokens.
+// Packed sequences of `least` tokens or more, in tiles of `block` tokens.
 template <i32 block>
 struct TilesOfSequence {
   const int* cu;  // where they begin, and the last one ends
-  DEV i32 operator()(i32 sequence) const { return (cu[sequence + 1] - cu[sequence] + block - 1) / block; }
+  i32 least = 0;
+  DEV i32 operator()(i32 sequence) const {
+    const i32 tokens = cu[sequence + 1] - cu[sequence];
+    return tokens < least ? 0 : (tokens + block - 1) / block;
+  }
 };
 template <i32 block>
 using SequenceTiles = SequenceParts<TilesOfSequence<block>>;
@@ -107,7 +111,7 @@ struct RowsOuter {
       tiles = per_head * p.heads;
     }
   }
-  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q}, p.batch}; }
+  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q, p.least_rows}, p.batch}; }
 
   DEV i32 count() const { return tiles; }
   DEV WorkTile tile(i32 number) const {
@@ -167,17 +171,27 @@ struct TileScheduler {
   i32 taken = -1;
 
   DEV Tile next() {
-    taken = taken < 0 ? blockIdx.x : draw();  // the grid has at most as many blocks as there are tiles
+    taken = taken < 0 ? first() : draw();
     return order.tile(taken);
   }
+  // The grid has at most as many blocks as there are tiles. Beside another kernel some blocks begin late: they draw.
+  DEV i32 first() const { return concurrent() ? draw() : static_cast<i32>(blockIdx.x); }
   DEV i32 draw() const {
     u32 t = 0;
-    if (opaque_thread() % 32 == 0) t = gridDim.x + atomicAdd(p.counters, 1u);
+    if (opaque_thread() % 32 == 0) t = (concurrent() ? 0 : gridDim.x) + atomicAdd(p.counters, 1u);
     return warp_uniform(t);
   }
   // The last block leaves the counters as it found them.
   DEV void reset() const {
     if (threadIdx.x % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
+  }
+
+ private:
+  DEV bool concurrent() const {
+    if constexpr (features.packed && requires { p.concurrent; })
+      return p.concurrent != 0;
+    else
+      return false;
   }
 };
 

@@ -33,7 +33,8 @@ constexpr std::int64_t kKeysOfRow = 4;  // at least, with more than one query: b
 
 class State final : public PlanState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const DecodeConfig& config, const Share& share)
+  State(const Request& request, const cuda::DeviceFacts& device, const DecodeConfig& config, const Share& share,
+        const cuda::Part& part)
       : PlanState(request.problem),
         device_(device),
         features_(cuda::features_of(*problem)),
@@ -41,7 +42,8 @@ class State final : public PlanState {
         shared_bytes_(layout_of(features_, config).total),
         sharing_(sharing_of(config)),
         share_(share),
-        decided_(decided_params(*problem, config, share_)) {
+        part_(part),
+        decided_(decided_params(*problem, config, share_, part)) {
     workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
   }
 
@@ -66,7 +68,7 @@ class State final : public PlanState {
     params.counters = counters_of(device_, workspace, stream);
     void* arguments[] = {&params};
     cuda::launch(loaded, static_cast<unsigned>(share_.blocks), static_cast<unsigned>(config_.threads()), shared_bytes_,
-                 stream, arguments);
+                 stream, arguments, part_.early);
   }
 
  private:
@@ -88,23 +90,25 @@ class State final : public PlanState {
   const int shared_bytes_;
   const Sharing sharing_;
   const Share share_;
+  const cuda::Part part_;
   const DecodeParams decided_;
   cuda::LoadedOnce kernel_;
 };
 
-Decision plan(const Request& request) {
+}  // namespace
+
+Decision plan(const Request& request, const cuda::Part& part) {
   DecodeConfig config;
   std::string why;
   const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
   if (!device) return Decision::no(std::move(why));
   if (device->major < 8) return Decision::no(cuda::why_too_old(*device));
   if (!select_config(*request.problem, device->shared_bytes, config, why)) return Decision::no(std::move(why));
-  const Share share = share_of(*request.problem, sharing_of(config), device->multiprocessors);
+  const Share share = share_of(*request.problem, sharing_of(config),
+                               part.multiprocessors != 0 ? part.multiprocessors : device->multiprocessors);
   config.even = share.splits != 0;
-  return {{}, std::make_shared<State>(request, *device, config, share)};
+  return {{}, std::make_shared<State>(request, *device, config, share, part)};
 }
-
-}  // namespace
 
 bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::string& why) {
   const auto refuse = [&](std::string sentence) {
@@ -175,8 +179,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
 Sharing sharing_of(const DecodeConfig& c) {
   return {.rows = c.rows, .block_n = c.block_n, .piece = c.piece, .min_tiles = c.min_tiles()};
 }
-DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Share& share) {
-  return decided_params(p, sharing_of(c), {c.block_m(), c.block_n, c.warps}, share);
+DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Share& share, const cuda::Part& part) {
+  return decided_params(p, sharing_of(c), {c.block_m(), c.block_n, c.warps}, share, part);
 }
 
 cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, const std::string& arch,
@@ -189,7 +193,8 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, 
 }
 
 const Implementation& implementation() {
-  static const Implementation row{.name = "cuda.decode", .plan = plan, .unified_max = true};
+  static const Implementation row{
+      .name = "cuda.decode", .plan = [](const Request& r) { return plan(r, {}); }, .unified_max = true};
   return row;
 }
 

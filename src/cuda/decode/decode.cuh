@@ -18,6 +18,7 @@
 #include "cuda/decode/packed_rows.cuh"
 #include "cuda/decode/products_e4m3.cuh"
 #include "cuda/decode/unified.cuh"
+#include "cuda/device/dependent.cuh"
 
 namespace onepass::decode {
 
@@ -178,6 +179,9 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
   using namespace onepass::decode;
   extern __shared__ __align__(128) unsigned char smem[];
   const u32 sm = shared_address(smem);
+  if constexpr (features.packed) {
+    if (p.concurrent) let_next_kernel_start();
+  }
   const Line line(p);
   const i32 block = static_cast<i32>(blockIdx.x), end = line.begin_of(block + 1);
   Segment segment = line.first(line.begin_of(block), end);
@@ -201,5 +205,8 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     segment = line.next(segment, end);
     if (segment.steps == 0) break;
     copy_query<true>(sm, p, segment.group);
+  }
+  if constexpr (features.packed) {
+    if (p.concurrent) wait_for_kernel_before();  // one in front of it may still run
   }
 }

@@ -1,5 +1,6 @@
 // Decoding on compute capability 8.0 and later, at most kMaxRows rows per K/V head: the host half of decode.cuh.
 #pragma once
+#include "cuda/attention/host.hpp"
 #include "cuda/compile/program.hpp"
 #include "cuda/decode/decode_config.hpp"
 #include "cuda/decode/split_policy.hpp"
@@ -17,8 +18,11 @@ bool select_config(const Problem& problem, int shared_bytes, DecodeConfig& confi
 cuda::KernelProgram program_of(const ForwardFeatures& features, const DecodeConfig& config, const std::string& arch,
                                const std::string& mods = {});
 
+// Its sequences' rows are at most part.most_rows, if that is not 0; the problem's may be more.
+Decision plan(const Request& request, const cuda::Part& part);
 Sharing sharing_of(const DecodeConfig& config);
-DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Share& share);
+DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Share& share,
+                            const cuda::Part& part = {});
 
 const Implementation& implementation();
 

@@ -53,9 +53,10 @@ Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
   return {static_cast<int>(std::min<std::int64_t>(groups * steps, most)), 0};
 }
 
-DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::TileShape& tile, const Share& share) {
+DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::TileShape& tile, const Share& share,
+                            const cuda::Part& part) {
   DecodeParams d{};
-  static_cast<ForwardParams&>(d) = cuda::decided_params(p, tile, 0);
+  static_cast<ForwardParams&>(d) = cuda::decided_params(p, tile, 0, part);
   std::copy(p.layout.bool_mask.begin(), p.layout.bool_mask.end(), d.mask_stride);
   d.heads_kv = static_cast<int>(p.heads_kv);
   d.bundles = s.row_blocks / s.together;

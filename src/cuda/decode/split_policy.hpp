@@ -30,7 +30,7 @@ Share share_of(const Problem& problem, const Sharing& sharing, int multiprocesso
 bool may_be_even(const Problem& problem, const Sharing& sharing);  // whether splits is not 0 for some device
 // What a launch takes but for what a call brings.
 DecodeParams decided_params(const Problem& problem, const Sharing& sharing, const cuda::TileShape& tile,
-                            const Share& share);
+                            const Share& share, const cuda::Part& part = {});
 std::size_t workspace_bytes_of(const Problem& problem, const Sharing& sharing, int blocks);
 // The addresses of a call; counters stay to be set.
 void bind(DecodeParams& params, const Tensors& tensors, void* workspace);

@@ -30,7 +30,7 @@ struct Group {
   i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its bundles of row blocks
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
-  i32 step = 0, steps = 0;        // on the line, behind the lead; one at least: somebody has to write its rows
+  i32 step = 0, steps = 0;        // on the line, behind the lead; one at least if it has rows: a block writes them
 
   DEV i32 end() const { return step + steps; }
   DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_bundles(head) : head; }
@@ -80,7 +80,7 @@ DEV void measure(const DecodeParams& p, Group& g) {
 }
 DEV void take_lengths(const DecodeParams& p, Group& g) {
   g.seq_q = p.seq_q;
-  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
+  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.own_rows(p.cu_q[g.batch + 1] - g.q_begin);
   WorkTile x;
   x.batch = g.batch;
   find_keys(p, x);
@@ -93,7 +93,7 @@ struct StepsOfSequence {  // of one of its groups
     Group g;
     g.batch = batch;
     take_lengths(p, g);
-    return (g.steps + lead_of(p)) * p.groups;
+    return features.packed && g.seq_q == 0 ? 0 : (g.steps + lead_of(p)) * p.groups;
   }
 };
 
@@ -182,10 +182,13 @@ struct Line {
     ++g.number;
     if (++g.head < p.groups) return g;
     g.head = 0;
-    ++g.batch;
-    if constexpr (kLengthsVary) {
-      if (g.batch < p.batch) take_lengths(p, g);
-    }
+    do {  // sequences without rows are not on the line
+      ++g.batch;
+      if constexpr (kLengthsVary) {
+        if (g.batch < p.batch) take_lengths(p, g);
+      }
+    } while (features.packed && g.batch < p.batch && g.seq_q == 0);
+    g.number = g.batch * p.groups;
     return g;
   }
 

@@ -38,7 +38,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
   }
   // p: the inputs' problem, or its part of one sequence, number `sequence`.
   static void launch(const check::Inputs& inputs, const Problem& p, bool early, unsigned blocks,
-                     std::int64_t sequence = 0) {
+                     std::int64_t sequence = 0, const cuda::Part& part = {}) {
     const warps::DecodeKernel& kernel = *GetParam();
     const auto& c = *static_cast<const decode::DecodeConfig*>(kernel.config);
     const decode::Share share = share_of(p, c, static_cast<int>(blocks));
@@ -46,7 +46,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
         decode::workspace_bytes_of(p, decode::sharing_of(c), share.blocks) / sizeof(unsigned) + 16, 0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
     unsigned counters[decode::kMaxBlocks] = {};
-    decode::DecodeParams params = decode::decided_params(p, c, share);
+    decode::DecodeParams params = decode::decided_params(p, c, share, part);
     decode::bind(params, inputs.tensors, workspace.data());
     params.counters = counters;
     const auto size = static_cast<std::int64_t>(size_of(p.dtype));
@@ -107,6 +107,27 @@ TEST_P(EmulatedDecoding, ASequenceAloneHasTheSameBits) {
   inputs.poison_outputs();
   for (std::int64_t b = 0; b < p.batch; ++b) launch(inputs, one, false, 2, b);
   EXPECT_TRUE(output_bytes(inputs) == together);
+}
+
+// Two launches for sequences of up to one query and of more write every element once between them.
+TEST_P(EmulatedDecoding, LeavesOutTheSequencesOfAnotherKernel) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (!p.varlen) GTEST_SKIP() << "its sequences have one length";
+  check::Inputs inputs = check::make_inputs(p, 1);
+  const cuda::Part few{.most_rows = 1}, more{.least_rows = 2};
+  const auto alone = [&](const cuda::Part& part) {
+    inputs.poison_outputs();
+    launch(inputs, inputs.problem, false, 3, 0, part);
+    return output_bytes(inputs);
+  };
+  inputs.poison_outputs();
+  const std::string poison = output_bytes(inputs), first = alone(few), second = alone(more);
+  EXPECT_NE(first, poison);
+  EXPECT_NE(second, poison);
+  for (std::size_t i = 0; i < poison.size(); ++i)
+    ASSERT_FALSE(first[i] != poison[i] && second[i] != poison[i]) << "both launches have written byte " << i;
+  launch(inputs, inputs.problem, false, 3, 0, few);
+  expect_right(inputs, "both launches");
 }
 
 // A phi near a row's scores serves it, one far above or below them does not; results are right either way, and rows

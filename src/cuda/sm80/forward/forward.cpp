@@ -56,8 +56,8 @@ cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.b
 
 class State final : public cuda::ForwardState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
-      : ForwardState(request, device, cuda::features_of(*request.problem), tile_shape_of(config)),
+  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config, const cuda::Part& part)
+      : ForwardState(request, device, cuda::features_of(*request.problem), tile_shape_of(config), part),
         config_(config),
         shared_bytes_(layout_of(features_, config).total) {}
 
@@ -86,9 +86,11 @@ class State final : public cuda::ForwardState {
   const int shared_bytes_;
 };
 
-Decision plan(const Request& request) { return cuda::plan_forward<State, ForwardConfig>(request, config_on); }
-
 }  // namespace
+
+Decision plan_forward(const Request& request, const cuda::Part& part) {
+  return cuda::plan_forward<State, ForwardConfig>(request, config_on, part);
+}
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
   if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
@@ -142,7 +144,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
 }
 
 const Implementation& forward_implementation() {
-  static const Implementation row{"cuda.sm80", plan};
+  static const Implementation row{"cuda.sm80", [](const Request& r) { return plan_forward(r, {}); }};
   return row;
 }
 

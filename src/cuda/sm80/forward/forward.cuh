@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
     if (warp() == 0) take(tiles.draw());
   };
   if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
-  if (warp() == 0) take(blockIdx.x);
+  if (warp() == 0) take(tiles.first());
   for (;;) {
     __syncthreads();  // the next tile is known, and this tile's shared memory is free
     const WorkTile x = take_tile(next, p);

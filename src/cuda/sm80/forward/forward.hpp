@@ -1,5 +1,6 @@
 // Forward attention by mma.sync, for compute capability 8.0 and later: the host half of forward.cuh.
 #pragma once
+#include "cuda/attention/host.hpp"
 #include "cuda/compile/program.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/sm80/forward/config.hpp"
@@ -15,6 +16,7 @@ bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardC
 // arch: "sm_80"; mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config, const std::string& arch,
                                const std::string& mods = {});
+Decision plan_forward(const Request& request, const cuda::Part& part);
 const Implementation& forward_implementation();
 
 }  // namespace onepass::sm80

@@ -26,8 +26,8 @@ cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {64 * c.groups, c
 
 class State final : public cuda::ForwardState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config)
-      : ForwardState(request, device, sm90::features_of(*request.problem, config), tile_shape_of(config)),
+  State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config, const cuda::Part& part)
+      : ForwardState(request, device, sm90::features_of(*request.problem, config), tile_shape_of(config), part),
         config_(config),
         layout_(layout_of(features_, config)) {}
 
@@ -59,7 +59,8 @@ class State final : public cuda::ForwardState {
       params.out = const_cast<void*>(columns_of(tensors.out, part * features_.attention.dim_v).data);
       void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
       cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device_.multiprocessors)),
-                   static_cast<unsigned>(128 * (config_.groups + 1)), layout_.total, stream, arguments);
+                   static_cast<unsigned>(128 * (config_.groups + 1)), layout_.total, stream, arguments,
+                   part_.early && part == 0);
     }
   }
 
@@ -67,9 +68,11 @@ class State final : public cuda::ForwardState {
   const ForwardLayout layout_;
 };
 
-Decision plan(const Request& request) { return cuda::plan_forward<State, ForwardConfig>(request, config_on); }
-
 }  // namespace
+
+Decision plan_forward(const Request& request, const cuda::Part& part) {
+  return cuda::plan_forward<State, ForwardConfig>(request, config_on, part);
+}
 
 ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {
   ForwardFeatures f = cuda::features_of(p);
@@ -115,7 +118,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
 }
 
 const Implementation& forward_implementation() {
-  static const Implementation row{"cuda.sm90", plan};
+  static const Implementation row{"cuda.sm90", [](const Request& r) { return plan_forward(r, {}); }};
   return row;
 }
 

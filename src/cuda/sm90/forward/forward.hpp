@@ -1,5 +1,6 @@
 // Forward attention on Hopper: the host half of forward.cuh.
 #pragma once
+#include "cuda/attention/host.hpp"
 #include "cuda/compile/program.hpp"
 #include "cuda/host/kernels.hpp"
 #include "cuda/host/tensor_map.hpp"
@@ -25,6 +26,7 @@ TensorMaps maps_of(const Problem& problem, const Tensors& tensors, const Forward
 // mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config,
                                const std::string& mods = {});
+Decision plan_forward(const Request& request, const cuda::Part& part);
 const Implementation& forward_implementation();
 
 }  // namespace onepass::sm90

@@ -1,5 +1,6 @@
 // The producer warp: it draws tiles and loads Q, K, V and the bias with TMA.
 #pragma once
+#include "cuda/device/dependent.cuh"
 #include "cuda/device/tma.cuh"
 
 #include "cuda/attention/descale.cuh"
@@ -219,6 +220,9 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const ForwardPara
   }
   if constexpr (kFactors) to.no_more();
   to.scheduler.reset();
+  if constexpr (features.packed) {
+    if (p.concurrent) wait_for_kernel_before();  // this kernel's end is the end of both
+  }
 }
 
 }  // namespace onepass::sm90

@@ -1,0 +1,128 @@
+// Packed q over a cache. Each sequence is computed by the kernel that its own number of rows deserves: up to 16, up to
+// 32 and up to 64 rows of a K/V head by cuda.decode with a config each, more by a prefill kernel. Only the device knows
+// the numbers, so every kernel is launched and leaves out the others' sequences: one plan and one captured graph serve
+// any mixture. README.md has the schedule and measurements.
+#include "cuda/mixed/mixed.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "base/text.hpp"
+#include "cuda/attention/host.hpp"
+#include "cuda/decode/decode.hpp"
+#include "cuda/sm80/forward/forward.hpp"
+#include "cuda/sm90/forward/forward.hpp"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kRows[] = {16, 32, decode::kMaxRows};  // of a K/V head
+constexpr std::size_t kAlignment = 64;               // of a workspace
+constexpr int kDecodeShare = 13;                     // sixteenths of the multiprocessors; README.md
+
+struct Kernel {
+  std::shared_ptr<PlanState> state;
+  Part part;
+  std::size_t place;  // of its workspace
+};
+
+class State final : public PlanState {
+ public:
+  State(std::shared_ptr<const Problem> p, std::vector<Kernel> kernels)
+      : PlanState(std::move(p)), kernels_(std::move(kernels)) {
+    for (Kernel& k : kernels_) {
+      k.place = workspace_bytes;
+      workspace_bytes += (k.state->workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    }
+  }
+  std::string describe() const override {
+    std::string all;
+    for (const Kernel& k : kernels_) {
+      const std::string rows = k.part.most_rows != 0 ? text(k.part.least_rows, " to ", k.part.most_rows)
+                                                     : text(k.part.least_rows, " or more");
+      all += text(all.empty() ? "" : "; ", "sequences of ", rows, " queries: ", k.state->implementation, ", ",
+                  k.state->describe());
+    }
+    return all;
+  }
+  void prepare() const override {
+    for (const Kernel& k : kernels_) k.state->prepare();
+  }
+  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const override {
+    for (const Kernel& k : kernels_)
+      k.state->run(tensors, static_cast<std::byte*>(workspace) + k.place, executor, stream);
+  }
+
+ private:
+  std::vector<Kernel> kernels_;
+};
+
+Kernel kernel_of(Decision decision, const char* implementation, const Part& part) {
+  decision.state->implementation = implementation;
+  return {std::move(decision.state), part, 0};
+}
+
+Decision plan(const Request& request) {
+  std::string why;
+  const DeviceFacts* const device = device_of(*request.problem, why);
+  if (!device || !is_mixed(*request.problem, why)) return Decision::no(std::move(why));
+  const std::vector<Problem> few = decoded_parts(*request.problem);
+
+  // On Hopper the prefill kernel computes beside the kernels that read the cache, on multiprocessors that they leave.
+  Part rest{.least_rows = static_cast<int>(few.back().seq_q) + 1, .concurrent = true, .early = true};
+  const char* name = "cuda.sm90";
+  Decision prefill = sm90::plan_forward(request, rest);
+  if (!prefill) {
+    rest.concurrent = rest.early = false;
+    name = "cuda.sm80";
+    prefill = sm80::plan_forward(request, rest);
+    if (!prefill) return Decision::no(text("cuda.sm80: ", prefill.refusal));
+  }
+  std::vector<Kernel> kernels;
+  Part part{.least_rows = 1, .concurrent = rest.concurrent};
+  part.multiprocessors = part.concurrent ? device->multiprocessors * kDecodeShare / 16 : 0;
+  for (const Problem& p : few) {
+    part.most_rows = static_cast<int>(p.seq_q);
+    Request own = request;
+    own.problem = std::make_shared<const Problem>(p);
+    Decision decode = decode::plan(own, part);
+    if (!decode) return Decision::no(text("cuda.decode: ", decode.refusal));
+    kernels.push_back(kernel_of(std::move(decode), "cuda.decode", part));
+    part = {.least_rows = part.most_rows + 1, .concurrent = part.concurrent, .early = part.concurrent};
+  }
+  kernels.push_back(kernel_of(std::move(prefill), name, rest));
+  return {{}, std::make_shared<State>(request.problem, std::move(kernels))};
+}
+
+}  // namespace
+
+bool is_mixed(const Problem& p, std::string& why) {
+  const std::int64_t most = decode::kMaxRows / std::max<std::int64_t>(1, p.group());
+  why = !p.varlen || !(p.seqused || p.paged())
+            ? "requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)"
+        : p.batch_invariant ? "does not support batch_invariant"
+        : most == 0 ? text("query heads per K/V head must be at most ", decode::kMaxRows, " (got ", p.group(), ")")
+        : p.seq_q <= most ? text("the longest sequence must have more than ", most, " rows (got ", p.seq_q, ")")
+                          : "";
+  return why.empty();
+}
+
+std::vector<Problem> decoded_parts(const Problem& p) {
+  std::vector<Problem> parts;
+  for (const int rows : kRows) {
+    const std::int64_t most = rows / std::max<std::int64_t>(1, p.group());
+    if (most <= (parts.empty() ? 0 : parts.back().seq_q)) continue;
+    parts.push_back(p);
+    parts.back().seq_q = most;
+  }
+  return parts;
+}
+
+const Implementation& mixed_implementation() {
+  static const Implementation row{.name = "cuda.mixed", .plan = plan};
+  return row;
+}
+
+}  // namespace onepass::cuda
