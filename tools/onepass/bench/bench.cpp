@@ -70,12 +70,13 @@ void write(const nlohmann::json& all, const std::string& path) {
 }
 
 void run_launch(const Settings& s) {
-  const std::string line = s.problems.empty() ? "fwd b1 h1 s64 d64 bf16 cuda" : s.problems.front();
+  const bool on_host = s.device == "cpu";
+  const std::string line = !s.problems.empty() ? s.problems.front()
+                           : on_host           ? "fwd b1 h1 s1 d16 fp32"
+                                               : "fwd b1 h1 s64 d64 bf16 cuda";
   const Device device = s.device.empty() ? Device{} : cli::device_from(s.device);
   Problem p = parse_problem_on(device, line);
   if (!s.device.empty()) p.device = device;
-  if (p.device.kind != DeviceKind::cuda)
-    throw Error(ErrorCode::bad_device, text("--launch measures CUDA kernels, but \"", line, "\" is for the CPU"));
   const LaunchCost cost = measure_launch(p, s.implementation);
   print(cost);
   write(nlohmann::json::array({to_json(cost)}), s.json_path);
@@ -140,7 +141,7 @@ void add_bench(CLI::App& app) {
                 "Program that times the peers, such as 'python3 -m bench peers'");
   c->add_option("--json", settings->json_path, "Also write the results to this file");
   c->add_flag("--launch", settings->launch,
-              "Measure the host time of one cached call on CUDA beside a bare kernel launch");
+              "Measure the host time of one cached call, on CUDA beside a bare kernel launch");
   c->callback([settings] { bench::run(*settings); });
 }
 

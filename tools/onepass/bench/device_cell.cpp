@@ -10,6 +10,7 @@
 
 #include "onepass/attention.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
+#include "tools/onepass/bench/launch_cost.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 #include "tools/onepass/bench/peer_turns.hpp"
 
@@ -102,7 +103,7 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   return result;
 }
 
-LaunchCost measure_launch(const Problem& p, const std::string& implementation) {
+LaunchCost measure_device_launch(const Problem& p, const std::string& implementation) {
   const cuda::DeviceFacts& device = cuda::device_facts(p.device.index);
   const cuda::ContextScope scope(device);
   DeviceTimer timer(device);

@@ -15,12 +15,4 @@ Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peer
 CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers);
 CellResult run_gemm_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers);
 
-// Host time of a call, on a problem so small that the device is never behind: the driver's launch of an empty kernel
-// with as many bytes of parameters, run(plan) and the one-call attention().
-struct LaunchCost {
-  std::string problem, implementation;
-  double bare_s = 0, run_s = 0, attention_s = 0;
-};
-LaunchCost measure_launch(const Problem& problem, const std::string& implementation);
-
 }  // namespace onepass::bench

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/onepass/bench/device_cell.hpp"
+#include "tools/onepass/bench/launch_cost.hpp"
 
 namespace onepass::bench {
 
