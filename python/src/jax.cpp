@@ -18,6 +18,7 @@
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/compute.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 #include "xla_call.hpp"
@@ -102,18 +103,9 @@ void compute(const xla::CallFrame& frame, DeviceKind kind) {
   Call call(frame, kind);
   const Attention attention = op == Op::quantize ? rows_of(call.options) : attention_of(call.options);
   const std::string_view implementation = op == Op::quantize ? "" : call.options.string("implementation");
-  const Tensors& t = call.tensors;
-  if (kind == DeviceKind::cuda) {
-    const Plan plan = make_plan(make_problem(attention, t), implementation, call.launch.executor);
-    call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
-    run(plan, t, call.launch);
-  } else if (op == Op::quantize) {
-    onepass::quantize(t.x, t.y, t.descale, t.mean, {attention.hadamard, attention.seed}, call.launch);
-  } else if (op == Op::backward) {
-    onepass::attention_backward(t, attention, call.launch, implementation);
-  } else {
-    onepass::attention(t, attention, call.launch, implementation);
-  }
+  const Plan plan = plan::planned(op, call.tensors, attention, call.launch.executor->workers(), implementation);
+  if (kind == DeviceKind::cuda) call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
+  plan::run_planned(plan, call.tensors, call.launch);
 }
 
 // Its memory on CUDA is the driver's pool's: how much it needs is known behind its plans only.

@@ -25,6 +25,7 @@
 #include "interrupt.hpp"
 #include "jax.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/compute.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/grammar/foreign_words.hpp"
 #include "problem/grammar/on.hpp"
@@ -73,6 +74,7 @@ bool is_given(const nb::dict& call, const char* name) {
 
 // Everything of a call, as the package passes it: tensors by the names of their roles, and what is computed.
 struct Call {
+  onepass::Op op;
   onepass::CallersLayout layout;
   std::array<Argument, onepass::kRoles> arguments;
   std::vector<Argument> mod_buffers;
@@ -84,9 +86,9 @@ struct Call {
 
   // The package says dout of a backward, and of no other call.
   explicit Call(const nb::dict& o)
-      : layout(nb::cast<bool>(o["tokens_first"]), is_given(o, "page_table")),
+      : op(o.contains("dout") ? onepass::Op::backward : onepass::Op::forward),
+        layout(nb::cast<bool>(o["tokens_first"]), is_given(o, "page_table")),
         executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
-    const onepass::Op op = o.contains("dout") ? onepass::Op::backward : onepass::Op::forward;
     onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
       if (use_of(row, op) == onepass::Use::none) return;
       Argument& argument = arguments[static_cast<std::size_t>(row.role)];
@@ -124,25 +126,27 @@ struct Call {
   }
 };
 
-// compute: onepass::attention or onepass::attention_backward
-template <auto compute>
+// attention, or attention_backward where there is a dout. workspace: None, or bytes -> (owner, address).
 void attention(const nb::dict& options) {
   Call call(options);
+  const auto planned = [&] {
+    return onepass::plan::planned(call.op, call.tensors, call.attention, call.executor.workers(), call.implementation);
+  };
   const nb::object allocate = options["workspace"];
-  if (allocate.is_none()) {
-    {
-      const nb::gil_scoped_release unlocked;
-      compute(call.tensors, call.attention, call.launch, call.implementation);
+  nb::object memory = nb::none();
+  onepass::Plan plan;
+  if (!allocate.is_none()) {
+    plan = planned();
+    if (const std::size_t bytes = plan.workspace_bytes()) {
+      memory = allocate(bytes);
+      call.launch.workspace = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(memory[1])), bytes};
     }
-    return call.executor.raise();
   }
-  const onepass::Plan plan = onepass::make_plan(onepass::make_problem(call.attention, call.tensors),
-                                                call.implementation, call.launch.executor);
-  const std::size_t bytes = plan.workspace_bytes();
-  const nb::object memory = bytes > 0 ? allocate(bytes) : nb::none();  // (owner, address)
-  if (bytes > 0) call.launch.workspace = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(memory[1])), bytes};
-  const nb::gil_scoped_release unlocked;
-  onepass::run(plan, call.tensors, call.launch);
+  {
+    const nb::gil_scoped_release unlocked;
+    onepass::plan::run_planned(plan.state() ? plan : planned(), call.tensors, call.launch);
+  }
+  call.executor.raise();
 }
 
 // q, k and v are quantized for it. fp8: how, a dict of Fp8Options' words.
@@ -362,8 +366,8 @@ NB_MODULE(_onepass, m) {
     }
   });
   m.attr("__version__") = ONEPASS_VERSION;
-  m.def("attention", &attention<onepass::attention>, "options"_a);
-  m.def("attention_backward", &attention<onepass::attention_backward>, "options"_a);
+  m.def("attention", &attention, "options"_a);
+  m.def("attention_backward", &attention, "options"_a);
   m.def("explain", &explain, "options"_a, "target"_a = "");
   m.def("check", &check, "options"_a);
   m.def("explain_line", &explain_line, "line"_a, "target"_a = "");

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "plan/cache.hpp"
 #include "torch_call.hpp"
 
 namespace nb = nanobind;
@@ -358,7 +359,7 @@ void add_torch(nb::module_& m) {
   m.def("torch_tell", &tell, "context"_a, "given"_a);
   m.def("torch_gradients", &gradients, "saved"_a, "kept"_a, "wanted"_a, "dout"_a.none(), "dlse"_a.none());
   m.def("torch_backward", &backward, "arguments"_a, "dout"_a, "dlse"_a.none(), "out"_a, "lse"_a, "into"_a);
-  m.def("torch_plans", &kept_plans);
+  m.def("kept_plans", [] { return plan::plan_cache().size(); });
 }
 
 }  // namespace onepass::python

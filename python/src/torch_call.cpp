@@ -6,13 +6,12 @@
 #include <cstring>
 #include <limits>
 #include <span>
-#include <unordered_map>
 
 #include "base/text.hpp"
 #include "executors.hpp"
 #include "interrupt.hpp"
 #include "openmp.hpp"
-#include "problem/implementation.hpp"
+#include "plan/compute.hpp"
 
 namespace nb = nanobind;
 
@@ -28,9 +27,6 @@ std::array<PyObject*, TorchCall::kMax> defaults;
 PyObject* masks = nullptr;        // a dict from mask to (causal, align)
 PyObject* num_threads = nullptr;  // torch.get_num_threads
 OpenMpParallel openmp = nullptr;  // PyTorch's, if it was found
-
-constexpr std::size_t kMaxPlans = 4096;  // then they are forgotten
-std::unordered_map<std::string, Plan> plans;
 
 bool is_none(PyObject* object) { return object == Py_None; }
 
@@ -137,12 +133,6 @@ bool TakenCall::take_options(const TorchCall& call) try {
     if (name != "exact" && name != "fast") return false;
     a.accumulation = name == "fast" ? Accumulation::fast : Accumulation::exact;
   }
-  key_.add(std::array<std::int64_t, 12>{a.band.causal, static_cast<std::int64_t>(a.band.align), a.band.left,
-                                        a.band.right, a.band.offset, a.scale.has_value(), a.max_seqlen_q,
-                                        a.max_seqlen_k, a.deterministic, a.batch_invariant,
-                                        static_cast<std::int64_t>(a.accumulation), tokens_first});
-  key_.add(a.scale.value_or(0));
-  key_.add(a.softcap);
   return true;
 } catch (const nb::cast_error&) {
   return false;
@@ -173,12 +163,6 @@ bool TakenCall::take(Role role, nb::handle object) {
   }
   if (row.unit_last && view.shape[view.rank - 1] > 1 && view.stride[view.rank - 1] != 1) return false;
   if (view.elements() == 0 || !t.data) return false;
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(view.data);
-  key_.add(static_cast<std::int64_t>(row.role) | std::int64_t{view.rank} << 8 |
-           static_cast<std::int64_t>(view.dtype) << 16 | static_cast<std::int64_t>(address & 15) << 24 |
-           static_cast<std::int64_t>(view.device.kind) << 32 | std::int64_t{view.device.index} << 40);
-  key_.add(view.shape);
-  key_.add(view.stride);
   view = turned(row.name, view);
   row.output ? void(tensors.*row.output = view) : void(tensors.*row.input = view);
   return true;
@@ -192,44 +176,23 @@ bool TakenCall::take_inputs(const TorchCall& call) {
   return true;
 }
 
-Plan TakenCall::plan(const Executor& executor) {
-  key_.add(std::int64_t{tensors.v.data == tensors.k.data});  // v may be columns of k
-  const auto found = plans.find(key_.bytes);
-  if (found != plans.end()) return found->second;
-  Plan made;
-  {
-    const nb::gil_scoped_release unlocked;
-    made = make_plan(make_problem(attention, tensors), {}, &executor);
-  }
-  if (plans.size() >= kMaxPlans) plans.clear();
-  // On the CPU a problem of packed sequences holds their lengths.
-  if (!made.problem().varlen || made.problem().device.kind == DeviceKind::cuda) plans.emplace(key_.bytes, made);
-  return made;
-}
-
 void TakenCall::run() {
   const Device device = tensors.q.device;
   const bool as_pytorch = threads_ == 0 && device.kind == DeviceKind::cpu;
   if (as_pytorch) threads_ = nb::cast<int>(nb::steal(PyObject_CallNoArgs(num_threads)));
-  key_.add(std::int64_t{threads_});
   OpenMp theirs(openmp, threads_);
   const bool by_theirs = as_pytorch && threads_ > 1 && openmp && fork_count() == 0;
   Interruptible executor(by_theirs ? theirs : *executor_of(threads_));
-  const Plan plan_of_it = plan(executor);
+  const Plan plan = plan::planned(op, tensors, attention, executor.workers());
   Launch launch{.executor = &executor};
   if (device.kind == DeviceKind::cuda &&
       torch_exchange->current_stream(dlpack::kCuda, device.index, &launch.stream) != 0)
     throw nb::python_error();
-  const Scratch scratch(plan_of_it.workspace_bytes(), device);
+  const Scratch scratch(plan.workspace_bytes(), device);
   launch.workspace = scratch.span;
   {
     const nb::gil_scoped_release unlocked;
-    // The key has said that the tensors are the plan's, and new results share no memory with an input. The contents of
-    // lengths and pages, which only the CPU can look at, are run's to check.
-    if (device.kind == DeviceKind::cuda)
-      plan_of_it.state()->run(tensors, launch.workspace.data(), executor, launch.stream);
-    else
-      onepass::run(plan_of_it, tensors, launch);
+    plan::run_planned(plan, tensors, launch);
   }
   executor.raise();
 }
@@ -240,8 +203,6 @@ nb::object new_floats(const std::int64_t* shape, int rank, Device device) {
     throw nb::python_error();
   return nb::steal(static_cast<PyObject*>(object));
 }
-
-std::size_t kept_plans() { return plans.size(); }
 
 void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::tuple& known_defaults, int inputs,
                           const nb::dict& known_masks, nb::handle threads, const std::string& place) {

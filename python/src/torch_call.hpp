@@ -1,5 +1,4 @@
-// A call from PyTorch as the library has it: tensors and options read from Python's objects, and the plan of a call
-// before whose tensors and options had the shape of this one's.
+// A call from PyTorch as the library has it: tensors and options read from Python's objects.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -8,8 +7,6 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 #include "dlpack_exchange.hpp"
 #include "onepass/onepass.hpp"
@@ -17,17 +14,6 @@
 #include "problem/roles.hpp"
 
 namespace onepass::python {
-
-// What a plan depends on, as bytes.
-class PlanKey {
- public:
-  template <class T>
-  void add(const T& value) {
-    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  std::string bytes;
-};
 
 // Everything of a call, by the positions that _torch_op.NAMES gives it. The objects are the caller's.
 class TorchCall {
@@ -70,10 +56,7 @@ void register_torch_calls(nanobind::handle capsule, const nanobind::tuple& names
 // is wrong.
 class TakenCall {
  public:
-  explicit TakenCall(Op of) : op(of) {
-    key_.bytes.reserve(1024);  // of most calls
-    key_.add(static_cast<std::int64_t>(op));
-  }
+  explicit TakenCall(Op of) : op(of) {}
 
   bool take_options(const TorchCall& call);
   bool take(Role role, nanobind::handle object);  // None is taken: a tensor that is not given
@@ -85,16 +68,11 @@ class TakenCall {
   Attention attention;
 
  private:
-  Plan plan(const Executor& executor);
-
   int threads_ = 0;
-  PlanKey key_;
   std::optional<CallersLayout> layout_;
 };
 
 // A new tensor of float32, row-major.
 nanobind::object new_floats(const std::int64_t* shape, int rank, Device device);
-
-std::size_t kept_plans();
 
 }  // namespace onepass::python

@@ -1,4 +1,4 @@
-// A call of one operator: a problem of its tensors, a plan, memory for the call, and the run.
+// A call of one operator: its plan, memory for it, and the run.
 #pragma once
 #include <string_view>
 
@@ -6,7 +6,15 @@
 
 namespace onepass::plan {
 
-// Throws before anything is written. Tensors that describe another operator than `op` are refused by name.
+// The plan of a checked call: that of an earlier call like it (plan/cache.hpp), or a new one. Throws before anything is
+// written. Tensors that describe another operator than `op` are refused by name.
+Plan planned(Op op, const Tensors& tensors, const Attention& attention, int workers,
+             std::string_view implementation = {});
+
+// Runs such a plan on its tensors. launch.workspace is large enough and apart from them; empty: memory is allocated.
+void run_planned(const Plan& plan, const Tensors& tensors, const Launch& launch);
+
+// Both, in a workspace that is checked.
 void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
              std::string_view implementation = {});
 

@@ -290,7 +290,7 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
 }
 
 Problem problem_of(Op op, const Tensors& t, const Attention& a, Mods* mods) {
-  Problem p = problem_of(t, a, mods);
+  Problem p = op == Op::merge ? merge_problem_of(t) : problem_of(t, a, mods);
   if (is_gemm(op) && is_gemm(p.op)) p.op = op;
   return p;
 }

@@ -1,5 +1,6 @@
 // What a run checks of its tensors: that they are the plan's, and that outputs have memory of their own.
 #include <array>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -14,9 +15,20 @@
 #include "problem/tensor_checks.hpp"
 
 namespace onepass {
+namespace {
+
+// Put together only in a sentence.
+struct BufferName {
+  const std::string& name;
+  friend std::ostream& operator<<(std::ostream& out, const BufferName& b) {
+    return out << "mod buffer " << shown(b.name);
+  }
+};
+
+}  // namespace
 
 void check_planned(const Problem& p, const Tensors& t) {
-  if (p.op == Op::merge || of_rows(p.op) || is_gemm(p.op) || !t.outs.empty()) {
+  if (p.op == Op::merge || of_rows(p.op) || !t.outs.empty()) {  // any number of dimensions before the rows
     Problem other = problem_of(p.op, t, of_rows(p.op) ? attention_of(p) : Attention{});
     for (std::size_t i = 0; i < kRoles; ++i)
       if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
@@ -54,7 +66,7 @@ void check_planned(const Problem& p, const Tensors& t) {
   same = same && (!p.v_in_k || t.v.data == t.k.data);
   if (same) return check_cache(p, t);
   // What it is instead: first whether it is a call at all.
-  throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(t, attention_of(p))));
+  throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(p.op, t, is_gemm(p.op) ? Attention{} : attention_of(p))));
 }
 
 void check_apart(Op op, const Tensors& t) {
@@ -63,27 +75,32 @@ void check_apart(Op op, const Tensors& t) {
     ConstTensor tensor;
     Extent extent;
   };
-  const auto want_apart = [](const Place& x, const Place& y) {
-    if (share_memory(x.tensor, x.extent, y.tensor, y.extent))
-      throw Error(ErrorCode::bad_value, text(x.name, " must not share memory with ", y.name));
+  const auto refuse = [](std::string_view output, const auto&... other) {
+    throw Error(ErrorCode::bad_value, text(output, " must not share memory with ", other...));
   };
   std::array<Place, kRoles> outputs;
   std::size_t count = 0;
   for (const RoleRow& row : kRoleTable) {
     if (!writes(row, op) || !(t.*row.output).given()) continue;
     const Place place{row.name, t.*row.output, extent_of(t.*row.output)};
-    for (std::size_t i = 0; i < count; ++i) want_apart(place, outputs[i]);
+    for (std::size_t i = 0; i < count; ++i)
+      if (share_memory(place.tensor, place.extent, outputs[i].tensor, outputs[i].extent))
+        refuse(place.name, outputs[i].name);
     outputs[count++] = place;
   }
-  const auto want_all_apart = [&](std::string_view name, const ConstTensor& tensor) {
-    const Place from{name, tensor, extent_of(tensor)};
-    for (std::size_t i = 0; i < count; ++i) want_apart(outputs[i], from);
+  // The parts of the name are put together only if it is needed.
+  const auto want_all_apart = [&](const ConstTensor& tensor, const auto&... name) {
+    const Extent extent = extent_of(tensor);
+    for (std::size_t i = 0; i < count; ++i)
+      if (share_memory(outputs[i].tensor, outputs[i].extent, tensor, extent)) refuse(outputs[i].name, name...);
   };
   for (const RoleRow& row : kRoleTable) {
     const ConstTensor tensor = tensor_of(t, row);
-    if (!writes(row, op) && tensor.given()) want_all_apart(row.name, tensor);
+    if (!writes(row, op) && tensor.given()) want_all_apart(tensor, row.name);
   }
-  for (const auto& [name, tensor] : t.mod_buffers) want_all_apart("mod buffer " + shown(name), tensor);
+  for (const auto& [name, tensor] : t.mod_buffers) want_all_apart(tensor, BufferName{name});
+  for (const auto& [name, parts] : {std::pair{"outs", &t.outs}, {"lses", &t.lses}})
+    for (std::size_t i = 0; i < parts->size(); ++i) want_all_apart((*parts)[i], name, "[", i, "]");
 }
 
 }  // namespace onepass

@@ -1,0 +1,135 @@
+#include "plan/cache.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/make_once.hpp"
+#include "problem/implementation.hpp"
+#include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
+
+namespace onepass::plan {
+
+void CallKey::add(std::uint64_t word) {
+  if (size_ == kMaxWords) {
+    kept_ = false;
+    return;
+  }
+  words_[size_++] = word;
+  hash_ = std::rotl(hash_ ^ word, 29) * 0x9e3779b97f4a7c15u;  // the golden ratio's bits, as Fibonacci hashing has them
+}
+
+void CallKey::add(std::string_view text) {
+  add(text.size());
+  for (std::size_t at = 0; at < text.size(); at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, std::min<std::size_t>(8, text.size() - at));
+    add(word);
+  }
+}
+
+void CallKey::add(std::uint64_t role, const ConstTensor& t) {
+  if (t.rank < 0 || t.rank > kMaxRank) {  // the problem's checks refuse it
+    kept_ = false;
+    return;
+  }
+  add(role | static_cast<std::uint64_t>(t.rank) << 8 | static_cast<std::uint64_t>(t.dtype) << 16 |
+      static_cast<std::uint64_t>(t.device.kind) << 24 | static_cast<std::uint64_t>(alignment_of(t)) << 32 |
+      static_cast<std::uint64_t>(t.data != nullptr) << 40 | static_cast<std::uint64_t>(t.device.index) << 48);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) {
+    add(static_cast<std::uint64_t>(t.shape[i]));
+    add(static_cast<std::uint64_t>(t.stride[i]));
+  }
+}
+
+CallKey::CallKey(Op op, const Tensors& t, const Attention& a, int workers, std::string_view implementation) {
+  kept_ = a.dropout_p == 0 && !((t.cu_seqlens_q.given() && t.cu_seqlens_q.device.kind == DeviceKind::cpu) ||
+                                (t.cu_seqlens_k.given() && t.cu_seqlens_k.device.kind == DeviceKind::cpu));
+  if (!kept_) return;
+  const auto bit = [](bool is, int at) { return static_cast<std::uint64_t>(is) << at; };
+  add(static_cast<std::uint64_t>(op) | static_cast<std::uint64_t>(a.band.align) << 8 |
+      static_cast<std::uint64_t>(a.accumulation) << 16 | bit(a.band.causal, 24) | bit(a.scale.has_value(), 25) |
+      bit(a.unified_max.has_value(), 26) | bit(a.deterministic, 27) | bit(a.batch_invariant, 28) | bit(a.log, 29) |
+      bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) | static_cast<std::uint64_t>(workers) << 32);
+  for (const std::int64_t n : {a.band.left, a.band.right, a.band.offset, a.max_seqlen_q, a.max_seqlen_k})
+    add(static_cast<std::uint64_t>(n));
+  add(a.seed);
+  add(std::bit_cast<std::uint64_t>(a.scale.value_or(0)));
+  add(std::bit_cast<std::uint32_t>(a.softcap) |
+      static_cast<std::uint64_t>(std::bit_cast<std::uint32_t>(a.unified_max.value_or(0))) << 32);
+  for (const std::string_view text : {implementation, std::string_view(a.score_mod), std::string_view(a.mask_mod)})
+    add(text);
+  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+    if (tensor.given()) add(static_cast<std::uint64_t>(row.role), tensor);
+  });
+  for (const auto& [name, tensor] : t.mod_buffers) {
+    add(name);
+    add(kRoles, tensor);
+  }
+  for (const ConstTensor& part : t.outs) add(kRoles + 1, part);
+  for (const ConstTensor& part : t.lses) add(kRoles + 2, part);
+}
+
+class PlanCache::Lock {
+ public:
+  explicit Lock(Set& set) : set_(set) {
+    for (int i = 0; i < kTries && !held_; ++i) held_ = !set_.locked.exchange(true, std::memory_order_acquire);
+  }
+  ~Lock() {
+    if (held_) set_.locked.store(false, std::memory_order_release);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  explicit operator bool() const { return held_; }
+
+ private:
+  Set& set_;
+  bool held_ = false;
+};
+
+bool PlanCache::Entry::is(const CallKey& key) const {
+  return plan.state() && hash == key.hash() && std::ranges::equal(words, key.words());
+}
+
+Plan PlanCache::find(const CallKey& key) {
+  if (!key.is_kept()) return {};
+  Set& set = set_of(key);
+  const Lock lock(set);
+  if (!lock) return {};
+  const auto found = std::ranges::find_if(set.entries, [&](const Entry& entry) { return entry.is(key); });
+  if (found == set.entries.end()) return {};
+  found->used = ++set.count;
+  return found->plan;
+}
+
+void PlanCache::keep(const CallKey& key, Plan plan) {
+  if (!key.is_kept()) return;
+  Entry entry{
+      key.hash(), 0, {key.words().begin(), key.words().end()}, std::move(plan)};  // its end is behind the lock's
+  Set& set = set_of(key);
+  const Lock lock(set);
+  if (!lock || std::ranges::any_of(set.entries, [&](const Entry& other) { return other.is(key); })) return;
+  entry.used = ++set.count;
+  std::swap(entry, *std::ranges::min_element(set.entries, {}, &Entry::used));
+}
+
+std::size_t PlanCache::size() {
+  std::size_t plans = 0;
+  for (Set& set : sets_) {
+    const Lock lock(set);
+    if (lock)
+      plans +=
+          static_cast<std::size_t>(std::ranges::count_if(set.entries, [](const Entry& e) { return e.plan.state(); }));
+  }
+  return plans;
+}
+
+// It is never destroyed: other threads may call while the process ends.
+PlanCache& plan_cache() {
+  static constinit MakeOnce<const std::unique_ptr<PlanCache>> once;
+  return *once.get([] { return std::make_unique<PlanCache>(); });
+}
+
+}  // namespace onepass::plan

@@ -1,0 +1,150 @@
+// Calls on tensors: run(plan), and the one-call functions of attention, which keep their plans.
+#include "plan/compute.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/guarded_executor.hpp"
+#include "base/overlap.hpp"
+#include "base/shown.hpp"
+#include "base/text.hpp"
+#include "plan/cache.hpp"
+#include "plan/implementations.hpp"
+#include "plan/no_work.hpp"
+#include "plan/scratch.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/attention/cache.hpp"
+#include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
+
+namespace onepass {
+namespace {
+
+// Large enough, aligned, and apart from the call's tensors as far as the plan uses it.
+void check_workspace(const PlanState& plan, const Tensors& tensors, std::span<std::byte> workspace) {
+  if (plan.workspace_bytes == 0) return;
+  want(workspace.size() >= plan.workspace_bytes, ErrorCode::bad_value, "the workspace must have at least ",
+       plan.workspace_bytes, " bytes (got ", workspace.size(), ")");
+  want(workspace.data() != nullptr && reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 == 0,
+       ErrorCode::bad_value, "the workspace must be aligned to 64 bytes (got address ",
+       static_cast<const void*>(workspace.data()), ")");
+  const ConstTensor bytes(workspace.data(), DType::boolean, {static_cast<std::int64_t>(plan.workspace_bytes)},
+                          plan.problem->device);
+  const Extent extent = extent_of(bytes);
+  const auto want_apart = [&](std::string_view name, const ConstTensor& t) {
+    want(!t.given() || !share_memory(t, extent_of(t), bytes, extent), ErrorCode::bad_value, name,
+         " must not share memory with the workspace");
+  };
+  for (const RoleRow& row : kRoleTable) want_apart(row.name, tensor_of(tensors, row));
+  for (const auto& [name, tensor] : tensors.mod_buffers) want_apart("mod buffer " + shown(name), tensor);
+}
+
+// A page table alone would make every sequence as long as its row, with stale keys behind the real ones.
+void want_lengths(const Tensors& t) {
+  want(!t.page_table.given() || t.seqused_k.given(), ErrorCode::bad_value,
+       "page_table requires seqused_k, the number of valid keys of each sequence");
+}
+
+Executor& host_of(const Launch& launch) { return launch.executor ? *launch.executor : default_executor(); }
+
+// In memory that is large enough and apart from the tensors.
+void start(const PlanState& plan, const Tensors& tensors, const Launch& launch, int workers, void* workspace) {
+  GuardedExecutor executor(host_of(launch), workers);
+  plan.run(tensors, workspace, executor, launch.stream);
+}
+
+}  // namespace
+
+namespace plan {
+
+Plan planned(Op op, const Tensors& tensors, const Attention& attention, int workers, std::string_view implementation) {
+  const CallKey key(op, tensors, attention, workers, implementation);
+  if (Plan known = plan_cache().find(key); known.state()) {  // the key has said all but this
+    check_cache(known.problem(), tensors);
+    check_apart(op, tensors);
+    return known;
+  }
+  Mods mods;
+  check_roles(op, tensors);
+  want_lengths(tensors);
+  const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, attention, &mods));
+  check_apart(op, tensors);
+  Plan made = plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers}, implementation);
+  plan_cache().keep(key, made);
+  return made;
+}
+
+void run_planned(const Plan& plan, const Tensors& tensors, const Launch& launch) {
+  const PlanState& state = *plan.state();
+  if (ran_without_kernel(*state.problem, tensors)) return;
+  if (!launch.workspace.empty()) return start(state, tensors, launch, state.workers, launch.workspace.data());
+  const Scratch workspace(state.problem->device, state.workspace_bytes, launch.stream);
+  start(state, tensors, launch, state.workers, workspace.data());
+}
+
+void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
+             std::string_view implementation) {
+  const Plan plan = planned(op, tensors, attention, workers_of(host_of(launch)), implementation);
+  if (!launch.workspace.empty()) check_workspace(*plan.state(), tensors, launch.workspace);
+  run_planned(plan, tensors, launch);
+}
+
+}  // namespace plan
+
+inline namespace v0 {
+
+Problem make_problem(const Attention& attention, const Tensors& tensors) {
+  want_lengths(tensors);
+  return problem_of(tensors, attention);
+}
+
+void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
+  check_planned(plan.problem(), tensors);
+  check_apart(plan.problem().op, tensors);
+  const PlanState& state = *plan.state();
+  const int workers = workers_of(host_of(launch));
+  want(workers <= state.workers, ErrorCode::bad_value, "the executor must have at most ", state.workers,
+       " workers, as the plan's (got ", workers, ")");
+  check_workspace(state, tensors, launch.workspace);
+  if (!plan::ran_without_kernel(*state.problem, tensors))
+    start(state, tensors, launch, workers, launch.workspace.data());
+}
+
+void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
+               std::string_view implementation) {
+  plan::compute(Op::forward, tensors, attention, launch, implementation);
+}
+
+void attention_backward(const Tensors& tensors, const Attention& attention, const Launch& launch,
+                        std::string_view implementation) {
+  want(tensors.dout.given(), ErrorCode::bad_shape, "dout must be given");
+  plan::compute(Op::backward, tensors, attention, launch, implementation);
+}
+
+void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,
+           const Launch& launch) {
+  const Tensors tensors{.out = out, .lse = lse, .outs = {outs.begin(), outs.end()}, .lses = {lses.begin(), lses.end()}};
+  plan::compute(Op::merge, tensors, {}, launch);
+}
+
+// A merge of results that have no columns.
+void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launch& launch) {
+  const auto without_columns = [](auto t) {
+    want(t.rank >= 1 && t.rank < kMaxRank, ErrorCode::bad_shape, "an LSE must have 1 to 3 dimensions (got ", t.rank,
+         ")");
+    t.shape[t.rank] = 0;
+    t.stride[t.rank++] = 1;
+    t.data = nullptr;
+    return t;
+  };
+  want(!lses.empty(), ErrorCode::bad_value, "lses must hold at least one LSE (got none)");
+  std::vector<ConstTensor> outs;
+  outs.reserve(lses.size());
+  for (const ConstTensor& t : lses) outs.push_back(without_columns(t));
+  merge(outs, lses, without_columns(lse), lse, launch);
+}
+
+}  // namespace v0
+}  // namespace onepass
