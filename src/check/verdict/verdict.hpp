@@ -75,7 +75,7 @@ Verdict judge_quantized(const Inputs& inputs);
 // sqrt(k)) u T and half an ulp.
 Verdict judge_flat_gemm(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
 
-// True if both are NaN, the same infinity, or both finite.
+// True if both are NaN, the same infinity, or both finite, or if a NaN stands for an infinity.
 bool same_kind(float x, float reference);
 // The verdict with `right` and `sentence`, from its errors and bounds or from a violation that was found before.
 Verdict concluded(Verdict verdict, const std::string& worst, std::string violation, const Inputs& inputs);

@@ -1,10 +1,10 @@
 // Values that are not finite (algebra/nonfinite.hpp), in the three sums of a backward pass. Scores and dP are sums of
 // their own for each pair, so a NaN stays in the pairs that see it. dQ, dK and dV sum over pairs, where 0 * NaN would
 // spoil elements that do not see it. A row block that reads something that is not finite therefore takes these sums
-// over finite values, with zeros for the others, and adds second products, of visibility with flags, to them
-// (src/cpu/flash/nonfinite-inl.h). A flag makes an infinity of every sum whose pair is visible. dV needs it for dO. dK
-// and dQ need it for Q and K only if a softcap or a score_mod may turn a score that is not finite into a finite one;
-// otherwise dX is NaN there, and is enough.
+// over finite values, with zeros for the others, and adds second products, of visibility with flags, to them. A visible
+// pair counts 2 and a hidden one 0. A flag is 3e38, so it makes an infinity of every sum whose pair is visible. dV
+// needs it for dO. dK and dQ need it for Q and K only if a softcap or a score_mod may turn a score that is not finite
+// into a finite one; otherwise dX is NaN there, and is enough.
 #if defined(ONEPASS_CPU_BACKWARD_NONFINITE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_BACKWARD_NONFINITE_INL_H
 #undef ONEPASS_CPU_BACKWARD_NONFINITE_INL_H
@@ -15,12 +15,16 @@
 #include <limits>
 
 #include "cpu/backward/panel-inl.h"
-#include "cpu/flash/nonfinite-inl.h"
+#include "cpu/flash/pack-inl.h"
+#include "cpu/flash/segments-inl.h"
+#include "cpu/flash/tile-inl.h"
 #include "problem/attention/key_value_view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
+
+inline constexpr float kVisible = 2.0f, kFlag = 3e38f;
 
 // Returns true if the keys [lo, hi) of K or V are finite.
 inline bool finite_keys(const ConstTensor& t, const backward::Task& task, std::int64_t dim) {

@@ -267,7 +267,7 @@ class Decode {
                                                                                        ? alpha_of(v.head, first)
                                                                                        : kKeep;
         float* const o = o_of(v.head, first);
-        if (checked_)
+        if (checked_ && any_hidden(visible_of(v.head, first) + at, v.keys * R))
           accumulate_checked<R, 2>(weights, visible_of(v.head, first) + at, alpha, rows, v.keys, 0, columns, o,
                                    lost_of(v.head, first), scratch_.dim_v);
         else
@@ -275,6 +275,11 @@ class Decode {
                                           first == 0 ? ahead : Ahead());
       });
     });
+  }
+
+  // Where every row sees every key, each product is a visible pair's, and its NaN or infinity belongs in O.
+  static HWY_NOINLINE bool any_hidden(const float* visible, std::int64_t count) {
+    return std::find(visible, visible + count, 0.0f) != visible + count;
   }
 
   // l of a row group, joined.

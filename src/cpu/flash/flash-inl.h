@@ -32,7 +32,8 @@ namespace HWY_NAMESPACE {
 struct Panel {
   std::int64_t row;  // its first
   int rows, vecs;
-  float *q, *out, *m, *l, *lost;
+  float *q, *out, *m, *l;
+  std::uint32_t* lost;
   std::int32_t *lo, *hi;
   bool* has_lost;  // `lost` holds something
   PanelScores scores;
@@ -119,29 +120,25 @@ struct FlashTask {
       const std::int64_t v_lo = segments.lo[v], v_hi = segments.hi[v];
       const int lane = v * kLanes;
       if (v_lo >= v_hi) {
-        if (nonfinite) note_visible(*nonfinite, block.first, lane, 0, 0, scratch.scores, scratch.visible);
+        if (nonfinite) note_visible(*nonfinite, lane, 0, 0, scratch.scores, scratch.visible);
         continue;
       }
       const VF most = plain && segments.whole   ? hn::Load(DF(), tile_max + lane)
                       : panel.scores.modified() ? apply.template operator()<Part::after_mod>(v)
                                                 : apply.template operator()<Part::all>(v);
-      if (nonfinite) note_visible(*nonfinite, block.first, lane, v_lo, v_hi, scratch.scores, scratch.visible);
+      if (nonfinite)
+        note_visible(*nonfinite, lane, v_lo - block.first, v_hi - block.first, scratch.scores, scratch.visible);
       hn::Store(softmax(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);
-      if (panel.scores.dropout) {
+      if (panel.scores.dropout)
         drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, lane, block.first, v_lo, v_hi,
                      scratch.scores);
-        if (nonfinite && nonfinite->any())
-          note_dropped(*nonfinite, call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, block.first,
-                       lane, v_lo, v_hi, scratch.visible);
-      }
-      if (nonfinite) spoil_weights(*nonfinite, block.first, lane, v_lo, v_hi, scratch.visible, scratch.scores);
     }
     for (int i = 0; i < segments.count; ++i) {
       const Segment& s = segments.piece[i];
       accumulate(panel, block, s, alpha);
       for (int v = s.from; v < s.to; ++v) hn::Store(splat(1.0f), DF(), alpha + v * kLanes);  // rescaled once
     }
-    if (nonfinite) add_lost(*nonfinite, scratch, p.dim_v, panel.vecs, *panel.has_lost, panel.lost);
+    if (nonfinite) add_lost(*nonfinite, scratch.visible, p.dim_v, panel.vecs, *panel.has_lost, panel.lost);
   }
 
   // ---- the whole task
@@ -205,10 +202,9 @@ struct FlashTask {
 
   void pass(const Panel* panels, int count) const {
     std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1];
-    Nonfinite nonfinite;
     for (std::int64_t k = lo / kBlock * kBlock; k < hi; k += kBlock) {
       Block block = open_block(call, task, scratch, k);
-      if (!block.v_finite) separate(call, task, scratch, block, nonfinite);
+      const Nonfinite nonfinite = block.v_finite ? Nonfinite{} : separate(call, task, scratch, block);
       for (int i = 0; i < count; ++i) step(panels[i], block, block.v_finite ? nullptr : &nonfinite);
     }
   }

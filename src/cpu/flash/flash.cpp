@@ -63,7 +63,8 @@ Config config_of(const Problem& p, const Geometry& g) {
 struct Memory {
   Partials partials;
   float *packed_k = nullptr, *packed_v = nullptr;
-  std::uint8_t *packed_finite = nullptr, *packed_keys = nullptr;
+  std::uint8_t* packed_finite = nullptr;
+  std::uint32_t* packed_flags = nullptr;
 };
 Memory book(Workspace& w, const Problem& p, const Geometry& g, const Config& c) {
   Memory m;
@@ -71,8 +72,9 @@ Memory book(Workspace& w, const Problem& p, const Geometry& g, const Config& c) 
   if (c.k == Source::packed) m.packed_k = w.take<float>(c.slots * p.seq_k * p.dim_qk);
   if (c.v == Source::packed) {
     m.packed_v = w.take<float>(c.slots * p.seq_k * p.dim_v);
-    m.packed_finite = w.take<std::uint8_t>(c.slots * ceil_div(p.seq_k, g.block));
-    m.packed_keys = w.take<std::uint8_t>(c.slots * p.seq_k);
+    const std::int64_t blocks = c.slots * ceil_div(p.seq_k, g.block);
+    m.packed_finite = w.take<std::uint8_t>(blocks);
+    m.packed_flags = w.take<std::uint32_t>(blocks * g.flag_words() * p.dim_v);
   }
   return m;
 }
@@ -122,7 +124,7 @@ class State final : public PlanState {
                     m.packed_k,
                     m.packed_v,
                     m.packed_finite,
-                    m.packed_keys,
+                    m.packed_flags,
                     Dropout::of(p.dropout_p, p.seed),
                     *mods_};
     const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();
@@ -208,10 +210,9 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
   s.out = w.take<float>(rows * (p.dim_v + 3));
   s.m = w.take<float>(rows);
   s.l = w.take<float>(rows);
-  const std::int64_t flagged = (p.dropout_p > 0 ? 4 : 2) * g.block;
-  s.lost = w.take<float>(rows * p.dim_v);
-  s.flags = w.take<float>(flagged * p.dim_v);
-  s.visible = w.take<float>((flagged + g.block) * g.panel());
+  s.lost = w.take<std::uint32_t>(rows * p.dim_v);
+  s.flags = w.take<std::uint32_t>(g.flag_words() * p.dim_v);
+  s.visible = w.take<std::uint32_t>(std::int64_t{g.flag_words()} * g.panel());
   return s;
 }
 

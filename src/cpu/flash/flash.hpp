@@ -21,19 +21,18 @@ namespace onepass::cpu::flash {
 // (accumulate).
 struct Geometry {
   int lanes, vecs, keys, dims;
-  int block;   // keys per K/V block; a multiple of `keys`
+  int block;   // keys per K/V block; a multiple of `keys` and of 32
   int panels;  // most panels per task
   int panel() const { return lanes * vecs; }
+  constexpr int flag_words() const { return block / 32; }  // of a column: a bit for each key
 };
 
 // Where a block of K or V is read. packed: converted once per K/V head by the pack pass; block: converted by each task
 // as it goes; in_place: fp32 rows of the tensor.
 enum class Source { in_place, block, packed };
 
-// Of a key's row of V. Packed V has zeros for elements that are not finite (nonfinite-inl.h).
-enum Values : std::uint8_t { finite, some_not_finite, all_nan };
-
 // Converted K: rows [key][dim_qk]. Converted V: per block of keys, column tiles [tile][key][dims], the last narrower.
+// Packed V has zeros for elements that are not finite, and flags for them (nonfinite-inl.h).
 struct Call {
   const Problem& problem;
   const Tensors& arguments;
@@ -45,14 +44,17 @@ struct Call {
   float* packed_k = nullptr;  // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
   float* packed_v = nullptr;
   std::uint8_t* packed_finite = nullptr;  // [slot][blocks]: 1 where a block of V is finite
-  std::uint8_t* packed_keys = nullptr;    // [slot][seq_k]: Values of a key, if its block is not finite
+  std::uint32_t* packed_flags = nullptr;  // [slot][blocks][flag words][dim_v], where a block is not finite
   Dropout dropout;
   const Mods& mods;
 
-  std::uint8_t& finite_of(std::int64_t slot, std::int64_t key) const {
-    return packed_finite[slot * ((problem.seq_k + geometry.block - 1) / geometry.block) + key / geometry.block];
+  std::int64_t block_of(std::int64_t slot, std::int64_t key) const {
+    return slot * ((problem.seq_k + geometry.block - 1) / geometry.block) + key / geometry.block;
   }
-  std::uint8_t* keys_of(std::int64_t slot, std::int64_t key) const { return packed_keys + slot * problem.seq_k + key; }
+  std::uint8_t& finite_of(std::int64_t slot, std::int64_t key) const { return packed_finite[block_of(slot, key)]; }
+  std::uint32_t* flags_of(std::int64_t slot, std::int64_t key) const {
+    return packed_flags + block_of(slot, key) * geometry.flag_words() * problem.dim_v;
+  }
   float* k_of(std::int64_t slot) const { return packed_k + slot * problem.seq_k * problem.dim_qk; }
   float* v_of(std::int64_t slot) const { return packed_v + slot * problem.seq_k * problem.dim_v; }
 };
@@ -73,9 +75,9 @@ struct Scratch {
   std::int32_t *lo, *hi;  // [panels][panel]: the keys visible to a lane
   float *k, *v;           // one converted block
   float *bias, *mask;     // [block + 3][panel]; nullptr without
-  // Values of V that are not finite (nonfinite-inl.h): [panels][dim_v][panel], [rows][dim_v] and [rows][panel], with
-  // two rows for each key, four under dropout, and in `visible` one more.
-  float *lost, *flags, *visible;
+  // Values of V that are not finite (nonfinite-inl.h): [panels][dim_v][panel], [flag words][dim_v] and
+  // [flag words][panel].
+  std::uint32_t *lost, *flags, *visible;
   ExprMemory<float> mods;
 };
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);

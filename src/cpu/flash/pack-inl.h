@@ -7,6 +7,9 @@
 #endif
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <utility>
 
 #include "cpu/common/simd-inl.h"
 #include "cpu/flash/tile-inl.h"
@@ -154,22 +157,39 @@ inline Block open_block(const flash::Call& call, const flash::Task& task, const 
   return b;
 }
 
-// Column tiles of keys become finite. keys: flash::Values of each.
-inline void take_nonfinite(float* v, std::int64_t n, std::int64_t dim, std::uint8_t* keys) {
-  bool numbers[kBlock] = {};  // of a key: something that is not NaN
-  std::fill_n(keys, n, std::uint8_t{flash::Values::finite});
-  for (std::int64_t column = 0; column < dim; column += kTileDims) {
-    const std::int64_t width = std::min<std::int64_t>(kTileDims, dim - column);
-    for (std::int64_t i = 0; i < n * width; ++i) {
-      float& x = v[column * n + i];
-      numbers[i / width] = numbers[i / width] || x == x;
-      if (is_finite(x)) continue;
-      x = 0.0f;
-      keys[i / width] = flash::Values::some_not_finite;
+// Keys [from, to) of a column tile become finite. bits: bit k of a column is set if key from + k was not.
+template <int width>
+void take_nonfinite_tile(float* tile, std::int64_t from, std::int64_t to, std::uint32_t* bits) {
+  std::uint32_t any[width] = {};
+  for (std::int64_t key = from; key < to; ++key) {
+    float* const row = tile + key * width;
+    const std::uint32_t bit = std::uint32_t{1} << (key - from);
+    for (int c = 0; c < width; ++c) {  // g++ makes vectors of it
+      constexpr std::uint32_t kExponent = 0x7f800000;
+      const auto x = std::bit_cast<std::uint32_t>(row[c]);
+      const std::uint32_t finite = (x & kExponent) == kExponent ? 0 : ~std::uint32_t{0};
+      any[c] |= bit & ~finite;
+      row[c] = std::bit_cast<float>(x & finite);
     }
   }
-  for (std::int64_t k = 0; k < n; ++k)
-    if (!numbers[k]) keys[k] = flash::Values::all_nan;
+  std::copy_n(any, width, bits);
+}
+template <int... widths>
+void take_nonfinite_tile(int width, std::integer_sequence<int, widths...>, float* tile, std::int64_t from,
+                         std::int64_t to, std::uint32_t* bits) {
+  (void)((width == widths + 1 && (take_nonfinite_tile<widths + 1>(tile, from, to, bits), true)) || ...);
+}
+
+// Column tiles of n keys become finite. flags: [kFlagWords][dim], as nonfinite-inl.h has them.
+inline void take_nonfinite(float* v, std::int64_t n, std::int64_t dim, std::uint32_t* flags) {
+  for (std::int64_t column = 0; column < dim; column += kTileDims) {
+    const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, dim - column));
+    for (int word = 0; word < kFlagWords; ++word) {
+      take_nonfinite_tile(width, std::make_integer_sequence<int, kTileDims>(), v + column * n,
+                          std::min<std::int64_t>(n, word * kFlagKeys),
+                          std::min<std::int64_t>(n, (word + 1) * kFlagKeys), flags + word * dim + column);
+    }
+  }
 }
 
 inline void pack_head(const flash::Call& call, const flash::Task& task, std::int64_t key_lo, std::int64_t key_hi) {
@@ -182,7 +202,7 @@ inline void pack_head(const flash::Call& call, const flash::Task& task, std::int
       convert_v(call, task, k, n, v);
       const bool finite = all_finite(v, n * call.problem.dim_v);
       call.finite_of(task.slot, k) = finite ? 1 : 0;
-      if (!finite) take_nonfinite(v, n, call.problem.dim_v, call.keys_of(task.slot, k));
+      if (!finite) take_nonfinite(v, n, call.problem.dim_v, call.flags_of(task.slot, k));
     }
   }
 }

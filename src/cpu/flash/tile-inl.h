@@ -35,6 +35,7 @@ inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 
 #define ONEPASS_UNROLL _Pragma("GCC unroll 8")
 
 inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
+inline constexpr int kFlagKeys = 32, kFlagWords = kGeometry.flag_words();  // nonfinite-inl.h
 inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
 
 // The end of a tile of S: it is stored and tile_max = max(tile_max, S), or it is added to what is there.
