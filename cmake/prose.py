@@ -20,21 +20,7 @@ SWITCHED_ON = {
             "bench/studies/fp8_model.py",  # the texts that its model reads
         ),
     ),
-    "comment": (
-        (
-            "bench/",
-            "src/cpu/merge/",
-            "src/cpu/quantize/",
-            "src/cuda/",
-            "src/interfaces/",
-            "src/ladder/",
-            "src/problem/merge/",
-            "src/problem/quantize/",
-            "src/problem/softmax/",
-            "src/reference/",
-        ),
-        (),
-    ),
+    "comment": (("bench/", "cmake/", "include/", "python/", "src/", "tests/", "tools/"), ()),
     "page": (
         ("CHANGELOG", "README", "SECURITY", "bench/", "docs/", "src/"),
         ("docs/reference/support.md",),  # sentences of the library, checked as strings
@@ -44,8 +30,8 @@ SWITCHED_ON = {
 PYTHON = {".py", ".pyi"}
 CXX = {".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 
-# A rule is a name, a pattern and advice. A question may begin with "What". A page may say "who" of people, and begin
-# with the pronoun "That".
+# A rule is a name, a pattern and advice. A question may begin with "What". A page may use `who` for people, and begin
+# with the pronoun `That`.
 OPENER = (
     "opener",
     re.compile(r"(?<![\w`'\"(-])(?:Of|What|Whether|That)\b(?!['`-])"),

@@ -35,7 +35,7 @@ print(time.perf_counter() - start, time.process_time() - cpu)
 
 
 def run(*command, cwd=None, shown=False, env=None):
-    """What the command printed. If it fails, that is printed and all ends."""
+    """The output of a command. If the command fails, its output is printed and the program ends."""
     command = [str(word) for word in command]
     out = None if shown else subprocess.PIPE
     env = {**os.environ, **(env or {})}

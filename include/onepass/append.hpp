@@ -10,7 +10,7 @@ namespace onepass::inline v0 {
 // q_out) are all fp32, all fp16 or all bf16, but for a k and v that are fp8_e4m3, with any strides but 1 in the last
 // dimension. The others have any strides.
 struct AppendTensors {
-  // What is appended: [batch, heads_kv, seq_new, dim]; packed by cu_seqlens_q: [total, heads_kv, dim]. The dims of k
+  // New tokens: [batch, heads_kv, seq_new, dim]; packed by cu_seqlens_q: [total, heads_kv, dim]. The dims of k
   // and v may differ.
   ConstTensor k_new{}, v_new{};
   // The cache: [batch, heads_kv, capacity, dim]; with page_table pages [pages, page_size, heads_kv, dim]. Only the

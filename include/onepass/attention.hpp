@@ -24,7 +24,7 @@
 
 namespace onepass::inline v0 {
 
-// What is computed, but for what the tensors say themselves.
+// The options of a call, besides the facts that its tensors give.
 // How far, in natural units, a row's largest score may be from a unified_max that serves it: e^40 of fp32's e^88, so
 // that sums of 10^9 keys and weights of 2^-24 of the largest stay numbers.
 inline constexpr float kUnifiedRange = 40.0f;
@@ -90,25 +90,26 @@ struct Tensors {
                              // key j of a sequence lies in page page_table[b, j / page_size] at j % page_size
   std::vector<NamedTensor> mod_buffers{};
 
-  // Of a backward. Gradients that are not given are not computed; those that are, are written whole.
+  // For a backward. A gradient that is not given is not computed; one that is given is written whole.
   ConstTensor dout{};        // of out's shape and dtype: the gradient of the loss by out
   ConstTensor dlse{};        // fp32 of lse's shape: by lse, where that was used too
   Tensor dq{}, dk{}, dv{};   // of the shapes of q, k and v, all of their dtype or all fp32
   Tensor dbias{}, dsinks{};  // fp32 of the shapes of bias and sinks: sums over what these were repeated for
   Tensor dalibi_slopes{};    // fp32 of the shape of alibi_slopes
 
-  // Of a softmax and its backward (onepass/softmax.hpp), with bool_mask and lse and nothing else.
+  // For a softmax and its backward (onepass/softmax.hpp), with bool_mask and lse and nothing else.
   ConstTensor x{}, row_lse{};
   Tensor y{};  // a backward reads it
   ConstTensor dy{};
   Tensor dx{};
-  // Of a flat GEMM (onepass/flat_gemm.hpp), with x and y and nothing else.
+  // For a flat GEMM (onepass/flat_gemm.hpp), with x and y and nothing else.
   ConstTensor w{}, column_bias{};
 
-  // Of a quantize (onepass/quantize.hpp), with x and y and nothing else.
+  // For a quantize (onepass/quantize.hpp), with x and y and nothing else.
   Tensor descale{}, mean{};
 
-  // Of a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32 LSEs.
+  // For a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32
+  // LSEs.
   std::vector<ConstTensor> outs{}, lses{};
 };
 

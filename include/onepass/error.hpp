@@ -1,4 +1,4 @@
-// What goes wrong, and how the library says so.
+// Errors of the library, and how it reports them.
 #pragma once
 #include <stdexcept>
 #include <string>

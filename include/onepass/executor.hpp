@@ -7,7 +7,7 @@
 
 namespace onepass::inline v0 {
 
-// Runs independent tasks. Results never depend on how many workers there are or on who runs which task: tasks are cut
+// Runs independent tasks. Results never depend on the number of workers or on the worker of a task: tasks are cut
 // by the problem's shape alone.
 //
 // Of a host's executor the library checks this: workers() is read once per call, and 1 to 65536 are accepted. A task or

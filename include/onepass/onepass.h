@@ -127,7 +127,7 @@ typedef struct onepass_options {
   /* Packed sequences: upper bounds of their lengths, 0: unknown. Lengths beyond are refused on the CPU and must not
    * occur on a device, which alone knows them. */
   int64_t max_seqlen_q, max_seqlen_k;
-  /* Of a backward, which `dout` makes the call; it reads `lse`. A gradient that stays NULL is not computed. */
+  /* For a backward, which `dout` makes the call; it reads `lse`. A gradient that stays NULL is not computed. */
   const onepass_tensor* dout;         /* of out's shape and dtype: the gradient of the loss by out */
   const onepass_tensor* dlse;         /* fp32 of lse's shape: by lse, where that was used too */
   const onepass_tensor *dq, *dk, *dv; /* out: of the shapes of q, k and v, all of their dtype or all fp32 */

@@ -42,7 +42,7 @@ struct Fp8Options {
 // and quantize().
 ONEPASS_API void attention_fp8(const Tensors& tensors, const Attention& attention = {}, const Fp8Options& options = {},
                                const Launch& launch = {}, std::string_view implementation = {});
-// What it does: explain() of its four steps.
+// The explanation of its steps: explain() of its four steps.
 ONEPASS_API std::string explain_fp8(const Tensors& tensors, const Attention& attention = {},
                                     const Fp8Options& options = {});
 

@@ -12,11 +12,12 @@ namespace onepass::inline v0 {
 struct ONEPASS_API ScoreRange {
   float low = std::numeric_limits<float>::max(), high = -low;  // nothing yet
 
-  // Of a call's rows; fp32 of any strides, on the CPU. Those of rows that see no key, -inf, and NaNs are left out.
+  // The range of a call's rows; fp32 of any strides, on the CPU. Those of rows that see no key, -inf, and NaNs are left
+  // out.
   void observe(const ConstTensor& lse);
   // The middle; 0 if nothing was observed.
   float unified_max() const;
-  // Whether it serves every row that was observed; with more than e^40 = 10^17 keys it might not.
+  // True if it serves every row that was observed; with more than e^40 = 10^17 keys it might not.
   bool serves_all() const { return high - low <= 2 * kUnifiedRange; }
 };
 

@@ -15,7 +15,7 @@ _KINDS = "a NumPy array, a torch tensor or an array with DLPack"
 
 
 def exported(name, x, place, writable=False, convert=None):
-    """What the extension reads (or writes) `x` through: `x` itself, (bits,) for float8 and for bfloat16 in NumPy, which
+    """How the extension reads or writes `x`: through `x` itself, (bits,) for float8 and for bfloat16 in NumPy, which
     no buffer can say, or a DLPack capsule of an array on a CUDA device, for a call that runs at `place`. `convert`
     names the dtype that a small array is converted to."""
     if x is None:
@@ -72,7 +72,7 @@ def dtype_name(name, x):
 
 
 def result_dtype(q):
-    """Of a new out, or None: q's."""
+    """The dtype of a new out, or None: q's."""
     return "bfloat16" if dtype_name("q", q) == _FLOAT8 else None
 
 
@@ -108,7 +108,7 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
         with cupy.cuda.Device(like.device.id):
             array = cupy.empty(permuted, dtype=dtype or like.dtype)
     elif is_jax(like) and cuda_index(like) is not None:
-        # A buffer that nobody else has seen yet, so that writing to it breaks no promise of JAX's.
+        # A buffer that is not shared yet, so that writing to it breaks no promise of JAX's.
         return sys.modules["jax"].numpy.full(shape, fill or 0, dtype=dtype or like.dtype, device=like.device)
     elif cuda_index(like) is not None:
         raise TypeError(
@@ -127,7 +127,7 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
 
 
 def target(name, x, place):
-    """What the extension writes `x` (from `new`, or given by the caller) through."""
+    """How the extension writes `x` (from `new`, or given by the caller)."""
     return x.raw if isinstance(x, _Native) else exported(name, x, place, writable=True)
 
 

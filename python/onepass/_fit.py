@@ -1,4 +1,4 @@
-"""Whether the arrays of a call fit together, by the library itself, from shapes and dtypes alone."""
+"""The library's own check that the arrays of a call fit together, from shapes and dtypes alone."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def check(options, arrays, mod_buffers=(), fp8=None):
     _onepass.explain_fp8(call, fp8) if fp8 else _onepass.explain(call)
 
 
-# Of a forward and its backward; one that the operator does not have is not looked at.
+# Inputs of a forward and its backward; one that the operator does not have is not looked at.
 _ROLES = (
     *("bool_mask", "bias", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table"),
     *("q_descale", "k_descale", "v_descale", "v_mean", "lse", "recomputed"),

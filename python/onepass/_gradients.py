@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 
-# What each gradient is the gradient of; side inputs have theirs in float32.
+# The input of each gradient; side inputs have theirs in float32.
 _OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dalibi_slopes": "alibi_slopes"}
 _SIDE = ("dbias", "dsinks", "dalibi_slopes")
 
@@ -96,7 +96,7 @@ def attention_backward(
 
 def _names(grads):
     accepted = f"some of {', '.join(map(repr, _OF))}, each once and in an order, are accepted"
-    if isinstance(grads, (set, frozenset)):  # whose order nobody knows
+    if isinstance(grads, (set, frozenset)):  # whose order is not defined
         raise TypeError(f"grads is a {type(grads).__name__}; {accepted}")
     try:
         names = (grads,) if isinstance(grads, str) else tuple(grads)

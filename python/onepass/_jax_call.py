@@ -1,4 +1,4 @@
-"""What onepass.jax says to XLA: operands and attributes of the custom calls, the shapes that they give, their vmap."""
+"""The calls of onepass.jax to XLA: operands and attributes of the custom calls, their result shapes, their vmap."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ _MOD = "mod:"
 
 
 class Static:
-    """A value that is no array, as a pytree without leaves."""
+    """A value that is not an array, as a pytree without leaves."""
 
     def __init__(self, value):
         self.value = value
@@ -228,7 +228,7 @@ class _Job:
         return "dout" in self.names
 
     def loops(self, mapped):
-        """Whether vmap has to loop: where the mapped axis in the batch would say something else."""
+        """True if vmap has to loop, because the mapped axis in the batch would mean something else."""
         o = dict(self.options)
         return (
             any(name in self.names for name in ("cu_seqlens_q", "cu_seqlens_k", "page_table"))

@@ -1,4 +1,4 @@
-"""Arrays that mean more than their memory says, or that nobody may write to: each becomes plain, or is refused.
+"""Arrays that mean more than their memory says, or that are read-only: each becomes plain, or is refused.
 
 A lazily negated tensor, a mask beside the values, a recorder that sees no call of onepass: reading or writing the
 memory alone would be silently wrong. No library is ever imported here.
@@ -10,7 +10,7 @@ from . import _numpy as np
 
 
 def refuse_masked(name, x):
-    """Of subclasses of np.ndarray."""
+    """The array of a subclass of np.ndarray."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array, and onepass does not read its mask: pass {name}.data or {name}.filled(...), "
@@ -19,7 +19,7 @@ def refuse_masked(name, x):
 
 
 def _recorder(torch):
-    """Who writes torch's operations down to repeat them later, or None."""
+    """The recorder of torch's operations that repeats them later, or None."""
     if torch.jit.is_tracing():
         return "torch.jit.trace"
     if torch._C._len_torch_dispatch_stack():
@@ -58,7 +58,7 @@ def plain_tensor(name, x, torch, place):
 
 
 def refuse_without_values(name, x):
-    """Of arrays of other libraries."""
+    """The array of another library."""
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(x, jax.Array):
         return
@@ -69,7 +69,7 @@ def refuse_without_values(name, x):
 
 
 def refuse_immutable(x, name="out"):
-    """Of `out` as a caller gave it. Memory that is marked read-only is the extension's to refuse."""
+    """The array of the caller's `out`. Memory that is marked read-only is the extension's to refuse."""
     for library, kind in (("jax", "Array"), ("tensorflow", "Tensor")):
         module = sys.modules.get(library)
         if module is not None and isinstance(x, getattr(module, kind, ())):
@@ -82,7 +82,7 @@ def refuse_immutable(x, name="out"):
         raise ValueError(f"{name} must be a plain tensor (got a negated view)")
 
 
-# What sinks, slopes and prefix sums may also be; they are small, so they are converted.
+# Other dtypes of sinks, slopes and prefix sums; they are small, so they are converted.
 CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
 _names = {}  # of dtypes seen
 

@@ -42,7 +42,7 @@ _LAYOUTS = {"bhsd": False, "bshd": True}
 
 
 def tokens_first(layout):
-    """Whether batched tensors are [batch, seq, heads, dim], rather than [batch, heads, seq, dim]."""
+    """True if batched tensors are [batch, seq, heads, dim], rather than [batch, heads, seq, dim]."""
     try:
         return _LAYOUTS[layout]
     except (KeyError, TypeError):
@@ -205,7 +205,7 @@ def _mask_sentence(mask):
 
 
 def options(place, given):
-    """What the extension takes, from the keyword arguments of attention by name."""
+    """The extension's arguments, from the keyword arguments of attention by name."""
     mask = given["mask"]
     try:
         causal, align = _MASKS[mask]
@@ -271,7 +271,7 @@ def inputs(place, q, k, v, tokens_first=False):
 
 
 def packed_parts(outs, lses):
-    """Whether parts that frameworks merge are of packed sequences; an error if onepass.merge would not take them."""
+    """True if parts that frameworks merge are of packed sequences; an error if onepass.merge would not take them."""
     for name, parts, accepted in (("outs", outs, ("float32", "float16", "bfloat16")), ("lses", lses, ("float32",))):
         for i, x in enumerate(parts):
             dtype = str(x.dtype).rpartition(".")[2]

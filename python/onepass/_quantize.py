@@ -101,7 +101,7 @@ def _float8(x, shape):
 
 
 def fp8_options(fp8):
-    """What the extension takes for attention's ``fp8``."""
+    """The extension's argument for attention's ``fp8``."""
     if fp8 is True:
         return _FP8
     try:
@@ -123,5 +123,5 @@ def fp8_text(fp8):
 
 
 def fp8_of(text):
-    """What fp8_text made the text of."""
+    """The inverse of fp8_text."""
     return {name: int(value) for name, _, value in (word.partition("=") for word in text.split(","))}

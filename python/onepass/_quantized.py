@@ -1,4 +1,4 @@
-"""What quantize returns: numbers in float8_e4m3fn with everything that attention needs to know about them."""
+"""The result of quantize: numbers in float8_e4m3fn with everything that attention needs to know about them."""
 
 NAMES = ("q", "k", "v", "q_descale", "k_descale", "v_descale", "v_mean")
 

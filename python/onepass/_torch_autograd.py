@@ -138,7 +138,7 @@ class _Once(torch.autograd.Function):
 
 
 def _transformed():
-    """Whether torch.func is at work, which sees an autograd.Function but none that hides inside of an operator."""
+    """True if torch.func is active. It sees an autograd.Function, but not one inside an operator."""
     return not is_compiling() and torch._C._are_functorch_transforms_active()
 
 
@@ -150,7 +150,7 @@ def _state():
 
 
 def _plain_state():
-    """What the dispatcher's thread state is where nothing is at work but autograd."""
+    """The dispatcher's thread state with nothing active but autograd."""
     states = []
     thread = threading.Thread(target=lambda: states.append(_state()))  # a new one has no mode of the caller's
     thread.start()
@@ -163,7 +163,7 @@ _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def undispatched(tensors):
-    """Whether a call may go past the dispatcher: plain tensors, and no mode, transformation or recorder at work."""
+    """True if a call may bypass the dispatcher: plain tensors, and no active mode, transformation or recorder."""
     if is_compiling() or forward_ad._current_level >= 0:
         return False
     # A mode includes keys, autocast takes some from the excluded ones; PyTorch's backward (2.11) excludes one more.

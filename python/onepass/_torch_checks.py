@@ -1,4 +1,4 @@
-"""What onepass.torch refuses before it computes: other things than tensors, lost gradients, tensors that do not fit."""
+"""Refusals of onepass.torch before it computes: other things than tensors, lost gradients, tensors that do not fit."""
 
 import torch
 

@@ -256,7 +256,7 @@ def _packed(c):
 
 
 def _like(x, shape, dtype):
-    """Of the memory order of `x`, as onepass makes its results."""
+    """A tensor in the memory order of `x`, as onepass makes its results."""
     return onepass._arrays.new(x, tuple(shape), str(dtype).rpartition(".")[2])
 
 

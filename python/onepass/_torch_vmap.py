@@ -20,7 +20,7 @@ def _each(op, info, in_dims, args):
 
 
 def _folds(c, d):
-    """Whether examples become entries of the batch: nothing in the call depends on where in it an entry stands."""
+    """True if examples become entries of the batch: nothing in the call depends on the index of an entry."""
     alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "random_seed", *FP8)
     return (
         c.q.dim() - (d.q is not None) == 4

@@ -90,7 +90,7 @@ def attention(
       out_dtype: of the result: None (q's; bfloat16 of a float8_e4m3fn q), float32, or of a float8_e4m3fn q also
         float16 and bfloat16.
       seed: a Python integer, needed where dropout_p > 0. A new one is compiled anew.
-      The others, and q, k, v: as ``onepass.attention`` takes them. Options that are no arrays are static.
+      The others, and q, k, v: as ``onepass.attention`` takes them. Options other than arrays are static.
 
     Returns:
       out, or ``(out, lse)``.
@@ -188,7 +188,7 @@ def merge(outs, lses):
 
     Args:
       outs: arrays ``[batch, heads, seq, dim]`` or ``[batch, seq, heads, dim]``; packed ``[total, heads, dim]``.
-      lses: as many float32 arrays ``[batch, heads, seq]`` or ``[batch, seq, heads]``; packed ``[heads, total]``.
+      lses: float32 arrays, one for each, ``[batch, heads, seq]`` or ``[batch, seq, heads]``; packed ``[heads, total]``.
 
     Returns:
       ``(out, lse)``, float32. What a part holds in a row whose lse is -inf is not read.

@@ -41,7 +41,7 @@ def _mask(*args, local_size=None, allow_is_causal_skip=True, config=None, **kwar
 
 @torch.compiler.assume_constant_result
 def _layers_tell_their_window(configuration):
-    """Whether the model of this configuration's module hands windows to its attention function: its source says so."""
+    """True if the source of this configuration's model passes windows to its attention function."""
     known = _tellers.get(configuration)
     if known is None:
         modeling = sys.modules.get(configuration.replace("configuration_", "modeling_"))
@@ -81,7 +81,7 @@ def _attend(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask = window = bool_mask = None
     if attention_mask is not None:
-        # Of a cache longer than what has been written the mask may be longer or shorter than the keys.
+        # The mask of a cache that is not full may be longer or shorter than the keys.
         attention_mask = attention_mask[..., :keys]
     elif causal:
         # Without a mask the queries are the first keys' or, one by one, the last key's: what transformers promises.

@@ -50,7 +50,7 @@ Attention attention_of(const Options& options) {
   return a;
 }
 
-// Of a quantize.
+// For a quantize.
 Attention rows_of(const Options& options) {
   Attention a;
   a.hadamard = options.boolean("hadamard");

@@ -15,11 +15,11 @@
 
 namespace onepass::python {
 
-// What compilers call for `#pragma omp parallel`: fn(data) in `threads` threads, of which the caller is one. libgomp
-// has it, and LLVM's and Intel's libraries under the same name.
+// The function that compilers call for `#pragma omp parallel`: fn(data) in `threads` threads, of which the caller is
+// one. libgomp has it, and LLVM's and Intel's libraries under the same name.
 using OpenMpParallel = void (*)(void (*fn)(void*), void* data, unsigned threads, unsigned flags);
 
-// That of the OpenMP library loaded from a path that starts with `place`; nullptr: there is none.
+// The same of the OpenMP library loaded from a path that starts with `place`; nullptr: there is none.
 inline OpenMpParallel openmp_at(const std::string& place) {
   struct Search {
     const std::string& place;

@@ -22,7 +22,7 @@ namespace nb = nanobind;
 namespace onepass::python {
 namespace {
 
-// Of PyTorch and of the package, from register_torch on. All of it is guarded by the GIL.
+// Objects of PyTorch and of the package, from register_torch on. All of it is guarded by the GIL.
 struct {
   PyObject *tensor_type, *parameter_type;  // what plain tensors are
   PyObject *included, *excluded;           // functions: keys of the dispatcher's thread state
@@ -57,7 +57,7 @@ nb::object called_method(PyObject* name, PyObject* self, Arguments... arguments)
 }
 nb::object attribute(PyObject* object, PyObject* name) { return checked(PyObject_GetAttr(object, name)); }
 
-// Of PyTorch's own types; a tensor of zeros without memory is not taken later.
+// A tensor of PyTorch's own types; a tensor of zeros without memory is not taken later.
 bool is_plain(PyObject* x) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(x));
   return x == Py_None || type == words.tensor_type || type == words.parameter_type;
@@ -151,7 +151,7 @@ nb::object kept_of(const TorchCall& call, std::uint32_t present) {
   return nb::borrow(kept);
 }
 
-// What autograd makes of results: `results` with a history. What it keeps is (inputs that are given, out, lse).
+// The results of autograd: `results` with a history. What it keeps is (inputs that are given, out, lse).
 nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::handle results) {
   std::uint32_t present = 0;
   std::array<PyObject*, TorchCall::kMax> saved;
@@ -188,7 +188,8 @@ nb::object tell(nb::handle context, const nb::args& given) {
   return results;
 }
 
-// What the caller gets, or None: not taken, and nothing has been done. grouped: k and v may have fewer heads than q.
+// The result for the caller, or None: not taken, and nothing has been done. grouped: k and v may have fewer heads than
+// q.
 nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool grouped) {
   if (!torch_exchange) return nb::none();
   TakenCall taken(Op::forward);
@@ -249,7 +250,7 @@ constexpr Into kGradients[] = {{Role::q, Role::dq},
                                {Role::alibi_slopes, Role::dalibi_slopes},
                                {Role::sinks, Role::dsinks}};
 
-// The gradients by what `record` was given, of which the last is no tensor; None: not taken.
+// The gradients by what `record` was given, of which the last is not a tensor; None: not taken.
 nb::object gradients(nb::handle saved, nb::handle kept, nb::handle wanted, nb::handle dout, nb::handle dlse) {
   if (!torch_exchange || dout.is_none() || !is_plain(dout.ptr()) || !is_plain(dlse.ptr())) return nb::none();
   if (is_true(words.is_grad_enabled) || !is_plain_state()) return nb::none();

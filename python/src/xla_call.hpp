@@ -1,4 +1,4 @@
-// What a call frame of XLA's says, as the library has it: attributes, buffers, and the device with its stream and
+// The contents of an XLA call frame in the library's types: attributes, buffers, and the device with its stream and
 // memory.
 #pragma once
 #include <algorithm>
@@ -89,7 +89,7 @@ void for_each_buffer(std::string_view names, const xla::Buffers& given, Device d
   }
 }
 
-// What XLA provides on a device.
+// Services of XLA on a device.
 class Runtime {
  public:
   explicit Runtime(const xla::CallFrame& frame) : api_(*frame.api), context_(frame.context) {}

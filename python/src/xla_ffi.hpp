@@ -15,7 +15,7 @@ struct Extension {
 };
 inline constexpr int kMetadata = 1;  // the type of extension by which XLA asks for a handler's version
 
-// What each struct begins with.
+// The first fields of each struct.
 struct Head {
   std::size_t struct_size;
   Extension* extension_start;

@@ -35,7 +35,7 @@ inline bool saw_nothing(float lse) { return lse == Arith<float>::neg_inf(); }
 // Scores whose unit is `unit` natural ones weigh 2^((s + before) * unit * log2 e + after). This is exact where a score
 // is near the LSE: `before` is the LSE in the scores' unit, and `after` is the part that `before` rounds away. (LSE *
 // log2 e alone, fused into one instruction, is off by 1e-5 at an LSE of 300.) A row that saw nothing has after = -inf,
-// which is no weight; in every other row `after` is finite.
+// which is not a weight; in every other row `after` is finite.
 inline Step<float> refer_to_lse(float lse, double unit) {
   constexpr double kMost = std::numeric_limits<float>::max();
   if (saw_nothing(lse)) return {1.0f, 0.0f, lse};

@@ -1,4 +1,4 @@
-// What the system says about the CPU.
+// The system's facts about the CPU.
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
-// What fork() asks of a library with threads: a child has only the thread that forked, and what the others were doing
-// is never finished there. Whoever has state that threads share keeps the count it was made at, and compares.
+// fork() in a library with threads: a child has only the thread that forked, and the work of the others
+// is never finished there. State that threads share keeps the count of forks at which it was made, and compares.
 #pragma once
 
 namespace onepass {

@@ -36,7 +36,7 @@ std::int64_t gcd_of(Terms terms) {
   return std::max<std::int64_t>(g, 1);
 }
 
-// Whether the terms, largest step first, can add up to d. True when `steps` runs out.
+// Returns true if the terms, largest step first, can add up to d, or if `steps` runs out.
 bool adds_up(Terms terms, std::int64_t d, int& steps) {
   if (terms.size() == 1) return d >= 0 && d % terms[0].step == 0 && d / terms[0].step <= terms[0].most;
   if (d < 0 || d > top_of(terms) || d % gcd_of(terms) != 0) return false;

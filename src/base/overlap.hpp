@@ -1,4 +1,4 @@
-// Whether two tensors share a byte, for outputs, which may share none with what is read.
+// Finds out if two tensors share a byte. An output must not share one with an input.
 #pragma once
 #include <cstdint>
 

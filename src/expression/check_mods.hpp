@@ -1,10 +1,10 @@
-// What every backend asks of the expressions of a problem.
+// Checks of a problem's expressions, for every backend.
 #pragma once
 #include "onepass/problem.hpp"
 
 namespace onepass {
 
-// Whether a buffer may be named without an index: it has one element.
+// Returns true if a buffer may be named without an index: it has one element.
 inline bool is_single(const ModBuffer& buffer) { return buffer.rank == 1 && buffer.shape[0] == 1; }
 
 // Throws Error for what is wrong in every backend: a name of FlexAttention's, a mask_mod that is not a bool. Other text

@@ -86,7 +86,7 @@ class Reader {
     return std::move(expression_);
   }
 
-  // Whether what failed is wrong in any backend.
+  // True of a text that is wrong in every backend.
   bool certain() const { return certain_; }
 
  private:

@@ -53,7 +53,7 @@ enum class ExprCode : std::uint8_t {
   ceil,
 };
 
-// What an instruction's value depends on: it is computed once for a row of lanes, once for a key, or for every score.
+// The dependence of an instruction's value: it is computed once for a row of lanes, once for a key, or for every score.
 enum ExprVaries : std::uint8_t { kSame = 0, kByLane = 1, kByKey = 2, kByBoth = 3 };
 
 // One value. Operands are the numbers of earlier instructions; load has its indices there and the buffer in `integer`.
@@ -69,7 +69,7 @@ struct ExprStep {
 };
 
 struct Expression {
-  static constexpr int kMaxSteps = 128;  // a longer text is refused: each worker has memory for so many values
+  static constexpr int kMaxSteps = 128;  // a longer text is refused: each worker has memory for this number of values
   std::vector<ExprStep> steps;           // the last one is the result; none: there is no expression
   bool given() const { return !steps.empty(); }
 };
@@ -102,7 +102,7 @@ struct ExprTile {
   const std::int32_t *head, *q_index;
 };
 
-// What a worker needs, in whole: values of every step.
+// The memory of a worker: values of every step.
 template <class F>
 struct ExprMemory {
   F* numbers = nullptr;              // [kMaxSteps][kExprBlock]

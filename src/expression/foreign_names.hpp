@@ -19,7 +19,7 @@ inline std::string foreign_name(std::string_view name) {
   return {};
 }
 
-// Of torch.NAME; function: whether expressions have a function of that name.
+// A hint about torch.NAME; function: expressions have a function of that name.
 inline std::string foreign_function(std::string_view name, bool function) {
   if (name == "where") return "torch.where(c, a, b) is written (c ? a : b) here";
   if (function) return "torch." + std::string(name) + " is " + std::string(name) + " here";

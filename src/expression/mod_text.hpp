@@ -1,4 +1,4 @@
-// What any backend asks of the texts of score_mod and mask_mod and of the names of their buffers, before one reads
+// Checks of the texts of score_mod and mask_mod and of the names of their buffers, for any backend, before one reads
 // them.
 #pragma once
 #include <cstddef>
@@ -13,8 +13,8 @@ inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// Of a text, whatever reads it: CUDA's compiler, which has no limit of its own, or the CPU's reader, which also counts
-// operations (Expression::kMaxSteps).
+// Limits of a text for every reader: CUDA's compiler, which has no limit of its own, or the CPU's reader, which also
+// counts operations (Expression::kMaxSteps).
 inline constexpr std::size_t kMaxModText = 4096;  // characters
 inline constexpr int kMaxModDepth = 64;           // of expressions that lie in each other
 

@@ -11,7 +11,7 @@
 namespace onepass::plan {
 namespace {
 
-// Without a measurement. CUDA: the flat GEMM reads w faster than the GEMV from one row on, but takes no fp32
+// Without a measurement. CUDA: the flat GEMM reads w faster than the GEMV from one row on, but does not support fp32
 // (docs/notes/flat-gemm.md). On the CPU another library's threads would make the bits depend on their number.
 Crossover by_shape(const Problem& p) {
   if (p.device.kind == DeviceKind::cpu) return {1, Crossover::kNever};

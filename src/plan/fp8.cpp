@@ -171,7 +171,7 @@ void attention_fp8(const Tensors& t, const Attention& a, const Fp8Options& optio
   const std::size_t bytes = whole(call.place(nullptr));
   alignas(kLine) std::byte nowhere[kLine];  // nothing is read or written: tensors have an address
   (void)call.place(nowhere);
-  // What does not fit is said before anything is written.
+  // Errors come before anything is written.
   const Steps steps(call, a, implementation, launch.executor);
   check_apart(Op::forward, t);
   if (steps.need_no_kernel(t)) return;

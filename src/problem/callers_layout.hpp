@@ -22,7 +22,7 @@ class CallersLayout {
   const bool before_first_, before_paged_;
 };
 
-// Whether the caller's tensor of this name and rank has its tokens before its heads where the library's has heads
+// True if the caller's tensor of this name and rank has its tokens before its heads where the library's has heads
 // first. Packed tensors, scores, scales and means are the same in either layout.
 bool is_turned(std::string_view name, int rank);
 

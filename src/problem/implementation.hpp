@@ -1,4 +1,4 @@
-// What every backend offers the plan layer: rows of an ordered list, and what a row decides for a problem.
+// The interface of a backend to the plan layer: rows of an ordered list, and what a row decides for a problem.
 #pragma once
 #include <cstddef>
 #include <memory>

@@ -173,7 +173,7 @@ Mods validate_mods(const Problem& p) {
     want(b.rank >= 1 && b.rank <= kMaxRank, ErrorCode::bad_shape, "mod buffer ", b.name, " must have 1 to ", kMaxRank,
          " dimensions (got ", b.rank, ")");
     for (int d = 0; d < b.rank; ++d) {
-      // An empty one has no element to read; where there is no score, nobody reads it.
+      // An empty one has no element to read; where there is no score, it is not read.
       want(b.shape[d] >= (any_scores ? 1 : 0) && b.shape[d] <= kMaxModIndex, ErrorCode::bad_shape, "dimension ", d,
            " of mod buffer ", b.name, " must be 1 to ", kMaxModIndex, " (got ", b.shape[d], ")");
     }

@@ -1,4 +1,4 @@
-// What is checked of problems of every operator, and of those besides attention. Each throws Error with one sentence.
+// Checks of the problems of every operator, and of those besides attention. Each throws Error with one sentence.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

@@ -10,7 +10,7 @@
 
 namespace onepass {
 
-// What a dimension counts.
+// The quantity that a dimension counts.
 enum class Axis : std::uint8_t {
   none,
   batch,
@@ -64,7 +64,7 @@ struct Forms {
   Form of(const struct RoleRow& row) const;
 };
 
-// What an operator does with a tensor.
+// The use of a tensor by an operator.
 enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
 // forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm; none where left out
 using Uses = std::array<Use, kOps - 1>;
@@ -78,7 +78,7 @@ struct RoleRow {
   Axes axes, packed;  // packed: where cu_seqlens is given, or of a flat GEMM
   Fit fit;
   bool unit_last;    // the last dimension has stride 1
-  Role gradient_of;  // the tensor whose shape it has; itself if it is no gradient
+  Role gradient_of;  // the tensor whose shape it has; itself if it is not a gradient
   Dims Layout::* layout;
   ConstTensor Tensors::* input;  // one of the two
   Tensor Tensors::* output;      // of some operator; another may read it

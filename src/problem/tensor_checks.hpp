@@ -1,4 +1,4 @@
-// What every tensor of a call must be before anything else of it is read.
+// Checks of every tensor of a call, before anything else of it is read.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ void widen(BasicTensor<Data>& t, int rank) {
   t.rank = rank;
 }
 
-// What most tensors of numbers may be.
+// The dtypes of most tensors of numbers.
 inline bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
 // Behind the dtype of a tensor that may be fp32 instead, in a sentence.
@@ -44,7 +44,8 @@ void check_tensor(std::string_view name, const ConstTensor& t);
 // Throws Error if a tensor is given that the operator does not have, or is not given that it needs.
 void check_roles(Op op, const Tensors& tensors);
 
-// Of an address: the largest power of two, up to 16, that divides it. On the CPU, whose kernels read any, always 16.
+// The alignment of an address: the largest power of two, up to 16, that divides it. On the CPU, whose kernels read any,
+// always 16.
 std::uint8_t alignment_of(const ConstTensor& t);
 
 // No two of its elements are one. Throws Error.

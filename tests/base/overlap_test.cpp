@@ -1,4 +1,4 @@
-// What share_memory says of two views against the bytes that they touch, and what is ordinary use of one packed tensor.
+// share_memory of two views against the bytes that they touch, and the ordinary uses of one packed tensor.
 #include "base/overlap.hpp"
 
 #include <gtest/gtest.h>

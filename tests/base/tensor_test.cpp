@@ -63,7 +63,7 @@ TEST(DTypes, NamesAndSizes) {
   EXPECT_EQ(size_of(DType::i32), 4u);
 }
 
-// What casts make of any number: nothing is read beyond a table or a shape.
+// Enumerators cast from any number: nothing is read beyond a table or a shape.
 TEST(Tensor, ValuesThatAreNoneSaySo) {
   const auto said = [](auto f) {
     try {

@@ -8,7 +8,7 @@
 namespace onepass {
 namespace {
 
-// The same code, run with and without memory: as many bytes, aligned pieces, none overlapping.
+// The same code, run with and without memory: equal numbers of bytes, aligned pieces, none overlapping.
 RC_GTEST_PROP(Workspace, CountingEqualsTaking, (const std::vector<std::uint16_t>& sizes)) {
   const auto book = [&](Workspace& w) {
     std::vector<std::byte*> pieces;

@@ -1,4 +1,4 @@
-// What the benchmark counts and how it talks to peers. It times nothing: speed is shown by `onepass bench` itself.
+// The counts of the benchmark and its talk with peers. It times nothing: speed is shown by `onepass bench` itself.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -20,7 +20,7 @@ constexpr const char* kLines[] = {
     "bwd h2 d16 fp32 varlen=5,0,40/9,3,50 packed=50:70",
 };
 
-// What is right, by another way (the reference), then spoilt.
+// A right result from another source (the reference), then spoilt.
 Verdict after(const char* line, const std::function<void(Inputs&)>& spoil) {
   Inputs in = make_inputs(parse_problem(line), 1);
   EXPECT_TRUE(run_on(reference::reference_implementations()[1], in, default_executor()));
@@ -61,7 +61,7 @@ TEST(GradientJudge, RejectsWrongOnes) {
   }
 }
 
-// What is exactly 0 because nothing reaches it must be 0: rows of causal masks that see no key.
+// A gradient that nothing reaches must be exactly 0: rows of causal masks that see no key.
 TEST(GradientJudge, RejectsLeaksIntoEmptyRows) {
   const Verdict v = after(kLines[1], [](Inputs& in) {
     static_cast<std::uint16_t*>(in.tensors.dq.data)[0] = 0x3000;  // row 0 of 80 over 60 keys: 5e-10

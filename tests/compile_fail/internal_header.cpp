@@ -1,4 +1,4 @@
-// Headers of src are nobody's interface.
+// Headers of src are not an interface.
 #include <onepass/onepass.hpp>
 #ifdef MISUSE
 #include <problem/implementation.hpp>

@@ -1,4 +1,4 @@
-// A plan that nobody keeps was for nothing.
+// A plan that is not kept was for nothing.
 #include <onepass/onepass.hpp>
 
 void plan(const onepass::Problem& problem) {

@@ -1,4 +1,4 @@
-// What is computed is planned for: run takes no problem and no description.
+// A run requires a plan: run does not accept a problem or a description.
 #include <onepass/onepass.hpp>
 
 void compute(const onepass::Problem& problem, const onepass::Tensors& tensors) {

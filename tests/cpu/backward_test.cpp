@@ -49,7 +49,7 @@ TEST_P(BackwardShapes, EveryKernel) {
   const auto lines = test::shapes(GetParam());
   for (std::size_t n = 0; n < lines.size() && !testing::Test::HasFailure(); ++n) {
     const Problem p = test::backward_of(parse_problem(lines[n]), n % 5 == 3, n % 3 == 1);
-    // Of one-hot rows each score counts whole, and chains of 576 products are off by more than 2^-24 of their terms.
+    // In one-hot rows each score counts whole, and chains of 576 products are off by more than 2^-24 of their terms.
     const Distribution scores = p.dim_qk > 256 ? Distribution::normal : kScores[n / 2 % 3];
     Inputs inputs = make_inputs(p, n, scores, static_cast<Placement>(n % 3));
     expect_right(inputs, name_of(scores));
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, BackwardShapes,
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });
 
-// What only a backward has: parts of both kinds, the bias's gradient by turns and by sums, gradients one at a time.
+// Features of a backward alone: parts of both kinds, the bias's gradient by turns and by sums, gradients one at a time.
 constexpr const char* kLines[] = {
     "bwd b1 h1 s700x900 d64",
     "bwd b1 h2/1 s700x900 d64 bf16 causal_bottom_right grad=fp32",

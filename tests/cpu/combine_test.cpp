@@ -45,7 +45,7 @@ struct Case {
   }
 };
 
-// What a kernel leaves for one row and the keys [lo, hi): plain scalar code.
+// The state that a kernel leaves for one row and the keys [lo, hi): plain scalar code.
 void leave_partial(const Problem& p, const Tensors& a, const Sequence& s, std::int64_t h, std::int64_t i,
                    std::int64_t lo, std::int64_t hi, RowState<float>& state, float* out) {
   const auto at = [](const ConstTensor& t, std::int64_t token, std::int64_t head) {

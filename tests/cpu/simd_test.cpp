@@ -22,7 +22,7 @@ void narrow(const float* from, T* to) {
 void exp2s(const float* x, float* y) { store(Arith<VF>::exp2(load(DF(), x)), DF(), y); }
 void log2s(const float* x, float* y) { store(Arith<VF>::log2(load(DF(), x)), DF(), y); }
 void tanhs(const float* x, float* y) { store(tanh_of(load(DF(), x)), DF(), y); }
-// What is left of a square, once it has been rounded, when its rounded value is taken from it: nothing.
+// The rest of a rounded square after its rounded value is subtracted: nothing.
 void residues(const float* x, float* y) {
   store(Arith<VF>::of(0.0), DF(), y);
   const VF square = Arith<VF>::mul(load(DF(), x), load(DF(), x));

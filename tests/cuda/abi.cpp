@@ -39,7 +39,7 @@ ONEPASS_SAME(3, CU_TENSOR_MAP_SWIZZLE_128B);
 ONEPASS_SAME(3, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 ONEPASS_SAME(0, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 
-// As many parameters in each call, each of the same size.
+// The same number of parameters in each call, each of the same size.
 template <class A, class B>
 struct SameShape : std::false_type {};
 template <class... A, class... B>

@@ -1,4 +1,4 @@
-// What every kernel's machine code must look like, whoever compiled it: the gates of src/cuda/README.md.
+// Rules for every kernel's machine code from any compiler: the gates of src/cuda/README.md.
 #pragma once
 #include <string>
 #include <vector>

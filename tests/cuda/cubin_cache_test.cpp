@@ -150,7 +150,7 @@ TEST_F(CubinCache, TakesNothingThatOthersCouldHaveWritten) {
   }
   chmod(file().c_str(), 0644);
   EXPECT_TRUE(read_cubin(directory, key, "13.0"));
-  if (geteuid() != 0) return;  // who else could give a file away
+  if (geteuid() != 0) return;  // only root can give a file away
   ASSERT_EQ(chown(file().c_str(), 4321, 4321), 0);
   expect_refused("it must belong to root or to user 0 (belongs to user 4321)");
   ASSERT_EQ(chown(file().c_str(), 0, 4321), 0);

@@ -31,7 +31,7 @@ ONEPASS_SAME(kLtBf16, CUDA_R_16BF);
 ONEPASS_SAME(kLtComputeF32, CUBLAS_COMPUTE_32F);
 ONEPASS_SAME(kLtTranspose, CUBLAS_OP_T);
 
-// As many parameters in each call, each of the same size.
+// The same number of parameters in each call, each of the same size.
 template <class A, class B>
 struct SameShape : std::false_type {};
 template <class... A, class... B>

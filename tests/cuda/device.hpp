@@ -1,4 +1,4 @@
-// What the tests that need a GPU share.
+// Shared by the tests that need a GPU.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ inline std::vector<const Implementation*> takers_of(const Problem& p) {
   return takers;
 }
 
-// What several threads have found.
+// The findings of several threads.
 class Findings {
  public:
   // Every implementation that takes the inputs' problem; `what` tells them from others. most: of the error, beside what

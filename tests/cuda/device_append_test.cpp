@@ -19,7 +19,7 @@ TEST_F(DeviceAppends, AreThePlainLoopAndTheCpusBits) {
   }
 }
 
-// What the CPU refuses only a device knows: the token is left out, and all others are written.
+// A token that the CPU refuses is known only to the device: it is left out, and all others are written.
 TEST_F(DeviceAppends, LeaveOutWhatIsOutOfRange) {
   for (const bool odd : {false, true}) {
     AppendCase c(out_of_range_spec(odd));

@@ -1,4 +1,4 @@
-// What masks hide, on every CUDA implementation: structured boolean masks, NaN and infinities in hidden and in visible
+// Hidden keys, on every CUDA implementation: structured boolean masks, NaN and infinities in hidden and in visible
 // places. Needs a GPU.
 #include "base/text.hpp"
 #include "device.hpp"
@@ -35,7 +35,7 @@ TEST_F(DeviceMasks, StructuredOnesAreRight) {
   findings.report();
 }
 
-// What no row sees may be anything.
+// A key that no row sees may be anything.
 TEST_F(DeviceMasks, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   std::vector<std::string> lines;
   for (const char* line : {"h4/2 s{70|200}x300 d{64|128|256} {bf16|fp16} {|causal_bottom_right} lse",

@@ -175,7 +175,7 @@ TEST_F(DeviceGraphs, AppendToTheEndsThatAReplayFinds) {
 TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {
   const Graphs graphs;
   for (const std::string& line :
-       lines_of({"h2 s70x100 d168/200 {bf16|fp32} alibi sinks softcap=7 lse"})) {  // nobody else's
+       lines_of({"h2 s70x100 d168/200 {bf16|fp32} alibi sinks softcap=7 lse"})) {  // unused elsewhere
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
@@ -202,7 +202,7 @@ TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
   for (const std::string& line :
        lines_of({"h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7 lse",
                  "bwd h2 s70x100 d152/184 {bf16|fp32} mask=11qk softcap=7", "b2 h24/1 s1x3000 d576/512 fp16 v_in_k lse",
-                 "merge n3 h2 s70 d152 {bf16|fp32} lse"})) {  // nobody else's
+                 "merge n3 h2 s70 d152 {bf16|fp32} lse"})) {  // unused elsewhere
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       launcher.prepare();

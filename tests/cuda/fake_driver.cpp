@@ -1,4 +1,4 @@
-// A libcuda whose calls all succeed and do nothing: for tests of who calls it, on machines without a GPU. Weak: those
+// A libcuda whose calls all succeed and do nothing: for tests of its callers, on machines without a GPU. Weak: those
 // that must answer are in fake_driver_answers.cpp.
 #include "cuda/driver/api.hpp"
 

@@ -1,4 +1,4 @@
-// What the library asks of two devices: cuda:0 is as an H200 (compute capability 9.0), cuda:1 as an A100 (8.0).
+// The answers of two devices: cuda:0 is as an H200 (compute capability 9.0), cuda:1 as an A100 (8.0).
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What the fake driver has been asked to load and launch, and what it answers to a launch.
+// The loads and launches that the fake driver has seen, and its answer to a launch.
 #pragma once
 #include "cuda/driver/api.hpp"
 

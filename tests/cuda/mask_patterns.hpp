@@ -21,7 +21,7 @@ inline constexpr MaskPattern kMaskPatterns[] = {
     {"nothing", [](int, int, unsigned) { return false; }},
 };
 
-// Of a mask in memory that may be written.
+// For a mask in memory that may be written.
 inline void fill_mask(const ConstTensor& mask, const MaskPattern& pattern) {
   std::mt19937 random(5);
   const Dims &n = mask.shape, &stride = mask.stride;

@@ -1,4 +1,4 @@
-// What a plan says is what is launched: plans on a driver that is a fake, with kernels that NVRTC compiles.
+// A launch is what its plan says: plans on a driver that is a fake, with kernels that NVRTC compiles.
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>

@@ -114,7 +114,7 @@ TEST(Prebuild, ACacheIsAlsoWritten) {
   EXPECT_EQ(count("fwd b4 h32/8 s1x900 d128 bf16"), std::pair(0, 2));  // for equal parts, for others
 }
 
-// On the device nobody knows the lengths of packed sequences, so they must not decide what is compiled.
+// The host does not know the lengths of packed sequences on a device, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
   EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"),
             key("fwd h1 d64 bf16 causal_bottom_right varlen=10000"));

@@ -1,4 +1,4 @@
-// What the tests of sm80's tables and of decoding's share: the devices that take mma.sync kernels, what their code
+// Shared by the tests of sm80's tables and of decoding's: the devices that take mma.sync kernels, what their code
 // holds, and problems of many pairs of head dims.
 #pragma once
 #include <functional>

@@ -41,7 +41,7 @@ struct Flags {
   bool operator[](int i) const { return kFlags[clamped(i, 3)]; }
 };
 
-// What C++ makes of the same text, by the names that the language has.
+// The value of the same text in C++, by the names that the language has.
 using std::abs;
 using std::ceil;
 using std::exp;

@@ -1,4 +1,4 @@
-// What the fuzz targets must hold for any bytes: an Error, or a result that survives being written and read again.
+// The fuzz targets' rule for any bytes: an Error, or a result that survives being written and read again.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -31,7 +31,7 @@ inline io::MemorySource source(std::string_view bytes) {
 
 constexpr int kKeys = 200, kLanes = 3;
 
-// What the backward pass takes of a score_mod beside its derivative is what the forward computes.
+// The value that the backward pass takes of a score_mod beside its derivative is the forward's.
 inline void derivatives(const Expression& e, std::span<const NamedTensor> buffers, std::vector<float> scores,
                         const std::int32_t* head, const std::int32_t* row) {
   std::vector<Dual<float>> duals(scores.size()), numbers(Expression::kMaxSteps * kExprBlock);
@@ -47,7 +47,7 @@ inline void derivatives(const Expression& e, std::span<const NamedTensor> buffer
          "a score beside its derivative is the same score");
 }
 
-// What the CPU reads as a score_mod or mask_mod runs, whatever the scores and positions are.
+// A text that the CPU reads as a score_mod or mask_mod runs for any scores and positions.
 inline void expressions(const Problem& p) {
   const Mods mods = mods_of(p);
   const float one = 1.5f;

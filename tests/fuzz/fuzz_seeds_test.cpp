@@ -26,7 +26,7 @@ std::string text_of(const char* path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
-// What tells a word of the grammar from others: all that stands before its first number, colon or '='.
+// The name of a word of the grammar: all that stands before its first number, colon or '='.
 std::string key_of(const std::string& word) { return word.substr(0, word.find_first_of("=:0123456789")); }
 
 // The fuzzer cannot guess words; it finds them in the dictionary.

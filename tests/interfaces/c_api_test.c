@@ -1,4 +1,4 @@
-/* What the C ABI computes, against a softmax written out here. */
+/* Results of the C ABI, against a softmax written out here. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

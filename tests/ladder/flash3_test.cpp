@@ -50,7 +50,7 @@ TEST(Flash3, WarpgroupsShareKAndV) {
 }
 
 // One warpgroup block of 128 rows over T tiles of 128 keys, d = 128, as on an H100: each product takes 1024 cycles, the
-// 2^x of a tile as many; O is rescaled in between.
+// 2^x of a tile, the same number; O is rescaled in between.
 struct Costs {
   static constexpr double product = 2.0 * 128 * 128 * 128 / 4096;
   static constexpr double softmax = (128.0 * 128 + 128) / 16;  // 2^x of the scores and of the alphas

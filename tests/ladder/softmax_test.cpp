@@ -79,7 +79,7 @@ TEST(Softmax, CountsWhatItComputes) {
 }
 
 TEST(Softmax, OnlyTheNaiveOneOverflows) {
-  const std::vector<double> x = {1100, 1099, 1000};  // 2^1100 is no float64
+  const std::vector<double> x = {1100, 1099, 1000};  // 2^1100 does not fit float64
   Machine<double> machine(1 << 10);
   Slow<double> in = one_row<double>(x), out(1, 3);
   naive_softmax(machine, in, out);

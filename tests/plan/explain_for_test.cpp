@@ -1,4 +1,4 @@
-// What a GPU that is not here would run.
+// The kernels that a GPU of another machine would run.
 #include <gtest/gtest.h>
 
 #include "cuda/host/pretended.hpp"

@@ -39,7 +39,7 @@ TEST(Linear, IsChosenByTheLineOfItsMachineDtypeAndWeights) {
   EXPECT_FALSE(chosen("linear m8 n64 k32 bf16", "cpu, 3 threads").measured);
 }
 
-// A line of another CPU with as many threads is another machine's.
+// A line of another CPU with the same number of threads belongs to another machine.
 TEST(Linear, AMachineIsItsCpuAndItsThreads) {
   const Problem p = parse_problem("linear m8 n64 k32 bf16");
   EXPECT_EQ(plan::machine_of(p, 1), text(cpu_name(), ", 1 thread"));

@@ -1,4 +1,4 @@
-// What a call refuses, and in which words; no refused call writes a byte.
+// Refusals of calls and their words; a refused call does not write a byte.
 #include "problem/attention/arguments.hpp"
 
 #include <gtest/gtest.h>

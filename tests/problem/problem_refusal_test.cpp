@@ -1,4 +1,4 @@
-// What the problem grammar refuses, and how: a sentence that names the word and what would be accepted.
+// Refusals of the problem grammar: a sentence that names the word and what would be accepted.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -135,7 +135,7 @@ TEST(Problem, StridesOfSizeOneAreZero) {
   EXPECT_EQ(p.layout.k, (Dims{0, 0, 4, 1}));
 }
 
-// What side tensors and addresses add to a line; what is as usual is not printed.
+// The words of side tensors and addresses in a line; usual ones are not printed.
 TEST(Problem, StridesAndAlignmentsBesideTheMainTensors) {
   const auto printed = [](const char* line) { return to_string(parse_problem(line)); };
   EXPECT_EQ(printed("s4x8 d8 bias=fp32:11qk bias_strides=0,0,16,2"),

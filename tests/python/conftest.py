@@ -47,7 +47,7 @@ def jax_or_skip():
 
 
 def same(mine, other, tolerance=1e-5):
-    """That a call through JAX is the call of NumPy arrays: bit for bit on CPUs, which both compute on."""
+    """Asserts that a call through JAX is the call of NumPy arrays: bit for bit on CPUs, which both compute on."""
     mine, other = np.asarray(mine), np.asarray(other)
     assert mine.shape == other.shape
     if os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":

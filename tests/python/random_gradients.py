@@ -196,7 +196,7 @@ class Case:
         return {name: x for name, x in self.options.items() if not name.startswith("max_")}
 
     def forward(self):
-        """What the backward gets: out, lse, dout and, at times, dlse, with NaN where no row sees a key."""
+        """The inputs of the backward: out, lse, dout and, at times, dlse, with NaN where no row sees a key."""
         rng = self.rng
         out_dtype = "float32" if rng.random() < 0.15 else self.dtype
         out = np.zeros(self.shape, DTYPES[out_dtype])
@@ -343,7 +343,7 @@ def check_merged(rng):
 
 
 def drawn(seed):
-    """What check() says of the problem of this number."""
+    """The result of check() for the problem of this number."""
     try:
         with np.errstate(all="ignore"):
             return (check_merged if seed % 10 == 0 else check)(np.random.default_rng(seed))

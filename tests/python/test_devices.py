@@ -1,4 +1,4 @@
-"""What a call with arrays on a CUDA device asks of them, without a device: see fake_device."""
+"""Calls with arrays on a CUDA device, without a device: see fake_device."""
 
 import sys
 import types
@@ -115,7 +115,7 @@ def test_torch_tensors_run_on_torchs_current_stream(fake_torch):
     foreign, table = FakeArray(*SHAPE), FakeTensor(16)
     onepass.explain(q, k, foreign, out=out, score_mod="score + t[k_index]", mod_buffers={"t": table})
     assert q.streams == k.streams == out.streams == table.streams == [-1]  # nothing to wait for
-    assert foreign.streams == [700]  # waits for whoever made it
+    assert foreign.streams == [700]  # waits for its producer
 
 
 def test_cpu_arrays_run_on_no_stream():

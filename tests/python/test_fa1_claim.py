@@ -21,7 +21,7 @@ HEAD = '"ID","Process ID","Process Name","Kernel Name","Section Name","Metric Na
 
 
 def printed(*values, unit="byte"):
-    """What ncu and a program of as many ranges print: names, then a row for each metric, thousands apart by commas."""
+    """The output of ncu and of a program with these ranges: names, then a row for each metric, with commas."""
     lines = ["==PROF== Connected to process 7 (/usr/bin/python3)"]
     lines += [json.dumps({"problem": f"p{i}", "contender": "math"}) for i in range(len(values))]
     lines += ["==PROF== Disconnected from process 7", HEAD]

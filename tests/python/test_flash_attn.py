@@ -17,7 +17,7 @@ TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def textbook(torch, q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, hidden=None, **words):
-    """(out, lse) of [batch, seq, heads, dim]; hidden: [batch, keys] of what nobody sees."""
+    """(out, lse) of [batch, seq, heads, dim]; hidden: [batch, keys] that no row sees."""
     scale = words.get("softmax_scale") or q.shape[-1] ** -0.5
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     s = torch.einsum("bihd,bjhd->bhij", q, k) * scale
@@ -224,7 +224,7 @@ def test_pages_of_packed_queries(flash, torch, device):
 
 
 def test_below_autograd(flash, torch, device):
-    """What ring attention calls, by the names that diffusers takes."""
+    """The functions that ring attention calls, by the names in diffusers."""
     from onepass.flash_attn.flash_attn_interface import _wrapped_flash_attn_backward as _flash_attn_backward
     from onepass.flash_attn.flash_attn_interface import _wrapped_flash_attn_forward as _flash_attn_forward
 
@@ -245,7 +245,7 @@ def test_below_autograd(flash, torch, device):
 
 @pytest.fixture
 def no_flash_attn():
-    """What is imported under flash-attn's name is gone afterwards."""
+    """Modules imported under flash-attn's name are gone afterwards."""
 
     def taken():
         return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "flash_attn"}

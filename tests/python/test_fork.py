@@ -21,7 +21,7 @@ SECONDS = 60
 
 
 def in_child(right):
-    """Whether a forked child finds right() true. One that hangs is ended by its alarm."""
+    """True if a forked child finds right() true. An alarm ends a child that hangs."""
     child = os.fork()
     if child == 0:
         import signal

@@ -12,12 +12,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def numbers(y, descale):
-    """What y stands for, of one factor for each head."""
+    """The numbers that y stands for, with one factor for each head."""
     return y.astype(np.float32) * descale[..., None]
 
 
 def dequantized(y, descale):
-    """What y stands for, of a factor for each head or for 128 rows."""
+    """The numbers that y stands for, with a factor for each head or for 128 rows."""
     rows = y.shape[-2]
     return y.astype(np.float32) * np.repeat(descale, 128 if descale.shape[-1] > 1 else rows, -1)[..., :rows, None]
 

@@ -169,7 +169,7 @@ def test_bfloat16_gradients(rng):
 
 
 def test_only_the_gradients_that_are_asked_for(rng):
-    """The gradient of a bias costs a sum over the batch; nobody asked for it here."""
+    """The gradient of a bias costs a sum over the batch; it is not requested here."""
     q, k, v = inputs(rng)
     bias = normal(rng, (37, 65))
     program = jax.jit(jax.grad(lambda q: onepass.jax.attention(q, k, v, bias=bias).sum()))

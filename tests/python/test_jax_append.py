@@ -1,4 +1,4 @@
-"""What onepass.jax has for caches: append_kv and merge, beside onepass's of the same names."""
+"""Caches in onepass.jax: append_kv and merge, beside onepass's of the same names."""
 
 import re
 
@@ -135,7 +135,7 @@ def test_vmap_and_refusals(rng):
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_merged_parts_are_the_whole_with_gradients(rng, layout):
-    """Of attention over pieces of the keys, one of which the first rows do not see."""
+    """Gradients of attention over pieces of the keys, one of which the first rows do not see."""
     q, k, v = (jnp.asarray(normal(rng, (2, heads, n, 16))) for heads, n in ((4, 9), (2, 30), (2, 30)))
     if layout == "bshd":
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))

@@ -16,7 +16,7 @@ import onepass.jax  # noqa: E402
 
 E4M3 = ml_dtypes.float8_e4m3fn
 ON_CPU = jax.default_backend() == "cpu"
-# Of numbers of about 1 on CUDA, where weights are e4m3 too, and where only q and the result are of 16 bits.
+# For numbers of about 1 on CUDA, where weights are e4m3 too, and where only q and the result are of 16 bits.
 OF_WEIGHTS, OF_RESULT = 0.15, 0.03
 
 

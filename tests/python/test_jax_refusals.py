@@ -1,4 +1,4 @@
-"""What onepass.jax refuses, in a sentence."""
+"""Refusals of onepass.jax, each in a sentence."""
 
 import numpy as np
 import onepass

@@ -1,4 +1,4 @@
-"""Arrays that mean more than their memory says are resolved or refused, and nobody's immutable memory is written.
+"""Arrays that mean more than their memory says are resolved or refused, and immutable memory is not written.
 With stand-ins for the frameworks, and with the frameworks where they are installed."""
 
 import subprocess
@@ -53,7 +53,7 @@ def test_other_element_types_are_refused(dtype):
     refused(TypeError, "^k must ", k=np.zeros(K.shape, dtype))
 
 
-# ---------------------------------------------------------------------------------------------- what nobody may write
+# ----------------------------------------------------------------------------------------------- read-only arrays
 def read_only(array):
     array = array.copy()
     array.setflags(write=False)

@@ -141,7 +141,7 @@ def test_explain(qkv):
     assert onepass.explain(*turned).partition("\n")[0] == line
 
 
-# What is wrong, and the sentence, which shows what was passed.
+# The mistake, and the sentence, which shows what was passed.
 WRONG = {
     r"head dim of k must be 40, .* \(got shape \[2, 65, 2, 39\]\)": lambda q, k, v: (q, k[..., :39], v),
     r"length of v must be 65, .* \(got shape \[2, 64, 2, 24\]\)": lambda q, k, v: (q, k, v[:, 1:]),

@@ -1,4 +1,4 @@
-"""What the calls of PyTorch and JAX refuse: gradients of inputs that have none and would be lost, and no tensors."""
+"""Refusals of calls of PyTorch and JAX: gradients that would be lost, and inputs that are not tensors."""
 
 import numpy as np
 import pytest

@@ -86,7 +86,7 @@ def fresh(code):
 
 
 def test_interfaces_are_attributes():
-    """Of a process that has imported onepass alone; without the framework the error says what is missing."""
+    """Attributes in a process that has imported onepass alone; without the framework the error says what is missing."""
     code = """if True:
         import onepass
         for name in ("torch", "jax"):

@@ -1,4 +1,4 @@
-"""What is shipped beside the code: stubs that say the same as the code, documentation of every option, a version."""
+"""Files beside the code: stubs that say the same as the code, documentation of every option, a version."""
 
 import ast
 import inspect

@@ -91,7 +91,7 @@ def moved(transform, points):
 
 
 def geometry(svg):
-    """Of a picture by plot.py: boxes of bars and of the labels beside them, the dashed lines, the frames."""
+    """The parts of a picture by plot.py: boxes of bars and of the labels beside them, the dashed lines, the frames."""
     parser = xml.etree.ElementTree.XMLParser(target=xml.etree.ElementTree.TreeBuilder(insert_comments=True))
     root = xml.etree.ElementTree.fromstring(svg, parser)
     space, link = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"

@@ -1,4 +1,4 @@
-"""What quantize returns carries everything that attention needs, so that nothing can be forgotten."""
+"""The result of quantize carries everything that attention needs, so that nothing can be forgotten."""
 
 import copy
 import pickle

@@ -203,7 +203,7 @@ def test_fp8(attention, torch, device):
 
 
 def test_merge(attention, torch, device):
-    """Of attention over pieces of the keys, one of which some rows do not see: values and gradients of the whole."""
+    """Attention over pieces of the keys, one of which some rows do not see: values and gradients of the whole."""
     import onepass.torch
 
     mask = torch.ones(19, 23, dtype=torch.bool, device=device)

@@ -1,4 +1,4 @@
-"""What onepass.torch refuses at the call: lost gradients, devices and shapes that do not fit, nested tensors."""
+"""Refusals of onepass.torch at the call: lost gradients, devices and shapes that do not fit, nested tensors."""
 
 import pytest
 from conftest import qkv

@@ -40,7 +40,7 @@ def gradients(task, attention, dtype):
 
 
 def slope(task, name, direction):
-    """Of the loss in float64 by one weight along a direction: central differences, the h^2 error taken out."""
+    """The derivative of the float64 loss by a weight along a direction: central differences without the h^2 error."""
     weights, tokens, targets = task
 
     def loss(step):

@@ -112,7 +112,7 @@ class Xla:
         return Attributes(c.sizeof(Attributes), None, len(kinds), *map(self.keep, lists))
 
     def run(self, target, operands, results, extensions=None, **options):
-        """Whether it went well; what was said is in `error`."""
+        """True if it succeeded; its message is in `error`."""
         pairs = list(operands.items()) if isinstance(operands, dict) else operands  # two may have one name
         options = {**OPTIONS, **options, "operands": " ".join(name for name, _ in pairs), "results": " ".join(results)}
         parts = self.buffers([x for _, x in pairs]), self.buffers(results.values()), self.attributes(options)

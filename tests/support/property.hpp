@@ -34,7 +34,7 @@ inline void showValue(const Case& c, std::ostream& out) {
       << " of a page)";
 }
 
-// What a failing test prints first.
+// The first lines of a failing test.
 class Reproduction {
  public:
   void set(const Case& c, std::string_view implementation) {

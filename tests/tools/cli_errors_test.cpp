@@ -1,4 +1,4 @@
-// What the commands say when something is wrong: one sentence on stderr, status 2, no output made or touched.
+// Errors of the commands: one sentence on stderr, status 2, no output made or touched.
 #include "tools/cli.hpp"
 
 namespace onepass::test {

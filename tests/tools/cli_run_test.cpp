@@ -27,7 +27,7 @@ class CliRun : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return onepass(all);
   }
-  // What the library computes from the same numbers.
+  // The library's result for the same numbers.
   std::vector<float> expected(const Attention& described, std::vector<float>* lse = nullptr,
                               const onepass::Tensors& beside = {}) {
     std::vector<float> out(2 * 4 * 5 * 6);

@@ -1,4 +1,4 @@
-// A signal ends the tool at once and says so to whoever waits; no unfinished file is left.
+// A signal ends the tool at once and says so to the waiting process; no unfinished file is left.
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -103,7 +103,7 @@ TEST(CliSignals, EndALongComputationAtOnce) {
 }
 
 // In a shell whose children meet SIGPIPE as `disposition` says, "default" or "ignore"; descriptor 9 is a pipe that
-// nobody reads, as after `| head -1`.
+// without a reader, as after `| head -1`.
 Result shell_with_pipe(const std::string& disposition, const std::string& command) {
   const Folder streams;
   const std::string path = streams("pipe");

@@ -1,4 +1,4 @@
-// What the commands beside `run` do when all is well.
+// The commands beside `run` on valid input.
 #include <nlohmann/json.hpp>
 
 #include "cuda/driver/api.hpp"

@@ -30,7 +30,7 @@ std::string bytes_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// What numpy.save writes: the header padded with blanks to a multiple of 64 and ended by a newline.
+// The file of numpy.save: the header padded with blanks to a multiple of 64 and ended by a newline.
 inline std::string npy(const std::string& literal, const std::string& data, int version = 1) {
   const std::size_t prefix = version == 1 ? 10 : 12;
   std::string header = literal;

@@ -54,7 +54,7 @@ TEST(OutputFile, WritesSpecialFilesDirectly) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
-// In containers process numbers repeat: what an earlier process left behind is in nobody's way.
+// In containers process numbers repeat: a file that an earlier process left behind does not matter.
 TEST(OutputFile, IsNotHinderedByLeftovers) {
   const Folder folder;
   const std::string leftover = "a.partial-" + std::to_string(::getpid());
@@ -81,7 +81,7 @@ TEST(OutputFile, MayHaveTheLongestName) {
             "cannot write " + folder(longest + "a") + ": File name too long");
 }
 
-// What a signal's handler calls.
+// The function that a signal handler calls.
 TEST(OutputFile, PartialFilesCanBeRemovedAllAtOnce) {
   const Folder folder;
   folder.write("a", "old");

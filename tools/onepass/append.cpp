@@ -46,7 +46,7 @@ struct Flags {
   int threads = 0;
 };
 
-// What is written is a copy of what was read: a file changes only where --out names it.
+// The output is a copy of the input: a file changes only where --out names it.
 void append_command(Flags& flags) {
   const Device device = device_from(flags.device);
   want(is_safetensors(flags.outputs.out), ErrorCode::bad_value,
@@ -95,7 +95,7 @@ void append_command(Flags& flags) {
   WrittenOutputs files(flags.outputs, results,
                        [&](std::size_t bytes) { progress.at(done += static_cast<std::int64_t>(bytes), total); });
   fmt::print("appended {} to {}\n", shape_text(turned("k_new", tensors.k_new)), shape_text(turned("k", tensors.k)));
-  flush_output();  // a caller who cannot be told gets no files either
+  flush_output();  // if stdout cannot be written, no file is
   files.commit();
 }
 

@@ -56,7 +56,7 @@ void print_line(const Implementation& row, check::Distribution distribution, con
              check::name_of(distribution), v.right ? "right" : "WRONG", v.max_error, v.max_allowed, v.mean_error,
              v.mean_allowed, has_lse ? fmt::format("  lse {:.2f} of 1", v.lse_error) : "");
   if (!v.right) fmt::print("  {}\n", v.sentence);
-  flush_output();  // nobody is there to read the rest: an error, at once
+  flush_output();  // an error at once if stdout is closed
 }
 
 check::Verdict judged(const Implementation& row, check::Inputs& inputs, Device device, check::Distribution distribution,

@@ -29,7 +29,7 @@ std::string line_of(const std::vector<std::string>& words);
 Problem problem_from(const std::vector<std::string>& words);
 // "cpu", "cuda", "cuda:1"; throws bad_value otherwise.
 Device device_from(const std::string& name);
-// Throws out_of_memory if the tensors of a problem and so many bytes more per output do not fit this machine's memory:
+// Throws out_of_memory if the tensors of a problem and `more` bytes per output do not fit this machine's memory:
 // a slip of the pen should not drive it into swapping.
 void check_fits(const Problem& problem, double bytes_per_output);
 // Prints JSON with an indent of 2 and a newline.

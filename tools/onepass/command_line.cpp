@@ -29,7 +29,7 @@ int fail(std::string sentence) {
   return kError;
 }
 
-// What the arguments would be here that another library's options are: "--causal", "--mask causal".
+// The arguments that stand for another library's options: "--causal", "--mask causal".
 std::string hint_of(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];

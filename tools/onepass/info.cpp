@@ -56,7 +56,7 @@ std::string library_of(const void* function) {
   return dladdr(function, &found) != 0 && found.dli_fname ? found.dli_fname : "";
 }
 
-// What CUDA kernels need: the driver with a GPU to run, NVRTC to compile those that are not in the cache.
+// The needs of CUDA kernels: the driver with a GPU to run, NVRTC to compile those that are not in the cache.
 struct CudaState {
   std::string driver_refusal, nvrtc_refusal, compiler, compiler_path;
   std::vector<std::string> devices;

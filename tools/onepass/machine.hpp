@@ -1,4 +1,4 @@
-// What this machine is, as far as it decides which kernels run.
+// The facts about this machine that decide which kernels run.
 #pragma once
 #include <cstdint>
 #include <string>

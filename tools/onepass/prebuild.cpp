@@ -39,7 +39,7 @@ struct Job {
   double seconds = 0;
 };
 
-// What models mostly ask for: every row of the kernels' tables is among them.
+// Calls that most models make: every row of the kernels' tables is among them.
 std::vector<std::string> common_problems() {
   std::vector<std::string> lines;
   for (const char* dims : {"d64", "d80", "d96", "d128", "d192/128", "d256"}) {

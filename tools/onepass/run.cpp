@@ -81,13 +81,13 @@ DType out_dtype_of(const Flags& flags, DType of_q) {
   return of_q == DType::f8e4m3 ? DType::bf16 : of_q;
 }
 
-// What a forward does not have.
+// Options that a forward does not have.
 void refuse_gradients(const Flags& flags) {
   want(!flags.grads && !flags.attention.deterministic, ErrorCode::bad_value,
        flags.grads ? "--grads" : "--deterministic", " needs dout: give --dout FILE.npy, or a tensor 'dout' in --in");
 }
 
-// What a backward of a forward that has been computed does not have.
+// Options that the backward of a computed forward does not have.
 void refuse_forward(const Flags& flags) {
   want(!flags.attention.unified_max && !flags.attention.batch_invariant, ErrorCode::bad_value,
        flags.attention.unified_max ? "--unified-max" : "--batch-invariant",

@@ -149,7 +149,7 @@ void compute(const Running& running, const Problem& problem, Tensors tensors, Re
   for (std::size_t i = 0; on_device && i < results.size(); ++i) on_device->fetch(as_in_files[i], *results[i].memory);
   WrittenOutputs written = write(running, results);
   report(running, problem, plan, *executor, seconds);
-  flush_output();  // a caller who cannot be told gets no files either
+  flush_output();  // if stdout cannot be written, no file is
   written.commit();
 }
 

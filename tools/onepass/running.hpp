@@ -1,4 +1,5 @@
-// What the operators of `onepass run` share: their options, and a problem's way from files through a plan to files.
+// The shared parts of the operators of `onepass run`: their options, and a problem's way from files through a plan to
+// files.
 #pragma once
 #include <functional>
 #include <map>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kEnding[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGPIPE};
 
-// The default action follows, so that whoever waits learns which signal it was.
+// The default action follows, so that the waiting process learns which signal it was.
 extern "C" void end_by(int number) {
   io::remove_partials();
   ::signal(number, SIG_DFL);
@@ -45,7 +45,7 @@ void guard_process() {
   for (int number : kEnding) sigaddset(&action.sa_mask, number);
   for (int number : kEnding) {
     struct sigaction before{};
-    // What the caller ignores (nohup) stays ignored.
+    // A signal that the caller ignores (nohup) stays ignored.
     if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       ::sigaction(number, &action, nullptr);
   }

@@ -9,10 +9,10 @@ namespace onepass::cli {
 // first, and a file size limit is an error of writing.
 void guard_process();
 
-// To stderr. Nobody may be there to read: what cannot be written is dropped.
+// To stderr. Text that cannot be written is dropped.
 void say(std::string_view line) noexcept;
 
-// What has been printed is there. Throws Error if standard output cannot take it.
+// Flushes standard output. Throws Error if standard output cannot take it.
 void flush_output();
 
 }  // namespace onepass::cli

@@ -74,8 +74,8 @@ std::vector<Shape> shapes_of(const Flags& flags) {
   return shapes;
 }
 
-// The seconds of each dataflow's best implementation that takes so many rows; infinite where none does. notes: how what
-// could not be timed as it should was timed.
+// The seconds of each dataflow's best implementation that accepts this number of rows; infinite where none does. notes:
+// how what could not be timed as it should was timed.
 Timing time_rows(const Problem& p, bench::Matrices& matrices, const Flags& flags, Executor& executor,
                  bench::DeviceTimer* timer, std::set<std::string>& notes) {
   std::vector<std::pair<Dataflow, std::unique_ptr<bench::GemmContender>>> all;

@@ -7,7 +7,7 @@
 
 namespace onepass {
 
-// While it lives, writing to a pipe that nobody reads is an error in this thread, and no signal.
+// While it lives, writing to a pipe without a reader is an error in this thread, not a signal.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() noexcept {

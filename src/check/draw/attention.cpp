@@ -29,7 +29,7 @@ void fill_rows(const ConstTensor& t, const KeyValueView& view, std::int64_t head
   with_float_type(t.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t h = 0; h < heads; ++h) {
-      // Rows at the same address are written once: 3 billion broadcast keys take no time.
+      // Rows at the same address are written once: 3 billion broadcast keys cost nothing.
       for (std::int64_t i = row_stride(t) == 0 && !paged ? std::max<std::int64_t>(0, count - 1) : 0; i < count; ++i) {
         make(h, i, row.data());
         T* into = const_cast<T*>(view.row<T>(h, i));

@@ -1,5 +1,5 @@
 // fp8_e4m3 on tiles of bf16, which holds every e4m3 number: q and k times the powers of 2 of their factors become bf16,
-// and v times its factors, rounded where these are no powers of 2; the attention is one of bf16, whose scores are
+// and v times its factors, rounded where these are not powers of 2; the attention is one of bf16, whose scores are
 // multiplied by what is left of the factors.
 #pragma once
 #include <string>

@@ -179,7 +179,7 @@ struct BackwardTask {
     apply.template operator()<Part::after_mod>();
   }
 
-  // Vectors that take no part in some keys leave nothing there.
+  // Vectors that skip some keys leave nothing there.
   void clear_pairs(const BackwardPanel& panel, const Segments& segments, std::int64_t lo, std::int64_t hi) const {
     const Segment& s = segments.piece[0];
     if (segments.count > 1 || s.from > 0 || s.to < panel.vecs) std::fill_n(scratch.pairs, (hi - lo) * kPanel, 0.0f);

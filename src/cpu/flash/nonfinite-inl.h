@@ -57,8 +57,7 @@ inline Nonfinite separate(const flash::Call& call, const flash::Task& task, cons
   return n;
 }
 
-// What a vector of rows sees of the flagged keys in [lo, hi), counted from the block's first: their scores are not
-// -inf.
+// The flagged keys in [lo, hi), counted from the block's first, that a vector of rows sees: their scores are not -inf.
 inline void note_visible(const Nonfinite& n, int lane, std::int64_t lo, std::int64_t hi, const float* scores,
                          std::uint32_t* visible) {
   for (int word = 0; word < kFlagWords; ++word) {

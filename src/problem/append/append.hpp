@@ -7,7 +7,7 @@
 
 namespace onepass {
 
-// What the shapes say.
+// The facts that the shapes give.
 struct AppendProblem {
   std::int64_t batch = 0, heads_kv = 0, heads_q = 0, dim_qk = 0, dim_v = 0;
   std::int64_t tokens = 0;   // of k_new: batch * seq_new, or total

@@ -22,7 +22,7 @@
 namespace onepass {
 namespace {
 
-// The sizes that the tensors of a call have given to axes so far, and who gave them.
+// The sizes that the tensors of a call have given to axes so far, and the names of those tensors.
 class Sizes {
  public:
   void meet(const RoleRow& row, const ConstTensor& t, int dimension, Axis axis) {
@@ -187,7 +187,7 @@ BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
   return {spans(0), spans(1), spans(2), spans(3)};
 }
 
-// Whether v begins where k does: with k's strides it is then the first columns of k.
+// True if v begins where k does: with k's strides it is then the first columns of k.
 bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.data && k.data && k.elements() > 0; }
 
 }  // namespace

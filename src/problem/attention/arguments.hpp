@@ -15,9 +15,9 @@ namespace onepass {
 // contents of cu_seqlens. Throws Error with one sentence.
 // Into *mods, if it is given: its parsed expressions (problem/checked_problem.hpp).
 Problem problem_of(const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
-// Of the operator `op` where the tensors are those of two: a flat GEMM's are a linear's.
+// The same for the operator `op`, where the tensors fit two: a flat GEMM's are a linear's.
 Problem problem_of(Op op, const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
-// What the problem says of itself that no tensor does.
+// The options of a problem that its tensors do not give.
 Attention attention_of(const Problem& problem);
 // max_seqlen_q and max_seqlen_k as the problem has them, for tensors whose lengths only a device knows.
 void bound_lengths(Attention& attention, const Problem& problem);

@@ -68,12 +68,12 @@ class KeyValueView {
   float element(std::int64_t head, std::int64_t token, std::int64_t column) const {
     return factor(head, token) * load_element(data_, dtype_, offset(head, token) + column) + mean(head, column);
   }
-  // What run() gives is without the factors and means.
+  // The result of run() is without the factors and means.
   bool scaled() const { return factors_.given() || centered(); }
   bool centered() const { return means_ != nullptr; }
-  // What an element of a token is multiplied by; 1 unless scaled().
+  // The factor of a token's elements; 1 unless scaled().
   float factor(std::int64_t head, std::int64_t token) const { return factors_.at(head, token); }
-  // What is then added to a column of a head; 0 unless scaled().
+  // The number that is then added to a column of a head; 0 unless scaled().
   float mean(std::int64_t head, std::int64_t column) const {
     return means_ ? means_[head * mean_head_ + column * mean_column_] : 0.0f;
   }
@@ -111,7 +111,7 @@ class KeyValueView {
                stride_ = 0;  // origin: head 0 of the sequence's first token
 };
 
-// Of a call's keys and values.
+// Views of a call's keys and values.
 inline KeyValueView keys_of(const Tensors& a, const Sequence& seq) { return {a.k, seq, a.k_descale}; }
 inline KeyValueView values_of(const Tensors& a, const Sequence& seq) { return {a.v, seq, a.v_descale, a.v_mean}; }
 

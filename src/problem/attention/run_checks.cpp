@@ -1,4 +1,4 @@
-// What a run checks of its tensors: that they are the plan's, and that outputs have memory of their own.
+// The checks of a run's tensors: they are the plan's, and outputs have memory of their own.
 #include <array>
 #include <ostream>
 #include <string>
@@ -65,7 +65,7 @@ void check_planned(const Problem& p, const Tensors& t) {
   }
   same = same && (!p.v_in_k || t.v.data == t.k.data);
   if (same) return check_cache(p, t);
-  // What it is instead: first whether it is a call at all.
+  // The difference, in words: first, if it is a call at all.
   throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(p.op, t, is_gemm(p.op) ? Attention{} : attention_of(p))));
 }
 

@@ -26,7 +26,7 @@ struct SideTensor {
   std::int64_t key_stride() const { return stride[3]; }
 };
 
-// What makes scores of products; the same for every row of a call.
+// The steps from products to scores; the same for every row of a call.
 struct ScoreParams {
   double scale = 1.0;
   float softcap = 0.0f;           // 0: none
@@ -35,7 +35,7 @@ struct ScoreParams {
   std::int64_t slope_batch_stride = 0, slope_head_stride = 0;
   const Mods* mods = nullptr;  // nullptr: neither score_mod nor mask_mod
 
-  // Whether scores are more than scaled products within a band.
+  // True if scores are more than scaled products within a band.
   bool transforms() const { return softcap > 0 || bias.given() || slopes || (mods && mods->score.given()); }
   bool hides() const { return mask.given() || (mods && mods->mask.given()); }
 

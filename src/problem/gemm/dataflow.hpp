@@ -1,4 +1,4 @@
-// Which kernel computes a linear layer of so many rows: measured once on a machine, kept in a file that can be read.
+// Which kernel computes a linear layer of m rows: measured once on a machine, kept in a file that can be read.
 // The heuristic dataflow of Hong et al., FlashDecoding++, arXiv:2311.01282, section 5.
 #pragma once
 #include <algorithm>
@@ -32,8 +32,8 @@ inline Dataflow choose(std::int64_t m, const Crossover& at) {
   return m >= at.m1 ? Dataflow::flat_gemm : Dataflow::gemv;
 }
 
-// Seconds measured at rising m; infinite where a kernel does not take so many rows. m1 is the first m at which flat
-// GEMM beats GEMV, m2 the first from m1 on at which GEMM beats flat GEMM.
+// Seconds measured at rising m; infinite where a kernel does not accept this number of rows. m1 is the first m at which
+// flat GEMM beats GEMV, m2 the first from m1 on at which GEMM beats flat GEMM.
 struct Timing {
   static constexpr double kNone = std::numeric_limits<double>::infinity();
   std::int64_t m = 0;

@@ -1,4 +1,4 @@
-// What other libraries call our options. Every interface that meets a name it does not know asks this one table.
+// The names of our options in other libraries. Every interface that meets a name it does not know asks this one table.
 #pragma once
 #include <string>
 #include <string_view>

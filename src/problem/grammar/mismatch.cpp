@@ -24,7 +24,7 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }  // namespace
 
 std::string mismatch(const Problem& planned, Problem called) {
-  // What a call may have otherwise: more alignment, and other lengths of a cache than those of an example.
+  // Permitted differences of a call: more alignment, and other lengths of a cache than those of an example.
   for (std::size_t i = 0; i < kRoles; ++i)
     if (called.alignment[i] >= planned.alignment[i]) called.alignment[i] = planned.alignment[i];
   if (planned.seqused && called.seqused) called.lengths_k = planned.lengths_k;

@@ -1,4 +1,4 @@
-// Problem lines for callers who name the device apart from the line.
+// Problem lines for callers that name the device apart from the line.
 #pragma once
 #include <string_view>
 

@@ -267,7 +267,7 @@ struct Parser {
     }
     if (!p.packed_k() && (p.seqused || p.paged())) finish_cache();
     if (!p.lengths_q.empty()) {
-      // What the line says itself must hold them: validate() looks.
+      // Numbers in the line itself must hold them: validate() looks.
       if (!said("b")) p.batch = static_cast<std::int64_t>(p.lengths_q.size());
       if (!said("packed")) p.total_q = sum(p.lengths_q);
       if (!said("packed") && p.packed_k()) p.total_k = sum(p.lengths_k);

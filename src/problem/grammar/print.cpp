@@ -57,7 +57,7 @@ std::string sizes_text(const ModBuffer& b) {  // 8x127
 bool in_strides_word(const RoleRow& row) { return row.unit_last && row.role <= Role::out; }  // q, k, v, out
 
 // Tensors whose strides are not those that a line has without a word about them, as in `plain`, and addresses that are
-// no multiples of 16.
+// not multiples of 16.
 std::string side_text(const Problem& p, const Problem& plain) {
   std::string out, align;
   for (const RoleRow& row : kRoleTable) {

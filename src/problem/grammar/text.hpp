@@ -1,4 +1,4 @@
-// What the two directions of the grammar of problems share (docs/reference/problem.md).
+// Shared by the two directions of the grammar of problems (docs/reference/problem.md).
 #pragma once
 #include <cstdint>
 #include <numeric>
@@ -23,7 +23,7 @@ inline std::string_view first_word(std::string_view s) {
   return s.substr(0, end);
 }
 
-// Of a page table's row, to hold a sequence's keys.
+// The pages of a page table's row, to hold a sequence's keys.
 inline std::int64_t pages_for(std::int64_t keys, std::int64_t page_size) {
   return keys / page_size + (keys % page_size != 0);
 }

@@ -52,7 +52,7 @@ TEST(EmulatedAppend, IsThePlainLoopAndTheCpusBits) {
   for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_GT(runs[i], 0) << i;
 }
 
-// What the CPU refuses only a device knows: the token is left out, and all others are written.
+// A token that the CPU refuses is known only to the device: it is left out, and all others are written.
 TEST(EmulatedAppend, LeavesOutWhatIsOutOfRange) {
   const AppendSpec spec = out_of_range_spec(true);
   AppendCase c(spec);

@@ -1,4 +1,4 @@
-// What a block of threads on Hopper has besides warps.hpp: barriers in shared memory, named barriers, boxes that TMA
+// The parts of a CTA on Hopper besides warps.hpp: barriers in shared memory, named barriers, boxes that TMA
 // copies, and warpgroups whose products run in the background. The stubs for barrier.cuh, tma.cuh and wgmma.cuh use
 // it.
 #pragma once
@@ -103,7 +103,7 @@ inline std::array<Hopper, 2> hoppers;  // of the blocks of a cluster
 inline Hopper& hopper() { return hoppers[rank]; }
 inline Warpgroup& warpgroup() { return hopper().warpgroups[threadIdx.x / 128]; }
 
-// What the tests write into a tensor map: a tensor [size[3], ..., size[0]], strides in bytes, read in boxes of 128
+// The tests' own tensor map: a tensor [size[3], ..., size[0]], strides in bytes, read in boxes of 128
 // bytes of columns x `rows`.
 struct TensorBox {
   unsigned char* data;

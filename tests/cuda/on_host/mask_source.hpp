@@ -1,4 +1,4 @@
-// What the tests ask of the packed mask's device source. Structures of the library travel as pointers: the text has its
+// The tests' view of the packed mask's device source. Structures of the library travel as pointers: the text has its
 // own, of the same layout.
 #pragma once
 #include <utility>

@@ -1,4 +1,4 @@
-// What the tests ask of the merge's device source, by config. Structures of the library travel as pointers: the text
+// The tests' view of the merge's device source, by config. Structures of the library travel as pointers: the text
 // has its own, of the same layout.
 #pragma once
 #include <string>

@@ -57,7 +57,7 @@ TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
         check::Inputs inputs = check::make_inputs(p, static_cast<std::uint64_t>(seed), distribution);
         cuda::QuantizePlan plan;
         std::string why;
-        // Of few multiprocessors blocks of threads have several tiles in turn.
+        // With few multiprocessors, a CTA has several tiles in turn.
         const bool several = static_cast<const QuantizeConfig*>(source->config)->several;
         ASSERT_TRUE(cuda::select_quantize(inputs.problem, several ? 0 : 132, plan, why)) << why;
         const bool guesses = plan.steps()[0].config.part == QuantizePart::guess;

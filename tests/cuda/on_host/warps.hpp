@@ -57,7 +57,7 @@ inline unsigned rank = 0;  // of the block that runs, in a cluster of two
 inline bool copies_are_early = false, backwards = false;
 inline int ahead = -1;
 
-// What the machine does beside the threads. Late, it waits until none of them can go on.
+// Work of the machine beside the threads. Late, it waits until none of them can go on.
 class Background {
  public:
   bool empty() const { return work_.empty(); }
@@ -77,7 +77,7 @@ class Background {
 };
 inline Background background;
 
-// What the lanes of a warp, or the threads of a block, tell each other.
+// The values that the lanes of a warp, or the threads of a CTA, exchange.
 class Group {
  public:
   explicit Group(unsigned size) : size_(size) {}

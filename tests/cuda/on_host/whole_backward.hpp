@@ -1,4 +1,4 @@
-// What whole emulated backward passes of all families share: a call's workspace and parameters, and what it has
+// Shared by whole emulated backward passes of all families: a call's workspace and parameters, and what it has
 // written.
 #pragma once
 #include <string>

@@ -1,4 +1,4 @@
-// What whole kernels of every family are run and judged with.
+// Runs and judges whole kernels of every family.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -108,7 +108,7 @@ void run(const Settings& s) {
     table.row(result);
     all.push_back(to_json(result));
     write(all, s.json_path);  // after every cell: a run that is cut short has not measured for nothing
-    cli::flush_output();      // the row is shown; where it cannot be, nobody waits for more
+    cli::flush_output();      // shows the row; an error here ends the run
   }
   table.notes();
 }

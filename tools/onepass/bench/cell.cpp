@@ -77,7 +77,7 @@ class ReadProbe {
   std::vector<float> data_;
 };
 
-// Of copying, bytes read and written, by memcpy from and to memory far beyond the last-level cache.
+// The rate of copying, bytes read and written, by memcpy from and to memory far beyond the last-level cache.
 class CopyProbe {
  public:
   explicit CopyProbe(int threads)
@@ -165,7 +165,7 @@ double visible_pairs(const Problem& p) {
 
 namespace {
 
-// Of the products over the visible pairs, together: S and O; of a backward those that the wanted gradients are made of.
+// Operations of the products over the visible pairs: S and O, or those that the wanted gradients need.
 std::int64_t inner_sizes(const Problem& p) {
   if (p.op != Op::backward) return p.dim_qk + p.dim_v;
   const Gradients& g = p.gradients;

@@ -5,7 +5,7 @@
 
 namespace onepass::bench {
 
-// What the device reaches at best, measured by the peer process; 0 where there is none.
+// The best rates of the device, measured by the peer process; 0 where there is none.
 struct Ceilings {
   std::string device;  // its name
   double matmul_flops_per_s = 0, copy_bytes_per_s = 0;

@@ -8,7 +8,7 @@
 namespace onepass::bench {
 namespace {
 
-// What the library itself does not use of the driver.
+// Driver functions that the library itself does not use.
 struct Api {
   cuda::Result (*begin)(cuda::Stream, int mode);
   cuda::Result (*end)(cuda::Stream, Graph**);

@@ -157,7 +157,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
   attention = attention_of(p);
   bound_lengths(attention, p);
   problem = problem_of(p.op, tensors, attention);
-  // What a backward reads: with an out and lse that are no forward's it would not be timed at its own work.
+  // Inputs of a backward. With an out and lse from another source, it would not be timed at its usual work.
   if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
 }
 

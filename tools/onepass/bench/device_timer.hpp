@@ -18,7 +18,7 @@ class DeviceTimer {
   // Warms up for 15 ms, then times `enqueue` as often as fits into `seconds`, 3 to 1000 times. `enqueue` only puts work
   // on stream(); nothing of it is left running on return.
   std::vector<double> times(double seconds, const std::function<void()>& enqueue);
-  // Seconds of one of so many calls of `enqueue` that follow each other, L2 as they leave it.
+  // Seconds of one of `calls` calls of `enqueue` in a row, with L2 as they leave it.
   double in_a_row(std::size_t count, const std::function<void()>& enqueue);
 
  private:

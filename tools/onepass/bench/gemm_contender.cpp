@@ -103,7 +103,7 @@ void GemmContender::call() {
   plan_.state()->run(matrices_.of_rows(m_), launch_.workspace.data(), executor_, launch_.stream);
 }
 
-// Eight loads of 16 bytes a thread are under way at once; the rest of a matrix that is no multiple of 32 KB is left
+// Eight loads of 16 bytes a thread are under way at once; the rest of a matrix that is not a multiple of 32 KB is left
 // out.
 ReadContender::ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& timer)
     : device_(cuda::device_facts(p.device.index)),

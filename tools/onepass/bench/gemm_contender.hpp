@@ -14,7 +14,7 @@
 
 namespace onepass::bench {
 
-// x of the most rows, y, column_bias, and w in so many copies, read in turn, that none is found in a cache.
+// x of the most rows, y, column_bias, and enough copies of w, read in turn, that no cache holds one.
 class Matrices {
  public:
   explicit Matrices(const Problem& most);  // throws Error

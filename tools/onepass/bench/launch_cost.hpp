@@ -9,7 +9,7 @@ namespace onepass::bench {
 
 struct LaunchCost {
   std::string problem, implementation;
-  double bare_s = 0;  // the driver's launch of an empty kernel with as many bytes of parameters; 0 on the CPU
+  double bare_s = 0;  // the driver's launch of an empty kernel with the same bytes of parameters; 0 on the CPU
   double run_s = 0, attention_s = 0;
 };
 LaunchCost measure_launch(const Problem& problem, const std::string& implementation);

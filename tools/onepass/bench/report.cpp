@@ -30,7 +30,7 @@ std::string peer_text(const PeerResult& peer, double ours) {
 
 }  // namespace
 
-// What moves a cell's bytes and computes nothing.
+// A copy of a cell's bytes, without computing.
 bool is_ceiling(const PeerResult& peer) { return peer.name == "read" || peer.name == "torch-copy"; }
 
 const PeerResult* best_peer(const CellResult& r) {

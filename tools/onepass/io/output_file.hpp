@@ -8,7 +8,7 @@
 namespace onepass::io {
 
 // Bytes go to a partial file beside it (partial_files.hpp); commit() renames it, the destructor removes it, and so does
-// a signal that ends the tool. What exists and is no regular file (/dev/stdout, a pipe) is written directly.
+// a signal that ends the tool. A path that is not a regular file (/dev/stdout, a pipe) is written directly.
 class OutputFile {
  public:
   // on_write(n) is told of every n bytes that have gone, at most 16 MiB at a time.

@@ -31,7 +31,7 @@ class FileSource final : public Source {
   // on_read(n) is told of every n bytes that have come, at most 16 MiB at a time.
   explicit FileSource(
       const std::string& path,
-      std::function<void(std::size_t)> on_read = {});  // throws bad_file if it is no readable regular file
+      std::function<void(std::size_t)> on_read = {});  // throws bad_file if it is not a readable regular file
   ~FileSource() override;
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;

@@ -1,1 +1,1 @@
-"""What of flash-attn's layers belongs to attention: rotary embeddings."""
+"""The part of flash-attn's layers that belongs to attention: rotary embeddings."""

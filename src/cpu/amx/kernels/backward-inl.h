@@ -165,7 +165,7 @@ struct TileProducts {
   static void store_upper(VU x, std::uint16_t* to) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(x.raw, 16)));
   }
-  // Weights and dX of the half's groups in bf16; 0 what a vector takes no part in.
+  // Weights and dX of the half's groups in bf16; 0 where a vector does not take part.
   void round_weights(int index, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
     const bool wants_ds = call.wants_ds();
     for (int v = 0; v < kVecs; ++v) {
