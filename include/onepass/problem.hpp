@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "onepass/export.h"
+#include "onepass/options.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {
@@ -25,21 +26,6 @@ namespace onepass::inline v0 {
 // linear: the same of any number of rows, by the kernel that is fastest for it (onepass/linear.hpp).
 enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm, linear };
 inline constexpr std::size_t kOps = 8;
-
-// The key a(i) that query i is aligned with. bottom_right: i + seq_k - seq_q, the last query with the last key
-// (flash-attn). top_left: i (PyTorch is_causal, ONNX 23). offset: i + Band::offset, for queries that follow `offset`
-// keys of a cache (ONNX's is_causal with past_key).
-enum class Align : std::uint8_t { bottom_right, top_left, offset };
-
-// Key j is visible to query i if a(i) - left <= j <= a(i) + right; -1 is unbounded. Causal is right = 0: with causal,
-// `right` must be -1 or 0.
-struct Band {
-  bool causal = false;
-  Align align = Align::bottom_right;
-  std::int64_t left = -1, right = -1;
-  std::int64_t offset = 0;  // -2^60 to 2^60; 0 unless align is Align::offset; of every packed sequence
-  friend bool operator==(const Band&, const Band&) = default;
-};
 
 // Additive bias or boolean mask over [batch, heads_q, seq_q, seq_k]; a dimension not spanned has size 1 and is
 // repeated.
@@ -60,11 +46,6 @@ struct DescaleSpec {
   bool batch = false, heads = false, blocks = false;
   friend bool operator==(const DescaleSpec&, const DescaleSpec&) = default;
 };
-
-// How products of fp8_e4m3 are added. Hopper's product keeps 14 bits of its accumulator and truncates the rest, towards
-// 0. exact: its results are added to an fp32 sum often enough that O is at most 0.5 % too small. fast: not; O is short
-// of 1 % of V's mean at 1k keys, of 5 % at 4k and of 18 % at 16k. Other dtypes and the CPU are exact.
-enum class Accumulation : std::uint8_t { exact, fast };
 
 inline constexpr std::size_t kMaxModBuffers = 8;
 // A tensor that score_mod and mask_mod read as name[i] or name(i, j, ...). fp32, fp16, bf16, int32 or bool.
@@ -116,6 +97,60 @@ enum class Role : std::uint8_t {
 };
 inline constexpr std::size_t kRoles = 35;
 
+// An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
+struct NamedTensor {
+  std::string name{};
+  ConstTensor tensor{};
+};
+
+// The tensors of a call by role; those that are not given stay absent. [batch, heads, seq, dim] with any strides but 1
+// in the last dimension. Outputs share no memory with an input or each other; views that interleave, such as slices of
+// one packed tensor, do not.
+struct Tensors {
+  ConstTensor q{}, k{}, v{};
+  Tensor out{};             // of q's dtype or fp32, of an fp8_e4m3 q bf16, fp16 or fp32; a backward reads it, and lse
+  Tensor lse{};             // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
+  Tensor recomputed{};      // int32 of lse's shape: 1 where a row left unified_max's range, else 0
+  ConstTensor bias{};       // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
+  ConstTensor bool_mask{};  // bool, same shapes; true = may attend
+  ConstTensor alibi_slopes{};  // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
+  ConstTensor sinks{};         // fp32 [heads_q]: logits that join the denominator only
+  // fp32 factors of fp8_e4m3 tensors, [batch|1, heads|1, blocks|1] with blocks of 128 rows of a sequence and the heads
+  // of the tensor; dimensions at the end may be left out: [1] is one factor for all. Finite numbers; none: 1.
+  ConstTensor q_descale{}, k_descale{}, v_descale{};
+  // fp32 [batch|1, heads_kv|1, dim_v|1]: what quantize() took out of an fp8_e4m3 v; it is added to what v stands for.
+  ConstTensor v_mean{};
+  ConstTensor cu_seqlens_q{},
+      cu_seqlens_k{};  // int32 [batch + 1] prefix sums; q, k, v and out are then [total, heads, dim]
+  // K and V as a cache, of a forward. cu_seqlens_q packs q and out beside them; there is no cu_seqlens_k then.
+  ConstTensor seqused_k{};   // int32 [batch]: how many keys of each sequence count; read where the tensors are
+  ConstTensor page_table{};  // int32 [batch, pages of a sequence]: k and v are [pages, page_size, heads_kv, dim], and
+                             // key j of a sequence lies in page page_table[b, j / page_size] at j % page_size
+  std::vector<NamedTensor> mod_buffers{};
+
+  // For a backward. A gradient that is not given is not computed; one that is given is written whole.
+  ConstTensor dout{};        // of out's shape and dtype: the gradient of the loss by out
+  ConstTensor dlse{};        // fp32 of lse's shape: by lse, where that was used too
+  Tensor dq{}, dk{}, dv{};   // of the shapes of q, k and v, all of their dtype or all fp32
+  Tensor dbias{}, dsinks{};  // fp32 of the shapes of bias and sinks: sums over what these were repeated for
+  Tensor dalibi_slopes{};    // fp32 of the shape of alibi_slopes
+
+  // For a softmax and its backward (onepass/softmax.hpp), with bool_mask and lse and nothing else.
+  ConstTensor x{}, row_lse{};
+  Tensor y{};  // a backward reads it
+  ConstTensor dy{};
+  Tensor dx{};
+  // For a flat GEMM (onepass/flat_gemm.hpp), with x and y and nothing else.
+  ConstTensor w{}, column_bias{};
+
+  // For a quantize (onepass/quantize.hpp), with x and y and nothing else.
+  Tensor descale{}, mean{};
+
+  // For a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32
+  // LSEs.
+  std::vector<ConstTensor> outs{}, lses{};
+};
+
 // Which gradients a backward writes.
 struct Gradients {
   bool dq = false, dk = false, dv = false, dbias = false, dsinks = false, dalibi_slopes = false;
@@ -153,7 +188,8 @@ inline constexpr Alignment kAligned = [] {
   return a;
 }();
 
-struct ONEPASS_API Problem {
+// Its options are a call's, but for max_seqlen_q and max_seqlen_k, which are 0: seq_q and seq_k hold them.
+struct ONEPASS_API Problem : Attention {
   Op op = Op::forward;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
   // Packed: the longest of the batch, or a bound where only the device knows. In a cache: the most keys of a sequence.
@@ -165,36 +201,26 @@ struct ONEPASS_API Problem {
                                   // fp8_e4m3 q bf16, fp16 or fp32; of y and dy
   std::optional<DescaleSpec> q_descale, k_descale, v_descale;  // of what is fp8_e4m3; none: 1
   std::optional<DescaleSpec> v_mean;  // of an fp8_e4m3 v, what was taken out of it: [batch, heads, columns]; none: 0
-  Accumulation accumulation = Accumulation::exact;  // of an fp8_e4m3 q
-  std::int64_t partials = 0;                        // merge: how many
+  std::int64_t partials = 0;          // merge: how many
   Device device{};
-  Band band;
-  std::optional<double> scale;  // default 1/sqrt(dim_qk); of a softmax 1
-  float softcap = 0.0f;         // 0: none
   std::optional<BiasSpec> bias;
   std::optional<BroadcastDims> bool_mask;
   bool alibi = false, sinks = false;
-  std::string score_mod, mask_mod;     // C++ expressions (docs/features/score_mod.md); empty: none
-  std::vector<ModBuffer> mod_buffers;  // what they read besides positions and the score
-  float dropout_p = 0.0f;
-  std::uint64_t seed = 0;
-  bool want_lse = false;             // forward, merge, softmax: write it. A backward always reads it
-  bool log = false;                  // softmax and its backward: y is the logarithm
-  bool lse_only = false;             // softmax: there is no y
-  bool row_lse = false;              // softmax: y by the rows' LSEs that are given
-  DescaleSpec descale;               // quantize: what a factor is shared by
-  bool hadamard = false;             // quantize: rows are rotated, with signs by the seed
-  bool centered = false;             // quantize: the mean of each column is taken out
-  std::int64_t m = 0, n = 0, k = 0;  // flat_gemm and linear
+  std::vector<ModBuffer> mod_buffers;  // what score_mod and mask_mod read besides positions and the score
+  bool want_lse = false;               // forward, merge, softmax: write it. A backward always reads it
+  bool log = false;                    // softmax and its backward: y is the logarithm
+  bool lse_only = false;               // softmax: there is no y
+  bool row_lse = false;                // softmax: y by the rows' LSEs that are given
+  DescaleSpec descale;                 // quantize: what a factor is shared by
+  bool hadamard = false;               // quantize: rows are rotated, with signs by the seed
+  bool centered = false;               // quantize: the mean of each column is taken out
+  std::int64_t m = 0, n = 0, k = 0;    // flat_gemm and linear
   bool column_bias = false;
-  Gradients gradients;               // backward: at least one
-  DType grad_dtype = DType::f32;     // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
-  bool dlse = false;                 // backward: the LSE was used too, and its gradient is given
-  bool deterministic = false;        // backward: the same bits every time. On the CPU it always is
-  bool batch_invariant = false;      // forward: a sequence's results do not depend on what else is in the batch
-  std::optional<float> unified_max;  // forward: phi, which weights refer to in place of the rows' maxima
-  bool want_recomputed = false;      // forward: say which rows phi did not serve
-  bool v_in_k = false;               // forward: v starts where k does and has k's strides: the first dim_v columns of k
+  Gradients gradients;            // backward: at least one
+  DType grad_dtype = DType::f32;  // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
+  bool dlse = false;              // backward: the LSE was used too, and its gradient is given
+  bool want_recomputed = false;   // forward: say which rows phi did not serve
+  bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;

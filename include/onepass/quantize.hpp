@@ -30,6 +30,9 @@ struct QuantizeOptions {
 ONEPASS_API void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, const Tensor& mean = {},
                           const QuantizeOptions& options = {}, const Launch& launch = {});
 
+// The problem of a quantize, for make_plan().
+[[nodiscard]] ONEPASS_API Problem make_problem(const Tensors& tensors, const QuantizeOptions& options);
+
 // How attention_fp8 quantizes.
 struct Fp8Options {
   bool by_block = false;  // factors of K and V for every 128 rows, not for each head; Q's are always by block

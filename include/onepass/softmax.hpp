@@ -26,6 +26,9 @@ ONEPASS_API void softmax(const ConstTensor& x, const Tensor& y, const Tensor& ls
                          const SoftmaxOptions& options = {}, const ConstTensor& bool_mask = {},
                          const Launch& launch = {});
 
+// The problem of a softmax or of its backward, for make_plan().
+[[nodiscard]] ONEPASS_API Problem make_problem(const Tensors& tensors, Op op, const SoftmaxOptions& options);
+
 // y of a piece of rows, whose LSEs over all pieces are given, fp32 [..]: y_j = e^(s_j - row_lse). Those of the pieces,
 // which softmax() with y left out gives, are joined by merge_lse().
 ONEPASS_API void softmax_piece(const ConstTensor& x, const ConstTensor& row_lse, const Tensor& y,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _arrays, _devices, _fit, _kinds, _options, attention
+from . import _arrays, _devices, _fit, _kinds, _onepass, _options, attention
 from ._fit import _BITS
 from ._quantize import fp8_options
 
@@ -108,31 +108,40 @@ def bits(seed):
     return np.int64(seed - (seed >> 63 << 64))
 
 
-_SWITCHES = ("causal", "tokens_first")
-_INTEGERS = ("align", "align_offset", "max_seqlen_q", "max_seqlen_k", "threads")
-_NUMBERS = ("softcap", "dropout_p")
-_TEXTS = ("score_mod", "mask_mod", "implementation")
+def _optional(x):
+    return np.float64(math.nan if x is None else x)
+
+
+# kind of an option -> (its attribute of XLA's, the default)
+_KINDS = {
+    "switch": (np.bool_, False),
+    "integer": (np.int64, 0),
+    "bits": (bits, 0),
+    "number": (np.float64, 0.0),
+    "optional number": (_optional, None),
+    "text": (str, ""),
+    "choice": (np.int64, 0),
+}
+_ROWS = tuple(_onepass.attention_options())
 
 
 def _attributes(options, backward):
-    """Options as XLA's attributes, all of those that python/src/jax.cpp reads. Some are of a forward only."""
+    """Options as XLA's attributes, all of those that python/src/jax.cpp reads; those of the other pass at defaults."""
     o = dict(options)
     left, right = o["window"]
-    phi = None if backward else o["unified_max"]
     fp8 = {f"fp8_{name}": bits(x) if name == "seed" else np.bool_(x) for name, x in o["fp8"] or ()}
+    attributes = {}
+    for name, kind, of_forward, of_backward in _ROWS:
+        if kind != "band":
+            attribute, default = _KINDS[kind]
+            attributes[name] = attribute(o[name] if (of_backward if backward else of_forward) else default)
     return {
-        **{name: np.bool_(o[name]) for name in _SWITCHES},
-        **{name: np.int64(o[name]) for name in _INTEGERS},
-        **{name: np.float64(o[name]) for name in _NUMBERS},
-        **{name: o[name] for name in _TEXTS},
+        **attributes,
+        **{name: np.bool_(o[name]) for name in ("causal", "tokens_first")},
+        **{name: np.int64(o[name]) for name in ("align", "align_offset", "threads")},
         "left": np.int64(left),
         "right": np.int64(right),
-        "scale": np.float64(math.nan if o["scale"] is None else o["scale"]),
-        "seed": bits(o["seed"]),
-        "deterministic": np.bool_(backward and o["deterministic"]),
-        "batch_invariant": np.bool_(o["batch_invariant"] and not backward),
-        "accumulation": np.int64(0 if backward else o["accumulation"]),
-        "unified_max": np.float64(math.nan if phi is None else phi),
+        "implementation": o["implementation"],
         **fp8,
     }
 

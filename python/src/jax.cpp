@@ -11,6 +11,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/compute.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 #include "xla_call.hpp"
@@ -28,33 +30,31 @@ namespace nb = nanobind;
 namespace onepass::python {
 namespace {
 
-Attention attention_of(const Options& options) {
-  Attention a;
-  a.band = {.causal = options.boolean("causal"),
-            .align = Align{static_cast<std::uint8_t>(options.integer("align"))},
-            .left = options.integer("left"),
-            .right = options.integer("right"),
-            .offset = options.integer("align_offset")};
-  if (const double scale = options.number("scale"); !std::isnan(scale)) a.scale = scale;  // NaN: the default
-  a.softcap = static_cast<float>(options.number("softcap"));
-  a.dropout_p = static_cast<float>(options.number("dropout_p"));
-  a.seed = static_cast<std::uint64_t>(options.integer("seed"));
-  a.score_mod = options.string("score_mod");
-  a.mask_mod = options.string("mask_mod");
-  a.max_seqlen_q = options.integer("max_seqlen_q");
-  a.max_seqlen_k = options.integer("max_seqlen_k");
-  a.deterministic = options.boolean("deterministic");
-  a.batch_invariant = options.boolean("batch_invariant");
-  a.accumulation = Accumulation{static_cast<std::uint8_t>(options.integer("accumulation"))};
-  if (const double phi = options.number("unified_max"); !std::isnan(phi)) a.unified_max = static_cast<float>(phi);
-  return a;
+// An option as _jax_call.attributes() has it.
+template <class T>
+void take(T& to, const Options& options, const char* name) {
+  if constexpr (std::is_same_v<T, bool>) {
+    to = options.boolean(name);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    to = options.string(name);
+  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+    to = static_cast<T>(options.integer(name));
+  } else if constexpr (std::is_same_v<T, Band>) {
+    to = {.causal = options.boolean("causal"),
+          .align = Align{static_cast<std::uint8_t>(options.integer("align"))},
+          .left = options.integer("left"),
+          .right = options.integer("right"),
+          .offset = options.integer("align_offset")};
+  } else if constexpr (std::is_floating_point_v<T>) {
+    to = static_cast<T>(options.number(name));
+  } else if (const double x = options.number(name); !std::isnan(x)) {  // NaN: none
+    to = static_cast<typename T::value_type>(x);
+  }
 }
 
-// For a quantize.
-Attention rows_of(const Options& options) {
+Attention attention_of(const Options& options) {
   Attention a;
-  a.hadamard = options.boolean("hadamard");
-  a.seed = static_cast<std::uint64_t>(options.integer("seed"));
+  for_each_option([&](const OptionRow& row, auto option) { take(a.*option, options, row.name); });
   return a;
 }
 
@@ -98,14 +98,26 @@ struct Call {
   Launch launch;
 };
 
-template <Op op>
-void compute(const xla::CallFrame& frame, DeviceKind kind) {
-  Call call(frame, kind);
-  const Attention attention = op == Op::quantize ? rows_of(call.options) : attention_of(call.options);
-  const std::string_view implementation = op == Op::quantize ? "" : call.options.string("implementation");
-  const Plan plan = plan::planned(op, call.tensors, attention, call.launch.executor->workers(), implementation);
-  if (kind == DeviceKind::cuda) call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
+void compute(Call& call, Op op, const CallOptions& options, std::string_view implementation) {
+  const Plan plan = plan::planned(op, call.tensors, options, call.launch.executor->workers(), implementation);
+  if (plan.problem().device.kind == DeviceKind::cuda)
+    call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
   plan::run_planned(plan, call.tensors, call.launch);
+}
+
+template <Op op>
+void compute_attention(const xla::CallFrame& frame, DeviceKind kind) {
+  Call call(frame, kind);
+  const std::string_view implementation = call.options.string("implementation");
+  compute(call, op, CallOptions{attention_of(call.options)}, implementation);
+}
+
+void compute_quantize(const xla::CallFrame& frame, DeviceKind kind) {
+  Call call(frame, kind);
+  CallOptions options;
+  options.hadamard = call.options.boolean("hadamard");
+  options.seed = static_cast<std::uint64_t>(call.options.integer("seed"));
+  compute(call, Op::quantize, options, {});
 }
 
 // Its memory on CUDA is the driver's pool's: how much it needs is known behind its plans only.
@@ -224,13 +236,12 @@ nb::dict jax_handlers() {
     platforms["CUDA"] = nb::capsule(reinterpret_cast<void*>(cuda));
     all[name] = platforms;
   };
-  add("onepass_attention", &handler<compute<Op::forward>, DeviceKind::cpu>,
-      &handler<compute<Op::forward>, DeviceKind::cuda>);
-  add("onepass_attention_backward", &handler<compute<Op::backward>, DeviceKind::cpu>,
-      &handler<compute<Op::backward>, DeviceKind::cuda>);
+  add("onepass_attention", &handler<compute_attention<Op::forward>, DeviceKind::cpu>,
+      &handler<compute_attention<Op::forward>, DeviceKind::cuda>);
+  add("onepass_attention_backward", &handler<compute_attention<Op::backward>, DeviceKind::cpu>,
+      &handler<compute_attention<Op::backward>, DeviceKind::cuda>);
   add("onepass_attention_fp8", &handler<compute_fp8, DeviceKind::cpu>, &handler<compute_fp8, DeviceKind::cuda>);
-  add("onepass_quantize", &handler<compute<Op::quantize>, DeviceKind::cpu>,
-      &handler<compute<Op::quantize>, DeviceKind::cuda>);
+  add("onepass_quantize", &handler<compute_quantize, DeviceKind::cpu>, &handler<compute_quantize, DeviceKind::cuda>);
   add("onepass_append_kv", &handler<append, DeviceKind::cpu>, &handler<append, DeviceKind::cuda>);
   return all;
 }

@@ -25,7 +25,9 @@
 #include "interrupt.hpp"
 #include "jax.hpp"
 #include "onepass/onepass.hpp"
+#include "option.hpp"
 #include "plan/compute.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/grammar/foreign_words.hpp"
 #include "problem/grammar/on.hpp"
@@ -80,7 +82,7 @@ struct Call {
   std::vector<Argument> mod_buffers;
   onepass::python::Interruptible executor;
   onepass::Tensors tensors;
-  onepass::Attention attention;
+  onepass::CallOptions attention;
   onepass::Launch launch;
   std::string implementation;
 
@@ -101,25 +103,9 @@ struct Call {
       mod_buffers.emplace_back(called.c_str(), array, kMod);
       tensors.mod_buffers.push_back({name, mod_buffers.back().view});
     }
-    onepass::Attention& a = attention;
-    a.band.causal = nb::cast<bool>(o["causal"]);
-    a.band.align = onepass::Align{nb::cast<std::uint8_t>(o["align"])};
-    a.band.offset = nb::cast<std::int64_t>(o["align_offset"]);
-    std::tie(a.band.left, a.band.right) = nb::cast<std::pair<std::int64_t, std::int64_t>>(o["window"]);
-    a.scale = nb::cast<std::optional<double>>(o["scale"]);
-    a.softcap = nb::cast<float>(o["softcap"]);
-    a.dropout_p = nb::cast<float>(o["dropout_p"]);
-    a.seed = nb::cast<std::uint64_t>(o["seed"]);
-    a.score_mod = nb::cast<std::string>(o["score_mod"]);
-    a.mask_mod = nb::cast<std::string>(o["mask_mod"]);
-    a.max_seqlen_q = nb::cast<std::int64_t>(o["max_seqlen_q"]);
-    a.max_seqlen_k = nb::cast<std::int64_t>(o["max_seqlen_k"]);
-    if (op == onepass::Op::backward)
-      a.deterministic = nb::cast<bool>(o["deterministic"]);
-    else
-      a.batch_invariant = nb::cast<bool>(o["batch_invariant"]),
-      a.unified_max = nb::cast<std::optional<float>>(o["unified_max"]),
-      a.accumulation = onepass::Accumulation{nb::cast<std::uint8_t>(o["accumulation"])};
+    onepass::for_each_option([&](const onepass::OptionRow& row, auto option) {
+      if (takes_option(row, is_backward(op))) onepass::python::take(attention.*option, o, row.name);
+    });
     implementation = nb::cast<std::string>(o["implementation"]);
     launch.executor = &executor;
     launch.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o["stream"]));
@@ -323,6 +309,16 @@ void product(nb::handle x, nb::handle w, nb::handle y, nb::handle column_bias, i
            [&](const onepass::Launch& launch) { multiply(from.view, weights.view, to.view, columns.view, launch); });
 }
 
+// (name, kind, attention's, attention_backward's) of each option. The band's are mask, align_offset and window.
+nb::list attention_options() {
+  nb::list all;
+  onepass::for_each_option([&](const onepass::OptionRow& row, auto option) {
+    all.append(nb::make_tuple(row.name, onepass::python::kind_of<onepass::OptionType<decltype(option)>>(), row.forward,
+                              row.backward));
+  });
+  return all;
+}
+
 // Waits for everything on the legacy default stream of a device.
 void synchronize(int device) {
   const nb::gil_scoped_release unlocked;
@@ -384,6 +380,7 @@ NB_MODULE(_onepass, m) {
   m.def(
       "foreign_word", [](const std::string& name) { return onepass::foreign_word(name, onepass::Dialect::python); },
       "name"_a);
+  m.def("attention_options", &attention_options);
   m.def("synchronize", &synchronize, "device"_a);
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <span>
+#include <type_traits>
+#include <variant>
 
 #include "base/text.hpp"
 #include "executors.hpp"
@@ -85,55 +86,71 @@ TorchCall::TorchCall(nb::handle arguments) : TorchCall() {
   const Py_ssize_t n = std::min<Py_ssize_t>(PyTuple_Size(arguments.ptr()), torch_at.all);
   for (Py_ssize_t i = 0; i < n; ++i) items[static_cast<std::size_t>(i)] = PyTuple_GetItem(arguments.ptr(), i);
 }
-bool TorchCall::given(int i) const { return (*this)[i] != defaults[static_cast<std::size_t>(i)]; }
+bool TorchCall::given(int i) const { return i >= 0 && (*this)[i] != defaults[static_cast<std::size_t>(i)]; }
 PyObject* TorchCall::tensor(Role role) const { return (*this)[torch_at.of_role[static_cast<std::size_t>(role)]]; }
 
-bool TakenCall::take_options(const TorchCall& call) try {
-  const auto integer_or = [&](int i, std::int64_t otherwise) {
-    return is_none(call[i]) ? otherwise : nb::cast<std::int64_t>(nb::handle(call[i]));
-  };
-  const auto count_or_zero = [&](int i, std::int64_t most) {  // 0 is what None means, and nothing to be given
-    const std::int64_t n = integer_or(i, 0);
-    if (!is_none(call[i]) && (n < 1 || n > most)) throw nb::cast_error();
-    return n;
-  };
-  for (const int i : {torch_at.mod_buffers, torch_at.score_mod, torch_at.mask_mod, torch_at.implementation,
-                      torch_at.out_dtype, torch_at.unified_max, torch_at.fp8})
-    if (call.given(i)) return false;
-  // A tensor may have a gradient that would be lost, and a text is none.
-  for (const int i : {torch_at.scale, torch_at.softcap, torch_at.dropout_p})
-    if (!is_none(call[i]) && !PyFloat_Check(call[i]) && !PyLong_Check(call[i])) return false;
-  if (call.given(torch_at.dropout_p) && nb::cast<double>(nb::handle(call[torch_at.dropout_p])) != 0) return false;
-  const bool tokens_first = call[torch_at.tokens_first] == Py_True;
-  layout_.emplace(tokens_first, !is_none(call.tensor(Role::page_table)));
-  Attention& a = attention;
-  if (call.given(torch_at.mask)) {
-    PyObject* const mask = PyDict_GetItemWithError(masks, call[torch_at.mask]);
-    if (!mask) {
+// Reads an option. False: out of the ordinary. A tensor may have a gradient that would be lost.
+template <class T>
+bool TakenCall::take_option(T& to, const TorchCall& call, int at) {
+  PyObject* const given = call.given(at) ? call[at] : nullptr;
+  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::optional<float>>) {
+    return !given;
+  } else if constexpr (std::is_same_v<T, Band>) {
+    return take_band(to, call, given);
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {  // None is 0, which is nothing to be given
+    to = given ? nb::cast<std::int64_t>(nb::handle(given)) : 0;
+    if (given && to < 1) return false;
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {  // of dropout
+    return true;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (given) to = nb::cast<bool>(nb::handle(given));
+  } else if constexpr (std::is_same_v<T, Accumulation>) {
+    const auto name = given ? nb::cast<std::string>(nb::handle(given)) : "exact";
+    if (name != "exact" && name != "fast") return false;
+    to = name == "fast" ? Accumulation::fast : Accumulation::exact;
+  } else {
+    if (!is_none(call[at]) && !PyFloat_Check(call[at]) && !PyLong_Check(call[at])) return false;
+    const double x = given ? nb::cast<double>(nb::handle(given)) : 0;
+    if (given) to = static_cast<T>(x);
+    if (x != 0 && to == T{}) return false;  // of less than fp32 holds
+  }
+  return true;
+}
+
+// The band: mask, align_offset and both sides of the window.
+bool TakenCall::take_band(Band& band, const TorchCall& call, PyObject* mask) {
+  if (mask) {
+    PyObject* const found = PyDict_GetItemWithError(masks, mask);
+    if (!found) {
       PyErr_Clear();
       return false;
     }
-    a.band.causal = nb::cast<bool>(nb::handle(PyTuple_GetItem(mask, 0)));
-    a.band.align = Align{nb::cast<std::uint8_t>(nb::handle(PyTuple_GetItem(mask, 1)))};
+    band.causal = nb::cast<bool>(nb::handle(PyTuple_GetItem(found, 0)));
+    band.align = Align{nb::cast<std::uint8_t>(nb::handle(PyTuple_GetItem(found, 1)))};
   }
-  if (call.given(torch_at.left)) a.band.left = nb::cast<std::int64_t>(nb::handle(call[torch_at.left]));
-  if (call.given(torch_at.right)) a.band.right = nb::cast<std::int64_t>(nb::handle(call[torch_at.right]));
-  a.band.offset = integer_or(torch_at.align_offset, 0);
-  if ((a.band.align == Align::offset) == is_none(call[torch_at.align_offset])) return false;
-  if (!is_none(call[torch_at.scale])) a.scale = nb::cast<double>(nb::handle(call[torch_at.scale]));
-  if (call.given(torch_at.softcap)) a.softcap = nb::cast<float>(nb::handle(call[torch_at.softcap]));
-  a.max_seqlen_q = count_or_zero(torch_at.max_seqlen_q, std::numeric_limits<std::int64_t>::max());
-  a.max_seqlen_k = count_or_zero(torch_at.max_seqlen_k, std::numeric_limits<std::int64_t>::max());
-  threads_ = static_cast<int>(count_or_zero(torch_at.threads, kMaxThreads));
-  const int flag = op == Op::backward ? torch_at.deterministic : torch_at.batch_invariant;
-  if (call.given(flag))
-    (op == Op::backward ? a.deterministic : a.batch_invariant) = nb::cast<bool>(nb::handle(call[flag]));
-  if (op == Op::forward && call.given(torch_at.accumulation)) {
-    const auto name = nb::cast<std::string>(nb::handle(call[torch_at.accumulation]));
-    if (name != "exact" && name != "fast") return false;
-    a.accumulation = name == "fast" ? Accumulation::fast : Accumulation::exact;
-  }
+  if (call.given(torch_at.left)) band.left = nb::cast<std::int64_t>(nb::handle(call[torch_at.left]));
+  if (call.given(torch_at.right)) band.right = nb::cast<std::int64_t>(nb::handle(call[torch_at.right]));
+  PyObject* const offset = call[torch_at.align_offset];
+  if ((band.align == Align::offset) == is_none(offset)) return false;
+  if (!is_none(offset)) band.offset = nb::cast<std::int64_t>(nb::handle(offset));
   return true;
+}
+
+bool TakenCall::take_options(const TorchCall& call) try {
+  for (const int i : {torch_at.mod_buffers, torch_at.implementation, torch_at.out_dtype, torch_at.fp8})
+    if (call.given(i)) return false;
+  const bool tokens_first = call[torch_at.tokens_first] == Py_True;
+  layout_.emplace(tokens_first, !is_none(call.tensor(Role::page_table)));
+  bool taken = true;
+  for (std::size_t i = 0; taken && i < kAttentionOptions.size(); ++i) {
+    const OptionRow& row = kAttentionOptions[i];
+    if (!takes_option(row, is_backward(op))) continue;
+    std::visit([&](auto option) { taken = take_option(attention.*option, call, torch_at.of_option[i]); }, row.member);
+  }
+  if (!taken || attention.dropout_p != 0) return false;
+  PyObject* const threads = call[torch_at.threads];
+  threads_ = is_none(threads) ? 0 : nb::cast<int>(nb::handle(threads));
+  return is_none(threads) || (threads_ >= 1 && threads_ <= kMaxThreads);
 } catch (const nb::cast_error&) {
   return false;
 }
@@ -213,31 +230,29 @@ void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::
     return -1;
   };
   for (const RoleRow& row : kRoleTable) torch_at.of_role[static_cast<std::size_t>(row.role)] = position(row.name);
-  const std::pair<int*, const char*> options[] = {{&torch_at.mod_buffers, "mod_buffers"},
-                                                  {&torch_at.mask, "mask"},
-                                                  {&torch_at.align_offset, "align_offset"},
-                                                  {&torch_at.left, "window_left"},
-                                                  {&torch_at.right, "window_right"},
-                                                  {&torch_at.scale, "scale"},
-                                                  {&torch_at.softcap, "softcap"},
-                                                  {&torch_at.dropout_p, "dropout_p"},
-                                                  {&torch_at.max_seqlen_q, "max_seqlen_q"},
-                                                  {&torch_at.max_seqlen_k, "max_seqlen_k"},
-                                                  {&torch_at.batch_invariant, "batch_invariant"},
-                                                  {&torch_at.deterministic, "deterministic"},
-                                                  {&torch_at.score_mod, "score_mod"},
-                                                  {&torch_at.mask_mod, "mask_mod"},
-                                                  {&torch_at.implementation, "implementation"},
-                                                  {&torch_at.threads, "threads"},
-                                                  {&torch_at.accumulation, "accumulation"},
-                                                  {&torch_at.unified_max, "unified_max"},
-                                                  {&torch_at.fp8, "fp8"},
-                                                  {&torch_at.out_dtype, "out_dtype"},
-                                                  {&torch_at.tokens_first, "tokens_first"},
-                                                  {&torch_at.return_lse, "return_lse"}};
-  for (const auto& [to, name] : options) {
-    *to = position(name);
-    want(*to >= 0, ErrorCode::internal, "a call has no option ", name);
+  const auto known = [&](const char* name) {
+    const int at = position(name);
+    want(at >= 0, ErrorCode::internal, "a call has no option ", name);
+    return at;
+  };
+  const std::pair<int*, const char*> others[] = {{&torch_at.mod_buffers, "mod_buffers"},
+                                                 {&torch_at.mask, "mask"},
+                                                 {&torch_at.align_offset, "align_offset"},
+                                                 {&torch_at.left, "window_left"},
+                                                 {&torch_at.right, "window_right"},
+                                                 {&torch_at.scale, "scale"},
+                                                 {&torch_at.dropout_p, "dropout_p"},
+                                                 {&torch_at.deterministic, "deterministic"},
+                                                 {&torch_at.implementation, "implementation"},
+                                                 {&torch_at.threads, "threads"},
+                                                 {&torch_at.fp8, "fp8"},
+                                                 {&torch_at.out_dtype, "out_dtype"},
+                                                 {&torch_at.tokens_first, "tokens_first"},
+                                                 {&torch_at.return_lse, "return_lse"}};
+  for (const auto& [to, name] : others) *to = known(name);
+  for (std::size_t i = 0; i < kAttentionOptions.size(); ++i) {
+    const OptionRow& row = kAttentionOptions[i];
+    torch_at.of_option[i] = known(std::holds_alternative<Band Attention::*>(row.member) ? "mask" : row.name);
   }
   torch_at.inputs = inputs;
   torch_at.all = static_cast<int>(names.size());

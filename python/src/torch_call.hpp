@@ -10,6 +10,7 @@
 
 #include "dlpack_exchange.hpp"
 #include "onepass/onepass.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 
@@ -35,11 +36,11 @@ class TorchCall {
 // Where a call has what; -1: nowhere.
 struct TorchPositions {
   std::array<int, kRoles> of_role{};
-  int mod_buffers = -1, mask = -1, align_offset = -1, left = -1, right = -1, scale = -1, softcap = -1, dropout_p = -1,
-      max_seqlen_q = -1, max_seqlen_k = -1, batch_invariant = -1, deterministic = -1, score_mod = -1, mask_mod = -1,
-      implementation = -1, threads = -1, accumulation = -1, unified_max = -1, fp8 = -1, out_dtype = -1,
-      tokens_first = -1, return_lse = -1;
-  int inputs = 0, all = 0;  // the first are tensors
+  std::array<int, kAttentionOptions.size()> of_option{};  // the band's is the mask
+  int mod_buffers = -1, align_offset = -1, left = -1, right = -1, implementation = -1, threads = -1, fp8 = -1,
+      out_dtype = -1, tokens_first = -1, return_lse = -1;
+  int mask = -1, scale = -1, dropout_p = -1, deterministic = -1;  // among of_option too
+  int inputs = 0, all = 0;                                        // the first are tensors
 };
 extern TorchPositions torch_at;
 
@@ -65,9 +66,13 @@ class TakenCall {
 
   const Op op;
   Tensors tensors;
-  Attention attention;
+  CallOptions attention;
 
  private:
+  bool take_band(Band& band, const TorchCall& call, PyObject* mask);
+  template <class T>
+  bool take_option(T& to, const TorchCall& call, int at);
+
   int threads_ = 0;
   std::optional<CallersLayout> layout_;
 };

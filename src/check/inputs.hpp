@@ -34,7 +34,7 @@ std::string_view name_of(Distribution distribution);
 struct Inputs {
   Problem problem;  // as the tensors have it: strides of size-1 dimensions are 0
   Tensors tensors;
-  Attention attention;
+  CallOptions attention;
   Launch launch;
   std::string implementation;   // by name; empty: the first that accepts
   std::vector<Buffer> buffers;  // memory of the tensors by role, then of the mod buffers or of a merge's parts

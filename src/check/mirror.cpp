@@ -33,7 +33,7 @@ DeviceMirror::DeviceMirror(Inputs& inputs, int device)
   for (NamedTensor& named : tensors_.mod_buffers) move(named.tensor, false);
   for (auto* parts : {&tensors_.outs, &tensors_.lses})
     for (ConstTensor& part : *parts) move(part, false);
-  Attention attention = inputs_.attention;
+  CallOptions attention = inputs_.attention;
   bound_lengths(attention, problem_);
   problem_ = problem_of(problem_.op, tensors_, attention);
 }

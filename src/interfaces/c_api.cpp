@@ -15,6 +15,7 @@
 #include "base/text.hpp"
 #include "interfaces/c_convert.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/grammar/mismatch.hpp"
 
 namespace onepass::interfaces {
@@ -97,12 +98,10 @@ void check_described(const Problem& p, std::string_view plan, const Call& call) 
          used ? text(" or the plan's ", planned) : "", " (got ", bound, ")");
   want(call.implementation.empty() || call.implementation == plan, ErrorCode::bad_value,
        "options.implementation must be NULL or the plan's ", plan, " (got ", shown(call.implementation), ")");
-  const bool backward = p.op == Op::backward;
-  if (a.band == p.band && a.scale == p.scale && a.softcap == p.softcap && a.dropout_p == p.dropout_p &&
-      a.seed == p.seed && a.score_mod == p.score_mod && a.mask_mod == p.mask_mod && a.accumulation == p.accumulation &&
-      (backward ? a.deterministic == p.deterministic
-                : a.batch_invariant == p.batch_invariant && a.unified_max == p.unified_max))
-    return;
+  const auto same = [&](const OptionRow& row) {
+    return !row.word || !takes_option(row, is_backward(p.op)) || same_option(row, a, p);
+  };
+  if (std::ranges::all_of(kAttentionOptions, same)) return;
   bound_lengths(a, p);
   throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(call.tensors, a)));
 }

@@ -1,10 +1,10 @@
 #include "interfaces/c_convert.hpp"
 
 #include "base/text.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/roles.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 namespace onepass::interfaces {
@@ -81,36 +81,19 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   onepass_options_init(&o, sizeof o);
   if (options) take_known_fields("options", *options, o);
   Call call;
-  std::array<const onepass_tensor*, kRoles> by_role = {q,
-                                                       k,
-                                                       v,
-                                                       out,
-                                                       o.cu_seqlens_q,
-                                                       o.cu_seqlens_k,
-                                                       o.seqused_k,
-                                                       o.page_table,
-                                                       o.bias,
-                                                       o.bool_mask,
-                                                       o.alibi_slopes,
-                                                       o.sinks,
-                                                       o.q_descale,
-                                                       o.k_descale,
-                                                       o.v_descale,
-                                                       o.v_mean,
-                                                       o.lse,
-                                                       o.dout,
-                                                       o.dlse,
-                                                       o.dq,
-                                                       o.dk,
-                                                       o.dv,
-                                                       o.dbias,
-                                                       o.dsinks,
-                                                       o.dalibi_slopes};
-  by_role[static_cast<std::size_t>(Role::recomputed)] = o.recomputed;
   const Op op = o.dout ? Op::backward : Op::forward;
+  const auto given_as = [&](const RoleRow& row) -> const onepass_tensor* {
+    switch (row.role) {
+      case Role::q: return q;
+      case Role::k: return k;
+      case Role::v: return v;
+      case Role::out: return out;
+      default: return row.c ? o.*row.c : nullptr;
+    }
+  };
   for_each_role(call.tensors, [&](const RoleRow& row, auto& tensor) {
-    const onepass_tensor* const from = by_role[static_cast<std::size_t>(row.role)];
-    tensor = must_be_given(row, op) ? tensor_from(row.name, from) : optional_tensor_from(row.name, from);
+    tensor =
+        must_be_given(row, op) ? tensor_from(row.name, given_as(row)) : optional_tensor_from(row.name, given_as(row));
   });
   if (o.mod_buffer_count > kMaxModBuffers)
     throw Error(ErrorCode::bad_value,
@@ -121,20 +104,9 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
     call.tensors.mod_buffers.push_back({&given((called + "'s name").c_str(), name),
                                         tensor_from(called.c_str(), &given("options.mod_buffers", o.mod_buffers) + i)});
   }
-  Attention& a = call.attention;
-  a.band = band_from(o);
-  if (o.has_scale) a.scale = o.scale;
-  a.softcap = o.softcap;
-  a.dropout_p = o.dropout_p;
-  a.seed = o.seed;
-  if (o.score_mod) a.score_mod = o.score_mod;
-  if (o.mask_mod) a.mask_mod = o.mask_mod;
-  a.max_seqlen_q = o.max_seqlen_q;
-  a.max_seqlen_k = o.max_seqlen_k;
-  a.deterministic = o.deterministic != 0;
-  a.batch_invariant = o.batch_invariant != 0;
-  if (o.has_unified_max) a.unified_max = o.unified_max;
-  a.accumulation = o.fast_accumulation != 0 ? Accumulation::fast : Accumulation::exact;
+  for (const OptionRow& row : kAttentionOptions)
+    if (row.from_c) row.from_c(o, call.attention);
+  call.attention.band = band_from(o);
   if (o.implementation) call.implementation = o.implementation;
   if (o.executor) call.launch.executor = o.executor->executor.get();
   call.launch.stream = o.stream;

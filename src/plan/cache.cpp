@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "base/make_once.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/implementation.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -44,23 +47,32 @@ void CallKey::add(std::uint64_t role, const ConstTensor& t) {
   }
 }
 
-CallKey::CallKey(Op op, const Tensors& t, const Attention& a, int workers, std::string_view implementation) {
+template <class T>
+void CallKey::add_option(const T& x) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    add(std::string_view(x));
+  } else if constexpr (std::is_same_v<T, Band>) {
+    add(static_cast<std::uint64_t>(x.align) | static_cast<std::uint64_t>(x.causal) << 8);
+    for (const std::int64_t n : {x.left, x.right, x.offset}) add(static_cast<std::uint64_t>(n));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    add(std::bit_cast<std::uint64_t>(double{x}));
+  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+    add(static_cast<std::uint64_t>(x));
+  } else {  // std::optional
+    add(std::uint64_t{x.has_value()});
+    add_option(x.value_or(0));
+  }
+}
+
+CallKey::CallKey(Op op, const Tensors& t, const CallOptions& a, int workers, std::string_view implementation) {
   kept_ = a.dropout_p == 0 && !((t.cu_seqlens_q.given() && t.cu_seqlens_q.device.kind == DeviceKind::cpu) ||
                                 (t.cu_seqlens_k.given() && t.cu_seqlens_k.device.kind == DeviceKind::cpu));
   if (!kept_) return;
   const auto bit = [](bool is, int at) { return static_cast<std::uint64_t>(is) << at; };
-  add(static_cast<std::uint64_t>(op) | static_cast<std::uint64_t>(a.band.align) << 8 |
-      static_cast<std::uint64_t>(a.accumulation) << 16 | bit(a.band.causal, 24) | bit(a.scale.has_value(), 25) |
-      bit(a.unified_max.has_value(), 26) | bit(a.deterministic, 27) | bit(a.batch_invariant, 28) | bit(a.log, 29) |
-      bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) | static_cast<std::uint64_t>(workers) << 32);
-  for (const std::int64_t n : {a.band.left, a.band.right, a.band.offset, a.max_seqlen_q, a.max_seqlen_k})
-    add(static_cast<std::uint64_t>(n));
-  add(a.seed);
-  add(std::bit_cast<std::uint64_t>(a.scale.value_or(0)));
-  add(std::bit_cast<std::uint32_t>(a.softcap) |
-      static_cast<std::uint64_t>(std::bit_cast<std::uint32_t>(a.unified_max.value_or(0))) << 32);
-  for (const std::string_view text : {implementation, std::string_view(a.score_mod), std::string_view(a.mask_mod)})
-    add(text);
+  add(static_cast<std::uint64_t>(op) | bit(a.log, 29) | bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) |
+      static_cast<std::uint64_t>(workers) << 32);
+  add(implementation);
+  for_each_option([&](const OptionRow&, auto option) { add_option(a.*option); });
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (tensor.given()) add(static_cast<std::uint64_t>(row.role), tensor);
   });

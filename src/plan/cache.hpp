@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "onepass/attention.hpp"
+#include "problem/operator.hpp"
 
 namespace onepass::plan {
 
@@ -18,7 +19,7 @@ namespace onepass::plan {
 // address, of which the alignment and whether v starts where k does count.
 class CallKey {
  public:
-  CallKey(Op op, const Tensors& tensors, const Attention& attention, int workers, std::string_view implementation);
+  CallKey(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation);
 
   // False of a call whose plan is not kept: its packed lengths lie in CPU memory and belong to the problem, its dropout
   // has a new seed in each step, or its key is longer than kMaxWords (25 parts of a merge, 3 KB of expressions).
@@ -31,6 +32,8 @@ class CallKey {
   void add(std::uint64_t word);
   void add(std::string_view text);
   void add(std::uint64_t role, const ConstTensor& tensor);
+  template <class T>
+  void add_option(const T& value);
 
   bool kept_ = true;
   std::size_t size_ = 0;

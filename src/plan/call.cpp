@@ -59,8 +59,8 @@ void start(const PlanState& plan, const Tensors& tensors, const Launch& launch, 
 
 namespace plan {
 
-Plan planned(Op op, const Tensors& tensors, const Attention& attention, int workers, std::string_view implementation) {
-  const CallKey key(op, tensors, attention, workers, implementation);
+Plan planned(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation) {
+  const CallKey key(op, tensors, options, workers, implementation);
   if (Plan known = plan_cache().find(key); known.state()) {  // the key has said all but this
     check_cache(known.problem(), tensors);
     check_apart(op, tensors);
@@ -69,7 +69,7 @@ Plan planned(Op op, const Tensors& tensors, const Attention& attention, int work
   Mods mods;
   check_roles(op, tensors);
   want_lengths(tensors);
-  const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, attention, &mods));
+  const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, options, &mods));
   check_apart(op, tensors);
   Plan made = plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers}, implementation);
   plan_cache().keep(key, made);
@@ -84,9 +84,9 @@ void run_planned(const Plan& plan, const Tensors& tensors, const Launch& launch)
   start(state, tensors, launch, state.workers, workspace.data());
 }
 
-void compute(Op op, const Tensors& tensors, const Attention& attention, const Launch& launch,
+void compute(Op op, const Tensors& tensors, const CallOptions& options, const Launch& launch,
              std::string_view implementation) {
-  const Plan plan = planned(op, tensors, attention, workers_of(host_of(launch)), implementation);
+  const Plan plan = planned(op, tensors, options, workers_of(host_of(launch)), implementation);
   if (!launch.workspace.empty()) check_workspace(*plan.state(), tensors, launch.workspace);
   run_planned(plan, tensors, launch);
 }
@@ -114,13 +114,13 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
 
 void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
                std::string_view implementation) {
-  plan::compute(Op::forward, tensors, attention, launch, implementation);
+  plan::compute(Op::forward, tensors, CallOptions{attention}, launch, implementation);
 }
 
 void attention_backward(const Tensors& tensors, const Attention& attention, const Launch& launch,
                         std::string_view implementation) {
   want(tensors.dout.given(), ErrorCode::bad_shape, "dout must be given");
-  plan::compute(Op::backward, tensors, attention, launch, implementation);
+  plan::compute(Op::backward, tensors, CallOptions{attention}, launch, implementation);
 }
 
 void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,

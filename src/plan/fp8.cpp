@@ -118,11 +118,7 @@ class Steps {
       : attention_(make_plan(make_problem(a, call.tensors()), implementation, executor)) {
     for (const Quantized* x : call.parts()) quantizes_.push_back(make_plan(problem_of(*x), {}, executor));
   }
-  static Problem problem_of(const Quantized& x) {
-    Attention a;
-    a.hadamard = x.options.hadamard, a.seed = x.options.seed;
-    return make_problem(a, tensors_of(x));
-  }
+  static Problem problem_of(const Quantized& x) { return make_problem(tensors_of(x), x.options); }
   bool need_no_kernel(const Tensors& t) const { return plan::ran_without_kernel(attention_.problem(), t); }
   std::size_t bytes() const {
     std::size_t all = whole(attention_.workspace_bytes());

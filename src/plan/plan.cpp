@@ -12,6 +12,8 @@
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "problem/implementation.hpp"
+#include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::plan {

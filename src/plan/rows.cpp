@@ -1,22 +1,37 @@
-// The calls of the operators on rows: softmax, quantization, products with few rows.
+// The calls of the operators beside attention and merge: softmax, quantization, products with few rows.
 #include "base/text.hpp"
 #include "onepass/flat_gemm.hpp"
 #include "onepass/linear.hpp"
 #include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"
 #include "plan/compute.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::inline v0 {
 namespace {
 
-Attention described(const SoftmaxOptions& options) {
-  Attention a;
+CallOptions described(const SoftmaxOptions& options) {
+  CallOptions a;
   a.scale = options.scale;
   a.log = options.log;
   return a;
 }
+CallOptions described(const QuantizeOptions& options) {
+  CallOptions a;
+  a.hadamard = options.hadamard;
+  a.seed = options.seed;
+  return a;
+}
 
 }  // namespace
+
+Problem make_problem(const Tensors& tensors, Op op) { return problem_of(op, tensors, {}); }
+Problem make_problem(const Tensors& tensors, Op op, const SoftmaxOptions& options) {
+  return problem_of(op, tensors, described(options));
+}
+Problem make_problem(const Tensors& tensors, const QuantizeOptions& options) {
+  return problem_of(Op::quantize, tensors, described(options));
+}
 
 void softmax(const ConstTensor& x, const Tensor& y, const Tensor& lse, const SoftmaxOptions& options,
              const ConstTensor& bool_mask, const Launch& launch) {
@@ -49,10 +64,7 @@ void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, cons
   want(descale.given(), ErrorCode::bad_shape, "descale must be given");
   Tensors t;
   t.x = x, t.y = y, t.descale = descale, t.mean = mean;
-  Attention a;
-  a.hadamard = options.hadamard;
-  a.seed = options.seed;
-  plan::compute(Op::quantize, t, a, launch);
+  plan::compute(Op::quantize, t, described(options), launch);
 }
 
 namespace {

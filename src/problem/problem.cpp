@@ -1,26 +1,19 @@
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
-#include <tuple>
+#include <utility>
 
 #include "base/text.hpp"
-#include "expression/check_mods.hpp"
-#include "expression/expression.hpp"
-#include "expression/mod_text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/problem.hpp"
 #include "problem/checked_problem.hpp"
+#include "problem/operator.hpp"
 #include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/softmax/softmax_problem.hpp"
 #include "problem/tensor_checks.hpp"
 
 namespace onepass::inline v0 {
 namespace {
-
-constexpr std::int64_t kMaxModIndex = 2147483647;
 
 // Strides of a row-major tensor whose dimensions lie in memory in the given order; size-1 dimensions get 0.
 Dims strides_in_order(const Dims& shape, std::initializer_list<int> order) {
@@ -54,191 +47,6 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
   if (p.v_in_k) p.layout.v = p.layout.k;
 }
 
-void validate_gradients(const Problem& p) {
-  if (p.op != Op::backward) {
-    want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
-         call_of(p.op), " does not support gradients, grad_dtype, dlse or deterministic; attention_backward does");
-    return;
-  }
-  want(!p.want_lse, ErrorCode::bad_value, "attention_backward does not support want_lse; it reads lse");
-  want(p.gradients != Gradients{}, ErrorCode::bad_value,
-       "at least one of dq, dk, dv, dbias, dsinks and dalibi_slopes must be given");
-  for (const auto& [gradient, of, asked, given] :
-       {std::tuple{"dbias", "bias", p.gradients.dbias, p.bias.has_value()},
-        {"dsinks", "sinks", p.gradients.dsinks, p.sinks},
-        {"dalibi_slopes", "alibi_slopes", p.gradients.dalibi_slopes, p.alibi}})
-    want(!asked || given, ErrorCode::bad_value, gradient, " requires ", of);
-  want(p.grad_dtype == p.dtype || p.grad_dtype == DType::f32, ErrorCode::bad_dtype, "dq, dk and dv must be ",
-       name_of(p.dtype), ", as q", or_fp32(p.dtype), " (got ", name_of(p.grad_dtype), ")");
-  want(!p.gradients.dalibi_slopes || p.batch <= 1 || p.layout.alibi_slopes[0] == 0 || p.layout.dalibi_slopes[0] != 0,
-       ErrorCode::bad_stride, "dalibi_slopes must have a batch dimension, as alibi_slopes has");
-}
-
-void validate_v_in_k(const Problem& p) {
-  if (!p.v_in_k) return;
-  want(p.op == Op::forward, ErrorCode::bad_value, call_of(p.op), " does not support v_in_k");
-  want(p.dim_v <= p.dim_qk, ErrorCode::bad_shape, "with v_in_k, dim_v must be at most ", p.dim_qk, ", as dim_qk (got ",
-       p.dim_v, ")");
-  want(p.layout.v == p.layout.k, ErrorCode::bad_stride, "with v_in_k, v must have the strides of k");
-}
-
-void validate_unified_max(const Problem& p) {
-  want(p.op == Op::forward || (!p.unified_max && !p.want_recomputed), ErrorCode::bad_value, call_of(p.op),
-       " does not support ", p.unified_max ? "unified_max" : "recomputed");
-  want(!p.unified_max || std::isfinite(*p.unified_max), ErrorCode::bad_value, "unified_max must be finite (got ",
-       p.unified_max.value_or(0), ")");
-  want(p.unified_max || !p.want_recomputed, ErrorCode::bad_value, "recomputed requires unified_max");
-}
-
-// K and V as a cache.
-void validate_cache(const Problem& p) {
-  want(p.op == Op::forward || !(p.seqused || p.paged() || p.batch_invariant), ErrorCode::bad_value, call_of(p.op),
-       " does not support ",
-       p.paged()   ? "page_table"
-       : p.seqused ? "seqused_k"
-                   : "batch_invariant");
-  want(p.page_size >= 0 && p.pages >= 0 && p.max_pages >= 0, ErrorCode::bad_shape,
-       "page_size, pages and max_pages must be 0 or more (got ", p.page_size, ", ", p.pages, " and ", p.max_pages, ")");
-  if (!p.paged()) {
-    want(p.pages == 0 && p.max_pages == 0, ErrorCode::bad_shape,
-         "page_size must be 1 or more if there are pages (got 0)");
-    return;
-  }
-  validate_size("page_table", {p.batch, p.max_pages, p.page_size});
-  want(p.seq_k <= p.max_pages * p.page_size, ErrorCode::bad_shape, "seq_k must be at most ", p.max_pages * p.page_size,
-       ", the keys of ", p.max_pages, " pages of ", p.page_size, " (got ", p.seq_k, ")");
-  want(p.seq_k > 0 || p.max_pages == 0, ErrorCode::bad_shape,
-       "seq_k must be 1 or more if a sequence has pages (got 0)");
-}
-
-// fp8_e4m3 is for forwards; descales are of what is.
-void validate_fp8(const Problem& p) {
-  const bool fp8 = p.dtype == DType::f8e4m3;
-  want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "k and v must be ",
-       name_of(p.dtype), ", as q", fp8 ? "" : ", or fp8_e4m3", " (got ", name_of(p.key_dtype()), ")");
-  want(p.op == Op::forward || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, call_of(p.op),
-       " does not support fp8_e4m3 ", fp8 ? "q, k and v" : "k and v");
-  for (const auto& [role, of] : {std::pair{Role::q_descale, p.dtype},
-                                 {Role::k_descale, p.key_dtype()},
-                                 {Role::v_descale, p.key_dtype()},
-                                 {Role::v_mean, p.key_dtype()}}) {
-    const char* const name = row_of(role).name;
-    want(!descale_of(p, role) || of == DType::f8e4m3, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 ",
-         std::string_view(name).substr(0, 1), " (got ", name_of(of), ")");
-  }
-  want(p.accumulation <= Accumulation::fast, ErrorCode::bad_value, "accumulation must be a value of Accumulation (got ",
-       static_cast<int>(p.accumulation), ")");
-  want(fp8 || p.accumulation == Accumulation::exact, ErrorCode::bad_value,
-       "accumulation=fast requires an fp8_e4m3 q (got ", name_of(p.dtype), ")");
-}
-
-void validate_lengths(const Problem& p) {
-  for (const auto& [name, lengths, total, most] :
-       {std::tuple{"q", &p.lengths_q, p.total_q, p.seq_q},
-        std::tuple{"k", &p.lengths_k, p.packed_k() ? p.total_k : std::numeric_limits<std::int64_t>::max(), p.seq_k}}) {
-    if (lengths->empty()) continue;
-    want(static_cast<std::int64_t>(lengths->size()) == p.batch, ErrorCode::bad_shape, "the number of lengths of ", name,
-         " must be ", p.batch, ", as batch (got ", lengths->size(), ")");
-    std::int64_t rest = total;
-    for (std::int64_t n : *lengths) {
-      want(n >= 0 && n <= most, ErrorCode::bad_value, "lengths of ", name, " must be 0 to ", most, " (got ", n, ")");
-      want(n <= rest, ErrorCode::bad_value, "the sum of the lengths of ", name, " must be at most ", total,
-           ", its number of tokens (got ", static_cast<std::uint64_t>(total - rest) + static_cast<std::uint64_t>(n),
-           ")");
-      rest -= n;
-    }
-  }
-}
-
-// Texts are read here where the CPU will run them, so that a wrong one is shown with its line before anything starts.
-// On a CUDA device the compiler does that.
-Mods validate_mods(const Problem& p) {
-  if (p.score_mod.empty() && p.mask_mod.empty()) {
-    want(p.mod_buffers.empty(), ErrorCode::bad_value, "mod_buffers requires a score_mod or a mask_mod");
-    return {};
-  }
-  check_mod_text("score_mod", p.score_mod);
-  check_mod_text("mask_mod", p.mask_mod);
-  want(p.mod_buffers.size() <= kMaxModBuffers, ErrorCode::bad_value, "mod_buffers must have at most ", kMaxModBuffers,
-       " buffers (got ", p.mod_buffers.size(), ")");
-  const bool any_scores = std::min({p.batch, p.heads_q, p.seq_q, p.seq_k}) > 0;
-  for (std::size_t i = 0; i < p.mod_buffers.size(); ++i) {
-    const ModBuffer& b = p.mod_buffers[i];
-    check_mod_name(b.name);
-    for (std::size_t j = 0; j < i; ++j)
-      want(p.mod_buffers[j].name != b.name, ErrorCode::bad_value, "the names of mod buffers must differ (got ", b.name,
-           " twice)");
-    want(b.dtype != DType::f8e4m3, ErrorCode::bad_dtype, "mod buffer ", b.name,
-         " must be fp32, fp16, bf16, int32 or bool (got ", name_of(b.dtype), ")");
-    want(b.rank >= 1 && b.rank <= kMaxRank, ErrorCode::bad_shape, "mod buffer ", b.name, " must have 1 to ", kMaxRank,
-         " dimensions (got ", b.rank, ")");
-    for (int d = 0; d < b.rank; ++d) {
-      // An empty one has no element to read; where there is no score, it is not read.
-      want(b.shape[d] >= (any_scores ? 1 : 0) && b.shape[d] <= kMaxModIndex, ErrorCode::bad_shape, "dimension ", d,
-           " of mod buffer ", b.name, " must be 1 to ", kMaxModIndex, " (got ", b.shape[d], ")");
-    }
-  }
-  want(std::max(p.seq_q, p.seq_k) <= kMaxModIndex, ErrorCode::bad_shape,
-       "with a score_mod or mask_mod, seq_q and seq_k must be at most ", kMaxModIndex, " (got ", p.seq_q, " and ",
-       p.seq_k, ")");
-  if (p.device.kind == DeviceKind::cpu) return mods_of(p);
-  check_mods(p);
-  return {};
-}
-
-Mods checked_attention(const Problem& p) {
-  want(p.heads_q == 0 || (p.heads_kv > 0 && p.heads_q % p.heads_kv == 0), ErrorCode::bad_shape, "heads_q (", p.heads_q,
-       ") must be a multiple of heads_kv (", p.heads_kv, ")");
-  want(p.device.kind <= DeviceKind::cuda, ErrorCode::bad_device, "the device kind must be a value of DeviceKind (got ",
-       static_cast<int>(p.device.kind), ")");
-  want(p.device.kind == DeviceKind::cpu || p.device.index >= 0, ErrorCode::bad_device,
-       "the CUDA device's number must be 0 or more (got ", p.device.index, ")");
-  const bool latent = p.dim_qk == 576 && p.dim_v == 512;
-  for (const auto& [name, d] : {std::pair{"dim_qk", p.dim_qk}, {"dim_v", p.dim_v}}) {
-    want((d >= 1 && d <= 256) || latent, ErrorCode::bad_shape, name, " must be 1 to 256, or the pair 576/512 (got ", d,
-         ")");
-  }
-  const bool fp8 = p.dtype == DType::f8e4m3;
-  for (const auto& [name, t, or_fp8] : {std::tuple{"q, k and v", p.dtype, true},
-                                        {"out", p.out_dtype, false},
-                                        {"bias", p.bias ? p.bias->dtype : DType::f32, false}}) {
-    want(is_data(t) || (or_fp8 && t == DType::f8e4m3), ErrorCode::bad_dtype, name, " must be fp32, fp16",
-         or_fp8 ? ", bf16 or fp8_e4m3" : " or bf16", " (got ", name_of(t), ")");
-  }
-  want(fp8 || p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "out must be ",
-       name_of(p.dtype), ", as q", or_fp32(p.dtype), " (got ", name_of(p.out_dtype), ")");
-  validate_fp8(p);
-  for (const auto& [name, n] : {std::pair{"left", p.band.left}, {"right", p.band.right}}) {
-    // Positions of keys are sums of these and of sequence lengths.
-    want(n >= -1 && n <= (std::int64_t{1} << 60), ErrorCode::bad_value, "the window's ", name,
-         " side must be -1 (unbounded) to 2^60 (got ", n, ")");
-  }
-  want(!p.band.causal || p.band.right <= 0, ErrorCode::bad_value,
-       "the window's right side must be -1 or 0 with a causal mask (got ", p.band.right, ")");
-  validate_scale(p);
-  want(p.band.align <= Align::offset, ErrorCode::bad_value, "the band's align must be a value of Align (got ",
-       static_cast<int>(p.band.align), ")");
-  want(p.band.align == Align::offset || p.band.offset == 0, ErrorCode::bad_value,
-       "the band's offset must be 0 unless its align is Align::offset (got ", p.band.offset, ")");
-  want(p.band.offset >= -(std::int64_t{1} << 60) && p.band.offset <= (std::int64_t{1} << 60), ErrorCode::bad_value,
-       "the band's offset must be -2^60 to 2^60 (got ", p.band.offset, ")");
-  want(std::isfinite(p.softcap) && p.softcap >= 0, ErrorCode::bad_value, "softcap must be 0 (none) or positive (got ",
-       p.softcap, ")");
-  want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p must be 0 to 1 (got ", p.dropout_p, ")");
-  validate_cache(p);
-  validate_v_in_k(p);
-  validate_gradients(p);  // what follows asks for the shapes of all roles
-  for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
-    const Dims n = shape_of(p, row_of(role)).size;
-    validate_size(row_of(role).name, {n[0], n[1], n[2], n[3]});
-  }
-  validate_size("the score matrix", {p.batch, p.heads_q, p.seq_q, p.seq_k});
-  validate_strides(p);
-  validate_alignments(p);
-  validate_lengths(p);
-  return validate_mods(p);
-}
-
 }  // namespace
 
 double Problem::effective_scale() const {
@@ -260,27 +68,19 @@ Mods checked_mods(const Problem& p) {
                                 {"total_k", p.total_k}}) {
     want(n >= 0, ErrorCode::bad_shape, name, " must be 0 or more (got ", n, ")");
   }
-  want(static_cast<std::size_t>(p.op) < kOps, ErrorCode::bad_value, "op must be a value of Op, 0 to ", kOps - 1,
-       " (got ", static_cast<int>(p.op), ")");
-  want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value, call_of(p.op),
+  const Operator& op = operator_of(p.op);
+  want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value, op.call,
        " does not support log, lse_only or row_lse; softmax does");
   want(p.op == Op::quantize || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
-       call_of(p.op), " does not support descale, hadamard or mean; quantize does");
-  want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value, call_of(p.op),
+       op.call, " does not support descale, hadamard or mean; quantize does");
+  want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value, op.call,
        " does not support m, n, k or column_bias; flat_gemm and linear do");
   validate_unified_max(p);
-  switch (p.op) {
-    case Op::forward:
-    case Op::backward: return checked_attention(p);
-    case Op::merge: validate_merge(p); break;
-    case Op::softmax:
-    case Op::softmax_backward: validate_softmax(p); break;
-    case Op::quantize: validate_quantize(p); break;
-    case Op::flat_gemm:
-    case Op::linear: validate_flat_gemm(p); break;
-  }
-  validate_gradients(p);
-  return {};
+  Mods mods = op.validate(p);
+  if (p.op != Op::backward)
+    want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
+         op.call, " does not support gradients, grad_dtype, dlse or deterministic; attention_backward does");
+  return mods;
 }
 
 }  // namespace onepass::inline v0

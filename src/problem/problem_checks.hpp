@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "onepass/problem.hpp"
+#include "problem/checked_problem.hpp"
 
 namespace onepass {
 
@@ -14,10 +15,7 @@ void validate_alignments(const Problem& problem);
 void validate_size(const char* name, std::initializer_list<std::int64_t> sizes);
 void validate_strides(const Problem& problem);
 
-// Each beside the tensors of its operator, in OP_problem.cpp.
-void validate_merge(const Problem& problem);
-void validate_softmax(const Problem& problem);  // and its backward
-void validate_quantize(const Problem& problem);
-void validate_flat_gemm(const Problem& problem);  // and linear
+Mods validate_attention(const Problem& problem);    // and its backward; beside the operator, attention/validate.cpp
+void validate_unified_max(const Problem& problem);  // of attention, and that others have none
 
 }  // namespace onepass

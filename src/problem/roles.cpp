@@ -107,21 +107,6 @@ std::optional<DescaleSpec> descale_of(const Problem& p, Role role) {
   }
 }
 
-std::string_view word_of(Op op) {
-  constexpr std::string_view kWords[kOps] = {"fwd",         "merge",    "bwd",       "softmax",
-                                             "softmax_bwd", "quantize", "flat_gemm", "linear"};
-  const auto at = static_cast<std::size_t>(op);
-  if (at >= kOps)
-    throw Error(ErrorCode::bad_value, text("op must be a value of Op, 0 to ", kOps - 1, " (got ", at, ")"));
-  return kWords[at];
-}
-
-std::string_view call_of(Op op) {
-  constexpr std::string_view kCalls[kOps] = {"attention",        "merge",    "attention_backward", "softmax",
-                                             "softmax_backward", "quantize", "flat_gemm",          "linear"};
-  return kCalls[static_cast<std::size_t>(op)];
-}
-
 bool is_asked(const Gradients& g, Role role) {
   switch (role) {
     case Role::dq: return g.dq;
@@ -137,28 +122,7 @@ bool is_asked(const Gradients& g, Role role) {
 bool uses(const Problem& p, const RoleRow& row) {
   if (use_of(row, p.op) == Use::none) return false;
   if (must_be_given(row, p.op)) return true;
-  switch (row.role) {
-    case Role::cu_seqlens_q: return p.varlen;
-    case Role::cu_seqlens_k: return p.packed_k();
-    case Role::seqused_k: return p.seqused;
-    case Role::page_table: return p.paged();
-    case Role::bias: return p.bias.has_value();
-    case Role::bool_mask: return p.bool_mask.has_value();
-    case Role::alibi_slopes: return p.alibi;
-    case Role::sinks: return p.sinks;
-    case Role::q_descale:
-    case Role::k_descale:
-    case Role::v_descale:
-    case Role::v_mean: return descale_of(p, row.role).has_value();
-    case Role::mean: return p.centered;
-    case Role::lse: return p.want_lse;
-    case Role::dlse: return p.dlse;
-    case Role::row_lse: return p.row_lse;
-    case Role::y: return !p.lse_only;
-    case Role::column_bias: return p.column_bias;
-    case Role::recomputed: return p.want_recomputed;
-    default: return is_asked(p.gradients, row.role);
-  }
+  return row.flag ? p.*row.flag : row.given && row.given(p);
 }
 
 RoleShape shape_of(const Problem& p, const RoleRow& row) {

@@ -69,10 +69,10 @@ Dense dense(const Problem& p, const Tensors& a) {
   const auto rows = static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q), n = static_cast<std::size_t>(p.seq_k);
   Dense result{std::vector<double>(rows * n), std::vector<double>(rows), {}, {}};
   std::vector<double> one(n);
-  const DType stored = p.op == Op::softmax ? p.out_dtype : p.dtype;
+  const DType stored = !is_backward(p.op) ? p.out_dtype : p.dtype;
   for (std::size_t r = 0; r < rows; ++r) {
     const auto row = static_cast<std::int64_t>(r);
-    p.op == Op::softmax ? forward<T>(p, a, row, one, result.lse[r]) : backward<T>(p, a, row, one);
+    !is_backward(p.op) ? forward<T>(p, a, row, one, result.lse[r]) : backward<T>(p, a, row, one);
     for (std::size_t j = 0; j < n; ++j) {
       if constexpr (std::is_same_v<T, float>) {
         with_float_type(stored, [&](auto zero) {

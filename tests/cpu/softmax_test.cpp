@@ -75,8 +75,8 @@ RC_GTEST_PROP(SoftmaxPieces, AnyCutInAnyOrderIsTheRow, (unsigned seed)) {
 }
 
 // False if `row` does not take it.
-bool computed(const Implementation& row, const Tensors& t, const Attention& a) {
-  const Problem p = make_problem(a, t);
+bool computed(const Implementation& row, const Tensors& t, const SoftmaxOptions& options) {
+  const Problem p = make_problem(t, Op::softmax, options);
   if (!why_not(row, p).empty()) return false;
   const Plan plan = make_plan(p, row.name);
   std::vector<std::byte> memory(plan.workspace_bytes() + 64);
@@ -104,9 +104,7 @@ TEST(Softmax, ANanReachesItsRowAndHiddenEntriesStayNothing) {
         t.y = {y.data(), DType::f32, {4, n}};
         t.lse = {lse.data(), DType::f32, {4}};
         t.bool_mask = {mask.data(), DType::boolean, {4, n}};
-        Attention a;
-        a.log = log;
-        if (!computed(*row, t, a)) continue;
+        if (!computed(*row, t, {.log = log})) continue;
         const float nothing = log ? -kInf : 0.0f;
         EXPECT_EQ(y[3], nothing);
         EXPECT_EQ(y[n + 3], nothing);
@@ -135,7 +133,7 @@ TEST(Softmax, AnInfinityBesideANegativeScaleWeighsNothing) {
     t.x = {x.data(), DType::f32, {3, 3}};
     t.y = {y.data(), DType::f32, {3, 3}};
     t.lse = {lse.data(), DType::f32, {3}};
-    Attention a;
+    SoftmaxOptions a;
     a.scale = -2;
     if (!computed(*row, t, a)) continue;
     EXPECT_EQ(y, (std::vector<float>{0, 0.5f, 0.5f, 0, 0, 0, 0, 0, 1})) << row->name;
@@ -193,10 +191,7 @@ TEST(Softmax, LogarithmsAtAnyMagnitude) {
         Tensors t;
         t.x = {x.data(), DType::f32, {1, n}};
         t.y = {y.data(), DType::f32, {1, n}};
-        Attention a;
-        a.log = true;
-        a.scale = 0.7;
-        if (!computed(*row, t, a)) continue;
+        if (!computed(*row, t, {.scale = 0.7, .log = true})) continue;
         const double scale = static_cast<double>(0.7f),
                      most = static_cast<double>(*std::ranges::max_element(x)) * scale;
         double sum = 0;
@@ -249,12 +244,9 @@ TEST(Softmax, RefusesInASentence) {
   EXPECT_EQ(refusal([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }), "y must not share memory with x");
   EXPECT_EQ(refusal([&] { softmax_backward(in, {}, out); }), "dy must be given");
   EXPECT_EQ(y, std::vector<float>(12, 7.0f));
-  Attention causal;
-  causal.band.causal = true;
   Tensors t;
   t.x = in, t.y = out;
-  EXPECT_EQ(refusal([&] { (void)make_problem(causal, t); }),
-            "softmax accepts only scale, log and bool_mask; other options belong to attention");
+  EXPECT_EQ(refusal([&] { (void)make_problem({}, t); }), "q must be given");
   EXPECT_NE(refusal([&] {
               (void)parse_problem("softmax s3x4 fp32 causal_top_left");
             }).find("softmax does not support 'causal_top_left'"),

@@ -68,14 +68,14 @@ TEST(PlanCache, WhateverAPlanDependsOnIsOfTheKey) {
       [](Tensors& t, Attention&) { t.q.stride[1] = 0; },
   };
   std::set<std::vector<std::uint64_t>> keys;
-  const auto add = [&](const Tensors& t, const Attention& a, int workers, std::string_view name) {
+  const auto add = [&](const Tensors& t, const CallOptions& a, int workers, std::string_view name) {
     const CallKey key(Op::forward, t, a, workers, name);
     EXPECT_TRUE(key.is_kept());
     keys.emplace(key.words().begin(), key.words().end());
   };
   for (const auto& change : changes) {
     Tensors t = in.tensors;
-    Attention a = in.attention;
+    CallOptions a = in.attention;
     change(t, a);
     add(t, a, 1, "");
   }

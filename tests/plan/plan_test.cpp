@@ -245,7 +245,7 @@ TEST(PlanMerge, IsAnOperatorLikeAttention) {
             .lse = {lse.data(), DType::f32, {2, 5}},
             .outs = {{a.data(), DType::f32, {2, 5, 3}}, {b.data(), DType::f32, {2, 5, 3}}},
             .lses = {{la.data(), DType::f32, {2, 5}}, {lb.data(), DType::f32, {2, 5}}}};
-  const Problem p = make_problem({}, t);
+  const Problem p = make_problem(t, Op::merge);
   EXPECT_EQ(to_string(p), "merge n2 b1 h2 s5 d3 fp32 lse");
   EXPECT_EQ(parse_problem(to_string(p)), p);
   const Plan plan = make_plan(p);
@@ -262,7 +262,7 @@ TEST(PlanMerge, IsAnOperatorLikeAttention) {
   EXPECT_TRUE(
       has(sentence_of([&] { run(plan, t); }, ErrorCode::bad_shape), "the call must match the plan: n2 (got n3)"));
   t.q = t.outs[0];
-  EXPECT_TRUE(has(sentence_of([&] { (void)make_problem({}, t); }, ErrorCode::bad_value),
+  EXPECT_TRUE(has(sentence_of([&] { (void)make_problem(t, Op::merge); }, ErrorCode::bad_value),
                   "merge does not accept q; attention does"));
   EXPECT_TRUE(has(sentence_of([&] { (void)make_plan(p, "cpu.flash.avx2"); }, ErrorCode::bad_value),
                   "implementation must be one of cuda.merge, cpu.merge"));

@@ -84,8 +84,8 @@ Loaded load(const InputFiles& files, Progress& progress) {
   for (const RoleRow& row : kRoleTable) {
     if (!reads(row, loaded.op)) {
       want(!files.npy.contains(std::string(row.name)), ErrorCode::bad_value, option_of(row.name),
-           loaded.op == Op::backward ? " is not supported with dout: gradients do not use it"
-                                     : " needs dout: give --dout FILE.npy, or a tensor 'dout' in --in");
+           is_backward(loaded.op) ? " is not supported with dout: gradients do not use it"
+                                  : " needs dout: give --dout FILE.npy, or a tensor 'dout' in --in");
       continue;
     }
     std::optional<io::Array> array = source.find(row.name);

@@ -3,11 +3,13 @@
 #include <charconv>
 #include <memory>
 #include <optional>
+#include <type_traits>
 
 #include "base/text.hpp"
 #include "command.hpp"
 #include "onepass/attention.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "progress.hpp"
 #include "running.hpp"
@@ -19,7 +21,6 @@ namespace {
 struct Flags : Running {
   std::vector<std::string> buffers;
   std::string layout = "bhsd", mask, window;
-  std::optional<double> scale;
   std::optional<std::int64_t> align_offset;
   Attention attention;
   std::optional<std::string> grads;
@@ -135,7 +136,6 @@ void run_command(Flags& flags) {
   check_destinations(flags.outputs);
   Attention attention = flags.attention;
   attention.band = band_of(flags);
-  attention.scale = flags.scale;
   InputFiles files = flags.files();
   files.buffers = buffers_of(flags);
   Loaded loaded = [&] {
@@ -144,7 +144,7 @@ void run_command(Flags& flags) {
   }();
   const CallersLayout layout(flags.layout == "bshd", loaded.tensors.page_table.given());
   for_each_role(loaded.tensors, [](const RoleRow& row, auto& t) { t = turned(row.name, t); });
-  const bool backward = loaded.op == Op::backward;
+  const bool backward = is_backward(loaded.op);
   if (!backward) refuse_gradients(flags);
   const bool forward_first = backward && !loaded.tensors.out.given() && !loaded.tensors.lse.given();
   if (backward && !forward_first) refuse_forward(flags);
@@ -179,6 +179,31 @@ void run_command(Flags& flags) {
       });
 }
 
+// --softcap, .., a row of attention/options.hpp each.
+void add_attention_options(CLI::App& c, const std::shared_ptr<Flags>& flags) {
+  for_each_option([&](const OptionRow& row, auto option) {
+    using T = OptionType<decltype(option)>;
+    T& to = flags->attention.*option;
+    if constexpr (std::is_same_v<T, Band>) {
+      return;  // --mask, --align-offset and --window
+    } else if (row.word) {
+      const std::string name = option_of(row.word);
+      if constexpr (std::is_same_v<T, bool>)
+        c.add_flag(name, to, row.help)->group("Running");
+      else if constexpr (std::is_same_v<T, std::uint64_t>)
+        add_seed(c, to, row.help)->group("Scores");
+      else if constexpr (std::is_same_v<T, Accumulation>)
+        c.add_option_function<std::string>(
+             name, [flags, &to](const std::string& x) { to = x == "fast" ? Accumulation::fast : Accumulation::exact; })
+            ->description(row.help)
+            ->group("Scores")
+            ->check(CLI::IsMember({"exact", "fast"}));
+      else
+        c.add_option(name, to, row.help)->group("Scores");
+    }
+  });
+}
+
 }  // namespace
 
 void add_run(CLI::App& app) {
@@ -203,11 +228,6 @@ void add_run(CLI::App& app) {
                 "With --dout: the gradients to compute, a list of dq,dk,dv,dbias,dsinks,dalibi_slopes")
       ->group("Results")
       ->default_str("dq,dk,dv");
-  c->add_flag("--deterministic", flags->attention.deterministic, "With --dout: the same bits in every run")
-      ->group("Running");
-  c->add_flag("--batch-invariant", flags->attention.batch_invariant,
-              "Results of a sequence do not depend on the rest of the batch")
-      ->group("Running");
   c->add_option("--out-dtype", flags->out_dtype, "Dtype of out, or of dq, dk and dv: fp32, or the dtype of q (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
@@ -222,27 +242,9 @@ void add_run(CLI::App& app) {
       ->type_name("N");
   c->add_option("--window", flags->window, "LEFT:RIGHT, the keys seen on either side of the diagonal; -1 is unbounded")
       ->group("Scores");
-  c->add_option("--scale", flags->scale, "Factor of q.k; default: 1/sqrt(dim)")->group("Scores");
-  c->add_option("--softcap", flags->attention.softcap, "c: scores become c tanh(score / c)")->group("Scores");
-  c->add_option_function<std::string>("--accumulation",
-                                      [flags](const std::string& name) {
-                                        flags->attention.accumulation =
-                                            name == "fast" ? Accumulation::fast : Accumulation::exact;
-                                      })
-      ->description("Accumulation of products of fp8_e4m3 q, k and v: exact (default) or fast")
-      ->group("Scores")
-      ->check(CLI::IsMember({"exact", "fast"}));
-  c->add_option("--unified-max", flags->attention.unified_max,
-                "Reference of the weights instead of the row maxima, for few rows (docs/features/flashdecoding_pp.md)")
-      ->group("Scores");
-  c->add_option("--score-mod", flags->attention.score_mod, "C++ expression: the new score (docs/features/score_mod.md)")
-      ->group("Scores");
-  c->add_option("--mask-mod", flags->attention.mask_mod, "C++ expression: true where the query sees the key")
-      ->group("Scores");
   c->add_option("--buffer", flags->buffers, "NAME=FILE.npy: a tensor that the expressions read; may be repeated")
       ->group("Scores");
-  c->add_option("--dropout", flags->attention.dropout_p, "Dropout probability, from 0 to 1")->group("Scores");
-  add_seed(*c, flags->attention.seed, "Seed of the dropout")->group("Scores");
+  add_attention_options(*c, flags);
   add_run_operators(*c);
   c->callback([flags, lse, c] {
     if (!c->get_subcommands().empty()) return;

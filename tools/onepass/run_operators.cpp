@@ -24,7 +24,7 @@ constexpr std::array<Operator, 4> kOperators{
      {Op::linear, Role::y, "y = x w^T for any number of rows, by the fastest kernel on this machine"}}};
 
 struct Flags : Running {
-  Attention options;
+  CallOptions options;
 };
 
 Tensors read(const Running& flags, Op op, std::deque<io::Array>& arrays) {

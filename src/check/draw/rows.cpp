@@ -66,7 +66,7 @@ class Rows {
  private:
   void scores(std::int64_t r) {
     Random random(seed_, {kScores, r});
-    const bool forward = p_.op == Op::softmax;
+    const bool forward = !is_backward(p_.op);
     const double scale = forward && p_.effective_scale() != 0 ? p_.effective_scale() : 1.0;
     const double huge = std::min(3e4 * std::pow(10.0, 5.0 * static_cast<double>(r % 5)),
                                  p_.dtype == DType::f16 ? 1e4 * std::abs(scale) : 1e30);

@@ -22,8 +22,8 @@ class SoftmaxJudge {
 
   Verdict judge() {
     for (std::int64_t r = 0; r < p_.batch * p_.heads_q * p_.seq_q; ++r) {
-      const std::vector<Unsure> unsure = p_.op == Op::softmax ? unsure_forward(r) : unsure_backward(r);
-      if (p_.op == Op::softmax_backward)
+      const std::vector<Unsure> unsure = !is_backward(p_.op) ? unsure_forward(r) : unsure_backward(r);
+      if (is_backward(p_.op))
         row(r, "dx", in_.tensors.dx, p_.layout.dx, unsure);
       else if (!p_.lse_only)
         row(r, "y", in_.tensors.y, p_.layout.y, unsure);
@@ -100,11 +100,11 @@ class SoftmaxJudge {
       const float rounded = with_float_type(
           t.dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(static_cast<float>(ref))); });
       const auto here = [&] { return text(name, "[", r, ", ", j, "] is ", x, " but the reference is ", ref); };
-      const bool kept = p_.op == Op::softmax_backward ? std::isfinite(x) == std::isfinite(rounded)
-                        : std::isnan(rounded)         ? std::isnan(x)
-                        : std::isinf(rounded)         ? x == rounded
-                                                      : std::isfinite(x);
-      if (!kept || (ref == 0 && x != 0 && (p_.op == Op::softmax || unsure[j].bound == 0))) first(here());
+      const bool kept = is_backward(p_.op)    ? std::isfinite(x) == std::isfinite(rounded)
+                        : std::isnan(rounded) ? std::isnan(x)
+                        : std::isinf(rounded) ? x == rounded
+                                              : std::isfinite(x);
+      if (!kept || (ref == 0 && x != 0 && (!is_backward(p_.op) || unsure[j].bound == 0))) first(here());
       if (!std::isfinite(x) || !std::isfinite(rounded)) continue;
       if (tally_.add(std::abs(double{x} - ref), std::abs(other - ref), std::abs(ref), unsure[j].bound,
                      half_ulp(t.dtype, std::abs(ref) + unsure[j].bound)))
@@ -128,7 +128,7 @@ class SoftmaxJudge {
   }
 
   Verdict conclude() {
-    const DType stored = p_.op == Op::softmax ? p_.out_dtype : p_.dtype;
+    const DType stored = !is_backward(p_.op) ? p_.out_dtype : p_.dtype;
     tally_.conclude(v_, 2, 2 * rounding_ + max_unsure_, 1.5,
                     rounding_unit(stored) * tally_.mean_size() + sum_unsure_ / tally_.count());
     return concluded(v_, worst_, std::move(violation_), in_);

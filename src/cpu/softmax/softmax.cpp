@@ -24,7 +24,7 @@ constexpr std::int64_t kTaskNumbers = 32768;
 
 // In order: the bits are the same for any number of threads.
 PieceState joined(const SoftmaxJob& job, const PieceState* pieces) {
-  if (job.p.op == Op::softmax_backward) {
+  if (is_backward(job.p.op)) {
     PieceState all{0, 0};
     for (std::int64_t i = 0; i < job.pieces; ++i) all.l += pieces[i].l;
     return all;
@@ -114,7 +114,7 @@ class State final : public PlanState {
 template <std::int64_t target>
 Decision plan_for(const Request& request) {
   if (std::string why = why_elsewhere(*request.problem, target); !why.empty()) return Decision::no(why);
-  return {{}, std::make_shared<State>(request, softmax_kernels(target, request.problem->op == Op::softmax_backward))};
+  return {{}, std::make_shared<State>(request, softmax_kernels(target, is_backward(request.problem->op)))};
 }
 
 }  // namespace
@@ -137,7 +137,7 @@ SoftmaxJob::SoftmaxJob(const Problem& problem, const Tensors& tensors)
   factor = static_cast<float>((positive ? s : 1.0) * kLog2e);
   n = p.seq_k;
   pieces = std::max<std::int64_t>(1, (n + kKeptNumbers - 1) / kKeptNumbers);
-  const DType stored = p.op == Op::softmax ? p.out_dtype : p.dtype;
+  const DType stored = !is_backward(p.op) ? p.out_dtype : p.dtype;
   stream = p.batch * p.heads_q * p.seq_q * n * static_cast<std::int64_t>(size_of(stored)) >= kStreamedBytes;
 }
 

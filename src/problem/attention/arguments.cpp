@@ -11,12 +11,11 @@
 
 #include "base/shown.hpp"
 #include "problem/attention/cache.hpp"
+#include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
-#include "problem/gemm/flat_gemm_problem.hpp"
-#include "problem/merge/merge_problem.hpp"
-#include "problem/quantize/quantize_problem.hpp"
+#include "problem/operator.hpp"
+#include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/softmax/softmax_problem.hpp"
 #include "problem/tensor_checks.hpp"
 
 namespace onepass {
@@ -190,15 +189,22 @@ BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
 // True if v begins where k does: with k's strides it is then the first columns of k.
 bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.data && k.data && k.elements() > 0; }
 
-}  // namespace
+constexpr std::string_view kForwardWords[] = {"operator", "b",      "h",      "s",        "d",         "dtype",
+                                              "out",      "device", "layout", "align",    "alignment", "window",
+                                              "buffer",   "varlen", "packed", "kv_dtype", "v_in_k"},
+                           kBackwardWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
+                                               "out",      "device", "layout", "align", "alignment", "window",
+                                               "buffer",   "varlen", "packed", "grads", "grad"};
 
-Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
-  if (is_quantize(t)) return quantize_problem_of(t, a);
-  if (t.w.given() || t.column_bias.given()) return flat_gemm_problem_of(t);
-  if (is_softmax(t)) return softmax_problem_of(t, a);
-  if (!t.outs.empty() || !t.lses.empty()) return merge_problem_of(t);
+constexpr Uses attention_uses(Use RoleRow::* column) {
+  Uses uses{};
+  for (const RoleRow& row : kAttentionRoles) uses[static_cast<std::size_t>(row.role)] = row.*column;
+  return uses;
+}
+
+Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   Problem p;
-  p.op = t.dout.given() ? Op::backward : Op::forward;
+  p.op = op;
   want(!a.log && !a.hadamard, ErrorCode::bad_value, call_of(p.op), " does not support ", a.log ? "log" : "hadamard",
        "; ", call_of(a.log ? Op::softmax : Op::quantize), " does");
   check_roles(p.op, t);
@@ -208,13 +214,10 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, paged ? "page_table" : "seqused_k",
        " does not support cu_seqlens_k: keys must be either packed or a cache");
   p.page_size = paged ? 1 : 0;  // k's, once it is read
-  p.band = a.band;
-  p.scale = a.scale;
-  p.softcap = a.softcap;
-  p.dropout_p = a.dropout_p;
-  p.seed = a.seed;
-  p.score_mod = a.score_mod;
-  p.mask_mod = a.mask_mod;
+  const bool backward = is_backward(op);
+  for_each_option([&](const OptionRow& row, auto option) {  // seq_q and seq_k hold the bounds
+    if (row.word && takes_option(row, backward)) p.*option = a.*option;
+  });
   for (const auto& [name, bound, used] :
        {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen}, {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || paged}})
     want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " must be 0",
@@ -242,7 +245,6 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   p.dtype = t.q.dtype;
   if (t.k.dtype != p.dtype) p.kv_dtype = t.k.dtype;
   p.out_dtype = t.out.dtype;
-  p.accumulation = a.accumulation;
   p.device = t.q.device;
   if (t.bias.given()) p.bias = BiasSpec{t.bias.dtype, spans_of(t.bias, p)};
   if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
@@ -256,18 +258,15 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   p.k_descale = descale(t.k_descale);
   p.v_descale = descale(t.v_descale);
   p.v_mean = descale(t.v_mean);
-  if (p.op == Op::backward) {
+  if (backward) {
     p.gradients = {t.dq.given(),    t.dk.given(),     t.dv.given(),
                    t.dbias.given(), t.dsinks.given(), t.dalibi_slopes.given()};
     const Tensor* const wide[] = {&t.dq, &t.dk, &t.dv};
     const auto* first = std::ranges::find_if(wide, [](const Tensor* x) { return x->given(); });
     p.grad_dtype = first == std::end(wide) ? p.dtype : (*first)->dtype;
     p.dlse = t.dlse.given();
-    p.deterministic = a.deterministic;
   } else {
     p.want_lse = t.lse.given();
-    p.batch_invariant = a.batch_invariant;
-    p.unified_max = a.unified_max;
     p.want_recomputed = t.recomputed.given();
   }
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
@@ -275,7 +274,7 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
     p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
     p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
   });
-  p.v_in_k = p.op == Op::forward && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
+  p.v_in_k = !backward && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
   for (const auto& [name, tensor] : t.mod_buffers) {
     const std::string called = "mod buffer " + shown(name);
     check_tensor(called, tensor);
@@ -289,28 +288,32 @@ Problem problem_of(const Tensors& t, const Attention& a, Mods* mods) {
   return p;
 }
 
-Problem problem_of(Op op, const Tensors& t, const Attention& a, Mods* mods) {
-  Problem p = op == Op::merge ? merge_problem_of(t) : problem_of(t, a, mods);
-  if (is_gemm(op) && is_gemm(p.op)) p.op = op;
-  return p;
+}  // namespace
+
+constinit const Operator kForward{.word = "fwd",
+                                  .call = "attention",
+                                  .uses = attention_uses(&RoleRow::forward),
+                                  .words = kForwardWords,
+                                  .problem_of = attention_problem_of,
+                                  .validate = validate_attention},
+    kBackward{.word = "bwd",
+              .call = "attention_backward",
+              .uses = attention_uses(&RoleRow::backward),
+              .words = kBackwardWords,
+              .problem_of = attention_problem_of,
+              .validate = validate_attention};
+
+Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
+  return operator_of(op).problem_of(op, t, a, mods);
+}
+Problem problem_of(const Tensors& t, const Attention& a) {
+  return problem_of(t.dout.given() ? Op::backward : Op::forward, t, CallOptions{a});
 }
 
-Attention attention_of(const Problem& p) {
-  return {p.band,
-          p.scale,
-          p.softcap,
-          p.dropout_p,
-          p.seed,
-          p.score_mod,
-          p.mask_mod,
-          0,
-          p.paged() ? p.seq_k : 0,
-          p.deterministic,
-          p.batch_invariant,
-          p.accumulation,
-          p.unified_max,
-          p.log,
-          p.hadamard};
+CallOptions attention_of(const Problem& p) {
+  CallOptions a{p, p.log, p.hadamard};
+  a.max_seqlen_k = p.paged() ? p.seq_k : 0;
+  return a;
 }
 
 void bound_lengths(Attention& a, const Problem& p) {

@@ -8,17 +8,18 @@
 #include "onepass/attention.hpp"
 #include "problem/checked_problem.hpp"
 #include "problem/implementation.hpp"
+#include "problem/operator.hpp"
 
 namespace onepass {
 
 // The problem of a call: everything is checked, shapes, strides, dtypes, devices, option values and (on the CPU) the
-// contents of cu_seqlens. Throws Error with one sentence.
-// Into *mods, if it is given: its parsed expressions (problem/checked_problem.hpp).
-Problem problem_of(const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
-// The same for the operator `op`, where the tensors fit two: a flat GEMM's are a linear's.
-Problem problem_of(Op op, const Tensors& tensors, const Attention& attention, Mods* mods = nullptr);
-// The options of a problem that its tensors do not give.
-Attention attention_of(const Problem& problem);
+// contents of cu_seqlens. Throws Error with one sentence. Into *mods, if it is given: its parsed expressions
+// (problem/checked_problem.hpp).
+Problem problem_of(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods = nullptr);
+// The problem of attention, or of its backward if dout is given.
+Problem problem_of(const Tensors& tensors, const Attention& attention);
+// The options of a problem's calls.
+CallOptions attention_of(const Problem& problem);
 // max_seqlen_q and max_seqlen_k as the problem has them, for tensors whose lengths only a device knows.
 void bound_lengths(Attention& attention, const Problem& problem);
 // Throws Error unless the tensors are those of the problem, at least as aligned.

@@ -11,7 +11,6 @@
 #include "problem/attention/cache.hpp"
 #include "problem/grammar/mismatch.hpp"
 #include "problem/roles.hpp"
-#include "problem/softmax/softmax_problem.hpp"
 #include "problem/tensor_checks.hpp"
 
 namespace onepass {
@@ -28,8 +27,8 @@ struct BufferName {
 }  // namespace
 
 void check_planned(const Problem& p, const Tensors& t) {
-  if (p.op == Op::merge || of_rows(p.op) || !t.outs.empty()) {  // any number of dimensions before the rows
-    Problem other = problem_of(p.op, t, of_rows(p.op) ? attention_of(p) : Attention{});
+  if (p.op == Op::merge || of_rows(p.op)) {  // any number of dimensions before the rows
+    Problem other = problem_of(p.op, t, attention_of(p));
     for (std::size_t i = 0; i < kRoles; ++i)
       if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
     if (other == p) return;
@@ -52,7 +51,7 @@ void check_planned(const Problem& p, const Tensors& t) {
            (!row.unit_last || tensor.shape[tensor.rank - 1] <= 1 || tensor.stride[tensor.rank - 1] == 1) &&
            alignment_of(tensor) >= p.alignment[static_cast<std::size_t>(row.role)];
   };
-  bool same = t.mod_buffers.size() == p.mod_buffers.size();
+  bool same = t.mod_buffers.size() == p.mod_buffers.size() && t.outs.empty() && t.lses.empty();
   for (const RoleRow& row : kRoleTable) same = same && fits(row, tensor_of(t, row));
   for (std::size_t i = 0; same && i < p.mod_buffers.size(); ++i) {
     const auto& [name, tensor] = t.mod_buffers[i];
@@ -66,7 +65,9 @@ void check_planned(const Problem& p, const Tensors& t) {
   same = same && (!p.v_in_k || t.v.data == t.k.data);
   if (same) return check_cache(p, t);
   // The difference, in words: first, if it is a call at all.
-  throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(p.op, t, is_gemm(p.op) ? Attention{} : attention_of(p))));
+  const CallOptions options = attention_of(p);
+  throw Error(ErrorCode::bad_shape,
+              mismatch(p, is_attention(p.op) ? problem_of(t, options) : problem_of(p.op, t, options)));
 }
 
 void check_apart(Op op, const Tensors& t) {

@@ -1,9 +1,10 @@
-// The problem of a flat GEMM.
+// The problems of a flat GEMM and of a linear.
 #include "problem/gemm/flat_gemm_problem.hpp"
 
 #include <algorithm>
 
 #include "base/text.hpp"
+#include "problem/operator.hpp"
 #include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -21,11 +22,10 @@ void check_dtype(const RoleRow& row, DType t, DType of_x) {
     want(t == of_x, ErrorCode::bad_dtype, row.name, " must be ", name_of(of_x), ", as x (got ", name_of(t), ")");
 }
 
-}  // namespace
-
-Problem flat_gemm_problem_of(const Tensors& t) {
+// x [m, k], w [n, k], y [m, n] and column_bias [n], any strides.
+Problem gemm_problem_of(Op op, const Tensors& t, const CallOptions&, Mods*) {
   Problem p;
-  p.op = Op::flat_gemm;
+  p.op = op;
   p.column_bias = t.column_bias.given();
   check_roles(p.op, t);
   check_tensor("x", t.x);
@@ -57,13 +57,7 @@ Problem flat_gemm_problem_of(const Tensors& t) {
   return p;
 }
 
-std::int64_t row_step(const Dims& stride, std::int64_t rows, std::int64_t numbers) {
-  if (numbers > 1 && stride[1] != 1) return 0;
-  if (rows <= 1) return std::max<std::int64_t>(numbers, 1);
-  return stride[0] >= std::max<std::int64_t>(numbers, 1) ? stride[0] : 0;
-}
-
-void validate_flat_gemm(const Problem& p) {
+Mods validate_gemm(const Problem& p) {
   for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
     want(size >= 0, ErrorCode::bad_shape, name, " must be 0 or more (got ", size, ")");
   for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
@@ -75,6 +69,32 @@ void validate_flat_gemm(const Problem& p) {
   validate_size("y", {p.m, p.n});
   validate_strides(p);
   validate_alignments(p);
+  return {};
+}
+
+constexpr Uses kUses =
+    uses_of({{Role::x, Use::needs}, {Role::w, Use::needs}, {Role::y, Use::writes}, {Role::column_bias, Use::takes}});
+constexpr std::string_view kWords[] = {"operator", "m", "n", "k", "dtype", "out", "device", "align"};
+
+}  // namespace
+
+constinit const Operator kFlatGemm{.word = "flat_gemm",
+                                   .call = "flat_gemm",
+                                   .uses = kUses,
+                                   .words = kWords,
+                                   .problem_of = gemm_problem_of,
+                                   .validate = validate_gemm};
+constinit const Operator kLinear{.word = "linear",
+                                 .call = "linear",
+                                 .uses = kUses,
+                                 .words = kWords,
+                                 .problem_of = gemm_problem_of,
+                                 .validate = validate_gemm};
+
+std::int64_t row_step(const Dims& stride, std::int64_t rows, std::int64_t numbers) {
+  if (numbers > 1 && stride[1] != 1) return 0;
+  if (rows <= 1) return std::max<std::int64_t>(numbers, 1);
+  return stride[0] >= std::max<std::int64_t>(numbers, 1) ? stride[0] : 0;
 }
 
 }  // namespace onepass

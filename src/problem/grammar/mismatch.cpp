@@ -6,8 +6,8 @@
 
 #include "base/shown.hpp"
 #include "base/text.hpp"
-#include "problem/grammar/subject.hpp"
 #include "problem/grammar/text.hpp"
+#include "problem/grammar/words.hpp"
 
 namespace onepass {
 namespace {

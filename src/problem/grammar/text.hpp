@@ -1,7 +1,9 @@
 // Shared by the two directions of the grammar of problems (docs/reference/problem.md).
 #pragma once
+#include <charconv>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +13,11 @@ using Lengths = std::vector<std::int64_t>;
 inline constexpr char kSpreadLetters[] = "bhqk";  // batch, heads, queries, keys
 inline std::int64_t sum(const Lengths& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); }
 
+template <class T>
+std::string number(T x) {  // the shortest text that reads back as x
+  char buffer[40];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, x).ptr};
+}
 // Up to the next blank outside braces.
 inline std::string_view first_word(std::string_view s) {
   std::size_t end = 0;

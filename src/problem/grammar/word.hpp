@@ -1,6 +1,7 @@
 // A word of a problem line and how its parts are read: numbers, pairs, lists, spreads, lengths.
 #pragma once
 #include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,13 @@ namespace onepass {
 
 struct Word {
   std::string_view word, line;
+
+  // The value of `key=value`.
+  std::optional<std::string_view> value() const {
+    const std::size_t equals = word.find('=');
+    return equals == word.npos ? std::nullopt : std::optional(word.substr(equals + 1));
+  }
+  bool is_sized() const { return word.size() > 1 && word[1] >= '0' && word[1] <= '9'; }  // b2
 
   [[noreturn]] void fail(const std::string& expected, const std::string& hint = {}) const {
     throw Error(ErrorCode::bad_text, text("cannot read '", shown(word), "' in \"", shown(line, 1000), "\": it must be ",

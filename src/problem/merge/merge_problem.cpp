@@ -1,12 +1,11 @@
 // The problem of a merge: partial results (O, LSE) over disjoint key sets and the tensors that they are joined into.
-#include "problem/merge/merge_problem.hpp"
-
 #include <algorithm>
 #include <span>
 #include <tuple>
 
 #include "base/overlap.hpp"
 #include "base/text.hpp"
+#include "problem/operator.hpp"
 #include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -66,13 +65,12 @@ void check(const Tensors& t) {
   want(!share_memory(lse, out), ErrorCode::bad_value, "lse must not share memory with out");
 }
 
-}  // namespace
-
-Problem merge_problem_of(const Tensors& t) {
-  check_roles(Op::merge, t);
+// Shared memory is checked too.
+Problem merge_problem_of(Op op, const Tensors& t, const CallOptions&, Mods*) {
+  check_roles(op, t);
   check(t);
   Problem p;
-  p.op = Op::merge;
+  p.op = op;
   p.partials = static_cast<std::int64_t>(t.outs.size());
   p.device = t.out.device;
   p.dtype = t.outs[0].dtype;
@@ -94,7 +92,7 @@ Problem merge_problem_of(const Tensors& t) {
   return p;
 }
 
-void validate_merge(const Problem& p) {
+Mods validate_merge(const Problem& p) {
   want(p.partials >= 1, ErrorCode::bad_value, "the number of partial results must be 1 or more (got ", p.partials, ")");
   want(p.dim_v >= 0, ErrorCode::bad_shape, "dim_v must be 0 or more (got ", p.dim_v, ")");
   for (const auto& [name, t] : {std::pair{"outs", p.dtype}, {"out", p.out_dtype}}) {
@@ -103,6 +101,19 @@ void validate_merge(const Problem& p) {
   validate_device(p);
   validate_size("out", {p.batch, p.heads_q, p.seq_q, p.dim_v});
   validate_strides(p);
+  return {};
 }
+
+constexpr std::string_view kWords[] = {"operator", "n",   "b",      "h",      "s",    "d",
+                                       "dtype",    "out", "layout", "device", "align"};
+
+}  // namespace
+
+constinit const Operator kMerge{.word = "merge",
+                                .call = "merge",
+                                .uses = uses_of({{Role::out, Use::writes}, {Role::lse, Use::may_write}}),
+                                .words = kWords,
+                                .problem_of = merge_problem_of,
+                                .validate = validate_merge};
 
 }  // namespace onepass

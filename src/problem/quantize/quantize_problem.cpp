@@ -2,8 +2,8 @@
 
 #include "algebra/philox.hpp"
 #include "base/text.hpp"
-#include "problem/attention/arguments.hpp"
 #include "problem/callers_layout.hpp"
+#include "problem/operator.hpp"
 #include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -19,7 +19,7 @@ void check_shape(const RoleRow& row, const ConstTensor& t, const Dims& sizes, bo
        ShownShape{ConstTensor(nullptr, DType::f32, {sizes[0], sizes[1], sizes[2]})}, " (got ", ShownShape{t}, ")");
 }
 
-void check(const Tensors& t, const Attention& a) {
+void check(const Tensors& t) {
   check_roles(Op::quantize, t);
   ConstTensor x = t.x;
   check_tensor("x", x);
@@ -44,23 +44,16 @@ void check(const Tensors& t, const Attention& a) {
               "[batch|1, heads|1, blocks of 128 rows|1]");
   if (t.mean.given())
     check_shape(row_of(Role::mean), t.mean, {x.shape[0], x.shape[1], x.shape[3]}, false, "[batch, heads, n]");
-  Attention rest = a;
-  rest.hadamard = false, rest.seed = 0;
-  const Attention none;
-  want(rest.band == none.band && !rest.scale && rest.softcap == 0 && rest.dropout_p == 0 && rest.score_mod.empty() &&
-           rest.mask_mod.empty() && rest.max_seqlen_q == 0 && rest.max_seqlen_k == 0 && !rest.batch_invariant &&
-           !rest.log,
-       ErrorCode::bad_value, "quantize accepts only hadamard and seed; other options belong to attention");
 }
 
-}  // namespace
-
-Problem quantize_problem_of(const Tensors& t, const Attention& a) {
-  check(t, a);
+// x [.., n] and y of one shape of rank 1 to 4, what is missing in front having size 1; descale [batch|1, heads|1,
+// blocks|1] and mean [batch, heads, n].
+Problem quantize_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods*) {
+  check(t);
   ConstTensor x = t.x;
   widen(x, kMaxRank);
   Problem p;
-  p.op = Op::quantize;
+  p.op = op;
   p.batch = x.shape[0];
   p.heads_q = x.shape[1];
   p.seq_q = x.shape[2];
@@ -83,17 +76,7 @@ Problem quantize_problem_of(const Tensors& t, const Attention& a) {
   return p;
 }
 
-std::array<std::uint32_t, 8> rotation_signs(std::uint64_t seed) {
-  const PhiloxKeys keys = PhiloxKeys::of(seed);
-  std::array<std::uint32_t, 8> signs{};
-  for (unsigned c = 0; c < 256; c += 4) {
-    const PhiloxBlock block = philox(keys, c / 4, 0, 0, 0);
-    for (unsigned i = 0; i < 4; ++i) signs[c / 32] |= (block.word[i] >> 31) << (c % 32 + i);
-  }
-  return signs;
-}
-
-void validate_quantize(const Problem& p) {
+Mods validate_quantize(const Problem& p) {
   validate_data("x", p.dtype);
   want(p.out_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y must be fp8_e4m3 (got ", name_of(p.out_dtype), ")");
   validate_device(p);
@@ -105,6 +88,31 @@ void validate_quantize(const Problem& p) {
   validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
   validate_alignments(p);
+  return {};
+}
+
+constexpr std::string_view kWords[] = {"operator", "b",    "h",      "s",     "dtype",
+                                       "descale",  "seed", "device", "align", "hadamard"};
+
+}  // namespace
+
+constinit const Operator kQuantize{
+    .word = "quantize",
+    .call = "quantize",
+    .uses = uses_of(
+        {{Role::x, Use::needs}, {Role::y, Use::writes}, {Role::descale, Use::writes}, {Role::mean, Use::may_write}}),
+    .words = kWords,
+    .problem_of = quantize_problem_of,
+    .validate = validate_quantize};
+
+std::array<std::uint32_t, 8> rotation_signs(std::uint64_t seed) {
+  const PhiloxKeys keys = PhiloxKeys::of(seed);
+  std::array<std::uint32_t, 8> signs{};
+  for (unsigned c = 0; c < 256; c += 4) {
+    const PhiloxBlock block = philox(keys, c / 4, 0, 0, 0);
+    for (unsigned i = 0; i < 4; ++i) signs[c / 32] |= (block.word[i] >> 31) << (c % 32 + i);
+  }
+  return signs;
 }
 
 }  // namespace onepass

@@ -1,10 +1,8 @@
 // The problems of a softmax over rows and of its backward.
-#include "problem/softmax/softmax_problem.hpp"
-
 #include <algorithm>
 
 #include "base/text.hpp"
-#include "problem/attention/arguments.hpp"
+#include "problem/operator.hpp"
 #include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
@@ -13,7 +11,7 @@ namespace onepass {
 namespace {
 
 // The tensor whose shape the others have.
-const RoleRow& first_role(Op op) { return row_of(op == Op::softmax ? Role::x : Role::y); }
+const RoleRow& first_role(Op op) { return row_of(!is_backward(op) ? Role::x : Role::y); }
 
 void check_dtype(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op) {
   const auto refuse = [&](const auto&... accepted) {
@@ -31,7 +29,7 @@ void check_dtype(const RoleRow& row, const ConstTensor& t, const Tensors& all, O
     default:
       if (!is_data(t.dtype)) refuse("fp32, fp16 or bf16");
   }
-  if (row.role == Role::y && op == Op::softmax && y != all.x.dtype && y != DType::f32)
+  if (row.role == Role::y && !is_backward(op) && y != all.x.dtype && y != DType::f32)
     refuse(name_of(all.x.dtype), ", as x", or_fp32(all.x.dtype));
   if (row.role == Role::dy && t.dtype != y) refuse(name_of(y), ", as y");
   if (row.role == Role::dx && y != t.dtype && y != DType::f32) refuse(name_of(y), ", as y");
@@ -74,18 +72,11 @@ void check(const Tensors& t, Op op) {
     check_shape(row, tensor, first, lead.name);
     if (writes(row, op)) check_output(row.name, tensor);
   });
-  if (op == Op::softmax) {
+  if (!is_backward(op)) {
     want(t.y.given() || t.lse.given(), ErrorCode::bad_value, "y or lse must be given");
     want(!t.row_lse.given() || (t.y.given() && !t.lse.given()), ErrorCode::bad_value,
          "row_lse requires y and does not support lse");
   }
-}
-
-void check_options(const Attention& a) {
-  const Attention none;
-  want(a.band == none.band && a.softcap == 0 && a.dropout_p == 0 && a.score_mod.empty() && a.mask_mod.empty() &&
-           a.max_seqlen_q == 0 && a.max_seqlen_k == 0 && !a.batch_invariant && !a.unified_max,
-       ErrorCode::bad_value, "softmax accepts only scale, log and bool_mask; other options belong to attention");
 }
 
 Dims strides_of(const RoleRow& row, ConstTensor t) {
@@ -96,13 +87,12 @@ Dims strides_of(const RoleRow& row, ConstTensor t) {
   return layout_of(row, Form::batched, t);
 }
 
-}  // namespace
-
-Problem softmax_problem_of(const Tensors& t, const Attention& a) {
+// Tensors of one shape [.., n], of rank 1 to 4, and LSEs [..], [1] of a single row; what is missing in front has size
+// 1.
+Problem softmax_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods*) {
   Problem p;
-  p.op = t.dy.given() || t.dx.given() ? Op::softmax_backward : Op::softmax;
+  p.op = op;
   check(t, p.op);
-  check_options(a);
   ConstTensor first = tensor_of(t, first_role(p.op));
   widen(first, kMaxRank);
   p.batch = first.shape[0];
@@ -110,12 +100,12 @@ Problem softmax_problem_of(const Tensors& t, const Attention& a) {
   p.seq_q = first.shape[2];
   p.seq_k = first.shape[3];
   p.device = first.device;
-  p.dtype = p.op == Op::softmax ? t.x.dtype : t.dx.dtype;
+  p.dtype = !is_backward(p.op) ? t.x.dtype : t.dx.dtype;
   p.out_dtype = t.y.given() ? t.y.dtype : p.dtype;
   p.scale = a.scale;
   p.log = a.log;
   p.want_lse = t.lse.given();
-  p.lse_only = p.op == Op::softmax && !t.y.given();
+  p.lse_only = !is_backward(p.op) && !t.y.given();
   p.row_lse = t.row_lse.given();
   if (t.bool_mask.given()) {
     ConstTensor mask = t.bool_mask;
@@ -133,12 +123,12 @@ Problem softmax_problem_of(const Tensors& t, const Attention& a) {
   return p;
 }
 
-void validate_softmax(const Problem& p) {
+Mods validate_softmax(const Problem& p) {
   for (const auto& [name, t] : {std::pair{"x", p.dtype}, {"y", p.out_dtype}}) validate_data(name, t);
   want(p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "y must be ", name_of(p.dtype),
        ", as x", or_fp32(p.dtype), " (got ", name_of(p.out_dtype), ")");
   validate_device(p);
-  const bool forward = p.op == Op::softmax;
+  const bool forward = !is_backward(p.op);
   want(forward || (!p.want_lse && !p.lse_only && !p.row_lse && !p.bool_mask), ErrorCode::bad_value,
        "softmax_backward does not support lse, row_lse or bool_mask");
   want(!p.lse_only || p.want_lse, ErrorCode::bad_value, "lse_only requires want_lse");
@@ -147,6 +137,29 @@ void validate_softmax(const Problem& p) {
   validate_size("x", {p.batch, p.heads_q, p.seq_q, p.seq_k});
   validate_strides(p);
   validate_alignments(p);
+  return {};
 }
+
+constexpr std::string_view kWords[] = {"operator", "b", "h", "s", "dtype", "out", "device", "align", "scale", "log"};
+
+}  // namespace
+
+constinit const Operator kSoftmax{.word = "softmax",
+                                  .call = "softmax",
+                                  .uses = uses_of({{Role::x, Use::needs},
+                                                   {Role::bool_mask, Use::takes},
+                                                   {Role::row_lse, Use::takes},
+                                                   {Role::y, Use::may_write},
+                                                   {Role::lse, Use::may_write}}),
+                                  .words = kWords,
+                                  .problem_of = softmax_problem_of,
+                                  .validate = validate_softmax};
+constinit const Operator kSoftmaxBackward{
+    .word = "softmax_bwd",
+    .call = "softmax_backward",
+    .uses = uses_of({{Role::y, Use::needs}, {Role::dy, Use::needs}, {Role::dx, Use::writes}}),
+    .words = kWords,
+    .problem_of = softmax_problem_of,
+    .validate = validate_softmax};
 
 }  // namespace onepass

@@ -1,20 +1,8 @@
-// From the tensors of a softmax, or of its backward, to its checked Problem.
+// Where the rows of a softmax, of its backward and of a quantize lie.
 #pragma once
-#include "onepass/attention.hpp"
+#include "onepass/problem.hpp"
 
 namespace onepass {
-
-inline bool is_softmax(Op op) { return op == Op::softmax || op == Op::softmax_backward; }
-inline bool is_softmax(const Tensors& t) {
-  return t.x.given() || t.row_lse.given() || t.y.given() || t.dy.given() || t.dx.given();
-}
-
-// Its problem is rows of numbers.
-inline bool of_rows(Op op) { return is_softmax(op) || op == Op::quantize; }
-
-// Tensors of one shape [.., n], of rank 1 to 4, and LSEs [..], [1] of a single row; what is missing in front has size
-// 1. Throws Error with one sentence.
-Problem softmax_problem_of(const Tensors& tensors, const Attention& attention);
 
 // Rows lie so far apart; of [batch, heads, rows].
 struct RowPlace {

@@ -38,7 +38,7 @@ class DeviceInputs {
   explicit DeviceInputs(const Problem& problem, const std::vector<Poison>& poisons = {});
   Problem problem;  // as the tensors have it
   Tensors tensors;
-  Attention attention;
+  CallOptions attention;
 
  private:
   std::vector<DeviceMemory> memory_;

@@ -1,0 +1,133 @@
+// The options of attention, a row each: what the C interface, Python, PyTorch, JAX, problem lines and the command line
+// walk. A new option is a row here, its fields in onepass/options.hpp and onepass.h, and the code that computes with
+// it.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "onepass/onepass.h"
+#include "onepass/options.hpp"
+
+namespace onepass {
+
+using OptionMember =
+    std::variant<bool Attention::*, std::int64_t Attention::*, std::uint64_t Attention::*, float Attention::*,
+                 std::optional<double> Attention::*, std::optional<float> Attention::*, std::string Attention::*,
+                 Accumulation Attention::*, Band Attention::*>;
+
+struct OptionRow {
+  const char* name;  // of the keyword in Python and PyTorch, and of JAX's attribute
+  const char* word;  // of problem lines, and of --word on the command line; nullptr: they have none
+  const char* help;  // on the command line
+  OptionMember member;
+  void (*from_c)(const onepass_options&, Attention&);  // nullptr: several fields, which c_convert.cpp joins
+  bool forward = true, backward = true;                // whether attention takes it, and attention_backward
+};
+
+// has: the C field that says whether `from` is set.
+template <auto to, auto from, auto has = nullptr>
+void option_from_c(const onepass_options& o, Attention& a) {
+  using T = std::remove_cvref_t<decltype(a.*to)>;
+  if constexpr (!std::is_same_v<decltype(has), std::nullptr_t>) {
+    if (o.*has != 0) a.*to = o.*from;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (o.*from) a.*to = o.*from;
+  } else if constexpr (std::is_same_v<T, Accumulation>) {
+    a.*to = o.*from != 0 ? Accumulation::fast : Accumulation::exact;
+  } else {
+    a.*to = static_cast<T>(o.*from);
+  }
+}
+
+inline constexpr auto kAttentionOptions = [] {
+  using A = Attention;
+  using C = onepass_options;
+  return std::to_array<OptionRow>({
+      {.name = "accumulation",
+       .word = "accumulation",
+       .help = "Accumulation of products of fp8_e4m3 q, k and v: exact (default) or fast",
+       .member = &A::accumulation,
+       .from_c = option_from_c<&A::accumulation, &C::fast_accumulation>,
+       .backward = false},
+      {.name = "band", .word = "band", .help = "", .member = &A::band, .from_c = nullptr},
+      {.name = "scale",
+       .word = "scale",
+       .help = "Factor of q.k; default: 1/sqrt(dim)",
+       .member = &A::scale,
+       .from_c = option_from_c<&A::scale, &C::scale, &C::has_scale>},
+      {.name = "unified_max",
+       .word = "unified_max",
+       .help = "Reference of the weights instead of the row maxima, for few rows (docs/features/flashdecoding_pp.md)",
+       .member = &A::unified_max,
+       .from_c = option_from_c<&A::unified_max, &C::unified_max, &C::has_unified_max>,
+       .backward = false},
+      {.name = "softcap",
+       .word = "softcap",
+       .help = "c: scores become c tanh(score / c)",
+       .member = &A::softcap,
+       .from_c = option_from_c<&A::softcap, &C::softcap>},
+      {.name = "score_mod",
+       .word = "score_mod",
+       .help = "C++ expression: the new score (docs/features/score_mod.md)",
+       .member = &A::score_mod,
+       .from_c = option_from_c<&A::score_mod, &C::score_mod>},
+      {.name = "mask_mod",
+       .word = "mask_mod",
+       .help = "C++ expression: true where the query sees the key",
+       .member = &A::mask_mod,
+       .from_c = option_from_c<&A::mask_mod, &C::mask_mod>},
+      {.name = "dropout_p",
+       .word = "dropout",
+       .help = "Dropout probability, from 0 to 1",
+       .member = &A::dropout_p,
+       .from_c = option_from_c<&A::dropout_p, &C::dropout_p>},
+      {.name = "seed",
+       .word = "seed",
+       .help = "Seed of the dropout",
+       .member = &A::seed,
+       .from_c = option_from_c<&A::seed, &C::seed>},
+      {.name = "deterministic",
+       .word = "deterministic",
+       .help = "With --dout: the same bits in every run",
+       .member = &A::deterministic,
+       .from_c = option_from_c<&A::deterministic, &C::deterministic>,
+       .forward = false},
+      {.name = "batch_invariant",
+       .word = "batch_invariant",
+       .help = "Results of a sequence do not depend on the rest of the batch",
+       .member = &A::batch_invariant,
+       .from_c = option_from_c<&A::batch_invariant, &C::batch_invariant>,
+       .backward = false},
+      {.name = "max_seqlen_q",
+       .word = nullptr,
+       .help = "",
+       .member = &A::max_seqlen_q,
+       .from_c = option_from_c<&A::max_seqlen_q, &C::max_seqlen_q>},
+      {.name = "max_seqlen_k",
+       .word = nullptr,
+       .help = "",
+       .member = &A::max_seqlen_k,
+       .from_c = option_from_c<&A::max_seqlen_k, &C::max_seqlen_k>},
+  });
+}();
+
+// f(row, member), the member a pointer to a field of Attention.
+template <class F>
+void for_each_option(F&& f) {
+  for (const OptionRow& row : kAttentionOptions) std::visit([&](auto member) { f(row, member); }, row.member);
+}
+// The type of the field that a member points to.
+template <class Member>
+using OptionType = std::remove_cvref_t<decltype(std::declval<Attention>().*std::declval<Member>())>;
+
+inline bool same_option(const OptionRow& row, const Attention& a, const Attention& b) {
+  return std::visit([&](auto member) { return a.*member == b.*member; }, row.member);
+}
+inline bool takes_option(const OptionRow& row, bool backward) { return backward ? row.backward : row.forward; }
+
+}  // namespace onepass

@@ -1,0 +1,336 @@
+// The words of problem lines: how each is read and printed (docs/reference/problem.md).
+#include "problem/grammar/words.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "problem/grammar/subject.hpp"
+#include "problem/operator.hpp"
+
+namespace onepass {
+namespace {
+
+std::string pair(std::int64_t a, std::int64_t b, char separator) {
+  return number(a) + (a == b ? "" : separator + number(b));
+}
+std::string dtype(DType t) { return std::string(name_of(t)); }
+
+std::string spread_text(const BroadcastDims& s) {
+  const bool spans[] = {s.batch, s.heads, s.rows, s.keys};
+  std::string out;
+  for (int i = 0; i < 4; ++i) out += spans[i] ? kSpreadLetters[i] : '1';
+  return out;
+}
+std::string descale_text(const DescaleSpec& d, char last) {
+  return {d.batch ? 'b' : '1', d.heads ? 'h' : '1', d.blocks ? last : '1'};
+}
+std::string lengths_text(const Lengths& v) {  // 3,7,128x4
+  std::string out;
+  for (std::size_t i = 0, n; i < v.size(); i += n) {
+    for (n = 1; i + n < v.size() && v[i + n] == v[i];) ++n;
+    out += (i ? "," : "") + number(v[i]) + (n > 1 ? "x" + number(n) : "");
+  }
+  return out;
+}
+
+// ------------------------------------------------------------------------------------------------ words of one kind
+// b2, m8
+template <std::int64_t Problem::* member>
+bool read_size(Reading& r, const Word& w, const char* expected) {
+  if (!w.is_sized()) return false;
+  r.p.*member = w.number<std::int64_t>(w.word.substr(1), expected);
+  return true;
+}
+template <std::int64_t Problem::* first, std::int64_t Problem::* second>
+bool read_sizes(Reading& r, const Word& w, char separator, const char* expected) {
+  if (!w.is_sized()) return false;
+  std::tie(r.p.*first, r.p.*second) = w.pair(w.word.substr(1), separator, false, expected);
+  return true;
+}
+template <std::optional<DescaleSpec> Problem::* member, char last>
+constexpr WordRow descale_row(std::string_view subject) {
+  return {subject,
+          [](Reading& r, const Word& w) {
+            const auto value = w.value();
+            if (value) r.p.*member = w.descale(*value, last);
+            return value.has_value();
+          },
+          [](const Problem& p) { return p.*member ? "=" + descale_text(*(p.*member), last) : std::string(); }};
+}
+
+template <bool Problem::* member>
+constexpr WordRow flag_row(std::string_view subject) {
+  return {subject, [](Reading& r, const Word& w) { return !w.value() && (r.p.*member = true); },
+          [](const Problem& p) { return std::string(p.*member ? kAlone : ""); }};
+}
+
+bool read_band(Reading& r, const Word& w) {
+  Band& band = r.p.band;
+  const auto value = w.value();
+  const std::string_view key = w.word.substr(0, w.word.find('='));
+  if (value ? key != "causal_offset" && key != "aligned_offset"
+            : key != "causal_bottom_right" && key != "causal_top_left" && key != "aligned_top_left")
+    return false;
+  if (key.starts_with("causal")) band.causal = true;
+  band.align = value ? Align::offset : key.ends_with("top_left") ? Align::top_left : Align::bottom_right;
+  if (value)
+    band.offset = w.number<std::int64_t>(*value, key == "causal_offset" ? "causal_offset=keys" : "aligned_offset=keys");
+  return true;
+}
+std::string band_text(const Problem& p) {
+  const Band& band = p.band;
+  if (band.align == Align::offset) return (band.causal ? " causal_offset=" : " aligned_offset=") + number(band.offset);
+  if (band.causal) return band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
+  return band.align == Align::top_left ? " aligned_top_left" : "";
+}
+
+// ------------------------------------------------------------------------------------------------ one by one
+bool read_device(Reading& r, const Word& w) {
+  const std::string_view s = w.word;
+  if (s != "cpu" && s != "cuda" && !s.starts_with("cuda:")) return false;
+  r.p.device = s == "cpu" ? Device{} : Device{DeviceKind::cuda, 0};
+  if (!s.starts_with("cuda:")) return true;
+  r.p.device.index = w.number<int>(s.substr(5), "a device number");
+  if (r.p.device.index < 0) w.fail("a device number from 0");
+  return true;
+}
+
+bool read_gradients(Reading& r, const Word& w) {
+  const auto value = w.value();
+  if (!value) return false;
+  for (const std::string_view name : w.list(*value, ',')) w.ask(name, r.p.gradients);
+  return true;
+}
+std::string gradients_text(const Problem& p) {
+  std::string names;
+  for (const RoleRow& row : kRoleTable)
+    if (is_asked(p.gradients, row.role)) names += (names.empty() ? "" : ",") + std::string(row.name);
+  return names == "dq,dk,dv" ? "" : "=" + names;
+}
+
+bool read_varlen(Reading& r, const Word& w) {
+  const auto value = w.value();
+  if (!value) return false;
+  const auto [q, k] = w.halves(*value, '/', false, "");
+  r.p.varlen = true;
+  r.own_lengths_k = k.data() != q.data();
+  r.p.lengths_q = w.lengths(q);
+  r.p.lengths_k = w.lengths(k);
+  if (r.p.lengths_q.size() != r.p.lengths_k.size()) w.fail("varlen=q/k with one length of k for each length of q");
+  return true;
+}
+std::string varlen_text(const Problem& p) {
+  if (!p.varlen || p.lengths_q.empty()) return "";
+  return "=" + lengths_text(p.lengths_q) +
+         (p.packed_k() && p.lengths_k != p.lengths_q ? "/" + lengths_text(p.lengths_k) : "");
+}
+
+bool read_packed(Reading& r, const Word& w) {
+  const auto value = w.value();
+  if (!value) return false;
+  r.p.varlen = true;
+  std::tie(r.p.total_q, r.p.total_k) = w.pair(*value, ':', true, "packed=total_q:total_k");
+  return true;
+}
+std::string packed_text(const Problem& p) {
+  const bool follows =
+      !p.lengths_q.empty() && sum(p.lengths_q) == p.total_q && (p.packed_k() ? sum(p.lengths_k) : 0) == p.total_k;
+  return p.varlen && !follows ? "=" + number(p.total_q) + ":" + number(p.total_k) : "";
+}
+
+bool read_pages(Reading& r, const Word& w) {  // paged:16[:pages:pages of a sequence]
+  constexpr const char* kForm = "kv=paged:page_size[:pages:pages of a sequence]";
+  const auto value = w.value();
+  if (!value) return false;
+  const auto items = w.list(*value, ':');
+  if ((items.size() != 2 && items.size() != 4) || items[0] != "paged") w.fail(kForm);
+  r.p.page_size = w.number<std::int64_t>(items[1], kForm);
+  if (r.p.page_size < 1) w.fail(kForm);
+  if (r.own_pages = items.size() == 4; r.own_pages) {
+    r.p.pages = w.number<std::int64_t>(items[2], kForm);
+    r.p.max_pages = w.number<std::int64_t>(items[3], kForm);
+  }
+  return true;
+}
+std::string pages_text(const Problem& p) {
+  if (!p.paged()) return "";
+  const std::int64_t needed = pages_for(p.seq_k, p.page_size);
+  const bool plain = p.max_pages == needed && p.pages == p.batch * needed;
+  return "=paged:" + number(p.page_size) + (plain ? "" : ":" + number(p.pages) + ":" + number(p.max_pages));
+}
+
+bool read_used(Reading& r, const Word& w) {
+  const auto value = w.value();
+  r.p.seqused = true;
+  if (value) r.used = w.lengths(*value);
+  return true;
+}
+
+std::string buffers_text(const Problem& p) {
+  std::string out;
+  for (const ModBuffer& b : p.mod_buffers) {
+    want(b.rank >= 0 && b.rank <= kMaxRank, ErrorCode::bad_shape, "mod buffer ", b.name, " must have 1 to ", kMaxRank,
+         " dimensions (got ", b.rank, ")");
+    out += " buffer=" + b.name + ":" + dtype(b.dtype) + ":";
+    for (int i = 0; i < b.rank; ++i) out += (i ? "x" : "") + number(b.shape[i]);
+  }
+  return out;
+}
+
+// ------------------------------------------------------------------------------------------------ the table
+using P = Problem;
+
+constexpr WordRow kRows[] = {
+    {"operator",
+     [](Reading& r, const Word& w) {
+       const auto op = op_named(w.word);
+       if (op) r.p.op = *op;
+       return op.has_value();
+     },
+     [](const P& p) { return std::string(word_of(p.op)); }},
+    // Before the operator is known, n is both the number of partial results and of columns.
+    {"n", [](Reading& r, const Word& w) { return read_size<&P::partials>(r, w, "n<partial results, or columns>"); },
+     [](const P& p) { return p.op == Op::merge ? " n" + number(p.partials) : std::string(); }},
+    {"m", [](Reading& r, const Word& w) { return read_size<&P::m>(r, w, "m<rows>"); },
+     [](const P& p) { return " m" + number(p.m) + " n" + number(p.n); }},
+    {"k", [](Reading& r, const Word& w) { return read_size<&P::k>(r, w, "k<row length>"); },
+     [](const P& p) { return " k" + number(p.k); }},
+    {"b", [](Reading& r, const Word& w) { return read_size<&P::batch>(r, w, "b<batch>"); },
+     [](const P& p) { return " b" + number(p.batch); }},
+    {"h",
+     [](Reading& r, const Word& w) {
+       return read_sizes<&P::heads_q, &P::heads_kv>(r, w, '/', "h<query heads>[/<K/V heads>]");
+     },
+     [](const P& p) { return " h" + pair(p.heads_q, is_attention(p.op) ? p.heads_kv : p.heads_q, '/'); }},
+    {"s", [](Reading& r, const Word& w) { return read_sizes<&P::seq_q, &P::seq_k>(r, w, 'x', "s<queries>[x<keys>]"); },
+     [](const P& p) { return " s" + pair(p.seq_q, p.op == Op::merge ? p.seq_q : p.seq_k, 'x'); }},
+    {"d",
+     [](Reading& r, const Word& w) {
+       return read_sizes<&P::dim_qk, &P::dim_v>(r, w, '/', "d<dim of q and k>[/<dim of v>]");
+     },
+     [](const P& p) { return " d" + pair(p.op == Op::merge ? p.dim_v : p.dim_qk, p.dim_v, '/'); }},
+    {"dtype",
+     [](Reading& r, const Word& w) {
+       const bool plain = !w.value();
+       if (plain) r.p.dtype = dtype_from_name(w.word);
+       return plain;
+     },
+     [](const P& p) { return " " + dtype(p.dtype); }},
+    {"out",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.out_dtype = dtype_from_name(*value);
+       return r.own_out_dtype = value.has_value();
+     },
+     [](const P& p) {
+       return p.out_dtype != (p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype) ? "=" + dtype(p.out_dtype)
+                                                                                : std::string();
+     }},
+    {"kv_dtype",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.kv_dtype = dtype_from_name(*value);
+       return value.has_value();
+     },
+     [](const P& p) { return p.kv_dtype ? "=" + dtype(*p.kv_dtype) : std::string(); }},
+    descale_row<&P::q_descale, 'n'>("q_descale"),
+    descale_row<&P::k_descale, 'n'>("k_descale"),
+    descale_row<&P::v_descale, 'n'>("v_descale"),
+    descale_row<&P::v_mean, 'd'>("v_mean"),
+    {"accumulation"},
+    {"descale",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.descale = w.descale(*value);
+       return value.has_value();
+     },
+     [](const P& p) { return "=" + descale_text(p.descale, 'n'); }},
+    flag_row<&P::hadamard>("hadamard"),
+    {"alignment", read_band, band_text},
+    {"window",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) std::tie(r.p.band.left, r.p.band.right) = w.pair(*value, ':', true, "window=left:right");
+       return value.has_value();
+     },
+     [](const P& p) {
+       const bool bounded = p.band.left != -1 || p.band.right != -1;
+       return bounded ? "=" + number(p.band.left) + ":" + number(p.band.right) : std::string();
+     }},
+    {"scale"},
+    flag_row<&P::log>("log"),
+    {"unified_max"},
+    {"recomputed"},
+    {"softcap"},
+    {"bias",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (!value) return false;
+       const auto [type, spans] = w.halves(*value, ':', true, "bias=dtype:spread, such as bias=fp32:bhqk");
+       r.p.bias = BiasSpec{dtype_from_name(type), w.spread(spans)};
+       return true;
+     },
+     [](const P& p) { return p.bias ? "=" + dtype(p.bias->dtype) + ":" + spread_text(p.bias->spans) : std::string(); }},
+    {"mask",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.bool_mask = w.spread(*value);
+       return value.has_value();
+     },
+     [](const P& p) { return p.bool_mask ? "=" + spread_text(*p.bool_mask) : std::string(); }},
+    {"row_lse"},
+    {"alibi"},
+    {"score_mod"},
+    {"mask_mod"},
+    {"buffer",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.mod_buffers.push_back(w.buffer(*value));
+       return value.has_value();
+     },
+     buffers_text},
+    {"sinks"},
+    {"dropout"},
+    {"seed"},
+    {"mean"},
+    {"lse",
+     [](Reading& r, const Word& w) {
+       if (w.word != "lse" && w.word != "lse_only") return false;
+       r.p.lse_only = w.word == "lse_only";
+       return r.p.want_lse = true;
+     },
+     [](const P& p) {
+       return std::string(p.lse_only ? " lse_only" : p.want_lse ? " lse" : "");
+     }},
+    {"column_bias"},
+    {"grads", read_gradients, gradients_text},
+    {"grad",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.grad_dtype = dtype_from_name(*value);
+       return r.own_grad_dtype = value.has_value();
+     },
+     [](const P& p) { return p.grad_dtype != p.dtype ? "=" + dtype(p.grad_dtype) : std::string(); }},
+    {"dlse"},
+    {"deterministic"},
+    {"varlen", read_varlen, varlen_text},
+    {"packed", read_packed, packed_text},
+    {"kv", read_pages, pages_text},
+    {"seqused", read_used,
+     [](const P& p) {
+       return !p.seqused ? std::string() : p.lengths_k.empty() ? " seqused" : "=" + lengths_text(p.lengths_k);
+     }},
+    {"batch_invariant"},
+    flag_row<&P::v_in_k>("v_in_k"),
+    {kOthers},
+    {"layout", read_layout, [](const P&) { return std::string(); }},
+    {"align", read_align, layout_text},  // behind all strides
+    {"device", read_device,
+     [](const P& p) { return p.device.kind == DeviceKind::cuda ? " " + to_string(p.device) : std::string(); }},
+};
+
+}  // namespace
+
+std::span<const WordRow> word_rows() { return kRows; }
+
+}  // namespace onepass

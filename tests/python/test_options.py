@@ -1,0 +1,55 @@
+"""The table of attention's options, and what the interfaces of Python show of it."""
+
+import inspect
+import pathlib
+import re
+
+import onepass
+import pytest
+from onepass import _onepass
+
+ROWS = _onepass.attention_options()
+DEFAULTS = {"switch": False, "number": 0.0, "text": None, "choice": "exact", "integer": None, "optional number": None}
+BAND = ("mask", "align_offset", "window")
+
+
+def names(forward, backward):
+    for name, kind, of_forward, of_backward in ROWS:
+        if (forward and of_forward) or (backward and of_backward):
+            yield from ((x, None) for x in BAND) if kind == "band" else ((name, DEFAULTS.get(kind)),)
+
+
+def check(function, forward, backward):
+    parameters = inspect.signature(function).parameters
+    for name, default in names(forward, backward):
+        assert name in parameters, f"{function.__module__}.{function.__name__} lacks {name}"
+        assert parameters[name].default == default, name
+
+
+def test_signatures_have_every_option_at_its_default():
+    check(onepass.attention, True, False)
+    check(onepass.attention_backward, False, True)
+
+
+def test_docstrings_name_every_option():
+    for name, _ in names(True, False):
+        assert re.search(rf"^      [\w, ]*\b{name}\b[\w, ]*:", onepass.attention.__doc__, re.MULTILINE), name
+
+
+def test_stubs_have_every_option():
+    stub = (pathlib.Path(onepass.__file__).parent / "__init__.pyi").read_text()
+    for name, _ in names(True, True):
+        assert re.search(rf"^    {name}: ", stub, re.MULTILINE), name
+
+
+def test_torch_has_every_option():
+    pytest.importorskip("torch")
+    check(onepass.torch.attention, True, True)
+    known = onepass.torch._torch_op.NAMES
+    for name, kind, *_ in ROWS:
+        assert kind == "band" or name in known, name
+
+
+def test_jax_has_every_option():
+    pytest.importorskip("jax")
+    check(onepass.jax.attention, True, True)
