@@ -16,6 +16,12 @@ if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# True where large headers are parsed once instead of once a file. ccache does not cache such objects.
+set(ONEPASS_PRECOMPILE OFF)
+if(NOT CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  set(ONEPASS_PRECOMPILE ON)
+endif()
+
 add_library(onepass_warnings INTERFACE)
 target_compile_options(onepass_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false positives of GCC 12 on std::string (GCC bug 105651)

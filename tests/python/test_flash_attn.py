@@ -305,6 +305,10 @@ def test_a_refused_call_leaves_the_cache_alone(flash, torch):
     table = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
     behind = torch.tensor([[9, 1], [2, 3]], dtype=torch.int32)  # a page of old keys that is not there
     turns = torch.ones(16, 8)
+    for accepted, pages in [(torch.zeros(2, 16, 2, 16), None), (torch.zeros(4, 4, 2, 16), table)]:
+        flash.flash_attn_with_kvcache(
+            q, accepted, accepted.clone(), new, new, cache_seqlens=used, block_table=pages
+        )  # calls like these are not checked again
     for cache, words in [
         (torch.zeros(2, 16, 2, 16), dict(q=q[..., :8])),
         (torch.zeros(2, 16, 2, 16), dict(q=q[:, :, :3])),
