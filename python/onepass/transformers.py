@@ -1,5 +1,9 @@
-"""onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it."""
+"""onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it.
 
+``with serving(model):`` computes its continuous batching.
+"""
+
+import contextlib
 import inspect
 import re
 import sys
@@ -9,8 +13,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import onepass.torch
+from onepass import _transformers_cache
 
-__all__ = ["register"]
+__all__ = ["register", "serving"]
 
 
 def __dir__():
@@ -26,6 +31,19 @@ def register(name="onepass"):
     """
     AttentionInterface.register(name, _attend)
     AttentionMaskInterface.register(name, _mask)
+
+
+@contextlib.contextmanager
+def serving(model):
+    """Inside the block the model's continuous batching (``generate_batch``) is computed by onepass, for inference only.
+
+    Keys and values are read where transformers' paged cache has them. The rolling cache of a sliding window is packed
+    first, as transformers does.
+    """
+    # The name must have "flash" in it: transformers refuses others, and makes a mask for its own sdpa.
+    register("onepass_flash")
+    with _transformers_cache.attention_named(model, "onepass_flash"):
+        yield model
 
 
 def _mask(*args, local_size=None, allow_is_causal_skip=True, config=None, **kwargs):
@@ -74,9 +92,8 @@ def _attend(
 ):
     """(out ``[batch, seq, heads, dim]``, None), of query, key and value ``[batch, heads, seq, dim]``."""
     if cache is not None:
-        raise NotImplementedError(
-            "onepass does not support the paged cache of continuous batching; choose another attn_implementation"
-        )
+        options = dict(scale=scaling, softcap=softcap or 0.0, sinks=s_aux)
+        return _transformers_cache.attend(module, query, key, value, cache, options, kwargs), None
     rows, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask = window = bool_mask = None

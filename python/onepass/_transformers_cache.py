@@ -1,0 +1,87 @@
+"""Attention over the paged cache of transformers' continuous batching, in place: no key is gathered."""
+
+import contextlib
+import weakref
+
+import torch
+
+import onepass.torch
+
+
+@contextlib.contextmanager
+def attention_named(model, name):
+    """Inside the block the attention of a model and of its parts is the implementation of this name.
+
+    It goes past `set_attn_implementation`: that looks for a flash-attn package behind each name with "flash" in it.
+    """
+    before = [(config, config._attn_implementation) for config in _configs(model.config)]
+    model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        for config, old in before:  # parents first: setting one sets its parts
+            config._attn_implementation = old
+
+
+def _configs(config):
+    yield config
+    for key in config.sub_configs:
+        part = getattr(config, key, None)
+        if part is not None:
+            yield from _configs(part)
+
+
+def attend(module, query, key, value, cache, options, step):
+    """out ``[1, tokens, heads, dim]`` of a step's tokens, ``[1, heads, tokens, dim]``, after their keys are stored.
+
+    `step` holds what transformers tells of a step. Its `read_index` has the slot of each key that a sequence reads,
+    `write_index` the slot of each new key, both by group of layers. `read_index` is empty if no key is in the cache.
+    """
+    if not hasattr(cache, "layer_to_allocator"):
+        raise NotImplementedError("onepass.transformers.serving does not support transformers before 5.23")
+    if step.get("block_table") is not None:
+        raise NotImplementedError("onepass does not support transformers' block_table; set max_blocks_per_request=0")
+    layer = module.layer_idx
+    group = cache.layer_to_allocator[layer]
+    read, write = step["read_index"][group.index], step["write_index"][group.index]
+    cu, longest = step["cu_seq_lens_k"][group.layer_type], step["max_length_k"][group.layer_type]
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    windowed = group.layer_type == "sliding_attention"
+    if windowed or read.numel() == 0:
+        # A window is a ring of slots, so no page holds keys in order: its last keys are packed before the new ones.
+        k, v = group.update(k, v, layer, read, write)
+        keys = dict(cu_seqlens_k=cu, max_seqlen_k=longest)
+    else:
+        new, (k, v) = (k, v), group.get_cache_for_block_table(layer)
+        for pages, x in zip((k, v), new):
+            pages.flatten(0, 1).index_copy_(0, write, x)
+        keys = _pages(group, layer, read, cu, longest)
+    out = onepass.torch.attention(
+        q,
+        k,
+        v,
+        mask="causal_bottom_right",
+        window=(group.sliding_window - 1, 0) if windowed else None,
+        cu_seqlens_q=step["cu_seq_lens_q"],
+        max_seqlen_q=step["max_length_q"],
+        **keys,
+        **options,
+    )
+    return out.unsqueeze(0)
+
+
+def _pages(group, layer, read, cu, longest):
+    """The page table and lengths of a step: made for a group's first layer, and kept for its others.
+
+    The slots of a page follow each other, so the slot of each first key of a page says which page it is.
+    """
+    if layer == group.layer_indices[0]:
+        size = group.tokens_per_page
+        first = cu[:-1, None] + torch.arange(0, longest, size, device=cu.device)
+        slots = read[first.clamp_(max=read.numel() - 1)]
+        table = torch.div(slots, size, rounding_mode="floor").int()
+        _steps[group] = dict(page_table=table, seqused_k=cu.diff().int())
+    return _steps[group]
+
+
+_steps = weakref.WeakKeyDictionary()  # by the group of layers: the tables of the step that runs
