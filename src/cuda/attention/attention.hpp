@@ -29,6 +29,7 @@ struct AttentionFeatures {
   }
   ONEPASS_HD constexpr bool own_lengths() const { return packed || seqused; }  // of each sequence
   ONEPASS_HD constexpr bool cache() const { return seqused || paged; }
+  ONEPASS_HD constexpr bool shared() const { return packed && cache(); }  // by kernels for few rows and for many
   ONEPASS_HD constexpr bool packed_k() const { return packed && !cache(); }
   ONEPASS_HD constexpr bool transforms() const {
     return softcap || alibi || bias != ScalarType::none || score_mod || scaled_first;

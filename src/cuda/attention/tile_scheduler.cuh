@@ -111,7 +111,7 @@ struct RowsOuter {
       tiles = per_head * p.heads;
     }
   }
-  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q, p.least_rows}, p.batch}; }
+  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q, features.shared() ? p.least_rows : 0}, p.batch}; }
 
   DEV i32 count() const { return tiles; }
   DEV WorkTile tile(i32 number) const {
@@ -188,7 +188,7 @@ struct TileScheduler {
 
  private:
   DEV bool concurrent() const {
-    if constexpr (features.packed && requires { p.concurrent; })
+    if constexpr (features.shared() && requires { p.concurrent; })
       return p.concurrent != 0;
     else
       return false;

@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
   using namespace onepass::decode;
   extern __shared__ __align__(128) unsigned char smem[];
   const u32 sm = shared_address(smem);
-  if constexpr (features.packed) {
+  if constexpr (features.shared()) {
     if (p.concurrent) let_next_kernel_start();
   }
   const Line line(p);
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     if (segment.steps == 0) break;
     copy_query<true>(sm, p, segment.group);
   }
-  if constexpr (features.packed) {
+  if constexpr (features.shared()) {
     if (p.concurrent) wait_for_kernel_before();  // one in front of it may still run
   }
 }

@@ -80,7 +80,8 @@ DEV void measure(const DecodeParams& p, Group& g) {
 }
 DEV void take_lengths(const DecodeParams& p, Group& g) {
   g.seq_q = p.seq_q;
-  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.own_rows(p.cu_q[g.batch + 1] - g.q_begin);
+  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
+  if constexpr (features.shared()) g.seq_q = p.own_rows(g.seq_q);
   WorkTile x;
   x.batch = g.batch;
   find_keys(p, x);
@@ -93,7 +94,7 @@ struct StepsOfSequence {  // of one of its groups
     Group g;
     g.batch = batch;
     take_lengths(p, g);
-    return features.packed && g.seq_q == 0 ? 0 : (g.steps + lead_of(p)) * p.groups;
+    return features.shared() && g.seq_q == 0 ? 0 : (g.steps + lead_of(p)) * p.groups;
   }
 };
 
@@ -182,13 +183,16 @@ struct Line {
     ++g.number;
     if (++g.head < p.groups) return g;
     g.head = 0;
-    do {  // sequences without rows are not on the line
-      ++g.batch;
-      if constexpr (kLengthsVary) {
-        if (g.batch < p.batch) take_lengths(p, g);
+    ++g.batch;
+    if constexpr (kLengthsVary) {
+      if (g.batch < p.batch) take_lengths(p, g);
+    }
+    if constexpr (features.shared()) {  // sequences without rows of this kernel are not on the line
+      while (g.batch < p.batch && g.seq_q == 0) {
+        if (++g.batch < p.batch) take_lengths(p, g);
       }
-    } while (features.packed && g.batch < p.batch && g.seq_q == 0);
-    g.number = g.batch * p.groups;
+      g.number = g.batch * p.groups;
+    }
     return g;
   }
 

@@ -220,7 +220,7 @@ DEV void produce(const SharedMemory& memory, const Maps& maps, const ForwardPara
   }
   if constexpr (kFactors) to.no_more();
   to.scheduler.reset();
-  if constexpr (features.packed) {
+  if constexpr (features.shared()) {
     if (p.concurrent) wait_for_kernel_before();  // this kernel's end is the end of both
   }
 }
