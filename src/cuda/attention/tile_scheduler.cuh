@@ -87,7 +87,8 @@ struct TilesOfSequence {
   i32 least = 0;
   DEV i32 operator()(i32 sequence) const {
     const i32 tokens = cu[sequence + 1] - cu[sequence];
-    return tokens < least ? 0 : (tokens + block - 1) / block;
+    if (features.shared() && tokens < least) return 0;
+    return (tokens + block - 1) / block;
   }
 };
 template <i32 block>
@@ -111,7 +112,7 @@ struct RowsOuter {
       tiles = per_head * p.heads;
     }
   }
-  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q, features.shared() ? p.least_rows : 0}, p.batch}; }
+  DEV SequenceTiles<block_m> sequences() const { return {{p.cu_q, p.least_rows}, p.batch}; }
 
   DEV i32 count() const { return tiles; }
   DEV WorkTile tile(i32 number) const {
