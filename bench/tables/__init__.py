@@ -21,14 +21,16 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 def headline():
     lines = []
 
-    def add(card, rows, dim, mask, op="fwd"):
+    def add(card, rows, dim, mask, op="fwd", other_run=None):
         row, what = gpu.h200_cell(rows, dim, mask, 4096, op), "gradients, " if op == "bwd" else ""
+        if other_run:  # its peers' ratios; they are ratios to our time in that run
+            row = row | {"peers": gpu.h200_cell(other_run, dim, mask, 4096, op)["peers"] | row["peers"]}
         speed = f"{1e-12 * rate(row):.0f} TFLOP/s"
         lines.append([card, f"{what}bf16 d{dim}, 4k{mask}", speed, said(row, GPU_PEERS)])
 
     for dim in (64, 128, 256):
         for mask in gpu.MASKS:
-            add("H200", rows_of("h200"), dim, mask)
+            add("H200", rows_of("h200"), dim, mask, other_run=rows_of("h200_fa3"))
     for mask in gpu.MASKS:
         add("H200", rows_of("h200_backward"), 128, mask, "bwd")
     add("H100", rows_of("h100"), 128, " causal")
@@ -71,6 +73,7 @@ TABLES = {
     "headline": headline,
     "h200": gpu.h200,
     "h200-means": gpu.h200_means,
+    "h200-fa3-means": lambda: gpu.h200_means("h200_fa3"),
     "h100": lambda: gpu.h200("h100", peers=("torch-cudnn", "torch-flash")),
     "h100-backward": lambda: gpu.h200("h100_backward", "bwd", ("torch-cudnn", "torch-flash")),
     "h100-decode": lambda: gpu.h200_keys("h100_decode", "torch-cudnn", "torch-flash"),

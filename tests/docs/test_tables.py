@@ -52,7 +52,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(self.check(EMPTY + "<!-- end -->\n")[0], 1)
 
     def test_a_peer_of_all_cells_comes_into_the_table(self):
-        rows = tables.rows_of("h200")
+        rows = tables.rows_of("h200_fa3")
         cells = [row for row in rows if CELL.fullmatch(row["problem"])]
         for row in cells:
             row["peers"]["flash-attn-4"] = {"median_s": row["median_s"] / 0.8, "times_ours": 1.25}
@@ -62,7 +62,7 @@ class Tables(unittest.TestCase):
             self.assertIn("| FlashAttention-4 | 1.25 | 1.25 | 1.25 |", tables.gpu.h200_means())
             cells[-1]["peers"]["flash-attn-4"] = {"refused": "why"}  # no time: no column
             self.assertNotIn("FlashAttention-4", tables.gpu.h200()[0])
-            self.assertEqual(tables.gpu.h200()[2:], tables.TABLES["h200"]()[2:])
+            self.assertEqual(tables.gpu.h200()[0], "| TFLOP/s: onepass / FlashAttention-3 / cuDNN | 1k | 4k | 16k |")
 
     def test_every_table_is_used(self):
         shown = "".join(file.read_text() for file in tables.marked_files())
