@@ -40,8 +40,8 @@ def needed(study, options):
             found.append(importlib.import_module(name))
         except ImportError as error:
             raise SystemExit(f"the study needs {name}: {error}") from None
-    on_cuda = getattr(options, "device", "cuda").startswith("cuda")
-    if getattr(study, "CUDA", True) and on_cuda and not found[0].cuda.is_available():
+    on_cuda = getattr(study, "CUDA", True) and getattr(options, "device", "cuda").startswith("cuda")
+    if on_cuda and not found[0].cuda.is_available():
         raise SystemExit("PyTorch sees no CUDA device here")
     return found
 
