@@ -31,7 +31,9 @@ std::vector<Case> cases(std::uint64_t seed) {
   const rc::Gen<Case> gen = rc::gen::exec([] { return test::random_case(test::random_problem()); });
   for (rc::Random random(seed); found.size() < kProblems;) {
     Case c = gen(random.split(), rc::kNominalSize).value();
-    if (!takers_of(on_device(c.problem)).empty()) found.push_back(std::move(c));
+    // A bound of 0 rows says "unknown" where only the device has the lengths: the tokens are the bound then.
+    const bool unknown = c.problem.varlen && c.problem.seq_q == 0 && c.problem.total_q > 0;
+    if (!unknown && !takers_of(on_device(c.problem)).empty()) found.push_back(std::move(c));
   }
   return found;
 }

@@ -181,6 +181,21 @@ TEST(GradientArguments, EachCallSaysWhichItIs) {
             std::string::npos);
 }
 
+TEST(GradientArguments, OptionsOfAForwardAloneAreRefused) {
+  const Inputs in = check::make_inputs(parse_problem("bwd h2 s5 d8"));
+  const auto refused = [&](const Attention& options) -> std::string {
+    try {
+      attention_backward(in.tensors, options);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "taken";
+  };
+  EXPECT_EQ(refused({.accumulation = Accumulation::fast}), "attention_backward does not support accumulation");
+  EXPECT_EQ(refused({.batch_invariant = true}), "attention_backward does not support batch_invariant");
+  EXPECT_EQ(refused({.unified_max = 0.0f}), "attention_backward does not support unified_max");
+}
+
 // Each role in exactly the operators that its row says.
 TEST(GradientRoles, EachOperatorHasItsOwn) {
   const auto names = [](const char* line, auto which) {

@@ -216,7 +216,11 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   p.page_size = paged ? 1 : 0;  // k's, once it is read
   const bool backward = is_backward(op);
   for_each_option([&](const OptionRow& row, auto option) {  // seq_q and seq_k hold the bounds
-    if (row.word && takes_option(row, backward)) p.*option = a.*option;
+    if (!row.word) return;
+    if (takes_option(row, backward)) p.*option = a.*option;
+    // `deterministic` alone is for gradients only; a forward is, whatever it says.
+    want(!backward || row.backward || a.*option == Attention{}.*option, ErrorCode::bad_value, call_of(p.op),
+         " does not support ", row.word);
   });
   for (const auto& [name, bound, used] :
        {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen}, {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || paged}})
