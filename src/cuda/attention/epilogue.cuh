@@ -44,27 +44,26 @@ struct FallbackRows {
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
 constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && bytes_of(features.input) == 2;
 
-// O / l; false if that is somewhere not finite.
+// O / l; false if that is somewhere not finite. A row whose 1 / l is NaN sees a score that is NaN: it is NaN in every
+// column, no hidden key has a part in that, and it counts as finite. It may have a part where neighbours share a tanh,
+// where a factor of e4m3 is NaN, and with fp32, whose products of parts make NaN of an infinity.
 template <class Out, int N>
 DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
-  if constexpr (sizeof(typename Out::Raw) == 4) {
-    float zero = 0.0f;  // stays 0 while everything is finite
+  constexpr u32 kBits = sizeof(typename Out::Raw) == 4 ? 0x7fffffff : 0x7fff7fff;
+  u32 zero[2] = {0, 0};  // of the rows: stay 0 while everything is finite
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      o[j] *= inv[j >> 1 & 1];
-      zero += o[j] * 0.0f;
-    }
-    return zero == 0.0f;
-  } else {
-    u32 zero = 0;
-#pragma unroll
-    for (int j = 0; j < N; j += 2) {  // the same on packed pairs, which are wanted anyway: half the instructions
-      o[j] *= inv[j >> 1 & 1];
-      o[j + 1] *= inv[j >> 1 & 1];
-      zero = Out::times_zero_plus(Out::pack(o[j], o[j + 1]), zero);
-    }
-    return (zero & 0x7fff7fff) == 0;
+  for (int j = 0; j < N; j += 2) {
+    const int i = j >> 1 & 1;
+    o[j] *= inv[i];
+    o[j + 1] *= inv[i];
+    if constexpr (sizeof(typename Out::Raw) == 4)
+      zero[i] = __float_as_uint(fmaf(o[j + 1], 0.0f, fmaf(o[j], 0.0f, __uint_as_float(zero[i]))));
+    else  // packed pairs are wanted anyway: half the instructions
+      zero[i] = Out::times_zero_plus(Out::pack(o[j], o[j + 1]), zero[i]);
   }
+  constexpr bool kAny = bytes_of(features.keys) != 2 || features.pair_tanh;
+  const auto wrong = [&](int i) { return (zero[i] & kBits) != 0 && (kAny || inv[i] == inv[i]); };
+  return !wrong(0) && !wrong(1);
 }
 
 // The final state of a row: 1 / l and the LSE. rounded: the sum of the weights as they were multiplied.
