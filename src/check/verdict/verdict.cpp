@@ -113,6 +113,13 @@ class Judge {
     ++rows_;
   }
 
+  // The sum of a score's products loses this, in units of its terms. A tensor core truncates d / 16 sums by 2 u each;
+  // an fp8 product truncates each of its terms as well.
+  static double sum_steps(const Problem& p) {
+    const bool truncates = p.device.kind == DeviceKind::cuda || p.dtype == DType::f8e4m3;
+    return static_cast<double>(p.dim_qk) / (truncates ? 8 : p.dim_qk <= 256 ? 64 : 12);
+  }
+
   // Shares of an element's bound: of the spread of the values under the row's weights, and of their root mean square.
   struct Allowance {
     double scores, sums;
@@ -126,7 +133,7 @@ class Judge {
     const double largest = oracle_.lse[at_row] + std::log(top);  // score
     double terms = terms_ + double{p.softcap};
     if (std::isfinite(largest)) terms += std::abs(largest);
-    const double units = p.dtype == DType::f8e4m3 ? 2 : 4 + static_cast<double>(p.dim_qk) / 64;
+    const double units = p.dtype == DType::f8e4m3 ? 2 : 4 + sum_steps(p);
     return {top < 1 && std::isfinite(top) ? units * product_unit(p) * terms : 0,
             sum_error(static_cast<double>(std::max<std::int64_t>(0, seen.hi - seen.lo))) +
                 weights_error(p.dtype) * std::min(1 / 3.5, std::sqrt(top))};
@@ -139,10 +146,7 @@ class Judge {
     const auto here = [&] { return text("lse[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
     if (ref == -INFINITY ? x != -INFINITY : !same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
-    const auto d = static_cast<double>(in_.problem.dim_qk);
-    // An fp8 product truncates each of its terms, not only its sum.
-    const double steps = d / (in_.problem.dtype == DType::f8e4m3 ? 8 : d <= 256 ? 64 : 12);
-    const double unsure = (2 + steps) * product_unit(in_.problem) * terms_;
+    const double unsure = (2 + sum_steps(in_.problem)) * product_unit(in_.problem) * terms_;
     const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
     if (error > 1) first(here() + text(": ", error, " times its bound"));
     v_.lse_error = std::max(v_.lse_error, error);

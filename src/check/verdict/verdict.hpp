@@ -37,9 +37,9 @@ struct Verdict {
 // (tally.hpp). They decide where elements are few, since base's error is then a matter of chance.
 // docs/reference/conventions.md derives both.
 //
-// In 4, d / 64 is for tensor cores, which add 16 products a step and truncate the sum. That pulls scores of many
-// elements towards 0: d = 256 and a score of 30 came out 4.4e-5 low. Beyond d = 256 the bound has d / 12, two thirds of
-// what d / 16 truncations of 2 u t can come to: d = 576 came out up to a half of it low.
+// In 4, d / 64 (d / 12 beyond d = 256) is for the sums of CPUs. Tensor cores add 16 products a step and truncate the
+// sum, by up to 2 u t. A CUDA device's bound therefore has d / 8. That pulls scores of many elements towards 0: d = 256
+// and a score of 30 came out 4.4e-5 low, and d = 201 with ALiBi up to 1.47 of a bound with d / 64.
 //
 // With an fp8_e4m3 q, Hopper's products cut every term: a score is known to 2 * 2^-13 t, the LSE to (2 + d / 8) of
 // 2^-13 t. The bounds of 2 and 3 then add 0.5 % of max|ref| and of the output scale for what the sums lose, and 2e-5
