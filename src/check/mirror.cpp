@@ -95,7 +95,7 @@ Verdict check_on_device(const Implementation& implementation, Inputs& inputs, in
     verdict.sentence = error.what();
     return verdict;
   }
-  return judge(inputs, executor);
+  return judge(inputs, executor, DeviceKind::cuda);
 }
 
 }  // namespace onepass::check

@@ -24,8 +24,8 @@ double shortfall(const Problem& p) {
 
 class Judge {
  public:
-  Judge(const Inputs& in, const reference::Dense& oracle, const reference::Dense& base)
-      : in_(in), oracle_(oracle), base_(base) {}
+  Judge(const Inputs& in, const reference::Dense& oracle, const reference::Dense& base, DeviceKind computed_on)
+      : in_(in), oracle_(oracle), base_(base), computed_on_(computed_on) {}
 
   Verdict judge() {
     const Problem& p = in_.problem;
@@ -115,8 +115,8 @@ class Judge {
 
   // The sum of a score's products loses this, in units of its terms. A tensor core truncates d / 16 sums by 2 u each;
   // an fp8 product truncates each of its terms as well.
-  static double sum_steps(const Problem& p) {
-    const bool truncates = p.device.kind == DeviceKind::cuda || p.dtype == DType::f8e4m3;
+  double sum_steps(const Problem& p) const {
+    const bool truncates = computed_on_ == DeviceKind::cuda || p.dtype == DType::f8e4m3;
     return static_cast<double>(p.dim_qk) / (truncates ? 8 : p.dim_qk <= 256 ? 64 : 12);
   }
 
@@ -179,6 +179,7 @@ class Judge {
 
   const Inputs& in_;
   const reference::Dense &oracle_, &base_;
+  DeviceKind computed_on_;
   Verdict v_;
   std::string violation_, worst_;
   Tally tally_;
@@ -207,8 +208,9 @@ Verdict concluded(Verdict v, const std::string& worst, std::string violation, co
   return v;
 }
 
-Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base) {
-  return Judge(inputs, oracle, base).judge();
+Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base,
+              DeviceKind computed_on) {
+  return Judge(inputs, oracle, base, computed_on).judge();
 }
 
 }  // namespace onepass::check

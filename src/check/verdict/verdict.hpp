@@ -44,8 +44,9 @@ struct Verdict {
 // With an fp8_e4m3 q, Hopper's products cut every term: a score is known to 2 * 2^-13 t, the LSE to (2 + d / 8) of
 // 2^-13 t. The bounds of 2 and 3 then add 0.5 % of max|ref| and of the output scale for what the sums lose, and 2e-5
 // more for each key where accumulation is fast. On the CPU, whose sums are fp32, tests also compare with the same
-// numbers in fp32.
-Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
+// numbers in fp32. The inputs are always in host memory; computed_on is the device that ran the call.
+Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base,
+              DeviceKind computed_on = DeviceKind::cpu);
 
 // Judges each gradient by itself. The figures are those of the worst one:
 //   1. not finite exactly where the reference is not (NaN or which infinity is not promised); 0 where nothing reaches
@@ -85,6 +86,6 @@ inline bool can_judge(const Problem& problem, Distribution distribution) {
 }
 
 // Judges by the oracle and base of the inputs' own operator.
-Verdict judge(Inputs& inputs, Executor& executor);
+Verdict judge(Inputs& inputs, Executor& executor, DeviceKind computed_on = DeviceKind::cpu);
 
 }  // namespace onepass::check
