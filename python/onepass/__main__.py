@@ -7,7 +7,7 @@ import sys
 from . import _devices, _onepass
 
 
-def main():
+def main() -> None:
     if not hasattr(_onepass, "command"):
         print("onepass: this build does not have the command-line tool (ONEPASS_TOOLS is OFF)", file=sys.stderr)
         sys.exit(2)

@@ -1,28 +1,30 @@
 """Writing new keys and values into a cache."""
 
+from typing import Any
+
 from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 
 
 def append_kv(
-    k_new,
-    v_new,
-    k_cache,
-    v_cache,
+    k_new: Any,
+    v_new: Any,
+    k_cache: Any,
+    v_cache: Any,
     *,
-    seqused_k,
-    page_table=None,
-    cu_seqlens_q=None,
-    cos=None,
-    sin=None,
-    interleaved=False,
-    k_descale=None,
-    v_descale=None,
-    q=None,
-    q_out=None,
-    layout="bhsd",
-    threads=None,
-    **unknown,
-):
+    seqused_k: Any,
+    page_table: Any = None,
+    cu_seqlens_q: Any = None,
+    cos: Any = None,
+    sin: Any = None,
+    interleaved: bool = False,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    q: Any = None,
+    q_out: Any = None,
+    layout: str = "bhsd",
+    threads: int | None = None,
+    **unknown: Any,
+) -> Any:
     """Writes new keys and values to the ends of their sequences in a cache, keys rotated by their positions (RoPE).
 
     Token t of sequence b becomes key ``p = seqused_k[b] + t``. With cos and sin, k_new and q are rotated by row p on
@@ -62,7 +64,7 @@ def append_kv(
     """
     given = locals()
     if unknown:
-        _unknown.refuse("append_kv", unknown, append_kv.__kwdefaults__)
+        _unknown.refuse("append_kv", unknown, _options.keywords(append_kv))
     for name in ("k_new", "v_new", "k_cache", "v_cache", "seqused_k"):
         if given[name] is None:
             raise TypeError(f"{name} must be an array (got None)")
@@ -99,10 +101,10 @@ def append_kv(
     return None if q is None else _arrays.finished(q_out)
 
 
-def _dtype(x):
+def _dtype(x: Any) -> Any:
     return str(getattr(x, "dtype", "")).rpartition(".")[2]
 
 
-def _written(name, x, place):
+def _written(name: str, x: Any, place: Any) -> Any:
     _kinds.refuse_immutable(x, name)
     return _arrays.exported(name, x, place, writable=True)

@@ -4,6 +4,7 @@ No data is copied. A kind of array is known by its type's module, so torch or ja
 """
 
 import sys
+from typing import Any
 
 from . import _kinds, _onepass
 from . import _numpy as np
@@ -14,7 +15,7 @@ _FLOAT8 = "float8_e4m3fn"  # of q, k and v of a forward
 _KINDS = "a NumPy array, a torch tensor or an array with DLPack"
 
 
-def exported(name, x, place, writable=False, convert=None):
+def exported(name: str, x: Any, place: Any, writable: bool = False, convert: Any = None) -> Any:
     """How the extension reads or writes `x`: through `x` itself, (bits,) for float8 and for bfloat16 in NumPy, which
     no buffer can say, or a DLPack capsule of an array on a CUDA device, for a call that runs at `place`. `convert`
     names the dtype that a small array is converted to."""
@@ -53,10 +54,10 @@ def exported(name, x, place, writable=False, convert=None):
     raise TypeError(f"{name} must be {_KINDS} (got a {type(x).__name__})")
 
 
-_names = {}  # of dtypes seen; naming one takes as long as a small call
+_names: dict[Any, str] = {}  # of dtypes seen; naming one takes as long as a small call
 
 
-def dtype_name(name, x):
+def dtype_name(name: str, x: Any) -> Any:
     """The name of the element type of a tensor of numbers, such as float32; float8_e4m3fn of q alone."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
@@ -71,12 +72,12 @@ def dtype_name(name, x):
     return _names.setdefault(dtype, word)
 
 
-def result_dtype(q):
+def result_dtype(q: Any) -> Any:
     """The dtype of a new out, or None: q's."""
     return "bfloat16" if dtype_name("q", q) == _FLOAT8 else None
 
 
-def _order_like(x, rank):
+def _order_like(x: Any, rank: Any) -> Any:
     """Dimensions from the slowest to the fastest in memory, as in x; the last is the fastest. None: row-major."""
     strides = getattr(x, "strides", None)
     if strides is None and hasattr(x, "stride"):
@@ -90,11 +91,11 @@ def _order_like(x, rank):
 class _Native:
     """A result that is filled by the extension and then imported by the library of q (`namespace.from_dlpack`)."""
 
-    def __init__(self, namespace, raw):
+    def __init__(self, namespace: Any, raw: Any) -> None:
         self.namespace, self.raw = namespace, raw
 
 
-def new(like, shape, dtype=None, ordered=True, fill=None):
+def new(like: Any, shape: Any, dtype: Any = None, ordered: bool = True, fill: Any = None) -> Any:
     """An array of the kind and device of `like`, of its dtype if none is named, in its memory order."""
     order = _order_like(like, len(shape)) if ordered else None
     permuted = shape if order is None else [shape[i] for i in order]
@@ -126,11 +127,11 @@ def new(like, shape, dtype=None, ordered=True, fill=None):
     return array
 
 
-def target(name, x, place):
+def target(name: str, x: Any, place: Any) -> Any:
     """How the extension writes `x` (from `new`, or given by the caller)."""
     return x.raw if isinstance(x, _Native) else exported(name, x, place, writable=True)
 
 
-def finished(x):
+def finished(x: Any) -> Any:
     """The array the caller gets."""
     return x.namespace.from_dlpack(x.raw) if isinstance(x, _Native) else x

@@ -10,6 +10,7 @@ import glob
 import importlib.util
 import os
 import sys
+from typing import Any
 
 from . import _numpy as np
 from . import _onepass
@@ -17,12 +18,12 @@ from . import _onepass
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
-def is_torch(x):
+def is_torch(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def torch_capsule(x):
+def torch_capsule(x: Any) -> Any:
     """A DLPack capsule without any waiting. x.__dlpack__ is Python, takes 3 us and wants x's device to be current."""
     try:
         return sys.modules["torch"].utils.dlpack.to_dlpack(x)
@@ -30,17 +31,17 @@ def torch_capsule(x):
         return x  # sparse, quantized and the like: the extension says what is expected
 
 
-def is_cupy(x):
+def is_cupy(x: Any) -> bool:
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-def is_jax(x):
+def is_jax(x: Any) -> bool:
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(x, jax.Array)
 
 
-def cuda_index(x):
+def cuda_index(x: Any) -> Any:
     """The CUDA device that `x` is on, or None."""
     if x is None or isinstance(x, np.ndarray):
         return None
@@ -58,14 +59,14 @@ class Host:
     stream, workspace = 0, None
     torch_is_plain = False  # once _kinds has seen in this call that torch records and differentiates nothing
 
-    def handed_over(self, x, writable=False):
+    def handed_over(self, x: Any, writable: bool = False) -> Any:
         return torch_capsule(x) if is_torch(x) and x.is_cpu else x
 
-    def finish(self):
+    def finish(self) -> None:
         pass
 
 
-def nvrtc_wheels():
+def nvrtc_wheels() -> Any:
     """Where pip has put NVRTC (nvidia-cuda-nvrtc, which frameworks bring along): nvidia/*/lib, the newest first."""
     try:
         spec = importlib.util.find_spec("nvidia")  # a namespace of folders; nothing is imported
@@ -77,7 +78,7 @@ def nvrtc_wheels():
 
 
 @functools.cache
-def find_nvrtc():
+def find_nvrtc() -> None:
     """Tells the extension, which opens NVRTC when it first needs it. The loader's own and $ONEPASS_NVRTC go before."""
     _onepass.offer_nvrtc(nvrtc_wheels())
 
@@ -87,10 +88,10 @@ class Cuda:
 
     torch_is_plain = False
 
-    def __init__(self, q, index):
+    def __init__(self, q: Any, index: Any) -> None:
         find_nvrtc()
-        self.torch = sys.modules["torch"] if is_torch(q) else None
-        self.cupy = sys.modules["cupy"] if is_cupy(q) else None
+        self.torch: Any = sys.modules["torch"] if is_torch(q) else None
+        self.cupy: Any = sys.modules["cupy"] if is_cupy(q) else None
         self.device, self.stream, self.workspace = index, 0, None  # None: the library's own, in stream order
         if self.torch:
             self.stream = self.torch.cuda.current_stream(index).cuda_stream
@@ -100,7 +101,7 @@ class Cuda:
                 self.stream = self.cupy.cuda.get_current_stream().ptr
             self.workspace = self.cupy_workspace
 
-    def handed_over(self, x, writable=False):
+    def handed_over(self, x: Any, writable: bool = False) -> Any:
         """A DLPack capsule of `x`, valid for work on the call's stream. Of q's own library it needs no waiting."""
         if cuda_index(x) is None:
             return x  # in host memory; the extension says what is expected
@@ -116,23 +117,23 @@ class Cuda:
                 pass  # a producer from before versions
         return x.__dlpack__(stream=stream)
 
-    def finish(self):
+    def finish(self) -> None:
         """After the call has been enqueued."""
         if not (self.torch or self.cupy):
             _onepass.synchronize(self.device)
 
     # Both libraries reuse freed memory in stream order, so it may be freed as soon as the call has been enqueued.
-    def torch_workspace(self, size):
+    def torch_workspace(self, size: int) -> tuple[Any, ...]:
         memory = self.torch.empty(size, dtype=self.torch.uint8, device=f"cuda:{self.device}")
         return memory, memory.data_ptr()
 
-    def cupy_workspace(self, size):
+    def cupy_workspace(self, size: int) -> tuple[Any, ...]:
         with self.cupy.cuda.Device(self.device):
             memory = self.cupy.empty(size, dtype=self.cupy.uint8)
         return memory, memory.data.ptr
 
 
-def place_of(q):
+def place_of(q: Any) -> Any:
     """Host or Cuda: where a call with this q runs."""
     index = cuda_index(q)
     return Host() if index is None else Cuda(q, index)

@@ -1,5 +1,7 @@
 """The library's own check that the arrays of a call fit together, from shapes and dtypes alone."""
 
+from typing import Any
+
 import numpy as np
 
 from . import _onepass
@@ -7,7 +9,7 @@ from . import _onepass
 _BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8}  # as the extension takes what no buffer can say
 
 
-def without_values(shape, dtype, looked_at=True):
+def without_values(shape: Any, dtype: Any, looked_at: bool = True) -> Any:
     """An array as the extension takes it, of almost no memory; dtype is a name. Integers are 0 if looked at."""
     if dtype in _BITS:
         return (without_values(shape, _BITS[dtype].__name__),)
@@ -20,7 +22,7 @@ def without_values(shape, dtype, looked_at=True):
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)
 
 
-def check(options, arrays, mod_buffers=(), fp8=None):
+def check(options: dict[str, Any], arrays: Any, mod_buffers: Any = (), fp8: Any = None) -> None:
     """Raises what does not fit, in the library's sentences.
 
     Args:

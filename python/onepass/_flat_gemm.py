@@ -1,10 +1,12 @@
 """Few rows times a wide matrix, and linear layers of any number of rows."""
 
+from typing import Any
+
 from . import _arrays, _devices, _kinds, _onepass, _options
 from . import _numpy as np
 
 
-def _product(function, x, w, column_bias, out, threads):
+def _product(function: Any, x: Any, w: Any, column_bias: Any, out: Any, threads: int | None) -> Any:
     place = _devices.place_of(x)
     _arrays.dtype_name("x", x)
     _arrays.dtype_name("w", w)
@@ -26,7 +28,7 @@ def _product(function, x, w, column_bias, out, threads):
     return _arrays.finished(out)
 
 
-def flat_gemm(x, w, *, column_bias=None, out=None, threads=None):
+def flat_gemm(x: Any, w: Any, *, column_bias: Any = None, out: Any = None, threads: int | None = None) -> Any:
     """``x @ w.T + column_bias`` for few rows x: as fast as w can be read (Hong et al., FlashDecoding++, section 4).
 
     Args:
@@ -42,7 +44,7 @@ def flat_gemm(x, w, *, column_bias=None, out=None, threads=None):
     return _product(_onepass.flat_gemm, x, w, column_bias, out, threads)
 
 
-def linear(x, w, *, column_bias=None, out=None, threads=None):
+def linear(x: Any, w: Any, *, column_bias: Any = None, out: Any = None, threads: int | None = None) -> Any:
     """``x @ w.T + column_bias`` of any number of rows, by the kernel that is fastest for it on this machine.
 
     A GEMV, ``flat_gemm``, or the GEMM of another library that is opened at run time (cuBLASLt; a BLAS for float32 on

@@ -1,6 +1,7 @@
 """The gradients of attention."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 
@@ -10,41 +11,41 @@ _SIDE = ("dbias", "dsinks", "dalibi_slopes")
 
 
 def attention_backward(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
     *,
-    dlse=None,
-    grads=("dq", "dk", "dv"),
-    grad_dtype=None,
-    into=None,
-    deterministic=False,
-    mask=None,
-    align_offset=None,
-    window=None,
-    bool_mask=None,
-    bias=None,
-    alibi_slopes=None,
-    sinks=None,
-    scale=None,
-    softcap=0.0,
-    dropout_p=0.0,
-    seed=_options.SEED,
-    cu_seqlens_q=None,
-    cu_seqlens_k=None,
-    max_seqlen_q=None,
-    max_seqlen_k=None,
-    score_mod=None,
-    mask_mod=None,
-    mod_buffers=None,
-    layout="bhsd",
-    implementation=None,
-    threads=None,
-    **unknown,
-):
+    dlse: Any = None,
+    grads: Any = ("dq", "dk", "dv"),
+    grad_dtype: Any = None,
+    into: Any = None,
+    deterministic: bool = False,
+    mask: str | None = None,
+    align_offset: Any = None,
+    window: Any = None,
+    bool_mask: Any = None,
+    bias: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    seed: int | None = _options.SEED,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: Any = None,
+    max_seqlen_k: Any = None,
+    score_mod: Any = None,
+    mask_mod: Any = None,
+    mod_buffers: Any = None,
+    layout: str = "bhsd",
+    implementation: str | None = None,
+    threads: int | None = None,
+    **unknown: Any,
+) -> Any:
     """The gradients of ``attention``: dq, dk and dv of a loss from dout, its gradient by out.
 
     Takes what ``attention`` took, the seed of the dropout included, and what it returned: nothing but out and lse is
@@ -75,7 +76,7 @@ def attention_backward(
     """
     given = locals()
     if unknown:
-        _unknown.refuse("attention_backward", unknown, attention_backward.__kwdefaults__)
+        _unknown.refuse("attention_backward", unknown, _options.keywords(attention_backward))
     place = _devices.place_of(q)
     names = _names(grads)
     call = _options.options(place, given)
@@ -94,7 +95,7 @@ def attention_backward(
     return tuple(_arrays.finished(results[name]) for name in names)
 
 
-def _names(grads):
+def _names(grads: Any) -> Any:
     accepted = f"some of {', '.join(map(repr, _OF))}, each once and in an order, are accepted"
     if isinstance(grads, (set, frozenset)):  # whose order is not defined
         raise TypeError(f"grads is a {type(grads).__name__}; {accepted}")
@@ -108,7 +109,7 @@ def _names(grads):
     return names
 
 
-def _results(names, given, call):
+def _results(names: Sequence[str], given: dict[str, Any], call: dict[str, Any]) -> Any:
     """By name, what is written into. New packed ones begin as 0: tokens beyond the last sequence are not computed."""
     into, dtype = {} if given["into"] is None else given["into"], given["grad_dtype"]
     if not isinstance(into, Mapping):

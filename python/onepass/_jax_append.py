@@ -1,5 +1,7 @@
 """Writing new keys and values into a cache of JAX arrays."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,24 +12,24 @@ _CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 
 
 def append_kv(
-    k_new,
-    v_new,
-    k_cache,
-    v_cache,
+    k_new: Any,
+    v_new: Any,
+    k_cache: Any,
+    v_cache: Any,
     *,
-    seqused_k,
-    page_table=None,
-    cu_seqlens_q=None,
-    cos=None,
-    sin=None,
-    interleaved=False,
-    k_descale=None,
-    v_descale=None,
-    q=None,
-    layout="bhsd",
-    threads=None,
-    **unknown,
-):
+    seqused_k: Any,
+    page_table: Any = None,
+    cu_seqlens_q: Any = None,
+    cos: Any = None,
+    sin: Any = None,
+    interleaved: bool = False,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    q: Any = None,
+    layout: str = "bhsd",
+    threads: int | None = None,
+    **unknown: Any,
+) -> Any:
     """``onepass.append_kv`` of JAX arrays, traced or not: gives the caches with the new keys and values in them.
 
     Arrays of JAX are never written to. Where the caches are donated to jit (``donate_argnums``), or carried through a
@@ -48,7 +50,7 @@ def append_kv(
       ``onepass.append_kv``. On CUDA, where only the device knows, a token that is out of range is left out.
     """
     if unknown:
-        _unknown.refuse("onepass.jax.append_kv", unknown, append_kv.__kwdefaults__)
+        _unknown.refuse("onepass.jax.append_kv", unknown, _options.keywords(append_kv))
     tokens_first = _options.tokens_first(layout)
     threads = _options.threads_of(threads)
     needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k}

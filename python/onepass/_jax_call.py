@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +27,14 @@ _MOD = "mod:"
 class Static:
     """A value that is not an array, as a pytree without leaves."""
 
-    def __init__(self, value):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
 
 jax.tree_util.register_pytree_node(Static, lambda x: ((), x.value), lambda value, _: Static(value))
 
 
-def operands(given):
+def operands(given: dict[str, Any]) -> tuple[Any, ...]:
     """(names, arrays) of the arrays of a call, in the order in which they are passed."""
     found = {}
     for name in _DATA:
@@ -56,23 +58,23 @@ def operands(given):
     return tuple(found), varying(found.values(), manual_axes(found.values()))
 
 
-def manual_axes(arrays):
+def manual_axes(arrays: Any) -> Any:
     """The axes of jax.shard_map over which at least one of the arrays varies."""
     return frozenset().union(*(_manual_axes(jax.typeof(x)) for x in arrays))
 
 
-def _manual_axes(aval):
+def _manual_axes(aval: Any) -> Any:
     kind = getattr(aval, "manual_axis_type", None)  # before JAX 0.10: vma
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
-def varying(arrays, axes):
+def varying(arrays: Any, axes: Any) -> Any:
     """The arrays with types that vary over these axes; the transpose adds up what the devices give."""
     missing = [(x, tuple(axes - manual_axes([x]))) for x in arrays]
     return tuple(jax.lax.pcast(x, names, to="varying") if names else x for x, names in missing)
 
 
-def converted(name, x, dtype):
+def converted(name: str, x: Any, dtype: Any) -> Any:
     """x as an array of `dtype`, float32 or int32, if its numbers are of a dtype that onepass converts."""
     x = jnp.asarray(x)
     accepted = (dtype, *_kinds.CONVERTED[dtype])
@@ -81,10 +83,10 @@ def converted(name, x, dtype):
     return x.astype(dtype)
 
 
-def undifferentiable(f, sentence):
+def undifferentiable(f: Any, sentence: str) -> Any:
     """Wrap f so that differentiating it raises NotImplementedError(sentence)."""
 
-    def refuse(primals, tangents):
+    def refuse(primals: Any, tangents: Any) -> tuple[Any, Any]:
         raise NotImplementedError(sentence)
 
     once = jax.custom_jvp(f)
@@ -92,9 +94,9 @@ def undifferentiable(f, sentence):
     return once
 
 
-def settings(given, names):
+def settings(given: dict[str, Any], names: Sequence[str]) -> Any:
     """The options of a call as a tuple of (name, value): what the extension takes, and what onepass.jax adds."""
-    plain = {**attention.__kwdefaults__, **given, **dict.fromkeys(_SIDE), "mod_buffers": None}
+    plain = {**_options.keywords(attention), **given, **dict.fromkeys(_SIDE), "mod_buffers": None}
     options = _options.options(_devices.Host(), plain)
     for name in (*_SIDE, "stream", "workspace", "mod_buffers"):
         del options[name]
@@ -103,17 +105,17 @@ def settings(given, names):
     return tuple(options.items())
 
 
-def bits(seed):
+def bits(seed: int) -> Any:
     """A seed from 0 to 2^64 - 1 as an attribute of the same bits."""
     return np.int64(seed - (seed >> 63 << 64))
 
 
-def _optional(x):
+def _optional(x: Any) -> Any:
     return np.float64(math.nan if x is None else x)
 
 
 # kind of an option -> (its attribute of XLA's, the default)
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "switch": (np.bool_, False),
     "integer": (np.int64, 0),
     "bits": (bits, 0),
@@ -125,7 +127,7 @@ _KINDS = {
 _ROWS = tuple(_onepass.attention_options())
 
 
-def _attributes(options, backward):
+def _attributes(options: dict[str, Any], backward: Any) -> dict[str, Any]:
     """Options as XLA's attributes, all of those that python/src/jax.cpp reads; those of the other pass at defaults."""
     o = dict(options)
     left, right = o["window"]
@@ -150,16 +152,16 @@ def _attributes(options, backward):
 class Call:
     """All of a call but its arrays."""
 
-    names: tuple
-    options: tuple
+    names: tuple[str, ...]
+    options: tuple[tuple[str, Any], ...]
     return_lse: bool
     out_dtype: str | None = None  # None: q's, bfloat16 of a float8_e4m3fn q
 
     @property
-    def packed(self):
+    def packed(self) -> bool:
         return "cu_seqlens_q" in self.names or "cu_seqlens_k" in self.names
 
-    def forward(self, values):
+    def forward(self, values: Any) -> tuple[Any, ...]:
         """(out, lse); lse is None unless it is asked for."""
         q, v = values[0], values[2]
         if q.ndim < 2 or v.ndim < 2:
@@ -181,7 +183,7 @@ class Call:
             lse = [jnp.where(inside, x, -math.inf) for x in lse]
         return out, lse[0] if lse else None
 
-    def refuse_gradients(self, values, wanted):
+    def refuse_gradients(self, values: Any, wanted: Any) -> None:
         """Raise a ValueError about what is differentiated (its names) and has no gradient."""
         of = dict(zip(self.names, values))
         wanted = [name for name in wanted if jnp.issubdtype(of[name].dtype, jnp.floating)]
@@ -197,7 +199,7 @@ class Call:
                     f"attention does not return the gradient of {x}; pass jax.lax.stop_gradient({x}){hint}"
                 )
 
-    def backward(self, values, upstream, wanted):
+    def backward(self, values: Any, upstream: Any, wanted: Any) -> Any:
         """The gradients in the order of names, None of those that are not wanted."""
         of = dict(zip(self.names, values))
         wanted = [name for name in wanted if name in _DIFFERENTIABLE]
@@ -216,7 +218,7 @@ class Call:
                 gradients[name] = jnp.where(inside[:, None, None], gradients[name], 0)
         return tuple(gradients[name].astype(of[name].dtype) if name in gradients else None for name in self.names)
 
-    def _inside(self, boundaries, values, total):
+    def _inside(self, boundaries: Any, values: Any, total: Any) -> Any:
         if boundaries not in self.names:
             return jnp.ones(total, bool)
         return jnp.arange(total) < values[self.names.index(boundaries)][-1]
@@ -227,16 +229,16 @@ class _Job:
     """A custom call: what it is given and gives."""
 
     target: str
-    names: tuple
-    results: tuple
-    shapes: tuple  # of the results, with their dtypes
-    options: tuple
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+    shapes: tuple[Any, ...]  # of the results, with their dtypes
+    options: tuple[tuple[str, Any], ...]
 
     @property
-    def backward(self):
+    def backward(self) -> bool:
         return "dout" in self.names
 
-    def loops(self, mapped):
+    def loops(self, mapped: Any) -> Any:
         """True if vmap has to loop, because the mapped axis in the batch would mean something else."""
         o = dict(self.options)
         return (
@@ -250,7 +252,7 @@ class _Job:
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
-def _run(job, *values):
+def _run(job: Any, *values: Any) -> Any:
     """The results of a custom call, a tuple."""
     if not job.backward:
         _check(job, values)
@@ -259,12 +261,12 @@ def _run(job, *values):
     call = jax.ffi.ffi_call(job.target, shapes, vmap_method="sequential")
 
     @jax.custom_batching.custom_vmap
-    def run(*values):
+    def run(*values: Any) -> Any:
         results = call(*values, operands=" ".join(job.names), results=" ".join(job.results), **attributes)
         return varying(results, manual_axes(values))
 
     @run.def_vmap
-    def mapped_run(size, mapped, *values):
+    def mapped_run(size: int, mapped: Any, *values: Any) -> tuple[Any, ...]:
         results = _looped(job, mapped, values) if job.loops(mapped) else _folded(job, size, mapped, values)
         return results, (True,) * len(results)
 
@@ -273,15 +275,15 @@ def _run(job, *values):
     return undifferentiable(run, once)(*values)
 
 
-def _looped(job, mapped, values):
-    def once(ones):
+def _looped(job: Any, mapped: Any, values: Any) -> Any:
+    def once(ones: Any) -> Any:
         ones = iter(ones)
         return _run(job, *(next(ones) if is_mapped else x for x, is_mapped in zip(values, mapped)))
 
     return jax.lax.map(once, tuple(x for x, is_mapped in zip(values, mapped) if is_mapped))
 
 
-def _folded(job, size, mapped, values):
+def _folded(job: Any, size: int, mapped: Any, values: Any) -> Any:
     """The mapped axis, which is the first, in the batch: for mapped q, k and v that is the same memory."""
     shapes = {name: x.shape[1:] if is_mapped else x.shape for name, x, is_mapped in zip(job.names, values, mapped)}
     batch = shapes["q"][0]
@@ -306,14 +308,14 @@ def _folded(job, size, mapped, values):
     return tuple(_unfolded(x, size, batch, shape) for x, (shape, _) in zip(results, job.shapes))
 
 
-def _unfolded(x, size, batch, shape):
+def _unfolded(x: Any, size: int, batch: int, shape: Any) -> Any:
     x = x.reshape((size, batch, *x.shape[1:]))
     if x.shape == (size, *shape):
         return x
     return x.sum(axis=1).reshape((size, *shape))  # the gradient of what the batch shared
 
 
-def _check(job, values):
+def _check(job: Any, values: Any) -> None:
     """Raises what does not fit, in the library's sentences, from shapes and dtypes alone."""
     options = dict(job.options)
     fp8 = options.pop("fp8")
@@ -330,7 +332,7 @@ def _check(job, values):
     _fit.check(options, arrays, buffers, dict(fp8) if fp8 else None)
 
 
-def _without_values(name, shape, dtype):
+def _without_values(name: str, shape: Any, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if dtype.name not in _BITS and dtype.num >= 256:  # of other packages than NumPy
         eights = "float16, bfloat16 or float8_e4m3fn" if name in _DATA else "float16 or bfloat16"

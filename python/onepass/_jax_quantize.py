@@ -1,5 +1,7 @@
 """Arrays of JAX to float8_e4m3fn, with their factors."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,16 @@ from . import _arrays, _jax_call, _options, _quantize
 from ._quantized import Quantized
 
 
-def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
+def quantize(
+    x: Any,
+    *,
+    factors: str = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: bool = False,
+    layout: str = "bhsd",
+    threads: int | None = None,
+) -> Any:
     """``onepass.quantize`` of JAX arrays, traced or not. It has no gradients; vmap loops.
 
     Args:

@@ -5,11 +5,12 @@ memory alone would be silently wrong. No library is ever imported here.
 """
 
 import sys
+from typing import Any
 
 from . import _numpy as np
 
 
-def refuse_masked(name, x):
+def refuse_masked(name: str, x: Any) -> None:
     """The array of a subclass of np.ndarray."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
@@ -18,7 +19,7 @@ def refuse_masked(name, x):
         )
 
 
-def _recorder(torch):
+def _recorder(torch: Any) -> str | None:
     """The recorder of torch's operations that repeats them later, or None."""
     if torch.jit.is_tracing():
         return "torch.jit.trace"
@@ -29,7 +30,7 @@ def _recorder(torch):
     return None
 
 
-def plain_tensor(name, x, torch, place):
+def plain_tensor(name: str, x: Any, torch: Any, place: Any) -> Any:
     """`x` as a torch tensor whose memory holds its values."""
     kind = type(x)
     if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -57,7 +58,7 @@ def plain_tensor(name, x, torch, place):
     return x.resolve_neg() if x.is_neg() else x
 
 
-def refuse_without_values(name, x):
+def refuse_without_values(name: str, x: Any) -> None:
     """The array of another library."""
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(x, jax.Array):
@@ -68,7 +69,7 @@ def refuse_without_values(name, x):
         raise ValueError(f"the memory of {name}, a jax Array, has been deleted or donated")
 
 
-def refuse_immutable(x, name="out"):
+def refuse_immutable(x: Any, name: str = "out") -> None:
     """The array of the caller's `out`. Memory that is marked read-only is the extension's to refuse."""
     for library, kind in (("jax", "Array"), ("tensorflow", "Tensor")):
         module = sys.modules.get(library)
@@ -84,17 +85,17 @@ def refuse_immutable(x, name="out"):
 
 # Other dtypes of sinks, slopes and prefix sums; they are small, so they are converted.
 CONVERTED = {"float32": ("float16", "bfloat16", "float64"), "int32": ("int64",)}
-_names = {}  # of dtypes seen
+_names: dict[Any, str] = {}  # of dtypes seen
 
 
-def _values(x):
+def _values(x: Any) -> Any:
     """An array in host memory as NumPy's."""
     if isinstance(x, np.ndarray):
         return x
     return x.detach().numpy() if hasattr(x, "detach") else np.array(x.tolist())
 
 
-def converted(name, x, dtype):
+def converted(name: str, x: Any, dtype: Any) -> Any:
     """`x` of `dtype`, float32 or int32, where another type stands for the same numbers; else `x` as it is."""
     given = getattr(x, "dtype", None)
     if given is np.dtype(dtype):

@@ -3,6 +3,7 @@
 import operator
 import sys
 from collections.abc import Mapping, Set
+from typing import Any
 
 from . import _arrays, _onepass
 
@@ -41,7 +42,12 @@ _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 _LAYOUTS = {"bhsd": False, "bshd": True}
 
 
-def tokens_first(layout):
+def keywords(function: Any) -> dict[str, Any]:
+    """The keyword arguments of a function and their defaults."""
+    return function.__kwdefaults__ or {}
+
+
+def tokens_first(layout: str) -> Any:
     """True if batched tensors are [batch, seq, heads, dim], rather than [batch, heads, seq, dim]."""
     try:
         return _LAYOUTS[layout]
@@ -49,7 +55,7 @@ def tokens_first(layout):
         raise ValueError(f"layout must be 'bhsd' or 'bshd' (got {layout!r})") from None
 
 
-def number(name, x, accepted="a number"):
+def number(name: str, x: Any, accepted: str = "a number") -> float:
     if isinstance(x, (str, bytes, bytearray)):  # float() reads them
         raise TypeError(f"{name} must be {accepted} (got {x!r})")
     refuse_lost_gradient(name, x)
@@ -61,13 +67,13 @@ def number(name, x, accepted="a number"):
         raise TypeError(f"{name} must be {accepted} (got {x!r})") from None
 
 
-def refuse_lost_gradient(name, x):
+def refuse_lost_gradient(name: str, x: Any) -> None:
     """Raises a RuntimeError about an option that is a tensor whose gradient PyTorch would record."""
     if getattr(x, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
         raise RuntimeError(f"{name}.requires_grad is set, but onepass does not return its gradient; pass {name}.item()")
 
 
-def _probability(name, x):
+def _probability(name: str, x: Any) -> Any:
     """In float64: rounding to float32 would make a small negative number 0."""
     value = number(name, x, "a number from 0 to 1")
     if not 0 <= value <= 1:
@@ -75,7 +81,7 @@ def _probability(name, x):
     return value
 
 
-def parts(name, x):
+def parts(name: str, x: Any) -> Any:
     """The arrays of a list, tuple or other iterable."""
     try:
         return list(x)
@@ -83,7 +89,7 @@ def parts(name, x):
         raise TypeError(f"{name} must be a list of arrays (got {type(x).__name__})") from None
 
 
-def integer(name, x, low, high, accepted):
+def integer(name: str, x: Any, low: Any, high: Any, accepted: str) -> Any:
     try:
         value = operator.index(x)
     except TypeError:
@@ -93,15 +99,15 @@ def integer(name, x, low, high, accepted):
     return value
 
 
-def threads_of(x):
+def threads_of(x: Any) -> Any:
     return 0 if x is None else integer("threads", x, 1, 4096, "None (all cores) or an integer from 1 to 4096")
 
 
-def seed_of(x, name="seed"):
+def seed_of(x: Any, name: str = "seed") -> int:
     return integer(name, x, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
 
 
-def _no_seed(dropout_p):
+def _no_seed(dropout_p: float) -> int:
     """0, which nothing reads; an error where dropout would draw the same weights in every call."""
     if dropout_p != 0 and 0 < number("dropout_p", dropout_p) <= 1:
         raise ValueError(
@@ -111,7 +117,7 @@ def _no_seed(dropout_p):
     return 0
 
 
-def window_sides(window):
+def window_sides(window: Any) -> tuple[Any, ...]:
     """(left, right), not looked at yet."""
     if window is None:
         return -1, -1
@@ -125,7 +131,7 @@ def window_sides(window):
     return left, right
 
 
-def _window(window):
+def _window(window: Any) -> Any:
     left, right = window_sides(window)
     limit = 2**62
     return tuple(
@@ -134,18 +140,18 @@ def _window(window):
     )
 
 
-def _accumulation(x):
+def _accumulation(x: Any) -> Any:
     try:
         return _ACCUMULATION[x]
     except (KeyError, TypeError):
         raise ValueError(f"accumulation must be 'exact' or 'fast' (got {x!r})") from None
 
 
-def _bound(name, x):
+def _bound(name: str, x: Any) -> Any:
     return integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
 
 
-def _align_offset(mask, align, offset):
+def _align_offset(mask: str | None, align: Any, offset: Any) -> Any:
     if (align == _OFFSET) != (offset is not None):
         masks = "'causal_offset' or 'aligned_offset'"
         got = f"align_offset={offset!r} and mask={mask!r}"
@@ -154,7 +160,7 @@ def _align_offset(mask, align, offset):
     return 0 if offset is None else integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
 
 
-def text(name, x):
+def text(name: str, x: Any) -> Any:
     try:
         x.encode()
     except UnicodeEncodeError:
@@ -162,21 +168,21 @@ def text(name, x):
     return x
 
 
-def _expression(name, x):
+def _expression(name: str, x: Any) -> Any:
     if x is None or isinstance(x, str):
         return text(name, x or "")
     kind = "function" if callable(x) else type(x).__name__
     raise TypeError(f"{name} must be a C++ expression in text, such as 'q_index >= k_index' (got a {kind})")
 
 
-def mod_items(mod_buffers):
+def mod_items(mod_buffers: Any) -> list[Any]:
     """(name, array) of each."""
     if not isinstance(mod_buffers, Mapping):
         raise TypeError(f"mod_buffers must be a dict of arrays by name (got a {type(mod_buffers).__name__})")
     return [(text("a mod buffer's name", str(name)), array) for name, array in mod_buffers.items()]
 
 
-def _mod_buffers(mod_buffers, place):
+def _mod_buffers(mod_buffers: Any, place: Any) -> list[Any]:
     return [
         (
             name,
@@ -186,16 +192,16 @@ def _mod_buffers(mod_buffers, place):
     ]
 
 
-def is_int64(array):
+def is_int64(array: Any) -> bool:
     return str(getattr(array, "dtype", "")).rpartition(".")[2] == "int64"
 
 
-def of_one(array):
+def of_one(array: Any) -> Any:
     """A number as an array of one element, which expressions name without an index."""
     return array.reshape(1) if getattr(array, "shape", None) == () else array
 
 
-def _mask_sentence(mask):
+def _mask_sentence(mask: str | None) -> str:
     got, hint = repr(mask)[:200], ""
     if hasattr(mask, "shape"):
         got, hint = "an array", ": an array of bools goes to bool_mask, an additive one to bias"
@@ -204,7 +210,7 @@ def _mask_sentence(mask):
     return f"mask must be one of {', '.join(map(repr, _MASKS))} (got {got}){hint}"
 
 
-def options(place, given):
+def options(place: Any, given: dict[str, Any]) -> Any:
     """The extension's arguments, from the keyword arguments of attention by name."""
     mask = given["mask"]
     try:
@@ -251,12 +257,12 @@ def options(place, given):
     return options
 
 
-def batched(tokens_first):
+def batched(tokens_first: bool) -> str:
     """The form of a batched tensor, in a sentence."""
     return "[batch, seq, heads, dim]" if tokens_first else "[batch, heads, seq, dim]"
 
 
-def inputs(place, q, k, v, tokens_first=False):
+def inputs(place: Any, q: Any, k: Any, v: Any, tokens_first: bool = False) -> Any:
     views = []
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x is None:
@@ -270,7 +276,7 @@ def inputs(place, q, k, v, tokens_first=False):
     return views
 
 
-def packed_parts(outs, lses):
+def packed_parts(outs: Any, lses: Any) -> Any:
     """True if parts that frameworks merge are of packed sequences; an error if onepass.merge would not take them."""
     for name, parts, accepted in (("outs", outs, ("float32", "float16", "bfloat16")), ("lses", lses, ("float32",))):
         for i, x in enumerate(parts):

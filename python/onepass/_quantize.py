@@ -1,6 +1,7 @@
 """Numbers to float8_e4m3fn, with their factors."""
 
 import sys
+from typing import Any
 
 from . import _arrays, _devices, _onepass, _options
 from . import _numpy as np
@@ -10,7 +11,16 @@ _FACTORS = ("block", "head", "tensor")
 _FP8 = {"by_block": False, "hadamard": True, "center": False, "seed": 0}
 
 
-def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):
+def quantize(
+    x: Any,
+    *,
+    factors: str = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: bool = False,
+    layout: str = "bhsd",
+    threads: int | None = None,
+) -> Any:
     """x in float8_e4m3fn, and the factors that its numbers stand for multiples of.
 
     Factors are powers of 2, so that dividing by them rounds nothing, and large enough that no number is cut off at 448.
@@ -67,7 +77,7 @@ def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="b
     return Quantized(y, descale, taken, hadamard=hadamard, seed=seed)
 
 
-def four(shape, tokens_first=False):
+def four(shape: Any, tokens_first: bool = False) -> tuple[int, ...]:
     """x's shape with all four dimensions."""
     if not 2 <= len(shape) <= 4:
         form = "[batch, rows, heads, n]" if tokens_first else "[batch, heads, rows, n]"
@@ -75,7 +85,7 @@ def four(shape, tokens_first=False):
     return (1,) * (4 - len(shape)) + tuple(shape)
 
 
-def factor_sizes(factors, shape):
+def factor_sizes(factors: str, shape: Any) -> Any:
     """The shape of descale for an x of ``[batch, heads, rows, n]``."""
     if factors not in _FACTORS:
         raise ValueError(f"factors must be 'block', 'head' or 'tensor' (got {factors!r})")
@@ -83,7 +93,7 @@ def factor_sizes(factors, shape):
     return {"block": (batch, heads, -(-rows // 128)), "head": (batch, heads, 1), "tensor": (1, 1, 1)}[factors]
 
 
-def _float8(x, shape):
+def _float8(x: Any, shape: Any) -> Any:
     """A new array of float8_e4m3fn: of NumPy, which has it from ml_dtypes, or PyTorch."""
     if isinstance(x, np.ndarray):
         try:
@@ -100,7 +110,7 @@ def _float8(x, shape):
     )
 
 
-def fp8_options(fp8):
+def fp8_options(fp8: Any) -> Any:
     """The extension's argument for attention's ``fp8``."""
     if fp8 is True:
         return _FP8
@@ -117,11 +127,11 @@ def fp8_options(fp8):
     }
 
 
-def fp8_text(fp8):
+def fp8_text(fp8: Any) -> Any:
     """fp8_options as a text, which a schema of PyTorch's can hold."""
     return ",".join(f"{name}={int(value)}" for name, value in fp8_options(fp8).items())
 
 
-def fp8_of(text):
+def fp8_of(text: Any) -> dict[str, Any]:
     """The inverse of fp8_text."""
     return {name: int(value) for name, _, value in (word.partition("=") for word in text.split(","))}

@@ -1,5 +1,7 @@
 """Softmax over rows, whole or in pieces, and its gradient."""
 
+from typing import Any
+
 from . import _arrays, _devices, _kinds, _onepass, _options
 from . import _numpy as np
 
@@ -7,17 +9,17 @@ _NOTHING = dict.fromkeys(("x", "y", "lse", "row_lse", "bool_mask", "dy", "dx"))
 
 
 def softmax(
-    x,
+    x: Any,
     *,
-    scale=1.0,
-    log=False,
-    bool_mask=None,
-    row_lse=None,
-    return_lse=False,
-    lse_only=False,
-    out=None,
-    threads=None,
-):
+    scale: float = 1.0,
+    log: bool = False,
+    bool_mask: Any = None,
+    row_lse: Any = None,
+    return_lse: bool = False,
+    lse_only: bool = False,
+    out: Any = None,
+    threads: int | None = None,
+) -> Any:
     """``softmax(scale * x)`` over the last dimension, in one pass over memory where a row fits on the chip.
 
     Arrays are of the kinds that ``attention`` takes, read in place by any strides. Where an entry is hidden, or x is
@@ -70,7 +72,9 @@ def softmax(
     return (out, _arrays.finished(lse)) if return_lse else out
 
 
-def softmax_backward(y, dy, *, scale=1.0, log=False, out=None, threads=None):
+def softmax_backward(
+    y: Any, dy: Any, *, scale: float = 1.0, log: bool = False, out: Any = None, threads: int | None = None
+) -> Any:
     """The gradient of x from ``y = softmax(x, scale=scale, log=log)`` and dy, the gradient of a loss by y.
 
     ``scale * y * (dy - sum(dy * y))``, of a logarithm ``scale * (dy - exp(y) * sum(dy))``. Where y is 0 (log: -inf) it
@@ -100,7 +104,7 @@ def softmax_backward(y, dy, *, scale=1.0, log=False, out=None, threads=None):
     return _arrays.finished(out)
 
 
-def merge_lse(lses, *, threads=None):
+def merge_lse(lses: Any, *, threads: int | None = None) -> Any:
     """The LSEs of rows from those of their pieces, ``log(sum(exp(lses)))``, -inf where all are; in any order.
 
     Args:
@@ -117,7 +121,7 @@ def merge_lse(lses, *, threads=None):
     return _arrays.finished(lse)
 
 
-def _run(place, call, scale, log, threads):
+def _run(place: Any, call: dict[str, Any], scale: float | None, log: bool, threads: int | None) -> None:
     call = _NOTHING | call
     call["scale"], call["log"], call["stream"] = _options.number("scale", scale), bool(log), place.stream
     call["threads"] = _options.threads_of(threads)

@@ -1,6 +1,7 @@
 """Autograd and autocast of the operators, and the way past PyTorch's dispatcher for calls that need none of it."""
 
 import threading
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -22,15 +23,15 @@ from ._torch_op import (
 )
 
 
-def _options(c):
+def _options(c: Any) -> Any:
     return c[len(INPUTS) :]
 
 
-def _no_forward_mode(ctx, *tangents):
+def _no_forward_mode(ctx: Any, *tangents: Any) -> None:
     raise NotImplementedError("onepass.torch.attention does not support forward-mode differentiation (jvp)")
 
 
-def _gradients(inputs, options, out, lse, wanted, dout, dlse):
+def _gradients(inputs: Any, options: Any, out: Any, lse: Any, wanted: Any, dout: Any, dlse: Any) -> Any:
     """By the differentiable inputs, or None."""
     if dout is None and dlse is None or not any(wanted):
         return (None,) * len(wanted)
@@ -53,7 +54,7 @@ class _Recorded(torch.autograd.Function):
     jvp = staticmethod(_no_forward_mode)
 
     @staticmethod
-    def backward(ctx, dout, dlse=None):
+    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
         if not is_compiling():
             grads = _onepass.torch_gradients(saved, ctx.kept, wanted, dout, dlse)
@@ -73,7 +74,7 @@ class _Recorded(torch.autograd.Function):
 _record = super(torch.autograd.Function, _Recorded).apply  # without what torch.func needs
 
 
-def record(c, out, lse):
+def record(c: Any, out: Any, lse: Any) -> Any:
     """(out, lse) with a history."""
     inputs, (mod_buffers, *options) = c[: len(INPUTS)], _options(c)
     present = sum(1 << i for i, x in enumerate(inputs) if x is not None)
@@ -84,60 +85,51 @@ def record(c, out, lse):
 
 
 class Differentiable(torch.autograd.Function):
-    """The operator by its arguments, in the form that torch.func needs, which costs 20 us more a call."""
+    """The operator by its arguments, in the form that torch.func needs, which costs 20 us more a call.
+
+    _torch_vmap adds the rule for vmap to it and to Once.
+    """
 
     jvp = staticmethod(_no_forward_mode)
 
     @staticmethod
-    def forward(*args):
+    def forward(*args: Any) -> Any:
         return attention(*args)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         c = Call(*inputs)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*c[: len(INPUTS)], *output, *(c.mod_buffers or ()))
         ctx.options = _options(c)[1:]
 
     @staticmethod
-    def backward(ctx, dout, dlse):
+    def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
         inputs, (out, lse, *mod_buffers) = ctx.saved_tensors[: len(INPUTS)], ctx.saved_tensors[len(INPUTS) :]
         wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
         grads = _gradients(inputs, (mod_buffers or None, *ctx.options), out, lse, wanted, dout, dlse)
         return *grads, *(None,) * (len(NAMES) - len(grads))
 
-    @staticmethod
-    def vmap(info, in_dims, *args):
-        from . import _torch_vmap
 
-        return _torch_vmap.forward(info, in_dims, *args)
-
-
-class _Once(torch.autograd.Function):
+class Once(torch.autograd.Function):
     """The backward, which cannot be differentiated again."""
 
     jvp = staticmethod(_no_forward_mode)
 
     @staticmethod
-    def forward(call, *args):
+    def forward(call: Any, *args: Any) -> Any:
         return call(*args)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         pass
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx: Any, *grads: Any) -> None:
         raise RuntimeError("onepass.torch.attention does not support second derivatives")
 
-    @staticmethod
-    def vmap(info, in_dims, call, *args):
-        from . import _torch_vmap
 
-        return _torch_vmap.backward(info, in_dims[1:], *args)
-
-
-def _transformed():
+def _transformed() -> Any:
     """True if torch.func is active. It sees an autograd.Function, but not one inside an operator."""
     return not is_compiling() and torch._C._are_functorch_transforms_active()
 
@@ -145,11 +137,11 @@ def _transformed():
 _include, _exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
 
 
-def _state():
+def _state() -> tuple[Any, ...]:
     return _include().raw_repr(), _exclude().raw_repr()
 
 
-def _plain_state():
+def _plain_state() -> Any:
     """The dispatcher's thread state with nothing active but autograd."""
     states = []
     thread = threading.Thread(target=lambda: states.append(_state()))  # a new one has no mode of the caller's
@@ -162,7 +154,7 @@ _INCLUDED, _EXCLUDED = _plain_state()
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
-def undispatched(tensors):
+def undispatched(tensors: Any) -> bool:
     """True if a call may bypass the dispatcher: plain tensors, and no active mode, transformation or recorder."""
     if is_compiling() or forward_ad._current_level >= 0:
         return False
@@ -176,7 +168,7 @@ def undispatched(tensors):
     return True
 
 
-def forward(c):
+def forward(c: Any) -> Any:
     """(out, lse or None) of a Call that torch.cpp has not taken."""
     records = needs_gradient(c)
     c = c._replace(return_lse=c.return_lse or records)
@@ -189,24 +181,24 @@ def forward(c):
     return record(c, *results)
 
 
-def dispatched(*args):
+def dispatched(*args: Any) -> Any:
     if _transformed():
         return Differentiable.apply(*Call(*args)._replace(return_lse=True))
     return attention(*args)
 
 
-def backward(dout, dlse, out, lse, wanted, c):
+def backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, c: Any) -> Any:
     """The gradients that are wanted; whatever for the others."""
     if not torch.is_grad_enabled() and undispatched((dout, dlse, *c[: len(INPUTS)])):
         return compute_backward(dout, dlse, out, lse, wanted, c)
     return dispatched_backward(dout, dlse, out, lse, wanted, *c)
 
 
-def dispatched_backward(*args):
-    return _Once.apply(attention_backward, *args) if _transformed() else attention_backward(*args)
+def dispatched_backward(*args: Any) -> Any:
+    return Once.apply(attention_backward, *args) if _transformed() else attention_backward(*args)
 
 
-def needs_gradient(c):
+def needs_gradient(c: Any) -> bool:
     if torch.is_grad_enabled():
         for x in c[: len(DIFFERENTIABLE)]:
             if x is not None and x.requires_grad:
@@ -214,8 +206,8 @@ def needs_gradient(c):
     return False
 
 
-def _below_autograd(op):
-    def call(*args):
+def _below_autograd(op: Any) -> Any:
+    def call(*args: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return op(*args)
 
@@ -225,7 +217,7 @@ def _below_autograd(op):
 _forward_below, _backward_below = _below_autograd(attention), _below_autograd(attention_backward)
 
 
-def _with_autograd(*args):
+def _with_autograd(*args: Any) -> Any:
     tangents = forward_ad._current_level >= 0  # which autograd.Function refuses
     if _transformed() or not (needs_gradient(args) or tangents):
         return _forward_below(*args)
@@ -233,8 +225,8 @@ def _with_autograd(*args):
     return record(c, *_forward_below(*c))
 
 
-def _backward_with_autograd(*args):
-    return _backward_below(*args) if _transformed() else _Once.apply(_backward_below, *args)
+def _backward_with_autograd(*args: Any) -> Any:
+    return _backward_below(*args) if _transformed() else Once.apply(_backward_below, *args)
 
 
 OPERATORS.impl("attention", _with_autograd, "Autograd")
@@ -242,10 +234,10 @@ OPERATORS.impl("attention_backward", _backward_with_autograd, "Autograd")
 
 
 # ---------------------------------------------------------------------------------------------------- autocast
-def _autocast(device):
+def _autocast(device: Any) -> Any:
     exclude = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + device.upper()))
 
-    def cast(*args):
+    def cast(*args: Any) -> Any:
         """q, k and v in autocast's dtype, as PyTorch's own; biases, slopes and sinks lose nothing."""
         dtype = torch.get_autocast_dtype(device)
         qkv = (x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in args[:3])

@@ -1,5 +1,8 @@
 """Refusals of onepass.torch before it computes: other things than tensors, lost gradients, tensors that do not fit."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 import onepass
@@ -11,7 +14,7 @@ _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPU
 _MOD_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool)
 
 
-def check_tensors(names, given, needed):
+def check_tensors(names: Sequence[str], given: dict[str, Any], needed: Any) -> None:
     """Raise a TypeError that names the argument if it is not a tensor, or if one of the first `needed` is None."""
     for i, (name, x) in enumerate(zip(names, given)):
         if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
@@ -23,7 +26,7 @@ def check_tensors(names, given, needed):
             )
 
 
-def refuse_lost(inputs, function="attention"):
+def refuse_lost(inputs: Any, function: str = "attention") -> None:
     """Raise a RuntimeError about the first (name, value or None) whose gradient the caller would silently not get."""
     if not torch.is_grad_enabled():
         return
@@ -34,7 +37,7 @@ def refuse_lost(inputs, function="attention"):
             )
 
 
-def refuse_gradients(c, differentiable):
+def refuse_gradients(c: Any, differentiable: Any) -> None:
     """Raise a RuntimeError where a Call would record a gradient that it does not have."""
     if not torch.is_grad_enabled():
         return
@@ -55,7 +58,7 @@ def refuse_gradients(c, differentiable):
 
 
 # ------------------------------------------------------------------------------- shapes and devices without values
-def _known(n):
+def _known(n: Any) -> Any:
     """The size, or what it is in the example that is traced; None if nothing is known about it."""
     if n is None or isinstance(n, int):
         return n
@@ -63,7 +66,7 @@ def _known(n):
     return node.hint if node.has_hint() else None
 
 
-def check_ranks(c):
+def check_ranks(c: Any) -> None:
     """Raise a ValueError about a q, k or v whose dimensions cannot be named."""
     for name in ("q", "k", "v"):
         if getattr(c, name).dim() < 2:
@@ -73,13 +76,13 @@ def check_ranks(c):
             )
 
 
-def _same_device(device, inputs, as_what):
+def _same_device(device: Any, inputs: Any, as_what: Any) -> None:
     for name, x in inputs:
         if isinstance(x, torch.Tensor) and x.device != device:
             raise ValueError(f"{name} must be on {device}, as {as_what} is (got {x.device})")
 
 
-def _without_values(name, x):
+def _without_values(name: str, x: Any) -> Any:
     """None: a size is not known."""
     sizes = [_known(n) for n in x.shape]
     if None in sizes:
@@ -94,7 +97,7 @@ def _without_values(name, x):
         raise TypeError(f"{name} must be float32, float16 or bfloat16 (got {dtype})") from None
 
 
-def check_fit(c, inputs, others=None):
+def check_fit(c: Any, inputs: Any, others: Any = None) -> None:
     """Raise what the call would raise when it runs: devices, and what shapes and dtypes alone show.
 
     inputs: (name, tensor or None) of the Call. others: (name, tensor or None) of its backward.
@@ -112,7 +115,7 @@ def check_fit(c, inputs, others=None):
     if None in window or any(x is None for x in (*arrays.values(), *(x for _, x in mods))):
         return  # the kernel looks at them
     words = {
-        **onepass.attention.__kwdefaults__,
+        **_options.keywords(onepass.attention),
         **sides,
         "window": window,
         "seed": 0,
@@ -129,7 +132,7 @@ def check_fit(c, inputs, others=None):
     _fit.check(options, arrays, mods, fp8_options(fp8_of(c.fp8)) if c.fp8 else None)
 
 
-def check_append(call):
+def check_append(call: dict[str, Any]) -> None:
     """check_fit of an append."""
     _same_device(call["k_new"].device, call.items(), "k_new")
     bshd = call.get("layout") == "bshd"

@@ -6,8 +6,11 @@ which the tables below define once.
 """
 
 import collections
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch import library as operators
 
 import onepass
@@ -47,10 +50,11 @@ _OPTIONS = (  # type in a schema, name, default
     ("bool", "return_lse", True),
 )
 NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
-Call = collections.namedtuple("Call", NAMES, defaults=(None,) * (len(INPUTS) - 3) + tuple(d for *_, d in _OPTIONS))
+_namedtuple: Any = collections.namedtuple  # of fields that are not literals
+Call = _namedtuple("Call", NAMES, defaults=(None,) * (len(INPUTS) - 3) + tuple(d for *_, d in _OPTIONS))
 
 
-def _schema():
+def _schema() -> Any:
     inputs = [f"Tensor {x}" if x in "qkv" else f"Tensor? {x}=None" for x in INPUTS]
     return ", ".join(inputs + [f"{kind} {name}={value}" for kind, name, value in _OPTIONS])
 
@@ -83,7 +87,7 @@ if torch.version.cuda:
     _devices.find_nvrtc()
 
 
-def joined(names):
+def joined(names: Sequence[str]) -> Any:
     """The names of mod_buffers, as a schema can hold them."""
     names = tuple(names)
     for name in names:
@@ -93,19 +97,19 @@ def joined(names):
 
 
 # ------------------------------------------------------------------------------------------------- the kernels
-def _readable(x):
+def _readable(x: Any) -> Any:
     """`x` as onepass reads it: the last dimension's stride is 1. (A gradient of a sum is one number, repeated.)"""
     if x is None or x.dim() == 0 or x.stride(-1) == 1 or x.size(-1) <= 1:
         return x
     return x.contiguous()
 
 
-def _threads(x, threads):
+def _threads(x: Any, threads: int | None) -> Any:
     """As many as PyTorch's own operators take, where the caller says nothing."""
     return torch.get_num_threads() if threads is None and not x.is_cuda else threads
 
 
-def _arguments(c):
+def _arguments(c: Any) -> dict[str, Any]:
     """Call -> the keyword arguments that onepass.attention and attention_backward share, without q, k and v."""
     window = None if c.window_left == -1 and c.window_right == -1 else (c.window_left, c.window_right)
     seed = c.seed
@@ -131,14 +135,14 @@ def _arguments(c):
     }
 
 
-def _run_forward(*args):
+def _run_forward(*args: Any) -> tuple[Any, ...]:
     out, lse = compute(Call(*args))
     return out, out.new_empty(0, dtype=torch.float32) if lse is None else lse
 
 
-def compute(c):
+def compute(c: Any) -> Any:
     """(out, lse or None) of a Call on plain tensors."""
-    results = _onepass.torch_forward(c, True)
+    results = _onepass.torch_forward(c, True, None)
     if results is not None:
         return results
     q, k, v = _readable(c.q), _readable(c.k), _readable(c.v)
@@ -160,7 +164,7 @@ def compute(c):
     return result if c.return_lse else (result, None)
 
 
-def new_results(q, v, packed, with_lse):
+def new_results(q: Tensor, v: Tensor, packed: bool, with_lse: Any) -> tuple[Any, ...]:
     """(out, lse or None) for the extension to fill."""
     lse = q.new_empty(_lse_shape(q, packed), dtype=torch.float32) if with_lse else None
     if lse is not None and packed:  # tokens beyond the last sequence are not computed
@@ -168,26 +172,26 @@ def new_results(q, v, packed, with_lse):
     return new_out(q, v, packed), lse
 
 
-def _lse_shape(q, packed):
+def _lse_shape(q: Tensor, packed: bool) -> Any:
     return (q.shape[1], q.shape[0]) if packed else q.shape[:-1]
 
 
 _GRADIENTS = tuple("d" + name for name in DIFFERENTIABLE)  # in the order of the operator's results
 
 
-def _run_backward(dout, dlse, out, lse, wanted, *args):
+def _run_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, *args: Any) -> Any:
     grads = compute_backward(dout, dlse, out, lse, wanted, Call(*args))
     return tuple(dout.new_empty(0) if x is None else x for x in grads)
 
 
-def compute_backward(dout, dlse, out, lse, wanted, c):
+def compute_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, c: Any) -> Any:
     """The gradients that are wanted, and None for the others, of a Call on plain tensors."""
     _check_wanted(c, wanted)
     into = tuple(_gradient(c, name) if wants else None for name, wants in zip(DIFFERENTIABLE, wanted))
     dout = _readable(dout)
     if not _onepass.torch_backward(c, dout, dlse, out, lse, into):
         dlse, out, lse, q, k, v = map(_readable, (dlse, out, lse, c.q, c.k, c.v))
-        names = [name for name, wants in zip(_GRADIENTS, wanted) if wants]
+        names: list[Any] = [name for name, wants in zip(_GRADIENTS, wanted) if wants]
         onepass.attention_backward(
             dout,
             q,
@@ -204,7 +208,7 @@ def compute_backward(dout, dlse, out, lse, wanted, c):
     return into
 
 
-def _check_wanted(c, wanted):
+def _check_wanted(c: Any, wanted: Any) -> None:
     if len(wanted) != len(DIFFERENTIABLE):
         raise ValueError(f"wanted must have {len(DIFFERENTIABLE)} elements (got {len(wanted)})")
     for name, wants in zip(DIFFERENTIABLE, wanted):
@@ -212,7 +216,7 @@ def _check_wanted(c, wanted):
             raise ValueError(f"wanted asks for d{name}, but {name} is None")
 
 
-def _gradient(c, name):
+def _gradient(c: Any, name: str) -> Any:
     """Where a gradient is written: as its tensor lies in memory; of side inputs in float32."""
     x = getattr(c, name)
     if name not in "qkv":
@@ -221,11 +225,11 @@ def _gradient(c, name):
     return new.zero_() if _packed(c) else new
 
 
-APPEND = ("k_new", "v_new", "k_cache", "v_cache", "seqused_k", "page_table", "cu_seqlens_q", "cos", "sin", "q")
-APPEND += ("k_descale", "v_descale", "interleaved", "threads", "layout")
+_NEW = ("k_new", "v_new", "k_cache", "v_cache", "seqused_k", "page_table", "cu_seqlens_q", "cos", "sin", "q")
+APPEND = (*_NEW, "k_descale", "v_descale", "interleaved", "threads", "layout")
 
 
-def _run_append(*given):
+def _run_append(*given: Any) -> Any:
     call = dict(zip(APPEND, given))  # without those at the end that are left out
     for name in ("k_new", "v_new", "q"):
         call[name] = _readable(call.get(name))
@@ -236,9 +240,23 @@ def _run_append(*given):
     return call["k_new"].new_empty(0) if q is None else q
 
 
-def _run_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None, layout="bhsd"):
+def _run_quantize(
+    x: Any,
+    factors: str = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: bool = False,
+    threads: int | None = None,
+    layout: str = "bhsd",
+) -> tuple[Any, ...]:
     threads = _threads(x, threads)
-    options = {"factors": factors, "hadamard": hadamard, "mean": mean, "layout": layout, "threads": threads}
+    options: dict[str, Any] = {
+        "factors": factors,
+        "hadamard": hadamard,
+        "mean": mean,
+        "layout": layout,
+        "threads": threads,
+    }
     found = onepass.quantize(_readable(x), seed=seed % 2**64, **options)
     return found.data, found.descale, found.mean if mean else found.descale.new_empty(0)
 
@@ -251,16 +269,16 @@ for _device in ("CPU", "CUDA"):
 
 
 # ------------------------------------------------------------------------------------- shapes without values
-def _packed(c):
+def _packed(c: Any) -> bool:
     return c.cu_seqlens_q is not None or c.cu_seqlens_k is not None
 
 
-def _like(x, shape, dtype):
+def _like(x: Any, shape: Any, dtype: Any) -> Any:
     """A tensor in the memory order of `x`, as onepass makes its results."""
     return onepass._arrays.new(x, tuple(shape), str(dtype).rpartition(".")[2])
 
 
-def new_out(q, v, packed, dtype=None):
+def new_out(q: Tensor, v: Tensor, packed: bool, dtype: Any = None) -> Any:
     dtype = dtype or getattr(torch, _arrays.result_dtype(q) or "", q.dtype)  # of an fp8 q: bfloat16
     same = q.shape[-1] == v.shape[-1] and dtype == q.dtype
     out = torch.empty_like(q) if same else _like(q, (*q.shape[:-1], v.shape[-1]), dtype)
@@ -268,7 +286,7 @@ def new_out(q, v, packed, dtype=None):
 
 
 @operators.register_fake("onepass::attention", lib=OPERATORS)
-def _fake_forward(*args):
+def _fake_forward(*args: Any) -> tuple[Any, ...]:
     c = Call(*args)
     q, packed = _readable(c.q), _packed(c)
     _torch_checks.check_ranks(c)
@@ -278,7 +296,7 @@ def _fake_forward(*args):
 
 
 @operators.register_fake("onepass::attention_backward", lib=OPERATORS)
-def _fake_backward(dout, dlse, out, lse, wanted, *args):
+def _fake_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, *args: Any) -> Any:
     c = Call(*args)
     _check_wanted(c, wanted)
     _torch_checks.check_ranks(c)
@@ -289,7 +307,7 @@ def _fake_backward(dout, dlse, out, lse, wanted, *args):
 
 
 @operators.register_fake("onepass::append_kv", lib=OPERATORS)
-def _fake_append(*given):
+def _fake_append(*given: Any) -> Any:
     call = dict(zip(APPEND, given))
     _torch_checks.check_append(call)
     q = _readable(call.get("q"))
@@ -297,7 +315,15 @@ def _fake_append(*given):
 
 
 @operators.register_fake("onepass::quantize", lib=OPERATORS)
-def _fake_quantize(x, factors="head", hadamard=False, seed=0, mean=False, threads=None, layout="bhsd"):
+def _fake_quantize(
+    x: Any,
+    factors: str = "head",
+    hadamard: bool = False,
+    seed: int = 0,
+    mean: bool = False,
+    threads: int | None = None,
+    layout: str = "bhsd",
+) -> tuple[Any, ...]:
     tokens_first = layout == "bshd"
     batch, heads, rows, n = _quantize.four(tuple(x.shape), tokens_first)
     heads, rows = (rows, heads) if tokens_first else (heads, rows)

@@ -1,16 +1,18 @@
 """vmap of the operators: examples become entries of the batch, or a call each."""
 
+from typing import Any
+
 import torch
 from torch import library as operators
 
-from ._torch_autograd import dispatched, dispatched_backward
+from ._torch_autograd import Differentiable, Once, dispatched, dispatched_backward
 from ._torch_op import FP8, OPERATORS, Call
 
 
-def _each(op, info, in_dims, args):
+def _each(op: Any, info: Any, in_dims: Any, args: Any) -> tuple[Any, ...]:
     """One call for each example, for what does not fold into the batch."""
 
-    def pick(x, dim, i):
+    def pick(x: Any, dim: Any, i: Any) -> Any:
         if isinstance(dim, (list, tuple)):
             return [pick(y, d, i) for y, d in zip(x, dim)]
         return x if dim is None else x.select(dim, i)
@@ -19,7 +21,7 @@ def _each(op, info, in_dims, args):
     return tuple(map(torch.stack, zip(*results))), (0,) * len(results[0])
 
 
-def _folds(c, d):
+def _folds(c: Any, d: Any) -> bool:
     """True if examples become entries of the batch: nothing in the call depends on the index of an entry."""
     alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "random_seed", *FP8)
     return (
@@ -31,13 +33,13 @@ def _folds(c, d):
     )
 
 
-def forward(info, in_dims, *args):
+def forward(info: Any, in_dims: Any, *args: Any) -> Any:
     c, d = Call(*args), Call(*in_dims)
     if not _folds(c, d):
         return _each(dispatched, info, in_dims, args)
     n, batch = info.batch_size, c.q.movedim(d.q, 0).shape[1] if d.q is not None else c.q.shape[0]
 
-    def front(name):
+    def front(name: str) -> Any:
         """Example first."""
         x, dim = getattr(c, name), getattr(d, name)
         return x.movedim(dim, 0) if dim is not None else x.expand(n, *x.shape)
@@ -57,9 +59,16 @@ def forward(info, in_dims, *args):
     return (out.unflatten(0, (n, batch)), lse.unflatten(0, (n, batch)) if c.return_lse else lse.expand(n, 0)), (0, 0)
 
 
-def backward(info, in_dims, *args):
+def backward(info: Any, in_dims: Any, *args: Any) -> Any:
     return _each(dispatched_backward, info, in_dims, args)
 
 
+def _once(info: Any, in_dims: Any, call: Any, *args: Any) -> Any:
+    return backward(info, in_dims[1:], *args)
+
+
+_rules: tuple[tuple[Any, Any], ...] = ((Differentiable, forward), (Once, _once))
+for _function, _rule in _rules:
+    _function.vmap = staticmethod(_rule)
 operators.register_vmap("onepass::attention", forward, lib=OPERATORS)
 operators.register_vmap("onepass::attention_backward", backward, lib=OPERATORS)

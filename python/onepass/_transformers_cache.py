@@ -2,14 +2,17 @@
 
 import contextlib
 import weakref
+from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import onepass.torch
 
 
 @contextlib.contextmanager
-def attention_named(model, name):
+def attention_named(model: Any, name: str) -> Iterator[None]:
     """Inside the block the attention of a model and of its parts is the implementation of this name.
 
     It goes past `set_attn_implementation`: that looks for a flash-attn package behind each name with "flash" in it.
@@ -23,7 +26,7 @@ def attention_named(model, name):
             config._attn_implementation = old
 
 
-def _configs(config):
+def _configs(config: Any) -> Iterator[Any]:
     yield config
     for key in config.sub_configs:
         part = getattr(config, key, None)
@@ -31,7 +34,9 @@ def _configs(config):
             yield from _configs(part)
 
 
-def attend(module, query, key, value, cache, options, step):
+def attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, cache: Any, options: dict[str, Any], step: dict[str, Any]
+) -> Tensor:
     """out ``[1, tokens, heads, dim]`` of a step's tokens, ``[1, heads, tokens, dim]``, after their keys are stored.
 
     `step` holds what transformers tells of a step. Its `read_index` has the slot of each key that a sequence reads,
@@ -70,7 +75,7 @@ def attend(module, query, key, value, cache, options, step):
     return out.unsqueeze(0)
 
 
-def _pages(group, layer, read, cu, longest):
+def _pages(group: Any, layer: int, read: Tensor, cu: Tensor, longest: int) -> dict[str, Tensor]:
     """The page table and lengths of a step: made for a group's first layer, and kept for its others.
 
     The slots of a page follow each other, so the slot of each first key of a page says which page it is.
@@ -84,4 +89,5 @@ def _pages(group, layer, read, cu, longest):
     return _steps[group]
 
 
-_steps = weakref.WeakKeyDictionary()  # by the group of layers: the tables of the step that runs
+# By the group of layers: the tables of the step that runs.
+_steps: weakref.WeakKeyDictionary[Any, dict[str, Tensor]] = weakref.WeakKeyDictionary()

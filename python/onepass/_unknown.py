@@ -1,9 +1,12 @@
 """Keyword arguments that a function does not have: those of other libraries are answered with ours."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from . import _onepass
 
 
-def refuse(function, unknown, known):
+def refuse(function: str, unknown: Iterable[str], known: Mapping[str, Any]) -> None:
     """Raises a TypeError about the first of `unknown`; `known` are the options that the function has."""
     name = next(iter(unknown))
     sentence = f"{function} does not take {name!r}"

@@ -93,14 +93,8 @@ def attention(
         q, k, v, q_descale, k_descale, v_descale, v_mean = carried(
             q, k, v, q_descale, k_descale, v_descale, v_mean, fp8
         )
-    if out is not None or recomputed is not None:
-        given = {name: value for name, value in locals().items() if name not in ("q", "k", "v", "seed")}
-        del given["out_dtype"], given["deterministic"], given["unknown"]
-        if out is None and out_dtype is not None:
-            given["out"] = _torch_op.new_out(q, v, cu_seqlens_q is not None or cu_seqlens_k is not None, out_dtype)
-        if dropout_p and seed is None:
-            seed = int(torch.randint(2**62, (), device="cpu"))
-        return onepass.attention(q, k, v, seed=seed or 0, **given)
+    if recomputed is not None or (out is not None and dropout_p):
+        return _written(q, k, v, locals())
     random_seed = None
     if dropout_p and seed is None:
         random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
@@ -154,14 +148,27 @@ def attention(
         bool(return_lse),
     )
     if not is_compiling():
-        result = _onepass.torch_forward(call, False)
+        result = _onepass.torch_forward(call, False, out)
         if result is not None:
             return result
+    if out is not None:
+        return _written(q, k, v, locals())
     _torch_checks.check_tensors(_torch_op.INPUTS, call, 3)
     call = _torch_op.Call._make(call)
     _torch_checks.refuse_gradients(call, _torch_op.DIFFERENTIABLE)
     out, lse = _torch_autograd.forward(call)
     return (out, lse) if return_lse else out
+
+
+def _written(q, k, v, given):
+    """A call with out or recomputed, which has no gradients; given: the keywords of attention by name."""
+    words = {name: given[name] for name in onepass.attention.__kwdefaults__}
+    if words["out"] is None and given["out_dtype"] is not None:
+        packed = given["cu_seqlens_q"] is not None or given["cu_seqlens_k"] is not None
+        words["out"] = _torch_op.new_out(q, v, packed, given["out_dtype"])
+    if words["dropout_p"] and words["seed"] is None:
+        words["seed"] = int(torch.randint(2**62, (), device="cpu"))
+    return onepass.attention(q, k, v, **{**words, "seed": words["seed"] or 0})
 
 
 def append_kv(

@@ -7,8 +7,11 @@ import contextlib
 import inspect
 import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
@@ -18,11 +21,11 @@ from onepass import _transformers_cache
 __all__ = ["register", "serving"]
 
 
-def __dir__():
+def __dir__() -> Any:
     return sorted(__all__)
 
 
-def register(name="onepass"):
+def register(name: str = "onepass") -> None:
     """Makes ``name`` an attention implementation: ``from_pretrained(..., attn_implementation=name)``.
 
     Grouped heads, windows, softcaps, sinks and position biases are computed as the models' eager attention does, in
@@ -34,7 +37,7 @@ def register(name="onepass"):
 
 
 @contextlib.contextmanager
-def serving(model):
+def serving(model: Any) -> Iterator[Any]:
     """Inside the block the model's continuous batching (``generate_batch``) is computed by onepass, for inference only.
 
     Keys and values are read where transformers' paged cache has them. The rolling cache of a sliding window is packed
@@ -46,7 +49,9 @@ def serving(model):
         yield model
 
 
-def _mask(*args, local_size=None, allow_is_causal_skip=True, config=None, **kwargs):
+def _mask(
+    *args: Any, local_size: Any = None, allow_is_causal_skip: bool = True, config: Any = None, **kwargs: Any
+) -> Any:
     """The mask that transformers makes for PyTorch's function, but none for a causal window that `_attend` is told of.
 
     Written out are chunks, windows to both sides (ModernBERT) and those that a model's layers keep to themselves
@@ -54,15 +59,16 @@ def _mask(*args, local_size=None, allow_is_causal_skip=True, config=None, **kwar
     """
     if allow_is_causal_skip and local_size is not None and local_size == getattr(config, "sliding_window", None):
         local_size = None if _layers_tell_their_window(type(config).__module__) else local_size
-    return sdpa_mask(*args, local_size=local_size, allow_is_causal_skip=allow_is_causal_skip, config=config, **kwargs)
+    kwargs |= {"local_size": local_size, "allow_is_causal_skip": allow_is_causal_skip, "config": config}
+    return sdpa_mask(*args, **kwargs)
 
 
 @torch.compiler.assume_constant_result
-def _layers_tell_their_window(configuration):
+def _layers_tell_their_window(configuration: Any) -> Any:
     """True if the source of this configuration's model passes windows to its attention function."""
     known = _tellers.get(configuration)
     if known is None:
-        modeling = sys.modules.get(configuration.replace("configuration_", "modeling_"))
+        modeling: Any = sys.modules.get(configuration.replace("configuration_", "modeling_"))
         try:
             known = re.search(r"sliding_window=(self\.|getattr\()", inspect.getsource(modeling)) is not None
         except (OSError, TypeError):  # there is no source
@@ -71,32 +77,33 @@ def _layers_tell_their_window(configuration):
     return known
 
 
-_tellers = {}  # by the module of a configuration
+_tellers: dict[str, bool] = {}  # by the module of a configuration
 
 
 def _attend(
-    module,
-    query,
-    key,
-    value,
-    attention_mask,
-    dropout=0.0,
-    scaling=None,
-    is_causal=None,
-    sliding_window=None,
-    softcap=None,
-    s_aux=None,
-    position_bias=None,
-    cache=None,
-    **kwargs,
-):
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Tensor,
+    dropout: Any = 0.0,
+    scaling: Any = None,
+    is_causal: bool | None = None,
+    sliding_window: Any = None,
+    softcap: float | None = None,
+    s_aux: Any = None,
+    position_bias: Any = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> tuple[Any, ...]:
     """(out ``[batch, seq, heads, dim]``, None), of query, key and value ``[batch, heads, seq, dim]``."""
     if cache is not None:
         options = dict(scale=scaling, softcap=softcap or 0.0, sinks=s_aux)
         return _transformers_cache.attend(module, query, key, value, cache, options, kwargs), None
     rows, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    mask = window = bool_mask = None
+    mask: Any = None
+    window = bool_mask = None
     if attention_mask is not None:
         # The mask of a cache that is not full may be longer or shorter than the keys.
         attention_mask = attention_mask[..., :keys]

@@ -102,16 +102,18 @@ bool has_no_gradients(const Tensors& t) {
 
 bool packed(const Tensors& t) { return t.cu_seqlens_q.given() || t.cu_seqlens_k.given(); }
 
-// (out, lse or None), as _torch_op.new_results makes them. An LSE that the caller never sees is made through DLPack,
-// which takes half of the time; it would know nothing of record_stream.
-std::pair<nb::object, nb::object> new_results(const TorchCall& call, const Tensors& t, bool with_lse, bool lse_seen) {
+// (out, lse or None), as _torch_op.new_results makes them, or the caller's out with a new lse. An LSE that the caller
+// never sees is made through DLPack, which takes half of the time; it would know nothing of record_stream.
+std::pair<nb::object, nb::object> new_results(const TorchCall& call, const Tensors& t, nb::handle into, bool with_lse,
+                                              bool lse_seen) {
   PyObject *const q = call.tensor(Role::q), *const v = call.tensor(Role::v);
+  if (!into.is_none() && !with_lse) return {nb::borrow(into), nb::none()};
   if (packed(t) || t.q.dtype == DType::f8e4m3 || t.q.shape[t.q.rank - 1] != t.v.shape[t.v.rank - 1]) {
     const nb::object both =
         called(words.new_results, q, v, packed(t) ? Py_True : Py_False, with_lse ? Py_True : Py_False);
-    return {both[0], both[1]};
+    return {into.is_none() ? nb::object(both[0]) : nb::borrow(into), both[1]};
   }
-  nb::object out = called(words.empty_like, q);
+  nb::object out = into.is_none() ? called(words.empty_like, q) : nb::borrow(into);
   if (!with_lse) return {std::move(out), nb::none()};
   const Dims rows = turned("q", t.q).shape;  // and the head dim, as the caller has them
   if (!lse_seen) return {std::move(out), new_floats(rows.data(), t.q.rank - 1, t.q.device)};
@@ -189,9 +191,11 @@ nb::object tell(nb::handle context, const nb::args& given) {
 }
 
 // The result for the caller, or None: not taken, and nothing has been done. grouped: k and v may have fewer heads than
-// q.
-nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool grouped) {
+// q. into: the caller's out, or None.
+nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool grouped, nb::handle into) {
   if (!torch_exchange) return nb::none();
+  if (!into.is_none() && (!is_plain(into.ptr()) || requires_grad(into.ptr()) || is_negative(into.ptr())))
+    return nb::none();
   TakenCall taken(Op::forward);
   if (!taken.take_options(call)) return nb::none();
   if (!dispatched) {
@@ -208,16 +212,16 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
     if (t.q.shape[1] != t.k.shape[1] && !(grouped && t.q.shape[1] % t.k.shape[1] == 0)) return nb::none();
   }
   const bool asked = call[torch_at.return_lse] == Py_True, records = !dispatched && needs_gradient(call);
-  if (records && has_no_gradients(t)) return nb::none();
-  const auto [out, lse] = new_results(call, t, asked || records, asked);
+  if (records && (has_no_gradients(t) || !into.is_none())) return nb::none();
+  const auto [out, lse] = new_results(call, t, into, asked || records, asked);
   if (!taken.take(Role::out, out) || !taken.take(Role::lse, lse)) return nb::none();
   taken.run();
   const nb::object results = asked || dispatched ? pair(out, lse) : out;
   return records ? recorded(call, out, lse, results) : results;
 }
 
-nb::object forward_of_tuple(nb::handle arguments, bool dispatched) {
-  return forward(TorchCall(arguments), dispatched, false, false);
+nb::object forward_of_tuple(nb::handle arguments, bool dispatched, nb::handle into) {
+  return forward(TorchCall(arguments), dispatched, false, false, into);
 }
 
 nb::object sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle mask, nb::handle dropout_p,
@@ -236,7 +240,7 @@ nb::object sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle m
     const Role role = attribute(mask.ptr(), names.dtype).ptr() == words.bool_dtype ? Role::bool_mask : Role::bias;
     call[torch_at.of_role[static_cast<std::size_t>(role)]] = mask.ptr();
   }
-  return forward(call, false, true, enable_gqa.ptr() == Py_True);
+  return forward(call, false, true, enable_gqa.ptr() == Py_True, nb::none());
 }
 
 // Where gradients are written by a backward that takes what a forward recorded.
@@ -354,7 +358,7 @@ void register_torch(const nb::dict& from) {
 void add_torch(nb::module_& m) {
   using namespace nb::literals;
   m.def("torch_register", &register_torch, "words"_a);
-  m.def("torch_forward", &forward_of_tuple, "arguments"_a, "dispatched"_a);
+  m.def("torch_forward", &forward_of_tuple, "arguments"_a, "dispatched"_a, "into"_a.none());
   m.def("torch_sdpa", &sdpa, "query"_a, "key"_a, "value"_a, "attn_mask"_a.none(), "dropout_p"_a, "is_causal"_a,
         "scale"_a.none(), "enable_gqa"_a);
   m.def("torch_tell", &tell, "context"_a, "given"_a);

@@ -306,7 +306,19 @@ def test_an_out_of_ones_own(attention, torch):
     q, k, v = qkv(torch)
     out = torch.empty(2, 4, 19, 24)
     assert attention(q, k, v, out=out) is out
-    torch.testing.assert_close(out, attention(q, k, v))
+    assert torch.equal(out, attention(q, k, v))
+    spread, tail = torch.empty(2, 19, 4, 24).transpose(1, 2), torch.full((9, 4, 16), 7.0)
+    result, lse = attention(q, k, v, out=spread, return_lse=True)
+    assert result is spread and torch.equal(spread, out) and torch.equal(lse, attention(q, k, v, return_lse=True)[1])
+    packed, cu = torch.randn(9, 4, 16), torch.tensor([0, 2, 7], dtype=torch.int32)
+    words = dict(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=5, max_seqlen_k=5)
+    attention(packed, packed, packed, out=tail, **words)
+    assert torch.equal(tail[:7], attention(packed, packed, packed, **words)[:7])
+    assert (tail[7:] == 7).all()  # tokens of no sequence are left as they are
+    with pytest.raises(ValueError, match="out must not share memory with q"):
+        attention(packed, packed, packed, out=packed, **words)
+    with pytest.raises(RuntimeError, match="q requires a gradient"):
+        attention(q.clone().requires_grad_(), k, v, out=out)
     half = [x.half() for x in (q, k, v)]
     assert attention(*half, out_dtype=torch.float32).dtype == torch.float32
 

@@ -5,6 +5,8 @@ and meaning are those of flash-attn 2 (https://github.com/Dao-AILab/flash-attent
 differences are in docs/coming_from/flash_attn.md.
 """
 
+from typing import Any
+
 from onepass.flash_attn.flash_attn_interface import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -27,5 +29,5 @@ __all__ = [
 ]
 
 
-def __dir__():
+def __dir__() -> Any:
     return sorted((*__all__, "__version__"))

@@ -1,6 +1,9 @@
 """flash-attn's functions below autograd, as ring attention and others call them."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 import onepass
 import onepass.torch
@@ -9,18 +12,18 @@ from onepass.flash_attn._words import bound, our_lse, seeded, their_lse
 
 @torch.no_grad()
 def _flash_attn_forward(
-    q,
-    k,
-    v,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size_left=-1,
-    window_size_right=-1,
-    softcap=0.0,
-    alibi_slopes=None,
-    return_softmax=False,
-):
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    return_softmax: bool = False,
+) -> tuple[Any, ...]:
     """(out, lse, None, rng_state); rng_state is the dropout's seed."""
     words, rng_state = seeded(
         dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap, alibi_slopes
@@ -31,31 +34,36 @@ def _flash_attn_forward(
 
 @torch.no_grad()
 def _flash_attn_backward(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    softmax_lse,
-    dq,
-    dk,
-    dv,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size_left,
-    window_size_right,
-    softcap,
-    alibi_slopes,
-    deterministic,
-    rng_state=None,
-):
+    dout: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Any,
+    softmax_lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Any = None,
+) -> None:
     """Writes dq, dk and dv."""
     words, _ = seeded(
         dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap, alibi_slopes, rng_state
     )
+    dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
     onepass.attention_backward(
-        *(x.transpose(1, 2) for x in (dout, q, k, v, out)),
+        dout,
+        q,
+        k,
+        v,
+        out,
         our_lse(softmax_lse),
         **words,
         deterministic=deterministic,
@@ -65,27 +73,27 @@ def _flash_attn_backward(
 
 @torch.no_grad()
 def _flash_attn_varlen_forward(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size_left=-1,
-    window_size_right=-1,
-    softcap=0.0,
-    alibi_slopes=None,
-    return_softmax=False,
-    block_table=None,
-    leftpad_k=None,
-    seqused_k=None,
-    zero_tensors=False,
-    num_splits=0,
-):
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    return_softmax: bool = False,
+    block_table: Any = None,
+    leftpad_k: Any = None,
+    seqused_k: Any = None,
+    zero_tensors: bool = False,
+    num_splits: int = 0,
+) -> tuple[Any, ...]:
     """(out, lse, None, rng_state) of packed sequences."""
     if leftpad_k is not None or (seqused_k is not None and block_table is None):
         raise NotImplementedError("onepass does not support leftpad_k, and seqused_k only with a block_table")
@@ -105,30 +113,30 @@ def _flash_attn_varlen_forward(
 
 @torch.no_grad()
 def _flash_attn_varlen_backward(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    softmax_lse,
-    dq,
-    dk,
-    dv,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size_left,
-    window_size_right,
-    softcap,
-    alibi_slopes,
-    deterministic,
-    rng_state=None,
-    zero_tensors=False,
-):
+    dout: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Any,
+    softmax_lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Any = None,
+    zero_tensors: bool = False,
+) -> None:
     """Writes dq, dk and dv of packed sequences."""
     words, _ = seeded(
         dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap, alibi_slopes, rng_state

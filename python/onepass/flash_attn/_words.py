@@ -1,15 +1,26 @@
 """onepass's arguments from flash-attn's, and what the two write differently."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.compiler import is_compiling
 
 import onepass
 from onepass import _onepass
-from onepass._options import window_sides
+from onepass._options import keywords, window_sides
 from onepass._torch_op import _readable
 
 
-def words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic):
+def words_of(
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Any,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+) -> dict[str, Any]:
     """onepass's arguments from flash-attn's."""
     if isinstance(window_size, torch.Tensor):
         window_size = window_size.tolist()
@@ -25,7 +36,15 @@ def words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slope
     }
 
 
-def seeded(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, rng_state=None):
+def seeded(
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Any,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    rng_state: Any = None,
+) -> tuple[Any, ...]:
     """(the words that forward and backward share, the seed as a tensor)."""
     words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, False)
     del words["deterministic"]
@@ -35,20 +54,20 @@ def seeded(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
     return words, rng_state
 
 
-def bound(length):
+def bound(length: Any) -> Any:
     return int(length) or None if isinstance(length, torch.Tensor) else length or None
 
 
-def their_lse(lse):
+def their_lse(lse: Any) -> Any:
     """Theirs is +inf in rows that see no key."""
     return lse.masked_fill(lse == -torch.inf, torch.inf)
 
 
-def our_lse(lse):
+def our_lse(lse: Any) -> Any:
     return lse.masked_fill(lse == torch.inf, -torch.inf)
 
 
-def checked(q, k, v, words):
+def checked(q: Tensor, k: Tensor, v: Tensor, words: Any) -> None:
     """Raises what attention would raise, and computes nothing. The tracer of a compiled call has looked by itself.
 
     A call like one that was accepted is not checked again: that would take a third of a decoding step's host time. A
@@ -56,22 +75,23 @@ def checked(q, k, v, words):
     """
     if is_compiling() or type(q) is not torch.Tensor:
         return
-    like = None
+    like: Any = None
     if words.get("page_table") is None:
         like = (*words, *map(_kind, (q, k, v)), *map(_kind, words.values()))
     if like in _accepted:
         return
-    given = {**onepass.attention.__kwdefaults__, **words}
-    _onepass.check(onepass._call(*map(_readable, (q, k, v)), given)[-1])
+    given = {**keywords(onepass.attention), **words}
+    call: Any = onepass  # the stub shows what is public
+    _onepass.check(call._call(*map(_readable, (q, k, v)), given)[-1])
     if len(_accepted) >= 1000:
         _accepted.clear()
     if like is not None:
         _accepted[like] = True
 
 
-_accepted = {}
+_accepted: dict[Any, bool] = {}
 
 
-def _kind(x):
+def _kind(x: Any) -> Any:
     """All that a check looks at."""
     return (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x

@@ -1,6 +1,9 @@
 """The public functions of flash-attn 2."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.compiler import is_compiling
 
 import onepass.torch
@@ -21,18 +24,18 @@ _wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
 
 
 def flash_attn_func(
-    q,
-    k,
-    v,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
     """Attention on ``[batch, seq, heads, dim]``; K and V may have fewer heads; causal and windows are bottom-right.
 
     Returns:
@@ -48,19 +51,22 @@ def flash_attn_func(
 
 
 def flash_attn_qkvpacked_func(
-    qkv,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
     """flash_attn_func of ``[batch, seq, 3, heads, dim]``, read in place."""
+    q, k, v = _slots("qkv", qkv, 2, 3, "[batch, seq, 3, heads, dim]")
     return flash_attn_func(
-        *_slots("qkv", qkv, 2, 3, "[batch, seq, 3, heads, dim]"),
+        q,
+        k,
+        v,
         dropout_p,
         softmax_scale,
         causal,
@@ -73,21 +79,23 @@ def flash_attn_qkvpacked_func(
 
 
 def flash_attn_kvpacked_func(
-    q,
-    kv,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
     """flash_attn_func of q and kv ``[batch, seq, 2, heads, dim]``, read in place."""
+    k, v = _slots("kv", kv, 2, 2, "[batch, seq, 2, heads, dim]")
     return flash_attn_func(
         q,
-        *_slots("kv", kv, 2, 2, "[batch, seq, 2, heads, dim]"),
+        k,
+        v,
         dropout_p,
         softmax_scale,
         causal,
@@ -100,23 +108,23 @@ def flash_attn_kvpacked_func(
 
 
 def flash_attn_varlen_func(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-    block_table=None,
-):
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+) -> Any:
     """Packed sequences ``[total, heads, dim]`` with prefix sums; K and V may be pages of a block_table (no gradients).
 
     Returns:
@@ -134,21 +142,24 @@ def flash_attn_varlen_func(
 
 
 def flash_attn_varlen_qkvpacked_func(
-    qkv,
-    cu_seqlens,
-    max_seqlen,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    qkv: Tensor,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
     """flash_attn_varlen_func of ``[total, 3, heads, dim]``, read in place."""
+    q, k, v = _slots("qkv", qkv, 1, 3, "[total, 3, heads, dim]")
     return flash_attn_varlen_func(
-        *_slots("qkv", qkv, 1, 3, "[total, 3, heads, dim]"),
+        q,
+        k,
+        v,
         cu_seqlens,
         cu_seqlens,
         max_seqlen,
@@ -165,25 +176,27 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 def flash_attn_varlen_kvpacked_func(
-    q,
-    kv,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
     """flash_attn_varlen_func of q and kv ``[total, 2, heads, dim]``, read in place."""
+    k, v = _slots("kv", kv, 1, 2, "[total, 2, heads, dim]")
     return flash_attn_varlen_func(
         q,
-        *_slots("kv", kv, 1, 2, "[total, 2, heads, dim]"),
+        k,
+        v,
         cu_seqlens_q,
         cu_seqlens_k,
         max_seqlen_q,
@@ -201,26 +214,26 @@ def flash_attn_varlen_kvpacked_func(
 
 @torch.no_grad()
 def flash_attn_with_kvcache(
-    q,
-    k_cache,
-    v_cache,
-    k=None,
-    v=None,
-    rotary_cos=None,
-    rotary_sin=None,
-    cache_seqlens=None,
-    cache_batch_idx=None,
-    cache_leftpad=None,
-    block_table=None,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    rotary_interleaved=True,
-    alibi_slopes=None,
-    num_splits=0,
-    return_softmax_lse=False,
-):
+    q: Tensor,
+    k_cache: Any,
+    v_cache: Any,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    block_table: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
     """Decoding: appends k and v (rotated) to the caches in place, then attends to them. No gradients.
 
     Caches are ``[batch, capacity, heads_kv, dim]``, or pages with a block_table, of any page size. cache_batch_idx is
@@ -245,16 +258,17 @@ def flash_attn_with_kvcache(
     if block_table is not None and used is not None:
         _fits(used, 0 if k is None else k.shape[1], block_table, k_cache.shape[1])
     table = block_table if cache_batch_idx is None else cache_batch_idx[:, None]
-    caches = (k_cache, v_cache) if table is not None else [x[:batch].transpose(1, 2) for x in (k_cache, v_cache)]
-    q = q.transpose(1, 2)
     capacity = k_cache.shape[1] * (1 if table is None else table.shape[1])
+    if table is None:
+        k_cache, v_cache = (x[:batch].transpose(1, 2) for x in (k_cache, v_cache))
+    q = q.transpose(1, 2)
     if used is None and table is not None:
         used = torch.full((batch,), capacity, dtype=torch.int32, device=q.device)
     if cache_leftpad is not None:
         keys = torch.arange(capacity, device=q.device)
         words["bool_mask"] = (keys >= cache_leftpad[:, None])[:, None, None]
     words |= {"seqused_k": used if k is None else used + k.shape[1], "page_table": table}
-    if k is not None:
+    if k is not None and v is not None:
         local = words["window"] != (-1, -1)
         fused = rotary_cos is not None and (causal or local) and k.shape[1] == seq_q
         if rotary_cos is not None and not fused:  # without an order among the queries all stand at the first position
@@ -263,11 +277,12 @@ def flash_attn_with_kvcache(
                 rows = rows.flatten(1, 2)[:, None]
             rows = apply_rotary_emb(rows, rotary_cos, rotary_sin, rotary_interleaved, seqlen_offsets=used)
             q = rows.reshape(batch, seq_q, -1, q.shape[-1]).transpose(1, 2)
-        checked(q, *caches, words)  # a call that is refused has not changed the cache
+        checked(q, k_cache, v_cache, words)  # a call that is refused has not changed the cache
         rotated = onepass.torch.append_kv(
             k.transpose(1, 2),
             v.transpose(1, 2),
-            *caches,
+            k_cache,
+            v_cache,
             seqused_k=used,
             page_table=table,
             cos=rotary_cos,
@@ -275,10 +290,10 @@ def flash_attn_with_kvcache(
             interleaved=rotary_interleaved,
             q=q if fused else None,
         )
-        q = rotated if fused else q
+        q = q if rotated is None else rotated
     if not return_softmax_lse:
-        return onepass.torch.attention(q, *caches, **words).transpose(1, 2)
-    out, lse = onepass.torch.attention(q, *caches, **words, return_lse=True)
+        return onepass.torch.attention(q, k_cache, v_cache, **words).transpose(1, 2)
+    out, lse = onepass.torch.attention(q, k_cache, v_cache, **words, return_lse=True)
     return out.transpose(1, 2), their_lse(lse)
 
 
@@ -286,28 +301,28 @@ class _ToPages(torch.autograd.Function):
     """Attention to pages of tensors that require gradients: flash-attn computes it, and refuses the backward."""
 
     @staticmethod
-    def forward(ctx, words, *qkv):
+    def forward(ctx: Any, words: Any, *qkv: Any) -> Any:
         return onepass.torch.attention(*qkv, **words)
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Any) -> None:
         raise RuntimeError("attention to pages (block_table) does not support gradients")
 
 
-def _to_pages(*qkv, **words):
+def _to_pages(*qkv: Any, **words: Any) -> Any:
     if torch.is_grad_enabled() and any(x.requires_grad for x in qkv):
         return _ToPages.apply(words, *qkv)
     return onepass.torch.attention(*qkv, **words)
 
 
-def _slots(name, x, dim, count, expected):
+def _slots(name: str, x: Any, dim: Any, count: Any, expected: Any) -> Any:
     """The parts of a packed tensor along `dim`, views."""
     if x.dim() != dim + 3 or x.shape[dim] != count:
         raise ValueError(f"{name} must have shape {expected} (got {list(x.shape)})")
     return x.unbind(dim)
 
 
-def _fits(used, new, block_table, page_size):
+def _fits(used: Any, new: Any, block_table: Any, page_size: Any) -> None:
     """Refuses lengths beyond a block table where the host can see them, with flash-attn's kind of error."""
     if used.is_cuda or used.numel() == 0 or is_compiling():
         return
@@ -319,6 +334,6 @@ def _fits(used, new, block_table, page_size):
         )
 
 
-def _get_block_size_n(device, head_dim, is_dropout, is_causal):
+def _get_block_size_n(device: Any, head_dim: Any, is_dropout: Any, is_causal: bool) -> int:
     """Keys of a tile, which flash-attn's tests ask for."""
     return 128

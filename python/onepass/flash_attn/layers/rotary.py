@@ -1,9 +1,21 @@
 """Rotary position embeddings of queries and keys (Su et al., RoFormer, arXiv:2104.09864), in PyTorch's operators."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 
-def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None):
+def apply_rotary_emb(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: Any = 0,
+    cu_seqlens: Any = None,
+    max_seqlen: Any = None,
+) -> Any:
     """Rotates the first ``2 * cos.shape[-1]`` elements of each head by the token's position.
 
     Args:
@@ -18,14 +30,15 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
       A tensor like x, computed in float32 and rounded once.
     """
     positions = _positions(x.shape[-3], x.device, seqlen_offsets, cu_seqlens).clamp(max=len(cos) - 1)
-    result = _turned(x, *(table[positions].unsqueeze(-2).float() for table in (cos, sin)), interleaved)
+    cos, sin = (table[positions].unsqueeze(-2).float() for table in (cos, sin))
+    result = _turned(x, cos, sin, interleaved)
     return _written(x, result) if inplace else result
 
 
 apply_rotary_emb_func = apply_rotary_emb  # its name in flash-attn 1
 
 
-def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
+def apply_rotary_emb_torch(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
     """Rotates ``[batch, seq, heads, dim]`` by cos and sin ``[seq, rotary_dim / 2]``, with or without batch in front.
 
     It computes in the tensors' own precision: the reference of flash-attn's tests.
@@ -35,7 +48,16 @@ def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
     return _turned(x, cos.unsqueeze(-2), sin.unsqueeze(-2), interleaved, compute=None)
 
 
-def apply_rotary_emb_qkv_(qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None):
+def apply_rotary_emb_qkv_(
+    qkv: Tensor,
+    cos: Any,
+    sin: Any,
+    cos_k: Any = None,
+    sin_k: Any = None,
+    interleaved: bool = False,
+    seqlen_offsets: Any = 0,
+    num_heads_q: Any = None,
+) -> Any:
     """Rotates q and k in place.
 
     Args:
@@ -60,7 +82,7 @@ def apply_rotary_emb_qkv_(qkv, cos, sin, cos_k=None, sin_k=None, interleaved=Fal
     return _written(qkv, torch.stack([q, k, v], 2) if qkv.dim() == 5 else torch.cat([q, k, v], 2))
 
 
-def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+def apply_rotary_emb_kv_(kv: Tensor, cos: Any, sin: Any, interleaved: bool = False, seqlen_offsets: Any = 0) -> Any:
     """Rotates k of ``[batch, seq, 2, heads, dim]`` in place; the others as ``apply_rotary_emb`` takes them."""
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise ValueError(f"kv must have shape [batch, seq, 2, heads, dim] (got {list(kv.shape)})")
@@ -68,7 +90,7 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
     return _written(kv, torch.stack([apply_rotary_emb(k, cos, sin, interleaved, seqlen_offsets=seqlen_offsets), v], 2))
 
 
-def _positions(tokens, device, offsets, cu_seqlens):
+def _positions(tokens: Any, device: Any, offsets: Any, cu_seqlens: Any) -> Any:
     """``[seq]``, ``[batch, seq]`` or ``[total]``."""
     offsets = offsets if isinstance(offsets, int) else offsets.long()
     place = torch.arange(tokens, device=device)
@@ -79,13 +101,13 @@ def _positions(tokens, device, offsets, cu_seqlens):
     return place - cu_seqlens[sequence] + (offsets if isinstance(offsets, int) else offsets[sequence])
 
 
-def _turned(x, cos, sin, interleaved, compute=torch.float32):
+def _turned(x: Any, cos: Any, sin: Any, interleaved: bool, compute: Any = torch.float32) -> Any:
     """x rotated by cos and sin, which broadcast to its heads; computed in `compute`, or in the dtype of x."""
     half = cos.shape[-1]
     head, rest = x[..., : 2 * half].to(compute or x.dtype), x[..., 2 * half :]
     a, b = (head[..., 0::2], head[..., 1::2]) if interleaved else (head[..., :half], head[..., half:])
-    turned = (a * cos - b * sin, b * cos + a * sin)
-    turned = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    pair = (a * cos - b * sin, b * cos + a * sin)
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([turned.to(x.dtype), rest], -1)
 
 
@@ -93,16 +115,16 @@ class _WrittenToLeaf(torch.autograd.Function):
     """Writes into a leaf that requires a gradient, as flash-attn does: its gradient is that of the values before."""
 
     @staticmethod
-    def forward(ctx, x, result):
+    def forward(ctx: Any, x: Any, result: Any) -> Any:
         x.detach().copy_(result)
         return x
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
         return None, gradient
 
 
-def _written(x, result):
+def _written(x: Any, result: Any) -> Any:
     if x.is_leaf and x.requires_grad and torch.is_grad_enabled():
         return _WrittenToLeaf.apply(x, result)
     return x.copy_(result)
