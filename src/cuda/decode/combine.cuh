@@ -73,8 +73,9 @@ struct RowEnd {
     if constexpr (kUnified) served = is_served(params, s.state);
   }
   DEV void put_lse() const {
-    write_lse(p, group.work_tile(row.head), row.token, end.lse);
-    if constexpr (kUnified) write_recomputed(p, group.work_tile(row.head), row.token, !served);
+    const WorkTile x = group.work_tile(row.head);
+    write_lse(p, x, row.token, end.lse);
+    if constexpr (kUnified) p.recomputed.set(x.map_batch, x.head, x.q_begin + row.token, !served);
   }
   // A column. Whether that is a result.
   DEV bool put_one(i32 column, float o) const {

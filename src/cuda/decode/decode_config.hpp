@@ -1,6 +1,7 @@
 // The tiling of the kernel and what it is launched with: one definition for the host and the device half.
 #pragma once
 #include "cuda/attention/forward.hpp"
+#include "cuda/attention/unified_max.hpp"
 
 namespace onepass::decode {
 
@@ -80,8 +81,8 @@ struct Divisor {
   }
 };
 
-// How far from phi, in natural units, a row's largest score may be: the library's range, and what fp16's has room for.
-inline constexpr float kUnifiedReach = 40.0f, kUnifiedReach16 = 5.0f;
+// As far from phi, in natural units, fp16 has room for a row's largest score; kUnifiedReach with other dtypes.
+inline constexpr float kUnifiedReach16 = 5.0f;
 
 struct DecodeParams : ForwardParams {
   float* partials;
@@ -95,9 +96,8 @@ struct DecodeParams : ForwardParams {
   int steps;       // of a group, if all groups have the same number
   int each, rest;  // steps of a part, and how many parts have one more, if splits is not 0
   Divisor by_steps, by_splits;
-  float phi;        // unified_max, or what lies below it by fp16's reach; natural units
-  int* recomputed;  // null: not wanted
-  long long recomputed_stride[3];
+  float phi;  // unified_max, or what lies below it by fp16's reach; natural units
+  RecomputedRows recomputed;
   // Where a kernel has blocks of rows: of a K/V head, in bundles of `together`, whose blocks of threads walk along the
   // same keys at the same time.
   int bundles, together;

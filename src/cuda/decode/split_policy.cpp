@@ -8,7 +8,7 @@
 namespace onepass::decode {
 namespace {
 
-static_assert(kUnifiedReach == kUnifiedRange);
+static_assert(kUnifiedReach == kUnifiedRange);  // for cuda/plain, too
 
 constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group is split into the same number of parts
 
@@ -76,7 +76,7 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   if (d.splits != 0) d.each = d.steps / d.splits, d.rest = d.steps % d.splits;
   d.min_tiles = s.min_tiles;
   d.phi = p.unified_max.value_or(0.0f) - (p.dtype == DType::f16 || p.kv_dtype ? kUnifiedReach16 : 0.0f);
-  std::copy_n(p.layout.recomputed.begin(), 3, d.recomputed_stride);
+  std::copy_n(p.layout.recomputed.begin(), 3, d.recomputed.stride);
   return d;
 }
 
@@ -88,7 +88,7 @@ std::size_t workspace_bytes_of(const Problem& p, const Sharing& s, int blocks) {
 void bind(DecodeParams& d, const Tensors& t, void* workspace) {
   cuda::bind(d, t, workspace);
   d.fallback = nullptr;
-  d.recomputed = static_cast<int*>(t.recomputed.data);
+  d.recomputed.at = static_cast<int*>(t.recomputed.data);
   d.mask_bytes = static_cast<const unsigned char*>(t.bool_mask.data);
   d.partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes);
 }

@@ -57,10 +57,5 @@ DEV void end_unified(LaneRows& rows) {
 DEV bool is_served(const DecodeParams& p, const RowState<float>& s) {
   return s.l == 0.0f || s.m == unified_reference(p);
 }
-DEV void write_recomputed(const DecodeParams& p, const WorkTile& x, i32 row, bool so) {
-  const long long(&stride)[3] = p.recomputed_stride;
-  if (p.recomputed)
-    p.recomputed[x.map_batch * stride[0] + x.head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2]] = so;
-}
 
 }  // namespace onepass::decode

@@ -9,8 +9,6 @@
 namespace onepass::cuda {
 namespace {
 
-static_assert(kPlainReach == kUnifiedRange);
-
 class State final : public ForwardState {
  public:
   State(const Request& request, const DeviceFacts& device)
@@ -47,11 +45,11 @@ KernelProgram plain_program(const ForwardFeatures& f, const std::string& arch, c
 }
 
 PlainParams plain_params(const Problem& p, const ForwardParams& params, const Tensors& t) {
-  PlainParams all{params, 0, nullptr, {}};
+  PlainParams all{params, 0, {}};
   if (!p.unified_max) return all;
   all.unified_max = *p.unified_max;
-  all.recomputed = static_cast<int*>(t.recomputed.data);
-  std::copy_n(p.layout.recomputed.begin(), 3, all.recomputed_stride);
+  all.recomputed.at = static_cast<int*>(t.recomputed.data);
+  std::copy_n(p.layout.recomputed.begin(), 3, all.recomputed.stride);
   return all;
 }
 

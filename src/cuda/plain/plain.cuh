@@ -7,11 +7,9 @@
 
 namespace onepass {
 
-DEV void write_recomputed(const PlainParams& p, const WorkTile& x, i32 row, float largest) {
-  if (!p.recomputed || threadIdx.x % 32 != 0) return;
-  const bool served = largest == kNegInf || fabsf(largest - p.unified_max) <= kPlainReach;
-  p.recomputed[x.map_batch * p.recomputed_stride[0] + x.head * p.recomputed_stride[1] +
-               static_cast<i64>(x.q_begin + row) * p.recomputed_stride[2]] = !served;
+// largest: the row's largest score.
+DEV bool is_served(const PlainParams& p, float largest) {
+  return largest == kNegInf || fabsf(largest - p.unified_max) <= kUnifiedReach;
 }
 
 }  // namespace onepass
@@ -26,6 +24,8 @@ extern "C" __global__ void __launch_bounds__(32 * onepass::kPlainWarps)
   scores.open(x);
   const i32 warp = static_cast<i32>(threadIdx.x / 32);
 #pragma unroll 1
-  for (i32 row = x.row + warp; row < min(x.row + kPlainRows, x.seq_q); row += kPlainWarps)
-    write_recomputed(p, x, row, fallback_row(p, x, scores, row));
+  for (i32 row = x.row + warp; row < min(x.row + kPlainRows, x.seq_q); row += kPlainWarps) {
+    const bool served = is_served(p, fallback_row(p, x, scores, row));
+    if (threadIdx.x % 32 == 0) p.recomputed.set(x.map_batch, x.head, x.q_begin + row, !served);
+  }
 }

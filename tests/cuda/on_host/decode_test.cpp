@@ -135,7 +135,7 @@ TEST_P(EmulatedDecoding, LeavesOutTheSequencesOfAnotherKernel) {
 TEST_P(EmulatedDecoding, AUnifiedMaximumServesTheRowsNearIt) {
   Problem p = parse_problem(GetParam()->problem);
   if (!p.unified_max) GTEST_SKIP() << "it has none";
-  const float reach = p.dtype == DType::f16 ? decode::kUnifiedReach16 : decode::kUnifiedReach;
+  const float reach = p.dtype == DType::f16 ? decode::kUnifiedReach16 : kUnifiedReach;
   for (const float phi : {*p.unified_max, 200.0f, -200.0f}) {
     p.unified_max = phi;
     check::Inputs inputs = check::make_inputs(p, 1, check::Distribution::normal);
