@@ -15,7 +15,8 @@ bool has_avx512() {
 Kernels emulated_kernels() { return kernels<EmulatedTiles>(); }
 
 Implementation emulated() {
-  return {"cpu.amx.bf16.emulated", [](const Request& request) { return plan(request, kernels<EmulatedTiles>()); }};
+  return {"cpu.amx.bf16.emulated",
+          [](const Request& request) { return plan(request, has_avx512() ? emulated_kernels() : portable_kernels()); }};
 }
 
 }  // namespace onepass::cpu::amx

@@ -9,7 +9,10 @@ namespace onepass::cpu::amx {
 
 Implementation emulated_flat_gemm() {
   return {"cpu.flat_gemm.amx.emulated",
-          [](const Request& request) { return plan_gemm(request, gemm_kernels<EmulatedTiles>()); }, Op::flat_gemm};
+          [](const Request& request) {
+            return plan_gemm(request, has_avx512() ? gemm_kernels<EmulatedTiles>() : portable_gemm_kernels());
+          },
+          Op::flat_gemm};
 }
 
 }  // namespace onepass::cpu::amx

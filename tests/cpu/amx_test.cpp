@@ -18,18 +18,12 @@ namespace onepass {
 namespace {
 
 std::vector<Implementation> backends() {
-  std::vector<Implementation> all;
-  if (cpu::amx::has_avx512()) all.push_back(cpu::amx::emulated());
+  std::vector<Implementation> all = {cpu::amx::emulated()};
   if (cpu::amx::missing_hardware().empty()) all.push_back(cpu::amx::implementations()[0]);
   return all;
 }
 
-class Amx : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (backends().empty()) GTEST_SKIP() << "this CPU has no AVX-512";
-  }
-};
+class Amx : public testing::TestWithParam<std::string> {};
 
 TEST_P(Amx, IsRightByTheRule) {
   const Problem problem = parse_problem(GetParam());
@@ -129,20 +123,12 @@ TEST(AmxThreads, DoNotChangeABit) {
 }
 
 std::vector<Implementation> gemm_backends() {
-  std::vector<Implementation> all;
-  if (cpu::amx::has_avx512()) all.push_back(cpu::amx::emulated_flat_gemm());
+  std::vector<Implementation> all = {cpu::amx::emulated_flat_gemm()};
   if (cpu::amx::missing_hardware().empty()) all.push_back(cpu::amx::flat_gemm_implementations()[0]);
   return all;
 }
 
-class AmxFlatGemm : public testing::Test {
- protected:
-  void SetUp() override {
-    if (gemm_backends().empty()) GTEST_SKIP() << "this CPU has no AVX-512";
-  }
-};
-
-TEST_F(AmxFlatGemm, IsRightByTheRule) {
+TEST(AmxFlatGemm, IsRightByTheRule) {
   for (const char* line :
        {"flat_gemm m1 n32 k64 bf16", "flat_gemm m5 n70 k129 bf16 column_bias", "flat_gemm m17 n31 k33 bf16 out=fp32",
         "flat_gemm m33 n64 k1000 bf16 column_bias", "flat_gemm m2 n1 k1 bf16", "flat_gemm m3 n5 k0 bf16 column_bias",
@@ -159,7 +145,7 @@ TEST_F(AmxFlatGemm, IsRightByTheRule) {
   }
 }
 
-TEST_F(AmxFlatGemm, NanAndInfinityReachTheirRowsAndColumns) {
+TEST(AmxFlatGemm, NanAndInfinityReachTheirRowsAndColumns) {
   for (const char* line : {"flat_gemm m5 n70 k131 bf16 column_bias", "flat_gemm m36 n64 k64 bf16"}) {
     for (const Implementation& backend : gemm_backends()) {
       check::Inputs inputs = check::make_inputs(parse_problem(line), 3, check::Distribution::normal);
@@ -170,7 +156,7 @@ TEST_F(AmxFlatGemm, NanAndInfinityReachTheirRowsAndColumns) {
   }
 }
 
-TEST_F(AmxFlatGemm, GivesTheSameBitsForAnyThreads) {
+TEST(AmxFlatGemm, GivesTheSameBitsForAnyThreads) {
   for (const Implementation& backend : gemm_backends()) {
     const auto bytes = [&](int threads) {
       check::Inputs inputs = check::make_inputs(parse_problem("flat_gemm m40 n300 k200 bf16"));

@@ -1,5 +1,6 @@
 // Closes what target-inl.h opened.
-#if defined(__clang__)
+#if defined(ONEPASS_EMULATED_AVX512)
+#elif defined(__clang__)
 #pragma clang attribute pop
 #else
 #pragma GCC pop_options
