@@ -12,6 +12,8 @@
 #undef _mm512_cmple_epi32_mask
 #undef _mm512_mask_cmpgt_epi32_mask
 #undef _mm512_cmpeq_epi16_mask
+#undef _mm512_getexp_ps
+#undef _mm512_mask_blend_epi16
 #undef _mm512_slli_epi32
 #undef _mm512_srli_epi32
 #undef _mm512_shuffle_i32x4
