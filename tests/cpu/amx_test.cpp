@@ -104,6 +104,42 @@ TEST(AmxNotANumber, ReachesOnlyTheRowsThatSeeIt) {
   }
 }
 
+class AmxNonfinite : public testing::TestWithParam<test::Poke> {};
+
+TEST_P(AmxNonfinite, ReachesTheRowsThatSeeIt) {
+  for (const Implementation& backend : backends()) {
+    for (const char* line :
+         {"fwd b1 h4/2 s70x100 d40 bf16 lse", "fwd b1 h4/2 s100x300 d64/72 bf16 causal_bottom_right out=fp32 lse",
+          "fwd b1 h4/2 s70x300 d64 bf16 window=150:3 mask=11qk dropout=0.5 lse",
+          "fwd b1 h4/2 s40x140 d64 bf16 kv=paged:32 seqused=139 softcap=30 sinks scale=-0.3 lse"}) {
+      for (const check::Distribution distribution : {check::Distribution::normal, check::Distribution::huge}) {
+        check::Inputs inputs = check::make_inputs(parse_problem(line), 2, distribution);
+        GetParam().poke(inputs);
+        inputs.changed();
+        const check::Verdict verdict = check::check(backend, inputs);
+        EXPECT_TRUE(verdict.right) << backend.name << ", " << line << ", " << check::name_of(distribution) << ": "
+                                   << verdict.sentence;
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(One, AmxNonfinite, testing::ValuesIn(test::kPokes),
+                         [](const auto& poke) { return poke.param.name; });
+INSTANTIATE_TEST_SUITE_P(Many, AmxNonfinite, testing::ValuesIn(test::kManyPokes),
+                         [](const auto& poke) { return poke.param.name; });
+
+// Sums of finite values overflow before they are divided by the weights' sum: these rows are computed again.
+TEST(AmxOverflow, OfSumsLeavesFiniteResults) {
+  for (const Implementation& backend : backends()) {
+    check::Inputs inputs = check::make_inputs(parse_problem("fwd b1 h2 s70x100 d40 bf16 causal_bottom_right lse"));
+    for (std::int64_t key = 0; key < 100; ++key)
+      for (std::int64_t d = 0; d < 40; ++d) test::set(inputs.tensors.v, 1, key, d, 3e38f);
+    inputs.changed();
+    const check::Verdict verdict = check::check(backend, inputs);
+    EXPECT_TRUE(verdict.right) << backend.name << ": " << verdict.sentence;
+  }
+}
+
 TEST(AmxThreads, DoNotChangeABit) {
   const auto bytes_of = [](const Implementation& backend, const char* line, int threads) {
     check::Inputs inputs = check::make_inputs(parse_problem(line));

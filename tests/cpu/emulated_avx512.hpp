@@ -68,7 +68,7 @@
 #define _mm512_mask_mov_ps avx512::replace<std::uint32_t>
 #define _mm512_mask_mov_epi32 avx512::replace<std::uint32_t>
 #define _mm512_maskz_mov_epi16 avx512::keep<std::uint16_t>
-#define _mm512_maskz_mov_ps avx512::keep<std::uint32_t>
+#define _mm512_maskz_mov_epi32 avx512::keep<std::uint32_t>
 #define _mm512_mask_blend_epi16 avx512::blend<std::uint16_t>
 #define _mm512_cvtepi32_ps avx512::widen<float, std::int32_t, 64>
 #define _mm512_cvtepu16_epi32 avx512::widen<std::uint32_t, std::uint16_t, 32>

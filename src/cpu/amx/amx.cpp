@@ -37,6 +37,7 @@ struct Head {
   std::int64_t batch = 0, head = 0;  // of K and V
   Sequence seq;
   std::uint16_t *k = nullptr, *v = nullptr;   // packed
+  std::uint32_t* flags = nullptr;             // of v
   std::int64_t pack_end = 0, attend_end = 0;  // tasks of the wave up to and with this head
 };
 
@@ -59,6 +60,7 @@ struct Shape {
   }
   std::int64_t key_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_qk; }
   std::int64_t value_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_v; }
+  std::int64_t flags(std::int64_t keys) const { return round_up(keys, kGroup) / kGroup * flag_words(depth_v); }
   std::size_t bytes(std::int64_t keys) const {
     return static_cast<std::size_t>(key_elements(keys) + value_elements(keys)) * 2;
   }
@@ -80,26 +82,33 @@ struct Shape {
 struct Books {
   Head* heads;
   std::uint16_t* packed;
+  std::uint32_t* flags;
   Scratch* scratch;  // [workers]
 };
 
 Books book(Workspace& w, const Problem& p, const Shape& shape, int workers) {
   std::size_t packed = 0;
-  std::int64_t heads = 0;
+  std::int64_t heads = 0, flags = 0;
   for (std::int64_t first = 0, end; first < shape.heads; first = end) {
     end = shape.wave_end(p, first);
     std::size_t wave = 0;
-    for (std::int64_t h = first; h < end; ++h) wave += shape.bytes(Shape::seq_k(p, h / p.heads_kv));
+    std::int64_t wave_flags = 0;
+    for (std::int64_t h = first; h < end; ++h) {
+      const std::int64_t keys = Shape::seq_k(p, h / p.heads_kv);
+      wave += shape.bytes(keys), wave_flags += shape.flags(keys);
+    }
     packed = std::max(packed, wave);
+    flags = std::max(flags, wave_flags);
     heads = std::max(heads, end - first);
   }
   Books books{w.take<Head>(heads), w.take<std::uint16_t>(static_cast<std::int64_t>(packed / 2)),
-              w.take<Scratch>(workers)};
+              w.take<std::uint32_t>(flags), w.take<Scratch>(workers)};
   for (int i = 0; i < workers; ++i) {
     const Scratch s{w.take<RowBlock>(shape.blocks_per_task),
                     w.take<std::uint32_t>(shape.blocks_per_task * shape.depth_qk / 2 * kRows),
                     w.take<float>(shape.blocks_per_task * shape.depth_v * kRows),
-                    {w.take<float>(kKeys * kRows), w.take<float>(kKeys * kRows)}};
+                    {w.take<float>(kKeys * kRows), w.take<float>(kKeys * kRows)},
+                    w.take<std::uint32_t>(shape.blocks_per_task * shape.depth_v)};
     if (books.scratch) books.scratch[i] = s;
   }
   return books;
@@ -116,6 +125,7 @@ struct Run {
 
   void wave(std::int64_t first, std::int64_t end) {
     std::uint16_t* packed = books.packed;
+    std::uint32_t* flags = books.flags;
     std::int64_t packs = 0, attends = 0;
     for (std::int64_t h = first; h < end; ++h) {
       const std::int64_t batch = h / p.heads_kv;
@@ -123,7 +133,8 @@ struct Run {
       packs += (seq.seq_k + kPackKeys - 1) / kPackKeys;
       attends += tasks_of(seq);
       std::uint16_t* v = packed + shape.key_elements(seq.seq_k);
-      books.heads[h - first] = {batch, h % p.heads_kv, seq, packed, v, packs, attends};
+      books.heads[h - first] = {batch, h % p.heads_kv, seq, packed, v, flags, packs, attends};
+      flags += shape.flags(seq.seq_k);
       packed = v + shape.value_elements(seq.seq_k);
     }
     const std::span<const Head> heads(books.heads, static_cast<std::size_t>(end - first));
@@ -153,7 +164,8 @@ struct Run {
                               auto kernel) {
       const KeyValueView view(t, head.seq);
       view.each_run<std::uint16_t>(head.head, from, keys, [&](const auto& run, std::int64_t done) {
-        kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + (from + done) * depth});
+        std::uint32_t* const flags = head.flags + (from + done) / kGroup * flag_words(shape.depth_v);
+        kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + (from + done) * depth, flags});
       });
     };
     each_run(a.k, p.dim_qk, head.k, shape.depth_qk, kernels.pack_keys);
@@ -174,6 +186,7 @@ struct Run {
     task.dim_v = static_cast<int>(p.dim_v);
     task.k = head.k;
     task.v = head.v;
+    task.flags = head.flags;
     task.seq_k = head.seq.seq_k;
     task.kv_head = head.head;
     task.scaled = a.q_descale.given() || a.k_descale.given();

@@ -8,8 +8,8 @@ namespace onepass::cpu::amx {
 
 inline constexpr int kLargestDim = 576;
 
-// The fallback of algebra/nonfinite.hpp, for a row whose result is not finite: by problem/attention/score.hpp, key by
-// key. `batch` is the entry, also when packed. Writes the row of out and lse.
+// The fallback of algebra/nonfinite.hpp, for a row whose sums overflow: by problem/attention/score.hpp, key by key.
+// `batch` is the entry, also when packed. Writes the row of out and lse.
 void fallback_row(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
                   std::int64_t batch, std::int64_t head, std::int64_t row);
 

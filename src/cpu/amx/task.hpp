@@ -18,13 +18,18 @@ inline constexpr int kScoreHalf = kKeys * kLanes;  // from the scores of one hal
 
 inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
+// Packed values are finite: kernels/nonfinite-inl.h. The flags of a group of keys are a word for each dim, whose bit k
+// says that the value of key k was not, after a word that joins them all.
+inline constexpr std::int64_t flag_words(std::int64_t depth_v) { return depth_v + 1; }
+
 // Keys or values [keys][dim] bf16 of one head, to be packed into tiles.
 struct PackTask {
   const std::uint16_t* from = nullptr;
   std::int64_t stride = 0;  // elements from one key to the next
   std::int64_t keys = 0;    // the rest of the last group of 32 becomes 0, and so do dims beyond `dim`
   int dim = 0;
-  std::uint16_t* to = nullptr;  // [keys / 32][round_up(dim, 32) * 32]
+  std::uint16_t* to = nullptr;     // [keys / 32][round_up(dim, 32) * 32]
+  std::uint32_t* flags = nullptr;  // of values: [keys / 32][flag_words]; null: they are packed as they are
 };
 
 // 32 packed (token, head) rows. Rows from `rows` on are padding: null pointers, and a key range that is never partial.
@@ -47,10 +52,11 @@ struct RowBlock {
 // Memory of one worker, for `kBlocks` row blocks. The 32 query rows of a block are kept as two halves of 16, each a
 // column of tiles: 1 KB in a row is what a tile load likes best.
 struct Scratch {
-  RowBlock* blocks;  // [kBlocks]
-  std::uint32_t* q;  // [kBlocks][2][depth_qk / 2][16] pairs of bf16
-  float* o;          // [kBlocks][2][depth_v][16]
-  float* scores[2];  // [2][kKeys][16]; weights take the place of the scores they come from
+  RowBlock* blocks;     // [kBlocks]
+  std::uint32_t* q;     // [kBlocks][2][depth_qk / 2][16] pairs of bf16
+  float* o;             // [kBlocks][2][depth_v][16]
+  float* scores[2];     // [2][kKeys][16]; weights take the place of the scores they come from
+  std::uint32_t* lost;  // [kBlocks][depth_v]; bit r: row r sees a value that is not finite
 };
 
 struct AttendTask {
@@ -60,6 +66,7 @@ struct AttendTask {
   int blocks;  // row blocks in scratch.blocks
   int dim_qk, dim_v;
   const std::uint16_t *k, *v;  // packed
+  const std::uint32_t* flags;  // of v
   std::int64_t seq_k;
   bool scaled;  // products are multiplied by the factors of their rows and of their keys' block
   Descale key_factors;
@@ -70,7 +77,7 @@ struct AttendTask {
   float dropout_p;
   std::uint64_t seed;
   std::uint32_t batch;                // coordinate of the dropout mask
-  std::uint32_t not_finite[kBlocks];  // out: bit r is set if row r of the block has a value that is not finite
+  std::uint32_t not_finite[kBlocks];  // out: bit r is set if row r of the block overflowed
 };
 
 struct Kernels {

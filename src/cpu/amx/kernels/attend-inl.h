@@ -63,6 +63,7 @@ class Attend {
       float* s = t_.scratch.scores[parity];
       float* other = t_.scratch.scores[1 - parity];
       apply_features(now, s);
+      if (has_flags(now)) note_lost(now, s);
       // A step of the tiles is a square, or the four stores at the end of a row of squares.
       const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
       const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
@@ -146,6 +147,19 @@ class Attend {
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
   }
 
+  const std::uint32_t* flags_of(const Unit& u) const { return t_.flags + u.key / kGroup * flag_words(depth_v_); }
+  AMX_INLINE bool has_flags(const Unit& u) const {
+    std::uint32_t any = 0;
+    for (int g = 0; g < u.keys / kGroup; ++g) any |= flags_of(u)[g * flag_words(depth_v_)];
+    return any != 0;
+  }
+  void note_lost(const Unit& u, const float* s) {
+    std::uint32_t* const lost = t_.scratch.lost + u.block * depth_v_;
+    if (!has_lost_[u.block]) __builtin_memset(lost, 0, static_cast<std::size_t>(depth_v_) * sizeof *lost);
+    has_lost_[u.block] = true;
+    add_lost(flags_of(u), u.keys, depth_v_, s, lost);
+  }
+
   __attribute__((noinline)) void softmax_again(const Unit& u, float* s, Softmax& softmax) {
     Softmax none;
     scores(u, s, none);
@@ -154,10 +168,11 @@ class Attend {
     softmax.finish();
   }
 
-  // O / l to the rows, LSE, and which rows hold something that is not finite.
+  // O / l to the rows, LSE, and which rows hold something that is not finite although all that they see is.
   void epilogue(int b) {
     const RowBlock& block = t_.scratch.blocks[b];
     float* o = t_.scratch.o + b * depth_v_ * kRows;
+    const std::uint32_t* const lost = has_lost_[b] ? t_.scratch.lost + b * depth_v_ : nullptr;
     if (block.first >= block.last) __builtin_memset(o, 0, static_cast<std::size_t>(depth_v_) * kRows * 4);
     std::uint32_t not_finite = 0;
     for (int h = 0; h < 2; ++h) {
@@ -174,14 +189,15 @@ class Attend {
       for (int r = 0; r < 16; ++r) {
         if (block.lse[h * 16 + r]) *block.lse[h * 16 + r] = lse[r];
       }
-      const Vec factor = keep * end.inv_l;
+      const Vec factor = keep * end.inv_l, nan = set(__builtin_nanf(""));
       Vec probe = set(0.0f);
       for (int d = 0; d < t_.dim_v; d += 16) {
         __m512i x[16];
         for (int i = 0; i < 16; ++i) {
           const Vec y = load(o + (h * depth_v_ + d + i) * kLanes) * factor;
-          probe = probe_finite(probe, y);
-          x[i] = _mm512_castps_si512(y.v);
+          const auto gone = static_cast<__mmask16>(lost ? lost[d + i] >> (16 * h) : 0);
+          probe = probe_finite(probe, select(gone, set(0.0f), y));
+          x[i] = _mm512_castps_si512(select(gone, nan, y).v);
         }
         transpose(x);
         const __mmask16 dims = static_cast<__mmask16>(first_bits(t_.dim_v - d));
@@ -206,6 +222,7 @@ class Attend {
   BlockState state_[kBlocks];
   alignas(64) float alpha_[2][kRows];
   bool rescale_[2] = {false, false};
+  bool has_lost_[kBlocks] = {};  // scratch.lost holds something
 };
 
 template <class Tiles>

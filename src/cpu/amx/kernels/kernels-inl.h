@@ -9,6 +9,8 @@
 
 #include "cpu/amx/kernels/scores-inl.h"
 
+#include "cpu/amx/kernels/nonfinite-inl.h"
+
 #include "cpu/amx/kernels/softmax-inl.h"
 
 #include "cpu/amx/kernels/attend-inl.h"

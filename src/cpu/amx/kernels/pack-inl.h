@@ -23,11 +23,14 @@ AMX_INLINE __m512i sixteen_values(const PackTask& t, std::int64_t key, int dim, 
 }
 
 // Values are the A operand of O^T = V^T P^T: [keys / 32][dim / 16][16 dims][32 keys], made even in dim / 16.
-// Neighbouring keys are joined to pairs first; a 16 x 16 transpose of dwords does the rest.
+// Neighbouring keys are joined to pairs first; a 16 x 16 transpose of dwords does the rest. A vector then holds 32 keys
+// of a dim, and what is not finite among them is a word of flags.
 void pack_values(const PackTask& t) {
   std::uint16_t* to = t.to;
   const int tiles = static_cast<int>(round_up(t.dim, 32)) / 16;
   for (std::int64_t key = 0; key < t.keys; key += kGroup) {
+    std::uint32_t* const flags = t.flags ? t.flags + key / kGroup * flag_words(tiles * 16) : nullptr;
+    if (flags) flags[0] = 0;
     for (int tile = 0; tile < tiles; ++tile, to += 512) {
       const __mmask16 dims = static_cast<__mmask16>(first_bits(t.dim - tile * 16));
       __m512i pairs[16];
@@ -36,7 +39,14 @@ void pack_values(const PackTask& t) {
                                    _mm512_slli_epi32(sixteen_values(t, key + 2 * i + 1, tile * 16, dims), 16));
       }
       transpose(pairs);
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(to + i * 32, pairs[i]);
+      for (int i = 0; i < 16; ++i) {
+        __mmask32 bad = 0;
+        if (flags) {
+          bad = not_finite(pairs[i]);
+          flags[0] |= flags[1 + tile * 16 + i] = bad;
+        }
+        _mm512_store_si512(to + i * 32, _mm512_maskz_mov_epi16(~bad, pairs[i]));
+      }
     }
   }
 }

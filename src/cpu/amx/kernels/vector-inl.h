@@ -115,6 +115,12 @@ struct Arith<Octet> {
 
 AMX_INLINE __mmask32 first_bits(std::int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0u : (1u << n) - 1u; }
 
+// A bit for each of 32 numbers of bf16 that is NaN or infinite.
+AMX_INLINE __mmask32 not_finite(__m512i x) {
+  const __m512i infinity = _mm512_set1_epi16(0x7f80);
+  return _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, infinity), infinity);
+}
+
 // dword i of row j becomes dword j of row i.
 AMX_INLINE void transpose(__m512i (&r)[16]) {
   __m512i t[16];
