@@ -112,6 +112,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
       const char* const name = sm90::backward_implementation().name;
       if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
         const BackwardShape shape = sm90::shape_of(p, c);
+        if (c.guarded) kernels.push_back({name, sm90::program_of(f, shape, sm90::careful_of(c), mods)});
         return list_all(name, shape, sm90::kSumTile, sm90::program_of(f, shape, c, mods));
       }
       refusals += text("; ", name, ": ", why);

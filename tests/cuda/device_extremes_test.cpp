@@ -27,6 +27,32 @@ TEST_F(DeviceExtremes, AreRight) {
   findings.report();
 }
 
+TEST_F(DeviceExtremes, NanAndInfinityReachTheGradientsThatSeeThem) {
+  const std::vector<std::string> lines = {
+      "bwd b1 h2/1 s300x333 d64 bf16 causal_bottom_right",
+      "bwd b1 h4/2 s260x300 d128 bf16 causal_bottom_right deterministic",
+      "bwd b1 h2 s200 d128 fp16",
+      "bwd b1 h2/1 s300x200 d128 bf16 mask=11qk",
+      "bwd b1 h2/1 s200 d96 bf16 bias=bf16:1hqk causal_top_left grads=dq,dk,dv,dbias",
+      "bwd b1 h2/1 s140x330 d64 bf16 alibi window=90:5",
+      "bwd b1 h2 s270 d192 bf16 window=60:20",
+      "bwd b1 h2 s270 d256 bf16 causal_bottom_right"};
+  std::vector<test::Poke> pokes(std::begin(test::kPokes), std::end(test::kPokes));
+  pokes.insert(pokes.end(), std::begin(test::kUpstreamPokes), std::end(test::kUpstreamPokes));
+  pokes.insert(pokes.end(), std::begin(test::kManyPokes), std::end(test::kManyPokes));
+  pokes.insert(pokes.end(), std::begin(test::kManyUpstreamPokes), std::end(test::kManyUpstreamPokes));
+  Findings findings;
+  in_parallel(lines.size() * pokes.size(), [&](std::size_t n) {
+    const std::string& line = lines[n % lines.size()];
+    const test::Poke& poke = pokes[n / lines.size()];
+    Inputs inputs = make_inputs(parse_problem(line), 2);
+    poke.poke(inputs);
+    inputs.changed();
+    findings.judge(inputs, text(poke.name, " ", line));
+  });
+  findings.report();
+}
+
 TEST_F(DeviceExtremes, NanAndInfinityReachTheirRowsAndColumnsOfAGemm) {
   const std::vector<std::string> lines = {"linear m4 n70 k136 bf16 column_bias", "linear m7 n300 k1031 bf16",
                                           "linear m3 n41 k40 fp32", "flat_gemm m33 n200 k2056 fp16 out=fp32"};

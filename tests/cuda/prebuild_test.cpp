@@ -82,6 +82,7 @@ TEST(Prebuild, ABackwardIsSeveralKernels) {
     return kernels_on(target_of(arch), parse_problem(line)).size();
   };
   EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16"), 3u);
+  EXPECT_EQ(count("sm_90", "bwd h32 s4096 d64 bf16"), 4u);  // for values that are not finite, too
   EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16 mask=11qk sinks grads=dv,dsinks"), 4u);
   const TargetKernel last = kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d256 bf16")).back();
   EXPECT_STREQ(last.implementation, "cuda.sm90_backward");

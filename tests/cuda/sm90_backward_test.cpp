@@ -26,6 +26,16 @@ TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
   const cuda::CodeGate gate{384, {"HGMMA", "UTMALDG", config.split && !config.paired ? "REDG" : "UBLKRED"}};
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, shape, config, mods)), gate), "");
   cuda::expect_code(cuda::backward_programs(features, shape, sm90::kSumTile, "sm_90", mods));
+  config.guarded = true;  // as with more work
+  const sm90::BackwardConfig careful = sm90::careful_of(config);
+  EXPECT_LE(sm90::layout_of(features, careful).total, 232448);
+  const BackwardShape guarded = sm90::shape_of(p, config);
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, guarded, config, mods)), gate), "");
+  // Some careful kernels of d128 spill 8 bytes, which no finite call pays for.
+  const std::string wrong = cuda::wrong_code(cuda::compile(sm90::program_of(features, guarded, careful, mods)), gate);
+  EXPECT_TRUE(wrong.empty() || wrong.starts_with("there is a stack or a spill")) << "careful: " << wrong;
+  const cuda::KernelProgram pre = cuda::backward_programs(features, guarded, sm90::kSumTile, "sm_90", mods).pre;
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(pre), {256, {}}), "");
 }
 
 // A line for each config, and the features by their registers: one at a time, windows, pairs.

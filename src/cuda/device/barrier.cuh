@@ -40,6 +40,15 @@ DEV void mbar_wait(u32 bar, u32 parity) {
 }
 
 DEV void bar_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+// The same; tells whether any of the threads brings true.
+DEV bool bar_any(u32 id, u32 threads, bool own) {
+  u32 any;
+  asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
+               : "=r"(any)
+               : "r"(static_cast<u32>(own)), "r"(id), "r"(threads)
+               : "memory");
+  return any != 0;
+}
 DEV void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // Counters in global memory, between blocks of threads: what was written before add_release is seen behind the wait.

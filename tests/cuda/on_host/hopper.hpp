@@ -23,11 +23,13 @@ struct MemoryBarrier {
 };
 struct NamedBarrier {
   unsigned threads = 0, arrived = 0, turns = 0;
-  unsigned arrive(unsigned count) {  // the turn that it ends
+  bool any[2] = {};                                    // of what a turn's threads bring
+  unsigned arrive(unsigned count, bool own = false) {  // the turn that it ends
     if (arrived > 0 && count != threads) fail("a barrier's threads disagree on their number");
     threads = count;
     ++steps;
     const unsigned turn = turns;
+    any[turn % 2] = own || (arrived > 0 && any[turn % 2]);
     if (++arrived == count) arrived = 0, ++turns;
     return turn;
   }

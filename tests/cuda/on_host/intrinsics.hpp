@@ -48,6 +48,7 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned atomicAdd(unsigned* at, unsigned by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
+inline unsigned atomicOr(unsigned* at, unsigned by) { return __atomic_fetch_or(at, by, __ATOMIC_SEQ_CST); }
 inline float atomicAdd(float* at, float by) {
   const float before = *at;
   *at += by;

@@ -32,8 +32,10 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   std::string why;
   if (family == "sm90b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
-    if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why))
+    if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
+      c.guarded = c.careful = name.starts_with("careful_");
       return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, true));
+    }
   } else if (family == "sm80b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
     if (sm80::BackwardConfig c; sm80::select_config(p, f, kSharedBytes, c, why))

@@ -52,6 +52,7 @@ TEST_P(EmulatedHopperBackward, IsTheLibrarys) {
   std::string why;
   EXPECT_TRUE(features() == cuda::backward_features_of(p));
   ASSERT_TRUE(sm90::select_config(p, features(), chosen, why)) << why;
+  chosen.guarded = chosen.careful = config().careful;  // as with more work, in a call that needs care
   EXPECT_TRUE(config() == chosen) << "the library takes another config by now";
   EXPECT_TRUE(shape() == sm90::shape_of(p, chosen));
   EXPECT_EQ(GetParam()->shared_bytes, sm90::layout_of(features(), chosen).total);
@@ -98,13 +99,19 @@ TEST_P(EmulatedHopperBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
   const AttentionFeatures& a = features().forward.attention;
   if (p.varlen) GTEST_SKIP() << "the places of the faults are those of sequences of one length";
   if (!a.bounded_right && !a.masks()) GTEST_SKIP() << "every row sees every key";
-  for (const std::size_t i : {0, 8}) {  // in V, in the last row of K
+  const auto expect_right_with = [&](const test::Poke& poke) {
     check::Inputs inputs = check::make_inputs(p, kSeed);
-    test::kPokes[i].poke(inputs);
+    poke.poke(inputs);
     inputs.changed();
     run(inputs, false);
-    expect_right(inputs, test::kPokes[i].name);
-  }
+    expect_right(inputs, poke.name);
+  };
+  for (const std::size_t i : {0, 8}) expect_right_with(test::kPokes[i]);  // in V, in the last row of K
+  if (!config().careful) return;
+  expect_right_with(test::kPokes[9]);  // NaN in Q
+  for (const test::Poke& poke : test::kUpstreamPokes) expect_right_with(poke);
+  for (const std::size_t i : {1, 8}) expect_right_with(test::kManyPokes[i]);          // V, Q
+  for (const std::size_t i : {0, 2}) expect_right_with(test::kManyUpstreamPokes[i]);  // dO
 }
 
 TEST_P(EmulatedHopperBackward, KeysWithoutQueryHeadsHaveGradientsOfZero) {

@@ -40,6 +40,7 @@ struct EmulatedCall {
   template <class Kernel, class Own>
   std::string run(const Kernel& kernel, const Own& own) {
     const auto rows = static_cast<unsigned>(cuda::row_blocks(params));
+    if (shape_.careful) params.notes->careful_call = params.call;  // whatever the pre kernel finds
     kernel.pre(&params, rows);
     own();
     if (features_.dq) kernel.post(&params, static_cast<unsigned>(cuda::post_blocks(params, shape_)));

@@ -24,10 +24,23 @@ struct BackwardShape {
   int sum_columns;      // of dQ's fp32 sums: dim_qk padded to a multiple of 4
   bool zero_sums;       // by the pre kernel
   bool mask_fragments;  // the packed mask in their order, too
+  bool careful;         // the pre kernel says whether the call needs care (careful.cuh)
+  int mark_blocks;      // blocks of threads that keep marks in the workspace
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
-  ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, read_bytes,
-                 write_bytes)
+  ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, careful,
+                 mark_blocks, read_bytes, write_bytes)
+};
+constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a block of threads: a bit for each sum of a lane
+// What the kernels of a guarded call tell each other: the first words of the workspace behind its counters.
+constexpr int kCallWords = 4;  // from this one on
+struct CallNotes {
+  unsigned long long careful_call;  // the last call that the pre kernel has found to need care
+  unsigned found;                   // Found, of this call
+};
+enum Found : unsigned {
+  kTookCare = 1,       // hidden pairs had no part in any sum, but for the keys in dQ
+  kKeysNotFinite = 2,  // or dS does not fit its type: dQ may be wrong where it is not finite
 };
 // The index of a row's statistic: within 16 rows, row 8 h + 2 t + r is at 4 t + 2 h + r. A lane of quad t then loads
 // the four floats for its eight accumulators of a transposed fragment at once.
@@ -53,11 +66,14 @@ struct BackwardParams : ForwardParams {
   long long dsink_stride, dslope_stride[2];
   int slope_batch;  // entries of dslopes along the batch
   // In the workspace.
-  int q_blocks, k_blocks;        // padded_blocks of queries and of keys
-  float* statistics;             // [head][q block]: the rows' references (score.cuh), then their D
-  float* dq_sums;                // [head][q block][block_q x sum_columns, in an order of the family's]
-  float* sink_parts;             // [head][q block]
-  float* slope_parts;            // [head][k block][key_warps]
+  int q_blocks, k_blocks;  // padded_blocks of queries and of keys
+  float* statistics;       // [head][q block]: the rows' references (score.cuh), then their D
+  float* dq_sums;          // [head][q block][block_q x sum_columns, in an order of the family's]
+  float* sink_parts;       // [head][q block]
+  float* slope_parts;      // [head][k block][key_warps]
+  unsigned* marks;         // [block of threads][kMarkWords][kMarkLanes]; shape.mark_blocks
+  CallNotes* notes;
+  unsigned long long call;       // its number, which no other call of the process has: the notes need no zeroing
   unsigned* turns;               // [head][q block]: how many key blocks have added to its sums; deterministic only
   MaskFragments mask_fragments;  // with shape.mask_fragments
   int heads_kv;                  // more than 0 where heads is 0, too: dK and dV are zeros then

@@ -43,6 +43,12 @@ struct Kept {
   DEV bool has(int j) const { return !features.dropout || word[j / 32] >> j % 32 & 1; }
 };
 
+// Dropout takes a number and leaves this of it. careful: its sign, and NaN if it is not finite.
+template <bool careful>
+DEV float dropped(float x) {
+  return careful ? x * 0.0f : 0.0f;
+}
+
 // A hidden weight is -0: products add nothing, and it can be told from a visible one that has become 0.
 constexpr float kHidden = -0.0f;
 // A bias or a score_mod may make a score -inf: that hides the key, too.
@@ -60,42 +66,45 @@ struct KeyScores : HeadScores {
     keys = FragmentRows::from(first);
   }
 
-  // Products become weights, before dropout. reference: of the lane's rows (load_statistics). Tells whether some are
-  // hidden.
-  template <int N>
+  // Products become weights, before dropout. reference: of the lane's rows (load_statistics). careful: a score of -inf
+  // hides its key, and an LSE of -inf all of the row's. Tells whether some are hidden.
+  template <bool careful = false, int N>
   DEV bool probabilities(float (&s)[N], Slopes<N>& slopes, const float (&reference)[N / 2], i32 first_row) const {
+    constexpr bool kPairs = features.pair_tanh && !careful;  // a tanh of two rows at once
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
-      if constexpr (features.pair_tanh) cap_pair(s[j], s[j + 1]);
+      if constexpr (kPairs) cap_pair(s[j], s[j + 1]);
 #pragma unroll
       for (int i = j; i < j + 2; ++i) {
         const i32 row = first_row + column_of(i, quad), key = keys.row[i >> 1 & 1];
         const float bias = bias_at(row, key);
-        const DerivedScore d =
-            features.pair_tanh ? derived_after_cap(s[i], bias, row, key) : derived(s[i], bias, row, key);
+        const DerivedScore d = kPairs ? derived_after_cap(s[i], bias, row, key) : derived(s[i], bias, row, key);
         slopes.set(i, d);
         s[i] = probability(p, d.value, reference[statistic_of(i)]);
-        if constexpr (kHidesByScore) s[i] = d.value == kNegInf ? kHidden : s[i];
+        if constexpr (kHidesByScore || careful) s[i] = d.value == kNegInf ? kHidden : s[i];
+        if constexpr (careful) s[i] = reference[statistic_of(i)] == -kNegInf ? kHidden : s[i];
       }
     }
-    return hide(s, first_row) || kHidesByScore;
+    return hide(s, first_row) || kHidesByScore || careful;
   }
 
   // dP becomes dS, the gradient by the scaled product. add(row, key, g) is told the gradient by the bias, 0 where the
   // key is hidden.
-  template <int N, class Add>
+  template <bool careful = false, int N, class Add>
   DEV void differentiate(const float (&w)[N], float (&dp)[N], const Slopes<N>& slopes, const Kept<N>& kept,
                          const float (&d)[N / 2], bool some_hidden, i32 first_row, const Add& add) const {
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float from_v = features.dropout ? (kept.has(j) ? dp[j] * p.dropout.keep_scale : 0.0f) : dp[j];
+      const float from_v =
+          features.dropout ? (kept.has(j) ? dp[j] * p.dropout.keep_scale : dropped<careful>(dp[j])) : dp[j];
       float g = w[j] * (from_v - d[statistic_of(j)]);
       if (some_hidden) g = is_hidden(w[j]) ? 0.0f : g;  // whatever dO and V hold
-      const float by_bias = g * slopes.by_bias(j);
+      const bool hides = careful && is_hidden(w[j]);    // slopes of hidden scores may be NaN
+      const float by_bias = hides ? 0.0f : g * slopes.by_bias(j);
       add(first_row + column_of(j, quad), keys.row[j >> 1 & 1], by_bias);
-      dp[j] = features.softcap ? g * slopes.by_product(j) : by_bias;
+      dp[j] = !features.softcap ? by_bias : hides ? 0.0f : g * slopes.by_product(j);
     }
   }
 

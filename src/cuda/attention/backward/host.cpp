@@ -1,6 +1,7 @@
 #include "cuda/attention/backward/host.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <tuple>
 
 #include "base/text.hpp"
@@ -14,6 +15,12 @@ namespace {
 
 constexpr int kRowThreads = 256;  // of the pre and the post kernel
 constexpr std::size_t kCounterBytes = 64;
+
+// The numbers are spread over 64 bits: what else a workspace holds is none of them.
+unsigned long long next_call() {
+  static std::atomic<unsigned long long> calls{0};
+  return (calls.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9e3779b97f4a7c15ull;
+}
 
 void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
 
@@ -67,6 +74,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.dq_sums, f.dq ? heads * q_blocks * rows * static_cast<std::size_t>(s.sum_columns) * 4 : 0);
   place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
   place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
+  place(w.marks, static_cast<std::size_t>(s.mark_blocks) * kMarkWords * kMarkLanes * 4);
   place(w.turns, f.deterministic ? heads * q_blocks * 4 : 0);
   place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.key_warps) *
                         sizeof(FallbackEntry));
@@ -110,6 +118,9 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
   b.dq_sums = reinterpret_cast<float*>(at(places.dq_sums));
   b.sink_parts = reinterpret_cast<float*>(at(places.sink_parts));
   b.slope_parts = reinterpret_cast<float*>(at(places.slope_parts));
+  b.marks = reinterpret_cast<unsigned*>(at(places.marks));
+  b.notes = reinterpret_cast<CallNotes*>(static_cast<unsigned*>(workspace) + kCallWords);
+  b.call = next_call();
   b.turns = reinterpret_cast<unsigned*>(at(places.turns));
   b.fallback = reinterpret_cast<FallbackEntry*>(at(places.fallback));
 }

@@ -118,6 +118,14 @@ DEV void convert_rows(const BackwardParams& p, const WorkTile& x, const float* s
   for (i32 y = 0; y < 2; ++y) broken[y] = __ballot_sync(0xffffffffu, row + 8 * y < x.seq_q && probe[y] != 0.0f);
 }
 
+// True if a row of dQ that is not finite is meant to be so: dS of each of its pairs is NaN or infinite, or no hidden
+// pair has a part in it.
+DEV bool is_right(const BackwardParams& p, const WorkTile& x, i32 row) {
+  const RowStatistics of = statistics_at(p, x, row);
+  if (of.reference != of.reference || !is_finite(of.d)) return true;
+  return backward_shape.careful && p.notes->found == kTookCare;
+}
+
 }  // namespace onepass
 
 extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, 2)
@@ -138,5 +146,6 @@ extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, 2)
   __syncwarp();  // what these lanes have stored stands before what others store again
 #pragma unroll 1
   for (i32 row = 0; row < 16; ++row)
-    if (broken[row / 8] >> row % 8 * 4 & 0xf) fallback_query(p, x, x.row + first + row);
+    if (broken[row / 8] >> row % 8 * 4 & 0xf && !is_right(p, x, x.row + first + row))
+      fallback_query(p, x, x.row + first + row);
 }

@@ -1,34 +1,14 @@
 // In front of a backward pass: of each query row D = rowsum(dO * O) - dLSE and what its weights refer to; zeros for
-// dQ's sums; the gradient of the sinks. A block of threads for each block of query rows of each head.
+// dQ's sums; the gradient of the sinks; whether the call needs care. A block of threads for each block of query rows of
+// each head.
 #pragma once
+#include "cuda/attention/backward/careful.cuh"
 #include "cuda/attention/backward/score.cuh"
 #include "cuda/device/dependent.cuh"
 
 namespace onepass {
 
 constexpr i32 kPreThreads = 256;  // with 4 bytes of shared memory each
-
-// Some elements of a row, read at once.
-template <ScalarType type, i32 bytes>
-struct RowPart {
-  static constexpr i32 kElement = bytes_of(type), kCount = bytes / kElement;
-  u32 word[(bytes + 3) / 4];
-  DEV void load(const void* base, i64 at) {
-    const char* const from = static_cast<const char*>(base) + at * kElement;
-    if constexpr (bytes >= 4) {
-      const auto x = *reinterpret_cast<const Bytes<bytes>*>(from);
-#pragma unroll
-      for (i32 i = 0; i < bytes / 4; ++i) word[i] = x.word[i];
-    } else {
-      word[0] = *reinterpret_cast<const u16*>(from);
-    }
-  }
-  DEV float operator[](i32 i) const {
-    if constexpr (kElement == 4) return __uint_as_float(word[i]);
-    using Format = typename ElementOf<type>::Format;
-    return Format::unpack(static_cast<typename Format::Raw>(word[i / 2] >> i % 2 * 16));
-  }
-};
 
 // Lanes that share a row, and how many elements of it each reads at once; several rows to a warp where rows are short.
 struct PreLanes {
@@ -43,8 +23,8 @@ struct PreLanes {
 // A number of O that is exactly 0 stands for no visible key, whatever dO holds.
 DEV float add_product(float sum, float out, float dout) { return out == 0.0f ? sum : fmaf(out, dout, sum); }
 
-// rowsum(dO * O), in each of the row's lanes.
-DEV float row_product(const BackwardParams& p, const WorkTile& x, i32 row, u32 lane) {
+// rowsum(dO * O), in each of the row's lanes. care: told of the elements of dO that this lane reads.
+DEV float row_product(const BackwardParams& p, const WorkTile& x, i32 row, u32 lane, NeedOfCare& care) {
   using L = PreLanes;
   const i64 token = x.q_begin + row;
   const i64 out = x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + token * p.out_stride[2];
@@ -57,10 +37,16 @@ DEV float row_product(const BackwardParams& p, const WorkTile& x, i32 row, u32 l
       o.load(p.out, out + d);
       g.load(p.dout, dout + d);
 #pragma unroll
-      for (i32 i = 0; i < L::kAtOnce; ++i) sum = add_product(sum, o[i], g[i]);
+      for (i32 i = 0; i < L::kAtOnce; ++i) {
+        sum = add_product(sum, o[i], g[i]);
+        care.add(g[i]);
+      }
     } else {
-      for (i32 i = d; i < features.dim_v; ++i)
-        sum = add_product(sum, element_at<L::kType>(p.out, out + i), element_at<L::kType>(p.dout, dout + i));
+      for (i32 i = d; i < features.dim_v; ++i) {
+        const float g = element_at<L::kType>(p.dout, dout + i);
+        sum = add_product(sum, element_at<L::kType>(p.out, out + i), g);
+        care.add(g);
+      }
     }
   }
 #pragma unroll
@@ -80,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
   const u32 thread = threadIdx.x, lane = thread % L::kLanes;
   const WorkTile x = rows_of_block(p, head, block);
   float by_sink = 0.0f;
+  NeedOfCare care;
   if (backward_shape.zero_sums && backward_features.dq) {
     float* const sums = dq_sums_of(p, place);
     for (i32 i = 4 * thread; i < kBlockQ * backward_shape.sum_columns; i += 4 * kPreThreads)
@@ -91,25 +78,28 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
     const i32 in_block = first + static_cast<i32>(thread) / L::kLanes, row = x.row + in_block;
     if (kBlockQ % (kPreThreads / L::kLanes) != 0 && in_block >= kBlockQ) break;
     const bool exists = x.row >= 0 && row < x.seq_q;
-    const float product = row_product(p, exists ? x : WorkTile{}, exists ? row : 0, lane);
-    if (lane != 0) continue;
+    const float product = row_product(p, exists ? x : WorkTile{}, exists ? row : 0, lane, care);
+    const auto at = [&](const long long(&stride)[3]) {
+      return x.map_batch * stride[0] + head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2];
+    };
     float lse = kNegInf, d = 0.0f;
+    if (exists && (lane == 0 || backward_shape.careful)) lse = p.lse[at(p.lse_stride)];
+    if (exists) care.add_query<L::kLanes>(p, x, row, lane, lse);
+    if (lane != 0) continue;
     if (exists) {
-      const auto at = [&](const long long(&stride)[3]) {
-        return x.map_batch * stride[0] + head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2];
-      };
-      lse = p.lse[at(p.lse_stride)];
       if (lse != kNegInf) {
         d = product;
         if constexpr (backward_features.dlse) d -= p.dlse[at(p.dlse_stride)];
         if constexpr (backward_features.dsinks)
           by_sink -= d * weight_of((p.sinks[head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
+        care.add(d);
       }
     }
     float* const to = statistics_of(p, place) + statistic_at(in_block);
     to[0] = reference_of(lse);
     to[kBlockQ] = d;
   }
+  care.tell(p);
   if constexpr (backward_features.dsinks) {
     extern __shared__ __align__(128) unsigned char smem[];
     const u32 parts = shared_address(smem);

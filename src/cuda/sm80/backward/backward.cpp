@@ -155,6 +155,8 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
           .zero_sums = true,
           .mask_fragments = false,
+          .careful = false,
+          .mark_blocks = 0,
           .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
           .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
 }

@@ -22,7 +22,8 @@ int crowd_of(const BackwardFeatures& b) {
 }
 bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
 
-constexpr int kMaxPlain = 2;  // of plain scores, joint, at head dims beyond 64
+constexpr std::int64_t kMostBlocks = 256;  // of threads that have marks
+constexpr int kMaxPlain = 2;               // of plain scores, joint, at head dims beyond 64
 // What has no registers: nothing of the sort at head dims to 64.
 int most_of(const AttentionFeatures& f, bool split) {
   const int dim = std::max(f.dim_qk, f.dim_v);
@@ -32,6 +33,16 @@ int most_of(const AttentionFeatures& f, bool split) {
 bool has_dbias_tiles(const Problem& p) {
   return p.gradients.dbias && !p.deterministic && p.bias->spans.rows && p.layout.dbias[3] == 1 &&
          why_no_tma(p, Role::dbias).empty();
+}
+// Operations of a backward's products, at most: a causal one has half of them, and packed sequences may be shorter.
+// With fewer than kGuardedWork, 0.3 ms of an H200, the 3 us of a second launch would count.
+constexpr double kGuardedWork = 1.5e11;
+double work_of(const Problem& p) {
+  const BandMask band = band_mask(p, p.seq_q, p.seq_k);
+  const auto rows = static_cast<double>(p.varlen ? p.total_q : p.batch * p.seq_q);
+  auto keys = static_cast<double>(p.seq_k);
+  if (band.left >= 0 && band.right >= 0) keys = std::min(keys, 1.0 + static_cast<double>(band.left + band.right));
+  return 2 * rows * keys * static_cast<double>(p.heads_q * (3 * p.dim_qk + 2 * p.dim_v));
 }
 BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
@@ -56,6 +67,7 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   if (c.paired) c.ahead = false;
   c.held = !c.paired ? 0 : f.dim_v <= 128 ? 12 : 6;
   if (!plain || c.split) c.bias_tiles = c.dbias_tiles = c.dbias_adds = false;
+  c.guarded = work_of(p) >= kGuardedWork;
   return c;
 }
 
@@ -74,12 +86,16 @@ class State final : public cuda::BackwardState {
   }
 
  private:
-  const cuda::Kernel& kernel(cuda::Stream stream) const {
+  const cuda::Kernel& kernel(cuda::Stream stream, const BackwardConfig& config) const {
     static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, shape_, config_, cuda::mods_key(*problem)}, layout_.total, stream,
-                        [&] { return program_of(features_, shape_, config_, cuda::mods_source(*problem, true)); });
+    return kernels.find(device_.ordinal, {features_, shape_, config, cuda::mods_key(*problem)},
+                        layout_of(features_, config).total, stream,
+                        [&] { return program_of(features_, shape_, config, cuda::mods_source(*problem, true)); });
   }
-  void load(cuda::Stream stream) const override { kernel(stream); }
+  void load(cuda::Stream stream) const override {
+    kernel(stream, config_);
+    if (config_.guarded) kernel(stream, careful_of(config_));
+  }
   void launch_with(const Tensors& tensors, BackwardParams& params, cuda::Stream stream) const override {
     const std::int64_t tiles = tiles_of(*problem, config_);
     if (tiles == 0) return;
@@ -91,9 +107,15 @@ class State final : public cuda::BackwardState {
     BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
     void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &maps.bias, &maps.dbias, &params};
     const unsigned cluster = config_.paired ? 2 : 1;
-    const auto clusters = static_cast<unsigned>(std::min(tiles, std::int64_t{device_.multiprocessors} / cluster));
-    cuda::launch(kernel(stream), clusters * cluster, 384, layout_.total, stream, arguments,
-                 starts_early() && !features_.dbias && cuda::row_blocks(params) > 0, cluster);
+    const std::int64_t blocks = std::min(std::int64_t{device_.multiprocessors}, kMostBlocks);
+    const auto clusters = static_cast<unsigned>(std::min(tiles, blocks / cluster));
+    const bool rows = cuda::row_blocks(params) > 0;
+    const auto launch = [&](const BackwardConfig& config, bool early) {
+      cuda::launch(kernel(stream, config), clusters * cluster, 384, layout_of(features_, config).total, stream,
+                   arguments, early, cluster);
+    };
+    launch(config_, starts_early() && !features_.dbias && rows);
+    if (config_.guarded) launch(careful_of(config_), starts_early());
   }
 
   const BackwardConfig config_;
@@ -145,6 +167,16 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   return true;
 }
 
+BackwardConfig careful_of(BackwardConfig c) {
+  c.careful = true;
+  return c;
+}
+
+static int mark_blocks(const Problem& p, const BackwardConfig& c) {
+  const AttentionFeatures f = cuda::features_of(p).attention;
+  if (!c.guarded || stores_marks(f, c)) return 0;
+  return static_cast<int>(std::min(kMostBlocks, tiles_of(p, c) * (c.paired ? 2 : 1)));
+}
 BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
   return {.block_q = c.block_q,
           .block_k = 16,
@@ -152,6 +184,8 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .sum_columns = dq_block_floats(static_cast<int>(p.dim_qk), c.block_q) / c.block_q,
           .zero_sums = true,
           .mask_fragments = p.bool_mask && !c.split,
+          .careful = c.guarded,
+          .mark_blocks = mark_blocks(p, c),
           .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
           .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
 }

@@ -30,6 +30,7 @@ DEV void consume_tiles(JointConsumer<columns>& c, const SharedMemory& memory, u3
     if (last) c.arrive(memory.v().at(c.tiles).empty());
     c.wait_ds();
     c.gradients();
+    c.separate();
     c.issue_gradients();
     c.has_q = memory.q().at(c.block + 1).has_come();  // the answers are needed later
     c.has_dout = memory.dout().at(c.block + 1).has_come();

@@ -13,6 +13,8 @@ bool select_config(const Problem& problem, const BackwardFeatures& features, Bac
 bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
                BackwardConfig& config, std::string& why);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
+// Where config.guarded: that of the other kernel, for values that are not finite.
+BackwardConfig careful_of(BackwardConfig config);
 // The kernel's tensor maps in its parameters' order; those it does not read are copies of k's. map_tensor:
 // cuda::tensor_map.
 struct BackwardMaps {

@@ -16,9 +16,12 @@ struct BackwardConfig {
   bool ahead;        // split: the first product of a block is done a block ahead
   int held;          // split: sixteens of columns of K and V that stay in registers, for the first products
   bool paired;       // split: a cluster of two blocks of threads, with 64 keys each, adds dQ of both up
+  bool guarded;      // one of two kernels: the pre kernel says which computes the call (attention/backward/careful.cuh)
+  bool careful;      // guarded: the one for values that are not finite
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a block of threads
   ONEPASS_HD constexpr int tile_k() const { return paired ? 128 : block_k(); }  // of a tile
-  ONEPASS_FIELDS(BackwardConfig, split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired)
+  ONEPASS_FIELDS(BackwardConfig, split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired, guarded,
+                 careful)
 };
 
 constexpr int kHelperRegisters = 24, kConsumerRegisters = 240;  // of a thread: 64 K for 128 and 256
@@ -52,6 +55,20 @@ ONEPASS_HD constexpr int tile_slot_bytes(const AttentionFeatures& f) {
   return kTileSlotBytes + (f.bool_mask ? 4 * kListWords : 0);
 }
 
+// RowBits: of each column of dO and, if `marks_dk`, of Q, a bit for each row of a block.
+ONEPASS_HD constexpr bool marks_dk(const AttentionFeatures& f) { return f.softcap || f.score_mod; }
+ONEPASS_HD constexpr int bits_bytes(int dim, int block_q) { return column_blocks(dim) * kBlockColumns * block_q / 8; }
+ONEPASS_HD constexpr int row_bits_bytes(const AttentionFeatures& f, const BackwardConfig& c) {
+  return !c.careful ? 0 : bits_bytes(f.dim_v, c.block_q) + (marks_dk(f) ? bits_bytes(f.dim_qk, c.block_q) : 0);
+}
+// Joint, head dims to 64: there is room for Marks in shared memory.
+ONEPASS_HD constexpr bool stores_marks(const AttentionFeatures& f, const BackwardConfig& c) {
+  return !c.split && f.dim_qk <= kBlockColumns && f.dim_v <= kBlockColumns;
+}
+ONEPASS_HD constexpr int marked_bytes(const AttentionFeatures& f, const BackwardConfig& c) {
+  return !c.careful ? 0 : stores_marks(f, c) ? 2 * kMarkLanes * 4 : 64;
+}
+
 // True if at most a few instructions come between product and weight (weights.cuh).
 ONEPASS_HD constexpr bool plain_scores(const BackwardFeatures& b, const BackwardConfig& c) {
   const AttentionFeatures& f = b.forward.attention;
@@ -72,6 +89,8 @@ struct BackwardLayout {
   PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
   int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
   int fallback;                  // a word for each consumer warp
+  int row_bits;                  // RowBits; split: in the place of exchange, which is empty then
+  int marked;                    // two words for each consumer warp; with stores_marks for each of its lanes
   int total;
 };
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
@@ -93,7 +112,9 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.lse = l.exchange.data_end();
   l.delta = l.lse + row_stages * c.block_q * 4;
   l.fallback = l.delta + row_stages * c.block_q * 4;
-  l.schedule = {.data = l.fallback + 64, .bytes = tile_slot_bytes(f), .stages = l.k.stages};
+  l.row_bits = c.split ? l.exchange.data : l.fallback + 64;
+  l.marked = l.fallback + 64 + (c.split ? 0 : row_bits_bytes(f, c));
+  l.schedule = {.data = l.marked + marked_bytes(f, c), .bytes = tile_slot_bytes(f), .stages = l.k.stages};
   l.schedule = l.schedule.with_barriers(l.schedule.data_end());
   l.k = l.k.with_barriers(l.schedule.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());

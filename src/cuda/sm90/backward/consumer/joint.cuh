@@ -17,17 +17,25 @@ struct JointConsumer : BackwardWarp {
   Slopes<kScores> slopes;
   Kept<kScores> kept;
   bool some_hidden = false;
-  u32 seen;            // the mask's bits of its scores
-  i32 accumulate = 0;  // whether dV and dK hold anything yet: not in a tile's first block
+  u32 seen;                 // the mask's bits of its scores
+  i32 accumulate = 0;       // whether dV and dK hold anything yet: not in a tile's first block
+  bool overflowed = false;  // some of the tile's dS, if careful
   bool has_q = false, has_dout = false, has_ds = true;  // answers of barriers, asked ahead of the time
 
   DEV JointConsumer(const SharedMemory& shared, u32 warpgroup, const BackwardParams& params)
-      : BackwardWarp(shared, params), group(warpgroup) {}
+      : BackwardWarp(shared, params), group(warpgroup) {
+    if constexpr (config.careful) {
+      dv_marks().start();
+      if constexpr (kMarksDk) dk_marks().start();
+    }
+  }
 
   DEV u32 first_key() const { return group * kGroupKeys + warp * 16; }  // of this warp, within the tile
   DEV bool next_tile() {
     accumulate = 0;
-    return open_tile(first_key(), 0);
+    const bool exists = open_tile(first_key(), 0);
+    if (config.careful && exists) look_through_keys(p, memory.base + odd_tile * kLayout.k.bytes);
+    return exists;
   }
   DEV void load_statistics(u32 from) {
 #pragma unroll
@@ -88,7 +96,7 @@ struct JointConsumer : BackwardWarp {
         if constexpr (kInPlace) load_part(rows, delta, c);
       });
     } else {
-      some_hidden = scores.probabilities(s, slopes, rows, at.row());
+      some_hidden = scores.template probabilities<config.careful>(s, slopes, rows, at.row());
     }
     fence_operand(s);
     if (!ds_is_free) memory.ds().at(block).acquire();  // a branch: it also keeps the exponentials above the wait
@@ -109,12 +117,25 @@ struct JointConsumer : BackwardWarp {
     if constexpr (kPlainScores)
       scores.plain_gradients(s, dp, kept, rows, some_hidden);
     else
-      scores.differentiate(s, dp, slopes, kept, rows, some_hidden, at.row(),
-                           [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
+      scores.template differentiate<config.careful>(s, dp, slopes, kept, rows, some_hidden, at.row(),
+                                                    [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
     if constexpr (config.dbias_tiles) stage_dbias();
+    if constexpr (config.careful) overflowed = overflowed || overflows(dp);
     pack_fragment(dp, ds);
     store_ds(ds, group);
     pack_kept(s, kept, weights);
+  }
+  DEV Marks<kVN / 2> dv_marks() const { return {p, memory, 0}; }
+  DEV Marks<kQkN / 2> dk_marks() const { return {p, memory, 1}; }
+  // Q and dO as second operands.
+  DEV void separate() {
+    if constexpr (!config.careful) return;
+    const u32 kept_bits = memory.row_bits();
+    separate_rows(has_hidden(weights), q_stage(), dout_stage(), kept_bits, [&] {
+      const SeenRows seen_rows([&](u32 i) { return weights[i]; });
+      seen_rows.mark(dv_marks(), kept_bits);
+      if constexpr (kMarksDk) seen_rows.mark(dk_marks(), kept_bits + bits_bytes(features.dim_v, config.block_q));
+    });
   }
   // dS as [keys / 32][rows][32 keys] of fp32, in boxes as TMA has them. The stage's uses: dbias of block 0, then of
   // block i, and dQ of i - 1 behind it.
@@ -197,7 +218,14 @@ struct JointConsumer : BackwardWarp {
     const KeyTile x = tile();
     const i32 key = x.key + static_cast<i32>(first_key());
     const bool dv_finite = store_dv(dv, x, key), dk_finite = store_dk(dk, x, key);
-    remember(x, key, dv_finite && dk_finite, 0);
+    if constexpr (config.careful) {
+      if constexpr (backward_features.dv) dv_marks().template put<features.dim_v>(p.dv, p.dv_stride, x, key);
+      if constexpr (backward_features.dk && kMarksDk)
+        dk_marks().template put<features.dim_qk>(p.dk, p.dk_stride, x, key);
+      remember_overflow(x, key, overflowed, 0);
+    } else {
+      remember(x, key, dv_finite && dk_finite, 0);
+    }
   }
 };
 

@@ -25,6 +25,7 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     for (;;) {  // nothing is under way
       const bool last = voted(c.at.last());
       c.wait_operands();
+      c.separate();
       if constexpr (kAhead) {
         if (!last) {
           c.block_ahead();

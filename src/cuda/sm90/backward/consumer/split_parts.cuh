@@ -26,15 +26,20 @@ struct SplitConsumer : BackwardWarp {
   u32 seen;  // the mask's bits of its scores
   static constexpr u32 kSteps = (kIsScores ? kQkN : kVN) / kDepth;
   u32 held[kHeld == 0 ? 1 : 4 * (kHeld < kSteps ? kHeld : kSteps)];  // of its keys of K, of V
+  bool overflowed = false;                                           // some of the tile's dS, if careful
   i32 accumulate = 0;                                                // whether `second` holds anything yet
   i32 place_before = 0, place = 0;  // in dQ's sums: of the block before; of this one, once the next is at work
 
-  DEV SplitConsumer(const SharedMemory& shared, const BackwardParams& params) : BackwardWarp(shared, params) {}
+  DEV SplitConsumer(const SharedMemory& shared, const BackwardParams& params) : BackwardWarp(shared, params) {
+    if constexpr (config.careful) marks().start();
+  }
+  DEV Marks<kN / 2> marks() const { return {p, memory, 0}; }  // of `second`
 
   DEV u32 first_key() const { return warp * 16; }  // of this warp, within the tile
   DEV bool next_tile() {
     accumulate = 0;
     if (!open_tile(first_key(), group)) return false;
+    if constexpr (config.careful) look_through_keys(p, memory.base + kLayout.k.data);
     if constexpr (!kIsScores) memory.v().at(tiles).wait();
     if constexpr (kHeld != 0) {
 #pragma unroll
@@ -90,7 +95,7 @@ struct SplitConsumer : BackwardWarp {
       scores.plain_weights(first, rows, at.row(), seen, [](int) {});
     } else {
       kept = scores.template kept<kScores>(at.row());
-      some_hidden = scores.probabilities(first, slopes, rows, at.row());
+      some_hidden = scores.template probabilities<config.careful>(first, slopes, rows, at.row());
     }
     const auto mailbox = memory.exchange(warp).at(block);
     mailbox.acquire();  // a branch: it keeps the exponentials above the wait
@@ -124,10 +129,11 @@ struct SplitConsumer : BackwardWarp {
     __syncwarp();
     arrive(mailbox.empty());
     if constexpr (kPlainScores)
-      scores.plain_gradients(w, first, kept, rows, false);
+      scores.plain_gradients(w, first, kept, rows, config.careful);
     else
-      scores.differentiate(w, first, slopes, kept, rows, true, at.row(),
-                           [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
+      scores.template differentiate<config.careful>(w, first, slopes, kept, rows, true, at.row(),
+                                                    [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
+    if constexpr (config.careful) overflowed = overflowed || overflows(first);
     if constexpr (kAhead) {
       u32 ds[kScores / 2];
       pack_fragment(first, ds);
@@ -146,6 +152,26 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (kIsScores) memory.dout().at(block).wait();
     if (accumulate) wait_ds(block - 1);
     async_proxy_fence();
+  }
+  // Q and dO as second operands. The weights that were handed over lie where the bits come.
+  DEV void separate() {
+    if constexpr (!config.careful) return;
+    const auto separate_and = [&](bool some_hidden, const auto& mark) {
+      separate_rows(some_hidden, q_of(block), dout_of(block), memory.row_bits(), mark);
+    };
+    if constexpr (kIsScores) {
+      separate_and(has_hidden(operand), [&] {
+        const SeenRows seen_rows([&](u32 i) { return operand[i]; });
+        seen_rows.mark(marks(), memory.row_bits());
+      });
+    } else if constexpr (kMarksDk) {
+      const Exchange from = exchange();
+      const SeenRows seen_rows([&](u32 i) { return static_cast<u32>(load_word(from.place(i / 4) + i % 4 * 4)); });
+      separate_and(false,
+                   [&] { seen_rows.mark(marks(), memory.row_bits() + bits_bytes(features.dim_v, config.block_q)); });
+    } else {
+      separate_and(false, [] {});
+    }
   }
   DEV void wait_ds(u32 i) const {
     memory.ds().at(i).wait();
@@ -273,7 +299,14 @@ struct SplitConsumer : BackwardWarp {
       finite = store_dv(second, x, key);
     else
       finite = store_dk(second, x, key);
-    remember(x, key, finite, group);
+    if constexpr (!config.careful) {
+      remember(x, key, finite, group);
+    } else if constexpr (kIsScores) {
+      if constexpr (backward_features.dv) marks().template put<features.dim_v>(p.dv, p.dv_stride, x, key);
+    } else {
+      if constexpr (backward_features.dk && kMarksDk) marks().template put<features.dim_qk>(p.dk, p.dk_stride, x, key);
+      remember_overflow(x, key, overflowed, group);
+    }
   }
 };
 

@@ -2,14 +2,12 @@
 #pragma once
 #include "cuda/device/tma.cuh"
 
+#include "cuda/sm90/backward/consumer/nonfinite.cuh"
 #include "cuda/sm90/backward/consumer/products.cuh"
 #include "cuda/sm90/backward/consumer/weights.cuh"
 #include "cuda/sm90/backward/epilogue.cuh"
 
 namespace onepass::sm90 {
-
-// Barriers of the block's threads by number; 0 is __syncthreads.
-enum NamedBarrier : u32 { kAllStored = 1 };
 
 DEV FallbackKeys fallback_of(const SharedMemory& memory) {  // of this warp
   return {memory.fallback(threadIdx.x / 32 - kGroupWarps)};
@@ -97,6 +95,13 @@ struct BackwardWarp {
   DEV void remember(const KeyTile& x, i32 key, bool finite, u32 part) {
     if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback().push(p, x, key, part);
   }
+  // careful: a tile's dS that fp16 has no place for. dQ has it, too.
+  DEV void remember_overflow(const KeyTile& x, i32 key, bool& overflowed, u32 part) {
+    if constexpr (features.input != ScalarType::f16) return;
+    if (overflowed) atomicOr(&p.notes->found, static_cast<u32>(kKeysNotFinite));
+    remember(x, key, !overflowed, part);
+    overflowed = false;
+  }
   DEV FallbackKeys fallback() const { return fallback_of(memory); }
 };
 
@@ -108,7 +113,8 @@ DEV void pack_fragment(const float (&x)[kScores], u32 (&to)[kScores / 2]) {
 DEV void pack_kept(const float (&w)[kScores], const Kept<kScores>& kept, u32 (&to)[kScores / 2]) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 2)
-    to[j / 2] = Element::pack(kept.has(j) ? w[j] : 0.0f, kept.has(j + 1) ? w[j + 1] : 0.0f);
+    to[j / 2] = Element::pack(kept.has(j) ? w[j] : dropped<config.careful>(w[j]),
+                              kept.has(j + 1) ? w[j + 1] : dropped<config.careful>(w[j + 1]));
 }
 
 }  // namespace onepass::sm90

@@ -58,8 +58,8 @@ struct BlockScores : KeyScores {
   }
   // Products, or scores with their bias, become weights: probability() but for its limit of 1, which costs 3 % and
   // which the rounding of huge LSEs alone would pass; what overflows is computed again, but not where dbias is wanted:
-  // that leaves at once. So hidden scores are marked for it, too. next() is called when the rows' LSEs of scores 8 c to
-  // 8 c + 7 have been used.
+  // that leaves at once. So hidden scores are marked for it, too. careful: with the limit, and hidden scores are
+  // marked. next() is called when the rows' LSEs of scores 8 c to 8 c + 7 have been used.
   template <class Next>
   DEV bool plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row, u32 seen,
                          const Next& next) const {
@@ -70,6 +70,41 @@ struct BlockScores : KeyScores {
         for (int j = 0; j < kScores; ++j) s[j] = seen >> j & 1 ? s[j] : kNegInf;
       }
     }
+    if constexpr (config.careful) {
+      careful_weights(s, reference, next);
+      return true;
+    } else {
+      return fast_weights(s, reference, next);
+    }
+  }
+  DEV void plain_gradients(const float (&w)[kScores], float (&dp)[kScores], const Kept<kScores>& kept,
+                           const float (&d)[kScores / 2], bool some_hidden) const {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      if constexpr (features.dropout)
+        dp[j] = w[j] *
+                fmaf(kept.has(j) ? dp[j] : dropped<config.careful>(dp[j]), p.dropout.keep_scale, -d[statistic_of(j)]);
+      else
+        dp[j] = w[j] * (dp[j] - d[statistic_of(j)]);
+    }
+    if constexpr (config.careful || backward_features.dbias) {
+      if (!some_hidden) return;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) dp[j] = is_hidden(w[j]) ? 0.0f : dp[j];  // whatever dO and V hold
+    }
+  }
+
+  // Receives the gradient of each score from differentiate().
+  DEV void add(i32 row, i32 key, float gradient) {
+    if constexpr (backward_features.dbias) {
+      if (row < band.seq_q && key < band.seq_k) atomicAdd(p.dbias + spread(p.dbias_stride, row, key), gradient);
+    }
+    if constexpr (backward_features.dslopes) slope_sum -= gradient * distance(row, key);
+  }
+
+ private:
+  template <class Next>
+  DEV bool fast_weights(float (&s)[kScores], const float (&reference)[kScores / 2], const Next& next) const {
     if constexpr (backward_features.dbias) {
       float least = 0.0f;
 #pragma unroll
@@ -97,31 +132,18 @@ struct BlockScores : KeyScores {
     }
     return false;
   }
-  DEV void plain_gradients(const float (&w)[kScores], float (&dp)[kScores], const Kept<kScores>& kept,
-                           const float (&d)[kScores / 2], bool some_hidden) const {
+  template <class Next>
+  DEV void careful_weights(float (&s)[kScores], const float (&reference)[kScores / 2], const Next& next) const {
 #pragma unroll
-    for (int j = 0; j < kScores; ++j) {
-      if constexpr (features.dropout)
-        dp[j] = w[j] * fmaf(kept.has(j) ? dp[j] : 0.0f, p.dropout.keep_scale, -d[statistic_of(j)]);
-      else
-        dp[j] = w[j] * (dp[j] - d[statistic_of(j)]);
-    }
-    if constexpr (backward_features.dbias) {
-      if (!some_hidden) return;
+    for (int c = 0; c < kScores / 8; ++c) {
 #pragma unroll
-      for (int j = 0; j < kScores; ++j) dp[j] = is_hidden(w[j]) ? 0.0f : dp[j];  // whatever dO and V hold
+      for (int j = 8 * c; j < 8 * c + 8; ++j) {
+        const float r = reference[statistic_of(j)];
+        s[j] = s[j] == kNegInf || r == -kNegInf ? kHidden : probability(p, s[j], r);
+      }
+      next(c);
     }
   }
-
-  // Receives the gradient of each score from differentiate().
-  DEV void add(i32 row, i32 key, float gradient) {
-    if constexpr (backward_features.dbias) {
-      if (row < band.seq_q && key < band.seq_k) atomicAdd(p.dbias + spread(p.dbias_stride, row, key), gradient);
-    }
-    if constexpr (backward_features.dslopes) slope_sum -= gradient * distance(row, key);
-  }
-
- private:
   DEV float* slope_of(i32 query_head) const {
     return p.slope_parts + (slope_place + query_head * (static_cast<i64>(p.k_blocks) * backward_shape.key_warps));
   }

@@ -43,6 +43,13 @@ DEV void bar_sync(u32 id, u32 threads) {
   while (b.turns == turn) warps::yield();
 }
 
+DEV bool bar_any(u32 id, u32 threads, bool own) {
+  warps::NamedBarrier& b = warps::hopper().named_barriers[id];
+  const u32 turn = b.arrive(threads, own);
+  while (b.turns == turn) warps::yield();
+  return b.any[turn % 2];
+}
+
 DEV void wait_for_count(const u32* at, u32 least) {
   while (*static_cast<const volatile u32*>(at) < least) warps::yield();
 }
