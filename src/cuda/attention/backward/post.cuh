@@ -145,7 +145,8 @@ extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, 2)
   if ((broken[0] | broken[1]) == 0) return;
   __syncwarp();  // what these lanes have stored stands before what others store again
 #pragma unroll 1
-  for (i32 row = 0; row < 16; ++row)
-    if (broken[row / 8] >> row % 8 * 4 & 0xf && !is_right(p, x, x.row + first + row))
-      fallback_query(p, x, x.row + first + row);
+  for (i32 row = 0; row < 16; ++row) {
+    const u32 half = row < 8 ? broken[0] : broken[1];  // broken[row / 8] would be a stack frame
+    if (half >> row % 8 * 4 & 0xf && !is_right(p, x, x.row + first + row)) fallback_query(p, x, x.row + first + row);
+  }
 }
