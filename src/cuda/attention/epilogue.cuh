@@ -44,9 +44,12 @@ struct FallbackRows {
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
 constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && bytes_of(features.input) == 2;
 
-// O / l; false if that is somewhere not finite. A row whose 1 / l is NaN sees a score that is NaN: it is NaN in every
-// column, no hidden key has a part in that, and it counts as finite. It may have a part where neighbours share a tanh,
-// where a factor of e4m3 is NaN, and with fp32, whose products of parts make NaN of an infinity.
+// A row whose 1 / l is NaN sees a score that is NaN or infinite: it is NaN in every column, no hidden key has a part in
+// that, and it is right. A hidden key may have a part where neighbours share a tanh, where a factor of e4m3 is NaN, and
+// with fp32, whose products of parts make NaN of an infinity.
+DEV bool is_rightly_lost(float inv) { return bytes_of(features.keys) == 2 && !features.pair_tanh && inv != inv; }
+
+// O / l; false if that is somewhere not finite in a row that is not rightly lost.
 template <class Out, int N>
 DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
   constexpr u32 kBits = sizeof(typename Out::Raw) == 4 ? 0x7fffffff : 0x7fff7fff;
@@ -61,8 +64,7 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
     else  // packed pairs are wanted anyway: half the instructions
       zero[i] = Out::times_zero_plus(Out::pack(o[j], o[j + 1]), zero[i]);
   }
-  constexpr bool kAny = bytes_of(features.keys) != 2 || features.pair_tanh;
-  const auto wrong = [&](int i) { return (zero[i] & kBits) != 0 && (kAny || inv[i] == inv[i]); };
+  const auto wrong = [&](int i) { return (zero[i] & kBits) != 0 && !is_rightly_lost(inv[i]); };
   return !wrong(0) && !wrong(1);
 }
 
@@ -101,7 +103,7 @@ DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const Lan
   for (int i = 0; i < 2; ++i) {
     const RowState<float> state = {sums.state[i].m, quad_sum(sums.state[i].l)};
     const FinalRow row = finalize_row(p, x.head, state, kRoundedSums ? quad_sum(sums.norm[i]) : 0.0f);
-    end.right = end.right && unit_of(p).right(state);
+    end.right = end.right && (unit_of(p).right(state) || is_rightly_lost(row.inv));
     end.inv[i] = row.inv, end.lse[i] = row.lse, end.share[i] = row.share;
   }
   return end;
