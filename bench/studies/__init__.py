@@ -2,7 +2,8 @@
 
 A study has a docstring, NEEDS (modules to import; PyTorch's CUDA is needed too unless CUDA is False) and functions:
 rows(*modules, options) yields the rows of the JSON, said(row) is the text of one, table(document) that of all. Optional
-are arguments(parser), and document(rows, *modules, options) for a JSON that is not the list of rows.
+are arguments(parser), document(rows, *modules, options) for a JSON that is not the list of rows, and status(rows), the
+exit status.
 """
 
 import ast
@@ -56,6 +57,7 @@ def run(study, options):
             options.json.write_text(json.dumps(document(rows, *modules, options), indent=1) + "\n")
     if rows:
         print(study.table(document(rows, *modules, options)))
+    return getattr(study, "status", lambda _: 0)(rows)
 
 
 def main(argv):
