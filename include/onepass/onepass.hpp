@@ -2,6 +2,7 @@
 #pragma once
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/context_parallel.hpp"
 #include "onepass/error.hpp"
 #include "onepass/executor.hpp"
 #include "onepass/explain.hpp"

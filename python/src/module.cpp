@@ -20,6 +20,7 @@
 #include "argument.hpp"
 #include "base/text.hpp"
 #include "command.hpp"
+#include "context_parallel.hpp"
 #include "cuda/host/kernels.hpp"
 #include "executors.hpp"
 #include "interrupt.hpp"
@@ -385,6 +386,7 @@ NB_MODULE(_onepass, m) {
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
+  onepass::python::add_context_parallel(m);
   onepass::python::add_jax(m);
   onepass::python::add_torch(m);
 #if defined(ONEPASS_COMMAND)

@@ -11,8 +11,9 @@ def declared(folder):
     """Functions and classes that the public headers mark; C++ ones in the namespace of the version."""
     functions, classes = set(), set()
     for header in sorted(pathlib.Path(folder).glob("onepass/*")):
-        prefix = "onepass::v0::" if header.suffix == ".hpp" else ""
         code = re.sub(r"/\*.*?\*/|//[^\n]*|#[^\n]*", "", header.read_text(), flags=re.S)
+        inner = re.search(r"namespace onepass::inline v0::(\w+)", code)
+        prefix = "onepass::v0::" + (inner[1] + "::" if inner else "") if header.suffix == ".hpp" else ""
         classes.update(prefix + name for name in re.findall(r"(?:class|struct) ONEPASS_API (\w+)", code))
         functions.update(
             prefix + name for name in re.findall(r"(?<!class )(?<!struct )ONEPASS_API [^;(]*?(\w+)\(", code)
@@ -29,13 +30,16 @@ def exported(library):
     return {re.split(r"[(\[]", name.split("@")[0])[0] for name in names}
 
 
+def owners(name):
+    """The classes that a name may be, or be a member of."""
+    plain = re.sub(r"^(?:vtable|typeinfo|typeinfo name) for |<[\w ]+>", "", name)
+    return {plain, plain.rpartition("::")[0]}
+
+
 def main(library, include):
     functions, classes = declared(include)
     found = exported(library)
-    owner = re.compile(r"(?:vtable for |typeinfo for |typeinfo name for )?(onepass::v0::\w+?)(?:<[\w ]+>)?(?:::~?\w+)?")
-    strange = sorted(
-        name for name in found - functions if not ((match := owner.fullmatch(name)) and match[1] in classes)
-    )
+    strange = sorted(name for name in found - functions if not owners(name) & classes)
     missing = sorted((functions | {"typeinfo for onepass::v0::Error"}) - found)  # what is thrown is caught by its type
     for name in strange:
         print(f"exported, but not marked ONEPASS_API: {name}")

@@ -3,6 +3,7 @@
 
 #include "cuda/driver/api.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/context_parallel.hpp"
 #include "tools/cli.hpp"
 
 namespace onepass::test {
@@ -49,6 +50,20 @@ TEST(Cli, Explain) {
   EXPECT_EQ(j["problem"], "fwd b2 h1 s7 d576/512 fp32 cuda:0");
   EXPECT_EQ(j["chosen"], nullptr);
   EXPECT_EQ(j["implementations"].back()["why_not"], "requires tensors on the CPU");
+}
+
+TEST(Cli, ExplainOfRanks) {
+  const std::string line = "fwd b1 h4/2 s64 d32 bf16 causal_bottom_right";
+  const context_parallel::Layout layout = context_parallel::Layout::contiguous(64, 4);
+  const Result r = onepass({"explain", line, "--ranks", "4", "--layout", "contiguous"});
+  EXPECT_EQ(r.out, context_parallel::explain(parse_problem(line), layout)) << r.err;
+  const json j = json::parse(onepass({"explain", line, "--ranks", "2", "--json"}).out);
+  EXPECT_EQ(j["ranks"][0]["runs"], json::parse("[[0, 16], [48, 64]]"));
+  EXPECT_EQ(j["ranks"][0]["visible_pairs"], j["ranks"][1]["visible_pairs"]);
+  EXPECT_EQ(j["schemes"].size(), 3u);
+  EXPECT_EQ(onepass({"explain", line, "--ranks", "0"}).err, "onepass: ranks must be from 1 to 524288 (got 0)\n");
+  EXPECT_EQ(onepass({"explain", line, "--ranks", "2", "--layout", "spiral"}).err,
+            "onepass: layout must be contiguous, zigzag or documents (got spiral)\n");
 }
 
 TEST(Cli, Check) {

@@ -1,4 +1,6 @@
 // `onepass explain "<problem>"`: the ordered list of implementations with each one's decision.
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "command.hpp"
@@ -6,6 +8,7 @@
 #include "cuda/host/pretended.hpp"
 #include "cuda/target.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/context_parallel.hpp"
 #include "onepass/executor.hpp"
 #include "onepass/explain.hpp"
 #include "plan/implementations.hpp"
@@ -16,7 +19,8 @@ namespace {
 
 struct Flags {
   std::vector<std::string> problem;
-  std::string target;
+  std::string target, layout = "zigzag";
+  std::optional<std::int64_t> ranks;
   bool json = false;
 };
 
@@ -50,7 +54,38 @@ nlohmann::ordered_json as_json(const Problem& problem) {
   return j;
 }
 
+nlohmann::ordered_json as_json(const Problem& problem, const context_parallel::Layout& layout) {
+  namespace cp = context_parallel;
+  const cp::Visibility visibility = cp::visibility_of(problem);
+  const cp::Shape shape = cp::shape_of(problem);
+  nlohmann::ordered_json j{{"problem", to_string(problem)}};
+  const std::vector<std::int64_t> pairs = cp::work(layout, visibility);
+  for (std::int64_t r = 0; r < layout.ranks(); ++r) {
+    nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+    for (const cp::Piece& run : layout.runs(r)) runs.push_back({run.positions.begin, run.positions.end});
+    j["ranks"].push_back(
+        {{"positions", layout.count(r)}, {"runs", runs}, {"visible_pairs", pairs[static_cast<std::size_t>(r)]}});
+  }
+  for (const cp::Estimate& e : cp::estimates(layout, visibility, shape)) {
+    j["schemes"].push_back({{"name", cp::name_of(e.scheme)},
+                            {"forward_s", e.forward},
+                            {"backward_s", e.backward},
+                            {"ideal_s", e.ideal},
+                            {"memory_bytes", e.memory},
+                            {"forward_bytes", cp::traffic(e.scheme, layout, visibility, shape, false)},
+                            {"backward_bytes", cp::traffic(e.scheme, layout, visibility, shape, true)}});
+  }
+  return j;
+}
+
+void explain_ranks(const Flags& flags) {
+  const Problem problem = problem_from(flags.problem);
+  const context_parallel::Layout layout = context_parallel::layout_from_name(flags.layout, problem.seq_k, *flags.ranks);
+  flags.json ? print_json(as_json(problem, layout)) : fmt::print("{}", context_parallel::explain(problem, layout));
+}
+
 void explain_command(const Flags& flags) {
+  if (flags.ranks) return explain_ranks(flags);
   if (flags.target.empty()) {
     const Problem problem = problem_from(flags.problem);
     return flags.json ? print_json(as_json(problem)) : fmt::print("{}", explain(problem));
@@ -72,8 +107,16 @@ void add_explain(CLI::App& app) {
                    "A problem line, such as \"fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right\"")
       ->required();
   command->add_flag("--json", flags->json, "Print JSON");
-  command->add_option("--target", flags->target, "Explain the problem for a GPU of this architecture, such as sm_90")
-      ->type_name("ARCH");
+  CLI::Option* target =
+      command
+          ->add_option("--target", flags->target, "Explain the problem for a GPU of this architecture, such as sm_90")
+          ->type_name("ARCH");
+  CLI::Option* ranks = command->add_option(
+      "--ranks", flags->ranks, "Explain the sequence sharded between this many ranks: layout, work, bytes, schemes");
+  ranks->excludes(target);
+  command->add_option("--layout", flags->layout, "With --ranks: contiguous, zigzag or documents")
+      ->capture_default_str()
+      ->needs(ranks);
   command->callback([flags] { explain_command(*flags); });
 }
 
