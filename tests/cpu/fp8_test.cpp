@@ -67,7 +67,9 @@ TEST_P(Fp8, IsTheSameNumbersInFp32) {
     Inputs in = make_inputs(parse_problem(GetParam()), seed);
     const std::vector<float> expected = in_fp32(in);
     for (const Implementation* row : plan::implementations()) {
-      if (reference::is_reference(*row) || !run_on(*row, in, serial_executor())) continue;
+      if (reference::is_reference(*row) || std::string_view(row->name).starts_with("cpu.amx"))
+        continue;  // AMX rounds weights to bf16
+      if (!run_on(*row, in, serial_executor())) continue;
       EXPECT_EQ(in.touched(), "") << row->name;
       ++compared;
       const Tensor& t = in.tensors.out;
