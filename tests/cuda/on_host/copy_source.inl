@@ -28,16 +28,13 @@ namespace onepass::sm80 {
 constexpr u32 kBase = warps::kSharedBytes - 16;  // where the first token's address lies
 constexpr i32 pitch_of(i32 dim) { return padded(dim * kElementBytes, 128); }
 
+struct Call {
+  long long token_stride;
+  i32 tokens, first;
+};
 template <i32 dim>
-void copy(const char* tensor, long long token_stride, i32 tokens, i32 first) {
-  warps::run_block(kThreads, [&] {
-    if (threadIdx.x == 0) store_address(kBase, tensor);
-    __syncthreads();
-    const TileCopy<kBlockN, dim, pitch_of(dim)> tile{kBase, token_stride, tokens};
-    tile(0, first);
-    copies_commit();
-    copies_wait<0>();
-  });
+void copy(const Call& call) {  // by one thread
+  TileCopy<kBlockN, dim, pitch_of(dim)>{kBase, call.token_stride, call.tokens}(0, call.first);
 }
 template <i32... before>
 constexpr auto table(std::integer_sequence<i32, before...>) {
@@ -55,7 +52,15 @@ const CopySource EMULATED_JOINED(copy_, EMULATED_NAME) = {
     kCopyBytes,
     onepass::sm80::kBlockN,
     [](int dim, const char* tensor, long long token_stride, int tokens, int first) {
-      onepass::sm80::kCopies[static_cast<std::size_t>(dim) - 1](tensor, token_stride, tokens, first);
+      using namespace onepass;
+      const auto copy = sm80::kCopies[static_cast<std::size_t>(dim) - 1];
+      run_block(sm80::kThreads, [&] {
+        if (threadIdx.x == 0) store_address(sm80::kBase, tensor);
+        __syncthreads();
+        copy({token_stride, tokens, first});
+        copies_commit();
+        copies_wait<0>();
+      });
     },
     [](int dim) { return onepass::sm80::kBlockN * onepass::sm80::pitch_of(dim); },
     [](int dim, int row, int chunk) {
