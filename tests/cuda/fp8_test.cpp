@@ -29,58 +29,66 @@ TEST_P(Sm90Fp8, CompilesToTheCodeThatWasMeant) {
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, config)), gate), "");
 }
 
-// A line for each config, and the features by their registers.
+// A line for each config, and the features by their registers. More runs in ./dev test all.
 INSTANTIATE_TEST_SUITE_P(
     Table, Sm90Fp8,
+    testing::Values("fwd h16/4 d64 fp8_e4m3 varlen=128,700 softcap=20 sinks window=99:9 k_descale=bhn out=fp32",
+                    "fwd h16 s1024 d128 fp8_e4m3 mask=b1qk window=99:9 accumulation=fast out=fp16",
+                    "fwd h16 s4096 d128 fp8_e4m3 softcap=20 sinks causal_bottom_right out=fp32",
+                    "fwd h16 d192/128 fp8_e4m3 varlen=128,700 causal_bottom_right k_descale=bhn",
+                    "fwd h16 s4096 d128 fp8_e4m3 v_mean=bhd sinks causal_bottom_right",
+                    "fwd h16 s4096 d256 fp8_e4m3 causal_bottom_right accumulation=fast"));
+INSTANTIATE_TEST_SUITE_P(
+    More, Sm90Fp8,
     testing::Values("fwd h16 s4096 d64 fp8_e4m3 accumulation=fast",
                     "fwd h16 s4096 d64 fp8_e4m3 causal_bottom_right lse",
                     "fwd h16 s1024 d64 fp8_e4m3 causal_bottom_right accumulation=fast",
-                    "fwd h16/4 d64 fp8_e4m3 varlen=128,700 softcap=20 sinks window=99:9 k_descale=bhn out=fp32",
                     "fwd h16 s4096 d128 fp8_e4m3 accumulation=fast lse",
                     "fwd h16 s4096 d128 fp8_e4m3 causal_bottom_right accumulation=fast",
                     "fwd h16 s1024 d128 fp8_e4m3 causal_bottom_right accumulation=fast",
                     "fwd h16 s1024 d128 fp8_e4m3 softcap=20 sinks accumulation=fast out=fp32",
                     "fwd h16 s1024 d128 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn accumulation=fast",
                     "fwd h16/4 d128 fp8_e4m3 varlen=128,700 causal_bottom_right accumulation=fast",
-                    "fwd h16 s1024 d128 fp8_e4m3 mask=b1qk window=99:9 accumulation=fast out=fp16",
                     "fwd h16 s4096 d128 fp8_e4m3", "fwd h16 s4096 d128 fp8_e4m3 causal_bottom_right lse",
-                    "fwd h16 s4096 d128 fp8_e4m3 softcap=20 sinks causal_bottom_right out=fp32",
                     "fwd h16 s4096 d128 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn causal_bottom_right",
                     "fwd h16/4 d128 fp8_e4m3 varlen=128,700 causal_bottom_right",
                     "fwd h16 s4096 d128 fp8_e4m3 mask=b1qk", "fwd h16 s4096 d192/128 fp8_e4m3 causal_bottom_right",
-                    "fwd h16 d192/128 fp8_e4m3 varlen=128,700 causal_bottom_right k_descale=bhn",
                     "fwd h16 s4096 d64 fp8_e4m3 v_mean=bhd accumulation=fast",
                     "fwd h16 s4096 d128 fp8_e4m3 v_mean=bhd accumulation=fast",
-                    "fwd h16 s4096 d128 fp8_e4m3 v_mean=bhd sinks causal_bottom_right",
                     "fwd h16 s4096 d256 fp8_e4m3 v_mean=bhd accumulation=fast", "fwd h16 s4096 d256 fp8_e4m3",
                     "fwd h16 s4096 d256 fp8_e4m3 accumulation=fast",
-                    "fwd h16 s4096 d256 fp8_e4m3 causal_bottom_right accumulation=fast",
                     "fwd h16 s4096 d256 fp8_e4m3 mask=b1qk v_descale=bhn accumulation=fast",
                     "fwd h16 d256 fp8_e4m3 varlen=128,700 causal_bottom_right accumulation=fast"));
 
+class QuantizeTiles : public testing::TestWithParam<const char*> {};
+
 // The programs of each, among them those of attention_fp8; rotated ones multiply by tensor cores.
-TEST(QuantizeTiles, CompilesToTheCodeThatWasMeant) {
+TEST_P(QuantizeTiles, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
-  for (const char* const line :
-       {"quantize b4 h16 s4096x128 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x128 fp16 descale=bh1 hadamard",
-        "quantize b4 h16 s4096x256 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x256 bf16 descale=bh1",
-        "quantize b4 h16 s4096x64 bf16 descale=bhn hadamard", "quantize b4 h16 s4096x128 bf16 descale=111"}) {
-    const Problem p = parse_problem(std::string(line) + " cuda");
-    cuda::QuantizePlan plan;
-    ASSERT_TRUE(cuda::select_quantize(p, 132, plan, why)) << why;
-    ASSERT_TRUE(plan.config.tiles) << line;
-    const cuda::CodeGate gate{2 * kQuantizeTileThreads,
-                              p.hadamard ? std::vector<std::string>{"HMMA"} : std::vector<std::string>{}};
-    for (const cuda::KernelProgram& program : cuda::quantize_programs(plan, "sm_90a"))
-      EXPECT_EQ(cuda::wrong_code(cuda::compile(program), gate), "") << line;
-    if (!p.hadamard || !p.descale.blocks) continue;
-    QuantizeConfig v = plan.config;  // all of an attention by block
-    v.hadamard = false;
-    const QuantizeConfigs all{{plan.config, plan.config, v}, 3};
-    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::quantize_program(all, "sm_90a")), gate), "") << line;
-  }
+  const Problem p = parse_problem(std::string(GetParam()) + " cuda");
+  cuda::QuantizePlan plan;
+  ASSERT_TRUE(cuda::select_quantize(p, 132, plan, why)) << why;
+  ASSERT_TRUE(plan.config.tiles);
+  const cuda::CodeGate gate{2 * kQuantizeTileThreads,
+                            p.hadamard ? std::vector<std::string>{"HMMA"} : std::vector<std::string>{}};
+  for (const cuda::KernelProgram& program : cuda::quantize_programs(plan, "sm_90a"))
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(program), gate), "");
+  if (!p.hadamard || !p.descale.blocks) return;
+  QuantizeConfig v = plan.config;  // all of an attention by block
+  v.hadamard = false;
+  const QuantizeConfigs all{{plan.config, plan.config, v}, 3};
+  EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::quantize_program(all, "sm_90a")), gate), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(Lines, QuantizeTiles,
+                         testing::Values("quantize b4 h16 s4096x128 bf16 descale=bhn hadamard",
+                                         "quantize b4 h16 s4096x128 bf16 descale=111"));
+INSTANTIATE_TEST_SUITE_P(More, QuantizeTiles,
+                         testing::Values("quantize b4 h16 s4096x128 fp16 descale=bh1 hadamard",
+                                         "quantize b4 h16 s4096x256 bf16 descale=bhn hadamard",
+                                         "quantize b4 h16 s4096x256 bf16 descale=bh1",
+                                         "quantize b4 h16 s4096x64 bf16 descale=bhn hadamard"));
 
 // Rows of a tile, where docs/notes/fp8.md has them measured.
 TEST(Sm90Fp8Tiles, AreShorterForShortCausalSequencesOfD64) {

@@ -36,33 +36,39 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, config)), gate), "");
 }
 
-// One line for each row of the table and each feature that changes the code.
+// One line for each row of the table and each feature that changes the code. More runs in ./dev test all.
 INSTANTIATE_TEST_SUITE_P(
     Table, Sm90Forward,
     testing::Values(
-        "fwd b1 h1 s4096 d64 bf16", "fwd b1 h1 s4096 d64 bf16 causal_bottom_right",
-        "fwd b1 h1 s1024 d64 bf16 causal_bottom_right", "fwd b1 h1 s1024 d64 bf16 causal_bottom_right bias=bf16:bhqk",
         "fwd b1 h1 s4096 d64 bf16 bias=bf16:bhqk mask=11qk", "fwd b1 h1 s4096 d64 bf16 mask=bhqk alibi softcap=30",
-        "fwd b1 h1 s4096 d64 bf16 out=fp32", "fwd b1 h1 s4096 d64 bf16 scale=-0.2", "fwd h1 d64 bf16 varlen=128,512",
-        "fwd b1 h1 s4096 d128 bf16", "fwd b1 h1 s4096 d128 fp16 causal_bottom_right", "fwd b1 h1 s1024 d128 bf16",
-        "fwd b1 h1 s16384 d128 fp16 causal_bottom_right sinks",
+        "fwd b1 h1 s4096 d128 fp16 causal_bottom_right",
         "fwd b1 h1 s16384 d128 bf16 softcap=30 sinks alibi causal_bottom_right",
-        "fwd b1 h1 s4096 d128 bf16 window=1024:0", "fwd b1 h1 s4096 d128 bf16 mask=bhqk causal_bottom_right",
-        "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks mask=11qk", "fwd b1 h1 s4096 d128 bf16 bias=bf16:1hqk softcap=30",
-        "fwd b1 h1 s4096 d64 bf16 bias=bf16:1hqk", "fwd h1 d128 bf16 varlen=128,512 softcap=20 sinks",
         "fwd h1 d128 bf16 varlen=128,512 dropout=0.1", "fwd b1 h1 s4096 d128 bf16 bias=fp16:bhqk causal_bottom_right",
-        "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk", "fwd b1 h1 s4095 d128 bf16 bias=bf16:bhqk",
-        "fwd b1 h1 s4096 d128 bf16 dropout=0.1 mask=11qk bias=bf16:11qk",
-        "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",
         "fwd b1 h1 s4096 d128 bf16 out=fp32", "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
-        "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk", "fwd b1 h1 s4096 d256 bf16",
-        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi",
-        "fwd b1 h1 s4096 d128 bf16 kv=paged:16", "fwd b1 h1 s4096 d128 bf16 kv=paged:64 seqused causal_bottom_right",
-        "fwd b1 h1 s4096 d64 bf16 kv=paged:8 causal_bottom_right",
-        "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right",
-        "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 k_descale=bhn v_descale=bhn bias=bf16:1hqk",
-        "fwd h1 d64 fp16 kv_dtype=fp8_e4m3 kv=paged:16 varlen=128,512 seqused=512,512 v_mean=bhd",
-        "fwd b1 h1 s4096 d192/128 bf16 kv_dtype=fp8_e4m3 causal_bottom_right"));
+        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 kv=paged:64 seqused causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 k_descale=bhn v_descale=bhn bias=bf16:1hqk"));
+INSTANTIATE_TEST_SUITE_P(
+    More, Sm90Forward,
+    testing::Values("fwd b1 h1 s4096 d64 bf16", "fwd b1 h1 s4096 d64 bf16 causal_bottom_right",
+                    "fwd b1 h1 s1024 d64 bf16 causal_bottom_right",
+                    "fwd b1 h1 s1024 d64 bf16 causal_bottom_right bias=bf16:bhqk", "fwd b1 h1 s4096 d64 bf16 out=fp32",
+                    "fwd b1 h1 s4096 d64 bf16 scale=-0.2", "fwd h1 d64 bf16 varlen=128,512",
+                    "fwd b1 h1 s4096 d128 bf16", "fwd b1 h1 s1024 d128 bf16",
+                    "fwd b1 h1 s16384 d128 fp16 causal_bottom_right sinks", "fwd b1 h1 s4096 d128 bf16 window=1024:0",
+                    "fwd b1 h1 s4096 d128 bf16 mask=bhqk causal_bottom_right",
+                    "fwd b1 h1 s4096 d128 bf16 softcap=30 sinks mask=11qk",
+                    "fwd b1 h1 s4096 d128 bf16 bias=bf16:1hqk softcap=30", "fwd b1 h1 s4096 d64 bf16 bias=bf16:1hqk",
+                    "fwd h1 d128 bf16 varlen=128,512 softcap=20 sinks", "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk",
+                    "fwd b1 h1 s4095 d128 bf16 bias=bf16:bhqk",
+                    "fwd b1 h1 s4096 d128 bf16 dropout=0.1 mask=11qk bias=bf16:11qk",
+                    "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",
+                    "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk",
+                    "fwd b1 h1 s4096 d256 bf16", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi",
+                    "fwd b1 h1 s4096 d128 bf16 kv=paged:16", "fwd b1 h1 s4096 d64 bf16 kv=paged:8 causal_bottom_right",
+                    "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right",
+                    "fwd h1 d64 fp16 kv_dtype=fp8_e4m3 kv=paged:16 varlen=128,512 seqused=512,512 v_mean=bhd",
+                    "fwd b1 h1 s4096 d192/128 bf16 kv_dtype=fp8_e4m3 causal_bottom_right"));
 
 // Three warpgroups waste more of a short reach, and have no registers for transforms (README.md of sm90).
 TEST(Sm90Table, ThreeWarpgroupsAtD128AreForLongPlainProblems) {
@@ -87,50 +93,52 @@ TEST(MaskBits, Compiles) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::mask_program(arch)), {256, {}}), "") << arch;
 }
 
-TEST(Merge, CompilesToTheCodeThatWasMeant) {
+// The kernels around attention, for an architecture; More runs in ./dev test all.
+class SmallKernels : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string why; !cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Hopper, SmallKernels, testing::Values("sm_90"));
+INSTANTIATE_TEST_SUITE_P(More, SmallKernels, testing::Values("sm_80", "sm_120"));
+
+TEST_P(SmallKernels, MergeCompilesToTheCodeThatWasMeant) {
   std::string why;
-  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
-  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
-    for (const char* line : {"merge n2 d128 bf16", "merge n200 d256 fp32", "merge n2 d64 fp32 out=bf16",
-                             "merge n2 d33 fp16", "merge n2 d0 fp32", "merge n2 d576 bf16 out=fp32"}) {
-      MergeConfig config;
-      ASSERT_TRUE(cuda::select_merge(parse_problem(line), config, why)) << why;
-      cuda::CodeGate gate{256, {}};
-      if (config.dim > 0) gate.instructions = {"LDG.E.EF.128", "SHFL"};
-      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::merge_program(config, arch)), gate), "") << arch << " " << line;
-    }
+  for (const char* line : {"merge n2 d128 bf16", "merge n200 d256 fp32", "merge n2 d64 fp32 out=bf16",
+                           "merge n2 d33 fp16", "merge n2 d0 fp32", "merge n2 d576 bf16 out=fp32"}) {
+    MergeConfig config;
+    ASSERT_TRUE(cuda::select_merge(parse_problem(line), config, why)) << why;
+    cuda::CodeGate gate{256, {}};
+    if (config.dim > 0) gate.instructions = {"LDG.E.EF.128", "SHFL"};
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::merge_program(config, GetParam())), gate), "")
+        << GetParam() << " " << line;
   }
 }
 
-TEST(SoftmaxRows, CompilesToTheCodeThatWasMeant) {
+TEST_P(SmallKernels, SoftmaxRowsCompilesToTheCodeThatWasMeant) {
   std::string why;
-  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
-  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
-    for (const char* line : {"softmax s999x4096 bf16", "softmax s999x1000 fp32 lse", "softmax s999x50257 bf16 log",
-                             "softmax s999x100000 fp32", "softmax s5x1000000 bf16", "softmax_bwd s999x4096 bf16",
-                             "softmax s999x128 bf16", "softmax s999x32768 fp16"}) {
-      cuda::SoftmaxPlan plan;
-      ASSERT_TRUE(cuda::select_softmax(parse_problem(line), plan, why)) << why;
-      const int most = std::string_view(arch) == "sm_120" ? 1536 : 2048;  // threads that a multiprocessor has
-      const cuda::CodeGate gate{std::min(plan.config.resident(), most), {"LDG.E.128", "STG.E.128"}};
-      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::softmax_program(plan.config, arch)), gate), "")
-          << arch << " " << line;
-    }
+  for (const char* line : {"softmax s999x4096 bf16", "softmax s999x1000 fp32 lse", "softmax s999x50257 bf16 log",
+                           "softmax s999x100000 fp32", "softmax s5x1000000 bf16", "softmax_bwd s999x4096 bf16",
+                           "softmax s999x128 bf16", "softmax s999x32768 fp16"}) {
+    cuda::SoftmaxPlan plan;
+    ASSERT_TRUE(cuda::select_softmax(parse_problem(line), plan, why)) << why;
+    const int most = std::string_view(GetParam()) == "sm_120" ? 1536 : 2048;  // threads that a multiprocessor has
+    const cuda::CodeGate gate{std::min(plan.config.resident(), most), {"LDG.E.128", "STG.E.128"}};
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::softmax_program(plan.config, GetParam())), gate), "")
+        << GetParam() << " " << line;
   }
 }
 
-TEST(FlatGemm, CompilesToTheCodeThatWasMeant) {
+TEST_P(SmallKernels, FlatGemmCompilesToTheCodeThatWasMeant) {
   std::string why;
-  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
-  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
-    for (const char* line : {"flat_gemm m1 n4096 k4096 bf16", "flat_gemm m16 n4096 k4096 fp16 column_bias",
-                             "flat_gemm m64 n4096 k4096 bf16 out=fp32"}) {
-      cuda::FlatGemmPlan plan;
-      ASSERT_TRUE(cuda::select_flat_gemm(parse_problem(line), 101376, 132, plan, why)) << why;
-      const cuda::CodeGate gate{kGemmThreads, {"LDGSTS.E.BYPASS.LTC128B.128", "LDSM.16.M88.4", "HMMA.16816.F32"}};
-      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::flat_gemm_program(plan.config, arch)), gate), "")
-          << arch << " " << line;
-    }
+  for (const char* line : {"flat_gemm m1 n4096 k4096 bf16", "flat_gemm m16 n4096 k4096 fp16 column_bias",
+                           "flat_gemm m64 n4096 k4096 bf16 out=fp32"}) {
+    cuda::FlatGemmPlan plan;
+    ASSERT_TRUE(cuda::select_flat_gemm(parse_problem(line), 101376, 132, plan, why)) << why;
+    const cuda::CodeGate gate{kGemmThreads, {"LDGSTS.E.BYPASS.LTC128B.128", "LDSM.16.M88.4", "HMMA.16816.F32"}};
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::flat_gemm_program(plan.config, GetParam())), gate), "")
+        << GetParam() << " " << line;
   }
 }
 
@@ -145,22 +153,18 @@ TEST(Gemv, CompilesToTheCodeThatWasMeant) {
   }
 }
 
-TEST(AppendKernel, CompileWithoutASpill) {
-  std::string why;
-  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+TEST_P(SmallKernels, AppendsCompileWithoutASpill) {
   using enum ScalarType;
-  for (const char* arch : {"sm_80", "sm_90", "sm_120"}) {
-    for (const AppendConfig& config : {AppendConfig{f32, f32, f32, false, false, false, 8},
-                                       {f32, f32, f32, true, true, true, 1},
-                                       {bf16, bf16, f32, true, false, true, 8},
-                                       {bf16, bf16, bf16, false, true, true, 8},
-                                       {f16, f16, f16, true, true, false, 1},
-                                       {f16, f16, none, false, false, true, 8},
-                                       {bf16, e4m3, f32, false, true, true, 8}}) {
-      cuda::CodeGate gate{kAppendThreads, {}};
-      if (config.at_once == 8) gate.instructions = {"LDG.E.128", config.cache == e4m3 ? "STG.E.64" : "STG.E.128"};
-      EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::append_program(config, arch)), gate), "") << arch;
-    }
+  for (const AppendConfig& config : {AppendConfig{f32, f32, f32, false, false, false, 8},
+                                     {f32, f32, f32, true, true, true, 1},
+                                     {bf16, bf16, f32, true, false, true, 8},
+                                     {bf16, bf16, bf16, false, true, true, 8},
+                                     {f16, f16, f16, true, true, false, 1},
+                                     {f16, f16, none, false, false, true, 8},
+                                     {bf16, e4m3, f32, false, true, true, 8}}) {
+    cuda::CodeGate gate{kAppendThreads, {}};
+    if (config.at_once == 8) gate.instructions = {"LDG.E.128", config.cache == e4m3 ? "STG.E.64" : "STG.E.128"};
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::append_program(config, GetParam())), gate), "") << GetParam();
   }
 }
 
