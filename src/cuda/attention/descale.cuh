@@ -1,6 +1,7 @@
 // Factors of e4m3 tensors: fp32 [batch, heads, blocks of 128 rows], of which any dimension may have stride 0.
 #pragma once
 #include "cuda/device/arith.cuh"
+#include "cuda/device/reduce.cuh"
 
 #include "cuda/attention/forward.hpp"
 
@@ -25,9 +26,7 @@ DEV float largest_v_factor(const ForwardParams& p, i32 batch, i32 head, i32 bloc
   float largest = 0.0f;
   for (i32 block = threadIdx.x % 32; block < blocks; block += 32)
     largest = fmaxf(largest, v_factor(p, batch, head, block));
-#pragma unroll
-  for (i32 step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-  return largest;
+  return warp_max(largest);
 }
 
 }  // namespace onepass

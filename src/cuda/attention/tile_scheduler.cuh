@@ -1,7 +1,7 @@
 // The tiles of work, the order in which they come, and how they are drawn. More orders: tile_orders.cuh.
 #pragma once
 #include "cuda/device/arith.cuh"
-#include "cuda/device/shared.cuh"
+#include "cuda/device/reduce.cuh"
 
 #include "cuda/attention/forward.hpp"
 
@@ -54,9 +54,7 @@ struct SequenceParts {
   DEV i32 all() const {
     i32 sum = 0;
     for (i32 b = threadIdx.x % 32; b < count; b += 32) sum += of(b);
-#pragma unroll
-    for (i32 step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    return sum;
+    return warp_sum(sum);
   }
   // The sequence that holds part r, 32 sequences at a time; returns the part's number within it.
   DEV i32 find(i32 r, i32& sequence) const {

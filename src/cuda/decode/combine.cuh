@@ -4,7 +4,7 @@
 #include "cuda/attention/fallback.cuh"
 #include "cuda/decode/packed_rows.cuh"
 #include "cuda/decode/unified.cuh"
-#include "cuda/device/reduce.cuh"
+#include "cuda/device/order.cuh"
 
 namespace onepass::decode {
 

@@ -18,7 +18,7 @@
 #include "cuda/decode/packed_rows.cuh"
 #include "cuda/decode/products_e4m3.cuh"
 #include "cuda/decode/unified.cuh"
-#include "cuda/device/dependent.cuh"
+#include "cuda/device/order.cuh"
 
 namespace onepass::decode {
 

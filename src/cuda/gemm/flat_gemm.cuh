@@ -8,9 +8,8 @@
 // time.
 #pragma once
 #include "cuda/device/copy_async.cuh"
-#include "cuda/device/dependent.cuh"
 #include "cuda/device/formats.cuh"
-#include "cuda/device/reduce.cuh"
+#include "cuda/device/order.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/mma/mma.cuh"
 

@@ -2,8 +2,9 @@
 // x is read through L1, where it stays. Nothing is shared and nothing waits: one row of x costs the fewest
 // instructions here, and sums have one order.
 #pragma once
-#include "cuda/device/dependent.cuh"
 #include "cuda/device/formats.cuh"
+#include "cuda/device/order.cuh"
+#include "cuda/device/reduce.cuh"
 
 #include "cuda/gemm/gemv_params.hpp"
 
@@ -62,9 +63,8 @@ extern "C" __global__ void __launch_bounds__(32 * onepass::kGemvWarps, 3)
   float mine = 0.0f;  // the sum of row `lane`
 #pragma unroll
   for (i32 m = 0; m < kV.rows; ++m) {
-#pragma unroll
-    for (i32 step = 16; step > 0; step /= 2) sum[m] += __shfl_xor_sync(0xffffffffu, sum[m], step);
-    if (lane == m) mine = sum[m];
+    const float all = warp_sum(sum[m]);
+    if (lane == m) mine = all;
   }
   if (lane >= kV.rows) return;
   if (kV.bias) mine += Input::unpack(static_cast<const Input::Raw*>(p.bias)[n * p.bias_stride]);

@@ -111,7 +111,7 @@ inline constexpr int kCountedWorkspaces = 4096, kWorkspaceCounters = 256;
 unsigned* workspace_counters(const DeviceFacts& device, const void* workspace);
 
 // The only launch in the library. early: blocks may start before the launch in front has ended, since the kernel waits
-// for that itself (device/dependent.cuh); where the driver can do so also in a graph, else as any other. cluster: the
+// for that itself (device/order.cuh); where the driver can do so also in a graph, else as any other. cluster: the
 // number of CTAs of a cluster (sm_90), which divides the grid.
 void launch(const Kernel& kernel, unsigned grid, unsigned block, int shared_bytes, Stream stream, void** parameters,
             bool early = false, unsigned cluster = 1);

@@ -10,7 +10,7 @@
 #include "cuda/mla/tile.cuh"
 
 #include "cuda/decode/combine.cuh"
-#include "cuda/device/dependent.cuh"
+#include "cuda/device/order.cuh"
 
 namespace onepass::decode {
 

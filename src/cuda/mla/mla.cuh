@@ -14,7 +14,7 @@
 #pragma once
 #include "cuda/mla/tile.cuh"
 
-#include "cuda/device/dependent.cuh"
+#include "cuda/device/order.cuh"
 #include "cuda/mla/consumer.cuh"
 #include "cuda/mla/epilogue.cuh"
 #include "cuda/mla/producer.cuh"

@@ -15,12 +15,12 @@
 namespace onepass::cuda {
 namespace {
 
-// Rows of a block of threads where they share nothing within a launch: many blocks, each at another step, keep memory
-// busier than few large ones.
+// Rows of a CTA where they share nothing within a launch: many CTAs, each at another step, keep memory busier than few
+// large ones.
 constexpr int kFewRows = 32;
-// A piece of a survey: the blocks of the last launch read the results of all pieces of their head.
+// Rows of a chunk of an amax pass. The CTAs of the last launch read the results of all chunks of their head.
 constexpr std::int64_t kPieceRows = 512, kMaxPieces = 16;
-constexpr int kMenders = 256;  // blocks of threads that look whether numbers have to be written once more
+constexpr int kRequantBlocks = 256;  // CTAs that look whether heads exceed their scales
 static_assert(kQuantizeTileRows == kDescaleRows);
 
 // True if rows begin at multiples of `bytes`.
@@ -39,9 +39,9 @@ bool in_tiles(const Problem& p) {
          (!p.hadamard || rows_begin_at(p, Role::y, 16, 1));
 }
 
-// Tiles that a block of threads has in turn, as long as nearly all that run at once have some. What it saves is the
-// guess of each tile but the first, so nothing by block; of a head's own, at least four tiles gain, and of columns as
-// they are none. 256 rotated columns gain nothing either (docs/notes/fp8.md); up to 64 were not tried by head.
+// A CTA has several tiles as long as nearly all CTAs that run at once have some. It saves the estimate of each tile but
+// the first, so nothing by block. By head, at least four tiles gain if rows are rotated, and none if not. 256 rotated
+// columns gain nothing either (docs/notes/fp8.md); up to 64 were not tried by head.
 bool may_be_several(const QuantizeConfig& c) {
   return c.tiles && !c.by_block && c.dim > 64 && c.dim <= 192 && (c.hadamard || c.shared);
 }
@@ -65,7 +65,7 @@ const Kernel& load(const DeviceFacts& device, const QuantizeConfigs& configs, St
                       [&] { return quantize_program(configs, arch_of(device)); });
 }
 
-// A launch of tile.cuh.
+// A launch of quantize.cuh.
 struct TileLaunch {
   QuantizeConfigs configs{};
   QuantizeJobs jobs{};
@@ -94,7 +94,7 @@ class State final : public PlanState {
     std::string line = text(plan_.config.rows * plan_.tiles, " rows per CTA");
     if (first == QuantizePart::write)
       line += ", read once";
-    else if (first == QuantizePart::guess)
+    else if (first == QuantizePart::estimate)
       line += ", read once with estimated scales; heads that overflow are requantized";
     else
       line += text(", read twice, first in ", plan_.pieces, plan_.pieces == 1 ? " chunk per head" : " chunks per head");
@@ -144,10 +144,10 @@ std::vector<QuantizePlan::Step> QuantizePlan::steps() const {
   if (config.by_block && !config.centered) return {{config, heads * groups}};
   QuantizeConfig first = config, last = config;
   if (config.tiles) {
-    first.part = QuantizePart::guess, last.part = QuantizePart::mend, last.several = false;
-    return {{first, heads * groups}, {last, heads / sharing * menders}};
+    first.part = QuantizePart::estimate, last.part = QuantizePart::requantize, last.several = false;
+    return {{first, heads * groups}, {last, heads / sharing * requant_blocks}};
   }
-  first.part = QuantizePart::survey;
+  first.part = QuantizePart::amax;
   first.by_block = false;
   first.rows = config.centered ? static_cast<int>(kDescaleRows) : kFewRows;
   return {{first, heads * pieces}, {last, heads * blocks}};
@@ -193,20 +193,20 @@ bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, 
   plan.groups = (plan.blocks + plan.tiles - 1) / plan.tiles;
   plan.config.several = plan.tiles > 1;
   const int units = std::max(1, plan.heads / plan.sharing);
-  plan.menders = static_cast<int>(
-      std::min<std::int64_t>(std::int64_t{plan.sharing} * plan.blocks, (kMenders + units - 1) / units));
+  plan.requant_blocks = static_cast<int>(
+      std::min<std::int64_t>(std::int64_t{plan.sharing} * plan.blocks, (kRequantBlocks + units - 1) / units));
   return true;
 }
 
 KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch) {
   if (c.tiles) return quantize_program(QuantizeConfigs{{c}, 1}, arch);
-  return {"cuda/quantize/quantize.cuh", "quantize_rows",
+  return {"cuda/quantize/rows.cuh", "quantize_rows",
           config_line("cuda/quantize/quantize_params.hpp", "onepass", "QuantizeConfig quantize_config", c), arch};
 }
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch) {
   std::string jobs;
   for (int i = 0; i < configs.count; ++i) jobs += (i > 0 ? ", " : "") + source_of(configs.job[i]);
-  return {"cuda/quantize/tile.cuh", "quantize_tiles",
+  return {"cuda/quantize/quantize.cuh", "quantize_tiles",
           text("#include \"cuda/quantize/quantize_params.hpp\"\nnamespace onepass {\n",
                "constexpr QuantizeConfigs quantize_jobs = {{", jobs, "}, ", configs.count, "};\n}\n"),
           arch};
@@ -223,7 +223,7 @@ std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std
   const QuantizeConfig& q = plan.config;
   if (!q.tiles || !q.hadamard || !q.by_block) return programs;
   QuantizeConfig k = q;
-  k.by_block = false, k.part = QuantizePart::guess;
+  k.by_block = false, k.part = QuantizePart::estimate;
   QuantizeConfig v = k;
   v.hadamard = false;
   for (const bool several : {false, true}) {
@@ -231,7 +231,7 @@ std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std
     k.several = several;
     programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
   }
-  k.part = v.part = QuantizePart::mend, k.several = false;
+  k.part = v.part = QuantizePart::requantize, k.several = false;
   programs.push_back(quantize_program(QuantizeConfigs{{k, v}, 2}, arch));
   return programs;
 }
@@ -242,8 +242,8 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.y = static_cast<unsigned char*>(t.y.data);
   q.descale = static_cast<float*>(t.descale.data);
   q.mean = static_cast<float*>(t.mean.data);
-  q.most = static_cast<float*>(workspace);
-  q.sums = q.most + static_cast<std::int64_t>(plan.heads) * (plan.config.tiles ? plan.groups : plan.pieces);
+  q.amax = static_cast<float*>(workspace);
+  q.sums = q.amax + static_cast<std::int64_t>(plan.heads) * (plan.config.tiles ? plan.groups : plan.pieces);
   const Layout& l = p.layout;
   std::copy_n(l.x.begin(), 4, q.x_stride);
   std::copy_n(l.y.begin(), 4, q.y_stride);
@@ -258,7 +258,7 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.piece_rows = plan.piece_rows;
   q.tiles = plan.tiles;
   q.groups = plan.groups;
-  q.menders = plan.menders;
+  q.requant_blocks = plan.requant_blocks;
   q.group_batch = p.descale.batch ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.batch));
   q.group_heads = p.descale.heads ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.heads_q));
   return q;

@@ -1,5 +1,5 @@
-// cuda.quantize: rows to fp8_e4m3 by one launch, or by two where more than 128 rows share a factor or a mean: of 16-bit
-// numbers in tiles (tile.cuh), of others row by row (quantize.cuh).
+// cuda.quantize: rows to fp8_e4m3 by one launch, or by two where more than 128 rows share a scale or a mean. 16-bit
+// elements take quantize.cuh, in tiles; others, and means, take rows.cuh.
 #pragma once
 #include <span>
 #include <string>
@@ -18,12 +18,12 @@ struct QuantizePlan {
   QuantizeConfig config;  // of what writes y
   int heads, blocks;      // of all batch entries; of rows in each
   int pieces, piece_rows;
-  int tiles, groups;     // blocks of rows that a block of threads has in turn; such blocks of threads in each head
-  int sharing, menders;  // heads that share a factor; blocks of threads for all that may have to be written once more
+  int tiles, groups;            // tiles of a CTA; CTAs of each head
+  int sharing, requant_blocks;  // heads that share a scale; CTAs that requantize them
 
   struct Step {
     QuantizeConfig config;
-    int blocks;  // of threads
+    int blocks;  // CTAs
   };
   std::vector<Step> steps() const;  // launches, one behind the other
   std::size_t workspace_bytes() const;
@@ -32,8 +32,8 @@ struct QuantizePlan {
 bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
-// All of a plan, for any number of multiprocessors. What Q of attention_fp8 is quantized by comes with what its q, k
-// and v are quantized by together.
+// Every program of a plan, for any number of multiprocessors. If the plan can be Q's of attention_fp8, it includes the
+// programs that quantize q, k and v together.
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
 QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan, const Tensors& tensors,
                                void* workspace);
@@ -42,9 +42,8 @@ QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan,
 struct QuantizeCall {
   const PlanState& plan;
   const Tensors& tensors;
-  void* workspace;  // plan.workspace_bytes
-  const int* used =
-      nullptr;  // on the device, how many rows of each head count; nullptr: all. Not with factors of blocks
+  void* workspace;            // plan.workspace_bytes
+  const int* used = nullptr;  // on the device: rows of each head that count; nullptr: all. Not with scales of blocks
 };
 // Shares launches where all plans have a kernel that can, else launches one after the other. Returns false, with
 // nothing done, if a plan is not cuda.quantize.

@@ -9,9 +9,10 @@ struct QuantizeSource {
   const void* config;                                // QuantizeConfig
   void (*run)(const void* params, unsigned blocks);  // QuantizeParams
 };
-extern const QuantizeSource quantize_tile_block, quantize_tile_block_plain, quantize_tile_guess, quantize_tile_mend,
-    quantize_tile_own_guess, quantize_tile_own_mend, quantize_tile_wide_guess, quantize_tile_wide_mend,
-    quantize_tile_shared_guess, quantize_tile_shared_mend, quantize_tile_plain_guess, quantize_tile_plain_mend,
-    quantize_f32_survey, quantize_f32_means, quantize_f16_odd;
+extern const QuantizeSource quantize_tile_block, quantize_tile_block_plain, quantize_tile_estimate,
+    quantize_tile_requantize, quantize_tile_own_estimate, quantize_tile_own_requantize, quantize_tile_wide_estimate,
+    quantize_tile_wide_requantize, quantize_tile_shared_estimate, quantize_tile_shared_requantize,
+    quantize_tile_plain_estimate, quantize_tile_plain_requantize, quantize_f32_amax, quantize_f32_means,
+    quantize_f16_odd;
 
 }  // namespace warps

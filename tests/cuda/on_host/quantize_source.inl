@@ -14,9 +14,9 @@ constexpr QuantizeConfig quantize_config = EMULATED_CONFIG;
 constexpr QuantizeConfigs quantize_jobs = {{quantize_config}, 1};
 }  // namespace onepass
 #ifdef EMULATED_TILES
-#include "cuda/quantize/tile.cuh"
-#else
 #include "cuda/quantize/quantize.cuh"
+#else
+#include "cuda/quantize/rows.cuh"
 #endif
 
 namespace warps {

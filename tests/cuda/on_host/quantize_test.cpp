@@ -16,12 +16,21 @@ namespace {
 
 using warps::QuantizeSource;
 
-const QuantizeSource* const kSources[] = {
-    &warps::quantize_tile_block,       &warps::quantize_tile_block_plain, &warps::quantize_tile_guess,
-    &warps::quantize_tile_mend,        &warps::quantize_tile_own_guess,   &warps::quantize_tile_own_mend,
-    &warps::quantize_tile_wide_guess,  &warps::quantize_tile_wide_mend,   &warps::quantize_tile_shared_guess,
-    &warps::quantize_tile_shared_mend, &warps::quantize_tile_plain_guess, &warps::quantize_tile_plain_mend,
-    &warps::quantize_f32_survey,       &warps::quantize_f32_means,        &warps::quantize_f16_odd};
+const QuantizeSource* const kSources[] = {&warps::quantize_tile_block,
+                                          &warps::quantize_tile_block_plain,
+                                          &warps::quantize_tile_estimate,
+                                          &warps::quantize_tile_requantize,
+                                          &warps::quantize_tile_own_estimate,
+                                          &warps::quantize_tile_own_requantize,
+                                          &warps::quantize_tile_wide_estimate,
+                                          &warps::quantize_tile_wide_requantize,
+                                          &warps::quantize_tile_shared_estimate,
+                                          &warps::quantize_tile_shared_requantize,
+                                          &warps::quantize_tile_plain_estimate,
+                                          &warps::quantize_tile_plain_requantize,
+                                          &warps::quantize_f32_amax,
+                                          &warps::quantize_f32_means,
+                                          &warps::quantize_f16_odd};
 
 const QuantizeSource* source_of(const QuantizeConfig& config) {
   for (const QuantizeSource* source : kSources)
@@ -29,26 +38,26 @@ const QuantizeSource* source_of(const QuantizeConfig& config) {
   return nullptr;
 }
 
-// Row 3 of the second head is not among those that a factor is guessed from.
+// Row 3 of the second head is not among those that a factor is estimated from.
 void hide_large_numbers(const check::Inputs& inputs) {
   const ConstTensor& x = inputs.tensors.x;
   auto* const row = static_cast<std::uint16_t*>(const_cast<void*>(x.data)) + x.stride[1] + 3 * x.stride[2];
   std::fill_n(row, x.shape[3], std::uint16_t{0x63d0});  // 1000 in fp16, 7.7e21 in bf16
 }
 
-// Heads that share a factor count each.
-int mended_heads(const check::Inputs& inputs, const QuantizeParams& params) {
-  int mended = 0;
+// Heads that share a scale count each.
+int requantized_heads(const check::Inputs& inputs, const QuantizeParams& params) {
+  int requantized = 0;
   const Dims& s = inputs.problem.layout.descale;
   for (int head = 0; head < inputs.problem.batch * inputs.problem.heads_q; ++head) {
     const auto at = head / params.heads * s[0] + head % params.heads * s[1];
-    mended += static_cast<const float*>(inputs.tensors.descale.data)[at] != params.sums[head];
+    requantized += static_cast<const float*>(inputs.tensors.descale.data)[at] != params.sums[head];
   }
-  return mended;
+  return requantized;
 }
 
 TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
-  int guessed = 0, mended = 0;
+  int estimated = 0, requantized = 0;
   for (const QuantizeSource* source : kSources) {
     const Problem p = parse_problem(source->problem);
     if (p.op != Op::quantize) continue;
@@ -60,8 +69,8 @@ TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
         // With few multiprocessors, a CTA has several tiles in turn.
         const bool several = static_cast<const QuantizeConfig*>(source->config)->several;
         ASSERT_TRUE(cuda::select_quantize(inputs.problem, several ? 0 : 132, plan, why)) << why;
-        const bool guesses = plan.steps()[0].config.part == QuantizePart::guess;
-        if (guesses) hide_large_numbers(inputs);
+        const bool estimates = plan.steps()[0].config.part == QuantizePart::estimate;
+        if (estimates) hide_large_numbers(inputs);
         std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);
         const QuantizeParams params = cuda::quantize_params(inputs.problem, plan, inputs.tensors, workspace.data());
         inputs.poison_outputs();
@@ -70,8 +79,8 @@ TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
           ASSERT_TRUE(step) << source->problem << ": the library takes another config by now";
           step->run(&params, static_cast<unsigned>(blocks));
         }
-        if (guesses) {
-          guessed += plan.heads, mended += mended_heads(inputs, params);
+        if (estimates) {
+          estimated += plan.heads, requantized += requantized_heads(inputs, params);
         }
         EXPECT_EQ(workspace.back(), -7.0f) << "written past the workspace";
         const check::Verdict verdict = check::judge_quantized(inputs);
@@ -80,8 +89,8 @@ TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
       }
     }
   }
-  EXPECT_GT(mended, 0);
-  EXPECT_LT(mended, guessed);
+  EXPECT_GT(requantized, 0);
+  EXPECT_LT(requantized, estimated);
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 // The family says in front of this file where sums stand: i32 sum_tile(i32 row, i32 n), the first of the 128 numbers of
 // rows `row` to `row` + 15 of a block and columns 8 n to 8 n + 7, which lie as lane_sum says.
 #pragma once
+#include "cuda/attention/backward/dq_sums.cuh"
 #include "cuda/attention/backward/fallback.cuh"
-#include "cuda/device/dependent.cuh"
-#include "cuda/device/reduce.cuh"
+#include "cuda/device/order.cuh"
 #include "cuda/device/shared.cuh"
 
 namespace onepass {

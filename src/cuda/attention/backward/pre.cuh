@@ -4,7 +4,7 @@
 #pragma once
 #include "cuda/attention/backward/careful.cuh"
 #include "cuda/attention/backward/score.cuh"
-#include "cuda/device/dependent.cuh"
+#include "cuda/device/order.cuh"
 
 namespace onepass {
 

@@ -2,15 +2,14 @@
 // an order of its own that is always the same.
 #pragma once
 #include "cuda/attention/backward/tile.cuh"
+#include "cuda/device/reduce.cuh"
 
 namespace onepass {
 
 DEV float sum_of(const float* parts, i32 first, i32 last) {  // by one warp
   float sum = 0.0f;
   for (i32 i = first + static_cast<i32>(threadIdx.x % 32); i < last; i += 32) sum += parts[i];
-#pragma unroll
-  for (i32 step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  return sum;
+  return warp_sum(sum);
 }
 
 }  // namespace onepass

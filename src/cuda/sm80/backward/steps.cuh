@@ -1,5 +1,7 @@
 // The results of a step: P and dS for the products of other warps, the sums of dQ, the gradients of slopes.
 #pragma once
+#include "cuda/attention/backward/dq_sums.cuh"
+#include "cuda/device/order.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/sm80/backward/copy.cuh"
 
@@ -44,14 +46,14 @@ DEV u32 turn_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) 
 }
 DEV void wait_for_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
   if constexpr (!backward_features.deterministic) return;
-  if (opaque_thread() == 0) wait_for_turn(p.turns + place, turn_of(p, x, step));
+  if (opaque_thread() == 0) wait_for_order(p.turns + place, turn_of(p, x, step));
   __syncthreads();
 }
 DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
   if constexpr (!backward_features.deterministic) return;
   memory_fence();
   __syncthreads();
-  if (opaque_thread() == 0) pass_turn(p.turns + place, turn_of(p, x, step) + 1);
+  if (opaque_thread() == 0) pass_order(p.turns + place, turn_of(p, x, step) + 1);
 }
 
 // dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers
@@ -110,9 +112,7 @@ struct SlopeSums {
     if (next.head == step.head) return;
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
-      float sum = of[r];
-#pragma unroll
-      for (i32 by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+      const float sum = warp_sum(of[r]);
       if (opaque_thread() % 32 == 0)
         *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = sum;
       of[r] = 0.0f;

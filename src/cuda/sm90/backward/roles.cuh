@@ -1,6 +1,6 @@
 // A block of threads: barriers, and its roles; consume(group) is what a consumer warpgroup does.
 #pragma once
-#include "cuda/device/dependent.cuh"
+#include "cuda/device/order.cuh"
 
 #include "cuda/sm90/backward/reducer.cuh"
 #include "cuda/sm90/backward/schedule.cuh"

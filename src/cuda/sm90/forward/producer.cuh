@@ -1,6 +1,6 @@
 // The producer warp: it draws tiles and loads Q, K, V and the bias with TMA.
 #pragma once
-#include "cuda/device/dependent.cuh"
+#include "cuda/device/order.cuh"
 #include "cuda/device/tma.cuh"
 
 #include "cuda/attention/descale.cuh"

@@ -2,6 +2,7 @@
 // it (attention/backward_fragment.cuh), and in fewer instructions where there is nothing between product and weight.
 #pragma once
 #include "cuda/attention/backward/fragment.cuh"
+#include "cuda/device/reduce.cuh"
 #include "cuda/sm90/backward/tile.cuh"
 
 namespace onepass::sm90 {
@@ -42,8 +43,7 @@ struct BlockScores : KeyScores {
   }
   DEV void close_head() {
     if constexpr (backward_features.dslopes) {
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) slope_sum += __shfl_xor_sync(0xffffffffu, slope_sum, step);
+      slope_sum = warp_sum(slope_sum);
       if (threadIdx.x % 32 == 0 && first_key < band.seq_k)
         atomicAdd(slope_of(static_cast<i32>(head)), slope_sum);  // one thread's, in the order of its blocks
     }

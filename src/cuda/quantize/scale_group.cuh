@@ -1,8 +1,8 @@
-// Heads that share a scale: its estimate from a few of their rows, and the largest absolute value that CTAs have found.
-// Also the reductions over the threads of a CTA.
+// Heads that share a scale: its estimate from a sample of their rows, and the amax that the CTAs of the first launch
+// have found.
 #pragma once
 #include "cuda/device/formats.cuh"
-#include "cuda/device/shared.cuh"
+#include "cuda/device/reduce.cuh"
 
 #include "cuda/quantize/quantize_params.hpp"
 
@@ -10,29 +10,10 @@ namespace onepass {
 
 constexpr i32 kThreads = kQuantizeTileThreads, kWarps = kThreads / 32;
 
-// The maximum over all lanes.
-DEV float warp_max(float x) {
-#pragma unroll
-  for (i32 lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
-  return x;
-}
-DEV bool finite(float x) { return x - x == 0.0f; }
+// The maximum over the CTA, in all of its threads. place: 0 or 1, another one than in the call before.
+DEV float cta_max(float own, u32 shared, u32 place) { return block_max<kWarps>(own, shared + place * kWarps * 4); }
 
-// The maximum over the CTA, in all of its threads; turn alternates between 0 and 1.
-DEV float block_max(float own, u32 shared, u32 turn) {
-  const u32 at = shared + turn * kWarps * 4;
-  own = warp_max(own);
-  if (threadIdx.x % 32 == 0) store_word(at + threadIdx.x / 32 * 4, __float_as_int(own));
-  __syncthreads();
-  i32 most[kWarps];  // of numbers that are not negative, as integers
-#pragma unroll
-  for (i32 i = 0; i < kWarps; i += 4) load_four(at + i * 4, most[i], most[i + 1], most[i + 2], most[i + 3]);
-#pragma unroll
-  for (i32 i = 1; i < kWarps; ++i) most[0] = max(most[0], most[i]);
-  return __int_as_float(most[0]);
-}
-
-// The maximum of two absolute values, without those that are not finite.
+// Two absolute values of 16 bits; those that are not finite become 0.
 template <ScalarType type>
 DEV u32 finite_halves(u32 sizes) {
   constexpr u32 kInfinity = type == ScalarType::bf16 ? 0x7f80u : 0x7c00u;
@@ -40,30 +21,28 @@ DEV u32 finite_halves(u32 sizes) {
 }
 
 template <i32 job>
-struct QuantizeGroup {
+struct ScaleGroup {
   static constexpr QuantizeConfig kQ = quantize_jobs.job[job];
   using Format = typename ElementOf<kQ.input>::Format;
 
   const QuantizeParams& p;
   i32 first;  // head
 
-  DEV static QuantizeGroup of(const QuantizeParams& p, i32 head) {
+  DEV static ScaleGroup of(const QuantizeParams& p, i32 head) {
     const i32 b = head / p.heads, h = head % p.heads;
     return {p, b / p.group_batch * p.group_batch * p.heads + h / p.group_heads * p.group_heads};
+  }
+  // Group `number` of all.
+  DEV static ScaleGroup at(const QuantizeParams& p, i32 number) {
+    const i32 across = p.heads / p.group_heads;
+    return {p, number / across * p.group_batch * p.heads + number % across * p.group_heads};
   }
   DEV i32 heads() const { return p.group_batch * p.group_heads; }
   DEV i32 head(i32 i) const { return first + i / p.group_heads * p.heads + i % p.group_heads; }
 
-  // How large numbers may become, judged by 4 KB of a head's rows, or 16 KB of all that share its factor: four times
-  // the largest of them, and where they are mixed twice what sum |x| / root n lets one become. Pieces of these rows,
-  // and what the block makes of them.
+  // The sample: 4 KB of the head's rows, or 16 KB of all heads of the group; a thread has 16 bytes of 1 or 4 rows.
   static constexpr i32 kRowLanes = kQ.dim / 8, kSampledRows = kThreads / kRowLanes, kSamples = kQ.shared ? 4 : 1;
   using Sample = Bytes<16>[kSamples];
-  DEV Bytes<16> piece(i32 of_head, i32 row) const {
-    const i64 from = of_head / p.heads * p.x_stride[0] + of_head % p.heads * p.x_stride[1] + row * p.x_stride[2];
-    const i32 column = static_cast<i32>(threadIdx.x) % kRowLanes * 8;
-    return *reinterpret_cast<const Bytes<16>*>(static_cast<const u16*>(p.x) + from + column);
-  }
   DEV void load(Sample& sample, i32 own_head) const {
     const i32 i = static_cast<i32>(threadIdx.x) / kRowLanes;
     const auto part = [](i32 of, i32 n, i32 all) { return static_cast<i32>(static_cast<i64>(of) * n / all); };
@@ -81,8 +60,10 @@ struct QuantizeGroup {
         sample[s] = piece(own_head, part(rows, n, kAll));
     }
   }
-  DEV float guess(const Sample& sample, u32 shared) const {
-    float most = 0.0f;
+  // The amax that the group is expected to have: four times that of the sample. Of rotated rows it is twice the bound
+  // sum |x| / sqrt(n) of the sample.
+  DEV float estimated_amax(const Sample& sample, u32 shared) const {
+    float amax = 0.0f;
 #pragma unroll
     for (i32 s = 0; s < kSamples; ++s) {
       float large = 0.0f, sum = 0.0f;
@@ -96,23 +77,30 @@ struct QuantizeGroup {
 #pragma unroll
         for (i32 lane = kRowLanes / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
       }
-      most = fmaxf(most, kQ.hadamard ? 2.0f * p.root * sum : 4.0f * large);
+      amax = fmaxf(amax, kQ.hadamard ? 2.0f * p.root * sum : 4.0f * large);
     }
-    return block_max(most, shared, 0);
+    return cta_max(amax, shared, 0);
   }
 
-  // The maximum over all CTAs; clean: no infinity was found.
-  DEV float largest(bool& clean, u32 shared) const {
-    float most = 0.0f, infinite = 0.0f;
+  // The amax over all CTAs; finite: none found an infinity.
+  DEV float found_amax(bool& finite, u32 shared) const {
+    float amax = 0.0f, infinite = 0.0f;
 #pragma unroll 4
     for (i32 i = static_cast<i32>(threadIdx.x); i < heads() * p.groups; i += kThreads) {
-      const float found = p.most[static_cast<i64>(head(i / p.groups)) * p.groups + i % p.groups];
+      const float found = p.amax[static_cast<i64>(head(i / p.groups)) * p.groups + i % p.groups];
       if (__float_as_int(found) < 0) infinite = 1.0f;
-      most = fmaxf(most, fabsf(found));
+      amax = fmaxf(amax, fabsf(found));
     }
-    most = block_max(most, shared, 0);
-    clean = block_max(infinite, shared, 1) == 0.0f;
-    return most;
+    amax = cta_max(amax, shared, 0);
+    finite = cta_max(infinite, shared, 1) == 0.0f;
+    return amax;
+  }
+
+ private:
+  DEV Bytes<16> piece(i32 of_head, i32 row) const {
+    const i64 from = of_head / p.heads * p.x_stride[0] + of_head % p.heads * p.x_stride[1] + row * p.x_stride[2];
+    const i32 column = static_cast<i32>(threadIdx.x) % kRowLanes * 8;
+    return *reinterpret_cast<const Bytes<16>*>(static_cast<const u16*>(p.x) + from + column);
   }
 };
 
