@@ -9,17 +9,12 @@
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/pretended.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {
-
-constexpr std::size_t kCounterBytes = 64;
-
-void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
 
 // How many heads are worked on together. Many, so that a causal problem's short tiles come last; few enough that their
 // K and V stay in L2 (measured on an H200, causal, TFLOP/s by number of heads: d128 4k 16: 713, 32: 687, 64: 629;
@@ -64,10 +59,6 @@ std::string why_too_many(const Problem& p, std::int64_t tiles) {
   return why_no_alibi(p, kMaxPosition);
 }
 
-std::string why_too_old(const DeviceFacts& device) {
-  return text("requires compute capability 8.0 or later (", device.name, " has ", device.major, ".", device.minor, ")");
-}
-
 ScalarType scalar_type_of(DType t) {
   switch (t) {
     case DType::f32: return ScalarType::f32;
@@ -78,20 +69,6 @@ ScalarType scalar_type_of(DType t) {
     case DType::i32: break;
   }
   throw Error(ErrorCode::bad_dtype, text("CUDA kernels support fp32, fp16, bf16 and fp8_e4m3 (got ", name_of(t), ")"));
-}
-
-const DeviceFacts* device_of(const Problem& p, std::string& why) {
-  if (p.device.kind != DeviceKind::cuda) {
-    why = "requires tensors on a CUDA device";
-    return nullptr;
-  }
-  if (!pretended_device() && !driver(&why)) return nullptr;
-  try {
-    return &device_facts(p.device.index);
-  } catch (const Error& e) {
-    why = e.what();
-    return nullptr;
-  }
 }
 
 ForwardFeatures features_of(const Problem& p) {
@@ -131,12 +108,10 @@ std::int64_t tile_bound(const Problem& p, const TileShape& tile) {
 }
 
 std::size_t forward_workspace_bytes(const Problem& p, const TileShape& tile) {
-  return kCounterBytes + fallback_bytes(p, tile) + mask_bytes(p, tile);
+  return mask_place(p, tile) + mask_bytes(p, tile);
 }
 
-void* mask_place(const Problem& p, const TileShape& tile, void* workspace) {
-  return static_cast<std::byte*>(workspace) + kCounterBytes + fallback_bytes(p, tile);
-}
+std::size_t mask_place(const Problem& p, const TileShape& tile) { return kTileCounterBytes + fallback_bytes(p, tile); }
 
 ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_bytes, const Part& part) {
   ForwardParams f{};
@@ -194,7 +169,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.v = t.v.data;
   f.out = t.out.data;
   f.lse = static_cast<float*>(t.lse.data);
-  f.fallback = reinterpret_cast<FallbackEntry*>(static_cast<std::byte*>(workspace) + kCounterBytes);
+  f.fallback = reinterpret_cast<FallbackEntry*>(static_cast<std::byte*>(workspace) + kTileCounterBytes);
   f.cu_q = static_cast<const int*>(t.cu_seqlens_q.data);
   f.cu_k = static_cast<const int*>(t.cu_seqlens_k.data);
   f.seqused = static_cast<const int*>(t.seqused_k.data);
@@ -209,42 +184,10 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   fill_mod_buffers(t, f.mod_buffers);
 }
 
-ForwardState::ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
-                           const TileShape& tile, const Part& part)
-    : PlanState(request.problem),
-      device_(device),
-      features_(features),
-      tile_(tile),
-      part_(part),
-      decided_(decided_params(*problem, tile, device.l2_bytes, part)) {
-  workspace_bytes = decided_.tiles == 0 ? 0 : forward_workspace_bytes(*problem, tile);
-}
-
-const Kernel& ForwardState::kernel(Stream stream) const {
-  return kernel_.get([&]() -> const Kernel& { return load(stream); });
-}
-
-void ForwardState::prepare() const {
-  if (decided_.tiles == 0) return;
-  kernel(nullptr);
-  if (problem->bool_mask) load_mask_kernel(device_, nullptr);
-}
-
-void ForwardState::run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const {
-  if (decided_.tiles == 0) return;
-  const auto stream = static_cast<Stream>(stream_);
-  const Kernel& loaded = kernel(stream);
-  const ContextScope scope(device_);
-  ForwardParams params = decided_;
-  bind(params, tensors, workspace);
-  params.counters = stream_counters(device_, stream);
-  if (!params.counters) {
-    params.counters = static_cast<unsigned*>(workspace);
-    check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
-  }
-  if (problem->bool_mask)
-    params.mask = pack_mask(*problem, tensors, tile_, mask_place(*problem, tile_, workspace), device_, stream).bits;
-  launch_with(loaded, tensors, params, stream);
+unsigned* tile_counters(const Call& call) {
+  if (unsigned* const known = stream_counters(call.device, call.stream)) return known;
+  call.zero(call.workspace, kTileCounterBytes);
+  return static_cast<unsigned*>(call.workspace);
 }
 
 }  // namespace onepass::cuda

@@ -1,13 +1,12 @@
 // The host half that the architectures share: a problem's features and a call's parameters.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "cuda/attention/forward.hpp"
-#include "cuda/host/kernels.hpp"
+#include "cuda/host/kernel_state.hpp"
 #include "problem/implementation.hpp"
 
 namespace onepass::cuda {
@@ -28,14 +27,10 @@ struct Part {
   int multiprocessors = 0;            // that it takes; 0: all
 };
 
-// The problem's device; nullptr with a sentence if it is not on one that is there.
-const DeviceFacts* device_of(const Problem& problem, std::string& why);
 // The largest power of two, up to 16, that a tensor's address and the distances of its rows in bytes are multiples of.
 int row_alignment(const Problem& problem, Role role);
 // Empty, or a sentence on a count that 32 bits do not hold. tiles: of all heads, where they are counted so.
 std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
-// The refusal of a device of compute capability below 8.0.
-std::string why_too_old(const DeviceFacts& device);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);
@@ -47,45 +42,18 @@ std::string features_source(const ForwardFeatures& features);
 std::int64_t tile_bound(const Problem& problem, const TileShape& tile);
 std::size_t forward_workspace_bytes(const Problem& problem, const TileShape& tile);
 
+// The strides of batch (or page), head and token.
+inline void fill_strides(long long (&to)[3], const Dims& from) { std::copy_n(from.begin(), 3, to); }
+
 // A launch's parameters but for what a call brings: addresses, the tile counters and the packed mask, whose place in
-// the workspace is mask_place.
+// the workspace is at mask_place.
 ForwardParams decided_params(const Problem& problem, const TileShape& tile, int l2_bytes, const Part& part = {});
 // The addresses of a call. `workspace`: forward_workspace_bytes bytes.
 void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
-void* mask_place(const Problem& problem, const TileShape& tile, void* workspace);
+std::size_t mask_place(const Problem& problem, const TileShape& tile);
 
-// The plan and the run that all forward kernels share; a family adds its config and its launch.
-class ForwardState : public PlanState {
- public:
-  ForwardState(const Request& request, const DeviceFacts& device, const ForwardFeatures& features,
-               const TileShape& tile, const Part& part = {});
-  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
-  void prepare() const final;
-
- protected:
-  virtual const Kernel& load(Stream stream) const = 0;
-  virtual void launch_with(const Kernel& kernel, const Tensors& tensors, ForwardParams& params,
-                           Stream stream) const = 0;
-
-  const DeviceFacts& device_;
-  const ForwardFeatures features_;
-  const TileShape tile_;
-  const Part part_;
-  const ForwardParams decided_;
-
- private:
-  const Kernel& kernel(Stream stream) const;
-  LoadedOnce kernel_;
-};
-
-// The plan of a family: its State of the config that it has on the problem's device.
-template <class State, class Config, class ConfigOn>
-Decision plan_forward(const Request& request, const ConfigOn& config_on, const Part& part = {}) {
-  Config config;
-  std::string why;
-  const DeviceFacts* const device = device_of(*request.problem, why);
-  if (!device || !config_on(*device, *request.problem, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config, part)};
-}
+// Two tile counters of a call: those of its stream, or zeroed ones where its workspace begins, kTileCounterBytes bytes.
+unsigned* tile_counters(const Call& call);
+inline constexpr std::size_t kTileCounterBytes = 64;
 
 }  // namespace onepass::cuda

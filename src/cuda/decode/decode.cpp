@@ -31,83 +31,64 @@ constexpr TileConfig kConfigs32[] = {{64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {
 constexpr int kMaxSlots = 8, kMinSlots = 2;
 constexpr std::int64_t kKeysOfRow = 4;  // at least, with more than one query: below, Q and O are a large part
 
-class State final : public PlanState {
+class State final : public cuda::KernelState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const DecodeConfig& config, const Share& share,
-        const cuda::Part& part)
-      : PlanState(request.problem),
-        device_(device),
-        features_(cuda::features_of(*problem)),
+  State(const Request& request, const cuda::DeviceFacts& device, DecodeConfig config, const cuda::Part& part)
+      : KernelState(request, device),
         config_(config),
-        shared_bytes_(layout_of(features_, config).total),
         sharing_(sharing_of(config)),
-        share_(share),
-        part_(part),
+        share_(share_of(*problem, sharing_, part.multiprocessors != 0 ? part.multiprocessors : device.multiprocessors)),
+        early_(part.early),
         decided_(decided_params(*problem, config, share_, part)) {
-    workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
+    idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
+    workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
+    const ForwardFeatures features = cuda::features_of(*problem);
+    const auto values = [&](bool even) {
+      config.even = even;
+      return std::tuple{features, config, cuda::mods_key(*problem)};
+    };
+    const auto print = [p = problem](const auto& all, const std::string& arch) {
+      const auto& [f, c, mods] = all;
+      return program_of(f, c, arch, cuda::mods_source(*p));
+    };
+    const bool even = share_.splits != 0;
+    kernel_ = kernels_.add(values(even), layout_of(features, config).total, print);
+    if (even || may_be_even(*problem, sharing_)) kernels_.add_elsewhere(values(!even), print);
   }
 
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head, ", c.warps, " warps in ", c.share, " teams, tiles of ",
                 c.block_n, " keys, ", c.slots, " tiles prefetched per team, ", sentence_of(share_, sharing_), ", ",
-                c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory");
-  }
-
-  void prepare() const override {
-    if (!idle()) kernel(nullptr);
-  }
-
-  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
-    if (idle()) return;
-    const auto stream = static_cast<cuda::Stream>(stream_);
-    const cuda::Kernel& loaded = kernel(stream);
-    const cuda::ContextScope scope(device_);
-    DecodeParams params = decided_;
-    bind(params, tensors, workspace);
-    params.counters = counters_of(device_, workspace, stream);
-    void* arguments[] = {&params};
-    cuda::launch(loaded, static_cast<unsigned>(share_.blocks), static_cast<unsigned>(config_.threads()), shared_bytes_,
-                 stream, arguments, part_.early);
+                c.copy_bytes, "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory");
   }
 
  private:
-  bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
-
-  const cuda::Kernel& kernel(cuda::Stream stream) const {
-    return kernel_.get([&]() -> const cuda::Kernel& { return load(stream); });
-  }
-  const cuda::Kernel& load(cuda::Stream stream) const {
-    static cuda::KernelTable<std::tuple<ForwardFeatures, DecodeConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
-      return program_of(features_, config_, cuda::arch_of(device_), cuda::mods_source(*problem));
-    });
+  void launch(const cuda::Call& call) const override {
+    DecodeParams params = decided_;
+    bind(params, call.tensors, call.workspace);
+    params.counters = counters_of(call);
+    call.launch(*kernel_, {share_.blocks, config_.threads(), early_}, params);
   }
 
-  const cuda::DeviceFacts& device_;
-  const ForwardFeatures features_;
   const DecodeConfig config_;
-  const int shared_bytes_;
   const Sharing sharing_;
   const Share share_;
-  const cuda::Part part_;
+  const bool early_;
   const DecodeParams decided_;
-  cuda::LoadedOnce kernel_;
+  const cuda::PlannedKernel* kernel_;
 };
+
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, DecodeConfig& config, std::string& why) {
+  if (device.major >= 8) return select_config(p, device.shared_bytes, config, why);
+  why = cuda::why_too_old(device);
+  return false;
+}
 
 }  // namespace
 
 Decision plan(const Request& request, const cuda::Part& part) {
-  DecodeConfig config;
-  std::string why;
-  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
-  if (!device) return Decision::no(std::move(why));
-  if (device->major < 8) return Decision::no(cuda::why_too_old(*device));
-  if (!select_config(*request.problem, device->shared_bytes, config, why)) return Decision::no(std::move(why));
-  const Share share = share_of(*request.problem, sharing_of(config),
-                               part.multiprocessors != 0 ? part.multiprocessors : device->multiprocessors);
-  config.even = share.splits != 0;
-  return {{}, std::make_shared<State>(request, *device, config, share, part)};
+  return cuda::plan_on_device<State, DecodeConfig>(request, config_on, part);
 }
 
 bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::string& why) {

@@ -4,7 +4,6 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/decode/decode_config.hpp"
 #include "cuda/decode/split_policy.hpp"
-#include "cuda/host/kernels.hpp"
 #include "problem/implementation.hpp"
 
 namespace onepass::decode {

@@ -93,11 +93,10 @@ void bind(DecodeParams& d, const Tensors& t, void* workspace) {
   d.partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes);
 }
 
-unsigned* counters_of(const cuda::DeviceFacts& device, void* workspace, cuda::Stream stream) {
-  if (unsigned* const known = cuda::workspace_counters(device, workspace)) return known;
-  cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(workspace), 0, kCounterBytes, stream),
-                   "cuMemsetD8Async");
-  return static_cast<unsigned*>(workspace);
+unsigned* counters_of(const cuda::Call& call) {
+  if (unsigned* const known = cuda::workspace_counters(call.device, call.workspace)) return known;
+  call.zero(call.workspace, kCounterBytes);
+  return static_cast<unsigned*>(call.workspace);
 }
 
 std::string sentence_of(const Share& share, const Sharing& s) {

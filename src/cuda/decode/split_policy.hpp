@@ -35,7 +35,7 @@ std::size_t workspace_bytes_of(const Problem& problem, const Sharing& sharing, i
 // The addresses of a call; counters stay to be set.
 void bind(DecodeParams& params, const Tensors& tensors, void* workspace);
 // Those of a workspace, zero when a launch begins: known ones, or the workspace's own behind a memset.
-unsigned* counters_of(const cuda::DeviceFacts& device, void* workspace, cuda::Stream stream);
+unsigned* counters_of(const cuda::Call& call);
 std::string sentence_of(const Share& share, const Sharing& sharing);         // for explain
 inline constexpr std::size_t kCounterBytes = kMaxBlocks * sizeof(unsigned);  // where the workspace begins
 

@@ -8,9 +8,9 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/gemm/sixteens.hpp"
+#include "cuda/gemm/matrices.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
+#include "cuda/host/kernel_state.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::cuda {
@@ -18,11 +18,13 @@ namespace {
 
 constexpr int kMaxRows = 64, kMaxStages = 6, kOfH200 = 132;  // of an H200, which plans are made for
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const FlatGemmPlan& plan)
-      : PlanState(request.problem), device_(device), plan_(plan) {
+      : KernelState(request, device), plan_(plan), decided_(flat_gemm_params(*problem, plan)) {
     workspace_bytes = plan.workspace_bytes;
+    idle_ = problem->m == 0 || problem->n == 0;
+    kernel_ = kernels_.add<flat_gemm_program>(plan.config, plan.config.shared_bytes());
   }
 
   std::string describe() const override {
@@ -32,36 +34,25 @@ class State final : public PlanState {
                 plan_.split_steps * plan_.config.step(), ", ", plan_.blocks, " CTAs with ", plan_.config.stages,
                 " stages", plan_.config.vectors ? "" : ", scalar loads");
   }
-  void prepare() const override { load(nullptr); }
-  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
-    const auto stream = static_cast<Stream>(stream_);
-    const Kernel& kernel = load(stream);
-    if (problem->m == 0 || problem->n == 0) return;
-    const ContextScope scope(device_);
-    FlatGemmParams parameters = flat_gemm_params(*problem, plan_, tensors, workspace);
-    if (plan_.splits > 1) {
-      if (unsigned* const counters = workspace_counters(device_, workspace)) {
-        parameters.counters = counters;
-      } else {
-        check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(parameters.counters), 0,
-                                     kWorkspaceCounters * sizeof(unsigned), stream),
-                   "cuMemsetD8Async");
-      }
-    }
-    void* arguments[] = {&parameters};
-    launch(kernel, static_cast<unsigned>(plan_.blocks), kGemmThreads, plan_.config.shared_bytes(), stream, arguments,
-           device_.major >= 9);
-  }
 
  private:
-  const Kernel& load(Stream stream) const {
-    static KernelTable<FlatGemmConfig> kernels;  // each serves all sizes of its config
-    return kernels.find(device_.ordinal, plan_.config, plan_.config.shared_bytes(), stream,
-                        [&] { return flat_gemm_program(plan_.config, arch_of(device_)); });
+  void launch(const Call& call) const override {
+    FlatGemmParams params = decided_;
+    bind(params, call.tensors);
+    params.partials = static_cast<float*>(call.workspace);
+    if (plan_.splits > 1) params.counters = counters(call);
+    call.launch(*kernel_, {plan_.blocks, kGemmThreads, device_.major >= 9}, params);
+  }
+  unsigned* counters(const Call& call) const {
+    if (unsigned* const known = workspace_counters(device_, call.workspace)) return known;
+    void* const own = static_cast<char*>(call.workspace) + plan_.partial_bytes;
+    call.zero(own, kWorkspaceCounters * sizeof(unsigned));
+    return static_cast<unsigned*>(own);
   }
 
-  const DeviceFacts& device_;
   const FlatGemmPlan plan_;
+  const FlatGemmParams decided_;
+  const PlannedKernel* kernel_;
 };
 
 }  // namespace
@@ -165,16 +156,11 @@ KernelProgram flat_gemm_program(const FlatGemmConfig& config, const std::string&
           config_line("cuda/gemm/flat_gemm_params.hpp", "onepass", "FlatGemmConfig gemm_config", config), arch};
 }
 
-FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan, const Tensors& t, void* workspace) {
+FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan) {
   FlatGemmParams a{};
-  a.x = t.x.data, a.w = t.w.data, a.bias = t.column_bias.data, a.y = t.y.data;
-  const Layout& l = p.layout;
-  for (int i = 0; i < 2; ++i) a.x_stride[i] = l.x[i], a.w_stride[i] = l.w[i], a.y_stride[i] = l.y[i];
-  a.bias_stride = l.column_bias[0];
+  set_strides(a, p);
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k = static_cast<int>(p.k);
   a.splits = plan.splits, a.split_steps = plan.split_steps;
-  a.partials = static_cast<float*>(workspace);
-  a.counters = workspace ? reinterpret_cast<unsigned*>(static_cast<char*>(workspace) + plan.partial_bytes) : nullptr;
   a.tiles_n = plan.tiles_n, a.group = plan.group, a.each = plan.each, a.more = plan.more;
   return a;
 }
@@ -183,12 +169,10 @@ const Implementation& flat_gemm_implementation() {
   static const Implementation row{
       "cuda.flat_gemm",
       [](const Request& request) {
-        std::string why;
-        FlatGemmPlan plan;
-        const DeviceFacts* const device = device_of(*request.problem, why);
-        if (!device || !select_flat_gemm(*request.problem, device->shared_bytes, device->multiprocessors, plan, why))
-          return Decision::no(why);
-        return Decision{{}, std::make_shared<State>(request, *device, plan)};
+        return plan_on_device<State, FlatGemmPlan>(
+            request, [](const DeviceFacts& device, const Problem& p, FlatGemmPlan& plan, std::string& why) {
+              return select_flat_gemm(p, device.shared_bytes, device.multiprocessors, plan, why);
+            });
       },
       Op::flat_gemm};
   return row;

@@ -24,8 +24,7 @@ FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config,
 bool select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors, FlatGemmPlan& plan,
                       std::string& why);
 KernelProgram flat_gemm_program(const FlatGemmConfig& config, const std::string& arch);
-// counters: of the workspace's end.
-FlatGemmParams flat_gemm_params(const Problem& problem, const FlatGemmPlan& plan, const Tensors& tensors,
-                                void* workspace);
+// But for the addresses of a call, and with them the workspace's.
+FlatGemmParams flat_gemm_params(const Problem& problem, const FlatGemmPlan& plan);
 
 }  // namespace onepass::cuda

@@ -2,42 +2,36 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
-#include "cuda/gemm/sixteens.hpp"
+#include "cuda/gemm/matrices.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
+#include "cuda/host/kernel_state.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::cuda {
 namespace {
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const GemvConfig& config)
-      : PlanState(request.problem), device_(device), config_(config) {}
+      : KernelState(request, device), config_(config), decided_(gemv_params(*problem)) {
+    idle_ = problem->n == 0;
+    kernel_ = kernels_.add<gemv_program>(config, 0);
+  }
 
   std::string describe() const override {
     return text("one row of w per warp, ", config_.rows, config_.rows == 1 ? " row of x" : " rows of x");
   }
-  void prepare() const override { load(nullptr); }
-  void run(const Tensors& tensors, void*, Executor&, void* stream_) const override {
-    const auto stream = static_cast<Stream>(stream_);
-    const Kernel& kernel = load(stream);
-    if (problem->n == 0) return;
-    const ContextScope scope(device_);
-    GemvParams parameters = gemv_params(*problem, tensors);
-    void* arguments[] = {&parameters};
-    launch(kernel, static_cast<unsigned>((problem->n + kGemvWarps - 1) / kGemvWarps), 32 * kGemvWarps, 0, stream,
-           arguments, device_.major >= 9);
-  }
 
  private:
-  const Kernel& load(Stream stream) const {
-    static KernelTable<GemvConfig> kernels;
-    return kernels.find(device_.ordinal, config_, 0, stream, [&] { return gemv_program(config_, arch_of(device_)); });
+  void launch(const Call& call) const override {
+    GemvParams params = decided_;
+    bind(params, call.tensors);
+    call.launch(*kernel_, {(decided_.n + kGemvWarps - 1) / kGemvWarps, 32 * kGemvWarps, device_.major >= 9}, params);
   }
 
-  const DeviceFacts& device_;
   const GemvConfig config_;
+  const GemvParams decided_;
+  const PlannedKernel* kernel_;
 };
 
 }  // namespace
@@ -67,10 +61,9 @@ KernelProgram gemv_program(const GemvConfig& config, const std::string& arch) {
           config_line("cuda/gemm/gemv_params.hpp", "onepass", "GemvConfig gemv_config", config), arch};
 }
 
-GemvParams gemv_params(const Problem& p, const Tensors& t) {
+GemvParams gemv_params(const Problem& p) {
   const Layout& l = p.layout;
   GemvParams a{};
-  a.x = t.x.data, a.w = t.w.data, a.bias = t.column_bias.data, a.y = t.y.data;
   a.x_stride = l.x[0], a.w_stride = l.w[0], a.bias_stride = l.column_bias[0];
   a.y_stride[0] = l.y[0], a.y_stride[1] = l.y[1];
   a.n = static_cast<int>(p.n), a.k = static_cast<int>(p.k);
@@ -80,12 +73,9 @@ GemvParams gemv_params(const Problem& p, const Tensors& t) {
 const Implementation& gemv_implementation() {
   static const Implementation row{"cuda.gemv",
                                   [](const Request& request) {
-                                    std::string why;
-                                    GemvConfig config;
-                                    const DeviceFacts* const device = device_of(*request.problem, why);
-                                    if (!device || !select_gemv(*request.problem, config, why))
-                                      return Decision::no(why);
-                                    return Decision{{}, std::make_shared<State>(request, *device, config)};
+                                    return plan_on_device<State, GemvConfig>(
+                                        request, [](const DeviceFacts&, const Problem& p, GemvConfig& config,
+                                                    std::string& why) { return select_gemv(p, config, why); });
                                   },
                                   Op::linear, Dataflow::gemv};
   return row;

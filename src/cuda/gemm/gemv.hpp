@@ -13,6 +13,6 @@ const Implementation& gemv_implementation();
 // False, with a sentence, if the kernel does not compute the problem.
 bool select_gemv(const Problem& problem, GemvConfig& config, std::string& why);
 KernelProgram gemv_program(const GemvConfig& config, const std::string& arch);
-GemvParams gemv_params(const Problem& problem, const Tensors& tensors);
+GemvParams gemv_params(const Problem& problem);  // but for the addresses of a call
 
 }  // namespace onepass::cuda

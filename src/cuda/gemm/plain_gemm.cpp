@@ -5,43 +5,37 @@
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
+#include "cuda/gemm/matrices.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
+#include "cuda/host/kernel_state.hpp"
 
 namespace onepass::cuda {
 namespace {
 
 std::int64_t tiles_of(std::int64_t count) { return (count + kPlainGemmTile - 1) / kPlainGemmTile; }
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const PlainGemmConfig& config)
-      : PlanState(request.problem), device_(device), config_(config) {}
+      : KernelState(request, device), blocks_(plain_gemm_blocks(*problem)), decided_(plain_gemm_params(*problem)) {
+    idle_ = blocks_ == 0;
+    kernel_ = kernels_.add<plain_gemm_program>(config, kPlainGemmShared);
+  }
 
   std::string describe() const override {
     return text(kPlainGemmTile, " x ", kPlainGemmTile, " tiles, scalar products in fp32");
   }
-  void prepare() const override { load(nullptr); }
-  void run(const Tensors& tensors, void*, Executor&, void* stream_) const override {
-    const auto stream = static_cast<Stream>(stream_);
-    const Kernel& kernel = load(stream);
-    const std::int64_t blocks = plain_gemm_blocks(*problem);
-    if (blocks == 0) return;
-    const ContextScope scope(device_);
-    PlainGemmParams parameters = plain_gemm_params(*problem, tensors);
-    void* arguments[] = {&parameters};
-    launch(kernel, static_cast<unsigned>(blocks), kPlainGemmTile * kPlainGemmTile, kPlainGemmShared, stream, arguments);
-  }
 
  private:
-  const Kernel& load(Stream stream) const {
-    static KernelTable<PlainGemmConfig> kernels;
-    return kernels.find(device_.ordinal, config_, kPlainGemmShared, stream,
-                        [&] { return plain_gemm_program(config_, arch_of(device_)); });
+  void launch(const Call& call) const override {
+    PlainGemmParams params = decided_;
+    bind(params, call.tensors);
+    call.launch(*kernel_, {blocks_, kPlainGemmTile * kPlainGemmTile}, params);
   }
 
-  const DeviceFacts& device_;
-  const PlainGemmConfig config_;
+  const std::int64_t blocks_;
+  const PlainGemmParams decided_;
+  const PlannedKernel* kernel_;
 };
 
 }  // namespace
@@ -64,29 +58,25 @@ KernelProgram plain_gemm_program(const PlainGemmConfig& config, const std::strin
           config_line("cuda/gemm/plain_gemm_params.hpp", "onepass", "PlainGemmConfig plain_gemm_config", config), arch};
 }
 
-PlainGemmParams plain_gemm_params(const Problem& p, const Tensors& t) {
-  const Layout& l = p.layout;
+PlainGemmParams plain_gemm_params(const Problem& p) {
   PlainGemmParams a{};
-  a.x = t.x.data, a.w = t.w.data, a.bias = t.column_bias.data, a.y = t.y.data;
-  for (int i = 0; i < 2; ++i) a.x_stride[i] = l.x[i], a.w_stride[i] = l.w[i], a.y_stride[i] = l.y[i];
-  a.bias_stride = l.column_bias[0];
+  set_strides(a, p);
   a.m = p.m, a.n = p.n, a.k = p.k;
   a.tiles_n = tiles_of(p.n);
   return a;
 }
 
 const Implementation& plain_gemm_implementation() {
-  static const Implementation row{"cuda.plain_gemm",
-                                  [](const Request& request) {
-                                    std::string why;
-                                    PlainGemmConfig config{};
-                                    const DeviceFacts* const device = device_of(*request.problem, why);
-                                    if (!device || !select_plain_gemm(*request.problem, config, why))
-                                      return Decision::no(why);
-                                    if (device->major < 8) return Decision::no(why_too_old(*device));
-                                    return Decision{{}, std::make_shared<State>(request, *device, config)};
-                                  },
-                                  Op::flat_gemm, Dataflow::none};
+  static const Implementation row{
+      "cuda.plain_gemm",
+      [](const Request& request) {
+        return plan_on_device<State, PlainGemmConfig>(
+            request, [](const DeviceFacts& device, const Problem& p, PlainGemmConfig& config, std::string& why) {
+              if (select_plain_gemm(p, config, why) && device.major < 8) why = why_too_old(device);
+              return why.empty();
+            });
+      },
+      Op::flat_gemm, Dataflow::none};
   return row;
 }
 

@@ -1,6 +1,5 @@
 // Loaded kernels: one per (device, program), found by a lookup in memory after the first time.
 #pragma once
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -58,20 +57,6 @@ class KernelTable {
   };
   std::shared_mutex mutex_;
   std::deque<Entry> entries_;
-};
-
-// A plan's kernel, which its table is asked for once: later runs read one pointer without a lock.
-class LoadedOnce {
- public:
-  template <class Load>
-  const Kernel& get(const Load& load) const {
-    const Kernel* known = kernel_.load(std::memory_order_acquire);
-    if (!known) kernel_.store(known = &load(), std::memory_order_release);
-    return *known;
-  }
-
- private:
-  mutable std::atomic<const Kernel*> kernel_{nullptr};
 };
 
 // Makes the device's primary context current for a scope.

@@ -23,22 +23,25 @@ int map_type_of(DType dtype) {  // cuda.h's CUtensorMapDataType
 
 }  // namespace
 
-TensorMap tensor_map(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
-                     const std::array<std::int64_t, 3>& strides, int rows) {
+TensorMapShape::TensorMapShape(DType of, const std::array<std::int64_t, 4>& extents,
+                               const std::array<std::int64_t, 3>& strides, int box_rows)
+    : dtype(of), rows(static_cast<std::uint32_t>(box_rows)) {
+  for (std::size_t i = 0; i < 4; ++i) sizes[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(1, extents[i]));
+  // A dimension of one element is never stepped along; TMA still wants a plausible stride.
+  for (std::size_t i = 0; i < 3; ++i)
+    byte_strides[i] = sizes[i + 1] > 1 ? size_of(of) * static_cast<std::uint64_t>(strides[i]) : 16;
+}
+
+TensorMap tensor_map(const void* data, const TensorMapShape& shape) {
   // Values of cuda.h's CUtensorMapInterleave, -Swizzle, -L2promotion and -FloatOOBfill.
   constexpr int kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeros = 0;
-  std::uint64_t n[4], bytes[3];
-  for (int i = 0; i < 4; ++i) n[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(1, sizes[i]));
-  // A dimension of one element is never stepped along; TMA still wants a plausible stride.
-  for (int i = 0; i < 3; ++i)
-    bytes[i] = sizes[i + 1] > 1 ? size_of(dtype) * static_cast<std::uint64_t>(strides[i]) : 16;
-  const std::uint32_t box[4] = {static_cast<std::uint32_t>(128 / size_of(dtype)), static_cast<std::uint32_t>(rows), 1,
-                                1},
+  const std::uint32_t box[4] = {static_cast<std::uint32_t>(128 / size_of(shape.dtype)), shape.rows, 1, 1},
                       steps[4] = {1, 1, 1, 1};
   TensorMap map{};
-  check_cuda(driver()->encode_tiled(&map, map_type_of(dtype), 4, const_cast<void*>(data), n, bytes, box, steps,
-                                    kNoInterleave, kSwizzle128, kPromote256, kZeros),
-             "cuTensorMapEncodeTiled");
+  check_cuda(
+      driver()->encode_tiled(&map, map_type_of(shape.dtype), 4, const_cast<void*>(data), shape.sizes.data(),
+                             shape.byte_strides.data(), box, steps, kNoInterleave, kSwizzle128, kPromote256, kZeros),
+      "cuTensorMapEncodeTiled");
   return map;
 }
 

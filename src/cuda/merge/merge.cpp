@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
+#include "cuda/host/kernel_state.hpp"
 #include "cuda/host/pretended.hpp"
 
 namespace onepass::cuda {
@@ -29,35 +29,28 @@ int piece_bytes(const void* data, const long long (&stride)[3], DType dtype) {
   return 1 << std::countr_zero(all);
 }
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const MergeConfig& config)
-      : PlanState(request.problem), device_(device), config_(config) {}
+      : KernelState(request, device), config_(config), blocks_(merge_blocks(*problem, config)) {
+    idle_ = blocks_ == 0;
+    kernel_ = kernels_.add<merge_program>(config, 0);
+  }
 
   std::string describe() const override {
     return text(problem->partials, " partial results, ", config_.rows(), " rows per CTA of ", kMergeThreads,
                 " threads, each part read once, weights in fp32");
   }
-  void prepare() const override { load(nullptr); }
-  void run(const Tensors& tensors, void*, Executor&, void* stream_) const override {
-    const auto stream = static_cast<Stream>(stream_);
-    const Kernel& kernel = load(stream);
-    const std::int64_t blocks = merge_blocks(*problem, config_);
-    if (blocks == 0) return;
-    const ContextScope scope(device_);
-    MergeArguments parameters = merge_arguments(*problem, config_, tensors);
-    void* arguments[] = {&parameters};
-    launch(kernel, static_cast<unsigned>(blocks), kMergeThreads, 0, stream, arguments);
-  }
 
  private:
-  const Kernel& load(Stream stream) const {
-    static KernelTable<MergeConfig> kernels;
-    return kernels.find(device_.ordinal, config_, 0, stream, [&] { return merge_program(config_, arch_of(device_)); });
+  void launch(const Call& call) const override {
+    MergeArguments arguments = merge_arguments(*problem, config_, call.tensors);
+    call.launch(*kernel_, {blocks_, kMergeThreads}, arguments);
   }
 
-  const DeviceFacts& device_;
   const MergeConfig config_;
+  const std::int64_t blocks_;
+  const PlannedKernel* kernel_;
 };
 
 }  // namespace
@@ -124,14 +117,14 @@ const Implementation& merge_implementation() {
   static const Implementation row{
       "cuda.merge",
       [](const Request& request) {
-        std::string why;
-        MergeConfig config;
-        const DeviceFacts* const device = device_of(*request.problem, why);
-        if (!device || !select_merge(*request.problem, config, why)) return Decision::no(why);
-        constexpr int kLargeParameters = 12010;  // of a driver
-        if (config.capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
-          return Decision::no(text("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver"));
-        return Decision{{}, std::make_shared<State>(request, *device, config)};
+        return plan_on_device<State, MergeConfig>(
+            request, [](const DeviceFacts&, const Problem& p, MergeConfig& config, std::string& why) {
+              constexpr int kLargeParameters = 12010;  // of a driver
+              if (!select_merge(p, config, why)) return false;
+              if (config.capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
+                why = text("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver");
+              return why.empty();
+            });
       },
       Op::merge};
   return row;

@@ -22,46 +22,45 @@ constexpr int kRows[] = {16, 32, decode::kMaxRows};  // of a K/V head
 constexpr std::size_t kAlignment = 64;               // of a workspace
 constexpr int kDecodeShare = 13;                     // sixteenths of the multiprocessors; README.md
 
-struct Kernel {
-  std::shared_ptr<PlanState> state;
+struct Launched {
+  std::shared_ptr<const KernelState> state;
+  const char* implementation;
   Part part;
   std::size_t place;  // of its workspace
 };
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
-  State(std::shared_ptr<const Problem> p, std::vector<Kernel> kernels)
-      : PlanState(std::move(p)), kernels_(std::move(kernels)) {
-    for (Kernel& k : kernels_) {
-      k.place = workspace_bytes;
-      workspace_bytes += (k.state->workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  State(const Request& request, const DeviceFacts& device, std::vector<Launched> parts)
+      : KernelState(request, device), parts_(std::move(parts)) {
+    for (Launched& p : parts_) {
+      p.place = workspace_bytes;
+      workspace_bytes += (p.state->workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+      kernels_.add(p.state->kernels());
     }
   }
   std::string describe() const override {
     std::string all;
-    for (const Kernel& k : kernels_) {
-      const std::string rows = k.part.most_rows != 0 ? text(k.part.least_rows, " to ", k.part.most_rows)
-                                                     : text(k.part.least_rows, " or more");
-      all += text(all.empty() ? "" : "; ", "sequences of ", rows, " queries: ", k.state->implementation, ", ",
-                  k.state->describe());
+    for (const Launched& p : parts_) {
+      const std::string rows = p.part.most_rows != 0 ? text(p.part.least_rows, " to ", p.part.most_rows)
+                                                     : text(p.part.least_rows, " or more");
+      all += text(all.empty() ? "" : "; ", "sequences of ", rows, " queries: ", p.implementation, ", ",
+                  p.state->describe());
     }
     return all;
   }
-  void prepare() const override {
-    for (const Kernel& k : kernels_) k.state->prepare();
-  }
-  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const override {
-    for (const Kernel& k : kernels_)
-      k.state->run(tensors, static_cast<std::byte*>(workspace) + k.place, executor, stream);
-  }
 
  private:
-  std::vector<Kernel> kernels_;
+  void launch(const Call& call) const override {
+    for (const Launched& p : parts_)
+      p.state->start({call.tensors, static_cast<std::byte*>(call.workspace) + p.place, call.stream, call.device});
+  }
+
+  std::vector<Launched> parts_;
 };
 
-Kernel kernel_of(Decision decision, const char* implementation, const Part& part) {
-  decision.state->implementation = implementation;
-  return {std::move(decision.state), part, 0};
+Launched part_of(Decision decision, const char* implementation, const Part& part) {
+  return {std::static_pointer_cast<const KernelState>(std::move(decision.state)), implementation, part, 0};
 }
 
 Decision plan(const Request& request) {
@@ -80,7 +79,7 @@ Decision plan(const Request& request) {
     prefill = sm80::plan_forward(request, rest);
     if (!prefill) return Decision::no(text("cuda.sm80: ", prefill.refusal));
   }
-  std::vector<Kernel> kernels;
+  std::vector<Launched> parts;
   Part part{.least_rows = 1, .concurrent = rest.concurrent};
   part.multiprocessors = part.concurrent ? device->multiprocessors * kDecodeShare / 16 : 0;
   for (const Problem& p : few) {
@@ -89,11 +88,11 @@ Decision plan(const Request& request) {
     own.problem = std::make_shared<const Problem>(p);
     Decision decode = decode::plan(own, part);
     if (!decode) return Decision::no(text("cuda.decode: ", decode.refusal));
-    kernels.push_back(kernel_of(std::move(decode), "cuda.decode", part));
+    parts.push_back(part_of(std::move(decode), "cuda.decode", part));
     part = {.least_rows = part.most_rows + 1, .concurrent = part.concurrent, .early = part.concurrent};
   }
-  kernels.push_back(kernel_of(std::move(prefill), name, rest));
-  return {{}, std::make_shared<State>(request.problem, std::move(kernels))};
+  parts.push_back(part_of(std::move(prefill), name, rest));
+  return {{}, std::make_shared<State>(request, *device, std::move(parts))};
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "cuda/mla/mla.hpp"
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
 #include <tuple>
 
@@ -10,7 +9,6 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/compile/wgmma_source.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
 #include "cuda/sm90/host.hpp"
 #include "problem/attention/arguments.hpp"
 
@@ -30,21 +28,28 @@ int together_of(int row_blocks) {
   while (row_blocks % together != 0) --together;
   return together;
 }
-unsigned grid_of(const Sharing& sharing, const Share& share) {
-  return static_cast<unsigned>(share.blocks * sharing.together);
-}
-
-class State final : public PlanState {
+class State final : public cuda::KernelState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const MlaConfig& config)
-      : PlanState(request.problem),
-        device_(device),
-        features_(cuda::features_of(*problem)),
-        config_(config),
+      : KernelState(request, device),
         sharing_(sharing_of(*problem, config)),
         share_(share_of(*problem, sharing_, device.multiprocessors)),
+        map_(mla_map(*problem, config)),
+        merge_grid_(merge_grid(*problem, config)),
         decided_(decided_params(*problem, config, share_)) {
-    workspace_bytes = idle() ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
+    idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
+    workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
+    const ForwardFeatures features = cuda::features_of(*problem);
+    attention_ = kernels_.add(std::pair{features, config}, mla_layout().total,
+                              [](const auto& v, const std::string&) { return mla_program(v.first, v.second); });
+    const auto print_merge = [](const auto& values, const std::string&) {
+      const auto& [f, c, many] = values;
+      return mla_merge_program(f, c, many);
+    };
+    const bool merges = share_.splits != 1 && !share_.whole, many = many_parts(*problem, config, share_);
+    if (merges) merge_ = kernels_.add(std::tuple{features, config, many}, kMlaMergeBytes, print_merge);
+    for (const bool other : {false, true})
+      if (!merges || other != many) kernels_.add_elsewhere(std::tuple{features, config, other}, print_merge);
   }
 
   std::string describe() const override {
@@ -52,63 +57,28 @@ class State final : public PlanState {
                 kMlaKeys, " keys, ", sentence_of(share_, sharing_), ", ", mla_layout().total,
                 " bytes of shared memory");
   }
-  void prepare() const override {
-    if (!idle()) load(nullptr);
-  }
-  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
-    if (idle()) return;
-    const auto stream = static_cast<cuda::Stream>(stream_);
-    const Kernels& loaded = load(stream);
-    const cuda::ContextScope scope(device_);
-    DecodeParams params = decided_;
-    bind(params, tensors, workspace);
-    cuda::TensorMap map = mla_map(*problem, tensors, config_, cuda::tensor_map);
-    void* arguments[] = {&map, &params};
-    cuda::launch(*loaded.attention, grid_of(sharing_, share_), kMlaThreads, mla_layout().total, stream, arguments);
-    if (!merges()) return;
-    void* merged[] = {&params};
-    cuda::launch(*loaded.merge, merge_grid(*problem, config_), kMlaMergeThreads, kMlaMergeBytes, stream, merged, true);
-  }
 
  private:
-  bool idle() const { return groups_of(*problem, sharing_) == 0 || problem->seq_q == 0; }
-  bool merges() const { return share_.splits != 1 && !share_.whole; }
-
-  struct Kernels {
-    const cuda::Kernel *attention, *merge;
-  };
-  const Kernels& load(cuda::Stream stream) const {
-    std::call_once(once_, [&] {
-      static cuda::KernelTable<std::tuple<ForwardFeatures, MlaConfig, int>> kernels;
-      const auto find = [&](int merge, int bytes, auto&& program) {
-        return &kernels.find(device_.ordinal, {features_, config_, merge}, bytes, stream, program);
-      };
-      kernels_.attention = find(0, mla_layout().total, [&] { return mla_program(features_, config_); });
-      if (!merges()) return;
-      const bool many = many_parts(*problem, config_, share_);
-      kernels_.merge = find(1 + many, kMlaMergeBytes, [&] { return mla_merge_program(features_, config_, many); });
-    });
-    return kernels_;
+  void launch(const cuda::Call& call) const override {
+    DecodeParams params = decided_;
+    bind(params, call.tensors, call.workspace);
+    cuda::TensorMap map = map_.at(call.tensors, cuda::tensor_map);
+    call.launch(*attention_, {share_.blocks * sharing_.together, kMlaThreads}, map, params);
+    if (merge_) call.launch(*merge_, {merge_grid_, kMlaMergeThreads, true}, params);
   }
 
-  const cuda::DeviceFacts& device_;
-  const ForwardFeatures features_;
-  const MlaConfig config_;
   const Sharing sharing_;
   const Share share_;
+  const MlaMap map_;
+  const unsigned merge_grid_;
   const DecodeParams decided_;
-  mutable std::once_flag once_;
-  mutable Kernels kernels_{};
+  const cuda::PlannedKernel *attention_, *merge_ = nullptr;
 };
 
-Decision plan(const Request& request) {
-  MlaConfig config;
-  std::string why;
-  const cuda::DeviceFacts* const device = cuda::device_of(*request.problem, why);
-  if (!device) return Decision::no(std::move(why));
-  if (device->major != 9) return Decision::no(sm90::why_no_hopper(*device));
-  if (!select_mla(*request.problem, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config)};
+bool config_on(const cuda::DeviceFacts& device, const Problem& p, MlaConfig& config, std::string& why) {
+  if (device.major == 9) return select_mla(p, config, why);
+  why = sm90::why_no_hopper(device);
+  return false;
 }
 
 // A requested feature that the kernel has no registers for, or nullptr.
@@ -133,7 +103,6 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
   if (p.dim_qk != kMlaQk || p.dim_v != kMlaV)
     return refuse(text("head dims must be ", kMlaQk, "/", kMlaV, " (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
-  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   if (!p.v_in_k) return refuse(text("requires v to be a view of k (the first ", kMlaV, " columns, same strides)"));
   if (const char* unwanted = unwanted_of(p)) return refuse(text("does not support ", unwanted));
@@ -183,11 +152,11 @@ unsigned merge_grid(const Problem& p, const MlaConfig& c) {
   return static_cast<unsigned>(groups * std::clamp<std::int64_t>((kMergeBlocks + groups - 1) / groups, 1, kMlaRows));
 }
 
-cuda::TensorMap mla_map(const Problem& p, const Tensors& t, const MlaConfig& c, MapTensor map_tensor) {
+MlaMap mla_map(const Problem& p, const MlaConfig& c) {
   const std::int64_t tokens = p.paged() ? p.page_size : p.seq_k, batch = p.paged() ? p.pages : p.batch;
-  const bool any = tokens > 0 && batch > 0;
-  return map_tensor(any ? t.k.data : t.q.data, p.dtype, {p.dim_qk, tokens, p.heads_kv, batch},
-                    {p.layout.k[2], p.layout.k[1], p.layout.k[0]}, c.key_rows());
+  const Dims& stride = p.layout.k;
+  return {{p.dtype, {p.dim_qk, tokens, p.heads_kv, batch}, {stride[2], stride[1], stride[0]}, c.key_rows()},
+          tokens > 0 && batch > 0};
 }
 
 namespace {
@@ -212,7 +181,8 @@ cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig&
 }
 
 const Implementation& mla_implementation() {
-  static const Implementation row{"cuda.mla", plan};
+  static const Implementation row{
+      "cuda.mla", [](const Request& request) { return cuda::plan_on_device<State, MlaConfig>(request, config_on); }};
   return row;
 }
 

@@ -17,9 +17,15 @@ bool many_parts(const Problem& problem, const MlaConfig& config, const Share& sh
 unsigned merge_grid(const Problem& problem, const MlaConfig& config);
 Sharing sharing_of(const Problem& problem, const MlaConfig& config);
 DecodeParams decided_params(const Problem& problem, const MlaConfig& config, const Share& share);
-// map_tensor: cuda::tensor_map, or a test's.
-using MapTensor = decltype(&cuda::tensor_map);
-cuda::TensorMap mla_map(const Problem& problem, const Tensors& tensors, const MlaConfig& config, MapTensor map_tensor);
+// The map of K but for its address.
+struct MlaMap {
+  cuda::TensorMapShape shape;
+  bool keys;  // else K has no address, and q's stands for it
+  cuda::TensorMap at(const Tensors& t, cuda::MapTensor map_tensor) const {
+    return map_tensor(keys ? t.k.data : t.q.data, shape);
+  }
+};
+MlaMap mla_map(const Problem& problem, const MlaConfig& config);
 
 const Implementation& mla_implementation();
 

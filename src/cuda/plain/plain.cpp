@@ -1,34 +1,43 @@
 #include "cuda/plain/plain.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/text.hpp"
+#include "cuda/attention/forward_launch.hpp"
 #include "cuda/attention/scores/mods.hpp"
 
 namespace onepass::cuda {
 namespace {
 
-class State final : public ForwardState {
+class State final : public KernelState {
  public:
-  State(const Request& request, const DeviceFacts& device)
-      : ForwardState(request, device, features_of(*request.problem), kPlainTile) {}
+  State(const Request& request, const DeviceFacts& device, const ForwardFeatures& features)
+      : KernelState(request, device),
+        forward_(kernels_, *problem, device, kPlainTile),
+        decided_(plain_params(*problem, forward_.decided)) {
+    workspace_bytes = forward_.workspace_bytes;
+    idle_ = decided_.tiles == 0;
+    kernel_ = kernels_.add(std::pair{features, mods_key(*problem)}, 0,
+                           [p = problem](const auto& values, const std::string& arch) {
+                             return plain_program(values.first, arch, mods_source(*p));
+                           });
+  }
 
   std::string describe() const override {
     return text("one row per warp, ", kPlainRows, " rows per CTA, scalar products in fp32");
   }
 
  private:
-  const Kernel& load(Stream stream) const override {
-    static KernelTable<std::pair<ForwardFeatures, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, mods_key(*problem)}, 0, stream,
-                        [&] { return plain_program(features_, arch_of(device_), mods_source(*problem)); });
+  void launch(const Call& call) const override {
+    PlainParams params = decided_;
+    static_cast<ForwardParams&>(params) = forward_.params(call);
+    params.recomputed.at = static_cast<int*>(call.tensors.recomputed.data);
+    call.launch(*kernel_, {params.tiles, 32 * kPlainWarps}, params);
   }
-  void launch_with(const Kernel& kernel, const Tensors& tensors, ForwardParams& params, Stream stream) const override {
-    PlainParams all = plain_params(*problem, params, tensors);
-    void* arguments[] = {&all};
-    launch(kernel, static_cast<unsigned>(params.tiles), 32 * kPlainWarps, 0, stream, arguments);
-  }
+
+  const ForwardLaunch forward_;
+  const PlainParams decided_;
+  const PlannedKernel* kernel_;
 };
 
 }  // namespace
@@ -44,26 +53,28 @@ KernelProgram plain_program(const ForwardFeatures& f, const std::string& arch, c
   return {"cuda/plain/plain.cuh", "attention_plain", features_source(f), arch, mods};
 }
 
-PlainParams plain_params(const Problem& p, const ForwardParams& params, const Tensors& t) {
+PlainParams plain_params(const Problem& p, const ForwardParams& params) {
   PlainParams all{params, 0, {}};
   if (!p.unified_max) return all;
   all.unified_max = *p.unified_max;
-  all.recomputed.at = static_cast<int*>(t.recomputed.data);
-  std::copy_n(p.layout.recomputed.begin(), 3, all.recomputed.stride);
+  fill_strides(all.recomputed.stride, p.layout.recomputed);
   return all;
 }
 
 const Implementation& plain_implementation() {
-  static const Implementation row{.name = "cuda.plain",
-                                  .plan =
-                                      [](const Request& request) {
-                                        std::string why;
-                                        const DeviceFacts* const device = device_of(*request.problem, why);
-                                        if (!device || !select_plain(*request.problem, why)) return Decision::no(why);
-                                        if (device->major < 8) return Decision::no(why_too_old(*device));
-                                        return Decision{{}, std::make_shared<State>(request, *device)};
-                                      },
-                                  .unified_max = true};
+  static const Implementation row{
+      .name = "cuda.plain",
+      .plan =
+          [](const Request& request) {
+            return plan_on_device<State, ForwardFeatures>(
+                request, [](const DeviceFacts& device, const Problem& p, ForwardFeatures& features, std::string& why) {
+                  if (!select_plain(p, why)) return false;
+                  if (device.major < 8) why = why_too_old(device);
+                  features = features_of(p);
+                  return why.empty();
+                });
+          },
+      .unified_max = true};
   return row;
 }
 

@@ -14,8 +14,8 @@ inline constexpr TileShape kPlainTile{kPlainRows, kPlainKeys, 0};  // no warp of
 // False, with a sentence, for what the kernel does not support.
 bool select_plain(const Problem& problem, std::string& why);
 KernelProgram plain_program(const ForwardFeatures& features, const std::string& arch, const std::string& mods = {});
-// The parameters of a launch, with its ForwardParams.
-PlainParams plain_params(const Problem& problem, const ForwardParams& params, const Tensors& tensors);
+// The parameters of a launch, with its ForwardParams, but for the address of `recomputed`.
+PlainParams plain_params(const Problem& problem, const ForwardParams& params);
 const Implementation& plain_implementation();
 
 }  // namespace onepass::cuda

@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "algebra/online_softmax.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
+#include "cuda/host/kernel_state.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::cuda {
@@ -81,16 +82,19 @@ bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
   return false;
 }
 
-// A tensor of a problem whose rows lie `flat`, or do not.
-RowTensor row_tensor(const void* data, const Dims& stride, const Problem& p, bool flat) {
-  return {data, {stride[0], stride[1], flat ? step_of_rows(p, stride).value_or(0) : stride[2], stride[3]}};
+// The strides of a tensor of a problem whose rows lie `flat`, or do not.
+RowTensor row_tensor(const Dims& stride, const Problem& p, bool flat) {
+  return {nullptr, {stride[0], stride[1], flat ? step_of_rows(p, stride).value_or(0) : stride[2], stride[3]}};
 }
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const SoftmaxPlan& plan)
-      : PlanState(request.problem), device_(device), plan_(plan) {
+      : KernelState(request, device), plan_(plan), decided_(softmax_params(*problem, plan)) {
     workspace_bytes = plan.workspace_bytes();
+    idle_ = plan.rows == 0;
+    if (plan.two_launches()) add(states_config(plan));
+    add(plan.config);
   }
 
   std::string describe() const override {
@@ -100,45 +104,35 @@ class State final : public PlanState {
     if (plan_.pieces > 1) line += text(", in ", plan_.pieces, " chunks of ", plan_.piece, " elements, two launches");
     return line + (c.unit ? "" : ", scalar loads");
   }
-  void prepare() const override {
-    if (plan_.pieces > 1) load(states_config(plan_), nullptr);
-    load(plan_.config, nullptr);
-  }
-  void run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const override {
-    const auto stream = static_cast<Stream>(stream_);
-    SoftmaxParams parameters = softmax_params(*problem, plan_, tensors, workspace);
-    if (plan_.rows == 0) return prepare();
-    const ContextScope scope(device_);
-    void* arguments[] = {&parameters};
-    const auto start = [&](const SoftmaxConfig& config) {
-      const Kernel& kernel = load(config, stream);
-      launch(kernel, static_cast<unsigned>(softmax_blocks(plan_, config)), static_cast<unsigned>(config.block()),
-             config.shared_bytes(), stream, arguments);
-    };
-    if (plan_.pieces > 1 && !plan_.config.row_lse) start(states_config(plan_));
-    start(plan_.config);
-  }
 
  private:
-  const Kernel& load(const SoftmaxConfig& config, Stream stream) const {
-    static KernelTable<SoftmaxConfig> kernels;
-    return kernels.find(device_.ordinal, config, config.shared_bytes(), stream,
-                        [&] { return softmax_program(config, arch_of(device_)); });
+  struct Step {
+    const PlannedKernel* kernel;
+    Grid grid;
+  };
+  void add(const SoftmaxConfig& config) {
+    steps_.push_back({kernels_.add<softmax_program>(config, config.shared_bytes()),
+                      {softmax_blocks(plan_, config), config.block()}});
+  }
+  void launch(const Call& call) const override {
+    SoftmaxParams params = decided_;
+    bind(params, plan_, call.tensors, call.workspace);
+    for (const Step& step : steps_) call.launch(*step.kernel, step.grid, params);
   }
 
-  const DeviceFacts& device_;
   const SoftmaxPlan plan_;
+  const SoftmaxParams decided_;
+  std::vector<Step> steps_;
 };
 
 template <Op op>
 Implementation row_for(const char* name) {
   return {name,
           [](const Request& request) {
-            std::string why;
-            SoftmaxPlan plan;
-            const DeviceFacts* const device = device_of(*request.problem, why);
-            if (!device || !select_softmax(*request.problem, plan, why)) return Decision::no(why);
-            return Decision{{}, std::make_shared<State>(request, *device, plan)};
+            return plan_on_device<State, SoftmaxPlan>(
+                request, [](const DeviceFacts&, const Problem& p, SoftmaxPlan& plan, std::string& why) {
+                  return select_softmax(p, plan, why);
+                });
           },
           op};
 }
@@ -146,7 +140,7 @@ Implementation row_for(const char* name) {
 }  // namespace
 
 std::size_t SoftmaxPlan::workspace_bytes() const {
-  return pieces > 1 && !config.row_lse ? static_cast<std::size_t>(rows * pieces) * sizeof(SoftmaxState) : 0;
+  return two_launches() ? static_cast<std::size_t>(rows * pieces) * sizeof(SoftmaxState) : 0;
 }
 
 bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
@@ -210,20 +204,17 @@ KernelProgram softmax_program(const SoftmaxConfig& c, const std::string& arch) {
           config_line("cuda/softmax/softmax_params.hpp", "onepass", "SoftmaxConfig softmax_config", c), arch};
 }
 
-SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan, const Tensors& t, void* workspace) {
+SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan) {
   SoftmaxParams s{};
   const Layout& l = p.layout;
   const bool backward = p.op == Op::softmax_backward;
-  const auto tensor = [&](const void* data, const Dims& stride) {
-    return row_tensor(data, stride, p, plan.config.flat);
-  };
-  s.x = backward ? tensor(t.y.data, l.y) : tensor(t.x.data, l.x);
-  s.mask = tensor(t.bool_mask.data, l.bool_mask);
-  s.row_lse = tensor(t.row_lse.data, l.row_lse);
-  s.dy = tensor(t.dy.data, l.dy);
-  s.result = backward ? tensor(t.dx.data, l.dx) : tensor(t.y.data, l.y);
-  s.lse = tensor(backward ? nullptr : t.lse.data, l.lse);
-  s.states = static_cast<SoftmaxState*>(workspace);
+  const auto tensor = [&](const Dims& stride) { return row_tensor(stride, p, plan.config.flat); };
+  s.x = tensor(backward ? l.y : l.x);
+  s.mask = tensor(l.bool_mask);
+  s.row_lse = tensor(l.row_lse);
+  s.dy = tensor(l.dy);
+  s.result = tensor(backward ? l.dx : l.y);
+  s.lse = tensor(l.lse);
   s.rows = static_cast<unsigned>(plan.rows);
   s.heads = static_cast<unsigned>(p.heads_q);
   s.seq = static_cast<unsigned>(p.seq_q);
@@ -235,6 +226,17 @@ SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan, const Te
   s.unit = plan.config.scaled_first ? 1.0f : s.scale;
   s.factor = static_cast<float>((plan.config.scaled_first ? 1.0 : scale) * kLog2e);
   return s;
+}
+
+void bind(SoftmaxParams& s, const SoftmaxPlan& plan, const Tensors& t, void* workspace) {
+  const bool backward = plan.config.backward;
+  s.x.data = backward ? t.y.data : t.x.data;
+  s.mask.data = t.bool_mask.data;
+  s.row_lse.data = t.row_lse.data;
+  s.dy.data = t.dy.data;
+  s.result.data = backward ? t.dx.data : t.y.data;
+  s.lse.data = backward ? nullptr : t.lse.data;
+  s.states = static_cast<SoftmaxState*>(workspace);
 }
 
 std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& c) {

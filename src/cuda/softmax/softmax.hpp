@@ -16,15 +16,18 @@ const Implementation& softmax_backward_implementation();
 struct SoftmaxPlan {
   SoftmaxConfig config;
   int pieces, piece;
-  std::size_t workspace_bytes() const;
   std::int64_t rows;
+  bool two_launches() const { return pieces > 1 && !config.row_lse; }
+  std::size_t workspace_bytes() const;
 };
 // False, with a sentence, if no kernel computes the problem.
 bool select_softmax(const Problem& problem, SoftmaxPlan& plan, std::string& why);
 // The config of the first of two launches.
 SoftmaxConfig states_config(const SoftmaxPlan& plan);
 KernelProgram softmax_program(const SoftmaxConfig& config, const std::string& arch);
-SoftmaxParams softmax_params(const Problem& problem, const SoftmaxPlan& plan, const Tensors& tensors, void* workspace);
+// A launch's parameters but for the addresses of a call.
+SoftmaxParams softmax_params(const Problem& problem, const SoftmaxPlan& plan);
+void bind(SoftmaxParams& params, const SoftmaxPlan& plan, const Tensors& tensors, void* workspace);
 std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& config);
 
 }  // namespace onepass::cuda

@@ -11,18 +11,15 @@
 
 namespace onepass {
 
-inline cuda::TensorMap boxes_of(const void* data, DType dtype, const std::array<std::int64_t, 4>& sizes,
-                                const std::array<std::int64_t, 3>& strides, int rows) {
+inline cuda::TensorMap boxes_of(const void* data, const cuda::TensorMapShape& shape) {
   warps::TensorBox box{};
   box.data = static_cast<unsigned char*>(const_cast<void*>(data));
-  box.rows = static_cast<unsigned>(rows);
-  box.element_bytes = static_cast<unsigned>(size_of(dtype));
+  box.rows = shape.rows;
+  box.element_bytes = static_cast<unsigned>(size_of(shape.dtype));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 16, 0u);
-  for (std::size_t i = 0; i < 4; ++i) box.size[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(1, sizes[i]));
-  for (std::size_t i = 0; i < 3; ++i) {
-    box.stride[i] = sizes[i + 1] > 1 ? size_of(dtype) * static_cast<std::uint64_t>(strides[i]) : 16;
-    EXPECT_EQ(box.stride[i] % 16, 0u);
-  }
+  std::ranges::copy(shape.sizes, box.size);
+  std::ranges::copy(shape.byte_strides, box.stride);
+  for (const std::uint64_t stride : shape.byte_strides) EXPECT_EQ(stride % 16, 0u);
   cuda::TensorMap map{};
   std::memcpy(&map, &box, sizeof box);
   return map;

@@ -6,6 +6,7 @@
 #include "check/inputs.hpp"
 #include "check/verdict/verdict.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
+#include "cuda/gemm/matrices.hpp"
 #include "cuda/host/kernels.hpp"
 #include "on_host/gemm_kernel.hpp"
 #include "support/pokes.hpp"
@@ -20,7 +21,9 @@ void run(const warps::GemmKernel& kernel, const cuda::FlatGemmPlan& plan, check:
   std::vector<float> partials(
       static_cast<std::size_t>(plan.splits * plan.tiles_n * inputs.problem.m * plan.config.tile_n() + 1), -7.0f);
   std::vector<unsigned> counters(cuda::kWorkspaceCounters, 0);
-  FlatGemmParams params = cuda::flat_gemm_params(inputs.problem, plan, inputs.tensors, partials.data());
+  FlatGemmParams params = cuda::flat_gemm_params(inputs.problem, plan);
+  cuda::bind(params, inputs.tensors);
+  params.partials = partials.data();
   params.counters = counters.data();
   kernel.run(&params, static_cast<unsigned>(plan.blocks), plan.config.shared_bytes());
   EXPECT_EQ(partials.back(), -7.0f) << "written past the workspace";

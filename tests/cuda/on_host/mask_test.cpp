@@ -56,7 +56,7 @@ TEST_P(EmulatedMask, KernelsVisitAndKeepWhatItShows) {
     p.layout.bool_mask = broadcast_strides(mask.tensor);
     std::vector<unsigned> workspace(cuda::mask_bytes(p, tile) / 4 + 16,
                                     0xdeadbeef);  // never read where nothing is written
-    const cuda::MaskPlan plan = cuda::plan_mask(p, mask.tensor.data, tile, workspace.data());
+    const cuda::MaskPlan plan = cuda::plan_mask(p, tile).at(mask.tensor.data, workspace.data());
     warps::pack(&plan.pack);
     const warps::MaskCase c{static_cast<int>(p.batch),
                             static_cast<int>(p.heads_q),

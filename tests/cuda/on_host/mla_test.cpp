@@ -35,7 +35,7 @@ class EmulatedMla : public testing::TestWithParam<const warps::MlaKernel*> {
     decode::DecodeParams params = decode::decided_params(p, c, share);
     decode::bind(params, tensors, workspace.data());
     params.min_tiles = 1;
-    const cuda::TensorMap map = decode::mla_map(p, tensors, c, boxes_of);
+    const cuda::TensorMap map = decode::mla_map(p, c).at(tensors, boxes_of);
     warps::copies_are_early = early;
     warps::backwards = early;
     kernel.run(&map, &params, static_cast<unsigned>(share.blocks * sharing.together));

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cuda/gemm/matrices.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/plain/plain.hpp"
 #include "on_host/plain_kernel.hpp"
@@ -16,7 +17,8 @@ class EmulatedPlain : public testing::TestWithParam<const warps::PlainKernel*> {
  protected:
   static void run(check::Inputs& inputs) {
     CallOnHost call(inputs, cuda::kPlainTile, false);
-    const PlainParams params = cuda::plain_params(inputs.problem, call.params, inputs.tensors);
+    PlainParams params = cuda::plain_params(inputs.problem, call.params);
+    params.recomputed.at = static_cast<int*>(inputs.tensors.recomputed.data);
     GetParam()->run(&params, static_cast<unsigned>(params.tiles));
   }
 };
@@ -54,7 +56,8 @@ TEST(EmulatedPlainGemm, IsRight) {
       check::Inputs inputs = check::make_inputs(p, 2, distribution);
       if (distribution == check::Distribution::rising) test::poke_gemm(inputs);
       inputs.poison_outputs();
-      const PlainGemmParams params = cuda::plain_gemm_params(inputs.problem, inputs.tensors);
+      PlainGemmParams params = cuda::plain_gemm_params(inputs.problem);
+      cuda::bind(params, inputs.tensors);
       kernel->run(&params, static_cast<unsigned>(cuda::plain_gemm_blocks(inputs.problem)));
       const check::Verdict verdict = check::judge(inputs, serial_executor());
       EXPECT_TRUE(verdict.right) << kernel->name << " " << check::name_of(distribution) << ": " << verdict.sentence;

@@ -22,7 +22,8 @@ bool is_first(const warps::RowsKernel& kernel) { return config_of(kernel).part =
 
 void run(const warps::RowsKernel& kernel, check::Inputs& inputs, const cuda::SoftmaxPlan& plan) {
   std::vector<SoftmaxState> states(plan.workspace_bytes() / sizeof(SoftmaxState) + 1, SoftmaxState{-7.0f, -7.0f});
-  const SoftmaxParams params = cuda::softmax_params(inputs.problem, plan, inputs.tensors, states.data());
+  SoftmaxParams params = cuda::softmax_params(inputs.problem, plan);
+  cuda::bind(params, plan, inputs.tensors, states.data());
   inputs.poison_outputs();
   if (plan.pieces > 1 && !plan.config.row_lse) {
     const auto first = std::ranges::find_if(warps::rows_kernels, [&](const warps::RowsKernel* k) {

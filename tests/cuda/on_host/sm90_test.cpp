@@ -29,7 +29,7 @@ class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Kernel*> {
     sm90::ForwardConfig chosen;
     std::string why;
     EXPECT_TRUE(sm90::select_config(p, chosen, why) && c == chosen) << "the call takes another kernel";
-    const sm90::TensorMaps maps = sm90::maps_of(p, inputs.tensors, c, boxes_of);
+    const sm90::TensorMaps maps = sm90::maps_of(sm90::map_shapes(p, c), inputs.tensors, boxes_of);
     kernel.run(&maps, &call.params, call.grid());
     return call.output_bytes();
   }

@@ -33,7 +33,7 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
       sm90::set_head_groups(params, p, config(), 2, 50 << 20);
       if (features().dbias && !sm90::writes_all_dbias(features(), config()))
         std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
-      const sm90::BackwardMaps maps = sm90::maps_of(p, inputs.tensors, config(), boxes_of);
+      const sm90::BackwardMaps maps = sm90::maps_of(sm90::map_shapes(p, config()), inputs.tensors, boxes_of);
       // One block of threads where tiles wait for each other: blocks run one after the other here.
       const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
       const unsigned cluster = config().paired ? 2 : 1;

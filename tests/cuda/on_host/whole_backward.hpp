@@ -24,8 +24,8 @@ struct EmulatedCall {
     params.counters = counters_;
     if (p.bool_mask) {
       const cuda::MaskPlan plan =
-          cuda::plan_mask(p, inputs.tensors.bool_mask.data, cuda::kMaskTile,
-                          reinterpret_cast<std::byte*>(workspace_.data()) + places_.mask, s.mask_fragments);
+          cuda::plan_mask(p, cuda::kMaskTile, s.mask_fragments)
+              .at(inputs.tensors.bool_mask.data, reinterpret_cast<std::byte*>(workspace_.data()) + places_.mask);
       warps::pack(&plan.pack);
       params.mask = plan.bits;
       params.mask_fragments = plan.pack.fragments;

@@ -33,8 +33,8 @@ class CallOnHost {
     cuda::bind(params, inputs.tensors, workspace_.data());
     params.counters = counters_;
     if (p.bool_mask) {
-      const cuda::MaskPlan plan =
-          cuda::plan_mask(p, inputs.tensors.bool_mask.data, tile, cuda::mask_place(p, tile, workspace_.data()));
+      const cuda::MaskPlan plan = cuda::plan_mask(p, tile).at(
+          inputs.tensors.bool_mask.data, reinterpret_cast<std::byte*>(workspace_.data()) + cuda::mask_place(p, tile));
       warps::pack(&plan.pack);
       params.mask = plan.bits;
     }

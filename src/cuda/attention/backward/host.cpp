@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "base/text.hpp"
-#include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/config_source.hpp"
 #include "problem/roles.hpp"
@@ -14,15 +13,12 @@ namespace onepass::cuda {
 namespace {
 
 constexpr int kRowThreads = 256;  // of the pre and the post kernel
-constexpr std::size_t kCounterBytes = 64;
 
 // The numbers are spread over 64 bits: what else a workspace holds is none of them.
 unsigned long long next_call() {
   static std::atomic<unsigned long long> calls{0};
   return (calls.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9e3779b97f4a7c15ull;
 }
-
-void fill_strides(long long (&to)[3], const Dims& from) { std::copy(from.begin(), from.begin() + 3, to); }
 
 }  // namespace
 
@@ -69,7 +65,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
     w.total = at + bytes;
   };
   const auto rows = static_cast<std::size_t>(s.block_q);
-  w.total = kCounterBytes;
+  w.total = kTileCounterBytes;
   place(w.statistics, heads * q_blocks * rows * 8);
   place(w.dq_sums, f.dq ? heads * q_blocks * rows * static_cast<std::size_t>(s.sum_columns) * 4 : 0);
   place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
@@ -132,68 +128,44 @@ std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
 }
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 
-BackwardState::BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
-                             const BackwardShape& shape, const char* sum_tile)
-    : PlanState(request.problem),
-      device_(device),
-      features_(features),
-      shape_(shape),
-      places_(workspace_of(*problem, features, shape)),
-      decided_(decided_backward(*problem, shape, device.l2_bytes)),
-      key_tiles_(problem->heads_kv * decided_.k_blocks),
-      sum_tile_(sum_tile) {
-  workspace_bytes = places_.total;
-}
-
-const char* BackwardState::order() const {
-  return features_.deterministic ? ", dQ summed in a fixed order" : features_.dq ? ", dQ summed in any order" : "";
-}
-
-BackwardState::Around BackwardState::load_around(Stream stream) const {
-  static KernelTable<std::tuple<std::string, BackwardFeatures, BackwardShape, std::string>> kernels;
-  const std::string arch = arch_of(device_);
-  const auto find = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
-    return &kernels.find(device_.ordinal, {name, features_, shape_, mods_key(*problem)}, shared_bytes, stream, [&] {
-      return backward_programs(features_, shape_, sum_tile_, arch, mods_source(*problem, true)).*which;
-    });
+BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Problem>& problem,
+                               const DeviceFacts& device, const BackwardFeatures& f, const BackwardShape& s,
+                               const char* sum_tile)
+    : features(f),
+      shape(s),
+      decided(decided_backward(*problem, s, device.l2_bytes)),
+      rows(row_blocks(decided)),
+      key_tiles(problem->heads_kv * decided.k_blocks),
+      early(device.major >= 9),
+      places_(workspace_of(*problem, f, s)),
+      mask_(kernels, *problem, kMaskTile, s.mask_fragments) {
+  const auto add = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
+    return kernels.add(std::tuple{std::string(name), f, s, mods_key(*problem)}, shared_bytes,
+                       [=](const auto&, const std::string& arch) {
+                         return backward_programs(f, s, sum_tile, arch, mods_source(*problem, true)).*which;
+                       });
   };
-  return {find(&BackwardPrograms::pre, "pre", pre_shared_bytes()),
-          features_.dq ? find(&BackwardPrograms::post, "post", 0) : nullptr,
-          features_.dsinks || features_.dslopes ? find(&BackwardPrograms::sums, "sums", 0) : nullptr};
+  pre_ = add(&BackwardPrograms::pre, "pre", pre_shared_bytes());
+  if (f.dq) post_ = add(&BackwardPrograms::post, "post", 0);
+  if (f.dsinks || f.dslopes) sums_ = add(&BackwardPrograms::sums, "sums", 0);
 }
 
-void BackwardState::prepare() const {
-  load_around(nullptr);
-  load(nullptr);
-  if (problem->bool_mask) load_mask_kernel(device_, nullptr);
+const char* BackwardLaunch::order() const {
+  return features.deterministic ? ", dQ summed in a fixed order" : features.dq ? ", dQ summed in any order" : "";
 }
 
-void BackwardState::run(const Tensors& tensors, void* workspace, Executor&, void* stream_) const {
-  const auto stream = static_cast<Stream>(stream_);
-  const Around around = load_around(stream);
-  load(stream);
-  const ContextScope scope(device_);
-  BackwardParams params = decided_;
-  bind_backward(params, tensors, workspace, places_);
-  if (problem->bool_mask) {
-    const MaskPlan mask = pack_mask(*problem, tensors, kMaskTile, static_cast<std::byte*>(workspace) + places_.mask,
-                                    device_, stream, shape_.mask_fragments);
-    params.mask = mask.bits;
-    params.mask_fragments = mask.pack.fragments;
-  }
-  params.counters = stream_counters(device_, stream);
-  if (!params.counters) {
-    params.counters = static_cast<unsigned*>(workspace);
-    check_cuda(driver()->memset8(reinterpret_cast<DevicePtr>(workspace), 0, kCounterBytes, stream), "cuMemsetD8Async");
-  }
-  void* arguments[] = {&params};
-  const auto rows = static_cast<unsigned>(row_blocks(params));
-  if (rows > 0) launch(*around.pre, rows, kRowThreads, pre_shared_bytes(), stream, arguments);
-  launch_with(tensors, params, stream);
-  if (rows > 0 && around.post)
-    launch(*around.post, static_cast<unsigned>(post_blocks(params, shape_)), kRowThreads, 0, stream, arguments,
-           starts_early());
-  if (around.sums && sum_blocks(params) > 0) launch(*around.sums, sum_blocks(params), 32, 0, stream, arguments);
+BackwardParams BackwardLaunch::begin(const Call& call) const {
+  BackwardParams params = decided;
+  bind_backward(params, call.tensors, call.workspace, places_);
+  mask_.pack(call, static_cast<std::byte*>(call.workspace) + places_.mask, params.mask, &params.mask_fragments);
+  params.counters = tile_counters(call);
+  call.launch(*pre_, {rows, kRowThreads}, params);
+  return params;
+}
+
+void BackwardLaunch::finish(const Call& call, BackwardParams& params) const {
+  if (post_) call.launch(*post_, {post_blocks(params, shape), kRowThreads, early}, params);
+  if (sums_) call.launch(*sums_, {sum_blocks(params), 32}, params);
 }
 
 }  // namespace onepass::cuda

@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/attention/backward/backward.hpp"
 #include "cuda/attention/host.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
 
 namespace onepass::cuda {
 
@@ -39,46 +40,46 @@ std::int64_t row_blocks(const BackwardParams& params);
 std::int64_t post_blocks(const BackwardParams& params, const BackwardShape& shape);
 unsigned sum_blocks(const BackwardParams& params);
 
-// The plan and the run that all backward kernels share; a family adds its config and its launch.
-class BackwardState : public PlanState {
+// The parts that the states of all backward kernels have: launch parameters, the packed mask, and the kernels in front
+// of and behind a family's own.
+class BackwardLaunch {
  public:
-  BackwardState(const Request& request, const DeviceFacts& device, const BackwardFeatures& features,
-                const BackwardShape& shape, const char* sum_tile);
-  void run(const Tensors& tensors, void* workspace, Executor& executor, void* stream) const final;
-  void prepare() const final;
+  // sum_tile: the device source with the family's.
+  BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Problem>& problem, const DeviceFacts& device,
+                 const BackwardFeatures& features, const BackwardShape& shape, const char* sum_tile);
 
- protected:
+  // The parameters of a call, behind the launches of the mask's packing and of the pre kernel.
+  BackwardParams begin(const Call& call) const;
+  // The launches of the post kernel and of the sums.
+  void finish(const Call& call, BackwardParams& params) const;
   const char* order() const;  // of the sums of dQ, for describe()
-  // Whether a kernel that knows how is launched early (cuda::launch) behind another kernel of the call.
-  bool starts_early() const { return device_.major >= 9; }
-  virtual void load(Stream stream) const = 0;  // every kernel of the family's own that launch_with needs
-  virtual void launch_with(const Tensors& tensors, BackwardParams& params, Stream stream) const = 0;
 
-  const DeviceFacts& device_;
-  const BackwardFeatures features_;
-  const BackwardShape shape_;
-  const BackwardWorkspace places_;
-  const BackwardParams decided_;
-  const std::int64_t key_tiles_;  // of block_k keys of each head of K and V; an upper bound if packed
+  const BackwardFeatures features;
+  const BackwardShape shape;
+  const BackwardParams decided;
+  const std::int64_t rows;       // blocks of threads of the pre kernel
+  const std::int64_t key_tiles;  // of block_k keys of each head of K and V; an upper bound if packed
+  const bool early;  // a kernel that knows how is launched early (cuda::launch) behind another kernel of the call
+  std::size_t workspace_bytes() const { return places_.total; }
 
  private:
-  struct Around {
-    const Kernel *pre, *post, *sums;
-  };
-  Around load_around(Stream stream) const;
-  const std::string sum_tile_;
+  const BackwardWorkspace places_;
+  const PackedMask mask_;
+  const PlannedKernel *pre_, *post_ = nullptr, *sums_ = nullptr;  // null: there is none
 };
 
 // The plan of a family: its State of the config that it has on the problem's device.
 template <class State, class Config, class ConfigOn>
 Decision plan_backward(const Request& request, const ConfigOn& config_on) {
-  Config config;
-  std::string why;
-  const DeviceFacts* const device = device_of(*request.problem, why);
-  if (!device) return Decision::no(std::move(why));
-  const BackwardFeatures features = backward_features_of(*request.problem);
-  if (!config_on(*device, *request.problem, features, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, features, config)};
+  struct Selected {
+    BackwardFeatures features;
+    Config config;
+  };
+  return plan_on_device<State, Selected>(
+      request, [&](const DeviceFacts& device, const Problem& p, Selected& s, std::string& why) {
+        s.features = backward_features_of(p);
+        return config_on(device, p, s.features, s.config, why);
+      });
 }
 
 }  // namespace onepass::cuda

@@ -41,12 +41,11 @@ std::size_t mask_bytes(const Problem& p, const TileShape& tile, bool fragments) 
   return static_cast<std::size_t>(s.bits_words() * 4 + s.tile_bytes() + (fragments ? s.fragment_words() * 4 : 0));
 }
 
-MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, void* workspace, bool fragments) {
+MaskPlan plan_mask(const Problem& p, const TileShape& tile, bool fragments) {
   const PackedShape s = packed_shape_of(p, tile);
   const Dims& stride = p.layout.bool_mask;
   MaskPlan out{};
   MaskPackParams& k = out.pack;
-  k.mask = static_cast<const unsigned char*>(mask);
   std::copy(stride.begin(), stride.end(), k.stride);
   k.heads = static_cast<int>(s.heads);
   k.rows = static_cast<int>(s.rows);
@@ -57,11 +56,8 @@ MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, vo
   // Tiles of one word: the padding's too, so that those of a backward pass's block of keys are read at once.
   k.n_blocks = static_cast<int>(k.block_n == 32 ? s.words : up(p.seq_k, k.block_n));
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
-  k.bits = static_cast<unsigned*>(workspace);
-  k.fragments.words = fragments ? k.bits + s.bits_words() : nullptr;
-  k.tiles = reinterpret_cast<unsigned char*>(k.bits + s.bits_words() + (fragments ? s.fragment_words() : 0));
-  out.bits.bits = k.bits;
-  out.bits.tiles = k.tiles;
+  out.fragments_at = fragments ? s.bits_words() : 0;
+  out.tiles_at = s.bits_words() + (fragments ? s.fragment_words() : 0);
   const BroadcastDims& spans = *p.bool_mask;
   const long long bits[3] = {s.heads * s.rows * s.words, s.rows * s.words, s.words},
                   tiles[3] = {s.heads * s.tile_rows * s.words, s.tile_rows * s.words, s.words};
@@ -74,20 +70,30 @@ MaskPlan plan_mask(const Problem& p, const void* mask, const TileShape& tile, vo
   return out;
 }
 
-const Kernel& load_mask_kernel(const DeviceFacts& device, Stream stream) {
-  static KernelTable<int> kernels;
-  return kernels.find(device.ordinal, 0, 0, stream, [&] { return mask_program(arch_of(device)); });
+MaskPlan MaskPlan::at(const void* mask, void* workspace) const {
+  MaskPlan out = *this;
+  MaskPackParams& k = out.pack;
+  k.mask = static_cast<const unsigned char*>(mask);
+  k.bits = static_cast<unsigned*>(workspace);
+  k.fragments.words = fragments_at > 0 ? k.bits + fragments_at : nullptr;
+  k.tiles = reinterpret_cast<unsigned char*>(k.bits + tiles_at);
+  out.bits.bits = k.bits;
+  out.bits.tiles = k.tiles;
+  return out;
 }
 
-MaskPlan pack_mask(const Problem& p, const Tensors& a, const TileShape& tile, void* workspace,
-                   const DeviceFacts& device, Stream stream, bool fragments) {
-  MaskPlan plan = plan_mask(p, a.bool_mask.data, tile, workspace, fragments);
-  if (plan.pack.units == 0) return plan;
-  const Kernel& kernel = load_mask_kernel(device, stream);
-  void* arguments[] = {&plan.pack};
-  launch(kernel, static_cast<unsigned>(std::min<long long>(plan.pack.units, 8 * device.multiprocessors)), 256, 0,
-         stream, arguments);
-  return plan;
+PackedMask::PackedMask(Kernels& kernels, const Problem& p, const TileShape& tile, bool fragments) {
+  if (!p.bool_mask) return;
+  plan_ = plan_mask(p, tile, fragments);
+  kernel_ = kernels.add(0, 0, [](int, const std::string& arch) { return mask_program(arch); });
+}
+
+void PackedMask::pack(const Call& call, void* workspace, MaskBits& bits, MaskFragments* fragments) const {
+  if (!kernel_) return;
+  MaskPlan plan = plan_.at(call.tensors.bool_mask.data, workspace);
+  call.launch(*kernel_, {std::min<std::int64_t>(plan.pack.units, 8 * call.device.multiprocessors), 256}, plan.pack);
+  bits = plan.bits;
+  if (fragments) *fragments = plan.pack.fragments;
 }
 
 }  // namespace onepass::cuda

@@ -40,49 +40,54 @@ void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
             (!f.dv || (p.dim_v % 2 == 0 && cuda::row_alignment(p, Role::dv) >= pair));
 }
 
-class State final : public cuda::BackwardState {
+class State final : public cuda::KernelState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
-        const BackwardConfig& config)
-      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumTile),
-        config_(config),
-        shared_bytes_(layout_of(features, config).total) {}
+  template <class Selected>
+  State(const Request& request, const cuda::DeviceFacts& device, const Selected& selected)
+      : KernelState(request, device),
+        config_(selected.config),
+        backward_(kernels_, problem, device, selected.features, shape_of(*problem, selected.config), kSumTile),
+        shared_bytes_(layout_of(selected.features, selected.config).total) {
+    const BackwardFeatures& f = backward_.features;
+    workspace_bytes = backward_.workspace_bytes();
+    const auto add = [&](const BackwardFeatures& part, bool bias, std::int64_t blocks) {
+      const auto* const kernel =
+          kernels_.add(std::tuple{part, backward_.shape, config_, bias, cuda::mods_key(*problem)}, shared_bytes_,
+                       [p = problem](const auto& values, const std::string& arch) {
+                         const auto& [features, shape, config, of_bias, mods] = values;
+                         return program_of(features, shape, config, arch, cuda::mods_source(*p, true), of_bias);
+                       });
+      launches_.push_back({kernel, {blocks, config_.threads()}});
+    };
+    if (backward_.key_tiles > 0 && (f.dv || f.scores())) {
+      for (const BackwardFeatures& part : parts_of(f))
+        add(part, false, std::min(backward_.key_tiles, std::int64_t{config_.blocks} * device.multiprocessors));
+    }
+    if (f.dbias) add(f, true, bias_tiles(backward_.decided, config_));
+  }
 
   std::string describe() const override {
     const BackwardConfig& c = config_;
     return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
                 c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_, " bytes of shared memory", order());
+                shared_bytes_, " bytes of shared memory", backward_.order());
   }
 
  private:
-  const cuda::Kernel& kernel(const BackwardFeatures& part, bool bias, cuda::Stream stream) const {
-    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, bool, std::string>> kernels;
-    return kernels.find(
-        device_.ordinal, {part, shape_, config_, bias, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
-          return program_of(part, shape_, config_, cuda::arch_of(device_), cuda::mods_source(*problem, true), bias);
-        });
-  }
-  bool by_keys() const { return key_tiles_ > 0 && (features_.dv || features_.scores()); }
-  void load(cuda::Stream stream) const override {
-    for (const BackwardFeatures& part : parts_of(features_))
-      if (by_keys()) kernel(part, false, stream);
-    if (features_.dbias) kernel(features_, true, stream);
-  }
-  void launch_with(const Tensors&, BackwardParams& params, cuda::Stream stream) const override {
-    void* arguments[] = {&params};
-    const auto launch = [&](const BackwardFeatures& part, bool bias, std::int64_t blocks) {
-      cuda::launch(kernel(part, bias, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config_.threads()),
-                   shared_bytes_, stream, arguments);
-    };
-    for (const BackwardFeatures& part : parts_of(features_))
-      if (by_keys())
-        launch(part, false, std::min<std::int64_t>(key_tiles_, std::int64_t{config_.blocks} * device_.multiprocessors));
-    if (features_.dbias && bias_tiles(params, config_) > 0) launch(features_, true, bias_tiles(params, config_));
+  struct Step {
+    const cuda::PlannedKernel* kernel;
+    cuda::Grid grid;
+  };
+  void launch(const cuda::Call& call) const override {
+    BackwardParams params = backward_.begin(call);
+    for (const Step& step : launches_) call.launch(*step.kernel, step.grid, params);
+    backward_.finish(call, params);
   }
 
   const BackwardConfig config_;
+  const cuda::BackwardLaunch backward_;
   const int shared_bytes_;
+  std::vector<Step> launches_;
 };
 
 Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }

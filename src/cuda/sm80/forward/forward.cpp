@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <tuple>
 
-#include "cuda/attention/host.hpp"
+#include "cuda/attention/forward_launch.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
 #include "cuda/sm80/host.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
@@ -54,42 +53,45 @@ void set_alignment(const Problem& p, ForwardConfig& c) {
 
 cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
 
-class State final : public cuda::ForwardState {
+class State final : public cuda::KernelState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config, const cuda::Part& part)
-      : ForwardState(request, device, cuda::features_of(*request.problem), tile_shape_of(config), part),
+      : KernelState(request, device),
         config_(config),
-        shared_bytes_(layout_of(features_, config).total) {}
+        forward_(kernels_, *problem, device, tile_shape_of(config), part) {
+    const ForwardFeatures features = cuda::features_of(*problem);
+    workspace_bytes = forward_.workspace_bytes;
+    idle_ = forward_.decided.tiles == 0;
+    kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*problem)}, layout_of(features, config).total,
+                           [p = problem](const auto& values, const std::string& arch) {
+                             const auto& [f, c, mods] = values;
+                             return program_of(f, c, arch, cuda::mods_source(*p));
+                           });
+  }
 
   std::string describe() const override {
     const ForwardConfig& c = config_;
     return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
                 c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.copy_bytes,
-                "-byte copies, ", shared_bytes_, " bytes of shared memory");
+                "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory");
   }
 
  private:
-  const cuda::Kernel& load(cuda::Stream stream) const override {
-    static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, shared_bytes_, stream, [&] {
-      return program_of(features_, config_, cuda::arch_of(device_), cuda::mods_source(*problem));
-    });
-  }
-  void launch_with(const cuda::Kernel& kernel, const Tensors&, ForwardParams& params,
-                   cuda::Stream stream) const override {
-    void* arguments[] = {&params};
-    cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, config_.blocks * device_.multiprocessors)),
-                 static_cast<unsigned>(config_.threads()), shared_bytes_, stream, arguments);
+  void launch(const cuda::Call& call) const override {
+    ForwardParams params = forward_.params(call);
+    call.launch(*kernel_, {std::min(params.tiles, config_.blocks * device_.multiprocessors), config_.threads()},
+                params);
   }
 
   const ForwardConfig config_;
-  const int shared_bytes_;
+  const cuda::ForwardLaunch forward_;
+  const cuda::PlannedKernel* kernel_;
 };
 
 }  // namespace
 
 Decision plan_forward(const Request& request, const cuda::Part& part) {
-  return cuda::plan_forward<State, ForwardConfig>(request, config_on, part);
+  return cuda::plan_on_device<State, ForwardConfig>(request, config_on, part);
 }
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <vector>
 
 #include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
@@ -71,55 +72,66 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   return c;
 }
 
-class State final : public cuda::BackwardState {
+class State final : public cuda::KernelState {
  public:
-  State(const Request& request, const cuda::DeviceFacts& device, const BackwardFeatures& features,
-        const BackwardConfig& config)
-      : BackwardState(request, device, features, shape_of(*request.problem, config), kSumTile),
-        config_(config),
-        layout_(layout_of(features, config)) {}
+  template <class Selected>
+  State(const Request& request, const cuda::DeviceFacts& device, const Selected& selected)
+      : KernelState(request, device),
+        config_(selected.config),
+        backward_(kernels_, problem, device, selected.features, shape_of(*problem, selected.config), kSumTile),
+        shapes_(map_shapes(*problem, selected.config)) {
+    const BackwardFeatures& f = backward_.features;
+    workspace_bytes = backward_.workspace_bytes();
+    const auto add = [&](const BackwardConfig& config, bool early) {
+      const unsigned cluster = config.paired ? 2 : 1;
+      const std::int64_t blocks = std::min(std::int64_t{device.multiprocessors}, kMostBlocks),
+                         clusters = std::min(tiles_of(*problem, config), blocks / cluster);
+      const auto* const kernel =
+          kernels_.add(std::tuple{f, backward_.shape, config, cuda::mods_key(*problem)}, layout_of(f, config).total,
+                       [p = problem](const auto& values, const std::string&) {
+                         const auto& [features, shape, c, mods] = values;
+                         return program_of(features, shape, c, cuda::mods_source(*p, true));
+                       });
+      launches_.push_back({kernel, {clusters * cluster, 384, early, cluster}});
+    };
+    add(config_, backward_.early && !f.dbias && backward_.rows > 0);
+    if (config_.guarded) add(careful_of(config_), backward_.early);
+    zeroed_ = f.dbias && !writes_all_dbias(f, config_) ? dense_bytes(*problem, Role::dbias) : 0;
+    BackwardParams groups{};
+    set_head_groups(groups, *problem, config_, device.multiprocessors, device.l2_bytes);
+    head_group_ = groups.head_group, tail_heads_ = groups.tail_heads;
+  }
 
   std::string describe() const override {
     return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
                 config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
-                config_.paired ? "two CTAs share dQ, " : "", layout_.total, " bytes of shared memory", order());
+                config_.paired ? "two CTAs share dQ, " : "", launches_[0].kernel->shared_bytes,
+                " bytes of shared memory", backward_.order());
   }
 
  private:
-  const cuda::Kernel& kernel(cuda::Stream stream, const BackwardConfig& config) const {
-    static cuda::KernelTable<std::tuple<BackwardFeatures, BackwardShape, BackwardConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, shape_, config, cuda::mods_key(*problem)},
-                        layout_of(features_, config).total, stream,
-                        [&] { return program_of(features_, shape_, config, cuda::mods_source(*problem, true)); });
-  }
-  void load(cuda::Stream stream) const override {
-    kernel(stream, config_);
-    if (config_.guarded) kernel(stream, careful_of(config_));
-  }
-  void launch_with(const Tensors& tensors, BackwardParams& params, cuda::Stream stream) const override {
-    const std::int64_t tiles = tiles_of(*problem, config_);
-    if (tiles == 0) return;
-    if (features_.dbias && !writes_all_dbias(features_, config_))
-      cuda::check_cuda(cuda::driver()->memset8(reinterpret_cast<cuda::DevicePtr>(params.dbias), 0,
-                                               dense_bytes(*problem, Role::dbias), stream),
-                       "cuMemsetD8Async");
-    set_head_groups(params, *problem, config_, device_.multiprocessors, device_.l2_bytes);
-    BackwardMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map);
-    void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.dout, &maps.bias, &maps.dbias, &params};
-    const unsigned cluster = config_.paired ? 2 : 1;
-    const std::int64_t blocks = std::min(std::int64_t{device_.multiprocessors}, kMostBlocks);
-    const auto clusters = static_cast<unsigned>(std::min(tiles, blocks / cluster));
-    const bool rows = cuda::row_blocks(params) > 0;
-    const auto launch = [&](const BackwardConfig& config, bool early) {
-      cuda::launch(kernel(stream, config), clusters * cluster, 384, layout_of(features_, config).total, stream,
-                   arguments, early, cluster);
-    };
-    launch(config_, starts_early() && !features_.dbias && rows);
-    if (config_.guarded) launch(careful_of(config_), starts_early());
+  struct Step {
+    const cuda::PlannedKernel* kernel;
+    cuda::Grid grid;
+  };
+  void launch(const cuda::Call& call) const override {
+    BackwardParams params = backward_.begin(call);
+    if (launches_[0].grid.blocks > 0) {
+      if (zeroed_ > 0) call.zero(params.dbias, zeroed_);
+      params.head_group = head_group_, params.tail_heads = tail_heads_;
+      BackwardMaps maps = maps_of(shapes_, call.tensors, cuda::tensor_map);
+      for (const Step& step : launches_)
+        call.launch(*step.kernel, step.grid, maps.q, maps.k, maps.v, maps.dout, maps.bias, maps.dbias, params);
+    }
+    backward_.finish(call, params);
   }
 
   const BackwardConfig config_;
-  const BackwardLayout layout_;
+  const cuda::BackwardLaunch backward_;
+  const BackwardMapShapes shapes_;
+  std::vector<Step> launches_;
+  std::size_t zeroed_;  // bytes of dbias that are set to zero in front
+  int head_group_, tail_heads_;
 };
 
 Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
@@ -190,32 +202,37 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
 }
 
-BackwardMaps maps_of(const Problem& p, const Tensors& a, const BackwardConfig& c,
-                     decltype(&cuda::tensor_map) map_tensor) {
+BackwardMapShapes map_shapes(const Problem& p, const BackwardConfig& c) {
   const std::int64_t batch = p.varlen ? 1 : p.batch, tokens_q = p.varlen ? p.total_q : p.seq_q,
                      tokens_k = p.varlen ? p.total_k : p.seq_k;
-  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, std::int64_t tokens,
-                       std::int64_t dim, int rows) {
-    return map_tensor(t.data, p.dtype, {dim, tokens, heads, batch}, {stride[2], stride[1], stride[0]}, rows);
+  const auto shape = [&](const Dims& s, std::int64_t heads, std::int64_t tokens, std::int64_t dim, int rows) {
+    return cuda::TensorMapShape(p.dtype, {dim, tokens, heads, batch}, {s[2], s[1], s[0]}, rows);
   };
-  BackwardMaps maps{.q = map(tokens_q > 0 ? a.q : a.k, p.layout.q, p.heads_q, tokens_q, p.dim_qk, c.block_q),
-                    .k = map(a.k, p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_k()),
-                    .v = map(a.v, p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_k()),
-                    .dout = map(tokens_q > 0 ? a.dout : a.k, p.layout.dout, p.heads_q, tokens_q, p.dim_v, c.block_q),
-                    .bias = {},
-                    .dbias = {}};
-  maps.bias = maps.dbias = maps.k;
-  if (c.bias_tiles && tokens_q > 0) {
-    const Dims& s = p.layout.bias;
-    maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
-  }
-  if (c.dbias_tiles && tokens_q > 0) {
-    const Dims& s = p.layout.dbias;
-    const BroadcastDims& spans = p.bias->spans;
-    maps.dbias =
-        map_tensor(a.dbias.data, DType::f32, {p.seq_k, p.seq_q, spans.heads ? p.heads_q : 1, spans.batch ? p.batch : 1},
-                   {s[2], s[1], s[0]}, 64);
-  }
+  BackwardMapShapes m{};
+  m.queries = tokens_q > 0;
+  m.q = shape(p.layout.q, p.heads_q, tokens_q, p.dim_qk, c.block_q);
+  m.k = shape(p.layout.k, p.heads_kv, tokens_k, p.dim_qk, c.block_k());
+  m.v = shape(p.layout.v, p.heads_kv, tokens_k, p.dim_v, c.block_k());
+  m.dout = shape(p.layout.dout, p.heads_q, tokens_q, p.dim_v, c.block_q);
+  m.bias_tiles = c.bias_tiles && m.queries, m.dbias_tiles = c.dbias_tiles && m.queries;
+  const auto scores = [&](DType dtype, const Dims& s, std::int64_t heads, std::int64_t entries) {
+    return cuda::TensorMapShape(dtype, {p.seq_k, p.seq_q, heads, entries}, {s[2], s[1], s[0]}, 64);
+  };
+  if (m.bias_tiles) m.bias = scores(p.bias->dtype, p.layout.bias, p.heads_q, p.batch);
+  if (m.dbias_tiles)
+    m.dbias =
+        scores(DType::f32, p.layout.dbias, p.bias->spans.heads ? p.heads_q : 1, p.bias->spans.batch ? p.batch : 1);
+  return m;
+}
+
+BackwardMaps maps_of(const BackwardMapShapes& m, const Tensors& t, cuda::MapTensor map_tensor) {
+  BackwardMaps maps{};
+  maps.q = map_tensor(m.queries ? t.q.data : t.k.data, m.q);
+  maps.k = map_tensor(t.k.data, m.k);
+  maps.v = map_tensor(t.v.data, m.v);
+  maps.dout = map_tensor(m.queries ? t.dout.data : t.k.data, m.dout);
+  maps.bias = m.bias_tiles ? map_tensor(t.bias.data, m.bias) : maps.k;
+  maps.dbias = m.dbias_tiles ? map_tensor(t.dbias.data, m.dbias) : maps.k;
   return maps;
 }
 

@@ -15,13 +15,17 @@ bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const Ba
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
 // Where config.guarded: that of the other kernel, for values that are not finite.
 BackwardConfig careful_of(BackwardConfig config);
-// The kernel's tensor maps in its parameters' order; those it does not read are copies of k's. map_tensor:
-// cuda::tensor_map.
+// The kernel's tensor maps in its parameters' order but for their addresses. Those that it does not read are copies of
+// k's.
+struct BackwardMapShapes {
+  cuda::TensorMapShape q, k, v, dout, bias, dbias;
+  bool queries, bias_tiles, dbias_tiles;  // there are some
+};
+BackwardMapShapes map_shapes(const Problem& problem, const BackwardConfig& config);
 struct BackwardMaps {
   cuda::TensorMap q, k, v, dout, bias, dbias;
 };
-BackwardMaps maps_of(const Problem& problem, const Tensors& tensors, const BackwardConfig& config,
-                     decltype(&cuda::tensor_map) map_tensor);
+BackwardMaps maps_of(const BackwardMapShapes& shapes, const Tensors& tensors, cuda::MapTensor map_tensor);
 // True if the kernel writes every element of dbias; otherwise they are set to zero before it.
 bool writes_all_dbias(const BackwardFeatures& features, const BackwardConfig& config);
 // How many heads of K and V are worked on at once, and how many of the last ones as one group.

@@ -5,31 +5,40 @@
 #include <tuple>
 
 #include "base/text.hpp"
-#include "cuda/attention/host.hpp"
+#include "cuda/attention/forward_launch.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/compile/wgmma_source.hpp"
 #include "cuda/host/config_source.hpp"
-#include "cuda/host/kernels.hpp"
 #include "cuda/sm90/fp8/config.hpp"
 #include "cuda/sm90/host.hpp"
 
 namespace onepass::sm90 {
 namespace {
 
-// A tensor from a column on.
-ConstTensor columns_of(ConstTensor t, std::int64_t first) {
-  t.data = static_cast<const std::byte*>(t.data) + first * static_cast<std::int64_t>(size_of(t.dtype));
-  return t;
+// The address of a tensor's column.
+const void* column_of(const ConstTensor& t, std::int64_t column) {
+  return static_cast<const std::byte*>(t.data) + column * static_cast<std::int64_t>(size_of(t.dtype));
 }
 
 cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
 
-class State final : public cuda::ForwardState {
+class State final : public cuda::KernelState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config, const cuda::Part& part)
-      : ForwardState(request, device, sm90::features_of(*request.problem, config), tile_shape_of(config), part),
+      : KernelState(request, device),
         config_(config),
-        layout_(layout_of(features_, config)) {}
+        early_(part.early),
+        shapes_(map_shapes(*problem, config)),
+        forward_(kernels_, *problem, device, tile_shape_of(config), part) {
+    const ForwardFeatures features = sm90::features_of(*problem, config);
+    workspace_bytes = forward_.workspace_bytes;
+    idle_ = forward_.decided.tiles == 0;
+    kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*problem)}, layout_of(features, config).total,
+                           [p = problem](const auto& values, const std::string&) {
+                             const auto& [f, c, mods] = values;
+                             return program_of(f, c, cuda::mods_source(*p));
+                           });
+  }
 
   std::string describe() const override {
     const ForwardConfig& c = config_;
@@ -40,38 +49,36 @@ class State final : public cuda::ForwardState {
                 !c.raw_stages                     ? ""
                 : problem->dtype == DType::f8e4m3 ? text(", V transposed by 3 warps, ", accumulation_of(c))
                                                   : ", K and V converted by 3 warps",
-                ", ", layout_.total, " bytes of shared memory");
+                ", ", kernel_->shared_bytes, " bytes of shared memory");
   }
 
  private:
-  const cuda::Kernel& load(cuda::Stream stream) const override {
-    static cuda::KernelTable<std::tuple<ForwardFeatures, ForwardConfig, std::string>> kernels;
-    return kernels.find(device_.ordinal, {features_, config_, cuda::mods_key(*problem)}, layout_.total, stream,
-                        [&] { return program_of(features_, config_, cuda::mods_source(*problem)); });
-  }
-  void launch_with(const cuda::Kernel& kernel, const Tensors& tensors, ForwardParams& params,
-                   cuda::Stream stream) const override {
+  void launch(const cuda::Call& call) const override {
+    const Tensors& t = call.tensors;
+    ForwardParams params = forward_.params(call);
     for (int part = 0; part < config_.v_parts; ++part) {
-      TensorMaps maps = maps_of(*problem, tensors, config_, cuda::tensor_map, part);
-      params.v = columns_of(tensors.v, part * features_.attention.dim_v).data;
-      if (params.v_mean)
-        params.v_mean = static_cast<const float*>(tensors.v_mean.data) + part * features_.attention.dim_v;
-      params.out = const_cast<void*>(columns_of(tensors.out, part * features_.attention.dim_v).data);
-      void* arguments[] = {&maps.q, &maps.k, &maps.v, &maps.out, &maps.bias, &params};
-      cuda::launch(kernel, static_cast<unsigned>(std::min(params.tiles, device_.multiprocessors)),
-                   static_cast<unsigned>(128 * (config_.groups + 1)), layout_.total, stream, arguments,
-                   part_.early && part == 0);
+      TensorMaps maps = maps_of(shapes_, t, cuda::tensor_map, part);
+      const std::int64_t column = part * shapes_.dim_v;
+      params.v = column_of(t.v, column);
+      if (params.v_mean) params.v_mean = static_cast<const float*>(t.v_mean.data) + column;
+      params.out = const_cast<void*>(column_of(t.out, column));
+      call.launch(*kernel_,
+                  {std::min(params.tiles, device_.multiprocessors), 128 * (config_.groups + 1), early_ && part == 0},
+                  maps.q, maps.k, maps.v, maps.out, maps.bias, params);
     }
   }
 
   const ForwardConfig config_;
-  const ForwardLayout layout_;
+  const bool early_;
+  const MapShapes shapes_;
+  const cuda::ForwardLaunch forward_;
+  const cuda::PlannedKernel* kernel_;
 };
 
 }  // namespace
 
 Decision plan_forward(const Request& request, const cuda::Part& part) {
-  return cuda::plan_forward<State, ForwardConfig>(request, config_on, part);
+  return cuda::plan_on_device<State, ForwardConfig>(request, config_on, part);
 }
 
 ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {
@@ -80,30 +87,38 @@ ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {
   return f;
 }
 
-TensorMaps maps_of(const Problem& p, const Tensors& a, const ForwardConfig& c, MapTensor map_tensor, int part) {
-  const std::int64_t dim_v = p.dim_v / c.v_parts, first = part * dim_v;
+MapShapes map_shapes(const Problem& p, const ForwardConfig& c) {
   // As the kernels see them: tokens of a batch entry, of all packed sequences, of a page.
   struct Rows {
     std::int64_t batch, tokens;
   };
   const Rows queries = p.varlen ? Rows{1, p.total_q} : Rows{p.batch, p.seq_q};
   const Rows keys = p.paged() ? Rows{p.pages, p.page_size} : p.packed_k() ? Rows{1, p.total_k} : Rows{p.batch, p.seq_k};
-  const auto map = [&](const ConstTensor& t, const Dims& stride, std::int64_t heads, const Rows& of, std::int64_t dim,
-                       int rows) {
-    return map_tensor(t.data, t.dtype, {dim, of.tokens, heads, of.batch}, {stride[2], stride[1], stride[0]}, rows);
+  const auto shape = [](DType dtype, const Dims& s, std::int64_t heads, const Rows& of, std::int64_t dim, int rows) {
+    return cuda::TensorMapShape(dtype, {dim, of.tokens, heads, of.batch}, {s[2], s[1], s[0]}, rows);
   };
+  MapShapes m{};
+  m.dim_v = p.dim_v / c.v_parts;
+  m.keys = keys.tokens > 0 && keys.batch > 0;
+  m.stores = p.out_dtype != DType::f32;
+  m.reads_bias = c.bias_stages > 0;
+  const DType dtype = m.keys ? p.key_dtype() : p.dtype;
+  m.q = shape(p.dtype, p.layout.q, p.heads_q, queries, p.dim_qk, 64 * c.groups);
+  m.k = shape(dtype, p.layout.k, p.heads_kv, keys, p.dim_qk, c.key_rows());
+  m.v = shape(dtype, p.layout.v, p.heads_kv, keys, m.dim_v, c.key_rows());
+  if (m.stores) m.out = shape(p.out_dtype, p.layout.out, p.heads_q, queries, m.dim_v, 16);
+  if (m.reads_bias) m.bias = shape(p.bias->dtype, p.layout.bias, p.heads_q, {p.batch, p.seq_q}, p.seq_k, 64);
+  return m;
+}
+
+TensorMaps maps_of(const MapShapes& m, const Tensors& t, cuda::MapTensor map_tensor, int part) {
+  const std::int64_t column = part * m.dim_v;
   TensorMaps maps{};
-  maps.q = map(a.q, p.layout.q, p.heads_q, queries, p.dim_qk, 64 * c.groups);
-  const bool any = keys.tokens > 0 && keys.batch > 0;
-  maps.k = map(any ? a.k : a.q, p.layout.k, p.heads_kv, keys, p.dim_qk, c.key_rows());
-  maps.v = map(any ? columns_of(a.v, first) : a.q, p.layout.v, p.heads_kv, keys, dim_v, c.key_rows());
-  maps.out =
-      p.out_dtype == DType::f32 ? maps.q : map(columns_of(a.out, first), p.layout.out, p.heads_q, queries, dim_v, 16);
-  maps.bias = maps.q;
-  if (c.bias_stages > 0) {
-    const Dims& s = p.layout.bias;
-    maps.bias = map_tensor(a.bias.data, a.bias.dtype, {p.seq_k, p.seq_q, p.heads_q, p.batch}, {s[2], s[1], s[0]}, 64);
-  }
+  maps.q = map_tensor(t.q.data, m.q);
+  maps.k = map_tensor(m.keys ? t.k.data : t.q.data, m.k);
+  maps.v = map_tensor(m.keys ? column_of(t.v, column) : t.q.data, m.v);
+  maps.out = m.stores ? map_tensor(column_of(t.out, column), m.out) : maps.q;
+  maps.bias = m.reads_bias ? map_tensor(t.bias.data, m.bias) : maps.q;
   return maps;
 }
 
