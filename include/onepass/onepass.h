@@ -124,8 +124,8 @@ typedef struct onepass_options {
   const char* const* mod_buffer_names; /* [mod_buffer_count], as are the tensors */
   const onepass_tensor* mod_buffers;
   int64_t align_offset; /* -2^60 to 2^60; 0 unless mask is one of the two that read it */
-  /* Packed sequences: upper bounds of their lengths, 0: unknown. Lengths beyond are refused on the CPU and must not
-   * occur on a device, which alone knows them. */
+  /* Packed sequences: upper bounds of their lengths, 0: the longest. A plan serves all lengths within them. Lengths
+   * beyond are refused on the CPU and must not occur on a device, which alone knows them. */
   int64_t max_seqlen_q, max_seqlen_k;
   /* For a backward, which `dout` makes the call; it reads `lse`. A gradient that stays NULL is not computed. */
   const onepass_tensor* dout;         /* of out's shape and dtype: the gradient of the loss by out */

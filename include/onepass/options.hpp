@@ -42,8 +42,8 @@ struct Attention {
   std::string score_mod{};  // the new score, from `score`: scaled, capped and biased, in natural units
   std::string mask_mod{};   // true where a query may attend to a key; joins the other masks
 
-  // Packed sequences and sequences in pages: upper bounds of their lengths; 0: unknown. A plan for a device, which
-  // alone knows the lengths, is made for them; lengths beyond are refused on the CPU and must not occur on a device.
+  // Packed sequences and sequences in pages: upper bounds of their lengths; 0: the longest, on a device all tokens. A
+  // plan serves all lengths within them. Lengths beyond are refused on the CPU and must not occur on a device.
   std::int64_t max_seqlen_q = 0, max_seqlen_k = 0;
 
   bool deterministic = false;  // a backward gives the same bits every time; on the CPU it always does

@@ -192,7 +192,7 @@ inline constexpr Alignment kAligned = [] {
 struct ONEPASS_API Problem : Attention {
   Op op = Op::forward;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
-  // Packed: the longest of the batch, or a bound where only the device knows. In a cache: the most keys of a sequence.
+  // Packed: a bound of the lengths, by default the longest. In a cache: the most keys of a sequence.
   std::int64_t seq_q = 0, seq_k = 0;
   std::int64_t dim_qk = 64, dim_v = 64;
   DType dtype = DType::f32;       // of q, k and v; of the partial results; of x and dx
@@ -224,8 +224,8 @@ struct ONEPASS_API Problem : Attention {
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;
-  // One per batch entry; empty where only the device knows them. Of a cache, lengths_k are those of an example, which
-  // check and bench draw: seqused_k holds those of a call, and a plan is good for all that fit seq_k.
+  // The lengths of an example, one per batch entry, which check and bench draw; empty if none is known. cu_seqlens and
+  // seqused_k hold those of a call, and a plan is good for all that fit seq_q and seq_k.
   std::vector<std::int64_t> lengths_q, lengths_k;
   // K and V as a cache: only the first seqused_k[b] keys of sequence b count; in pages if page_size > 0: k and v are
   // [pages, page_size, heads_kv, dim], and page_table has max_pages entries for each sequence.

@@ -119,8 +119,9 @@ def attention(
         draws one where none is given.)
       cu_seqlens_q, cu_seqlens_k: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the sequence lengths of
         packed q and k, v.
-      max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. A longer sequence is refused on the
-        CPU and must not occur on CUDA, where only the device knows the lengths and kernels are chosen by the bounds.
+      max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. Kernels are chosen by them, and
+        calls with the same bounds share a plan. A longer sequence is refused on the CPU and must not occur on CUDA,
+        where only the device knows the lengths.
         max_seqlen_k also bounds the sequences of a page_table.
       seqused_k: int32 (int64 is converted) ``[batch]``: how many keys of each sequence of a cache k, v count; bottom
         right is at the last of them. Read on the device: a captured graph replays with new lengths.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/make_once.hpp"
+#include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/implementation.hpp"
 #include "problem/roles.hpp"
@@ -47,6 +48,18 @@ void CallKey::add(std::uint64_t role, const ConstTensor& t) {
   }
 }
 
+// The contents are not checked yet. A device alone knows its own.
+void CallKey::add_longest(const ConstTensor& cu) {
+  if (!cu.given() || cu.device.kind != DeviceKind::cpu) return;
+  if (cu.rank != 1 || cu.dtype != DType::i32 || !cu.data || cu.stride[0] == 0) {
+    kept_ = false;
+    return;
+  }
+  std::int64_t longest = 0;
+  for (std::int64_t i = 1; i < cu.shape[0]; ++i) longest = std::max(longest, int32_at(cu, i) - int32_at(cu, i - 1));
+  add(static_cast<std::uint64_t>(longest));
+}
+
 template <class T>
 void CallKey::add_option(const T& x) {
   if constexpr (std::is_same_v<T, std::string>) {
@@ -65,8 +78,7 @@ void CallKey::add_option(const T& x) {
 }
 
 CallKey::CallKey(Op op, const Tensors& t, const CallOptions& a, int workers, std::string_view implementation) {
-  kept_ = a.dropout_p == 0 && !((t.cu_seqlens_q.given() && t.cu_seqlens_q.device.kind == DeviceKind::cpu) ||
-                                (t.cu_seqlens_k.given() && t.cu_seqlens_k.device.kind == DeviceKind::cpu));
+  kept_ = a.dropout_p == 0;
   if (!kept_) return;
   const auto bit = [](bool is, int at) { return static_cast<std::uint64_t>(is) << at; };
   add(static_cast<std::uint64_t>(op) | bit(a.log, 29) | bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) |
@@ -76,6 +88,8 @@ CallKey::CallKey(Op op, const Tensors& t, const CallOptions& a, int workers, std
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (tensor.given()) add(static_cast<std::uint64_t>(row.role), tensor);
   });
+  if (a.max_seqlen_q == 0) add_longest(t.cu_seqlens_q);
+  if (a.max_seqlen_k == 0) add_longest(t.cu_seqlens_k);
   for (const auto& [name, tensor] : t.mod_buffers) {
     add(name);
     add(kRoles, tensor);

@@ -16,13 +16,14 @@
 namespace onepass::plan {
 
 // Everything of a call that its plan depends on: operator, options, worker count, and of each tensor all but its
-// address, of which the alignment and whether v starts where k does count.
+// address, of which the alignment and whether v starts where k does count. Packed lengths count by their bounds: the
+// caller's, else the longest.
 class CallKey {
  public:
   CallKey(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation);
 
-  // False of a call whose plan is not kept: its packed lengths lie in CPU memory and belong to the problem, its dropout
-  // has a new seed in each step, or its key is longer than kMaxWords (25 parts of a merge, 3 KB of expressions).
+  // False of a call whose plan is not kept: its dropout has a new seed in each step, its cu_seqlens cannot be read, or
+  // its key is longer than kMaxWords (25 parts of a merge, 3 KB of expressions).
   bool is_kept() const { return kept_; }
   std::uint64_t hash() const { return hash_; }
   std::span<const std::uint64_t> words() const { return {words_.data(), size_}; }
@@ -32,6 +33,7 @@ class CallKey {
   void add(std::uint64_t word);
   void add(std::string_view text);
   void add(std::uint64_t role, const ConstTensor& tensor);
+  void add_longest(const ConstTensor& cu_seqlens);
   template <class T>
   void add_option(const T& value);
 

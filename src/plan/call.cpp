@@ -62,6 +62,7 @@ namespace plan {
 Plan planned(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation) {
   const CallKey key(op, tensors, options, workers, implementation);
   if (Plan known = plan_cache().find(key); known.state()) {  // the key has said all but this
+    check_lengths(known.problem(), tensors);
     check_cache(known.problem(), tensors);
     check_apart(op, tensors);
     return known;

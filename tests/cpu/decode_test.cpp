@@ -198,7 +198,10 @@ TEST(Decode, IsTheSameForAnyThreadCountAndEveryTime) {
 }
 
 TEST(Decode, CutsByShapeOnly) {
-  const auto cut = [](const char* line) { return decode_cut(parse_problem(line)); };
+  const auto cut = [](const char* line) {
+    const Problem p = parse_problem(line);
+    return decode_cut(p, {p.seq_q, p.seq_k});
+  };
   EXPECT_EQ(cut("fwd b1 h32/8 s1x8192 d128 fp32").splits.count, 8);
   EXPECT_EQ(cut("fwd b64 h32/8 s1x8192 d128 fp32").splits.count, 1);
   EXPECT_FALSE(cut("fwd b1 h32/8 s1x8192 d128 fp32").keys_outer);

@@ -88,7 +88,7 @@ TEST(PlanCache, WhateverAPlanDependsOnIsOfTheKey) {
 
 TEST(PlanCache, LeavesOutWhatAProblemReadsFromMemory) {
   const auto kept = [](const Inputs& in) { return CallKey(in.problem.op, in.tensors, in.attention, 1, {}).is_kept(); };
-  EXPECT_FALSE(kept(make_inputs(parse_problem("h2 d8 varlen=3,5/4,6"), 1)));
+  EXPECT_TRUE(kept(make_inputs(parse_problem("h2 d8 varlen=3,5/4,6"), 1)));
   EXPECT_FALSE(kept(make_inputs(parse_problem("b1 h2 s4 d8 dropout=0.5 seed=3"), 1)));
   Inputs in = make_inputs(parse_problem("b1 h2 s4 d8"), 1);
   EXPECT_TRUE(kept(in));
@@ -97,6 +97,22 @@ TEST(PlanCache, LeavesOutWhatAProblemReadsFromMemory) {
   in.attention.score_mod.clear();
   in.tensors.q.rank = 5;  // and does not read behind the tensor's shape
   EXPECT_FALSE(kept(in));
+}
+
+// A plan of packed sequences is made for bounds of their lengths.
+TEST(PlanCache, PackedCallsWithTheSameBoundsShareAPlan) {
+  const auto plan_of = [](const char* line, bool bounds) {
+    Inputs in = make_inputs(parse_problem(line), 1);
+    if (!bounds) in.attention.max_seqlen_q = in.attention.max_seqlen_k = 0;
+    return planned_for(in);
+  };
+  const PlanState* const longest = plan_of("h2 d8 varlen=3,5/4,6 packed=9:12", false);
+  EXPECT_EQ(plan_of("h2 d8 varlen=5,4/6,0 packed=9:12", false), longest);
+  EXPECT_NE(plan_of("h2 d8 varlen=4,4/6,0 packed=9:12", false), longest);
+  const PlanState* const bounded = plan_of("h2 d8 varlen=3,5/4,6 s7x8 packed=9:12", true);
+  EXPECT_NE(bounded, longest);
+  EXPECT_EQ(plan_of("h2 d8 varlen=1,0/2,2 s7x8 packed=9:12", true), bounded);
+  EXPECT_EQ(bounded->problem->seq_q, 7);
 }
 
 TEST(PlanCache, LooksAtAddressesAndContentsInEveryCall) {

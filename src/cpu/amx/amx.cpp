@@ -46,17 +46,12 @@ struct Shape {
       : depth_qk(round_up(p.dim_qk, 32)),
         depth_v(round_up(p.dim_v, 32)),
         group(p.group()),
-        heads(p.batch * p.heads_kv) {
-    std::int64_t blocks = 0;
-    for (std::int64_t b = 0; b < p.batch; ++b) blocks += (seq_q(p, b) * group + kRows - 1) / kRows * p.heads_kv;
-    if (bytes(p.seq_k) <= kFitsL2) blocks_per_task = 1;
-    while (blocks_per_task > 1 && blocks / blocks_per_task < kEnoughTasks) blocks_per_task /= 2;
-  }
-  static std::int64_t seq_q(const Problem& p, std::int64_t b) {
-    return p.lengths_q.empty() ? p.seq_q : p.lengths_q[static_cast<std::size_t>(b)];
-  }
-  static std::int64_t seq_k(const Problem& p, std::int64_t b) {
-    return p.lengths_k.empty() || !p.packed_k() ? p.seq_k : p.lengths_k[static_cast<std::size_t>(b)];
+        heads(p.batch * p.heads_kv) {}
+  // Row blocks that share a task, for a call's row blocks and its longest sequence of keys.
+  int blocks_per_task(std::int64_t blocks, std::int64_t longest_k) const {
+    int n = bytes(longest_k) <= kFitsL2 ? 1 : kBlocks;
+    while (n > 1 && blocks / n < kEnoughTasks) n /= 2;
+    return n;
   }
   std::int64_t key_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_qk; }
   std::int64_t value_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_v; }
@@ -64,19 +59,26 @@ struct Shape {
   std::size_t bytes(std::int64_t keys) const {
     return static_cast<std::size_t>(key_elements(keys) + value_elements(keys)) * 2;
   }
-  // Heads [first, result) make a wave.
-  std::int64_t wave_end(const Problem& p, std::int64_t first) const {
+  // Heads [first, result) of a call make a wave.
+  std::int64_t wave_end(const Problem& p, const Tensors& a, std::int64_t first) const {
     std::size_t used = 0;
     std::int64_t h = first;
     for (; h < heads && h - first < kWaveHeads; ++h) {
-      used += bytes(seq_k(p, h / p.heads_kv));
+      used += bytes(sequence_of(p, a, h / p.heads_kv).seq_k);
       if (h > first && used > kWaveBytes) break;
     }
     return h;
   }
+  // Keys that a wave packs at most, whatever the lengths of a call.
+  std::int64_t wave_keys(const Problem& p) const {
+    const std::int64_t longest = round_up(p.seq_k, kGroup),
+                       fit = static_cast<std::int64_t>(kWaveBytes / bytes(kGroup)) * kGroup,
+                       all = p.packed_k() ? p.heads_kv * (round_up(p.total_k, kGroup) + p.batch * kGroup)
+                                          : heads * longest;
+    return std::max(longest, std::min(fit, std::min(all, heads * longest)));
+  }
 
   std::int64_t depth_qk, depth_v, group, heads;
-  int blocks_per_task = kBlocks;
 };
 
 struct Books {
@@ -87,28 +89,16 @@ struct Books {
 };
 
 Books book(Workspace& w, const Problem& p, const Shape& shape, int workers) {
-  std::size_t packed = 0;
-  std::int64_t heads = 0, flags = 0;
-  for (std::int64_t first = 0, end; first < shape.heads; first = end) {
-    end = shape.wave_end(p, first);
-    std::size_t wave = 0;
-    std::int64_t wave_flags = 0;
-    for (std::int64_t h = first; h < end; ++h) {
-      const std::int64_t keys = Shape::seq_k(p, h / p.heads_kv);
-      wave += shape.bytes(keys), wave_flags += shape.flags(keys);
-    }
-    packed = std::max(packed, wave);
-    flags = std::max(flags, wave_flags);
-    heads = std::max(heads, end - first);
-  }
-  Books books{w.take<Head>(heads), w.take<std::uint16_t>(static_cast<std::int64_t>(packed / 2)),
-              w.take<std::uint32_t>(flags), w.take<Scratch>(workers)};
+  const std::int64_t keys = shape.wave_keys(p);
+  Books books{w.take<Head>(std::min<std::int64_t>(shape.heads, kWaveHeads)),
+              w.take<std::uint16_t>(shape.key_elements(keys) + shape.value_elements(keys)),
+              w.take<std::uint32_t>(shape.flags(keys)), w.take<Scratch>(workers)};
   for (int i = 0; i < workers; ++i) {
-    const Scratch s{w.take<RowBlock>(shape.blocks_per_task),
-                    w.take<std::uint32_t>(shape.blocks_per_task * shape.depth_qk / 2 * kRows),
-                    w.take<float>(shape.blocks_per_task * shape.depth_v * kRows),
+    const Scratch s{w.take<RowBlock>(kBlocks),
+                    w.take<std::uint32_t>(kBlocks * shape.depth_qk / 2 * kRows),
+                    w.take<float>(kBlocks * shape.depth_v * kRows),
                     {w.take<float>(kKeys * kRows), w.take<float>(kKeys * kRows)},
-                    w.take<std::uint32_t>(shape.blocks_per_task * shape.depth_v)};
+                    w.take<std::uint32_t>(kBlocks * shape.depth_v)};
     if (books.scratch) books.scratch[i] = s;
   }
   return books;
@@ -122,6 +112,7 @@ struct Run {
   const Books books;
   const ScoreParams params;
   Executor& executor;
+  const int blocks_per_task = of_call();
 
   void wave(std::int64_t first, std::int64_t end) {
     std::uint16_t* packed = books.packed;
@@ -147,13 +138,22 @@ struct Run {
     parallel(executor, attends, [&](std::int64_t task, int worker) {
       const Head& head = *std::upper_bound(heads.begin(), heads.end(), task,
                                            [](std::int64_t t, const Head& x) { return t < x.attend_end; });
-      attend(head, (head.attend_end - 1 - task) * shape.blocks_per_task * kRows, books.scratch[worker]);
+      attend(head, (head.attend_end - 1 - task) * blocks_per_task * kRows, books.scratch[worker]);
     });
   }
 
  private:
+  int of_call() const {
+    std::int64_t blocks = 0, longest_k = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, a, b);
+      blocks += (seq.seq_q * shape.group + kRows - 1) / kRows * p.heads_kv;
+      longest_k = std::max(longest_k, seq.seq_k);
+    }
+    return shape.blocks_per_task(blocks, longest_k);
+  }
   std::int64_t tasks_of(const Sequence& seq) const {
-    const std::int64_t rows = std::int64_t{shape.blocks_per_task} * kRows;
+    const std::int64_t rows = std::int64_t{blocks_per_task} * kRows;
     return (seq.seq_q * shape.group + rows - 1) / rows;
   }
 
@@ -193,7 +193,7 @@ struct Run {
     task.key_factors = Descale(a.k_descale, head.seq.batch);
     task.out_type = p.out_dtype;
     task.batch = static_cast<std::uint32_t>(head.batch);
-    for (; task.blocks < shape.blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
+    for (; task.blocks < blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
       scratch.blocks[task.blocks] =
           row_block(p, a, params, head.seq, head.batch, head.head, first_row + task.blocks * kRows);
     }
@@ -241,7 +241,7 @@ class State final : public PlanState {
     workspace_bytes = count.bytes();
   }
   std::string describe() const override {
-    return text("tiles of 16 x 16 fp32, units of ", kRows, " rows x ", kKeys, " keys, ", shape_.blocks_per_task * kRows,
+    return text("tiles of 16 x 16 fp32, units of ", kRows, " rows x ", kKeys, " keys, ", most_blocks() * kRows,
                 " rows per task, K and V packed per head");
   }
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
@@ -250,12 +250,18 @@ class State final : public PlanState {
         kernels_, *problem, a, shape_, book(memory, *problem, shape_, executor.workers()), score_params(*problem, a),
         executor};
     for (std::int64_t first = 0, end; first < shape_.heads; first = end) {
-      end = shape_.wave_end(*problem, first);
+      end = shape_.wave_end(*problem, a, first);
       run.wave(first, end);
     }
   }
 
  private:
+  // Row blocks that share a task where all sequences are as long as they may be.
+  int most_blocks() const {
+    const std::int64_t blocks = (problem->seq_q * shape_.group + kRows - 1) / kRows;
+    return shape_.blocks_per_task(shape_.heads * blocks, problem->seq_k);
+  }
+
   const Kernels kernels_;
   const Shape shape_;
 };

@@ -70,10 +70,14 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Kernels& kernels, con
 class State final : public PlanState {
  public:
   State(const Request& request, const Kernels& kernels)
-      : PlanState(request.problem), kernels_(kernels), plan_(plan_of(*problem, kernels.geometry)), mods_(request.mods) {
+      : PlanState(request.problem),
+        kernels_(kernels),
+        plan_(plan_of(*problem, kernels.geometry, {problem->seq_q, problem->seq_k})),
+        booked_(booked_cut(*problem, kernels.geometry, plan_.cut)),
+        mods_(request.mods) {
     Workspace shared, one;
     book_parts(shared, *problem, plan_);
-    book_scratch(one, *problem, kernels, plan_.cut, plan_.bias);
+    book_scratch(one, *problem, kernels, booked_, plan_.bias);
     shared_bytes_ = shared.bytes();
     scratch_bytes_ = one.bytes();
     workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
@@ -93,35 +97,32 @@ class State final : public PlanState {
 
   void run(const Tensors& a, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
-    const Cut& c = plan_.cut;
+    const Plan plan = p.varlen ? plan_of(p, kernels_.geometry, longest_of(p, a), &booked_) : plan_;
+    const Cut& c = plan.cut;
     Workspace w(memory);
-    const Parts parts = book_parts(w, p, plan_);
-    std::byte* scratch_base = w.take<std::byte>(0);
-    const Call call{{p,
-                     a,
-                     kernels_.geometry,
-                     plan_.k,
-                     plan_.v,
-                     c.panels,
-                     {1, p.seq_k},
-                     {},
-                     nullptr,
-                     nullptr,
-                     nullptr,
-                     nullptr,
-                     Dropout::of(p.dropout_p, p.seed),
-                     *mods_},
+    const Parts parts = book_parts(w, p, plan);
+    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
+    const Call call{{.problem = p,
+                     .arguments = a,
+                     .geometry = kernels_.geometry,
+                     .k_source = plan.k,
+                     .v_source = plan.v,
+                     .panels = c.panels,
+                     .splits = {1, p.seq_k},
+                     .partials = {},
+                     .dropout = Dropout::of(p.dropout_p, p.seed),
+                     .mods = *mods_},
                     c,
                     static_cast<float>(p.effective_scale()),
                     parts.delta,
                     parts.dq,
                     parts.dk,
                     parts.dv,
-                    plan_.bias,
+                    plan.bias,
                     parts.dbias,
                     parts.dslopes,
                     parts.dsinks};
-    clear(p, a, plan_, parts, executor);
+    clear(p, a, plan, parts, executor);
 
     const std::int64_t blocks = (p.seq_q + kStatRows - 1) / kStatRows;
     parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
@@ -133,22 +134,23 @@ class State final : public PlanState {
       task.row_hi = std::min(task.row_lo + kStatRows, task.seq.seq_q);
       kernels_.stats(call, task, t / blocks % p.heads_q);
     });
-    for (std::int64_t phase = 0; phase < plan_.phases; ++phase) {
-      parallel(executor, plan_.tasks(p), [&](std::int64_t t, int worker) {
-        Task task = task_of(p, plan_, phase, t);
+    for (std::int64_t phase = 0; phase < plan.phases; ++phase) {
+      parallel(executor, plan.tasks(p), [&](std::int64_t t, int worker) {
+        Task task = task_of(p, plan, phase, t);
         task.seq = sequence_of(p, a, task.batch);
         fit(p, c, task);
         if (task.key_split > 0 && task.key_lo >= task.key_hi) return;
         Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_scratch(own, p, kernels_, c, plan_.bias));
+        kernels_.run(call, task, book_scratch(own, p, kernels_, c, plan.bias));
       });
     }
-    sum_parts(p, a, plan_, parts, kernels_, executor);
+    sum_parts(p, a, plan, parts, kernels_, executor);
   }
 
  private:
   const Kernels& kernels_;
-  const Plan plan_;
+  const Plan plan_;  // of a call whose sequences are as long as they may be
+  const Cut booked_;
   const std::shared_ptr<const Mods> mods_;
   std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
 };

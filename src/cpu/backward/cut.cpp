@@ -29,15 +29,16 @@ BiasSums bias_sums(const Problem& p) {
 
 }  // namespace
 
-Plan plan_of(const Problem& p, const flash::Geometry& g) {
+Plan plan_of(const Problem& p, const flash::Geometry& g, const Longest& longest, const Cut* most) {
   Plan plan;
+  plan.longest = longest;
   Cut& c = plan.cut;
   plan.bias = bias_sums(p);
   if (plan.bias == BiasSums::in_place)
     plan.phases =
         std::max<std::int64_t>(1, (p.bias->spans.batch ? 1 : p.batch) * (p.bias->spans.heads ? 1 : p.heads_kv));
 
-  const std::int64_t panel = g.panel(), rows = p.seq_q * p.group();
+  const std::int64_t panel = g.panel(), rows = longest.seq_q * p.group();
   const std::int64_t columns = 2 * p.dim_qk + p.dim_v + (ceil_div(p.dim_qk, panel) + ceil_div(p.dim_v, panel)) * panel;
   const std::int64_t panel_bytes =
       std::max<std::int64_t>(1, columns * panel * static_cast<std::int64_t>(sizeof(float)));
@@ -47,14 +48,16 @@ Plan plan_of(const Problem& p, const flash::Geometry& g) {
   // A split of the keys packs the rows once more and leaves a part of dQ; a split of the rows leaves parts of dK and
   // dV. Splitting both costs the least: 64 tasks of one head are 8 x 8.
   const std::int64_t heads = std::max<std::int64_t>(1, plan.heads_at_once(p)), block = c.panels * panel;
-  const std::int64_t want = ceil_div(kSplitTarget, heads), most_keys = most_parts(rows_of(p) * p.dim_qk),
-                     most_rows = most_parts(key_rows_of(p) * (p.dim_qk + p.dim_v));
+  const std::int64_t want = ceil_div(kSplitTarget, heads),
+                     most_keys = most ? most->key_splits : most_parts(rows_of(p) * p.dim_qk),
+                     most_rows = most ? most->row_splits : most_parts(key_rows_of(p) * (p.dim_qk + p.dim_v));
   const auto cut_keys = [&](std::int64_t n) {
-    return split_into(std::min(n, most_keys), p.seq_k, g.block, kSplitKeys);
+    return split_into(std::min(n, most_keys), longest.seq_k, g.block, kSplitKeys);
   };
   KeySplits by_keys = cut_keys(static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(want)))));
   const KeySplits by_rows = split_into(std::min(ceil_div(want, by_keys.count), most_rows), rows, block, kSplitRows);
   if (by_keys.count * by_rows.count < want) by_keys = cut_keys(ceil_div(want, by_rows.count));
+  if (most && by_keys.chunk > most->key_chunk) by_keys = cut_keys(most->key_splits);
   c.key_splits = by_keys.count;
   c.key_chunk = by_keys.chunk;
   c.row_splits = by_rows.count;
@@ -64,6 +67,15 @@ Plan plan_of(const Problem& p, const flash::Geometry& g) {
   if (f32 && p.layout.k[2] == p.dim_qk) plan.k = flash::Source::in_place;
   if (f32 && p.layout.v[2] == p.dim_v) plan.v = flash::Source::in_place;
   return plan;
+}
+
+// Keys that do not fill two splits are one chunk, which may be longer than those of more keys.
+Cut booked_cut(const Problem& p, const flash::Geometry& g, const Cut& most) {
+  Cut cut = most;
+  if (!p.varlen) return cut;
+  const std::int64_t one = std::min(p.seq_k, 2 * kSplitKeys - 1);
+  cut.key_chunk = std::max(cut.key_chunk, ceil_div(one, g.block) * g.block);
+  return cut;
 }
 
 Task task_of(const Problem& p, const Plan& plan, std::int64_t phase, std::int64_t t) {

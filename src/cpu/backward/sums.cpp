@@ -23,8 +23,10 @@ std::int64_t stat_blocks(const Problem& p) { return (p.seq_q + kStatRows - 1) / 
 
 // f(batch, head, first token, end) over blocks of the tokens of every sequence.
 template <class F>
-void each_row_block(Executor& executor, const Problem& p, const Tensors& a, bool of_keys, F&& f) {
-  const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q, blocks = blocks_of(of_keys ? p.seq_k : p.seq_q);
+void each_row_block(Executor& executor, const Problem& p, const Tensors& a, const Longest& longest, bool of_keys,
+                    F&& f) {
+  const std::int64_t heads = of_keys ? p.heads_kv : p.heads_q,
+                     blocks = blocks_of(of_keys ? longest.seq_k : longest.seq_q);
   parallel(executor, p.batch * heads * blocks, [&](std::int64_t t, int) {
     const std::int64_t batch = t / (heads * blocks), from = t % blocks * kRowsPerTask;
     const Sequence seq = sequence_of(p, a, batch);
@@ -35,7 +37,7 @@ void each_row_block(Executor& executor, const Problem& p, const Tensors& a, bool
 void sum_dq(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, const Kernels& kernels,
             Executor& executor) {
   const std::int64_t chunk = plan.cut.key_chunk, size = static_cast<std::int64_t>(size_of(a.dq.dtype));
-  each_row_block(executor, p, a, false,
+  each_row_block(executor, p, a, plan.longest, false,
                  [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
                    const BandMask band = band_mask(p, seq.seq_q, seq.seq_k);
                    for (std::int64_t i = from; i < to; ++i) {
@@ -52,7 +54,7 @@ void sum_dq(const Problem& p, const Tensors& a, const Plan& plan, const float* p
 void sum_keys(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, const Tensor& out,
               std::int64_t dim, const Kernels& kernels, Executor& executor) {
   const std::int64_t size = static_cast<std::int64_t>(size_of(out.dtype));
-  each_row_block(executor, p, a, true,
+  each_row_block(executor, p, a, plan.longest, true,
                  [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
                    for (std::int64_t j = from; j < to; ++j) {
                      const std::int64_t at = row_offset(out, seq.batch, head, seq.k_begin + j);

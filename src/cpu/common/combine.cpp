@@ -86,7 +86,8 @@ void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::
 }
 
 void combine(const Problem& p, const Tensors& a, const Partials& partials, const ScoreUnit& unit, Executor& executor) {
-  const std::int64_t blocks = (p.seq_q + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
+  const std::int64_t longest = longest_of(p, a).seq_q;
+  const std::int64_t blocks = (longest + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
   parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
     const std::int64_t batch = t / (p.heads_q * blocks), head = t / blocks % p.heads_q,
                        from = t % blocks * kRowsPerTask;

@@ -19,27 +19,28 @@ constexpr std::int64_t kHeadStateBytes = 64 << 10;  // q and O of the heads of a
 // Rows 4 KB apart share the sets of an L1 cache: 4 ways for K, 4 for V, the rest for everything else.
 constexpr std::int64_t kAliasBytes = 16 << 10;
 
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 // Keys visible to any row, at most: what a window leaves of seq_k.
-std::int64_t longest_span(const Problem& p) {
-  const Range all = band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
-  if (!p.varlen && !p.seqused) return std::max<std::int64_t>(0, all.hi - all.lo);
+std::int64_t longest_span(const Problem& p, const Longest& n) {
+  const Range all = band_mask(p, n.seq_q, n.seq_k).key_range(0, n.seq_q);
+  if (!has_lengths(p)) return std::max<std::int64_t>(0, all.hi - all.lo);
   const std::int64_t right = p.band.causal ? 0 : p.band.right;
-  return p.band.left < 0 || right < 0 ? p.seq_k : std::min(p.seq_k, p.band.left + right + p.seq_q);
+  return p.band.left < 0 || right < 0 ? n.seq_k : std::min(n.seq_k, p.band.left + right + n.seq_q);
 }
 
 // Keys that one vector of scores holds at most: tiles are whole vectors for every row group and instruction set.
-std::int64_t keys_per_vector(const Problem& p) {
-  const std::int64_t rest = p.varlen && p.seq_q > 1 ? 1 : p.seq_q * p.group() % 4;
+std::int64_t keys_per_vector(const Problem& p, std::int64_t seq_q) {
+  const std::int64_t rest = p.varlen && seq_q > 1 ? 1 : seq_q * p.group() % 4;
   return rest == 1 || rest == 2 ? kDecodeMaxLanes / rest : kDecodeMaxLanes / 4;
 }
 
 }  // namespace
 
-DecodeCut decode_cut(const Problem& p) {
+DecodeCut decode_cut(const Problem& p, const Longest& n) {
   DecodeCut cut;
-  cut.rows = p.seq_q * p.group();
+  cut.rows = n.seq_q * p.group();
   cut.keys_outer = p.heads_kv > 1 && std::abs(p.layout.k[1]) < std::abs(p.layout.k[2]);
   if (cut.keys_outer) {
     const std::int64_t state = 4 * cut.rows * (p.dim_qk + p.dim_v);
@@ -50,13 +51,14 @@ DecodeCut decode_cut(const Problem& p) {
   const auto size = static_cast<std::int64_t>(size_of(p.key_dtype()));
   const std::int64_t row = size * std::max(p.dim_qk, p.dim_v),
                      apart = size * std::max(std::abs(p.layout.k[2]), p.dim_qk);
-  const std::int64_t unit = keys_per_vector(p);
+  const std::int64_t unit = keys_per_vector(p, n.seq_q);
   cut.tile = std::clamp(std::min(kTileBytes / row, kAliasBytes / apart) / unit * unit, unit, kChunk);
   while (cut.chunk % cut.tile != 0) cut.tile -= unit;
   cut.lead = std::clamp<std::int64_t>(kLeadBytes / (row * cut.tile), 1, 8);
-  cut.splits = p.batch_invariant ? fixed_splits(longest_span(p), cut.chunk)
-                                 : split_keys(p.batch * cut.head_blocks, longest_span(p), cut.chunk);
-  if (p.seqused && !p.batch_invariant) cut.splits.granule = cut.chunk;
+  const std::int64_t span = longest_span(p, n);
+  cut.splits =
+      p.batch_invariant ? fixed_splits(span, cut.chunk) : split_keys(p.batch * cut.head_blocks, span, cut.chunk);
+  if (has_lengths(p) && !p.batch_invariant) cut.splits.granule = cut.chunk;
   return cut;
 }
 
@@ -101,13 +103,31 @@ Booked book(Workspace& w, const Problem& p, const DecodeCut& cut, int workers) {
   return b;
 }
 
+// The bytes of any call within the bounds.
+std::size_t most_bytes(const Problem& p, int workers) {
+  std::size_t most = 0;
+  for (std::int64_t seq_q = p.varlen ? 0 : p.seq_q; seq_q <= p.seq_q; ++seq_q) {
+    const Longest n{seq_q, p.seq_k};
+    DecodeCut cut = decode_cut(p, n);
+    const std::int64_t tasks = std::max<std::int64_t>(1, p.batch * cut.head_blocks);
+    if (p.varlen && !p.batch_invariant)  // before chunks are rounded, which only makes them fewer
+      cut.splits.count =
+          std::min(ceil_div(kSplitTarget, tasks), std::max<std::int64_t>(1, longest_span(p, n) / kSplitMinKeys));
+    Workspace counting;
+    book(counting, p, cut, workers);
+    most = std::max(most, counting.bytes());
+  }
+  return most;
+}
+
 class State final : public PlanState {
  public:
   State(const Request& request, DecodeTask task)
-      : PlanState(request.problem), cut_(decode_cut(*problem)), mods_(request.mods), task_(task) {
-    Workspace counting;
-    book(counting, *problem, cut_, request.workers);
-    workspace_bytes = counting.bytes();
+      : PlanState(request.problem),
+        cut_(decode_cut(*problem, {problem->seq_q, problem->seq_k})),
+        mods_(request.mods),
+        task_(task) {
+    workspace_bytes = most_bytes(*problem, request.workers);
   }
 
   std::string describe() const override {
@@ -120,17 +140,25 @@ class State final : public PlanState {
 
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace w(workspace);
-    const Booked b = book(w, *problem, cut_, executor.workers());
-    const DecodeJob job{*problem, a, cut_, b.partials, b.scratch, score_params(*problem, a, mods_.get())};
-    parallel(executor, cut_.tasks(*problem), [&](std::int64_t t, int worker) {
+    const DecodeCut cut = cut_of(a);
+    const Booked b = book(w, *problem, cut, executor.workers());
+    const DecodeJob job{*problem, a, cut, b.partials, b.scratch, score_params(*problem, a, mods_.get())};
+    parallel(executor, cut.tasks(*problem), [&](std::int64_t t, int worker) {
       const FlushToZero mode;
       task_(job, t, worker);
     });
-    if (cut_.splits.count > 1) combine(*problem, a, b.partials, {}, executor);
+    if (cut.splits.count > 1) combine(*problem, a, b.partials, {}, executor);
   }
 
  private:
-  const DecodeCut cut_;
+  // A cache is cut by its size, whatever the batch holds.
+  DecodeCut cut_of(const Tensors& a) const {
+    if (!problem->varlen) return cut_;
+    const Longest n = longest_of(*problem, a);
+    return decode_cut(*problem, {n.seq_q, problem->packed_k() ? n.seq_k : problem->seq_k});
+  }
+
+  const DecodeCut cut_;  // of a call whose sequences are as long as they may be
   const std::shared_ptr<const Mods> mods_;
   const DecodeTask task_;
 };

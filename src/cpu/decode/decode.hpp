@@ -19,7 +19,7 @@ namespace onepass::cpu {
 inline constexpr std::int64_t kDecodeMaxRows = 16;   // per K/V head; more are flash's (README.md)
 inline constexpr std::int64_t kDecodeMaxLanes = 16;  // fp32 lanes of the widest vector
 
-// How a problem is cut: by its shape and strides alone.
+// How a call is cut: by the shape, the strides and the longest sequences alone.
 struct DecodeCut {
   std::int64_t rows = 0;   // per K/V head, at most
   std::int64_t heads = 1;  // K/V heads per task
@@ -31,7 +31,7 @@ struct DecodeCut {
   KeySplits splits;
   std::int64_t tasks(const Problem& p) const { return p.batch * head_blocks * splits.count; }
 };
-DecodeCut decode_cut(const Problem& problem);
+DecodeCut decode_cut(const Problem& problem, const Longest& longest);
 
 // One worker's memory. Rows are padded to whole row groups (4, 2 or 1 rows), dims to 32 elements.
 struct DecodeScratch {

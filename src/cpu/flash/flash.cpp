@@ -25,39 +25,78 @@ constexpr std::int64_t kSplitKeys = 1024;  // at least, per split: writing and j
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// By shape alone.
-struct Config {
-  int panels = 1;
-  std::int64_t row_blocks = 0;  // of the longest sequence
+int panels_of(const Problem& p, const Geometry& g, std::int64_t seq_q) {
+  const std::int64_t heads = p.batch * p.heads_kv, panels = ceil_div(seq_q * p.group(), g.panel());
+  int n = static_cast<int>(std::clamp<std::int64_t>(panels, 1, g.panels));
+  while (n > 1 && heads * ceil_div(panels, n) < kWantTasks) n = (n + 1) / 2;
+  return n;
+}
+
+// The tasks of a call whose sequences are as long as they may be.
+std::int64_t most_tasks(const Problem& p, const Geometry& g) {
+  const std::int64_t panels = ceil_div(p.seq_q * p.group(), g.panel());
+  return p.batch * p.heads_kv * ceil_div(panels, panels_of(p, g, p.seq_q));
+}
+
+KeySplits splits_of(const Problem& p, const Geometry& g, std::int64_t seq_k) {
+  // By the rows of a head alone, so that a long prompt's partial results do not grow with its keys.
+  if (p.batch_invariant)
+    return p.seq_q * p.group() <= kInvariantRows ? fixed_splits(seq_k, g.block) : KeySplits{1, seq_k};
+  const std::int64_t tasks = most_tasks(p, g);
+  KeySplits splits = tasks < kFewTasks ? split_keys(tasks, seq_k, g.block, kSplitKeys) : KeySplits{1, seq_k};
+  if (has_lengths(p) && splits.count > 1) splits.granule = g.block;
+  return splits;
+}
+
+// Splits of any call within the bounds.
+std::int64_t splits_at_most(const Problem& p, const Geometry& g) {
+  const std::int64_t count = splits_of(p, g, p.seq_k).count, tasks = std::max<std::int64_t>(1, most_tasks(p, g));
+  if (!p.packed_k() || p.batch_invariant || tasks >= kFewTasks) return count;
+  // Before chunks are rounded, which only makes them fewer.
+  return std::min(ceil_div(kSplitTarget, tasks), std::max<std::int64_t>(1, p.seq_k / kSplitKeys));
+}
+
+// By the longest sequences of a call.
+struct Waves {
+  int panels = 1;  // per task
   KeySplits splits;
+  std::int64_t row_blocks = 0;
   Source k = Source::block, v = Source::block;
   std::int64_t slots = 0;  // K/V heads per wave
 };
 
-Config config_of(const Problem& p, const Geometry& g) {
-  const std::int64_t heads = p.batch * p.heads_kv, rows = p.seq_q * p.group(), panels = ceil_div(rows, g.panel());
-  Config c;
-  c.panels = static_cast<int>(std::clamp<std::int64_t>(panels, 1, g.panels));
-  while (c.panels > 1 && heads * ceil_div(panels, c.panels) < kWantTasks) c.panels = (c.panels + 1) / 2;
-  c.row_blocks = ceil_div(panels, c.panels);
-  const std::int64_t tasks = heads * c.row_blocks;
-  c.splits = tasks < kFewTasks ? split_keys(tasks, p.seq_k, g.block, kSplitKeys) : KeySplits{1, p.seq_k};
-  // By the rows of a head alone, so that a long prompt's partial results do not grow with its keys.
-  if (p.batch_invariant) c.splits = rows <= kInvariantRows ? fixed_splits(p.seq_k, g.block) : KeySplits{1, p.seq_k};
-  if (p.seqused && !p.batch_invariant && c.splits.count > 1) c.splits.granule = g.block;
+std::int64_t row_bytes(const Problem& p) { return (p.dim_qk + p.dim_v) * static_cast<std::int64_t>(sizeof(float)); }
 
-  const std::int64_t head_bytes = p.seq_k * (p.dim_qk + p.dim_v) * static_cast<std::int64_t>(sizeof(float));
+Waves waves_of(const Problem& p, const Geometry& g, const Longest& n) {
+  const std::int64_t heads = p.batch * p.heads_kv, panels = ceil_div(n.seq_q * p.group(), g.panel());
+  Waves w;
+  w.panels = panels_of(p, g, n.seq_q);
+  w.splits = splits_of(p, g, p.packed_k() ? n.seq_k : p.seq_k);  // a cache is cut by its size, whatever the batch holds
+  w.row_blocks = ceil_div(panels, w.panels);
+  const std::int64_t head_bytes = n.seq_k * row_bytes(p);
   // A block of keys is read in place where it is one run.
   const bool f32 = p.key_dtype() == DType::f32 && (!p.paged() || p.page_size % g.block == 0),
-             pack = c.row_blocks > 1 && head_bytes <= kPackedBytes;
+             pack = w.row_blocks > 1 && head_bytes <= kPackedBytes;
   // Rows far apart cost TLB misses and cache conflicts: 25 points of the peak at 8 KB. A task of one panel reads each
   // row once and gains nothing by copying it.
   const bool compact = f32 && p.layout.k[2] == p.dim_qk;
-  c.k = c.v = pack ? Source::packed : f32 && panels <= 1 ? Source::in_place : Source::block;
-  if (compact) c.k = Source::in_place;
-  c.slots =
+  w.k = w.v = pack ? Source::packed : f32 && panels <= 1 ? Source::in_place : Source::block;
+  if (compact) w.k = Source::in_place;
+  w.slots =
       pack ? std::min(heads, std::max<std::int64_t>(1, kPackedBytes / std::max<std::int64_t>(head_bytes, 1))) : heads;
-  return c;
+  return w;
+}
+
+// The most that the slots of a wave hold, whatever the lengths of a call.
+struct Room {
+  std::int64_t keys = 0, blocks = 0;
+};
+Room room_of(const Problem& p, const Geometry& g, const Waves& w) {
+  const std::int64_t heads = p.batch * p.heads_kv, blocks = ceil_div(p.seq_k, g.block);
+  if (w.row_blocks <= 1) return {};
+  if (!has_lengths(p)) return w.v == Source::packed ? Room{w.slots * p.seq_k, w.slots * blocks} : Room{};
+  const std::int64_t keys = std::min(heads * p.seq_k, kPackedBytes / row_bytes(p));
+  return {keys, std::min(heads * blocks, keys / g.block + heads)};
 }
 
 struct Memory {
@@ -66,16 +105,15 @@ struct Memory {
   std::uint8_t* packed_finite = nullptr;
   std::uint32_t* packed_flags = nullptr;
 };
-Memory book(Workspace& w, const Problem& p, const Geometry& g, const Config& c) {
+// splits: those of the call, or the most.
+Memory book(Workspace& w, const Problem& p, const Geometry& g, const Waves& most, std::int64_t splits) {
+  const Room room = room_of(p, g, most);
   Memory m;
-  if (c.splits.count > 1) m.partials = book_partials(w, p, c.splits.count);
-  if (c.k == Source::packed) m.packed_k = w.take<float>(c.slots * p.seq_k * p.dim_qk);
-  if (c.v == Source::packed) {
-    m.packed_v = w.take<float>(c.slots * p.seq_k * p.dim_v);
-    const std::int64_t blocks = c.slots * ceil_div(p.seq_k, g.block);
-    m.packed_finite = w.take<std::uint8_t>(blocks);
-    m.packed_flags = w.take<std::uint32_t>(blocks * g.flag_words() * p.dim_v);
-  }
+  if (most.k != Source::in_place) m.packed_k = w.take<float>(room.keys * p.dim_qk);
+  m.packed_v = w.take<float>(room.keys * p.dim_v);
+  m.packed_finite = w.take<std::uint8_t>(room.blocks);
+  m.packed_flags = w.take<std::uint32_t>(room.blocks * g.flag_words() * p.dim_v);
+  if (splits > 1) m.partials = book_partials(w, p, splits);
   return m;
 }
 
@@ -88,19 +126,19 @@ class State final : public PlanState {
   State(const Request& request, const Kernels& kernels)
       : PlanState(request.problem),
         kernels_(kernels),
-        config_(config_of(*problem, kernels.geometry)),
+        most_(waves_of(*problem, kernels.geometry, {problem->seq_q, problem->seq_k})),
         mods_(request.mods),
         unit_(score_unit_of(*problem)) {
     Workspace shared, one;
-    book(shared, *problem, kernels.geometry, config_);
-    book_scratch(one, *problem, kernels.geometry, config_.panels);
-    scratch_bytes_ = one.bytes();
-    workspace_bytes = shared.bytes() + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    book(shared, *problem, kernels.geometry, most_, splits_at_most(*problem, kernels.geometry));
+    book_scratch(one, *problem, kernels.geometry, most_.panels);
+    shared_bytes_ = shared.bytes(), scratch_bytes_ = one.bytes();
+    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
   }
 
   std::string describe() const override {
     const Geometry& g = kernels_.geometry;
-    const Config& c = config_;
+    const Waves& c = most_;
     return text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows per task, ",
                 problem->batch * problem->heads_kv * c.row_blocks * c.splits.count, " tasks, ", c.splits.count,
                 " key split", c.splits.count > 1 ? "s" : "", ", K ", name_of(c.k), ", V ", name_of(c.v));
@@ -108,37 +146,39 @@ class State final : public PlanState {
 
   void run(const Tensors& a, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
-    const Config& c = config_;
     const Geometry& g = kernels_.geometry;
+    const Longest longest = longest_of(p, a);
+    Waves waves = has_lengths(p) ? waves_of(p, g, longest) : most_;
     Workspace w(memory);
-    const Memory m = book(w, p, g, c);
-    std::byte* scratch_base = w.take<std::byte>(0);
-    const Call call{p,
-                    a,
-                    g,
-                    c.k,
-                    c.v,
-                    c.panels,
-                    c.splits,
-                    m.partials,
-                    m.packed_k,
-                    m.packed_v,
-                    m.packed_finite,
-                    m.packed_flags,
-                    Dropout::of(p.dropout_p, p.seed),
-                    *mods_};
-    const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{c.panels} * g.panel();
+    const Memory m = book(w, p, g, most_, waves.splits.count);
+    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
+    const Call call{.problem = p,
+                    .arguments = a,
+                    .geometry = g,
+                    .k_source = waves.k,
+                    .v_source = waves.v,
+                    .panels = waves.panels,
+                    .splits = waves.splits,
+                    .partials = m.partials,
+                    .seq_k = longest.seq_k,
+                    .packed_k = m.packed_k,
+                    .packed_v = m.packed_v,
+                    .packed_finite = m.packed_finite,
+                    .packed_flags = m.packed_flags,
+                    .dropout = Dropout::of(p.dropout_p, p.seed),
+                    .mods = *mods_};
+    const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{waves.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
 
-    for (std::int64_t first = 0; first < heads; first += c.slots) {
-      const std::int64_t slots = std::min(c.slots, heads - first);
+    for (std::int64_t first = 0; first < heads; first += waves.slots) {
+      const std::int64_t slots = std::min(waves.slots, heads - first);
       const auto task_of = [&](std::int64_t slot) {
         const std::int64_t batch = (first + slot) / p.heads_kv;
         return Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
       };
-      if (c.v == Source::packed) {
+      if (waves.v == Source::packed) {
         // Heads inside, keys outside: the heads of a [batch, seq, heads, dim] token share its pages.
-        const std::int64_t blocks = ceil_div(p.seq_k, g.block);
+        const std::int64_t blocks = ceil_div(longest.seq_k, g.block);
         auto pack = [&](std::int64_t t, int) {
           const Task task = task_of(t % slots);
           const std::int64_t lo = t / slots * g.block;
@@ -147,27 +187,27 @@ class State final : public PlanState {
         parallel(executor, slots * blocks, pack);
       }
       auto attend = [&](std::int64_t t, int worker) {
-        Task task = task_of(t / (c.row_blocks * c.splits.count));
-        const std::int64_t rows = task.seq.seq_q * p.group(), order = t / c.splits.count % c.row_blocks;
-        const std::int64_t block = last_rows_see_most ? c.row_blocks - 1 - order : order;
+        Task task = task_of(t / (waves.row_blocks * waves.splits.count));
+        const std::int64_t rows = task.seq.seq_q * p.group(), order = t / waves.splits.count % waves.row_blocks;
+        const std::int64_t block = last_rows_see_most ? waves.row_blocks - 1 - order : order;
         task.row_lo = block * block_rows;
         task.row_hi = std::min(task.row_lo + block_rows, rows);
-        task.split = t % c.splits.count;
+        task.split = t % waves.splits.count;
         if (task.row_lo >= task.row_hi) return;
         Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_scratch(own, p, g, c.panels));
+        kernels_.run(call, task, book_scratch(own, p, g, waves.panels));
       };
-      parallel(executor, slots * c.row_blocks * c.splits.count, attend);
+      parallel(executor, slots * waves.row_blocks * waves.splits.count, attend);
     }
-    if (c.splits.count > 1) combine(p, a, m.partials, unit_, executor);
+    if (waves.splits.count > 1) combine(p, a, m.partials, unit_, executor);
   }
 
  private:
   const Kernels& kernels_;
-  const Config config_;
+  const Waves most_;  // of a call whose sequences are as long as they may be
   const std::shared_ptr<const Mods> mods_;
   const ScoreUnit unit_;
-  std::size_t scratch_bytes_ = 0;
+  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
 };
 
 // ---- a row of the list for the kernels of one instruction set

@@ -41,6 +41,7 @@ struct Call {
   int panels;                 // per task
   KeySplits splits;           // of the keys
   Partials partials;          // where there are several
+  std::int64_t seq_k = 0;     // of a slot: the call's longest
   float* packed_k = nullptr;  // [slot][seq_k][dim_qk] and [slot][seq_k][dim_v]: the heads of one wave
   float* packed_v = nullptr;
   std::uint8_t* packed_finite = nullptr;  // [slot][blocks]: 1 where a block of V is finite
@@ -49,14 +50,14 @@ struct Call {
   const Mods& mods;
 
   std::int64_t block_of(std::int64_t slot, std::int64_t key) const {
-    return slot * ((problem.seq_k + geometry.block - 1) / geometry.block) + key / geometry.block;
+    return slot * ((seq_k + geometry.block - 1) / geometry.block) + key / geometry.block;
   }
   std::uint8_t& finite_of(std::int64_t slot, std::int64_t key) const { return packed_finite[block_of(slot, key)]; }
   std::uint32_t* flags_of(std::int64_t slot, std::int64_t key) const {
     return packed_flags + block_of(slot, key) * geometry.flag_words() * problem.dim_v;
   }
-  float* k_of(std::int64_t slot) const { return packed_k + slot * problem.seq_k * problem.dim_qk; }
-  float* v_of(std::int64_t slot) const { return packed_v + slot * problem.seq_k * problem.dim_v; }
+  float* k_of(std::int64_t slot) const { return packed_k + slot * seq_k * problem.dim_qk; }
+  float* v_of(std::int64_t slot) const { return packed_v + slot * seq_k * problem.dim_v; }
 };
 
 // Rows [row_lo, row_hi) of one K/V head over one split of its keys.

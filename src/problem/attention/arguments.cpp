@@ -145,9 +145,9 @@ void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op
 // The longest of some lengths; a bound that the caller gave stands if it holds them.
 std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths, std::int64_t bound) {
   const std::int64_t most = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  want(bound == 0 || most <= bound, ErrorCode::bad_value, name, " must be at least ", most,
-       ", the length of the longest sequence (got ", bound, ")");
-  return bound == 0 ? most : bound;
+  if (bound == 0) return most;
+  check_longest(name, most, bound);
+  return bound;
 }
 
 void read_lengths(const Tensors& t, const Attention& a, Problem& p, Sizes& sizes) {
@@ -316,7 +316,7 @@ Problem problem_of(const Tensors& t, const Attention& a) {
 
 CallOptions attention_of(const Problem& p) {
   CallOptions a{p, p.log, p.hadamard};
-  a.max_seqlen_k = p.paged() ? p.seq_k : 0;
+  bound_lengths(a, p);
   return a;
 }
 

@@ -18,9 +18,9 @@ namespace onepass {
 Problem problem_of(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods = nullptr);
 // The problem of attention, or of its backward if dout is given.
 Problem problem_of(const Tensors& tensors, const Attention& attention);
-// The options of a problem's calls.
+// The options of a problem's calls, with its bounds of lengths.
 CallOptions attention_of(const Problem& problem);
-// max_seqlen_q and max_seqlen_k as the problem has them, for tensors whose lengths only a device knows.
+// max_seqlen_q and max_seqlen_k as the problem has them.
 void bound_lengths(Attention& attention, const Problem& problem);
 // Throws Error unless the tensors are those of the problem, at least as aligned.
 void check_planned(const Problem& problem, const Tensors& tensors);
@@ -53,6 +53,18 @@ std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor&
                                        std::string_view of = {});
 // CPU tensors only: reads cu_seqlens, seqused_k and where the row of page_table is.
 Sequence sequence_of(const Problem& problem, const Tensors& arguments, std::int64_t batch);
+
+// True if each call has lengths of its own, up to the problem's seq_q and seq_k.
+inline bool has_lengths(const Problem& p) { return p.varlen || p.seqused; }
+// CPU tensors only: the longest sequences of a call.
+struct Longest {
+  std::int64_t seq_q = 0, seq_k = 0;
+};
+Longest longest_of(const Problem& problem, const Tensors& arguments);
+// Throws Error if a bound that the caller gave is too small.
+void check_longest(std::string_view bound_name, std::int64_t longest, std::int64_t bound);
+// Throws Error unless cu_seqlens, on the CPU, are prefix sums of lengths within seq_q and seq_k.
+void check_lengths(const Problem& problem, const Tensors& arguments);
 
 BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_k);
 // A refusal for kernels whose positions are ints, or nothing: ALiBi's distances grow with the band's offset.

@@ -58,12 +58,8 @@ void check_planned(const Problem& p, const Tensors& t) {
     same = p.mod_buffers[i] == ModBuffer{name, tensor.dtype, tensor.rank, tensor.shape} && tensor.device == p.device &&
            (tensor.data || tensor.elements() == 0);
   }
-  if (same && p.varlen && p.device.kind == DeviceKind::cpu) {
-    same = lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q) == p.lengths_q &&
-           (!p.packed_k() || lengths_from("cu_seqlens_k", t.cu_seqlens_k, p.total_k) == p.lengths_k);
-  }
   same = same && (!p.v_in_k || t.v.data == t.k.data);
-  if (same) return check_cache(p, t);
+  if (same) return check_lengths(p, t), check_cache(p, t);
   // The difference, in words: first, if it is a call at all.
   const CallOptions options = attention_of(p);
   throw Error(ErrorCode::bad_shape,

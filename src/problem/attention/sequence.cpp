@@ -8,10 +8,12 @@
 
 namespace onepass {
 
-std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor& cu, std::int64_t total,
-                                       std::string_view of) {
+namespace {
+
+// f(length) for the lengths between prefix sums, each one checked.
+template <class F>
+void each_length(std::string_view name, const ConstTensor& cu, std::int64_t total, std::string_view of, F&& f) {
   if (of.empty()) of = name.substr(name.size() - 1);
-  std::vector<std::int64_t> lengths;
   want(cu.stride[0] != 0 || cu.shape[0] <= 1, ErrorCode::bad_stride, name, " must have a stride other than 0 (got ",
        cu.shape[0], " entries with stride 0)");
   if (int32_at(cu, 0) != 0) throw Error(ErrorCode::bad_value, text(name, "[0] must be 0 (got ", int32_at(cu, 0), ")"));
@@ -21,9 +23,34 @@ std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor&
          ")");
     want(to <= total, ErrorCode::bad_value, name, "[", i, "] must be at most ", total, ", the tokens of ", of, " (got ",
          to, ")");
-    lengths.push_back(to - from);
+    f(to - from);
   }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> lengths_from(std::string_view name, const ConstTensor& cu, std::int64_t total,
+                                       std::string_view of) {
+  std::vector<std::int64_t> lengths;
+  each_length(name, cu, total, of, [&](std::int64_t length) { lengths.push_back(length); });
   return lengths;
+}
+
+void check_longest(std::string_view bound_name, std::int64_t longest, std::int64_t bound) {
+  want(longest <= bound, ErrorCode::bad_value, bound_name, " must be at least ", longest,
+       ", the length of the longest sequence (got ", bound, ")");
+}
+
+void check_lengths(const Problem& p, const Tensors& t) {
+  const auto check = [](std::string_view name, const ConstTensor& cu, std::int64_t total, std::string_view bound_name,
+                        std::int64_t bound) {
+    std::int64_t longest = 0;
+    each_length(name, cu, total, {}, [&](std::int64_t length) { longest = std::max(longest, length); });
+    check_longest(bound_name, longest, bound);
+  };
+  if (p.device.kind != DeviceKind::cpu || !p.varlen) return;
+  check("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "max_seqlen_q", p.seq_q);
+  if (p.packed_k()) check("cu_seqlens_k", t.cu_seqlens_k, p.total_k, "max_seqlen_k", p.seq_k);
 }
 
 Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
@@ -39,6 +66,17 @@ Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
   if (p.seqused) s.seq_k = int32_at(a.seqused_k, b);
   if (p.paged()) s.pages = pages_of(a.page_table, b, p.page_size);
   return s;
+}
+
+Longest longest_of(const Problem& p, const Tensors& a) {
+  if (!has_lengths(p)) return {p.seq_q, p.seq_k};
+  Longest n;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence s = sequence_of(p, a, b);
+    n.seq_q = std::max(n.seq_q, s.seq_q);
+    n.seq_k = std::max(n.seq_k, s.seq_k);
+  }
+  return n;
 }
 
 BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {

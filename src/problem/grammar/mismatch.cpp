@@ -24,10 +24,11 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }  // namespace
 
 std::string mismatch(const Problem& planned, Problem called) {
-  // Permitted differences of a call: more alignment, and other lengths of a cache than those of an example.
+  // Permitted differences of a call: more alignment, and other lengths than those of an example.
   for (std::size_t i = 0; i < kRoles; ++i)
     if (called.alignment[i] >= planned.alignment[i]) called.alignment[i] = planned.alignment[i];
-  if (planned.seqused && called.seqused) called.lengths_k = planned.lengths_k;
+  if (planned.varlen == called.varlen) called.lengths_q = planned.lengths_q;
+  if (planned.varlen == called.varlen && planned.seqused == called.seqused) called.lengths_k = planned.lengths_k;
   const std::string lines[] = {to_string(planned), to_string(called)};
   std::vector<std::string_view> wanted = words_of(lines[0]), got = words_of(lines[1]);
   const std::string head = "the call must match the plan";

@@ -155,7 +155,6 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
     for (ConstTensor& part : *parts) draw(part);
 
   attention = attention_of(p);
-  bound_lengths(attention, p);
   problem = problem_of(p.op, tensors, attention);
   // Inputs of a backward. With an out and lse from another source, it would not be timed at its usual work.
   if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
