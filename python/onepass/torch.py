@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import importlib
 import threading
 
 import torch
@@ -25,8 +26,14 @@ _pytree.register_pytree_node(
 )
 
 
+def __getattr__(name):
+    if name != "context_parallel":  # imported when it is first asked for
+        raise AttributeError(f"module 'onepass.torch' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return importlib.import_module("onepass.context_parallel")
+
+
 def __dir__():
-    return sorted(__all__)
+    return sorted((*__all__, "context_parallel"))
 
 
 def attention(

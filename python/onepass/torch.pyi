@@ -5,6 +5,7 @@ from typing import Any, Literal, TypedDict, overload
 from torch import Tensor, dtype
 from typing_extensions import Unpack
 
+from . import context_parallel as context_parallel
 from ._quantized import Quantized as Quantized
 
 _Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None

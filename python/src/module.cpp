@@ -355,6 +355,7 @@ nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype
 }  // namespace
 
 NB_MODULE(_onepass, m) {
+  nb::set_leak_warnings(false);  // plans of context parallelism are kept until the process ends
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
       std::rethrow_exception(p);

@@ -1,0 +1,202 @@
+"""Context parallelism (docs/features/context_parallel.md) on the GPUs of one machine beside one GPU, and PyTorch's own.
+
+Causal, batch 1, 32 heads on 8, dim 128, bf16. A time is that of the slowest rank, of a call in a row of calls without a
+wait in between. The share of linear is the time of one GPU by the number of ranks and the time. Errors are the largest
+difference from onepass on one GPU, by the largest number there.
+"""
+
+import datetime
+import os
+import queue
+import statistics
+import tempfile
+
+NEEDS = "torch", "onepass"
+SECONDS = 0.3  # of a row of calls
+
+
+def arguments(parser):
+    parser.add_argument("--device", default="cuda", help="cpu: gloo and small sizes, to see that it runs")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--lengths", default="16384,32768,65536,131072")
+
+
+def cells(layout_of, length, ranks):
+    """name -> (layout, options); None: one GPU."""
+    zigzag, contiguous = layout_of.zigzag(length, ranks), layout_of.contiguous(length, ranks)
+    units = layout_of.zigzag(length, ranks, units=max(8, 2 * ranks))
+    return {
+        "one GPU": None,
+        "gather zigzag": (zigzag, {"scheme": "gather"}),
+        "gather zigzag, 2 groups of heads": (zigzag, {"scheme": "gather", "head_groups": 2}),
+        "gather zigzag, reproducible, 8 units": (units, {"reproducible": True}),
+        "gather contiguous": (contiguous, {"scheme": "gather"}),
+        "ring zigzag": (zigzag, {"scheme": "ring"}),
+        "ulysses contiguous": (contiguous, {"scheme": "ulysses"}),
+        "torch context_parallel": "torch",
+    }
+
+
+class Rank:
+    """One process."""
+
+    def __init__(self, torch, rank, ranks, device):
+        self.torch, self.rank, self.ranks, self.dist = torch, rank, ranks, torch.distributed
+        self.device = torch.device("cuda", rank) if device == "cuda" else torch.device("cpu")
+        self.heads, self.heads_kv, self.dim = (32, 8, 128) if device == "cuda" else (4, 2, 32)
+
+    def slowest(self, x):
+        x = self.torch.tensor([x], dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(x, op=self.dist.ReduceOp.MAX)
+        return x.item()
+
+    def wait(self):
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def seconds(self, run):
+        """The median of three rows of calls."""
+        import time
+
+        def row(n):
+            self.wait()
+            self.dist.barrier()
+            start = time.perf_counter()
+            for _ in range(n):
+                run()
+            self.wait()
+            return self.slowest((time.perf_counter() - start) / n)
+
+        run()
+        n = max(1, min(10, int(SECONDS / row(1))))
+        return statistics.median(row(n) for _ in range(3))
+
+    def inputs(self, length):
+        draw = self.torch.Generator(self.device).manual_seed(length)
+
+        def new(heads):
+            shape = 1, heads, length, self.dim
+            return self.torch.randn(shape, generator=draw, device=self.device, dtype=self.torch.bfloat16)
+
+        return new(self.heads), new(self.heads_kv), new(self.heads_kv), new(self.heads)
+
+    def timed(self, call, given, dout):
+        """(seconds of a forward, of both, (out, dq, dk, dv))"""
+        plain = [x.detach() for x in given]
+        forward = self.seconds(lambda: call(*plain))
+        both = self.seconds(lambda: self.torch.autograd.grad(call(*given), given, dout))
+        out = call(*given)
+        return forward, both, [out.detach(), *self.torch.autograd.grad(out, given, dout)]
+
+    def torch_call(self, length, given, layout):
+        """PyTorch's context_parallel with all-gathers, and this rank's rows of the inputs."""
+        import torch.nn.functional as F
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.experimental import context_parallel
+
+        mesh = init_device_mesh(self.device.type, (self.ranks,))
+        buffers = [x.clone() for x in given]
+        with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 4, no_restore_buffers=set(buffers)):
+            q, k, v, dout = buffers
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+
+            def call(q, k, v):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+            return self.timed(call, leaves, dout.contiguous())
+
+    def measured(self, length):
+        import onepass.torch
+        from onepass.context_parallel import Layout, attention
+
+        q, k, v, dout = self.inputs(length)
+        one = whole = None
+        for name, cell in cells(Layout, length, self.ranks).items():
+            layout = cell[0] if isinstance(cell, tuple) else Layout.zigzag(length, self.ranks) if cell else None
+            row = {"length": length, "ranks": self.ranks, "name": name}
+            sdpa = self.torch.nn.functional.scaled_dot_product_attention
+            try:
+                if cell == "torch":
+                    forward, both, found = self.torch_call(length, (q, k, v, dout), layout)
+                elif cell is None:
+                    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+                    forward, both, found = self.timed(
+                        lambda q, k, v: onepass.torch.attention(q, k, v, mask="causal_top_left"), leaves, dout
+                    )
+                    one, whole = (forward, both), found
+                else:
+                    leaves = [layout.shard(x, self.rank).requires_grad_() for x in (q, k, v)]
+                    options = {"layout": layout, "causal": True, **cell[1]}
+                    forward, both, found = self.timed(
+                        lambda q, k, v, o=options: attention(q, k, v, **o), leaves, layout.shard(dout, self.rank)
+                    )
+            except Exception as error:  # every rank comes here, or the group's timeout ends all
+                self.torch.nn.functional.scaled_dot_product_attention = sdpa  # PyTorch leaves its own in place
+                yield row | {"error": f"{type(error).__name__}: {str(error).splitlines()[:1]}"}
+                continue
+            share = [a / ((self.ranks if layout else 1) * b) for a, b in zip(one, (forward, both))]
+            expected = whole if layout is None else [layout.shard(x, self.rank) for x in whole]
+            errors = [
+                self.slowest((a.float() - b.float()).abs().max().item()) / b.abs().max().item()
+                for a, b in zip(found, expected)
+            ]
+            yield row | {"forward_s": forward, "both_s": both, "share": share, "errors": errors}
+
+
+def work(rank, ranks, device, lengths, file, answers):
+    import torch
+
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    store = torch.distributed.FileStore(file, ranks)
+    limit = datetime.timedelta(seconds=120)
+    torch.distributed.init_process_group(
+        "nccl" if device == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=limit
+    )
+    for length in lengths:
+        for row in Rank(torch, rank, ranks, device).measured(length):
+            if rank == 0:
+                answers.put(row)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def rows(torch, onepass, options):
+    lengths = [int(x) for x in options.lengths.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        answers = torch.multiprocessing.get_context("spawn").Queue()
+        given = options.ranks, options.device, lengths, os.path.join(folder, "store"), answers
+        context = torch.multiprocessing.start_processes(
+            work, given, nprocs=options.ranks, join=False, start_method="spawn"
+        )
+        over = False
+        while not over:
+            over = context.join(timeout=1)
+            while True:
+                try:
+                    yield answers.get(timeout=0.2)
+                except queue.Empty:
+                    break
+
+
+def said(row):
+    head = f"{row['length']:7d} {row['name']:38s}"
+    if "error" in row:
+        return f"{head} {row['error']}"
+    times = f"forward {1e3 * row['forward_s']:8.2f} ms {100 * row['share'][0]:5.1f} %"
+    both = f"both {1e3 * row['both_s']:8.2f} ms {100 * row['share'][1]:5.1f} %"
+    errors = " ".join(f"{name} {x:.1e}" for name, x in zip(("out", "dq", "dk", "dv"), row["errors"]))
+    return f"{head} {times} | {both} | {errors}"
+
+
+def table(document):
+    """Shares of linear: forward, both."""
+    lengths = sorted({row["length"] for row in document})
+    lines = ["| | " + " | ".join(f"{n / 1024:g}k" for n in lengths) + " |", "|" + "---|" * (len(lengths) + 1)]
+    for name in dict.fromkeys(row["name"] for row in document):
+        by_length = {row["length"]: row for row in document if row["name"] == name and "share" in row}
+        shown = (by_length.get(n) for n in lengths)
+        texts = ("-" if r is None else ", ".join(f"{100 * x:.1f}" for x in r["share"]) for r in shown)
+        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,13 @@
+"""Context parallelism on torch.distributed: exact attention over a sequence that is sharded between ranks.
+
+``onepass.torch.context_parallel`` is this package.
+"""
+
+from .attention import attention
+from .layout import Layout
+
+__all__ = ["Layout", "attention"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,146 @@
+"""onepass on a part: slices of tensors, with a mask that is aligned by the part's offset."""
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+import torch
+
+import onepass
+
+F32 = torch.float32
+_POSITIONS = {"q_index": "onepass_first_row", "k_index": "onepass_first_key", "head": "onepass_first_head"}
+
+
+def rows_of(rows: Any, *tensors: Any) -> list[Any]:
+    return [None if x is None else x[:, :, slice(*rows)] for x in tensors]
+
+
+def heads_of(h: slice, *tensors: Any) -> list[Any]:
+    return [None if x is None else x[:, h] for x in tensors]
+
+
+@functools.lru_cache(maxsize=4096)
+def _number(value: int, device: Any) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.int32, device=device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _prefix(values: tuple[int, ...], device: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def _cut(x: torch.Tensor, dim: int, s: slice) -> torch.Tensor:
+    """A slice of a dimension that may be broadcast."""
+    return x if x.shape[dim] == 1 else x[(slice(None),) * dim + (s,)]
+
+
+class Side:
+    """Tensors that all heads' scores depend on, and this rank's part of their gradients.
+
+    sinks [heads], slopes [heads] or [batch, heads]; bias and mask [batch|1, heads|1, rows|1, positions|1].
+    """
+
+    def __init__(self, given: Any, mask: Any, wanted: Any = (False,) * 3) -> None:
+        (self.sinks, self.slopes, self.bias), self.mask = given, mask
+        self.grads = [torch.zeros(x.shape, dtype=F32, device=x.device) if w else None for x, w in zip(given, wanted)]
+
+    def _of(self, x: Any, part: Any, h: slice) -> Any:
+        """Heads, rows and positions of a call, of a bias, a mask or the gradient of a bias."""
+        return _cut(_cut(_cut(x, 1, h), 2, slice(*part.rows)), 3, slice(*part.key_positions))
+
+    def of(self, part: Any, h: slice) -> dict[str, Any]:
+        words = {}
+        if self.sinks is not None and part.own:
+            words["sinks"] = self.sinks[h]
+        if self.slopes is not None:
+            words["alibi_slopes"] = self.slopes[..., h]
+        if self.bias is not None:
+            words["bias"] = self._of(self.bias, part, h)
+        if self.mask is not None:
+            words["bool_mask"] = self._of(self.mask, part, h)
+        return words
+
+    def names(self, part: Any) -> list[str]:
+        """The gradients that a call gives."""
+        dsinks, dslopes, dbias = self.grads
+        named = (("dsinks", dsinks, part.own), ("dalibi_slopes", dslopes, True), ("dbias", dbias, True))
+        return [name for name, grad, here in named if grad is not None and here]
+
+    def take(self, part: Any, h: slice, g: dict[str, Any]) -> None:
+        dsinks, dslopes, dbias = self.grads
+        if "dsinks" in g:
+            dsinks[h] += g["dsinks"]  # type: ignore[index]
+        if "dalibi_slopes" in g:
+            dslopes[..., h] += g["dalibi_slopes"]  # type: ignore[index]
+        if "dbias" in g:
+            self._of(dbias, part, h).add_(g["dbias"])
+
+    def results(self) -> list[Any]:
+        given = (self.sinks, self.slopes, self.bias)
+        return [None if g is None else g.to(x.dtype) for g, x in zip(self.grads, given)]
+
+
+class Call(NamedTuple):
+    """The options that all parts share."""
+
+    left: int
+    right: int
+    options: dict[str, Any]
+    deterministic: bool
+
+    def arguments(self, part: Any, side: dict[str, Any], device: Any, first_head: int) -> dict[str, Any]:
+        words = {**self.options, **side}
+        if part.masked:
+            words["window"] = self.left, self.right
+        if part.cu_rows:
+            cu = {"q": tuple(part.cu_rows), "k": tuple(part.cu_keys)}
+            words |= {f"cu_seqlens_{n}": _prefix(x, device) for n, x in cu.items()}
+            words |= {f"max_seqlen_{n}": max(1, *(b - a for a, b in zip(x, x[1:]))) for n, x in cu.items()}
+        if part.at_the_end:
+            words["mask"] = "causal_bottom_right"
+        elif part.masked:
+            words |= {"mask": "aligned_offset", "align_offset": part.offset}
+        return self._at_positions(words, part, device, first_head)
+
+    def _at_positions(self, words: dict[str, Any], part: Any, device: Any, first_head: int) -> dict[str, Any]:
+        """Expressions count from the first row, key and head of the call; here they count within the document."""
+        first = {
+            "q_index": part.row_positions[0] - part.document,
+            "k_index": part.key_positions[0] - part.document,
+            "head": first_head,
+        }
+        for name in ("score_mod", "mask_mod"):
+            text = words.get(name)
+            for word in [w for w in _POSITIONS if text and first[w] and re.search(rf"\b{w}\b", text)]:
+                buffer = _POSITIONS[word]
+                words[name] = re.sub(rf"\b{word}\b", f"({word} + {buffer}[0])", words[name])
+                words["mod_buffers"] = {**(words.get("mod_buffers") or {}), buffer: _number(first[word], device)}
+        return words
+
+    def forward(self, part: Any, side: Side, h: slice, given: Any, out: Any) -> Any:
+        """Writes out, and returns the LSE. given: q, k, v."""
+        q, k, v, out = _laid(part, *given, out)
+        words = self.arguments(part, side.of(part, h), q.device, h.start)
+        lse = onepass.attention(q, k, v, out=out, return_lse=True, **words)[1]
+        return lse[None] if part.cu_rows else lse
+
+    def backward(self, part: Any, side: Side, h: slice, given: Any, into: dict[str, Any]) -> dict[str, Any]:
+        """fp32 gradients by name, written where `into` says. given: dout, dlse, q, k, v, out, lse."""
+        dout, dlse, q, k, v, out, lse = _laid(part, *given)
+        names = ["dq", "dk", "dv", *side.names(part)]
+        words = self.arguments(part, side.of(part, h), q.device, h.start)
+        words |= {"dlse": dlse, "grads": names, "grad_dtype": "float32", "deterministic": self.deterministic}
+        words["into"] = dict(zip(into, _laid(part, *into.values())))
+        g = dict(zip(names, onepass.attention_backward(dout, q, k, v, out, lse, **words)))
+        side.take(part, h, g)
+        if part.cu_rows:
+            g |= {name: g[name].transpose(0, 1)[None] for name in ("dq", "dk", "dv")}
+        return g
+
+
+def _laid(part: Any, *tensors: Any) -> Any:
+    """As the call takes them: packed documents have no batch, and rows before heads."""
+    if not part.cu_rows:
+        return tensors
+    return [x if x is None else x[0].transpose(0, 1) if x.dim() == 4 else x[0] for x in tensors]

@@ -1,0 +1,123 @@
+"""The plan of a kind of call: the calls and the moves of each rank, from the library's C++."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from onepass import _onepass
+
+from .layout import Layout
+
+_plan = _onepass.context_parallel
+Rows = tuple[int, int]
+Node = tuple[int, int]
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _kept(method: _Method) -> _Method:
+    """A method of Plan whose answers are kept."""
+
+    @functools.wraps(method)
+    def answer(self: "Plan", *given: Any) -> Any:
+        key = method.__name__, *given
+        if key not in self.kept:
+            self.kept[key] = method(self, *given)
+        return self.kept[key]
+
+    return cast(_Method, answer)
+
+
+class Kind(NamedTuple):
+    """Everything that a plan depends on."""
+
+    layout: Layout
+    left: int
+    right: int
+    documents: tuple[int, ...]
+    packed: bool  # calls may have several documents
+    distances: bool  # positions of keys matter beyond the mask
+    by_unit: bool  # calls have rows of one unit
+
+
+class Sum(NamedTuple):
+    additions: dict[int, list[tuple[int, int]]]  # by the slot that they wait for: (to, from)
+    nodes: list[Node]
+    slots: list[int]
+
+
+def sum_of(count: int, given: list[Node]) -> Sum:
+    additions, nodes, slots = _plan.sum(count, given)
+    by_slot: dict[int, list[tuple[int, int]]] = {}
+    for to, source, after in additions:
+        by_slot.setdefault(after, []).append((to, source))
+    return Sum(by_slot, nodes, slots)
+
+
+class Plan:
+    def __init__(self, kind: Kind) -> None:
+        self.kind, self.layout = kind, kind.layout
+        self._visibility = _plan.Visibility(kind.left, kind.right, list(kind.documents))
+        self.kept: dict[Any, Any] = {}
+
+    @_kept
+    def gather_parts(self, rank: int) -> Any:
+        k = self.kind
+        return _plan.gather_parts(k.layout.plan, self._visibility, rank, k.by_unit, k.packed, k.distances)
+
+    @_kept
+    def gathered(self, rank: int) -> int:
+        """The number of keys that a rank sees."""
+        return max((rows[1] for _, rows in _plan.gathered(self.layout.plan, self._visibility, rank)), default=0)
+
+    @_kept
+    def whole_parts(self) -> Any:
+        """The calls of all queries with all keys."""
+        k, one = self.kind, Layout.contiguous(self.layout.length, 1)
+        return _plan.gather_parts(one.plan, self._visibility, 0, False, k.packed, k.distances)
+
+    @_kept
+    def ring_parts(self, rank: int, source: int) -> Any:
+        k = self.kind
+        return _plan.ring_parts(k.layout.plan, self._visibility, rank, source, k.packed, k.distances)
+
+    @_kept
+    def ring_steps(self, source: int) -> int:
+        return int(_plan.ring_steps(self.layout.plan, self._visibility, source))
+
+    @_kept
+    def moves(self, source: int, rank: int, node: Node | None = None) -> list[tuple[slice, slice]]:
+        """Rows of the shard of source, and rows of the keys that rank gathers."""
+        found = _plan.moves(self.layout.plan, self._visibility, source, rank, node)
+        return [(slice(*here), slice(*there)) for here, there in found]
+
+    @_kept
+    def nodes(self, rank: int) -> list[Node | None]:
+        """The sums that a rank sends home: nodes of the tree over units, or one sum of everything."""
+        return _plan.nodes_of(self.layout.plan, rank) if self.kind.by_unit else [None]
+
+    @_kept
+    def units(self, rank: int) -> Any:
+        """(unit's rows, leaf) in ascending order."""
+        return [(rows, leaf) for (_, rows), leaf in zip(self.layout.plan.units(rank), self.layout.plan.leaves(rank))]
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaves of the tree: units, or ranks."""
+        return len(self.layout.order) if self.kind.by_unit else self.layout.ranks
+
+    @_kept
+    def home(self) -> Sum:
+        """The additions of what all ranks send, rank after rank."""
+        ranks = range(self.layout.ranks)
+        return sum_of(self.leaves, [(0, r) if n is None else n for r in ranks for n in self.nodes(r)])
+
+    @_kept
+    def of_units(self, rank: int) -> Sum:
+        return sum_of(self.leaves, [(0, leaf) for _, leaf in self.units(rank)])
+
+
+@functools.lru_cache(maxsize=256)
+def plan_of(kind: Kind) -> Plan:
+    return Plan(kind)

@@ -1,0 +1,166 @@
+"""A process group: exchanges that may be under way together, agreement, and failures that all ranks hear of."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_agreed: set[Any] = set()  # kinds of calls on CUDA
+_failed: dict[str, str] = {}  # groups that cannot be used any more, and why
+_FACTS = 8  # that a call compares
+_POLL = 0.1  # seconds between looks at the store
+
+
+class Ranks:
+    """The ranks of a group, or one rank where torch.distributed is not initialized."""
+
+    def __init__(self, group: Any) -> None:
+        alone = group is None and not (dist.is_available() and dist.is_initialized())
+        self.group: Any = None if alone else group or dist.group.WORLD
+        self.me: int = 0 if alone else dist.get_rank(self.group)
+        self.size: int = 1 if alone else dist.get_world_size(self.group)
+        if self.me < 0:
+            raise ValueError("group must have this process as a member")
+        self.name: str = getattr(self.group, "group_name", "")
+        if self.name in _failed:
+            raise RuntimeError(f"the process group cannot be used any more: {_failed[self.name]}")
+
+    # ------------------------------------------------------------------------------------------------ exchanges
+    def all_to_all(
+        self, blocks: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Any]]
+    ) -> Callable[[], Any]:
+        """Blocks of shapes[r] from each rank r, while blocks[r] go to rank r: a function that waits for them."""
+        sizes = [[math.prod(shape) for shape in x] for x in shapes]
+        counts = [sum(b.numel() for b in x) for x in blocks]
+        like = next(b for x in blocks for b in x) if any(blocks) else None
+        if self.size == 1:
+            return lambda: [list(x) for x in blocks]
+        if like is None:  # nothing to send, but others may send
+            raise AssertionError("blocks of every rank must have an entry, which may be empty")
+        sent, at = like.new_empty(sum(counts)), 0
+        for b in (b for x in blocks for b in x):
+            sent[at : (at := at + b.numel())].view(b.shape).copy_(b)
+        totals = [sum(x) for x in sizes]
+        received = sent.new_empty(sum(totals))
+        work = dist.all_to_all_single(received, sent, totals, counts, group=self.group, async_op=True)
+
+        def wait() -> Any:
+            self._wait(work, sent)
+            each = received.split(totals)
+            return [
+                [y.view(shape) for y, shape in zip(x.split(n), of)] if n else []
+                for x, n, of in zip(each, sizes, shapes)
+            ]
+
+        return wait
+
+    def send(self, block: torch.Tensor, to: int | None, source: int | None, shape: Any) -> Callable[[], Any]:
+        """The block of rank source, of this shape, while the block goes to rank `to`. Every rank takes part."""
+        empty = block.new_empty(0)
+        blocks = [[block if r == to else empty] for r in range(self.size)]
+        shapes = [[shape if r == source else (0,)] for r in range(self.size)]
+        wait = self.all_to_all(blocks, shapes)
+        return lambda: None if source is None else wait()[source][0] if self.size > 1 else block
+
+    def _wait(self, work: Any, kept: Any) -> None:
+        """Until an exchange is done. On the CPU it looks whether a rank has failed meanwhile."""
+        if kept.is_cuda:
+            work.wait()  # of the stream
+            return
+        pause, look = 20e-6, time.monotonic() + _POLL
+        while not work.is_completed():
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+            if time.monotonic() > look:
+                self._hear()
+                look = time.monotonic() + _POLL
+        try:
+            work.wait()
+        except RuntimeError as error:
+            self._hear(1.0)
+            raise self._lost(f"an exchange failed, because a rank has ended: {_line(error)}") from None
+
+    # ------------------------------------------------------------------------------------------------- failures
+    def _key(self) -> str:
+        return f"onepass/context_parallel/{self.name}"
+
+    def tell(self, error: BaseException) -> None:
+        """Leaves the sentence of a failure for the other ranks, which wait for this one."""
+        if self.size > 1 and self.name not in _failed:
+            sentence = f"rank {self.me} has failed: {_line(error)}"
+            _failed[self.name] = sentence
+            _store().set(self._key(), sentence)
+
+    def _hear(self, patience: float = 0.0) -> None:
+        end = time.monotonic() + patience
+        try:
+            while not _store().check([self._key()]):
+                if time.monotonic() >= end:
+                    return
+                time.sleep(0.05)
+            sentence = _store().get(self._key()).decode()
+        except RuntimeError:  # the process that keeps the store has ended
+            return
+        raise self._lost(sentence)
+
+    def _lost(self, sentence: str) -> RuntimeError:
+        _failed[self.name] = sentence
+        return RuntimeError(sentence)
+
+    # ------------------------------------------------------------------------------------------------ agreement
+    def agree(self, device: Any, complaint: Exception | None, facts: dict[str, Any]) -> None:
+        """Raises the same sentence on every rank if one has a complaint, or if their facts differ.
+
+        Facts are compared in every call on the CPU, and in the first call of a kind on CUDA.
+        """
+        if self.size == 1:
+            if complaint:
+                raise complaint
+            return
+        kind = self.name, repr(facts)
+        if device.type == "cuda" and not complaint and kind in _agreed:
+            return
+        digests = [int(complaint is not None)]
+        digests += [int(hashlib.sha256(repr(x).encode()).hexdigest()[:14], 16) for x in facts.values()]
+        digests += [0] * (1 + _FACTS - len(digests))  # a rank with a complaint has none
+        mine = torch.tensor(digests, dtype=torch.int64, device=device)
+        everybody = mine.new_empty(self.size * len(digests))
+        self._wait(dist.all_gather_into_tensor(everybody, mine, group=self.group, async_op=True), mine)
+        table = everybody.view(self.size, -1).tolist()
+        if not any(row != table[0] or row[0] for row in table):
+            _agreed.add(kind)
+            return
+        texts: list[Any] = [None] * self.size
+        said = (type(complaint).__name__, str(complaint)) if complaint else None
+        dist.all_gather_object(texts, (said, {name: repr(x) for name, x in facts.items()}), group=self.group)
+        raise _disagreement(texts)
+
+
+def _disagreement(texts: list[Any]) -> Exception:
+    kinds = {"TypeError": TypeError, "RuntimeError": RuntimeError}
+    for rank, (said, _) in enumerate(texts):
+        if said:
+            return kinds.get(said[0], ValueError)(f"rank {rank}: {said[1]}")
+    first = texts[0][1]
+    for name, value in first.items():
+        for rank, (_, facts) in enumerate(texts):
+            if facts[name] != value:
+                got = f"rank 0 has {_short(value)}, rank {rank} has {_short(facts[name])}"
+                return ValueError(f"{name} must be the same on all ranks ({got})")
+    return ValueError("all ranks must make the same call")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:198] + ".."
+
+
+def _line(error: BaseException) -> str:
+    return _short((str(error).splitlines() or [type(error).__name__])[0])
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()

@@ -1,0 +1,324 @@
+"""Calls of onepass.torch.context_parallel, each computed by one rank's library, in float64, and by several ranks."""
+
+import datetime
+import multiprocessing
+import os
+import pathlib
+import tempfile
+
+import onepass.torch
+import torch
+import torch.distributed as dist
+from onepass.context_parallel import Layout, attention
+
+LENGTH = 75
+DOCUMENTS = (0, 1, 17, 17, 50, 75)
+MASKS = {
+    "full": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "window": (11, 0)},
+    "both_sides": {"window": (13, 5)},
+}
+NAMES = "out", "lse", "dq", "dk", "dv", "dsinks", "dalibi_slopes", "dbias"
+SIDE = "sinks", "alibi_slopes", "bias"
+
+
+def layouts(length, ranks):
+    cuts = (0, length // 5, length // 5, length // 2, length - length // 7, length)
+    shares = [0, *(min(5, 2 * r) for r in range(1, ranks)), 5]  # with many ranks the last ones hold nothing
+    return {
+        "contiguous": Layout.contiguous(length, ranks),
+        "zigzag": Layout.zigzag(length, ranks),
+        "any": Layout(cuts, (3, 1, 0, 4, 2), shares),
+    }
+
+
+def inputs(length, heads=4, heads_kv=2, dtype=torch.float32, dim=16, dim_v=16, batch=1):
+    draw = torch.Generator().manual_seed(length + heads)
+
+    def new(h, d, spread=1.0):
+        return (spread * torch.randn(batch, h, length, d, generator=draw)).to(dtype)
+
+    return new(heads, dim, 2.0), new(heads_kv, dim), new(heads_kv, dim_v), new(heads, dim_v)
+
+
+def side_inputs(length, heads=4):
+    """Every feature by itself."""
+    draw = torch.Generator().manual_seed(5)
+
+    def new(*shape):
+        return torch.randn(*shape, generator=draw)
+
+    visible = new(1, 1, length, length) > -0.5
+    visible[:, :, 7] = False  # a row that sees no key
+    return {
+        "sinks": {"sinks": new(heads), "causal": True},
+        "alibi": {"alibi_slopes": 0.2 * new(heads).abs(), "causal": True, "window": (30, 0)},
+        "alibi_full": {"alibi_slopes": 0.2 * new(heads).abs()},
+        "softcap": {"softcap": 2.0, "scale": 0.3, "causal": True},
+        "bias": {"bias": new(1, heads, length, length)},
+        "bias_of_keys": {"bias": new(1, 1, 1, length), "causal": True},
+        "mask_of_keys": {"bool_mask": new(1, 1, 1, length) > 0, "sinks": new(heads)},
+        "mask": {"bool_mask": visible, "causal": True},
+        "score_mod": {"score_mod": "score - 0.05f * (head + 1) * abs(q_index - k_index)", "causal": True},
+        "mask_mod": {"mask_mod": "(q_index + k_index) % 3 != 0 || q_index == k_index"},
+    }
+
+
+def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), scale=None, softcap=0.0, documents=None, **o):
+    """out, lse and gradients in float64, with the matrix of scores."""
+    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
+    side = {name: o[name].double().requires_grad_() for name in SIDE if name in o}
+    heads, n, group = q.shape[1], q.shape[2], q.shape[1] // k.shape[1]
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    s = (q @ k.repeat_interleave(group, 1).mT) * (scale or q.shape[3] ** -0.5)
+    s = softcap * (s / softcap).tanh() if softcap else s
+    s = s + side["bias"] if "bias" in side else s
+    if "alibi_slopes" in side:
+        s = s - side["alibi_slopes"][:, None, None] * (i - j).abs()
+    number = torch.bucketize(torch.arange(n), torch.tensor(documents or (0, n)), right=True)
+    if "score_mod" in o:
+        s = s - 0.05 * (torch.arange(heads)[:, None, None] + 1) * (i - j).abs()
+    left, right = window[0], 0 if causal else window[1]
+    seen = (j >= i - (left if left >= 0 else n)) & (j <= i + (right if right >= 0 else n))
+    seen = seen & (number[:, None] == number[None, :])
+    if "mask_mod" in o:
+        seen = seen & (((i + j) % 3 != 0) | (i == j))
+    seen = seen & o["bool_mask"] if "bool_mask" in o else seen[None, None]
+    s = s.masked_fill(~seen, -torch.inf)
+    sinks = side["sinks"][None, :, None, None].expand(*s.shape[:3], 1) if "sinks" in side else s[..., :0]
+    joined = torch.cat([s, sinks], 3)
+    lse = joined.logsumexp(3)
+    safe = lse.masked_fill(lse == -torch.inf, 0)
+    out = (s - safe[..., None]).exp() @ v.repeat_interleave(group, 1)
+    loss = (out * dout).sum() + (0 if dlse is None else (safe * dlse).sum())
+    grads = torch.autograd.grad(loss, (q, k, v, *side.values()))
+    return named([x.detach() for x in (out, lse, *grads)], side)
+
+
+def named(values, side):
+    return dict(zip(["out", "lse", "dq", "dk", "dv", *(f"d{name}" for name in side)], values))
+
+
+def one_device(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=None, **o):
+    """The same by one call of the library, documents packed; with a bias, whose columns are positions, a call each."""
+    if documents and "bias" in o:
+        return of_each_document(q, k, v, dout, dlse, documents, causal=causal, window=window, **o)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    side = {name: o.pop(name).clone().requires_grad_() for name in SIDE if name in o}
+    words = {"mask": "aligned_top_left", "window": (window[0], 0 if causal else window[1]), "threads": 1, **o, **side}
+    if documents:
+        cu = torch.tensor(documents, dtype=torch.int32)
+        q, k, v = (x[0].transpose(0, 1) for x in leaves)
+        out, lse = onepass.torch.attention(q, k, v, return_lse=True, cu_seqlens_q=cu, cu_seqlens_k=cu, **words)
+        out, lse = out.transpose(0, 1)[None], lse[None]
+    else:
+        out, lse = onepass.torch.attention(*leaves, return_lse=True, **words)
+    loss = (out.float() * dout.float()).sum() + (0 if dlse is None else (lse.masked_fill(lse.isinf(), 0) * dlse).sum())
+    loss.backward()
+    found = [out, lse, *(x.grad for x in leaves), *(x.grad for x in side.values())]
+    return named([x.detach() for x in found], side)
+
+
+def of_each_document(q, k, v, dout, dlse, documents, bias, **o):
+    found = []
+    for a, b in zip(documents, documents[1:]):
+        rows = (x[:, :, a:b] for x in (q, k, v, dout, dlse))
+        found.append(one_device(*rows, bias=bias[..., a:b], **o))
+    return {name: torch.cat([x[name] for x in found], 3 if name == "dbias" else 2) for name in found[0]}
+
+
+def sharded(layout, rank, q, k, v, dout, dlse, **o):
+    """This rank's tensors, and its parts of the gradients that are sums over ranks."""
+    leaves = [layout.shard(x, rank).requires_grad_() for x in (q, k, v)]
+    side = {}
+    for name in SIDE:
+        if name in o:
+            x = o.pop(name)
+            x = layout.shard(x, rank) if name == "bias" and x.shape[2] > 1 else x.clone()
+            side[name] = x.requires_grad_()
+    if "bool_mask" in o and o["bool_mask"].shape[2] > 1:
+        o["bool_mask"] = layout.shard(o["bool_mask"], rank)
+    out, lse = attention(*leaves, layout=layout, return_lse=True, threads=1, **side, **o)
+    loss = (out.float() * layout.shard(dout, rank).float()).sum()
+    if dlse is not None:
+        loss = loss + (lse.masked_fill(lse.isinf(), 0) * layout.shard(dlse, rank)).sum()
+    loss.backward()
+    found = [out, lse, *(x.grad for x in leaves), *(x.grad for x in side.values())]
+    return named([x.detach() for x in found], side)
+
+
+def together(layout, by_rank, length):
+    """The whole tensors from those of all ranks."""
+
+    def whole(name):
+        parts = [mine[name] for mine in by_rank]
+        of_rows = name in ("out", "lse", "dq", "dk", "dv") or (
+            name == "dbias"
+            and parts[0].dim() == 4
+            and any(x.shape[2] != 1 or layout.count(r) == 1 for r, x in enumerate(parts))
+            and sum(x.shape[2] for x in parts) == length
+        )
+        return layout.whole(parts) if of_rows else sum(parts)
+
+    return {name: whole(name) for name in by_rank[0]}
+
+
+def cases(ranks):
+    """name -> (layout, scheme, tensors, dlse is given, options)"""
+    found = {}
+    schemes = "gather", "ring", "ulysses"
+    for scheme in schemes:
+        few = {"zigzag"} if ranks in (1, 4) else set(layouts(LENGTH, ranks))  # others take minutes on two cores
+        for name, layout in layouts(LENGTH, ranks).items():
+            if name not in few:
+                continue
+            for mask, options in MASKS.items():
+                found[f"{scheme} {name} {mask}"] = layout, scheme, inputs(LENGTH), False, options
+                if name != "contiguous":
+                    more = {**options, "documents": DOCUMENTS}
+                    found[f"{scheme} {name} {mask} documents"] = layout, scheme, inputs(LENGTH), False, more
+        zigzag = layouts(LENGTH, ranks)["zigzag"]
+        for feature, options in side_inputs(LENGTH).items():
+            rows = any(name in options and options[name].shape[2] > 1 for name in ("bias", "bool_mask"))
+            if not (rows and scheme == "ulysses"):
+                found[f"{scheme} {feature}"] = zigzag, scheme, inputs(LENGTH), True, options
+        for feature in ("sinks", "alibi", "score_mod", "bias_of_keys"):
+            more = {**side_inputs(LENGTH)[feature], "documents": DOCUMENTS}
+            found[f"{scheme} {feature} documents"] = zigzag, scheme, inputs(LENGTH), True, more
+        for dtype in (torch.bfloat16, torch.float16):
+            big = inputs(160, 8, 2, dtype, 32, 24, 2)
+            found[f"{scheme} {str(dtype)[6:]}"] = Layout.zigzag(160, ranks), scheme, big, True, {"causal": True}
+        for heads, heads_kv in ((7, 7), (10, 5), (2, 1), (6, 1)):
+            few = inputs(33, heads, heads_kv)
+            found[f"{scheme} heads {heads}/{heads_kv}"] = Layout.zigzag(33, ranks), scheme, few, False, {"causal": True}
+        for length in {0, 1, ranks - 1, ranks, 2 * ranks + 1}:
+            layout = Layout.zigzag(length, ranks)
+            found[f"{scheme} length {length}"] = layout, scheme, inputs(length), False, {"causal": True}
+        packed = Layout.documents(DOCUMENTS, ranks)
+        more = {"causal": True, "documents": DOCUMENTS}
+        found[f"{scheme} layout of documents"] = packed, scheme, inputs(LENGTH), False, more
+    more = {"causal": True, "head_groups": 3}
+    found["gather head_groups"] = layouts(LENGTH, ranks)["zigzag"], "gather", inputs(LENGTH, 8, 4), False, more
+    found["auto"] = layouts(LENGTH, ranks)["zigzag"], "auto", inputs(LENGTH), False, {"causal": True}
+    return found
+
+
+def of_rows(q, given):
+    return 0.1 * torch.randn(q.shape[:3], generator=torch.Generator().manual_seed(9)) if given else None
+
+
+def compared(rank, ranks, folder):
+    """On rank 0: for each case the whole tensors of the ranks."""
+    found = {}
+    for name, (layout, scheme, (q, k, v, dout), given, options) in cases(ranks).items():
+        mine = sharded(layout, rank, q, k, v, dout, of_rows(q, given), scheme=scheme, **options)
+        by_rank = [None] * ranks
+        dist.gather_object(mine, by_rank if rank == 0 else None)
+        if rank == 0:
+            found[name] = together(layout, by_rank, layout.length)
+    return found
+
+
+def reproduced(rank, ranks, folder):
+    """On rank 0: results that must have the same bits for any number of ranks."""
+    found = {}
+    for kind in (Layout.zigzag, Layout.contiguous):
+        for dtype in (torch.float32, torch.bfloat16):
+            for mask, options in {**MASKS, "documents": {"documents": (0, 5, 60, 61, 150), "window": (-1, 9)}}.items():
+                layout, (q, k, v, dout) = kind(150, ranks, units=8), inputs(150, dtype=dtype)
+                o = {**options, "reproducible": True}
+                mine = sharded(layout, rank, q, k, v, dout, of_rows(q, True), **o)
+                by_rank = [None] * ranks
+                dist.gather_object(mine, by_rank if rank == 0 else None)
+                if rank == 0:
+                    found[f"{kind.__name__} {str(dtype)[6:]} {mask}"] = together(layout, by_rank, 150)
+    return found
+
+
+def sentence(call):
+    """The sentence of the error that a call raises."""
+    try:
+        call()
+    except (ValueError, TypeError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def disagreeing(rank, ranks, folder):
+    """The sentences that every rank hears where one of them makes another call; the group can be used afterwards."""
+    layout, q = Layout.contiguous(8 * ranks, ranks), torch.zeros(1, 2, 8, 16)
+    last = rank == ranks - 1
+
+    def call(q=q, layout=layout, **options):
+        return attention(q, q, q, layout=layout, **options)
+
+    heard = {
+        "shape": sentence(lambda: call(torch.zeros(1, 4, 8, 16) if last else q)),
+        "dtype": sentence(lambda: call(q.bfloat16() if last else q)),
+        "rows": sentence(lambda: call(q[:, :, :7] if last else q)),
+        "layout": sentence(lambda: call(layout=Layout.zigzag(8 * ranks, ranks) if last else layout)),
+        "mask": sentence(lambda: call(causal=last)),
+        "option": sentence(lambda: call(softcap=2.0 if last else 0.0)),
+        "value": sentence(lambda: call(softcap=-1.0 if last else 1.0)),
+        "gradient": sentence(lambda: call(q.clone().requires_grad_() if last else q)),
+        "dropout": sentence(lambda: call(dropout_p=0.5)),
+        "right": sentence(call),
+    }
+    everybody = [None] * ranks
+    dist.all_gather_object(everybody, heard)
+    return everybody
+
+
+def failing(rank, ranks, folder):
+    """The sentences that the others hear if a rank raises in mid-call, and goes on."""
+    from onepass.context_parallel import call
+
+    layout, q = Layout.contiguous(8 * ranks, ranks), torch.zeros(1, 2, 8, 16)
+    if rank == 1:
+
+        def broken(*_):
+            raise RuntimeError("out of something")
+
+        call.Call.forward = broken
+    heard = sentence(lambda: attention(q, q, q, layout=layout, scheme="ring"))
+    again = sentence(lambda: attention(q, q, q, layout=layout))
+    (folder / f"heard{rank}").write_text(heard + "\n" + again)
+    dist.distributed_c10d._get_default_store().set(f"heard{rank}", "")
+    dist.distributed_c10d._get_default_store().wait([f"heard{r}" for r in range(ranks)])
+    os._exit(0)  # messages of the failed exchange are under way
+
+
+def dying(rank, ranks, folder):
+    """The sentences that the others hear if a rank's process ends in mid-call."""
+    from onepass.context_parallel import call
+
+    layout, q = Layout.contiguous(8 * ranks, ranks), torch.zeros(1, 2, 8, 16)
+    if rank == 1:
+        call.Call.forward = lambda *_: os._exit(7)
+    heard = sentence(lambda: attention(q, q, q, layout=layout, scheme="ring"))
+    (folder / f"heard{rank}").write_text(heard)
+    os._exit(0)
+
+
+def _work(rank, ranks, own, folder, job):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = dist.FileStore(str(own / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=300))
+    found = job(rank, ranks, folder)
+    if rank == 0:
+        torch.save(found, own / "answer")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def spawned(job, ranks, folder):
+    """The answer of rank 0 to a job of this number of processes. A server that has imported torch forks them."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["torch", "onepass.torch", "onepass.context_parallel"]
+    )
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        given = ranks, pathlib.Path(name), folder, job
+        torch.multiprocessing.start_processes(_work, given, nprocs=ranks, start_method="forkserver")
+        return torch.load(pathlib.Path(name) / "answer", weights_only=False)

@@ -1,0 +1,174 @@
+"""onepass.torch.context_parallel over gloo: one to four processes, and eight for equal bits."""
+
+import functools
+import pathlib
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
+
+import context_parallel_cases as cases  # noqa: E402
+import onepass.torch  # noqa: E402
+from onepass.context_parallel import Layout, attention  # noqa: E402
+
+RANKS = 1, 2, 3, 4
+
+
+@functools.cache
+def expected(name, ranks):
+    """(by one device, in float64) of a case."""
+    _, _, tensors, given, options = cases.cases(ranks)[name]
+    options = {key: x for key, x in options.items() if key != "head_groups"}
+    call = *tensors, cases.of_rows(tensors[0], given)
+    return cases.one_device(*call, **options), cases.textbook(*call, **options)
+
+
+def rms(a, exact):
+    a, exact, finite = a.double(), exact.double(), torch.isfinite(exact)
+    assert torch.equal(torch.isfinite(a), finite)
+    return (a - exact)[finite].square().mean().sqrt().item() if finite.any() else 0.0
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
+    """The error beside one device's, both against float64: at most 1.05 in 16 bits. fp32 sums have another order, so
+    there it is at most 1.5, or 4e-7 of the size."""
+    found = cases.spawned(cases.compared, ranks, tmp_path)
+    assert set(found) == set(cases.cases(ranks))
+    wrong = []
+    for name, mine in found.items():
+        one, exact = expected(name, ranks)
+        assert mine.keys() == exact.keys()
+        for key, x in mine.items():
+            narrow = one["out"].dtype != torch.float32
+            size = torch.nan_to_num(exact[key], neginf=0.0).square().mean().sqrt().item() if x.numel() else 0.0
+            bound = max((1.05 if narrow else 1.5) * rms(one[key], exact[key]), 4e-7 * size)
+            if not rms(x, exact[key]) <= bound:
+                wrong.append(f"{name} {key}: {rms(x, exact[key]):.2e} of at most {bound:.2e}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_reproducible_results_have_the_same_bits_for_any_number_of_ranks(tmp_path):
+    one = cases.spawned(cases.reproduced, 1, tmp_path)
+    for ranks in (2, 3, 4, 8):
+        other = cases.spawned(cases.reproduced, ranks, tmp_path)
+        different = [
+            f"{name} {key}" for name in one for key in one[name] if not torch.equal(one[name][key], other[name][key])
+        ]
+        assert not different, f"{ranks} ranks: {different}"
+
+
+def test_all_ranks_hear_the_same_sentence(tmp_path):
+    everybody = cases.spawned(cases.disagreeing, 3, tmp_path)
+    assert everybody == [everybody[0]] * 3
+    assert everybody[0] == {
+        "shape": "ValueError: batch, heads and dims of q, k and v must be the same on all ranks (rank 0 has "
+        "[(1, 2, 16), (1, 2, 16), (1, 2, 16)], rank 2 has [(1, 4, 16), (1, 4, 16), (1, 4, 16)])",
+        "dtype": "ValueError: dtypes and devices of q, k and v must be the same on all ranks (rank 0 has [('float32', "
+        "'cpu'), ('float32', 'cpu'), ('float32', 'cpu')], rank 2 has [('bfloat16', 'cpu'), ('bfloat16', 'cpu'), "
+        "('bfloat16', 'cpu')])",
+        "rows": "ValueError: rank 2: q must have 8 rows, as layout gives this rank (got 7)",
+        "layout": "ValueError: layout must be the same on all ranks (rank 0 has Layout(cuts=(0, 8, 16, 24), order=(0, "
+        "1, 2), shares=(0, 1, 2, 3)), rank 2 has Layout(cuts=(0, 4, 8, 12, 16, 20, 24), order=(0, 5, 1, 4, 2, 3), "
+        "shares=(0, 2, 4, 6)))",
+        "mask": "ValueError: mask must be the same on all ranks (rank 0 has (-1, -1, ()), rank 2 has (-1, 0, ()))",
+        "option": everybody[0]["option"],
+        "value": "ValueError: rank 2: softcap must be 0 (none) or positive (got -1)",
+        "gradient": "ValueError: gradients that are wanted must be the same on all ranks (rank 0 has [False, False, "
+        "False, False, False, False], rank 2 has [True, True, True, False, False, False])",
+        "dropout": "ValueError: rank 0: context_parallel.attention does not support dropout (got dropout_p=0.5)",
+        "right": "nothing was raised",
+    }
+    assert everybody[0]["option"].startswith("ValueError: options must be the same on all ranks (rank 0 has ")
+
+
+def heard(folder, job, ranks):
+    """The sentences that each rank hears of a failure in mid-call, and after how long the last process has ended."""
+    start = time.monotonic()
+    try:
+        cases.spawned(job, ranks, folder)
+    except (torch.multiprocessing.ProcessExitedException, FileNotFoundError):
+        pass
+    files = {rank: folder / f"heard{rank}" for rank in range(ranks)}
+    return {rank: path.read_text() for rank, path in files.items() if path.exists()}, time.monotonic() - start
+
+
+def test_a_rank_that_raises_ends_the_others(tmp_path):
+    said, seconds = heard(tmp_path, cases.failing, 3)
+    assert said[1].startswith("RuntimeError: out of something\n")
+    for rank in (0, 2):
+        assert said[rank].startswith("RuntimeError: rank 1 has failed: out of something\n"), said
+    for sentence in said.values():
+        again = "\nRuntimeError: the process group cannot be used any more: rank 1 has failed: out of something"
+        assert sentence.endswith(again), said
+    assert seconds < 60
+
+
+def test_a_rank_whose_process_ends_ends_the_others(tmp_path):
+    said, seconds = heard(tmp_path, cases.dying, 3)
+    assert seconds < 60
+    for rank in said:
+        assert said[rank].startswith("RuntimeError: an exchange failed, because a rank has ended"), said
+
+
+def test_without_a_process_group_it_is_one_rank():
+    q, k, v, dout = cases.inputs(40)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = attention(*leaves, layout=Layout.zigzag(40, 1), causal=True)
+    whole = onepass.torch.attention(*leaves, mask="causal_top_left")
+    assert torch.equal(out, whole)
+    grads = zip(*(torch.autograd.grad(x, leaves, dout) for x in (out, whole)))
+    assert all(torch.equal(a, b) for a, b in grads)
+
+
+def test_a_layout_shards_and_joins():
+    x = torch.arange(2 * 3 * 29).reshape(2, 3, 29)
+    for layout in (Layout.zigzag(29, 3), Layout.documents((0, 2, 20, 29), 3), Layout.contiguous(29, 5, multiple=8)):
+        shards = [layout.shard(x, r) for r in range(layout.ranks)]
+        assert torch.equal(layout.whole(shards), x)
+        positions = torch.cat([layout.positions(r) for r in range(layout.ranks)])
+        assert torch.equal(positions.sort()[0], torch.arange(29))
+        assert [len(layout.positions(r)) for r in range(layout.ranks)] == [layout.count(r) for r in range(layout.ranks)]
+        assert torch.equal(shards[1], x[:, :, layout.positions(1)])
+    assert Layout.zigzag(8, 2).work(causal=True) == [18, 18]
+    assert Layout.zigzag(8, 2) == Layout((0, 2, 4, 6, 8), (0, 3, 1, 2), (0, 2, 4))
+    with pytest.raises(ValueError, match=r"x must have 29 positions in dimension 2 \(got 28\)"):
+        Layout.zigzag(29, 3).shard(x[:, :, :28], 0)
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"layout": 3}, r"layout must be a context_parallel.Layout \(got int\)"),
+        ({"layout": Layout.zigzag(8, 2)}, r"layout must be for 1 ranks, as the group has \(got 2\)"),
+        ({"scheme": "star"}, r"scheme must be one of 'gather', 'ring', 'ulysses' or 'auto' \(got 'star'\)"),
+        ({"scheme": "ring", "reproducible": True}, r"reproducible=True needs scheme='gather' \(got 'ring'\)"),
+        ({"causal": True, "window": (3, 2)}, r"window's right side must be -1 or 0 with causal=True \(got 2\)"),
+        ({"documents": (0, 9)}, r"documents must ascend from 0 to 8, the length of the layout \(got \[0, 9\]\)"),
+        ({"bias": torch.zeros(8, 8)}, r"bias must have shape \[1, 2, 8, 8\] or 1 in some dimensions \(got \[8, 8\]\)"),
+        ({"scheme": "ulysses", "bias": torch.zeros(1, 1, 8, 8)}, "scheme 'ulysses' does not support a bias with rows"),
+        ({"sinks": torch.zeros(3)}, r"sinks must have shape \[2\] \(got \[3\]\)"),
+        ({"documents": (0, 8), "score_mod": "score + batch"}, "score_mod does not support 'batch' with documents"),
+        ({"score_mod": "score + nothing"}, "nothing"),
+    ],
+)
+def test_refusals(options, sentence):
+    q = torch.zeros(1, 2, 8, 16)
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        attention(q, q, q, **{"layout": Layout.zigzag(8, 1), **options})
+
+
+def test_nan_reaches_only_the_rows_that_see_it():
+    q, k, v, _ = cases.inputs(40)
+    k[:, :, 20] = float("nan")
+    for scheme in ("gather", "ring", "ulysses"):
+        out = attention(q, k, v, layout=Layout.zigzag(40, 1), scheme=scheme, causal=True)
+        assert out[:, :, :20].isfinite().all() and out[:, :, 20:].isnan().all()
+
+
+def test_the_package_is_an_attribute_of_onepass_torch():
+    assert onepass.torch.context_parallel.attention is attention
+    assert pathlib.Path(onepass.torch.context_parallel.__file__).parent.name == "context_parallel"
