@@ -55,8 +55,8 @@ def test_the_studies_are_listed():
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == studies.NAMES
     assert studies.NAMES == [
-        "cascade", "fa1_claim", "fp8_errors", "fp8_model", "fp8_speed", "frameworks", "gradient_errors", "jax_speed",
-        "race", "serving_transformers",
+        "cascade", "context_parallel", "fa1_claim", "fp8_errors", "fp8_model", "fp8_speed", "frameworks",
+        "gradient_errors", "jax_speed", "race", "serving_transformers",
     ]  # fmt: skip
     unknown = bench("study", "speed")
     assert unknown.returncode == 2 and not unknown.stdout

@@ -35,7 +35,7 @@ def rms(a, exact):
 @pytest.mark.parametrize("ranks", RANKS)
 def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
     """The error beside one device's, both against float64: at most 1.05 in 16 bits. fp32 sums have another order, so
-    there it is at most 1.5, or 4e-7 of the size."""
+    there it is at most 2, or 4e-7 of the size."""
     found = cases.spawned(cases.compared, ranks, tmp_path)
     assert set(found) == set(cases.cases(ranks))
     wrong = []
@@ -45,7 +45,7 @@ def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
         for key, x in mine.items():
             narrow = one["out"].dtype != torch.float32
             size = torch.nan_to_num(exact[key], neginf=0.0).square().mean().sqrt().item() if x.numel() else 0.0
-            bound = max((1.05 if narrow else 1.5) * rms(one[key], exact[key]), 4e-7 * size)
+            bound = max((1.05 if narrow else 2.0) * rms(one[key], exact[key]), 4e-7 * size)
             if not rms(x, exact[key]) <= bound:
                 wrong.append(f"{name} {key}: {rms(x, exact[key]):.2e} of at most {bound:.2e}")
     assert not wrong, "\n".join(wrong)
