@@ -56,42 +56,43 @@ int requantized_heads(const check::Inputs& inputs, const QuantizeParams& params)
   return requantized;
 }
 
-TEST(EmulatedQuantize, IsRightAndTheLibrarys) {
+void expect_right_and_the_librarys(std::uint64_t seed) {
   int estimated = 0, requantized = 0;
   for (const QuantizeSource* source : kSources) {
     const Problem p = parse_problem(source->problem);
     if (p.op != Op::quantize) continue;
     for (const check::Distribution distribution : check::kDistributions) {
-      for (const int seed : {2, 3}) {
-        check::Inputs inputs = check::make_inputs(p, static_cast<std::uint64_t>(seed), distribution);
-        cuda::QuantizePlan plan;
-        std::string why;
-        // With few multiprocessors, a CTA has several tiles in turn.
-        const bool several = static_cast<const QuantizeConfig*>(source->config)->several;
-        ASSERT_TRUE(cuda::select_quantize(inputs.problem, several ? 0 : 132, plan, why)) << why;
-        const bool estimates = plan.steps()[0].config.part == QuantizePart::estimate;
-        if (estimates) hide_large_numbers(inputs);
-        std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);
-        const QuantizeParams params = cuda::quantize_params(inputs.problem, plan, inputs.tensors, workspace.data());
-        inputs.poison_outputs();
-        for (const auto& [config, blocks] : plan.steps()) {
-          const QuantizeSource* const step = source_of(config);
-          ASSERT_TRUE(step) << source->problem << ": the library takes another config by now";
-          step->run(&params, static_cast<unsigned>(blocks));
-        }
-        if (estimates) {
-          estimated += plan.heads, requantized += requantized_heads(inputs, params);
-        }
-        EXPECT_EQ(workspace.back(), -7.0f) << "written past the workspace";
-        const check::Verdict verdict = check::judge_quantized(inputs);
-        EXPECT_TRUE(verdict.right) << source->problem << " " << check::name_of(distribution) << " seed " << seed << ": "
-                                   << verdict.sentence;
+      check::Inputs inputs = check::make_inputs(p, seed, distribution);
+      cuda::QuantizePlan plan;
+      std::string why;
+      // With few multiprocessors, a CTA has several tiles in turn.
+      const bool several = static_cast<const QuantizeConfig*>(source->config)->several;
+      ASSERT_TRUE(cuda::select_quantize(inputs.problem, several ? 0 : 132, plan, why)) << why;
+      const bool estimates = plan.steps()[0].config.part == QuantizePart::estimate;
+      if (estimates) hide_large_numbers(inputs);
+      std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);
+      const QuantizeParams params = cuda::quantize_params(inputs.problem, plan, inputs.tensors, workspace.data());
+      inputs.poison_outputs();
+      for (const auto& [config, blocks] : plan.steps()) {
+        const QuantizeSource* const step = source_of(config);
+        ASSERT_TRUE(step) << source->problem << ": the library takes another config by now";
+        step->run(&params, static_cast<unsigned>(blocks));
       }
+      if (estimates) {
+        estimated += plan.heads, requantized += requantized_heads(inputs, params);
+      }
+      EXPECT_EQ(workspace.back(), -7.0f) << "written past the workspace";
+      const check::Verdict verdict = check::judge_quantized(inputs);
+      EXPECT_TRUE(verdict.right) << source->problem << " " << check::name_of(distribution) << " seed " << seed << ": "
+                                 << verdict.sentence;
     }
   }
   EXPECT_GT(requantized, 0);
   EXPECT_LT(requantized, estimated);
 }
+
+TEST(EmulatedQuantize, IsRightAndTheLibrarys) { expect_right_and_the_librarys(2); }
+TEST(EmulatedQuantize, IsRightOnMoreInputs) { expect_right_and_the_librarys(3); }
 
 }  // namespace
 }  // namespace onepass
