@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include "cuda/gemm/matrices.hpp"
-#include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/plain/plain.hpp"
 #include "on_host/plain_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
@@ -48,30 +46,10 @@ TEST_P(EmulatedPlain, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedPlain, testing::ValuesIn(warps::plain_kernels),
                          [](const auto& kernel) { return std::string(kernel.param->name); });
 
-TEST(EmulatedPlainGemm, IsRight) {
-  ASSERT_EQ(warps::plain_gemm_kernels.size(), 3U);
-  for (const warps::PlainKernel* kernel : warps::plain_gemm_kernels) {
-    const Problem p = parse_problem(kernel->problem);
-    for (const check::Distribution distribution : check::kDistributions) {
-      check::Inputs inputs = check::make_inputs(p, 2, distribution);
-      if (distribution == check::Distribution::rising) test::poke_gemm(inputs);
-      inputs.poison_outputs();
-      PlainGemmParams params = cuda::plain_gemm_params(inputs.problem);
-      cuda::bind(params, inputs.tensors);
-      kernel->run(&params, static_cast<unsigned>(cuda::plain_gemm_blocks(inputs.problem)));
-      const check::Verdict verdict = check::judge(inputs, serial_executor());
-      EXPECT_TRUE(verdict.right) << kernel->name << " " << check::name_of(distribution) << ": " << verdict.sentence;
-    }
-  }
-}
-
 TEST(PlainKernels, RefuseInASentence) {
   std::string why;
   EXPECT_FALSE(cuda::select_plain(parse_problem("fwd b600000000 h2 s1 d64 bf16 cuda"), why));
   EXPECT_EQ(why, "batch x heads_q must be at most 536870911 (got 1200000000)");
-  PlainGemmConfig config;
-  EXPECT_FALSE(cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda"), config, why));
-  EXPECT_EQ(why, "m x n must be at most 2147483647 tiles of 16 x 16 (got m = 2000000000, n = 2000000000)");
 }
 
 }  // namespace
