@@ -2,6 +2,7 @@
 // weights. docs/reference/conventions.md defines their order and meaning. The config decides which steps exist.
 #pragma once
 #include "cuda/device/arith.cuh"
+#include "cuda/mma/fragment.cuh"
 
 #include "algebra/mask.hpp"
 #include "algebra/philox.hpp"

@@ -8,6 +8,7 @@
 // block and warp become 343.
 #pragma once
 #include "cuda/device/arith.cuh"
+#include "cuda/mma/fragment.cuh"
 
 namespace onepass {
 
@@ -157,8 +158,7 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
   row_max(s, 2 * N, tile_max);
   const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], tile_max[0]),
                                         unit.advance(rows.state[1], tile_max[1])};
-#pragma unroll
-  for (int j = 0; j < M; ++j) o[j] *= r[(j >> 1) & 1].alpha;
+  multiply_two_rows(o, r[0].alpha, r[1].alpha);
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
   const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
   exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);

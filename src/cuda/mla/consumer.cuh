@@ -3,6 +3,7 @@
 #include "cuda/decode/combine.cuh"
 #include "cuda/device/copy_async.cuh"
 #include "cuda/device/wgmma.cuh"
+#include "cuda/mma/fragment.cuh"
 
 namespace onepass::decode {
 
@@ -11,8 +12,9 @@ struct MlaConsumer {
   const DecodeParams& p;
   const u32 sm;
   KeyTiles keys{sm};
-  float o[128], s[32];  // 64 rows x 256 columns, x 64 keys
-  u32 weights[16];
+  Fragment<float, 128> o;  // 64 rows x 256 columns
+  Fragment<float, 32> s;   // 64 rows x 64 keys
+  Fragment<u32, 16> weights;
   LaneRows rows;
   LanePlaces places;
   i32 seq_q, seq_k;
@@ -29,8 +31,7 @@ struct MlaConsumer {
   DEV void open(const Group& g) {
     seq_q = g.seq_q, seq_k = g.seq_k;
     for (int i = 0; i < 2; ++i) rows.state[i] = {}, rows.norm[i] = 0.0f;
-#pragma unroll
-    for (int j = 0; j < 128; ++j) o[j] = 0.0f;
+    fill(o, 0.0f);
     places.open(p, g, static_cast<i32>(warp() * 16));
   }
 
@@ -118,8 +119,7 @@ struct MlaConsumer {
       alpha[i] = unit_of(p).meet(rows.state[i], m[i]).alpha;
       if constexpr (kRoundedSums) rows.norm[i] *= alpha[i];
     }
-#pragma unroll
-    for (int j = 0; j < 128; ++j) o[j] *= alpha[j >> 1 & 1];
+    multiply_two_rows(o, alpha[0], alpha[1]);
   }
   // Keys behind the sequence's last one have weights of 0, which whatever stands there must not meet. (Beyond the end
   // of the tensor, TMA has written zeros.)
@@ -137,6 +137,15 @@ struct MlaConsumer {
   }
 
   // --------------------------------------------------------------------------------------------------------- turns
+  // A pair of tiles, in the order of time; each warpgroup has half of O's columns:
+  //
+  //   left warpgroup            | right warpgroup
+  //   S of tile i               | S of tile i + 1
+  //   softmax; hands over P     |
+  //   O += P V of tile i        | takes P; O += P V of tile i
+  //                             | softmax of tile i + 1 under it; hands over P
+  //   takes P                   | O += P V of tile i + 1
+  //   O += P V of tile i + 1    |
   DEV void turn(i32 tile, bool fresh, bool pair) {
     if constexpr (side == 0)
       left_turn(tile, fresh, pair);

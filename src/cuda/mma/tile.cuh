@@ -3,6 +3,7 @@
 #include "cuda/device/shared.cuh"
 
 #include "cuda/mma/elements.cuh"
+#include "cuda/mma/fragment.cuh"
 
 namespace onepass::sm80 {
 
@@ -30,10 +31,7 @@ DEV u32 along(u32 address, u32 step) { return (address ^ step % 8 * 16) + step /
 template <i32 rows, i32 n>
 DEV void clear(float (&x)[rows][n]) {
 #pragma unroll
-  for (i32 r = 0; r < rows; ++r) {
-#pragma unroll
-    for (i32 j = 0; j < n; ++j) x[r][j] = 0.0f;
-  }
+  for (i32 r = 0; r < rows; ++r) fill(x[r], 0.0f);
 }
 
 // A loop of one turn, which ptxas does not know: it leaves no sums of f's for later. Without it, 64 additions wait for

@@ -66,10 +66,7 @@ struct TileScores : HeadScores {
   DEV void apply(float (&s)[N], i32 first, const BeforeScores& known, const Load& load) const {
     if constexpr (kTransforms) transform(s, first, threadIdx.x % 4, load);
     if constexpr (features.masks()) {
-      if (known.masks) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) s[j] = known.seen.has(j) ? s[j] : kNegInf;
-      }
+      if (known.masks) each(s, [&](int j, float& x) { x = known.seen.has(j) ? x : kNegInf; });
     }
     // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
     // registers are dear.

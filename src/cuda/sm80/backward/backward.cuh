@@ -54,8 +54,16 @@ DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep&
   }
 }
 
-// Every warp of the block works on the tile of keys that lies at `work`; while the first copies are under way,
-// `meanwhile` is called.
+// Every warp of the CTA works on the tile of keys at `work`; `meanwhile` is called while the first copies are under
+// way. A turn of the loop, in the order of time; with one stage, the copies of block i begin before the wait:
+//
+//   block i (rows of one query head)       | block i + 1
+//   wait for Q, dO, LSE and D              |
+//                                          | copy Q, dO, LSE and D
+//   S^T, P^T; dV += P^T dO                 |
+//   dP^T, dS^T to shared memory; dK += ... |
+//   barrier: dS is whole                   |
+//   dQ += dS K, added to global memory     |
 template <class Meanwhile>
 DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& meanwhile) {
   const auto tile = [&] { return tile_in_hand(work, p); };  // its registers are needed in between

@@ -18,8 +18,20 @@
 
 namespace onepass::sm90 {
 
-// The loop runs flat over the blocks of all tiles; nothing is under way at its border. The next block's S is queued
-// behind this one's dV and dK, and dQ is that of the block before.
+// The loop runs flat over the blocks of all tiles. A turn, in the order of time; it begins when S and dP of block i are
+// in registers and no product is under way:
+//
+//   block i - 1              | block i                        | block i + 1
+//   wait for dS of both      |                                |
+//                            | dS into shared memory          |
+//   issue dQ = dS K          |                                |
+//      |                     | issue dV += P^T dO, dK += dS^T Q |
+//   dQ ready; to the helpers |    |                           |
+//                            |    |                           | issue S^T = K Q^T
+//                            | dV and dK ready                |
+//                            |                                | issue dP^T = V dO^T; P under it
+//
+// At the end of a tile dV and dK are awaited and stored before block i + 1, which is the next tile's, begins.
 template <u32 columns>
 DEV void consume_tiles(JointConsumer<columns>& c, const SharedMemory& memory, u32 group, const BackwardParams& p) {
   c.issue_scores();

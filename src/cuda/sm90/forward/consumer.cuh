@@ -1,6 +1,7 @@
 // The state of a consumer warpgroup, and the steps of its loop (forward.cuh).
 #pragma once
 #include "cuda/attention/fallback.cuh"
+#include "cuda/mma/fragment.cuh"
 #include "cuda/sm90/forward/bias_tile.cuh"
 #include "cuda/sm90/forward/epilogue.cuh"
 #include "cuda/sm90/forward/products.cuh"
@@ -23,13 +24,14 @@ struct Consumer {
   Scores scores{p};
   LaneRows rows;
   QueryOperand query;
-  float s[kBlockN / 2], o[kOutN / 2];
-  u32 weights[kWeightWords];
+  Fragment<float, kBlockN / 2> s;
+  Fragment<float, kOutN / 2> o;
+  Fragment<u32, kWeightWords> weights;
   i32 accumulate = 0;  // whether O holds anything yet
   FallbackRows fallback;
   // e4m3
-  float all[kPromotes ? kOutN / 2 : 1] = {};  // O of the blocks before those that o sums; 0 at a tile's begin
-  i32 promoted_at = 0;                        // blocks in o
+  Fragment<float, kPromotes ? kOutN / 2 : 1> all = {};  // O of the blocks before those that o sums; 0 at a tile's begin
+  i32 promoted_at = 0;                                  // blocks in o
   float score_factor = 1.0f, value_factor = 1.0f, block_factor = 1.0f, up = 0.0f;
 
   // Not an aggregate: that would set the fragments to 0.
@@ -128,8 +130,7 @@ struct Consumer {
     }
   }
   DEV void add_promoted() {
-#pragma unroll
-    for (u32 j = 0; j < kOutN / 2; ++j) all[kPromotes ? j : 0] += o[j];
+    each(o, [&](int j, float x) { all[kPromotes ? j : 0] += x; });
     promoted_at = 0;
   }
   DEV auto unit() const {
@@ -144,10 +145,7 @@ struct Consumer {
   // Everything between Q K^T and the softmax.
   DEV BeforeScores before(i32 n) const { return scores.before<kBlockN / 2>(n * kKeys); }
   DEV void apply(i32 n, const BeforeScores& known) {
-    if constexpr (kFactors && kTransforms) {
-#pragma unroll
-      for (u32 j = 0; j < kBlockN / 2; ++j) s[j] *= score_factor * block_factor;
-    }
+    if constexpr (kFactors && kTransforms) multiply(s, score_factor * block_factor);
     if constexpr (kBiasTiles) {
       bias.wait();
       scores.apply(s, n * kKeys, known, BiasTile<features.bias>{bias.stage(), threadIdx.x / 32 % kGroupWarps * 16});
@@ -214,8 +212,7 @@ struct Consumer {
   }
   DEV void store(const WorkTile& tile, const FinalRows& final) {
     if constexpr (kPromotes) {
-#pragma unroll
-      for (u32 j = 0; j < kOutN / 2; ++j) o[j] += all[j], all[j] = 0.0f;
+      each(o, [&](int j, float& x) { x += all[j], all[j] = 0.0f; });
       promoted_at = 0;
     }
     store_output(memory, warp, out, p, tile, first_row(tile), o, final, fallback);

@@ -20,6 +20,15 @@
 namespace onepass::sm90 {
 
 // ------------------------------------------------------------------------------------------------------------ consumer
+// A turn of the inner loop, in the order of time. It begins when P of block i - 1 is in registers:
+//
+//   block i - 1    | block i                | block i + 1
+//                  | issue S = Q K^T        |
+//   issue O += P V |                        |
+//      |           | S ready; bias and mask |
+//   O ready        |                        |
+//                  |                        | ask whether K and V have come
+//                  | softmax: P             |
 DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, const ForwardParams& p) {
   Consumer c(memory, group, out, p);
   c.first_turn();

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
+#include "cuda/mma/fragment.cuh"
 #include "cuda/mma/mma.cuh"
 
 #include "cuda/sm90/forward/tile.cuh"
@@ -27,7 +28,7 @@ struct QueryOperand {  // this warpgroup's 64 rows of Q
   static DEV u32 offset(u32 kk) { return column_offset(kk) + kk % kStepsOfBlock * kDepthBytes; }
 };
 constexpr u32 kWeightWords = kBlockN / 2 / Element::kPacked;
-DEV void issue_scores(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
+DEV void issue_scores(Fragment<float, kBlockN / 2>& s, const QueryOperand& q, u32 k) {
 #pragma unroll
   for (u32 kk = 0; kk < kQkSteps; ++kk) {
     const u32 offset = kk / kStepsOfBlock * kBlockN * kBlockColumnBytes + kk % kStepsOfBlock * kDepthBytes;
@@ -40,7 +41,7 @@ DEV void issue_scores(float (&s)[kBlockN / 2], const QueryOperand& q, u32 k) {
   wgmma_commit();
 }
 template <class Product = Wgmma<kOutN>>
-DEV void issue_accumulate(float (&o)[kOutN / 2], const u32 (&p)[kWeightWords], u32 v, i32 accumulate) {
+DEV void issue_accumulate(Fragment<float, kOutN / 2>& o, const Fragment<u32, kWeightWords>& p, u32 v, i32 accumulate) {
 #pragma unroll
   for (u32 kk = 0; kk < kBlockN / kDepth; ++kk) {
     if constexpr (kFp8) {  // both operands K-major, V^T in blocks of one swizzle's width

@@ -48,11 +48,10 @@ DEV float exponentiate_e4m3(const float (&s)[N], u32 (&p)[W], const WeightOf& we
 template <class WeightOf, int N>
 DEV void exponentiate_in_place(float (&s)[N], const WeightOf& weight_of, float (&sum)[2]) {
   sum[0] = sum[1] = 0.0f;
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    s[j] = weight_of(s[j], j >> 1 & 1);
-    sum[j >> 1 & 1] += s[j];
-  }
+  each(s, [&](int j, float& x) {
+    x = weight_of(x, row_of_element(j));
+    sum[row_of_element(j)] += x;
+  });
 }
 template <int N, int W>
 DEV void pack_e4m3_operand(const float (&s)[N], u32 (&p)[W]) {
@@ -105,11 +104,8 @@ DEV void softmax_next_e4m3(const float (&s)[N], u32 (&p)[W], float (&o)[M], floa
   float top[2];
   row_max(s, 2 * N, top);
   decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], top[0]), unit.advance(rows.state[1], top[1])};
-#pragma unroll
-  for (int j = 0; j < M; ++j) {
-    o[j] *= r[j >> 1 & 1].alpha;
-    if constexpr (kPromoted) all[j] *= r[j >> 1 & 1].alpha;
-  }
+  multiply_two_rows(o, r[0].alpha, r[1].alpha);
+  if constexpr (kPromoted) multiply_two_rows(all, r[0].alpha, r[1].alpha);
   r[0] = raised(r[0], up.by()), r[1] = raised(r[1], up.by());
   exponentiate_e4m3(s, p, [&](float x, int row) { return unit.exact_weight(x, r[row]); }, sum);
   up.absorb(rows.state, sum);

@@ -11,9 +11,12 @@ namespace onepass::sm90 {
 template <u32 columns>
 struct JointConsumer : BackwardWarp {
   const u32 group;
-  float s[kScores], dp[kScores], dq[columns / 2], dv[kVN / 2], dk[kQkN / 2];
-  float rows[kScores / 2];  // LSE or D of this lane's rows
-  u32 weights[kScores / 2], ds[kScores / 2];
+  ScoreFragment s, dp;
+  Fragment<float, columns / 2> dq;
+  Fragment<float, kVN / 2> dv;
+  Fragment<float, kQkN / 2> dk;
+  Statistics rows;
+  ScoreWords weights, ds;
   Slopes<kScores> slopes;
   Kept<kScores> kept;
   bool some_hidden = false;
@@ -144,12 +147,10 @@ struct JointConsumer : BackwardWarp {
     stage.acquire();
     const u32 key = warp * 16 + lane / 4, quad = lane % 4,
               to = stage.stage() + key / 32 * (kBlockM * kBlockColumnBytes);
-#pragma unroll
-    for (int j = 0; j < kScores; ++j) {
-      const u32 column = key % 32 + (j >> 1 & 1) * 8;
-      store_word(swizzled(to, static_cast<u32>(column_of(j, quad)), column / 4) + column % 4 * 4,
-                 __float_as_int(dp[j]));
-    }
+    each(dp, [&](int j, float x) {
+      const u32 column = key % 32 + row_of_element(j) * 8;
+      store_word(swizzled(to, static_cast<u32>(column_of(j, quad)), column / 4) + column % 4 * 4, __float_as_int(x));
+    });
     __syncwarp();
     arrive(stage.full());
   }

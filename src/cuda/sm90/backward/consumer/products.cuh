@@ -1,6 +1,7 @@
 // The five matrix products of 64 keys.
 #pragma once
 #include "cuda/device/wgmma.cuh"
+#include "cuda/mma/fragment.cuh"
 
 #include "cuda/sm90/backward/tile.cuh"
 
@@ -19,7 +20,7 @@ DEV u32 in_descriptor(u32 address) { return config.paired ? address & 0x3ffff : 
 
 // S^T = K Q^T and dP^T = V dO^T: `keys` and `rows` are tiles, contracted along their `dim` columns.
 template <u32 dim>
-DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], u32 keys, u32 rows) {
+DEV void issue_keys_by_rows(Fragment<float, kBlockM / 2>& d, u32 keys, u32 rows) {
 #pragma unroll
   for (u32 kk = 0; kk < dim / kDepth; ++kk)
     Wgmma<kBlockM>::shared(d, smem_descriptor(in_descriptor(keys), 16, step_offset(kk, kBlockN)),
@@ -28,7 +29,7 @@ DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], u32 keys, u32 rows) {
 }
 // The same, some steps' keys in registers: half the traffic of shared memory.
 template <u32 dim, int N>
-DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], const u32 (&held)[N], u32 keys, u32 rows) {
+DEV void issue_keys_by_rows(Fragment<float, kBlockM / 2>& d, const u32 (&held)[N], u32 keys, u32 rows) {
 #pragma unroll
   for (u32 kk = 0; kk < dim / kDepth; ++kk) {
     const u64 b = smem_descriptor(in_descriptor(rows), 16, step_offset(kk, kBlockM));
@@ -41,7 +42,7 @@ DEV void issue_keys_by_rows(float (&d)[kBlockM / 2], const u32 (&held)[N], u32 k
 }
 // dV += P^T dO and dK += dS^T Q: weights from registers, contracted along the rows.
 template <int N>
-DEV void issue_keys_by_columns(float (&d)[N], const u32 (&weights)[kBlockM / 4], u32 rows, i32 accumulate) {
+DEV void issue_keys_by_columns(float (&d)[N], const Fragment<u32, kBlockM / 4>& weights, u32 rows, i32 accumulate) {
 #pragma unroll
   for (u32 kk = 0; kk < kBlockM / kDepth; ++kk)
     Wgmma<2 * N>::registers_mnmajor(

@@ -13,7 +13,70 @@
 
 namespace onepass::sm90 {
 
-// The same loop for both roles. first: their product of K or V with the rows; second: its sum over the rows.
+// Both roles run the same loops. first: the role's product of K or V with the rows; second: its sum over the rows;
+// operand: P or dS. A turn of a loop, in the order of time, without registers for two blocks:
+//
+//   block i - 1      | block i                        | block i + 1
+//   wait for dS      |                                |
+//   issue dQ = dS K  | issue second                   |
+//   dQ ready: add it |    |                           | issue first
+//                    | second ready                   |
+//                    |                                | first ready; operand
+template <u32 group>
+DEV void run_blocks(SplitConsumer<group>& c) {
+  for (;;) {  // nothing is under way
+    const bool last = voted(c.at.last());
+    c.wait_operands();
+    c.separate();
+    c.issue_dq_before(c.block);  // idle in a tile's first block
+    c.issue_second(c.block);
+    wgmma_wait<1>();
+    c.dq_ready();
+    c.next_block();
+    if (last) break;
+    c.issue_first();
+    wgmma_wait<1>();
+    c.second_ready();
+    wgmma_wait<0>();
+    c.first_ready();
+  }
+}
+// The same where there are registers: the first product of a block is a block ahead, so that its exponentials run under
+// the other products.
+//
+//   block i - 1      | block i                        | block i + 1
+//   wait for dS      |                                | issue first
+//   issue dQ = dS K  | issue second                   |
+//      |             |    |                           | first ready: P or dS
+//   add dQ           | second ready                   |
+//                    |                                | operand
+template <u32 group>
+DEV void run_blocks_ahead(SplitConsumer<group>& c) {
+  c.take_operand();
+  for (;;) {  // nothing is under way
+    const bool last = voted(c.at.last());
+    c.wait_operands();
+    c.separate();
+    if (last) break;
+    c.keep_place();
+    c.next_block();
+    c.issue_first();
+    c.issue_dq_before(c.block - 1);
+    c.issue_second(c.block - 1);
+    wgmma_wait<2>();
+    c.first_ready();
+    c.add_dq_before(c.block - 2);
+    wgmma_wait<0>();
+    c.second_ready();
+    c.take_operand();
+  }
+  c.issue_dq_before(c.block);
+  c.issue_second(c.block);
+  wgmma_wait<1>();
+  c.dq_ready();
+  c.next_block();
+}
+
 template <u32 group>
 DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
   SplitConsumer<group> c(memory, p);
@@ -21,29 +84,10 @@ DEV void consume_split(const SharedMemory& memory, const BackwardParams& p) {
     c.issue_first();
     wgmma_wait<0>();
     c.first_ready();
-    if constexpr (kAhead) c.take_operand();
-    for (;;) {  // nothing is under way
-      const bool last = voted(c.at.last());
-      c.wait_operands();
-      c.separate();
-      if constexpr (kAhead) {
-        if (!last) {
-          c.block_ahead();
-          continue;
-        }
-      }
-      c.issue_dq_before(c.block);  // of a tile's first block: idle
-      c.issue_second(c.block);
-      wgmma_wait<1>();
-      c.dq_ready();
-      c.next_block();
-      if (kAhead || last) break;
-      c.issue_first();
-      wgmma_wait<1>();
-      c.second_ready();
-      wgmma_wait<0>();
-      c.first_ready();
-    }
+    if constexpr (kAhead)
+      run_blocks_ahead(c);
+    else
+      run_blocks(c);
     wgmma_wait<0>();
     c.second_ready();
     c.last_dq();

@@ -18,9 +18,11 @@ template <u32 group>
 struct SplitConsumer : BackwardWarp {
   static constexpr bool kIsScores = group == 0;
   static constexpr u32 kN = kIsScores ? kVN : kQkN;  // columns of dV, of dK
-  float first[kScores], dq[kDqN<group> / 2], second[kN / 2];
-  float rows[kScores / 2];  // LSE or D of this lane's rows
-  u32 operand[kScores / 2];
+  ScoreFragment first;
+  Fragment<float, kDqN<group> / 2> dq;
+  Fragment<float, kN / 2> second;
+  Statistics rows;
+  ScoreWords operand;
   Slopes<kScores> slopes;
   Kept<kScores> kept;
   u32 seen;  // the mask's bits of its scores
@@ -116,7 +118,7 @@ struct SplitConsumer : BackwardWarp {
     const auto mailbox = memory.exchange(warp).at(block);
     mailbox.wait();
     const Exchange from = exchange();
-    float w[kScores];
+    ScoreFragment w;
     u32 n = 0;
     from.take<Weight>(n, [&](u32 j, float x) { w[j] = x * (1.0f / kWeightScale); });
     if constexpr (features.softcap)
@@ -135,7 +137,7 @@ struct SplitConsumer : BackwardWarp {
                                                     [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
     if constexpr (config.careful) overflowed = overflowed || overflows(first);
     if constexpr (kAhead) {
-      u32 ds[kScores / 2];
+      ScoreWords ds;
       pack_fragment(first, ds);
       dq_came();
       memory.ds().at(block).acquire();
@@ -207,22 +209,11 @@ struct SplitConsumer : BackwardWarp {
     if (accumulate) release_ds(block - 2);
   }
   DEV void keep_place() { place = static_cast<i32>(at.place(p, static_cast<i32>(scores.batch))); }
-  // All of a block but a tile's last, its first product done a block ahead: so the exponentials of the next run under
-  // this one's products.
-  DEV void block_ahead() {
-    keep_place();
-    next_block();
-    issue_first();
-    issue_dq_before(block - 1);
-    issue_second(block - 1);
-    wgmma_wait<2>();
-    first_ready();
-    if (accumulate) add_dq(block - 2);
+  // kAhead: adds dQ of block i, whose product has come.
+  DEV void add_dq_before(u32 i) {
+    if (accumulate) add_dq(i);
     accumulate = 1;
     place_before = place;
-    wgmma_wait<0>();
-    second_ready();
-    take_operand();
   }
   // Packed again, with nothing under way: registers of a product may not be written while another is.
   DEV void take_operand() {

@@ -105,12 +105,12 @@ struct BackwardWarp {
   DEV FallbackKeys fallback() const { return fallback_of(memory); }
 };
 
-DEV void pack_fragment(const float (&x)[kScores], u32 (&to)[kScores / 2]) {
+DEV void pack_fragment(const ScoreFragment& x, ScoreWords& to) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 2) to[j / 2] = Element::pack(x[j], x[j + 1]);
 }
 // Weights as dV's operand: without those that dropout takes.
-DEV void pack_kept(const float (&w)[kScores], const Kept<kScores>& kept, u32 (&to)[kScores / 2]) {
+DEV void pack_kept(const ScoreFragment& w, const Kept<kScores>& kept, ScoreWords& to) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 2)
     to[j / 2] = Element::pack(kept.has(j) ? w[j] : dropped<config.careful>(w[j]),

@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/attention/backward/fragment.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/mma/fragment.cuh"
 #include "cuda/sm90/backward/tile.cuh"
 
 namespace onepass::sm90 {
@@ -10,6 +11,9 @@ namespace onepass::sm90 {
 static_assert(kBlockK == 16);         // parts of slopes and rows to compute again are counted by warps
 constexpr int kScores = kBlockM / 2;  // of a lane
 constexpr bool kPlainScores = plain_scores(backward_features, config);
+using ScoreFragment = Fragment<float, kScores>;   // S^T or dP^T: two of the warp's keys, rows of the block
+using Statistics = Fragment<float, kScores / 2>;  // LSE or D of this lane's rows
+using ScoreWords = Fragment<u32, kScores / 2>;    // scores as an operand of 16 bits
 
 // The same bit in every lane, and provably so: descriptors that depend on it stay in uniform registers. A vote does not
 // queue behind shared memory as a shuffle does.
@@ -61,14 +65,11 @@ struct BlockScores : KeyScores {
   // that leaves at once. So hidden scores are marked for it, too. careful: with the limit, and hidden scores are
   // marked. next() is called when the rows' LSEs of scores 8 c to 8 c + 7 have been used.
   template <class Next>
-  DEV bool plain_weights(float (&s)[kScores], const float (&reference)[kScores / 2], i32 first_row, u32 seen,
+  DEV bool plain_weights(ScoreFragment& s, const Statistics& reference, i32 first_row, u32 seen,
                          const Next& next) const {
     hide_products(s, first_row);
     if constexpr (features.bool_mask) {
-      if (voted(seen != ~0u)) {
-#pragma unroll
-        for (int j = 0; j < kScores; ++j) s[j] = seen >> j & 1 ? s[j] : kNegInf;
-      }
+      if (voted(seen != ~0u)) each(s, [&](int j, float& x) { x = seen >> j & 1 ? x : kNegInf; });
     }
     if constexpr (config.careful) {
       careful_weights(s, reference, next);
@@ -77,20 +78,17 @@ struct BlockScores : KeyScores {
       return fast_weights(s, reference, next);
     }
   }
-  DEV void plain_gradients(const float (&w)[kScores], float (&dp)[kScores], const Kept<kScores>& kept,
-                           const float (&d)[kScores / 2], bool some_hidden) const {
-#pragma unroll
-    for (int j = 0; j < kScores; ++j) {
+  DEV void plain_gradients(const ScoreFragment& w, ScoreFragment& dp, const Kept<kScores>& kept, const Statistics& d,
+                           bool some_hidden) const {
+    each(dp, [&](int j, float& x) {
       if constexpr (features.dropout)
-        dp[j] = w[j] *
-                fmaf(kept.has(j) ? dp[j] : dropped<config.careful>(dp[j]), p.dropout.keep_scale, -d[statistic_of(j)]);
+        x = w[j] * fmaf(kept.has(j) ? x : dropped<config.careful>(x), p.dropout.keep_scale, -d[statistic_of(j)]);
       else
-        dp[j] = w[j] * (dp[j] - d[statistic_of(j)]);
-    }
+        x = w[j] * (x - d[statistic_of(j)]);
+    });
     if constexpr (config.careful || backward_features.dbias) {
       if (!some_hidden) return;
-#pragma unroll
-      for (int j = 0; j < kScores; ++j) dp[j] = is_hidden(w[j]) ? 0.0f : dp[j];  // whatever dO and V hold
+      each(dp, [&](int j, float& x) { x = is_hidden(w[j]) ? 0.0f : x; });  // whatever dO and V hold
     }
   }
 
@@ -104,15 +102,12 @@ struct BlockScores : KeyScores {
 
  private:
   template <class Next>
-  DEV bool fast_weights(float (&s)[kScores], const float (&reference)[kScores / 2], const Next& next) const {
+  DEV bool fast_weights(ScoreFragment& s, const Statistics& reference, const Next& next) const {
     if constexpr (backward_features.dbias) {
       float least = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kScores; ++j) least = fminf(least, s[j]);
+      each(s, [&](int, float x) { least = fminf(least, x); });
       if (voted(least == kNegInf)) {
-#pragma unroll
-        for (int j = 0; j < kScores; ++j)
-          s[j] = s[j] == kNegInf ? kHidden : probability(p, s[j], reference[statistic_of(j)]);
+        each(s, [&](int j, float& x) { x = x == kNegInf ? kHidden : probability(p, x, reference[statistic_of(j)]); });
         return true;
       }
     }
@@ -133,7 +128,7 @@ struct BlockScores : KeyScores {
     return false;
   }
   template <class Next>
-  DEV void careful_weights(float (&s)[kScores], const float (&reference)[kScores / 2], const Next& next) const {
+  DEV void careful_weights(ScoreFragment& s, const Statistics& reference, const Next& next) const {
 #pragma unroll
     for (int c = 0; c < kScores / 8; ++c) {
 #pragma unroll
@@ -148,7 +143,7 @@ struct BlockScores : KeyScores {
     return p.slope_parts + (slope_place + query_head * (static_cast<i64>(p.k_blocks) * backward_shape.key_warps));
   }
   // Products that the band hides.
-  DEV void hide_products(float (&s)[kScores], i32 first) const {
+  DEV void hide_products(ScoreFragment& s, i32 first) const {
     constexpr i32 kRows = kBlockM;
     if (first_key >= band.keys_of(first + kRows - 1).lo && first_key + 16 <= band.keys_of(first).hi) return;
     const u32 lane = opaque_thread() % 32, quad = lane % 4;
@@ -160,12 +155,11 @@ struct BlockScores : KeyScores {
       from[i] = key + 8 * i >= band.seq_k ? 0x7fffffff : features.bounded_right ? at - band.right : -0x7fffffff;
       upto[i] = at + band.left;
     }
-#pragma unroll
-    for (int j = 0; j < kScores; ++j) {
-      const int i = j >> 1 & 1;
+    each(s, [&](int j, float& x) {
+      const int i = row_of_element(j);
       const i32 row = first + column_of(j, quad);
-      if (row < from[i] || (features.bounded_left && row > upto[i])) s[j] = kNegInf;
-    }
+      if (row < from[i] || (features.bounded_left && row > upto[i])) x = kNegInf;
+    });
   }
 };
 
