@@ -50,7 +50,7 @@ struct Job {
   }
 
   // Into mean[n] the mean of what is finite, and how large a number can become.
-  float survey(std::int64_t pair, float* mean) const {
+  float amax_pass(std::int64_t pair, float* mean) const {
     std::vector<double> sums(static_cast<std::size_t>(n));
     std::vector<float> row(static_cast<std::size_t>(n));
     float most = 0;
@@ -112,7 +112,7 @@ class State final : public PlanState {
     workspace_bytes = w.bytes();
   }
   std::string describe() const override {
-    if (!surveys(*problem)) return "reads each block of 128 rows once";
+    if (!needs_amax_pass(*problem)) return "reads each block of 128 rows once";
     return text("reads each head for its ",
                 !problem->centered        ? "amax"
                 : problem->descale.blocks ? "mean"
@@ -126,8 +126,9 @@ class State final : public PlanState {
     const std::int64_t pairs = p.batch * p.heads_q, blocks = descale_blocks(p.seq_q), n = p.seq_k;
     Workspace w(memory);
     const Memory m = book(p, w, executor.workers());
-    if (surveys(p)) {
-      parallel(executor, pairs, [&](std::int64_t pair, int) { m.most[pair] = job.survey(pair, m.means + pair * n); });
+    if (needs_amax_pass(p)) {
+      parallel(executor, pairs,
+               [&](std::int64_t pair, int) { m.most[pair] = job.amax_pass(pair, m.means + pair * n); });
       for (std::int64_t i = 0; p.centered && i < pairs * n; ++i) job.mean(i) = m.means[i];
     }
     if (!p.descale.blocks) {
@@ -160,10 +161,10 @@ class State final : public PlanState {
     for (std::int64_t b = 0; !p.descale.blocks && b < (p.descale.batch ? p.batch : 1); ++b)
       for (std::int64_t h = 0; h < (p.descale.heads ? p.heads_q : 1); ++h) job.descale(b, h, 0) = descale_for(0);
   }
-  static bool surveys(const Problem& p) { return p.centered || !p.descale.blocks; }
+  static bool needs_amax_pass(const Problem& p) { return p.centered || !p.descale.blocks; }
   static Memory book(const Problem& p, Workspace& w, int workers) {
     const std::int64_t pairs = is_empty(p) ? 0 : p.batch * p.heads_q;
-    return {w.take<float>(surveys(p) ? pairs * p.seq_k : 0), w.take<float>(surveys(p) ? pairs : 0),
+    return {w.take<float>(needs_amax_pass(p) ? pairs * p.seq_k : 0), w.take<float>(needs_amax_pass(p) ? pairs : 0),
             w.take<float>(p.descale.blocks ? 0 : pairs), w.take<float>(workers * kDescaleRows * p.seq_k)};
   }
 };

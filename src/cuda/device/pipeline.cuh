@@ -36,7 +36,7 @@ template <PipelineLayout layout>
 struct Pipeline {
   u32 base, part = 0;
   PipelineState<layout.stages> state{};
-  bool asked = false;
+  bool tested = false;
 
   DEV u32 index() const { return layout.parts == 1 ? state.slot : state.slot * layout.parts + part; }
   DEV u32 stage() const { return base + layout.data + index() * layout.bytes; }
@@ -62,16 +62,17 @@ struct Pipeline {
   // Producer: the stage may be written. It fills it, with arrivals at full(), and goes on with advance().
   DEV void acquire() const { mbar_wait(empty(), state.parity ^ 1); }
   DEV void wait_released() const { mbar_wait(empty(), state.parity); }  // by the consumers, at this use
-  DEV bool may_acquire() const { return mbar_try(empty(), state.parity ^ 1); }
-  DEV bool is_released() const { return mbar_try(empty(), state.parity); }
+  DEV bool try_acquire() const { return mbar_try(empty(), state.parity ^ 1); }
+  DEV bool try_wait_released() const { return mbar_try(empty(), state.parity); }
   DEV void advance() { state.advance(); }
 
-  // Consumer: the stage's data has come. ask() asks ahead of the time, so that wait_asked() finds the answer there.
+  // Consumer: the stage's data has come. test_wait() asks ahead of time; wait_tested() waits only where that was too
+  // early.
   DEV void wait() const { mbar_wait(full(), state.parity); }
-  DEV bool has_come() const { return mbar_try(full(), state.parity); }
-  DEV void ask() { asked = mbar_try(full(), state.parity); }
-  DEV void wait_asked() const {
-    if (!asked) wait();
+  DEV bool try_wait() const { return mbar_try(full(), state.parity); }
+  DEV void test_wait() { tested = mbar_try(full(), state.parity); }
+  DEV void wait_tested() const {
+    if (!tested) wait();
   }
   // One lane of a warp arrives for all of them, which have read the stage. Goes on to the next stage.
   DEV void release(bool arrives) {

@@ -9,6 +9,10 @@ namespace onepass {
 
 DEV float finite_or_zero(float x) { return is_finite(x) ? x : 0.0f; }
 
+// The same bit in every lane, and ptxas knows: descriptors that depend on it stay in uniform registers. A vote does not
+// queue after shared memory as a shuffle does.
+DEV u32 warp_any(bool x) { return __any_sync(0xffffffffu, x); }
+
 // The results are in all lanes.
 DEV float warp_max(float x) {
 #pragma unroll

@@ -74,7 +74,7 @@ struct BackwardParams : ForwardParams {
   unsigned* marks;         // [block of threads][kMarkWords][kMarkLanes]; shape.mark_blocks
   CallNotes* notes;
   unsigned long long call;       // its number, which no other call of the process has: the notes need no zeroing
-  unsigned* turns;               // [head][q block]: how many key blocks have added to its sums; deterministic only
+  unsigned* order;               // [head][q block]: how many key blocks have added to its sums; deterministic only
   MaskFragments mask_fragments;  // with shape.mask_fragments
   int heads_kv;                  // more than 0 where heads is 0, too: dK and dV are zeros then
 };

@@ -33,10 +33,10 @@ struct Slopes {
 
 // Which of N weights dropout leaves: a bit each.
 template <int N>
-struct Kept {
+struct DropoutMask {
   u32 word[features.dropout ? (N + 31) / 32 : 1];
-  static DEV Kept all() {
-    Kept x;
+  static DEV DropoutMask all() {
+    DropoutMask x;
     for (u32& w : x.word) w = ~0u;
     return x;
   }
@@ -92,13 +92,14 @@ struct KeyScores : HeadScores {
   // dP becomes dS, the gradient by the scaled product. add(row, key, g) is told the gradient by the bias, 0 where the
   // key is hidden.
   template <bool careful = false, int N, class Add>
-  DEV void differentiate(const float (&w)[N], float (&dp)[N], const Slopes<N>& slopes, const Kept<N>& kept,
-                         const float (&d)[N / 2], bool some_hidden, i32 first_row, const Add& add) const {
+  DEV void differentiate(const float (&w)[N], float (&dp)[N], const Slopes<N>& slopes,
+                         const DropoutMask<N>& dropout_mask, const float (&d)[N / 2], bool some_hidden, i32 first_row,
+                         const Add& add) const {
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float from_v =
-          features.dropout ? (kept.has(j) ? dp[j] * p.dropout.keep_scale : dropped<careful>(dp[j])) : dp[j];
+          features.dropout ? (dropout_mask.has(j) ? dp[j] * p.dropout.keep_scale : dropped<careful>(dp[j])) : dp[j];
       float g = w[j] * (from_v - d[statistic_of(j)]);
       if (some_hidden) g = is_hidden(w[j]) ? 0.0f : g;  // whatever dO and V hold
       const bool hides = careful && is_hidden(w[j]);    // slopes of hidden scores may be NaN
@@ -112,8 +113,8 @@ struct KeyScores : HeadScores {
   // Philox serves four neighbouring keys of a row, which lie in four lanes: each draws one block of the four that they
   // need together (two rows, keys eight apart), and they exchange the bits of all their blocks at once.
   template <int N>
-  DEV Kept<N> kept(i32 first_row) const {
-    Kept<N> all{};
+  DEV DropoutMask<N> dropout_mask(i32 first_row) const {
+    DropoutMask<N> all{};
     if constexpr (features.dropout) {
       const u32 lane = threadIdx.x % 32, own = lane / 4 % 4, last = p.dropout.last_dropped();
       const u32 column_block = static_cast<u32>(first_key) / 4 + lane / 16 + own / 2 * 2;

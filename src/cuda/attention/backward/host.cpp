@@ -71,7 +71,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
   place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
   place(w.marks, static_cast<std::size_t>(s.mark_blocks) * kMarkWords * kMarkLanes * 4);
-  place(w.turns, f.deterministic ? heads * q_blocks * 4 : 0);
+  place(w.order, f.deterministic ? heads * q_blocks * 4 : 0);
   place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.key_warps) *
                         sizeof(FallbackEntry));
   place(w.mask, mask_bytes(p, kMaskTile, s.mask_fragments));
@@ -117,7 +117,7 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
   b.marks = reinterpret_cast<unsigned*>(at(places.marks));
   b.notes = reinterpret_cast<CallNotes*>(static_cast<unsigned*>(workspace) + kCallWords);
   b.call = next_call();
-  b.turns = reinterpret_cast<unsigned*>(at(places.turns));
+  b.order = reinterpret_cast<unsigned*>(at(places.order));
   b.fallback = reinterpret_cast<FallbackEntry*>(at(places.fallback));
 }
 

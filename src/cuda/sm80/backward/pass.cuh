@@ -16,7 +16,7 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
   float s[kRowTiles][kN], dp[kRowTiles][kN];
   Weights<kPartM> w[kRowTiles];
   Slopes<kN> derivative[kRowTiles];
-  Kept<kN> kept[kRowTiles];
+  DropoutMask<kN> dropout_mask[kRowTiles];
   bool some_hidden[kRowTiles];
   multiply_rows<kQkDepth, kLayout.qk_pitch>(s, step.q(sm) + part * kLayout.qk_pitch,
                                             RowsOf<kLayout.qk_pitch>{sm + kLayout.k});
@@ -26,8 +26,8 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
     float reference[kN / 2];
     load_statistics(reference, step.statistics(sm) + 4 * part);
     some_hidden[r] = scores.probabilities(s[r], derivative[r], reference, step.row());
-    kept[r] = scores.kept<kN>(step.row());
-    pack_kept(s[r], kept[r], w[r]);
+    dropout_mask[r] = scores.dropout_mask<kN>(step.row());
+    pack_kept(s[r], dropout_mask[r], w[r]);
   }
   on_weights(w);
   if constexpr (!kDs) return;
@@ -40,8 +40,8 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);
     float d[kN / 2];
     load_statistics(d, step.statistics(sm) + 4 * kBlockM + 4 * part);
-    scores.differentiate(s[r], dp[r], derivative[r], kept[r], d, some_hidden[r], step.row(), add(scores, r));
-    pack_kept(dp[r], Kept<kN>::all(), w[r]);
+    scores.differentiate(s[r], dp[r], derivative[r], dropout_mask[r], d, some_hidden[r], step.row(), add(scores, r));
+    pack_kept(dp[r], DropoutMask<kN>::all(), w[r]);
   }
   on_ds(w);
 }

@@ -9,12 +9,12 @@ namespace onepass::sm80 {
 
 // A fragment as the left operand of the next product, without what dropout drops.
 template <i32 N>
-DEV void pack_kept(const float (&x)[N], const Kept<N>& kept, Weights<2 * N>& w) {
+DEV void pack_kept(const float (&x)[N], const DropoutMask<N>& dropout_mask, Weights<2 * N>& w) {
 #pragma unroll
   for (i32 j = 0; j < N; j += 4) {
     float four[4];
 #pragma unroll
-    for (i32 i = 0; i < 4; ++i) four[i] = kept.has(j + i) ? x[j + i] : 0.0f;
+    for (i32 i = 0; i < 4; ++i) four[i] = dropout_mask.has(j + i) ? x[j + i] : 0.0f;
     pack_four<Element, N>(j, four, w);
   }
 }
@@ -39,21 +39,21 @@ DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kB
 }
 
 // Deterministic: the key tiles that see a block of rows add to its sums one after the other, the first keys first.
-DEV u32 turn_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+DEV u32 order_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   const i32 row = step.m * kBlockM;
   const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
   return x.key / kBlockN - keys.lo / kBlockN;
 }
 DEV void wait_for_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
   if constexpr (!backward_features.deterministic) return;
-  if (opaque_thread() == 0) wait_for_order(p.turns + place, turn_of(p, x, step));
+  if (opaque_thread() == 0) wait_for_order(p.order + place, order_of(p, x, step));
   __syncthreads();
 }
 DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
   if constexpr (!backward_features.deterministic) return;
   memory_fence();
   __syncthreads();
-  if (opaque_thread() == 0) pass_order(p.turns + place, turn_of(p, x, step) + 1);
+  if (opaque_thread() == 0) pass_order(p.order + place, order_of(p, x, step) + 1);
 }
 
 // dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers

@@ -16,7 +16,7 @@ namespace onepass::sm90 {
 namespace {
 
 // The number of features that keep a value for each row, key or score, in addition to P and dS.
-int crowd_of(const BackwardFeatures& b) {
+int register_pressure(const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
   return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
          (f.bias != ScalarType::none) + b.deterministic;
@@ -57,11 +57,12 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   if (dim <= 64) {
     c.block_q = bare_scores(f) && !f.bounded_left ? 128 : 64;
   } else {
-    c.split = dim > 128 ||
-              (plain ? crowd_of(b) > kMaxPlain
-                     : f.softcap || f.score_mod || f.bias != ScalarType::none || crowd_of(b) > most_of(f, false));
+    c.split = dim > 128 || (plain ? register_pressure(b) > kMaxPlain
+                                  : f.softcap || f.score_mod || f.bias != ScalarType::none ||
+                                        register_pressure(b) > most_of(f, false));
   }
-  c.ahead = c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || crowd_of(b) == 0);
+  c.ahead =
+      c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || register_pressure(b) == 0);
   // Two blocks share what they add; there is room in shared memory to stage it where K has three blocks of columns.
   c.paired = c.split && plain_scores(b, c) && padded(f.dim_qk, 16) == 192 && f.dim_v <= 192 && b.dq &&
              !b.deterministic && !f.dropout && f.bias == ScalarType::none;
@@ -172,7 +173,9 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   if (std::string s = cuda::why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
   c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
-  if (crowd_of(f) > (narrow ? 5 : !c.split && plain_scores(f, c) ? kMaxPlain : most_of(f.forward.attention, c.split)))
+  if (register_pressure(f) > (narrow                           ? 5
+                              : !c.split && plain_scores(f, c) ? kMaxPlain
+                                                               : most_of(f.forward.attention, c.split)))
     return refuse("this combination of score features does not fit into registers");
   if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
     return refuse(text("tiles need ", bytes, " bytes of shared memory; the limit is ", kSharedBytes));

@@ -35,17 +35,17 @@ namespace onepass::sm90 {
 template <u32 columns>
 DEV void consume_tiles(JointConsumer<columns>& c, const SharedMemory& memory, u32 group, const BackwardParams& p) {
   c.issue_scores();
-  c.draw();
+  c.draw_dropout();
   c.probabilities();
   for (;;) {
-    const bool last = voted(c.at.last());  // of its tile
+    const bool last = warp_any(c.at.last());  // of its tile
     if (last) c.arrive(memory.v().at(c.tiles).empty());
     c.wait_ds();
     c.gradients();
     c.separate();
     c.issue_gradients();
-    c.has_q = memory.q().at(c.block + 1).has_come();  // the answers are needed later
-    c.has_dout = memory.dout().at(c.block + 1).has_come();
+    c.has_q = memory.q().at(c.block + 1).try_wait();  // the answers are needed later
+    c.has_dout = memory.dout().at(c.block + 1).try_wait();
     const bool stage_is_free = c.dq_stage_is_free();
     wgmma_wait<2>();
     c.dq_ready(stage_is_free);
@@ -60,7 +60,7 @@ DEV void consume_tiles(JointConsumer<columns>& c, const SharedMemory& memory, u3
       if (!c.next_tile()) break;
     }
     c.issue_scores();
-    c.draw();
+    c.draw_dropout();
     wgmma_wait<1>();
     c.gradients_ready();
     if (!last) c.release_rows(c.block - 1);
@@ -68,8 +68,8 @@ DEV void consume_tiles(JointConsumer<columns>& c, const SharedMemory& memory, u3
   }
   memory.ds().at(c.block - 1).wait();  // the last block's dQ
   async_proxy_fence();
-  c.odd_block = voted(c.block & 1);
-  c.odd_tile = voted(c.tiles & 1);
+  c.odd_block = warp_any(c.block & 1);
+  c.odd_tile = warp_any(c.tiles & 1);
   wgmma_fence();
   c.issue_dq_before();
   wgmma_wait<0>();

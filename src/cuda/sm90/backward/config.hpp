@@ -81,7 +81,7 @@ struct BackwardLayout {
   PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
   PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]; paired: the other block's, too
   PipelineLayout dq;             // joint: a part for each warpgroup, on its way to the sums
-  PipelineLayout turns;          // joint, deterministic: barriers of dq's stage, by turns of two reducers
+  PipelineLayout order;          // joint, deterministic: barriers of dq's stage, for two reducers that alternate
   PipelineLayout bias;           // in the places of ds
   PipelineLayout exchange;       // split: a part for each pair of warps
   PipelineLayout partner;        // paired: barriers of what the other block writes into ds
@@ -124,9 +124,9 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.dq = l.dq.with_barriers(l.ds.barriers_end());
   l.exchange = l.exchange.with_barriers(l.dq.barriers_end());
   l.bias = PipelineLayout{.data = l.ds.data, .bytes = l.ds.bytes, .stages = 2}.with_barriers(l.exchange.barriers_end());
-  l.turns = PipelineLayout{.data = l.dq.data, .stages = 2}.with_barriers(l.bias.barriers_end());
+  l.order = PipelineLayout{.data = l.dq.data, .stages = 2}.with_barriers(l.bias.barriers_end());
   l.partner =
-      PipelineLayout{.data = l.ds.data, .stages = c.paired ? l.ds.stages : 0}.with_barriers(l.turns.barriers_end());
+      PipelineLayout{.data = l.ds.data, .stages = c.paired ? l.ds.stages : 0}.with_barriers(l.order.barriers_end());
   l.drawn = {.data = l.partner.barriers_end(), .bytes = 16, .stages = c.paired};
   l.drawn = l.drawn.with_barriers(l.drawn.data_end());
   l.total = l.drawn.barriers_end();

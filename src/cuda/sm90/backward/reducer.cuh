@@ -1,7 +1,7 @@
 // The warps that add to sums in global memory what the joint kernel's consumers stage: one for each of their
 // warpgroups.
 #pragma once
-#include "cuda/sm90/backward/consumer/turn.cuh"
+#include "cuda/sm90/backward/consumer/order.cuh"
 #include "cuda/sm90/backward/producer.cuh"
 
 namespace onepass::sm90 {
@@ -73,13 +73,14 @@ DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const B
   if (to.issuer) tma_store_wait();  // shared memory must outlive the last sum
 }
 
-// In one order (turn.cuh). A turn takes longer than a block: the answer of the count 900 cycles, the sum 1800,
-// telling the next tile 800. So the two warps take blocks by turns, both warpgroups' parts at once; the stage has two
-// pairs of barriers, one for each of them, and is free for the next block when the sum has read it.
-DEV void add_in_turn(const SharedMemory& memory, const BackwardParams& p, u32 block, i64 place, u32 turn, bool issuer) {
-  const Pipeline<kLayout.turns> stage = memory.turns().at(block);
+// In one order (order.cuh). An addition takes longer than a block: the answer of the count 900 cycles, the sum 1800,
+// telling the next tile 800. So the two warps alternate between blocks, both warpgroups' parts at once; the stage has
+// two pairs of barriers, one for each of them, and is free for the next block when the sum has read it.
+DEV void add_dq_in_order(const SharedMemory& memory, const BackwardParams& p, u32 block, i64 place, u32 number,
+                         bool issuer) {
+  const Pipeline<kLayout.order> stage = memory.order().at(block);
   if (issuer) {
-    wait_for_count(p.turns + place, turn);  // asked ahead of the time
+    wait_for_count(p.order + place, number);  // asked ahead of the time
     async_proxy_fence_global();
     stage.wait();
     async_proxy_fence();
@@ -92,18 +93,18 @@ DEV void add_in_turn(const SharedMemory& memory, const BackwardParams& p, u32 bl
   if (issuer) {
     tma_store_wait();
     async_proxy_fence_global();
-    add_release(p.turns + place, 1);
+    add_release(p.order + place, 1);
   }
   __syncwarp();
 }
-DEV void reduce_by_turns(const SharedMemory& memory, u32 own, const BackwardParams& p) {
+DEV void reduce_in_order(const SharedMemory& memory, u32 own, const BackwardParams& p) {
   const bool issuer = elect_one();
   u32 block = 0;
   each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile&, const auto& slot, BlockWalk at) {
     do {
       if (block % 2 == own) {
         const KeyTile x = load_key_tile(slot());  // again: registers are few
-        add_in_turn(memory, p, block, at.place(p, x.batch), tiles_before(p, x, at), issuer);
+        add_dq_in_order(memory, p, block, at.place(p, x.batch), tiles_before(p, x, at), issuer);
       }
       ++block;
     } while (at.next(p, slot()));

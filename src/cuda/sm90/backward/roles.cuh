@@ -27,7 +27,7 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     memory.dout().init(kConsumerWarps);
     memory.ds().init(kPaired ? kPair * kConsumerWarps : kConsumerWarps, config.split ? kGroupWarps : kConsumerWarps);
     memory.dq(0).init(1, kGroupWarps);
-    memory.turns().init(config.split ? kConsumerWarps : 1, config.split ? 0 : kConsumerWarps);
+    memory.order().init(config.split ? kConsumerWarps : 1, config.split ? 0 : kConsumerWarps);
     memory.exchange(0).init(1, 1);
     memory.bias().init(1);
     if constexpr (kPaired) {
@@ -57,11 +57,11 @@ DEV void run_roles(const SharedMemory& memory, const Maps& maps, const BackwardP
     else if (helper == 3)
       schedule(memory, p);
     else if (config.split && kDeterministic && helper == 1)
-      keep_turns(memory, p);
+      keep_order(memory, p);
     else if constexpr (kPaired)
       helper == 1 ? send_ds(memory, p) : add_paired_dq(memory, p);
     else if (!config.split && kDeterministic)
-      reduce_by_turns(memory, helper - 1, p);
+      reduce_in_order(memory, helper - 1, p);
     else if (!config.split)
       reduce(memory, helper - 1, maps, p);
   } else {

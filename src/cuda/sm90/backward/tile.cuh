@@ -30,7 +30,7 @@ struct SharedMemory {
   DEV Pipeline<kLayout.ds> ds() const { return {base}; }
   DEV Pipeline<kLayout.bias> bias() const { return {base}; }
   DEV Pipeline<kLayout.dq> dq(u32 group) const { return {base, group}; }
-  DEV Pipeline<kLayout.turns> turns() const { return {base}; }
+  DEV Pipeline<kLayout.order> order() const { return {base}; }
   DEV Pipeline<kLayout.partner> partner() const { return {base}; }
   DEV Pipeline<kLayout.drawn> drawn() const { return {base}; }
   DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }

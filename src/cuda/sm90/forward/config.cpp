@@ -34,7 +34,7 @@ enum Crowding : unsigned {
   kFp32OutBias = 16,
   kPackedTransforms = 32,
 };
-unsigned crowding_of(const ForwardFeatures& features) {
+unsigned register_pressure(const ForwardFeatures& features) {
   const AttentionFeatures& f = features.attention;
   const bool fp32_out = features.output == ScalarType::f32, bias = f.bias != ScalarType::none;
   const auto if_so = [](bool so, Crowding what) { return so ? what : kNone; };
@@ -119,13 +119,14 @@ int bias_stages_of(const AttentionFeatures& f, const TileConfig& t, bool staged)
   return staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0;  // whole boxes
 }
 // Stages of K and V of e4m3 that shared memory has room for beside one of Q: two, one, or none.
-int raw_stages_of(const ForwardFeatures& features, const TileConfig& t, bool staged) {
+int incoming_stages_of(const ForwardFeatures& features, const TileConfig& t, bool staged) {
   constexpr int kSharedBytes = 227 << 10;
   ForwardConfig c{};
   c.groups = t.groups, c.block_n = t.block_n, c.stages = t.stages, c.q_stages = 1;
   c.bias_stages = bias_stages_of(features.attention, t, staged);
-  for (c.raw_stages = 2; c.raw_stages > 0 && layout_of(features, c).total > kSharedBytes;) --c.raw_stages;
-  return c.raw_stages;
+  for (c.incoming_stages = 2; c.incoming_stages > 0 && layout_of(features, c).total > kSharedBytes;)
+    --c.incoming_stages;
+  return c.incoming_stages;
 }
 
 }  // namespace
@@ -164,10 +165,11 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const bool block_scales = converts && (by_block(p.k_descale) || by_block(p.v_descale));
   const auto fits = [&](const TileConfig& t) {
     if (block_scales && kDescaleRows % t.block_n != 0) return false;  // a block of keys would have two factors
-    if (converts && (t.groups != 2 || t.block_n % 32 != 0 || t.q_registers || raw_stages_of(features, t, staged) == 0))
+    if (converts &&
+        (t.groups != 2 || t.block_n % 32 != 0 || t.q_registers || incoming_stages_of(features, t, staged) == 0))
       return false;
     return f.dim_qk <= t.dim_qk && f.dim_v <= t.dim_v && p.seq_q <= t.queries && reach_of(p) <= t.reach &&
-           (f.bounded_right || !t.bounded) && work <= t.work && (crowding_of(features) & t.without) == 0 &&
+           (f.bounded_right || !t.bounded) && work <= t.work && (register_pressure(features) & t.without) == 0 &&
            (!f.bool_mask || t.block_n % 32 == 0);  // the mask's words
   };
   const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all up to 256
@@ -189,7 +191,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
        .bias_stages = bias_stages_of(f, t, staged),
        .page_rows = page_rows,
        .whole_pages = page_rows == p.page_size && page_rows > 0,
-       .raw_stages = converts ? raw_stages_of(features, t, staged) : 0,
+       .incoming_stages = converts ? incoming_stages_of(features, t, staged) : 0,
        .promote = 0,
        .block_scales = block_scales,
        .v_parts = 1,

@@ -18,14 +18,14 @@ struct ForwardConfig {
   int bias_stages;       // tiles of the additive bias in flight for each warpgroup; 0: none, or read element by element
   int page_rows;         // keys that one load takes of a page; 0: K and V are not paged
   bool whole_pages;      // they are all that the page has
-  int raw_stages;        // e4m3: blocks of V as it comes, to be transposed, or of K and V, to be converted; else 0
+  int incoming_stages;   // e4m3: blocks of V as it comes, to be transposed, or of K and V, to be converted; else 0
   int promote;           // e4m3: blocks between additions of O to an fp32 sum; 0: none
   bool block_scales;     // k and v are e4m3 and have a factor for every 128 keys
   int v_parts;           // launches, each with its part of V's columns
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : block_n; }  // of a load
   ONEPASS_FIELDS(ForwardConfig, groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups,
-                 early_softmax, bias_stages, page_rows, whole_pages, raw_stages, promote, block_scales, v_parts,
+                 early_softmax, bias_stages, page_rows, whole_pages, incoming_stages, promote, block_scales, v_parts,
                  producer_registers, consumer_registers)
 };
 
@@ -35,11 +35,11 @@ constexpr int kGroupRows = 64, kGroupBlockBytes = kGroupRows * kBlockColumnBytes
 // Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, V as it comes, O staging, bias tiles (a
 // part for each warpgroup), tiles of work, factors, barriers.
 struct ForwardLayout {
-  PipelineLayout q, k, v, raw;
+  PipelineLayout q, k, v, incoming;
   int staging, staging_blocks, staging_bytes;  // of a warpgroup: blocks of O's columns that leave together
   PipelineLayout bias;
-  int tiles, scales, more,
-      total;  // scales: two factors for each of K's stages; more: what a stage of raw holds, and its factor
+  int tiles, scales;  // scales: two for each stage of K
+  int more, total;    // more: the contents of each incoming stage, and their scale
 };
 
 // V^T's rows: one swizzle's width of keys.
@@ -56,10 +56,10 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.v = {.data = l.k.data_end(),
          .bytes = fp8 ? padded(c.block_n * padded(f.dim_v, 16), 1024) : c.block_n * v * kBlockColumnBytes,
          .stages = c.stages};
-  const int raw_k = fp8 ? 0 : column_blocks(f.dim_qk, f.keys), raw_v = column_blocks(f.dim_v, f.keys),
-            raw = raw_k > raw_v ? raw_k : raw_v;
-  l.raw = {.data = l.v.data_end(), .bytes = c.block_n * raw * kBlockColumnBytes, .stages = c.raw_stages};
-  l.staging = l.raw.data_end();
+  const int incoming_k = fp8 ? 0 : column_blocks(f.dim_qk, f.keys), incoming_v = column_blocks(f.dim_v, f.keys),
+            incoming = incoming_k > incoming_v ? incoming_k : incoming_v;
+  l.incoming = {.data = l.v.data_end(), .bytes = c.block_n * incoming * kBlockColumnBytes, .stages = c.incoming_stages};
+  l.staging = l.incoming.data_end();
   l.staging_blocks = out == 4 ? 2 : out;
   l.staging_bytes = l.staging_blocks * kGroupBlockBytes;
   l.bias = {.data = l.staging + c.groups * l.staging_bytes,
@@ -69,12 +69,12 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.tiles = l.bias.data_end();
   l.scales = l.tiles + c.q_stages * kTileSlotBytes;
   l.more = l.scales + (f.keys == ScalarType::e4m3 ? 8 * c.stages : 0);
-  l.q = l.q.with_barriers(padded(l.more + 8 * c.raw_stages, 8));
+  l.q = l.q.with_barriers(padded(l.more + 8 * c.incoming_stages, 8));
   l.k = l.k.with_barriers(l.q.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());
   l.bias = l.bias.with_barriers(l.v.barriers_end());
-  l.raw = l.raw.with_barriers(l.bias.barriers_end());
-  l.total = l.raw.barriers_end();
+  l.incoming = l.incoming.with_barriers(l.bias.barriers_end());
+  l.total = l.incoming.barriers_end();
   return l;
 }
 

@@ -63,23 +63,24 @@ struct Consumer {
   }
 
   // Warpgroups take turns at issuing, so that one's softmax runs under the other's products.
-  DEV void first_turn() const {
-    if (config.ping_pong && group == kGroups - 1) bar_arrive(kTurn, 2 * kGroupThreads);
+  DEV void scheduler_barrier_init() const {
+    if (config.ping_pong && group == kGroups - 1) bar_arrive(kSchedulerBarrier, 2 * kGroupThreads);
   }
-  DEV void wait_turn() const {
-    if constexpr (config.ping_pong) bar_sync(kTurn + group, 2 * kGroupThreads);
+  DEV void scheduler_barrier_sync() const {
+    if constexpr (config.ping_pong) bar_sync(kSchedulerBarrier + group, 2 * kGroupThreads);
   }
-  DEV void pass_turn() const {
-    if constexpr (config.ping_pong) bar_arrive(kTurn + (group + 1 == kGroups ? 0 : group + 1), 2 * kGroupThreads);
+  DEV void scheduler_barrier_arrive() const {
+    if constexpr (config.ping_pong)
+      bar_arrive(kSchedulerBarrier + (group + 1 == kGroups ? 0 : group + 1), 2 * kGroupThreads);
   }
 
   // S of K's stage alone; P V of V's stage alone; S ahead of P V, both under way when the next turn begins.
   DEV void issue_scores_alone() {
     take_scales();
-    wait_turn();
+    scheduler_barrier_sync();
     wgmma_fence();
     issue_scores(s, query, k.stage());
-    pass_turn();
+    scheduler_barrier_arrive();
   }
   DEV void issue_accumulate_alone() {
     fence_operand(weights);
@@ -89,14 +90,14 @@ struct Consumer {
   }
   DEV void issue() {
     take_scales();
-    wait_turn();
+    scheduler_barrier_sync();
     fence_operand(weights);
     fence_operand(o);
     wgmma_fence();
     issue_scores(s, query, k.stage());
     issue_accumulate(o, weights, v.stage(), accumulate);
     accumulate = 1;
-    pass_turn();
+    scheduler_barrier_arrive();
   }
   // S is in its registers; `younger` products may still run.
   template <int younger>

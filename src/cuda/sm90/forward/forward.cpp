@@ -46,7 +46,7 @@ class State final : public cuda::KernelState {
                 " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "",
                 c.ping_pong ? ", ping-pong" : "", c.q_registers ? ", Q in registers" : "",
                 c.bias_stages ? ", bias by TMA" : "",
-                !c.raw_stages                     ? ""
+                !c.incoming_stages                ? ""
                 : problem->dtype == DType::f8e4m3 ? text(", V transposed by 3 warps, ", accumulation_of(c))
                                                   : ", K and V converted by 3 warps",
                 ", ", kernel_->shared_bytes, " bytes of shared memory");

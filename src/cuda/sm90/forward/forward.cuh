@@ -31,24 +31,24 @@ namespace onepass::sm90 {
 //                  | softmax: P             |
 DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, const ForwardParams& p) {
   Consumer c(memory, group, out, p);
-  c.first_turn();
+  c.scheduler_barrier_init();
   WorkTile tile = c.take_tile();
   if (config.cross_tile && tile.exists()) c.first_block(tile);
   while (tile.exists()) {
     if (!config.cross_tile) c.first_block(tile);
-    c.k.ask();
-    c.v.ask();
+    c.k.test_wait();
+    c.v.test_wait();
     for (i32 n = tile.n_hi - 1; n > tile.n_lo;) {
       n = next_block<kKeys>(p, tile, n);
-      c.k.wait_asked();
-      c.v.wait_asked();
+      c.k.wait_tested();
+      c.v.wait_tested();
       c.issue();  // S of block n, then P V of the block before it
       const BeforeScores known = c.before(n);
       c.scores_ready<1>();
       c.apply(n, known);
       c.output_ready();
-      c.k.ask();  // the answers are needed after the softmax
-      c.v.ask();
+      c.k.test_wait();  // the answers are needed after the softmax
+      c.v.test_wait();
       c.softmax(n);
     }
     c.done_with_query();
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
     memory.q().init(kGroupWarps * kGroups);
     memory.k().init(kGroupWarps * kGroups, kFp8Keys ? kHelpers : 0);
     memory.v().init(kGroupWarps * kGroups, kFactors ? kHelpers : 0);
-    if constexpr (kFactors) memory.raw().init(kHelpers);
+    if constexpr (kFactors) memory.incoming().init(kHelpers);
     memory.bias(0).init(kGroupWarps);
     mbar_init_fence();
     tma_prefetch(&q);

@@ -22,7 +22,7 @@ struct Producer {
   Pipeline<kLayout.q> q = memory.q();
   Pipeline<kLayout.k> k = memory.k();
   Pipeline<kLayout.v> v = memory.v();
-  Pipeline<kLayout.raw> raw = memory.raw();
+  Pipeline<kLayout.incoming> incoming = memory.incoming();
   Pipeline<kLayout.bias> bias = memory.bias(0);
   float largest_v = 1.0f;  // factor of V in the tile's head, where its blocks have their own
   Tiles scheduler{p};
@@ -86,7 +86,7 @@ struct Producer {
         k_share = k_factor(p, tile.batch, head, of);
         block.v_share = v_factor(p, tile.batch, head, of) / largest_v;
       }
-      load_raw(maps.k, kRawK, kRawQkBlocks, tile, n, block.found, k_share);
+      load_incoming(maps.k, kIncomingK, kIncomingQkBlocks, tile, n, block.found, k_share);
     } else {
       k.acquire();
       if constexpr (config.block_scales) store_scales(tile, n);
@@ -101,7 +101,7 @@ struct Producer {
   }
   DEV void load_v(const WorkTile& tile, i32 n, const Block& block) {
     if constexpr (kFactors) {
-      load_raw(maps.v, kRawV, kRawVBlocks, tile, n, block.found, block.v_share);
+      load_incoming(maps.v, kIncomingV, kIncomingVBlocks, tile, n, block.found, block.v_share);
     } else {
       v.acquire();
       load_keys(v, maps.v, kVBlocks, tile, n, block.found);
@@ -109,15 +109,16 @@ struct Producer {
     }
   }
   // For the helpers.
-  DEV void load_raw(const TensorMap* map, RawTile what, u32 blocks, const WorkTile& tile, i32 n,
-                    const KeyValueView::Place& found, float share) {
-    raw.acquire();
+  DEV void load_incoming(const TensorMap* map, IncomingTile what, u32 blocks, const WorkTile& tile, i32 n,
+                         const KeyValueView::Place& found, float share) {
+    incoming.acquire();
     if (issuer) {
-      store_word(memory.more(raw.state.slot), what);
-      if constexpr (kFp8Keys && config.block_scales) store_word(memory.more(raw.state.slot) + 4, __float_as_int(share));
+      store_word(memory.more(incoming.state.slot), what);
+      if constexpr (kFp8Keys && config.block_scales)
+        store_word(memory.more(incoming.state.slot) + 4, __float_as_int(share));
     }
-    load_keys(raw, map, blocks, tile, n, found);
-    raw.advance();
+    load_keys(incoming, map, blocks, tile, n, found);
+    incoming.advance();
   }
   DEV void load_bias(const WorkTile& tile, i32 n) {
     if constexpr (kBiasTiles) {
@@ -162,10 +163,10 @@ struct Producer {
   }
   // The end of the helpers' work.
   DEV void no_more() {
-    raw.acquire();
+    incoming.acquire();
     if (!issuer) return;
-    store_word(memory.more(raw.state.slot), kNothing);
-    mbar_arrive(raw.full());
+    store_word(memory.more(incoming.state.slot), kNothing);
+    mbar_arrive(incoming.full());
   }
   // The tile's coordinates travel in shared memory under the Q barrier: consumers need no divisions. A tile that does
   // not exist ends their work.

@@ -14,10 +14,10 @@ constexpr bool kFp8Keys = !kFp8 && features.keys == ScalarType::e4m3;  // which 
 constexpr bool kFactors = kFp8 || kFp8Keys;
 constexpr u32 kInputColumns = kBlockColumnBytes / bytes_of(features.input);  // of a block of Q, K or V
 constexpr u32 kQkBlocks = column_blocks(features.dim_qk, features.input);    // of Q's and K's columns
-constexpr u32 kKeyColumns = kBlockColumnBytes / bytes_of(features.keys);     // of K and V as they come
+constexpr u32 kKeyColumns = kBlockColumnBytes / bytes_of(features.keys);     // of K and V as they come in
 constexpr u32 kVBlocks = column_blocks(features.dim_v, features.input);
-constexpr u32 kRawQkBlocks = column_blocks(features.dim_qk, features.keys);  // of K's and V's, as they come
-constexpr u32 kRawVBlocks = column_blocks(features.dim_v, features.keys);
+constexpr u32 kIncomingQkBlocks = column_blocks(features.dim_qk, features.keys);  // of K's and V's, as they come
+constexpr u32 kIncomingVBlocks = column_blocks(features.dim_v, features.keys);
 constexpr u32 kOutBlocks = column_blocks(features.dim_v);  // of O's, 16 bits each
 constexpr u32 kDepth = 32 / bytes_of(features.input);      // columns or keys that one instruction contracts
 constexpr u32 kQkSteps = padded(features.dim_qk, kDepth) / kDepth;
@@ -29,25 +29,27 @@ using Tiles = TileScheduler<RowsOuter<static_cast<i32>(kBlockM), kKeys>>;
 // The addresses in shared memory, and the four pipelines through it.
 struct SharedMemory {
   u32 base;
-  DEV Pipeline<kLayout.q> q() const { return {base}; }      // [columns / 64][block_m][128 bytes]
-  DEV Pipeline<kLayout.k> k() const { return {base}; }      // [columns / 64][block_n][128 bytes]
-  DEV Pipeline<kLayout.v> v() const { return {base}; }      // the same; of e4m3 V^T, transpose.cuh
-  DEV Pipeline<kLayout.raw> raw() const { return {base}; }  // V of e4m3, as K; K and V of e4m3 beside 16-bit q
+  DEV Pipeline<kLayout.q> q() const { return {base}; }  // [columns / 64][block_m][128 bytes]
+  DEV Pipeline<kLayout.k> k() const { return {base}; }  // [columns / 64][block_n][128 bytes]
+  DEV Pipeline<kLayout.v> v() const { return {base}; }  // the same; of e4m3 V^T, transpose.cuh
+  DEV Pipeline<kLayout.incoming> incoming() const {
+    return {base};
+  }  // V of e4m3, as K; K and V of e4m3 beside 16-bit q
   DEV Pipeline<kLayout.bias> bias(u32 group) const { return {base, group}; }
   DEV u32 tile(u32 slot) const { return base + kLayout.tiles + kTileSlotBytes * slot; }  // a WorkTile
   DEV u32 factors(u32 slot) const { return tile(slot) + 48; }  // of the warpgroups' scores, and of V
   DEV u32 scales(u32 slot) const { return base + kLayout.scales + 8 * slot; }
-  DEV u32 more(u32 slot) const { return base + kLayout.more + 8 * slot; }  // a RawTile, and what it is multiplied with
+  DEV u32 more(u32 slot) const { return base + kLayout.more + 8 * slot; }  // an IncomingTile, and its scale
   DEV u32 staging(u32 warp) const { return base + kLayout.staging + warp * (kLayout.staging_bytes / 4); }
 };
 
-// Barriers of the block's threads by number; 0 is __syncthreads.
-// What a stage of raw holds.
-enum RawTile : i32 { kNothing, kRawV, kRawK };
+// The contents of a stage of `incoming`.
+enum IncomingTile : i32 { kNothing, kIncomingV, kIncomingK };
 // Warps beside the one that loads: transpose.cuh, convert.cuh.
 constexpr u32 kHelpers = 3;
 
-enum NamedBarrier : u32 { kTurn = 1 };  // kTurn + g: warpgroup g may issue its products
+// Named barriers; 0 is __syncthreads. kSchedulerBarrier + g: warpgroup g may issue its products.
+enum NamedBarrier : u32 { kSchedulerBarrier = 1 };
 
 constexpr u32 kGroupThreads = 128, kGroupWarps = 4;
 

@@ -23,12 +23,12 @@ struct TileConfig {
   int dim_qk, dim_v, queries, bounded_queries;  // up to these; from this many on, of bands bounded on the right too
   Work work;
   bool promotes;
-  int groups, block_n, stages, raw_stages, q_stages;
+  int groups, block_n, stages, incoming_stages, q_stages;
   bool cross_tile, ping_pong;
   int producer_registers, consumer_registers;
 };
 constexpr TileConfig kConfigs[] = {
-    // dims queries work promotes | groups n stages raw q | across tiles, turns | registers
+    // dims queries work promotes | groups n stages incoming q | across tiles, turns | registers
     {64, 64, 0, 2048, Work::plain, false, 3, 128, 3, 2, 2, true, true, 32, 160},    //
     {64, 64, 0, 0, Work::any, true, 2, 128, 3, 2, 2, true, false, 56, 224},         // less beyond the diagonal at 1k
     {128, 128, 2048, 0, Work::plain, false, 3, 96, 3, 2, 2, true, false, 32, 160},  // a third less of K, V^T is read
@@ -102,7 +102,7 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
        .bias_stages = 0,
        .page_rows = 0,
        .whole_pages = false,
-       .raw_stages = t->raw_stages,
+       .incoming_stages = t->incoming_stages,
        .promote = promotes ? kPromotedKeys / t->block_n : 0,
        .block_scales = block_scales,
        .v_parts = v_parts,

@@ -23,13 +23,13 @@ DEV u32 two_as_elements(u32 f16, float by) {
 // bytes meet every bank alike, and lie at distances that are constants. Four at once: they wait for each other's
 // latencies.
 template <u32 columns, bool kScaled = false>
-DEV void convert_tile(u32 raw, u32 to, u32 warp, float by = 1.0f) {
+DEV void convert_tile(u32 incoming, u32 to, u32 warp, float by = 1.0f) {
   constexpr u32 kRowGroups = kBlockN / 8, kGroupBytes = 8 * kBlockColumnBytes, kAtOnce = 4;
   const u32 lane = threadIdx.x % 32, row = lane % 8, chunk = lane / 8;
 #pragma unroll
   for (u32 block = 0; block < column_blocks(columns); ++block) {
     const u32 first = (warp + 2 * block) % kHelpers;  // so that all have the same number
-    const u32 from = swizzled(raw + block / 2 * kBlockN * kBlockColumnBytes + first * kGroupBytes, row,
+    const u32 from = swizzled(incoming + block / 2 * kBlockN * kBlockColumnBytes + first * kGroupBytes, row,
                               chunk + block % 2 * 4),
               target = swizzled(to + block * kBlockN * kBlockColumnBytes + first * kGroupBytes, row, 2 * chunk);
 #pragma unroll
@@ -58,35 +58,35 @@ DEV void convert_tile(u32 raw, u32 to, u32 warp, float by = 1.0f) {
 }
 
 DEV void convert(const SharedMemory& memory, u32 warp) {
-  Pipeline<kLayout.raw> raw = memory.raw();
+  Pipeline<kLayout.incoming> incoming = memory.incoming();
   Pipeline<kLayout.k> k = memory.k();
   Pipeline<kLayout.v> v = memory.v();
   constexpr bool kBlockFactors = config.block_scales;
   const bool arrives = threadIdx.x % 32 == 0;
-  const auto factor = [&] { return load_one(memory.more(raw.state.slot) + 4); };
+  const auto factor = [&] { return load_one(memory.more(incoming.state.slot) + 4); };
   const auto pass_on = [&](auto& to, const auto& convert_to) {
     to.acquire();
     convert_to(to.stage());
     async_proxy_fence();
     __syncwarp();
-    raw.release(arrives);
+    incoming.release(arrives);
     warp_arrive(to.full(), arrives);
     to.advance();
   };
   for (;;) {
-    raw.wait();
-    switch (load_word(memory.more(raw.state.slot))) {
-      case kRawK:
+    incoming.wait();
+    switch (load_word(memory.more(incoming.state.slot))) {
+      case kIncomingK:
         pass_on(k, [&](u32 to) {
           if constexpr (kBlockFactors) {
             if (warp == 0 && arrives) store_pair(memory.scales(k.state.slot), factor(), 0.0f);
           }
-          convert_tile<features.dim_qk>(raw.stage(), to, warp);
+          convert_tile<features.dim_qk>(incoming.stage(), to, warp);
         });
         break;
-      case kRawV:
+      case kIncomingV:
         pass_on(v, [&](u32 to) {
-          convert_tile<features.dim_v, kBlockFactors>(raw.stage(), to, warp, kBlockFactors ? factor() : 1.0f);
+          convert_tile<features.dim_v, kBlockFactors>(incoming.stage(), to, warp, kBlockFactors ? factor() : 1.0f);
         });
         break;
       default: return;

@@ -17,13 +17,14 @@ namespace onepass::sm90 {
 
 constexpr u32 kUnitKeys = 32, kUnitColumns = 16;
 
-DEV void transpose_block(u32 raw, u32 vt, u32 warp) {
+DEV void transpose_block(u32 incoming, u32 vt, u32 warp) {
   constexpr u32 kWidth = transposed_width(config.block_n), kUnits = kBlockN / kUnitKeys;
   constexpr u32 kEven = 0x6420, kOdd = 0x7531, kOfRow = kWidth / kUnitKeys;
   constexpr u32 kAtOnce = config.producer_registers < 40 && kUnits == 4 ? 2 : kUnits;  // 32 registers hold 3
   const u32 lane = threadIdx.x % 32, i = lane % 8, matrix = lane / 8;
   const u32 first = lane < 16 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
-  const u32 from = swizzled(raw, lane, 0), to = narrow_swizzled<kWidth>(vt, 2 * i + (i / 4 ^ matrix % 2), matrix / 2);
+  const u32 from = swizzled(incoming, lane, 0),
+            to = narrow_swizzled<kWidth>(vt, 2 * i + (i / 4 ^ matrix % 2), matrix / 2);
 #pragma unroll 1
   for (u32 c = warp; c < kOutN / kUnitColumns; c += kHelpers) {
     const u32 source = (from ^ c % 8 * 16) + c / 8 * kBlockN * kBlockColumnBytes,
@@ -45,17 +46,17 @@ DEV void transpose_block(u32 raw, u32 vt, u32 warp) {
 }
 
 DEV void transpose(const SharedMemory& memory, u32 warp) {
-  Pipeline<kLayout.raw> raw = memory.raw();
+  Pipeline<kLayout.incoming> incoming = memory.incoming();
   Pipeline<kLayout.v> v = memory.v();
   const u32 lane = threadIdx.x % 32;
   for (;;) {
-    raw.wait();
-    if (load_word(memory.more(raw.state.slot)) == kNothing) return;
+    incoming.wait();
+    if (load_word(memory.more(incoming.state.slot)) == kNothing) return;
     v.acquire();
-    transpose_block(raw.stage(), v.stage(), warp);
+    transpose_block(incoming.stage(), v.stage(), warp);
     async_proxy_fence();
     __syncwarp();
-    raw.release(lane == 0);
+    incoming.release(lane == 0);
     warp_arrive(v.full(), lane == 0);
     v.advance();
   }

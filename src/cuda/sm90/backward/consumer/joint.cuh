@@ -18,7 +18,7 @@ struct JointConsumer : BackwardWarp {
   Statistics rows;
   ScoreWords weights, ds;
   Slopes<kScores> slopes;
-  Kept<kScores> kept;
+  DropoutMask<kScores> dropout_mask;
   bool some_hidden = false;
   u32 seen;                 // the mask's bits of its scores
   i32 accumulate = 0;       // whether dV and dK hold anything yet: not in a tile's first block
@@ -46,7 +46,7 @@ struct JointConsumer : BackwardWarp {
   }
 
   DEV void issue_scores() {
-    odd_block = voted(block & 1);
+    odd_block = warp_any(block & 1);
     seen = scores.seen_scores(at.row());
     if (!has_q) memory.q().at(block).wait();
     load_statistics(memory.lse(block % 2));
@@ -61,8 +61,8 @@ struct JointConsumer : BackwardWarp {
     issue_keys_by_rows<kVN>(dp, memory.base + kLayout.v.data + group * (kGroupKeys * kBlockColumnBytes), dout_stage());
   }
   // Which weights dropout leaves, while products are under way.
-  DEV void draw() {
-    if constexpr (features.dropout) kept = scores.kept<kScores>(at.row());
+  DEV void draw_dropout() {
+    if constexpr (features.dropout) dropout_mask = scores.dropout_mask<kScores>(at.row());
   }
   // Products become scores. The bias lies where the warp's own part of dS will.
   DEV void add_bias() {
@@ -83,9 +83,9 @@ struct JointConsumer : BackwardWarp {
   // From S under way to P in s and dP in dp, nothing under way.
   DEV void probabilities() {
     issue_dp();
-    const bool ds_is_free = memory.ds().at(block).may_acquire();
+    const bool ds_is_free = memory.ds().at(block).try_acquire();
     bool has_bias = true;
-    if constexpr (config.bias_tiles) has_bias = memory.bias().at(block).has_come();
+    if constexpr (config.bias_tiles) has_bias = memory.bias().at(block).try_wait();
     wgmma_wait<1>();
     fence_operand(s);
     const u32 delta = memory.delta(block % 2);
@@ -104,7 +104,7 @@ struct JointConsumer : BackwardWarp {
     fence_operand(s);
     if (!ds_is_free) memory.ds().at(block).acquire();  // a branch: it also keeps the exponentials above the wait
     if constexpr (!kInPlace) load_statistics(delta);
-    has_ds = block == 0 || memory.ds().at(block - 1).has_come();
+    has_ds = block == 0 || memory.ds().at(block - 1).try_wait();
     wgmma_wait<0>();
     fence_operand(dp);
   }
@@ -118,15 +118,15 @@ struct JointConsumer : BackwardWarp {
   // dS into its operand and into shared memory; P into its operand.
   DEV void gradients() {
     if constexpr (kPlainScores)
-      scores.plain_gradients(s, dp, kept, rows, some_hidden);
+      scores.plain_gradients(s, dp, dropout_mask, rows, some_hidden);
     else
-      scores.template differentiate<config.careful>(s, dp, slopes, kept, rows, some_hidden, at.row(),
+      scores.template differentiate<config.careful>(s, dp, slopes, dropout_mask, rows, some_hidden, at.row(),
                                                     [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
     if constexpr (config.dbias_tiles) stage_dbias();
     if constexpr (config.careful) overflowed = overflowed || overflows(dp);
     pack_fragment(dp, ds);
     store_ds(ds, group);
-    pack_kept(s, kept, weights);
+    pack_kept(s, dropout_mask, weights);
   }
   DEV Marks<kVN / 2> dv_marks() const { return {p, memory, 0}; }
   DEV Marks<kQkN / 2> dk_marks() const { return {p, memory, 1}; }
@@ -160,12 +160,12 @@ struct JointConsumer : BackwardWarp {
   }
   // True if dQ's stage is free for the previous block; deterministic: its earlier use, by the other reducer.
   DEV bool dq_stage_is_free() const {
-    if constexpr (kDeterministic) return memory.turns().at(block - 2).is_released();
-    return dq_stage().may_acquire();
+    if constexpr (kDeterministic) return memory.order().at(block - 2).try_wait_released();
+    return dq_stage().try_acquire();
   }
   DEV void acquire_dq_stage(bool end = false) const {
     if constexpr (kDeterministic)
-      memory.turns().at(block - 2).wait_released();
+      memory.order().at(block - 2).wait_released();
     else
       dq_stage(end).acquire();
   }
@@ -194,7 +194,7 @@ struct JointConsumer : BackwardWarp {
       store_four(to + u * 512, __float_as_uint(dq[4 * u]), __float_as_uint(dq[4 * u + 1]),
                  __float_as_uint(dq[4 * u + 2]), __float_as_uint(dq[4 * u + 3]));
     __syncwarp();
-    arrive(kDeterministic ? memory.turns().at(block - 1).full() : memory.dq(group).full());
+    arrive(kDeterministic ? memory.order().at(block - 1).full() : memory.dq(group).full());
   }
   // dQ of the block before is there.
   DEV void dq_ready(bool stage_is_free) {

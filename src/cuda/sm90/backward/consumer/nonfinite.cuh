@@ -80,7 +80,7 @@ struct Marks {
   template <int dim>
   DEV void put(void* base, const long long (&stride)[3], const KeyTile& x, i32 key) const {
     u32 bits = static_cast<u32>(load_word(marked()));
-    if (!voted(bits != 0)) return;
+    if (!warp_any(bits != 0)) return;
     using Raw = Gradient::Raw;
     const u32 lane = opaque_thread() % 32;
     __syncwarp();  // its lanes have stored

@@ -25,7 +25,7 @@ namespace onepass::sm90 {
 template <u32 group>
 DEV void run_blocks(SplitConsumer<group>& c) {
   for (;;) {  // nothing is under way
-    const bool last = voted(c.at.last());
+    const bool last = warp_any(c.at.last());
     c.wait_operands();
     c.separate();
     c.issue_dq_before(c.block);  // idle in a tile's first block
@@ -54,7 +54,7 @@ template <u32 group>
 DEV void run_blocks_ahead(SplitConsumer<group>& c) {
   c.take_operand();
   for (;;) {  // nothing is under way
-    const bool last = voted(c.at.last());
+    const bool last = warp_any(c.at.last());
     c.wait_operands();
     c.separate();
     if (last) break;

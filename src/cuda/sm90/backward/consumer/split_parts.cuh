@@ -3,8 +3,8 @@
 #include "cuda/mma/mma.cuh"
 
 #include "cuda/sm90/backward/consumer/exchange.cuh"
+#include "cuda/sm90/backward/consumer/order.cuh"
 #include "cuda/sm90/backward/consumer/pair.cuh"
-#include "cuda/sm90/backward/consumer/turn.cuh"
 #include "cuda/sm90/backward/consumer/warp.cuh"
 #include "cuda/sm90/backward/sums.cuh"
 
@@ -24,7 +24,7 @@ struct SplitConsumer : BackwardWarp {
   Statistics rows;
   ScoreWords operand;
   Slopes<kScores> slopes;
-  Kept<kScores> kept;
+  DropoutMask<kScores> dropout_mask;
   u32 seen;  // the mask's bits of its scores
   static constexpr u32 kSteps = (kIsScores ? kQkN : kVN) / kDepth;
   u32 held[kHeld == 0 ? 1 : 4 * (kHeld < kSteps ? kHeld : kSteps)];  // of its keys of K, of V
@@ -55,7 +55,7 @@ struct SplitConsumer : BackwardWarp {
   // Stages of a row block; the same in every lane, provably.
   static DEV u32 row_slot(u32 i) {
     const u32 slot = i % kRowStages;
-    return kRowStages == 2 ? voted(slot) : voted(slot & 1) | voted(slot & 2) << 1;
+    return kRowStages == 2 ? warp_any(slot) : warp_any(slot & 1) | warp_any(slot & 2) << 1;
   }
   DEV u32 q_of(u32 i) const { return memory.base + kLayout.q.data + row_slot(i) * kLayout.q.bytes; }
   DEV u32 dout_of(u32 i) const { return memory.base + kLayout.dout.data + row_slot(i) * kLayout.dout.bytes; }
@@ -93,10 +93,10 @@ struct SplitConsumer : BackwardWarp {
   DEV void probabilities() {
     bool some_hidden = false;
     if constexpr (kPlainScores) {
-      kept = scores.template kept<kScores>(at.row());
+      dropout_mask = scores.template dropout_mask<kScores>(at.row());
       scores.plain_weights(first, rows, at.row(), seen, [](int) {});
     } else {
-      kept = scores.template kept<kScores>(at.row());
+      dropout_mask = scores.template dropout_mask<kScores>(at.row());
       some_hidden = scores.template probabilities<config.careful>(first, slopes, rows, at.row());
     }
     const auto mailbox = memory.exchange(warp).at(block);
@@ -109,10 +109,10 @@ struct SplitConsumer : BackwardWarp {
       to.put(n += kScores / 8, [&](u32 j) { return Element::pack(slopes.product[j], slopes.product[j + 1]); });
     if constexpr (features.score_mod)
       to.put(n += kScores / 8, [&](u32 j) { return Element::pack(slopes.bias[j], slopes.bias[j + 1]); });
-    if constexpr (features.dropout) store_four(to.place(n + kScores / 8), kept.word[0], some_hidden, 0, 0);
+    if constexpr (features.dropout) store_four(to.place(n + kScores / 8), dropout_mask.word[0], some_hidden, 0, 0);
     __syncwarp();
     arrive(mailbox.full());
-    if constexpr (!kAhead) pack_kept(first, kept, operand);
+    if constexpr (!kAhead) pack_kept(first, dropout_mask, operand);
   }
   DEV void differentiate() {
     const auto mailbox = memory.exchange(warp).at(block);
@@ -126,14 +126,14 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (features.score_mod) from.take<Element>(n += kScores / 8, [&](u32 j, float x) { slopes.bias[j] = x; });
     if constexpr (features.dropout) {
       u32 unused[3];
-      load_four(from.place(n + kScores / 8), kept.word[0], unused[0], unused[1], unused[2]);
+      load_four(from.place(n + kScores / 8), dropout_mask.word[0], unused[0], unused[1], unused[2]);
     }
     __syncwarp();
     arrive(mailbox.empty());
     if constexpr (kPlainScores)
-      scores.plain_gradients(w, first, kept, rows, config.careful);
+      scores.plain_gradients(w, first, dropout_mask, rows, config.careful);
     else
-      scores.template differentiate<config.careful>(w, first, slopes, kept, rows, true, at.row(),
+      scores.template differentiate<config.careful>(w, first, slopes, dropout_mask, rows, true, at.row(),
                                                     [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
     if constexpr (config.careful) overflowed = overflowed || overflows(first);
     if constexpr (kAhead) {
@@ -185,9 +185,9 @@ struct SplitConsumer : BackwardWarp {
     if constexpr (kPaired) arrive_there(memory.ds().at(i).empty(), lane == 0);
   }
   DEV void issue_dq_of(u32 i) {
-    const u32 ds = ds_stage(voted(i & 1)), keys = memory.base + kLayout.k.data;
+    const u32 ds = ds_stage(warp_any(i & 1)), keys = memory.base + kLayout.k.data;
     if constexpr (kPaired) {
-      const PairedKeys of{group, voted(pair_rank())};
+      const PairedKeys of{group, warp_any(pair_rank())};
       add_dq_product(dq, ds + of.ds(false), keys + of.own(), false);
       add_dq_product(dq, ds + of.ds(true), keys + of.partner(), true);
     } else {
@@ -219,7 +219,7 @@ struct SplitConsumer : BackwardWarp {
   DEV void take_operand() {
     fence_operand(first);
     if constexpr (kIsScores)
-      pack_kept(first, kept, operand);
+      pack_kept(first, dropout_mask, operand);
     else
       pack_fragment(first, operand);
   }
@@ -237,7 +237,7 @@ struct SplitConsumer : BackwardWarp {
   DEV void add_dq(u32 i) const {                  // of block i, whose place is the one before
     if constexpr (!backward_features.dq) return;  // there are no sums
     if constexpr (kPaired) return stage_dq(i);
-    if constexpr (kDeterministic) memory.turns().at(i).wait();
+    if constexpr (kDeterministic) memory.order().at(i).wait();
     constexpr i32 kColumn = group * kDqN<0> / 8, kFirst = sum_tile(0, kColumn),
                   kOfWarp = sum_tile(16, kColumn) - kFirst;
     float* const to = dq_sums_of(p, place_before) + kFirst + warp * kOfWarp + lane * 4;
@@ -246,7 +246,7 @@ struct SplitConsumer : BackwardWarp {
       add_global(to + u * 128, dq[4 * u], dq[4 * u + 1], dq[4 * u + 2], dq[4 * u + 3]);
     if constexpr (kDeterministic) {
       __syncwarp();
-      arrive(memory.turns().at(i).empty());
+      arrive(memory.order().at(i).empty());
     }
   }
   // For add_paired_dq.

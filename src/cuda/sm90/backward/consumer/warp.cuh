@@ -52,8 +52,8 @@ struct BackwardWarp {
     at = BlockWalk::of(p, x, memory.tile(tiles % kLayout.k.stages));
     scores.open(x, static_cast<i32>(warp_uniform(static_cast<u32>(x.key) + first_key)), part);
     if (x.exists()) scores.open_head(at.head);
-    odd_tile = voted(tiles & 1);
-    return voted(x.exists());
+    odd_tile = warp_any(tiles & 1);
+    return warp_any(x.exists());
   }
   DEV void next_block() {
     const bool head_ends = at.head_ends(p);
@@ -110,11 +110,11 @@ DEV void pack_fragment(const ScoreFragment& x, ScoreWords& to) {
   for (int j = 0; j < kScores; j += 2) to[j / 2] = Element::pack(x[j], x[j + 1]);
 }
 // Weights as dV's operand: without those that dropout takes.
-DEV void pack_kept(const ScoreFragment& w, const Kept<kScores>& kept, ScoreWords& to) {
+DEV void pack_kept(const ScoreFragment& w, const DropoutMask<kScores>& dropout_mask, ScoreWords& to) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 2)
-    to[j / 2] = Element::pack(kept.has(j) ? w[j] : dropped<config.careful>(w[j]),
-                              kept.has(j + 1) ? w[j + 1] : dropped<config.careful>(w[j + 1]));
+    to[j / 2] = Element::pack(dropout_mask.has(j) ? w[j] : dropped<config.careful>(w[j]),
+                              dropout_mask.has(j + 1) ? w[j + 1] : dropped<config.careful>(w[j + 1]));
 }
 
 }  // namespace onepass::sm90

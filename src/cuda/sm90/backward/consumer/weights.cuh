@@ -15,10 +15,6 @@ using ScoreFragment = Fragment<float, kScores>;   // S^T or dP^T: two of the war
 using Statistics = Fragment<float, kScores / 2>;  // LSE or D of this lane's rows
 using ScoreWords = Fragment<u32, kScores / 2>;    // scores as an operand of 16 bits
 
-// The same bit in every lane, and provably so: descriptors that depend on it stay in uniform registers. A vote does not
-// queue behind shared memory as a shuffle does.
-DEV u32 voted(bool x) { return __any_sync(0xffffffffu, x); }
-
 struct BlockScores : KeyScores {
   const BackwardParams& p;
   i64 slope_place = 0;  // of dslopes' part of this warp, for head 0
@@ -69,7 +65,7 @@ struct BlockScores : KeyScores {
                          const Next& next) const {
     hide_products(s, first_row);
     if constexpr (features.bool_mask) {
-      if (voted(seen != ~0u)) each(s, [&](int j, float& x) { x = seen >> j & 1 ? x : kNegInf; });
+      if (warp_any(seen != ~0u)) each(s, [&](int j, float& x) { x = seen >> j & 1 ? x : kNegInf; });
     }
     if constexpr (config.careful) {
       careful_weights(s, reference, next);
@@ -78,11 +74,12 @@ struct BlockScores : KeyScores {
       return fast_weights(s, reference, next);
     }
   }
-  DEV void plain_gradients(const ScoreFragment& w, ScoreFragment& dp, const Kept<kScores>& kept, const Statistics& d,
-                           bool some_hidden) const {
+  DEV void plain_gradients(const ScoreFragment& w, ScoreFragment& dp, const DropoutMask<kScores>& dropout_mask,
+                           const Statistics& d, bool some_hidden) const {
     each(dp, [&](int j, float& x) {
       if constexpr (features.dropout)
-        x = w[j] * fmaf(kept.has(j) ? x : dropped<config.careful>(x), p.dropout.keep_scale, -d[statistic_of(j)]);
+        x = w[j] *
+            fmaf(dropout_mask.has(j) ? x : dropped<config.careful>(x), p.dropout.keep_scale, -d[statistic_of(j)]);
       else
         x = w[j] * (x - d[statistic_of(j)]);
     });
@@ -106,7 +103,7 @@ struct BlockScores : KeyScores {
     if constexpr (backward_features.dbias) {
       float least = 0.0f;
       each(s, [&](int, float x) { least = fminf(least, x); });
-      if (voted(least == kNegInf)) {
+      if (warp_any(least == kNegInf)) {
         each(s, [&](int j, float& x) { x = x == kNegInf ? kHidden : probability(p, x, reference[statistic_of(j)]); });
         return true;
       }
