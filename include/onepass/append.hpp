@@ -44,4 +44,8 @@ struct AppendTensors {
 // of a kind loads its kernel, and so cannot be captured into a CUDA graph, as later ones can.
 ONEPASS_API void append_kv(const AppendTensors& tensors, bool interleaved = false, const Launch& launch = {});
 
+// Its problem, for make_plan() and prepare(), and a run of the plan.
+[[nodiscard]] ONEPASS_API Problem make_problem(const AppendTensors& tensors, bool interleaved = false);
+ONEPASS_API void run(const Plan& plan, const AppendTensors& tensors, const Launch& launch = {});
+
 }  // namespace onepass::inline v0

@@ -30,6 +30,15 @@ enum class Accumulation : std::uint8_t { exact, fast };
 // that sums of 10^9 keys and weights of 2^-24 of the largest stay numbers.
 inline constexpr float kUnifiedRange = 40.0f;
 
+// How an attention quantizes its q, k and v to fp8_e4m3 (onepass/quantize.hpp).
+struct Fp8Options {
+  bool by_block = false;  // factors of K and V for every 128 rows, not for each head; Q's are always by block
+  bool hadamard = true;   // of Q and K, by `seed`
+  bool center = false;    // V's means are taken out, and given back
+  std::uint64_t seed = 0;
+  friend bool operator==(const Fp8Options&, const Fp8Options&) = default;
+};
+
 // The options of a call, besides the facts that its tensors give.
 struct Attention {
   Band band{};                    // causal alignment and window

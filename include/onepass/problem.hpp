@@ -24,8 +24,9 @@ namespace onepass::inline v0 {
 // quantize: of such rows, to fp8_e4m3.
 // flat_gemm: y [m, n] = x [m, k] w [n, k]^T (+ column_bias [n]) of few rows x; of the sizes only these count.
 // linear: the same of any number of rows, by the kernel that is fastest for it (onepass/linear.hpp).
-enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm, linear };
-inline constexpr std::size_t kOps = 8;
+// append: seq_q new keys and values of each sequence into a cache of seq_k (onepass/append.hpp).
+enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm, linear, append };
+inline constexpr std::size_t kOps = 9;
 
 // Additive bias or boolean mask over [batch, heads_q, seq_q, seq_k]; a dimension not spanned has size 1 and is
 // repeated.
@@ -93,9 +94,16 @@ enum class Role : std::uint8_t {
   mean,
   w,
   column_bias,
-  recomputed
+  recomputed,
+  k_new,
+  v_new,
+  k_cache,
+  v_cache,
+  cos,
+  sin,
+  q_out
 };
-inline constexpr std::size_t kRoles = 35;
+inline constexpr std::size_t kRoles = 42;
 
 // An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
 struct NamedTensor {
@@ -146,6 +154,13 @@ struct Tensors {
   // For a quantize (onepass/quantize.hpp), with x and y and nothing else.
   Tensor descale{}, mean{};
 
+  // For an append (onepass/append.hpp), with q, cu_seqlens_q, seqused_k, page_table and the scales of k and v: what is
+  // new, the cache, and the rotation.
+  ConstTensor k_new{}, v_new{};
+  Tensor k_cache{}, v_cache{};
+  ConstTensor cos{}, sin{};
+  Tensor q_out{};
+
   // For a merge, with out and lse and nothing else: partial results, fp32/fp16/bf16 of out's shape, and their fp32
   // LSEs.
   std::vector<ConstTensor> outs{}, lses{};
@@ -176,6 +191,9 @@ struct Layout {
   Dims descale{}, mean{};                           // [batch, heads, blocks], [batch, heads, numbers of a row]
   Dims w{}, column_bias{};                          // [n, k], as x and y then have two, and [n]
   Dims recomputed{};                                // as lse
+  Dims k_new{}, v_new{}, q_out{};                   // as q
+  Dims k_cache{}, v_cache{};                        // as k and v of a cache
+  Dims cos{}, sin{};                                // [positions, pairs of columns]
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -196,7 +214,7 @@ struct ONEPASS_API Problem : Attention {
   std::int64_t seq_q = 0, seq_k = 0;
   std::int64_t dim_qk = 64, dim_v = 64;
   DType dtype = DType::f32;       // of q, k and v; of the partial results; of x and dx
-  std::optional<DType> kv_dtype;  // forward: of k and v, where it is not q's: fp8_e4m3, an FP8 cache
+  std::optional<DType> kv_dtype;  // forward, append: of k and v, where it is not q's: fp8_e4m3, an FP8 cache
   DType out_dtype = DType::f32;   // of out and dout: dtype, or fp32 for partial results that will be merged; of an
                                   // fp8_e4m3 q bf16, fp16 or fp32; of y and dy
   std::optional<DescaleSpec> q_descale, k_descale, v_descale;  // of what is fp8_e4m3; none: 1
@@ -221,6 +239,12 @@ struct ONEPASS_API Problem : Attention {
   bool dlse = false;              // backward: the LSE was used too, and its gradient is given
   bool want_recomputed = false;   // forward: say which rows phi did not serve
   bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k
+  std::optional<Fp8Options> fp8;  // forward: q, k and v are quantized first
+  // append: rotary: the first rotary_dim columns of k_new, and of q if it is there, are rotated by cos and sin of
+  // `positions` rows.
+  bool rotary = false, interleaved = false, with_q = false;
+  std::int64_t rotary_dim = 0, positions = 0;
+  DType table_dtype = DType::f32;  // of cos and sin
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.
   bool varlen = false;
   std::int64_t total_q = 0, total_k = 0;

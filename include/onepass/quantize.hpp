@@ -33,19 +33,15 @@ ONEPASS_API void quantize(const ConstTensor& x, const Tensor& y, const Tensor& d
 // The problem of a quantize, for make_plan().
 [[nodiscard]] ONEPASS_API Problem make_problem(const Tensors& tensors, const QuantizeOptions& options);
 
-// How attention_fp8 quantizes.
-struct Fp8Options {
-  bool by_block = false;  // factors of K and V for every 128 rows, not for each head; Q's are always by block
-  bool hadamard = true;   // of Q and K, by `seed`
-  bool center = false;    // V's means are taken out, and given back
-  std::uint64_t seed = 0;
-};
 // attention() of fp32, fp16 or bf16 q, k and v, packed or not, which are quantized to fp8_e4m3 first; out has q's dtype
-// or is fp32. A forward without a cache. Of `launch` the memory that it needs is taken by itself. Throws as attention()
-// and quantize().
+// or is fp32. A forward without a cache. `implementation` is one of FP8 attention ("cpu.quantize+flash.avx2"), or one of
+// attention ("cpu.flash.avx2"). Throws as attention().
 ONEPASS_API void attention_fp8(const Tensors& tensors, const Attention& attention = {}, const Fp8Options& options = {},
                                const Launch& launch = {}, std::string_view implementation = {});
-// The explanation of its steps: explain() of its four steps.
+// Its problem, for make_plan(). The line has the word fp8.
+[[nodiscard]] ONEPASS_API Problem make_problem(const Attention& attention, const Tensors& tensors,
+                                               const Fp8Options& options);
+// explain() of that problem.
 ONEPASS_API std::string explain_fp8(const Tensors& tensors, const Attention& attention = {},
                                     const Fp8Options& options = {});
 

@@ -58,17 +58,19 @@ Attention attention_of(const Options& options) {
   return a;
 }
 
-// The tensors that the words of `names` name, in the order of the call's buffers; "mod:NAME" is a buffer of
-// expressions.
-void take(Tensors& tensors, std::string_view names, const xla::Buffers& given, Device device) {
+// The tensors that the words of `names` name, in the order of the call's buffers. "mod:NAME" is a buffer of expressions,
+// "before" the operand whose memory a result may be.
+void take(Op op, Tensors& tensors, std::vector<const void*>& before, std::string_view names, const xla::Buffers& given,
+          Device device) {
   for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
+    if (name == "before") return before.push_back(view.data);
     if (name.starts_with("mod:")) {
       tensors.mod_buffers.push_back({std::string(name.substr(4)), view});
       return;
     }
     bool found = false;
     for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
-      if (name != row.name) return;
+      if (name != row.name || use_of(row, op) == Use::none) return;
       found = true;
       tensor = turned(row.name, view);
     });
@@ -80,26 +82,28 @@ CallersLayout layout_of(const Options& options) {
   return {options.boolean("tokens_first"), options.string("operands").find("page_table") != std::string_view::npos};
 }
 
-// A custom call of attention, its backward, or a quantize.
+// A custom call of an operator.
 struct Call {
-  Call(const xla::CallFrame& frame, DeviceKind kind)
-      : options(frame.attributes), runtime(frame), layout(layout_of(options)) {
+  Call(Op of, const xla::CallFrame& frame, DeviceKind kind)
+      : op(of), options(frame.attributes), runtime(frame), layout(layout_of(options)) {
     const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
-    take(tensors, options.string("operands"), frame.arguments, device);
-    take(tensors, options.string("results"), frame.results, device);
+    take(op, tensors, before, options.string("operands"), frame.arguments, device);
+    take(op, tensors, before, options.string("results"), frame.results, device);
     launch.executor = executor_of(static_cast<int>(options.integer("threads")));
     if (kind == DeviceKind::cuda) launch.stream = runtime.stream();
   }
 
+  const Op op;
   const Options options;
   Runtime runtime;
   const CallersLayout layout;
   Tensors tensors;
+  std::vector<const void*> before;
   Launch launch;
 };
 
-void compute(Call& call, Op op, const CallOptions& options, std::string_view implementation) {
-  const Plan plan = plan::planned(op, call.tensors, options, call.launch.executor->workers(), implementation);
+void compute(Call& call, const CallOptions& options, std::string_view implementation = {}) {
+  const Plan plan = plan::planned(call.op, call.tensors, options, call.launch.executor->workers(), implementation);
   if (plan.problem().device.kind == DeviceKind::cuda)
     call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
   plan::run_planned(plan, call.tensors, call.launch);
@@ -107,28 +111,27 @@ void compute(Call& call, Op op, const CallOptions& options, std::string_view imp
 
 template <Op op>
 void compute_attention(const xla::CallFrame& frame, DeviceKind kind) {
-  Call call(frame, kind);
-  const std::string_view implementation = call.options.string("implementation");
-  compute(call, op, CallOptions{attention_of(call.options)}, implementation);
+  Call call(op, frame, kind);
+  compute(call, CallOptions{attention_of(call.options)}, call.options.string("implementation"));
+}
+
+void compute_fp8(const xla::CallFrame& frame, DeviceKind kind) {
+  Call call(Op::forward, frame, kind);
+  const Options& o = call.options;
+  CallOptions options{attention_of(o)};
+  options.fp8 = {.by_block = o.boolean("fp8_by_block"),
+                 .hadamard = o.boolean("fp8_hadamard"),
+                 .center = o.boolean("fp8_center"),
+                 .seed = static_cast<std::uint64_t>(o.integer("fp8_seed"))};
+  compute(call, options, o.string("implementation"));
 }
 
 void compute_quantize(const xla::CallFrame& frame, DeviceKind kind) {
-  Call call(frame, kind);
+  Call call(Op::quantize, frame, kind);
   CallOptions options;
   options.hadamard = call.options.boolean("hadamard");
   options.seed = static_cast<std::uint64_t>(call.options.integer("seed"));
-  compute(call, Op::quantize, options, {});
-}
-
-// Its memory on CUDA is the driver's pool's: how much it needs is known behind its plans only.
-void compute_fp8(const xla::CallFrame& frame, DeviceKind kind) {
-  const Call call(frame, kind);
-  const Options& o = call.options;
-  const Fp8Options how{.by_block = o.boolean("fp8_by_block"),
-                       .hadamard = o.boolean("fp8_hadamard"),
-                       .center = o.boolean("fp8_center"),
-                       .seed = static_cast<std::uint64_t>(o.integer("fp8_seed"))};
-  onepass::attention_fp8(call.tensors, attention_of(o), how, call.launch, o.string("implementation"));
+  compute(call, options);
 }
 
 // The results hold the caches of the operands `before`: they lie where these do, XLA having copied what others still
@@ -148,41 +151,14 @@ void put_before(const Tensor& cache, const void* before, void* stream) {
 }
 
 void append(const xla::CallFrame& frame, DeviceKind kind) {
-  const Options options(frame.attributes);
-  const Runtime runtime(frame);
-  const Device device = kind == DeviceKind::cuda ? runtime.device() : Device{};
-  const std::string_view operands = options.string("operands");
-  const CallersLayout layout = layout_of(options);
-  AppendTensors t;
-  std::vector<const void*> before;
-  const auto take_all = [&](std::string_view names, const xla::Buffers& given, const auto& known) {
-    for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
-      if (name == "before") return before.push_back(view.data);
-      const auto found =
-          std::find_if(std::begin(known), std::end(known), [&](const auto& x) { return x.first == name; });
-      want(found != std::end(known), ErrorCode::internal, "the custom call names a tensor '", name, "'");
-      *found->second = turned(name, view);
-    });
-  };
-  take_all(operands, frame.arguments,
-           std::array<std::pair<std::string_view, ConstTensor*>, 10>{{{"k_new", &t.k_new},
-                                                                      {"v_new", &t.v_new},
-                                                                      {"seqused_k", &t.seqused_k},
-                                                                      {"page_table", &t.page_table},
-                                                                      {"cu_seqlens_q", &t.cu_seqlens_q},
-                                                                      {"k_descale", &t.k_descale},
-                                                                      {"v_descale", &t.v_descale},
-                                                                      {"cos", &t.cos},
-                                                                      {"sin", &t.sin},
-                                                                      {"q", &t.q}}});
-  take_all(options.string("results"), frame.results,
-           std::array<std::pair<std::string_view, Tensor*>, 3>{{{"k", &t.k}, {"v", &t.v}, {"q_out", &t.q_out}}});
-  Launch launch{.executor = executor_of(static_cast<int>(options.integer("threads")))};
-  if (kind == DeviceKind::cuda) launch.stream = runtime.stream();
-  want(before.size() == 2, ErrorCode::internal, "the custom call has ", before.size(), " caches; 2 are expected");
-  put_before(t.k, before[0], launch.stream);
-  put_before(t.v, before[1], launch.stream);
-  append_kv(t, options.boolean("interleaved"), launch);
+  Call call(Op::append, frame, kind);
+  want(call.before.size() == 2, ErrorCode::internal, "the custom call has ", call.before.size(),
+       " caches; 2 are expected");
+  put_before(call.tensors.k_cache, call.before[0], call.launch.stream);
+  put_before(call.tensors.v_cache, call.before[1], call.launch.stream);
+  CallOptions options;
+  options.interleaved = call.options.boolean("interleaved");
+  compute(call, options);
 }
 
 xla::Status status_of(ErrorCode code) {

@@ -3,12 +3,8 @@
 #include <algorithm>
 
 #include "base/text.hpp"
-#include "check/draw/attention.hpp"
-#include "check/draw/cache.hpp"
-#include "check/draw/factors.hpp"
-#include "check/draw/parts.hpp"
-#include "check/draw/rows.hpp"
 #include "check/draw/side.hpp"
+#include "check/operators.hpp"
 
 namespace onepass::check {
 namespace {
@@ -34,23 +30,7 @@ class Maker {
 
   Inputs make() {
     allocate();
-    if (p_.op == Op::merge) {
-      make_parts();
-    } else if (is_drawn_by_rows(p_)) {
-      draw_rows(p_, in_.tensors, seed_, distribution_);
-    } else {
-      fill_lengths();
-      for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale})
-        draw_descale(tensor_of(in_.tensors, row_of(role)), role, seed_);
-      draw_attention(p_, in_.tensors, seed_, distribution_);
-      if (p_.op == Op::backward) draw_upstream(p_, in_.tensors, seed_);
-      if (p_.v_mean) draw_mean(in_.tensors.v_mean, seed_);
-      if (p_.bias) draw_bias(in_.tensors.bias, seed_);
-      if (p_.alibi) draw_slopes(in_.tensors.alibi_slopes, p_.heads_q);
-      if (p_.sinks) draw_sinks(in_.tensors.sinks, seed_);
-      for (std::size_t i = 0; i < p_.mod_buffers.size(); ++i)
-        draw_mod_buffer(in_.tensors.mod_buffers[i].tensor, static_cast<std::int64_t>(i), seed_);
-    }
+    checked(p_.op).draw(p_, in_.tensors, seed_, distribution_);
     if (p_.bool_mask) draw_mask(in_.tensors.bool_mask, seed_);
     finish();
     return std::move(in_);
@@ -83,7 +63,7 @@ class Maker {
     const RoleShape shape = shape_of(p_, row);
     if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
       return side_tensor(shape.dtype, shape.rank - 1, {shape.size[1], 1, 1, 1});
-    if (!row.unit_last && !is_drawn_by_rows(p_)) return side_tensor(shape.dtype, shape.rank, shape.size);
+    if (!row.unit_last && !operator_of(p_.op).described) return side_tensor(shape.dtype, shape.rank, shape.size);
     const ConstTensor as_described = described(p_, row);
     Tensor t;
     t.rank = as_described.rank;
@@ -108,6 +88,7 @@ class Maker {
       in_.tensors.mod_buffers.push_back({b.name, side_tensor(b.dtype, b.rank, b.shape)});
       own(in_.tensors.mod_buffers.back().tensor);
     }
+    if (operator_of(p_.op).parts) make_parts();
   }
 
   // Every second part has rows before heads in memory.
@@ -120,27 +101,6 @@ class Maker {
       own(in_.tensors.outs.back());
       in_.tensors.lses.push_back(n % 2 == 0 ? lse : lse.permuted({0, 2, 1}));
       own(in_.tensors.lses.back());
-      draw_part(p_, n, in_.tensors.outs.back(), in_.tensors.lses.back(), seed_, distribution_);
-    }
-  }
-
-  void fill_lengths() {
-    if (p_.varlen) prefix_sums(in_.tensors.cu_seqlens_q, p_.lengths_q);
-    if (p_.packed_k()) prefix_sums(in_.tensors.cu_seqlens_k, p_.lengths_k);
-    const std::vector<std::int32_t> lengths = draw_lengths(p_, seed_);
-    if (p_.seqused) put(in_.tensors.seqused_k, lengths);
-    if (p_.paged()) put(in_.tensors.page_table, draw_page_table(p_, lengths, seed_));
-  }
-  static void prefix_sums(const ConstTensor& cu, const std::vector<std::int64_t>& lengths) {
-    auto* sums = Inputs::writable<std::int32_t>(cu);
-    sums[0] = 0;
-    for (std::size_t i = 0; i < lengths.size(); ++i) sums[i + 1] = static_cast<std::int32_t>(sums[i] + lengths[i]);
-  }
-  static void put(const ConstTensor& t, const std::vector<std::int32_t>& numbers) {  // row by row
-    const std::int64_t columns = t.rank == 2 ? t.shape[1] : 1;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
-      Inputs::writable<std::int32_t>(t)[row * t.stride[0] + column * t.stride[1]] = numbers[i];
     }
   }
 

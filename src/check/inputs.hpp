@@ -1,5 +1,6 @@
 // Random inputs that expose wrong kernels, in exactly the layout that a problem asks for.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "check/buffer.hpp"
 #include "onepass/attention.hpp"
+#include "plan/compute.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
@@ -46,13 +48,7 @@ struct Inputs {
   static T* writable(const ConstTensor& t) {
     return static_cast<T*>(const_cast<void*>(t.data));
   }
-  void attend() const {
-    if (problem.op == Op::merge) return onepass::merge(tensors.outs, tensors.lses, tensors.out, tensors.lse, launch);
-    if (of_rows(problem.op) || is_gemm(problem.op))
-      return onepass::run(make_plan(problem, implementation), tensors, launch);
-    const auto call = problem.op == Op::backward ? onepass::attention_backward : onepass::attention;
-    call(tensors, attention, launch, implementation);
-  }
+  void attend() const { plan::compute(problem.op, tensors, attention, launch, implementation); }
 
   void poison_outputs();
   // Empty, or a sentence about the first byte that was written outside the elements of the outputs.
@@ -64,8 +60,13 @@ struct Inputs {
   const reference::Dense& base(Executor& executor);
   const reference::DenseGradients& oracle_gradients(Executor& executor);
   const reference::DenseGradients& base_gradients(Executor& executor);
+  // The attention in an FP8 attention: its q, k and v are quantized by the CPU, its other tensors are these. It does not
+  // have buffers for its outputs.
+  Inputs& quantized();
 
  private:
+  std::shared_ptr<Inputs> quantized_;
+  std::vector<std::vector<std::byte>> quantized_memory_;
   std::shared_ptr<const reference::Dense> oracle_, base_;
   std::shared_ptr<const reference::DenseGradients> oracle_gradients_, base_gradients_;
 };

@@ -3,14 +3,17 @@
 
 #include "base/text.hpp"
 #include "check/inputs.hpp"
+#include "problem/attention/key_value_view.hpp"
 
 namespace onepass::check {
 
-void Inputs::forget() { oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset(); }
+void Inputs::forget() {
+  oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset(), quantized_.reset();
+}
 
 void Inputs::changed() {
   forget();
-  if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
+  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(Op::forward, tensors), attention);
 }
 
 void Inputs::poison_outputs() {
@@ -24,12 +27,19 @@ namespace {
 template <class F>
 void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, F f) {
   const Tensor& t = tensors.*row.output;
-  if (of_rows(p.op) || is_gemm(p.op)) {
+  if (operator_of(p.op).described) {
     const Dims n = shape_of(p, row).size;
     for (std::int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i)
       f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +
             i / n[3] % n[2] * t.stride[2] + i % n[3] * t.stride[3],
         1);
+  } else if (row.role == Role::k_cache || row.role == Role::v_cache) {  // the places of new tokens
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence seq = sequence_of(p, tensors, b);
+      const KeyValueView view(t, seq);
+      for (std::int64_t h = 0; h < p.heads_kv; ++h)
+        for (std::int64_t i = 0; i < seq.seq_q; ++i) f(view.offset(h, seq.seq_k + i), t.shape[t.rank - 1]);
+    }
   } else if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // one element a head
     for (std::int64_t i = 0; i < t.shape[0]; ++i)
       for (std::int64_t j = 0; j < t.shape[1]; ++j) f(i * t.stride[0] + j * t.stride[1], 1);

@@ -6,6 +6,7 @@
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/backward.hpp"
 #include "cpu/amx/flat_gemm.hpp"
+#include "cpu/append/append.hpp"
 #include "cpu/backward/backward.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
@@ -36,6 +37,7 @@ std::span<const Implementation> implementations() {
     all.push_back(merge_implementation());
     add(softmax_implementations());
     all.push_back(quantize_implementation());
+    all.push_back(append_implementation());
 #if defined(__x86_64__)
     add(amx::flat_gemm_implementations());
 #endif

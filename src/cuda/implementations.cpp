@@ -1,5 +1,6 @@
 #include "cuda/implementations.hpp"
 
+#include "cuda/append/host.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/cublas.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
@@ -26,7 +27,8 @@ std::vector<const Implementation*> implementations() {
           &softmax_implementation(),        &softmax_backward_implementation(),
           &quantize_implementation(),       &gemv_implementation(),
           &flat_gemm_implementation(),      &cublas_implementation(),
-          &plain_gemm_implementation(),     &plain_implementation()};
+          &plain_gemm_implementation(),     &plain_implementation(),
+          &append_implementation()};
 }
 
 }  // namespace onepass::cuda

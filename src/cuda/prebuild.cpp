@@ -24,6 +24,7 @@
 #include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
+#include "problem/attention/fp8.hpp"
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
 #include "problem/tensor_checks.hpp"
@@ -66,12 +67,24 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     return Error(ErrorCode::unsupported,
                  text("no kernel supports \"", to_string(p), "\" on ", arch, refusals, "; ", last, ": ", why));
   };
+  if (p.fp8) {
+    const Fp8Problems parts = fp8_problems(p);
+    for (KernelProgram& program : quantize_programs(parts.quantizes, arch))
+      kernels.push_back({quantize_implementation().name, std::move(program)});
+    for (TargetKernel& kernel : kernels_on(target, parts.attention)) kernels.push_back(std::move(kernel));
+    return kernels;
+  }
+  if (p.op == Op::append) {
+    AppendPlan plan;
+    if (!select_append(p, plan, why)) throw refusal(append_implementation().name);
+    return list(append_implementation().name, append_program(plan.config, arch));
+  }
   if (p.op == Op::merge) {
     MergeConfig c;
     if (!select_merge(p, c, why)) throw refusal(merge_implementation().name);
     return list(merge_implementation().name, merge_program(c, arch));
   }
-  if (is_gemm(p.op)) {  // of a linear all that may be chosen
+  if (operator_of(p.op).matrices) {  // of a linear all that may be chosen
     if (GemvConfig c; p.op == Op::linear && select_gemv(p, c, why))
       kernels.push_back({gemv_implementation().name, gemv_program(c, arch)});
     if (FlatGemmPlan plan; select_flat_gemm(p, target.shared_bytes, 1, plan, why))
@@ -82,7 +95,7 @@ std::vector<TargetKernel> kernels_on(const Target& target, const Problem& proble
     if (!select_plain_gemm(p, c, why)) throw refusal(name);
     return list(name, plain_gemm_program(c, arch));
   }
-  if (is_softmax(p.op)) {
+  if (operator_of(p.op).unit_scale) {
     const Implementation& row = p.op == Op::softmax ? softmax_implementation() : softmax_backward_implementation();
     SoftmaxPlan plan;
     if (!select_softmax(p, plan, why)) throw refusal(row.name);

@@ -1,18 +1,30 @@
-// append_kv: checked, then computed where the tensors are.
+// The calls of an append, whose tensors have a type of their own.
+#include "onepass/append.hpp"
+#include "plan/compute.hpp"
 #include "problem/append/append.hpp"
-#include "base/guarded_executor.hpp"
-#include "cpu/append/append.hpp"
-#include "cuda/append/host.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::inline v0 {
+namespace {
+
+CallOptions described(bool interleaved) {
+  CallOptions options;
+  options.interleaved = interleaved;
+  return options;
+}
+
+}  // namespace
 
 void append_kv(const AppendTensors& tensors, bool interleaved, const Launch& launch) {
-  const AppendProblem problem = append_problem_of(tensors, interleaved);
-  if (problem.device.kind == DeviceKind::cuda)
-    return cuda::append_kv(problem, tensors, static_cast<cuda::Stream>(launch.stream));
-  Executor& host = launch.executor ? *launch.executor : default_executor();
-  GuardedExecutor executor(host, workers_of(host));
-  cpu::append_kv(problem, tensors, executor);
+  plan::compute(Op::append, as_tensors(tensors), described(interleaved), launch);
+}
+
+Problem make_problem(const AppendTensors& tensors, bool interleaved) {
+  return problem_of(Op::append, as_tensors(tensors), described(interleaved));
+}
+
+void run(const Plan& plan, const AppendTensors& tensors, const Launch& launch) {
+  run(plan, as_tensors(tensors), launch);
 }
 
 }  // namespace onepass::inline v0

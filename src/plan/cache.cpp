@@ -81,15 +81,19 @@ CallKey::CallKey(Op op, const Tensors& t, const CallOptions& a, int workers, std
   kept_ = a.dropout_p == 0;
   if (!kept_) return;
   const auto bit = [](bool is, int at) { return static_cast<std::uint64_t>(is) << at; };
-  add(static_cast<std::uint64_t>(op) | bit(a.log, 29) | bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) |
+  add(static_cast<std::uint64_t>(op) | bit(a.fp8.has_value(), 27) | bit(a.interleaved, 28) | bit(a.log, 29) | bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) |
       static_cast<std::uint64_t>(workers) << 32);
   add(implementation);
   for_each_option([&](const OptionRow&, auto option) { add_option(a.*option); });
+  if (a.fp8) {
+    add(bit(a.fp8->by_block, 0) | bit(a.fp8->hadamard, 1) | bit(a.fp8->center, 2));
+    add(a.fp8->seed);
+  }
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (tensor.given()) add(static_cast<std::uint64_t>(row.role), tensor);
   });
-  if (a.max_seqlen_q == 0) add_longest(t.cu_seqlens_q);
-  if (a.max_seqlen_k == 0) add_longest(t.cu_seqlens_k);
+  if (is_attention(op) && a.max_seqlen_q == 0) add_longest(t.cu_seqlens_q);
+  if (is_attention(op) && a.max_seqlen_k == 0) add_longest(t.cu_seqlens_k);
   for (const auto& [name, tensor] : t.mod_buffers) {
     add(name);
     add(kRoles, tensor);

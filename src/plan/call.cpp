@@ -15,7 +15,6 @@
 #include "plan/no_work.hpp"
 #include "plan/scratch.hpp"
 #include "problem/attention/arguments.hpp"
-#include "problem/attention/cache.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
 
@@ -62,8 +61,7 @@ namespace plan {
 Plan planned(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation) {
   const CallKey key(op, tensors, options, workers, implementation);
   if (Plan known = plan_cache().find(key); known.state()) {  // the key has said all but this
-    check_lengths(known.problem(), tensors);
-    check_cache(known.problem(), tensors);
+    if (const auto check = operator_of(op).check_contents) check(known.problem(), tensors);
     check_apart(op, tensors);
     return known;
   }

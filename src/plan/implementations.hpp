@@ -9,6 +9,8 @@
 namespace onepass::plan {
 
 std::vector<const Implementation*> implementations(Op op = Op::forward);
+// Those of FP8 attention, by those of attention in the same order.
+std::vector<const Implementation*> quantizing(const std::vector<const Implementation*>& attentions);
 // In the order for a problem: of a linear those that the dataflow has chosen come first, and `why` says why, else "".
 std::vector<const Implementation*> implementations(const Problem& problem, int workers, std::string* why = nullptr);
 

@@ -29,6 +29,7 @@ std::vector<const Implementation*> implementations(Op op) {
 
 std::vector<const Implementation*> implementations(const Problem& p, int workers, std::string* why_) {
   std::vector<const Implementation*> all = implementations(p.op);
+  if (p.fp8) return quantizing(all);
   if (p.op != Op::linear) return all;
   const Chosen chosen = choose_dataflow(p, workers);
   const auto of_chosen = [&](const Implementation* row) { return row->dataflow == chosen.dataflow; };
@@ -37,17 +38,24 @@ std::vector<const Implementation*> implementations(const Problem& p, int workers
   return all;
 }
 
+namespace {
+// FP8 attention goes by the name of the attention in it too.
+bool is_named(const Implementation& row, std::string_view name) {
+  return name == row.name || (row.attention && name == row.attention->name);
+}
+}  // namespace
+
 Plan plan_for(const Request& request, std::string_view implementation) {
   const Problem& problem = *request.problem;
   std::string refusals, names;
   for (const Implementation* row : implementations(problem, request.workers)) {
-    if (implementation.empty() ? reference::is_reference(*row) : implementation != row->name) continue;
+    if (implementation.empty() ? reference::is_reference(*row) : !is_named(*row, implementation)) continue;
     Decision decision = decide(*row, request);
     if (decision) return Plan(std::move(decision.state));
     refusals += "; " + std::string(row->name) + ": " + decision.refusal;
   }
   if (refusals.empty() && !implementation.empty()) {
-    for (const Implementation* row : implementations(problem.op))
+    for (const Implementation* row : implementations(problem, request.workers))
       names += (names.empty() ? "" : ", ") + std::string(row->name);
     throw Error(ErrorCode::bad_value,
                 text("implementation must be one of ", names, " (got '", shown(implementation), "')"));

@@ -59,6 +59,9 @@ struct Implementation {
   Op op = Op::forward;
   Dataflow dataflow = Dataflow::flat_gemm;  // what it is to a linear
   bool unified_max = false;                 // whether it takes one
+  // FP8 attention: a row of attention that reads what is quantized for it, and the decision about both; then no `plan`.
+  const Implementation* attention = nullptr;
+  Decision (*quantized)(const Request&, const Implementation& attention) = nullptr;
 };
 
 // A linear is a flat GEMM's kernels and its own.
@@ -70,7 +73,9 @@ inline bool computes(const Implementation& row, Op op) {
 inline Decision decide(const Implementation& row, const Request& request) {
   if (!computes(row, request.problem->op)) return Decision::no("computes another operator");
   if (request.problem->unified_max && !row.unified_max) return Decision::no("does not support unified_max");
-  Decision d = row.plan(request);
+  if (!row.attention != !request.problem->fp8)
+    return Decision::no(row.attention ? "requires the option fp8" : "does not quantize q, k and v");
+  Decision d = row.attention ? row.quantized(request, *row.attention) : row.plan(request);
   if (d) d.state->implementation = row.name, d.state->workers = request.workers;
   return d;
 }

@@ -1,7 +1,9 @@
 // An operator: everything that code which walks problems, tensors and words asks of it. Each stands in its own folder.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -12,35 +14,55 @@ namespace onepass {
 
 // The options of a call of any operator: attention's, and beside them those of softmax and quantize.
 struct CallOptions : Attention {
-  bool log = false;       // of softmax and its backward, which take this and the scale
-  bool hadamard = false;  // of quantize, which takes this and the seed
+  bool log = false;                 // of softmax and its backward, which take this and the scale
+  bool hadamard = false;            // of quantize, which takes this and the seed
+  bool interleaved = false;         // of append
+  std::optional<Fp8Options> fp8{};  // of attention
 };
 
 using Uses = std::array<Use, kRoles>;  // by role
 
+// The subjects that a line speaks of.
+using Said = std::span<const std::string_view>;
+inline bool is_said(Said said, std::string_view subject) { return std::ranges::find(said, subject) != said.end(); }
+
 struct Operator {
   std::string_view word, call;  // "fwd", as problem lines have it; "attention", as the functions are called
+  Role base;                    // the tensor whose device, and mostly dtype, the others have
   Uses uses;                    // what it does with each tensor
   // The words of problem lines that it takes beside those of its tensors and of attention's options.
   std::span<const std::string_view> words;
+  bool parts = false;          // it takes outs and lses
+  bool matrices = false;       // its tensors are matrices
+  bool unit_scale = false;     // scores have a scale of 1 where none is given, not 1 / sqrt(dim_qk)
+  bool any_rank = false;       // its tensors have any number of dimensions before the rows
+  bool described = false;      // a line says the strides of all of them: those of others may be padded
   // From the tensors and options of a call. Checks everything and throws Error with one sentence. Parsed expressions
   // go into *mods, if it is given.
   Problem (*problem_of)(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods);
   Mods (*validate)(const Problem& problem);
+  // Throws Error if numbers in tensors on the CPU do not fit: lengths, pages. nullptr: it reads none.
+  void (*check_contents)(const Problem& problem, const Tensors& tensors) = nullptr;
+  // Fills what the words of a line have left open, before the line's problem is validated.
+  void (*complete)(Problem& problem, Said said) = nullptr;
 };
 
 struct RoleUse {
   Role role;
   Use use;
 };
-constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
+constexpr Uses uses_of(std::span<const RoleUse> list) {
   Uses uses{};
   for (const RoleUse& x : list) uses[static_cast<std::size_t>(x.role)] = x.use;
   return uses;
 }
+constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
+  return uses_of(std::span<const RoleUse>(list.begin(), list.size()));
+}
 
 // Each is defined in its folder.
-extern const Operator kForward, kBackward, kMerge, kSoftmax, kSoftmaxBackward, kQuantize, kFlatGemm, kLinear;
+extern const Operator kForward, kBackward, kMerge, kSoftmax, kSoftmaxBackward, kQuantize, kFlatGemm, kLinear,
+    kAppend;
 extern const std::array<const Operator*, kOps> kOperators;  // by Op
 const Operator& operator_of(Op op);                         // throws Error if the value is none of these
 
@@ -50,10 +72,6 @@ inline Use use_of(const RoleRow& row, Op op) {
   return kOperators[static_cast<std::size_t>(op)]->uses[static_cast<std::size_t>(row.role)];
 }
 
-// The kinds of operators: of scores of queries and keys, of rows of numbers, of matrices.
-inline bool is_softmax(Op op) { return op == Op::softmax || op == Op::softmax_backward; }
-inline bool of_rows(Op op) { return is_softmax(op) || op == Op::quantize; }
-inline bool is_gemm(Op op) { return op == Op::flat_gemm || op == Op::linear; }  // of one set of tensors
 inline bool is_backward(Op op) { return op == Op::backward || op == Op::softmax_backward; }
 inline bool is_attention(Op op) { return op == Op::forward || op == Op::backward; }
 

@@ -50,7 +50,7 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
 }  // namespace
 
 double Problem::effective_scale() const {
-  return scale ? *scale : is_softmax(op) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
+  return scale ? *scale : operator_of(op).unit_scale ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
 }
 
 void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }
@@ -69,18 +69,36 @@ Mods checked_mods(const Problem& p) {
     want(n >= 0, ErrorCode::bad_shape, name, " must be 0 or more (got ", n, ")");
   }
   const Operator& op = operator_of(p.op);
-  want(is_softmax(p.op) || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value, op.call,
+  const auto has = [&](Role role) { return use_of(row_of(role), p.op) != Use::none; };
+  want(is_said(op.words, "log") || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value, op.call,
        " does not support log, lse_only or row_lse; softmax does");
-  want(p.op == Op::quantize || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
+  want(has(Role::descale) || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
        op.call, " does not support descale, hadamard or mean; quantize does");
-  want(is_gemm(p.op) || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value, op.call,
+  want(op.matrices || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value, op.call,
        " does not support m, n, k or column_bias; flat_gemm and linear do");
+  want(has(Role::k_new) || !(p.rotary || p.with_q || p.interleaved || p.rotary_dim != 0 || p.positions != 0),
+       ErrorCode::bad_value, op.call, " does not support rotary; append_kv does");
+  want(is_said(op.words, "fp8") || !p.fp8, ErrorCode::bad_value, op.call, " does not support fp8; attention does");
   validate_unified_max(p);
   Mods mods = op.validate(p);
-  if (p.op != Op::backward)
+  if (!has(Role::dq))
     want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
          op.call, " does not support gradients, grad_dtype, dlse or deterministic; attention_backward does");
   return mods;
 }
 
 }  // namespace onepass::inline v0
+
+namespace onepass {
+
+constinit const std::array<const Operator*, kOps> kOperators{&kForward,         &kMerge,    &kBackward, &kSoftmax,
+                                                             &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear,
+                                                             &kAppend};
+
+const Operator& operator_of(Op op) {
+  const auto at = static_cast<std::size_t>(op);
+  want(at < kOps, ErrorCode::bad_value, "op must be a value of Op, 0 to ", kOps - 1, " (got ", at, ")");
+  return *kOperators[at];
+}
+
+}  // namespace onepass

@@ -16,6 +16,12 @@ void validate_device(const Problem& p) {
        "the device must have a kind of DeviceKind and a number of 0 or more (got ", static_cast<int>(p.device.kind),
        " and ", p.device.index, ")");
 }
+void complete_rows(Problem& p) {
+  want(p.heads_kv == p.heads_q, ErrorCode::bad_text, word_of(p.op),
+       " does not support two numbers of heads (docs/reference/problem.md)");
+  p.heads_kv = 1;
+}
+
 void validate_data(const char* name, DType t) {
   want(is_data(t), ErrorCode::bad_dtype, name, " must be fp32, fp16 or bf16 (got ", name_of(t), ")");
 }

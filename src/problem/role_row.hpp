@@ -28,13 +28,16 @@ enum class Axis : std::uint8_t {
   blocks_k,
   m,
   n,
-  k  // of a flat GEMM
+  k,  // of a flat GEMM
+  positions,
+  pairs  // of columns that are rotated
 };
-inline constexpr std::size_t kAxes = 19;
+inline constexpr std::size_t kAxes = 21;
 using Axes = std::array<Axis, kMaxRank>;
 
-// query: data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it. result: as q or fp32; of an fp8_e4m3 q any data.
-// as_out: dout. gradient: all that are asked for of dq, dk and dv are of one, the inputs' or fp32.
+// q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it. result:
+// as q or fp32; of an fp8_e4m3 q any data. as_out: dout. gradient: all that are asked for of dq, dk and dv are of one,
+// the inputs' or fp32. table: as q or fp32.
 enum class Types : std::uint8_t {
   data,
   query,
@@ -44,6 +47,7 @@ enum class Types : std::uint8_t {
   as_q_or_f32,
   as_out,
   gradient,
+  table,
   f32,
   boolean,
   i32
@@ -74,6 +78,8 @@ struct RoleRow {
   Fit fit = Fit::exact;
   bool unit_last = false;           // the last dimension has stride 1
   Role gradient_of = Role{kRoles};  // the tensor whose shape it has; left out: itself
+  Role dtype_of = Role{kRoles};     // a tensor before it whose dtype it has; left out: itself
+  Role in_place_of = Role{kRoles};  // an input that this output may be; left out: none
   Dims Layout::* layout;
   ConstTensor Tensors::* input = nullptr;  // one of the two
   Tensor Tensors::* output = nullptr;      // of some operator; another may read it
@@ -93,9 +99,11 @@ inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
     kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k},
     kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k}, kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k},
-    kColumns{n};
+    kColumns{n}, kNewK{batch, heads_kv, seq_q, dim_qk},
+    kNewV{batch, heads_kv, seq_q, dim_v}, kRotation{positions, pairs};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
-    kPackedV{total_k, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
+    kPackedV{total_k, heads_kv, dim_v}, kPackedNewK{total_q, heads_kv, dim_qk},
+    kPackedNewV{total_q, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
 }  // namespace axes
 
 }  // namespace onepass

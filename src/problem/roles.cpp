@@ -30,7 +30,9 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"ceil(seq_k / 128)", "number of blocks of 128 keys"},
                                       {"m", "number of rows"},
                                       {"n", "number of columns"},
-                                      {"k", "row length"}};
+                                      {"k", "row length"},
+                                      {"positions", "number of positions"},
+                                      {"rotary_dim / 2", "number of columns"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -48,10 +50,17 @@ int rank_of(const Axes& axes) {
   return static_cast<int>(std::find(axes.begin(), axes.end(), Axis::none) - axes.begin());
 }
 
+bool has_axis(Op op, Axis axis) {
+  return std::ranges::any_of(kRoleTable, [&](const RoleRow& row) {
+    return use_of(row, op) != Use::none && (std::ranges::find(row.axes, axis) != row.axes.end() ||
+                                            std::ranges::find(row.packed, axis) != row.packed.end());
+  });
+}
+
 std::string_view what_of(Axis axis) { return kAxisRows[static_cast<std::size_t>(axis)].what; }
 
 Forms forms_of(const Problem& p) {
-  if (is_gemm(p.op)) return {Form::matrix, Form::matrix};
+  if (operator_of(p.op).matrices) return {Form::matrix, Form::matrix};
   const Form queries = p.varlen ? Form::packed : Form::batched;
   return {queries, p.paged() ? Form::paged : p.packed_k() ? Form::packed : Form::batched};
 }
@@ -93,6 +102,8 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::m: return p.m;
     case Axis::n: return p.n;
     case Axis::k: return p.k;
+    case Axis::positions: return p.positions;
+    case Axis::pairs: return p.rotary_dim / 2;
   }
   return 1;
 }
@@ -151,6 +162,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
     case Types::as_q_or_f32:
     case Types::as_out: s.dtype = p.out_dtype; break;
     case Types::gradient: s.dtype = p.grad_dtype; break;
+    case Types::table: s.dtype = p.table_dtype; break;
     case Types::f32: s.dtype = DType::f32; break;
     case Types::boolean: s.dtype = DType::boolean; break;
     case Types::i32: s.dtype = DType::i32; break;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "onepass/attention.hpp"
+#include "problem/append/roles.hpp"
 #include "problem/attention/roles.hpp"
 #include "problem/gemm/roles.hpp"
 #include "problem/operator.hpp"
@@ -24,12 +25,14 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
       RoleRow& to = all[static_cast<std::size_t>(row.role)] = row;
       if (to.packed == Axes{}) to.packed = to.axes;
       if (to.gradient_of == Role{kRoles}) to.gradient_of = to.role;
+      if (to.dtype_of == Role{kRoles}) to.dtype_of = to.role;
     }
   };
   take(kAttentionRoles);
   take(kSoftmaxRoles);
   take(kQuantizeRoles);
   take(kGemmRoles);
+  take(kAppendRoles);
   return all;
 }();
 // Its dimensions may be 1, for repeated.
@@ -80,6 +83,9 @@ inline Tensors tensors_of(Op op, Tensors tensors) {
 }
 
 int rank_of(const Axes& axes);
+bool has_axis(Op op, Axis axis);  // of any of its tensors
+// q, k, v and out have a word for all their strides.
+inline bool strides_in_one(Op op) { return use_of(row_of(Role::q), op) == Use::needs; }
 inline Form Forms::of(const RoleRow& row) const { return row.unit_last && row.axes[2] == Axis::seq_k ? keys : queries; }
 inline Axes axes_of(const RoleRow& row, Form form) {
   if (form == Form::paged) return {Axis::pages, Axis::page_size, row.axes[1], row.axes[3]};

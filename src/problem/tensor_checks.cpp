@@ -29,21 +29,21 @@ void check_tensor(std::string_view name, const ConstTensor& t) {
 }
 
 void check_roles(Op op, const Tensors& t) {
-  const auto refuse = [&](std::string_view name, std::optional<Op> other) {
-    throw Error(ErrorCode::bad_value, text(call_of(op), " does not accept ", name, other ? "; " : "",
-                                           other ? call_of(*other) : "", other ? " does" : ""));
+  const auto refuse = [&](std::string_view name, const Operator* other) {
+    throw Error(ErrorCode::bad_value, text(call_of(op), " does not accept ", name, "; ", other->call, " does"));
   };
+  const bool parts = operator_of(op).parts, mods = is_said(operator_of(op).words, "buffer");
   for (const RoleRow& row : kRoleTable) {
     const bool given = tensor_of(t, row).given();
     if (given && use_of(row, op) == Use::none) {
-      for (const Op other : {Op::forward, Op::backward, Op::softmax, Op::quantize, Op::flat_gemm, Op::softmax_backward})
-        if (use_of(row, other) != Use::none) refuse(row.name, other);
+      for (const Operator* other : kOperators)
+        if (other->uses[static_cast<std::size_t>(row.role)] != Use::none) refuse(row.name, other);
     }
     want(given || !must_be_given(row, op), ErrorCode::bad_shape, row.name, " must be given");
   }
-  if (op != Op::merge && !t.outs.empty()) refuse("outs", Op::merge);
-  if (op != Op::merge && !t.lses.empty()) refuse("lses", Op::merge);
-  if (op != Op::forward && op != Op::backward && !t.mod_buffers.empty()) refuse("mod_buffers", Op::forward);
+  if (!parts && !t.outs.empty()) refuse("outs", &kMerge);
+  if (!parts && !t.lses.empty()) refuse("lses", &kMerge);
+  if (!mods && !t.mod_buffers.empty()) refuse("mod_buffers", &kForward);
 }
 
 std::uint8_t alignment_of(const ConstTensor& t) {

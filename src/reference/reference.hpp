@@ -8,6 +8,8 @@
 namespace onepass::reference {
 
 std::span<const Implementation> reference_implementations();  // a row per operator
-inline bool is_reference(const Implementation& row) { return row.name == std::string_view("reference"); }
+inline bool is_reference(const Implementation& row) {
+  return (row.attention ? *row.attention : row).name == std::string_view("reference");
+}
 
 }  // namespace onepass::reference

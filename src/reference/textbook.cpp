@@ -1,5 +1,7 @@
 #include "reference/textbook.hpp"
 
+#include <array>
+
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
 #include "reference/flat_gemm.hpp"
@@ -16,17 +18,12 @@ std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t h
   return p.varlen ? head * p.total_q + s.q_begin + row : (s.batch * p.heads_q + head) * p.seq_q + row;
 }
 
-Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
-  if (p.op == Op::merge) return merged_oracle(p, a);
-  if (is_softmax(p.op)) return softmax_oracle(p, a);
-  if (is_gemm(p.op)) return flat_gemm_oracle(p, a);
+namespace {
+
+Dense forward_oracle(const Problem& p, const Tensors& a, Executor& executor) {
   return textbook<double>(p, a, Exact{}, executor);
 }
-
-Dense base(const Problem& p, const Tensors& a, Executor& executor) {
-  if (p.op == Op::merge) return merged_base(p, a);
-  if (is_softmax(p.op)) return softmax_base(p, a);
-  if (is_gemm(p.op)) return flat_gemm_base(p, a);
+Dense forward_base(const Problem& p, const Tensors& a, Executor& executor) {
   const DType dtype = p.dtype == DType::f8e4m3 ? p.out_dtype : p.dtype;
   if (p.dtype == DType::f8e4m3)
     return dtype == DType::f16 ? textbook<float>(p, a, Fp8Weights<f16>{}, executor)
@@ -36,6 +33,30 @@ Dense base(const Problem& p, const Tensors& a, Executor& executor) {
     case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);
     default: return textbook<float>(p, a, Exact{}, executor);
   }
+}
+template <auto compute>
+Dense alone(const Problem& p, const Tensors& a, Executor&) {
+  return compute(p, a);
+}
+
+// By Op; of a backward its forward's.
+struct Reference {
+  Dense (*oracle)(const Problem& p, const Tensors& a, Executor& executor);
+  Dense (*base)(const Problem& p, const Tensors& a, Executor& executor);
+};
+constexpr Reference kAttending{forward_oracle, forward_base}, kRows{alone<softmax_oracle>, alone<softmax_base>},
+    kProduct{alone<flat_gemm_oracle>, alone<flat_gemm_base>};
+constexpr std::array<Reference, kOps> kReferences{
+    kAttending, {alone<merged_oracle>, alone<merged_base>}, kAttending, kRows, kRows, kAttending, kProduct, kProduct,
+    kAttending};
+
+}  // namespace
+
+Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
+  return kReferences[static_cast<std::size_t>(p.op)].oracle(p, a, executor);
+}
+Dense base(const Problem& p, const Tensors& a, Executor& executor) {
+  return kReferences[static_cast<std::size_t>(p.op)].base(p, a, executor);
 }
 
 }  // namespace onepass::reference

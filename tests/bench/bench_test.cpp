@@ -13,6 +13,7 @@
 #include "tools/onepass/bench/device_inputs.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 #include "tools/onepass/bench/report.hpp"
+#include "tools/onepass/bench/work.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -155,9 +156,8 @@ TEST(Bench, CountsTheProductsThatTheGradientsNeed) {
                                     {"dbias", 8 + 4},
                                     {"dk", 2 * 8 + 4},
                                     {"dsinks", 0}}) {
-    CellResult r;
-    count_work(parse_problem(text("bwd h2 s10x7 d8/4 bias=fp32:11qk sinks grads=", grads)), r);
-    EXPECT_EQ(r.flops, 2.0 * dims * 2 * 70) << grads;
+    const Problem p = parse_problem(text("bwd h2 s10x7 d8/4 bias=fp32:11qk sinks grads=", grads));
+    EXPECT_EQ(work_of(p).flops, 2.0 * dims * 2 * 70) << grads;
   }
 }
 

@@ -22,7 +22,7 @@ TEST_P(Conformance, EveryImplementation) {
   int wrong = 0;
   for (std::size_t n = 0; n < lines.size() && wrong < 20; ++n) {
     const Problem problem = parse_problem(lines[n]);
-    const auto implementations = plan::implementations(problem.op);
+    const auto implementations = plan::implementations(problem, 1);
     int takers = 0;
     for (Distribution distribution : {Distribution::normal, kDistributions[1 + n % 3]}) {
       Inputs inputs = make_inputs(problem, n, distribution, static_cast<Placement>(n % 3));
@@ -47,7 +47,8 @@ TEST_P(Conformance, EveryImplementation) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Conformance,
                          testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "huge.txt", "merge.txt",
-                                         "mods.txt", "peers.txt", "quantize.txt", "softmax.txt", "flat_gemm.txt"),
+                                         "mods.txt", "peers.txt", "quantize.txt", "softmax.txt", "flat_gemm.txt",
+                                         "append.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });

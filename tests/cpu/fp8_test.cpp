@@ -9,6 +9,7 @@
 #include "check/draw/random.hpp"
 #include "onepass/quantize.hpp"
 #include "plan/implementations.hpp"
+#include "problem/attention/fp8.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "reference/reference.hpp"
 
@@ -141,9 +142,24 @@ TEST(Fp8, QuantizedForACall) {
     EXPECT_GT(error_of(t, {.hadamard = false, .center = true}), 1.05 * centered);
   }
   const std::string said = explain_fp8(batched, {}, {.center = true});
-  EXPECT_EQ(said.find("quantize b1 h2 s300x64 fp32 descale=1hn hadamard"), 0u) << said;
-  EXPECT_NE(said.find("quantize b1 h2 s400x64 fp32 descale=1h1 mean"), said.npos) << said;
-  EXPECT_NE(said.find("fp8_e4m3 out=fp32 q_descale=1hn k_descale=1h1 v_descale=1h1 v_mean=1hd"), said.npos) << said;
+  EXPECT_EQ(said.find("fwd b1 h2 s300x400 d64 fp32 fp8=hadamard,center\n"), 0u) << said;
+  EXPECT_NE(said.find("\n* cpu.quantize+"), said.npos) << said;
+  EXPECT_NE(said.find("q: reads each block of 128 rows once; k: reads each head for its amax, then each block of 128 rows; "
+                      "v: reads each head for its mean and amax, then each block of 128 rows; then "),
+            said.npos)
+      << said;
+  const Problem problem = parse_problem("fwd b2 h4/2 s300x400 d72/64 bf16 fp8=hadamard,center,by_block");
+  const Fp8Problems parts = fp8_problems(problem);
+  for (const auto& [part, line] :
+       {std::pair{&parts.quantizes[0], "quantize b2 h4 s300x72 bf16 descale=bhn hadamard y_strides=96000,24000,80,1"},
+        {&parts.quantizes[1], "quantize b2 h2 s400x72 bf16 descale=bhn hadamard y_strides=64000,32000,80,1"},
+        {&parts.quantizes[2], "quantize b2 h2 s400x64 bf16 descale=bhn mean"},
+        {&parts.attention,
+         "fwd b2 h4/2 s300x400 d72/64 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn v_mean=bhd "
+         "strides=q:96000,24000,80;k:64000,32000,80;v:51200,25600,64;o:76800,19200,64"}}) {
+    EXPECT_NO_THROW(validate(*part));
+    EXPECT_EQ(to_string(*part), line);
+  }
   Tensors wrong = batched;
   wrong.v_descale = {exact.data(), DType::f32, {1}};
   try {

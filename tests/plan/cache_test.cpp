@@ -31,7 +31,8 @@ TEST(PlanCache, ACallLikeAnEarlierOneTakesItsPlan) {
   for (const char* line :
        {"b1 h4/2 s20x30 d16 lse", "b2 h2 s7x9 d8 bf16 causal_top_left bias=fp32:bhqk", "bwd b1 h4/2 s9 d16",
         "b2 h2 s3x64 d8 seqused kv=paged:16", "softmax b1 h1 s4x33 log", "merge n3 b1 h2 s5 d8", "linear m3 n8 k16",
-        "quantize b1 h2 s40x64", "b1 h2 s6 d8 score_mod={score * 0.5f}"}) {
+        "quantize b1 h2 s40x64", "b1 h2 s6 d8 score_mod={score * 0.5f}", "b1 h2 s20 d16 bf16 fp8=center",
+        "append b2 h2 s3x64 d8 kv=paged:16", "append h4/2 q varlen=3,2 s5x64 d8 rotary=4"}) {
     const Problem p = parse_problem(line);
     const Inputs one = make_inputs(p, 0), other = make_inputs(p, 2);
     const Plan plan = planned(p.op, one.tensors, one.attention, 1);

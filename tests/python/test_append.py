@@ -198,13 +198,13 @@ def test_errors(rng):
         (
             ValueError,
             {"page_table": np.zeros((1, 4), np.int32)},
-            r"the heads_kv of k must be 2, as in k_new \(got shape \[1, 2, 8, 16\]\)",
+            r"the number of heads of k must be 2, as in k_new \(got shape \[1, 2, 8, 16\]\)",
         ),
-        (ValueError, {"v_new": new[:, :, :2]}, "the seq_new of v_new must be 3, as in k_new"),
+        (ValueError, {"v_new": new[:, :, :2]}, "the sequence length of v_new must be 3, as in k_new"),
         (ValueError, {"k_cache": read_only}, "k must be writable"),
         (ValueError, {"v_cache": cache[0]}, "v must not share memory with k"),
         (TypeError, {"k_new": None}, r"k_new must be an array \(got None\)"),
-        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "k must be fp32, as k_new .got fp16"),
+        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "k must be fp32, as k_new, or fp8_e4m3 .got fp16"),
         (TypeError, {"q": None, "q_out": None, "cos": cos.astype(np.int32)}, "cos must be fp32, as k_new .got int32"),
         (ValueError, {"threads": 0}, r"threads must be .* \(got 0\)"),
     ]:

@@ -119,7 +119,7 @@ def test_vmap_and_refusals(rng):
         (dict(layout="shbd"), r"layout must be 'bhsd' or 'bshd' \(got 'shbd'\)"),
         (dict(threads=0), r"threads must be .* \(got 0\)"),
         (dict(sin=None), "sin must be given"),
-        (dict(q=options["q"][:, :, :1]), "the seq_new of q must be 3, as in k_new"),
+        (dict(q=options["q"][:, :, :1]), "the sequence length of q must be 3, as in k_new"),
         (dict(seqused_k=None), r"seqused_k must be an array \(got None\)"),
         (dict(k_new=None), r"k_new must be an array \(got None\)"),
         (dict(v_cache=None), r"v_cache must be an array \(got None\)"),

@@ -25,8 +25,8 @@ struct Flags {
   bool json = false, progress = false;
 };
 
-std::vector<const Implementation*> candidates(const Flags& flags, Op op) {
-  std::vector<const Implementation*> all = plan::implementations(op);
+std::vector<const Implementation*> candidates(const Flags& flags, const Problem& problem) {
+  std::vector<const Implementation*> all = plan::implementations(problem, 1);
   if (flags.implementation.empty()) return all;
   std::string names;
   for (const Implementation* row : all) {
@@ -75,7 +75,7 @@ int check_command(const Flags& flags) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   std::vector<std::pair<const Implementation*, std::string>> all;
   std::string refusals;
-  for (const Implementation* row : candidates(flags, problem.op)) {
+  for (const Implementation* row : candidates(flags, problem)) {
     all.emplace_back(row, why_not(*row, problem));
     if (!all.back().second.empty()) refusals += text("; ", row->name, ": ", all.back().second);
   }

@@ -49,9 +49,9 @@ Tensors read(const Running& flags, Op op, std::deque<io::Array>& arrays) {
 
 // y or dx, then lse if it is wanted.
 Results results_of(const Flags& flags, const Operator& o, const Tensors& t) {
-  const ConstTensor rows = o.op == Op::softmax_backward ? ConstTensor(t.y) : t.x;
+  const ConstTensor rows = reads(row_of(Role::y), o.op) ? ConstTensor(t.y) : t.x;
   io::Shape shape(rows.shape.begin(), rows.shape.begin() + rows.rank);
-  if (is_gemm(o.op)) shape = {t.x.shape[0], t.w.shape[0]};
+  if (operator_of(o.op).matrices) shape = {t.x.shape[0], t.w.shape[0]};
   Results r;
   r.push_back({&row_of(o.result), flags.out_dtype.empty() ? rows.dtype : dtype_from_name(flags.out_dtype), shape});
   if (!flags.outputs.want_lse) return r;
@@ -84,7 +84,7 @@ void add(CLI::App& run, const Operator& o) {
   add_running_options(*c, *flags);
   c->add_option("--out", flags->outputs.out,
                 text("Result: ", row_of(o.result).name, " as .npy, or as .safetensors",
-                     o.op == Op::softmax ? ", there beside lse" : ""))
+                     writes(row_of(Role::lse), o.op) ? ", there beside lse" : ""))
       ->group("Results")
       ->required()
       ->type_name("FILE");
@@ -92,14 +92,14 @@ void add(CLI::App& run, const Operator& o) {
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   const CLI::Option* lse = nullptr;
-  if (o.op == Op::softmax) {
+  if (writes(row_of(Role::lse), o.op)) {
     lse = c->add_option("--lse", flags->outputs.lse,
                         "Also write the log-sum-exp of each row: .npy; without a file if --out is .safetensors")
               ->group("Results")
               ->expected(0, 1)
               ->type_name("FILE");
   }
-  if (is_softmax(o.op)) {
+  if (is_said(operator_of(o.op).words, "log")) {
     c->add_option("--scale", flags->options.scale, "Factor of the scores; default: 1")->group("Scores");
     c->add_flag("--log", flags->options.log, "Compute the logarithm of the softmax")->group("Scores");
   }

@@ -5,8 +5,12 @@
 #include <vector>
 
 #include "algebra/numerics.hpp"
+#include "check/draw/cache.hpp"
+#include "check/draw/factors.hpp"
 #include "check/draw/random.hpp"
+#include "check/draw/side.hpp"
 #include "problem/attention/key_value_view.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::check {
 namespace {
@@ -114,9 +118,8 @@ class Scores {
   const Distribution distribution_;
 };
 
-}  // namespace
-
-void draw_attention(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+// Lengths, pages and scales are drawn before.
+void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, t, b);
     const Scores scores(p, seq, b, seed, distribution);
@@ -137,6 +140,7 @@ void draw_attention(const Problem& p, const Tensors& t, std::uint64_t seed, Dist
   }
 }
 
+// N(0, 1)
 void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, t, b);
@@ -150,6 +154,26 @@ void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed) {
         Inputs::writable<float>(t.dlse)[lse_offset(t.dlse, seq.batch, h, seq.q_begin + i)] =
             Random(seed, {kDLse, b, h, i}).normal();
   }
+}
+
+}  // namespace
+
+void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  draw_lengths_and_pages(p, t, seed);
+  for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale})
+    draw_descale(tensor_of(t, row_of(role)), role, seed);
+  draw_rows(p, t, seed, distribution);
+  if (p.v_mean) draw_mean(t.v_mean, seed);
+  if (p.bias) draw_bias(t.bias, seed);
+  if (p.alibi) draw_slopes(t.alibi_slopes, p.heads_q);
+  if (p.sinks) draw_sinks(t.sinks, seed);
+  for (std::size_t i = 0; i < t.mod_buffers.size(); ++i)
+    draw_mod_buffer(t.mod_buffers[i].tensor, static_cast<std::int64_t>(i), seed);
+}
+
+void draw_backward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  draw_forward(p, t, seed, distribution);
+  draw_upstream(p, t, seed);
 }
 
 }  // namespace onepass::check

@@ -1,4 +1,4 @@
-// The rows of q, k and v, and of a backward's dout and dlse.
+// The inputs of attention and of its backward.
 #pragma once
 #include <cstdint>
 
@@ -6,10 +6,10 @@
 
 namespace onepass::check {
 
-// Each row is drawn by itself. Lengths, pages and scales must be drawn before; fp8_e4m3 is stored divided by its
-// scales. v is N(0.5, 1), or a part of k if the problem says v_in_k. q and k: see Distribution.
-void draw_attention(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
-// N(0, 1)
-void draw_upstream(const Problem& problem, const Tensors& tensors, std::uint64_t seed);
+// Everything that a forward reads. Each row of q, k and v is drawn by itself; fp8_e4m3 is stored divided by its scales.
+// v is N(0.5, 1), or a part of k if the problem says v_in_k. q and k: see Distribution.
+void draw_forward(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
+// The same, with dout and dlse N(0, 1).
+void draw_backward(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
 
 }  // namespace onepass::check

@@ -1,10 +1,13 @@
 #include "check/draw/cache.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "check/draw/random.hpp"
+#include "check/inputs.hpp"
+#include "problem/append/append.hpp"
 
 namespace onepass::check {
 
@@ -15,10 +18,11 @@ enum Stream : std::int64_t { kLengths = 100, kPages };  // apart from those of t
 std::vector<std::int32_t> draw_lengths(const Problem& p, std::uint64_t seed) {
   std::vector<std::int32_t> lengths;
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    const bool given = p.seqused && !p.lengths_k.empty(), most = !p.seqused || b == 0;
-    const std::int64_t n = given  ? p.lengths_k[static_cast<std::size_t>(b)]
-                           : most ? p.seq_k
-                                  : Random(seed, {kLengths, b}).below(p.seq_k + 1);
+    const bool given = p.seqused && !p.lengths_k.empty();
+    const std::int64_t most = (p.rotary ? std::min(p.seq_k, p.positions) : p.seq_k) - new_tokens(p, b);
+    const std::int64_t n = given                              ? p.lengths_k[static_cast<std::size_t>(b)]
+                           : !p.seqused || b == 0 || most < 0 ? most
+                                                              : Random(seed, {kLengths, b}).below(most + 1);
     lengths.push_back(static_cast<std::int32_t>(n));
   }
   return lengths;
@@ -32,13 +36,39 @@ std::vector<std::int32_t> draw_page_table(const Problem& p, const std::vector<st
   for (std::size_t i = order.size(); i > 1; --i)
     std::swap(order[i - 1], order[static_cast<std::size_t>(r.below(static_cast<std::int64_t>(i)))]);
   std::size_t next = 0;
-  for (const std::int32_t keys : lengths) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t keys = lengths[static_cast<std::size_t>(b)] + new_tokens(p, b);
     for (std::int64_t i = 0; i < p.max_pages; ++i) {
       const bool used = i * p.page_size < keys && !order.empty();
       table.push_back(used ? order[next++ % order.size()] : i % 2 == 0 ? -1 : std::numeric_limits<std::int32_t>::max());
     }
   }
   return table;
+}
+
+namespace {
+
+void prefix_sums(const ConstTensor& cu, const std::vector<std::int64_t>& lengths) {
+  auto* sums = Inputs::writable<std::int32_t>(cu);
+  sums[0] = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) sums[i + 1] = static_cast<std::int32_t>(sums[i] + lengths[i]);
+}
+void put(const ConstTensor& t, const std::vector<std::int32_t>& numbers) {  // row by row
+  const std::int64_t columns = t.rank == 2 ? t.shape[1] : 1;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
+    Inputs::writable<std::int32_t>(t)[row * t.stride[0] + column * t.stride[1]] = numbers[i];
+  }
+}
+
+}  // namespace
+
+void draw_lengths_and_pages(const Problem& p, const Tensors& t, std::uint64_t seed) {
+  if (p.varlen) prefix_sums(t.cu_seqlens_q, p.lengths_q);
+  if (p.packed_k()) prefix_sums(t.cu_seqlens_k, p.lengths_k);
+  const std::vector<std::int32_t> lengths = draw_lengths(p, seed);
+  if (p.seqused) put(t.seqused_k, lengths);
+  if (p.paged()) put(t.page_table, draw_page_table(p, lengths, seed));
 }
 
 }  // namespace onepass::check

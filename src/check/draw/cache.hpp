@@ -7,8 +7,11 @@
 
 namespace onepass::check {
 
+// cu_seqlens_q and cu_seqlens_k, seqused_k and page_table: those that the problem has.
+void draw_lengths_and_pages(const Problem& problem, const Tensors& tensors, std::uint64_t seed);
+
 // The number of keys of each sequence: the lengths of the problem if it has them, else 0 to seq_k, and seq_k for the
-// first sequence. Without seqused_k all lengths are seq_k.
+// first sequence. Without seqused_k all lengths are seq_k. An append's leave room for what is new.
 std::vector<std::int32_t> draw_lengths(const Problem& problem, std::uint64_t seed);
 
 // [batch, max_pages], pages in any order. Each belongs to one sequence until none is left; then they are shared.

@@ -30,11 +30,12 @@ void draw_row(const Problem& p, std::int64_t n, const ConstTensor& out, const Co
 
 }  // namespace
 
-void draw_part(const Problem& p, std::int64_t number, const ConstTensor& out, const ConstTensor& lse,
-               std::uint64_t seed, Distribution distribution) {
+void draw_parts(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   const std::int64_t h = p.heads_q, s = p.seq_q;
-  for (std::int64_t i = 0; i < p.batch * h * s; ++i)
-    draw_row(p, number, out, lse, seed, distribution, i / (h * s), i / s % h, i % s);
+  for (std::int64_t n = 0; n < p.partials; ++n)
+    for (std::int64_t i = 0; i < p.batch * h * s; ++i)
+      draw_row(p, n, t.outs[static_cast<std::size_t>(n)], t.lses[static_cast<std::size_t>(n)], seed, distribution,
+               i / (h * s), i / s % h, i % s);
 }
 
 }  // namespace onepass::check

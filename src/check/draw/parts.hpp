@@ -6,9 +6,7 @@
 
 namespace onepass::check {
 
-// Draws part `number`. Every sixth row of it is empty, and every eleventh row of all parts. O of an empty row stays as
-// it is.
-void draw_part(const Problem& problem, std::int64_t number, const ConstTensor& out, const ConstTensor& lse,
-               std::uint64_t seed, Distribution distribution);
+// Every sixth row of a part is empty, and every eleventh row of all parts. O of an empty row stays as it is.
+void draw_parts(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
 
 }  // namespace onepass::check

@@ -19,6 +19,9 @@ class Rows {
   Rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution)
       : p_(p), t_(t), seed_(seed), distribution_(distribution), row_(static_cast<std::size_t>(p.seq_k)) {}
 
+  void each(void (Rows::*draw)(std::int64_t row)) {
+    for (std::int64_t r = 0; r < p_.batch * p_.heads_q * p_.seq_q; ++r) (this->*draw)(r);
+  }
   void forward(std::int64_t r) {
     scores(r);
     put(t_.x, r);
@@ -109,6 +112,8 @@ class Rows {
   std::vector<float> row_;
 };
 
+}  // namespace
+
 void draw_matrices(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   const auto draw = [&](const ConstTensor& tensor, std::int64_t rows, std::int64_t columns, Stream stream,
                         auto number) {
@@ -134,18 +139,14 @@ void draw_matrices(const Problem& p, const Tensors& t, std::uint64_t seed, Distr
   draw(columns, 1, p.n, kColumns, [](std::int64_t, bool, float x) { return 4 * x; });
 }
 
-}  // namespace
-
-void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
-  if (is_gemm(p.op)) return draw_matrices(p, t, seed, distribution);
-  Rows rows(p, t, seed, distribution);
-  for (std::int64_t r = 0; r < p.batch * p.heads_q * p.seq_q; ++r) {
-    switch (p.op) {
-      case Op::quantize: rows.numbers(r); break;
-      case Op::softmax: rows.forward(r); break;
-      default: rows.backward(r);
-    }
-  }
+void draw_softmax(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  Rows(p, t, seed, distribution).each(&Rows::forward);
+}
+void draw_softmax_backward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  Rows(p, t, seed, distribution).each(&Rows::backward);
+}
+void draw_numbers(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  Rows(p, t, seed, distribution).each(&Rows::numbers);
 }
 
 }  // namespace onepass::check

@@ -110,12 +110,4 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
   return GradientJudge(inputs, oracle, base).judge();
 }
 
-Verdict judge(Inputs& in, Executor& executor, DeviceKind computed_on) {
-  if (in.problem.op == Op::quantize) return judge_quantized(in);
-  if (is_gemm(in.problem.op)) return judge_flat_gemm(in, in.oracle(executor), in.base(executor));
-  if (is_softmax(in.problem.op)) return judge_softmax(in, in.oracle(executor), in.base(executor));
-  return in.problem.op == Op::backward ? judge(in, in.oracle_gradients(executor), in.base_gradients(executor))
-                                       : judge(in, in.oracle(executor), in.base(executor), computed_on);
-}
-
 }  // namespace onepass::check

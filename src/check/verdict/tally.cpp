@@ -12,8 +12,9 @@ constexpr double kLuck = 3.2;  // sqrt(ln(1e9) / 2) of Hoeffding's inequality
 }  // namespace
 
 double half_ulp(DType dtype, double x) {
-  const double least = dtype == DType::f16 ? 0x1p-14 : 0x1p-126;  // the smallest normal number
-  return std::exp2(std::floor(std::log2(std::max(std::abs(x), least)))) * rounding_unit(dtype);
+  const double least = dtype == DType::f8e4m3 ? 0x1p-6 : dtype == DType::f16 ? 0x1p-14 : 0x1p-126;  // a normal number
+  return std::exp2(std::floor(std::log2(std::max(std::abs(x), least)))) *
+         (dtype == DType::f8e4m3 ? 0x1p-4 : rounding_unit(dtype));
 }
 
 double sum_error(double n) { return kUnit * (4 + 2 * std::sqrt(n)); }

@@ -72,6 +72,10 @@ Verdict judge_softmax(const Inputs& inputs, const reference::Dense& oracle, cons
 // else.
 Verdict judge_quantized(const Inputs& inputs);
 
+// Judges an append. Copied elements have the bits of the new ones, of an fp8_e4m3 cache those of their quotient. A
+// rotated element is within half an ulp of its dtype, and 2^-22 of the sizes of its two products, of the float64 one.
+Verdict judge_append(const Inputs& inputs);
+
 // Judges a GEMM by 1 to 3 with e = (4 + k / 64) u T, T the sum of the sizes of an element's terms. B adds (4 + 2
 // sqrt(k)) u T and half an ulp.
 Verdict judge_flat_gemm(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base);
@@ -82,10 +86,11 @@ bool same_kind(float x, float reference);
 Verdict concluded(Verdict verdict, const std::string& worst, std::string violation, const Inputs& inputs);
 
 inline bool can_judge(const Problem& problem, Distribution distribution) {
-  return distribution != Distribution::huge || (problem.op != Op::backward && !problem.row_lse);
+  return distribution != Distribution::huge || (problem.gradients == Gradients{} && !problem.row_lse);
 }
 
-// Judges by the oracle and base of the inputs' own operator.
+// Judges by the rule of the inputs' operator (check/operators.hpp). An FP8 attention is judged as the attention on what
+// the CPU's quantize, which has a rule of its own, makes of q, k and v.
 Verdict judge(Inputs& inputs, Executor& executor, DeviceKind computed_on = DeviceKind::cpu);
 
 }  // namespace onepass::check

@@ -12,6 +12,9 @@
 #include "algebra/rotary.hpp"
 #include "algebra/scalar.hpp"
 #include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "cpu/common/place.hpp"
+#include "problem/append/append.hpp"
 
 namespace onepass::cpu {
 namespace {
@@ -34,8 +37,8 @@ void rotate_pair(To* to_x, To* to_y, T x, T y, float cos, float sin, float facto
 }
 
 struct Append {
-  const AppendProblem& p;
-  const AppendTensors& t;
+  const Problem& p;
+  const Tensors& t;
 
   // cos and sin of the pairs of one token.
   struct Angles {
@@ -96,7 +99,7 @@ struct Append {
 
   // The sequence that token n, counted over all of them, belongs to.
   std::int64_t sequence_at(std::int64_t n) const {
-    if (!p.packed) return n / p.seq_new;
+    if (!p.varlen) return n / p.seq_q;
     std::int64_t lo = 0, hi = p.batch;  // the last whose first token is not behind n: those before it may be empty
     while (hi - lo > 1) {
       const std::int64_t middle = (lo + hi) / 2;
@@ -109,29 +112,53 @@ struct Append {
   void tokens(std::int64_t first, std::int64_t last) const {
     std::vector<float> room;
     for (std::int64_t n = first, b = sequence_at(first); n < last && b < p.batch; ++b) {
-      const Sequence s = appended_sequence(p, t, b);
-      const KeyValueView keys(t.k, s, t.k_descale), values(t.v, s, t.v_descale);
-      const std::int64_t begin = p.packed ? s.q_begin : b * p.seq_new, end = std::min(last, begin + s.seq_q);
+      const Sequence s = sequence_of(p, t, b);
+      const KeyValueView keys(t.k_cache, s, t.k_descale), values(t.v_cache, s, t.v_descale);
+      const std::int64_t begin = p.varlen ? s.q_begin : b * p.seq_q, end = std::min(last, begin + s.seq_q);
       for (; n < end; ++n) token<T, Cached>(s, keys, values, n - begin, room);
     }
   }
 };
 
+// Elements of a token that are read and written.
+std::int64_t token_elements(const Problem& p) { return p.heads_kv * (p.dim_qk + p.dim_v) + p.heads_q * p.dim_qk; }
+
+class State final : public PlanState {
+ public:
+  explicit State(const Request& request)
+      : PlanState(request.problem),
+        at_once_(std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, token_elements(*problem)))) {}
+  std::string describe() const override { return text(at_once_, at_once_ == 1 ? " token" : " tokens", " per task"); }
+  void run(const Tensors& t, void*, Executor& executor, void*) const override {
+    const Problem& p = *problem;
+    const std::int64_t all = new_tokens(p);
+    if (all == 0 || p.batch == 0 || token_elements(p) == 0) return;
+    const Append job{p, t};
+    with_float_type(p.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      parallel(executor, (all + at_once_ - 1) / at_once_, [&](std::int64_t task, int) {
+        const std::int64_t first = task * at_once_, last = std::min(all, (task + 1) * at_once_);
+        const auto tokens_to = [&](auto cached) { job.tokens<T, decltype(cached)>(first, last); };
+        p.kv_dtype ? tokens_to(f8e4m3{}) : tokens_to(zero);
+      });
+    });
+  }
+
+ private:
+  const std::int64_t at_once_;  // tokens of a task
+};
+
 }  // namespace
 
-void append_kv(const AppendProblem& p, const AppendTensors& t, Executor& executor) {
-  const std::int64_t of_token = p.heads_kv * (p.dim_qk + p.dim_v) + p.heads_q * p.dim_qk;
-  if (p.tokens == 0 || p.batch == 0 || of_token == 0) return;
-  const std::int64_t at_once = std::max<std::int64_t>(1, kTaskElements / of_token);
-  const Append job{p, t};
-  with_float_type(p.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    parallel(executor, (p.tokens + at_once - 1) / at_once, [&](std::int64_t task, int) {
-      const std::int64_t first = task * at_once, last = std::min(p.tokens, (task + 1) * at_once);
-      const auto tokens_to = [&](auto cached) { job.tokens<T, decltype(cached)>(first, last); };
-      p.cache_dtype == p.dtype ? tokens_to(zero) : tokens_to(f8e4m3{});
-    });
-  });
+const Implementation& append_implementation() {
+  static const Implementation row{"cpu.append",
+                                  [](const Request& request) {
+                                    if (std::string why = why_elsewhere(*request.problem); !why.empty())
+                                      return Decision::no(why);
+                                    return Decision{{}, std::make_shared<State>(request)};
+                                  },
+                                  Op::append};
+  return row;
 }
 
 }  // namespace onepass::cpu

@@ -1,10 +1,9 @@
 // Appending to a cache on the CPU.
 #pragma once
-#include "problem/append/append.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cpu {
 
-// problem: append_problem_of(tensors).
-void append_kv(const AppendProblem& problem, const AppendTensors& tensors, Executor& executor);
+const Implementation& append_implementation();  // "cpu.append"
 
 }  // namespace onepass::cpu

@@ -12,6 +12,7 @@
 #include "base/text.hpp"
 #include "base/workspace.hpp"
 #include "cpu/common/place.hpp"
+#include "problem/attention/fp8.hpp"
 #include "problem/quantize/quantize_problem.hpp"
 #include "problem/roles.hpp"
 
@@ -21,6 +22,7 @@ namespace {
 struct Job {
   const Problem& p;
   const Tensors& t;
+  const std::int64_t all_rows;  // of each head; those behind them are left alone
   const std::array<std::uint32_t, 8> signs = rotation_signs(p.seed);
   const std::int64_t n = p.seq_k, together = rotated_together(n);
   const float root = 1 / std::sqrt(static_cast<float>(together));
@@ -54,7 +56,7 @@ struct Job {
     std::vector<double> sums(static_cast<std::size_t>(n));
     std::vector<float> row(static_cast<std::size_t>(n));
     float most = 0;
-    for (std::int64_t i = 0; i < p.seq_q; ++i) {
+    for (std::int64_t i = 0; i < all_rows; ++i) {
       load(pair, i, 1, row.data());
       float all = 0, largest = 0;  // of n numbers that are mixed, |x'| <= sum |x| / root n <= root n * max |x|
       for (std::int64_t c = 0; c < n; ++c) {
@@ -66,13 +68,13 @@ struct Job {
       most = std::max(most, p.hadamard ? std::min(all * root, largest / root) : largest);
     }
     for (std::int64_t c = 0; c < n; ++c)
-      mean[c] = p.centered && p.seq_q > 0 ? static_cast<float>(sums[c] / static_cast<double>(p.seq_q)) : 0.0f;
+      mean[c] = p.centered && all_rows > 0 ? static_cast<float>(sums[c] / static_cast<double>(all_rows)) : 0.0f;
     return p.centered ? 2 * most : most;  // a mean reaches no further than the numbers that it is of
   }
 
   // Returns the factor of the block, which is `factor` unless that is 0.
   float block(std::int64_t pair, std::int64_t first, const float* mean, float factor, float* rows) const {
-    const std::int64_t count = std::min(kDescaleRows, p.seq_q - first);
+    const std::int64_t count = std::min(kDescaleRows, all_rows - first);
     load(pair, first, count, rows);
     float most = 0;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -120,10 +122,14 @@ class State final : public PlanState {
                 ", then each block of 128 rows");
   }
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
+    run(t, memory, executor, problem->seq_q);
+  }
+  // The first `rows` rows of each head.
+  void run(const Tensors& t, void* memory, Executor& executor, std::int64_t rows) const {
     const Problem& p = *problem;
-    const Job job{p, t};
-    if (is_empty(p)) return without_rows(job);
-    const std::int64_t pairs = p.batch * p.heads_q, blocks = descale_blocks(p.seq_q), n = p.seq_k;
+    const Job job{p, t, rows};
+    if (rows == 0 || is_empty(p)) return without_rows(job);
+    const std::int64_t pairs = p.batch * p.heads_q, blocks = descale_blocks(rows), n = p.seq_k;
     Workspace w(memory);
     const Memory m = book(p, w, executor.workers());
     if (needs_amax_pass(p)) {
@@ -169,7 +175,30 @@ class State final : public PlanState {
   }
 };
 
+class Quantizer final : public Fp8Quantizer {
+ public:
+  explicit Quantizer(const std::array<Request, 3>& requests)
+      : states_{State(requests[0]), State(requests[1]), State(requests[2])} {}
+  const PlanState& state(std::size_t i) const override { return states_[i]; }
+  void run(const std::array<QuantizeCall, 3>& calls, Executor& executor, void*) const override {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const std::int64_t rows = states_[i].problem->seq_q, used = calls[i].used ? *calls[i].used : rows;
+      states_[i].run(calls[i].tensors, calls[i].workspace, executor, std::clamp<std::int64_t>(used, 0, rows));
+    }
+  }
+
+ private:
+  const std::array<State, 3> states_;
+};
+
 }  // namespace
+
+Decision quantized_first(const Request& request, const Implementation& attention) {
+  return onepass::quantized_first(request, attention, [](const std::array<Request, 3>& requests, std::string& why) {
+    why = why_elsewhere(*requests[0].problem);
+    return std::unique_ptr<const Fp8Quantizer>(why.empty() ? std::make_unique<const Quantizer>(requests) : nullptr);
+  });
+}
 
 const Implementation& quantize_implementation() {
   static const Implementation row{"cpu.quantize",

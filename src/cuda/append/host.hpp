@@ -4,20 +4,21 @@
 
 #include "cuda/append/append.hpp"
 #include "cuda/host/kernels.hpp"
-#include "problem/append/append.hpp"
+#include "problem/implementation.hpp"
 
 namespace onepass::cuda {
+
+const Implementation& append_implementation();  // "cuda.append"
 
 KernelProgram append_program(const AppendConfig& config, const std::string& arch);
 
 struct AppendPlan {
   AppendConfig config;
-  AppendParams params;
+  int rotated, copied, values, items;  // as AppendParams has them
+  long long all_items;
 };
-// Throws Error (unsupported) if there are more tokens, heads or keys than the kernel counts.
-AppendPlan plan_append(const AppendProblem& problem, const AppendTensors& tensors);
-
-// problem: append_problem_of(tensors). Launches on the stream and returns.
-void append_kv(const AppendProblem& problem, const AppendTensors& tensors, Stream stream);
+// False, with a sentence, if there are more tokens, heads or keys than the kernel counts.
+bool select_append(const Problem& problem, AppendPlan& plan, std::string& why);
+AppendParams append_params(const Problem& problem, const AppendPlan& plan, const Tensors& tensors);
 
 }  // namespace onepass::cuda

@@ -1,14 +1,20 @@
 #include "cuda/quantize/quantize.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
+#include "cuda/host/kernel_state.hpp"
 #include "cuda/host/kernels.hpp"
+#include "problem/attention/fp8.hpp"
 #include "problem/quantize/quantize_problem.hpp"
 #include "problem/roles.hpp"
 
@@ -104,11 +110,15 @@ class State final : public PlanState {
     for (const auto& [config, blocks] : plan_.steps()) load_step(config);
   }
   void run(const Tensors& tensors, void* workspace, Executor&, void* stream) const override {
-    start({*this, tensors, workspace}, static_cast<Stream>(stream));
+    start({tensors, workspace}, static_cast<Stream>(stream));
   }
-  void start(const QuantizeCall& call, Stream stream) const {
+  QuantizeParams params(const QuantizeCall& call) const {
     QuantizeParams parameters = quantize_params(*problem, plan_, call.tensors, call.workspace);
     parameters.used = call.used;
+    return parameters;
+  }
+  void start(const QuantizeCall& call, Stream stream) const {
+    QuantizeParams parameters = params(call);
     if (plan_.heads * static_cast<std::int64_t>(plan_.blocks) == 0) return prepare();
     const ContextScope scope(device_);
     void* arguments[] = {&parameters};
@@ -136,6 +146,54 @@ class State final : public PlanState {
 
   const DeviceFacts& device_;
   const QuantizePlan plan_;
+};
+
+std::unique_ptr<State> state_of(const Request& request, std::string& why) {
+  QuantizePlan plan;
+  const DeviceFacts* const device = device_of(*request.problem, why);
+  if (!device || !select_quantize(*request.problem, device->multiprocessors, plan, why)) return nullptr;
+  return std::make_unique<State>(request, *device, plan);
+}
+
+// Quantizes q, k and v in two launches if all have kernels of quantize.cuh, else one after the other.
+class Quantizer final : public Fp8Quantizer {
+ public:
+  explicit Quantizer(std::array<std::unique_ptr<const State>, 3> states)
+      : states_(std::move(states)),
+        together_(std::ranges::all_of(states_, [](const auto& state) { return state->plan().config.tiles; })) {}
+  const PlanState& state(std::size_t i) const override { return *states_[i]; }
+  void prepare() const override {
+    if (!together_) {
+      for (const auto& state : states_) state->prepare();
+      return;
+    }
+    for (const TileLaunch& launch : launches([](std::size_t) { return QuantizeParams{}; }))
+      if (launch.configs.count > 0) load(states_[0]->device(), launch.configs, nullptr);
+  }
+  void run(const std::array<QuantizeCall, 3>& calls, Executor&, void* stream) const override {
+    if (!together_) {
+      for (std::size_t i = 0; i < calls.size(); ++i) states_[i]->start(calls[i], static_cast<Stream>(stream));
+      return;
+    }
+    const ContextScope scope(states_[0]->device());
+    std::array<TileLaunch, 2> both = launches([&](std::size_t i) { return states_[i]->params(calls[i]); });
+    for (TileLaunch& launch : both) launch.start(states_[0]->device(), static_cast<Stream>(stream));
+  }
+
+ private:
+  template <class Params>
+  std::array<TileLaunch, 2> launches(Params params) const {
+    std::array<TileLaunch, 2> all;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const auto steps = states_[i]->plan().steps();
+      for (std::size_t step = 0; step < steps.size(); ++step)
+        all[step].add(steps[step].config, params(i), steps[step].blocks);
+    }
+    return all;
+  }
+
+  const std::array<std::unique_ptr<const State>, 3> states_;
+  const bool together_;
 };
 
 }  // namespace
@@ -236,6 +294,30 @@ std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std
   return programs;
 }
 
+std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& problems, const std::string& arch) {
+  std::vector<KernelProgram> programs;
+  std::array<QuantizePlan, 3> plans;
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    if (std::string why; !select_quantize(problems[i], 1, plans[i], why)) throw Error(ErrorCode::unsupported, why);
+  if (!std::ranges::all_of(plans, [](const QuantizePlan& plan) { return plan.config.tiles; })) {
+    for (const QuantizePlan& plan : plans) std::ranges::move(quantize_programs(plan, arch), std::back_inserter(programs));
+    return programs;
+  }
+  for (const bool several : {false, true}) {
+    QuantizeConfigs first{}, second{};
+    for (QuantizePlan& plan : plans) {
+      plan.config.several = several && may_be_several(plan.config);
+      const auto steps = plan.steps();
+      first.job[first.count++] = steps[0].config;
+      if (steps.size() > 1) second.job[second.count++] = steps[1].config;
+    }
+    if (several && std::ranges::none_of(plans, [](const QuantizePlan& plan) { return plan.config.several; })) break;
+    programs.push_back(quantize_program(first, arch));
+    if (!several && second.count > 0) programs.push_back(quantize_program(second, arch));
+  }
+  return programs;
+}
+
 QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const Tensors& t, void* workspace) {
   QuantizeParams q{};
   q.x = t.x.data;
@@ -264,33 +346,15 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   return q;
 }
 
-bool quantize_all(std::span<const QuantizeCall> calls, Stream stream) {
-  std::vector<const State*> states;
-  for (const QuantizeCall& call : calls) {
-    const auto* const state = dynamic_cast<const State*>(&call.plan);
-    if (!state) return false;
-    states.push_back(state);
-  }
-  const bool together = calls.size() <= kMaxQuantizeJobs &&
-                        std::ranges::all_of(states, [](const State* state) { return state->plan().config.tiles; });
-  if (!together || calls.empty()) {
-    for (std::size_t i = 0; i < calls.size(); ++i) states[i]->start(calls[i], stream);
-    return true;
-  }
-  TileLaunch first, second;
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const QuantizePlan& plan = states[i]->plan();
-    QuantizeParams params = quantize_params(*states[i]->problem, plan, calls[i].tensors, calls[i].workspace);
-    params.used = calls[i].used;
-    const auto steps = plan.steps();
-    first.add(steps[0].config, params, steps[0].blocks);
-    if (steps.size() > 1) second.add(steps[1].config, params, steps[1].blocks);
-  }
-  const DeviceFacts& device = states[0]->device();
-  const ContextScope scope(device);
-  first.start(device, stream);
-  second.start(device, stream);
-  return true;
+Decision quantized_first(const Request& request, const Implementation& attention) {
+  return onepass::quantized_first(request, attention, [](const std::array<Request, 3>& requests, std::string& why) {
+    std::array<std::unique_ptr<const State>, 3> states;
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      states[i] = state_of(requests[i], why);
+      if (!states[i]) return std::unique_ptr<const Fp8Quantizer>();
+    }
+    return std::unique_ptr<const Fp8Quantizer>(std::make_unique<const Quantizer>(std::move(states)));
+  });
 }
 
 const Implementation& quantize_implementation() {
@@ -298,10 +362,8 @@ const Implementation& quantize_implementation() {
       "cuda.quantize",
       [](const Request& request) {
         std::string why;
-        QuantizePlan plan;
-        const DeviceFacts* const device = device_of(*request.problem, why);
-        if (!device || !select_quantize(*request.problem, device->multiprocessors, plan, why)) return Decision::no(why);
-        return Decision{{}, std::make_shared<State>(request, *device, plan)};
+        std::unique_ptr<State> state = state_of(request, why);
+        return state ? Decision{{}, std::move(state)} : Decision::no(why);
       },
       Op::quantize};
   return row;

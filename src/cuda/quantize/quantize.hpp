@@ -1,7 +1,7 @@
 // cuda.quantize: rows to fp8_e4m3 by one launch, or by two where more than 128 rows share a scale or a mean. 16-bit
 // elements take quantize.cuh, in tiles; others, and means, take rows.cuh.
 #pragma once
-#include <span>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -13,6 +13,9 @@
 namespace onepass::cuda {
 
 const Implementation& quantize_implementation();
+// The decision of a row of CUDA's on q, k and v that this quantizes, with shared launches where all three have kernels
+// that can.
+Decision quantized_first(const Request& request, const Implementation& attention);
 
 struct QuantizePlan {
   QuantizeConfig config;  // of what writes y
@@ -32,21 +35,12 @@ struct QuantizePlan {
 bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
-// Every program of a plan, for any number of multiprocessors. If the plan can be Q's of attention_fp8, it includes the
+// Every program of a plan, for any number of multiprocessors. If the plan can be Q's of an FP8 attention, it includes the
 // programs that quantize q, k and v together.
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
+// Those of an FP8 attention's q, k and v, for any number of multiprocessors. Throws Error if one is refused.
+std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& problems, const std::string& arch);
 QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan, const Tensors& tensors,
                                void* workspace);
-
-// Quantizes of one device, none of which reads what another writes.
-struct QuantizeCall {
-  const PlanState& plan;
-  const Tensors& tensors;
-  void* workspace;            // plan.workspace_bytes
-  const int* used = nullptr;  // on the device: rows of each head that count; nullptr: all. Not with scales of blocks
-};
-// Shares launches where all plans have a kernel that can, else launches one after the other. Returns false, with
-// nothing done, if a plan is not cuda.quantize.
-bool quantize_all(std::span<const QuantizeCall> calls, Stream stream);
 
 }  // namespace onepass::cuda

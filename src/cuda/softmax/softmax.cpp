@@ -151,7 +151,7 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
                p.seq_k, ")");
     return false;
   }
-  const bool backward = p.op == Op::softmax_backward;
+  const bool backward = is_backward(p.op);
   const auto scale = static_cast<float>(p.effective_scale());
   SoftmaxConfig& c = plan.config;
   c = {};
@@ -207,7 +207,7 @@ KernelProgram softmax_program(const SoftmaxConfig& c, const std::string& arch) {
 SoftmaxParams softmax_params(const Problem& p, const SoftmaxPlan& plan) {
   SoftmaxParams s{};
   const Layout& l = p.layout;
-  const bool backward = p.op == Op::softmax_backward;
+  const bool backward = is_backward(p.op);
   const auto tensor = [&](const Dims& stride) { return row_tensor(stride, p, plan.config.flat); };
   s.x = tensor(backward ? l.y : l.x);
   s.mask = tensor(l.bool_mask);

@@ -1,146 +1,44 @@
+// The problem of an append: its sizes, where its tokens may go, and what is rotated.
 #include "problem/append/append.hpp"
 
 #include <algorithm>
-#include <array>
-#include <initializer_list>
-#include <string>
+#include <cstdint>
+#include <iterator>
 #include <tuple>
-#include <utility>
 #include <vector>
 
-#include "base/overlap.hpp"
 #include "base/text.hpp"
+#include "onepass/error.hpp"
 #include "problem/attention/cache.hpp"
-#include "problem/callers_layout.hpp"
+#include "problem/operator.hpp"
+#include "problem/problem_checks.hpp"
+#include "problem/role_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
 
-// A dimension of a tensor: what it counts, and how many there must be, once another tensor has said it.
-struct Size {
-  const char* what;
-  std::int64_t& known;  // -1: not yet
-  const char*& by;
-};
-
-struct Form {
-  std::initializer_list<Size> sizes;
-  bool turned;  // the caller has the second and the third the other way round
-  friend std::ostream& operator<<(std::ostream& out, const Form& f) {
-    const char* between = "[";
-    for (std::size_t i = 0; i < f.sizes.size(); ++i)
-      out << std::exchange(between, ", ") << f.sizes.begin()[f.turned && (i == 1 || i == 2) ? 3 - i : i].what;
-    return out << ']';
-  }
-};
-
-class Checks {
- public:
-  explicit Checks(const AppendTensors& t) : t_(t) {}
-
-  // The sizes of `tensor` meet those of the tensors before it.
-  void meet(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
-    check_tensor(name, tensor);
-    on_device_of_k_new(name, tensor);
-    want(tensor.rank == static_cast<int>(sizes.size()), ErrorCode::bad_shape, name, " must have shape ",
-         Form{sizes, is_turned(name, static_cast<int>(sizes.size()))}, " (got ", PassedShape{name, tensor}, ")");
-    int i = 0;
-    for (const Size& s : sizes) {
-      const std::int64_t size = tensor.shape[i++];
-      if (s.known < 0) s.known = size, s.by = name;
-      want(size == s.known, ErrorCode::bad_shape, "the ", s.what, " of ", name, " must be ", s.known, ", as in ", s.by,
-           " (got shape ", PassedShape{name, tensor}, ")");
-    }
-  }
-  // cached: it may be of fp8_e4m3.
-  void data(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes, bool cached = false) {
-    meet(name, tensor, sizes);
-    const DType d = tensor.dtype;
-    const int last = tensor.rank - 1;
-    want(tensor.shape[last] <= 1 || tensor.stride[last] == 1, ErrorCode::bad_stride, "the last dimension of ", name,
-         " must have stride 1 (got ", tensor.stride[last], ")");
-    if (cached && d == DType::f8e4m3) return;
-    want(is_data(d), ErrorCode::bad_dtype, name, " must be fp32, fp16 or bf16 (got ", name_of(d), ")");
-    want(d == t_.k_new.dtype, ErrorCode::bad_dtype, name, " must be ", name_of(t_.k_new.dtype), ", as k_new (got ",
-         name_of(d), ")");
-  }
-  // Factors: sizes of 1 are repeated, dimensions at the end may be left out.
-  void factors(const char* name, const ConstTensor& tensor, DType of, std::initializer_list<std::int64_t> sizes) {
-    if (!tensor.given()) return;
-    check_tensor(name, tensor);
-    on_device_of_k_new(name, tensor);
-    want(tensor.dtype == DType::f32, ErrorCode::bad_dtype, name, " must be fp32 (got ", name_of(tensor.dtype), ")");
-    want(of == DType::f8e4m3, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(of), ")");
-    bool fits = tensor.rank <= static_cast<int>(sizes.size());
-    for (int i = 0; fits && i < tensor.rank; ++i) fits = tensor.shape[i] == 1 || tensor.shape[i] == sizes.begin()[i];
-    want(fits, ErrorCode::bad_shape, name, " must have shape [", sizes.begin()[0], "|1, ", sizes.begin()[1], "|1, ",
-         sizes.begin()[2], "|1] (batch, heads_kv, blocks of 128 keys) or a prefix of it (got ", ShownShape{tensor},
-         ")");
-  }
-  void index(const char* name, const ConstTensor& tensor, std::initializer_list<Size> sizes) {
-    meet(name, tensor, sizes);
-    want(tensor.dtype == DType::i32, ErrorCode::bad_dtype, name, " must be int32 (got ", name_of(tensor.dtype), ")");
-  }
-
- private:
-  void on_device_of_k_new(const char* name, const ConstTensor& tensor) const {
-    want(tensor.device == t_.k_new.device, ErrorCode::bad_device, name, " must be on ", ShownDevice{t_.k_new.device},
-         ", as k_new (got ", ShownDevice{tensor.device}, ")");
-  }
-
-  const AppendTensors& t_;
-};
-
-bool same_view(const ConstTensor& a, const ConstTensor& b) {
-  if (a.data != b.data || a.rank != b.rank) return false;
-  for (int i = 0; i < a.rank; ++i) {
-    if (a.shape[i] != b.shape[i] || (a.shape[i] > 1 && a.stride[i] != b.stride[i])) return false;
-  }
-  return true;
-}
-
-void check_apart(const AppendTensors& t) {
-  struct Place {
-    const char* name;
-    ConstTensor tensor;
-  };
-  const std::array<Place, 3> outputs{{{"k", t.k}, {"v", t.v}, {"q_out", t.q_out}}};
-  const std::array<Place, 10> inputs{{{"k_new", t.k_new},
-                                      {"v_new", t.v_new},
-                                      {"q", t.q},
-                                      {"seqused_k", t.seqused_k},
-                                      {"page_table", t.page_table},
-                                      {"cu_seqlens_q", t.cu_seqlens_q},
-                                      {"cos", t.cos},
-                                      {"sin", t.sin},
-                                      {"k_descale", t.k_descale},
-                                      {"v_descale", t.v_descale}}};
-  const auto want_apart = [](const Place& x, const Place& y) {
-    if (x.tensor.given() && y.tensor.given() && share_memory(x.tensor, y.tensor))
-      throw Error(ErrorCode::bad_value, text(x.name, " must not share memory with ", y.name));
-  };
-  constexpr std::size_t kQOut = 2, kQ = 2;
-  const bool in_place = t.q_out.given() && same_view(outputs[kQOut].tensor, inputs[kQ].tensor);
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) want_apart(outputs[i], outputs[j]);
-    for (std::size_t j = 0; j < inputs.size(); ++j)
-      if (!(in_place && i == kQOut && j == kQ)) want_apart(outputs[i], inputs[j]);
-  }
-}
+// In the order in which they are checked.
+constexpr RoleUse kUses[] = {{Role::k_new, Use::needs},        {Role::v_new, Use::needs},
+                             {Role::seqused_k, Use::needs},    {Role::k_cache, Use::writes},
+                             {Role::v_cache, Use::writes},     {Role::page_table, Use::takes},
+                             {Role::k_descale, Use::takes},    {Role::v_descale, Use::takes},
+                             {Role::cu_seqlens_q, Use::takes}, {Role::cos, Use::takes},
+                             {Role::sin, Use::takes},          {Role::q, Use::takes},
+                             {Role::q_out, Use::may_write}};
 
 // Sequences may share pages that they only read. Two must not append to the same place, because threads would meet
 // there. None may append to a page that holds live keys of another, which would be overwritten now or at its next
 // token.
-void check_places(const AppendProblem& p, const AppendTensors& t) {
+void check_places(const Problem& p, const Tensors& t) {
   struct Part {  // tokens of a page that sequence b writes
     std::int64_t page, from, to, b;
   };
-  if (p.tokens == 0) return;
+  if (new_tokens(p) == 0) return;
   std::vector<Part> parts;
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    const Sequence s = appended_sequence(p, t, b);
+    const Sequence s = sequence_of(p, t, b);
     for (std::int64_t key = s.seq_k, end = s.seq_k + s.seq_q; key < end;) {
       const std::int64_t entry = key / p.page_size, from = key % p.page_size,
                          to = std::min(p.page_size, from + end - key);
@@ -157,7 +55,7 @@ void check_places(const AppendProblem& p, const AppendTensors& t) {
   std::vector<bool> written(static_cast<std::size_t>(p.pages));
   for (const Part& part : parts) written[static_cast<std::size_t>(part.page)] = true;
   for (std::int64_t b = 0; b < p.batch && !parts.empty(); ++b) {
-    const Sequence s = appended_sequence(p, t, b);
+    const Sequence s = sequence_of(p, t, b);
     for (std::int64_t entry = 0; entry * p.page_size < s.seq_k; ++entry) {
       const std::int64_t page = s.pages.entry[entry * s.pages.stride];  // one that is not read may be anything
       if (page < 0 || page >= p.pages || !written[static_cast<std::size_t>(page)]) continue;
@@ -171,122 +69,171 @@ void check_places(const AppendProblem& p, const AppendTensors& t) {
 }
 
 // Where the CPU can look.
-void check_contents(const AppendProblem& p, const AppendTensors& t) {
-  if (p.packed) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.tokens, "k_new");
+void check_contents(const Problem& p, const Tensors& t) {
+  if (p.device.kind != DeviceKind::cpu) return;
+  if (p.varlen) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "k_new");
   // One entry that is repeated says all about the others.
-  const bool one = !p.packed && t.seqused_k.stride[0] == 0;
+  const bool one = !p.varlen && t.seqused_k.stride[0] == 0;
   for (std::int64_t b = 0; b < (one ? std::min<std::int64_t>(p.batch, 1) : p.batch); ++b) {
-    const Sequence s = appended_sequence(p, t, b);
-    want(s.seq_k >= 0 && s.seq_k <= p.capacity - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] must be 0 to ",
-         p.capacity - s.seq_q, " to append ", s.seq_q, " tokens to a cache of ", p.capacity, " (got ", s.seq_k, ")");
-    want(!p.rotated || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "seqused_k[", b,
+    const Sequence s = sequence_of(p, t, b);
+    want(s.seq_k >= 0 && s.seq_k <= p.seq_k - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] must be 0 to ",
+         p.seq_k - s.seq_q, " to append ", s.seq_q, " tokens to a cache of ", p.seq_k, " (got ", s.seq_k, ")");
+    want(!p.rotary || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "seqused_k[", b,
          "] must be at most ", p.positions - s.seq_q, " to append ", s.seq_q, " tokens with ", p.positions,
          " positions of cos and sin (got ", s.seq_k, ")");
   }
   if (p.paged()) check_places(p, t);
 }
 
-}  // namespace
-
-AppendProblem append_problem_of(const AppendTensors& t, bool interleaved) {
-  AppendProblem p;
-  p.packed = t.cu_seqlens_q.given();
-  p.rotated = t.cos.given() || t.sin.given();
-  p.interleaved = interleaved;
-  p.dtype = t.k_new.dtype;
-  p.device = t.k_new.device;
-  const bool paged = t.page_table.given();
+void check_together(const Tensors& t) {
+  const bool rotary = t.cos.given() || t.sin.given();
   want(t.q.given() || !t.q_out.given(), ErrorCode::bad_value, "q_out requires q");
-  want(p.rotated || !t.q.given(), ErrorCode::bad_value, "q requires cos and sin, which rotate it");
+  want(!t.q.given() || t.q_out.given(), ErrorCode::bad_shape, "q_out must be given");
+  want(rotary || !t.q.given(), ErrorCode::bad_value, "q requires cos and sin, which rotate it");
+  for (const Role role : {Role::cos, Role::sin})
+    want(!rotary || tensor_of(t, row_of(role)).given(), ErrorCode::bad_shape, row_of(role).name,
+         " must be given: cos and sin come together");
+}
 
-  std::array<std::int64_t, 11> known;
-  std::array<const char*, 11> by{};
-  known.fill(-1);
-  const auto size = [&](std::size_t i, const char* what) { return Size{what, known[i], by[i]}; };
-  const Size batch = size(0, "batch"), heads_kv = size(1, "heads_kv"), heads_q = size(2, "heads_q"),
-             seq_new = size(3, p.packed ? "total" : "seq_new"), dim_qk = size(4, "dim"), dim_v = size(5, "dim"),
-             capacity = size(6, paged ? "page_size" : "capacity"), pages = size(7, "pages"),
-             max_pages = size(8, "pages of a sequence"), positions = size(9, "positions"),
-             pairs = size(10, "rotary_dim / 2");
-
-  Checks checks(t);
-  const auto tokens = [&](const char* name, const ConstTensor& tensor, const Size& heads, const Size& dim) {
-    if (p.packed)
-      checks.data(name, tensor, {seq_new, heads, dim});
-    else
-      checks.data(name, tensor, {batch, heads, seq_new, dim});
-  };
-  const auto cache = [&](const char* name, const Tensor& tensor, const Size& dim) {
-    if (paged)
-      checks.data(name, tensor, {pages, capacity, heads_kv, dim}, true);
-    else
-      checks.data(name, tensor, {batch, heads_kv, capacity, dim}, true);
-    check_output(name, turned(name, tensor));
-  };
-  tokens("k_new", t.k_new, heads_kv, dim_qk);
-  tokens("v_new", t.v_new, heads_kv, dim_v);
-  checks.index("seqused_k", t.seqused_k, {batch});
-  cache("k", t.k, dim_qk);
-  cache("v", t.v, dim_v);
-  p.cache_dtype = t.k.dtype;
-  want(t.v.dtype == t.k.dtype, ErrorCode::bad_dtype, "v must be ", name_of(t.k.dtype), ", as k (got ",
-       name_of(t.v.dtype), ")");
-  p.capacity = capacity.known;
-  if (paged) {
-    checks.index("page_table", t.page_table, {batch, max_pages});
-    p.pages = pages.known;
-    p.page_size = capacity.known;
-    p.capacity = keys_of_pages(max_pages.known, p.page_size);
-  }
-  for (const auto& [name, factors] : {std::pair{"k_descale", &t.k_descale}, std::pair{"v_descale", &t.v_descale}})
-    checks.factors(name, *factors, p.cache_dtype, {batch.known, heads_kv.known, descale_blocks(p.capacity)});
-  if (p.packed) {
-    std::int64_t boundaries = batch.known + 1;
-    const char* of = batch.by;
-    checks.index("cu_seqlens_q", t.cu_seqlens_q, {{"batch + 1", boundaries, of}});
-  }
-  if (p.rotated) {
-    for (const auto& [name, table] : {std::pair{"cos", &t.cos}, std::pair{"sin", &t.sin}}) {
-      want(table->given(), ErrorCode::bad_shape, name, " must be given: cos and sin come together");
-      checks.meet(name, *table, {positions, pairs});
-      want(table->dtype == DType::f32 || table->dtype == p.dtype, ErrorCode::bad_dtype, name, " must be ",
-           p.dtype == DType::f32 ? "" : "fp32 or ", name_of(p.dtype), ", as k_new (got ", name_of(table->dtype), ")");
-      want(table->dtype == t.cos.dtype, ErrorCode::bad_dtype, name, " must be ", name_of(t.cos.dtype), ", as cos (got ",
-           name_of(table->dtype), ")");
+Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, Mods*) {
+  check_roles(op, t);
+  check_together(t);
+  Problem p;
+  p.op = op;
+  p.varlen = t.cu_seqlens_q.given();
+  p.seqused = true;
+  p.page_size = t.page_table.given() ? 1 : 0;  // k's, once it is read
+  const Forms forms = forms_of(p);
+  RoleChecks sizes(op, t, forms);
+  for (const auto& [role, use] : kUses) {
+    const ConstTensor tensor = tensor_of(t, row_of(role));
+    if (role == Role::k_descale) {
+      if (p.paged()) sizes.set(Axis::seq_k, keys_of_pages(sizes[Axis::max_pages], sizes[Axis::page_size]), "page_table");
+      sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
     }
-    want(pairs.known <= dim_qk.known / 2, ErrorCode::bad_shape, "cos must have at most ", dim_qk.known / 2,
-         " columns, half the head dim of k_new (got shape ", ShownShape{t.cos}, ")");
-    p.table_dtype = t.cos.dtype;
-    p.rotary_dim = 2 * pairs.known;
-    p.positions = positions.known;
+    if (tensor.given() || use == Use::needs || use == Use::writes) sizes.check(row_of(role), tensor);
   }
-  if (t.q.given()) {
-    tokens("q", t.q, heads_q, dim_qk);
-    tokens("q_out", t.q_out, heads_q, dim_qk);
-    check_output("q_out", t.q_out);
-    p.heads_q = heads_q.known;
+  p.batch = sizes[Axis::batch];
+  p.heads_q = sizes[Axis::heads_q];
+  p.heads_kv = sizes[Axis::heads_kv];
+  p.dim_qk = sizes[Axis::dim_qk];
+  p.dim_v = sizes[Axis::dim_v];
+  p.total_q = sizes[Axis::total_q];
+  p.seq_q = p.varlen ? p.total_q : sizes[Axis::seq_q];
+  p.seq_k = sizes[Axis::seq_k];
+  p.page_size = sizes[Axis::page_size];
+  p.pages = sizes[Axis::pages];
+  p.max_pages = sizes[Axis::max_pages];
+  p.dtype = p.out_dtype = t.k_new.dtype;
+  if (t.k_cache.dtype != p.dtype) p.kv_dtype = t.k_cache.dtype;
+  p.device = t.k_new.device;
+  p.rotary = t.cos.given();
+  p.with_q = t.q.given();
+  p.rotary_dim = 2 * sizes[Axis::pairs];
+  p.positions = sizes[Axis::positions];
+  if (p.rotary) p.table_dtype = t.cos.dtype;
+  p.interleaved = p.rotary && options.interleaved;
+  const auto spans = [](const ConstTensor& x) -> std::optional<DescaleSpec> {
+    if (!x.given()) return std::nullopt;
+    return DescaleSpec{x.shape[0] != 1, x.shape[1] != 1, x.shape[2] != 1};
+  };
+  p.k_descale = spans(t.k_descale);
+  p.v_descale = spans(t.v_descale);
+  for (const auto& [role, use] : kUses) {
+    const ConstTensor tensor = tensor_of(t, row_of(role));
+    if (!tensor.given()) continue;
+    p.layout.*row_of(role).layout = layout_of(row_of(role), forms.of(row_of(role)), tensor);
+    p.alignment[static_cast<std::size_t>(role)] = alignment_of(tensor);
   }
-  p.batch = batch.known;
-  p.heads_kv = heads_kv.known;
-  p.dim_qk = dim_qk.known;
-  p.dim_v = dim_v.known;
-  p.seq_new = p.packed ? 0 : seq_new.known;
-  p.tokens = seq_new.known;
-  want(p.packed || !__builtin_mul_overflow(p.batch, p.seq_new, &p.tokens), ErrorCode::bad_shape,
-       "k_new must have at most 2^62 tokens (got shape ", PassedShape{"k_new", t.k_new}, ")");
-  check_apart(t);
-  if (p.device.kind == DeviceKind::cpu) check_contents(p, t);
+  validate(p);
+  check_contents(p, t);
   return p;
 }
 
-Sequence appended_sequence(const AppendProblem& p, const AppendTensors& t, std::int64_t b) {
-  Sequence s{b, 0, 0, p.seq_new, int32_at(t.seqused_k, b)};
-  if (p.packed) {
-    s.q_begin = int32_at(t.cu_seqlens_q, b);
-    s.seq_q = int32_at(t.cu_seqlens_q, b + 1) - s.q_begin;
+Mods validate_append(const Problem& p) {
+  validate_device(p);
+  validate_data("k_new", p.dtype);
+  want(p.out_dtype == p.dtype, ErrorCode::bad_dtype, "q_out must be ", name_of(p.dtype), ", as k_new (got ",
+       name_of(p.out_dtype), ")");
+  want(!p.kv_dtype || *p.kv_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "k and v must be ", name_of(p.dtype),
+       ", as k_new, or fp8_e4m3 (got ", name_of(p.key_dtype()), ")");
+  for (const auto& [name, spec] : {std::pair{"k_descale", p.k_descale}, {"v_descale", p.v_descale}})
+    want(!spec || p.kv_dtype, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(p.key_dtype()),
+         ")");
+  want(p.dim_qk >= 0 && p.dim_v >= 0, ErrorCode::bad_shape, "dim_qk and dim_v must be 0 or more (got ", p.dim_qk,
+       " and ", p.dim_v, ")");
+  want(p.seqused && (!p.varlen || p.seq_q == p.total_q), ErrorCode::bad_value,
+       "an append must have seqused, and seq_q must be total_q if it is packed");
+  want(p.rotary || (!p.with_q && !p.interleaved && p.rotary_dim == 0 && p.positions == 0), ErrorCode::bad_value,
+       "q requires cos and sin, which rotate it");
+  want(p.with_q || p.heads_q == 0, ErrorCode::bad_shape, "heads_q must be 0 without q (got ", p.heads_q, ")");
+  want(p.rotary_dim >= 0 && p.rotary_dim % 2 == 0 && p.positions >= 0, ErrorCode::bad_shape,
+       "rotary_dim must be even, and positions 0 or more (got ", p.rotary_dim, " and ", p.positions, ")");
+  want(p.rotary_dim <= p.dim_qk, ErrorCode::bad_shape, "cos must have at most ", p.dim_qk / 2,
+       " columns, half the head dim of k_new (got ", p.rotary_dim / 2, ")");
+  want(p.table_dtype == DType::f32 || p.table_dtype == p.dtype, ErrorCode::bad_dtype, "cos must be ",
+       p.dtype == DType::f32 ? "" : "fp32 or ", name_of(p.dtype), ", as k_new (got ", name_of(p.table_dtype), ")");
+  want(p.page_size >= 0 && p.pages >= 0 && p.max_pages >= 0, ErrorCode::bad_shape,
+       "page_size, pages and max_pages must be 0 or more (got ", p.page_size, ", ", p.pages, " and ", p.max_pages, ")");
+  want(!p.paged() || p.seq_k == keys_of_pages(p.max_pages, p.page_size), ErrorCode::bad_shape, "seq_k must be ",
+       p.paged() ? keys_of_pages(p.max_pages, p.page_size) : 0, ", the keys of ", p.max_pages, " pages of ",
+       p.page_size, " (got ", p.seq_k, ")");
+  for (const Role role : {Role::k_new, Role::v_new, Role::q, Role::k_cache, Role::v_cache, Role::page_table}) {
+    const Dims n = shape_of(p, row_of(role)).size;
+    validate_size(row_of(role).name, {n[0], n[1], n[2], n[3]});
   }
-  if (p.paged()) s.pages = pages_of(t.page_table, b, p.page_size);
-  return s;
+  validate_strides(p);
+  validate_alignments(p);
+  for (std::size_t b = 0; b < p.lengths_k.size(); ++b) {
+    const std::int64_t fresh = new_tokens(p, static_cast<std::int64_t>(b));
+    want(p.lengths_k[b] >= 0 && p.lengths_k[b] <= p.seq_k - fresh, ErrorCode::bad_value, "seqused_k[", b,
+         "] must be 0 to ", p.seq_k - fresh, " to append ", fresh, " tokens to a cache of ", p.seq_k, " (got ",
+         p.lengths_k[b], ")");
+  }
+  for (const auto* lengths : {&p.lengths_q, &p.lengths_k})
+    want(lengths->empty() || static_cast<std::int64_t>(lengths->size()) == p.batch, ErrorCode::bad_shape,
+         "the number of lengths must be ", p.batch, ", as batch (got ", lengths->size(), ")");
+  return {};
+}
+
+void complete_append(Problem& p, Said said) {
+  want(p.with_q || p.heads_q == p.heads_kv, ErrorCode::bad_text,
+       "append does not support two numbers of heads without q (docs/reference/problem.md)");
+  if (!p.with_q) p.heads_q = 0;
+  if (p.varlen) p.seq_q = p.total_q;
+  if (p.paged()) p.seq_k = keys_of_pages(p.max_pages, p.page_size);
+  if (p.rotary && !is_said(said, "positions")) p.positions = p.seq_k;
+}
+
+constexpr std::string_view kWords[] = {"operator", "b",      "h",      "s",  "d",       "dtype",     "kv_dtype",
+                                       "device",   "layout", "varlen", "packed", "align", "seqused", "positions",
+                                       "table"};
+
+}  // namespace
+
+constinit const Operator kAppend{.word = "append",
+                                 .call = "append_kv",
+                                 .base = Role::k_new,
+                                 .uses = uses_of(kUses),
+                                 .words = kWords,
+                                 .problem_of = append_problem_of,
+                                 .validate = validate_append,
+                                 .check_contents = check_contents,
+                                 .complete = complete_append};
+
+Tensors as_tensors(const AppendTensors& a) {
+  Tensors t;
+  t.k_new = a.k_new, t.v_new = a.v_new, t.k_cache = a.k, t.v_cache = a.v;
+  t.seqused_k = a.seqused_k, t.page_table = a.page_table, t.cu_seqlens_q = a.cu_seqlens_q;
+  t.cos = a.cos, t.sin = a.sin, t.k_descale = a.k_descale, t.v_descale = a.v_descale;
+  t.q = a.q, t.q_out = a.q_out;
+  return t;
+}
+
+std::int64_t new_tokens(const Problem& p, std::int64_t b) {
+  if (use_of(row_of(Role::k_new), p.op) == Use::none) return 0;
+  const auto at = static_cast<std::size_t>(b);
+  return !p.varlen ? p.seq_q : at < p.lengths_q.size() ? p.lengths_q[at] : 0;
 }
 
 }  // namespace onepass

@@ -15,132 +15,12 @@
 #include "problem/callers_layout.hpp"
 #include "problem/operator.hpp"
 #include "problem/problem_checks.hpp"
+#include "problem/role_checks.hpp"
 #include "problem/roles.hpp"
 #include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
-
-// The sizes that the tensors of a call have given to axes so far, and the names of those tensors.
-class Sizes {
- public:
-  void meet(const RoleRow& row, const ConstTensor& t, int dimension, Axis axis) {
-    const std::int64_t size = t.shape[dimension] - (axis == Axis::boundaries ? 1 : 0);
-    const Axis counted = axis == Axis::boundaries ? Axis::batch : axis;
-    Known& known = known_[static_cast<std::size_t>(counted)];
-    if (may_be_one(row) && t.shape[dimension] == 1) return;
-    if (!known.by) known = {size, row.name};
-    if (size == known.size) return;
-    const std::int64_t expected = known.size + (axis == Axis::boundaries ? 1 : 0);
-    if (may_be_one(row)) {
-      throw Error(ErrorCode::bad_shape,
-                  text("dimension ", dimension, " of ", row.name, " must be ", expected, expected == 1 ? "" : " or 1",
-                       " (got shape ", PassedShape{row.name, t}, ")"));
-    }
-    throw Error(ErrorCode::bad_shape, text("the ", what_of(axis), " of ", row.name, " must be ", expected, ", as in ",
-                                           known.by, " (got shape ", PassedShape{row.name, t}, ")"));
-  }
-  std::int64_t operator[](Axis axis) const { return known_[static_cast<std::size_t>(axis)].size; }
-  void set(Axis axis, std::int64_t size, const char* by) { known_[static_cast<std::size_t>(axis)] = {size, by}; }
-
- private:
-  struct Known {
-    std::int64_t size = 0;
-    const char* by = nullptr;
-  };
-  std::array<Known, kAxes> known_{};
-};
-
-void check_dtype(const RoleRow& row, DType t, const Tensors& all) {
-  const DType of_q = all.q.dtype;
-  const auto refuse = [&](const auto&... accepted) {
-    throw Error(ErrorCode::bad_dtype, text(row.name, " must be ", accepted..., " (got ", name_of(t), ")"));
-  };
-  switch (row.types) {
-    case Types::data:
-      if (!is_data(t)) refuse("fp32, fp16 or bf16");
-      return;
-    case Types::query:
-      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 or fp8_e4m3");
-      return;
-    case Types::key_value:
-      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 or fp8_e4m3");
-      if (row.role == Role::v && t != all.k.dtype) refuse(name_of(all.k.dtype), ", as k");
-      if (t != of_q && of_q == DType::f8e4m3) refuse("fp8_e4m3, as q");
-      if (t != of_q && t != DType::f8e4m3) refuse(name_of(of_q), ", as q, or fp8_e4m3");
-      return;
-    case Types::result:
-      if (!is_data(t)) refuse("fp32, fp16 or bf16");
-      if (t != of_q && t != DType::f32 && of_q != DType::f8e4m3) refuse(name_of(of_q), ", as q", or_fp32(of_q));
-      return;
-    case Types::as_q:
-      if (!is_data(t)) refuse("fp32, fp16 or bf16");
-      if (t != of_q) refuse(name_of(of_q));
-      return;
-    case Types::as_q_or_f32:
-      if (!is_data(t)) refuse("fp32, fp16 or bf16");
-      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q", or_fp32(of_q));
-      return;
-    case Types::as_out:
-      if (t != all.out.dtype) refuse(name_of(all.out.dtype), ", as out");
-      return;
-    case Types::gradient:
-      if (t != of_q && t != DType::f32) refuse(name_of(of_q), ", as q", or_fp32(of_q));
-      for (const Role other : {Role::dq, Role::dk}) {
-        const ConstTensor before = tensor_of(all, row_of(other));
-        if (other < row.role && before.given() && before.dtype != t)
-          refuse(name_of(before.dtype), ", as ", row_of(other).name);
-      }
-      return;
-    case Types::f32:
-      if (t != DType::f32) refuse("fp32");
-      return;
-    case Types::boolean:
-      if (t != DType::boolean) refuse("bool");
-      return;
-    case Types::i32:
-      if (t != DType::i32) refuse("int32");
-      return;
-  }
-}
-
-// A gradient has the shape of what it is the gradient of.
-void check_gradient(const RoleRow& row, const ConstTensor& t, const Tensors& all) {
-  const RoleRow& base = row_of(row.gradient_of);
-  const ConstTensor of = tensor_of(all, base);
-  if (!of.given()) throw Error(ErrorCode::bad_value, text(row.name, " requires ", base.name));
-  if (row.fit != Fit::exact && (t.rank != of.rank || t.shape != of.shape))
-    throw Error(ErrorCode::bad_shape, text(row.name, " must have shape ", PassedShape{base.name, of}, ", as ",
-                                           base.name, " (got ", PassedShape{row.name, t}, ")"));
-}
-
-// One tensor by its row; its sizes meet those of the tensors before it.
-void check_role(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op, Form form, Sizes& sizes) {
-  const ConstTensor& q = all.q;
-  check_tensor(row.name, t);
-  if (t.device != q.device)
-    throw Error(ErrorCode::bad_device,
-                text(row.name, " must be on ", to_string(q.device), ", as q (got ", to_string(t.device), ")"));
-  check_dtype(row, t.dtype, all);
-  if (row.gradient_of != row.role && use_of(row, Op::forward) == Use::none) check_gradient(row, t, all);
-  const Axes axes = axes_of(row, form);
-  const int rank = rank_of(axes), missing = row.fit == Fit::leading_optional && t.rank == rank - 1 ? 1 : 0;
-  const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;
-  if (t.rank + missing != rank && !shorter)
-    throw Error(ErrorCode::bad_shape,
-                text(row.name, " must have shape ", form_text(row, form), " (got ", PassedShape{row.name, t}, ")"));
-  for (int i = 0; i < t.rank; ++i) {
-    const Axis axis = axes[i + missing];
-    if (axis == Axis::boundaries && t.shape[i] < 1)
-      throw Error(ErrorCode::bad_shape, text(row.name, " must have batch + 1 entries (got none)"));
-    sizes.meet(row, t, i, axis);
-  }
-  if (row.unit_last && t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
-    throw Error(ErrorCode::bad_stride,
-                text("the last dimension of ", row.name, " must have stride 1 (got ", t.stride[t.rank - 1], ")"));
-  }
-  if (writes(row, op)) check_output(row.name, turned(row.name, t));
-}
 
 // The longest of some lengths; a bound that the caller gave stands if it holds them.
 std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths, std::int64_t bound) {
@@ -150,7 +30,7 @@ std::int64_t longest(const char* name, const std::vector<std::int64_t>& lengths,
   return bound;
 }
 
-void read_lengths(const Tensors& t, const Attention& a, Problem& p, Sizes& sizes) {
+void read_lengths(const Tensors& t, const Attention& a, Problem& p, RoleChecks& sizes) {
   p.batch = sizes[Axis::batch];
   p.total_q = sizes[Axis::total_q];
   p.total_k = sizes[Axis::total_k];
@@ -168,7 +48,7 @@ void read_lengths(const Tensors& t, const Attention& a, Problem& p, Sizes& sizes
 }
 
 // The pages of a cache: their number and size are k's, how many a sequence has the page table's.
-void read_pages(const Attention& a, Problem& p, Sizes& sizes) {
+void read_pages(const Attention& a, Problem& p, RoleChecks& sizes) {
   p.pages = sizes[Axis::pages];
   p.page_size = sizes[Axis::page_size];
   p.max_pages = sizes[Axis::max_pages];
@@ -191,10 +71,16 @@ bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.da
 
 constexpr std::string_view kForwardWords[] = {"operator", "b",      "h",      "s",        "d",         "dtype",
                                               "out",      "device", "layout", "align",    "alignment", "window",
-                                              "buffer",   "varlen", "packed", "kv_dtype", "v_in_k"},
+                                              "buffer",   "varlen", "packed", "kv_dtype", "v_in_k", "fp8"},
                            kBackwardWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
                                                "out",      "device", "layout", "align", "alignment", "window",
                                                "buffer",   "varlen", "packed", "grads", "grad"};
+
+// A line without grads=.. asks for dq, dk and dv, of q's dtype.
+void complete_gradients(Problem& p, Said said) {
+  if (!is_said(said, "grad")) p.grad_dtype = p.dtype;
+  if (!is_said(said, "grads")) p.gradients = {.dq = true, .dk = true, .dv = true};
+}
 
 constexpr Uses attention_uses(Use RoleRow::* column) {
   Uses uses{};
@@ -206,7 +92,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   Problem p;
   p.op = op;
   want(!a.log && !a.hadamard, ErrorCode::bad_value, call_of(p.op), " does not support ", a.log ? "log" : "hadamard",
-       "; ", call_of(a.log ? Op::softmax : Op::quantize), " does");
+       "; ", (a.log ? kSoftmax : kQuantize).call, " does");
   check_roles(p.op, t);
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.seqused = t.seqused_k.given();
@@ -227,15 +113,15 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " must be 0",
          used ? " (unknown) or more (got " : " if the tensors are not packed (got ", bound, ")");
 
-  Sizes sizes;
   const Forms forms = forms_of(p);
+  RoleChecks sizes(op, t, forms);
   for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
     if (row.role == Role::q_descale) {
       sizes.set(Axis::blocks_q, descale_blocks(sizes[Axis::seq_q]), "q");
       sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
     }
     const bool lengths = row.role == Role::cu_seqlens_q ? p.varlen : row.role == Role::cu_seqlens_k && p.packed_k();
-    if (must_be_given(row, p.op) || tensor.given() || lengths) check_role(row, tensor, t, p.op, forms.of(row), sizes);
+    if (must_be_given(row, p.op) || tensor.given() || lengths) sizes.check(row, tensor);
     if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
     if (row.role == Role::page_table && paged) read_pages(a, p, sizes);
   });
@@ -278,7 +164,9 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
     p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
   });
-  p.v_in_k = !backward && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
+  p.fp8 = a.fp8;
+  if (p.fp8 && !p.fp8->hadamard) p.fp8->seed = 0;
+  p.v_in_k = !backward && !p.fp8 && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
   for (const auto& [name, tensor] : t.mod_buffers) {
     const std::string called = "mod buffer " + shown(name);
     check_tensor(called, tensor);
@@ -292,20 +180,31 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   return p;
 }
 
+// Where the CPU can look.
+void check_contents(const Problem& p, const Tensors& t) {
+  check_lengths(p, t);
+  check_cache(p, t);
+}
+
 }  // namespace
 
 constinit const Operator kForward{.word = "fwd",
                                   .call = "attention",
+                                  .base = Role::q,
                                   .uses = attention_uses(&RoleRow::forward),
                                   .words = kForwardWords,
                                   .problem_of = attention_problem_of,
-                                  .validate = validate_attention},
+                                  .validate = validate_attention,
+                                  .check_contents = check_contents},
     kBackward{.word = "bwd",
               .call = "attention_backward",
+              .base = Role::q,
               .uses = attention_uses(&RoleRow::backward),
               .words = kBackwardWords,
               .problem_of = attention_problem_of,
-              .validate = validate_attention};
+              .validate = validate_attention,
+              .check_contents = check_contents,
+              .complete = complete_gradients};
 
 Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   return operator_of(op).problem_of(op, t, a, mods);
@@ -315,7 +214,7 @@ Problem problem_of(const Tensors& t, const Attention& a) {
 }
 
 CallOptions attention_of(const Problem& p) {
-  CallOptions a{p, p.log, p.hadamard};
+  CallOptions a{p, p.log, p.hadamard, p.interleaved, p.fp8};
   bound_lengths(a, p);
   return a;
 }

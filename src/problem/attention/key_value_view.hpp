@@ -61,6 +61,12 @@ class KeyValueView {
         stride_(pages_.size > 0 ? t.stride[1] : row_stride(t)) {}
 
   DType dtype() const { return dtype_; }
+  // In elements, from the tensor's first.
+  std::int64_t offset(std::int64_t head, std::int64_t token) const {
+    if (pages_.size == 0) return origin_ + head * head_stride_ + token * stride_;
+    const std::int64_t page = pages_.entry[token / pages_.size * pages_.stride];
+    return page * page_stride_ + head * head_stride_ + token % pages_.size * stride_;
+  }
   template <class T>
   const T* row(std::int64_t head, std::int64_t token) const {
     return static_cast<const T*>(data_) + offset(head, token);
@@ -95,12 +101,6 @@ class KeyValueView {
   }
 
  private:
-  std::int64_t offset(std::int64_t head, std::int64_t token) const {
-    if (pages_.size == 0) return origin_ + head * head_stride_ + token * stride_;
-    const std::int64_t page = pages_.entry[token / pages_.size * pages_.stride];
-    return page * page_stride_ + head * head_stride_ + token % pages_.size * stride_;
-  }
-
   const void* data_ = nullptr;
   DType dtype_ = DType::f32;
   Pages pages_;

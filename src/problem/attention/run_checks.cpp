@@ -24,10 +24,18 @@ struct BufferName {
   }
 };
 
+bool same_view(const ConstTensor& a, const ConstTensor& b) {
+  if (a.data != b.data || a.rank != b.rank) return false;
+  for (int i = 0; i < a.rank; ++i)
+    if (a.shape[i] != b.shape[i] || (a.shape[i] > 1 && a.stride[i] != b.stride[i])) return false;
+  return true;
+}
+
 }  // namespace
 
 void check_planned(const Problem& p, const Tensors& t) {
-  if (p.op == Op::merge || of_rows(p.op)) {  // any number of dimensions before the rows
+  const Operator& op = operator_of(p.op);
+  if (op.any_rank) {
     Problem other = problem_of(p.op, t, attention_of(p));
     for (std::size_t i = 0; i < kRoles; ++i)
       if (other.alignment[i] >= p.alignment[i]) other.alignment[i] = p.alignment[i];
@@ -59,7 +67,7 @@ void check_planned(const Problem& p, const Tensors& t) {
            (tensor.data || tensor.elements() == 0);
   }
   same = same && (!p.v_in_k || t.v.data == t.k.data);
-  if (same) return check_lengths(p, t), check_cache(p, t);
+  if (same) return op.check_contents ? op.check_contents(p, t) : void();
   // The difference, in words: first, if it is a call at all.
   const CallOptions options = attention_of(p);
   throw Error(ErrorCode::bad_shape,
@@ -71,6 +79,7 @@ void check_apart(Op op, const Tensors& t) {
     std::string_view name;
     ConstTensor tensor;
     Extent extent;
+    Role may_be = Role{kRoles};
   };
   const auto refuse = [](std::string_view output, const auto&... other) {
     throw Error(ErrorCode::bad_value, text(output, " must not share memory with ", other...));
@@ -79,25 +88,28 @@ void check_apart(Op op, const Tensors& t) {
   std::size_t count = 0;
   for (const RoleRow& row : kRoleTable) {
     if (!writes(row, op) || !(t.*row.output).given()) continue;
-    const Place place{row.name, t.*row.output, extent_of(t.*row.output)};
+    const Place place{row.name, t.*row.output, extent_of(t.*row.output), row.in_place_of};
     for (std::size_t i = 0; i < count; ++i)
       if (share_memory(place.tensor, place.extent, outputs[i].tensor, outputs[i].extent))
         refuse(place.name, outputs[i].name);
     outputs[count++] = place;
   }
   // The parts of the name are put together only if it is needed.
-  const auto want_all_apart = [&](const ConstTensor& tensor, const auto&... name) {
+  const auto want_all_apart = [&](const ConstTensor& tensor, Role role, const auto&... name) {
     const Extent extent = extent_of(tensor);
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < count; ++i) {
+      if (outputs[i].may_be == role && same_view(outputs[i].tensor, tensor)) continue;
       if (share_memory(outputs[i].tensor, outputs[i].extent, tensor, extent)) refuse(outputs[i].name, name...);
+    }
   };
+  constexpr Role kNoRole{kRoles + 1};
   for (const RoleRow& row : kRoleTable) {
     const ConstTensor tensor = tensor_of(t, row);
-    if (!writes(row, op) && tensor.given()) want_all_apart(tensor, row.name);
+    if (!writes(row, op) && tensor.given()) want_all_apart(tensor, row.role, row.name);
   }
-  for (const auto& [name, tensor] : t.mod_buffers) want_all_apart(tensor, BufferName{name});
+  for (const auto& [name, tensor] : t.mod_buffers) want_all_apart(tensor, kNoRole, BufferName{name});
   for (const auto& [name, parts] : {std::pair{"outs", &t.outs}, {"lses", &t.lses}})
-    for (std::size_t i = 0; i < parts->size(); ++i) want_all_apart((*parts)[i], name, "[", i, "]");
+    for (std::size_t i = 0; i < parts->size(); ++i) want_all_apart((*parts)[i], kNoRole, name, "[", i, "]");
 }
 
 }  // namespace onepass

@@ -87,7 +87,7 @@ BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
 }
 
 bool has_zero_gradients(const Problem& p) {
-  if (p.op != Op::backward || p.varlen) return false;
+  if (p.gradients == Gradients{} || p.varlen) return false;
   return std::min({p.batch, p.heads_q, p.seq_q}) == 0 || (p.seq_k == 0 && !p.gradients.dsinks);
 }
 

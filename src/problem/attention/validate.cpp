@@ -65,8 +65,26 @@ void validate_cache(const Problem& p) {
        "seq_k must be 1 or more if a sequence has pages (got 0)");
 }
 
+// q, k and v are quantized first, which finds the scales.
+void validate_quantized(const Problem& p) {
+  if (!p.fp8) return;
+  for (const RoleRow& row : kRoleTable) {
+    const bool cache = row.role == Role::seqused_k || row.role == Role::page_table;
+    const bool scale = row.types == Types::f32 && row.fit == Fit::trailing_optional;
+    want(!(cache || scale) || !uses(p, row), ErrorCode::bad_value, "attention_fp8 does not support ", row.name,
+         cache ? "" : "; it computes the scales and means");
+  }
+  want(is_data(p.dtype), ErrorCode::bad_dtype, "q must be fp32, fp16 or bf16 (got ", name_of(p.dtype), ")");
+  want(!p.kv_dtype, ErrorCode::bad_dtype, "k must be fp32, fp16 or bf16 (got ", name_of(p.key_dtype()), ")");
+  want(p.dim_qk <= 256, ErrorCode::bad_shape, "attention_fp8 requires head dims of 1 to 256 (got ", p.dim_qk, ")");
+  want(!p.v_in_k, ErrorCode::bad_value, "attention_fp8 does not support v_in_k");
+  want(p.fp8->hadamard || p.fp8->seed == 0, ErrorCode::bad_value, "the seed of fp8 must be 0 without hadamard (got ",
+       p.fp8->seed, ")");
+}
+
 // fp8_e4m3 is for forwards; descales are of what is.
 void validate_fp8(const Problem& p) {
+  validate_quantized(p);
   const bool fp8 = p.dtype == DType::f8e4m3;
   want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "k and v must be ",
        name_of(p.dtype), ", as q", fp8 ? "" : ", or fp8_e4m3", " (got ", name_of(p.key_dtype()), ")");
@@ -82,7 +100,7 @@ void validate_fp8(const Problem& p) {
   }
   want(p.accumulation <= Accumulation::fast, ErrorCode::bad_value, "accumulation must be a value of Accumulation (got ",
        static_cast<int>(p.accumulation), ")");
-  want(fp8 || p.accumulation == Accumulation::exact, ErrorCode::bad_value,
+  want(fp8 || p.fp8 || p.accumulation == Accumulation::exact, ErrorCode::bad_value,
        "accumulation=fast requires an fp8_e4m3 q (got ", name_of(p.dtype), ")");
 }
 
@@ -196,7 +214,7 @@ Mods validate_attention(const Problem& p) {
 }
 
 void validate_unified_max(const Problem& p) {
-  want(p.op == Op::forward || (!p.unified_max && !p.want_recomputed), ErrorCode::bad_value, call_of(p.op),
+  want(use_of(row_of(Role::recomputed), p.op) != Use::none || (!p.unified_max && !p.want_recomputed), ErrorCode::bad_value, call_of(p.op),
        " does not support ", p.unified_max ? "unified_max" : "recomputed");
   want(!p.unified_max || std::isfinite(*p.unified_max), ErrorCode::bad_value, "unified_max must be finite (got ",
        p.unified_max.value_or(0), ")");

@@ -2,6 +2,7 @@
 #include "problem/gemm/flat_gemm_problem.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.hpp"
 #include "problem/operator.hpp"
@@ -74,22 +75,33 @@ Mods validate_gemm(const Problem& p) {
 
 constexpr Uses kUses =
     uses_of({{Role::x, Use::needs}, {Role::w, Use::needs}, {Role::y, Use::writes}, {Role::column_bias, Use::takes}});
+// n<number> is a number of columns here.
+void complete_gemm(Problem& p, Said) { p.n = std::exchange(p.partials, 0); }
+
 constexpr std::string_view kWords[] = {"operator", "m", "n", "k", "dtype", "out", "device", "align"};
 
 }  // namespace
 
 constinit const Operator kFlatGemm{.word = "flat_gemm",
                                    .call = "flat_gemm",
+                                   .base = Role::x,
                                    .uses = kUses,
                                    .words = kWords,
+                                   .matrices = true,
+                                   .described = true,
                                    .problem_of = gemm_problem_of,
-                                   .validate = validate_gemm};
+                                   .validate = validate_gemm,
+                                   .complete = complete_gemm};
 constinit const Operator kLinear{.word = "linear",
                                  .call = "linear",
+                                 .base = Role::x,
                                  .uses = kUses,
                                  .words = kWords,
+                                 .matrices = true,
+                                 .described = true,
                                  .problem_of = gemm_problem_of,
-                                 .validate = validate_gemm};
+                                 .validate = validate_gemm,
+                                 .complete = complete_gemm};
 
 std::int64_t row_step(const Dims& stride, std::int64_t rows, std::int64_t numbers) {
   if (numbers > 1 && stride[1] != 1) return 0;

@@ -7,7 +7,9 @@ namespace {
 
 std::string strides_of(const Dims& s) { return number(s[0]) + "," + number(s[1]) + "," + number(s[2]); }
 
-bool in_strides_word(const RoleRow& row) { return row.unit_last && row.role <= Role::out; }  // q, k, v, out
+bool in_strides_word(const RoleRow& row, Op op) {  // q, k, v, out
+  return row.unit_last && row.role <= Role::out && (strides_in_one(op) || row.role == Role::out);
+}
 
 // Tensors whose strides are not those that a line has without a word about them, as in `plain`, and addresses that
 // are not multiples of 16.
@@ -15,9 +17,9 @@ std::string side_text(const Problem& p, const Problem& plain) {
   std::string out, align;
   for (const RoleRow& row : kRoleTable) {
     const Dims& s = p.layout.*row.layout;
-    if (!in_strides_word(row) && s != plain.layout.*row.layout) {
+    if (!in_strides_word(row, p.op) && s != plain.layout.*row.layout) {
       out += std::string(" ") + row.name + "_strides=";
-      const int rank = rank_of(axes_of(row, is_gemm(p.op) ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
+      const int rank = rank_of(axes_of(row, operator_of(p.op).matrices ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
       for (int i = 0; i < rank; ++i) out += (i ? "," : "") + number(s[i]);
     }
     const std::uint8_t bytes = p.alignment[static_cast<std::size_t>(row.role)];
@@ -33,6 +35,8 @@ std::string layout_text(const Problem& p) {
   set_contiguous(plain);
   set_bshd(bshd);
   if (p.op == Op::merge) plain.layout.out = row_major(p, row_of(Role::out));  // of no columns too
+  if (has_axis(p.op, Axis::seq_k) && !strides_in_one(p.op))  // each by its name
+    return p.layout == bshd.layout && p.layout != plain.layout ? " layout=bshd" + side_text(p, bshd) : side_text(p, plain);
   const Layout& l = p.layout;
   const auto same = [&](const Layout& x) { return x.q == l.q && x.k == l.k && x.v == l.v && x.out == l.out; };
   if (same(plain.layout)) return side_text(p, plain);
@@ -63,7 +67,7 @@ bool read_layout(Reading& r, const Word& w) {
 bool read_side_strides(Reading& r, const Word& w, const RoleRow& row) {
   const auto items = w.list(w.value().value_or(""), ',');
   Dims strides{0, 0, 0, row.unit_last ? 1 : 0};
-  const Axes& axes = is_gemm(r.p.op) ? row.packed : row.axes;  // that word comes first
+  const Axes& axes = operator_of(r.p.op).matrices ? row.packed : row.axes;  // that word comes first
   if (static_cast<int>(items.size()) != rank_of(axes) - (row.unit_last ? 1 : 0)) w.fail("a stride for each dimension");
   for (std::size_t i = 0; i < items.size(); ++i) strides[i] = w.number<std::int64_t>(items[i], "integers");
   r.side_strides.emplace_back(&row, strides);
@@ -75,7 +79,7 @@ bool read_align(Reading& r, const Word& w) {
   if (!value) return false;
   for (const std::string_view item : w.list(*value, ',')) {
     const auto [name, bytes] = w.halves(item, ':', true, "align=name:bytes, such as align=q:8");
-    const RoleRow* row = role_named(name);
+    const RoleRow* row = role_named(name, r.p.op);
     const int n = w.number<int>(bytes, "1, 2, 4, 8 or 16 bytes");
     if (!row || n < 1 || n > 16 || (n & (n - 1)) != 0) w.fail("align=name:bytes, such as align=q:8");
     r.p.alignment[static_cast<std::size_t>(row->role)] = static_cast<std::uint8_t>(n);

@@ -8,21 +8,9 @@
 #include "base/text.hpp"
 #include "problem/grammar/text.hpp"
 #include "problem/grammar/words.hpp"
+#include "problem/operator.hpp"
 
 namespace onepass {
-namespace {
-
-std::vector<std::string_view> words_of(std::string_view line) {
-  std::vector<std::string_view> words;
-  while (!line.empty()) {
-    words.push_back(first_word(line));
-    line.remove_prefix(std::min(words.back().size() + 1, line.size()));
-  }
-  return words;
-}
-
-}  // namespace
-
 std::string mismatch(const Problem& planned, Problem called) {
   // Permitted differences of a call: more alignment, and other lengths than those of an example.
   for (std::size_t i = 0; i < kRoles; ++i)
@@ -30,7 +18,7 @@ std::string mismatch(const Problem& planned, Problem called) {
   if (planned.varlen == called.varlen) called.lengths_q = planned.lengths_q;
   if (planned.varlen == called.varlen && planned.seqused == called.seqused) called.lengths_k = planned.lengths_k;
   const std::string lines[] = {to_string(planned), to_string(called)};
-  std::vector<std::string_view> wanted = words_of(lines[0]), got = words_of(lines[1]);
+  std::vector<std::string_view> wanted = words_in(lines[0]), got = words_in(lines[1]);
   const std::string head = "the call must match the plan";
   if (wanted.front() != got.front()) return text(head, ": ", wanted.front(), " (got ", got.front(), ")");
   std::erase_if(wanted, [&](std::string_view word) {

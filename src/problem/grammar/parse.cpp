@@ -1,6 +1,5 @@
 // A line as its problem: docs/reference/problem.md.
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "base/shown.hpp"
@@ -9,6 +8,7 @@
 #include "onepass/problem.hpp"
 #include "problem/grammar/foreign_words.hpp"
 #include "problem/grammar/on.hpp"
+#include "problem/grammar/subject.hpp"
 #include "problem/grammar/text.hpp"
 #include "problem/grammar/words.hpp"
 #include "problem/operator.hpp"
@@ -43,9 +43,6 @@ struct Parser : Reading {
       if (!speaks_of(p.op, subject_of(word)))
         throw Error(ErrorCode::bad_text,
                     text(word_of(p.op), " does not support '", shown(word), "' (docs/reference/problem.md)"));
-    if (of_rows(p.op) && p.heads_kv != p.heads_q)
-      throw Error(ErrorCode::bad_text,
-                  text(word_of(p.op), " does not support two numbers of heads (docs/reference/problem.md)"));
     if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text,
                   "merge does not support buffer or strides, but out_strides (docs/reference/problem.md)");
@@ -63,16 +60,9 @@ struct Parser : Reading {
 
   Problem finish() {
     fits_operator();
-    if (of_rows(p.op)) p.heads_kv = 1;
-    if (p.op == Op::quantize) p.out_dtype = DType::f8e4m3, own_out_dtype = true;
-    if (is_gemm(p.op)) p.n = std::exchange(p.partials, 0);
-    if (p.op == Op::merge) p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk;  // only out's sizes count
+    if (must_be_given(row_of(Role::seqused_k), p.op)) p.seqused = true;
     if (!own_out_dtype) p.out_dtype = p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype;
     if (p.kv_dtype == p.dtype) p.kv_dtype.reset();
-    if (p.op == Op::backward) {
-      if (!own_grad_dtype) p.grad_dtype = p.dtype;
-      if (!said("grads")) p.gradients = {.dq = true, .dk = true, .dv = true};
-    }
     if (!p.packed_k() && (p.seqused || p.paged())) finish_cache();
     if (!p.lengths_q.empty()) {
       // Numbers in the line itself must hold them: validate() looks.
@@ -87,6 +77,11 @@ struct Parser : Reading {
       p.max_pages = pages_for(p.seq_k, p.page_size);
       want(!__builtin_mul_overflow(p.batch, p.max_pages, &p.pages), ErrorCode::bad_shape,
            "the number of pages must be at most 2^62");
+    }
+    if (const auto complete = operator_of(p.op).complete) {
+      std::vector<std::string_view> subjects;
+      for (const std::string_view word : words) subjects.push_back(subject_of(word));
+      complete(p, subjects);
     }
     const Layout given = p.layout;
     if (has_strides) {
@@ -112,12 +107,10 @@ Problem parse_problem(std::string_view line) { return parse_problem_on({}, line)
 Problem parse_problem_on(Device device, std::string_view line) {
   Parser parser;
   parser.p.device = device;
-  for (std::string_view rest = line; !rest.empty();) {
-    const std::size_t from = std::min(rest.find_first_not_of(" \t\r\n"), rest.size());
-    rest.remove_prefix(from);
-    const std::string_view word = first_word(rest);
-    rest.remove_prefix(word.size());
-    if (word.empty()) break;
+  const std::vector<std::string_view> words = words_in(line);
+  for (const std::string_view word : words)  // the names of tensors are the operator's
+    if (const auto op = op_named(word)) parser.p.op = *op;
+  for (const std::string_view word : words) {
     const Word w{word, line};
     if (!read_word(parser, w)) {
       const std::string theirs = foreign_word(word.substr(0, word.find('=')), Dialect::line);

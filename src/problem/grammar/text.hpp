@@ -1,5 +1,6 @@
 // Shared by the two directions of the grammar of problems (docs/reference/problem.md).
 #pragma once
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <numeric>
@@ -28,6 +29,17 @@ inline std::string_view first_word(std::string_view s) {
     if (c == '}' && open > 0) --open;
   }
   return s.substr(0, end);
+}
+
+inline std::vector<std::string_view> words_in(std::string_view line) {
+  std::vector<std::string_view> words;
+  while (!line.empty()) {
+    line.remove_prefix(std::min(line.find_first_not_of(" \t\r\n"), line.size()));
+    const std::string_view word = first_word(line);
+    if (!word.empty()) words.push_back(word);
+    line.remove_prefix(word.size());
+  }
+  return words;
 }
 
 // The pages of a page table's row, to hold a sequence's keys.

@@ -64,26 +64,6 @@ constexpr WordRow flag_row(std::string_view subject) {
           [](const Problem& p) { return std::string(p.*member ? kAlone : ""); }};
 }
 
-bool read_band(Reading& r, const Word& w) {
-  Band& band = r.p.band;
-  const auto value = w.value();
-  const std::string_view key = w.word.substr(0, w.word.find('='));
-  if (value ? key != "causal_offset" && key != "aligned_offset"
-            : key != "causal_bottom_right" && key != "causal_top_left" && key != "aligned_top_left")
-    return false;
-  if (key.starts_with("causal")) band.causal = true;
-  band.align = value ? Align::offset : key.ends_with("top_left") ? Align::top_left : Align::bottom_right;
-  if (value)
-    band.offset = w.number<std::int64_t>(*value, key == "causal_offset" ? "causal_offset=keys" : "aligned_offset=keys");
-  return true;
-}
-std::string band_text(const Problem& p) {
-  const Band& band = p.band;
-  if (band.align == Align::offset) return (band.causal ? " causal_offset=" : " aligned_offset=") + number(band.offset);
-  if (band.causal) return band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
-  return band.align == Align::top_left ? " aligned_top_left" : "";
-}
-
 // ------------------------------------------------------------------------------------------------ one by one
 bool read_device(Reading& r, const Word& w) {
   const std::string_view s = w.word;
@@ -190,7 +170,7 @@ constexpr WordRow kRows[] = {
      [](const P& p) { return std::string(word_of(p.op)); }},
     // Before the operator is known, n is both the number of partial results and of columns.
     {"n", [](Reading& r, const Word& w) { return read_size<&P::partials>(r, w, "n<partial results, or columns>"); },
-     [](const P& p) { return p.op == Op::merge ? " n" + number(p.partials) : std::string(); }},
+     [](const P& p) { return operator_of(p.op).matrices ? std::string() : " n" + number(p.partials); }},
     {"m", [](Reading& r, const Word& w) { return read_size<&P::m>(r, w, "m<rows>"); },
      [](const P& p) { return " m" + number(p.m) + " n" + number(p.n); }},
     {"k", [](Reading& r, const Word& w) { return read_size<&P::k>(r, w, "k<row length>"); },
@@ -201,14 +181,17 @@ constexpr WordRow kRows[] = {
      [](Reading& r, const Word& w) {
        return read_sizes<&P::heads_q, &P::heads_kv>(r, w, '/', "h<query heads>[/<K/V heads>]");
      },
-     [](const P& p) { return " h" + pair(p.heads_q, is_attention(p.op) ? p.heads_kv : p.heads_q, '/'); }},
+     [](const P& p) {
+       if (!has_axis(p.op, Axis::heads_kv)) return " h" + number(p.heads_q);
+       return " h" + (uses(p, row_of(Role::q)) ? pair(p.heads_q, p.heads_kv, '/') : number(p.heads_kv));
+     }},
     {"s", [](Reading& r, const Word& w) { return read_sizes<&P::seq_q, &P::seq_k>(r, w, 'x', "s<queries>[x<keys>]"); },
-     [](const P& p) { return " s" + pair(p.seq_q, p.op == Op::merge ? p.seq_q : p.seq_k, 'x'); }},
+     [](const P& p) { return " s" + pair(p.seq_q, has_axis(p.op, Axis::seq_k) ? p.seq_k : p.seq_q, 'x'); }},
     {"d",
      [](Reading& r, const Word& w) {
        return read_sizes<&P::dim_qk, &P::dim_v>(r, w, '/', "d<dim of q and k>[/<dim of v>]");
      },
-     [](const P& p) { return " d" + pair(p.op == Op::merge ? p.dim_v : p.dim_qk, p.dim_v, '/'); }},
+     [](const P& p) { return " d" + pair(has_axis(p.op, Axis::dim_qk) ? p.dim_qk : p.dim_v, p.dim_v, '/'); }},
     {"dtype",
      [](Reading& r, const Word& w) {
        const bool plain = !w.value();
@@ -226,6 +209,22 @@ constexpr WordRow kRows[] = {
        return p.out_dtype != (p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype) ? "=" + dtype(p.out_dtype)
                                                                                 : std::string();
      }},
+    {"q"},
+    {"rotary", read_rotary, rotary_text},
+    {"positions",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.positions = w.number<std::int64_t>(*value, "positions=<rows of cos and sin>");
+       return value.has_value();
+     },
+     [](const P& p) { return p.rotary && p.positions != p.seq_k ? "=" + number(p.positions) : std::string(); }},
+    {"table",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.table_dtype = dtype_from_name(*value);
+       return value.has_value();
+     },
+     [](const P& p) { return p.table_dtype != DType::f32 ? "=" + dtype(p.table_dtype) : std::string(); }},
     {"kv_dtype",
      [](Reading& r, const Word& w) {
        const auto value = w.value();
@@ -238,6 +237,7 @@ constexpr WordRow kRows[] = {
     descale_row<&P::v_descale, 'n'>("v_descale"),
     descale_row<&P::v_mean, 'd'>("v_mean"),
     {"accumulation"},
+    {"fp8", read_fp8, fp8_text},
     {"descale",
      [](Reading& r, const Word& w) {
        const auto value = w.value();
@@ -308,7 +308,7 @@ constexpr WordRow kRows[] = {
      [](Reading& r, const Word& w) {
        const auto value = w.value();
        if (value) r.p.grad_dtype = dtype_from_name(*value);
-       return r.own_grad_dtype = value.has_value();
+       return value.has_value();
      },
      [](const P& p) { return p.grad_dtype != p.dtype ? "=" + dtype(p.grad_dtype) : std::string(); }},
     {"dlse"},

@@ -93,7 +93,7 @@ std::string others_text(const Problem& p) {
 
 bool read_word(Reading& r, const Word& w) {
   const std::string_view subject = subject_of(w.word);
-  if (const RoleRow* row = role_of_strides(subject)) return read_side_strides(r, w, *row);
+  if (const RoleRow* row = role_of_strides(subject, r.p.op)) return read_side_strides(r, w, *row);
   if (const WordRow* row = row_about(subject); row && row->read) return row->read(r, w);
   bool read = false;
   if (const OptionRow* row = option_about(subject))
@@ -119,8 +119,8 @@ std::string_view subject_of(std::string_view word) {
 bool speaks_of(Op op, std::string_view subject) {
   const Operator& of = operator_of(op);
   if (std::ranges::find(of.words, subject) != of.words.end()) return true;
-  if (const RoleRow* row = role_of_strides(subject))
-    return use_of(*row, op) != Use::none && (row->role != Role::out || op == Op::merge);
+  if (const RoleRow* row = role_of_strides(subject, op))
+    return use_of(*row, op) != Use::none && (row->role != Role::out || !strides_in_one(op));
   if (const RoleRow* row = tensor_about(subject)) return is_optional(*row, op);
   const OptionRow* row = option_about(subject);
   return row && is_attention(op) && takes_option(*row, is_backward(op));

@@ -18,7 +18,7 @@ namespace onepass {
 struct Reading {
   Problem p;
   Lengths used;  // of a cache
-  bool own_out_dtype = false, own_grad_dtype = false, bshd = false, has_strides = false, own_pages = false,
+  bool own_out_dtype = false, bshd = false, has_strides = false, own_pages = false,
        own_lengths_k = false;
   std::vector<std::pair<const RoleRow*, Dims>> side_strides;
 };
@@ -37,6 +37,13 @@ struct WordRow {
 };
 
 std::span<const WordRow> word_rows();
+// masks, FP8, rotary embedding
+bool read_band(Reading& reading, const Word& word);
+std::string band_text(const Problem& problem);
+bool read_fp8(Reading& reading, const Word& word);
+std::string fp8_text(const Problem& problem);
+bool read_rotary(Reading& reading, const Word& word);
+std::string rotary_text(const Problem& problem);
 // layout, strides and align
 bool read_layout(Reading& reading, const Word& word);
 bool read_side_strides(Reading& reading, const Word& word, const RoleRow& row);

@@ -104,6 +104,9 @@ Mods validate_merge(const Problem& p) {
   return {};
 }
 
+// Only out's sizes count.
+void complete_merge(Problem& p, Said) { p.heads_kv = 1, p.seq_k = 0, p.dim_qk = Problem{}.dim_qk; }
+
 constexpr std::string_view kWords[] = {"operator", "n",   "b",      "h",      "s",    "d",
                                        "dtype",    "out", "layout", "device", "align"};
 
@@ -111,9 +114,13 @@ constexpr std::string_view kWords[] = {"operator", "n",   "b",      "h",      "s
 
 constinit const Operator kMerge{.word = "merge",
                                 .call = "merge",
+                                .base = Role::out,
                                 .uses = uses_of({{Role::out, Use::writes}, {Role::lse, Use::may_write}}),
                                 .words = kWords,
+                                .parts = true,
+                                .any_rank = true,
                                 .problem_of = merge_problem_of,
-                                .validate = validate_merge};
+                                .validate = validate_merge,
+                                .complete = complete_merge};
 
 }  // namespace onepass

@@ -91,6 +91,11 @@ Mods validate_quantize(const Problem& p) {
   return {};
 }
 
+void complete_quantize(Problem& p, Said) {
+  complete_rows(p);
+  p.out_dtype = DType::f8e4m3;
+}
+
 constexpr std::string_view kWords[] = {"operator", "b",    "h",      "s",     "dtype",
                                        "descale",  "seed", "device", "align", "hadamard"};
 
@@ -99,11 +104,15 @@ constexpr std::string_view kWords[] = {"operator", "b",    "h",      "s",     "d
 constinit const Operator kQuantize{
     .word = "quantize",
     .call = "quantize",
+    .base = Role::x,
     .uses = uses_of(
         {{Role::x, Use::needs}, {Role::y, Use::writes}, {Role::descale, Use::writes}, {Role::mean, Use::may_write}}),
     .words = kWords,
+    .any_rank = true,
+    .described = true,
     .problem_of = quantize_problem_of,
-    .validate = validate_quantize};
+    .validate = validate_quantize,
+    .complete = complete_quantize};
 
 std::array<std::uint32_t, 8> rotation_signs(std::uint64_t seed) {
   const PhiloxKeys keys = PhiloxKeys::of(seed);

@@ -146,20 +146,30 @@ constexpr std::string_view kWords[] = {"operator", "b", "h", "s", "dtype", "out"
 
 constinit const Operator kSoftmax{.word = "softmax",
                                   .call = "softmax",
+                                  .base = Role::x,
                                   .uses = uses_of({{Role::x, Use::needs},
                                                    {Role::bool_mask, Use::takes},
                                                    {Role::row_lse, Use::takes},
                                                    {Role::y, Use::may_write},
                                                    {Role::lse, Use::may_write}}),
                                   .words = kWords,
+                                  .unit_scale = true,
+                                  .any_rank = true,
+                                  .described = true,
                                   .problem_of = softmax_problem_of,
-                                  .validate = validate_softmax};
+                                  .validate = validate_softmax,
+                                  .complete = [](Problem& p, Said) { complete_rows(p); }};
 constinit const Operator kSoftmaxBackward{
     .word = "softmax_bwd",
     .call = "softmax_backward",
+    .base = Role::y,
     .uses = uses_of({{Role::y, Use::needs}, {Role::dy, Use::needs}, {Role::dx, Use::writes}}),
     .words = kWords,
+    .unit_scale = true,
+    .any_rank = true,
+    .described = true,
     .problem_of = softmax_problem_of,
-    .validate = validate_softmax};
+    .validate = validate_softmax,
+    .complete = [](Problem& p, Said) { complete_rows(p); }};
 
 }  // namespace onepass

@@ -25,10 +25,22 @@ const AppendSource* const kSources[] = {
     &warps::append_f16_fp8_one_by_one,
 };
 
-cuda::AppendPlan plan_of(const AppendCase& c) {
-  return cuda::plan_append(append_problem_of(c.tensors, c.spec.interleaved), c.tensors);
+// The launch of a plan on a device.
+struct Planned {
+  cuda::AppendPlan plan;
+  AppendConfig config;
+  AppendParams params;
+};
+Planned plan_of(const AppendCase& c, const Problem& problem) {
+  Planned p;
+  std::string why;
+  EXPECT_TRUE(cuda::select_append(problem, p.plan, why)) << why;
+  p.config = p.plan.config;
+  p.params = cuda::append_params(problem, p.plan, as_tensors(c.tensors));
+  return p;
 }
-const AppendSource* source_of(const cuda::AppendPlan& plan) {
+Planned plan_of(const AppendCase& c) { return plan_of(c, make_problem(c.tensors, c.spec.interleaved)); }
+const AppendSource* source_of(const Planned& plan) {
   for (const AppendSource* source : kSources)
     if (*static_cast<const AppendConfig*>(source->config) == plan.config) return source;
   return nullptr;
@@ -38,7 +50,7 @@ TEST(EmulatedAppend, IsThePlainLoopAndTheCpusBits) {
   std::vector<int> runs(std::size(kSources));
   for (const AppendSpec& spec : append_specs()) {
     AppendCase c(spec), on_cpu(spec);
-    const cuda::AppendPlan plan = plan_of(c);
+    const Planned plan = plan_of(c);
     const AppendSource* source = source_of(plan);
     if (!source || plan.params.all_items == 0) continue;
     const long long blocks = (plan.params.all_items + kAppendThreads - 1) / kAppendThreads;
@@ -56,7 +68,7 @@ TEST(EmulatedAppend, IsThePlainLoopAndTheCpusBits) {
 TEST(EmulatedAppend, LeavesOutWhatIsOutOfRange) {
   const AppendSpec spec = out_of_range_spec(true);
   AppendCase c(spec);
-  cuda::AppendPlan plan = plan_of(c);
+  Planned plan = plan_of(c);
   const AppendSource* source = source_of(plan);
   ASSERT_NE(source, nullptr);
   put_out_of_range(c);
@@ -95,8 +107,9 @@ TEST(EmulatedAppend, PiecesNeedAlignedRows) {
   EXPECT_EQ(with([](AppendSpec& s) { s.rotary_dim = 8; }), 1);  // halves of 4
   EXPECT_EQ(with([](AppendSpec& s) { s.rotary_dim = 8, s.interleaved = true; }), 8);
   AppendCase shifted(spec);
-  shifted.tensors.k.data = static_cast<char*>(shifted.tensors.k.data) + 2;
-  EXPECT_EQ(at_once(shifted), 1);
+  Problem loose = make_problem(shifted.tensors, spec.interleaved);
+  loose.alignment[static_cast<std::size_t>(Role::k_cache)] = 2;
+  EXPECT_EQ(plan_of(shifted, loose).config.at_once, 1);
   AppendCase columns(spec);
   columns.tensors.cos.stride[1] = 2, columns.tensors.cos.shape[0] = columns.tensors.sin.shape[0] = 20;
   EXPECT_EQ(at_once(columns), 1);

@@ -7,16 +7,14 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <thread>
 
-#include "check/draw/cache.hpp"
 #include "check/inputs.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/grammar/on.hpp"
-#include "problem/softmax/softmax_problem.hpp"
 #include "tools/onepass/bench/device_inputs.hpp"
 #include "tools/onepass/bench/peaks.hpp"
+#include "tools/onepass/bench/work.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -137,81 +135,6 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
   return spec;
 }
 
-Problem with_lengths(const Problem& p) {
-  Problem known = p;
-  if (p.seqused && p.lengths_k.empty()) {
-    const std::uint64_t seed = p.device.kind == DeviceKind::cuda ? kDeviceSeed : kHostSeed;
-    for (const std::int32_t length : check::draw_lengths(p, seed)) known.lengths_k.push_back(length);
-  }
-  return known;
-}
-
-double visible_pairs(const Problem& p) {
-  double pairs = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const auto known = [&](const std::vector<std::int64_t>& lengths, std::int64_t most) {
-      return lengths.empty() ? most : lengths[static_cast<std::size_t>(b)];
-    };
-    const std::int64_t seq_q = known(p.lengths_q, p.seq_q), seq_k = known(p.lengths_k, p.seq_k);
-    const BandMask band = band_mask(p, seq_q, seq_k);
-    for (std::int64_t i = 0; i < seq_q; ++i) {
-      const Range r = band.keys_of(i);
-      pairs += static_cast<double>(std::max<Index>(0, r.hi - r.lo));
-    }
-    if (p.lengths_q.empty() && p.lengths_k.empty()) return pairs * static_cast<double>(p.batch * p.heads_q);
-  }
-  return pairs * static_cast<double>(p.heads_q);
-}
-
-namespace {
-
-// Operations of the products over the visible pairs: S and O, or those that the wanted gradients need.
-std::int64_t inner_sizes(const Problem& p) {
-  if (p.op != Op::backward) return p.dim_qk + p.dim_v;
-  const Gradients& g = p.gradients;
-  const int s = g.dq || g.dk || g.dv || g.dbias || g.dalibi_slopes, dp = g.dq || g.dk || g.dbias || g.dalibi_slopes;
-  return p.dim_qk * (s + g.dq + g.dk) + p.dim_v * (dp + g.dv);
-}
-
-}  // namespace
-
-void count_work(const Problem& p, CellResult& result) {
-  if (p.op == Op::quantize) {  // what is read once and written once
-    const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
-    result.flops = numbers;
-    result.bytes = numbers * static_cast<double>(size_of(p.dtype) + size_of(p.out_dtype));
-    return;
-  }
-  if (is_gemm(p.op)) {  // w, mostly
-    result.flops = 2.0 * static_cast<double>(p.m * p.n) * static_cast<double>(p.k);
-    result.bytes = static_cast<double>(p.n * p.k + p.m * p.k) * static_cast<double>(size_of(p.dtype)) +
-                   static_cast<double>(p.m * p.n) * static_cast<double>(size_of(p.out_dtype));
-    return;
-  }
-  if (is_softmax(p.op)) {  // what is read once and written once
-    const double numbers = static_cast<double>(p.batch * p.heads_q * p.seq_q * p.seq_k);
-    const auto read = static_cast<double>(p.op == Op::softmax ? size_of(p.dtype) : 2 * size_of(p.out_dtype)),
-               written = static_cast<double>(p.lse_only ? 0 : size_of(p.op == Op::softmax ? p.out_dtype : p.dtype));
-    result.flops = 4 * numbers;
-    result.bytes = numbers * (read + written);
-    return;
-  }
-  if (p.op == Op::merge) {  // what is read and written
-    const auto row = [&](DType t, bool lse) { return static_cast<std::size_t>(p.dim_v) * size_of(t) + (lse ? 4 : 0); };
-    result.flops = 2.0 * static_cast<double>(p.partials * p.batch * p.heads_q * p.seq_q * p.dim_v);
-    result.bytes =
-        static_cast<double>(p.batch * p.heads_q * p.seq_q) *
-        static_cast<double>(static_cast<std::size_t>(p.partials) * row(p.dtype, true) + row(p.out_dtype, p.want_lse));
-    return;
-  }
-  const Problem known = with_lengths(p);
-  result.flops = 2.0 * static_cast<double>(inner_sizes(p)) * visible_pairs(known);
-  const std::int64_t used = std::accumulate(known.lengths_k.begin(), known.lengths_k.end(), std::int64_t{0});
-  const double tokens_k = static_cast<double>(p.packed_k() ? p.total_k : used > 0 ? used : p.batch * p.seq_k);
-  result.bytes = tokens_k * static_cast<double>(p.heads_kv * (p.dim_qk + (p.v_in_k ? 0 : p.dim_v))) *
-                 static_cast<double>(size_of(p.key_dtype()));
-}
-
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers) {
   const Problem& p = spec.problem;
   const std::shared_ptr<Executor> pool = spec.threads > 1 ? make_executor(spec.threads) : nullptr;
@@ -233,15 +156,14 @@ CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* pee
   CellResult result;
   result.spec = spec;
   result.implementation = plan.name();
-  count_work(p, result);
+  const Work work = work_of(p);
+  result.flops = work.flops, result.bytes = work.bytes;
   Isa isa;
   const bool has_peak = isa_of(result.implementation, isa);
-  const bool bound_by_reads =  // decoding: K and V are hardly reused
-      is_gemm(p.op) || (!of_rows(p.op) && p.seq_q * p.group() <= 64);
   std::unique_ptr<ReadProbe> probe;
   std::unique_ptr<CopyProbe> copies;
-  if (of_rows(p.op)) copies = std::make_unique<CopyProbe>(spec.threads);
-  if (bound_by_reads) probe = std::make_unique<ReadProbe>(spec.threads);
+  if (work.bound == Bound::copies) copies = std::make_unique<CopyProbe>(spec.threads);
+  if (work.bound == Bound::reads) probe = std::make_unique<ReadProbe>(spec.threads);
 
   const Stopwatch watch{spec.threads == 1};
   Sample ours, without_poison;

@@ -37,7 +37,7 @@ struct CellResult {
   std::string note;     // how it was timed, if not as its kind is
   double median_s = 0, best_s = 0;
   double finite_s = 0;          // the median of the same call on finite inputs, timed in turn; 0: nothing was poisoned
-  double flops = 0, bytes = 0;  // useful work: see count_work
+  double flops = 0, bytes = 0;  // useful work: see work.hpp
   double extra_bytes = 0;       // CUDA: the workspace
   double peak_flops_per_s = 0;  // CPU: fused multiply-adds of all threads; CUDA: a matrix product; 0: not measured
   double read_bytes_per_s = 0;  // CPU: reads, of a softmax a copy; CUDA: a copy, bytes read and written
@@ -57,9 +57,5 @@ struct Effort {
 std::optional<CellSpec> parse_cell(const std::string& line, Device device = {});
 void read_problem(CellSpec& cell, const std::string& line, Device device);  // a problem and its poisons
 CellResult run_cell(const CellSpec& spec, const Effort& effort, PeerProcess* peers);
-
-Problem with_lengths(const Problem& problem);                 // those that its inputs are drawn with
-double visible_pairs(const Problem& problem);                 // over batch and query heads, by the band alone
-void count_work(const Problem& problem, CellResult& result);  // flops and bytes
 
 }  // namespace onepass::bench

@@ -9,10 +9,12 @@
 #include <thread>
 
 #include "onepass/attention.hpp"
+#include "plan/compute.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
 #include "tools/onepass/bench/launch_cost.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 #include "tools/onepass/bench/peer_turns.hpp"
+#include "tools/onepass/bench/work.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -35,11 +37,8 @@ struct Ready {
         launch{.stream = stream, .workspace = {reinterpret_cast<std::byte*>(workspace.at), plan.workspace_bytes()}},
         name(implementation) {}
   void run() const { onepass::run(plan, inputs.tensors, launch); }
-  void attention() const {
-    if (of_rows(inputs.problem.op) || is_gemm(inputs.problem.op)) return run();
-    if (const Tensors& t = inputs.tensors; inputs.problem.op == Op::merge)
-      return onepass::merge(t.outs, t.lses, t.out, t.lse, {.stream = launch.stream});
-    onepass::attention(inputs.tensors, inputs.attention, {.stream = launch.stream}, name);
+  void call() const {
+    plan::compute(inputs.problem.op, inputs.tensors, inputs.attention, {.stream = launch.stream}, name);
   }
 };
 
@@ -65,7 +64,7 @@ Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peer
 
 CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers) {
   const Problem& p = spec.problem;
-  if (is_gemm(p.op)) return run_gemm_cell(spec, effort, ceilings, peers);
+  if (operator_of(p.op).matrices) return run_gemm_cell(spec, effort, ceilings, peers);
   DeviceTimer timer(cuda::device_facts(p.device.index));
   const Ready ready(p, spec.implementation, timer.stream(), spec.poisons);
   std::optional<Ready> finite;
@@ -73,7 +72,8 @@ CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Cei
   CellResult result;
   result.spec = spec;
   result.implementation = ready.plan.name();
-  count_work(p, result);
+  const Work work = work_of(p);
+  result.flops = work.flops, result.bytes = work.bytes;
   result.extra_bytes = static_cast<double>(ready.plan.workspace_bytes());
   result.peak_flops_per_s = ceilings.matmul_flops_per_s;
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;
@@ -136,7 +136,7 @@ LaunchCost measure_device_launch(const Problem& p, const std::string& implementa
   ready.run();
   cost.bare_s = host_seconds([&] { cuda::launch(empty, 1, 128, 0, stream, arguments); });
   cost.run_s = host_seconds([&] { ready.run(); });
-  cost.attention_s = host_seconds([&] { ready.attention(); });
+  cost.attention_s = host_seconds([&] { ready.call(); });
   return cost;
 }
 

@@ -11,6 +11,7 @@
 #include "tools/onepass/bench/device_cell.hpp"
 #include "tools/onepass/bench/gemm_contender.hpp"
 #include "tools/onepass/bench/peer_turns.hpp"
+#include "tools/onepass/bench/work.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -69,7 +70,8 @@ CellResult run_gemm_cell(const CellSpec& spec, const Effort& effort, const Ceili
   CellResult result;
   result.spec = spec;
   result.implementation = ours.plan().name();
-  count_work(p, result);
+  const Work work = work_of(p);
+  result.flops = work.flops, result.bytes = work.bytes;
   result.extra_bytes = static_cast<double>(ours.plan().workspace_bytes());
   result.peak_flops_per_s = ceilings.matmul_flops_per_s;
   result.read_bytes_per_s = ceilings.copy_bytes_per_s;

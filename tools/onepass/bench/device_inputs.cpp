@@ -139,7 +139,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
           tensors.v.data = tensors.k.data, tensors.v.device = p.device;
         break;
       case Role::y:
-        if (p.op == Op::softmax_backward) {
+        if (reads(row, p.op)) {
           ConstTensor y = tensors.y;
           draw(y);
           tensors.y.data = const_cast<void*>(y.data);
@@ -157,7 +157,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
   attention = attention_of(p);
   problem = problem_of(p.op, tensors, attention);
   // Inputs of a backward. With an out and lse from another source, it would not be timed at its usual work.
-  if (problem.op == Op::backward) onepass::attention(tensors_of(Op::forward, tensors), attention);
+  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(Op::forward, tensors), attention);
 }
 
 }  // namespace onepass::bench

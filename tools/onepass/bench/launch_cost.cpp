@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "check/inputs.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/compute.hpp"
 #include "tools/onepass/bench/cell.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 #include "tools/onepass/bench/sample.hpp"
@@ -15,9 +16,6 @@ namespace {
 
 // One thread, timed by its CPU time: other load on the machine disturbs that least.
 LaunchCost measure_host_launch(const Problem& p, const std::string& implementation) {
-  if (p.op != Op::forward && p.op != Op::backward)
-    throw Error(ErrorCode::bad_value,
-                text("--launch on the CPU must be given an attention problem (got \"", to_string(p), "\")"));
   const check::Inputs inputs = check::make_inputs(p, kHostSeed);
   const Plan plan = make_plan(inputs.problem, implementation, &serial_executor());
   struct alignas(64) Line {
@@ -30,7 +28,7 @@ LaunchCost measure_host_launch(const Problem& p, const std::string& implementati
 
   // The two take turns, so that a slower clock of the machine is slower for both.
   constexpr int kTurns = 200, kCalls = 500;
-  Sample run_s, attention_s;
+  Sample run_s, call_s;
   const auto collect = [&](Sample& into, const auto& call) {
     const double from = thread_seconds();
     for (int i = 0; i < kCalls; ++i) call();
@@ -38,12 +36,9 @@ LaunchCost measure_host_launch(const Problem& p, const std::string& implementati
   };
   for (int turn = 0; turn < kTurns; ++turn) {
     collect(run_s, [&] { run(plan, inputs.tensors, planned); });
-    collect(attention_s, [&] {
-      if (p.op == Op::backward) return attention_backward(inputs.tensors, inputs.attention, one, implementation);
-      attention(inputs.tensors, inputs.attention, one, implementation);
-    });
+    collect(call_s, [&] { plan::compute(p.op, inputs.tensors, inputs.attention, one, implementation); });
   }
-  return {to_string(p), std::string(plan.name()), 0, run_s.median(), attention_s.median()};
+  return {to_string(p), std::string(plan.name()), 0, run_s.median(), call_s.median()};
 }
 
 }  // namespace

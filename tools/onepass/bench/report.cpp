@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "problem/roles.hpp"
-#include "problem/softmax/softmax_problem.hpp"
+#include "tools/onepass/bench/work.hpp"
 
 namespace onepass::bench {
 namespace {
@@ -106,8 +106,7 @@ void Table::cpu_row(const CellResult& r) const {
 
 void Table::device_row(const CellResult& r) const {
   const PeerResult* best = best_peer(r);
-  const bool moves =
-      of_rows(r.spec.problem.op) || is_gemm(r.spec.problem.op);  // its figures are bytes, beside a copy's
+  const bool moves = work_of(r.spec.problem).moves;
   fmt::print(
       "{:<58} {:<14} {:>10.4f} {:>8} {:>9} {:>7}", short_line(r.spec), r.implementation, 1e3 * r.median_s,
       moves ? fmt::format("{:.2f}TB/s", 1e-12 * r.bytes / r.median_s)

@@ -1,0 +1,58 @@
+#include "check/operators.hpp"
+
+#include <array>
+#include <utility>
+
+#include "check/draw/append.hpp"
+#include "check/draw/attention.hpp"
+#include "check/draw/parts.hpp"
+#include "check/draw/rows.hpp"
+
+namespace onepass::check {
+namespace {
+
+Verdict judge_forward(Inputs& in, Executor& executor, DeviceKind on) {
+  if (!in.problem.fp8) return judge(in, in.oracle(executor), in.base(executor), on);
+  Inputs& quantized = in.quantized();
+  std::swap(quantized.buffers, in.buffers);
+  Verdict verdict = judge_forward(quantized, executor, on);
+  std::swap(quantized.buffers, in.buffers);
+  return verdict;
+}
+Verdict judge_merge(Inputs& in, Executor& executor, DeviceKind on) {
+  return judge(in, in.oracle(executor), in.base(executor), on);
+}
+Verdict judge_backward(Inputs& in, Executor& executor, DeviceKind) {
+  return judge(in, in.oracle_gradients(executor), in.base_gradients(executor));
+}
+template <auto rule>
+Verdict by_references(Inputs& in, Executor& executor, DeviceKind) {
+  return rule(in, in.oracle(executor), in.base(executor));
+}
+template <auto rule>
+Verdict by_itself(Inputs& in, Executor&, DeviceKind) {
+  return rule(in);
+}
+
+}  // namespace
+
+const CheckedOperator& checked(Op op) {
+  static constexpr std::array<CheckedOperator, kOps> kAll{{
+      {draw_forward, judge_forward},
+      {draw_parts, judge_merge},
+      {draw_backward, judge_backward},
+      {draw_softmax, by_references<judge_softmax>},
+      {draw_softmax_backward, by_references<judge_softmax>},
+      {draw_numbers, by_itself<judge_quantized>},
+      {draw_matrices, by_references<judge_flat_gemm>},
+      {draw_matrices, by_references<judge_flat_gemm>},
+      {draw_append, by_itself<judge_append>},
+  }};
+  return kAll[static_cast<std::size_t>(op)];
+}
+
+Verdict judge(Inputs& in, Executor& executor, DeviceKind computed_on) {
+  return checked(in.problem.op).judge(in, executor, computed_on);
+}
+
+}  // namespace onepass::check

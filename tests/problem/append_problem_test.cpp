@@ -1,0 +1,72 @@
+// Appends as problems: lines, the problems of calls, and what is refused.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "onepass/append.hpp"
+#include "onepass/error.hpp"
+#include "onepass/problem.hpp"
+
+namespace onepass {
+namespace {
+
+template <class F>
+std::string sentence_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(AppendProblem, LinesReadBack) {
+  for (const char* line :
+       {"append b2 h3 s5x300 d64 bf16 seqused", "append b2 h4/2 s5x300 d64/32 fp16 q rotary=64 seqused",
+        "append b1 h1 s1x320 d13/5 fp32 q rotary=10:interleaved positions=900 seqused=7 kv=paged:16",
+        "append b2 h3 s9x64 d64 bf16 kv_dtype=fp8_e4m3 k_descale=bhn v_descale=111 varlen=3,6 seqused=0,50 layout=bshd",
+        "append b2 h3 s20x64 d64 bf16 rotary=8 table=bf16 varlen=3,6 packed=20:0 kv=paged:16:9:4 seqused cuda:1",
+        "append b1 h2 s1x8 d4 fp32 seqused k_new_strides=9,5,1 k_strides=99,40,5 align=k:8,v_new:2 cuda:0"}) {
+    const std::string shown = to_string(parse_problem(line));
+    EXPECT_EQ(to_string(parse_problem(shown)), shown);
+    for (const std::string& word : {std::string("seqused"), std::string("append")})
+      EXPECT_NE(shown.find(word), shown.npos) << shown;
+  }
+  EXPECT_EQ(to_string(parse_problem("append b2 h4/2 q s5x300 d64 bf16 rotary=64 kv=paged:16")),
+            "append b2 h4/2 s5x304 d64 bf16 q rotary=64 kv=paged:16 seqused");
+}
+
+TEST(AppendProblem, Refusals) {
+  const auto of = [](const char* line) { return sentence_of([&] { (void)parse_problem(line); }); };
+  EXPECT_EQ(of("append h4/2 s5x300"), "append does not support two numbers of heads without q (docs/reference/problem.md)");
+  EXPECT_EQ(of("append h4/2 q s5x300"), "q requires cos and sin, which rotate it");
+  EXPECT_EQ(of("append s5x300 d8 rotary=10"), "cos must have at most 4 columns, half the head dim of k_new (got 5)");
+  EXPECT_EQ(of("append s5x300 rotary=8 table=bf16"), "cos must be fp32, as k_new (got bf16)");
+  EXPECT_EQ(of("append s5x300 k_descale=111"), "k_descale requires an fp8_e4m3 cache (got fp32)");
+  EXPECT_EQ(of("append s5x300 fp8_e4m3"), "k_new must be fp32, fp16 or bf16 (got fp8_e4m3)");
+  EXPECT_EQ(of("append s5x30 seqused=26"),
+            "seqused_k[0] must be 0 to 25 to append 5 tokens to a cache of 30 (got 26)");
+  EXPECT_EQ(of("append s5x30 lse"), "append does not support 'lse' (docs/reference/problem.md)");
+  EXPECT_EQ(of("fwd s5 rotary=8"), "fwd does not support 'rotary=8' (docs/reference/problem.md)");
+  EXPECT_NE(of("append s5x30 rotary=8:both"), "");
+}
+
+// A plan is for all lengths, also of packed tokens, whose prefix sums the CPU could read.
+TEST(AppendProblem, OfACallHasNoLengths) {
+  float memory[1] = {};
+  std::int32_t cu[] = {0, 2, 7}, used[] = {1, 2}, table[] = {0, 1, 2, 3};
+  const AppendTensors t{.k_new = {memory, DType::f32, {7, 2, 8}},
+                        .v_new = {memory, DType::f32, {7, 2, 4}},
+                        .k = {memory, DType::f32, {5, 4, 2, 8}},
+                        .v = {memory, DType::f32, {5, 4, 2, 4}},
+                        .seqused_k = {used, DType::i32, {2}},
+                        .page_table = {table, DType::i32, {2, 2}},
+                        .cu_seqlens_q = {cu, DType::i32, {3}},
+                        .cos = {memory, DType::f32, {50, 3}},
+                        .sin = {memory, DType::f32, {50, 3}}};
+  EXPECT_EQ(to_string(make_problem(t, true)),
+            "append b2 h2 s7x8 d8/4 fp32 rotary=6:interleaved positions=50 packed=7:0 kv=paged:4:5:2 seqused");
+}
+
+}  // namespace
+}  // namespace onepass
