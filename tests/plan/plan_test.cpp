@@ -212,7 +212,7 @@ TEST(Plan, AValueOfNoOperatorIsAnError) {
   Problem p;
   p.op = Op(99);
   EXPECT_EQ(sentence_of([&] { (void)to_string(p); }, ErrorCode::bad_value),
-            "op must be a value of Op, 0 to 7 (got 99)");
+            "op must be a value of Op, 0 to 8 (got 99)");
 }
 
 TEST(Plan, APageTableRequiresLengths) {
