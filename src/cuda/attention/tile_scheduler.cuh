@@ -161,7 +161,7 @@ struct RowsOuter {
   }
 };
 
-// Tiles as they are drawn from the counter by persistent blocks of threads, in the order of the policy.
+// Tiles as they are drawn from the counter by persistent CTAs, in the order of the policy.
 template <class Order>
 struct TileScheduler {
   using Tile = typename Order::Tile;

@@ -10,7 +10,7 @@ namespace onepass::decode {
 
 inline constexpr int kMaxRows = 64;  // per K/V head; more are the prefill kernels' (README.md)
 
-// The config of a problem for blocks of threads of at most `shared_bytes`, but for `even`, which is up to the number of
+// The config of a problem for CTAs of at most `shared_bytes`, but for `even`, which is up to the number of
 // multiprocessors. False, with a sentence in `why`, for what the family cannot do.
 bool select_config(const Problem& problem, int shared_bytes, DecodeConfig& config, std::string& why);
 // arch: "sm_80"; mods: cuda::mods_source of the problem.

@@ -26,7 +26,7 @@ struct DecodeConfig {
   ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
 };
 
-// Shared memory of a block of threads, in order: Q, the rings of the teams, the columns of O that its teams add up at
+// Shared memory of a CTA, in order: Q, the rings of the teams, the columns of O that its teams add up at
 // a time, the teams' row states, the states of their union, what has happened to a row, the units of Q's rows beside an
 // FP8 cache. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's width.
 struct DecodeLayout {
@@ -62,7 +62,7 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
 ONEPASS_HD constexpr int partial_pitch(int dim_v) { return padded(dim_v, 4); }
 ONEPASS_HD constexpr int partial_floats(int rows, int dim_v) { return rows * (4 + partial_pitch(dim_v)); }
 
-// Blocks of threads at most: the counters of a workspace, one for each.
+// CTAs at most: the counters of a workspace, one for each.
 inline constexpr int kMaxBlocks = 256;
 
 // n / d for 0 <= n < 2^31 by a product: a division is 20 instructions, and those in front of the first copies are time
@@ -98,7 +98,7 @@ struct DecodeParams : ForwardParams {
   Divisor by_steps, by_splits;
   float phi;  // unified_max, or what lies below it by fp16's reach; natural units
   RecomputedRows recomputed;
-  // Where a kernel has blocks of rows: of a K/V head, in bundles of `together`, whose blocks of threads walk along the
+  // Where a kernel has blocks of rows: of a K/V head, in bundles of `together`, whose CTAs walk along the
   // same keys at the same time.
   int bundles, together;
   Divisor by_bundles, by_together;

@@ -12,7 +12,7 @@ constexpr i32 kRows = config.rows, kBlockM = config.block_m(), kBlockN = config.
 constexpr bool kFp8Keys = features.keys == ScalarType::e4m3;
 constexpr i32 kKeyBytes = bytes_of(features.keys);
 using Product = ElementOf<kFp8Keys ? ScalarType::f16 : features.input>::Format;  // of what products are made
-constexpr bool kRowBlocks = false;  // a block of threads has all rows of a K/V head
+constexpr bool kRowBlocks = false;                                               // a CTA has all rows of a K/V head
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
@@ -21,7 +21,7 @@ constexpr bool kLengthsVary = features.own_lengths();  // from sequence to seque
 // groups would be the last.
 constexpr i32 kGroupLead = kLengthsVary && config.piece == 0 ? (256 << 10) / (2 * kLayout.slot_bytes) : 0;
 constexpr bool kUnified = config.unified;
-constexpr bool kOneSegment = config.even;  // of a block of threads
+constexpr bool kOneSegment = config.even;  // of a CTA
 DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }
 
 DEV void all_sync() { __syncthreads(); }

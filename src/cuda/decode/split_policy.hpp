@@ -1,4 +1,4 @@
-// How the work of a decoding kernel is shared among blocks of threads: what work_partition.cuh finds on the device.
+// How the work of a decoding kernel is shared among CTAs: what work_partition.cuh finds on the device.
 #pragma once
 #include "cuda/attention/host.hpp"
 #include "cuda/decode/decode_config.hpp"
@@ -17,7 +17,7 @@ struct Sharing {
 };
 
 // How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A
-// part is a block of threads, or one for each of the group's row blocks.
+// part is a CTA, or one for each of the group's row blocks.
 struct Share {
   int blocks, splits;
   bool whole = false;  // every group is one block's, though a block may have several

@@ -1,10 +1,10 @@
-// The work as a line, and how blocks of threads share it.
+// The work as a line, and how CTAs share it.
 //
 // A group is the rows of one K/V head of one sequence, or, where a kernel has blocks of kRows rows (kRowBlocks), a
-// bundle of those: then `together` neighbouring blocks of threads have the same segments, a row block each, and the
+// bundle of those: then `together` neighbouring CTAs have the same segments, a row block each, and the
 // keys that one of them reads are in L2 for the others. A group's work is the tiles of keys that any of the head's rows
 // sees. All groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into
-// as many equal parts as there are blocks of threads; or every group's steps are (DecodeParams::splits), where that
+// as many equal parts as there are CTAs; or every group's steps are (DecodeParams::splits), where that
 // leaves few multiprocessors without work. So a block works on segments: runs of steps of one group. A group that
 // several blocks work on has partial results, which the last of them merges.
 //
@@ -15,7 +15,7 @@
 
 namespace onepass::decode {
 
-// This block of threads' place among those that share a segment, and the segment's place among all.
+// This CTA's place among those that share a segment, and the segment's place among all.
 DEV i32 blocks_together(const DecodeParams& p) { return kRowBlocks ? p.together : 1; }
 DEV i32 line_block(const DecodeParams& p) {
   const i32 block = static_cast<i32>(blockIdx.x);

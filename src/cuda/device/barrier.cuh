@@ -51,7 +51,7 @@ DEV bool bar_any(u32 id, u32 threads, bool own) {
 }
 DEV void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-// Counters in global memory, between blocks of threads: what was written before add_release is seen behind the wait.
+// Counters in global memory, between CTAs: what was written before add_release is seen behind the wait.
 DEV void wait_for_count(const u32* at, u32 least) {
   u32 x;
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");

@@ -1,4 +1,4 @@
-// Two blocks of threads of a cluster, on neighbouring multiprocessors: each reaches the other's shared memory
+// Two CTAs of a cluster, on neighbouring multiprocessors: each reaches the other's shared memory
 // (sm_90; PTX ISA 8.x: mapa, mbarrier and cp.async.bulk with shared::cluster, st.async).
 #pragma once
 #include "cuda/device/barrier.cuh"

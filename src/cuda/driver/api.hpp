@@ -31,7 +31,7 @@ struct LaunchAttribute {  // CUlaunchAttribute
     unsigned size[3];
   } value;
 };
-inline constexpr int kClusterDimension = 4;           // an attribute's id; its value: blocks of threads along x, y, z
+inline constexpr int kClusterDimension = 4;           // an attribute's id; its value: CTAs along x, y, z
 inline constexpr int kProgrammaticSerialization = 6;  // 1
 
 struct LaunchConfig {  // CUlaunchConfig

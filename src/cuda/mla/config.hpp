@@ -6,7 +6,7 @@ namespace onepass::decode {
 
 // Head dims of absorbed multi-head latent attention: K is 512 latent columns and 64 rotary ones; V is the latent ones.
 inline constexpr int kMlaQk = 576, kMlaV = 512;
-inline constexpr int kMlaRows = 64, kMlaKeys = 64;  // of a block of threads; of a tile
+inline constexpr int kMlaRows = 64, kMlaKeys = 64;  // of a CTA; of a tile
 inline constexpr int kMlaConsumers = 256, kMlaThreads = kMlaConsumers + 128;
 
 // The launch of merge.cuh: two times 128 threads, with 32 bytes each, and a flag for each row.

@@ -2,7 +2,7 @@
 // for one block to add up (b1 x 8k: 180 us). Launched behind mla.cuh where any group may be cut; what is whole is left
 // alone.
 //
-// A block of threads is two times 128 of them, four columns each. They take four rows each, two parts at a time: eight
+// A CTA is two times 128 of them, four columns each. They take four rows each, two parts at a time: eight
 // loads of 16 bytes on their way for every thread, since a row alone waits for memory as long as four do. Where parts
 // are many (attention_mla_merge_many) both halves take the same row, every second part each, eight at a time, which
 // shared memory then brings together. Two kernels: either's code comes cold from memory.

@@ -14,7 +14,7 @@ enum Extras {
 };
 Extras extras_of(const AttentionFeatures& features, int copy_bytes);
 
-inline constexpr int kReserved = 1024;  // bytes of shared memory that each block of threads takes for itself
+inline constexpr int kReserved = 1024;  // bytes of shared memory that each CTA takes for itself
 
 std::string products_of(ScalarType input);  // #include of their file
 

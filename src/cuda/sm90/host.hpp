@@ -10,7 +10,7 @@
 
 namespace onepass::sm90 {
 
-inline constexpr int kSharedBytes = 232448;  // that a block of threads may have
+inline constexpr int kSharedBytes = 232448;  // that a CTA may have
 
 // Empty, or a sentence: TMA reads tensors that start at multiples of 16 bytes, rows whose distances are such multiples.
 std::string why_no_tma(const Problem& problem, Role role);

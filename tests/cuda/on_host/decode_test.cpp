@@ -19,7 +19,7 @@ constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
 
 class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel*> {
  protected:
-  // The outputs' bytes. Blocks of threads share the work differently for every number of them.
+  // The outputs' bytes. CTAs share the work differently for every number of them.
   static std::string run(check::Inputs& inputs, bool early, unsigned blocks) {
     inputs.poison_outputs();
     launch(inputs, inputs.problem, early, blocks);

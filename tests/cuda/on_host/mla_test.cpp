@@ -17,7 +17,7 @@ namespace {
 
 class EmulatedMla : public testing::TestWithParam<const warps::MlaKernel*> {
  protected:
-  // The outputs' bytes. Blocks of threads share the work differently for every number of them.
+  // The outputs' bytes. CTAs share the work differently for every number of them.
   static std::string run(check::Inputs& inputs, bool early, unsigned blocks) {
     inputs.poison_outputs();
     launch(inputs, inputs.problem, inputs.tensors, early, blocks);

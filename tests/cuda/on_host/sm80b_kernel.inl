@@ -24,7 +24,7 @@
 namespace warps {
 namespace {
 
-// Blocks of threads one after the other, each with its shared memory poisoned and watched beyond `bytes`.
+// CTAs one after the other, each with its shared memory poisoned and watched beyond `bytes`.
 template <class Body>
 void run_grid(unsigned grid, unsigned threads, unsigned bytes, const Body& body) {
   gridDim.x = grid;

@@ -25,7 +25,7 @@
 namespace warps {
 namespace {
 
-// Clusters of blocks of threads one after the other, each with its shared memory poisoned and watched beyond `bytes`.
+// Clusters of CTAs one after the other, each with its shared memory poisoned and watched beyond `bytes`.
 template <class Body>
 void run_grid(unsigned grid, unsigned threads, unsigned bytes, const Body& body, unsigned cluster = 1) {
   gridDim.x = grid;

@@ -34,7 +34,7 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
       if (features().dbias && !sm90::writes_all_dbias(features(), config()))
         std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
       const sm90::BackwardMaps maps = sm90::maps_of(sm90::map_shapes(p, config()), inputs.tensors, boxes_of);
-      // One block of threads where tiles wait for each other: blocks run one after the other here.
+      // One CTA where tiles wait for each other: blocks run one after the other here.
       const std::int64_t most = features().deterministic ? 1 : 3, tiles = sm90::tiles_of(p, config());
       const unsigned cluster = config().paired ? 2 : 1;
       if (tiles > 0) kernel.run(&maps, &params, cluster * static_cast<unsigned>(std::min(tiles, most)));

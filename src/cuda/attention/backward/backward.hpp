@@ -25,13 +25,13 @@ struct BackwardShape {
   bool zero_sums;       // by the pre kernel
   bool mask_fragments;  // the packed mask in their order, too
   bool careful;         // the pre kernel says whether the call needs care (careful.cuh)
-  int mark_blocks;      // blocks of threads that keep marks in the workspace
+  int mark_blocks;      // CTAs that keep marks in the workspace
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
   ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, careful,
                  mark_blocks, read_bytes, write_bytes)
 };
-constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a block of threads: a bit for each sum of a lane
+constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a CTA: a bit for each sum of a lane
 // What the kernels of a guarded call tell each other: the first words of the workspace behind its counters.
 constexpr int kCallWords = 4;  // from this one on
 struct CallNotes {
@@ -71,7 +71,7 @@ struct BackwardParams : ForwardParams {
   float* dq_sums;          // [head][q block][block_q x sum_columns, in an order of the family's]
   float* sink_parts;       // [head][q block]
   float* slope_parts;      // [head][k block][key_warps]
-  unsigned* marks;         // [block of threads][kMarkWords][kMarkLanes]; shape.mark_blocks
+  unsigned* marks;         // [CTA][kMarkWords][kMarkLanes]; shape.mark_blocks
   CallNotes* notes;
   unsigned long long call;       // its number, which no other call of the process has: the notes need no zeroing
   unsigned* order;               // [head][q block]: how many key blocks have added to its sums; deterministic only

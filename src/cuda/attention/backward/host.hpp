@@ -35,7 +35,7 @@ BackwardParams decided_backward(const Problem& problem, const BackwardShape& sha
 // The addresses of a call. `workspace`: of places.total bytes.
 void bind_backward(BackwardParams& params, const Tensors& tensors, void* workspace, const BackwardWorkspace& places);
 
-// Blocks of threads that the pre and the post kernel have, and the kernel of the sums.
+// CTAs that the pre and the post kernel have, and the kernel of the sums.
 std::int64_t row_blocks(const BackwardParams& params);
 std::int64_t post_blocks(const BackwardParams& params, const BackwardShape& shape);
 unsigned sum_blocks(const BackwardParams& params);
@@ -57,7 +57,7 @@ class BackwardLaunch {
   const BackwardFeatures features;
   const BackwardShape shape;
   const BackwardParams decided;
-  const std::int64_t rows;       // blocks of threads of the pre kernel
+  const std::int64_t rows;       // CTAs of the pre kernel
   const std::int64_t key_tiles;  // of block_k keys of each head of K and V; an upper bound if packed
   const bool early;  // a kernel that knows how is launched early (cuda::launch) behind another kernel of the call
   std::size_t workspace_bytes() const { return places_.total; }

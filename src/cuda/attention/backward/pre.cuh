@@ -1,5 +1,5 @@
 // In front of a backward pass: of each query row D = rowsum(dO * O) - dLSE and what its weights refer to; zeros for
-// dQ's sums; the gradient of the sinks; whether the call needs care. A block of threads for each block of query rows of
+// dQ's sums; the gradient of the sinks; whether the call needs care. A CTA for each block of query rows of
 // each head.
 #pragma once
 #include "cuda/attention/backward/careful.cuh"

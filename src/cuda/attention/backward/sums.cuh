@@ -1,4 +1,4 @@
-// The gradients of sinks and slopes: parts of blocks of threads added up, one warp for each head (and batch entry), in
+// The gradients of sinks and slopes: parts of CTAs added up, one warp for each head (and batch entry), in
 // an order of its own that is always the same.
 #pragma once
 #include "cuda/attention/backward/tile.cuh"

@@ -1,6 +1,6 @@
 // The backward pass for sm_80 and later: dK, dV and the sums of dQ, by mma.sync and cp.async.
 //
-// A block of threads draws tiles of keys from a counter; each of its warps holds row_tiles times sixteen keys, alone,
+// A CTA draws tiles of keys from a counter; each of its warps holds row_tiles times sixteen keys, alone,
 // while the query rows that see them pass, block after block, of every query head that reads them:
 //
 //   S^T = K Q^T                fragments from shared memory; P^T = exp(S - LSE) in registers

@@ -8,7 +8,7 @@
 
 namespace onepass::sm80 {
 
-// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a block of threads.
+// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a CTA.
 // False, with a sentence in `why`, for what the family cannot do.
 bool select_config(const Problem& problem, const BackwardFeatures& features, int shared_bytes, BackwardConfig& config,
                    std::string& why);

@@ -1,6 +1,6 @@
 // The gradient of the bias: dS before softcap's derivative, summed over whatever the bias is repeated for.
 //
-// A block of threads for each tile of the bias, which is written once and whole: it goes through all pairs of rows and
+// A CTA for each tile of the bias, which is written once and whole: it goes through all pairs of rows and
 // keys that the tile belongs to, of every batch entry and head, and adds up in registers, in one order. Two of the
 // backward pass's five products are computed again for it. No sums in memory, no zeros before, deterministic always.
 #pragma once

@@ -19,7 +19,7 @@ struct BackwardConfig {
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
 };
 
-// Shared memory of a block of threads, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work, the
+// Shared memory of a CTA, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work, the
 // last remembered keys of each warp. A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct BackwardLayout {
   int qk_pitch, v_pitch, ds_pitch;            // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys

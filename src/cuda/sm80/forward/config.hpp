@@ -21,7 +21,7 @@ struct ForwardConfig {
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
 };
 
-// Shared memory of a block of threads, in order: the Q tile (O on its way out), K blocks, V blocks, two tiles of
+// Shared memory of a CTA, in order: the Q tile (O on its way out), K blocks, V blocks, two tiles of
 // work, the last remembered rows of each warp.
 // A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct ForwardLayout {

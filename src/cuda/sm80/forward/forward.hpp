@@ -8,7 +8,7 @@
 
 namespace onepass::sm80 {
 
-// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a block of threads.
+// The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a CTA.
 // False, with a sentence in `why`, for what the family cannot do.
 bool select_config(const Problem& problem, int shared_bytes, ForwardConfig& config, std::string& why);
 // The same on a device, which must be of compute capability 8.0 or later.

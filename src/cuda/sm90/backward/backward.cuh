@@ -1,7 +1,7 @@
 // Attention backward for Hopper: dQ, dK and dV from Q, K, V, dO, the rows' log-sum-exp and D = rowsum(dO * O). Heads up
 // to 128 wide; wider ones, and those whose features take many registers: split.cuh.
 //
-// A block of threads is one warpgroup of helpers and two consumer warpgroups of 64 keys each. It is persistent: it
+// A CTA is one warpgroup of helpers and two consumer warpgroups of 64 keys each. It is persistent: it
 // draws tiles of 128 keys of a head of K and V; the rows that see them pass by in blocks, of each the query heads
 // that share the keys. A consumer's work on a block:
 //

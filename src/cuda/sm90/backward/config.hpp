@@ -15,10 +15,10 @@ struct BackwardConfig {
   bool dbias_adds;   // to what other heads or batch entries have added
   bool ahead;        // split: the first product of a block is done a block ahead
   int held;          // split: sixteens of columns of K and V that stay in registers, for the first products
-  bool paired;       // split: a cluster of two blocks of threads, with 64 keys each, adds dQ of both up
+  bool paired;       // split: a cluster of two CTAs, with 64 keys each, adds dQ of both up
   bool guarded;      // one of two kernels: the pre kernel says which computes the call (attention/backward/careful.cuh)
   bool careful;      // guarded: the one for values that are not finite
-  ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a block of threads
+  ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a CTA
   ONEPASS_HD constexpr int tile_k() const { return paired ? 128 : block_k(); }  // of a tile
   ONEPASS_FIELDS(BackwardConfig, split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired, guarded,
                  careful)
@@ -33,7 +33,7 @@ ONEPASS_HD constexpr int exchanged_words(const AttentionFeatures& f, const Backw
   return c.block_q / 4 * (1 + f.softcap + f.score_mod) + (f.dropout ? 4 : 0);
 }
 
-// Paired: how many columns of dQ a warpgroup adds up, over the keys of both blocks of threads, and from which on. K of
+// Paired: how many columns of dQ a warpgroup adds up, over the keys of both CTAs, and from which on. K of
 // the other one's keys lies behind its own, two blocks of columns from `rank` on.
 constexpr int kPairedColumns[2] = {64, 32};
 ONEPASS_HD constexpr int paired_column(int group, int rank) { return group == 0 ? 128 * rank : 64 + 32 * rank; }
@@ -76,7 +76,7 @@ ONEPASS_HD constexpr bool plain_scores(const BackwardFeatures& b, const Backward
          !(f.bool_mask && c.split) && (f.bias == ScalarType::none || c.bias_tiles) && (!b.dbias || c.dbias_tiles);
 }
 
-// Shared memory of a block of threads, in order.
+// Shared memory of a CTA, in order.
 struct BackwardLayout {
   PipelineLayout k, v, q, dout;  // joint: K twice, the next tile's comes early
   PipelineLayout ds;             // dS: [keys / 64][rows][128 bytes]; paired: the other block's, too

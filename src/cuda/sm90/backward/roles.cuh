@@ -1,4 +1,4 @@
-// A block of threads: barriers, and its roles; consume(group) is what a consumer warpgroup does.
+// A CTA: barriers, and its roles; consume(group) is what a consumer warpgroup does.
 #pragma once
 #include "cuda/device/order.cuh"
 

@@ -32,7 +32,7 @@ struct ForwardConfig {
 // A warpgroup has 64 rows of Q and O, a warp 16 of them.
 constexpr int kGroupRows = 64, kGroupBlockBytes = kGroupRows * kBlockColumnBytes;
 
-// Shared memory of a block of threads, in order: Q tiles, K blocks, V blocks, V as it comes, O staging, bias tiles (a
+// Shared memory of a CTA, in order: Q tiles, K blocks, V blocks, V as it comes, O staging, bias tiles (a
 // part for each warpgroup), tiles of work, factors, barriers.
 struct ForwardLayout {
   PipelineLayout q, k, v, incoming;

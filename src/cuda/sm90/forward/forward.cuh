@@ -1,6 +1,6 @@
 // Attention forward for Hopper: O = softmax(scores) V and its row log-sum-exp; 16-bit inputs, fp32 in between.
 //
-// A block of threads is one producer warpgroup (one warp of it issues TMA) and `groups` consumer warpgroups of 64 query
+// A CTA is one producer warpgroup (one warp of it issues TMA) and `groups` consumer warpgroups of 64 query
 // rows. It is persistent: it draws (head, query tile) pairs from a counter, longest first. A consumer's work on a block
 // of keys:
 //

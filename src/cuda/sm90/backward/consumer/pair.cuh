@@ -1,4 +1,4 @@
-// Two blocks of threads of a cluster that work on 128 keys together, 64 each, through the same blocks of rows. dQ's
+// Two CTAs of a cluster that work on 128 keys together, 64 each, through the same blocks of rows. dQ's
 // sums in global memory are what holds wide heads up, so each adds up half of dQ's columns over the keys of both: it
 // gets the other's dS, 8 KB a block, and has loaded these columns of the other's K.
 // What is written when: pairs.md.
@@ -32,7 +32,7 @@ struct PairedKeys {
   DEV u32 partner() const { return own_keys_bytes(features, config) + column_offset(column() - rank * kBlockColumns); }
 };
 
-// The warp that sends dS to the other block of threads, into the same place there. It is free: both blocks' consumers
+// The warp that sends dS to the other CTA, into the same place there. It is free: both blocks' consumers
 // release a stage in both, and dS is only written into a free one.
 template <class Memory>
 DEV void send_ds(const Memory& memory, const BackwardParams& p) {

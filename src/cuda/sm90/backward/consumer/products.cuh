@@ -55,7 +55,7 @@ DEV void issue_keys_by_columns(float (&d)[N], const Fragment<u32, kBlockM / 4>& 
 DEV constexpr u32 column_offset(u32 column) {
   return column / kBlockColumns * kBlockN * kBlockColumnBytes + column % kBlockColumns * 2;
 }
-// A warpgroup's share of dQ = dS K, over the keys of this block of threads. b: its first column of K's.
+// A warpgroup's share of dQ = dS K, over the keys of this CTA. b: its first column of K's.
 template <int N>
 DEV void add_dq_product(float (&d)[N], u32 ds, u32 b, bool accumulate) {
 #pragma unroll

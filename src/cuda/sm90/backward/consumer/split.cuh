@@ -6,7 +6,7 @@
 //   gradients:  dP^T = V dO^T   dS = P (dP - D), shared          dK += dS^T Q     the other share
 //
 // dQ goes from registers into the sums in global memory, 16 bytes a lane: staging it would take 64 KB of shared memory
-// twice for each block. Pairs of blocks of threads (pair.cuh) have half as much of it, and stage it.
+// twice for each block. Pairs of CTAs (pair.cuh) have half as much of it, and stage it.
 #pragma once
 #include "cuda/sm90/backward/consumer/split_parts.cuh"
 #include "cuda/sm90/backward/roles.cuh"

@@ -179,7 +179,7 @@ struct SplitConsumer : BackwardWarp {
     memory.ds().at(i).wait();
     if constexpr (kPaired) memory.partner().at(i).wait();
   }
-  // Its stage is free when both blocks of threads have read it.
+  // Its stage is free when both CTAs have read it.
   DEV void release_ds(u32 i) const {
     arrive(memory.ds().at(i).empty());
     if constexpr (kPaired) arrive_there(memory.ds().at(i).empty(), lane == 0);
