@@ -4,6 +4,7 @@ import datetime
 import multiprocessing
 import os
 import pathlib
+import sys
 import tempfile
 
 import onepass.torch
@@ -268,6 +269,41 @@ def disagreeing(rank, ranks, folder):
     everybody = [None] * ranks
     dist.all_gather_object(everybody, heard)
     return everybody
+
+
+def grouped(rank, ranks, folder):
+    """Two groups at once, of other members and sizes than the default one; expanded, strided and turned inputs."""
+    groups = [dist.new_group([0, 2, 3]), dist.new_group([1, 0])]
+    members = [[0, 2, 3], [1, 0]]
+    q, k, v, _ = inputs(40)
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
+    gaps = torch.cat([k, k.new_full(k.shape, float("nan"))], 3)[..., :16]
+    expanded = v[:, :1].expand(-1, 2, -1, -1)
+    whole = onepass.torch.attention(turned, gaps, expanded, mask="causal_top_left")
+    right = True
+    for group, of in zip(groups, members):
+        if rank not in of:
+            continue
+        me, layout = dist.get_rank(group), Layout.zigzag(40, len(of))
+        mine = [layout.shard(x, me) for x in (turned, gaps, expanded)]
+        views = [torch.cat([x, x], 2)[:, :, : x.shape[2]] for x in mine]
+        for scheme in ("gather", "ring", "ulysses"):
+            out = attention(*views, layout=layout, group=group, scheme=scheme, causal=True)
+            right = right and bool((out - layout.shard(whole, me)).abs().max() < 1e-5)
+    everybody = [None] * ranks
+    dist.all_gather_object(everybody, "right" if right else "wrong")
+    return everybody
+
+
+STEPS = 12
+
+
+def trained(rank, ranks, folder):
+    """The losses of demo/train_ranks.py."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "demo"))
+    import train_ranks
+
+    return train_ranks.train(rank, ranks, STEPS)
 
 
 def failing(rank, ranks, folder):

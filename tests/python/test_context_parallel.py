@@ -124,6 +124,32 @@ def test_without_a_process_group_it_is_one_rank():
     assert all(torch.equal(a, b) for a, b in grads)
 
 
+def test_pytorchs_function_attends_to_all_ranks_inside_a_block():
+    q, k, v, _ = cases.inputs(40)
+    theirs, layout = torch.nn.functional.scaled_dot_product_attention, Layout.zigzag(40, 1)
+    mask = torch.arange(40)[None, None, None, :] % 3 != 0
+    with onepass.torch.context_parallel.sdpa(layout, softcap=2.0):
+        causal = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        masked = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.5, enable_gqa=True)
+        with pytest.raises(ValueError, match=r"same number of heads without enable_gqa=True \(got \(4, 2\)\)"):
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert torch.equal(causal, attention(q, k, v, layout=layout, causal=True, softcap=2.0))
+    assert torch.equal(masked, attention(q, k, v, layout=layout, bool_mask=mask, scale=0.5, softcap=2.0))
+    with pytest.raises(ZeroDivisionError), onepass.torch.context_parallel.sdpa(layout):
+        raise ZeroDivisionError
+    assert torch.nn.functional.scaled_dot_product_attention is theirs
+
+
+def test_two_groups_and_inputs_of_any_strides(tmp_path):
+    assert cases.spawned(cases.grouped, 4, tmp_path) == ["right"] * 4
+
+
+def test_training_on_ranks_has_the_curve_of_one(tmp_path):
+    one, two = (cases.spawned(cases.trained, ranks, tmp_path) for ranks in (1, 2))
+    assert len(one) == cases.STEPS and one[-1] < one[0] - 0.1
+    assert max(abs(a - b) for a, b in zip(one, two)) < 1e-3
+
+
 def test_a_layout_shards_and_joins():
     x = torch.arange(2 * 3 * 29).reshape(2, 3, 29)
     for layout in (Layout.zigzag(29, 3), Layout.documents((0, 2, 20, 29), 3), Layout.contiguous(29, 5, multiple=8)):

@@ -5,8 +5,9 @@
 
 from .attention import attention
 from .layout import Layout
+from .sdpa import sdpa
 
-__all__ = ["Layout", "attention"]
+__all__ = ["Layout", "attention", "sdpa"]
 
 
 def __dir__() -> list[str]:

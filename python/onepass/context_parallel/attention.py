@@ -18,8 +18,7 @@ from .ulysses import Ulysses
 
 SCHEMES = ("gather", "ring", "ulysses")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Operations and bytes a second of a CPU rank, for the model that chooses a scheme. Only their ratio counts: 100
-# operations for each byte, as measured with gloo on one machine.
+# Operations and bytes a second of a CPU rank, for the model that chooses a scheme: an assumption, whose ratio counts.
 _CPU = (1e11, 1e9)
 
 
