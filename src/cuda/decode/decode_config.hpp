@@ -90,7 +90,7 @@ struct DecodeParams : ForwardParams {
   long long mask_stride[4];
   int heads_kv;
   Divisor by_rows_of_head, by_heads;  // heads_per_kv; groups of a sequence
-  int blocks;                         // of threads; with bundles: times `together`
+  int blocks;                         // CTAs, or with row blocks: sets of `co_scheduled` CTAs
   int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
   int min_tiles;   // of such a part; fewer are not worth a merge
   int steps;       // of a group, if all groups have the same number
@@ -98,10 +98,10 @@ struct DecodeParams : ForwardParams {
   Divisor by_steps, by_splits;
   float phi;  // unified_max, or what lies below it by fp16's reach; natural units
   RecomputedRows recomputed;
-  // Where a kernel has blocks of rows: of a K/V head, in bundles of `together`, whose CTAs walk along the
-  // same keys at the same time.
-  int bundles, together;
-  Divisor by_bundles, by_together;
+  // Where a kernel has blocks of rows: groups of blocks of a K/V head, of `co_scheduled` blocks each. Their CTAs walk
+  // along the same keys at the same time.
+  int row_groups, co_scheduled;
+  Divisor by_row_groups, by_co_scheduled;
   int groups;  // of a sequence
   int lead;    // steps that beginning with a group counts as, where all work is cut into equal parts
 };

@@ -15,7 +15,7 @@ constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group i
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
-  return s.together *
+  return s.co_scheduled *
          (s.piece == 0 ? 2 * blocks
                        : groups_of(p, s) * std::max<std::int64_t>(1, (tiles_of(p, s.block_n) + s.piece - 1) / s.piece));
 }
@@ -23,7 +23,9 @@ std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
 }  // namespace
 
 std::int64_t rows_of(const Problem& p) { return p.seq_q * p.group(); }
-std::int64_t groups_of(const Problem& p, const Sharing& s) { return p.batch * p.heads_kv * s.row_blocks / s.together; }
+std::int64_t groups_of(const Problem& p, const Sharing& s) {
+  return p.batch * p.heads_kv * s.row_blocks / s.co_scheduled;
+}
 
 std::int64_t tiles_of(const Problem& p, int block_n) {
   const Range keys = lengths_vary(p) ? Range{0, p.seq_k} : band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
@@ -35,7 +37,7 @@ bool may_be_even(const Problem& p, const Sharing& s) {
 }
 
 Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
-  const std::int64_t most = std::max(1, std::min(multiprocessors, kMaxBlocks) / s.together),
+  const std::int64_t most = std::max(1, std::min(multiprocessors, kMaxBlocks) / s.co_scheduled),
                      groups = std::max<std::int64_t>(1, groups_of(p, s)),
                      tiles = std::max<std::int64_t>(1, tiles_of(p, s.block_n));
   if (may_be_even(p, s)) {
@@ -59,11 +61,11 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   static_cast<ForwardParams&>(d) = cuda::decided_params(p, tile, 0, part);
   std::copy(p.layout.bool_mask.begin(), p.layout.bool_mask.end(), d.mask_stride);
   d.heads_kv = static_cast<int>(p.heads_kv);
-  d.bundles = s.row_blocks / s.together;
-  d.together = s.together;
-  d.by_bundles = Divisor::of(d.bundles);
-  d.by_together = Divisor::of(d.together);
-  d.groups = d.heads_kv * d.bundles;
+  d.row_groups = s.row_blocks / s.co_scheduled;
+  d.co_scheduled = s.co_scheduled;
+  d.by_row_groups = Divisor::of(d.row_groups);
+  d.by_co_scheduled = Divisor::of(d.co_scheduled);
+  d.groups = d.heads_kv * d.row_groups;
   d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
   d.by_heads = Divisor::of(std::max(1, d.groups));
   d.blocks = share.blocks;
@@ -100,13 +102,14 @@ unsigned* counters_of(const cuda::Call& call) {
 }
 
 std::string sentence_of(const Share& share, const Sharing& s) {
-  const int blocks = share.blocks * s.together;
-  const std::string together = s.together == 1 ? "" : text(", ", s.together, " CTAs share each range of keys");
-  if (s.piece != 0) return text(blocks, " CTAs", together, ", chunks of ", s.piece * s.block_n, " keys");
+  const int blocks = share.blocks * s.co_scheduled;
+  const std::string co_scheduled =
+      s.co_scheduled == 1 ? "" : text(", ", s.co_scheduled, " CTAs share each range of keys");
+  if (s.piece != 0) return text(blocks, " CTAs", co_scheduled, ", chunks of ", s.piece * s.block_n, " keys");
   if (share.splits != 0)
-    return text(blocks, " CTAs", together, ", ", share.splits, share.splits == 1 ? " split" : " splits", " per ",
+    return text(blocks, " CTAs", co_scheduled, ", ", share.splits, share.splits == 1 ? " split" : " splits", " per ",
                 s.row_blocks == 1 ? "K/V head" : text(s.rows, " rows of a K/V head"));
-  return text("work split into ", blocks, " equal parts", together);
+  return text("work split into ", blocks, " equal parts", co_scheduled);
 }
 
 }  // namespace onepass::decode

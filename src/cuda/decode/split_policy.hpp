@@ -7,13 +7,13 @@
 namespace onepass::decode {
 
 struct Sharing {
-  int rows;            // of a partial result
-  int block_n;         // keys of a tile
-  int piece;           // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
-  int min_tiles;       // of a block: fewer are not worth a merge
-  int row_blocks = 1;  // of a K/V head
-  int lead = 0;        // steps that beginning with a group takes as long as; 0 if there are pieces
-  int together = 1;    // of these, that walk along the keys at the same time: a group of the line
+  int rows;              // of a partial result
+  int block_n;           // keys of a tile
+  int piece;             // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
+  int min_tiles;         // of a block: fewer are not worth a merge
+  int row_blocks = 1;    // of a K/V head
+  int lead = 0;          // steps that beginning with a group takes as long as; 0 if there are pieces
+  int co_scheduled = 1;  // of these: a group, whose CTAs walk along the keys at the same time
 };
 
 // How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A

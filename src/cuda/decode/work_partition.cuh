@@ -1,8 +1,8 @@
 // The work as a line, and how CTAs share it.
 //
-// A group is the rows of one K/V head of one sequence, or, where a kernel has blocks of kRows rows (kRowBlocks), a
-// bundle of those: then `together` neighbouring CTAs have the same segments, a row block each, and the
-// keys that one of them reads are in L2 for the others. A group's work is the tiles of keys that any of the head's rows
+// A group is the rows of one K/V head of one sequence. Where a kernel has blocks of kRows rows (kRowBlocks), it is
+// `co_scheduled` of these blocks: neighbouring CTAs have the same segments, a row block each, and the keys that one of
+// them reads are in L2 for the others. A group's work is the tiles of keys that any of the head's rows
 // sees. All groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into
 // as many equal parts as there are CTAs; or every group's steps are (DecodeParams::splits), where that
 // leaves few multiprocessors without work. So a block works on segments: runs of steps of one group. A group that
@@ -16,26 +16,28 @@
 namespace onepass::decode {
 
 // This CTA's place among those that share a segment, and the segment's place among all.
-DEV i32 blocks_together(const DecodeParams& p) { return kRowBlocks ? p.together : 1; }
+DEV i32 blocks_co_scheduled(const DecodeParams& p) { return kRowBlocks ? p.co_scheduled : 1; }
 DEV i32 line_block(const DecodeParams& p) {
   const i32 block = static_cast<i32>(blockIdx.x);
-  return kRowBlocks ? p.by_together(block) : block;
+  return kRowBlocks ? p.by_co_scheduled(block) : block;
 }
-DEV i32 own_member(const DecodeParams& p) { return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_together(p); }
+DEV i32 own_member(const DecodeParams& p) {
+  return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_co_scheduled(p);
+}
 
 // Steps that beginning with a group counts as, where all work is cut into equal parts.
 DEV i32 lead_of(const DecodeParams& p) { return kRowBlocks ? p.lead : kGroupLead; }
 
 struct Group {
-  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its bundles of row blocks
+  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its groups of row blocks
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
   i32 step = 0, steps = 0;        // on the line, behind the lead; one at least if it has rows: a block writes them
 
   DEV i32 end() const { return step + steps; }
-  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_bundles(head) : head; }
+  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_row_groups(head) : head; }
   DEV i32 first_row(const DecodeParams& p) const {  // this block's, of those of the K/V head
-    return kRowBlocks ? ((head - kv_head(p) * p.bundles) * p.together + own_member(p)) * kRows : 0;
+    return kRowBlocks ? ((head - kv_head(p) * p.row_groups) * p.co_scheduled + own_member(p)) * kRows : 0;
   }
   DEV i32 rows(const DecodeParams& p) const {
     const i32 all = seq_q * p.heads_per_kv;
@@ -101,7 +103,7 @@ struct StepsOfSequence {  // of one of its groups
 // Called by whole warps.
 struct Line {
   const DecodeParams& p;
-  i32 steps, blocks;  // of all groups; that share them, bundles counted as one
+  i32 steps, blocks;  // of all groups; that share them, co-scheduled CTAs counted as one
   i32 span;           // steps that are cut into parts for themselves: a group's, or all
   i32 parts;          // of a span: blocks
   i32 each, rest;     // steps of a part; how many parts have one more

@@ -104,7 +104,7 @@ template <bool many>
 DEV void merge_parts(u32 sm, const DecodeParams& p) {
   const Line line(p);
   const i32 groups = p.groups * p.batch, at = line_block(p), share = at / groups,
-            shares = static_cast<i32>(gridDim.x) / (groups * p.together);
+            shares = static_cast<i32>(gridDim.x) / (groups * p.co_scheduled);
   const Group g = line.group(at - share * groups);
   if (threadIdx.x < kRows) store_word(sm + kMlaMergeFlags + 4 * threadIdx.x, 0);
   wait_for_kernel_before();

@@ -23,10 +23,10 @@ constexpr std::int64_t kMergeBlocks = 528, kFewParts = 4;
 // Row blocks of a K/V head that walk along its keys at the same time: all of them, or a part that divides them. A key
 // is then read from memory once and from L2 by the others, whatever the lengths are. More than 8 would leave too many
 // multiprocessors without work.
-int together_of(int row_blocks) {
-  int together = std::min(row_blocks, 8);
-  while (row_blocks % together != 0) --together;
-  return together;
+int co_scheduled_of(int row_blocks) {
+  int co_scheduled = std::min(row_blocks, 8);
+  while (row_blocks % co_scheduled != 0) --co_scheduled;
+  return co_scheduled;
 }
 class State final : public cuda::KernelState {
  public:
@@ -63,7 +63,7 @@ class State final : public cuda::KernelState {
     DecodeParams params = decided_;
     bind(params, call.tensors, call.workspace);
     cuda::TensorMap map = map_.at(call.tensors, cuda::tensor_map);
-    call.launch(*attention_, {share_.blocks * sharing_.together, kMlaThreads}, map, params);
+    call.launch(*attention_, {share_.blocks * sharing_.co_scheduled, kMlaThreads}, map, params);
     if (merge_) call.launch(*merge_, {merge_grid_, kMlaMergeThreads, true}, params);
   }
 
@@ -137,7 +137,7 @@ Sharing sharing_of(const Problem& p, const MlaConfig& c) {
           .min_tiles = kMinTiles,
           .row_blocks = row_blocks,
           .lead = c.piece == 0 ? kLeadTiles : 0,
-          .together = together_of(row_blocks)};
+          .co_scheduled = co_scheduled_of(row_blocks)};
 }
 DecodeParams decided_params(const Problem& p, const MlaConfig& c, const Share& share) {
   const Sharing sharing = sharing_of(p, c);
@@ -148,7 +148,7 @@ bool many_parts(const Problem& p, const MlaConfig& c, const Share& share) {
 }
 unsigned merge_grid(const Problem& p, const MlaConfig& c) {
   const Sharing s = sharing_of(p, c);
-  const std::int64_t groups = groups_of(p, s) * s.together;
+  const std::int64_t groups = groups_of(p, s) * s.co_scheduled;
   return static_cast<unsigned>(groups * std::clamp<std::int64_t>((kMergeBlocks + groups - 1) / groups, 1, kMlaRows));
 }
 

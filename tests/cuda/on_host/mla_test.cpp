@@ -38,8 +38,8 @@ class EmulatedMla : public testing::TestWithParam<const warps::MlaKernel*> {
     const cuda::TensorMap map = decode::mla_map(p, c).at(tensors, boxes_of);
     warps::copies_are_early = early;
     warps::backwards = early;
-    kernel.run(&map, &params, static_cast<unsigned>(share.blocks * sharing.together));
-    const auto groups = static_cast<unsigned>(decode::groups_of(p, sharing) * sharing.together);
+    kernel.run(&map, &params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
+    const auto groups = static_cast<unsigned>(decode::groups_of(p, sharing) * sharing.co_scheduled);
     // Both kernels that merge are right for any number of parts.
     if (share.splits != 1 && !share.whole) kernel.merge(&params, groups * (blocks % 4 + 1), blocks > 4);
     EXPECT_TRUE(std::vector<unsigned>(workspace.end() - 16, workspace.end()) == beyond) << "written past the workspace";
