@@ -343,7 +343,7 @@ class Decode {
   static bool stands(const float* x, std::int64_t count) {
     VF most = hn::Zero(DF());
     for (std::int64_t i = 0; i < count; i += kLanes) most = hn::Max(most, hn::Abs(hn::Load(DF(), x + i)));
-    return hn::GetLane(hn::MaxOfLanes(DF(), most)) >= 0x1p-80f;
+    return hn::GetLane(hn::MaxOfLanes(DF(), most)) >= static_cast<float>(onepass::kLeastWeight);
   }
 
   static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }
