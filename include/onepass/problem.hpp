@@ -25,7 +25,17 @@ namespace onepass::inline v0 {
 // flat_gemm: y [m, n] = x [m, k] w [n, k]^T (+ column_bias [n]) of few rows x; of the sizes only these count.
 // linear: the same of any number of rows, by the kernel that is fastest for it (onepass/linear.hpp).
 // append: seq_q new keys and values of each sequence into a cache of seq_k (onepass/append.hpp).
-enum class Op : std::uint8_t { forward, merge, backward, softmax, softmax_backward, quantize, flat_gemm, linear, append };
+enum class Op : std::uint8_t {
+  forward,
+  merge,
+  backward,
+  softmax,
+  softmax_backward,
+  quantize,
+  flat_gemm,
+  linear,
+  append
+};
 inline constexpr std::size_t kOps = 9;
 
 // Additive bias or boolean mask over [batch, heads_q, seq_q, seq_k]; a dimension not spanned has size 1 and is

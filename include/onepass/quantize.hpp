@@ -34,8 +34,8 @@ ONEPASS_API void quantize(const ConstTensor& x, const Tensor& y, const Tensor& d
 [[nodiscard]] ONEPASS_API Problem make_problem(const Tensors& tensors, const QuantizeOptions& options);
 
 // attention() of fp32, fp16 or bf16 q, k and v, packed or not, which are quantized to fp8_e4m3 first; out has q's dtype
-// or is fp32. A forward without a cache. `implementation` is one of FP8 attention ("cpu.quantize+flash.avx2"), or one of
-// attention ("cpu.flash.avx2"). Throws as attention().
+// or is fp32. A forward without a cache. `implementation` is one of FP8 attention ("cpu.quantize+flash.avx2"), or one
+// of attention ("cpu.flash.avx2"). Throws as attention().
 ONEPASS_API void attention_fp8(const Tensors& tensors, const Attention& attention = {}, const Fp8Options& options = {},
                                const Launch& launch = {}, std::string_view implementation = {});
 // Its problem, for make_plan(). The line has the word fp8.

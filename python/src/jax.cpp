@@ -58,8 +58,8 @@ Attention attention_of(const Options& options) {
   return a;
 }
 
-// The tensors that the words of `names` name, in the order of the call's buffers. "mod:NAME" is a buffer of expressions,
-// "before" the operand whose memory a result may be.
+// The tensors that the words of `names` name, in the order of the call's buffers. "mod:NAME" is a buffer of
+// expressions, "before" the operand whose memory a result may be.
 void take(Op op, Tensors& tensors, std::vector<const void*>& before, std::string_view names, const xla::Buffers& given,
           Device device) {
   for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {

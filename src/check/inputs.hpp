@@ -60,8 +60,8 @@ struct Inputs {
   const reference::Dense& base(Executor& executor);
   const reference::DenseGradients& oracle_gradients(Executor& executor);
   const reference::DenseGradients& base_gradients(Executor& executor);
-  // The attention in an FP8 attention: its q, k and v are quantized by the CPU, its other tensors are these. It does not
-  // have buffers for its outputs.
+  // The attention in an FP8 attention: its q, k and v are quantized by the CPU, its other tensors are these. It does
+  // not have buffers for its outputs.
   Inputs& quantized();
 
  private:

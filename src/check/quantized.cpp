@@ -23,7 +23,8 @@ Inputs& Inputs::quantized() {
     std::int64_t elements = 1;
     for (int i = 0; i < shape.rank; ++i) elements += std::max<std::int64_t>(0, shape.shape[i] - 1) * shape.stride[i];
     return static_cast<void*>(
-        quantized_memory_.emplace_back(static_cast<std::size_t>(elements) * size_of(shape.dtype), std::byte{0xff}).data());
+        quantized_memory_.emplace_back(static_cast<std::size_t>(elements) * size_of(shape.dtype), std::byte{0xff})
+            .data());
   };
   const auto tensor = [&](const Problem& p, Role role, void* data) {
     const ConstTensor shape = described(p, row_of(role));
@@ -42,7 +43,8 @@ Inputs& Inputs::quantized() {
     Tensor x = tensor(q, Role::x, const_cast<void*>(from.data)), y = tensor(q, Role::y, memory_for(q, Role::y)),
            descale = tensor(q, Role::descale, memory_for(q, Role::descale)), mean;
     if (q.centered) mean = tensor(q, Role::mean, memory_for(q, Role::mean));
-    const ConstTensor& cu = i == 0 ? tensors.cu_seqlens_q : tensors.cu_seqlens_k;  // tokens behind the last do not count
+    const ConstTensor& cu =
+        i == 0 ? tensors.cu_seqlens_q : tensors.cu_seqlens_k;  // tokens behind the last do not count
     if (cu.given()) x.shape[2] = y.shape[2] = int32_at(cu, problem.batch);
     quantize(x, y, descale, mean, {q.hadamard, q.seed});
     const auto read = [&](Role role, void* data) {

@@ -41,12 +41,12 @@ std::vector<const Implementation*> quantizing(const std::vector<const Implementa
     Rows made;
     for (const Implementation* row : attentions) made.names.push_back(with_quantize(row->name));
     for (std::size_t i = 0; i < attentions.size(); ++i)
-      made.rows.push_back({.name = made.names[i].c_str(),
-                           .plan = nullptr,
-                           .unified_max = attentions[i]->unified_max,
-                           .attention = attentions[i],
-                           .quantized = made.names[i].starts_with("cuda.") ? cuda::quantized_first
-                                                                           : cpu::quantized_first});
+      made.rows.push_back(
+          {.name = made.names[i].c_str(),
+           .plan = nullptr,
+           .unified_max = attentions[i]->unified_max,
+           .attention = attentions[i],
+           .quantized = made.names[i].starts_with("cuda.") ? cuda::quantized_first : cpu::quantized_first});
     return made;
   });
   std::vector<const Implementation*> all;

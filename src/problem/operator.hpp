@@ -32,11 +32,11 @@ struct Operator {
   Uses uses;                    // what it does with each tensor
   // The words of problem lines that it takes beside those of its tensors and of attention's options.
   std::span<const std::string_view> words;
-  bool parts = false;          // it takes outs and lses
-  bool matrices = false;       // its tensors are matrices
-  bool unit_scale = false;     // scores have a scale of 1 where none is given, not 1 / sqrt(dim_qk)
-  bool any_rank = false;       // its tensors have any number of dimensions before the rows
-  bool described = false;      // a line says the strides of all of them: those of others may be padded
+  bool parts = false;       // it takes outs and lses
+  bool matrices = false;    // its tensors are matrices
+  bool unit_scale = false;  // scores have a scale of 1 where none is given, not 1 / sqrt(dim_qk)
+  bool any_rank = false;    // its tensors have any number of dimensions before the rows
+  bool described = false;   // a line says the strides of all of them: those of others may be padded
   // From the tensors and options of a call. Checks everything and throws Error with one sentence. Parsed expressions
   // go into *mods, if it is given.
   Problem (*problem_of)(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods);
@@ -61,8 +61,7 @@ constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
 }
 
 // Each is defined in its folder.
-extern const Operator kForward, kBackward, kMerge, kSoftmax, kSoftmaxBackward, kQuantize, kFlatGemm, kLinear,
-    kAppend;
+extern const Operator kForward, kBackward, kMerge, kSoftmax, kSoftmaxBackward, kQuantize, kFlatGemm, kLinear, kAppend;
 extern const std::array<const Operator*, kOps> kOperators;  // by Op
 const Operator& operator_of(Op op);                         // throws Error if the value is none of these
 

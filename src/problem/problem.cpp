@@ -72,8 +72,8 @@ Mods checked_mods(const Problem& p) {
   const auto has = [&](Role role) { return use_of(row_of(role), p.op) != Use::none; };
   want(is_said(op.words, "log") || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value, op.call,
        " does not support log, lse_only or row_lse; softmax does");
-  want(has(Role::descale) || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value,
-       op.call, " does not support descale, hadamard or mean; quantize does");
+  want(has(Role::descale) || (p.descale == DescaleSpec{} && !p.hadamard && !p.centered), ErrorCode::bad_value, op.call,
+       " does not support descale, hadamard or mean; quantize does");
   want(op.matrices || (p.m == 0 && p.n == 0 && p.k == 0 && !p.column_bias), ErrorCode::bad_value, op.call,
        " does not support m, n, k or column_bias; flat_gemm and linear do");
   want(has(Role::k_new) || !(p.rotary || p.with_q || p.interleaved || p.rotary_dim != 0 || p.positions != 0),
@@ -91,9 +91,8 @@ Mods checked_mods(const Problem& p) {
 
 namespace onepass {
 
-constinit const std::array<const Operator*, kOps> kOperators{&kForward,         &kMerge,    &kBackward, &kSoftmax,
-                                                             &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear,
-                                                             &kAppend};
+constinit const std::array<const Operator*, kOps> kOperators{
+    &kForward, &kMerge, &kBackward, &kSoftmax, &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear, &kAppend};
 
 const Operator& operator_of(Op op) {
   const auto at = static_cast<std::size_t>(op);

@@ -10,7 +10,7 @@ namespace onepass {
 
 void validate_device(const Problem& problem);
 void validate_data(const char* name, DType dtype);  // fp32, fp16 and bf16
-void complete_rows(Problem& problem);  // a line of rows has one number of heads
+void complete_rows(Problem& problem);               // a line of rows has one number of heads
 void validate_scale(const Problem& problem);
 void validate_alignments(const Problem& problem);
 void validate_size(const char* name, std::initializer_list<std::int64_t> sizes);

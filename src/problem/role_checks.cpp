@@ -66,7 +66,8 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
         if (other < row.role) as(other);
       return;
     case Types::table:
-      if (t != base && t != DType::f32) refuse(base == DType::f32 ? "" : "fp32 or ", name_of(base), ", as ", base_.name);
+      if (t != base && t != DType::f32)
+        refuse(base == DType::f32 ? "" : "fp32 or ", name_of(base), ", as ", base_.name);
       if (row.dtype_of != row.role) as(row.dtype_of);
       return;
     case Types::f32:
@@ -96,8 +97,8 @@ void RoleChecks::check_gradient(const RoleRow& row, const ConstTensor& t) const 
 void RoleChecks::check(const RoleRow& row, const ConstTensor& t) {
   check_tensor(row.name, t);
   if (const Device on = tensor_of(all_, base_).device; t.device != on)
-    throw Error(ErrorCode::bad_device, text(row.name, " must be on ", to_string(on), ", as ", base_.name, " (got ",
-                                            to_string(t.device), ")"));
+    throw Error(ErrorCode::bad_device,
+                text(row.name, " must be on ", to_string(on), ", as ", base_.name, " (got ", to_string(t.device), ")"));
   check_dtype(row, t.dtype);
   if (row.gradient_of != row.role && row.forward == Use::none) check_gradient(row, t);
   const Form form = forms_.of(row);

@@ -35,9 +35,9 @@ enum class Axis : std::uint8_t {
 inline constexpr std::size_t kAxes = 21;
 using Axes = std::array<Axis, kMaxRank>;
 
-// q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it. result:
-// as q or fp32; of an fp8_e4m3 q any data. as_out: dout. gradient: all that are asked for of dq, dk and dv are of one,
-// the inputs' or fp32. table: as q or fp32.
+// q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it.
+// result: as q or fp32; of an fp8_e4m3 q any data. as_out: dout. gradient: all that are asked for of dq, dk and dv are
+// of one, the inputs' or fp32. table: as q or fp32.
 enum class Types : std::uint8_t {
   data,
   query,
@@ -99,11 +99,11 @@ inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
     kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k},
     kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k}, kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k},
-    kColumns{n}, kNewK{batch, heads_kv, seq_q, dim_qk},
-    kNewV{batch, heads_kv, seq_q, dim_v}, kRotation{positions, pairs};
+    kColumns{n}, kNewK{batch, heads_kv, seq_q, dim_qk}, kNewV{batch, heads_kv, seq_q, dim_v},
+    kRotation{positions, pairs};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
-    kPackedV{total_k, heads_kv, dim_v}, kPackedNewK{total_q, heads_kv, dim_qk},
-    kPackedNewV{total_q, heads_kv, dim_v}, kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
+    kPackedV{total_k, heads_kv, dim_v}, kPackedNewK{total_q, heads_kv, dim_qk}, kPackedNewV{total_q, heads_kv, dim_v},
+    kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};
 }  // namespace axes
 
 }  // namespace onepass

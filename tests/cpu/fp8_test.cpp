@@ -144,9 +144,10 @@ TEST(Fp8, QuantizedForACall) {
   const std::string said = explain_fp8(batched, {}, {.center = true});
   EXPECT_EQ(said.find("fwd b1 h2 s300x400 d64 fp32 fp8=hadamard,center\n"), 0u) << said;
   EXPECT_NE(said.find("\n* cpu.quantize+"), said.npos) << said;
-  EXPECT_NE(said.find("q: reads each block of 128 rows once; k: reads each head for its amax, then each block of 128 rows; "
-                      "v: reads each head for its mean and amax, then each block of 128 rows; then "),
-            said.npos)
+  EXPECT_NE(
+      said.find("q: reads each block of 128 rows once; k: reads each head for its amax, then each block of 128 rows; "
+                "v: reads each head for its mean and amax, then each block of 128 rows; then "),
+      said.npos)
       << said;
   const Problem problem = parse_problem("fwd b2 h4/2 s300x400 d72/64 bf16 fp8=hadamard,center,by_block");
   const Fp8Problems parts = fp8_problems(problem);

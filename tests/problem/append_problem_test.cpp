@@ -38,14 +38,14 @@ TEST(AppendProblem, LinesReadBack) {
 
 TEST(AppendProblem, Refusals) {
   const auto of = [](const char* line) { return sentence_of([&] { (void)parse_problem(line); }); };
-  EXPECT_EQ(of("append h4/2 s5x300"), "append does not support two numbers of heads without q (docs/reference/problem.md)");
+  EXPECT_EQ(of("append h4/2 s5x300"),
+            "append does not support two numbers of heads without q (docs/reference/problem.md)");
   EXPECT_EQ(of("append h4/2 q s5x300"), "q requires cos and sin, which rotate it");
   EXPECT_EQ(of("append s5x300 d8 rotary=10"), "cos must have at most 4 columns, half the head dim of k_new (got 5)");
   EXPECT_EQ(of("append s5x300 rotary=8 table=bf16"), "cos must be fp32, as k_new (got bf16)");
   EXPECT_EQ(of("append s5x300 k_descale=111"), "k_descale requires an fp8_e4m3 cache (got fp32)");
   EXPECT_EQ(of("append s5x300 fp8_e4m3"), "k_new must be fp32, fp16 or bf16 (got fp8_e4m3)");
-  EXPECT_EQ(of("append s5x30 seqused=26"),
-            "seqused_k[0] must be 0 to 25 to append 5 tokens to a cache of 30 (got 26)");
+  EXPECT_EQ(of("append s5x30 seqused=26"), "seqused_k[0] must be 0 to 25 to append 5 tokens to a cache of 30 (got 26)");
   EXPECT_EQ(of("append s5x30 lse"), "append does not support 'lse' (docs/reference/problem.md)");
   EXPECT_EQ(of("fwd s5 rotary=8"), "fwd does not support 'rotary=8' (docs/reference/problem.md)");
   EXPECT_NE(of("append s5x30 rotary=8:both"), "");

@@ -28,7 +28,8 @@ TEST(Fp8Problem, LinesReadBack) {
         "fwd b2 h4/2 s1x300 d64 bf16 out=fp32 kv_dtype=fp8_e4m3 kv=paged:16 seqused",
         "fwd b2 h4/2 s200x300 d64 fp8_e4m3 v_descale=bh1 v_mean=1hd", "quantize b2 h3 s200x64 bf16 descale=bhn",
         "quantize b2 h3 s200x64 fp32 descale=1h1 hadamard seed=7 mean cuda:0", "fwd b1 h1 s9 d64 bf16 fp8",
-        "fwd b1 h1 s9 d64 fp32 fp8=plain", "fwd b1 h1 s9 d64 fp16 out=fp32 accumulation=fast fp8=hadamard,by_block,center",
+        "fwd b1 h1 s9 d64 fp32 fp8=plain",
+        "fwd b1 h1 s9 d64 fp16 out=fp32 accumulation=fast fp8=hadamard,by_block,center",
         "fwd b1 h1 s9 d64 bf16 fp8=by_block,center", "fwd b1 h1 s9 d64 bf16 fp8=hadamard,seed:18446744073709551615"}) {
     const Problem p = parse_problem(line);
     EXPECT_EQ(to_string(p), line);
@@ -50,11 +51,13 @@ TEST(Fp8Problem, Refusals) {
   EXPECT_EQ(of("bwd s9 bf16 fp8"), "bwd does not support 'fp8' (docs/reference/problem.md)");
   EXPECT_EQ(of("fwd s9 fp8_e4m3 fp8"), "q must be fp32, fp16 or bf16 (got fp8_e4m3)");
   EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 fp8"), "k must be fp32, fp16 or bf16 (got fp8_e4m3)");
-  EXPECT_EQ(of("fwd s9 bf16 fp8 v_descale=111"), "attention_fp8 does not support v_descale; it computes the scales and means");
+  EXPECT_EQ(of("fwd s9 bf16 fp8 v_descale=111"),
+            "attention_fp8 does not support v_descale; it computes the scales and means");
   EXPECT_EQ(of("fwd s9 bf16 fp8 seqused"), "attention_fp8 does not support seqused_k");
   EXPECT_EQ(of("fwd s9 d576/512 bf16 fp8"), "attention_fp8 requires head dims of 1 to 256 (got 576)");
   EXPECT_EQ(of("fwd s9 bf16 fp8=plain,seed:3"),
-            "cannot read 'fp8=plain,seed:3' in \"fwd s9 bf16 fp8=plain,seed:3\": it must be fp8, fp8=plain, or fp8= with some "
+            "cannot read 'fp8=plain,seed:3' in \"fwd s9 bf16 fp8=plain,seed:3\": it must be fp8, fp8=plain, or fp8= "
+            "with some "
             "of hadamard, by_block, center and seed:<integer>, each once");
   EXPECT_EQ(of("fwd s9 bf16 fp8=center,seed:3"), "the seed of fp8 must be 0 without hadamard (got 3)");
   EXPECT_EQ(of("fwd s9 bf16 v_mean=bhd"), "v_mean requires an fp8_e4m3 v (got bf16)");

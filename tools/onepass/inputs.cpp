@@ -83,7 +83,8 @@ Loaded load(const InputFiles& files, Progress& progress) {
   source.check_names(known);
   for (const RoleRow& row : kRoleTable) {
     if (!reads(row, loaded.op)) {
-      want(!files.npy.contains(std::string(row.name)) || std::ranges::find(known, row.name) != known.end(), ErrorCode::bad_value, option_of(row.name),
+      want(!files.npy.contains(std::string(row.name)) || std::ranges::find(known, row.name) != known.end(),
+           ErrorCode::bad_value, option_of(row.name),
            is_backward(loaded.op) ? " is not supported with dout: gradients do not use it"
                                   : " needs dout: give --dout FILE.npy, or a tensor 'dout' in --in");
       continue;

@@ -88,10 +88,12 @@ class AppendJudge {
       return;
     }
     const double unsure = 0x1p-22 * terms + 0x1p-148,
-                 allowed = unsure + double{r.factor} * half_ulp(r.to.dtype, (std::abs(ref) + unsure) / double{r.factor});
+                 allowed =
+                     unsure + double{r.factor} * half_ulp(r.to.dtype, (std::abs(ref) + unsure) / double{r.factor});
     const double error = std::abs(got - ref);
-    if (!(error <= allowed)) first(text(here(r, d), " is ", got, " but the rotated element is ", ref, ": off by ", error,
-                                        ", allowed ", allowed));
+    if (!(error <= allowed))
+      first(text(here(r, d), " is ", got, " but the rotated element is ", ref, ": off by ", error, ", allowed ",
+                 allowed));
     if (error > v_.max_error) worst_ = text(here(r, d), " is ", got, " but the rotated element is ", ref);
     v_.max_error = std::max(v_.max_error, error);
     v_.max_allowed = std::max(v_.max_allowed, allowed);

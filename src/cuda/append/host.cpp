@@ -140,10 +140,9 @@ bool select(const DeviceFacts&, const Problem& problem, AppendPlan& plan, std::s
 }  // namespace
 
 const Implementation& append_implementation() {
-  static const Implementation row{"cuda.append", [](const Request& request) {
-                                    return plan_on_device<State, AppendPlan>(request, select);
-                                  },
-                                  Op::append};
+  static const Implementation row{
+      "cuda.append", [](const Request& request) { return plan_on_device<State, AppendPlan>(request, select); },
+      Op::append};
   return row;
 }
 

@@ -300,7 +300,8 @@ std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& probl
   for (std::size_t i = 0; i < plans.size(); ++i)
     if (std::string why; !select_quantize(problems[i], 1, plans[i], why)) throw Error(ErrorCode::unsupported, why);
   if (!std::ranges::all_of(plans, [](const QuantizePlan& plan) { return plan.config.tiles; })) {
-    for (const QuantizePlan& plan : plans) std::ranges::move(quantize_programs(plan, arch), std::back_inserter(programs));
+    for (const QuantizePlan& plan : plans)
+      std::ranges::move(quantize_programs(plan, arch), std::back_inserter(programs));
     return programs;
   }
   for (const bool several : {false, true}) {
@@ -358,14 +359,13 @@ Decision quantized_first(const Request& request, const Implementation& attention
 }
 
 const Implementation& quantize_implementation() {
-  static const Implementation row{
-      "cuda.quantize",
-      [](const Request& request) {
-        std::string why;
-        std::unique_ptr<State> state = state_of(request, why);
-        return state ? Decision{{}, std::move(state)} : Decision::no(why);
-      },
-      Op::quantize};
+  static const Implementation row{"cuda.quantize",
+                                  [](const Request& request) {
+                                    std::string why;
+                                    std::unique_ptr<State> state = state_of(request, why);
+                                    return state ? Decision{{}, std::move(state)} : Decision::no(why);
+                                  },
+                                  Op::quantize};
   return row;
 }
 

@@ -35,8 +35,8 @@ struct QuantizePlan {
 bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
-// Every program of a plan, for any number of multiprocessors. If the plan can be Q's of an FP8 attention, it includes the
-// programs that quantize q, k and v together.
+// Every program of a plan, for any number of multiprocessors. If the plan can be Q's of an FP8 attention, it includes
+// the programs that quantize q, k and v together.
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
 // Those of an FP8 attention's q, k and v, for any number of multiprocessors. Throws Error if one is refused.
 std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& problems, const std::string& arch);

@@ -20,13 +20,12 @@ namespace onepass {
 namespace {
 
 // In the order in which they are checked.
-constexpr RoleUse kUses[] = {{Role::k_new, Use::needs},        {Role::v_new, Use::needs},
-                             {Role::seqused_k, Use::needs},    {Role::k_cache, Use::writes},
-                             {Role::v_cache, Use::writes},     {Role::page_table, Use::takes},
-                             {Role::k_descale, Use::takes},    {Role::v_descale, Use::takes},
-                             {Role::cu_seqlens_q, Use::takes}, {Role::cos, Use::takes},
-                             {Role::sin, Use::takes},          {Role::q, Use::takes},
-                             {Role::q_out, Use::may_write}};
+constexpr RoleUse kUses[] = {
+    {Role::k_new, Use::needs},     {Role::v_new, Use::needs},     {Role::seqused_k, Use::needs},
+    {Role::k_cache, Use::writes},  {Role::v_cache, Use::writes},  {Role::page_table, Use::takes},
+    {Role::k_descale, Use::takes}, {Role::v_descale, Use::takes}, {Role::cu_seqlens_q, Use::takes},
+    {Role::cos, Use::takes},       {Role::sin, Use::takes},       {Role::q, Use::takes},
+    {Role::q_out, Use::may_write}};
 
 // Sequences may share pages that they only read. Two must not append to the same place, because threads would meet
 // there. None may append to a page that holds live keys of another, which would be overwritten now or at its next
@@ -108,7 +107,8 @@ Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, M
   for (const auto& [role, use] : kUses) {
     const ConstTensor tensor = tensor_of(t, row_of(role));
     if (role == Role::k_descale) {
-      if (p.paged()) sizes.set(Axis::seq_k, keys_of_pages(sizes[Axis::max_pages], sizes[Axis::page_size]), "page_table");
+      if (p.paged())
+        sizes.set(Axis::seq_k, keys_of_pages(sizes[Axis::max_pages], sizes[Axis::page_size]), "page_table");
       sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
     }
     if (tensor.given() || use == Use::needs || use == Use::writes) sizes.check(row_of(role), tensor);
@@ -205,9 +205,9 @@ void complete_append(Problem& p, Said said) {
   if (p.rotary && !is_said(said, "positions")) p.positions = p.seq_k;
 }
 
-constexpr std::string_view kWords[] = {"operator", "b",      "h",      "s",  "d",       "dtype",     "kv_dtype",
-                                       "device",   "layout", "varlen", "packed", "align", "seqused", "positions",
-                                       "table"};
+constexpr std::string_view kWords[] = {"operator", "b",        "h",       "s",         "d",
+                                       "dtype",    "kv_dtype", "device",  "layout",    "varlen",
+                                       "packed",   "align",    "seqused", "positions", "table"};
 
 }  // namespace
 

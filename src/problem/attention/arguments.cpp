@@ -71,7 +71,7 @@ bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.da
 
 constexpr std::string_view kForwardWords[] = {"operator", "b",      "h",      "s",        "d",         "dtype",
                                               "out",      "device", "layout", "align",    "alignment", "window",
-                                              "buffer",   "varlen", "packed", "kv_dtype", "v_in_k", "fp8"},
+                                              "buffer",   "varlen", "packed", "kv_dtype", "v_in_k",    "fp8"},
                            kBackwardWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
                                                "out",      "device", "layout", "align", "alignment", "window",
                                                "buffer",   "varlen", "packed", "grads", "grad"};

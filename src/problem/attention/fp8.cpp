@@ -97,7 +97,8 @@ class State final : public PlanState {
       take_shape(quantized_[i].y, q, Role::y);
       take_shape(quantized_[i].descale, q, Role::descale);
       take_shape(quantized_[i].mean, q, Role::mean);
-      for (const Role role : {kParts[i].x, kParts[i].descale}) take_shape(attended_.*row_of(role).input, attended, role);
+      for (const Role role : {kParts[i].x, kParts[i].descale})
+        take_shape(attended_.*row_of(role).input, attended, role);
     }
     take_shape(attended_.v_mean, attended, Role::v_mean);
     Workspace count;
@@ -188,8 +189,8 @@ Fp8Problems fp8_problems(const Problem& p) {
 
 Decision quantized_first(const Request& request, const Implementation& attention, MakeQuantizer make) {
   const Fp8Problems problems = fp8_problems(*request.problem);
-  Decision decision = decide(
-      attention, {std::make_shared<const Problem>(problems.attention), request.mods, request.workers});
+  Decision decision =
+      decide(attention, {std::make_shared<const Problem>(problems.attention), request.mods, request.workers});
   if (!decision) return decision;
   std::array<Request, 3> requests;
   for (std::size_t i = 0; i < requests.size(); ++i)

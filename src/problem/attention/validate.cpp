@@ -214,8 +214,8 @@ Mods validate_attention(const Problem& p) {
 }
 
 void validate_unified_max(const Problem& p) {
-  want(use_of(row_of(Role::recomputed), p.op) != Use::none || (!p.unified_max && !p.want_recomputed), ErrorCode::bad_value, call_of(p.op),
-       " does not support ", p.unified_max ? "unified_max" : "recomputed");
+  want(use_of(row_of(Role::recomputed), p.op) != Use::none || (!p.unified_max && !p.want_recomputed),
+       ErrorCode::bad_value, call_of(p.op), " does not support ", p.unified_max ? "unified_max" : "recomputed");
   want(!p.unified_max || std::isfinite(*p.unified_max), ErrorCode::bad_value, "unified_max must be finite (got ",
        p.unified_max.value_or(0), ")");
   want(p.unified_max || !p.want_recomputed, ErrorCode::bad_value, "recomputed requires unified_max");

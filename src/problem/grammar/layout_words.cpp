@@ -19,7 +19,8 @@ std::string side_text(const Problem& p, const Problem& plain) {
     const Dims& s = p.layout.*row.layout;
     if (!in_strides_word(row, p.op) && s != plain.layout.*row.layout) {
       out += std::string(" ") + row.name + "_strides=";
-      const int rank = rank_of(axes_of(row, operator_of(p.op).matrices ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
+      const int rank =
+          rank_of(axes_of(row, operator_of(p.op).matrices ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
       for (int i = 0; i < rank; ++i) out += (i ? "," : "") + number(s[i]);
     }
     const std::uint8_t bytes = p.alignment[static_cast<std::size_t>(row.role)];
@@ -35,8 +36,9 @@ std::string layout_text(const Problem& p) {
   set_contiguous(plain);
   set_bshd(bshd);
   if (p.op == Op::merge) plain.layout.out = row_major(p, row_of(Role::out));  // of no columns too
-  if (has_axis(p.op, Axis::seq_k) && !strides_in_one(p.op))  // each by its name
-    return p.layout == bshd.layout && p.layout != plain.layout ? " layout=bshd" + side_text(p, bshd) : side_text(p, plain);
+  if (has_axis(p.op, Axis::seq_k) && !strides_in_one(p.op))                   // each by its name
+    return p.layout == bshd.layout && p.layout != plain.layout ? " layout=bshd" + side_text(p, bshd)
+                                                               : side_text(p, plain);
   const Layout& l = p.layout;
   const auto same = [&](const Layout& x) { return x.q == l.q && x.k == l.k && x.v == l.v && x.out == l.out; };
   if (same(plain.layout)) return side_text(p, plain);

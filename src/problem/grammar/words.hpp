@@ -18,8 +18,7 @@ namespace onepass {
 struct Reading {
   Problem p;
   Lengths used;  // of a cache
-  bool own_out_dtype = false, bshd = false, has_strides = false, own_pages = false,
-       own_lengths_k = false;
+  bool own_out_dtype = false, bshd = false, has_strides = false, own_pages = false, own_lengths_k = false;
   std::vector<std::pair<const RoleRow*, Dims>> side_strides;
 };
 

@@ -16,7 +16,7 @@ struct Work {
 };
 Work work_of(const Problem& problem);
 
-Problem with_lengths(const Problem& problem);   // those that its inputs are drawn with
+Problem with_lengths(const Problem& problem);  // those that its inputs are drawn with
 double visible_pairs(const Problem& problem);  // over batch and query heads, by the band alone
 
 }  // namespace onepass::bench
