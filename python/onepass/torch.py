@@ -33,7 +33,7 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted((*__all__, "context_parallel"))
+    return sorted(__all__)
 
 
 def attention(
