@@ -6,6 +6,7 @@ import math
 from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 from . import _numpy as np
 from ._append import append_kv
+from ._cascade import cascade
 from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
 from ._quantize import fp8_options, quantize
@@ -18,6 +19,7 @@ __all__ = [
     "append_kv",
     "attention",
     "attention_backward",
+    "cascade",
     "explain",
     "flat_gemm",
     "linear",

@@ -193,6 +193,15 @@ def append_kv(
     layout: _Layout = "bhsd",
     threads: int | None = None,
 ) -> Any: ...
+def cascade(
+    q: _Array,
+    levels: Iterable[Mapping[str, Any]],
+    *,
+    sinks: Any = None,
+    return_lse: bool = False,
+    out: _Array | None = None,
+    **options: Any,
+) -> Any: ...
 def merge(
     outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
 ) -> tuple[_Array, _Array]: ...

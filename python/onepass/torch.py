@@ -17,8 +17,10 @@ import onepass
 from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _torch_vmap, _unknown  # noqa: F401  its rules
 from ._quantize import fp8_text
 from ._quantized import Quantized, carried
+from ._torch_cascade import cascade
 
-__all__ = ["Quantized", "append_kv", "attention", "merge", "quantize", "scaled_dot_product_attention", "sdpa"]
+__all__ = ["append_kv", "attention", "cascade", "merge", "quantize", "scaled_dot_product_attention", "sdpa"]
+__all__ += ["Quantized"]
 
 
 _pytree.register_pytree_node(

@@ -93,6 +93,14 @@ def quantize(
     threads: int | None = None,
 ) -> Quantized: ...
 def merge(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Tensor]: ...
+def cascade(
+    q: Tensor,
+    levels: Iterable[Mapping[str, Any]],
+    *,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+    **options: Any,
+) -> Any: ...
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
