@@ -31,7 +31,7 @@ struct Partials {
   // A block has at most two such segments: its first and its last. Pieces are numbered as they come.
   DEV i32 slot_of(const Segment& s) const {
     if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
-    if (config.piece != 0) return s.step * blocks_together(p) + own_member(p);
+    if (config.piece != 0) return s.step * blocks_co_scheduled(p) + own_member(p);
     return 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
   }
 
@@ -51,7 +51,7 @@ struct Parts {
         count(config.piece != 0 ? g.steps : line.blocks_of(g)),
         first(config.piece != 0 ? g.step : line.first_block(g)) {}
   DEV i32 slot(i32 part) const {
-    const i32 at = (first + part) * blocks_together(partials.p) + own_member(partials.p);
+    const i32 at = (first + part) * blocks_co_scheduled(partials.p) + own_member(partials.p);
     return config.piece != 0 || kOneSegment ? at : 2 * at + (part == 0);
   }
 };
