@@ -14,8 +14,9 @@ struct TargetKernel {
   const char* implementation;
   KernelProgram program;
 };
-// The kernels of the first implementation that supports the problem there, in the order of their launches, after those
-// of append_kv if the problem has a cache. Throws Error (unsupported) with the refusal of each implementation.
-std::vector<TargetKernel> kernels_on(const Target& target, const Problem& problem);
+// The kernels of the first implementation that supports the problem there, for devices with any number of
+// multiprocessors, then those of append_kv if the problem has a cache. Throws Error (unsupported) with the refusal of
+// each implementation. target: "sm_90".
+std::vector<TargetKernel> kernels_on(std::string_view target, const Problem& problem);
 
 }  // namespace onepass::cuda

@@ -13,7 +13,7 @@ constexpr int kMiB = 1 << 20;
 
 struct Row {
   std::string_view arch;
-  Target target;
+  int major, minor, shared_bytes;
   const char* card;
   int multiprocessors, l2_bytes;
 };
@@ -23,14 +23,14 @@ struct Row {
 // Jetson AGX Orin. B200: its driver reports them (github.com/pytorch/ao/pull/4002). B300: NVIDIA's "Inside Blackwell
 // Ultra" names the SMs of the full chip; the L2 is the B200's.
 constexpr Row kTargets[] = {
-    {"sm_80", {8, 0, 166912}, "NVIDIA A100", 108, 40 * kMiB},
-    {"sm_86", {8, 6, 101376}, "NVIDIA RTX A6000", 84, 6 * kMiB},
-    {"sm_87", {8, 7, 166912}, "NVIDIA Jetson AGX Orin", 16, 4 * kMiB},
-    {"sm_89", {8, 9, 101376}, "NVIDIA GeForce RTX 4090", 128, 72 * kMiB},
-    {"sm_90", {9, 0, 232448}, "NVIDIA H100 SXM", 132, 50 * kMiB},
-    {"sm_100", {10, 0, 232448}, "NVIDIA B200", 148, 126 * kMiB},
-    {"sm_103", {10, 3, 232448}, "NVIDIA B300", 160, 126 * kMiB},
-    {"sm_120", {12, 0, 101376}, "NVIDIA GeForce RTX 5090", 170, 96 * kMiB},
+    {"sm_80", 8, 0, 166912, "NVIDIA A100", 108, 40 * kMiB},
+    {"sm_86", 8, 6, 101376, "NVIDIA RTX A6000", 84, 6 * kMiB},
+    {"sm_87", 8, 7, 166912, "NVIDIA Jetson AGX Orin", 16, 4 * kMiB},
+    {"sm_89", 8, 9, 101376, "NVIDIA GeForce RTX 4090", 128, 72 * kMiB},
+    {"sm_90", 9, 0, 232448, "NVIDIA H100 SXM", 132, 50 * kMiB},
+    {"sm_100", 10, 0, 232448, "NVIDIA B200", 148, 126 * kMiB},
+    {"sm_103", 10, 3, 232448, "NVIDIA B300", 160, 126 * kMiB},
+    {"sm_120", 12, 0, 101376, "NVIDIA GeForce RTX 5090", 170, 96 * kMiB},
 };
 
 // The architecture-specific form is what the kernels are compiled for; a device is named by either.
@@ -49,16 +49,14 @@ const Row& row_of(std::string_view arch) {
 
 }  // namespace
 
-Target target_of(std::string_view arch) { return row_of(arch).target; }
-
 DeviceFacts typical_device(std::string_view arch) {
   const Row& row = row_of(arch);
   DeviceFacts facts;
-  facts.major = row.target.major;
-  facts.minor = row.target.minor;
+  facts.major = row.major;
+  facts.minor = row.minor;
   facts.multiprocessors = row.multiprocessors;
   facts.l2_bytes = row.l2_bytes;
-  facts.shared_bytes = row.target.shared_bytes;
+  facts.shared_bytes = row.shared_bytes;
   facts.name = row.card;
   return facts;
 }

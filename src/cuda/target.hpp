@@ -8,12 +8,8 @@
 
 namespace onepass::cuda {
 
-struct Target {
-  int major, minor, shared_bytes;  // shared: most a block may have
-};
-Target target_of(std::string_view arch);  // "sm_90", "sm_90a", "sm_86" ...; throws Error (bad_value) naming those known
-
-// A common card of this architecture, without a context: kernels cannot be launched on it.
+// A common card of this architecture, without a context: kernels cannot be launched on it. arch: "sm_90", "sm_90a",
+// "sm_86" ...; throws Error (bad_value) naming those known.
 DeviceFacts typical_device(std::string_view arch);
 
 // The problem as a call on a device would have it: only the device knows the lengths of packed sequences.

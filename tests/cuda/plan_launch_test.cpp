@@ -35,9 +35,9 @@ class PlannedLaunch : public testing::Test {
     setenv("ONEPASS_CACHE", ONEPASS_TEST_CACHE, 1);
     for (const auto& [offset, d] : kCalls) {
       Tensors t = tensors(offset, d);
-      for (const TargetKernel& kernel : kernels_on(target_of("sm_90"), make_problem({}, t))) cubin_for(kernel.program);
+      for (const TargetKernel& kernel : kernels_on("sm_90", make_problem({}, t))) cubin_for(kernel.program);
     }
-    for (const TargetKernel& kernel : kernels_on(target_of("sm_90"), make_problem(step_options(), step())))
+    for (const TargetKernel& kernel : kernels_on("sm_90", make_problem(step_options(), step())))
       cubin_for(kernel.program);
     void* const library = dlopen(ONEPASS_FAKE_DRIVER, RTLD_NOW);  // is then what "libcuda.so.1" opens
     ASSERT_NE(library, nullptr) << dlerror();

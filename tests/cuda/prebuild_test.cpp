@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string key(const std::string& line, const char* arch = "sm_90") {
-  return key_of(kernels_on(target_of(arch), parse_problem(line)).back().program);
+  return key_of(kernels_on(arch, parse_problem(line)).back().program);
 }
 
 std::string sentence(const std::function<void()>& f) {
@@ -29,10 +29,10 @@ std::string sentence(const std::function<void()>& f) {
 }
 
 TEST(Prebuild, NamesTheTargetsItKnows) {
-  EXPECT_EQ(target_of("sm_90").major, 9);
-  EXPECT_EQ(target_of("sm_90a").shared_bytes, 232448);
+  EXPECT_EQ(typical_device("sm_90").major, 9);
+  EXPECT_EQ(typical_device("sm_90a").shared_bytes, 232448);
   for (const char* wrong : {"sm_70", "90", "", "sm_90aa"}) {
-    const std::string said = sentence([&] { target_of(wrong); });
+    const std::string said = sentence([&] { typical_device(wrong); });
     EXPECT_EQ(said.find("arch must be one of sm_"), 0u) << said;
     EXPECT_NE(said.find("sm_90"), said.npos) << said;
     EXPECT_NE(said.find("(got '" + std::string(wrong) + "')"), said.npos) << said;
@@ -50,7 +50,7 @@ TEST(Prebuild, TheDocumentOffersTheTargetsItKnows) {
   const std::string line = page.substr(from, page.find('.', from) - from);
   for (std::size_t at = line.find("`sm_"); at != line.npos; at = line.find("`sm_", at + 1))
     offered += (offered.empty() ? "" : ", ") + line.substr(at + 1, line.find('`', at + 1) - at - 1);
-  EXPECT_EQ(sentence([] { target_of("none"); }), "arch must be one of " + offered + " (got 'none')");
+  EXPECT_EQ(sentence([] { typical_device("none"); }), "arch must be one of " + offered + " (got 'none')");
 }
 
 TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
@@ -65,7 +65,7 @@ TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
 
 TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
   const auto kernel = [](const char* arch, const std::string& line) {
-    return kernels_on(target_of(arch), parse_problem(line)).back();
+    return kernels_on(arch, parse_problem(line)).back();
   };
   EXPECT_STREQ(kernel("sm_90", "fwd h1 s128 d64 bf16").implementation, "cuda.sm90");
   EXPECT_STREQ(kernel("sm_90", "fwd h32/8 s1x900 d64 bf16").implementation, "cuda.decode");
@@ -79,20 +79,19 @@ TEST(Prebuild, TakesTheFirstImplementationOfTheTarget) {
 
 TEST(Prebuild, ABackwardIsSeveralKernels) {
   const auto count = [](const char* arch, const std::string& line) {
-    return kernels_on(target_of(arch), parse_problem(line)).size();
+    return kernels_on(arch, parse_problem(line)).size();
   };
   EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16"), 3u);
   EXPECT_EQ(count("sm_90", "bwd h32 s4096 d64 bf16"), 4u);  // for values that are not finite, too
   EXPECT_EQ(count("sm_90", "bwd h1 s64 d64 bf16 mask=11qk sinks grads=dv,dsinks"), 4u);
-  const TargetKernel last = kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d256 bf16")).back();
+  const TargetKernel last = kernels_on("sm_90", parse_problem("bwd h1 s64 d256 bf16")).back();
   EXPECT_STREQ(last.implementation, "cuda.sm90_backward");
   EXPECT_EQ(last.program.file, "cuda/sm90/backward/consumer/split.cuh");
-  EXPECT_STREQ(kernels_on(target_of("sm_90"), parse_problem("bwd h1 s64 d33 bf16")).back().implementation,
-               "cuda.sm80_backward");
+  EXPECT_STREQ(kernels_on("sm_90", parse_problem("bwd h1 s64 d33 bf16")).back().implementation, "cuda.sm80_backward");
 }
 
 TEST(Prebuild, AMergeIsOneKernelForAllSizes) {
-  const auto kernels = kernels_on(target_of("sm_90"), parse_problem("merge n3 b2 h8 s1 d128 bf16 lse"));
+  const auto kernels = kernels_on("sm_90", parse_problem("merge n3 b2 h8 s1 d128 bf16 lse"));
   ASSERT_EQ(kernels.size(), 1u);
   EXPECT_STREQ(kernels[0].implementation, "cuda.merge");
   EXPECT_EQ(key("merge n48 h1 s999 d128 bf16"), key_of(kernels[0].program));
@@ -105,7 +104,7 @@ TEST(Prebuild, AMergeIsOneKernelForAllSizes) {
 TEST(Prebuild, ACacheIsAlsoWritten) {
   const auto count = [](const std::string& line) {  // those of append_kv, those that attend
     std::pair<int, int> n;
-    for (const TargetKernel& k : kernels_on(target_of("sm_90"), parse_problem(line)))
+    for (const TargetKernel& k : kernels_on("sm_90", parse_problem(line)))
       ++(k.program.entry == "append_kv" ? n.first : n.second);
     return n;
   };
@@ -169,7 +168,7 @@ TEST_F(Prebuilt, IsLeftAloneIfItIsDamaged) {
 
 TEST(Prebuild, AMaskIsPackedByAKernelOfItsOwn) {
   for (const char* arch : {"sm_90", "sm_80"}) {
-    const auto kernels = kernels_on(target_of(arch), parse_problem("fwd s64 d64 bf16 mask=11qk"));
+    const auto kernels = kernels_on(arch, parse_problem("fwd s64 d64 bf16 mask=11qk"));
     ASSERT_EQ(kernels.size(), 2u);
     EXPECT_EQ(kernels[0].program.entry, "pack_mask");
     EXPECT_EQ(kernels[0].program.arch, arch);

@@ -73,12 +73,12 @@ std::vector<std::string> lines_of(const Flags& flags) {
 
 // One job for each kernel; a problem that no kernel computes ends the command before anything is written.
 std::vector<Job> jobs_of(const Flags& flags) {
-  const cuda::Target target = cuda::target_of(flags.arch);
+  cuda::typical_device(flags.arch);  // a wrong architecture is said before a wrong problem
   std::vector<Job> jobs;
   std::set<std::string> keys;
   for (const std::string& line : lines_of(flags)) {
     const Problem problem = parse_problem_on(kGpu, line);
-    for (cuda::TargetKernel& kernel : cuda::kernels_on(target, problem)) {
+    for (cuda::TargetKernel& kernel : cuda::kernels_on(flags.arch, problem)) {
       Job job{to_string(problem), std::move(kernel), "", "", 0};
       job.key = cuda::key_of(job.kernel.program);
       if (keys.insert(job.key).second) jobs.push_back(std::move(job));

@@ -11,6 +11,7 @@
 #include "cuda/host/kernel_state.hpp"
 #include "problem/append/append.hpp"
 #include "problem/roles.hpp"
+#include "problem/tensor_checks.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -41,6 +42,23 @@ bool table_in_pieces(const Problem& p, Role role) {
 KernelProgram append_program(const AppendConfig& config, const std::string& arch) {
   return {"cuda/append/append.cuh", "append_kv",
           config_line("cuda/append/append.hpp", "onepass", "AppendConfig append_config", config), arch};
+}
+
+std::vector<KernelProgram> append_programs(const Problem& p, const std::string& arch) {
+  if ((!p.paged() && !p.seqused) || !is_data(p.dtype)) return {};
+  const ScalarType data = scalar_type_of(p.dtype), cache = scalar_type_of(p.key_dtype());
+  const bool pieces = p.dim_qk % kAppendAtOnce == 0 && p.dim_v % kAppendAtOnce == 0;
+  std::vector<KernelProgram> programs;
+  const auto add = [&](ScalarType table, bool interleaved) {
+    const AppendConfig c = {data, cache, table, interleaved, p.varlen, p.paged(), pieces ? kAppendAtOnce : 1};
+    programs.push_back(append_program(c, arch));
+  };
+  add(ScalarType::none, false);
+  for (const bool interleaved : {false, true}) {
+    add(ScalarType::f32, interleaved);
+    if (data != ScalarType::f32) add(data, interleaved);
+  }
+  return programs;
 }
 
 bool select_append(const Problem& p, AppendPlan& plan, std::string& why) {

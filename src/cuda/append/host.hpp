@@ -1,6 +1,7 @@
 // The host half of append.cuh.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "cuda/append/append.hpp"
 #include "cuda/host/kernels.hpp"
@@ -11,6 +12,10 @@ namespace onepass::cuda {
 const Implementation& append_implementation();  // "cuda.append"
 
 KernelProgram append_program(const AppendConfig& config, const std::string& arch);
+
+// The kernels that write a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with
+// tables of fp32 or of the new tokens' dtype. None if the problem has no cache.
+std::vector<KernelProgram> append_programs(const Problem& problem, const std::string& arch);
 
 struct AppendPlan {
   AppendConfig config;

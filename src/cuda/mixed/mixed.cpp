@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
@@ -63,6 +64,30 @@ Launched part_of(Decision decision, const char* implementation, const Part& part
   return {std::static_pointer_cast<const KernelState>(std::move(decision.state)), implementation, part, 0};
 }
 
+// True if the problem is one for several kernels; else `why` has the reason.
+bool is_mixed(const Problem& p, std::string& why) {
+  const std::int64_t most = decode::kMaxRows / std::max<std::int64_t>(1, p.group());
+  why = !p.varlen || !(p.seqused || p.paged())
+            ? "requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)"
+        : p.batch_invariant ? "does not support batch_invariant"
+        : most == 0 ? text("query heads per K/V head must be at most ", decode::kMaxRows, " (got ", p.group(), ")")
+        : p.seq_q <= most ? text("the longest sequence must have more than ", most, " rows (got ", p.seq_q, ")")
+                          : "";
+  return why.empty();
+}
+
+// The problem as each of its decoding kernels sees it: with the most queries that one of their sequences has.
+std::vector<Problem> decoded_parts(const Problem& p) {
+  std::vector<Problem> parts;
+  for (const int rows : kRows) {
+    const std::int64_t most = rows / std::max<std::int64_t>(1, p.group());
+    if (most <= (parts.empty() ? 0 : parts.back().seq_q)) continue;
+    parts.push_back(p);
+    parts.back().seq_q = most;
+  }
+  return parts;
+}
+
 Decision plan(const Request& request) {
   std::string why;
   const DeviceFacts* const device = device_of(*request.problem, why);
@@ -96,28 +121,6 @@ Decision plan(const Request& request) {
 }
 
 }  // namespace
-
-bool is_mixed(const Problem& p, std::string& why) {
-  const std::int64_t most = decode::kMaxRows / std::max<std::int64_t>(1, p.group());
-  why = !p.varlen || !(p.seqused || p.paged())
-            ? "requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)"
-        : p.batch_invariant ? "does not support batch_invariant"
-        : most == 0 ? text("query heads per K/V head must be at most ", decode::kMaxRows, " (got ", p.group(), ")")
-        : p.seq_q <= most ? text("the longest sequence must have more than ", most, " rows (got ", p.seq_q, ")")
-                          : "";
-  return why.empty();
-}
-
-std::vector<Problem> decoded_parts(const Problem& p) {
-  std::vector<Problem> parts;
-  for (const int rows : kRows) {
-    const std::int64_t most = rows / std::max<std::int64_t>(1, p.group());
-    if (most <= (parts.empty() ? 0 : parts.back().seq_q)) continue;
-    parts.push_back(p);
-    parts.back().seq_q = most;
-  }
-  return parts;
-}
 
 const Implementation& mixed_implementation() {
   static const Implementation row{.name = "cuda.mixed", .plan = plan};

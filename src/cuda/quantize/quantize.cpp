@@ -13,7 +13,6 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
 #include "cuda/host/kernel_state.hpp"
-#include "cuda/host/kernels.hpp"
 #include "problem/attention/fp8.hpp"
 #include "problem/quantize/quantize_problem.hpp"
 #include "problem/roles.hpp"
@@ -60,15 +59,40 @@ int tiles_in_turn(const QuantizePlan& plan, int multiprocessors) {
   return tiles < 4 && !c.shared ? 1 : tiles;
 }
 
-const Kernel& load(const DeviceFacts& device, const QuantizeConfig& config, Stream stream) {
-  static KernelTable<QuantizeConfig> kernels;
-  return kernels.find(device.ordinal, config, config.shared_bytes(), stream,
-                      [&] { return quantize_program(config, arch_of(device)); });
-}
+constexpr auto kPrintRows = [](const QuantizeConfig& c, const std::string& arch) { return quantize_program(c, arch); };
+constexpr auto kPrintTiles = [](const QuantizeConfigs& c, const std::string& arch) {
+  return quantize_program(c, arch);
+};
+
 const Kernel& load(const DeviceFacts& device, const QuantizeConfigs& configs, Stream stream) {
   static KernelTable<QuantizeConfigs> kernels;
   return kernels.find(device.ordinal, configs, configs.shared_bytes(), stream,
                       [&] { return quantize_program(configs, arch_of(device)); });
+}
+
+// Launches of quantize.cuh besides a plan's own: of its kernel with the other number of tiles of a CTA, which a device
+// with another number of multiprocessors takes, and if the plan can be Q's of attention_fp8, of q, k and v together.
+std::vector<QuantizeConfigs> other_launches(const QuantizePlan& plan) {
+  std::vector<QuantizeConfigs> all;
+  if (may_be_several(plan.config)) {
+    QuantizeConfig other = plan.steps()[0].config;
+    other.several = !other.several;
+    all.push_back({{other}, 1});
+  }
+  const QuantizeConfig& q = plan.config;
+  if (!q.tiles || !q.hadamard || !q.by_block) return all;
+  QuantizeConfig k = q;
+  k.by_block = false, k.part = QuantizePart::estimate;
+  QuantizeConfig v = k;
+  v.hadamard = false;
+  for (const bool several : {false, true}) {
+    if (several && !may_be_several(k)) continue;
+    k.several = several;
+    all.push_back({{q, k, v}, 3});
+  }
+  k.part = v.part = QuantizePart::requantize, k.several = false;
+  all.push_back({{k, v}, 2});
+  return all;
 }
 
 // A launch of quantize.cuh.
@@ -89,14 +113,21 @@ struct TileLaunch {
   }
 };
 
-class State final : public PlanState {
+class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const QuantizePlan& plan)
-      : PlanState(request.problem), device_(device), plan_(plan) {
+      : KernelState(request, device), plan_(plan), steps_(plan.steps()), decided_(quantize_params(*problem, plan)) {
     workspace_bytes = plan.workspace_bytes();
+    idle_ = plan.heads == 0 || plan.blocks == 0;
+    for (const auto& [config, blocks] : steps_) {
+      const QuantizeConfigs tiles{{config}, 1};
+      launched_.push_back(config.tiles ? kernels_.add(tiles, tiles.shared_bytes(), kPrintTiles)
+                                       : kernels_.add(config, config.shared_bytes(), kPrintRows));
+    }
+    for (const QuantizeConfigs& configs : other_launches(plan)) kernels_.add_elsewhere(configs, kPrintTiles);
   }
   std::string describe() const override {
-    const QuantizePart first = plan_.steps()[0].config.part;
+    const QuantizePart first = steps_[0].config.part;
     std::string line = text(plan_.config.rows * plan_.tiles, " rows per CTA");
     if (first == QuantizePart::write)
       line += ", read once";
@@ -106,46 +137,39 @@ class State final : public PlanState {
       line += text(", read twice, first in ", plan_.pieces, plan_.pieces == 1 ? " chunk per head" : " chunks per head");
     return line + (plan_.config.vectors ? "" : ", scalar loads");
   }
-  void prepare() const override {
-    for (const auto& [config, blocks] : plan_.steps()) load_step(config);
-  }
-  void run(const Tensors& tensors, void* workspace, Executor&, void* stream) const override {
-    start({tensors, workspace}, static_cast<Stream>(stream));
-  }
   QuantizeParams params(const QuantizeCall& call) const {
-    QuantizeParams parameters = quantize_params(*problem, plan_, call.tensors, call.workspace);
-    parameters.used = call.used;
-    return parameters;
+    QuantizeParams params = decided_;
+    bind(params, plan_, call.tensors, call.workspace);
+    params.used = call.used;
+    return params;
   }
   void start(const QuantizeCall& call, Stream stream) const {
-    QuantizeParams parameters = params(call);
-    if (plan_.heads * static_cast<std::int64_t>(plan_.blocks) == 0) return prepare();
+    if (idle_) return;
+    kernels_.load(device_, stream);
     const ContextScope scope(device_);
-    void* arguments[] = {&parameters};
-    for (const auto& [config, blocks] : plan_.steps()) {
-      if (config.tiles) {
-        TileLaunch one;
-        one.add(config, parameters, blocks);
-        one.start(device_, stream);
-      } else {
-        launch(load(device_, config, stream), static_cast<unsigned>(blocks), static_cast<unsigned>(config.threads()),
-               config.shared_bytes(), stream, arguments);
-      }
-    }
+    launch(params(call), {call.tensors, call.workspace, stream, device_});
   }
   const DeviceFacts& device() const { return device_; }
   const QuantizePlan& plan() const { return plan_; }
 
  private:
-  void load_step(const QuantizeConfig& config) const {
-    if (config.tiles)
-      load(device_, QuantizeConfigs{{config}, 1}, nullptr);
-    else
-      load(device_, config, nullptr);
+  void launch(const Call& call) const override { launch(params({call.tensors, call.workspace}), call); }
+  void launch(QuantizeParams params, const Call& call) const {
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const auto& [config, blocks] = steps_[i];
+      if (config.tiles) {
+        QuantizeJobs jobs{{params}, {blocks}};
+        call.launch(*launched_[i], {blocks, kQuantizeTileThreads, QuantizeConfigs{{config}, 1}.follows()}, jobs);
+      } else {
+        call.launch(*launched_[i], {blocks, config.threads()}, params);
+      }
+    }
   }
 
-  const DeviceFacts& device_;
   const QuantizePlan plan_;
+  const std::vector<QuantizePlan::Step> steps_;
+  const QuantizeParams decided_;
+  std::vector<const PlannedKernel*> launched_;  // of the steps
 };
 
 std::unique_ptr<State> state_of(const Request& request, std::string& why) {
@@ -273,24 +297,7 @@ KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch) {
   std::vector<KernelProgram> programs;
   for (const auto& [config, blocks] : plan.steps()) programs.push_back(quantize_program(config, arch));
-  if (may_be_several(plan.config)) {
-    QuantizeConfig other = plan.steps()[0].config;
-    other.several = !other.several;
-    programs.push_back(quantize_program(other, arch));
-  }
-  const QuantizeConfig& q = plan.config;
-  if (!q.tiles || !q.hadamard || !q.by_block) return programs;
-  QuantizeConfig k = q;
-  k.by_block = false, k.part = QuantizePart::estimate;
-  QuantizeConfig v = k;
-  v.hadamard = false;
-  for (const bool several : {false, true}) {
-    if (several && !may_be_several(k)) continue;
-    k.several = several;
-    programs.push_back(quantize_program(QuantizeConfigs{{q, k, v}, 3}, arch));
-  }
-  k.part = v.part = QuantizePart::requantize, k.several = false;
-  programs.push_back(quantize_program(QuantizeConfigs{{k, v}, 2}, arch));
+  for (const QuantizeConfigs& configs : other_launches(plan)) programs.push_back(quantize_program(configs, arch));
   return programs;
 }
 
@@ -319,14 +326,8 @@ std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& probl
   return programs;
 }
 
-QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const Tensors& t, void* workspace) {
+QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan) {
   QuantizeParams q{};
-  q.x = t.x.data;
-  q.y = static_cast<unsigned char*>(t.y.data);
-  q.descale = static_cast<float*>(t.descale.data);
-  q.mean = static_cast<float*>(t.mean.data);
-  q.amax = static_cast<float*>(workspace);
-  q.sums = q.amax + static_cast<std::int64_t>(plan.heads) * (plan.config.tiles ? plan.groups : plan.pieces);
   const Layout& l = p.layout;
   std::copy_n(l.x.begin(), 4, q.x_stride);
   std::copy_n(l.y.begin(), 4, q.y_stride);
@@ -345,6 +346,15 @@ QuantizeParams quantize_params(const Problem& p, const QuantizePlan& plan, const
   q.group_batch = p.descale.batch ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.batch));
   q.group_heads = p.descale.heads ? 1 : static_cast<int>(std::max<std::int64_t>(1, p.heads_q));
   return q;
+}
+
+void bind(QuantizeParams& q, const QuantizePlan& plan, const Tensors& t, void* workspace) {
+  q.x = t.x.data;
+  q.y = static_cast<unsigned char*>(t.y.data);
+  q.descale = static_cast<float*>(t.descale.data);
+  q.mean = static_cast<float*>(t.mean.data);
+  q.amax = static_cast<float*>(workspace);
+  q.sums = q.amax + static_cast<std::int64_t>(plan.heads) * (plan.config.tiles ? plan.groups : plan.pieces);
 }
 
 Decision quantized_first(const Request& request, const Implementation& attention) {

@@ -40,7 +40,8 @@ KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string
 std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std::string& arch);
 // Those of an FP8 attention's q, k and v, for any number of multiprocessors. Throws Error if one is refused.
 std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& problems, const std::string& arch);
-QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan, const Tensors& tensors,
-                               void* workspace);
+// A launch's parameters but for the addresses of a call.
+QuantizeParams quantize_params(const Problem& problem, const QuantizePlan& plan);
+void bind(QuantizeParams& params, const QuantizePlan& plan, const Tensors& tensors, void* workspace);
 
 }  // namespace onepass::cuda

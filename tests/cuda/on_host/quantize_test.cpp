@@ -71,7 +71,8 @@ void expect_right_and_the_librarys(std::uint64_t seed) {
       const bool estimates = plan.steps()[0].config.part == QuantizePart::estimate;
       if (estimates) hide_large_numbers(inputs);
       std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);
-      const QuantizeParams params = cuda::quantize_params(inputs.problem, plan, inputs.tensors, workspace.data());
+      QuantizeParams params = cuda::quantize_params(inputs.problem, plan);
+      cuda::bind(params, plan, inputs.tensors, workspace.data());
       inputs.poison_outputs();
       for (const auto& [config, blocks] : plan.steps()) {
         const QuantizeSource* const step = source_of(config);

@@ -59,7 +59,7 @@ class State final : public cuda::KernelState {
                        });
       launches_.push_back({kernel, {blocks, config_.threads()}});
     };
-    if (backward_.key_tiles > 0 && (f.dv || f.scores())) {
+    if (f.dv || f.scores()) {
       for (const BackwardFeatures& part : parts_of(f))
         add(part, false, std::min(backward_.key_tiles, std::int64_t{config_.blocks} * device.multiprocessors));
     }
