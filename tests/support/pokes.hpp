@@ -41,13 +41,16 @@ inline const Poke kPokes[] = {
 
 // Many values that are not finite: NaN, infinity and -infinity in turn, or NaN alone.
 inline void set_where(const ConstTensor& t, const std::function<bool(std::int64_t row, std::int64_t d)>& where,
-                      bool nan_alone = false) {
-  std::int64_t i = 0;
+                      const std::function<float()>& value) {
   for (std::int64_t head = 0, row = 0; head < t.shape[1]; ++head)
     for (std::int64_t token = 0; token < t.shape[2]; ++token, ++row)
       for (std::int64_t d = 0; d < t.shape[3]; ++d)
-        if (where(row, d))
-          set(t, head, token, d, nan_alone || i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY), ++i;
+        if (where(row, d)) set(t, head, token, d, value());
+}
+inline void set_where(const ConstTensor& t, const std::function<bool(std::int64_t row, std::int64_t d)>& where,
+                      bool nan_alone = false) {
+  std::int64_t i = -1;
+  set_where(t, where, [&] { return ++i % 3 == 0 || nan_alone ? NAN : i % 3 == 1 ? INFINITY : -INFINITY; });
 }
 inline bool one_of_31(std::int64_t row, std::int64_t d) { return (row * 64 + d) % 31 == 5; }
 inline bool one_of_a_row(std::int64_t row, std::int64_t d) { return d == row % 32; }
@@ -67,6 +70,21 @@ inline const Poke kManyPokes[] = {
     {"AllOfQ", [](auto& in) { set_where(in.tensors.q, everywhere, true); }},
     {"RowsOfQAndSomeOfV",
      [](auto& in) { set_where(in.tensors.q, whole_rows, true), set_where(in.tensors.v, one_of_31); }},
+};
+// Finite values near the end of their dtype: sums of weighted ones overflow, their mean does not.
+inline void enlarge_values(check::Inputs& in) {
+  const ConstTensor& v = in.tensors.v;
+  const float most = v.dtype == DType::f16 ? 6.5e4f : 3.38e38f;
+  std::int64_t i = 0;
+  set_where(v, everywhere, [&] { return ++i % 5 == 0 ? most / 3 : most; });
+}
+inline const Poke kValuePokes[] = {
+    {"SomeOfV", kManyPokes[0].poke},
+    {"OneOfEachRowOfV", kManyPokes[1].poke},
+    {"WholeRowsOfVMixed", kManyPokes[3].poke},
+    {"RowsOfQAndSomeOfV", kManyPokes[10].poke},
+    {"LargeV", enlarge_values},
+    {"LargeVAndSomeOfIt", [](auto& in) { enlarge_values(in), set_where(in.tensors.v, one_of_31); }},
 };
 inline const Poke kManyUpstreamPokes[] = {
     {"SomeOfDOut", [](auto& in) { set_where(in.tensors.dout, one_of_31); }},

@@ -31,16 +31,6 @@ DEV void write_empty(const ForwardParams& p, const WorkTile& x, i32 first, i32 c
   }
 }
 
-// Rows whose result is not finite, remembered until the end of the warp's work: a chain through the workspace, which
-// has a place for each warp of each tile.
-struct FallbackRows {
-  i32 last = -1;
-  DEV void push(const ForwardParams& p, const WorkTile& x, i32 first_row, i32 place) {  // sixteen rows of one warp
-    if (opaque_thread() % 32 == 0) p.fallback[place] = {x.batch, x.head, first_row, last};
-    last = place;
-  }
-};
-
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
 constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && bytes_of(features.input) == 2;
 
@@ -97,6 +87,21 @@ struct FinalRows {
   float inv[2], lse[2], share[2];
   bool right = true;  // else the rows are to be computed again
 };
+
+// Rows whose result is not finite, remembered until the end of the warp's work: a chain through the workspace, which
+// has a place for each warp of each tile.
+struct FallbackRows {
+  i32 last = -1;
+  DEV void push(const ForwardParams& p, const WorkTile& x, i32 first_row, i32 place) {  // sixteen rows of one warp
+    if (opaque_thread() % 32 == 0) p.fallback[place] = {x.batch, x.head, first_row, last};
+    last = place;
+  }
+};
+// True if a row's state is not that of the keys that it sees.
+DEV bool is_wrong(const FinalRows& end) {
+  if constexpr (bytes_of(features.keys) == 2 && !features.pair_tanh) return !end.right;
+  return !end.right || end.inv[0] != end.inv[0] || end.inv[1] != end.inv[1];
+}
 DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const LaneRows& sums) {
   FinalRows end;
 #pragma unroll
@@ -138,7 +143,8 @@ DEV void normalize_rows(const ForwardParams& p, const WorkTile& x, i32 first, fl
   using Out = typename ElementOf<forward_features.output>::Format;
   const bool finite = scale_rows<Out>(o, end.inv);
   if constexpr (forward_features.v_mean) add_means(p, x, o, end);
-  if (__any_sync(0xffffffffu, !finite || !end.right)) fallback.push(p, x, first, place);
+  if (__any_sync(0xffffffffu, !finite || !end.right))
+    fallback.push(p, x, first + (__any_sync(0xffffffffu, is_wrong(end)) ? 1 : 0), place);
 }
 
 // O from its fragment by plain stores: rows of the sequence and columns of the tensor only.

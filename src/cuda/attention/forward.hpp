@@ -14,7 +14,7 @@ struct ForwardFeatures {
 };
 
 // Sixteen rows from `row` on that are not finite and go through the fallback; `before`: the warp's previous entry or
-// -1.
+// -1. In a forward, `row` is odd if some row is wrong as a whole, LSE included.
 struct FallbackEntry {
   int batch, head, row, before;
 };

@@ -1,7 +1,7 @@
 // A row's states over parts of its keys, on their way through the workspace, and the rows that come out. Every sum is
 // made in one order, so results are the same each time.
 #pragma once
-#include "cuda/attention/fallback.cuh"
+#include "cuda/attention/fallback/row.cuh"
 #include "cuda/decode/packed_rows.cuh"
 #include "cuda/decode/unified.cuh"
 #include "cuda/device/order.cuh"

@@ -2,7 +2,7 @@
 // It accepts every problem and every layout. It is the last row of CUDA's list: a call that the tuned kernels refuse
 // takes it.
 #pragma once
-#include "cuda/attention/fallback.cuh"
+#include "cuda/attention/fallback/row.cuh"
 #include "cuda/plain/config.hpp"
 
 namespace onepass {

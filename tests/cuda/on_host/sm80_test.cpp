@@ -80,6 +80,18 @@ TEST_P(EmulatedKernel, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   }
 }
 
+TEST_P(EmulatedKernel, NaNAndInfinityInManyValues) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.paged() || p.dtype == DType::f8e4m3 || p.key_dtype() != p.dtype)
+    GTEST_SKIP() << "the pokes are of plain values";
+  for (const test::Poke& poke : test::kValuePokes) {
+    check::Inputs inputs = check::make_inputs(p, 2);
+    poke.poke(inputs);
+    run(inputs, false);
+    expect_right(inputs, poke.name);
+  }
+}
+
 TEST_P(EmulatedKernel, ScoresAtTheEndsOfFp32) {
   const Problem p = parse_problem(GetParam()->problem);
   for (const test::Extreme& extreme : test::extremes()) {

@@ -89,6 +89,18 @@ TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   }
 }
 
+TEST_P(EmulatedHopper, NaNAndInfinityInManyValues) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.paged() || p.dtype == DType::f8e4m3 || p.key_dtype() != p.dtype)
+    GTEST_SKIP() << "the pokes are of plain values";
+  for (const test::Poke& poke : test::kValuePokes) {
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    poke.poke(inputs);
+    run(inputs, false);
+    expect_right(inputs, poke.name);
+  }
+}
+
 TEST_P(EmulatedHopper, ScoresAtTheEndsOfFp32) {
   const Problem p = parse_problem(GetParam()->problem);
   for (const test::Extreme& extreme : test::extremes()) {

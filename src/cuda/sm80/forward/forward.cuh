@@ -110,5 +110,5 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   }
   if (warp() == 0) tiles.reset();
   __syncwarp();  // what this warp has stored stands before what it stores again
-  run_fallback(p, {load_word(sm + kLayout.fallback + 4 * warp())});
+  run_fallback<config.copy_bytes == 16>(p, {load_word(sm + kLayout.fallback + 4 * warp())});
 }

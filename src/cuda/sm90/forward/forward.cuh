@@ -56,7 +56,7 @@ DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, co
   }
   if (c.lane == 0) tma_store_wait();  // shared memory must outlive the last store
   __syncwarp();
-  run_fallback(p, c.fallback);
+  run_fallback<true>(p, c.fallback);
 }
 
 }  // namespace onepass::sm90

@@ -28,7 +28,8 @@ DEV void ldmatrix4_transposed(u32* r, u32 from) {
 // and cuts the sum to fp32 (Fasi, Higham, Mikaitis and Pranesh 2021).
 DEV float truncated(double x) {
   const float nearest = static_cast<float>(x);
-  return std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.0f) : nearest;
+  return std::isfinite(nearest) && std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.0f)
+                                                                                        : nearest;
 }
 // Hopper's products of 8 bits keep 13 bits behind the largest one's first.
 template <std::size_t n>

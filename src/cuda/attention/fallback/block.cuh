@@ -1,0 +1,177 @@
+// Sixteen rows once more by one warp, on tensor cores, a span of columns at a time.
+//
+// An element of the stored O that is not finite is right if its row sees a NaN or an infinity in its column of V. O is
+// computed again, with zeros for the values that are not finite, until every element is known to be right so; at the
+// latest with the last key. Then the others are stored: a hidden value had reached them, or an overflow.
+//
+// Rows: the sixteen rows. lane: of the warp; row(i), head(i), exists(i): of this lane's rows g and g + 8 (lane =
+// 4 g + t); query(i): the address of its q; scores(i): its HeadScores; keys(): those that any row sees; tile(i): the
+// WorkTile of its head; drop(first): the dropout of a fragment.
+#pragma once
+#include "algebra/nonfinite.hpp"
+#include "cuda/attention/epilogue.cuh"
+#include "cuda/attention/fallback/products.cuh"
+
+namespace onepass::fallback {
+
+// A lane's scores: elements 4 n + 2 i and + 1 are row i's.
+template <class F>
+DEV void each_score(i32 row, const F& f) {
+#pragma unroll
+  for (i32 e = 2 * row; e < kKeys / 2; e += 4) f(e), f(e + 1);
+}
+
+// 2^-32: sums of weights times the largest finite values of bf16 or fp32 stay finite. fp16 needs none, and has no room.
+constexpr float kWeightUnit = features.input == ScalarType::f16 ? 1.0f : 2.3283064365386963e-10f;
+
+// A bit for each score of this lane: the band and the masks show it.
+template <class Rows>
+DEV u32 shown(const Rows& rows, i32 first) {
+  u32 bits = 0;
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) {
+    const auto& scores = rows.scores(i);
+    const Band32::Range keys = scores.band.keys_of(rows.row(i));
+    each_score(i, [&](i32 e) {
+      const i32 key = first + column_of(e, rows.lane % 4);
+      bool seen = rows.exists(i) && key >= keys.lo && key < keys.hi;
+      if constexpr (features.masks()) seen = seen && !scores.masked(rows.row(i), key);
+      bits |= seen ? 1u << e : 0u;
+    });
+  }
+  return bits;
+}
+
+// The scores of 32 keys, -inf where a row does not see one. Returns `seen` less those.
+template <bool kAligned, class Rows>
+DEV u32 score(Scores& s, const Rows& rows, const KeyRows& k, i32 first, u32 seen) {
+  u32 finite = 0;
+  multiply_rows<kAligned>(s, {rows.query(0), rows.query(1)}, k, first, rows.lane);
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) {
+    const auto& scores = rows.scores(i);
+    const i32 row = rows.row(i);
+    each_score(i, [&](i32 e) {
+      const i32 key = first + column_of(e, rows.lane % 4);
+      s[e] = seen >> e & 1 ? scores.score(s[e], scores.bias_at(row, key), row, key) : kNegInf;
+      finite |= s[e] != kNegInf ? 1u << e : 0u;
+    });
+  }
+  return finite;
+}
+
+// The end of a row: what O is multiplied with, and its LSE.
+struct RowFactor {
+  float factor, lse;
+};
+template <class Rows>
+DEV RowFactor finish(const Rows& rows, i32 i, RowState<float> state, float norm) {
+  const ForwardParams& p = rows.p;
+  const auto unit = unit_of(p);
+  state = to_natural(RowState<float>{state.m, quad_sum(state.l)}, unit.factor, unit.unit);
+  float share = 1.0f;  // of the keys, beside the sink
+  if constexpr (forward_features.sinks) {
+    const Merged<float> joined = join_natural_sink(state, p.sinks[rows.head(i) * p.sink_stride]);
+    share = state.l * joined.alpha_a * finalize_natural(joined.state).inv_l;
+    state = joined.state;
+  }
+  norm = quad_sum(norm);
+  float factor = norm == 0.0f ? 0.0f : share * inverse(norm);
+  if constexpr (features.dropout) factor *= p.dropout.keep_scale;
+  return {factor, finalize_natural(state).lse};
+}
+
+// The elements of `bad` once more. wrong: all are stored, and the LSEs.
+template <bool kAligned, class Rows, class Format = Element>
+DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v, i32 column, bool wrong) {
+  const ForwardParams& p = rows.p;
+  const float unit = unit_of(p).factor;
+  const Band32::Range keys = rows.keys();
+  Output o = {};
+  u32 flags = 0;  // elements that see a value that is not finite
+  RowState<float> state[2];
+  float norm[2] = {0.0f, 0.0f};  // sums of the weights as they are multiplied: O is a mean of V, and never larger
+#pragma unroll 1
+  for (i32 first = keys.lo / kKeys * kKeys; first < keys.hi; first += kKeys) {
+    u32 seen = shown(rows, first);
+    if (!__any_sync(kAll, seen != 0)) continue;
+    Scores s;
+    seen = score<kAligned>(s, rows, k, first, seen);
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      float most = kNegInf, sum = 0.0f, rounded = 0.0f;
+      each_score(i, [&](i32 e) { most = fmaxf(most, s[e]); });
+      const Step<float> step = advance(state[i], quad_max(most), unit);
+      each_score(i, [&](i32 e) {
+        const float w = weight(s[e], unit, step);
+        sum += w;
+        s[e] = w * kWeightUnit;
+        rounded += Format::unpack(Format::round(s[e]));
+      });
+      absorb(state[i], sum);
+      norm[i] = norm[i] * step.alpha + rounded;
+#pragma unroll
+      for (i32 c = 0; c < 16; ++c) o[output_at(i, c)] *= step.alpha;
+    }
+    const auto drop = rows.drop(first);
+#pragma unroll
+    for (i32 e = 0; e < kKeys / 2; e += 4) {
+      float four[4] = {s[e], s[e + 1], s[e + 2], s[e + 3]};
+      drop(e, four);
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) s[e + i] = four[i];
+    }
+    const u32 more = multiply_columns<kAligned>(o, s, seen, v, first, column, rows.lane) & ~flags;
+    flags |= more;
+    if (!wrong && __any_sync(kAll, more != 0) && !__any_sync(kAll, (bad & ~flags) != 0)) return;
+  }
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) {
+    const RowFactor end = finish(rows, i, state[i], norm[i]);
+    if (!rows.exists(i)) continue;
+    const WorkTile x = rows.tile(i);
+    if (wrong && rows.lane % 4 == 0) write_lse(p, x, rows.row(i), end.lse);
+    const i64 out = out_offset(p, x, rows.row(i)) + column + 16 * (rows.lane % 4);
+#pragma unroll
+    for (i32 c = 0; c < 16; ++c) {
+      if ((bad & bit_at(i, c)) == 0) continue;
+      write_out(p, out + c, (flags & bit_at(i, c)) != 0 ? __int_as_float(0x7fffffff) : o[output_at(i, c)] * end.factor);
+    }
+  }
+}
+
+// Elements of the stored O that are not finite, or all of them.
+template <class Rows>
+DEV u32 look(const Rows& rows, i32 column, bool all) {
+  using Format = typename ElementOf<forward_features.output>::Format;
+  const i32 from = column + rows.lane % 4 * 16, columns = min(features.dim_v - from, 16);
+  u32 bad = 0;
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) {
+    const auto* const at = static_cast<const volatile typename Format::Raw*>(rows.p.out) +
+                           out_offset(rows.p, rows.tile(i), rows.row(i)) + from;
+#pragma unroll 4
+    for (i32 c = 0; c < 16; ++c) {
+      const bool exists = rows.exists(i) && c < columns;
+      const float x = exists ? Format::unpack(at[c]) : 0.0f;
+      bad |= exists && (all || !is_finite(x)) ? bit_at(i, c) : 0u;
+    }
+  }
+  return bad;
+}
+
+// wrong: a row's state is not right.
+template <bool kAligned, class Rows>
+DEV void repair(const Rows& rows, bool wrong) {
+  const ForwardParams& p = rows.p;
+  const KeyValueView view = KeyValueView::of(p, rows.tile(0));
+  const i32 end = rows.keys().hi;
+  const KeyRows k{p, view, p.k, p.k_stride, end}, v{p, view, p.v, p.v_stride, end};
+#pragma unroll 1
+  for (i32 column = 0; column < features.dim_v; column += kSpan) {
+    const u32 bad = look(rows, column, wrong);
+    if (__any_sync(kAll, bad != 0)) recompute<kAligned>(bad, rows, k, v, column, wrong);
+  }
+}
+
+}  // namespace onepass::fallback
