@@ -30,7 +30,7 @@ LAYERS = [
     {"src/distributed": "context parallelism: layouts, parts, moves, sums, the model that chooses a scheme"},
     {
         "src/check": "the rule by which a result is right, for tests and `onepass check`; not part of the library",
-        "src/interfaces": "the C interface",
+        "src/interfaces": "the C interface, workspaces, the version",
     },
     {"tools": "the command line tool"},
     {"python": "the Python package, which has the tool as a command"},

@@ -363,7 +363,7 @@ NB_MODULE(_onepass, m) {
       PyErr_SetString(exception_type(e.code()), e.what());
     }
   });
-  m.attr("__version__") = ONEPASS_VERSION;
+  m.attr("__version__") = std::string(onepass::version());
   m.def("attention", &attention, "options"_a);
   m.def("attention_backward", &attention, "options"_a);
   m.def("explain", &explain, "options"_a, "target"_a = "");

@@ -14,6 +14,7 @@
 #include "base/shown.hpp"
 #include "base/text.hpp"
 #include "interfaces/c_convert.hpp"
+#include "onepass/version.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/grammar/mismatch.hpp"
@@ -155,7 +156,7 @@ using namespace onepass::interfaces;
 
 extern "C" {
 
-const char* onepass_version(void) { return ONEPASS_VERSION; }
+const char* onepass_version(void) { return onepass::version().data(); }
 const char* onepass_last_error(void) { return last_error().c_str(); }
 const char* onepass_code_name(int32_t code) {
   const auto at = static_cast<std::size_t>(static_cast<std::uint32_t>(code));

@@ -1,5 +1,6 @@
 // The calls of an append, whose tensors have a type of their own.
 #include "onepass/append.hpp"
+#include "onepass/explain.hpp"
 #include "plan/compute.hpp"
 #include "problem/append/append.hpp"
 #include "problem/attention/arguments.hpp"
@@ -21,6 +22,10 @@ void append_kv(const AppendTensors& tensors, bool interleaved, const Launch& lau
 
 Problem make_problem(const AppendTensors& tensors, bool interleaved) {
   return problem_of(Op::append, as_tensors(tensors), described(interleaved));
+}
+
+std::string explain_append(const AppendTensors& tensors, bool interleaved) {
+  return explain(make_problem(tensors, interleaved));
 }
 
 void run(const Plan& plan, const AppendTensors& tensors, const Launch& launch) {

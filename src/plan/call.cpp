@@ -10,6 +10,7 @@
 #include "base/overlap.hpp"
 #include "base/shown.hpp"
 #include "base/text.hpp"
+#include "onepass/explain.hpp"
 #include "plan/cache.hpp"
 #include "plan/implementations.hpp"
 #include "plan/no_work.hpp"
@@ -122,10 +123,29 @@ void attention_backward(const Tensors& tensors, const Attention& attention, cons
   plan::compute(Op::backward, tensors, CallOptions{attention}, launch, implementation);
 }
 
+std::string explain(const Tensors& tensors, const Attention& attention) {
+  return explain(make_problem(attention, tensors));
+}
+
+namespace {
+
+Tensors merge_of(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
+                 const Tensor& lse) {
+  Tensors t;
+  t.out = out, t.lse = lse;
+  t.outs = {outs.begin(), outs.end()}, t.lses = {lses.begin(), lses.end()};
+  return t;
+}
+
+}  // namespace
+
 void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,
            const Launch& launch) {
-  const Tensors tensors{.out = out, .lse = lse, .outs = {outs.begin(), outs.end()}, .lses = {lses.begin(), lses.end()}};
-  plan::compute(Op::merge, tensors, {}, launch);
+  plan::compute(Op::merge, merge_of(outs, lses, out, lse), {}, launch);
+}
+std::string explain_merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
+                          const Tensor& lse) {
+  return explain(problem_of(Op::merge, merge_of(outs, lses, out, lse), {}));
 }
 
 // A merge of results that have no columns.

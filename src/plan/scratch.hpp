@@ -2,17 +2,11 @@
 #pragma once
 #include <cstddef>
 #include <memory>
-#include <new>
 
-#include "base/text.hpp"
 #include "cuda/host/kernels.hpp"
-#include "onepass/error.hpp"
+#include "onepass/workspace.hpp"
 
 namespace onepass {
-
-struct FreeAligned {
-  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
-};
 
 class Scratch {
  public:
@@ -23,13 +17,13 @@ class Scratch {
                                                          static_cast<cuda::Stream>(stream));
       return;
     }
-    on_host_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}, std::nothrow)));
-    want(on_host_ != nullptr, ErrorCode::out_of_memory, "cannot allocate ", bytes, " bytes of workspace");
+    host_ = on_host_.take(bytes).data();
   }
-  void* data() const { return on_device_ ? on_device_->data() : on_host_.get(); }
+  void* data() const { return on_device_ ? on_device_->data() : host_; }
 
  private:
-  std::unique_ptr<std::byte, FreeAligned> on_host_;
+  WorkspaceMemory on_host_;
+  std::byte* host_ = nullptr;
   std::unique_ptr<cuda::DeviceScratch> on_device_;
 };
 

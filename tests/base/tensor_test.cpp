@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <climits>
+#include <vector>
 
 #include "onepass/error.hpp"
+#include "onepass/view.hpp"
 
 namespace onepass {
 namespace {
@@ -19,6 +21,38 @@ TEST(Tensor, RowMajorByDefault) {
   EXPECT_FALSE(Tensor().given());
   EXPECT_EQ(Tensor().elements(), 0);
   EXPECT_EQ(Tensor(nullptr, DType::f32, {4, 0, 3}).elements(), 0);
+}
+
+TEST(Tensor, ShapesMayBeVectors) {
+  const std::vector<std::int64_t> shape{2, 3}, stride{1, 2}, many{1, 1, 1, 1, 1};
+  float data[6];
+  EXPECT_EQ(view(data, shape).stride, Tensor(data, DType::f32, {2, 3}).stride);
+  EXPECT_EQ(view(data, shape).shape, Tensor(data, DType::f32, {2, 3}).shape);
+  EXPECT_EQ(View<float>(data, shape, stride).stride, (Dims{1, 2}));
+  EXPECT_THROW(view(data, many), Error);
+  EXPECT_THROW(View<float>(data, shape, many), Error);
+}
+
+TEST(Tensor, AViewHasTheDtypeOfItsElements) {
+  bfloat16 data[6];
+  const View<const bfloat16> input(data, {2, 3}, {1, 2});
+  const ConstTensor t = input;
+  EXPECT_EQ(t.dtype, DType::bf16);
+  EXPECT_EQ(t.data, data);
+  EXPECT_EQ(t.stride, (Dims{1, 2}));
+  const Tensor out = view(data, {6});
+  EXPECT_EQ(out.dtype, DType::bf16);
+  EXPECT_EQ(out.rank, 1);
+  float16 half[1];
+  float8_e4m3 narrow[1];
+  bool visible[1];
+  std::int32_t lengths[1];
+  float single[1];
+  EXPECT_EQ(view(half, {1}).dtype, DType::f16);
+  EXPECT_EQ(view(narrow, {1}).dtype, DType::f8e4m3);
+  EXPECT_EQ(view(visible, {1}).dtype, DType::boolean);
+  EXPECT_EQ(view(lengths, {1}).dtype, DType::i32);
+  EXPECT_EQ(view(single, {1}, {DeviceKind::cuda, 1}).device.index, 1);
 }
 
 TEST(Tensor, PermutedIsAView) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "c_test.h"
+#include "onepass/version.h"
 
 static float at(const onepass_tensor* t, int64_t b, int64_t h, int64_t s, int64_t d) {
   return ((const float*)t->data)[b * t->stride[0] + h * t->stride[1] + s * t->stride[2] + d * t->stride[3]];
@@ -273,7 +274,10 @@ static void merging(void) {
 }
 
 void test_success(void) {
-  CHECK(strcmp(onepass_version(), "0.1.0") == 0);
+  char numbers[32];
+  snprintf(numbers, sizeof numbers, "%d.%d.%d", ONEPASS_VERSION_MAJOR, ONEPASS_VERSION_MINOR, ONEPASS_VERSION_PATCH);
+  CHECK(strcmp(onepass_version(), ONEPASS_VERSION) == 0);
+  CHECK(strcmp(onepass_version(), numbers) == 0);
   CHECK(strcmp(onepass_last_error(), "") == 0);
   CHECK(strcmp(onepass_code_name(ONEPASS_BAD_TEXT), "bad_text") == 0);
   CHECK(strcmp(onepass_code_name(99), "unknown") == 0);

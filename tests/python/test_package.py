@@ -70,8 +70,10 @@ def test_every_parameter_is_documented(name):
 
 
 def test_version_is_the_projects():
-    declared = re.search(r"project\(onepass VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
-    assert onepass.__version__ == declared
+    header = (ROOT / "include/onepass/version.h").read_text()
+    macros = dict(re.findall(r'#define ONEPASS_VERSION(\w*) "?([0-9.]+)', header))
+    assert onepass.__version__ == macros[""] == ".".join(macros[part] for part in ("_MAJOR", "_MINOR", "_PATCH"))
+    assert f"version: {onepass.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_import_brings_no_framework():

@@ -4,6 +4,8 @@
 #include "cuda/driver/api.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/context_parallel.hpp"
+#include "onepass/problem.hpp"
+#include "onepass/version.h"
 #include "tools/cli.hpp"
 
 namespace onepass::test {
@@ -89,7 +91,7 @@ TEST(Cli, ProgressWhereItIsWanted) {
 }
 
 TEST(Cli, HelpOfEveryCommand) {
-  EXPECT_EQ(onepass({"--version"}).out, "onepass 0.1.0\n");
+  EXPECT_EQ(onepass({"--version"}).out, "onepass " ONEPASS_VERSION "\n");
   EXPECT_EQ(onepass({"--help"}).status, 0);
   for (const char* command : {"info", "run", "check", "explain", "ladder", "bench"}) {
     const Result r = onepass({command, "--help"});

@@ -13,6 +13,7 @@
 
 #include "command.hpp"
 #include "onepass/error.hpp"
+#include "onepass/version.hpp"
 #include "problem/grammar/foreign_words.hpp"
 #include "streams.hpp"
 
@@ -50,7 +51,7 @@ std::string hint_of(int argc, char** argv) {
 
 int run(int argc, char** argv) {
   CLI::App app{"Exact attention in one pass.", "onepass"};
-  app.set_version_flag("--version", "onepass " ONEPASS_VERSION);
+  app.set_version_flag("--version", fmt::format("onepass {}", version()));
   app.footer("Exit status: 0 success; 1 check found a wrong result; 2 an error (one sentence on stderr).");
   add_info(app);
   add_run(app);

@@ -17,6 +17,7 @@
 #include "cuda/host/kernels.hpp"
 #include "machine.hpp"
 #include "onepass/executor.hpp"
+#include "onepass/version.hpp"
 #include "plan/implementations.hpp"
 #include "problem/roles.hpp"
 #include "reference/reference.hpp"
@@ -87,7 +88,7 @@ std::vector<std::pair<const char*, std::filesystem::path>> kernel_directories() 
 }
 
 nlohmann::ordered_json as_json() {
-  nlohmann::ordered_json j{{"version", ONEPASS_VERSION},
+  nlohmann::ordered_json j{{"version", version()},
                            {"cpu", cpu_name()},
                            {"cpus", usable_cpus()},
                            {"threads", default_executor().workers()},
@@ -132,7 +133,7 @@ void print() {
   const auto list = [](const std::vector<std::string>& names) {
     return names.empty() ? std::string("none") : fmt::format("{}", fmt::join(names, ", "));
   };
-  line("version", ONEPASS_VERSION);
+  line("version", std::string(version()));
   line("cpu", cpu_name());
   line("threads", fmt::format("{} (of {} CPUs this process may use)", default_executor().workers(), usable_cpus()));
   line("simd", list(simd_targets()));

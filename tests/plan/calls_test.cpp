@@ -1,0 +1,87 @@
+// Memory that grows with its plans, explanations of calls, and the version.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onepass/onepass.h"
+#include "onepass/onepass.hpp"
+
+namespace onepass {
+namespace {
+
+TEST(WorkspaceMemory, GrowsWithItsPlansAndNeverShrinks) {
+  const Plan large = make_plan(parse_problem("b1 h2 s1x4000 d64 fp32")),
+             small = make_plan(parse_problem("b1 h2 s1x400 d64 fp32"));
+  ASSERT_GT(large.workspace_bytes(), small.workspace_bytes());
+  WorkspaceMemory memory;
+  EXPECT_EQ(memory.capacity(), 0);
+  EXPECT_EQ(memory.of(small).size(), small.workspace_bytes());
+  EXPECT_EQ(memory.of(large).size(), large.workspace_bytes());
+  const std::byte* const at = memory.of(large).data();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(at) % 64, 0);
+  EXPECT_EQ(memory.of(small).data(), at);
+  EXPECT_EQ(memory.capacity(), large.workspace_bytes());
+
+  WorkspaceMemory moved = std::move(memory);
+  EXPECT_EQ(moved.of(small).data(), at);
+  EXPECT_EQ(memory.capacity(), 0);  // NOLINT(bugprone-use-after-move): it can be used again
+  EXPECT_NE(memory.take(1).data(), nullptr);
+}
+
+TEST(WorkspaceMemory, ServesRuns) {
+  std::vector<float> x(2 * 40 * 16, 1.0f), out(x.size());
+  const std::vector<std::int64_t> shape{1, 2, 40, 16};
+  const Tensors t{.q = view(x.data(), shape),
+                  .k = view(x.data(), shape),
+                  .v = view(x.data(), shape),
+                  .out = view(out.data(), shape)};
+  const Plan plan = make_plan(make_problem({}, t));
+  WorkspaceMemory memory(1 << 10);
+  run(plan, t, {.workspace = memory.of(plan)});
+  EXPECT_FLOAT_EQ(out[0], 1.0f);
+}
+
+// Each explanation begins with the line of its problem, and names what a call would run.
+TEST(Explain, OfACallIsThatOfItsProblem) {
+  std::vector<float> a(64), b(64), c(64), d(8);
+  const auto t = [](std::vector<float>& data, std::initializer_list<std::int64_t> shape) {
+    return view(data.data(), shape);
+  };
+  const std::vector<ConstTensor> outs{t(a, {1, 1, 4, 8}), t(b, {1, 1, 4, 8})}, lses{t(d, {1, 1, 4}), t(d, {1, 1, 4})};
+  std::vector<std::uint8_t> e4m3(64);
+  const std::int32_t used = 2;
+  const Tensor y(e4m3.data(), DType::f8e4m3, {1, 1, 8, 8});
+  const std::pair<std::string, const char*> cases[] = {
+      {explain({.q = t(a, {1, 2, 4, 8}), .k = t(b, {1, 2, 4, 8}), .v = t(b, {1, 2, 4, 8}), .out = t(c, {1, 2, 4, 8})},
+               {.band = {.causal = true}}),
+       "fwd h2 s4 d8 fp32 causal_bottom_right"},
+      {explain_append({.k_new = t(a, {1, 2, 1, 8}),
+                .v_new = t(b, {1, 2, 1, 8}),
+                .k = t(c, {1, 2, 4, 8}),
+                .v = t(a, {1, 2, 4, 8}),
+                .seqused_k = view(&used, {1})}),
+       "append h2 s1x4 d8 fp32 seqused"},
+      {explain_merge(outs, lses, t(c, {1, 1, 4, 8})), "merge n2 h1 s4 d8 fp32"},
+      {explain_softmax(t(a, {4, 16}), t(b, {4, 16}), {}, {.log = true}), "softmax h1 s4x16 fp32 log"},
+      {explain_softmax_backward(t(a, {4, 16}), t(b, {4, 16}), t(c, {4, 16})), "softmax_bwd h1 s4x16 fp32"},
+      {explain_quantize(t(a, {1, 1, 8, 8}), y, t(d, {1, 1, 1})), "quantize h1 s8x8 fp32"},
+      {explain_flat_gemm(t(a, {4, 8}), t(b, {4, 8}), t(c, {4, 4})), "flat_gemm m4 n4 k8 fp32"},
+      {explain_linear(t(a, {4, 8}), t(b, {4, 8}), t(c, {4, 4})), "linear m4 n4 k8 fp32"},
+  };
+  for (const auto& [text, line] : cases) {
+    const std::string of_line = explain(parse_problem(line));
+    EXPECT_EQ(text.substr(0, text.find('\n')), of_line.substr(0, of_line.find('\n')));
+    EXPECT_NE(text.find("\n* "), text.npos) << text;
+  }
+}
+
+TEST(Version, OfTheHeadersAndOfTheLibraryIsOne) {
+  EXPECT_EQ(version(), ONEPASS_VERSION);
+  EXPECT_EQ(version(), onepass_version());
+}
+
+}  // namespace
+}  // namespace onepass
