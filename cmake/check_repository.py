@@ -43,6 +43,7 @@ INNER = {
         ["append", "decode", "flash", "gemm", "merge", "quantize", "softmax"],
         ["backward"],
         ["amx"],
+        ["mixed"],
     ],
     "src/cuda": [
         ["device", "driver"],

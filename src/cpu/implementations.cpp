@@ -13,6 +13,7 @@
 #include "cpu/gemm/blas.hpp"
 #include "cpu/gemm/flat_gemm.hpp"
 #include "cpu/merge/merge.hpp"
+#include "cpu/mixed/mixed.hpp"
 #include "cpu/quantize/quantize.hpp"
 #include "cpu/softmax/softmax.hpp"
 
@@ -25,6 +26,10 @@ std::span<const Implementation> implementations() {
     const auto add = [&](std::span<const Implementation> family) {
       all.insert(all.end(), family.begin(), family.end());
     };
+    all.push_back(mixed_implementation());
+#if defined(__x86_64__)
+    add(amx::one_result_implementations());
+#endif
     add(decode_implementations());
 #if defined(__x86_64__)
     add(amx::implementations());

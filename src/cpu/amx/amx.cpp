@@ -10,13 +10,11 @@
 #include "base/parallel.hpp"
 #include "base/workspace.hpp"
 #include "cpu/amx/e4m3.hpp"
-#include "cpu/amx/fallback.hpp"
 #include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/place.hpp"
-#include "cpu/common/score_unit.hpp"
+#include "cpu/common/queries.hpp"
 #include "problem/attention/arguments.hpp"
-#include "problem/attention/key_value_view.hpp"
 
 namespace onepass::cpu::amx {
 namespace {
@@ -98,7 +96,8 @@ Books book(Workspace& w, const Problem& p, const Shape& shape, int workers) {
                     w.take<std::uint32_t>(kBlocks * shape.depth_qk / 2 * kRows),
                     w.take<float>(kBlocks * shape.depth_v * kRows),
                     {w.take<float>(kKeys * kRows), w.take<float>(kKeys * kRows)},
-                    w.take<std::uint32_t>(kBlocks * shape.depth_v)};
+                    w.take<std::uint32_t>(kBlocks * shape.depth_v),
+                    p.batch_invariant ? w.take<float>(kBlocks * shape.depth_v * kRows) : nullptr};
     if (books.scratch) books.scratch[i] = s;
   }
   return books;
@@ -111,6 +110,7 @@ struct Run {
   const Shape shape;
   const Books books;
   const ScoreParams params;
+  const OfQueries& queries;
   Executor& executor;
   const int blocks_per_task = of_call();
 
@@ -120,7 +120,8 @@ struct Run {
     std::int64_t packs = 0, attends = 0;
     for (std::int64_t h = first; h < end; ++h) {
       const std::int64_t batch = h / p.heads_kv;
-      const Sequence seq = sequence_of(p, a, batch);
+      Sequence seq = sequence_of(p, a, batch);
+      if (!queries.holds(seq.seq_q)) seq.seq_q = seq.seq_k = 0;  // no tasks
       packs += (seq.seq_k + kPackKeys - 1) / kPackKeys;
       attends += tasks_of(seq);
       std::uint16_t* v = packed + shape.key_elements(seq.seq_k);
@@ -159,40 +160,17 @@ struct Run {
 
   void pack(const Head& head, std::int64_t from) const {
     const std::int64_t keys = std::min(kPackKeys, head.seq.seq_k - from);
-    // A run that is not the last holds whole groups of kGroup keys.
-    const auto each_run = [&](const ConstTensor& t, std::int64_t dim, std::uint16_t* to, std::int64_t depth,
-                              auto kernel) {
-      const KeyValueView view(t, head.seq);
-      view.each_run<std::uint16_t>(head.head, from, keys, [&](const auto& run, std::int64_t done) {
-        std::uint32_t* const flags = head.flags + (from + done) / kGroup * flag_words(shape.depth_v);
-        kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + (from + done) * depth, flags});
-      });
-    };
-    each_run(a.k, p.dim_qk, head.k, shape.depth_qk, kernels.pack_keys);
-    each_run(a.v, p.dim_v, head.v, shape.depth_v, kernels.pack_values);
+    pack_keys(kernels, p, a, head.seq, head.head, from, keys,
+              {head.k + from * shape.depth_qk, head.v + from * shape.depth_v,
+               head.flags + from / kGroup * flag_words(shape.depth_v)});
   }
 
   void attend(const Head& head, std::int64_t first_row, const Scratch& scratch) const {
     const std::int64_t rows = head.seq.seq_q * shape.group;
-    AttendTask task{};
-    task.params = &params;
-    task.unit = score_unit_of(p);
-    task.negate_q = params.scale < 0;
-    task.sinks = p.sinks;
-    task.dropout_p = p.dropout_p;
-    task.seed = p.seed;
-    task.scratch = scratch;
-    task.dim_qk = static_cast<int>(p.dim_qk);
-    task.dim_v = static_cast<int>(p.dim_v);
+    AttendTask task = attend_task(p, a, params, head.seq, head.head, scratch);
     task.k = head.k;
     task.v = head.v;
     task.flags = head.flags;
-    task.seq_k = head.seq.seq_k;
-    task.kv_head = head.head;
-    task.scaled = a.q_descale.given() || a.k_descale.given();
-    task.key_factors = Descale(a.k_descale, head.seq.batch);
-    task.out_type = p.out_dtype;
-    task.batch = static_cast<std::uint32_t>(head.batch);
     for (; task.blocks < blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
       scratch.blocks[task.blocks] =
           row_block(p, a, params, head.seq, head.batch, head.head, first_row + task.blocks * kRows);
@@ -201,13 +179,7 @@ struct Run {
       const FlushToZero mode;  // as the tiles do anyway
       kernels.attend(task);
     }
-    for (int b = 0; b < task.blocks; ++b) {
-      for (int r = 0; r < kRows; ++r) {
-        if (!(task.not_finite[b] >> r & 1)) continue;
-        const RowBlock& block = scratch.blocks[b];
-        fallback_row(p, a, params, head.seq, head.batch, block.head[r], block.token[r]);
-      }
-    }
+    finish_rows(p, a, params, head.seq, task);
   }
 };
 
@@ -216,9 +188,8 @@ struct Run {
 std::string refuses(const Problem& p) {
   if (std::string why = why_elsewhere(p); !why.empty()) return why;
   if (!p.score_mod.empty() || !p.mask_mod.empty()) return "does not support score_mod and mask_mod";
-  if (p.paged() && p.page_size % kGroup != 0)
-    return text("page_size must be a multiple of ", kGroup, " (got ", p.page_size, ")");
   if (p.key_dtype() == DType::f8e4m3) {
+    if (p.batch_invariant) return "does not support batch_invariant with fp8_e4m3";
     std::string why = refuses_e4m3(p);
     return why.empty() ? refuses(in_bf16(p)) : why;
   }
@@ -232,7 +203,7 @@ std::string refuses(const Problem& p) {
 
 namespace {
 
-class State final : public PlanState {
+class State final : public PlanState, public OfQueries {
  public:
   State(const Request& request, const Kernels& kernels)
       : PlanState(request.problem), kernels_(kernels), shape_(*problem) {
@@ -248,7 +219,7 @@ class State final : public PlanState {
     Workspace memory(workspace);
     Run run{
         kernels_, *problem, a, shape_, book(memory, *problem, shape_, executor.workers()), score_params(*problem, a),
-        executor};
+        *this,    executor};
     for (std::int64_t first = 0, end; first < shape_.heads; first = end) {
       end = shape_.wave_end(*problem, a, first);
       run.wave(first, end);
@@ -270,6 +241,7 @@ class State final : public PlanState {
 
 Decision plan(const Request& request, const Kernels& kernels) {
   if (std::string why = refuses(*request.problem); !why.empty()) return Decision::no(std::move(why));
+  if (has_few_rows(*request.problem)) return plan_few_rows(request, kernels);
   if (request.problem->key_dtype() == DType::f8e4m3) {
     const auto problem = std::make_shared<const Problem>(in_bf16(*request.problem));
     return with_e4m3(request, plan({problem, request.mods, request.workers}, kernels));
@@ -277,12 +249,26 @@ Decision plan(const Request& request, const Kernels& kernels) {
   return {{}, std::make_shared<State>(request, kernels)};
 }
 
+namespace {
+
+Decision on_hardware(const Request& request) {
+  if (std::string why = refuses(*request.problem); !why.empty()) return Decision::no(why);
+  if (std::string why = missing_hardware(); !why.empty()) return Decision::no(why);
+  return plan(request, hardware_kernels());
+}
+
+}  // namespace
+
 std::span<const Implementation> implementations() {
-  static const Implementation row{"cpu.amx.bf16", [](const Request& request) {
-                                    if (std::string why = refuses(*request.problem); !why.empty())
-                                      return Decision::no(why);
-                                    if (std::string why = missing_hardware(); !why.empty()) return Decision::no(why);
-                                    return plan(request, hardware_kernels());
+  static const Implementation row{"cpu.amx.bf16", on_hardware};
+  return {&row, 1};
+}
+
+std::span<const Implementation> one_result_implementations() {
+  static const Implementation row{"cpu.amx.one_result", [](const Request& request) {
+                                    if (!request.problem->batch_invariant)
+                                      return Decision::no("requires batch_invariant");
+                                    return on_hardware(request);
                                   }};
   return {&row, 1};
 }

@@ -19,5 +19,12 @@ Decision plan(const Request& request, const Kernels& kernels);
 
 Kernels hardware_kernels();
 std::span<const Implementation> implementations();  // "cpu.amx.bf16"; x86-64 only
+// "cpu.amx.one_result": the same for batch_invariant alone, to stand before the kernels of few rows. All rows of these
+// calls are its own, since weights in bf16 have other bits than theirs.
+std::span<const Implementation> one_result_implementations();
+
+// With batch_invariant: few rows of a head. Their keys are packed split by split, and splits are tasks (few_rows.cpp).
+bool has_few_rows(const Problem& problem);
+Decision plan_few_rows(const Request& request, const Kernels& kernels);
 
 }  // namespace onepass::cpu::amx

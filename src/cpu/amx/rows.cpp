@@ -4,6 +4,10 @@
 #include <limits>
 #include <type_traits>
 
+#include "cpu/amx/fallback.hpp"
+#include "cpu/common/score_unit.hpp"
+#include "problem/attention/key_value_view.hpp"
+
 namespace onepass::cpu::amx {
 namespace {
 
@@ -57,6 +61,82 @@ RowBlock row_block(const Problem& p, const Tensors& a, const ScoreParams& params
   }
   if (block.last == 0) block.first = 0;  // no key is visible
   return block;
+}
+
+AttendTask attend_task(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
+                       std::int64_t kv_head, const Scratch& scratch) {
+  AttendTask task{};
+  task.params = &params;
+  task.unit = score_unit_of(p);
+  task.negate_q = params.scale < 0;
+  task.sinks = p.sinks;
+  task.dropout_p = p.dropout_p;
+  task.seed = p.seed;
+  task.scratch = scratch;
+  task.dim_qk = static_cast<int>(p.dim_qk);
+  task.dim_v = static_cast<int>(p.dim_v);
+  task.joins = p.batch_invariant;
+  task.seq_k = seq.seq_k;
+  task.kv_head = kv_head;
+  task.scaled = a.q_descale.given() || a.k_descale.given();
+  task.key_factors = Descale(a.k_descale, seq.batch);
+  task.out_type = p.out_dtype;
+  task.batch = static_cast<std::uint32_t>(seq.batch);
+  return task;
+}
+
+namespace {
+
+constexpr std::int64_t kAhead = 2 * kGroup;  // keys between what is packed and what is fetched
+
+// Kernels read rows of one stride. Where pages end inside a group, its rows are brought together first. Rows of other
+// heads lie between those of one in [seq, heads, dim], which the CPU's own prefetching does not follow.
+template <class Kernel>
+void pack_tensor(const KeyValueView& view, std::int64_t head, std::int64_t from, std::int64_t keys, std::int64_t dim,
+                 std::int64_t depth, bool whole_groups, std::uint16_t* to, std::uint32_t* flags, std::int64_t words,
+                 Kernel kernel) {
+  alignas(64) std::uint16_t rows[kGroup * kLargestDim];
+  for (std::int64_t done = 0; done < keys; done += kGroup) {
+    const std::int64_t count = std::min<std::int64_t>(kGroup, keys - done), ahead = done + kAhead;
+    view.each_run<std::uint16_t>(head, from + ahead, std::min<std::int64_t>(kGroup, keys - ahead),
+                                 [&](const auto& run, std::int64_t) {
+                                   for (std::int64_t i = 0; i < run.tokens; ++i)
+                                     for (std::int64_t d = 0; d < dim; d += 32)
+                                       __builtin_prefetch(run.row + i * run.stride + d);
+                                 });
+    PackTask task{rows, dim, count, static_cast<int>(dim), to + done * depth, flags + done / kGroup * words};
+    view.each_run<std::uint16_t>(head, from + done, count, [&](const auto& run, std::int64_t before) {
+      if (whole_groups)
+        task.from = run.row, task.stride = run.stride;
+      else
+        for (std::int64_t i = 0; i < run.tokens; ++i)
+          std::copy_n(run.row + i * run.stride, dim, rows + (before + i) * dim);
+    });
+    kernel(task);
+  }
+}
+
+}  // namespace
+
+void pack_keys(const Kernels& kernels, const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head,
+               std::int64_t from, std::int64_t keys, const PackedKeys& to) {
+  const std::int64_t depth_qk = round_up(p.dim_qk, 32), depth_v = round_up(p.dim_v, 32), words = flag_words(depth_v);
+  const bool whole_groups = !p.paged() || p.page_size % kGroup == 0;
+  pack_tensor(KeyValueView(a.k, seq), head, from, keys, p.dim_qk, depth_qk, whole_groups, to.k, to.flags, words,
+              kernels.pack_keys);
+  pack_tensor(KeyValueView(a.v, seq), head, from, keys, p.dim_v, depth_v, whole_groups, to.v, to.flags, words,
+              kernels.pack_values);
+}
+
+void finish_rows(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
+                 const AttendTask& task) {
+  for (int b = 0; b < task.blocks; ++b) {
+    for (int r = 0; r < kRows; ++r) {
+      if (!(task.not_finite[b] >> r & 1)) continue;
+      const RowBlock& block = task.scratch.blocks[b];
+      fallback_row(p, a, params, seq, seq.batch, block.head[r], block.token[r]);
+    }
+  }
 }
 
 }  // namespace onepass::cpu::amx

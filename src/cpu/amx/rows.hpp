@@ -12,4 +12,20 @@ namespace onepass::cpu::amx {
 RowBlock row_block(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
                    std::int64_t batch, std::int64_t kv_head, std::int64_t first_row);
 
+// A task of a head without its keys and row blocks.
+AttendTask attend_task(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
+                       std::int64_t kv_head, const Scratch& scratch);
+
+// Keys [from, from + keys) of a head, from a multiple of kGroup, packed to where k, v and flags begin.
+struct PackedKeys {
+  std::uint16_t *k, *v;
+  std::uint32_t* flags;
+};
+void pack_keys(const Kernels& kernels, const Problem& problem, const Tensors& arguments, const Sequence& seq,
+               std::int64_t head, std::int64_t from, std::int64_t keys, const PackedKeys& to);
+
+// Rows of which the tiles could not finish all: once more, without them.
+void finish_rows(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,
+                 const AttendTask& task);
+
 }  // namespace onepass::cpu::amx

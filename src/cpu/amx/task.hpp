@@ -13,6 +13,10 @@ inline constexpr int kGroup = 32;  // keys that are packed together: two tiles o
 inline constexpr int kBlocks = 4;  // row blocks of a task at most; they share each block of keys while it is in L2
 inline constexpr int kKeys = 128;  // keys of a unit of work at most
 
+// One result per row (Problem::batch_invariant): a row's state is joined from the states of its splits of this many
+// keys.
+inline constexpr std::int64_t kJoinKeys = 1024;
+
 inline constexpr int kLanes = 16;                  // rows of half a block: a vector, the columns of a tile
 inline constexpr int kScoreHalf = kKeys * kLanes;  // from the scores of one half to the other's
 
@@ -57,6 +61,15 @@ struct Scratch {
   float* o;             // [kBlocks][2][depth_v][16]
   float* scores[2];     // [2][kKeys][16]; weights take the place of the scores they come from
   std::uint32_t* lost;  // [kBlocks][depth_v]; bit r: row r sees a value that is not finite
+  float* joined;        // as o: of the splits that are joined already
+};
+
+// The states of a row block over a split of its keys, for another task to join.
+struct SplitState {
+  bool seen = false, has_lost = false;  // any key; `lost` holds something
+  float *m = nullptr, *l = nullptr;     // [kRows]
+  float* o = nullptr;                   // [2][depth_v][16]
+  std::uint32_t* lost = nullptr;        // [depth_v]
 };
 
 struct AttendTask {
@@ -67,6 +80,9 @@ struct AttendTask {
   int dim_qk, dim_v;
   const std::uint16_t *k, *v;  // packed
   const std::uint32_t* flags;  // of v
+  std::int64_t first_key;      // the key at k, v and flags
+  bool joins;                  // a task joins the states of splits
+  SplitState* splits;          // [blocks]: gets the states of the rows, which are not finished then; else null
   std::int64_t seq_k;
   bool scaled;  // products are multiplied by the factors of their rows and of their keys' block
   Descale key_factors;
@@ -84,6 +100,7 @@ struct Kernels {
   void (*pack_keys)(const PackTask&);
   void (*pack_values)(const PackTask&);
   void (*attend)(AttendTask&);
+  void (*finish)(AttendTask&, const SplitState*, int);  // of one row block
 };
 
 }  // namespace onepass::cpu::amx

@@ -1,15 +1,15 @@
-#include "cpu/common/combine.hpp"
+#include "cpu/common/queries.hpp"
 
 #include <algorithm>
 
 #include "algebra/nonfinite.hpp"
 #include "algebra/numerics.hpp"
 #include "base/parallel.hpp"
+#include "cpu/common/flush_to_zero.hpp"
 
 namespace onepass::cpu {
 namespace {
 
-constexpr std::int64_t kMaxDim = 512;  // of v
 constexpr std::int64_t kRowsPerTask = 16;
 // Joins (state, sum) with the splits in order. nonfinite: as a fallback, so that an infinity stays one where it lies in
 // a split that weighs nothing (a share of 2^-150 = 0).
@@ -21,7 +21,7 @@ RowState<float> join(const RowState<float>* states, const float* out, std::int64
   std::fill_n(sum, dim, 0.0f);
   for (std::int64_t i = 0; i < splits; ++i) {
     if (states[i].l == 0) continue;  // of no visible key; its O is not read
-    const Merged<float> joined = merge(all, states[i], to_log2);
+    const Merged<float> joined = join_split(all, states[i], to_log2);
     const float* o = out + i * dim;
     for (std::int64_t d = 0; d < dim; ++d) sum[d] = scaled(joined.alpha_a, sum[d]) + scaled(joined.alpha_b, o[d]);
     all = joined.state;
@@ -43,12 +43,23 @@ void store_row(const float* from, std::int64_t dim, void* base, std::int64_t at)
 
 }  // namespace
 
+namespace {
+
+// How rows of packed calls are counted: the few rows of a mixed call are fewer than its tokens.
+bool by_total(const Problem& p) { return p.varlen && p.total_q <= p.batch * p.seq_q; }
+
+}  // namespace
+
+Merged<float> join_split(const RowState<float>& earlier, const RowState<float>& next, float to_log2) {
+  return merge(earlier, next, to_log2);
+}
+
 std::int64_t partial_row(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t token) {
-  return p.varlen ? head * p.total_q + s.q_begin + token : (s.batch * p.heads_q + head) * p.seq_q + token;
+  return by_total(p) ? head * p.total_q + s.q_begin + token : (s.batch * p.heads_q + head) * p.seq_q + token;
 }
 
 Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t splits) {
-  const std::int64_t rows = p.heads_q * (p.varlen ? p.total_q : p.batch * p.seq_q);
+  const std::int64_t rows = p.heads_q * (by_total(p) ? p.total_q : p.batch * p.seq_q);
   Partials partials{splits, p.dim_v, nullptr, nullptr};
   partials.state = workspace.take<RowState<float>>(rows * splits);
   partials.out = workspace.take<float>(rows * splits * p.dim_v);
@@ -57,10 +68,10 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
 
 void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head, std::int64_t token,
                   const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
-  float sum[kMaxDim];
+  float sum[kMostValueDims];
   RowState<float> all = join<false>(states, out, splits, p.dim_v, unit.to_log2, sum);
   const bool finite = all_finite(sum, p.dim_v);
-  if (!finite) all = join<true>(states, out, splits, p.dim_v, unit.to_log2, sum);
+  if (!finite && !p.batch_invariant) all = join<true>(states, out, splits, p.dim_v, unit.to_log2, sum);
   all = to_natural(all, unit.to_log2, unit.to_natural);
   if (p.sinks) {
     const float sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
@@ -86,11 +97,18 @@ void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::
 }
 
 void combine(const Problem& p, const Tensors& a, const Partials& partials, const ScoreUnit& unit, Executor& executor) {
-  const std::int64_t longest = longest_of(p, a).seq_q;
+  combine(p, a, partials, unit, entries_of(p, a, {}), executor);
+}
+
+void combine(const Problem& p, const Tensors& a, const Partials& partials, const ScoreUnit& unit,
+             const std::vector<std::int64_t>& entries, Executor& executor) {
+  const std::int64_t longest = std::min(p.seq_q, longest_of(p, a).seq_q);
   const std::int64_t blocks = (longest + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
-  parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
-    const std::int64_t batch = t / (p.heads_q * blocks), head = t / blocks % p.heads_q,
-                       from = t % blocks * kRowsPerTask;
+  const auto count = static_cast<std::int64_t>(entries.size());
+  parallel(executor, count * p.heads_q * blocks, [&](std::int64_t t, int) {
+    const FlushToZero mode(p.batch_invariant);  // as in the task of a kernel that joins splits itself
+    const std::int64_t batch = entries[static_cast<std::size_t>(t / (p.heads_q * blocks))],
+                       head = t / blocks % p.heads_q, from = t % blocks * kRowsPerTask;
     const Sequence seq = sequence_of(p, a, batch);
     for (std::int64_t i = from; i < std::min(from + kRowsPerTask, seq.seq_q); ++i) {
       const std::int64_t row = partial_row(p, seq, head, i);

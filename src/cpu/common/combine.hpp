@@ -13,6 +13,8 @@
 
 namespace onepass::cpu {
 
+inline constexpr std::int64_t kMostValueDims = 512;
+
 // m has the unit of the kernel's scores; O is unnormalised.
 struct Partials {
   std::int64_t splits = 1, dim_v = 0;
@@ -23,6 +25,9 @@ struct Partials {
   float* out_of(std::int64_t row, std::int64_t split) const { return out + (row * splits + split) * dim_v; }
 };
 Partials book_partials(Workspace& workspace, const Problem& problem, std::int64_t splits);
+
+// A row's state over earlier splits joined with that over the next one; what their O is to be multiplied by.
+Merged<float> join_split(const RowState<float>& earlier, const RowState<float>& next, float to_log2);
 
 // The row of Partials that belongs to an output row: [batch][heads_q][seq_q], packed [heads_q][total_q].
 std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64_t head, std::int64_t token);

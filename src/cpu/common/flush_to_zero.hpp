@@ -11,8 +11,12 @@ namespace onepass::cpu {
 
 class FlushToZero {
  public:
-  FlushToZero() : before_(get()) { set(before_ | kFlush); }
-  ~FlushToZero() { set(before_); }
+  explicit FlushToZero(bool wanted = true) : wanted_(wanted), before_(wanted ? get() : Mode{}) {
+    if (wanted_) set(before_ | kFlush);
+  }
+  ~FlushToZero() {
+    if (wanted_) set(before_);
+  }
   FlushToZero(const FlushToZero&) = delete;
   FlushToZero& operator=(const FlushToZero&) = delete;
 
@@ -37,6 +41,7 @@ class FlushToZero {
   static Mode get() { return 0; }
   static void set(Mode) {}
 #endif
+  bool wanted_;
   Mode before_;
 };
 

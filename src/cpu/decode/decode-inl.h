@@ -10,9 +10,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "cpu/decode/decode.hpp"
-#include "cpu/decode/scores-inl.h"
-#include "cpu/decode/tile-inl.h"
+#include "cpu/decode/one_result-inl.h"
+#include "cpu/decode/rows-inl.h"
 #include "cpu/decode/walk-inl.h"
 #include "problem/attention/key_value_view.hpp"
 
@@ -21,37 +20,12 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <int R>
-using Rows = std::integral_constant<int, R>;
-
 // T: the storage type of k and v.
 template <class T>
-class Decode {
+class Decode : DecodeRows {
  public:
   Decode(const DecodeJob& job, std::int64_t task, int worker)
-      : p_(job.problem),
-        a_(job.arguments),
-        cut_(job.cut),
-        partials_(job.partials),
-        scratch_(job.scratch[worker]),
-        params_(job.params) {
-    split_ = task % cut_.splits.count;
-    const std::int64_t block = task / cut_.splits.count % cut_.head_blocks;
-    batch_ = task / cut_.splits.count / cut_.head_blocks;
-    head_lo_ = block * cut_.heads;
-    heads_ = std::min(cut_.heads, p_.heads_kv - head_lo_);
-    seq_ = sequence_of(p_, a_, batch_);
-    k_ = onepass::keys_of(a_, seq_);
-    v_ = values_of(a_, seq_);
-    band_ = band_mask(p_, seq_.seq_q, seq_.seq_k);
-    rows_ = seq_.seq_q * p_.group();
-    const Range visible = band_.key_range(0, seq_.seq_q);
-    const std::int64_t chunk = cut_.splits.chunk_of(std::max<Index>(0, visible.hi - visible.lo));
-    keys_.lo = std::min<Index>(visible.hi, visible.lo + split_ * chunk);
-    keys_.hi = std::min<Index>(visible.hi, keys_.lo + chunk);
-    // Keys visible to every row.
-    unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
-    features_ = params_.transforms() || params_.hides();
+      : DecodeRows(job, task, worker), k_(onepass::keys_of(a_, seq_)), v_(values_of(a_, seq_)) {
     // fp8_e4m3 is converted once for all rows of a head: 8 instructions a vector.
     constexpr bool kConvert = sizeof(T) == 1;
     copy_k_ = kConvert || !fills_vectors(p_.dim_qk);
@@ -88,10 +62,10 @@ class Decode {
     while (walk.next(v)) {
       const Ahead fetched = ahead.next(later) ? fetch(later) : Ahead();
       if (!v.values) {
-        scores(v, fetched);
+        one_result_ ? scores_by_row(v, fetched) : scores(v, fetched);
       } else {
-        if (v.key == v.chunk) softmax(v, phi);
-        accumulate(v, fetched);
+        if (v.key == v.chunk) one_result_ ? softmax_by_row(v, phi) : softmax(v, phi);
+        one_result_ ? accumulate_by_row(v, fetched) : accumulate(v, fetched);
         const bool last = v.key + v.keys == v.chunk + v.count;
         if (last && !phi && !checked_ && ((v.chunk - keys_.lo) % check == 0 || v.chunk + v.count == keys_.hi) &&
             spoiled(v.head))
@@ -101,69 +75,6 @@ class Decode {
     return true;
   }
   static constexpr std::int64_t kCheck = 8;
-
-  // Returns true if a row of a head has an output that is not finite, and weights that are.
-  bool spoiled(std::int64_t h) const {
-    bool any = false;
-    each_group([&](auto size, std::int64_t first) HWY_ATTR {
-      constexpr int R = size();
-      const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
-      if (finite(o_of(h, first), rows * scratch_.dim_v)) return;
-      for (std::int64_t r = 0; r < rows; ++r) {
-        float sum = 0;
-        for (std::int64_t lane = r; lane < kLanes; lane += R) sum += l_of(h, first)[lane];
-        any = any || (onepass::is_finite(sum) && !finite(o_of(h, first + r), scratch_.dim_v));
-      }
-    });
-    return any;
-  }
-
-  // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
-  template <class F>
-  void each_group(F f) const {
-    for (std::int64_t r = 0; r < rows_;) {
-      const std::int64_t left = rows_ - r;
-      if (left >= 3)
-        f(Rows<4>(), r), r += 4;
-      else if (left == 2)
-        f(Rows<2>(), r), r += 2;
-      else
-        f(Rows<1>(), r), r += 1;
-    }
-  }
-  template <int R>
-  void describe(std::int64_t h, std::int64_t first, DecodeRow* rows) const {
-    for (int r = 0; r < R; ++r) {
-      const std::int64_t row = std::min(first + r, rows_ - 1), token = row / p_.group();
-      rows[r] = {token, (head_lo_ + h) * p_.group() + row % p_.group(), band_.keys_of(token)};
-    }
-  }
-  float* q_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.q + (h * scratch_.padded_rows + r) * scratch_.dim_qk;
-  }
-  float* o_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.o + (h * scratch_.padded_rows + r) * scratch_.dim_v;
-  }
-  float* m_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.m + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
-  }
-  float* l_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.l + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
-  }
-
-  float* alpha_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.alpha + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
-  }
-  float* lost_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.lost + (h * scratch_.padded_rows + r) * scratch_.dim_v;
-  }
-  // [key of the chunk][R]
-  float* visible_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.visible + (h * scratch_.padded_rows + r) * cut_.chunk;
-  }
-  float* scores_of(std::int64_t h, std::int64_t r) const {
-    return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
-  }
 
   // The first run of a tile: all of it but where pages end inside.
   Keys<T> keys_of(const KeyValueView& view, const Visit& v) const {
@@ -277,95 +188,74 @@ class Decode {
     });
   }
 
+  // ---- one result per row
+
+  void scores_by_row(const Visit& v, const Ahead& ahead) const {
+    const std::int64_t keys = whole<1>(v.keys), width = cut_.tile;
+    for (Visit part = v; part.key < v.key + v.keys; part.key += kLanes) {
+      const std::int64_t from = part.key - v.key;
+      part.keys = std::min<std::int64_t>(kLanes, v.keys - from);
+      with_rows(copy_k_, k_, p_.dim_qk, scratch_.dim_qk, part, [&](const auto& k) HWY_ATTR {
+        transpose_keys(k, vectors(p_.dim_qk), scratch_.turned + from, width, ahead, from);
+      });
+    }
+    each_group([&](auto size, std::int64_t first) HWY_ATTR {
+      products_tile<size()>(q_of(v.head, first), scratch_.dim_qk, scratch_.turned, keys, width, p_.dim_qk,
+                            scores_of(v.head, first) + (v.key - v.chunk), cut_.chunk);
+    });
+  }
+
+  void softmax_by_row(const Visit& v, const float* phi) const {
+    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<1>(v.count))};
+    const bool plain = unit_.products && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      float *const s = scores_of(v.head, r), *const visible = checked_ ? visible_of(v.head, r) : nullptr;
+      DecodeRow row;
+      if (!plain || p_.dropout_p > 0) describe<1>(v.head, r, &row);
+      if (!plain) chunk_scores().template apply<1>(&row, c, s, scratch_.extra);
+      for (int i = 0; visible && i < c.count; ++i) visible[i] = s[i] == onepass::Arith<float>::neg_inf() ? 0.0f : 1.0f;
+      softmax_row(s, c.padded, unit_.to_log2, m_of(v.head, r), l_of(v.head, r), alpha_of(v.head, r), phi);
+      if (p_.dropout_p > 0) chunk_scores().template drop<1>(&row, c, s, nullptr);
+    }
+  }
+
+  void accumulate_by_row(const Visit& v, const Ahead& ahead) const {
+    const auto add = [&](const auto& values, const Visit& part, const Ahead& later) HWY_ATTR {
+      using S = std::remove_cvref_t<decltype(*values.base)>;
+      const std::int64_t at = part.key - v.chunk;
+      each_group([&](auto size, std::int64_t first) HWY_ATTR {
+        const ChunkSum to{scratch_.sums + (o_of(v.head, first) - scratch_.o),
+                          o_of(v.head, first),
+                          scratch_.dim_v,
+                          alpha_of(v.head, first),
+                          at == 0,
+                          at + part.keys == v.count};
+        sum_tile<size(), kColumns<S>>(scores_of(v.head, first) + at, cut_.chunk, values, part.keys, 0,
+                                      vectors(p_.dim_v), to, first == 0 ? later : Ahead());
+      });
+    };
+    if (checked_) {
+      const Keys<float> copy = pack(v_, p_.dim_v, scratch_.dim_v, v);
+      take_lost(scratch_.packed, scratch_.dim_v, v.keys, p_.dim_v, visible_of(v.head, 0) + v.key - v.chunk, cut_.chunk,
+                rows_, lost_of(v.head, 0), scratch_.dim_v);
+      return add(copy, v, Ahead());
+    }
+    constexpr std::int64_t kFewKeys = 8;  // fewer in a page are copied
+    for (Visit part = v; part.key < v.key + v.keys; part.key += part.keys) {
+      part.keys = v.key + v.keys - part.key;
+      if (const std::int64_t run = keys_of(v_, part).last + 1; run >= kFewKeys) part.keys = run;
+      with_rows(copy_v_, v_, p_.dim_v, scratch_.dim_v, part,
+                [&](const auto& x) { add(x, part, part.key == v.key ? ahead : Ahead()); });
+    }
+  }
+
   // Where every row sees every key, each product is a visible pair's, and its NaN or infinity belongs in O.
   static HWY_NOINLINE bool any_hidden(const float* visible, std::int64_t count) {
     return std::find(visible, visible + count, 0.0f) != visible + count;
   }
 
-  // l of a row group, joined.
-  template <int R>
-  void join_sums(std::int64_t h, std::int64_t first) const {
-    const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
-    hn::Store(l, DF(), l_of(h, first));
-  }
-  void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state) const {
-    const float* const o = o_of(h, r);
-    if (partials_.state == nullptr) return finalize_row(p_, a_, seq_, row.head, row.token, &state, o, 1, {});
-    const std::int64_t to = partial_row(p_, seq_, row.head, row.token);
-    partials_.state_of(to, split_) = state;
-    std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
-  }
-  void epilogue(std::int64_t h) const {
-    each_group([&](auto size, std::int64_t first) {
-      constexpr int R = size();
-      join_sums<R>(h, first);
-      const std::int64_t rows = std::min<std::int64_t>(R, rows_ - first);
-      for (std::int64_t i = 0; checked_ && i < rows * scratch_.dim_v; ++i) o_of(h, first)[i] += lost_of(h, first)[i];
-      DecodeRow row[R];
-      describe<R>(h, first, row);
-      for (std::int64_t r = 0; r < rows; ++r)
-        if (!p_.unified_max || left(h, first + r) != 0)
-          put(h, first + r, row[r], {m_of(h, first)[r], l_of(h, first)[r]});
-    });
-  }
-  // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
-  // Rows that are not finite are not served either, nor are rows where weights below 1 leave too little of a small V.
-  bool epilogue_served(std::int64_t h, float phi) const {
-    bool all = true;
-    each_group([&](auto size, std::int64_t first) {
-      constexpr int R = size();
-      join_sums<R>(h, first);
-      DecodeRow row[R];
-      describe<R>(h, first, row);
-      for (std::int64_t r = 0; r < std::min<std::int64_t>(R, rows_ - first); ++r) {
-        const float row_max = m_of(h, first)[r], l = l_of(h, first)[r];
-        const bool served = (row_max == onepass::Arith<float>::neg_inf() || std::abs(row_max - phi) <= kUnifiedRange) &&
-                            finite(o_of(h, first + r), scratch_.dim_v) && l - l == 0 &&
-                            (row_max >= phi || l == 0 || stands(o_of(h, first + r), scratch_.dim_v));
-        left(h, first + r) = served ? 0.0f : 1.0f;
-        if (served)
-          put(h, first + r, row[r], {phi, l});
-        else
-          all = false;
-      }
-    });
-    return all;
-  }
-  float& left(std::int64_t h, std::int64_t r) const { return scratch_.left[h * scratch_.padded_rows + r]; }
-
-  static bool finite(const float* x, std::int64_t count) {
-    VF probe = hn::Zero(DF());
-    for (std::int64_t i = 0; i < count; i += kLanes) probe = probe_finite(probe, hn::Load(DF(), x + i));
-    return all_zero(probe);
-  }
-
-  // Returns true if underflow is far: numbers below 2^-126 become 0, and 2^22 of them are 2^-24 of 2^-80.
-  static bool stands(const float* x, std::int64_t count) {
-    VF most = hn::Zero(DF());
-    for (std::int64_t i = 0; i < count; i += kLanes) most = hn::Max(most, hn::Abs(hn::Load(DF(), x + i)));
-    return hn::GetLane(hn::MaxOfLanes(DF(), most)) >= static_cast<float>(onepass::kLeastWeight);
-  }
-
-  static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }
-  static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
-  template <int R>
-  static std::int64_t whole(std::int64_t keys) {
-    return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
-  }
-  ChunkScores chunk_scores() const { return {p_, a_, params_, band_, batch_, scratch_.mods}; }
-
-  const Problem& p_;
-  const Tensors& a_;
-  const DecodeCut& cut_;
-  const Partials& partials_;
-  const DecodeScratch& scratch_;
-  const ScoreParams& params_;
-  Sequence seq_;
-  KeyValueView k_, v_;
-  BandMask band_;
-  std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
-  Range keys_, unmasked_;
-  bool copy_k_ = false, copy_v_ = false, features_ = false, checked_ = false;
+  const KeyValueView k_, v_;
+  bool copy_k_ = false, copy_v_ = false;
 };
 
 }  // namespace

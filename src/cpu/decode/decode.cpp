@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include "base/parallel.hpp"
 #include "cpu/common/flush_to_zero.hpp"
+#include "cpu/common/one_result.hpp"
 #include "cpu/common/place.hpp"
 
 namespace onepass::cpu {
@@ -30,6 +32,9 @@ std::int64_t longest_span(const Problem& p, const Longest& n) {
   return p.band.left < 0 || right < 0 ? n.seq_k : std::min(n.seq_k, p.band.left + right + n.seq_q);
 }
 
+// q holds the scale but for one result per row, whose scores have the unit of cpu.flash; unified_max is natural.
+ScoreUnit decode_unit(const Problem& p) { return p.batch_invariant && !p.unified_max ? score_unit_of(p) : ScoreUnit{}; }
+
 // Keys that one vector of scores holds at most: tiles are whole vectors for every row group and instruction set.
 std::int64_t keys_per_vector(const Problem& p, std::int64_t seq_q) {
   const std::int64_t rest = p.varlen && seq_q > 1 ? 1 : seq_q * p.group() % 4;
@@ -47,17 +52,20 @@ DecodeCut decode_cut(const Problem& p, const Longest& n) {
     cut.heads = std::clamp<std::int64_t>(kHeadStateBytes / std::max<std::int64_t>(1, state), 1, p.heads_kv);
   }
   cut.head_blocks = (p.heads_kv + cut.heads - 1) / cut.heads;
-  cut.chunk = kChunk;
+  cut.one_result = p.batch_invariant;
+  cut.chunk = cut.one_result ? kBlockKeys : kChunk;
   const auto size = static_cast<std::int64_t>(size_of(p.key_dtype()));
   const std::int64_t row = size * std::max(p.dim_qk, p.dim_v),
                      apart = size * std::max(std::abs(p.layout.k[2]), p.dim_qk);
-  const std::int64_t unit = keys_per_vector(p, n.seq_q);
+  // Keys are lanes for one result per row: two vectors of them are enough products in flight.
+  const std::int64_t unit = cut.one_result ? 2 * kDecodeMaxLanes : keys_per_vector(p, n.seq_q);
   cut.tile = std::clamp(std::min(kTileBytes / row, kAliasBytes / apart) / unit * unit, unit, kChunk);
   while (cut.chunk % cut.tile != 0) cut.tile -= unit;
   cut.lead = std::clamp<std::int64_t>(kLeadBytes / (row * cut.tile), 1, 8);
   const std::int64_t span = longest_span(p, n);
-  cut.splits =
-      p.batch_invariant ? fixed_splits(span, cut.chunk) : split_keys(p.batch * cut.head_blocks, span, cut.chunk);
+  cut.splits = p.batch_invariant ? aligned_splits(n.seq_k) : split_keys(p.batch * cut.head_blocks, span, cut.chunk);
+  // A window that begins anywhere touches one split more than it fills.
+  if (p.batch_invariant) cut.splits.count = std::min(cut.splits.count, aligned_splits(span).count + 1);
   if (has_lengths(p) && !p.batch_invariant) cut.splits.granule = cut.chunk;
   return cut;
 }
@@ -78,6 +86,8 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.lost = w.take<float>(cut.heads * s.padded_rows * s.dim_v);
   s.left = p.unified_max ? w.take<float>(cut.heads * s.padded_rows) : nullptr;
   s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
+  s.turned = cut.one_result ? w.take<float>(cut.tile * s.dim_qk) : nullptr;
+  s.sums = cut.one_result ? w.take<float>(cut.heads * s.padded_rows * s.dim_v) : nullptr;
   s.mods = {};
   if (!p.score_mod.empty() || !p.mask_mod.empty()) {
     s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
@@ -120,7 +130,7 @@ std::size_t most_bytes(const Problem& p, int workers) {
   return most;
 }
 
-class State final : public PlanState {
+class State final : public PlanState, public OfQueries {
  public:
   State(const Request& request, DecodeTask task)
       : PlanState(request.problem),
@@ -135,19 +145,21 @@ class State final : public PlanState {
                 cut_.keys_outer ? text("loops over keys, then ", cut_.heads, " heads")
                                 : std::string("loops over heads, then keys"),
                 ", ", cut_.splits.count, cut_.splits.count == 1 ? " split" : " splits", " of ", cut_.splits.chunk,
-                " keys, ", cut_.tasks(*problem), " tasks");
+                " keys, ", cut_.tasks(problem->batch), " tasks");
   }
 
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace w(workspace);
     const DecodeCut cut = cut_of(a);
     const Booked b = book(w, *problem, cut, executor.workers());
-    const DecodeJob job{*problem, a, cut, b.partials, b.scratch, score_params(*problem, a, mods_.get())};
-    parallel(executor, cut.tasks(*problem), [&](std::int64_t t, int worker) {
+    const ScoreUnit unit = decode_unit(*problem);
+    const std::vector<std::int64_t> entries = entries_of(*problem, a, *this);
+    const DecodeJob job{*problem, a, cut, b.partials, b.scratch, score_params(*problem, a, mods_.get()), unit, entries};
+    parallel(executor, cut.tasks(static_cast<std::int64_t>(entries.size())), [&](std::int64_t t, int worker) {
       const FlushToZero mode;
       task_(job, t, worker);
     });
-    if (cut.splits.count > 1) combine(*problem, a, b.partials, {}, executor);
+    if (cut.splits.count > 1) combine(*problem, a, b.partials, unit, entries, executor);
   }
 
  private:
@@ -155,7 +167,8 @@ class State final : public PlanState {
   DecodeCut cut_of(const Tensors& a) const {
     if (!problem->varlen) return cut_;
     const Longest n = longest_of(*problem, a);
-    return decode_cut(*problem, {n.seq_q, problem->packed_k() ? n.seq_k : problem->seq_k});
+    // The longest may be another kernel's (OfQueries).
+    return decode_cut(*problem, {std::min(n.seq_q, problem->seq_q), problem->packed_k() ? n.seq_k : problem->seq_k});
   }
 
   const DecodeCut cut_;  // of a call whose sequences are as long as they may be
@@ -173,6 +186,10 @@ Decision plan_decode(const Request& request, std::int64_t target, DecodeTask tas
     return Decision::no(
         text("supports at most ", kDecodeMaxRows, " rows (seq_q x heads_q / heads_kv) per K/V head (got ", rows, ")"));
   }
+  // As cpu.flash, whose bits a row then has.
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); p.batch_invariant && !why.empty())
+    return Decision::no(why);
   return {{}, std::make_shared<State>(request, task)};
 }
 

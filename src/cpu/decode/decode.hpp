@@ -11,6 +11,8 @@
 #include "algebra/split.hpp"
 #include "base/workspace.hpp"
 #include "cpu/common/combine.hpp"
+#include "cpu/common/queries.hpp"
+#include "cpu/common/score_unit.hpp"
 #include "expression/eval.hpp"
 #include "problem/attention/score.hpp"
 
@@ -28,8 +30,9 @@ struct DecodeCut {
   std::int64_t tile = 0;    // keys of one head read at a time; divides chunk
   std::int64_t lead = 0;    // tiles between what is read and what is fetched
   bool keys_outer = false;  // [seq, heads, dim] memory: all heads of a chunk before the next chunk
+  bool one_result = false;  // common/one_result.hpp: chunks and splits begin at multiples of their size
   KeySplits splits;
-  std::int64_t tasks(const Problem& p) const { return p.batch * head_blocks * splits.count; }
+  std::int64_t tasks(std::int64_t batch) const { return batch * head_blocks * splits.count; }
 };
 DecodeCut decode_cut(const Problem& problem, const Longest& longest);
 
@@ -45,6 +48,7 @@ struct DecodeScratch {
   float* lost;                                          // as o: what accumulate_checked keeps out of it
   float* left;                                          // [heads][padded_rows]: 1, unified_max did not serve it
   float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
+  float *turned, *sums;                                 // one_result-inl.h: [dim_qk][tile], and as o
   ExprMemory<float> mods;                               // of score_mod and mask_mod
 };
 DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const DecodeCut& cut);
@@ -56,6 +60,8 @@ struct DecodeJob {
   Partials partials;       // state == nullptr if the keys are not cut
   DecodeScratch* scratch;  // [workers]
   ScoreParams params;
+  ScoreUnit unit;
+  const std::vector<std::int64_t>& entries;  // of the batch, in the order of tasks
 };
 
 using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker);

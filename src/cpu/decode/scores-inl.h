@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/common/mods-inl.h"
 #include "cpu/common/simd-inl.h"
@@ -31,8 +32,10 @@ struct DecodeChunk {
   int padded = 0;  // scores that exist: count rounded up to whole vectors
 };
 
-// The factor of q by which a dot product is the score, or the argument of softcap's tanh.
+// The factor of q by which a dot product is the score, or the argument of softcap's tanh; for one result per row the
+// sign of the scale.
 inline float q_scale(const Problem& p) {
+  if (p.batch_invariant) return p.effective_scale() > 0 ? 1.0f : p.effective_scale() < 0 ? -1.0f : 0.0f;
   return static_cast<float>(p.softcap > 0 ? p.effective_scale() / p.softcap : p.effective_scale());
 }
 
@@ -43,11 +46,12 @@ struct ChunkScores {
   BandMask band;
   std::int64_t batch = 0;
   ExprMemory<float> memory;
+  bool scaled = true;  // scores have their scale; else they get it here
 
   // scores: [key][R]; -inf where a key is hidden from a row. extra: as large as scores.
   template <int R>
   HWY_NOINLINE void apply(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
-    if (params.softcap > 0 || params.bias.given() || params.slopes) transform<R>(rows, c, scores, extra);
+    if (!scaled || params.softcap > 0 || params.bias.given() || params.slopes) transform<R>(rows, c, scores, extra);
     if (params.mods) modify<R>(rows, c, scores);
     hide_keys<R>(rows, c, scores, extra);
   }
@@ -81,18 +85,26 @@ struct ChunkScores {
       });
     }
     HWY_ALIGN float slope[kLanes] = {}, distance[kLanes] = {};  // distances from the chunk's first keys
+    HWY_ALIGN std::int32_t whole[kLanes] = {};
     for (int i = 0; alibi && i < kLanes; ++i) {
       const DecodeRow& row = rows[i % R];
+      const std::int64_t from = row.token + band.shift - c.at - i / R;
       slope[i] = params.slope(batch, row.head);
-      distance[i] = static_cast<float>(row.token + band.shift - c.at - i / R);
+      distance[i] = static_cast<float>(from);
+      whole[i] = static_cast<std::int32_t>(from);
     }
-    const auto chain = ScoreChain<VF>::of_scaled(params.softcap, biased, alibi);
+    // The magnitude of the scale alone: q holds its sign.
+    const auto chain =
+        scaled ? ScoreChain<VF>::of_scaled(params.softcap, biased, alibi)
+               : ScoreChain<VF>::of(std::abs(static_cast<float>(params.scale)), params.softcap, biased, alibi);
     const VF slopes = hn::Load(DF(), slope);
     VF at = hn::Load(DF(), distance);
+    VI whole_at = hn::Load(DI(), whole);  // each rounded by itself, as in cpu.flash
     for (int i = 0; i < c.padded * R; i += kLanes) {
       const VF s = hn::Load(DF(), scores + i), bias = biased ? hn::Load(DF(), extra + i) : s;
-      hn::Store(chain.transform(s, bias, slopes, at), DF(), scores + i);
+      hn::Store(chain.transform(s, bias, slopes, scaled ? at : hn::ConvertTo(DF(), whole_at)), DF(), scores + i);
       at = at - splat(static_cast<float>(kLanes / R));
+      whole_at = whole_at - hn::Set(DI(), kLanes / R);
     }
   }
 

@@ -35,7 +35,8 @@ class Walk {
   }
   bool next(Visit& v) {
     if (first_ >= heads_) return false;
-    const std::int64_t end = std::min<std::int64_t>(to_.chunk + cut_.chunk, keys_.hi);
+    const std::int64_t from = cut_.one_result ? to_.chunk / cut_.chunk * cut_.chunk : to_.chunk;
+    const std::int64_t end = std::min<std::int64_t>(from + cut_.chunk, keys_.hi);
     v = to_;
     v.count = end - v.chunk;
     v.keys = std::min(cut_.tile, end - v.key);

@@ -67,6 +67,23 @@ struct FlashTask {
     }
   }
 
+  // Scores of keys [lo, hi) become weights. Returns their sum: four sums, of every fourth key (common/one_result.hpp).
+  template <class Weight>
+  static HWY_INLINE VF weigh(float* at, std::int64_t lo, std::int64_t hi, Weight weight_of) {
+    VF sum[kSumsOfKeys] = {hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF())};
+    const auto add = [&](VF& to) HWY_ATTR {
+      const VF w = weight_of(hn::Load(DF(), at));
+      hn::Store(w, DF(), at);
+      to = to + w;
+      at += kPanel;
+    };
+    std::int64_t k = lo;
+    for (; k < hi && k % kSumsOfKeys != 0; ++k) add(sum[k % kSumsOfKeys]);
+    for (; k + kSumsOfKeys <= hi; k += kSumsOfKeys) add(sum[0]), add(sum[1]), add(sum[2]), add(sum[3]);
+    for (; k < hi; ++k) add(sum[k % kSumsOfKeys]);
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+  }
+
   // Scores of keys [lo, hi) for one vector of rows become weights; its state moves on. Returns what to do to old
   // output.
   VF softmax(const Panel& panel, const Block& block, int lane, std::int64_t lo, std::int64_t hi, VF tile_max) const {
@@ -74,21 +91,10 @@ struct FlashTask {
     const VF factor = splat(panel.scores.unit.to_log2);
     const Step<VF> r = advance(state, tile_max, factor);
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
-    VF sum = hn::Zero(DF());
-    if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF())))) {
-      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-        const VF w = fused_weight(hn::Load(DF(), at), factor, r);
-        hn::Store(w, DF(), at);
-        sum = sum + w;
-      }
-    } else {
-      for (std::int64_t k = lo; k < hi; ++k, at += kPanel) {
-        const VF w = weight(hn::Load(DF(), at), factor, r);
-        hn::Store(w, DF(), at);
-        sum = sum + w;
-      }
-    }
-    absorb(state, sum);
+    if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF()))))
+      absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR { return fused_weight(s, factor, r); }));
+    else
+      absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR { return weight(s, factor, r); }));
     hn::Store(state.m, DF(), panel.m + lane);
     hn::Store(state.l, DF(), panel.l + lane);
     return r.alpha;
@@ -133,7 +139,10 @@ struct FlashTask {
         drop_weights(call.dropout, static_cast<std::uint32_t>(task.batch), panel.scores, lane, block.first, v_lo, v_hi,
                      scratch.scores);
     }
-    for (int i = 0; i < segments.count; ++i) {
+    // A row's sum over a block is one sum, however the rows beside it cut the block.
+    for (int v = 0; p.batch_invariant && segments.count > 1 && v < panel.vecs; ++v)
+      if (segments.lo[v] < segments.hi[v]) accumulate(panel, block, {segments.lo[v], segments.hi[v], v, v + 1}, alpha);
+    for (int i = 0; (!p.batch_invariant || segments.count == 1) && i < segments.count; ++i) {
       const Segment& s = segments.piece[i];
       accumulate(panel, block, s, alpha);
       for (int v = s.from; v < s.to; ++v) hn::Store(splat(1.0f), DF(), alpha + v * kLanes);  // rescaled once
@@ -159,8 +168,7 @@ struct FlashTask {
                 has_lost,
                 panel_scores(call, task, scratch, row)};
     const std::int64_t chunk = call.splits.chunk_of(task.seq.seq_k);
-    const std::int64_t key_lo = std::min(task.split * chunk, task.seq.seq_k);
-    lane_ranges(p, task, row, key_lo, std::min(key_lo + chunk, task.seq.seq_k), panel.lo, panel.hi);
+    look_at(panel, task.split * chunk, (task.split + 1) * chunk);
     const ConstTensor& q = call.arguments.q;
     flash::with_input(q.dtype, [&](auto zero) {
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
@@ -175,6 +183,11 @@ struct FlashTask {
     if (const Descale factors(call.arguments.q_descale, task.batch); factors.given()) scale_lanes(panel, factors);
     clear(panel);
     return panel;
+  }
+
+  void look_at(const Panel& panel, std::int64_t lo, std::int64_t hi) const {
+    const std::int64_t end = task.seq.seq_k;
+    lane_ranges(p, task, panel.row, std::min(lo, end), std::min(hi, end), panel.lo, panel.hi);
   }
 
   void scale_lanes(const Panel& panel, const Descale& factors) const {
@@ -209,14 +222,22 @@ struct FlashTask {
     }
   }
 
-  void run() {
+  // f(panels, their number)
+  template <class F>
+  void with_panels(F f) const {
     constexpr int kMaxPanels = kGeometry.panels;
     const int count = static_cast<int>((task.row_hi - task.row_lo + kPanel - 1) / kPanel);
     Panel panels[kMaxPanels];
     bool has_lost[kMaxPanels] = {};
     for (int i = 0; i < count; ++i) panels[i] = open(i, has_lost + i);
-    pass(panels, count);
-    for (int i = 0; i < count; ++i) call.splits.count > 1 ? save(panels[i]) : epilogue(panels[i]);
+    f(panels, count);
+  }
+
+  void run() const {
+    with_panels([&](const Panel* panels, int count) {
+      pass(panels, count);
+      for (int i = 0; i < count; ++i) call.splits.count > 1 ? save(panels[i]) : epilogue(panels[i]);
+    });
   }
 
   // O / l and the LSE, with the sink in the denominator.

@@ -11,7 +11,9 @@
 
 #include "algebra/split.hpp"
 #include "base/parallel.hpp"
+#include "cpu/common/one_result.hpp"
 #include "cpu/common/place.hpp"
+#include "cpu/common/queries.hpp"
 #include "cpu/common/targets.hpp"
 
 namespace onepass::cpu::flash {
@@ -39,9 +41,8 @@ std::int64_t most_tasks(const Problem& p, const Geometry& g) {
 }
 
 KeySplits splits_of(const Problem& p, const Geometry& g, std::int64_t seq_k) {
-  // By the rows of a head alone, so that a long prompt's partial results do not grow with its keys.
-  if (p.batch_invariant)
-    return p.seq_q * p.group() <= kInvariantRows ? fixed_splits(seq_k, g.block) : KeySplits{1, seq_k};
+  // A task joins splits itself where there are many rows: a long prompt's partial results would grow with its keys.
+  if (p.batch_invariant) return p.seq_q * p.group() <= kInvariantRows ? aligned_splits(seq_k) : KeySplits{1, seq_k};
   const std::int64_t tasks = most_tasks(p, g);
   KeySplits splits = tasks < kFewTasks ? split_keys(tasks, seq_k, g.block, kSplitKeys) : KeySplits{1, seq_k};
   if (has_lengths(p) && splits.count > 1) splits.granule = g.block;
@@ -60,6 +61,7 @@ std::int64_t splits_at_most(const Problem& p, const Geometry& g) {
 struct Waves {
   int panels = 1;  // per task
   KeySplits splits;
+  std::int64_t join_every = 0;
   std::int64_t row_blocks = 0;
   Source k = Source::block, v = Source::block;
   std::int64_t slots = 0;  // K/V heads per wave
@@ -72,6 +74,7 @@ Waves waves_of(const Problem& p, const Geometry& g, const Longest& n) {
   Waves w;
   w.panels = panels_of(p, g, n.seq_q);
   w.splits = splits_of(p, g, p.packed_k() ? n.seq_k : p.seq_k);  // a cache is cut by its size, whatever the batch holds
+  if (p.batch_invariant && w.splits.count == 1) w.join_every = aligned_splits(n.seq_k).chunk;
   w.row_blocks = ceil_div(panels, w.panels);
   const std::int64_t head_bytes = n.seq_k * row_bytes(p);
   // A block of keys is read in place where it is one run.
@@ -121,7 +124,7 @@ std::string_view name_of(Source s) {
   return s == Source::packed ? "packed once" : s == Source::block ? "packed by block" : "in place";
 }
 
-class State final : public PlanState {
+class State final : public PlanState, public OfQueries {
  public:
   State(const Request& request, const Kernels& kernels)
       : PlanState(request.problem),
@@ -166,14 +169,17 @@ class State final : public PlanState {
                     .packed_finite = m.packed_finite,
                     .packed_flags = m.packed_flags,
                     .dropout = Dropout::of(p.dropout_p, p.seed),
-                    .mods = *mods_};
-    const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{waves.panels} * g.panel();
+                    .mods = *mods_,
+                    .join_every = waves.join_every};
+    const std::vector<std::int64_t> entries = entries_of(p, a, *this);
+    const std::int64_t heads = static_cast<std::int64_t>(entries.size()) * p.heads_kv,
+                       block_rows = std::int64_t{waves.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
 
     for (std::int64_t first = 0; first < heads; first += waves.slots) {
       const std::int64_t slots = std::min(waves.slots, heads - first);
       const auto task_of = [&](std::int64_t slot) {
-        const std::int64_t batch = (first + slot) / p.heads_kv;
+        const std::int64_t batch = entries[static_cast<std::size_t>((first + slot) / p.heads_kv)];
         return Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
       };
       if (waves.v == Source::packed) {
@@ -199,7 +205,7 @@ class State final : public PlanState {
       };
       parallel(executor, slots * waves.row_blocks * waves.splits.count, attend);
     }
-    if (waves.splits.count > 1) combine(p, a, m.partials, unit_, executor);
+    if (waves.splits.count > 1) combine(p, a, m.partials, unit_, entries, executor);
   }
 
  private:
@@ -250,6 +256,11 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
   s.out = w.take<float>(rows * (p.dim_v + 3));
   s.m = w.take<float>(rows);
   s.l = w.take<float>(rows);
+  if (p.batch_invariant) {
+    s.joined_out = w.take<float>(rows * (p.dim_v + 3));
+    s.joined_m = w.take<float>(rows);
+    s.joined_l = w.take<float>(rows);
+  }
   s.lost = w.take<std::uint32_t>(rows * p.dim_v);
   s.flags = w.take<std::uint32_t>(g.flag_words() * p.dim_v);
   s.visible = w.take<std::uint32_t>(std::int64_t{g.flag_words()} * g.panel());

@@ -48,6 +48,7 @@ struct Call {
   std::uint32_t* packed_flags = nullptr;  // [slot][blocks][flag words][dim_v], where a block is not finite
   Dropout dropout;
   const Mods& mods;
+  std::int64_t join_every = 0;  // or keys after which a task joins its rows' states (common/one_result.hpp)
 
   std::int64_t block_of(std::int64_t slot, std::int64_t key) const {
     return slot * ((seq_k + geometry.block - 1) / geometry.block) + key / geometry.block;
@@ -69,10 +70,12 @@ struct Task {
 
 // One worker's memory. rows: rounded up to whole vectors.
 struct Scratch {
-  float* q;               // [panels][dim_qk + 3][panel], transposed, in fp32
-  float* out;             // [panels][dim_v + 3][panel], unnormalised and transposed
-  float* scores;          // [block][panel], scores and then weights
-  float *m, *l;           // [panels][panel]
+  float* q;       // [panels][dim_qk + 3][panel], transposed, in fp32
+  float* out;     // [panels][dim_v + 3][panel], unnormalised and transposed
+  float* scores;  // [block][panel], scores and then weights
+  float *m, *l;   // [panels][panel]
+  // Of the splits that are joined already, as out, m and l; nullptr where tasks join none.
+  float *joined_out, *joined_m, *joined_l;
   std::int32_t *lo, *hi;  // [panels][panel]: the keys visible to a lane
   float *k, *v;           // one converted block
   float *bias, *mask;     // [block + 3][panel]; nullptr without

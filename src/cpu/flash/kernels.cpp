@@ -9,7 +9,7 @@
 
 #include "base/make_once.hpp"
 #include "cpu/common/flush_to_zero.hpp"
-#include "cpu/flash/flash-inl.h"
+#include "cpu/flash/joined-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
@@ -20,6 +20,7 @@ void flash_pack(const flash::Call& call, const flash::Task& task, std::int64_t k
 }
 void flash_run(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch) {
   const FlushToZero mode;
+  if (call.join_every > 0) return JoinedTask(call, task, scratch).run();
   FlashTask{call, task, scratch}.run();
 }
 flash::Geometry flash_geometry() { return kGeometry; }

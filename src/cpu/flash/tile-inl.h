@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "cpu/common/one_result.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/flash/flash.hpp"
 
@@ -36,6 +37,7 @@ inline constexpr flash::Geometry kGeometry = {kLanes, 2, 4, 4, 96, 16};  // 8 + 
 
 inline constexpr int kVecs = kGeometry.vecs, kPanel = kGeometry.lanes * kGeometry.vecs;
 inline constexpr int kFlagKeys = 32, kFlagWords = kGeometry.flag_words();  // nonfinite-inl.h
+static_assert(kGeometry.block == kBlockKeys);
 inline constexpr int kTileKeys = kGeometry.keys, kTileDims = kGeometry.dims, kBlock = kGeometry.block;
 
 // The end of a tile of S: it is stored and tile_max = max(tile_max, S), or it is added to what is there.

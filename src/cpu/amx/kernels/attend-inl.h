@@ -8,7 +8,8 @@ struct Unit {
   int block = 0;
   std::int64_t key = 0;  // first key, a multiple of kGroup
   int keys = 0;          // a multiple of kGroup; 0: no unit
-  bool first = false;    // of its row block
+  bool first = false;    // of its row block, or of a split
+  bool joins = false;    // first of a split, after others
 };
 
 // Walks blocks of kKeys keys, inside them the row blocks, and leaves out what is visible to no row.
@@ -29,7 +30,8 @@ class Units {
         const std::int64_t from = rows.first > key_ ? rows.first / kGroup * kGroup : key_;
         const std::int64_t to = rows.last < key_ + kKeys ? round_up(rows.last, kGroup) : key_ + kKeys;
         if (rows.first < rows.last && from < to) {
-          return {block_ - 1, from, static_cast<int>(to - from), from <= rows.first};
+          const bool joins = t_.joins && from > rows.first && key_ % kJoinKeys == 0;
+          return {block_ - 1, from, static_cast<int>(to - from), joins || from <= rows.first, joins};
         }
       }
     }
@@ -64,6 +66,7 @@ class Attend {
       float* other = t_.scratch.scores[1 - parity];
       apply_features(now, s);
       if (has_flags(now)) note_lost(now, s);
+      if (now.joins) join_state(now.block, parity);
       // A step of the tiles is a square, or the four stores at the end of a row of squares.
       const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
       const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
@@ -84,7 +87,36 @@ class Attend {
     }
     softmax = Softmax{};
     if (before.keys) accumulate(before, 1 - parity, softmax);
-    for (int b = 0; b < t_.blocks; ++b) epilogue(b);
+    for (int b = 0; b < t_.blocks; ++b) {
+      if (t_.splits) {
+        leave(b);
+        continue;
+      }
+      if (has_joined_[b]) {
+        join_state(b, 0);
+        join_output(b, 0);
+        state_[b] = joined_[b];
+      }
+      epilogue(b, has_joined_[b] ? joined_of(b) : o_of(b));
+    }
+  }
+
+  // The states of the only row block over the splits of its keys, in order.
+  void finish(const SplitState* splits, int count) {
+    for (int i = 0; i < count; ++i) {
+      const SplitState& split = splits[i];
+      if (!split.seen) continue;
+      for (int h = 0; h < 2; ++h) state_[0].set(h, {load(split.m + h * 16), load(split.l + h * 16)});
+      if (split.has_lost) {
+        clear_lost(0);
+        for (int d = 0; d < depth_v_; ++d) t_.scratch.lost[d] |= split.lost[d];
+      }
+      join_state(0, 0);
+      join_output(0, 0, split.o);
+    }
+    if (!has_joined_state_[0]) joined_[0].clear();
+    state_[0] = joined_[0];
+    epilogue(0, joined_of(0));
   }
 
  private:
@@ -99,7 +131,7 @@ class Attend {
 
   // S^T [keys][32 rows] = K [keys][depth_qk] . Q^T [depth_qk][32 rows]
   AMX_INLINE void scores(const Unit& u, float* s, Softmax& softmax) {
-    const std::uint16_t* k = t_.k + u.key * depth_qk_;
+    const std::uint16_t* k = t_.k + (u.key - t_.first_key) * depth_qk_;
     for (int key = 0; key < u.keys; key += 32, s += 32 * kLanes) {
       const std::uint32_t* q = t_.scratch.q + u.block * depth_qk_ / 2 * kRows;
       zero_square();
@@ -114,9 +146,10 @@ class Attend {
 
   // O^T [depth_v][32 rows] (+)= V^T [depth_v][keys] . P^T [keys][32 rows], on top of the older output if there is any.
   AMX_INLINE void accumulate(const Unit& u, int parity, Softmax& softmax) {
-    float* o = t_.scratch.o + u.block * depth_v_ * kRows;
+    float* o = o_of(u.block);
+    if (u.joins) join_output(u.block, parity);
     if (rescale_[parity] && !u.first) rescale(o, alpha_[parity]);
-    const std::uint16_t* v = t_.v + u.key * depth_v_;
+    const std::uint16_t* v = t_.v + (u.key - t_.first_key) * depth_v_;
     for (int d = 0; d < depth_v_; d += 32, o += 32 * kLanes, v += 32 * 32) {
       const auto* p = reinterpret_cast<const std::uint32_t*>(t_.scratch.scores[parity]);
       if (u.first)
@@ -147,7 +180,44 @@ class Attend {
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
   }
 
-  const std::uint32_t* flags_of(const Unit& u) const { return t_.flags + u.key / kGroup * flag_words(depth_v_); }
+  // ---- splits: their states are joined in order, by the algebra's merge
+
+  float* o_of(int b) const { return t_.scratch.o + b * depth_v_ * kRows; }
+  float* joined_of(int b) const { return t_.scratch.joined + b * depth_v_ * kRows; }
+  void join_state(int b, int parity) {
+    if (!has_joined_state_[b]) joined_[b].clear();
+    has_joined_state_[b] = true;
+    for (int h = 0; h < 2; ++h) {
+      const Merged<Vec> all = merge(joined_[b].half(h), state_[b].half(h), set(t_.unit.to_log2));
+      joined_[b].set(h, all.state);
+      store(join_[parity] + h * 16, all.alpha_a);
+      store(join_[parity] + kRows + h * 16, all.alpha_b);
+    }
+    state_[b].clear();
+  }
+  void join_output(int b, int parity) { join_output(b, parity, o_of(b)); }
+  __attribute__((noinline)) void join_output(int b, int parity, const float* o) {
+    float* const joined = joined_of(b);
+    for (int h = 0; h < 2; ++h) {
+      const Vec older = load(join_[parity] + h * 16), newer = load(join_[parity] + kRows + h * 16);
+      for (std::int64_t i = h * depth_v_ * kLanes; i < (h + 1) * depth_v_ * kLanes; i += kLanes)
+        store(joined + i, has_joined_[b] ? load(joined + i) * older + load(o + i) * newer : load(o + i));
+    }
+    has_joined_[b] = true;
+  }
+  void leave(int b) {
+    SplitState& to = t_.splits[b];
+    to.seen = t_.scratch.blocks[b].first < t_.scratch.blocks[b].last;
+    to.has_lost = has_lost_[b];
+    if (!to.seen) return;
+    for (int h = 0; h < 2; ++h) store(to.m + h * 16, state_[b].half(h).m), store(to.l + h * 16, state_[b].half(h).l);
+    __builtin_memcpy(to.o, o_of(b), static_cast<std::size_t>(depth_v_) * kRows * 4);
+    if (to.has_lost) __builtin_memcpy(to.lost, t_.scratch.lost + b * depth_v_, static_cast<std::size_t>(depth_v_) * 4);
+  }
+
+  const std::uint32_t* flags_of(const Unit& u) const {
+    return t_.flags + (u.key - t_.first_key) / kGroup * flag_words(depth_v_);
+  }
   AMX_INLINE bool has_flags(const Unit& u) const {
     std::uint32_t any = 0;
     for (int g = 0; g < u.keys / kGroup; ++g) any |= flags_of(u)[g * flag_words(depth_v_)];
@@ -155,9 +225,13 @@ class Attend {
   }
   void note_lost(const Unit& u, const float* s) {
     std::uint32_t* const lost = t_.scratch.lost + u.block * depth_v_;
-    if (!has_lost_[u.block]) __builtin_memset(lost, 0, static_cast<std::size_t>(depth_v_) * sizeof *lost);
-    has_lost_[u.block] = true;
+    clear_lost(u.block);
     add_lost(flags_of(u), u.keys, depth_v_, s, lost);
+  }
+
+  void clear_lost(int b) {
+    if (!has_lost_[b]) __builtin_memset(t_.scratch.lost + b * depth_v_, 0, static_cast<std::size_t>(depth_v_) * 4);
+    has_lost_[b] = true;
   }
 
   __attribute__((noinline)) void softmax_again(const Unit& u, float* s, Softmax& softmax) {
@@ -169,9 +243,8 @@ class Attend {
   }
 
   // O / l to the rows, LSE, and which rows hold something that is not finite although all that they see is.
-  void epilogue(int b) {
+  void epilogue(int b, float* o) {
     const RowBlock& block = t_.scratch.blocks[b];
-    float* o = t_.scratch.o + b * depth_v_ * kRows;
     const std::uint32_t* const lost = has_lost_[b] ? t_.scratch.lost + b * depth_v_ : nullptr;
     if (block.first >= block.last) __builtin_memset(o, 0, static_cast<std::size_t>(depth_v_) * kRows * 4);
     std::uint32_t not_finite = 0;
@@ -222,7 +295,10 @@ class Attend {
   BlockState state_[kBlocks];
   alignas(64) float alpha_[2][kRows];
   bool rescale_[2] = {false, false};
-  bool has_lost_[kBlocks] = {};  // scratch.lost holds something
+  bool has_lost_[kBlocks] = {};           // scratch.lost holds something
+  BlockState joined_[kBlocks];            // scratch.joined follows when the tiles have the output
+  alignas(64) float join_[2][2 * kRows];  // factors of joined and new output
+  bool has_joined_state_[kBlocks] = {}, has_joined_[kBlocks] = {};
 };
 
 template <class Tiles>
@@ -233,8 +309,13 @@ void attend(AttendTask& t) {
 }
 
 template <class Tiles>
+void finish(AttendTask& t, const SplitState* splits, int count) {
+  Attend<Tiles>(t).finish(splits, count);
+}
+
+template <class Tiles>
 constexpr Kernels kernels() {
-  return {pack_keys, pack_values, attend<Tiles>};
+  return {pack_keys, pack_values, attend<Tiles>, finish<Tiles>};
 }
 
 }  // namespace

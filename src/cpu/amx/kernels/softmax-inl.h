@@ -17,10 +17,10 @@ struct BlockState {
   }
 };
 
-// The lazy step. The reference lags: a unit's weights are computed with the reference as it is (the algebra's keep),
-// without a look at the maximum. So no maximum is searched and no older output rescaled, but for a few units at the
-// start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1, which bf16
-// holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
+// The lazy step, row by row. The reference lags: a unit's weights are computed with the reference as it is (the
+// algebra's keep), without a look at the maximum. So no maximum is searched and no older output rescaled, but for a few
+// units at the start of a row; and a row that one key dominates gets its reference from that key, hence the weight 1,
+// which bf16 holds exactly. (A reference rounded up to an integer would round the weight of every key by up to 2^-9.)
 //
 // kMaxSum: how far a row's weights of a unit may sum up before its scores are computed once more and its reference
 // moves to their maximum: 2^16 leaves 2^111 of fp32's range for the sums of later units, and l its precision.
@@ -40,24 +40,24 @@ struct Softmax {
   Vec to_log2;              // score unit -> log2
   Vec tile_max[2], sum[2];
   Vec after[2];                 // of the algebra's Step: all that stays in registers beside the tiles
+  __mmask16 keeps[2] = {0, 0};  // rows whose reference stays where it is unless their weights get too large
   __mmask16 moves[2] = {0, 0};  // rows whose weights were too large
   Phase phase = kDone;
   int keys = 0, next_key = 0;
   int items = 0, steps = 1, due = 0;
-  bool lagging = false, again = false;
+  bool again = false, searched = false;  // maxima of some rows
   bool fp32_out = false;
 
   AMX_INLINE void begin(float* scores, int n, BlockState& of, float* alphas, bool& must_rescale, float unit,
                         bool wide_out, int beside) {
     s = scores, state = &of, alpha = alphas, rescale = &must_rescale, keys = n, fp32_out = wide_out;
     restart(unit);
-    *rescale = again = false;
-    __mmask16 known = 0xffff;
+    *rescale = again = searched = false;
     for (int h = 0; h < 2; ++h) {
       after[h] = keep(state->half(h), to_log2).after;
-      known &= within(after[h], static_cast<float>(kFusable));
+      keeps[h] = fp32_out ? 0 : within(after[h], static_cast<float>(kFusable));
     }
-    lagging = known == 0xffff && !fp32_out;
+    const bool lagging = (keeps[0] & keeps[1]) == 0xffff;
     if (lagging) phase = kWeights;
     items = (lagging ? 0 : n / kMaxItem) + n / kWeightItem;
     steps = beside, due = 0;
@@ -73,9 +73,8 @@ struct Softmax {
   }
   AMX_INLINE bool finish() {
     while (phase != kDone) item();
-    if (lagging) {
-      lagging = false;
-      for (int h = 0; h < 2; ++h) moves[h] = static_cast<__mmask16>(~within(sum[h], kMaxSum));
+    if (!again) {
+      for (int h = 0; h < 2; ++h) moves[h] = static_cast<__mmask16>(~within(sum[h], kMaxSum) & keeps[h]);
       if (moves[0] | moves[1]) return false;
     }
     for (int h = 0; h < 2; ++h) {
@@ -113,26 +112,32 @@ struct Softmax {
     Step<Vec> step[2];
     for (int h = 0; h < 2; ++h) {
       RowState<Vec> rows = state->half(h);
-      const __mmask16 up = again ? moves[h] : above((tile_max[h] - rows.m) * to_log2, set(kLag));
+      const __mmask16 up =
+          again ? moves[h] : static_cast<__mmask16>(above((tile_max[h] - rows.m) * to_log2, set(kLag)) & ~keeps[h]);
       step[h] = advance(rows, select(up, tile_max[h], rows.m), to_log2);
       after[h] = step[h].after;
       fusable &= equal(step[h].before, set(0.0f));
       state->set(h, rows);
+      if (searched) step[h].alpha = step[h].alpha * load(alpha + h * kLanes);  // one of them is 1
       store(alpha + h * kLanes, step[h].alpha);
       all_one &= equal(step[h].alpha, set(1.0f));
     }
     *rescale = all_one != 0xffff;
+    searched = true;
     if (fusable != 0xffff || fp32_out) take_reference(step);
     next_key = 0;
     phase = kWeights;
   }
   // Scores become their exponents: beyond kFusable, where the factor may not fuse, and for an fp32 output, which would
-  // show that a dominating key does not weigh exactly 1 (bf16 weights do not notice).
+  // show that a dominating key does not weigh exactly 1 (bf16 weights do not notice). Rows whose factor may fuse have
+  // the exponents of a fused weight, whatever the rows beside them need.
   void take_reference(const Step<Vec> (&step)[2]) {
     for (int h = 0; h < 2; ++h) {
       const Step<Vec>& r = step[h];
-      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16)
-        store(s + i, (load(s + i) + r.before) * to_log2 + r.after);
+      for (int i = h * kScoreHalf; i < h * kScoreHalf + keys * kLanes; i += 16) {
+        const Vec x = load(s + i) + r.before;
+        store(s + i, fp32_out ? x * to_log2 + r.after : fma(x, to_log2, r.after));
+      }
       after[h] = set(0.0f);
     }
     to_log2 = set(1.0f);
