@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -33,8 +34,9 @@ class ONEPASS_API WorkspaceMemory {
   std::size_t capacity() const { return capacity_; }
 
  private:
-  struct ONEPASS_API Free {
-    void operator()(std::byte* memory) const;
+  static constexpr std::align_val_t kAlign{64};
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete(memory, kAlign); }
   };
   std::unique_ptr<std::byte, Free> memory_;
   std::size_t capacity_ = 0;

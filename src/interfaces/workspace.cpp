@@ -10,17 +10,11 @@
 #include "onepass/problem.hpp"
 
 namespace onepass::inline v0 {
-namespace {
-
-constexpr std::align_val_t kAlign{Workspace::kAlign};
-
-}  // namespace
-
-void WorkspaceMemory::Free::operator()(std::byte* memory) const { ::operator delete(memory, kAlign); }
 
 WorkspaceMemory::WorkspaceMemory(std::size_t bytes) { (void)take(bytes); }
 
 std::span<std::byte> WorkspaceMemory::take(std::size_t bytes) {
+  static_assert(kAlign == std::align_val_t{Workspace::kAlign});
   if (bytes > capacity_) {
     memory_.reset();  // two at once may be too many
     capacity_ = 0;

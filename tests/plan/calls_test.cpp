@@ -46,7 +46,7 @@ TEST(WorkspaceMemory, ServesRuns) {
 
 // Each explanation begins with the line of its problem, and names what a call would run.
 TEST(Explain, OfACallIsThatOfItsProblem) {
-  std::vector<float> a(64), b(64), c(64), d(8);
+  std::vector<float> a(64), b(64), c(64), d(8), e(64);
   const auto t = [](std::vector<float>& data, std::initializer_list<std::int64_t> shape) {
     return view(data.data(), shape);
   };
@@ -55,18 +55,18 @@ TEST(Explain, OfACallIsThatOfItsProblem) {
   const std::int32_t used = 2;
   const Tensor y(e4m3.data(), DType::f8e4m3, {1, 1, 8, 8});
   const std::pair<std::string, const char*> cases[] = {
-      {explain({.q = t(a, {1, 2, 4, 8}), .k = t(b, {1, 2, 4, 8}), .v = t(b, {1, 2, 4, 8}), .out = t(c, {1, 2, 4, 8})},
+      {explain({.q = t(a, {1, 2, 4, 8}), .k = t(b, {1, 2, 4, 8}), .v = t(e, {1, 2, 4, 8}), .out = t(c, {1, 2, 4, 8})},
                {.band = {.causal = true}}),
        "fwd h2 s4 d8 fp32 causal_bottom_right"},
       {explain_append({.k_new = t(a, {1, 2, 1, 8}),
-                .v_new = t(b, {1, 2, 1, 8}),
-                .k = t(c, {1, 2, 4, 8}),
-                .v = t(a, {1, 2, 4, 8}),
-                .seqused_k = view(&used, {1})}),
+                       .v_new = t(b, {1, 2, 1, 8}),
+                       .k = t(c, {1, 2, 4, 8}),
+                       .v = t(a, {1, 2, 4, 8}),
+                       .seqused_k = view(&used, {1})}),
        "append h2 s1x4 d8 fp32 seqused"},
       {explain_merge(outs, lses, t(c, {1, 1, 4, 8})), "merge n2 h1 s4 d8 fp32"},
-      {explain_softmax(t(a, {4, 16}), t(b, {4, 16}), {}, {.log = true}), "softmax h1 s4x16 fp32 log"},
-      {explain_softmax_backward(t(a, {4, 16}), t(b, {4, 16}), t(c, {4, 16})), "softmax_bwd h1 s4x16 fp32"},
+      {explain_softmax(t(a, {4, 16}), t(b, {4, 16}), {}, {.log = true}), "softmax h1 s4x16 fp32 scale=1 log"},
+      {explain_softmax_backward(t(a, {4, 16}), t(b, {4, 16}), t(c, {4, 16})), "softmax_bwd h1 s4x16 fp32 scale=1"},
       {explain_quantize(t(a, {1, 1, 8, 8}), y, t(d, {1, 1, 1})), "quantize h1 s8x8 fp32"},
       {explain_flat_gemm(t(a, {4, 8}), t(b, {4, 8}), t(c, {4, 4})), "flat_gemm m4 n4 k8 fp32"},
       {explain_linear(t(a, {4, 8}), t(b, {4, 8}), t(c, {4, 4})), "linear m4 n4 k8 fp32"},

@@ -44,7 +44,6 @@ TEST(CliErrors, Usage) {
       {{"bench", "--problem", "b1 s1000000000"}, "of memory; this machine has"},
       {{"bench", "--problem", "d64z"}, "cannot read 'd64z'"},
       {{"bench", "--suite", "nowhere"}, "'nowhere'"},
-      {{"bench", "--launch", "--problem", "softmax s4"}, "--launch on the CPU must be given an attention problem"},
       {{"bench", "--device", "gpu", "--problem", "s4 d8"}, "--device must be cpu, cuda or cuda:N (got 'gpu')"},
       {{"prebuild", "d", "--arch", "sm_70", "--tables"}, "arch must be one of sm_"},
       {{"prebuild", "d", "--arch", "sm_90"}, "nothing to compile"},

@@ -1,5 +1,4 @@
-// Host time of a call, on a problem so small that nothing else counts: run(plan), and the one-call attention() beside
-// it.
+// Host time of a call, on a problem so small that nothing else counts: run(plan), and the one-call function beside it.
 #pragma once
 #include <string>
 

@@ -145,7 +145,7 @@ void print(const LaunchCost& c) {
   fmt::print("host microseconds a call, {} on \"{}\":\n", c.implementation, c.problem);
   for (const auto& [name, seconds] : {std::pair{"launch of an empty kernel", c.bare_s},
                                       {"run(plan)", c.run_s},
-                                      {"attention(), workspace included", c.attention_s}}) {
+                                      {"one call, workspace included", c.attention_s}}) {
     if (seconds > 0) fmt::print("  {:<32} {:>7.2f}  {:>+6.2f}\n", name, 1e6 * seconds, 1e6 * (seconds - c.bare_s));
   }
 }
