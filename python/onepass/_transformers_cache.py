@@ -1,6 +1,7 @@
 """Attention over the paged cache of transformers' continuous batching, in place: no key is gathered."""
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,35 @@ def attention_named(model: Any, name: str) -> Iterator[None]:
     finally:
         for config, old in before:  # parents first: setting one sets its parts
             config._attn_implementation = old
+
+
+def tell_of_caches(name: str) -> None:
+    """Makes layers whose attention has this name tell `attend` of their paged cache, and leave storing to it.
+
+    Since transformers 5.24 a layer stores its keys and gathers all of them before it calls its attention function.
+    """
+    try:
+        from transformers.generation.continuous_batching.cache import PagedAttentionCache
+    except ImportError:  # older versions have no such cache
+        return
+    store: Any = PagedAttentionCache.update
+    if store in _told:
+        return
+
+    @functools.wraps(store)
+    def update(
+        cache: Any, key_states: Tensor, value_states: Tensor, layer_idx: int, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        if cache.config._attn_implementation != name:
+            return store(cache, key_states, value_states, layer_idx, kwargs)
+        kwargs["cache"] = cache
+        return key_states, value_states
+
+    PagedAttentionCache.update = update
+    _told.append(update)
+
+
+_told: list[Any] = []  # the methods that tell_of_caches() made
 
 
 def _configs(config: Any) -> Iterator[Any]:

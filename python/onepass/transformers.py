@@ -45,6 +45,7 @@ def serving(model: Any) -> Iterator[Any]:
     """
     # The name must have "flash" in it: transformers refuses others, and makes a mask for its own sdpa.
     register("onepass_flash")
+    _transformers_cache.tell_of_caches("onepass_flash")
     with _transformers_cache.attention_named(model, "onepass_flash"):
         yield model
 

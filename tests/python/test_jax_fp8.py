@@ -260,7 +260,7 @@ WRONG = {
     "rows of x must have 1 to 256 elements .got 300": lambda: onepass.jax.quantize(np.zeros((2, 300), np.float32)),
     r"k_cache must be .* float8_e4m3fn \(got float8_e5m2\)": lambda: appends(X.astype(ml_dtypes.float8_e5m2)),
     "k_descale requires an fp8_e4m3 cache": lambda: appends(X, k_descale=ONE),
-    "v_descale must have shape": lambda: appends(v_descale=np.ones((1, 5), np.float32)),
+    "dimension 1 of v_descale must be 2 or 1": lambda: appends(v_descale=np.ones((1, 5), np.float32)),
 }
 
 
