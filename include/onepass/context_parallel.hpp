@@ -84,7 +84,7 @@ struct ONEPASS_API Part {
   std::int64_t document = 0;               // where the document begins; of packed documents 0
   bool masked = true;                      // false: every row sees every key
   bool own = false;                        // holds the rows' own positions: sinks join here, once
-  // Of a call with a mask: rows and keys are aligned by an offset, or at the end of each packed document.
+  // In a call with a mask, rows and keys are aligned by an offset, or at the end of each packed document.
   Align align = Align::offset;
   std::int64_t offset = 0;
   std::vector<std::int64_t> cu_rows{}, cu_keys{};  // prefix sums of packed documents; empty: one document

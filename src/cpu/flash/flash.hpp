@@ -74,7 +74,7 @@ struct Scratch {
   float* out;     // [panels][dim_v + 3][panel], unnormalised and transposed
   float* scores;  // [block][panel], scores and then weights
   float *m, *l;   // [panels][panel]
-  // Of the splits that are joined already, as out, m and l; nullptr where tasks join none.
+  // The state (out, m, l) of the splits that are joined already; nullptr where tasks join none.
   float *joined_out, *joined_m, *joined_l;
   std::int32_t *lo, *hi;  // [panels][panel]: the keys visible to a lane
   float *k, *v;           // one converted block

@@ -43,8 +43,8 @@ struct Piece {
   }
 };
 
-// Elements from `at` on of a row of `dim`; zeros behind its end and where there is no row. kAligned: rows begin at
-// multiples of 16 bytes.
+// Reads elements of a row of `dim`, from `at` on; zeros behind its end and where there is no row. kAligned: rows begin
+// at multiples of 16 bytes.
 template <bool kAligned, i32 dim>
 DEV Piece piece_of(const char* row, i32 at) {
   Piece x = {};

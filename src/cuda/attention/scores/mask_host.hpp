@@ -27,7 +27,7 @@ class PackedMask {
 
  private:
   MaskPlan plan_{};
-  const PlannedKernel* kernel_ = nullptr;  // null: there is no mask
+  const PlannedKernel* kernel_ = nullptr;  // null without a mask
 };
 
 }  // namespace onepass::cuda
