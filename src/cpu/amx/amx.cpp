@@ -148,6 +148,7 @@ struct Run {
     std::int64_t blocks = 0, longest_k = 0;
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence seq = sequence_of(p, a, b);
+      if (!queries.holds(seq.seq_q)) continue;
       blocks += (seq.seq_q * shape.group + kRows - 1) / kRows * p.heads_kv;
       longest_k = std::max(longest_k, seq.seq_k);
     }

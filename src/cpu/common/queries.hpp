@@ -1,5 +1,6 @@
 // The sequences of a call that a kernel computes. In cpu.mixed two kernels share a call.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -22,6 +23,18 @@ inline std::vector<std::int64_t> entries_of(const Problem& p, const Tensors& a, 
   for (std::int64_t b = 0; b < p.batch; ++b)
     if (queries.all() || queries.holds(sequence_of(p, a, b).seq_q)) entries.push_back(b);
   return entries;
+}
+
+// The longest sequences among them.
+inline Longest longest_of(const Problem& p, const Tensors& a, const std::vector<std::int64_t>& entries) {
+  if (!has_lengths(p)) return {p.seq_q, p.seq_k};
+  Longest n;
+  for (const std::int64_t b : entries) {
+    const Sequence s = sequence_of(p, a, b);
+    n.seq_q = std::max(n.seq_q, s.seq_q);
+    n.seq_k = std::max(n.seq_k, s.seq_k);
+  }
+  return n;
 }
 
 // combine() for these entries.

@@ -150,10 +150,10 @@ class State final : public PlanState, public OfQueries {
 
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace w(workspace);
-    const DecodeCut cut = cut_of(a);
+    const std::vector<std::int64_t> entries = entries_of(*problem, a, *this);
+    const DecodeCut cut = cut_of(a, entries);
     const Booked b = book(w, *problem, cut, executor.workers());
     const ScoreUnit unit = decode_unit(*problem);
-    const std::vector<std::int64_t> entries = entries_of(*problem, a, *this);
     const DecodeJob job{*problem, a, cut, b.partials, b.scratch, score_params(*problem, a, mods_.get()), unit, entries};
     parallel(executor, cut.tasks(static_cast<std::int64_t>(entries.size())), [&](std::int64_t t, int worker) {
       const FlushToZero mode;
@@ -164,11 +164,10 @@ class State final : public PlanState, public OfQueries {
 
  private:
   // A cache is cut by its size, whatever the batch holds.
-  DecodeCut cut_of(const Tensors& a) const {
+  DecodeCut cut_of(const Tensors& a, const std::vector<std::int64_t>& entries) const {
     if (!problem->varlen) return cut_;
-    const Longest n = longest_of(*problem, a);
-    // The longest may be another kernel's (OfQueries).
-    return decode_cut(*problem, {std::min(n.seq_q, problem->seq_q), problem->packed_k() ? n.seq_k : problem->seq_k});
+    const Longest n = longest_of(*problem, a, entries);
+    return decode_cut(*problem, {n.seq_q, problem->packed_k() ? n.seq_k : problem->seq_k});
   }
 
   const DecodeCut cut_;  // of a call whose sequences are as long as they may be

@@ -150,7 +150,8 @@ class State final : public PlanState, public OfQueries {
   void run(const Tensors& a, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
     const Geometry& g = kernels_.geometry;
-    const Longest longest = longest_of(p, a);
+    const std::vector<std::int64_t> entries = entries_of(p, a, *this);
+    const Longest longest = longest_of(p, a, entries);
     Waves waves = has_lengths(p) ? waves_of(p, g, longest) : most_;
     Workspace w(memory);
     const Memory m = book(w, p, g, most_, waves.splits.count);
@@ -171,7 +172,6 @@ class State final : public PlanState, public OfQueries {
                     .dropout = Dropout::of(p.dropout_p, p.seed),
                     .mods = *mods_,
                     .join_every = waves.join_every};
-    const std::vector<std::int64_t> entries = entries_of(p, a, *this);
     const std::int64_t heads = static_cast<std::int64_t>(entries.size()) * p.heads_kv,
                        block_rows = std::int64_t{waves.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
