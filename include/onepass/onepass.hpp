@@ -2,6 +2,7 @@
 #pragma once
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/block_mask.hpp"
 #include "onepass/context_parallel.hpp"
 #include "onepass/element.hpp"
 #include "onepass/error.hpp"

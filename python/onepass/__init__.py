@@ -6,6 +6,7 @@ import math
 from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 from . import _numpy as np
 from ._append import append_kv
+from ._block_mask import BlockMask, block_mask
 from ._cascade import cascade
 from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
@@ -15,10 +16,12 @@ from ._softmax import merge_lse, softmax, softmax_backward
 
 __version__ = _onepass.__version__
 __all__ = [
+    "BlockMask",
     "Quantized",
     "append_kv",
     "attention",
     "attention_backward",
+    "block_mask",
     "cascade",
     "explain",
     "flat_gemm",

@@ -1,6 +1,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
+from ._block_mask import BlockMask as BlockMask
+from ._block_mask import block_mask as block_mask
 from ._quantized import Quantized as Quantized
 
 __version__: str

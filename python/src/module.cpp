@@ -19,6 +19,7 @@
 
 #include "argument.hpp"
 #include "base/text.hpp"
+#include "block_mask.hpp"
 #include "command.hpp"
 #include "context_parallel.hpp"
 #include "cuda/host/kernels.hpp"
@@ -387,6 +388,7 @@ NB_MODULE(_onepass, m) {
   m.def("offer_nvrtc", &onepass::cuda::offer_nvrtc, "paths"_a);
   m.def("nvrtc", &nvrtc);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "fill"_a.none());
+  onepass::python::add_block_mask(m);
   onepass::python::add_context_parallel(m);
   onepass::python::add_jax(m);
   onepass::python::add_torch(m);

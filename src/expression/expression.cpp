@@ -235,8 +235,9 @@ class Reader {
       next_token();
       if (is_type(token())) {  // (float)x
         const std::string_view type = token();
+        const Tokens at_type = tokens_;
         if (accept(")")) return convert(type, unary());
-        fail("')' is expected after the type of a cast");
+        tokens_ = at_type;  // (float(x) + 1)
       }
       tokens_.put_back();
       const Value v = ternary();

@@ -114,6 +114,7 @@ const Case kCases[] = {
     SAME_AS_CPP(true ? score : 0),
     SAME_AS_CPP(int(score * 10.0f)),
     SAME_AS_CPP((int)score + (float)head / 2),
+    SAME_AS_CPP((float(q_index) - 1) * (int(score) + 2)),
     SAME_AS_CPP(bool(head) + bool(score)),
     SAME_AS_CPP(min(q_index, 5) + max(k_index, 7)),
     SAME_AS_CPP(min(score, 0.5f) - max(score, float(head))),

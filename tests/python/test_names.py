@@ -101,4 +101,4 @@ def test_interfaces_are_attributes():
     """
     lines = fresh(code).splitlines()
     assert lines[:2] == ["torch True", "jax True"]
-    assert lines[2].startswith("module 'onepass' has no attribute 'flash'; it has Quantized, append_kv")
+    assert lines[2].startswith("module 'onepass' has no attribute 'flash'; it has BlockMask, Quantized, append_kv")

@@ -1,0 +1,136 @@
+"""Block masks: which tiles of rows and keys a mask leaves."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TileLists:
+    """List i is ``tiles[begin[i]:begin[i + 1]]``, ascending: int64 ``[lists + 1]`` and int32 ``[tiles]``."""
+
+    begin: Any
+    tiles: Any
+
+    def of(self, i: int) -> Any:
+        return self.tiles[self.begin[i] : self.begin[i + 1]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockMask:
+    """Tiles of rows and keys: mixed ones, whose elements a mask tells apart, and full ones. All others are empty.
+
+    Attributes:
+      batch, heads: 1 where one mask is shared.
+      seq_q, seq_k: rows and keys.
+      tile_q, tile_k: rows and keys of a tile; the last ones may be smaller.
+      mixed, full: lists of tiles of keys, list ``(b * heads + h) * row_tiles + row_tile``.
+      mixed_rows, full_rows: the same tiles as lists of tiles of rows, list ``(b * heads + h) * key_tiles + key_tile``.
+      mask_mod, mod_buffers: what it was made of, or None.
+    """
+
+    batch: int
+    heads: int
+    seq_q: int
+    seq_k: int
+    tile_q: int
+    tile_k: int
+    mixed: TileLists
+    full: TileLists
+    mixed_rows: TileLists
+    full_rows: TileLists
+    mask_mod: str | None = None
+    mod_buffers: Mapping[str, Any] | None = None
+
+    @property
+    def row_tiles(self) -> int:
+        return -(-self.seq_q // self.tile_q)
+
+    @property
+    def key_tiles(self) -> int:
+        return -(-self.seq_k // self.tile_k)
+
+    @property
+    def sparsity(self) -> float:
+        """The share of tiles that are empty, from 0 to 1."""
+        tiles = self.batch * self.heads * self.row_tiles * self.key_tiles
+        return 1 - (self.mixed.tiles.size + self.full.tiles.size) / tiles if tiles else 0.0
+
+    def states(self) -> Any:
+        """uint8 ``[batch, heads, row_tiles, key_tiles]``: 0 empty, 1 mixed, 2 full."""
+        states = np.zeros((self.batch * self.heads * self.row_tiles, self.key_tiles), np.uint8)
+        for value, lists in ((1, self.mixed), (2, self.full)):
+            states[np.repeat(np.arange(len(states)), np.diff(lists.begin)), lists.tiles] = value
+        return states.reshape(self.batch, self.heads, self.row_tiles, self.key_tiles)
+
+    def __repr__(self) -> str:
+        return (
+            f"BlockMask(batch={self.batch}, heads={self.heads}, seq_q={self.seq_q}, seq_k={self.seq_k}, "
+            f"tile=({self.tile_q}, {self.tile_k}), mixed={self.mixed.tiles.size}, full={self.full.tiles.size}, "
+            f"sparsity={self.sparsity:.3f})"
+        )
+
+
+def block_mask(
+    mask: Any,
+    seq_q: int | None = None,
+    seq_k: int | None = None,
+    *,
+    batch: int = 1,
+    heads: int = 1,
+    tile: tuple[int, int] = (128, 128),
+    mod_buffers: Mapping[str, Any] | None = None,
+    exact: bool = False,
+    mixed: tuple[Any, Any] | None = None,
+    full: tuple[Any, Any] | None = None,
+) -> BlockMask:
+    """The tiles that a mask leaves, by interval arithmetic over a mask_mod: no matrix of rows and keys is made.
+
+    Args:
+      mask: a mask_mod as text (docs/features/score_mod.md); or an array of bools ``[.., seq_q, seq_k]`` of 2 to 4
+        dimensions in CPU memory; or None with the lists `mixed` and `full`.
+      seq_q, seq_k: rows and keys. An array has them in its shape.
+      batch, heads: how many masks there are; 1 where all share that of entry 0 or head 0.
+      tile: rows and keys of a tile.
+      mod_buffers: a dict of the arrays that a mask_mod reads. Those on a device are copied.
+      exact: a mask_mod's elements are looked at where bounds do not decide; otherwise such tiles are mixed.
+      mixed, full: the caller's own lists as ``(begin, tiles)`` (see ``TileLists``).
+
+    Returns:
+      A ``BlockMask`` of NumPy arrays.
+
+    Raises:
+      ValueError, TypeError: for a text that cannot be read, and for what does not fit.
+    """
+    tile_q, tile_k = (_options.integer("tile", x, 1, 2**31 - 1, "two positive numbers") for x in tile)
+    if mask is not None and not isinstance(mask, str):
+        if callable(mask):
+            raise TypeError("mask must be a C++ expression in text or an array of bools (got a function)")
+        place = _devices.place_of(mask)
+        return _of(_onepass.block_mask_of_tensor(_arrays.exported("bool_mask", mask, place), tile_q, tile_k))
+    sizes = (("batch", batch), ("heads", heads), ("seq_q", seq_q), ("seq_k", seq_k))
+    shape = (*(_options.integer(name, x, 0, 2**31 - 1, "a size") for name, x in sizes), tile_q, tile_k)
+    if mask is None:
+        lists = ((np.zeros(1), ()) if x is None else x for x in (mixed, full))
+        as_bytes = [(np.asarray(b, np.int64).tobytes(), np.asarray(t, np.int32).tobytes()) for b, t in lists]
+        return _of(_onepass.block_mask_of_lists(shape, *as_bytes))
+    buffers = {name: _on_cpu(array) for name, array in _options.mod_items(mod_buffers or {})}
+    exported = [(name, _arrays.exported(f"mod buffer {name}", x, _devices.place_of(x))) for name, x in buffers.items()]
+    made = _onepass.block_mask(_options.text("mask", mask), exported, shape, bool(exact))
+    return dataclasses.replace(_of(made), mask_mod=mask, mod_buffers=mod_buffers)
+
+
+def _on_cpu(array: Any) -> Any:
+    for method in ("cpu", "get"):  # PyTorch's, CuPy's
+        if hasattr(array, method) and hasattr(array, "shape"):
+            array = getattr(array, method)()
+    array = _options.of_one(array)
+    return _kinds.converted("mod buffer", array, "int32") if _options.is_int64(array) else array
+
+
+def _of(made: tuple[Any, ...]) -> BlockMask:
+    shape, *lists = made
+    return BlockMask(*shape, *(TileLists(np.frombuffer(b, np.int64), np.frombuffer(t, np.int32)) for b, t in lists))

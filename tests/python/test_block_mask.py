@@ -1,0 +1,67 @@
+"""onepass.block_mask: tiles against the elements of the mask."""
+
+import numpy as np
+import onepass
+import pytest
+
+
+def by_elements(seen, tile_q, tile_k):
+    """The states of the tiles of seen [batch, heads, rows, keys]."""
+    batch, heads, rows, keys = seen.shape
+    states = np.zeros((batch, heads, -(-rows // tile_q), -(-keys // tile_k)), np.uint8)
+    for i in range(states.shape[2]):
+        for j in range(states.shape[3]):
+            part = seen[:, :, i * tile_q : (i + 1) * tile_q, j * tile_k : (j + 1) * tile_k]
+            states[:, :, i, j] = part.any((2, 3)).astype(np.uint8) + part.all((2, 3))
+    return states
+
+
+DOCUMENTS = np.repeat(np.arange(5), 60)
+ROWS, KEYS = np.arange(250)[:, None], np.arange(300)
+
+
+@pytest.mark.parametrize("tile", [(128, 128), (16, 32), (7, 5)])
+def test_text(tile):
+    text = "doc[q_index] == doc[k_index] && q_index >= k_index"
+    made = onepass.block_mask(text, 250, 300, heads=2, tile=tile, mod_buffers={"doc": DOCUMENTS}, exact=True)
+    seen = np.broadcast_to((DOCUMENTS[ROWS] == DOCUMENTS[KEYS]) & (ROWS >= KEYS), (1, 2, 250, 300))
+    np.testing.assert_array_equal(made.states(), by_elements(seen, *tile))
+    bounds = onepass.block_mask(text, 250, 300, heads=2, tile=tile, mod_buffers={"doc": DOCUMENTS}).states()
+    assert ((bounds == 1) | (bounds == made.states())).all()
+    assert made.sparsity == pytest.approx((made.states() == 0).mean())
+    for key in range(made.key_tiles):
+        np.testing.assert_array_equal(made.full_rows.of(key), np.nonzero(made.states()[0, 0, :, key] == 2)[0])
+    again = onepass.block_mask(
+        None,
+        250,
+        300,
+        heads=2,
+        tile=tile,
+        mixed=(made.mixed.begin, made.mixed.tiles),
+        full=(made.full.begin, made.full.tiles),
+    )
+    np.testing.assert_array_equal(again.states(), made.states())
+
+
+def test_array():
+    seen = np.random.default_rng(0).random((2, 3, 40, 50)) < 0.9
+    seen[:, :, :16] = False
+    made = onepass.block_mask(seen, tile=(8, 10))
+    np.testing.assert_array_equal(made.states(), by_elements(seen, 8, 10))
+    assert "sparsity=0.4" in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "sentence"),
+    [
+        (("q_index", 8, 8), {}, ValueError, "a mask_mod must be a bool"),
+        (("true", 8, 8), {"tile": (0, 8)}, ValueError, "tile must be two positive numbers"),
+        (("true",), {}, TypeError, "seq_q must be a size"),
+        ((lambda b, h, i, j: i >= j, 8, 8), {}, TypeError, "got a function"),
+        ((np.ones((4, 4)),), {}, TypeError, "bool_mask must be bool"),
+        ((None, 8, 8), {"mixed": ([0, 1], [3])}, ValueError, "must ascend within 1 tiles"),
+    ],
+)
+def test_refused(arguments, options, error, sentence):
+    with pytest.raises(error, match=sentence):
+        onepass.block_mask(*arguments, **options)
