@@ -67,7 +67,7 @@ struct Format {
 template <class T>
 class Machine;
 
-// A matrix in slow memory, row-major.
+// A matrix in slow memory, row-major. One that a machine made must not outlive the machine.
 template <class T>
 class Slow {
  public:

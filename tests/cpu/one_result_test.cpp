@@ -3,6 +3,7 @@
 // threads. Slots without a key hold NaN.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -41,8 +42,10 @@ struct Numbers {
   void set(std::int64_t i, float x) { store_element(bytes.data(), dtype, i, x); }
   void copy(std::int64_t to, const Numbers& from, std::int64_t at, std::int64_t count) {
     const std::size_t size = size_of(dtype);
-    std::memcpy(bytes.data() + static_cast<std::size_t>(to) * size,
-                from.bytes.data() + static_cast<std::size_t>(at) * size, static_cast<std::size_t>(count) * size);
+    const auto first = [size](const Numbers& numbers, std::int64_t i) {
+      return numbers.bytes.begin() + i * static_cast<std::ptrdiff_t>(size);
+    };
+    std::copy(first(from, at), first(from, at + count), bytes.begin() + to * static_cast<std::ptrdiff_t>(size));
   }
   void draw(Random& random, float scale) {
     std::normal_distribution<float> normal(0.0f, scale);

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <memory>
+#include <utility>
+
 #include "base/text.hpp"
 #include "fixture.hpp"
 #include "ladder/dataflow.hpp"
@@ -10,10 +13,19 @@
 namespace onepass::ladder {
 namespace {
 
+// A result gives its memory back to its machine, so the machine must live longer.
 template <class T>
-UnifiedMax<T> decode(const Sample& sample, double phi, Index splits = 3, SafeRange range = {}) {
-  Machine<T> machine(9000);
-  return flash_decoding_pp(machine, sample.head<T>(), splits, 16, phi, range);
+struct ItsMachine {
+  std::unique_ptr<Machine<T>> machine;
+};
+template <class T>
+struct Decoded : ItsMachine<T>, UnifiedMax<T> {};
+
+template <class T>
+Decoded<T> decode(const Sample& sample, double phi, Index splits = 3, SafeRange range = {}) {
+  auto machine = std::make_unique<Machine<T>>(9000);
+  auto result = flash_decoding_pp(*machine, sample.head<T>(), splits, 16, phi, range);
+  return {{std::move(machine)}, std::move(result)};
 }
 
 TEST(FlashDecodingPP, AnyPhiInRangeIsExactAndRecomputesNothing) {
