@@ -244,7 +244,7 @@ def explain(q, k=None, v=None, *, target=None, **options):
     known = attention.__kwdefaults__
     if unknown := [name for name in options if name not in known]:
         _unknown.refuse("explain", unknown, known)
-    given = {**known, **options}
+    given = {**known, **options, "q": q, "k": k}
     call = _call(q, k, v, given)[-1]
     fp8 = given["fp8"]
     return _onepass.explain(call, target) if fp8 is False else _onepass.explain_fp8(call, fp8_options(fp8), target)

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 from ._block_mask import BlockMask as BlockMask
@@ -47,8 +47,8 @@ def attention(
     accumulation: Literal["exact", "fast"] = "exact",
     unified_max: float | None = None,
     recomputed: Any = None,
-    score_mod: str | None = None,
-    mask_mod: str | None = None,
+    score_mod: str | Callable[..., Any] | None = None,
+    mask_mod: str | Callable[..., Any] | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
     return_lse: Literal[False] = False,
     out: _Array | None = None,
@@ -88,8 +88,8 @@ def attention(
     accumulation: Literal["exact", "fast"] = "exact",
     unified_max: float | None = None,
     recomputed: Any = None,
-    score_mod: str | None = None,
-    mask_mod: str | None = None,
+    score_mod: str | Callable[..., Any] | None = None,
+    mask_mod: str | Callable[..., Any] | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
     return_lse: Literal[True],
     out: _Array | None = None,
@@ -129,8 +129,8 @@ def attention(
     accumulation: Literal["exact", "fast"] = "exact",
     unified_max: float | None = None,
     recomputed: Any = None,
-    score_mod: str | None = None,
-    mask_mod: str | None = None,
+    score_mod: str | Callable[..., Any] | None = None,
+    mask_mod: str | Callable[..., Any] | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
     return_lse: bool,
     out: _Array | None = None,
@@ -169,8 +169,8 @@ def attention_backward(
     cu_seqlens_k: Any = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
-    score_mod: str | None = None,
-    mask_mod: str | None = None,
+    score_mod: str | Callable[..., Any] | None = None,
+    mask_mod: str | Callable[..., Any] | None = None,
     mod_buffers: Mapping[str, Any] | None = None,
     layout: _Layout = "bhsd",
     implementation: str | None = None,

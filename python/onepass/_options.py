@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from . import _arrays, _onepass
+from ._flex.trace import texts
 
 # mask -> (causal, onepass::Align)
 _BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
@@ -171,8 +172,8 @@ def text(name: str, x: Any) -> Any:
 def _expression(name: str, x: Any) -> Any:
     if x is None or isinstance(x, str):
         return text(name, x or "")
-    kind = "function" if callable(x) else type(x).__name__
-    raise TypeError(f"{name} must be a C++ expression in text, such as 'q_index >= k_index' (got a {kind})")
+    accepted = "a function, or a C++ expression in text such as 'q_index >= k_index'"
+    raise TypeError(f"{name} must be {accepted} (got a {type(x).__name__})")
 
 
 def mod_items(mod_buffers: Any) -> list[Any]:
@@ -212,6 +213,8 @@ def _mask_sentence(mask: str | None) -> str:
 
 def options(place: Any, given: dict[str, Any]) -> Any:
     """The extension's arguments, from the keyword arguments of attention by name."""
+    if callable(given["score_mod"]) or callable(given["mask_mod"]):
+        given = {**given, **texts(given)}
     mask = given["mask"]
     try:
         causal, align = _MASKS[mask]

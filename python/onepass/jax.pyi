@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypedDict, overload
 
 from jax import Array
@@ -39,8 +39,8 @@ class _Options(TypedDict, total=False):
     accumulation: Literal["exact", "fast"]
     unified_max: float | None
     deterministic: bool
-    score_mod: str | None
-    mask_mod: str | None
+    score_mod: str | Callable[..., Any] | None
+    mask_mod: str | Callable[..., Any] | None
     mod_buffers: Mapping[str, ArrayLike] | None
     out_dtype: Any
     layout: _Layout

@@ -15,13 +15,15 @@ from torch.utils import _pytree
 import onepass
 
 from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _torch_vmap, _unknown  # noqa: F401  its rules
+from ._flex.block_mask import BlockMask, and_masks, create_block_mask, noop_mask, or_masks
+from ._flex.trace import texts
 from ._quantize import fp8_text
 from ._quantized import Quantized, carried
 from ._torch_cascade import cascade
+from ._torch_flex import flex_attention
 
 __all__ = ["append_kv", "attention", "cascade", "merge", "quantize", "scaled_dot_product_attention", "sdpa"]
-__all__ += ["Quantized"]
-
+__all__ += ["BlockMask", "Quantized", "and_masks", "create_block_mask", "flex_attention", "noop_mask", "or_masks"]
 
 _pytree.register_pytree_node(
     Quantized, lambda x: (list(x), x.how), lambda x, how: Quantized(*x, hadamard=how[0], seed=how[1])
@@ -102,6 +104,8 @@ def attention(
         q, k, v, q_descale, k_descale, v_descale, v_mean = carried(
             q, k, v, q_descale, k_descale, v_descale, v_mean, fp8
         )
+    if callable(score_mod) or callable(mask_mod):
+        score_mod, mask_mod, mod_buffers = texts(locals()).values()
     if recomputed is not None or (out is not None and dropout_p):
         return _written(q, k, v, locals())
     random_seed = None

@@ -1,11 +1,13 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypedDict, overload
 
-from torch import Tensor, dtype
+from torch import Tensor, device, dtype
+from torch.nn.attention.flex_attention import AuxRequest
 from typing_extensions import Unpack
 
 from . import context_parallel as context_parallel
+from ._flex.block_mask import BlockMask as BlockMask
 from ._quantized import Quantized as Quantized
 
 _Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
@@ -40,8 +42,8 @@ class _Options(TypedDict, total=False):
     unified_max: float | None
     recomputed: Tensor | None
     batch_invariant: bool
-    score_mod: str | None
-    mask_mod: str | None
+    score_mod: str | Callable[..., Any] | None
+    mask_mod: str | Callable[..., Any] | None
     mod_buffers: Mapping[str, Tensor] | None
     out: Tensor | None
     out_dtype: dtype | None
@@ -113,3 +115,32 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor: ...
 def sdpa() -> AbstractContextManager[None]: ...
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Any] | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+    *,
+    return_aux: AuxRequest | None = None,
+) -> Any: ...
+def create_block_mask(
+    mask_mod: Callable[..., Any],
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: device | str | None = None,
+    BLOCK_SIZE: int | tuple[int, int] = 128,
+    _compile: bool = False,
+    separate_full_blocks: bool = True,
+    compute_dq_write_order: bool = False,
+    dq_kv_order: bool = True,
+) -> BlockMask: ...
+def noop_mask(batch: Any, head: Any, token_q: Any, token_kv: Any) -> Any: ...
+def or_masks(*mask_mods: Callable[..., Any]) -> Callable[..., Any]: ...
+def and_masks(*mask_mods: Callable[..., Any]) -> Callable[..., Any]: ...
