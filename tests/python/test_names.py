@@ -73,7 +73,9 @@ def test_dir_shows_public_names():
     assert all(name == "__version__" or not name.startswith("_") for name in dir(onepass))
 
 
-@pytest.mark.parametrize("name, framework", [("flash_attn", "torch"), ("transformers", "transformers")])
+@pytest.mark.parametrize(
+    "name, framework", [("flash_attn", "torch"), ("transformers", "transformers"), ("vllm", "vllm")]
+)
 def test_dir_of_an_interface_shows_its_public_names(name, framework):
     pytest.importorskip(framework)
     module = importlib.import_module(f"onepass.{name}")
