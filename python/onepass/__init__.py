@@ -150,9 +150,10 @@ def attention(
         whose largest score is farther than 40 from it is computed again with its own maximum. Results do not change.
       recomputed: an int32 array of lse's shape that is set to 1 for such a row, else to 0.
       score_mod: a C++ expression in text that gives a new score from ``score`` (scaled, capped and biased), ``batch``,
-        ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``.
-      mask_mod: a bool expression without ``score``, true where the query may attend to the key. It joins the other
-        masks.
+        ``head``, ``q_index``, ``k_index`` and the mod_buffers: ``"score - 0.1f * abs(q_index - k_index)"``. Or a
+        function of these five, which is called once with symbols (docs/features/flex_attention.md).
+      mask_mod: a bool expression without ``score``, or a function, true where the query may attend to the key. It joins
+        the other masks.
       mod_buffers: a dict of up to 8 arrays (float32, float16, bfloat16, int32, bool; 1 to 4 dimensions) that the
         expressions read by name, as ``table[i]`` or ``table[i, j]``. int64 is converted; an array without dimensions is
         named alone.

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from . import _devices, _jax_call, _onepass, _options, _unknown
+from ._flex import jaxpr
+from ._flex.trace import texts
 from ._jax_append import append_kv
 from ._jax_quantize import quantize
 from ._quantized import NAMES, Quantized, carried
@@ -90,6 +92,7 @@ def attention(
       out_dtype: of the result: None (q's; bfloat16 of a float8_e4m3fn q), float32, or of a float8_e4m3fn q also
         float16 and bfloat16.
       seed: a Python integer, needed where dropout_p > 0. A new one is compiled anew.
+      score_mod, mask_mod: also as functions, which may capture traced arrays.
       The others, and q, k, v: as ``onepass.attention`` takes them. Options other than arrays are static.
 
     Returns:
@@ -104,6 +107,8 @@ def attention(
         _unknown.refuse("onepass.jax.attention", unknown, attention.__kwdefaults__)
     if Quantized in (type(q), type(k), type(v)):
         given.update(zip(NAMES, carried(q, k, v, q_descale, k_descale, v_descale, v_mean, fp8)))
+    if callable(score_mod) or callable(mask_mod):
+        given.update(texts(given, jaxpr.call_with))
     names, arrays = _jax_call.operands(given)
     options = _jax_call.settings(given, names)
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name

@@ -10,6 +10,7 @@ _RANK = {"bool": 0, "int": 1, "float": 2}
 
 def literal(x: Any) -> Any:
     kind = "bool" if isinstance(x, bool) else "int" if isinstance(x, int) else "float"
+    x = x if kind == "bool" else int(x) if kind == "int" else float(x)  # JAX's have types of their own
     return Symbol("literal", kind, (), x, x, x)
 
 

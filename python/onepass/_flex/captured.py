@@ -42,7 +42,14 @@ class Captured:
             d = left.pop(0)
             if not (isinstance(x, slice) and x == slice(None)):
                 at[d] = self._index(x, d)
-        found = Captured(self.array, tuple(at))
+        return Captured(self.array, tuple(at)).read({})
+
+    def read(self, at: dict[int, Any]) -> Any:
+        """With symbols as indices of some open dimensions, which the kernel clamps to the array."""
+        indices = list(self.at)
+        for d, x in at.items():
+            indices[self.open()[d]] = x
+        found = Captured(self.array, tuple(indices))
         return found if found.open() else load(found)
 
     def open(self) -> list[int]:

@@ -48,7 +48,10 @@ def clamp_max(a: Any, max: Any) -> Any:
 @named("where", "select")
 def where(condition: Any, a: Any, b: Any) -> Any:
     a, b = pair(a, b)
-    return Symbol("where", wider(a, b), (boolean(condition), a, b), min(a.low, b.low), max(a.high, b.high))
+    condition = boolean(condition)
+    if condition.op == "literal" and a.kind == b.kind:
+        return a if condition.value else b
+    return Symbol("where", wider(a, b), (condition, a, b), min(a.low, b.low), max(a.high, b.high))
 
 
 @named("masked_fill")
@@ -153,6 +156,8 @@ def power(a: Any, b: Any) -> Any:
 def _comparison(op: str, *names: str) -> None:
     def function(a: Any, b: Any) -> Any:
         a, b = pair(a, b)
+        if a.kind == "int" and op == "<" and a.low >= b.high:  # an index that is not negative
+            return literal(False)
         return Symbol(op, "bool", (a, b))
 
     named(*names)(function)

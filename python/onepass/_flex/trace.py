@@ -52,7 +52,8 @@ def texts(given: dict[str, Any], call: Any = call_with) -> dict[str, Any]:
     """score_mod, mask_mod and mod_buffers of a call of attention, whose functions become texts; text is kept."""
     buffers = Buffers(given["mod_buffers"])
     score_mod, mask_mod = given["score_mod"], given["mask_mod"]
-    device, sizes = getattr(given["q"], "device", None), sizes_of(given)
+    sizes, torch = sizes_of(given), sys.modules.get("torch")
+    device = given["q"].device if torch is not None and isinstance(given["q"], torch.Tensor) else None
     if callable(score_mod):
         result = call(score_mod, [score(device), *inputs(sizes, device)])
         score_mod = text(number(result), buffers)
