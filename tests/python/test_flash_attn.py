@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from flash_textbook import TOLERANCE, near, same_gradients, textbook
 
 
 @pytest.fixture
@@ -11,33 +12,6 @@ def flash(torch):
 
     torch.manual_seed(0)
     return onepass.flash_attn
-
-
-TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
-
-
-def textbook(torch, q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, hidden=None, **words):
-    """(out, lse) of [batch, seq, heads, dim]; hidden: [batch, keys] that no row sees."""
-    scale = words.get("softmax_scale") or q.shape[-1] ** -0.5
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    s = torch.einsum("bihd,bjhd->bhij", q, k) * scale
-    s = softcap * torch.tanh(s / softcap) if softcap > 0 else s
-    last = k.shape[1] if hidden is None else (~hidden * torch.arange(1, k.shape[1] + 1, device=q.device)).amax(1)
-    last = torch.as_tensor(last, device=q.device).expand(len(q))[:, None, None, None]  # keys of a sequence
-    at = torch.arange(q.shape[1], device=q.device)[:, None] + last - q.shape[1]
-    j = torch.arange(k.shape[1], device=q.device)
-    if alibi_slopes is not None:
-        s = s - alibi_slopes.reshape(-1, q.shape[2], 1, 1) * (at - j).abs()
-    left, right = window_size[0], 0 if causal else window_size[1]
-    seen = torch.ones_like(s, dtype=torch.bool)
-    seen &= j >= at - left if left >= 0 else True
-    seen &= j <= at + right if right >= 0 else True
-    if hidden is not None:
-        seen &= ~hidden[:, None, None]
-    s = s.masked_fill(~seen, -torch.inf)
-    lse = s.logsumexp(-1)
-    p = torch.where(seen, (s - lse[..., None]).exp(), 0)
-    return torch.einsum("bhij,bjhd->bihd", p, v), lse.masked_fill(lse == -torch.inf, torch.inf)
 
 
 WORDS = {
@@ -55,18 +29,6 @@ def options_of(torch, words, device):
     return words | ({"alibi_slopes": torch.rand(slopes, device=device) * 0.3} if slopes else {})
 
 
-def near(torch, mine, theirs, dtype, what=""):
-    size = TOLERANCE[dtype] * max(1.0, theirs[theirs.isfinite()].abs().max().item())
-    torch.testing.assert_close(mine.double(), theirs, atol=size, rtol=0, msg=lambda m: f"{what}: {m}")
-
-
-def same_gradients(torch, out, inputs, expected, exact, dtype):
-    weight = torch.randn_like(expected)
-    mine = torch.autograd.grad((out * weight.to(out.dtype)).sum(), inputs)
-    for n, (x, y) in enumerate(zip(mine, torch.autograd.grad((expected * weight).sum(), exact))):
-        near(torch, x / 3, y / 3, dtype, f"gradient {n}")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_dense_and_packed_forms(flash, torch, device, words, dtype):
@@ -74,20 +36,20 @@ def test_dense_and_packed_forms(flash, torch, device, words, dtype):
     q = torch.randn(2, 20, 4, 32, device=device, dtype=getattr(torch, dtype), requires_grad=True)
     kv = torch.randn(2, 33, 2, 2, 32, device=device, dtype=q.dtype, requires_grad=True)
     exact = [x.detach().double().requires_grad_() for x in (q, kv)]
-    expected, lse = textbook(torch, exact[0], *exact[1].unbind(2), **words)
+    expected, lse = textbook(exact[0], *exact[1].unbind(2), **words)
     separate = flash.flash_attn_func(q, *kv.unbind(2), **words)
     out, given_lse, nothing = flash.flash_attn_kvpacked_func(q, kv, **words, return_attn_probs=True)
     assert torch.equal(out, separate) and out.is_contiguous() and nothing is None
-    near(torch, out, expected, dtype)
-    near(torch, given_lse, lse, "float32" if dtype == "float32" else "float16")
-    same_gradients(torch, out, [q, kv], expected, exact, dtype)
+    near(out, expected, dtype)
+    near(given_lse, lse, "float32" if dtype == "float32" else "float16")
+    same_gradients(out, [q, kv], expected, exact, dtype)
 
     qkv = torch.randn(2, 20, 3, 4, 32, device=device, dtype=q.dtype, requires_grad=True)
     exact = [qkv.detach().double().requires_grad_()]
-    expected, _ = textbook(torch, *exact[0].unbind(2), **words)
+    expected, _ = textbook(*exact[0].unbind(2), **words)
     out = flash.flash_attn_qkvpacked_func(qkv, **words)
-    near(torch, out, expected, dtype)
-    same_gradients(torch, out, [qkv], expected, exact, dtype)
+    near(out, expected, dtype)
+    same_gradients(out, [qkv], expected, exact, dtype)
 
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
@@ -102,16 +64,16 @@ def test_varlen_forms(flash, torch, device, words):
     parts = []
     for b, (rows, keys) in enumerate([(slice(0, 9), slice(0, 15)), (slice(9, 20), slice(15, 40))]):
         own = words | ({"alibi_slopes": slopes[b]} if slopes is not None and slopes.dim() == 2 else {})
-        parts.append(textbook(torch, exact[0][None, rows], *exact[1][None, keys].unbind(2), **own))
+        parts.append(textbook(exact[0][None, rows], *exact[1][None, keys].unbind(2), **own))
     expected, lse = (torch.cat([x[0] for x in part], d) for part, d in zip(zip(*parts), (0, 1)))
     separate = flash.flash_attn_varlen_func(q, *kv.unbind(1), cu_q, cu_k, 11, 25, **words)
     out, given_lse, _ = flash.flash_attn_varlen_kvpacked_func(
         q, kv, cu_q, cu_k, 11, 25, **words, return_attn_probs=True
     )
     assert torch.equal(out, separate)
-    near(torch, out, expected, "float32")
-    near(torch, given_lse, lse, "float32")
-    same_gradients(torch, out, [q, kv], expected, exact, "float32")
+    near(out, expected, "float32")
+    near(given_lse, lse, "float32")
+    same_gradients(out, [q, kv], expected, exact, "float32")
 
     qkv = torch.randn(20, 3, 4, 32, device=device)
     out = flash.flash_attn_varlen_qkvpacked_func(qkv, cu_q, 11, **words)
@@ -186,14 +148,14 @@ def test_caches(flash, torch, device, case, dtype):
     for cache, x in zip(mine, (k_turned, fresh[1])):
         for b in range(2):
             cache[b, lengths[b] : lengths[b] + new] = x[b]
-    expected, lse = textbook(torch, *(x.double() for x in (q_turned, *mine)), **words, hidden=hidden)
+    expected, lse = textbook(*(x.double() for x in (q_turned, *mine)), **words, hidden=hidden)
 
     used = pool if table is not None else caches
     out, given_lse = flash.flash_attn_with_kvcache(
         q, *used, *(fresh if new else ()), **given, **words, return_softmax_lse=True
     )
-    near(torch, out, expected, dtype)
-    near(torch, given_lse, lse, "float32" if dtype == "float32" else "bfloat16")
+    near(out, expected, dtype)
+    near(given_lse, lse, "float32" if dtype == "float32" else "bfloat16")
     for theirs, cache in zip(mine, used):
         if table is not None:
             cache = cache[table.long()].flatten(1, 2)

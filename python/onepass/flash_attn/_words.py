@@ -54,6 +54,18 @@ def seeded(
     return words, rng_state
 
 
+def of_qkv(qkv: Tensor, heads_q: int | None) -> Any:
+    """q, k and v, views of a packed projection."""
+    if qkv.dim() == 5 and qkv.shape[2] == 3:
+        return qkv.unbind(2)
+    if qkv.dim() != 4 or heads_q is None or qkv.shape[2] < heads_q or (qkv.shape[2] - heads_q) % 2:
+        raise ValueError(
+            "qkv must have shape [batch, seq, 3, heads, dim], or [batch, seq, num_heads_q + 2 * heads_k, dim] with "
+            f"num_heads_q (got {list(qkv.shape)}{'' if heads_q is None else f' with num_heads_q={heads_q}'})"
+        )
+    return qkv.split([heads_q, *2 * [(qkv.shape[2] - heads_q) // 2]], 2)
+
+
 def bound(length: Any) -> Any:
     return int(length) or None if isinstance(length, torch.Tensor) else length or None
 

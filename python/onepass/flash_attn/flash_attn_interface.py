@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 import onepass.torch
 from onepass.flash_attn._below_autograd import (  # noqa: F401
@@ -13,8 +12,8 @@ from onepass.flash_attn._below_autograd import (  # noqa: F401
     _flash_attn_varlen_backward,
     _flash_attn_varlen_forward,
 )
-from onepass.flash_attn._words import bound, checked, their_lse, words_of
-from onepass.flash_attn.layers.rotary import apply_rotary_emb
+from onepass.flash_attn._cache import Place, Rotary, to_pages, with_cache
+from onepass.flash_attn._words import bound, their_lse, words_of
 
 USE_TRITON_ROCM = False
 # The same as operators of PyTorch's, by which diffusers and others call them.
@@ -136,7 +135,7 @@ def flash_attn_varlen_func(
     else:
         words |= {"seqused_k": cu_seqlens_k.diff(), "page_table": block_table}
     words |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": bound(max_seqlen_q), "max_seqlen_k": bound(max_seqlen_k)}
-    attention = onepass.torch.attention if block_table is None else _to_pages
+    attention = onepass.torch.attention if block_table is None else to_pages
     result = attention(q, k, v, **words, return_lse=return_attn_probs)
     return (result[0], their_lse(result[1]), None) if return_attn_probs else result
 
@@ -240,79 +239,13 @@ def flash_attn_with_kvcache(
     a page table of pages as long as the capacity; what cache_leftpad hides goes into a mask. num_splits is onepass's
     to choose.
     """
-    if cache_batch_idx is not None and block_table is not None:
-        raise ValueError("cache_batch_idx and block_table are mutually exclusive")
-    if rotary_cos is not None and k is None:
-        raise ValueError("rotary_cos requires new keys k and values v (got k=None)")
-    if (k is None) != (v is None):
-        raise ValueError(f"k and v must be given together (got {'k' if k is None else 'v'}=None)")
-    if k is not None and cache_seqlens is None:
-        raise ValueError("cache_seqlens must be given with new keys k (got None)")
+    if cache_seqlens is not None and not isinstance(cache_seqlens, (int, torch.Tensor)):
+        raise TypeError(f"cache_seqlens must be an int or an int32 tensor [batch] (got {type(cache_seqlens).__name__})")
+    rotary = Rotary(rotary_cos, rotary_sin, rotary_interleaved)
+    place = Place(cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
     words = words_of(0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False)
-    batch, seq_q = q.shape[:2]
-    used = cache_seqlens
-    if isinstance(used, int):
-        used = torch.full((batch,), used, dtype=torch.int32, device=q.device)
-    elif used is not None and not isinstance(used, torch.Tensor):
-        raise TypeError(f"cache_seqlens must be an int or an int32 tensor [batch] (got {type(used).__name__})")
-    if block_table is not None and used is not None:
-        _fits(used, 0 if k is None else k.shape[1], block_table, k_cache.shape[1])
-    table = block_table if cache_batch_idx is None else cache_batch_idx[:, None]
-    capacity = k_cache.shape[1] * (1 if table is None else table.shape[1])
-    if table is None:
-        k_cache, v_cache = (x[:batch].transpose(1, 2) for x in (k_cache, v_cache))
-    q = q.transpose(1, 2)
-    if used is None and table is not None:
-        used = torch.full((batch,), capacity, dtype=torch.int32, device=q.device)
-    if cache_leftpad is not None:
-        keys = torch.arange(capacity, device=q.device)
-        words["bool_mask"] = (keys >= cache_leftpad[:, None])[:, None, None]
-    words |= {"seqused_k": used if k is None else used + k.shape[1], "page_table": table}
-    if k is not None and v is not None:
-        local = words["window"] != (-1, -1)
-        fused = rotary_cos is not None and (causal or local) and k.shape[1] == seq_q
-        if rotary_cos is not None and not fused:  # without an order among the queries all stand at the first position
-            rows = q.transpose(1, 2)
-            if not (causal or local):
-                rows = rows.flatten(1, 2)[:, None]
-            rows = apply_rotary_emb(rows, rotary_cos, rotary_sin, rotary_interleaved, seqlen_offsets=used)
-            q = rows.reshape(batch, seq_q, -1, q.shape[-1]).transpose(1, 2)
-        checked(q, k_cache, v_cache, words)  # a call that is refused has not changed the cache
-        rotated = onepass.torch.append_kv(
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            k_cache,
-            v_cache,
-            seqused_k=used,
-            page_table=table,
-            cos=rotary_cos,
-            sin=rotary_sin,
-            interleaved=rotary_interleaved,
-            q=q if fused else None,
-        )
-        q = q if rotated is None else rotated
-    if not return_softmax_lse:
-        return onepass.torch.attention(q, k_cache, v_cache, **words).transpose(1, 2)
-    out, lse = onepass.torch.attention(q, k_cache, v_cache, **words, return_lse=True)
-    return out.transpose(1, 2), their_lse(lse)
-
-
-class _ToPages(torch.autograd.Function):
-    """Attention to pages of tensors that require gradients: flash-attn computes it, and refuses the backward."""
-
-    @staticmethod
-    def forward(ctx: Any, words: Any, *qkv: Any) -> Any:
-        return onepass.torch.attention(*qkv, **words)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> None:
-        raise RuntimeError("attention to pages (block_table) does not support gradients")
-
-
-def _to_pages(*qkv: Any, **words: Any) -> Any:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in qkv):
-        return _ToPages.apply(words, *qkv)
-    return onepass.torch.attention(*qkv, **words)
+    result = with_cache(q, k_cache, v_cache, k, v, words, rotary, place, return_lse=return_softmax_lse)
+    return (result[0], their_lse(result[1])) if return_softmax_lse else result
 
 
 def _slots(name: str, x: Any, dim: Any, count: Any, expected: Any) -> Any:
@@ -320,18 +253,6 @@ def _slots(name: str, x: Any, dim: Any, count: Any, expected: Any) -> Any:
     if x.dim() != dim + 3 or x.shape[dim] != count:
         raise ValueError(f"{name} must have shape {expected} (got {list(x.shape)})")
     return x.unbind(dim)
-
-
-def _fits(used: Any, new: Any, block_table: Any, page_size: Any) -> None:
-    """Refuses lengths beyond a block table where the host can see them, with flash-attn's kind of error."""
-    if used.is_cuda or used.numel() == 0 or is_compiling():
-        return
-    capacity, most = block_table.shape[1] * page_size, int(used.max()) + new
-    if most > capacity:
-        raise RuntimeError(
-            f"cache_seqlens plus the new keys must be at most {capacity} tokens, the {block_table.shape[1]} pages of "
-            f"{page_size} that block_table has for a sequence (got {most})"
-        )
 
 
 def _get_block_size_n(device: Any, head_dim: Any, is_dropout: Any, is_causal: bool) -> int:

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.flash_attn._words import of_qkv
+
 
 def apply_rotary_emb(
     x: Any,
@@ -65,17 +67,7 @@ def apply_rotary_emb_qkv_(
       cos_k, sin_k: tables of k; by default those of q.
       The others: as ``apply_rotary_emb`` takes them.
     """
-    if qkv.dim() == 5:
-        if qkv.shape[2] != 3:
-            raise ValueError(f"qkv must have shape [batch, seq, 3, heads, dim] (got {list(qkv.shape)})")
-        q, k, v = qkv.unbind(2)
-    else:
-        if qkv.dim() != 4 or num_heads_q is None or (qkv.shape[2] - num_heads_q) % 2 or qkv.shape[2] < num_heads_q:
-            raise ValueError(
-                "qkv must have shape [batch, seq, 3, heads, dim], or [batch, seq, num_heads_q + 2 * heads_k, dim] with "
-                f"num_heads_q (got {list(qkv.shape)} with num_heads_q={num_heads_q})"
-            )
-        q, k, v = qkv.split([num_heads_q, *2 * [(qkv.shape[2] - num_heads_q) // 2]], 2)
+    q, k, v = of_qkv(qkv, num_heads_q)
     q = apply_rotary_emb(q, cos, sin, interleaved, seqlen_offsets=seqlen_offsets)
     cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
     k = apply_rotary_emb(k, cos_k, sin_k, interleaved, seqlen_offsets=seqlen_offsets)
