@@ -8,6 +8,10 @@ from . import _devices, _onepass
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["mask"]:
+        from . import _mask_picture
+
+        sys.exit(_mask_picture.main(sys.argv[2:]))
     if not hasattr(_onepass, "command"):
         print("onepass: this build does not have the command-line tool (ONEPASS_TOOLS is OFF)", file=sys.stderr)
         sys.exit(2)

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _arrays, _devices, _kinds, _onepass, _options
 from . import _numpy as np
+from ._flex import trace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,7 +91,8 @@ def block_mask(
     """The tiles that a mask leaves, by interval arithmetic over a mask_mod: no matrix of rows and keys is made.
 
     Args:
-      mask: a mask_mod as text (docs/features/score_mod.md); or an array of bools ``[.., seq_q, seq_k]`` of 2 to 4
+      mask: a mask_mod as text (docs/features/score_mod.md) or as a function (docs/features/flex_attention.md); or an
+        array of bools ``[.., seq_q, seq_k]`` of 2 to 4
         dimensions in CPU memory; or None with the lists `mixed` and `full`.
       seq_q, seq_k: rows and keys. An array has them in its shape.
       batch, heads: how many masks there are; 1 where all share that of entry 0 or head 0.
@@ -105,10 +107,11 @@ def block_mask(
     Raises:
       ValueError, TypeError: for a text that cannot be read, and for what does not fit.
     """
+    if callable(mask):
+        shared = (None if n == 1 else n for n in (batch, heads))  # one mask may serve any number
+        mask, mod_buffers = trace.mask_text(mask, (*shared, seq_q, seq_k), mod_buffers)
     tile_q, tile_k = (_options.integer("tile", x, 1, 2**31 - 1, "two positive numbers") for x in tile)
     if mask is not None and not isinstance(mask, str):
-        if callable(mask):
-            raise TypeError("mask must be a C++ expression in text or an array of bools (got a function)")
         place = _devices.place_of(mask)
         return _of(_onepass.block_mask_of_tensor(_arrays.exported("bool_mask", mask, place), tile_q, tile_k))
     sizes = (("batch", batch), ("heads", heads), ("seq_q", seq_q), ("seq_k", seq_k))

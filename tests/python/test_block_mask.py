@@ -57,7 +57,7 @@ def test_array():
         (("q_index", 8, 8), {}, ValueError, "a mask_mod must be a bool"),
         (("true", 8, 8), {"tile": (0, 8)}, ValueError, "tile must be two positive numbers"),
         (("true",), {}, TypeError, "seq_q must be a size"),
-        ((lambda b, h, i, j: i >= j, 8, 8), {}, TypeError, "got a function"),
+        ((lambda b, h, i, j: np.sort(i) >= j, 8, 8), {}, TypeError, "do not support np.sort"),
         ((np.ones((4, 4)),), {}, TypeError, "bool_mask must be bool"),
         ((None, 8, 8), {"mixed": ([0, 1], [3])}, ValueError, "must ascend within 1 tiles"),
     ],
@@ -65,3 +65,14 @@ def test_array():
 def test_refused(arguments, options, error, sentence):
     with pytest.raises(error, match=sentence):
         onepass.block_mask(*arguments, **options)
+
+
+def test_functions():
+    """Numbers of a shared mask may be any: an index that may be negative counts from the end."""
+    documents = np.repeat(np.arange(4), 32)
+    mask = onepass.block_mask(lambda b, h, q, k: (documents[q] == documents[k]) & (q >= k), 128, 128, tile=(32, 32))
+    assert mask.mask_mod == "t0[q_index] == t0[k_index] && q_index >= k_index"
+    assert (mask.states()[0, 0] == np.eye(4)).all()
+    assert "b" not in onepass.block_mask(lambda b, h, q, k: q >= k, 8, 8).mask_mod
+    seen = onepass.block_mask(lambda b, h, q, k: documents[3 - b] == k, 8, 8).mask_mod
+    assert seen == "t0[(3 - batch < 0 ? 3 - batch + 128 : 3 - batch)] == k_index"

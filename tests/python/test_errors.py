@@ -135,7 +135,7 @@ CASES = {
         "mask_mod, column 1: 'score': a mask_mod does not support score",
         {"mask_mod": "score > 0"},
     ),
-    "a function": (TypeError, r"score_mod must be a C.* \(got a function\)", {"score_mod": lambda score: score}),
+    "a function": (TypeError, "takes 1 positional argument but 5 were given", {"score_mod": lambda score: score}),
     "mod_buffers": (TypeError, r"mod_buffers must be a dict .* \(got a list\)", {"mod_buffers": [1]}),
     "a mod buffer": (
         TypeError,

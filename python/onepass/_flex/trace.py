@@ -60,3 +60,10 @@ def texts(given: dict[str, Any], call: Any = call_with) -> dict[str, Any]:
     if callable(mask_mod):
         mask_mod = text(call(mask_mod, inputs(sizes, device)), buffers)
     return {"score_mod": score_mod, "mask_mod": mask_mod, "mod_buffers": buffers.given()}
+
+
+def mask_text(mask_mod: Any, sizes: Any, mod_buffers: Any = None) -> tuple[str, Any]:
+    """(text, buffers by name) of a mask_mod alone."""
+    buffers = Buffers(mod_buffers)
+    found = text(call_with(mask_mod, inputs(sizes)), buffers)
+    return found, buffers.given()
