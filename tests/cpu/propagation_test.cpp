@@ -19,6 +19,7 @@ constexpr const char* kLines[] = {
     "b1 h4/2 s70x100 d40 fp32 mask=11qk lse",
     "b1 h4/2 s100x140 d64 bf16 mask=b1qk causal_bottom_right sinks softcap=30 lse",
     "b1 h4/2 s70x100 d40 fp32 bias=fp32:bhqk alibi lse",
+    "b1 h4/2 s220x300 d40 fp32 mask_mod={q_index / 96 == k_index / 96} lse",
     "b1 h4/2 s1x3000 d64 fp32 lse",
     "b1 h4/2 s2x3000 d64 bf16 window=2950:0 lse",
     "b1 h4/2 s3x1000 d128 fp32 mask=11qk lse",

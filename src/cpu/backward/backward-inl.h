@@ -125,13 +125,16 @@ struct BackwardTask {
 
   // ---- one block of keys, one panel
 
-  void step(int index, const BackwardPanel& panel, const Block& block) const {
+  // shown: how a mask_mod shows the block.
+  void step(int index, const BackwardPanel& panel, const Block& block, Tile shown) const {
     const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
     if (segments.count == 0) return;
     const bool plain = panel.scores.plain(), exact = plain && segments.whole;
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
-    if (!plain && !fetch_tiles(call.forward, block_rows, scratch.flash, panel.scores, panel.row, panel.vecs, lo, hi))
-      return;
+    Hidden hidden = shown == Tile::skip ? Hidden::all : Hidden::none;
+    if (!plain && hidden != Hidden::all)
+      hidden = fetch_tiles(call.forward, block_rows, scratch.flash, panel.scores, panel.row, panel.vecs, lo, hi, shown);
+    if (hidden == Hidden::all) return;
     float *weights = scratch.flash.scores, *ds = scratch.ds;
     const auto each_vector = [&](auto&& f) {
       for (int v = 0; v < panel.vecs; ++v)
@@ -139,7 +142,7 @@ struct BackwardTask {
     };
 
     products.scores(index, panel, block, segments);
-    if (!exact) apply_features(panel, block, segments, lo, hi);
+    if (!exact) apply_features(panel, block, segments, lo, hi, hidden == Hidden::some);
     each_vector([&](const LaneKeys& at) HWY_ATTR { probabilities(panel, at, finite, weights); });
     if (call.wants_ds()) {
       products.dp(index, panel, block, segments);
@@ -163,13 +166,13 @@ struct BackwardTask {
 
   // Products become scores, with hidden ones -inf.
   void apply_features(const BackwardPanel& panel, const Block& block, const Segments& segments, std::int64_t lo,
-                      std::int64_t hi) const {
+                      std::int64_t hi, bool masked) const {
     const auto apply = [&]<Part part>() HWY_ATTR {
       for (int v = 0; v < panel.vecs; ++v) {
         const int lane = v * kLanes;
         if (part != Part::before_mod && segments.lo[v] >= segments.hi[v]) continue;
         apply_chain<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
-                          panel.hi + lane, scratch.flash.scores);
+                          panel.hi + lane, masked, scratch.flash.scores);
       }
     };
     if (!panel.scores.modified()) return apply.template operator()<Part::all>();
@@ -216,6 +219,30 @@ struct BackwardTask {
     return any;
   }
 
+  // ---- how a mask_mod shows the blocks of a row block's panels
+
+  Tile shown(int panel, std::int64_t block) const {
+    return call.forward.mask_bounds ? scratch.flash.tiles[panel * flash::tiles_of(p, kGeometry) + block]
+                                    : Tile::partial;
+  }
+  bool any_sees(int count, std::int64_t block) const {
+    for (int i = 0; i < count; ++i)
+      if (shown(i, block) != Tile::skip) return true;
+    return false;
+  }
+  // False if the panels see none of the blocks of keys from `first` to `end`.
+  bool look_at_mask(int count, std::int64_t first, std::int64_t end) const {
+    bool any = !call.forward.mask_bounds;
+    for (int i = 0; call.forward.mask_bounds && first < end && i < count; ++i) {
+      const std::int64_t row = block_rows.row_lo + i * kPanel;
+      flash::look_at_mask(call.forward, block_rows, row, std::min<std::int64_t>(kPanel, block_rows.row_hi - row), first,
+                          end, scratch.flash.tiles + i * flash::tiles_of(p, kGeometry));
+      for (std::int64_t block = 0; block < (end - first + kBlock - 1) / kBlock; ++block)
+        any = any || shown(i, block) != Tile::skip;
+    }
+    return any;
+  }
+
   // ---- the whole task
 
   void run() {
@@ -236,6 +263,11 @@ struct BackwardTask {
                          hi = std::min<std::int64_t>(seen.hi, task.key_hi);
       if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
       const int count = static_cast<int>((block_rows.row_hi - row + kPanel - 1) / kPanel);
+      const std::int64_t first = task.key_lo + (lo - task.key_lo) / kBlock * kBlock;
+      if (!look_at_mask(count, first, hi) && (call.dq || !a.dq.given())) {
+        if (call.dq) clear_dq(call, task, block_rows);
+        continue;
+      }
       finite = keys_finite;
       for (int i = 0; i < count; ++i) {
         panels[i] = open_panel(call, task, block_rows, scratch, i);
@@ -243,10 +275,11 @@ struct BackwardTask {
       }
       for (int i = 0; !finite && i < count; ++i) separate_rows(p, panels[i]);
       for (int i = 0; i < count; ++i) products.open_panel(i, panels[i]);
-      for (std::int64_t k = task.key_lo + (lo - task.key_lo) / kBlock * kBlock; k < hi; k += kBlock) {
+      for (std::int64_t k = first; k < hi; k += kBlock) {
+        if (!any_sees(count, (k - first) / kBlock)) continue;
         const Block block = products.open_block(block_rows, k, std::min<std::int64_t>(kBlock, task.key_hi - k), finite);
         keys_flagged = flag_keys(block);
-        for (int i = 0; i < count; ++i) step(i, panels[i], block);
+        for (int i = 0; i < count; ++i) step(i, panels[i], block, shown(i, (k - first) / kBlock));
         products.close_block(count, block);
       }
       for (int i = 0; a.dq.given() && i < count; ++i) store_dq(call, task, block_rows, panels[i]);

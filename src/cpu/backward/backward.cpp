@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/parallel.hpp"
@@ -102,6 +103,7 @@ class State final : public PlanState {
     Workspace w(memory);
     const Parts parts = book_parts(w, p, plan);
     std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
+    const std::optional<MaskBounds> bounds = flash::mask_bounds_of(p, a, *mods_);
     const Call call{{.problem = p,
                      .arguments = a,
                      .geometry = kernels_.geometry,
@@ -111,7 +113,8 @@ class State final : public PlanState {
                      .splits = {1, p.seq_k},
                      .partials = {},
                      .dropout = Dropout::of(p.dropout_p, p.seed),
-                     .mods = *mods_},
+                     .mods = *mods_,
+                     .mask_bounds = bounds ? &*bounds : nullptr},
                     c,
                     static_cast<float>(p.effective_scale()),
                     parts.delta,

@@ -165,6 +165,16 @@ inline void store_dq(const backward::Call& call, const backward::Task& task, con
   }
 }
 
+// The same of rows that see no key of this split.
+inline void clear_dq(const backward::Call& call, const backward::Task& task, const flash::Task& block) {
+  const Problem& p = call.problem();
+  for (std::int64_t row = block.row_lo; row < block.row_hi; ++row) {
+    const RowName name = row_name(p, block, row);
+    const std::int64_t at = task.key_split * backward::rows_of(p) + partial_row(p, task.seq, name.head, name.token);
+    std::fill_n(call.dq + at * p.dim_qk, p.dim_qk, 0.0f);
+  }
+}
+
 // dK or dV of a task's keys, from [column panel][key][kPanel]: final, or this row split's part.
 inline void store_dkv(const backward::Call& call, const backward::Task& task, const float* sums, std::int64_t dim,
                       float scale, float* part, const Tensor& to) {

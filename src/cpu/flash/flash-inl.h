@@ -37,6 +37,7 @@ struct Panel {
   std::int32_t *lo, *hi;
   bool* has_lost;  // `lost` holds something
   PanelScores scores;
+  Tile* tiles;  // flash::Scratch
 };
 
 struct FlashTask {
@@ -101,12 +102,16 @@ struct FlashTask {
   }
 
   // nonfinite: of the block's values; null if they are finite.
-  void step(const Panel& panel, const Block& block, const Nonfinite* nonfinite) const {
+  // shown: how a mask_mod shows the block.
+  void step(const Panel& panel, const Block& block, Tile shown, const Nonfinite* nonfinite) const {
     const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
     if (segments.count == 0) return;
     const bool plain = panel.scores.plain();
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
-    if (!plain && !fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi)) return;
+    Hidden hidden = shown == Tile::skip ? Hidden::all : Hidden::none;
+    if (!plain && hidden != Hidden::all)
+      hidden = fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi, shown);
+    if (hidden == Hidden::all) return;
 
     HWY_ALIGN float tile_max[kPanel], alpha[kPanel];
     for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), tile_max + lane);
@@ -115,7 +120,7 @@ struct FlashTask {
     const auto apply = [&]<Part part>(int v) HWY_ATTR {
       const int lane = v * kLanes;
       return apply_chain<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
-                               panel.hi + lane, scratch.scores);
+                               panel.hi + lane, hidden == Hidden::some, scratch.scores);
     };
     if (panel.scores.modified()) {  // scores visible to no lane of a vector are changed too: they are never read
       for (int v = 0; v < panel.vecs; ++v) apply.template operator()<Part::before_mod>(v);
@@ -166,7 +171,8 @@ struct FlashTask {
                 scratch.lo + index * kPanel,
                 scratch.hi + index * kPanel,
                 has_lost,
-                panel_scores(call, task, scratch, row)};
+                panel_scores(call, task, scratch, row),
+                scratch.tiles ? scratch.tiles + index * flash::tiles_of(p, kGeometry) : nullptr};
     const std::int64_t chunk = call.splits.chunk_of(task.seq.seq_k);
     look_at(panel, task.split * chunk, (task.split + 1) * chunk);
     const ConstTensor& q = call.arguments.q;
@@ -214,11 +220,18 @@ struct FlashTask {
   }
 
   void pass(const Panel* panels, int count) const {
-    std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1];
-    for (std::int64_t k = lo / kBlock * kBlock; k < hi; k += kBlock) {
+    const std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1], first = lo / kBlock * kBlock;
+    for (int i = 0; call.mask_bounds && first < hi && i < count; ++i)
+      flash::look_at_mask(call, task, panels[i].row, panels[i].rows, first, hi, panels[i].tiles);
+    const auto shown = [&](const Panel& panel, std::int64_t k) {
+      return call.mask_bounds ? panel.tiles[(k - first) / kBlock] : Tile::partial;
+    };
+    for (std::int64_t k = first; k < hi; k += kBlock) {
+      if (std::all_of(panels, panels + count, [&](const Panel& x) { return shown(x, k) == Tile::skip; })) continue;
       Block block = open_block(call, task, scratch, k);
       const Nonfinite nonfinite = block.v_finite ? Nonfinite{} : separate(call, task, scratch, block);
-      for (int i = 0; i < count; ++i) step(panels[i], block, block.v_finite ? nullptr : &nonfinite);
+      for (int i = 0; i < count; ++i)
+        step(panels[i], block, shown(panels[i], k), block.v_finite ? nullptr : &nonfinite);
     }
   }
 

@@ -155,6 +155,7 @@ class State final : public PlanState, public OfQueries {
     Waves waves = has_lengths(p) ? waves_of(p, g, longest) : most_;
     Workspace w(memory);
     const Memory m = book(w, p, g, most_, waves.splits.count);
+    const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
     std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
     const Call call{.problem = p,
                     .arguments = a,
@@ -171,7 +172,8 @@ class State final : public PlanState, public OfQueries {
                     .packed_flags = m.packed_flags,
                     .dropout = Dropout::of(p.dropout_p, p.seed),
                     .mods = *mods_,
-                    .join_every = waves.join_every};
+                    .join_every = waves.join_every,
+                    .mask_bounds = bounds ? &*bounds : nullptr};
     const std::int64_t heads = static_cast<std::int64_t>(entries.size()) * p.heads_kv,
                        block_rows = std::int64_t{waves.panels} * g.panel();
     const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
@@ -243,12 +245,26 @@ Scratch book_tiles(Workspace& w, const Problem& p, const Geometry& g, int panels
   s.v = w.take<float>(g.block * p.dim_v);
   if (p.bias) s.bias = w.take<float>((g.block + 3) * panel);
   if (p.bool_mask || !p.mask_mod.empty()) s.mask = w.take<float>((g.block + 3) * panel);
+  if (!p.mask_mod.empty()) s.tiles = w.take<Tile>(panels * tiles_of(p, g));
   if (!p.score_mod.empty() || !p.mask_mod.empty()) {
     s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
     s.mods.integers = w.take<std::int32_t>(Expression::kMaxSteps * kExprBlock);
   }
   return s;
 }
+
+void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
+                  std::int64_t end, Tile* tiles) {
+  const std::int64_t group = call.problem.group(), head = task.head_kv * group;
+  const MaskBox box{task.batch, task.batch, head, head + group - 1, row / group, (row + rows - 1) / group,
+                    first,      end - 1};
+  call.mask_bounds->classify_tiles(box, rows, call.geometry.block, tiles, 0);
+}
+std::optional<MaskBounds> mask_bounds_of(const Problem& p, const Tensors& a, const Mods& mods) {
+  if (!mods.mask.given()) return {};
+  return std::optional<MaskBounds>(std::in_place, mods.mask, a.mod_buffers, 8 * p.batch * (p.seq_q + p.seq_k));
+}
+
 Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int panels) {
   const std::int64_t rows = panels * g.panel();
   Scratch s = book_tiles(w, p, g, panels);

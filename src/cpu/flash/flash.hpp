@@ -2,6 +2,7 @@
 // kernels.cpp) tell each other. src/cpu/README.md holds the schedule and the measurements.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "base/workspace.hpp"
 #include "cpu/common/combine.hpp"
 #include "expression/eval.hpp"
+#include "expression/mask_bounds.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/implementation.hpp"
 
@@ -48,7 +50,8 @@ struct Call {
   std::uint32_t* packed_flags = nullptr;  // [slot][blocks][flag words][dim_v], where a block is not finite
   Dropout dropout;
   const Mods& mods;
-  std::int64_t join_every = 0;  // or keys after which a task joins its rows' states (common/one_result.hpp)
+  std::int64_t join_every = 0;              // or keys after which a task joins its rows' states (common/one_result.hpp)
+  const MaskBounds* mask_bounds = nullptr;  // of a mask_mod
 
   std::int64_t block_of(std::int64_t slot, std::int64_t key) const {
     return slot * ((seq_k + geometry.block - 1) / geometry.block) + key / geometry.block;
@@ -83,7 +86,15 @@ struct Scratch {
   // [flag words][panel].
   std::uint32_t *lost, *flags, *visible;
   ExprMemory<float> mods;
+  Tile* tiles;  // [panels][tiles_of()]: how a mask_mod shows the blocks of a pass, from its first; nullptr without
 };
+// Tiles of a panel: one more than blocks of keys, because a pass begins anywhere.
+inline std::int64_t tiles_of(const Problem& p, const Geometry& g) { return (p.seq_k + g.block - 1) / g.block + 1; }
+// The states of blocks of keys from `first` to the one that holds end - 1, for `rows` rows of the task from `row` on.
+void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
+                  std::int64_t end, Tile* tiles);
+// A call's bounds of its mask_mod. Buffers of 8 elements for each row and key are worth reading.
+std::optional<MaskBounds> mask_bounds_of(const Problem& problem, const Tensors& arguments, const Mods& mods);
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
 Scratch book_tiles(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);  // not q to l
 

@@ -115,41 +115,52 @@ inline ExprTile<float> mod_tile(const flash::Task& task, const PanelScores& pane
           reinterpret_cast<const std::int32_t*>(panel.token)};
 }
 
-// Fills the tiles a panel needs for keys [key_lo, key_hi). False if its boolean mask and mask_mod hide them all.
-inline bool fetch_tiles(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
-                        const PanelScores& panel, std::int64_t panel_row, int vecs, std::int64_t key_lo,
-                        std::int64_t key_hi) {
+// The elements that a boolean mask and a mask_mod hide.
+enum class Hidden { none, some, all };
+
+// Fills the tiles a panel needs for keys [key_lo, key_hi). shown: how the mask_mod shows them.
+inline Hidden fetch_tiles(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
+                          const PanelScores& panel, std::int64_t panel_row, int vecs, std::int64_t key_lo,
+                          std::int64_t key_hi, Tile shown) {
   const Problem& p = call.problem;
   const SideTensor &bias = panel.params.bias, &mask = panel.params.mask;
-  if (panel.mask) {
+  const bool by_mod = call.mods.mask.given() && shown != Tile::full;
+  Hidden hidden = Hidden::none;
+  if (by_mod || mask.given()) {
     if (mask.given())
       fetch_tile<bool>(mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
     else
       std::fill_n(scratch.mask, (key_hi - key_lo) * kPanel, 1.0f);
-    if (call.mods.mask.given())
+    if (by_mod)
       hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, panel, vecs, key_lo, key_hi, scratch.mask),
            0.0f);
-    VF any = hn::Zero(DF());
-    for (std::int64_t k = 0; k < key_hi - key_lo; ++k)
-      for (int v = 0; v < vecs; ++v) any = hn::Max(any, hn::Load(DF(), scratch.mask + k * kPanel + v * kLanes));
-    if (all_zero(any)) return false;
+    VF any = hn::Zero(DF()), hides = hn::Zero(DF());
+    for (std::int64_t k = 0; k < key_hi - key_lo; ++k) {
+      for (int v = 0; v < vecs; ++v) {
+        const VF seen = hn::Load(DF(), scratch.mask + k * kPanel + v * kLanes);
+        any = hn::Max(any, seen), hides = hn::Max(hides, splat(1.0f) - seen);
+      }
+    }
+    if (all_zero(any)) return Hidden::all;
+    hidden = all_zero(hides) ? Hidden::none : Hidden::some;
   }
   if (panel.bias) {
     flash::with_storage(bias.dtype, [&](auto zero) {
       fetch_tile<decltype(zero)>(bias, p, task, panel_row, vecs, key_lo, key_hi, scratch.bias);
     });
   }
-  return true;
+  return hidden;
 }
 
 // A score_mod stands between what changes scores and what hides them; with one, features are applied in two passes.
 enum class Part { all, before_mod, after_mod };
 
 // Applies the score features to the vector of rows at `lane` for keys [lo, hi) of the block that begins at `first`; the
-// tiles begin at `tile_lo`. visible_lo, visible_hi: the keys of each lane. Returns the maximum.
+// tiles begin at `tile_lo`. visible_lo, visible_hi: the keys of each lane; masked: a mask's tile hides some of them.
+// Returns the maximum.
 template <Part part>
 inline VF apply_chain(const PanelScores& panel, int lane, std::int64_t first, std::int64_t lo, std::int64_t hi,
-                      std::int64_t tile_lo, const std::int32_t* visible_lo, const std::int32_t* visible_hi,
+                      std::int64_t tile_lo, const std::int32_t* visible_lo, const std::int32_t* visible_hi, bool masked,
                       float* scores) {
   const bool biased = panel.bias != nullptr, alibi = panel.params.slopes != nullptr;
   // The magnitude alone: a negative scale has turned the sign of Q.
@@ -176,7 +187,7 @@ inline VF apply_chain(const PanelScores& panel, int lane, std::int64_t first, st
       hn::Store(s, DF(), at);
       continue;
     }
-    if (panel.mask) s = hide_by_mask(s, hn::Load(DF(), panel.mask + tile_at));
+    if (masked) s = hide_by_mask(s, hn::Load(DF(), panel.mask + tile_at));
     if (k < all_lo || k >= all_hi) s = hide_by_band(s, key, from, to);
     hn::Store(s, DF(), at);
     tile_max = hn::Max(tile_max, s);
