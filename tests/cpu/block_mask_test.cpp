@@ -30,7 +30,7 @@ void spoil(const ConstTensor& t, const Hidden& hidden) {
   }
 }
 
-// Documents of random lengths, of which nobody sees every third: its rows see nothing, and its keys are seen by none.
+// Documents of random lengths. Every third is hidden: its rows see nothing, and no row sees its keys.
 TEST(BlockMask, WhatIsHiddenMayBeNaN) {
   std::mt19937 random(7);
   for (int round = 0; round < 4; ++round) {
