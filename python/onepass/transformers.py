@@ -4,19 +4,17 @@
 """
 
 import contextlib
-import inspect
-import re
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import onepass.torch
 from onepass import _transformers_cache
+from onepass import _transformers_masks as masks
+from onepass._flex.block_mask import BlockMask
 
 __all__ = ["register", "serving"]
 
@@ -25,15 +23,18 @@ def __dir__() -> Any:
     return sorted(__all__)
 
 
-def register(name: str = "onepass") -> None:
+def register(name: str = "onepass", *, expressions: bool = False) -> None:
     """Makes ``name`` an attention implementation: ``from_pretrained(..., attn_implementation=name)``.
 
     Grouped heads, windows, softcaps, sinks and position biases are computed as the models' eager attention does, in
     training too. Masks are bool, and there is none where causal order and a window say it all. Attention weights are
     not returned.
+
+    Args:
+      expressions: masks are expressions where the model allows it, and no tensor of all rows and keys is made.
     """
     AttentionInterface.register(name, _attend)
-    AttentionMaskInterface.register(name, _mask)
+    AttentionMaskInterface.register(name, _expression if expressions else _mask)
 
 
 @contextlib.contextmanager
@@ -51,7 +52,12 @@ def serving(model: Any) -> Iterator[Any]:
 
 
 def _mask(
-    *args: Any, local_size: Any = None, allow_is_causal_skip: bool = True, config: Any = None, **kwargs: Any
+    *args: Any,
+    local_size: Any = None,
+    allow_is_causal_skip: bool = True,
+    config: Any = None,
+    make: Any = sdpa_mask,
+    **kwargs: Any,
 ) -> Any:
     """The mask that transformers makes for PyTorch's function, but none for a causal window that `_attend` is told of.
 
@@ -59,26 +65,15 @@ def _mask(
     (PhiMoE, Qwen2-MoE).
     """
     if allow_is_causal_skip and local_size is not None and local_size == getattr(config, "sliding_window", None):
-        local_size = None if _layers_tell_their_window(type(config).__module__) else local_size
+        local_size = None if masks.layers_tell_their_window(type(config).__module__) else local_size
     kwargs |= {"local_size": local_size, "allow_is_causal_skip": allow_is_causal_skip, "config": config}
-    return sdpa_mask(*args, **kwargs)
+    return make(*args, **kwargs)
 
 
-@torch.compiler.assume_constant_result
-def _layers_tell_their_window(configuration: Any) -> Any:
-    """True if the source of this configuration's model passes windows to its attention function."""
-    known = _tellers.get(configuration)
-    if known is None:
-        modeling: Any = sys.modules.get(configuration.replace("configuration_", "modeling_"))
-        try:
-            known = re.search(r"sliding_window=(self\.|getattr\()", inspect.getsource(modeling)) is not None
-        except (OSError, TypeError):  # there is no source
-            known = False
-        _tellers[configuration] = known
-    return known
-
-
-_tellers: dict[str, bool] = {}  # by the module of a configuration
+def _expression(*args: Any, **kwargs: Any) -> Any:
+    """`_mask`, but an expression where the model and the mask function allow it."""
+    found = _mask(*args, make=masks.expression_mask, **kwargs)
+    return _mask(*args, **kwargs) if found is NotImplemented else found
 
 
 def _attend(
@@ -86,7 +81,7 @@ def _attend(
     query: Any,
     key: Any,
     value: Any,
-    attention_mask: Tensor,
+    attention_mask: Any,
     dropout: Any = 0.0,
     scaling: Any = None,
     is_causal: bool | None = None,
@@ -105,7 +100,10 @@ def _attend(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask: Any = None
     window = bool_mask = None
-    if attention_mask is not None:
+    expression: dict[str, Any] = {}
+    if isinstance(attention_mask, BlockMask):
+        expression, attention_mask = masks.words_of(attention_mask), None
+    elif attention_mask is not None:
         # The mask of a cache that is not full may be longer or shorter than the keys.
         attention_mask = attention_mask[..., :keys]
     elif causal:
@@ -129,5 +127,6 @@ def _attend(
         scale=scaling,
         softcap=softcap or 0.0,
         dropout_p=dropout,
+        **expression,
     )
     return out.transpose(1, 2).contiguous(), None
