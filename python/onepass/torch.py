@@ -4,9 +4,7 @@
 ``torch.nn.functional.scaled_dot_product_attention``, and ``with onepass.torch.sdpa():`` puts it in its place.
 """
 
-import contextlib
 import importlib
-import threading
 
 import torch
 from torch.compiler import is_compiling
@@ -21,8 +19,9 @@ from ._quantize import fp8_text
 from ._quantized import Quantized, carried
 from ._torch_cascade import cascade
 from ._torch_flex import flex_attention
+from ._torch_place import register, sdpa
 
-__all__ = ["append_kv", "attention", "cascade", "merge", "quantize", "scaled_dot_product_attention", "sdpa"]
+__all__ = ["append_kv", "attention", "cascade", "merge", "quantize", "register", "scaled_dot_product_attention", "sdpa"]
 __all__ += ["BlockMask", "Quantized", "and_masks", "create_block_mask", "flex_attention", "noop_mask", "or_masks"]
 
 _pytree.register_pytree_node(
@@ -371,30 +370,3 @@ def _four_mask(mask, lead):
     if mask.dim() <= 3:
         return mask
     return mask.expand(*lead, *mask.shape[-3:]).flatten(0, len(lead) - 1) if lead else mask
-
-
-_lock = threading.Lock()
-_depth = 0
-_theirs = None
-
-
-@contextlib.contextmanager
-def sdpa():
-    """Inside the block ``torch.nn.functional.scaled_dot_product_attention`` is onepass's, in all threads.
-
-    Code that has imported the function by its own name before keeps PyTorch's. Blocks may be nested.
-    """
-    global _depth, _theirs
-    functional = torch.nn.functional
-    with _lock:
-        if _depth == 0:
-            _theirs = functional.scaled_dot_product_attention
-            functional.scaled_dot_product_attention = scaled_dot_product_attention
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0:
-                functional.scaled_dot_product_attention = _theirs
