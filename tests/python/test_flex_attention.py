@@ -115,9 +115,11 @@ def test_block_masks_have_pytorchs_lists(name, block):
 
 
 def test_a_long_mask_has_no_mask_of_elements():
-    """10^10 elements would be 10 GB."""
-    mask = onepass.torch.create_block_mask(flex_mods.causal, 1, 1, 100_000, 100_000, device="cpu")
-    assert mask.shape == (1, 1, 100_000, 100_000)
+    """10^10 elements would be 10 GB. Row i of tiles has i full tiles and a partial one."""
+    mask = onepass.torch.create_block_mask(flex_mods.causal, 1, 1, 99_968, 99_968, device="cpu")
+    assert mask.shape == (1, 1, 99_968, 99_968)
+    assert torch.equal(mask.full_kv_num_blocks[0, 0], torch.arange(781, dtype=torch.int32))
+    assert (mask.kv_num_blocks == 1).all()
 
 
 @pytest.mark.parametrize("separate", [True, False])

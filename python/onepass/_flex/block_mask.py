@@ -5,16 +5,16 @@ from typing import Any
 import torch
 from torch.nn.attention import flex_attention as theirs
 
+from .._block_mask import block_mask
 from . import trace
 from .arithmetic import boolean, literal
 from .captured import Captured
-from .evaluate import Evaluation
 from .functions import logical_and, logical_or
 from .symbol import Symbol
+from .text import Buffers, text
 
 _LISTS = {"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"}
 _LISTS |= {"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"}
-_ELEMENTS = 1 << 24  # of a mask that are looked at together
 
 
 def noop_mask(batch: Any, head: Any, token_q: Any, token_kv: Any) -> Any:
@@ -77,9 +77,23 @@ class BlockMask(theirs.BlockMask):
 
     def _make_lists(self) -> None:
         mask_mod, batch, heads, device, separate = self._made_of
-        expression = _expression(mask_mod, (batch, heads), self.seq_lengths, device)
-        seen = _tiles(expression, (batch, heads), self.seq_lengths, self.BLOCK_SIZE, device)
-        some, full = seen > 0, seen == 2
+        buffers = Buffers()
+        seen = text(_expression(mask_mod, (batch, heads), self.seq_lengths, device), buffers)
+        tiles = block_mask(
+            seen,
+            *self.seq_lengths,
+            batch=batch,
+            heads=heads,
+            tile=self.BLOCK_SIZE,
+            mod_buffers=buffers.given(),
+            exact=True,
+        ).states()
+        for dimension, (length, size) in zip((2, 3), zip(self.seq_lengths, self.BLOCK_SIZE)):
+            if length % size:  # PyTorch pads the last tile with hidden elements
+                last = (slice(None),) * dimension + (-1,)
+                tiles[last] = tiles[last].clip(max=1)
+        states = torch.from_numpy(tiles).to(device)
+        some, full = states > 0, states == 2
         lists = theirs.BlockMask.from_kv_blocks(
             *_ordered(some & ~full if separate else some),
             *(_ordered(full) if separate else (None, None)),
@@ -169,32 +183,3 @@ def _ordered(dense: Any) -> tuple[Any, Any]:
     """(counts, indices) of the true tiles of each row, in order, before the others."""
     indices = torch.argsort(dense.int(), dim=-1, descending=True, stable=True)
     return dense.sum(-1).to(torch.int32), indices.to(torch.int32)
-
-
-def visible(expression: Any, batch_heads: Any, rows: Any, keys: Any) -> Any:
-    """[batch, heads, rows, keys] of bools, for these rows and keys."""
-    batch, heads = batch_heads
-    inputs = {
-        "batch": torch.arange(batch, device=rows.device)[:, None, None, None],
-        "head": torch.arange(heads, device=rows.device)[:, None, None],
-        "q_index": rows[:, None],
-        "k_index": keys,
-    }
-    return Evaluation(torch, inputs)(expression).expand(batch, heads, len(rows), len(keys))
-
-
-def _tiles(expression: Any, batch_heads: Any, lengths: Any, block: Any, device: Any) -> Any:
-    """0, 1 or 2 for each tile: none, some or all of its keys are visible. Rows of tiles are looked at in turn."""
-    keys = torch.arange(lengths[1], device=device)
-    columns = -(-lengths[1] // block[1])
-    strips = []
-    at_once = max(1, _ELEMENTS // max(1, batch_heads[0] * batch_heads[1] * lengths[1] * block[0])) * block[0]
-    for first in range(0, lengths[0], at_once):
-        rows = torch.arange(first, min(first + at_once, lengths[0]), device=device)
-        seen = visible(expression, batch_heads, rows, keys)
-        padding = (0, columns * block[1] - lengths[1], 0, -len(rows) % block[0])
-        cut = (*seen.shape[:2], -1, block[0], columns, block[1])
-        some = torch.nn.functional.pad(seen, padding, value=False).reshape(cut).any(5).any(3)
-        every = torch.nn.functional.pad(seen, padding, value=False).reshape(cut).all(5).all(3)
-        strips.append(some.int() + every.int())
-    return torch.cat(strips, 2)
