@@ -52,6 +52,11 @@ struct DualFunctions {
     alignas(64) T x[kExprBlock] = {}, f[kExprBlock];  // whole vectors, in kernels
     for (int i = 0; i < n; ++i) x[i] = in[i].value;
     Functions::apply(code, x, f, n);
+    const auto other = [&](ExprCode slopes, T sign) {  // a slope that is a function of its own
+      alignas(64) T s[kExprBlock];
+      Functions::apply(slopes, x, s, n);
+      for (int i = 0; i < n; ++i) out[i] = in[i].through(f[i], sign * s[i]);
+    };
     const auto each = [&](auto slope) {
       for (int i = 0; i < n; ++i) out[i] = in[i].through(f[i], slope(x[i], f[i]));
     };
@@ -62,6 +67,8 @@ struct DualFunctions {
       case ExprCode::log2: return each([](T v, T) { return 1 / (v * ln2); });
       case ExprCode::sqrt: return each([](T, T y) { return T(0.5) / y; });
       case ExprCode::tanh: return each([](T, T y) { return 1 - y * y; });
+      case ExprCode::sin: return other(ExprCode::cos, 1);
+      case ExprCode::cos: return other(ExprCode::sin, -1);
       default: return each([](T, T) { return T(0); });  // floor, ceil
     }
   }

@@ -22,15 +22,16 @@ struct Function {
   bool numbers;  // integers become numbers; abs, min and max keep them
 };
 constexpr Function kFunctions[] = {
-    {"abs", ExprCode::abs, 1, false},    {"min", ExprCode::min, 2, false},     {"max", ExprCode::max, 2, false},
-    {"fabs", ExprCode::abs, 1, true},    {"fabsf", ExprCode::abs, 1, true},    {"fmin", ExprCode::min, 2, true},
-    {"fminf", ExprCode::min, 2, true},   {"fmax", ExprCode::max, 2, true},     {"fmaxf", ExprCode::max, 2, true},
-    {"exp", ExprCode::exp, 1, true},     {"expf", ExprCode::exp, 1, true},     {"exp2", ExprCode::exp2, 1, true},
-    {"exp2f", ExprCode::exp2, 1, true},  {"log", ExprCode::log, 1, true},      {"logf", ExprCode::log, 1, true},
-    {"log2", ExprCode::log2, 1, true},   {"log2f", ExprCode::log2, 1, true},   {"sqrt", ExprCode::sqrt, 1, true},
-    {"sqrtf", ExprCode::sqrt, 1, true},  {"tanh", ExprCode::tanh, 1, true},    {"tanhf", ExprCode::tanh, 1, true},
-    {"floor", ExprCode::floor, 1, true}, {"floorf", ExprCode::floor, 1, true}, {"ceil", ExprCode::ceil, 1, true},
-    {"ceilf", ExprCode::ceil, 1, true},
+    {"abs", ExprCode::abs, 1, false},   {"min", ExprCode::min, 2, false},    {"max", ExprCode::max, 2, false},
+    {"fabs", ExprCode::abs, 1, true},   {"fabsf", ExprCode::abs, 1, true},   {"fmin", ExprCode::min, 2, true},
+    {"fminf", ExprCode::min, 2, true},  {"fmax", ExprCode::max, 2, true},    {"fmaxf", ExprCode::max, 2, true},
+    {"exp", ExprCode::exp, 1, true},    {"expf", ExprCode::exp, 1, true},    {"exp2", ExprCode::exp2, 1, true},
+    {"exp2f", ExprCode::exp2, 1, true}, {"log", ExprCode::log, 1, true},     {"logf", ExprCode::log, 1, true},
+    {"log2", ExprCode::log2, 1, true},  {"log2f", ExprCode::log2, 1, true},  {"sqrt", ExprCode::sqrt, 1, true},
+    {"sqrtf", ExprCode::sqrt, 1, true}, {"tanh", ExprCode::tanh, 1, true},   {"tanhf", ExprCode::tanh, 1, true},
+    {"sin", ExprCode::sin, 1, true},    {"sinf", ExprCode::sin, 1, true},    {"cos", ExprCode::cos, 1, true},
+    {"cosf", ExprCode::cos, 1, true},   {"floor", ExprCode::floor, 1, true}, {"floorf", ExprCode::floor, 1, true},
+    {"ceil", ExprCode::ceil, 1, true},  {"ceilf", ExprCode::ceil, 1, true},
 };
 
 // Binary operators, the loosest first; those of a level group from the left.

@@ -49,6 +49,8 @@ enum class ExprCode : std::uint8_t {
   log2,
   sqrt,
   tanh,
+  sin,
+  cos,
   floor,
   ceil,
 };

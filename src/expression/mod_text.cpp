@@ -71,7 +71,8 @@ void check_mod_name(std::string_view name) {
     refuse("must be a letter and up to 63 letters, digits and underscores");
   constexpr std::string_view kWords =
       " score batch head q_index k_index int float bool true false INFINITY abs fabs fabsf min fmin fminf max fmax "
-      "fmaxf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf tanh tanhf floor floorf ceil ceilf alignas alignof and "
+      "fmaxf exp expf exp2 exp2f log logf log2 log2f sqrt sqrtf tanh tanhf sin sinf cos cosf floor floorf ceil ceilf "
+      "alignas alignof and "
       "and_eq asm auto bitand bitor break case catch char char8_t char16_t char32_t class compl concept const "
       "consteval "
       "constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do double "

@@ -20,6 +20,8 @@ struct ScalarFunctions {
       case ExprCode::log2: return std::log2(x);
       case ExprCode::sqrt: return std::sqrt(x);
       case ExprCode::tanh: return std::tanh(x);
+      case ExprCode::sin: return std::sin(x);
+      case ExprCode::cos: return std::cos(x);
       case ExprCode::floor: return std::floor(x);
       default: return std::ceil(x);
     }

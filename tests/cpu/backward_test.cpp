@@ -87,6 +87,7 @@ constexpr const char* kLines[] = {
     "grads=dq,dk,dv,dbias",
     "bwd b1 h2/1 s600x900 d64 score_mod={score + 3 * tanh(score) * exp(-fabs(score)) - sqrt(1.0f + score * score)} "
     "mask_mod={((q_index ^ k_index) & 3) != 0} softcap=30 bias=fp32:11qk grads=dq,dk,dv,dbias",
+    "bwd b1 h2/1 s70x90 d16 score_mod={score * sin(score) + cos(3 * score)} grads=dq,dk",
     "bwd b2 h2 s0x5 d16 sinks grads=dq,dk,dv,dsinks",
     "bwd b2 h2 s5x0 d16 sinks grads=dq,dk,dv,dsinks dlse",
     "bwd b0 h2 s5x5 d16",

@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd s512 d64 bf16 score_mod={score + exp(score) - exp2f(score) * log(float(q_index + 1)) / log2f(2.0f) + "
         "sqrt(fabs(score)) + min(score, 1) + max(head, 2.5f) + fmin(score, 1.0f) + floor(score) + ceilf(score) + "
         "(float)(q_index % 3 << 1 | ~k_index & 7 ^ batch) + (score > 0.5 && !flags[k_index] ? -INFINITY : 1e-3) + "
-        "min(q_index, k_index) + tanhf(score) + int(true)} buffer=flags:bool:512",
+        "min(q_index, k_index) + tanhf(score) + sin(score) * cosf(score) + int(true)} buffer=flags:bool:512",
         // Every second score is hidden in every lane, which once made ptxas serialise the products.
         "fwd h1 d128 bf16 varlen=128,512 mask_mod={k_index % 2 == 0}"));
 // These run in ./dev test all.

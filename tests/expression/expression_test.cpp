@@ -44,6 +44,7 @@ struct Flags {
 // The value of the same text in C++, by the names that the language has.
 using std::abs;
 using std::ceil;
+using std::cos;
 using std::exp;
 using std::exp2;
 using std::fabs;
@@ -52,6 +53,7 @@ using std::log;
 using std::log2;
 using std::max;
 using std::min;
+using std::sin;
 using std::sqrt;
 using std::tanh;
 
@@ -123,6 +125,7 @@ const Case kCases[] = {
     SAME_AS_CPP(30.0f * tanhf(score / 30.0f)),
     SAME_AS_CPP(exp(score) + expf(-score)),
     SAME_AS_CPP(exp2(score)),
+    SAME_AS_CPP(sin(score) * cosf(float(q_index)) + sinf(0.5f) - cos(score)),
     SAME_AS_CPP(log(float(q_index + 1)) + log2(float(k_index + 1))),
     SAME_AS_CPP(sqrt(float(q_index)) + floor(score) + ceil(score)),
     SAME_AS_CPP(table[q_index]),

@@ -161,10 +161,10 @@ class RandomText {
   std::string number(int depth) {
     if (depth <= 0) return pick(2) ? "float(" + integer(0) + ")" : pick(8) == 0 ? "INFINITY" : "1.5f";
     const char* const both[] = {" + ", " - ", " * ", " / "};
-    const char* const one[] = {"abs(", "-(", "floor(", "ceil(", "sqrt(", "tanh("};
+    const char* const one[] = {"abs(", "-(", "floor(", "ceil(", "sqrt(", "tanh(", "cos("};
     switch (pick(6)) {
       case 0: return "table[" + integer(depth - 1) + ", " + integer(depth - 1) + "]";
-      case 1: return one[pick(6)] + number(depth - 1) + ")";
+      case 1: return one[pick(7)] + number(depth - 1) + ")";
       case 2: return (pick(2) ? "min(" : "max(") + number(depth - 1) + ", " + number(depth - 1) + ")";
       case 3: return "(" + mask(0) + " ? " + number(depth - 1) + " : " + number(depth - 1) + ")";
       default: return "(" + number(depth - 1) + both[pick(4)] + number(depth - 1) + ")";

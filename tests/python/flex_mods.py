@@ -32,6 +32,7 @@ SCORE_MODS = {
     "head_offset": lambda s, b, h, q, k: s + 2 * h,
     "gate": lambda s, b, h, q, k: s * torch.sigmoid(GATE[b, h]),
     "gate_by_parts": lambda s, b, h, q, k: s * torch.sigmoid(GATE[b][h]) + POINT,
+    "trig": lambda s, b, h, q, k: s * torch.sin(q * 0.1) + torch.cos(s) * torch.cos(k / 3),
     "squared": lambda s, b, h, q, k: 0.1 * s**2 + torch.sqrt(torch.abs(s) + 1) - torch.log1p(s.abs()),
     "clamped": lambda s, b, h, q, k: torch.clamp(s, -2.0, 1.5) + s.clamp(min=0.25),
     "masked_fill": lambda s, b, h, q, k: s.masked_fill((q - k).abs() > 9, -1.0),

@@ -30,7 +30,7 @@ SCORE_MODS = {
         lambda s, b, h, q, k: s + (q - k) % 7 + (q - k) // 3 + jax.lax.rem(q - k, 4) + q / 2,
         lambda s, b, h, q, k: s + (q - k) % 7 + (q - k) // 3 + jnp.fmod(q - k, 4) + q / 2,
     ),
-    "relu": (lambda s, b, h, q, k: jax.nn.relu(s) + 1, lambda s, b, h, q, k: jnp.maximum(s, 0) + 1),
+    "relu": (lambda s, b, h, q, k: jax.nn.relu(s) + jnp.sin(s), lambda s, b, h, q, k: jnp.maximum(s, 0) + jnp.sin(s)),
 }
 MASK_MODS = {
     "documents": lambda b, h, q, k: (DOCUMENT[q] == DOCUMENT[k]) & (q >= k),

@@ -48,7 +48,7 @@ struct Dual {
   friend DEV bool operator!=(Dual x, Dual y) { return x.value != y.value; }
 };
 
-using ::fminf, ::fmaxf, ::fabsf, ::expf, ::exp2f, ::logf, ::log2f, ::sqrtf, ::floorf, ::ceilf;  // of floats, still
+using ::fminf, ::fmaxf, ::fabsf, ::expf, ::exp2f, ::logf, ::log2f, ::sqrtf, ::sinf, ::cosf, ::floorf, ::ceilf;  // of floats, still
 
 // Returns the first of two equal numbers, and the number of a NaN and a number.
 DEV Dual fmin(Dual x, Dual y) { return {fminf(x.value, y.value), y.value < x.value ? y.derivative : x.derivative}; }
@@ -76,6 +76,8 @@ DEV Dual tanh(Dual x) {
   const float y = tanh_of(x.value);
   return {y, chained(1.0f - y * y, x.derivative)};
 }
+DEV Dual sin(Dual x) { return {::sinf(x.value), chained(::cosf(x.value), x.derivative)}; }
+DEV Dual cos(Dual x) { return {::cosf(x.value), chained(-::sinf(x.value), x.derivative)}; }
 DEV Dual floor(Dual x) { return ::floorf(x.value); }
 DEV Dual ceil(Dual x) { return ::ceilf(x.value); }
 // As C names them.
@@ -87,6 +89,8 @@ DEV Dual logf(Dual x) { return log(x); }
 DEV Dual log2f(Dual x) { return log2(x); }
 DEV Dual sqrtf(Dual x) { return sqrt(x); }
 DEV Dual tanhf(Dual x) { return tanh(x); }
+DEV Dual sinf(Dual x) { return sin(x); }
+DEV Dual cosf(Dual x) { return cos(x); }
 DEV Dual floorf(Dual x) { return floor(x); }
 DEV Dual ceilf(Dual x) { return ceil(x); }
 

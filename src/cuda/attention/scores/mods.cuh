@@ -28,6 +28,8 @@ DEV float log2(float x) { return log2f(x); }
 DEV float sqrt(float x) { return sqrtf(x); }
 DEV float tanh(float x) { return tanh_of(x); }
 DEV float tanhf(float x) { return tanh_of(x); }
+DEV float sin(float x) { return sinf(x); }
+DEV float cos(float x) { return cosf(x); }
 DEV float floor(float x) { return floorf(x); }
 DEV float ceil(float x) { return ceilf(x); }
 #undef INFINITY
