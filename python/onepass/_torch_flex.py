@@ -8,6 +8,7 @@ from torch.nn.attention import flex_attention as theirs
 from ._flex import block_mask as masks
 from ._flex import trace
 from ._flex.arithmetic import number
+from ._flex.block_mask import BlockMask, and_masks, create_block_mask, noop_mask, or_masks  # noqa: F401  of onepass.torch
 from ._flex.text import Buffers, text
 from ._flex.torch_gradients import learned, with_gradients
 from ._flex.torch_gradients import max_scores as _max_scores

@@ -13,24 +13,27 @@ from torch.utils import _pytree
 import onepass
 
 from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _torch_vmap, _unknown  # noqa: F401  its rules
-from ._flex.block_mask import BlockMask, and_masks, create_block_mask, noop_mask, or_masks
 from ._flex.trace import texts
 from ._quantize import fp8_text
 from ._quantized import Quantized, carried
 from ._torch_cascade import cascade
-from ._torch_flex import flex_attention
 from ._torch_place import register, sdpa
 
 __all__ = ["append_kv", "attention", "cascade", "merge", "quantize", "register", "scaled_dot_product_attention", "sdpa"]
-__all__ += ["BlockMask", "Quantized", "and_masks", "create_block_mask", "flex_attention", "noop_mask", "or_masks"]
+__all__ += ["Quantized"]
+_FLEX = ["BlockMask", "and_masks", "create_block_mask", "flex_attention", "noop_mask", "or_masks"]
+__all__ += _FLEX
 
 _pytree.register_pytree_node(
     Quantized, lambda x: (list(x), x.how), lambda x, how: Quantized(*x, hadamard=how[0], seed=how[1])
 )
 
 
-def __getattr__(name):
-    if name != "context_parallel":  # imported when it is first asked for
+def __getattr__(name):  # what is imported when it is first asked for
+    if name in _FLEX:  # with PyTorch's flex_attention, which takes longer to import than onepass
+        globals().update({x: getattr(importlib.import_module("onepass._torch_flex"), x) for x in _FLEX})
+        return globals()[name]
+    if name != "context_parallel":
         raise AttributeError(f"module 'onepass.torch' has no attribute {name!r}; it has {', '.join(__all__)}")
     return importlib.import_module("onepass.context_parallel")
 

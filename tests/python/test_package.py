@@ -44,17 +44,10 @@ def test_stubs_of_interfaces_have_the_codes_parameters(module):
     """Read, not imported: the frameworks need not be there."""
     stub = defined(PACKAGE / f"{module}.pyi")
     code = {}
-    for file in (
-        f"{module}.py",
-        f"_{module}_append.py",
-        f"_{module}_quantize.py",
-        "_torch_flex.py",
-        "_flex/block_mask.py",
-    ):
-        if (PACKAGE / file).exists():
-            code = defined(PACKAGE / file) | code
+    for path in (*PACKAGE.glob(f"_{module}_*.py"), PACKAGE / "_flex" / "block_mask.py", PACKAGE / f"{module}.py"):
+        code |= defined(path)
     options = {node.target.id for node in stub["_Options"].body if isinstance(node, ast.AnnAssign)}
-    public = " ".join(re.findall(r"__all__ \+?= \[(.*?)\]", (PACKAGE / f"{module}.py").read_text(), re.S))
+    public = " ".join(re.findall(r"(?:__all__ \+?|_FLEX )= \[(.*?)\]", (PACKAGE / f"{module}.py").read_text(), re.S))
     for name in set(re.findall(r'"(\w+)"', public)) - {"Quantized", "BlockMask", "cascade"}:  # cascade forwards
         mine, theirs = (x[name].args for x in (stub, code))
         assert [x.arg for x in mine.args] == [x.arg for x in theirs.args], name
