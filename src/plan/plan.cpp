@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/implementations.hpp"
+#include "onepass/block_mask.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "problem/implementation.hpp"
@@ -89,11 +90,24 @@ Plan make_plan(const Problem& problem, std::string_view implementation, const Ex
 
 void prepare(const Plan& plan) { state_of(plan).prepare(); }
 
+// The tiles that a mask_mod leaves, a line; nothing without one.
+static std::string tiles_of(const Problem& p) {
+  if (p.mask_mod.empty()) return {};
+  if (!p.mod_buffers.empty()) return "mask_mod: the number of empty tiles depends on the buffers\n";
+  try {
+    const BlockMask m = block_mask(p.mask_mod, {}, {.seq_q = p.seq_q, .seq_k = p.seq_k});
+    return text("mask_mod: ", m.tiles() - m.mixed.count() - m.full.count(), " of ", m.tiles(),
+                " tiles of 128 x 128 are empty, ", m.full.count(), " need no mask (head 0, batch entry 0)\n");
+  } catch (const Error&) {  // text for the CUDA compiler alone
+    return "mask_mod: only the CUDA compiler reads it, so no tile is known to be empty\n";
+  }
+}
+
 std::string explain(const Problem& problem) {
   const Request request = request_for(problem, problem.op == Op::linear ? workers_of(default_executor()) : 1);
   std::string why;
   const auto rows = plan::implementations(problem, request.workers, &why);
-  std::string out = to_string(problem) + "\n" + why + (why.empty() ? "" : "\n");
+  std::string out = to_string(problem) + "\n" + why + (why.empty() ? "" : "\n") + tiles_of(problem);
   bool chosen = false;
   for (const Implementation* row : rows) {
     const Decision decision = decide(*row, request);

@@ -8,6 +8,7 @@
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
 #include "check/check.hpp"
+#include "onepass/attention.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 #include "support/backward_problem.hpp"
@@ -61,6 +62,17 @@ TEST(BlockMask, WhatIsHiddenMayBeNaN) {
       EXPECT_GT(takers, 0) << line;
     }
   }
+}
+
+TEST(BlockMask, ExplainCountsTiles) {
+  const auto line = [](const char* problem) {
+    const std::string all = explain(problem);
+    return all.substr(all.find('\n') + 1, all.find('\n', all.find('\n') + 1) - all.find('\n') - 1);
+  };
+  EXPECT_EQ(line("fwd s1024 d64 mask_mod={q_index >= k_index}"),
+            "mask_mod: 28 of 64 tiles of 128 x 128 are empty, 28 need no mask (head 0, batch entry 0)");
+  EXPECT_EQ(line("fwd s1024 d64 mask_mod={doc[q_index] == doc[k_index]} buffer=doc:int32:1024"),
+            "mask_mod: the number of empty tiles depends on the buffers");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/sm80/forward/forward.hpp"
 #include "cuda/sm90/forward/forward.hpp"
@@ -52,6 +53,16 @@ TEST_P(CudaMods, CompileWithoutASpill) {
     EXPECT_EQ(cuda::wrong_code(hopper.cubin, {hopper.threads, {"HGMMA"}}), "");
   }
   EXPECT_EQ(cuda::wrong_code(ampere.cubin, {ampere.threads, {"HMMA"}}), "");
+}
+
+// The packing of a mask_mod, also of one that has no bounds.
+TEST_P(CudaMods, TheirPackingCompilesWithoutASpill) {
+  Problem p = parse_problem(std::string(GetParam()) + " cuda");
+  if (p.mask_mod.empty()) GTEST_SKIP() << "no mask_mod";
+  for (const char* arch : {"sm_80", "sm_90"}) {
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::mod_program(p, arch)), {256, {"VOTE"}}), "");
+    p.mask_mod = "[](bool x) { return x; }(" + p.mask_mod + ")";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

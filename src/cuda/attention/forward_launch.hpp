@@ -1,5 +1,7 @@
 // The parts that the states of all forward kernels have: launch parameters, the packed mask, tile counters.
 #pragma once
+#include <memory>
+
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
 
@@ -7,12 +9,13 @@ namespace onepass::cuda {
 
 class ForwardLaunch {
  public:
+  // callers: the problem that `problem` is the packed_problem() of.
   ForwardLaunch(Kernels& kernels, const Problem& problem, const DeviceFacts& device, const TileShape& tile,
-                const Part& part = {})
+                const std::shared_ptr<const Problem>& callers, const Part& part = {})
       : decided(decided_params(problem, tile, device.l2_bytes, part)),
         workspace_bytes(decided.tiles == 0 ? 0 : forward_workspace_bytes(problem, tile)),
         mask_at_(mask_place(problem, tile)),
-        mask_(kernels, problem, tile) {}
+        mask_(kernels, problem, tile, callers) {}
 
   // The parameters of a call, whose mask is packed in front of the launch.
   ForwardParams params(const Call& call) const {

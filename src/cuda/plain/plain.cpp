@@ -13,7 +13,7 @@ class State final : public KernelState {
  public:
   State(const Request& request, const DeviceFacts& device, const ForwardFeatures& features)
       : KernelState(request, device),
-        forward_(kernels_, *problem, device, kPlainTile),
+        forward_(kernels_, *problem, device, kPlainTile, problem),
         decided_(plain_params(*problem, forward_.decided)) {
     workspace_bytes = forward_.workspace_bytes;
     idle_ = decided_.tiles == 0;

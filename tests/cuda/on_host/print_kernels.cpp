@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cuda/attention/host.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
@@ -50,6 +51,8 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
       return cuda::flat_gemm_program(plan.config, "sm_90");
   } else if (family == "plaingemm") {
     if (PlainGemmConfig c; cuda::select_plain_gemm(p, c, why)) return cuda::plain_gemm_program(c, "sm_90");
+  } else if (family == "mod") {
+    return cuda::mod_program(p, "sm_90");
   } else if (family == "plain") {
     if (cuda::select_plain(p, why)) return cuda::plain_program(cuda::features_of(p), "sm_90", cuda::mods_source(p));
   } else if (family == "decode") {

@@ -129,8 +129,8 @@ std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 
 BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Problem>& problem,
-                               const DeviceFacts& device, const BackwardFeatures& f, const BackwardShape& s,
-                               const char* sum_tile)
+                               const std::shared_ptr<const Problem>& callers, const DeviceFacts& device,
+                               const BackwardFeatures& f, const BackwardShape& s, const char* sum_tile)
     : features(f),
       shape(s),
       decided(decided_backward(*problem, s, device.l2_bytes)),
@@ -138,7 +138,7 @@ BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Pro
       key_tiles(problem->heads_kv * decided.k_blocks),
       early(device.major >= 9),
       places_(workspace_of(*problem, f, s)),
-      mask_(kernels, *problem, kMaskTile, s.mask_fragments) {
+      mask_(kernels, *problem, kMaskTile, callers, s.mask_fragments) {
   const auto add = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
     return kernels.add(std::tuple{std::string(name), f, s, mods_key(*problem)}, shared_bytes,
                        [=](const auto&, const std::string& arch) {

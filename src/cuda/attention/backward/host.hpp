@@ -44,8 +44,9 @@ unsigned sum_blocks(const BackwardParams& params);
 // of and behind a family's own.
 class BackwardLaunch {
  public:
-  // sum_tile: the device source with the family's.
-  BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Problem>& problem, const DeviceFacts& device,
+  // callers: the problem that `problem` is the packed_problem() of. sum_tile: the device source with the family's.
+  BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Problem>& problem,
+                 const std::shared_ptr<const Problem>& callers, const DeviceFacts& device,
                  const BackwardFeatures& features, const BackwardShape& shape, const char* sum_tile);
 
   // The parameters of a call, behind the launches of the mask's packing and of the pre kernel.
@@ -75,11 +76,12 @@ Decision plan_backward(const Request& request, const ConfigOn& config_on) {
     BackwardFeatures features;
     Config config;
   };
-  return plan_on_device<State, Selected>(
-      request, [&](const DeviceFacts& device, const Problem& p, Selected& s, std::string& why) {
-        s.features = backward_features_of(p);
-        return config_on(device, p, s.features, s.config, why);
-      });
+  return plan_on_device<State, Selected>(request,
+                                         [&](const DeviceFacts& device, const Problem&, Selected& s, std::string& why) {
+                                           const std::shared_ptr<const Problem> seen = packed_problem(request.problem);
+                                           s.features = backward_features_of(*seen);
+                                           return config_on(device, *seen, s.features, s.config, why);
+                                         });
 }
 
 }  // namespace onepass::cuda

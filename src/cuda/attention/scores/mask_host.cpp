@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "cuda/attention/scores/mods.hpp"
+#include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
 
@@ -21,6 +23,16 @@ struct PackedShape {  // of the packed mask; dimensions that repeat have size 1
   std::int64_t fragment_words() const { return tile_bytes() * 64; }
 };
 
+// Bits of a mask_mod at most: those of 128k rows and keys that all heads share.
+constexpr std::int64_t kMostModBytes = std::int64_t{2} << 30;
+
+bool has_word(std::string_view source, std::string_view word) {
+  Tokens tokens("", source);
+  for (tokens.next(); !tokens.token().empty(); tokens.next())
+    if (tokens.token() == word) return true;
+  return false;
+}
+
 PackedShape packed_shape_of(const Problem& p, const TileShape& tile) {
   const BroadcastDims& s = *p.bool_mask;
   const std::int64_t rows = s.rows ? p.seq_q : 1;
@@ -33,6 +45,30 @@ PackedShape packed_shape_of(const Problem& p, const TileShape& tile) {
 
 KernelProgram mask_program(const std::string& arch) {
   return {"cuda/attention/scores/mask_bits.cuh", "pack_mask", "", arch, "", ""};
+}
+
+KernelProgram mod_program(const Problem& callers, const std::string& arch) {
+  Problem mask = callers;
+  mask.score_mod.clear();
+  ForwardFeatures features = features_of(mask);
+  const std::string config =
+      text(features_source(features),
+           "namespace onepass {\nconstexpr bool kReadsMask = ", callers.bool_mask ? "true" : "false", ";\n}\n");
+  return {"cuda/attention/scores/mod_bits.cuh",         "pack_mod", config, arch,
+          mods_source(mask) + mask_bounds_source(mask), ""};
+}
+
+std::shared_ptr<const Problem> packed_problem(const std::shared_ptr<const Problem>& callers) {
+  if (callers->mask_mod.empty()) return callers;
+  const BroadcastDims given = callers->bool_mask.value_or(BroadcastDims{});
+  const BroadcastDims spans{given.batch || has_word(callers->mask_mod, "batch"),
+                            given.heads || has_word(callers->mask_mod, "head"), true, true};
+  const std::int64_t masks = (spans.batch ? callers->batch : 1) * (spans.heads ? callers->heads_q : 1);
+  if (masks * callers->seq_q * (callers->seq_k / 8) > kMostModBytes) return callers;
+  auto packed = std::make_shared<Problem>(*callers);
+  packed->bool_mask = spans;
+  packed->mask_mod.clear();
+  return packed;
 }
 
 std::size_t mask_bytes(const Problem& p, const TileShape& tile, bool fragments) {
@@ -70,6 +106,11 @@ MaskPlan plan_mask(const Problem& p, const TileShape& tile, bool fragments) {
   return out;
 }
 
+long long mod_units(const MaskPackParams& p) {
+  const int block_words = p.block_n / 32, strip = 32 / block_words * block_words;
+  return p.units == 0 ? 0 : p.units / p.n_blocks * up(p.n_blocks * block_words, strip);
+}
+
 MaskPlan MaskPlan::at(const void* mask, void* workspace) const {
   MaskPlan out = *this;
   MaskPackParams& k = out.pack;
@@ -82,16 +123,32 @@ MaskPlan MaskPlan::at(const void* mask, void* workspace) const {
   return out;
 }
 
-PackedMask::PackedMask(Kernels& kernels, const Problem& p, const TileShape& tile, bool fragments) {
+PackedMask::PackedMask(Kernels& kernels, const Problem& p, const TileShape& tile,
+                       const std::shared_ptr<const Problem>& callers, bool fragments) {
   if (!p.bool_mask) return;
   plan_ = plan_mask(p, tile, fragments);
+  of_mod_ = p.mask_mod.empty() && !callers->mask_mod.empty();
+  if (of_mod_) {
+    plan_.pack.units = mod_units(plan_.pack);
+    kernel_ = kernels.add(
+        std::tuple{callers->mask_mod, mods_key(*callers), features_of(*callers), callers->bool_mask.has_value()}, 0,
+        [callers](const auto&, const std::string& arch) { return mod_program(*callers, arch); });
+    return;
+  }
   kernel_ = kernels.add(0, 0, [](int, const std::string& arch) { return mask_program(arch); });
 }
 
 void PackedMask::pack(const Call& call, void* workspace, MaskBits& bits, MaskFragments* fragments) const {
   if (!kernel_) return;
   MaskPlan plan = plan_.at(call.tensors.bool_mask.data, workspace);
-  call.launch(*kernel_, {std::min<std::int64_t>(plan.pack.units, 8 * call.device.multiprocessors), 256}, plan.pack);
+  if (of_mod_) {
+    ModPackParams params{plan.pack, {}};
+    fill_mod_buffers(call.tensors, params.buffers);
+    call.launch(*kernel_, {std::min<std::int64_t>((plan.pack.units + 7) / 8, 8 * call.device.multiprocessors), 256},
+                params);
+  } else {
+    call.launch(*kernel_, {std::min<std::int64_t>(plan.pack.units, 8 * call.device.multiprocessors), 256}, plan.pack);
+  }
   bits = plan.bits;
   if (fragments) *fragments = plan.pack.fragments;
 }

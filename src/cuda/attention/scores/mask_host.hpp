@@ -1,12 +1,23 @@
 // The host half of mask_bits.cuh.
 #pragma once
+#include <memory>
+
 #include "cuda/attention/host.hpp"
-#include "cuda/attention/scores/mask_bits.hpp"
+#include "cuda/attention/scores/mod_bits.hpp"
 #include "cuda/host/kernel_state.hpp"
 
 namespace onepass::cuda {
 
 KernelProgram mask_program(const std::string& arch);
+
+// The problem as kernels compute it that read a mask_mod as a packed mask: its boolean mask spans what the mask_mod
+// does, and there is no mask_mod. The same problem if it has none, or if the packed mask would be too large.
+std::shared_ptr<const Problem> packed_problem(const std::shared_ptr<const Problem>& problem);
+inline const char* packing_of(const Problem& callers, const Problem& packed) {  // for describe()
+  return callers.mask_mod != packed.mask_mod ? ", mask_mod packed into bits, empty tiles skipped" : "";
+}
+// The packing of a caller's mask_mod; `packed`: packed_problem() of the caller's.
+KernelProgram mod_program(const Problem& callers, const std::string& arch);
 // The size of the problem's packed mask; 0 if it has no mask. fragments: includes them (tiles of 64 rows x 32 keys).
 std::size_t mask_bytes(const Problem& problem, const TileShape& tile, bool fragments = false);
 // The packing's parameters, and where the packed mask will be. Addresses are those of a call, by at().
@@ -17,17 +28,21 @@ struct MaskPlan {
   MaskPlan at(const void* mask, void* workspace) const;
 };
 MaskPlan plan_mask(const Problem& problem, const TileShape& tile, bool fragments = false);
+// Strips of a mask_mod's packing (scores/mod_bits.cuh): its `units`, in place of tiles.
+long long mod_units(const MaskPackParams& pack);
 
-// A plan's packing of its mask, if it has one.
+// A plan's packing of its mask, if it has one. callers: the problem that `problem` is the packed_problem() of.
 class PackedMask {
  public:
-  PackedMask(Kernels& kernels, const Problem& problem, const TileShape& tile, bool fragments = false);
+  PackedMask(Kernels& kernels, const Problem& problem, const TileShape& tile,
+             const std::shared_ptr<const Problem>& callers, bool fragments = false);
   // Launches the packing into `workspace` (mask_bytes bytes) and sets where everything will be.
   void pack(const Call& call, void* workspace, MaskBits& bits, MaskFragments* fragments = nullptr) const;
 
  private:
   MaskPlan plan_{};
   const PlannedKernel* kernel_ = nullptr;  // null without a mask
+  bool of_mod_ = false;                    // it packs a mask_mod
 };
 
 }  // namespace onepass::cuda

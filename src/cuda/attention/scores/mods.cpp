@@ -41,16 +41,6 @@ std::string translated(const std::string& source, const Problem& p, std::string_
   return out.append(buffer && is_single(*buffer) ? "(0)" : "").append(source, done);
 }
 
-const char* element_text(DType t) {
-  switch (t) {
-    case DType::f16: return "F16";
-    case DType::bf16: return "Bf16";
-    case DType::i32: return "Int32";
-    case DType::boolean: return "Bool";
-    default: return "F32";
-  }
-}
-
 // The user's lines stand alone, under their own numbers; only the last has the end of the function behind it.
 std::string function_text(const char* head, const char* name, const std::string& source, const Problem& p,
                           const char* real = "float") {
@@ -66,6 +56,16 @@ std::string function_text(const char* head, const char* name, const std::string&
 }
 
 }  // namespace
+
+const char* element_text(DType t) {
+  switch (t) {
+    case DType::f16: return "F16";
+    case DType::bf16: return "Bf16";
+    case DType::i32: return "Int32";
+    case DType::boolean: return "Bool";
+    default: return "F32";
+  }
+}
 
 std::string mods_source(const Problem& p, bool differentiated) {
   if (p.score_mod.empty() && p.mask_mod.empty()) return {};

@@ -14,6 +14,11 @@ std::string mods_source(const Problem& problem, bool differentiated = false);
 // Two problems of the same key have the same mods_source; the key takes some 0.1 us, the text 30 times that.
 std::string mods_key(const Problem& problem);
 
+// The text of user::mask_bounds, a mask_mod over intervals (scores/mod_bits.cuh). A mask_mod that only the CUDA
+// compiler reads has no bounds.
+std::string mask_bounds_source(const Problem& problem);
+const char* element_text(DType dtype);  // the class of a buffer's elements
+
 void fill_mod_buffers(const Tensors& arguments, ModBufferView* views);  // AttentionParams::mod_buffers
 
 }  // namespace onepass::cuda

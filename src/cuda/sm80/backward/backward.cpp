@@ -45,15 +45,16 @@ class State final : public cuda::KernelState {
   template <class Selected>
   State(const Request& request, const cuda::DeviceFacts& device, const Selected& selected)
       : KernelState(request, device),
+        seen_(cuda::packed_problem(problem)),
         config_(selected.config),
-        backward_(kernels_, problem, device, selected.features, shape_of(*problem, selected.config), kSumTile),
+        backward_(kernels_, seen_, problem, device, selected.features, shape_of(*seen_, selected.config), kSumTile),
         shared_bytes_(layout_of(selected.features, selected.config).total) {
     const BackwardFeatures& f = backward_.features;
     workspace_bytes = backward_.workspace_bytes();
     const auto add = [&](const BackwardFeatures& part, bool bias, std::int64_t blocks) {
       const auto* const kernel =
-          kernels_.add(std::tuple{part, backward_.shape, config_, bias, cuda::mods_key(*problem)}, shared_bytes_,
-                       [p = problem](const auto& values, const std::string& arch) {
+          kernels_.add(std::tuple{part, backward_.shape, config_, bias, cuda::mods_key(*seen_)}, shared_bytes_,
+                       [p = seen_](const auto& values, const std::string& arch) {
                          const auto& [features, shape, config, of_bias, mods] = values;
                          return program_of(features, shape, config, arch, cuda::mods_source(*p, true), of_bias);
                        });
@@ -70,7 +71,7 @@ class State final : public cuda::KernelState {
     const BackwardConfig& c = config_;
     return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
                 c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_, " bytes of shared memory", backward_.order());
+                shared_bytes_, " bytes of shared memory", cuda::packing_of(*problem, *seen_), backward_.order());
   }
 
  private:
@@ -84,6 +85,7 @@ class State final : public cuda::KernelState {
     backward_.finish(call, params);
   }
 
+  const std::shared_ptr<const Problem> seen_;  // by the kernels
   const BackwardConfig config_;
   const cuda::BackwardLaunch backward_;
   const int shared_bytes_;

@@ -57,13 +57,14 @@ class State final : public cuda::KernelState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config, const cuda::Part& part)
       : KernelState(request, device),
+        seen_(cuda::packed_problem(problem)),
         config_(config),
-        forward_(kernels_, *problem, device, tile_shape_of(config), part) {
-    const ForwardFeatures features = cuda::features_of(*problem);
+        forward_(kernels_, *seen_, device, tile_shape_of(config), problem, part) {
+    const ForwardFeatures features = cuda::features_of(*seen_);
     workspace_bytes = forward_.workspace_bytes;
     idle_ = forward_.decided.tiles == 0;
-    kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*problem)}, layout_of(features, config).total,
-                           [p = problem](const auto& values, const std::string& arch) {
+    kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*seen_)}, layout_of(features, config).total,
+                           [p = seen_](const auto& values, const std::string& arch) {
                              const auto& [f, c, mods] = values;
                              return program_of(f, c, arch, cuda::mods_source(*p));
                            });
@@ -73,7 +74,7 @@ class State final : public cuda::KernelState {
     const ForwardConfig& c = config_;
     return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
                 c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.copy_bytes,
-                "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory");
+                "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory", cuda::packing_of(*problem, *seen_));
   }
 
  private:
@@ -83,6 +84,7 @@ class State final : public cuda::KernelState {
                 params);
   }
 
+  const std::shared_ptr<const Problem> seen_;  // by the kernel
   const ForwardConfig config_;
   const cuda::ForwardLaunch forward_;
   const cuda::PlannedKernel* kernel_;
@@ -91,7 +93,10 @@ class State final : public cuda::KernelState {
 }  // namespace
 
 Decision plan_forward(const Request& request, const cuda::Part& part) {
-  return cuda::plan_on_device<State, ForwardConfig>(request, config_on, part);
+  const auto select = [&](const cuda::DeviceFacts& device, const Problem&, ForwardConfig& config, std::string& why) {
+    return config_on(device, *cuda::packed_problem(request.problem), config, why);
+  };
+  return cuda::plan_on_device<State, ForwardConfig>(request, select, part);
 }
 
 bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {

@@ -78,18 +78,19 @@ class State final : public cuda::KernelState {
   template <class Selected>
   State(const Request& request, const cuda::DeviceFacts& device, const Selected& selected)
       : KernelState(request, device),
+        seen_(cuda::packed_problem(problem)),
         config_(selected.config),
-        backward_(kernels_, problem, device, selected.features, shape_of(*problem, selected.config), kSumTile),
-        shapes_(map_shapes(*problem, selected.config)) {
+        backward_(kernels_, seen_, problem, device, selected.features, shape_of(*seen_, selected.config), kSumTile),
+        shapes_(map_shapes(*seen_, selected.config)) {
     const BackwardFeatures& f = backward_.features;
     workspace_bytes = backward_.workspace_bytes();
     const auto add = [&](const BackwardConfig& config, bool early) {
       const unsigned cluster = config.paired ? 2 : 1;
       const std::int64_t blocks = std::min(std::int64_t{device.multiprocessors}, kMostBlocks),
-                         clusters = std::min(tiles_of(*problem, config), blocks / cluster);
+                         clusters = std::min(tiles_of(*seen_, config), blocks / cluster);
       const auto* const kernel =
-          kernels_.add(std::tuple{f, backward_.shape, config, cuda::mods_key(*problem)}, layout_of(f, config).total,
-                       [p = problem](const auto& values, const std::string&) {
+          kernels_.add(std::tuple{f, backward_.shape, config, cuda::mods_key(*seen_)}, layout_of(f, config).total,
+                       [p = seen_](const auto& values, const std::string&) {
                          const auto& [features, shape, c, mods] = values;
                          return program_of(features, shape, c, cuda::mods_source(*p, true));
                        });
@@ -97,9 +98,9 @@ class State final : public cuda::KernelState {
     };
     add(config_, backward_.early && !f.dbias && backward_.rows > 0);
     if (config_.guarded) add(careful_of(config_), backward_.early);
-    zeroed_ = f.dbias && !writes_all_dbias(f, config_) ? dense_bytes(*problem, Role::dbias) : 0;
+    zeroed_ = f.dbias && !writes_all_dbias(f, config_) ? dense_bytes(*seen_, Role::dbias) : 0;
     BackwardParams groups{};
-    set_head_groups(groups, *problem, config_, device.multiprocessors, device.l2_bytes);
+    set_head_groups(groups, *seen_, config_, device.multiprocessors, device.l2_bytes);
     head_group_ = groups.head_group, tail_heads_ = groups.tail_heads;
   }
 
@@ -107,7 +108,7 @@ class State final : public cuda::KernelState {
     return text(config_.block_k(), " keys x ", config_.block_q, " rows, ",
                 config_.split ? "products shared by two consumer warpgroups, " : "two consumer warpgroups of 64 keys, ",
                 config_.paired ? "two CTAs share dQ, " : "", launches_[0].kernel->shared_bytes,
-                " bytes of shared memory", backward_.order());
+                " bytes of shared memory", cuda::packing_of(*problem, *seen_), backward_.order());
   }
 
  private:
@@ -127,6 +128,7 @@ class State final : public cuda::KernelState {
     backward_.finish(call, params);
   }
 
+  const std::shared_ptr<const Problem> seen_;  // by the kernels
   const BackwardConfig config_;
   const cuda::BackwardLaunch backward_;
   const BackwardMapShapes shapes_;

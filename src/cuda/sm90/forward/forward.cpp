@@ -26,15 +26,16 @@ class State final : public cuda::KernelState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, const ForwardConfig& config, const cuda::Part& part)
       : KernelState(request, device),
+        seen_(cuda::packed_problem(problem)),
         config_(config),
         early_(part.early),
-        shapes_(map_shapes(*problem, config)),
-        forward_(kernels_, *problem, device, tile_shape_of(config), part) {
-    const ForwardFeatures features = sm90::features_of(*problem, config);
+        shapes_(map_shapes(*seen_, config)),
+        forward_(kernels_, *seen_, device, tile_shape_of(config), problem, part) {
+    const ForwardFeatures features = sm90::features_of(*seen_, config);
     workspace_bytes = forward_.workspace_bytes;
     idle_ = forward_.decided.tiles == 0;
-    kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*problem)}, layout_of(features, config).total,
-                           [p = problem](const auto& values, const std::string&) {
+    kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*seen_)}, layout_of(features, config).total,
+                           [p = seen_](const auto& values, const std::string&) {
                              const auto& [f, c, mods] = values;
                              return program_of(f, c, cuda::mods_source(*p));
                            });
@@ -49,7 +50,7 @@ class State final : public cuda::KernelState {
                 !c.incoming_stages                ? ""
                 : problem->dtype == DType::f8e4m3 ? text(", V transposed by 3 warps, ", accumulation_of(c))
                                                   : ", K and V converted by 3 warps",
-                ", ", kernel_->shared_bytes, " bytes of shared memory");
+                ", ", kernel_->shared_bytes, " bytes of shared memory", cuda::packing_of(*problem, *seen_));
   }
 
  private:
@@ -68,6 +69,7 @@ class State final : public cuda::KernelState {
     }
   }
 
+  const std::shared_ptr<const Problem> seen_;  // by the kernel
   const ForwardConfig config_;
   const bool early_;
   const MapShapes shapes_;
@@ -78,7 +80,10 @@ class State final : public cuda::KernelState {
 }  // namespace
 
 Decision plan_forward(const Request& request, const cuda::Part& part) {
-  return cuda::plan_on_device<State, ForwardConfig>(request, config_on, part);
+  const auto select = [&](const cuda::DeviceFacts& device, const Problem&, ForwardConfig& config, std::string& why) {
+    return config_on(device, *cuda::packed_problem(request.problem), config, why);
+  };
+  return cuda::plan_on_device<State, ForwardConfig>(request, select, part);
 }
 
 ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {
