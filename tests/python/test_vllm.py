@@ -8,6 +8,7 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 import onepass  # noqa: E402
 import onepass.vllm  # noqa: E402
 import torch  # noqa: E402
+from vllm.model_executor.layers.attention.cross_attention import create_cross_attention_backend  # noqa: E402
 from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata  # noqa: E402
 from vllm.v1.attention.backends.utils import set_kv_cache_layout  # noqa: E402
 
@@ -165,6 +166,24 @@ def test_an_encoder_reads_no_cache(window):
     out = step.run(impl, None, layer_of(), builder_of(backend))
     options = {} if window is None else dict(window=(window - 1, window - 1))
     torch.testing.assert_close(out, step.expected(**options), rtol=0, atol=3e-6)
+
+
+def test_cross_attention(order):
+    """Rows of a decoder see the keys of an encoder: new ones of the first request, cached ones of the second."""
+    backend, step = create_cross_attention_backend(onepass.vllm.Cpu), Step([(5, 33), (1, 50)], 16)
+    cache, impl, lengths = empty_cache(backend, 16, torch.float32), impl_of(backend), torch.tensor([33, 50])
+    impl.do_kv_cache_update(layer_of(), step.k[1], step.v[1], cache, step.slots[1])
+    builder = backend.get_builder_cls()(types.SimpleNamespace(block_size=16), ["layer"], None, torch.device("cpu"))
+    common = step.common.replace(
+        seq_lens=torch.tensor([5, 9], dtype=torch.int32),  # of the decoder
+        seq_lens_cpu_upper_bound=torch.tensor([5, 9]),
+        encoder_seq_lens=lengths.int(),
+        encoder_seq_lens_cpu=lengths.numpy(),
+    )
+    layer, q = layer_of(), torch.cat(step.q)
+    layer.kv_sharing_target_layer_name = None
+    out = impl.forward(layer, q, step.k[0], step.v[0], cache, builder.build(0, common), torch.full_like(q, torch.nan))
+    torch.testing.assert_close(out, step.expected(), rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
