@@ -81,3 +81,12 @@ def test_import_brings_no_framework():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "onepass" in loaded
     assert not {"numpy", "torch", "jax", "jaxlib", "cupy", "transformers", "ml_dtypes"} & set(loaded)
+
+
+def test_extras_are_documented():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has tomllib")
+    if not (ROOT / "pyproject.toml").exists():
+        pytest.skip("only a clone has pyproject.toml")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = [line for line in (ROOT / "docs/guides/python.md").read_text().splitlines() if line.startswith("| `")]
+    assert extras.keys() <= {name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])}
