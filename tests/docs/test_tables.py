@@ -1,6 +1,7 @@
 """python -m bench tables: it writes the tables, and --check finds each number that differs from the results."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,12 @@ class Tables(unittest.TestCase):
             cells[-1]["peers"]["flash-attn-4"] = {"refused": "why"}  # no time: no column
             self.assertNotIn("FlashAttention-4", tables.gpu.h200()[0])
             self.assertEqual(tables.gpu.h200()[0], "| TFLOP/s: onepass / FlashAttention-3 / cuDNN | 1k | 4k | 16k |")
+
+    def test_the_first_number_of_readme_is_the_tables(self):
+        for page in ("README.md", "README.zh.md"):
+            text = (ROOT / page).read_text()
+            speed, ratio = re.search(r"H200.*?(\d+ TFLOP/s).*?(\d\.\d+x)", text, re.S).groups()
+            self.assertIn(f"| H200 | bf16 d128, 4k | {speed} | FlashAttention-4 {ratio},", text)
 
     def test_every_table_is_used(self):
         shown = "".join(file.read_text() for file in tables.marked_files())
