@@ -49,6 +49,6 @@ def register(*, activate: bool = True) -> None:
     Raises:
       RuntimeError: this PyTorch has no register_flash_attention_impl.
     """
-    from ._torch_register import register
+    from ._torch_register import add
 
-    register(activate)
+    add(activate)

@@ -20,7 +20,7 @@ from .flash_attn._words import bound, words_of
 NAME = "onepass"
 
 
-def register(activate: bool) -> None:
+def add(activate: bool) -> None:
     attention = torch.nn.attention
     if not hasattr(attention, "register_flash_attention_impl") or not hasattr(torch.library, "get_kernel"):
         raise RuntimeError(
