@@ -76,7 +76,7 @@ class Reader {
     if (static_cast<std::size_t>(result.id) + 1 != expression_.steps.size() || last.varies != kByBoth) {
       const ExprStep copy{
           ExprCode::select, result.type, result.type, kByBoth, false, {truth(), result.id, result.id, -1}, 0, 0};
-      push(copy);
+      append(copy);
       expression_.steps.back().varies = kByBoth;
     }
     for (const ExprStep& step : expression_.steps) {
@@ -102,7 +102,17 @@ class Reader {
   void want(std::string_view wanted) { tokens_.want(wanted); }
 
   // ----------------------------------------------------------------------------------------------------- values
-  Value push(ExprStep step) {
+  // A step that the text has already is computed once: texts of traced functions repeat what several steps read.
+  Value push(const ExprStep& step) {
+    const auto same = [&](const ExprStep& s) {
+      return s.code == step.code && s.type == step.type && s.operands == step.operands && s.number == step.number &&
+             s.integer == step.integer && std::ranges::equal(s.operand, step.operand);
+    };
+    const auto found = std::ranges::find_if(expression_.steps, same);
+    if (found == expression_.steps.end()) return append(step);
+    return {static_cast<std::int16_t>(found - expression_.steps.begin()), step.type};
+  }
+  Value append(ExprStep step) {
     if (expression_.steps.size() >= static_cast<std::size_t>(Expression::kMaxSteps))
       fail(text("an expression must have at most ", Expression::kMaxSteps, " operations"));
     for (const std::int16_t id : step.operand)

@@ -293,7 +293,7 @@ TEST(Expression, DeepAndLongTextsAreRefused) {
     EXPECT_THROW(read_expression(ModKind::score, deep + "1", {}), Error);
   }
   std::string sum = "1";
-  for (int i = 0; i < 40; ++i) sum += " + head";
+  for (int i = 0; i < 100; ++i) sum += " + head";
   EXPECT_TRUE(read_expression(ModKind::score, sum, {}).given());
   for (int i = 0; i < 40; ++i) sum += " + head";
   EXPECT_THROW(read_expression(ModKind::score, sum, {}), Error);
@@ -319,6 +319,17 @@ TEST(Expression, LongTextsAreRefusedOnEveryDevice) {
     EXPECT_EQ(said(nested(65), device).find("score_mod, column 65: brackets must be nested at most 64 deep"), 0u);
   }
   EXPECT_EQ(said(nested(64), "cuda"), "");
+}
+
+// The last step of a text that is a part of itself is a copy.
+TEST(Expression, WhatIsRepeatedIsComputedOnce) {
+  const auto steps = [](const char* source) { return read_expression(ModKind::score, source, {}).steps.size(); };
+  EXPECT_EQ(steps("score * q_index"), 4u);  // score, q_index, a cast, a product
+  EXPECT_EQ(steps("(score * q_index) / (score * q_index)"), 5u);
+  EXPECT_EQ(steps("(score * q_index) / (score * k_index)"), 8u);
+  std::string text = "score";
+  for (int i = 0; i < 7; ++i) text = "(tanh(" + text + ") * " + text + ")";
+  EXPECT_EQ(read_expression(ModKind::score, text, {}).steps.size(), 15u);  // of 255
 }
 
 TEST(Expression, WhatCouldEscapeItsPlaceIsRefused) {
