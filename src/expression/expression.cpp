@@ -19,20 +19,15 @@ struct Function {
   std::string_view name;
   ExprCode code;
   int arguments;
-  bool numbers;  // integers become numbers; abs, min and max keep them
+  bool numbers;  // integers become numbers, and C has it with the suffix f; abs, min and max keep integers
 };
 constexpr Function kFunctions[] = {
-    {"abs", ExprCode::abs, 1, false},   {"min", ExprCode::min, 2, false},    {"max", ExprCode::max, 2, false},
-    {"fabs", ExprCode::abs, 1, true},   {"fabsf", ExprCode::abs, 1, true},   {"fmin", ExprCode::min, 2, true},
-    {"fminf", ExprCode::min, 2, true},  {"fmax", ExprCode::max, 2, true},    {"fmaxf", ExprCode::max, 2, true},
-    {"exp", ExprCode::exp, 1, true},    {"expf", ExprCode::exp, 1, true},    {"exp2", ExprCode::exp2, 1, true},
-    {"exp2f", ExprCode::exp2, 1, true}, {"log", ExprCode::log, 1, true},     {"logf", ExprCode::log, 1, true},
-    {"log2", ExprCode::log2, 1, true},  {"log2f", ExprCode::log2, 1, true},  {"sqrt", ExprCode::sqrt, 1, true},
-    {"sqrtf", ExprCode::sqrt, 1, true}, {"tanh", ExprCode::tanh, 1, true},   {"tanhf", ExprCode::tanh, 1, true},
-    {"sin", ExprCode::sin, 1, true},    {"sinf", ExprCode::sin, 1, true},    {"cos", ExprCode::cos, 1, true},
-    {"cosf", ExprCode::cos, 1, true},   {"floor", ExprCode::floor, 1, true}, {"floorf", ExprCode::floor, 1, true},
-    {"ceil", ExprCode::ceil, 1, true},  {"ceilf", ExprCode::ceil, 1, true},
-};
+    {"abs", ExprCode::abs, 1, false},  {"min", ExprCode::min, 2, false},  {"max", ExprCode::max, 2, false},
+    {"fabs", ExprCode::abs, 1, true},  {"fmin", ExprCode::min, 2, true},  {"fmax", ExprCode::max, 2, true},
+    {"exp", ExprCode::exp, 1, true},   {"exp2", ExprCode::exp2, 1, true}, {"log", ExprCode::log, 1, true},
+    {"log2", ExprCode::log2, 1, true}, {"sqrt", ExprCode::sqrt, 1, true}, {"tanh", ExprCode::tanh, 1, true},
+    {"sin", ExprCode::sin, 1, true},   {"cos", ExprCode::cos, 1, true},   {"floor", ExprCode::floor, 1, true},
+    {"ceil", ExprCode::ceil, 1, true}};
 
 // Binary operators, the loosest first; those of a level group from the left.
 struct Operator {
@@ -298,7 +293,8 @@ class Reader {
     if (word == "q_index") return input(ExprCode::q_index, ExprType::integer, kByLane);
     if (word == "k_index") return input(ExprCode::k_index, ExprType::integer, kByKey);
     for (const Function& f : kFunctions)
-      if (f.name == word) return call(f);
+      if (f.name == word || (f.numbers && word.back() == 'f' && f.name == word.substr(0, word.size() - 1)))
+        return call(f);
     for (std::size_t i = 0; i < buffers_.size(); ++i)
       if (buffers_[i].name == word) return element(i);
     if (word == "torch") foreign();
@@ -353,14 +349,10 @@ class Reader {
     else
       at = arguments(brackets ? "[" : "(", brackets ? "]" : ")", static_cast<std::size_t>(b.rank),
                      text("buffer ", b.name, " of rank ", b.rank));
-    ExprStep step{ExprCode::load,
-                  ExprType::number,
-                  ExprType::integer,
-                  kSame,
-                  false,
-                  {-1, -1, -1, -1},
-                  0,
-                  static_cast<std::int32_t>(buffer)};
+    ExprStep step;
+    step.code = ExprCode::load;
+    step.operands = ExprType::integer;
+    step.integer = static_cast<std::int32_t>(buffer);
     if (b.dtype == DType::i32) step.type = ExprType::integer;
     if (b.dtype == DType::boolean) step.type = ExprType::boolean;
     for (std::size_t i = 0; i < at.size(); ++i) {
