@@ -3,6 +3,9 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set_target_properties(onepass PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+if(NOT ONEPASS_INSTALL)
+  return()
+endif()
 install(TARGETS onepass EXPORT onepass_targets)
 # What the linker of C leaves out, for programs without C++: libstdc++ and libm.
 set(cxx_runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
