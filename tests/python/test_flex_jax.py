@@ -85,6 +85,17 @@ def test_mask_mods(rng, name):
     agree(onepass.jax.attention(q, k, v, mask_mod=MASK_MODS[name]), dense(q, k, v, None, MASK_MODS[name]))
 
 
+def test_vmap(rng):
+    """The queries and a captured array are mapped."""
+    q, k, v = map(jnp.asarray, inputs(rng))
+    slopes = jnp.stack([SLOPES, 2 * SLOPES])
+
+    def call(q, slopes):
+        return onepass.jax.attention(q[None], k[:1], v[:1], score_mod=lambda s, b, h, i, j: s * slopes[h] + h)
+
+    agree(jax.vmap(call)(q, slopes), jnp.stack([call(x, y) for x, y in zip(q, slopes)]))
+
+
 def test_texts_are_short(rng):
     """JAX's own care for negative indices is gone where an index is not negative."""
     from onepass._flex import jaxpr, trace
