@@ -127,14 +127,17 @@ struct BackwardTask {
 
   // shown: how a mask_mod shows the block.
   void step(int index, const BackwardPanel& panel, const Block& block, Tile shown) const {
-    const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
-    if (segments.count == 0) return;
+    Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
+    if (segments.count == 0 || shown == Tile::skip) return;
     const bool plain = panel.scores.plain(), exact = plain && segments.whole;
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
-    Hidden hidden = shown == Tile::skip ? Hidden::all : Hidden::none;
-    if (!plain && hidden != Hidden::all)
-      hidden = fetch_tiles(call.forward, block_rows, scratch.flash, panel.scores, panel.row, panel.vecs, lo, hi, shown);
-    if (hidden == Hidden::all) return;
+    Fetched fetched;
+    if (!plain)
+      fetched =
+          fetch_tiles(call.forward, block_rows, scratch.flash, panel.scores, panel.row, panel.vecs, lo, hi, shown);
+    if (fetched.hidden == Hidden::all) return;
+    const bool masked = fetched.hidden == Hidden::some;
+    if (masked && finite && !scratch.pairs) segments = cut(panel.lo, panel.hi, panel.vecs, fetched.lo, fetched.hi);
     float *weights = scratch.flash.scores, *ds = scratch.ds;
     const auto each_vector = [&](auto&& f) {
       for (int v = 0; v < panel.vecs; ++v)
@@ -142,7 +145,7 @@ struct BackwardTask {
     };
 
     products.scores(index, panel, block, segments);
-    if (!exact) apply_features(panel, block, segments, lo, hi, hidden == Hidden::some);
+    if (!exact) apply_features(panel, block, segments, lo, hi, masked);
     each_vector([&](const LaneKeys& at) HWY_ATTR { probabilities(panel, at, finite, weights); });
     if (call.wants_ds()) {
       products.dp(index, panel, block, segments);
@@ -243,10 +246,25 @@ struct BackwardTask {
     return any;
   }
 
+  // True if the mask_mod hides all of the task, and nothing that it would write is final.
+  bool sees_nothing() const {
+    const bool final = (a.dq.given() && !call.dq) || (a.dk.given() && !call.dk) || (a.dv.given() && !call.dv);
+    if (!call.forward.mask_bounds || final || task.row_lo >= task.row_hi || task.key_lo >= task.key_hi) return false;
+    const std::int64_t group = p.group(), head = task.head_kv * group;
+    return call.forward.mask_bounds->classify({task.batch, task.batch, head, head + group - 1, task.row_lo / group,
+                                               (task.row_hi - 1) / group, task.key_lo, task.key_hi - 1}) == Tile::skip;
+  }
+
   // ---- the whole task
 
   void run() {
     constexpr int kMaxPanels = kGeometry.panels;
+    const bool left_out = sees_nothing();
+    if (call.dkv_seen) call.dkv_seen[call.dkv_part(task)] = !left_out;
+    if (left_out) {
+      if (call.dq) note_dq(call, task, {task.seq, task.batch, task.head_kv, 0, task.row_lo, task.row_hi, 0}, false);
+      return;
+    }
     std::fill_n(scratch.dk, column_panels(p.dim_qk) * stride, 0.0f);
     std::fill_n(scratch.dv, column_panels(p.dim_v) * stride, 0.0f);
     if (scratch.slopes) std::fill_n(scratch.slopes, p.group(), 0.0);
@@ -264,10 +282,9 @@ struct BackwardTask {
       if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
       const int count = static_cast<int>((block_rows.row_hi - row + kPanel - 1) / kPanel);
       const std::int64_t first = task.key_lo + (lo - task.key_lo) / kBlock * kBlock;
-      if (!look_at_mask(count, first, hi) && (call.dq || !a.dq.given())) {
-        if (call.dq) clear_dq(call, task, block_rows);
-        continue;
-      }
+      const bool sees = look_at_mask(count, first, hi);
+      if (call.dq) note_dq(call, task, block_rows, sees);
+      if (!sees && (call.dq || !a.dq.given())) continue;
       finite = keys_finite;
       for (int i = 0; i < count; ++i) {
         panels[i] = open_panel(call, task, block_rows, scratch, i);

@@ -124,7 +124,9 @@ class State final : public PlanState {
                     plan.bias,
                     parts.dbias,
                     parts.dslopes,
-                    parts.dsinks};
+                    parts.dsinks,
+                    parts.dq_seen,
+                    parts.dkv_seen};
     clear(p, a, plan, parts, executor);
 
     const std::int64_t blocks = (p.seq_q + kStatRows - 1) / kStatRows;
@@ -179,6 +181,11 @@ Decision plan(const Request& request, const Kernels& own) {
 bool Call::wants_ds() const {
   const Gradients& g = problem().gradients;
   return g.dq || g.dk || g.dbias || g.dalibi_slopes;
+}
+
+std::int64_t Call::dkv_part(const Task& task) const {
+  const std::int64_t head = task.batch * problem().heads_kv + task.head_kv;
+  return (task.row_split * problem().batch * problem().heads_kv + head) * cut.key_splits + task.key_split;
 }
 
 std::span<const Implementation> implementations() {

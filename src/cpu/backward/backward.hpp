@@ -23,6 +23,14 @@ struct Cut {
   std::int64_t row_splits = 1, row_chunk = 0;
 };
 
+// Rows [row_lo, row_hi) and keys [key_lo, key_hi) of one K/V head.
+struct Task {
+  Sequence seq;
+  std::int64_t batch, head_kv;
+  std::int64_t row_split, row_lo, row_hi;
+  std::int64_t key_split, key_lo, key_hi;
+};
+
 struct Call {
   flash::Call forward;  // problem, arguments, sources, dropout, mods
   Cut cut;
@@ -34,9 +42,13 @@ struct Call {
   float* dbias = nullptr;     // by_row: [key_splits][rows]; by_key: [row_splits][batch * heads_q][seq_k]
   double* dslopes = nullptr;  // [row_splits * key_splits][batch * heads_q]
   double* dsinks = nullptr;   // [batch * heads_q][row blocks of kStatRows]
+  // With a mask_mod, 1 where a part was left: [key_splits][rows] of dQ; [row_splits][batch * heads_kv][key_splits] of
+  // dK and dV, which no task that sees nothing writes.
+  std::uint8_t *dq_seen = nullptr, *dkv_seen = nullptr;
 
   const Problem& problem() const { return forward.problem; }
   bool wants_ds() const;  // something besides dV
+  std::int64_t dkv_part(const Task& task) const;
 };
 inline constexpr std::int64_t kStatRows = 256;
 
@@ -46,14 +58,6 @@ inline constexpr std::int64_t columns_of(std::int64_t dim) { return (dim + 31) /
 std::int64_t rows_of(const Problem& problem);      // of all heads: [batch][heads_q][seq_q], packed [heads_q][total_q]
 std::int64_t key_rows_of(const Problem& problem);  // [batch][heads_kv][seq_k], packed [heads_kv][total_k]
 std::int64_t key_row(const Problem& problem, const Sequence& seq, std::int64_t head_kv, std::int64_t key);
-
-// Rows [row_lo, row_hi) and keys [key_lo, key_hi) of one K/V head.
-struct Task {
-  Sequence seq;
-  std::int64_t batch, head_kv;
-  std::int64_t row_split, row_lo, row_hi;
-  std::int64_t key_split, key_lo, key_hi;
-};
 
 // Further memory for products on tiles (src/cpu/amx/kernels/backward-inl.h), all bf16, dims rounded up to 32: K both
 // ways and V of a chunk, Q and dO both ways of a row block, weights and dX of a block of keys.

@@ -165,13 +165,12 @@ inline void store_dq(const backward::Call& call, const backward::Task& task, con
   }
 }
 
-// The same of rows that see no key of this split.
-inline void clear_dq(const backward::Call& call, const backward::Task& task, const flash::Task& block) {
+// Notes if this split of the keys leaves a part of dQ for the rows.
+inline void note_dq(const backward::Call& call, const backward::Task& task, const flash::Task& block, bool sees) {
   const Problem& p = call.problem();
-  for (std::int64_t row = block.row_lo; row < block.row_hi; ++row) {
+  for (std::int64_t row = block.row_lo; call.dq_seen && row < block.row_hi; ++row) {
     const RowName name = row_name(p, block, row);
-    const std::int64_t at = task.key_split * backward::rows_of(p) + partial_row(p, task.seq, name.head, name.token);
-    std::fill_n(call.dq + at * p.dim_qk, p.dim_qk, 0.0f);
+    call.dq_seen[task.key_split * backward::rows_of(p) + partial_row(p, task.seq, name.head, name.token)] = sees;
   }
 }
 

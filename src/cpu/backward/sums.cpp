@@ -34,8 +34,19 @@ void each_row_block(Executor& executor, const Problem& p, const Tensors& a, cons
   });
 }
 
-void sum_dq(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, const Kernels& kernels,
+// Leaves out parts that are not there at both ends of [first, end), and makes those between zeros. seen(n): whether
+// part n is there; at(n): its `dim` numbers.
+template <class Seen, class At>
+void cut_parts(std::int64_t& first, std::int64_t& end, std::int64_t dim, const Seen& seen, const At& at) {
+  while (first < end && !seen(first)) ++first;
+  while (first < end && !seen(end - 1)) --end;
+  for (std::int64_t n = first; n < end; ++n)
+    if (!seen(n)) std::fill_n(at(n), dim, 0.0f);
+}
+
+void sum_dq(const Problem& p, const Tensors& a, const Plan& plan, const Parts& all, const Kernels& kernels,
             Executor& executor) {
+  float* const parts = all.dq;
   const std::int64_t chunk = plan.cut.key_chunk, size = static_cast<std::int64_t>(size_of(a.dq.dtype));
   each_row_block(executor, p, a, plan.longest, false,
                  [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
@@ -43,23 +54,36 @@ void sum_dq(const Problem& p, const Tensors& a, const Plan& plan, const float* p
                    for (std::int64_t i = from; i < to; ++i) {
                      const Range keys = band.keys_of(i);  // the splits of other keys may have left this row out
                      const bool any = keys.lo < keys.hi;
-                     const std::int64_t first = any ? keys.lo / chunk : 0, end = any ? (keys.hi - 1) / chunk + 1 : 0;
+                     std::int64_t first = any ? keys.lo / chunk : 0, end = any ? (keys.hi - 1) / chunk + 1 : 0;
+                     const std::int64_t row = partial_row(p, seq, head, i);
+                     if (all.dq_seen)
+                       cut_parts(
+                           first, end, p.dim_qk, [&](auto n) { return all.dq_seen[n * rows_of(p) + row] != 0; },
+                           [&](auto n) { return parts + (n * rows_of(p) + row) * p.dim_qk; });
                      const std::int64_t at = row_offset(a.dq, seq.batch, head, seq.q_begin + i);
-                     kernels.sum(parts + partial_row(p, seq, head, i) * p.dim_qk, rows_of(p) * p.dim_qk, first,
-                                 end - first, p.dim_qk, a.dq.dtype, static_cast<std::byte*>(a.dq.data) + at * size);
+                     kernels.sum(parts + row * p.dim_qk, rows_of(p) * p.dim_qk, first, end - first, p.dim_qk,
+                                 a.dq.dtype, static_cast<std::byte*>(a.dq.data) + at * size);
                    }
                  });
 }
 
-void sum_keys(const Problem& p, const Tensors& a, const Plan& plan, const float* parts, const Tensor& out,
-              std::int64_t dim, const Kernels& kernels, Executor& executor) {
+void sum_keys(const Problem& p, const Tensors& a, const Plan& plan, float* parts, const std::uint8_t* seen,
+              const Tensor& out, std::int64_t dim, const Kernels& kernels, Executor& executor) {
   const std::int64_t size = static_cast<std::int64_t>(size_of(out.dtype));
   each_row_block(executor, p, a, plan.longest, true,
-                 [&](std::int64_t, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
+                 [&](std::int64_t batch, const Sequence& seq, std::int64_t head, std::int64_t from, std::int64_t to) {
                    for (std::int64_t j = from; j < to; ++j) {
-                     const std::int64_t at = row_offset(out, seq.batch, head, seq.k_begin + j);
-                     kernels.sum(parts + key_row(p, seq, head, j) * dim, key_rows_of(p) * dim, 0, plan.cut.row_splits,
-                                 dim, out.dtype, static_cast<std::byte*>(out.data) + at * size);
+                     const std::int64_t at = row_offset(out, seq.batch, head, seq.k_begin + j),
+                                        row = key_row(p, seq, head, j), split = j / plan.cut.key_chunk;
+                     std::int64_t first = 0, end = plan.cut.row_splits;
+                     const auto there = [&](std::int64_t n) {
+                       return seen[((n * p.batch + batch) * p.heads_kv + head) * plan.cut.key_splits + split] != 0;
+                     };
+                     if (seen)
+                       cut_parts(first, end, dim, there,
+                                 [&](auto n) { return parts + (n * key_rows_of(p) + row) * dim; });
+                     kernels.sum(parts + row * dim, key_rows_of(p) * dim, first, end - first, dim, out.dtype,
+                                 static_cast<std::byte*>(out.data) + at * size);
                    }
                  });
 }
@@ -138,6 +162,10 @@ Parts book_parts(Workspace& w, const Problem& p, const Plan& plan) {
   if (g.dv && c.row_splits > 1) parts.dv = w.take<float>(c.row_splits * key_rows_of(p) * p.dim_v);
   if (plan.bias == BiasSums::by_row || plan.bias == BiasSums::by_key) parts.dbias = w.take<float>(bias_parts(p, plan));
   if (g.dalibi_slopes) parts.dslopes = w.take<double>(slope_parts(plan) * p.batch * p.heads_q);
+  const bool masked = !p.mask_mod.empty();
+  if (masked && g.dq && c.key_splits > 1) parts.dq_seen = w.take<std::uint8_t>(c.key_splits * rows_of(p));
+  if (masked && c.row_splits > 1)
+    parts.dkv_seen = w.take<std::uint8_t>(c.row_splits * p.batch * p.heads_kv * c.key_splits);
   if (g.dsinks) parts.dsinks = w.take<double>(p.batch * p.heads_q * stat_blocks(p));
   return parts;
 }
@@ -156,9 +184,9 @@ void clear(const Problem& p, const Tensors& a, const Plan& plan, const Parts& pa
 
 void sum_parts(const Problem& p, const Tensors& a, const Plan& plan, const Parts& parts, const Kernels& kernels,
                Executor& executor) {
-  if (parts.dq) sum_dq(p, a, plan, parts.dq, kernels, executor);
-  if (parts.dk) sum_keys(p, a, plan, parts.dk, a.dk, p.dim_qk, kernels, executor);
-  if (parts.dv) sum_keys(p, a, plan, parts.dv, a.dv, p.dim_v, kernels, executor);
+  if (parts.dq) sum_dq(p, a, plan, parts, kernels, executor);
+  if (parts.dk) sum_keys(p, a, plan, parts.dk, parts.dkv_seen, a.dk, p.dim_qk, kernels, executor);
+  if (parts.dv) sum_keys(p, a, plan, parts.dv, parts.dkv_seen, a.dv, p.dim_v, kernels, executor);
   if (parts.dbias) sum_bias(p, a, plan, parts.dbias, executor);
   if (parts.dslopes) sum_slopes(p, a, plan, parts.dslopes);
   if (parts.dsinks) sum_sinks(p, a, parts.dsinks);

@@ -9,6 +9,7 @@ namespace onepass::cpu::backward {
 struct Parts {
   float *delta = nullptr, *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr;
   double *dslopes = nullptr, *dsinks = nullptr;
+  std::uint8_t *dq_seen = nullptr, *dkv_seen = nullptr;
 };
 Parts book_parts(Workspace& workspace, const Problem& problem, const Plan& plan);
 

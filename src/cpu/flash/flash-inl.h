@@ -104,14 +104,15 @@ struct FlashTask {
   // nonfinite: of the block's values; null if they are finite.
   // shown: how a mask_mod shows the block.
   void step(const Panel& panel, const Block& block, Tile shown, const Nonfinite* nonfinite) const {
-    const Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
-    if (segments.count == 0) return;
+    Segments segments = cut(panel.lo, panel.hi, panel.vecs, block.first, block.first + block.keys);
+    if (segments.count == 0 || shown == Tile::skip) return;
     const bool plain = panel.scores.plain();
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
-    Hidden hidden = shown == Tile::skip ? Hidden::all : Hidden::none;
-    if (!plain && hidden != Hidden::all)
-      hidden = fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi, shown);
-    if (hidden == Hidden::all) return;
+    Fetched fetched;
+    if (!plain) fetched = fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi, shown);
+    if (fetched.hidden == Hidden::all) return;
+    const bool masked = fetched.hidden == Hidden::some;
+    if (masked) segments = cut(panel.lo, panel.hi, panel.vecs, fetched.lo, fetched.hi);
 
     HWY_ALIGN float tile_max[kPanel], alpha[kPanel];
     for (int lane = 0; lane < kPanel; lane += kLanes) hn::Store(Arith<VF>::neg_inf(), DF(), tile_max + lane);
@@ -120,7 +121,7 @@ struct FlashTask {
     const auto apply = [&]<Part part>(int v) HWY_ATTR {
       const int lane = v * kLanes;
       return apply_chain<part>(panel.scores, lane, block.first, segments.lo[v], segments.hi[v], lo, panel.lo + lane,
-                               panel.hi + lane, hidden == Hidden::some, scratch.scores);
+                               panel.hi + lane, masked, scratch.scores);
     };
     if (panel.scores.modified()) {  // scores visible to no lane of a vector are changed too: they are never read
       for (int v = 0; v < panel.vecs; ++v) apply.template operator()<Part::before_mod>(v);

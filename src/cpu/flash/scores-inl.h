@@ -115,17 +115,21 @@ inline ExprTile<float> mod_tile(const flash::Task& task, const PanelScores& pane
           reinterpret_cast<const std::int32_t*>(panel.token)};
 }
 
-// The elements that a boolean mask and a mask_mod hide.
+// The elements that a boolean mask and a mask_mod hide, and the keys [lo, hi) that have others.
 enum class Hidden { none, some, all };
+struct Fetched {
+  Hidden hidden = Hidden::none;
+  std::int64_t lo = 0, hi = 0;
+};
 
 // Fills the tiles a panel needs for keys [key_lo, key_hi). shown: how the mask_mod shows them.
-inline Hidden fetch_tiles(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
-                          const PanelScores& panel, std::int64_t panel_row, int vecs, std::int64_t key_lo,
-                          std::int64_t key_hi, Tile shown) {
+inline Fetched fetch_tiles(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
+                           const PanelScores& panel, std::int64_t panel_row, int vecs, std::int64_t key_lo,
+                           std::int64_t key_hi, Tile shown) {
   const Problem& p = call.problem;
   const SideTensor &bias = panel.params.bias, &mask = panel.params.mask;
   const bool by_mod = call.mods.mask.given() && shown != Tile::full;
-  Hidden hidden = Hidden::none;
+  Fetched fetched{Hidden::none, key_lo, key_hi};
   if (by_mod || mask.given()) {
     if (mask.given())
       fetch_tile<bool>(mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
@@ -134,22 +138,26 @@ inline Hidden fetch_tiles(const flash::Call& call, const flash::Task& task, cons
     if (by_mod)
       hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, panel, vecs, key_lo, key_hi, scratch.mask),
            0.0f);
-    VF any = hn::Zero(DF()), hides = hn::Zero(DF());
+    VF hides = hn::Zero(DF());
+    fetched.lo = fetched.hi = key_hi;
     for (std::int64_t k = 0; k < key_hi - key_lo; ++k) {
+      VF any = hn::Zero(DF());
       for (int v = 0; v < vecs; ++v) {
         const VF seen = hn::Load(DF(), scratch.mask + k * kPanel + v * kLanes);
         any = hn::Max(any, seen), hides = hn::Max(hides, splat(1.0f) - seen);
       }
+      if (all_zero(any)) continue;
+      fetched.lo = std::min(fetched.lo, key_lo + k), fetched.hi = key_lo + k + 1;
     }
-    if (all_zero(any)) return Hidden::all;
-    hidden = all_zero(hides) ? Hidden::none : Hidden::some;
+    fetched.hidden = fetched.lo == key_hi ? Hidden::all : all_zero(hides) ? Hidden::none : Hidden::some;
+    if (fetched.hidden == Hidden::all) return fetched;
   }
   if (panel.bias) {
     flash::with_storage(bias.dtype, [&](auto zero) {
       fetch_tile<decltype(zero)>(bias, p, task, panel_row, vecs, key_lo, key_hi, scratch.bias);
     });
   }
-  return hidden;
+  return fetched;
 }
 
 // A score_mod stands between what changes scores and what hides them; with one, features are applied in two passes.
