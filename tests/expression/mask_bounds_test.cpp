@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 
+#include "expression/mask_band.hpp"
 #include "expression/scalar.hpp"
 
 namespace onepass {
@@ -211,6 +212,42 @@ TEST(MaskBounds, TellsTheTilesOfCommonMasks) {
           EXPECT_EQ(bounds.classify(box), want) << text << " row " << row << " key " << key;
         }
       }
+    }
+  }
+}
+
+// A band that is read out of a mask shows every element that the mask shows, and no other if it is the whole mask.
+TEST(MaskBand, IsWhatTheMaskSays) {
+  std::mt19937 random(5);
+  const Buffers data(random);
+  struct Case {
+    const char* text;
+    std::int64_t left, right;
+    bool whole;
+  };
+  for (const Case& c :
+       {Case{"q_index >= k_index", -1, 0, true}, Case{"k_index < q_index + 4", -1, 3, true},
+        Case{"q_index >= k_index && q_index - k_index < 9", 8, 0, true},
+        Case{"q_index >= k_index & k_index > q_index - 5", 4, 0, true}, Case{"abs(q_index - k_index) <= 3", 3, 3, true},
+        Case{"abs(k_index - q_index - 2) < 7", 4, 8, true}, Case{"-k_index + q_index >= -2 && true", -1, 2, true},
+        Case{"true", -1, -1, true},
+        Case{"doc[q_index] == doc[k_index] && q_index >= k_index && abs(q_index - k_index) <= 30", 30, 0, false},
+        Case{"q_index >= k_index && q_index > k_index", -1, 0, false},
+        Case{"q_index >= k_index || k_index < 4", -1, -1, false}, Case{"k_index < 20", -1, -1, false},
+        Case{"2 * q_index >= k_index", -1, -1, false}, Case{"float(q_index) >= k_index", -1, -1, false},
+        Case{"!(q_index < k_index)", -1, -1, false}, Case{"q_index >= k_index ? true : true", -1, -1, false},
+        Case{"abs(q_index - k_index) <= head", -1, -1, false}}) {
+    const Expression mask = read_expression(ModKind::mask, c.text, data.specs());
+    const MaskBand band = band_of(mask);
+    EXPECT_EQ(band.left, c.left) << c.text;
+    EXPECT_EQ(band.right, c.right) << c.text;
+    EXPECT_EQ(band.whole, c.whole) << c.text;
+    const std::vector<bool> seen = elements<double>(mask, data.tensors());
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i / kKeys % kRows), key = static_cast<std::int64_t>(i % kKeys);
+      const bool in = (band.left < 0 || key >= row - band.left) && (band.right < 0 || key <= row + band.right);
+      ASSERT_TRUE(in || !seen[i]) << c.text << " " << row << " " << key;
+      ASSERT_TRUE(in == seen[i] || !c.whole) << c.text << " " << row << " " << key;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/attention/scores/mods.hpp"
+#include "expression/mask_band.hpp"
 #include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
@@ -25,6 +26,8 @@ struct PackedShape {  // of the packed mask; dimensions that repeat have size 1
 
 // Bits of a mask_mod at most: those of 128k rows and keys that all heads share.
 constexpr std::int64_t kMostModBytes = std::int64_t{2} << 30;
+
+constexpr int kModSharedBytes = 3 * 32 * 4;  // of scores/mod_bits.cuh: three numbers for each word of a strip
 
 bool has_word(std::string_view source, std::string_view word) {
   Tokens tokens("", source);
@@ -58,17 +61,55 @@ KernelProgram mod_program(const Problem& callers, const std::string& arch) {
           mods_source(mask) + mask_bounds_source(mask), ""};
 }
 
+MaskBand mask_band(const Problem& p) {
+  MaskBand none;
+  none.whole = false;
+  const bool free = !p.band.causal && p.band.left < 0 && p.band.right < 0,
+             distances = p.alibi && p.band.align != Align::top_left;  // are counted from where a row is aligned
+  if (p.mask_mod.empty() || !free || distances) return none;
+  try {
+    return band_of(read_expression(ModKind::mask, p.mask_mod, p.mod_buffers));
+  } catch (const Error&) {  // text for the CUDA compiler alone
+    return none;
+  }
+}
+
+namespace {
+std::shared_ptr<Problem> banded(const Problem& callers, const MaskBand& band) {
+  auto out = std::make_shared<Problem>(callers);
+  if (band.bounded())
+    out->band = {.causal = band.right == 0,
+                 .align = Align::top_left,
+                 .left = band.left,
+                 .right = band.right == 0 ? -1 : band.right,
+                 .offset = 0};
+  if (band.whole) out->mask_mod.clear();
+  return out;
+}
+}  // namespace
+
 std::shared_ptr<const Problem> packed_problem(const std::shared_ptr<const Problem>& callers) {
   if (callers->mask_mod.empty()) return callers;
+  const MaskBand band = mask_band(*callers);
+  auto packed = banded(*callers, band);
+  if (band.whole) return packed;
   const BroadcastDims given = callers->bool_mask.value_or(BroadcastDims{});
   const BroadcastDims spans{given.batch || has_word(callers->mask_mod, "batch"),
                             given.heads || has_word(callers->mask_mod, "head"), true, true};
   const std::int64_t masks = (spans.batch ? callers->batch : 1) * (spans.heads ? callers->heads_q : 1);
-  if (masks * callers->seq_q * (callers->seq_k / 8) > kMostModBytes) return callers;
-  auto packed = std::make_shared<Problem>(*callers);
+  if (masks * callers->seq_q * (callers->seq_k / 8) > kMostModBytes) return packed;
   packed->bool_mask = spans;
   packed->mask_mod.clear();
   return packed;
+}
+
+const char* packing_of(const Problem& callers, const Problem& packed) {
+  const bool banded = callers.band != packed.band;
+  if (callers.mask_mod == packed.mask_mod)
+    return callers.mask_mod.empty() ? "" : banded ? ", mask_mod evaluated within its band" : ", mask_mod evaluated";
+  return mask_band(callers).whole ? ", mask_mod computed as a band"
+         : banded                 ? ", mask_mod packed into bits within its band, empty tiles skipped"
+                                  : ", mask_mod packed into bits, empty tiles skipped";
 }
 
 std::size_t mask_bytes(const Problem& p, const TileShape& tile, bool fragments) {
@@ -127,12 +168,12 @@ PackedMask::PackedMask(Kernels& kernels, const Problem& p, const TileShape& tile
                        const std::shared_ptr<const Problem>& callers, bool fragments) {
   if (!p.bool_mask) return;
   plan_ = plan_mask(p, tile, fragments);
-  of_mod_ = p.mask_mod.empty() && !callers->mask_mod.empty();
+  of_mod_ = p.mask_mod.empty() && !callers->mask_mod.empty() && !mask_band(*callers).whole;
   if (of_mod_) {
     plan_.pack.units = mod_units(plan_.pack);
     kernel_ = kernels.add(
-        std::tuple{callers->mask_mod, mods_key(*callers), features_of(*callers), callers->bool_mask.has_value()}, 0,
-        [callers](const auto&, const std::string& arch) { return mod_program(*callers, arch); });
+        std::tuple{callers->mask_mod, mods_key(*callers), features_of(*callers), callers->bool_mask.has_value()},
+        kModSharedBytes, [callers](const auto&, const std::string& arch) { return mod_program(*callers, arch); });
     return;
   }
   kernel_ = kernels.add(0, 0, [](int, const std::string& arch) { return mask_program(arch); });
@@ -144,8 +185,7 @@ void PackedMask::pack(const Call& call, void* workspace, MaskBits& bits, MaskFra
   if (of_mod_) {
     ModPackParams params{plan.pack, {}};
     fill_mod_buffers(call.tensors, params.buffers);
-    call.launch(*kernel_, {std::min<std::int64_t>((plan.pack.units + 7) / 8, 8 * call.device.multiprocessors), 256},
-                params);
+    call.launch(*kernel_, {std::min<std::int64_t>(plan.pack.units, 8 * call.device.multiprocessors), 256}, params);
   } else {
     call.launch(*kernel_, {std::min<std::int64_t>(plan.pack.units, 8 * call.device.multiprocessors), 256}, plan.pack);
   }

@@ -5,17 +5,19 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mod_bits.hpp"
 #include "cuda/host/kernel_state.hpp"
+#include "expression/mask_band.hpp"
 
 namespace onepass::cuda {
 
 KernelProgram mask_program(const std::string& arch);
 
 // The problem as kernels compute it that read a mask_mod as a packed mask: its boolean mask spans what the mask_mod
-// does, and there is no mask_mod. The same problem if it has none, or if the packed mask would be too large.
+// does, and there is no mask_mod. What the mask_mod says about the distance of q_index and k_index is its band, which
+// may be all that it says. The same problem if it has no mask_mod; one that keeps it if the packed mask would be too
+// large.
 std::shared_ptr<const Problem> packed_problem(const std::shared_ptr<const Problem>& problem);
-inline const char* packing_of(const Problem& callers, const Problem& packed) {  // for describe()
-  return callers.mask_mod != packed.mask_mod ? ", mask_mod packed into bits, empty tiles skipped" : "";
-}
+MaskBand mask_band(const Problem& callers);                             // none where the caller has a band of its own
+const char* packing_of(const Problem& callers, const Problem& packed);  // for describe()
 // The packing of a caller's mask_mod; `packed`: packed_problem() of the caller's.
 KernelProgram mod_program(const Problem& callers, const std::string& arch);
 // The size of the problem's packed mask; 0 if it has no mask. fragments: includes them (tiles of 64 rows x 32 keys).

@@ -2,13 +2,16 @@
 // every kernel reads it as a boolean mask. Interval arithmetic tells tiles of 32 keys that are hidden or visible as a
 // whole (user::mask_bounds); the mask is evaluated in the others alone.
 //
-// A warp has a strip: the rows of a tile, and 32 words of 32 keys each, or as many as are whole blocks.
+// A CTA has a strip: the rows of a tile, and 32 words of 32 keys each, or as many as are whole blocks. Its first warp
+// finds the bounds, a word a lane; then each warp writes and evaluates every eighth row.
 #pragma once
 #include "cuda/attention/scores/mask_bits.cuh"
 #include "cuda/attention/scores/mod_bits.hpp"
 #include "cuda/device/math.cuh"
 
 namespace onepass {
+
+constexpr i32 kModWarps = 8;
 
 struct ModStrip {
   const ModPackParams& q;
@@ -30,13 +33,15 @@ struct ModStrip {
                           interval::between(key, min(key + 31, p.keys - 1)), q.buffers);
     return interval::is_true(seen) ? kNoneMasked : interval::is_false(seen) ? kAllMasked : kSomeMasked;
   }
-  // The elements of word `of`, by the whole warp. by_mod: whether the mask_mod hides any.
-  DEV MaskTile evaluated(i32 of, bool by_mod) const {
+  // Evaluates the elements of word `of` in every eighth row from `first` on. by_mod: whether the mask_mod hides any.
+  // some, hides: become other than 0 if one is visible, or hidden.
+  DEV void evaluate(i32 of, i32 first, bool by_mod, u32& some, u32& hides) const {
     const i32 key = 32 * of + lane;
     const bool in = key < p.keys;
-    bool any = false, all = true;
+    const u32 keys = __ballot_sync(0xffffffffu, in);
+    u32 any = 0, hidden = 0;
 #pragma unroll 2
-    for (i32 r = 0; r < rows; ++r) {
+    for (i32 r = first; r < rows; r += kModWarps) {
       const i32 row = first_row + r;
       bool seen = in;
       if (by_mod) seen = seen && user::mask_mod(static_cast<i32>(b), static_cast<i32>(h), row, key, q.buffers);
@@ -44,10 +49,9 @@ struct ModStrip {
         seen = seen && p.mask[b * p.stride[0] + h * p.stride[1] + row * p.stride[2] + key * p.stride[3]] != 0;
       const u32 bits = __ballot_sync(0xffffffffu, seen);
       if (lane == 0) bits_at(r)[of] = bits;
-      any = any || bits != 0;
-      all = all && __ballot_sync(0xffffffffu, seen || !in) == 0xffffffffu;
+      any |= bits, hidden |= bits ^ keys;
     }
-    return !any ? kAllMasked : all ? kNoneMasked : kSomeMasked;
+    if (lane == 0) atomicOr(&some, any), atomicOr(&hides, hidden);
   }
   // The fragments of the tile of word `of`, of which the bits are written.
   DEV void write_fragments(i32 of, MaskTile state, u32 keys) const {
@@ -67,10 +71,13 @@ struct ModStrip {
 
 extern "C" __global__ void __launch_bounds__(256) pack_mod(const __grid_constant__ onepass::ModPackParams q) {
   using namespace onepass;
+  extern __shared__ __align__(16) unsigned char smem[];
+  u32 *const states = reinterpret_cast<u32*>(smem), *const some = states + 32, *const hides = some + 32;  // by word
   const MaskPackParams& p = q.pack;
-  const i32 lane = threadIdx.x % 32, block_words = p.block_n / 32, strip = 32 / block_words * block_words,
-            words = p.n_blocks * block_words, strips = (words + strip - 1) / strip;
-  for (i64 unit = blockIdx.x * 8 + threadIdx.x / 32; unit < p.units; unit += gridDim.x * 8) {
+  const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, block_words = p.block_n / 32,
+            strip = 32 / block_words * block_words, words = p.n_blocks * block_words,
+            strips = (words + strip - 1) / strip;
+  for (i64 unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
     const i32 s = static_cast<i32>(unit % strips);
     const i64 above = unit / strips;
     const i32 m = static_cast<i32>(above % p.m_tiles);
@@ -88,30 +95,34 @@ extern "C" __global__ void __launch_bounds__(256) pack_mod(const __grid_constant
                      !in || left <= 0 ? 0
                      : left >= 32     ? ~0u
                                       : (1u << left) - 1};
-    MaskTile state = x.by_bounds();
+    if (warp == 0) states[lane] = x.by_bounds(), some[lane] = 0, hides[lane] = 0;
+    __syncthreads();
+    MaskTile state = static_cast<MaskTile>(states[lane]);
     const bool by_mod = state == kSomeMasked, open = by_mod || (kReadsMask && state == kNoneMasked);
     if (in && !open) {
 #pragma unroll 4
-      for (i32 r = 0; r < x.rows; ++r) x.bits_at(r)[word] = state == kNoneMasked ? x.exists : 0;
+      for (i32 r = warp; r < x.rows; r += kModWarps) x.bits_at(r)[word] = state == kNoneMasked ? x.exists : 0;
     }
     for (u32 left_open = __ballot_sync(0xffffffffu, open); left_open != 0; left_open &= left_open - 1) {
       const i32 of = __ffs(static_cast<int>(left_open)) - 1;
-      const MaskTile found = x.evaluated(s * strip + of, __shfl_sync(0xffffffffu, by_mod, of));
-      if (lane == of) state = found;
+      x.evaluate(s * strip + of, warp, __shfl_sync(0xffffffffu, by_mod, of), some[of], hides[of]);
     }
-    const u32 some = __ballot_sync(0xffffffffu, state != kAllMasked),
+    __syncthreads();
+    if (open) state = some[lane] == 0 ? kAllMasked : hides[lane] == 0 ? kNoneMasked : kSomeMasked;
+    const u32 shows = __ballot_sync(0xffffffffu, state != kAllMasked),
               whole = __ballot_sync(0xffffffffu, state == kNoneMasked || x.exists == 0);
-    if (in && lane % block_words == 0) {
+    if (warp == 0 && in && lane % block_words == 0) {
       const u32 block = (block_words == 32 ? ~0u : (1u << block_words) - 1) << lane;
       p.tiles[b * p.tile_stride[0] + x.h * p.tile_stride[1] + row / 64 * p.tile_stride[2] + word] =
-          (some & block) == 0        ? kAllMasked
+          (shows & block) == 0       ? kAllMasked
           : (whole & block) == block ? kNoneMasked
                                      : kSomeMasked;
     }
-    if (!p.fragments.words) continue;
-    __syncwarp();  // the bits are written
-    for (i32 of = 0; of < min(strip, words - s * strip); ++of)
-      x.write_fragments(s * strip + of, static_cast<MaskTile>(__shfl_sync(0xffffffffu, static_cast<int>(state), of)),
-                        __shfl_sync(0xffffffffu, x.exists, of));
+    if (p.fragments.words) {  // of the bits, which are written
+      for (i32 of = warp; of < min(strip, words - s * strip); of += kModWarps)
+        x.write_fragments(s * strip + of, static_cast<MaskTile>(__shfl_sync(0xffffffffu, static_cast<int>(state), of)),
+                          __shfl_sync(0xffffffffu, x.exists, of));
+    }
+    __syncthreads();
   }
 }
