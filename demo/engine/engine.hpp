@@ -71,7 +71,7 @@ class Engine {
                           .sin = View<const float>(at_sin_, {decoder_.positions, half}, device_),
                           .q = q,
                           .q_out = q});
-      onepass::Tensors t;
+      onepass::AttentionTensors t;
       t.q = q, t.k = k, t.v = v;
       t.out = View<float>(out_.place_of(out), {total, kHeads, kDim}, device_);
       t.cu_seqlens_q = starts, t.seqused_k = lengths_after, t.page_table = pages;

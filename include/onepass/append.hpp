@@ -1,7 +1,12 @@
 // Writing into a cache: new keys and values go to the ends of their sequences, rotated on the way.
 #pragma once
-#include "onepass/attention.hpp"
+#include <string>
+#include <string_view>
+
+#include "onepass/executor.hpp"
 #include "onepass/export.h"
+#include "onepass/launch.hpp"
+#include "onepass/plan.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {
@@ -44,8 +49,9 @@ struct AppendTensors {
 // of a kind loads its kernel, and so cannot be captured into a CUDA graph, as later ones can.
 ONEPASS_API void append_kv(const AppendTensors& tensors, bool interleaved = false, const Launch& launch = {});
 
-// Its problem, for make_plan() and prepare(), and a run of the plan.
-[[nodiscard]] ONEPASS_API Problem make_problem(const AppendTensors& tensors, bool interleaved = false);
+[[nodiscard]] ONEPASS_API Plan make_plan(const AppendTensors& tensors, bool interleaved = false,
+                                         std::string_view implementation = {}, const Executor* executor = nullptr);
 ONEPASS_API void run(const Plan& plan, const AppendTensors& tensors, const Launch& launch = {});
+ONEPASS_API std::string explain(const AppendTensors& tensors, bool interleaved = false);
 
 }  // namespace onepass::inline v0

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "onepass/export.h"
-#include "onepass/problem.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {

@@ -13,7 +13,6 @@
 
 #include "onepass/export.h"
 #include "onepass/options.hpp"
-#include "onepass/problem.hpp"
 
 namespace onepass::inline v0::context_parallel {
 
@@ -190,11 +189,11 @@ ONEPASS_API std::vector<Estimate> estimates(const Layout& layout, const Visibili
 // The layout by name ("contiguous", "zigzag", "documents") for `ranks` ranks; throws bad_value.
 ONEPASS_API Layout layout_from_name(std::string_view name, std::int64_t length, std::int64_t ranks,
                                     const Visibility& visibility = {});
-// The visibility of a problem of attention, where query i has position i. Throws bad_value if its mask is aligned with
-// other positions than the queries' own, or if q and k have other lengths.
-ONEPASS_API Visibility visibility_of(const Problem& problem);
-ONEPASS_API Shape shape_of(const Problem& problem);
+// The visibility that a problem line of attention describes (onepass/plan.hpp), where query i has position i. Throws
+// bad_value if its mask is aligned with other positions than the queries' own, or if q and k have other lengths.
+ONEPASS_API Visibility visibility_of(std::string_view line);
+ONEPASS_API Shape shape_of(std::string_view line);
 // A text: layout, work of each rank, bytes of each link, the schemes by time and memory.
-ONEPASS_API std::string explain(const Problem& problem, const Layout& layout, const Machine& machine = {});
+ONEPASS_API std::string explain(std::string_view line, const Layout& layout, const Machine& machine = {});
 
 }  // namespace onepass::inline v0::context_parallel

@@ -1,10 +1,21 @@
 // Linear layers of any number of rows, by the kernel that is fastest for it on this machine.
 #pragma once
-#include "onepass/attention.hpp"
+#include <string>
+#include <string_view>
+
+#include "onepass/executor.hpp"
 #include "onepass/export.h"
+#include "onepass/launch.hpp"
+#include "onepass/plan.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {
+
+struct LinearTensors {
+  ConstTensor x{}, w{};
+  Tensor y{};
+  ConstTensor column_bias{};
+};
 
 // y = x w^T + column_bias: x [m, k], w [n, k], y [m, n], column_bias [n] or absent, any strides; x, w and column_bias
 // are all bf16, fp16 or fp32, y is of their dtype or fp32, sums are fp32.
@@ -19,5 +30,10 @@ namespace onepass::inline v0 {
 // Hong et al., FlashDecoding++, arXiv:2311.01282, section 5.
 ONEPASS_API void linear(const ConstTensor& x, const ConstTensor& w, const Tensor& y,
                         const ConstTensor& column_bias = {}, const Launch& launch = {});
+
+[[nodiscard]] ONEPASS_API Plan make_plan(const LinearTensors& tensors, std::string_view implementation = {},
+                                         const Executor* executor = nullptr);
+ONEPASS_API void run(const Plan& plan, const LinearTensors& tensors, const Launch& launch = {});
+ONEPASS_API std::string explain(const LinearTensors& tensors);
 
 }  // namespace onepass::inline v0

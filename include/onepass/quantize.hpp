@@ -2,9 +2,13 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "onepass/attention.hpp"
+#include "onepass/executor.hpp"
 #include "onepass/export.h"
+#include "onepass/launch.hpp"
+#include "onepass/plan.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {
@@ -16,6 +20,12 @@ struct QuantizeOptions {
   // the products of Q and K.
   bool hadamard = false;
   std::uint64_t seed = 0;
+};
+
+// The tensors of a quantize, as quantize() documents them.
+struct QuantizeTensors {
+  ConstTensor x{};
+  Tensor y{}, descale{}, mean{};
 };
 
 // x, [.., rows, n] of rank 1 to 4 and any strides, fp32, fp16 or bf16, n from 1 to 256, to y of its shape and
@@ -30,19 +40,24 @@ struct QuantizeOptions {
 ONEPASS_API void quantize(const ConstTensor& x, const Tensor& y, const Tensor& descale, const Tensor& mean = {},
                           const QuantizeOptions& options = {}, const Launch& launch = {});
 
-// The problem of a quantize, for make_plan().
-[[nodiscard]] ONEPASS_API Problem make_problem(const Tensors& tensors, const QuantizeOptions& options);
+[[nodiscard]] ONEPASS_API Plan make_plan(const QuantizeTensors& tensors, const QuantizeOptions& options = {},
+                                         std::string_view implementation = {}, const Executor* executor = nullptr);
+ONEPASS_API void run(const Plan& plan, const QuantizeTensors& tensors, const Launch& launch = {});
+ONEPASS_API std::string explain(const QuantizeTensors& tensors, const QuantizeOptions& options = {});
 
 // attention() of fp32, fp16 or bf16 q, k and v, packed or not, which are quantized to fp8_e4m3 first; out has q's dtype
 // or is fp32. A forward without a cache. `implementation` is one of FP8 attention ("cpu.quantize+flash.avx2"), or one
 // of attention ("cpu.flash.avx2"). Throws as attention().
-ONEPASS_API void attention_fp8(const Tensors& tensors, const Attention& attention = {}, const Fp8Options& options = {},
-                               const Launch& launch = {}, std::string_view implementation = {});
-// Its problem, for make_plan(). The line has the word fp8.
-[[nodiscard]] ONEPASS_API Problem make_problem(const Attention& attention, const Tensors& tensors,
-                                               const Fp8Options& options);
-// explain() of that problem.
-ONEPASS_API std::string explain_fp8(const Tensors& tensors, const Attention& attention = {},
-                                    const Fp8Options& options = {});
+ONEPASS_API void attention_fp8(const AttentionTensors& tensors, const Attention& attention = {},
+                               const Fp8Options& options = {}, const Launch& launch = {},
+                               std::string_view implementation = {});
+// Its plan, which run() takes with the tensors. The problem line has the word fp8.
+[[nodiscard]] ONEPASS_API Plan make_plan(const AttentionTensors& tensors, const Attention& attention,
+                                         const Fp8Options& options, std::string_view implementation = {},
+                                         const Executor* executor = nullptr);
+ONEPASS_API std::string explain(const AttentionTensors& tensors, const Attention& attention, const Fp8Options& options);
+// The same on a GPU that need not be here: see explain_for() of a line (onepass/plan.hpp).
+ONEPASS_API std::string explain_for(std::string_view target, const AttentionTensors& tensors,
+                                    const Attention& attention, const Fp8Options& options);
 
 }  // namespace onepass::inline v0

@@ -2,8 +2,14 @@
 //
 //   y_j = e^(s_j - LSE)     s = scale * x     LSE = log sum_j e^s_j over what is visible
 #pragma once
-#include "onepass/attention.hpp"
+#include <string>
+#include <string_view>
+
+#include "onepass/executor.hpp"
 #include "onepass/export.h"
+#include "onepass/launch.hpp"
+#include "onepass/merge.hpp"
+#include "onepass/plan.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {
@@ -11,6 +17,17 @@ namespace onepass::inline v0 {
 struct SoftmaxOptions {
   double scale = 1.0;  // any number from -2.3e38 to 2.3e38
   bool log = false;    // y_j = s_j - LSE, the logarithm
+};
+
+// The tensors of a softmax, and of its backward, as the functions below document them. row_lse: softmax_piece().
+struct SoftmaxTensors {
+  ConstTensor x{};
+  Tensor y{}, lse{};
+  ConstTensor bool_mask{}, row_lse{};
+};
+struct SoftmaxBackwardTensors {
+  ConstTensor y{}, dy{};
+  Tensor dx{};
 };
 
 // Over the last dimension of x, [.., n] of rank 1 to 4 and any strides, fp32, fp16 or bf16. y has x's shape, and its
@@ -26,23 +43,26 @@ ONEPASS_API void softmax(const ConstTensor& x, const Tensor& y, const Tensor& ls
                          const SoftmaxOptions& options = {}, const ConstTensor& bool_mask = {},
                          const Launch& launch = {});
 
-// The problem of a softmax or of its backward, for make_plan().
-[[nodiscard]] ONEPASS_API Problem make_problem(const Tensors& tensors, Op op, const SoftmaxOptions& options);
-
 // y of a piece of rows, whose LSEs over all pieces are given, fp32 [..]: y_j = e^(s_j - row_lse). Those of the pieces,
-// which softmax() with y left out gives, are joined by merge_lse().
+// which softmax() with y left out gives, are joined by merge_lse() (onepass/merge.hpp).
 ONEPASS_API void softmax_piece(const ConstTensor& x, const ConstTensor& row_lse, const Tensor& y,
                                const SoftmaxOptions& options = {}, const ConstTensor& bool_mask = {},
                                const Launch& launch = {});
-
-// LSEs of rows from those of their pieces, fp32 [..] of rank 1 to 3: lse = log sum_i e^lses[i], -inf if all are. In any
-// order, up to rounding.
-ONEPASS_API void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launch& launch = {});
 
 // The gradient of x from y, as softmax() wrote it, and dy, of y's dtype; all of one shape and any strides. dx has y's
 // dtype, or any of the three if y is fp32. dx_j = scale y_j (dy_j - sum_i dy_i y_i), of a logarithm scale (dy_j -
 // e^y_j sum_i dy_i). Where y is 0 (of a logarithm -inf) dx is 0 and dy is not used.
 ONEPASS_API void softmax_backward(const ConstTensor& y, const ConstTensor& dy, const Tensor& dx,
                                   const SoftmaxOptions& options = {}, const Launch& launch = {});
+
+[[nodiscard]] ONEPASS_API Plan make_plan(const SoftmaxTensors& tensors, const SoftmaxOptions& options = {},
+                                         std::string_view implementation = {}, const Executor* executor = nullptr);
+ONEPASS_API void run(const Plan& plan, const SoftmaxTensors& tensors, const Launch& launch = {});
+ONEPASS_API std::string explain(const SoftmaxTensors& tensors, const SoftmaxOptions& options = {});
+
+[[nodiscard]] ONEPASS_API Plan make_plan(const SoftmaxBackwardTensors& tensors, const SoftmaxOptions& options = {},
+                                         std::string_view implementation = {}, const Executor* executor = nullptr);
+ONEPASS_API void run(const Plan& plan, const SoftmaxBackwardTensors& tensors, const Launch& launch = {});
+ONEPASS_API std::string explain(const SoftmaxBackwardTensors& tensors, const SoftmaxOptions& options = {});
 
 }  // namespace onepass::inline v0

@@ -62,6 +62,13 @@ struct ONEPASS_API BasicTensor {
 using Tensor = BasicTensor<void>;
 using ConstTensor = BasicTensor<const void>;
 
+// An input by the name that score_mod and mask_mod use for it; rank 1 to 4, any strides.
+struct NamedTensor {
+  std::string name{};
+  ConstTensor tensor{};
+};
+inline constexpr std::size_t kMaxModBuffers = 8;  // of a call
+
 ONEPASS_API std::string shape_text(const ConstTensor& tensor);  // "[2, 16, 1024, 128]"
 
 }  // namespace onepass::inline v0

@@ -2,8 +2,8 @@
 #pragma once
 #include <limits>
 
-#include "onepass/attention.hpp"
 #include "onepass/export.h"
+#include "onepass/options.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {

@@ -6,8 +6,8 @@
 #include <span>
 #include <utility>
 
-#include "onepass/attention.hpp"
 #include "onepass/export.h"
+#include "onepass/plan.hpp"
 
 namespace onepass::inline v0 {
 

@@ -20,6 +20,7 @@
 #include "executors.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/compute.hpp"
+#include "plan/plan.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
@@ -104,7 +105,7 @@ struct Call {
 
 void compute(Call& call, const CallOptions& options, std::string_view implementation = {}) {
   const Plan plan = plan::planned(call.op, call.tensors, options, call.launch.executor->workers(), implementation);
-  if (plan.problem().device.kind == DeviceKind::cuda)
+  if (problem_of(plan).device.kind == DeviceKind::cuda)
     call.launch.workspace = call.runtime.workspace(plan.workspace_bytes());
   plan::run_planned(plan, call.tensors, call.launch);
 }
@@ -116,7 +117,7 @@ void compute_attention(const xla::CallFrame& frame, DeviceKind kind) {
 }
 
 void compute_fp8(const xla::CallFrame& frame, DeviceKind kind) {
-  Call call(Op::forward, frame, kind);
+  Call call(kForward, frame, kind);
   const Options& o = call.options;
   CallOptions options{attention_of(o)};
   options.fp8 = {.by_block = o.boolean("fp8_by_block"),
@@ -127,7 +128,7 @@ void compute_fp8(const xla::CallFrame& frame, DeviceKind kind) {
 }
 
 void compute_quantize(const xla::CallFrame& frame, DeviceKind kind) {
-  Call call(Op::quantize, frame, kind);
+  Call call(kQuantize, frame, kind);
   CallOptions options;
   options.hadamard = call.options.boolean("hadamard");
   options.seed = static_cast<std::uint64_t>(call.options.integer("seed"));
@@ -151,7 +152,7 @@ void put_before(const Tensor& cache, const void* before, void* stream) {
 }
 
 void append(const xla::CallFrame& frame, DeviceKind kind) {
-  Call call(Op::append, frame, kind);
+  Call call(kAppend, frame, kind);
   want(call.before.size() == 2, ErrorCode::internal, "the custom call has ", call.before.size(),
        " caches; 2 are expected");
   put_before(call.tensors.k_cache, call.before[0], call.launch.stream);
@@ -212,10 +213,10 @@ nb::dict jax_handlers() {
     platforms["CUDA"] = nb::capsule(reinterpret_cast<void*>(cuda));
     all[name] = platforms;
   };
-  add("onepass_attention", &handler<compute_attention<Op::forward>, DeviceKind::cpu>,
-      &handler<compute_attention<Op::forward>, DeviceKind::cuda>);
-  add("onepass_attention_backward", &handler<compute_attention<Op::backward>, DeviceKind::cpu>,
-      &handler<compute_attention<Op::backward>, DeviceKind::cuda>);
+  add("onepass_attention", &handler<compute_attention<kForward>, DeviceKind::cpu>,
+      &handler<compute_attention<kForward>, DeviceKind::cuda>);
+  add("onepass_attention_backward", &handler<compute_attention<kBackward>, DeviceKind::cpu>,
+      &handler<compute_attention<kBackward>, DeviceKind::cuda>);
   add("onepass_attention_fp8", &handler<compute_fp8, DeviceKind::cpu>, &handler<compute_fp8, DeviceKind::cuda>);
   add("onepass_quantize", &handler<compute_quantize, DeviceKind::cpu>, &handler<compute_quantize, DeviceKind::cuda>);
   add("onepass_append_kv", &handler<append, DeviceKind::cpu>, &handler<append, DeviceKind::cuda>);

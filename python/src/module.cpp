@@ -29,12 +29,14 @@
 #include "onepass/onepass.hpp"
 #include "option.hpp"
 #include "plan/compute.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/grammar/foreign_words.hpp"
 #include "problem/grammar/on.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 #include "torch.hpp"
 
 namespace nb = nanobind;
@@ -90,7 +92,7 @@ struct Call {
 
   // The package says dout of a backward, and of no other call.
   explicit Call(const nb::dict& o)
-      : op(o.contains("dout") ? onepass::Op::backward : onepass::Op::forward),
+      : op(o.contains("dout") ? onepass::kBackward : onepass::kForward),
         layout(nb::cast<bool>(o["tokens_first"]), is_given(o, "page_table")),
         executor(*onepass::python::executor_of(nb::cast<int>(o["threads"]))) {
     onepass::for_each_role(tensors, [&](const onepass::RoleRow& row, auto& tensor) {
@@ -157,26 +159,25 @@ void attention_fp8(const nb::dict& options, const nb::dict& fp8) {
 std::string explain_fp8(const nb::dict& options, const nb::dict& fp8, const std::string& target) {
   const Call call(options);
   const onepass::Fp8Options how = fp8_options(fp8);
-  return target.empty() ? onepass::explain_fp8(call.tensors, call.attention, how)
-                        : onepass::explain_fp8_for(target, call.tensors, call.attention, how);
+  return target.empty() ? onepass::explain(call.tensors, call.attention, how)
+                        : onepass::explain_for(target, call.tensors, call.attention, how);
 }
 
 std::string explain(const nb::dict& options, const std::string& target) {
   const Call call(options);
-  const onepass::Problem problem = onepass::make_problem(call.attention, call.tensors);
+  const onepass::Problem problem = onepass::problem_of(call.tensors, call.attention);
   return target.empty() ? onepass::explain(problem) : onepass::explain_for(target, problem);
 }
 
 std::string explain_line(const std::string& line, const std::string& target) {
-  if (target.empty()) return onepass::explain(onepass::parse_problem(line));
-  return onepass::explain_for(target, onepass::parse_problem_on({onepass::DeviceKind::cuda, 0}, line));
+  return target.empty() ? onepass::explain(line) : onepass::explain_for(target, line);
 }
 
 // Throws what attention would throw before it computes.
 void check(const nb::dict& options) {
   const Call call(options);
-  static_cast<void>(onepass::make_plan(onepass::make_problem(call.attention, call.tensors), call.implementation,
-                                       call.launch.executor));
+  static_cast<void>(
+      onepass::make_plan(onepass::problem_of(call.tensors, call.attention), call.implementation, call.launch.executor));
 }
 
 // f(launch) without the GIL; what a signal's handler has raised meanwhile comes out behind it.
@@ -342,10 +343,10 @@ nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype
   std::size_t elements = 1;
   for (std::size_t n : shape) elements *= n;
   const std::size_t bytes = elements * onepass::size_of(type);
-  void* data = ::operator new(bytes, std::align_val_t{64});
+  void* data = ::operator new (bytes, std::align_val_t{64});
   if (fill && type == DType::f32) std::fill_n(static_cast<float*>(data), elements, *fill);
   if (fill && type != DType::f32) std::memset(data, 0, bytes);
-  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete(p, std::align_val_t{64}); });
+  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete (p, std::align_val_t{64}); });
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype dlpack{static_cast<std::uint8_t>(type == DType::bf16 ? Code::Bfloat : Code::Float),
                                  static_cast<std::uint8_t>(onepass::size_of(type) * 8), 1};

@@ -196,7 +196,7 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
   if (!torch_exchange) return nb::none();
   if (!into.is_none() && (!is_plain(into.ptr()) || requires_grad(into.ptr()) || is_negative(into.ptr())))
     return nb::none();
-  TakenCall taken(Op::forward);
+  TakenCall taken(kForward);
   if (!taken.take_options(call)) return nb::none();
   if (!dispatched) {
     for (int i = 0; i < torch_at.inputs; ++i)
@@ -270,7 +270,7 @@ nb::object gradients(nb::handle saved, nb::handle kept, nb::handle wanted, nb::h
   for (int i = torch_at.inputs; i < torch_at.all; ++i) call[i] = PyTuple_GetItem(options, i - torch_at.inputs);
   if (is_true(words.is_deterministic)) call[torch_at.deterministic] = Py_True;
   if (call.tensor(Role::seqused_k) != Py_None || call.tensor(Role::page_table) != Py_None) return nb::none();
-  TakenCall taken(Op::backward);
+  TakenCall taken(kBackward);
   if (!taken.take_options(call) || !taken.take_inputs(call) || any_negative(call, taken.tensors)) return nb::none();
   const std::pair<Role, PyObject*> others[] = {{Role::out, PyTuple_GetItem(saved.ptr(), n)},
                                                {Role::lse, PyTuple_GetItem(saved.ptr(), n + 1)},
@@ -305,7 +305,7 @@ bool backward(nb::handle arguments, nb::handle dout, nb::handle dlse, nb::handle
               const nb::tuple& into) {
   if (!torch_exchange) return false;
   const TorchCall call(arguments);
-  TakenCall taken(Op::backward);
+  TakenCall taken(kBackward);
   if (!taken.take_options(call) || !taken.take_inputs(call)) return false;
   const std::pair<Role, nb::handle> others[] = {
       {Role::out, out}, {Role::lse, lse}, {Role::dout, dout}, {Role::dlse, dlse}};

@@ -10,6 +10,7 @@
 
 #include "dlpack_exchange.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"

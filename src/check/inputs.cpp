@@ -63,7 +63,7 @@ class Maker {
     const RoleShape shape = shape_of(p_, row);
     if (row.fit == Fit::leading_optional && seed_ % 2 == 0)
       return side_tensor(shape.dtype, shape.rank - 1, {shape.size[1], 1, 1, 1});
-    if (!row.unit_last && !operator_of(p_.op).described) return side_tensor(shape.dtype, shape.rank, shape.size);
+    if (!row.unit_last && !p_.op->described) return side_tensor(shape.dtype, shape.rank, shape.size);
     const ConstTensor as_described = described(p_, row);
     Tensor t;
     t.rank = as_described.rank;
@@ -88,7 +88,7 @@ class Maker {
       in_.tensors.mod_buffers.push_back({b.name, side_tensor(b.dtype, b.rank, b.shape)});
       own(in_.tensors.mod_buffers.back().tensor);
     }
-    if (operator_of(p_.op).parts) make_parts();
+    if (p_.op->parts) make_parts();
   }
 
   // Every second part has rows before heads in memory.

@@ -11,8 +11,10 @@
 #include "onepass/attention.hpp"
 #include "plan/compute.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/problem.hpp"
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
+#include "problem/tensors.hpp"
 #include "reference/gradients.hpp"
 
 namespace onepass::check {

@@ -37,18 +37,18 @@ Verdict by_itself(Inputs& in, Executor&, DeviceKind) {
 }  // namespace
 
 const CheckedOperator& checked(Op op) {
-  static constexpr std::array<CheckedOperator, kOps> kAll{{
-      {draw_forward, judge_forward},
-      {draw_parts, judge_merge},
-      {draw_backward, judge_backward},
-      {draw_softmax, by_references<judge_softmax>},
-      {draw_softmax_backward, by_references<judge_softmax>},
-      {draw_numbers, by_itself<judge_quantized>},
-      {draw_matrices, by_references<judge_flat_gemm>},
-      {draw_matrices, by_references<judge_flat_gemm>},
-      {draw_append, by_itself<judge_append>},
+  static constexpr std::array<CheckedOperator, 9> kAll{{
+      {kForward, draw_forward, judge_forward},
+      {kMerge, draw_parts, judge_merge},
+      {kBackward, draw_backward, judge_backward},
+      {kSoftmax, draw_softmax, by_references<judge_softmax>},
+      {kSoftmaxBackward, draw_softmax_backward, by_references<judge_softmax>},
+      {kQuantize, draw_numbers, by_itself<judge_quantized>},
+      {kFlatGemm, draw_matrices, by_references<judge_flat_gemm>},
+      {kLinear, draw_matrices, by_references<judge_flat_gemm>},
+      {kAppend, draw_append, by_itself<judge_append>},
   }};
-  return kAll[static_cast<std::size_t>(op)];
+  return row_of(kAll, op);
 }
 
 Verdict judge(Inputs& in, Executor& executor, DeviceKind computed_on) {

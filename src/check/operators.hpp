@@ -8,6 +8,7 @@
 namespace onepass::check {
 
 struct CheckedOperator {
+  Op op;
   // Into tensors that have memory.
   void (*draw)(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
   Verdict (*judge)(Inputs& inputs, Executor& executor, DeviceKind computed_on);

@@ -13,7 +13,7 @@ void Inputs::forget() {
 
 void Inputs::changed() {
   forget();
-  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(Op::forward, tensors), attention);
+  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(kForward, tensors), attention);
 }
 
 void Inputs::poison_outputs() {
@@ -27,7 +27,7 @@ namespace {
 template <class F>
 void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, F f) {
   const Tensor& t = tensors.*row.output;
-  if (operator_of(p.op).described) {
+  if (p.op->described) {
     const Dims n = shape_of(p, row).size;
     for (std::int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i)
       f(i / (n[1] * n[2] * n[3]) * t.stride[0] + i / (n[2] * n[3]) % n[1] * t.stride[1] +

@@ -28,7 +28,7 @@ std::vector<TargetKernel> kernels_on(std::string_view target, const Problem& pro
   std::string refusals;
   for (const Implementation* row : implementations()) {
     // Each row with a dataflow may be a linear's: the choice among them is measured on the device.
-    if (!kernels.empty() && (op != Op::linear || row->dataflow == Dataflow::none)) break;
+    if (!kernels.empty() && (!op->kernels_of || row->dataflow == Dataflow::none)) break;
     if (!computes(*row, op)) continue;
     const Decision decision = decide(*row, request);
     if (decision)
@@ -39,7 +39,7 @@ std::vector<TargetKernel> kernels_on(std::string_view target, const Problem& pro
   if (kernels.empty())
     throw Error(ErrorCode::unsupported,
                 text("no kernel supports \"", to_string(*request.problem), "\" on ", arch, refusals));
-  if (op == Op::forward) add("append_kv", append_programs(*request.problem, arch));
+  if (op == kForward) add("append_kv", append_programs(*request.problem, arch));
   return kernels;
 }
 

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "cuda/host/kernels.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::cuda {
 

@@ -6,6 +6,8 @@
 
 #include "base/text.hpp"
 #include "distributed/layout.hpp"
+#include "problem/operator.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::inline v0::context_parallel {
 namespace {
@@ -56,19 +58,26 @@ std::string links_text(const std::vector<std::vector<Index>>& bytes) {
               bytes_text(std::accumulate(used.begin(), used.end(), Index{0})), " in all");
 }
 
-}  // namespace
-
 Visibility visibility_of(const Problem& problem) {
   const Band& band = problem.band;
   const bool banded = band.causal || band.left >= 0 || band.right >= 0 || problem.alibi;
-  want(problem.op == Op::forward || problem.op == Op::backward, ErrorCode::bad_value,
-       "context parallelism needs a problem of attention");
+  want(is_attention(problem.op), ErrorCode::bad_value, "context parallelism needs a problem of attention");
   want(!problem.seqused && !problem.paged() && !problem.varlen && problem.seq_q == problem.seq_k, ErrorCode::bad_value,
        "context parallelism needs as many queries as keys, without a cache or cu_seqlens");
   want(!banded || band.align != Align::offset || band.offset == 0, ErrorCode::bad_value,
        "context parallelism aligns query i with key i (got an offset of ", band.offset, ")");
   return {band.left, band.causal ? 0 : band.right, {}};
 }
+
+Shape shape_of(const Problem& problem) {
+  return {problem.batch,  problem.heads_q, problem.heads_kv,
+          problem.dim_qk, problem.dim_v,   static_cast<Index>(size_of(problem.dtype))};
+}
+
+}  // namespace
+
+Visibility visibility_of(std::string_view line) { return visibility_of(parse_problem(line)); }
+Shape shape_of(std::string_view line) { return shape_of(parse_problem(line)); }
 
 Layout layout_from_name(std::string_view name, Index length, Index ranks, const Visibility& visibility) {
   if (name == "contiguous") return Layout::contiguous(length, ranks);
@@ -77,12 +86,8 @@ Layout layout_from_name(std::string_view name, Index length, Index ranks, const 
   return Layout::documents(visibility.documents.empty() ? std::vector<Index>{0, length} : visibility.documents, ranks);
 }
 
-Shape shape_of(const Problem& problem) {
-  return {problem.batch,  problem.heads_q, problem.heads_kv,
-          problem.dim_qk, problem.dim_v,   static_cast<Index>(size_of(problem.dtype))};
-}
-
-std::string explain(const Problem& problem, const Layout& layout, const Machine& machine) {
+std::string explain(std::string_view line, const Layout& layout, const Machine& machine) {
+  const Problem problem = parse_problem(line);
   const Visibility visibility = visibility_of(problem);
   want(layout.length() == problem.seq_k, ErrorCode::bad_value, "layout must be for ", problem.seq_k, " positions (got ",
        layout.length(), ")");

@@ -1,6 +1,9 @@
-// Checks of a problem's expressions, for every backend.
+// Checks of a call's expressions, for every backend.
 #pragma once
-#include "onepass/problem.hpp"
+#include <span>
+
+#include "expression/mod_buffer.hpp"
+#include "onepass/options.hpp"
 
 namespace onepass {
 
@@ -9,6 +12,6 @@ inline bool is_single(const ModBuffer& buffer) { return buffer.rank == 1 && buff
 
 // Throws Error for what is wrong in every backend: a name of FlexAttention's, a mask_mod that is not a bool. Other text
 // that read_expression cannot read is left to the CUDA compiler, which reads more.
-void check_mods(const Problem& problem);
+void check_mods(const Attention& options, std::span<const ModBuffer> buffers);
 
 }  // namespace onepass

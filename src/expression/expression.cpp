@@ -377,10 +377,10 @@ Expression read_expression(ModKind kind, std::string_view source, std::span<cons
   return Reader(kind, source, buffers).read();
 }
 
-void check_mods(const Problem& p) {
-  for (const auto& [kind, source] : {std::pair{ModKind::score, &p.score_mod}, {ModKind::mask, &p.mask_mod}}) {
+void check_mods(const Attention& a, std::span<const ModBuffer> buffers) {
+  for (const auto& [kind, source] : {std::pair{ModKind::score, &a.score_mod}, {ModKind::mask, &a.mask_mod}}) {
     if (source->empty()) continue;
-    Reader reader(kind, *source, p.mod_buffers);
+    Reader reader(kind, *source, buffers);
     try {
       (void)reader.read();
     } catch (const Error&) {
@@ -389,10 +389,10 @@ void check_mods(const Problem& p) {
   }
 }
 
-Mods mods_of(const Problem& p) {
+Mods mods_of(const Attention& a, std::span<const ModBuffer> buffers) {
   Mods mods;
-  if (!p.score_mod.empty()) mods.score = read_expression(ModKind::score, p.score_mod, p.mod_buffers);
-  if (!p.mask_mod.empty()) mods.mask = read_expression(ModKind::mask, p.mask_mod, p.mod_buffers);
+  if (!a.score_mod.empty()) mods.score = read_expression(ModKind::score, a.score_mod, buffers);
+  if (!a.mask_mod.empty()) mods.mask = read_expression(ModKind::mask, a.mask_mod, buffers);
   return mods;
 }
 

@@ -7,7 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "onepass/problem.hpp"
+#include "expression/mod_buffer.hpp"
+#include "onepass/options.hpp"
 
 namespace onepass {
 
@@ -81,12 +82,12 @@ enum class ModKind { score, mask };  // a mask_mod has no score to read, and its
 // Reads `source`. Throws Error (bad_text) with the column, the line and a caret under what it cannot read.
 Expression read_expression(ModKind kind, std::string_view source, std::span<const ModBuffer> buffers);
 
-// Both of a problem; a text that is empty gives no expression.
+// Both of a call; a text that is empty gives no expression.
 struct Mods {
   Expression score, mask;
   bool given() const { return score.given() || mask.given(); }
 };
-Mods mods_of(const Problem& problem);
+Mods mods_of(const Attention& options, std::span<const ModBuffer> buffers);
 
 // ---- what core/expression/eval.hpp works on
 

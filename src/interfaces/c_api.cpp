@@ -15,6 +15,7 @@
 #include "base/text.hpp"
 #include "interfaces/c_convert.hpp"
 #include "onepass/version.hpp"
+#include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/grammar/mismatch.hpp"
@@ -345,7 +346,7 @@ onepass_code onepass_problem_make(const onepass_tensor* q, const onepass_tensor*
   return guarded([&] {
     auto& result = given("problem", problem);
     const Call call = call_from(q, k, v, out, options);
-    result = new onepass_problem{make_problem(call.attention, call.tensors)};
+    result = new onepass_problem{problem_of(call.tensors, call.attention)};
   });
 }
 void onepass_problem_destroy(onepass_problem* problem) { delete problem; }
@@ -378,7 +379,7 @@ onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q,
   return guarded([&] {
     const Plan& p = given("plan", plan).plan;
     Call call = call_from(q, k, v, out, options);
-    check_described(p.problem(), p.name(), call);
+    check_described(problem_of(p), p.name(), call);
     call.launch.workspace = {static_cast<std::byte*>(workspace), workspace_bytes};
     run(p, call.tensors, call.launch);
   });

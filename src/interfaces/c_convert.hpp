@@ -8,6 +8,8 @@
 #include "onepass/onepass.h"
 #include "onepass/quantize.hpp"
 #include "onepass/softmax.hpp"
+#include "problem/problem.hpp"
+#include "problem/tensors.hpp"
 
 // The opaque types of onepass.h.
 struct onepass_executor {

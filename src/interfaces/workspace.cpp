@@ -7,7 +7,6 @@
 #include "base/text.hpp"
 #include "base/workspace.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
 
 namespace onepass::inline v0 {
 
@@ -26,7 +25,7 @@ std::span<std::byte> WorkspaceMemory::take(std::size_t bytes) {
 }
 
 std::span<std::byte> WorkspaceMemory::of(const Plan& plan) {
-  const Device device = plan.problem().device;
+  const Device device = plan.device();
   want(device.kind == DeviceKind::cpu, ErrorCode::bad_device, "WorkspaceMemory is memory of the CPU; the plan is for ",
        to_string(device));
   return take(plan.workspace_bytes());

@@ -10,9 +10,9 @@
 #include "base/make_once.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/implementation.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass::plan {
 
@@ -81,8 +81,9 @@ CallKey::CallKey(Op op, const Tensors& t, const CallOptions& a, int workers, std
   kept_ = a.dropout_p == 0;
   if (!kept_) return;
   const auto bit = [](bool is, int at) { return static_cast<std::uint64_t>(is) << at; };
-  add(static_cast<std::uint64_t>(op) | bit(a.fp8.has_value(), 27) | bit(a.interleaved, 28) | bit(a.log, 29) |
-      bit(a.hadamard, 30) | bit(t.v.data == t.k.data, 31) | static_cast<std::uint64_t>(workers) << 32);
+  add(reinterpret_cast<std::uintptr_t>(op.row));
+  add(bit(a.fp8.has_value(), 27) | bit(a.interleaved, 28) | bit(a.log, 29) | bit(a.hadamard, 30) |
+      bit(t.v.data == t.k.data, 31) | static_cast<std::uint64_t>(workers) << 32);
   add(implementation);
   for_each_option([&](const OptionRow&, auto option) { add_option(a.*option); });
   if (a.fp8) {

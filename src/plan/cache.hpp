@@ -10,8 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "onepass/attention.hpp"
+#include "onepass/plan.hpp"
 #include "problem/operator.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass::plan {
 

@@ -1,4 +1,4 @@
-// Calls on tensors: run(plan), and the one-call functions of attention, which keep their plans.
+// A call of any operator: its plan, which is kept, memory for it, and the run.
 #include "plan/compute.hpp"
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 #include "base/overlap.hpp"
 #include "base/shown.hpp"
 #include "base/text.hpp"
-#include "onepass/explain.hpp"
 #include "plan/cache.hpp"
 #include "plan/implementations.hpp"
 #include "plan/no_work.hpp"
+#include "plan/plan.hpp"
 #include "plan/scratch.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -41,12 +41,6 @@ void check_workspace(const PlanState& plan, const Tensors& tensors, std::span<st
   for (const auto& [name, tensor] : tensors.mod_buffers) want_apart("mod buffer " + shown(name), tensor);
 }
 
-// A page table alone would make every sequence as long as its row, with stale keys behind the real ones.
-void want_lengths(const Tensors& t) {
-  want(!t.page_table.given() || t.seqused_k.given(), ErrorCode::bad_value,
-       "page_table requires seqused_k, the number of valid keys of each sequence");
-}
-
 Executor& host_of(const Launch& launch) { return launch.executor ? *launch.executor : default_executor(); }
 
 // In memory that is large enough and apart from the tensors.
@@ -62,13 +56,12 @@ namespace plan {
 Plan planned(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation) {
   const CallKey key(op, tensors, options, workers, implementation);
   if (Plan known = plan_cache().find(key); known.state()) {  // the key has said all but this
-    if (const auto check = operator_of(op).check_contents) check(known.problem(), tensors);
+    if (const auto check = op->check_contents) check(problem_of(known), tensors);
     check_apart(op, tensors);
     return known;
   }
   Mods mods;
   check_roles(op, tensors);
-  want_lengths(tensors);
   const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, options, &mods));
   check_apart(op, tensors);
   Plan made = plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers}, implementation);
@@ -93,17 +86,10 @@ void compute(Op op, const Tensors& tensors, const CallOptions& options, const La
 
 }  // namespace plan
 
-inline namespace v0 {
-
-Problem make_problem(const Attention& attention, const Tensors& tensors) {
-  want_lengths(tensors);
-  return problem_of(tensors, attention);
-}
-
 void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
-  check_planned(plan.problem(), tensors);
-  check_apart(plan.problem().op, tensors);
-  const PlanState& state = *plan.state();
+  const PlanState& state = state_of(plan);
+  check_planned(*state.problem, tensors);
+  check_apart(state.problem->op, tensors);
   const int workers = workers_of(host_of(launch));
   want(workers <= state.workers, ErrorCode::bad_value, "the executor must have at most ", state.workers,
        " workers, as the plan's (got ", workers, ")");
@@ -112,58 +98,4 @@ void run(const Plan& plan, const Tensors& tensors, const Launch& launch) {
     start(state, tensors, launch, workers, launch.workspace.data());
 }
 
-void attention(const Tensors& tensors, const Attention& attention, const Launch& launch,
-               std::string_view implementation) {
-  plan::compute(Op::forward, tensors, CallOptions{attention}, launch, implementation);
-}
-
-void attention_backward(const Tensors& tensors, const Attention& attention, const Launch& launch,
-                        std::string_view implementation) {
-  want(tensors.dout.given(), ErrorCode::bad_shape, "dout must be given");
-  plan::compute(Op::backward, tensors, CallOptions{attention}, launch, implementation);
-}
-
-std::string explain(const Tensors& tensors, const Attention& attention) {
-  return explain(make_problem(attention, tensors));
-}
-
-namespace {
-
-Tensors merge_of(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
-                 const Tensor& lse) {
-  Tensors t;
-  t.out = out, t.lse = lse;
-  t.outs = {outs.begin(), outs.end()}, t.lses = {lses.begin(), lses.end()};
-  return t;
-}
-
-}  // namespace
-
-void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out, const Tensor& lse,
-           const Launch& launch) {
-  plan::compute(Op::merge, merge_of(outs, lses, out, lse), {}, launch);
-}
-std::string explain_merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
-                          const Tensor& lse) {
-  return explain(problem_of(Op::merge, merge_of(outs, lses, out, lse), {}));
-}
-
-// A merge of results that have no columns.
-void merge_lse(std::span<const ConstTensor> lses, const Tensor& lse, const Launch& launch) {
-  const auto without_columns = [](auto t) {
-    want(t.rank >= 1 && t.rank < kMaxRank, ErrorCode::bad_shape, "an LSE must have 1 to 3 dimensions (got ", t.rank,
-         ")");
-    t.shape[t.rank] = 0;
-    t.stride[t.rank++] = 1;
-    t.data = nullptr;
-    return t;
-  };
-  want(!lses.empty(), ErrorCode::bad_value, "lses must hold at least one LSE (got none)");
-  std::vector<ConstTensor> outs;
-  outs.reserve(lses.size());
-  for (const ConstTensor& t : lses) outs.push_back(without_columns(t));
-  merge(outs, lses, without_columns(lse), lse, launch);
-}
-
-}  // namespace v0
 }  // namespace onepass

@@ -2,7 +2,7 @@
 #pragma once
 #include <string_view>
 
-#include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
 #include "problem/operator.hpp"
 
 namespace onepass::plan {

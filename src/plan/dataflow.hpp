@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "onepass/problem.hpp"
 #include "problem/gemm/dataflow.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::plan {
 

@@ -4,10 +4,12 @@
 #include "base/text.hpp"
 #include "cuda/host/pretended.hpp"
 #include "cuda/target.hpp"
-#include "onepass/explain.hpp"
+#include "onepass/quantize.hpp"
+#include "plan/plan.hpp"
+#include "problem/grammar/on.hpp"
 #include "problem/roles.hpp"
 
-namespace onepass::inline v0 {
+namespace onepass {
 namespace {
 
 // Under the first line, which is the problem.
@@ -25,14 +27,21 @@ std::string explain_for(std::string_view target, const Problem& problem) {
   return with_device(explain(cuda::as_called(problem)), device);
 }
 
-std::string explain_fp8_for(std::string_view target, const Tensors& tensors, const Attention& attention,
-                            const Fp8Options& options) {
+inline namespace v0 {
+
+std::string explain_for(std::string_view target, std::string_view line) {
+  return explain_for(target, parse_problem_on({DeviceKind::cuda, 0}, line));
+}
+
+std::string explain_for(std::string_view target, const AttentionTensors& tensors, const Attention& attention,
+                        const Fp8Options& options) {
   const cuda::DeviceFacts device = cuda::typical_device(target);
   const cuda::PretendedDevice pretended(device);
   Tensors there = tensors;
   for_each_role(there, [](const RoleRow&, auto& tensor) { tensor.device = {DeviceKind::cuda, 0}; });
   for (NamedTensor& buffer : there.mod_buffers) buffer.tensor.device = {DeviceKind::cuda, 0};
-  return with_device(explain_fp8(there, attention, options), device);
+  return with_device(explain(there, attention, options), device);
 }
 
-}  // namespace onepass::inline v0
+}  // namespace v0
+}  // namespace onepass

@@ -6,10 +6,7 @@
 #include "base/make_once.hpp"
 #include "cpu/quantize/quantize.hpp"
 #include "cuda/quantize/quantize.hpp"
-#include "onepass/quantize.hpp"
-#include "plan/compute.hpp"
 #include "plan/implementations.hpp"
-#include "problem/attention/arguments.hpp"
 
 namespace onepass {
 namespace {
@@ -24,12 +21,6 @@ struct Rows {
   std::vector<std::string> names;
   std::vector<Implementation> rows;
 };
-
-CallOptions described(const Attention& attention, const Fp8Options& fp8) {
-  CallOptions options{attention};
-  options.fp8 = fp8;
-  return options;
-}
 
 }  // namespace
 
@@ -56,20 +47,4 @@ std::vector<const Implementation*> quantizing(const std::vector<const Implementa
 
 }  // namespace plan
 
-inline namespace v0 {
-
-Problem make_problem(const Attention& attention, const Tensors& tensors, const Fp8Options& options) {
-  return problem_of(Op::forward, tensors, described(attention, options));
-}
-
-void attention_fp8(const Tensors& tensors, const Attention& attention, const Fp8Options& options, const Launch& launch,
-                   std::string_view implementation) {
-  plan::compute(Op::forward, tensors, described(attention, options), launch, implementation);
-}
-
-std::string explain_fp8(const Tensors& tensors, const Attention& attention, const Fp8Options& options) {
-  return explain(make_problem(attention, tensors, options));
-}
-
-}  // namespace v0
 }  // namespace onepass

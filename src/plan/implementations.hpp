@@ -4,11 +4,12 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/plan.hpp"
 #include "problem/implementation.hpp"
 
 namespace onepass::plan {
 
-std::vector<const Implementation*> implementations(Op op = Op::forward);
+std::vector<const Implementation*> implementations(Op op = kForward);
 // Those of FP8 attention, by those of attention in the same order.
 std::vector<const Implementation*> quantizing(const std::vector<const Implementation*>& attentions);
 // In the order for a problem: of a linear those that the dataflow has chosen come first, and `why` says why, else "".

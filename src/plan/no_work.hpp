@@ -1,6 +1,7 @@
 // Calls whose results need no kernel.
 #pragma once
-#include "onepass/onepass.hpp"
+#include "problem/problem.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass::plan {
 

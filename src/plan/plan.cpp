@@ -12,9 +12,10 @@
 #include "onepass/block_mask.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/implementation.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 #include "reference/reference.hpp"
 
 namespace onepass::plan {
@@ -31,7 +32,7 @@ std::vector<const Implementation*> implementations(Op op) {
 std::vector<const Implementation*> implementations(const Problem& p, int workers, std::string* why_) {
   std::vector<const Implementation*> all = implementations(p.op);
   if (p.fp8) return quantizing(all);
-  if (p.op != Op::linear) return all;
+  if (!p.op->kernels_of) return all;
   const Chosen chosen = choose_dataflow(p, workers);
   const auto of_chosen = [&](const Implementation* row) { return row->dataflow == chosen.dataflow; };
   std::stable_partition(all.begin(), all.end(), of_chosen);  // clang 14 cannot compile the one of ranges
@@ -66,29 +67,36 @@ Plan plan_for(const Request& request, std::string_view implementation) {
 
 }  // namespace onepass::plan
 
-namespace onepass::inline v0 {
-namespace {
+namespace onepass {
 
 const PlanState& state_of(const Plan& plan) {
   if (!plan.state()) throw Error(ErrorCode::bad_value, "the plan is empty; make_plan() returns one that is not");
   return *plan.state();
 }
+const Problem& problem_of(const Plan& plan) { return *state_of(plan).problem; }
 
-}  // namespace
+inline namespace v0 {
 
 std::string_view Plan::name() const { return state_ ? state_->implementation : "none"; }
 std::string Plan::describe() const { return state_ ? state_->describe() : std::string(); }
-const Problem& Plan::problem() const { return *state_of(*this).problem; }
+std::string Plan::problem() const { return to_string(problem_of(*this)); }
+Device Plan::device() const { return problem_of(*this).device; }
 int Plan::workers() const { return state_ ? state_->workers : 1; }
 std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_bytes : 0; }
+
+Plan make_plan(std::string_view line, std::string_view implementation, const Executor* executor) {
+  return make_plan(parse_problem(line), implementation, executor);
+}
+void prepare(const Plan& plan) { state_of(plan).prepare(); }
+std::string explain(std::string_view line) { return explain(parse_problem(line)); }
+
+}  // namespace v0
 
 Plan make_plan(const Problem& problem, std::string_view implementation, const Executor* executor) {
   Request request = request_for(problem);  // a wrong problem is said before a wrong executor
   request.workers = workers_of(executor ? *executor : default_executor());
   return plan::plan_for(request, implementation);
 }
-
-void prepare(const Plan& plan) { state_of(plan).prepare(); }
 
 // The tiles that a mask_mod leaves, a line; nothing without one.
 static std::string tiles_of(const Problem& p) {
@@ -104,7 +112,7 @@ static std::string tiles_of(const Problem& p) {
 }
 
 std::string explain(const Problem& problem) {
-  const Request request = request_for(problem, problem.op == Op::linear ? workers_of(default_executor()) : 1);
+  const Request request = request_for(problem, problem.op->kernels_of ? workers_of(default_executor()) : 1);
   std::string why;
   const auto rows = plan::implementations(problem, request.workers, &why);
   std::string out = to_string(problem) + "\n" + why + (why.empty() ? "" : "\n") + tiles_of(problem);
@@ -124,6 +132,5 @@ std::string explain(const Problem& problem) {
   }
   return out;
 }
-std::string explain(std::string_view line) { return explain(parse_problem(line)); }
 
-}  // namespace onepass::inline v0
+}  // namespace onepass

@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "onepass/attention.hpp"
+#include "onepass/executor.hpp"
+#include "onepass/plan.hpp"
 #include "problem/checked_problem.hpp"
 #include "problem/gemm/dataflow.hpp"
+#include "problem/operator.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass::inline v0 {
 
@@ -56,7 +59,7 @@ inline Request request_for(const Problem& problem, int workers = 1) {
 struct Implementation {
   const char* name;                  // "cpu.flash.avx512"
   Decision (*plan)(const Request&);  // of a problem of its operator
-  Op op = Op::forward;
+  Op op = kForward;
   Dataflow dataflow = Dataflow::flat_gemm;  // what it is to a linear
   bool unified_max = false;                 // whether it takes one
   // FP8 attention: a row of attention that reads what is quantized for it, and the decision about both; then no `plan`.
@@ -64,9 +67,8 @@ struct Implementation {
   Decision (*quantized)(const Request&, const Implementation& attention) = nullptr;
 };
 
-// A linear is a flat GEMM's kernels and its own.
 inline bool computes(const Implementation& row, Op op) {
-  return row.op == op || (op == Op::linear && row.op == Op::flat_gemm);
+  return row.op == op || (op->kernels_of && row.op == *op->kernels_of);
 }
 
 // The row's decision, with what every state knows of its plan.

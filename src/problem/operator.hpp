@@ -32,11 +32,14 @@ struct Operator {
   Uses uses;                    // what it does with each tensor
   // The words of problem lines that it takes beside those of its tensors and of attention's options.
   std::span<const std::string_view> words;
-  bool parts = false;       // it takes outs and lses
-  bool matrices = false;    // its tensors are matrices
-  bool unit_scale = false;  // scores have a scale of 1 where none is given, not 1 / sqrt(dim_qk)
-  bool any_rank = false;    // its tensors have any number of dimensions before the rows
-  bool described = false;   // a line says the strides of all of them: those of others may be padded
+  bool parts = false;                    // it takes outs and lses
+  bool matrices = false;                 // its tensors are matrices
+  bool unit_scale = false;               // scores have a scale of 1 where none is given, not 1 / sqrt(dim_qk)
+  bool any_rank = false;                 // its tensors have any number of dimensions before the rows
+  bool attention = false;                // it is attention or its backward, and takes attention's options
+  bool backward = false;                 // it computes gradients
+  bool described = false;                // a line says the strides of all of them: those of others may be padded
+  const Operator* kernels_of = nullptr;  // its kernels are those of this operator and its own; the dataflow chooses
   // From the tensors and options of a call. Checks everything and throws Error with one sentence. Parsed expressions
   // go into *mods, if it is given.
   Problem (*problem_of)(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods);
@@ -60,18 +63,16 @@ constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
   return uses_of(std::span<const RoleUse>(list.begin(), list.size()));
 }
 
-// Each is defined in its folder.
-extern const Operator kForward, kBackward, kMerge, kSoftmax, kSoftmaxBackward, kQuantize, kFlatGemm, kLinear, kAppend;
-extern const std::array<const Operator*, kOps> kOperators;  // by Op
-const Operator& operator_of(Op op);                         // throws Error if the value is none of these
+extern const std::array<const Operator*, 9> kOperators;
 
-inline std::string_view word_of(Op op) { return operator_of(op).word; }
-inline std::string_view call_of(Op op) { return operator_of(op).call; }
-inline Use use_of(const RoleRow& row, Op op) {
-  return kOperators[static_cast<std::size_t>(op)]->uses[static_cast<std::size_t>(row.role)];
+inline Use use_of(const RoleRow& row, Op op) { return op->uses[static_cast<std::size_t>(row.role)]; }
+inline bool is_backward(Op op) { return op->backward; }
+inline bool is_attention(Op op) { return op->attention; }
+
+// The row of an operator in a table of another layer.
+template <class Rows>
+const auto& row_of(const Rows& rows, Op op) {
+  return *std::ranges::find_if(rows, [&](const auto& row) { return row.op == op; });
 }
-
-inline bool is_backward(Op op) { return op == Op::backward || op == Op::softmax_backward; }
-inline bool is_attention(Op op) { return op == Op::forward || op == Op::backward; }
 
 }  // namespace onepass

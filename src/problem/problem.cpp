@@ -5,14 +5,14 @@
 
 #include "base/text.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
 #include "problem/checked_problem.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
+#include "problem/problem.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
-namespace onepass::inline v0 {
+namespace onepass {
 namespace {
 
 // Strides of a row-major tensor whose dimensions lie in memory in the given order; size-1 dimensions get 0.
@@ -50,7 +50,7 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
 }  // namespace
 
 double Problem::effective_scale() const {
-  return scale ? *scale : operator_of(op).unit_scale ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
+  return scale ? *scale : op->unit_scale ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
 }
 
 void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }
@@ -68,7 +68,7 @@ Mods checked_mods(const Problem& p) {
                                 {"total_k", p.total_k}}) {
     want(n >= 0, ErrorCode::bad_shape, name, " must be 0 or more (got ", n, ")");
   }
-  const Operator& op = operator_of(p.op);
+  const Operator& op = *p.op.row;
   const auto has = [&](Role role) { return use_of(row_of(role), p.op) != Use::none; };
   want(is_said(op.words, "log") || (!p.log && !p.lse_only && !p.row_lse), ErrorCode::bad_value, op.call,
        " does not support log, lse_only or row_lse; softmax does");
@@ -87,17 +87,7 @@ Mods checked_mods(const Problem& p) {
   return mods;
 }
 
-}  // namespace onepass::inline v0
-
-namespace onepass {
-
-constinit const std::array<const Operator*, kOps> kOperators{
+constinit const std::array<const Operator*, 9> kOperators{
     &kForward, &kMerge, &kBackward, &kSoftmax, &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear, &kAppend};
-
-const Operator& operator_of(Op op) {
-  const auto at = static_cast<std::size_t>(op);
-  want(at < kOps, ErrorCode::bad_value, "op must be a value of Op, 0 to ", kOps - 1, " (got ", at, ")");
-  return *kOperators[at];
-}
 
 }  // namespace onepass

@@ -60,7 +60,7 @@ bool has_axis(Op op, Axis axis) {
 std::string_view what_of(Axis axis) { return kAxisRows[static_cast<std::size_t>(axis)].what; }
 
 Forms forms_of(const Problem& p) {
-  if (operator_of(p.op).matrices) return {Form::matrix, Form::matrix};
+  if (p.op->matrices) return {Form::matrix, Form::matrix};
   const Form queries = p.varlen ? Form::packed : Form::batched;
   return {queries, p.paged() ? Form::paged : p.packed_k() ? Form::packed : Form::batched};
 }

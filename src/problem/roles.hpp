@@ -1,12 +1,11 @@
 // The tensors of a call, a row each: what validation, the bindings, checks, mirrors, tools and benchmarks walk. A new
-// tensor is a row in an operator's folder, its fields in onepass/problem.hpp, and the code that computes with it.
+// tensor is a row in an operator's folder, its fields (CONTRIBUTING.md), and the code that computes with it.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "onepass/attention.hpp"
 #include "problem/append/roles.hpp"
 #include "problem/attention/roles.hpp"
 #include "problem/gemm/roles.hpp"
@@ -14,6 +13,7 @@
 #include "problem/quantize/roles.hpp"
 #include "problem/role_row.hpp"
 #include "problem/softmax/roles.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass {
 

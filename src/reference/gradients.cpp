@@ -241,7 +241,7 @@ DenseGradients gradients(const Problem& p, const Tensors& a, const ConstTensor& 
   g.dbias.resize(p.bias ? a.bias.elements() : 0, stored);
   g.dsinks.resize(p.sinks ? p.heads_q : 0, stored);
   g.dalibi_slopes.resize(p.alibi ? a.alibi_slopes.elements() : 0, stored);
-  const Mods mods = mods_of(p);
+  const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
   std::mutex shared;
   parallel(executor, p.batch * p.heads_kv, [&](std::int64_t t, int) {

@@ -56,7 +56,7 @@ Decision plan(const Request& request) {
 }  // namespace
 
 std::span<const Implementation> reference_implementations() {
-  static const Implementation rows[] = {{"reference", plan<State>}, {"reference", plan<BackwardState>, Op::backward}};
+  static const Implementation rows[] = {{"reference", plan<State>}, {"reference", plan<BackwardState>, kBackward}};
   return rows;
 }
 

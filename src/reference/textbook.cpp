@@ -39,24 +39,30 @@ Dense alone(const Problem& p, const Tensors& a, Executor&) {
   return compute(p, a);
 }
 
-// By Op; of a backward its forward's.
+// A backward has its forward's.
 struct Reference {
   Dense (*oracle)(const Problem& p, const Tensors& a, Executor& executor);
   Dense (*base)(const Problem& p, const Tensors& a, Executor& executor);
 };
-constexpr Reference kAttending{forward_oracle, forward_base}, kRows{alone<softmax_oracle>, alone<softmax_base>},
-    kProduct{alone<flat_gemm_oracle>, alone<flat_gemm_base>};
-constexpr std::array<Reference, kOps> kReferences{
-    kAttending, {alone<merged_oracle>, alone<merged_base>}, kAttending, kRows, kRows, kAttending, kProduct, kProduct,
-    kAttending};
+const Reference& reference_of(Op op) {
+  static constexpr struct {
+    Op op;
+    Reference of;
+  } kAll[]{{kForward, {forward_oracle, forward_base}},
+           {kBackward, {forward_oracle, forward_base}},
+           {kMerge, {alone<merged_oracle>, alone<merged_base>}},
+           {kSoftmax, {alone<softmax_oracle>, alone<softmax_base>}},
+           {kSoftmaxBackward, {alone<softmax_oracle>, alone<softmax_base>}},
+           {kFlatGemm, {alone<flat_gemm_oracle>, alone<flat_gemm_base>}},
+           {kLinear, {alone<flat_gemm_oracle>, alone<flat_gemm_base>}}};
+  return row_of(kAll, op).of;
+}
 
 }  // namespace
 
 Dense oracle(const Problem& p, const Tensors& a, Executor& executor) {
-  return kReferences[static_cast<std::size_t>(p.op)].oracle(p, a, executor);
+  return reference_of(p.op).oracle(p, a, executor);
 }
-Dense base(const Problem& p, const Tensors& a, Executor& executor) {
-  return kReferences[static_cast<std::size_t>(p.op)].base(p, a, executor);
-}
+Dense base(const Problem& p, const Tensors& a, Executor& executor) { return reference_of(p.op).base(p, a, executor); }
 
 }  // namespace onepass::reference

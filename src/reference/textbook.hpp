@@ -182,7 +182,7 @@ Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& execut
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
               {}};
   if (std::is_same_v<T, double>) dense.square.resize(dense.out.size());
-  const Mods mods = mods_of(p);
+  const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
   const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
   parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t task, int) {

@@ -3,7 +3,7 @@
 
 const float numbers[8] = {};
 #ifdef MISUSE
-onepass::Tensors tensors{.out = onepass::ConstTensor(numbers, onepass::DType::f32, {1, 1, 2, 4})};
+onepass::AttentionTensors tensors{.out = onepass::ConstTensor(numbers, onepass::DType::f32, {1, 1, 2, 4})};
 #else
-onepass::Tensors tensors{.q = onepass::ConstTensor(numbers, onepass::DType::f32, {1, 1, 2, 4})};
+onepass::AttentionTensors tensors{.q = onepass::ConstTensor(numbers, onepass::DType::f32, {1, 1, 2, 4})};
 #endif

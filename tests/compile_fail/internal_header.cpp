@@ -4,4 +4,4 @@
 #include <problem/implementation.hpp>
 #endif
 
-onepass::Problem problem;
+onepass::Plan plan;

@@ -1,10 +1,10 @@
-// A run requires a plan: run does not accept a problem or a description.
+// A run requires a plan: run does not accept a problem line or a description.
 #include <onepass/onepass.hpp>
 
-void compute(const onepass::Problem& problem, const onepass::Tensors& tensors) {
+void compute(const char* line, const onepass::AttentionTensors& tensors) {
 #ifdef MISUSE
-  onepass::run(problem, tensors);
+  onepass::run(line, tensors);
 #else
-  onepass::run(onepass::make_plan(problem), tensors);
+  onepass::run(onepass::make_plan(line), tensors);
 #endif
 }

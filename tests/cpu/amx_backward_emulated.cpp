@@ -19,7 +19,7 @@ Implementation emulated_backward() {
             static const backward::Kernels kernels = N_AVX3::tile_backward<EmulatedTiles, emulated_kernels>();
             return plan_backward(request, kernels);
           },
-          Op::backward};
+          kBackward};
 }
 
 }  // namespace onepass::cpu::amx

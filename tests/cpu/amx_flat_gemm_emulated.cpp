@@ -12,7 +12,7 @@ Implementation emulated_flat_gemm() {
           [](const Request& request) {
             return plan_gemm(request, has_avx512() ? gemm_kernels<EmulatedTiles>() : portable_gemm_kernels());
           },
-          Op::flat_gemm};
+          kFlatGemm};
 }
 
 }  // namespace onepass::cpu::amx

@@ -18,7 +18,7 @@ namespace onepass::check {
 namespace {
 
 std::vector<const Implementation*> kernels() {
-  auto rows = plan::implementations(Op::backward);
+  auto rows = plan::implementations(kBackward);
   std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
 #if defined(__x86_64__)
   static const Implementation emulated = cpu::amx::emulated_backward();

@@ -12,6 +12,8 @@
 #include "check/check.hpp"
 #include "onepass/attention.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 #include "support/named_params.hpp"
 #if defined(__x86_64__)
 #include "cpu/amx_emulated.hpp"
@@ -86,7 +88,7 @@ std::vector<Implementation> rows_of(Op op) {
   for (const Implementation* row : plan::implementations(op))
     if (std::string(row->name).starts_with("cpu.")) rows.push_back(*row);
 #if defined(__x86_64__)
-  if (op == Op::forward) rows.push_back(cpu::amx::emulated());
+  if (op == kForward) rows.push_back(cpu::amx::emulated());
 #endif
   return rows;
 }
@@ -104,7 +106,7 @@ TEST_P(Bounds, OnePlanServesAllLengthsWithTheBitsOfExactPlans) {
   for (int trial = 0; trial < 200; ++trial) {
     draw(random, p.batch, p.seq_q, p.total_q, cu(in.tensors.cu_seqlens_q));
     if (p.packed_k()) draw(random, p.batch, p.seq_k, p.total_k, cu(in.tensors.cu_seqlens_k));
-    if (p.op == Op::backward || trial % 50 == 0) in.changed();
+    if (p.op == kBackward || trial % 50 == 0) in.changed();
     CallOptions bounded = in.attention, exact = in.attention;
     exact.max_seqlen_q = 0;
     if (p.packed_k()) exact.max_seqlen_k = 0;
@@ -113,7 +115,7 @@ TEST_P(Bounds, OnePlanServesAllLengthsWithTheBitsOfExactPlans) {
     ASSERT_LE(none.seq_q, p.seq_q);
     for (const auto& [row, plan] : plans) {
       const std::vector<std::byte> got = results(in, plan);
-      if (trial % 50 == 0 && p.op == Op::forward) {
+      if (trial % 50 == 0 && p.op == kForward) {
         const Verdict verdict = judge(in, serial_executor());
         EXPECT_TRUE(verdict.right) << row.name << ": " << verdict.sentence;
       }
@@ -158,7 +160,7 @@ TEST_P(WrongLengths, AreRefusedAndWriteNothing) {
   const std::function<void()> calls[] = {
       [&] { run(plan, in.tensors, {.executor = &serial_executor(), .workspace = memory.span()}); },
       [&] { attention(in.tensors, in.attention, {.executor = &serial_executor()}); },
-      [&] { (void)make_problem(in.attention, in.tensors); }};
+      [&] { (void)problem_of(in.tensors, in.attention); }};
   for (const auto& call : calls) {
     try {
       call();

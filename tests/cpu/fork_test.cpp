@@ -37,10 +37,10 @@ Floats result(Executor* executor) {
       return x;
     };
     Floats q = wave(4 * rows * 64, 0.9f), k = wave(2 * keys * 64, 0.7f), v = wave(2 * keys * 64, 0.3f), out(q.size());
-    const Tensors tensors{.q = {q.data(), DType::f32, {1, 4, rows, 64}},
-                          .k = {k.data(), DType::f32, {1, 2, keys, 64}},
-                          .v = {v.data(), DType::f32, {1, 2, keys, 64}},
-                          .out = {out.data(), DType::f32, {1, 4, rows, 64}}};
+    const AttentionTensors tensors{.q = {q.data(), DType::f32, {1, 4, rows, 64}},
+                                   .k = {k.data(), DType::f32, {1, 2, keys, 64}},
+                                   .v = {v.data(), DType::f32, {1, 2, keys, 64}},
+                                   .out = {out.data(), DType::f32, {1, 4, rows, 64}}};
     attention(tensors, {}, {.executor = executor});
     outs.insert(outs.end(), out.begin(), out.end());
   }

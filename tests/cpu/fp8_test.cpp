@@ -9,6 +9,7 @@
 #include "check/draw/random.hpp"
 #include "onepass/quantize.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
 #include "problem/attention/fp8.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "reference/reference.hpp"
@@ -125,14 +126,14 @@ TEST(Fp8, QuantizedForACall) {
     for (std::size_t i = 0; i < out.size(); ++i) sum += std::pow(double{out[i]} - double{exact[i]}, 2);
     return std::sqrt(sum / static_cast<double>(out.size()));
   };
-  const Tensors batched{.q = {q.data(), DType::f32, {1, kHeads, kRows, kDim}},
-                        .k = {k.data(), DType::f32, {1, kHeads, kKeys, kDim}},
-                        .v = {v.data(), DType::f32, {1, kHeads, kKeys, kDim}},
-                        .out = {out.data(), DType::f32, {1, kHeads, kRows, kDim}}};
-  Tensors packed{.q = {q.data(), DType::f32, {kRows, kHeads, kDim}},
-                 .k = {k.data(), DType::f32, {kKeys, kHeads, kDim}},
-                 .v = {v.data(), DType::f32, {kKeys, kHeads, kDim}},
-                 .out = {out.data(), DType::f32, {kRows, kHeads, kDim}}};
+  const AttentionTensors batched{.q = {q.data(), DType::f32, {1, kHeads, kRows, kDim}},
+                                 .k = {k.data(), DType::f32, {1, kHeads, kKeys, kDim}},
+                                 .v = {v.data(), DType::f32, {1, kHeads, kKeys, kDim}},
+                                 .out = {out.data(), DType::f32, {1, kHeads, kRows, kDim}}};
+  AttentionTensors packed{.q = {q.data(), DType::f32, {kRows, kHeads, kDim}},
+                          .k = {k.data(), DType::f32, {kKeys, kHeads, kDim}},
+                          .v = {v.data(), DType::f32, {kKeys, kHeads, kDim}},
+                          .out = {out.data(), DType::f32, {kRows, kHeads, kDim}}};
   packed.cu_seqlens_q = {cu_q.data(), DType::i32, {3}}, packed.cu_seqlens_k = {cu_k.data(), DType::i32, {3}};
   for (const Tensors& t : {batched, packed}) {
     const double centered = error_of(t, {.center = true});
@@ -141,7 +142,7 @@ TEST(Fp8, QuantizedForACall) {
     EXPECT_GT(error_of(t, {}), 0.1);  // numbers of 160 to 4 digits
     EXPECT_GT(error_of(t, {.hadamard = false, .center = true}), 1.05 * centered);
   }
-  const std::string said = explain_fp8(batched, {}, {.center = true});
+  const std::string said = explain(batched, {}, {.center = true});
   EXPECT_EQ(said.find("fwd b1 h2 s300x400 d64 fp32 fp8=hadamard,center\n"), 0u) << said;
   EXPECT_NE(said.find("\n* cpu.quantize+"), said.npos) << said;
   EXPECT_NE(
@@ -181,10 +182,10 @@ TEST(Fp8, EveryValueOfKAndV) {
   std::vector<std::uint8_t> mask(kKeys * kKeys, 0);
   for (int j = 0; j < kKeys; ++j) mask[j * kKeys + j] = 1;  // row j sees key j and returns it
   for (const std::int64_t rows : {std::int64_t{2}, std::int64_t{kKeys}}) {
-    Tensors t{.q = {q.data(), DType::f32, {1, 1, rows, kDim}},
-              .k = {k.data(), DType::f8e4m3, {1, 1, kKeys, kDim}},
-              .v = {v.data(), DType::f8e4m3, {1, 1, kKeys, kDim}},
-              .out = {out.data(), DType::f32, {1, 1, rows, kDim}}};
+    AttentionTensors t{.q = {q.data(), DType::f32, {1, 1, rows, kDim}},
+                       .k = {k.data(), DType::f8e4m3, {1, 1, kKeys, kDim}},
+                       .v = {v.data(), DType::f8e4m3, {1, 1, kKeys, kDim}},
+                       .out = {out.data(), DType::f32, {1, 1, rows, kDim}}};
     for (std::int64_t first = 0; first < kKeys; first += rows) {
       t.bool_mask = {mask.data() + first * kKeys, DType::boolean, {1, 1, rows, kKeys}};
       onepass::attention(t);

@@ -93,7 +93,7 @@ TEST(Mods, SayWhatBuiltInFeaturesDo) {
         in.implementation = row->name;
         in.attend();
       };
-      if (!why_not(*row, make_problem(mod.attention, mod.tensors)).empty()) continue;
+      if (!why_not(*row, problem_of(mod.tensors, mod.attention)).empty()) continue;
       run(feature);
       run(mod);
       EXPECT_LE(largest_difference(feature.tensors.out, mod.tensors.out), 3e-5f) << row->name << " " << same.line;

@@ -13,6 +13,8 @@
 #include "algebra/numerics.hpp"
 #include "onepass/attention.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 #include "problem/implementation.hpp"
 
 namespace onepass {
@@ -135,7 +137,7 @@ Result run(Random& r, const std::vector<Part>& parts, const Call& call) {
   for (std::int64_t i = 0; i < pages; ++i) order.push_back(static_cast<std::int32_t>(i));
   std::shuffle(order.begin(), order.end(), r.engine);
   // Tokens of k or v: [outer][size][heads][dim], or heads before tokens.
-  const auto place = [&](const Numbers Sample::* member, std::int64_t dim, ConstTensor& to) {
+  const auto place = [&](const Numbers Sample::*member, std::int64_t dim, ConstTensor& to) {
     const std::int64_t heads = s.heads_kv;
     const bool packed = call.keys == Keys::packed;
     auto memory = std::make_shared<Numbers>(s.dtype, (packed ? cu_k.back() : outer * size) * heads * dim);
@@ -190,7 +192,7 @@ Result run(Random& r, const std::vector<Part>& parts, const Call& call) {
     t.alibi_slopes = ConstTensor(slopes.data(), DType::f32, {s.heads_q});
   if (s.dim_v % 2 == 0) t.sinks = ConstTensor(sinks.data(), DType::f32, {s.heads_q});
   const auto executor = make_executor(call.threads);
-  const std::string name = implementation_of(make_problem(call.attention, t), call.isa);
+  const std::string name = implementation_of(problem_of(t, call.attention), call.isa);
   attention(t, call.attention, {.executor = executor.get()}, name);
   return result;
 }

@@ -13,6 +13,8 @@
 #include "algebra/numerics.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass {
 namespace {
@@ -76,7 +78,10 @@ RC_GTEST_PROP(SoftmaxPieces, AnyCutInAnyOrderIsTheRow, (unsigned seed)) {
 
 // False if `row` does not take it.
 bool computed(const Implementation& row, const Tensors& t, const SoftmaxOptions& options) {
-  const Problem p = make_problem(t, Op::softmax, options);
+  CallOptions call;
+  call.scale = options.scale;
+  call.log = options.log;
+  const Problem p = problem_of(kSoftmax, t, call);
   if (!why_not(row, p).empty()) return false;
   const Plan plan = make_plan(p, row.name);
   std::vector<std::byte> memory(plan.workspace_bytes() + 64);
@@ -87,7 +92,7 @@ bool computed(const Implementation& row, const Tensors& t, const SoftmaxOptions&
 }
 
 TEST(Softmax, ANanReachesItsRowAndHiddenEntriesStayNothing) {
-  for (const Implementation* row : plan::implementations(Op::softmax)) {
+  for (const Implementation* row : plan::implementations(kSoftmax)) {
     for (const std::int64_t n : {std::int64_t{5}, std::int64_t{40000}}) {
       std::vector<float> x(static_cast<std::size_t>(4 * n), 1.0f), y(x.size()), lse(4);
       std::vector<std::uint8_t> mask(x.size(), 1);
@@ -127,7 +132,7 @@ TEST(Softmax, ANanReachesItsRowAndHiddenEntriesStayNothing) {
 // By central differences of sum_j c_j y_j.
 TEST(Softmax, AnInfinityBesideANegativeScaleWeighsNothing) {
   const std::vector<float> x{kInf, 1, 1, kInf, kInf, kInf, kInf, -kInf, 1};
-  for (const Implementation* row : plan::implementations(Op::softmax)) {
+  for (const Implementation* row : plan::implementations(kSoftmax)) {
     std::vector<float> y(x.size()), lse(3);
     Tensors t;
     t.x = {x.data(), DType::f32, {3, 3}};
@@ -182,7 +187,7 @@ TEST(Softmax, BitsDoNotDependOnThreads) {
 // Logarithms of weights are never above 0, and exact to fp32 beside scores of any size.
 TEST(Softmax, LogarithmsAtAnyMagnitude) {
   std::mt19937 rng(5);
-  for (const Implementation* row : plan::implementations(Op::softmax)) {
+  for (const Implementation* row : plan::implementations(kSoftmax)) {
     for (const std::int64_t n : {std::int64_t{1}, std::int64_t{2}, std::int64_t{37}, std::int64_t{40000}}) {
       for (const float level : {30.0f, 300.0f, 2900.0f, 1e6f}) {
         std::vector<float> x = random_numbers(rng, static_cast<std::size_t>(n), 2), y(x.size()), lse(1);
@@ -233,12 +238,18 @@ TEST(Softmax, RefusesInASentence) {
   const Tensor out{y.data(), DType::f32, {3, 4}};
   EXPECT_EQ(refusal([&] { softmax(in, {}); }), "y or lse must be given");
   EXPECT_EQ(refusal([&] { softmax({}, out); }), "x must be given");
-  EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::f32, {4, 3}}); }),
+  EXPECT_EQ(refusal([&] {
+              softmax(in, {y.data(), DType::f32, {4, 3}});
+            }),
             "y must have shape [3, 4], as x (got [4, 3])");
   EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::bf16, {3, 4}}); }), "y must be fp32, as x (got bf16)");
-  EXPECT_EQ(refusal([&] { softmax(in, out, {lse.data(), DType::f32, {4}}); }),
+  EXPECT_EQ(refusal([&] {
+              softmax(in, out, {lse.data(), DType::f32, {4}});
+            }),
             "lse must have the shape of x, [3, 4], without the last dimension (got [4])");
-  EXPECT_EQ(refusal([&] { softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}}); }),
+  EXPECT_EQ(refusal([&] {
+              softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}});
+            }),
             "bool_mask must have sizes of 1 or of x, [3, 4] (got [2, 4])");
   EXPECT_EQ(refusal([&] { softmax(in, out, {}, {.scale = kInf}); }), "scale must be -2.3e38 to 2.3e38 (got inf)");
   EXPECT_EQ(refusal([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }), "y must not share memory with x");
@@ -246,7 +257,7 @@ TEST(Softmax, RefusesInASentence) {
   EXPECT_EQ(y, std::vector<float>(12, 7.0f));
   Tensors t;
   t.x = in, t.y = out;
-  EXPECT_EQ(refusal([&] { (void)make_problem({}, t); }), "q must be given");
+  EXPECT_EQ(refusal([&] { (void)problem_of(t, {}); }), "q must be given");
   EXPECT_NE(refusal([&] {
               (void)parse_problem("softmax s3x4 fp32 causal_top_left");
             }).find("softmax does not support 'causal_top_left'"),

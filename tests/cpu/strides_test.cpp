@@ -62,7 +62,7 @@ TEST(Strides, OfSideInputs) {
       if (const std::size_t at = line.find("{}"); at != line.npos) line.replace(at, 2, rows);
       Inputs inputs = make_inputs(parse_problem(line), 1);  // odd: slopes per batch entry
       move(inputs.tensors, row_of(c.role), inputs.buffer(c.role), c.order, c.step);
-      inputs.problem = make_problem(inputs.attention, inputs.tensors);
+      inputs.problem = problem_of(inputs.tensors, inputs.attention);
       for (const Implementation* row : plan::implementations()) {
         const Verdict verdict = check(*row, inputs);
         EXPECT_TRUE(verdict.right || !verdict.accepted) << row->name << " \"" << line << "\": " << verdict.sentence;
@@ -78,7 +78,7 @@ TEST(Strides, OfZeroBroadcast) {
     for (int dimension = 0; dimension < 4; ++dimension) {
       Inputs inputs = make_inputs(parse_problem(line), 2);
       for (ConstTensor* t : {&inputs.tensors.bias, &inputs.tensors.bool_mask}) t->stride[dimension] = 0;
-      inputs.problem = make_problem(inputs.attention, inputs.tensors);
+      inputs.problem = problem_of(inputs.tensors, inputs.attention);
       for (const Implementation* row : plan::implementations()) {
         const Verdict verdict = check(*row, inputs);
         EXPECT_TRUE(verdict.right || !verdict.accepted)

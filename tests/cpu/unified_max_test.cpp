@@ -120,10 +120,10 @@ TEST(UnifiedMax, SmallValuesAreNotLost) {
   for (std::vector<float>* x : {&q, &k}) std::ranges::generate(*x, [&] { return random.normal(); });
   std::ranges::generate(v, [&] { return 1e-25f * random.normal(); });
   std::int32_t left = 7;
-  Tensors t{.q = {q.data(), DType::f32, {1, 1, 1, kDim}},
-            .k = {k.data(), DType::f32, {1, 1, kKeys, kDim}},
-            .v = {v.data(), DType::f32, {1, 1, kKeys, kDim}},
-            .out = {expected.data(), DType::f32, {1, 1, 1, kDim}}};
+  AttentionTensors t{.q = {q.data(), DType::f32, {1, 1, 1, kDim}},
+                     .k = {k.data(), DType::f32, {1, 1, kKeys, kDim}},
+                     .v = {v.data(), DType::f32, {1, 1, kKeys, kDim}},
+                     .out = {expected.data(), DType::f32, {1, 1, 1, kDim}}};
   for (const Implementation* row : here()) {
     t.out.data = expected.data(), t.recomputed = {};
     attention(t, {}, {}, row->name);

@@ -7,7 +7,7 @@
 #include "cuda/decode/decode.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/mla/mla.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 #include "sm80_cases.hpp"
 
 namespace onepass {

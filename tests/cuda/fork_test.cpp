@@ -13,6 +13,7 @@
 
 #include "cuda/host/kernels.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include "cuda/driver/api.hpp"
 #include "cuda/quantize/quantize.hpp"
 #include "cuda/sm90/forward/forward.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 namespace {

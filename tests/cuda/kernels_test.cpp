@@ -16,7 +16,7 @@
 #include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 namespace {

@@ -13,7 +13,7 @@
 #include "cuda/sm80/forward/forward.hpp"
 #include "cuda/sm90/forward/forward.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 namespace {

@@ -14,6 +14,8 @@
 #include "cuda/implementations.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 #include "problem/implementation.hpp"
 #include "shapes/shapes.hpp"
 #include "support/backward_problem.hpp"
@@ -35,9 +37,9 @@ class PlannedLaunch : public testing::Test {
     setenv("ONEPASS_CACHE", ONEPASS_TEST_CACHE, 1);
     for (const auto& [offset, d] : kCalls) {
       Tensors t = tensors(offset, d);
-      for (const TargetKernel& kernel : kernels_on("sm_90", make_problem({}, t))) cubin_for(kernel.program);
+      for (const TargetKernel& kernel : kernels_on("sm_90", problem_of(t, {}))) cubin_for(kernel.program);
     }
-    for (const TargetKernel& kernel : kernels_on("sm_90", make_problem(step_options(), step())))
+    for (const TargetKernel& kernel : kernels_on("sm_90", problem_of(step(), step_options())))
       cubin_for(kernel.program);
     void* const library = dlopen(ONEPASS_FAKE_DRIVER, RTLD_NOW);  // is then what "libcuda.so.1" opens
     ASSERT_NE(library, nullptr) << dlerror();
@@ -89,7 +91,7 @@ class PlannedLaunch : public testing::Test {
 FakeLaunches* PlannedLaunch::fake = nullptr;
 
 TEST_F(PlannedLaunch, AStepLaunchesAKernelForEachRangeOfRowsSideBySide) {
-  const Plan plan = make_plan(make_problem(step_options(), step()));
+  const Plan plan = make_plan(problem_of(step(), step_options()));
   EXPECT_EQ(plan.name(), "cuda.mixed");
   const std::string said = plan.describe();
   for (const char* rows : {"sequences of 1 to 4 queries: cuda.decode", "sequences of 5 to 8 queries: cuda.decode",
@@ -105,7 +107,7 @@ TEST_F(PlannedLaunch, IsWhatTheDescriptionSays) {
   for (const auto& [offset, d] : kCalls) {
     if (d == 72) continue;  // LoadsNothingOncePrepared's
     const Tensors t = tensors(offset, d);
-    const Plan plan = make_plan(make_problem({}, t));
+    const Plan plan = make_plan(problem_of(t, {}));
     EXPECT_EQ(plan.name(), offset % 16 == 0 ? "cuda.sm90" : "cuda.sm80") << offset;
     const int before = fake->launches;
     run(plan, t, {.workspace = workspace(plan)});
@@ -118,14 +120,14 @@ TEST_F(PlannedLaunch, IsWhatTheDescriptionSays) {
     if (!hopper) {
       EXPECT_NE(said.find(text(offset, "-byte copies")), said.npos) << said;
     }
-    EXPECT_NE(explain(plan.problem()).find(std::string("* ") + std::string(plan.name()) + ": " + said),
+    EXPECT_NE(explain(problem_of(plan)).find(std::string("* ") + std::string(plan.name()) + ": " + said),
               std::string::npos);
   }
 }
 
 TEST_F(PlannedLaunch, TakesTensorsThatAreBetterAligned) {
   const Tensors loose = tensors(8), aligned = tensors(0);
-  const Plan plan = make_plan(make_problem({}, loose)), strict = make_plan(make_problem({}, aligned));
+  const Plan plan = make_plan(problem_of(loose, {})), strict = make_plan(problem_of(aligned, {}));
   const int before = fake->launches;
   run(plan, aligned, {.workspace = workspace(plan)});
   EXPECT_EQ(fake->launches, before + 1);
@@ -141,7 +143,7 @@ TEST_F(PlannedLaunch, TakesTensorsThatAreBetterAligned) {
 
 TEST_F(PlannedLaunch, LoadsNothingOncePrepared) {
   Tensors t = tensors(0, 72);  // no other test's kernel
-  const Plan plan = make_plan(make_problem({}, t));
+  const Plan plan = make_plan(problem_of(t, {}));
   const int before = fake->modules;
   prepare(plan);
   EXPECT_EQ(fake->modules, before + 1);
@@ -151,7 +153,7 @@ TEST_F(PlannedLaunch, LoadsNothingOncePrepared) {
 
 TEST_F(PlannedLaunch, FailuresOfTheDeviceHaveCodesOfTheirOwn) {
   const Tensors t = tensors(0);
-  const Plan plan = make_plan(make_problem({}, t));
+  const Plan plan = make_plan(problem_of(t, {}));
   for (const auto& [result, code] : {std::pair{719, ErrorCode::device_failure}, {2, ErrorCode::out_of_memory}}) {
     fake->result = result;
     try {
@@ -180,7 +182,7 @@ TEST_F(PlannedLaunch, EveryLineOfTheListsIsPlannedOrRefused) {
     for (const std::string& line : test::shapes(list)) {
       const Problem p = parse_problem(line);
       plan(p);
-      if (p.op == Op::forward && !p.seqused && !p.paged() && !p.v_in_k) plan(test::backward_of(p, false, false));
+      if (p.op == kForward && !p.seqused && !p.paged() && !p.v_in_k) plan(test::backward_of(p, false, false));
     }
   }
   EXPECT_GT(planned, 3000);

@@ -8,7 +8,7 @@
 #include "cuda/compile/cubin_cache.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "code_gate.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 

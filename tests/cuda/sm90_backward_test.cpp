@@ -6,7 +6,7 @@
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/sm90/backward/backward.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 namespace {

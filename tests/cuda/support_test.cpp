@@ -16,6 +16,7 @@
 #include "cuda/implementations.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
 #include "problem/implementation.hpp"
 #include "reference/reference.hpp"
 

@@ -13,7 +13,8 @@
 #include "expression/dual.hpp"
 #include "expression/scalar.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
+#include "problem/tensors.hpp"
 #include "tools/onepass/io/npy.hpp"
 #include "tools/onepass/io/safetensors.hpp"
 
@@ -49,7 +50,7 @@ inline void derivatives(const Expression& e, std::span<const NamedTensor> buffer
 
 // A text that the CPU reads as a score_mod or mask_mod runs for any scores and positions.
 inline void expressions(const Problem& p) {
-  const Mods mods = mods_of(p);
+  const Mods mods = mods_of(p, p.mod_buffers);
   const float one = 1.5f;
   std::vector<NamedTensor> buffers;  // of one element, over and over
   for (const ModBuffer& b : p.mod_buffers) {

@@ -37,7 +37,7 @@ TEST(PlanCache, ACallLikeAnEarlierOneTakesItsPlan) {
     const Inputs one = make_inputs(p, 0), other = make_inputs(p, 2);
     const Plan plan = planned(p.op, one.tensors, one.attention, 1);
     EXPECT_EQ(planned(p.op, other.tensors, other.attention, 1).state(), plan.state()) << line;
-    EXPECT_EQ(plan.problem(), make_plan(one.problem).problem()) << line;
+    EXPECT_EQ(problem_of(plan), problem_of(make_plan(one.problem))) << line;
   }
 }
 
@@ -70,7 +70,7 @@ TEST(PlanCache, WhateverAPlanDependsOnIsOfTheKey) {
   };
   std::set<std::vector<std::uint64_t>> keys;
   const auto add = [&](const Tensors& t, const CallOptions& a, int workers, std::string_view name) {
-    const CallKey key(Op::forward, t, a, workers, name);
+    const CallKey key(kForward, t, a, workers, name);
     EXPECT_TRUE(key.is_kept());
     keys.emplace(key.words().begin(), key.words().end());
   };
@@ -138,11 +138,11 @@ TEST(PlanCache, LooksAtAddressesAndContentsInEveryCall) {
 // The variables that plans depend on are read once in a process, so a kept plan is what a new one would be.
 TEST(PlanCache, OutlivesItsEnvironment) {
   const Inputs in = make_inputs(parse_problem("linear m3 n8 k16"), 1);
-  const Plan before = planned(Op::linear, in.tensors, in.attention, 1);
+  const Plan before = planned(kLinear, in.tensors, in.attention, 1);
   for (const char* name : {"ONEPASS_DATAFLOW", "ONEPASS_BLAS", "ONEPASS_CUBLASLT", "ONEPASS_NVRTC", "ONEPASS_CACHE"}) {
     setenv(name, "/nowhere", 1);
     EXPECT_EQ(make_plan(in.problem, {}, &serial_executor()).describe(), before.describe()) << name;
-    EXPECT_EQ(planned(Op::linear, in.tensors, in.attention, 1).state(), before.state()) << name;
+    EXPECT_EQ(planned(kLinear, in.tensors, in.attention, 1).state(), before.state()) << name;
     unsetenv(name);
   }
 }
@@ -151,7 +151,7 @@ TEST(PlanCache, HoldsABoundedNumberAndForgetsTheOldest) {
   PlanCache cache;
   Inputs in = make_inputs(parse_problem("b1 h1 s2 d8"), 1);
   const Plan plan = make_plan(in.problem);
-  const auto key = [&](int workers) { return CallKey(Op::forward, in.tensors, in.attention, workers, {}); };
+  const auto key = [&](int workers) { return CallKey(kForward, in.tensors, in.attention, workers, {}); };
   constexpr int kCalls = 4 * PlanCache::kSets * PlanCache::kWays;
   for (int i = 1; i <= kCalls; ++i) {
     cache.keep(key(i), plan);
@@ -182,12 +182,12 @@ TEST(PlanCacheThread, ManyCallersGetTheRightPlans) {
       for (int turn = 0; turn < kTurns; ++turn) {
         for (std::size_t i = 0; i < kShapes; ++i) {
           // Keys of other workers push these out.
-          const CallKey other(Op::forward, inputs[i].tensors, {}, 2 + thread * kTurns + turn, {});
+          const CallKey other(kForward, inputs[i].tensors, {}, 2 + thread * kTurns + turn, {});
           cache.keep(other, plans[i]);
-          const CallKey key(Op::forward, inputs[i].tensors, {}, 1, {});
+          const CallKey key(kForward, inputs[i].tensors, {}, 1, {});
           const Plan known = cache.find(key);
           if (!known.state()) cache.keep(key, plans[i]);
-          if (known.state() && ++found && known.problem() != plans[i].problem()) ++wrong;
+          if (known.state() && ++found && problem_of(known) != problem_of(plans[i])) ++wrong;
         }
       }
     });

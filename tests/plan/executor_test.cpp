@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "check/check.hpp"
+#include "onepass/merge.hpp"
 #include "plan/implementations.hpp"
 
 namespace onepass {

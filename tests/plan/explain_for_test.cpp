@@ -4,7 +4,7 @@
 #include "cuda/host/pretended.hpp"
 #include "cuda/target.hpp"
 #include "onepass/error.hpp"
-#include "onepass/explain.hpp"
+#include "plan/plan.hpp"
 #include "problem/grammar/on.hpp"
 
 namespace onepass {

@@ -74,12 +74,12 @@ TEST(Linear, TheChosenComeFirstAndFlatGemmHasItsOwnAlone) {
   std::string why;
   const Problem p = parse_problem("linear m8 n64 k32 fp32");
   const auto rows = plan::implementations(p, 2, &why);
-  EXPECT_EQ(rows.size(), plan::implementations(Op::linear).size());
+  EXPECT_EQ(rows.size(), plan::implementations(kLinear).size());
   EXPECT_TRUE(std::ranges::is_partitioned(
       rows, [&](const Implementation* row) { return row->dataflow == rows.front()->dataflow; }));
   EXPECT_EQ(why.find(name_of(rows.front()->dataflow)), 0u) << why;
   EXPECT_NE(explain(p).find(why.substr(0, why.find(','))), std::string::npos) << explain(p);
-  for (const Implementation* row : plan::implementations(Op::flat_gemm))
+  for (const Implementation* row : plan::implementations(kFlatGemm))
     EXPECT_TRUE(row->dataflow == Dataflow::flat_gemm || row->dataflow == Dataflow::none) << row->name;
   EXPECT_THROW((void)make_plan(parse_problem("flat_gemm m8 n64 k32 fp32"), "cuda.gemv"), Error);
 }
@@ -91,7 +91,7 @@ TEST(Linear, EveryImplementationIsRight) {
         "linear m3 n5 k7 fp32 x_strides=9,1 w_strides=8,1 y_strides=6,1 column_bias", "linear m0 n5 k7 fp32",
         "linear m2 n5 k0 fp32 column_bias"}) {
     check::Inputs inputs = check::make_inputs(parse_problem(line), 3);
-    for (const Implementation* row : plan::implementations(Op::linear)) {
+    for (const Implementation* row : plan::implementations(kLinear)) {
       const check::Verdict v = check::check(*row, inputs, serial_executor());
       if (!v.accepted) continue;
       EXPECT_TRUE(v.right) << line << " " << row->name << ": " << v.sentence;
@@ -105,9 +105,8 @@ TEST(Linear, NanAndInfinityReachTheirRowsAndColumns) {
   int judged = 0;
   for (const char* line : {"m7 n70 k131 bf16 column_bias", "m5 n41 k40 fp16 out=fp32", "m6 n33 k65 fp32",
                            "m4 n39 k50 bf16 x_strides=1,4 w_strides=1,39 y_strides=1,5"}) {
-    for (const Op op : {Op::flat_gemm, Op::linear}) {
-      check::Inputs inputs =
-          check::make_inputs(parse_problem(text(op == Op::linear ? "linear " : "flat_gemm ", line)), 3);
+    for (const Op op : {kFlatGemm, kLinear}) {
+      check::Inputs inputs = check::make_inputs(parse_problem(text(op == kLinear ? "linear " : "flat_gemm ", line)), 3);
       test::poke_gemm(inputs);
       for (const Implementation* row : plan::implementations(op)) {
         const check::Verdict v = check::check(*row, inputs, serial_executor());

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass {
 namespace {
@@ -76,7 +78,7 @@ TEST_F(NoWork, PlansNeedLittleMemory) {
   t.q = t.dout = t.k = t.v = many(2, 0), t.out = none(2);
   t.lse = {written_.data(), DType::f32, {kMany, 2, 0}};
   t.sinks = {sink.data(), DType::f32, {2}}, t.dsinks = {dsink.data(), DType::f32, {2}};
-  const Plan plan = make_plan(make_problem({}, t));
+  const Plan plan = make_plan(problem_of(t, {}));
   std::vector<std::byte> memory(plan.workspace_bytes() + 64);
   const std::size_t skipped = 64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
   run(plan, t, {.workspace = std::span(memory).subspan(skipped, plan.workspace_bytes())});

@@ -5,7 +5,9 @@
 
 #include "onepass/append.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
+#include "plan/plan.hpp"
+#include "problem/problem.hpp"
+#include "support/append_case.hpp"
 
 namespace onepass {
 namespace {
@@ -64,7 +66,7 @@ TEST(AppendProblem, OfACallHasNoLengths) {
                         .cu_seqlens_q = {cu, DType::i32, {3}},
                         .cos = {memory, DType::f32, {50, 3}},
                         .sin = {memory, DType::f32, {50, 3}}};
-  EXPECT_EQ(to_string(make_problem(t, true)),
+  EXPECT_EQ(to_string(problem_of(t, true)),
             "append b2 h2 s7x8 d8/4 fp32 rotary=6:interleaved positions=50 packed=7:0 kv=paged:4:5:2 seqused");
 }
 

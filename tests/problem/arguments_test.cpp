@@ -96,8 +96,11 @@ const Refused kRefused[] = {
      [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(in.tensors.mod_buffers[0].tensor); },
      ErrorCode::bad_value, "lse must not share memory with mod buffer t"},
     // Ranks and shapes
-    {"QRank", kPlain, [](Inputs& in) { q(in) = ConstTensor(q(in).data, DType::f32, {8, 5, 8}); }, ErrorCode::bad_shape,
-     "q must have shape [batch, heads_q, seq_q, dim_qk] (got [8, 5, 8])"},
+    {"QRank", kPlain,
+     [](Inputs& in) {
+       q(in) = ConstTensor(q(in).data, DType::f32, {8, 5, 8});
+     },
+     ErrorCode::bad_shape, "q must have shape [batch, heads_q, seq_q, dim_qk] (got [8, 5, 8])"},
     {"KBatch", kPlain, [](Inputs& in) { k(in).shape[0] = 1; }, ErrorCode::bad_shape,
      "the batch of k must be 2, as in q (got shape [1, 2, 6, 8])"},
     {"KDim", kPlain, [](Inputs& in) { k(in).shape[3] = 7; }, ErrorCode::bad_shape,
@@ -115,7 +118,7 @@ const Refused kRefused[] = {
     {"HeadRatio", kPlain,
      [](Inputs& in) {
        q(in).shape[1] = out(in).shape[1] = 3;
-       in.tensors = {.q = q(in), .k = k(in), .v = v(in), .out = out(in)};
+       in.tensors = AttentionTensors{.q = q(in), .k = k(in), .v = v(in), .out = out(in)};
      },
      ErrorCode::bad_shape, "heads_q (3) must be a multiple of heads_kv (2)"},
     {"DimTooLarge", kPlain, [](Inputs& in) { q(in).shape[3] = k(in).shape[3] = 300; }, ErrorCode::bad_shape,
@@ -143,10 +146,16 @@ const Refused kRefused[] = {
      "out must be fp32, as q (got fp16)"},
     {"LseDtype", kPlain, [](Inputs& in) { in.tensors.lse.dtype = DType::bf16; }, ErrorCode::bad_dtype,
      "lse must be fp32 (got bf16)"},
-    {"KDevice", kPlain, [](Inputs& in) { k(in).device = {DeviceKind::cuda, 1}; }, ErrorCode::bad_device,
-     "k must be on cpu, as q (got cuda:1)"},
-    {"BiasDevice", kPlain, [](Inputs& in) { in.tensors.bias.device = {DeviceKind::cuda, 0}; }, ErrorCode::bad_device,
-     "bias must be on cpu, as q (got cuda:0)"},
+    {"KDevice", kPlain,
+     [](Inputs& in) {
+       k(in).device = {DeviceKind::cuda, 1};
+     },
+     ErrorCode::bad_device, "k must be on cpu, as q (got cuda:1)"},
+    {"BiasDevice", kPlain,
+     [](Inputs& in) {
+       in.tensors.bias.device = {DeviceKind::cuda, 0};
+     },
+     ErrorCode::bad_device, "bias must be on cpu, as q (got cuda:0)"},
     // Bias, mask, slopes, sinks, lse
     {"BiasShape", kPlain, [](Inputs& in) { in.tensors.bias.shape[3] = 5; }, ErrorCode::bad_shape,
      "dimension 3 of bias must be 6 or 1 (got shape [2, 4, 5, 5])"},
@@ -245,21 +254,22 @@ INSTANTIATE_TEST_SUITE_P(Tensors, Refuses, testing::ValuesIn(kRefused), [](const
 
 TEST(Tensors, ProblemOfATypicalCall) {
   Inputs in = check::make_inputs(parse_problem(kPlain));
-  EXPECT_EQ(to_string(make_problem(in.attention, in.tensors)), to_string(parse_problem(kPlain)));
+  EXPECT_EQ(to_string(problem_of(in.tensors, in.attention)), to_string(parse_problem(kPlain)));
 }
 
 TEST(Tensors, BshdIsAView) {
   float x[2 * 3 * 4 * 8] = {};
   const Tensor t = Tensor(x, DType::f32, {2, 3, 4, 8}).permuted({0, 2, 1, 3});
-  EXPECT_EQ(to_string(make_problem({}, {.q = t, .k = t, .v = t, .out = t})), "fwd b2 h4 s3 d8 fp32 v_in_k layout=bshd");
+  EXPECT_EQ(to_string(problem_of(AttentionTensors{.q = t, .k = t, .v = t, .out = t}, {})),
+            "fwd b2 h4 s3 d8 fp32 v_in_k layout=bshd");
 }
 
 TEST(Tensors, SizesOfZero) {
   const Tensor none(nullptr, DType::f32, {2, 4, 0, 8}), some(none.data, DType::f32, {0, 4, 5, 8});
-  EXPECT_EQ(make_problem({}, {.q = none, .k = none, .v = none, .out = none}).seq_q, 0);
-  EXPECT_EQ(make_problem({}, {.q = some, .k = some, .v = some, .out = some}).batch, 0);
+  EXPECT_EQ(problem_of(AttentionTensors{.q = none, .k = none, .v = none, .out = none}, {}).seq_q, 0);
+  EXPECT_EQ(problem_of(AttentionTensors{.q = some, .k = some, .v = some, .out = some}, {}).batch, 0);
   const Tensor no_heads(nullptr, DType::f32, {2, 0, 3, 8});
-  EXPECT_EQ(make_problem({}, {.q = no_heads, .k = no_heads, .v = no_heads, .out = no_heads}).heads_q, 0);
+  EXPECT_EQ(problem_of(AttentionTensors{.q = no_heads, .k = no_heads, .v = no_heads, .out = no_heads}, {}).heads_q, 0);
 }
 
 TEST(Sequences, ComeFromThePrefixSums) {

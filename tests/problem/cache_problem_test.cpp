@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass {
 namespace {
@@ -35,10 +37,10 @@ TEST(Problem, VMayBeAViewOfK) {
   t.v = t.k;
   t.v.shape[3] = 12;
   t.out = Tensor(memory.data(), DType::f32, {1, 2, 3, 12});
-  EXPECT_TRUE(make_problem({}, t).v_in_k);
-  const Plan plan = make_plan(make_problem({}, t));
+  EXPECT_TRUE(problem_of(t, {}).v_in_k);
+  const Plan plan = make_plan(problem_of(t, {}));
   t.v.data = memory.data() + 1;  // the same strides from another place
-  EXPECT_FALSE(make_problem({}, t).v_in_k);
+  EXPECT_FALSE(problem_of(t, {}).v_in_k);
   EXPECT_THROW(run(plan, t), Error);
 }
 

@@ -72,10 +72,10 @@ TEST(Fp8Problem, Refusals) {
 // q [2, 4, 200, 64], k and v [2, 2, 300, 64]; addresses alone.
 struct Call {
   char memory[8] = {};
-  Tensors t{.q = {memory, DType::f8e4m3, {2, 4, 200, 64}},
-            .k = {memory, DType::f8e4m3, {2, 2, 300, 64}},
-            .v = {memory + 1, DType::f8e4m3, {2, 2, 300, 64}},
-            .out = {memory, DType::bf16, {2, 4, 200, 64}}};
+  AttentionTensors t{.q = {memory, DType::f8e4m3, {2, 4, 200, 64}},
+                     .k = {memory, DType::f8e4m3, {2, 2, 300, 64}},
+                     .v = {memory + 1, DType::f8e4m3, {2, 2, 300, 64}},
+                     .out = {memory, DType::bf16, {2, 4, 200, 64}}};
   std::string operator()() {
     return sentence_of([&] { (void)problem_of(t, {}); });
   }

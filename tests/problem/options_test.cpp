@@ -53,9 +53,9 @@ TEST(Options, AreWordsThatReadBack) {
 TEST(Options, OfOnePassAreRefusedInTheOther) {
   int refused = 0;
   for_each_option([&](const OptionRow& row, auto) {
-    for (const Op op : {Op::forward, Op::backward}) {
+    for (const Op op : {kForward, kBackward}) {
       if (!row.word || std::string_view(row.word) == "band") continue;
-      EXPECT_EQ(speaks_of(op, row.word), takes_option(row, op == Op::backward)) << row.word;
+      EXPECT_EQ(speaks_of(op, row.word), takes_option(row, op == kBackward)) << row.word;
       refused += !speaks_of(op, row.word);
     }
     EXPECT_TRUE(row.forward || row.backward) << row.name;
@@ -128,8 +128,7 @@ TEST(Tensors, OfAttentionHaveFieldsOfTheirOwnInC) {
 TEST(Tensors, ThatMayBeLeftOutSayWhetherTheyAreGiven) {
   for (const RoleRow& row : kRoleTable) {
     bool optional = false;
-    for (std::size_t op = 0; op < kOps; ++op)
-      optional = optional || is_optional(row, Op{static_cast<std::uint8_t>(op)});
+    for (const Operator* op : kOperators) optional = optional || is_optional(row, *op);
     EXPECT_EQ(optional, row.given != nullptr || row.flag != nullptr) << row.name;
   }
 }

@@ -1,5 +1,5 @@
 // The problem grammar: printing and parsing are inverse, and what is wrong is named.
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -81,7 +81,7 @@ Problem random_problem() {
   if (flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
   p.want_lse = flip();
   if (flip()) {
-    p.op = Op::backward;
+    p.op = kBackward;
     p.want_lse = false;
     p.gradients = {flip(), flip(), flip(), p.bias && flip(), p.sinks && flip(), p.alibi && flip()};
     if (p.gradients == Gradients{}) p.gradients.dv = true;
@@ -90,8 +90,8 @@ Problem random_problem() {
     p.deterministic = flip();
   }
   if (among(0, 3) == 0) random_lengths(p);
-  if (p.op == Op::forward && among(0, 2) == 0) random_cache(p);
-  p.batch_invariant = p.op == Op::forward && flip();
+  if (p.op == kForward && among(0, 2) == 0) random_cache(p);
+  p.batch_invariant = p.op == kForward && flip();
   flip() ? set_bshd(p) : set_contiguous(p);
   if (flip()) {
     for (Dims* s : {&p.layout.q, &p.layout.k, &p.layout.v, &p.layout.out, &p.layout.dout, &p.layout.dk}) {
@@ -181,7 +181,9 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   };
   EXPECT_EQ(sentence([](Problem&) {}), "nothing");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch must be 0 or more (got -1)");
-  EXPECT_EQ(sentence([](Problem& p) { p.device = {DeviceKind::cuda, -1}; }),
+  EXPECT_EQ(sentence([](Problem& p) {
+              p.device = {DeviceKind::cuda, -1};
+            }),
             "the CUDA device's number must be 0 or more (got -1)");
   EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q must be 0 or more (got -1)");
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k must be 0 or more (got -3)");

@@ -13,6 +13,17 @@
 #include "algebra/numerics.hpp"
 #include "onepass/append.hpp"
 #include "problem/append/append.hpp"
+#include "problem/attention/arguments.hpp"
+
+namespace onepass {
+
+inline Problem problem_of(const AppendTensors& tensors, bool interleaved) {
+  CallOptions options;
+  options.interleaved = interleaved;
+  return problem_of(kAppend, as_tensors(tensors), options);
+}
+
+}  // namespace onepass
 
 namespace onepass::check {
 
@@ -38,8 +49,8 @@ class AppendCase {
   // The bytes of one tensor, and the bytes that were there before the call.
   struct Memory {
     std::vector<std::byte> bytes, before;
-    ConstTensor AppendTensors::* input = nullptr;
-    Tensor AppendTensors::* output = nullptr;
+    ConstTensor AppendTensors::*input = nullptr;
+    Tensor AppendTensors::*output = nullptr;
   };
 
   AppendSpec spec;
@@ -82,7 +93,7 @@ class AppendCase {
       index(&AppendTensors::cu_seqlens_q, {batch + 1}, cu, device);
     }
     if (rotary > 0) {
-      for (ConstTensor AppendTensors::* table : {&AppendTensors::cos, &AppendTensors::sin})
+      for (ConstTensor AppendTensors::*table : {&AppendTensors::cos, &AppendTensors::sin})
         input(table, Tensor(nullptr, spec.table, {spec.capacity, rotary / 2}, {rotary / 2 + spec.pad, 1}, device));
     }
     if (spec.fp8) {
@@ -150,15 +161,15 @@ class AppendCase {
     m.before = m.bytes;
     return m;
   }
-  void input(ConstTensor AppendTensors::* role, Tensor t) {
+  void input(ConstTensor AppendTensors::*role, Tensor t) {
     place(t, false).input = role;
     tensors.*role = t;
   }
-  void output(Tensor AppendTensors::* role, Tensor t) {
+  void output(Tensor AppendTensors::*role, Tensor t) {
     place(t, true).output = role;
     tensors.*role = t;
   }
-  void index(ConstTensor AppendTensors::* role, std::initializer_list<std::int64_t> shape,
+  void index(ConstTensor AppendTensors::*role, std::initializer_list<std::int64_t> shape,
              const std::vector<std::int32_t>& numbers, Device device) {
     Memory& m = memory.emplace_back();
     m.bytes.resize(numbers.size() * 4);

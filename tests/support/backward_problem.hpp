@@ -1,15 +1,15 @@
 // The backward of a forward problem, for tests that have a list of forward ones.
 #pragma once
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
-#include "problem/tensor_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::test {
 
 // Asks for every gradient that the problem has. New tensors have the strides of the tensors that they belong to.
 inline Problem backward_of(const Problem& forward, bool f32_gradients = false, bool dlse = false) {
   Problem p = forward;
-  p.op = Op::backward;
+  p.op = kBackward;
   p.want_lse = false;
   p.gradients = {true, true, true, p.bias.has_value(), p.sinks, p.alibi};
   p.grad_dtype = f32_gradients ? DType::f32 : p.dtype;

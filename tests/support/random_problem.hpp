@@ -82,9 +82,11 @@ inline Problem random_problem(bool with_cache = false) {
   p.batch_invariant = with_cache && rarely();
   flip() ? set_bshd(p) : set_contiguous(p);
   if (!p.varlen && !p.paged() && flip()) {
-    p.layout = {
-        random_strides(p.batch, p.heads_q, p.seq_q, p.dim_qk), random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_qk),
-        random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_v), random_strides(p.batch, p.heads_q, p.seq_q, p.dim_v)};
+    p.layout = {};
+    p.layout.q = random_strides(p.batch, p.heads_q, p.seq_q, p.dim_qk);
+    p.layout.k = random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_qk);
+    p.layout.v = random_strides(p.batch, p.heads_kv, p.seq_k, p.dim_v);
+    p.layout.out = random_strides(p.batch, p.heads_q, p.seq_q, p.dim_v);
   }
   return p;
 }
@@ -101,7 +103,7 @@ struct Case {
 inline Case random_case(Problem problem) {
   Case c{std::move(problem)};
   c.seed = static_cast<std::uint64_t>(among(0, 1000));
-  c.distribution = check::kDistributions[among(0, c.problem.op == Op::backward ? 2 : 3)];
+  c.distribution = check::kDistributions[among(0, c.problem.op == kBackward ? 2 : 3)];
   c.placement = *rc::gen::element(check::Placement::middle, check::Placement::page_end, check::Placement::page_start);
   return c;
 }

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "algebra/numerics.hpp"
+#include "problem/tensors.hpp"
 #include "tools/files.hpp"
 
 namespace onepass::test {

@@ -4,6 +4,7 @@
 #include "algebra/numerics.hpp"
 #include "cuda/driver/api.hpp"
 #include "onepass/attention.hpp"
+#include "plan/plan.hpp"
 #include "tools/cli.hpp"
 #include "tools/onepass/io/npy.hpp"
 #include "tools/onepass/io/safetensors.hpp"
@@ -101,7 +102,7 @@ TEST_F(CliRun, Expressions) {
   Attention o;
   o.score_mod = "score + t[head]";
   o.mask_mod = "k_index != q_index";
-  const onepass::Tensors beside{.mod_buffers = {{"t", ConstTensor(table.data(), DType::f32, {4})}}};
+  const onepass::AttentionTensors beside{.mod_buffers = {{"t", ConstTensor(table.data(), DType::f32, {4})}}};
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, nullptr, beside))));
   EXPECT_NE(run({"--out", folder("p.npy"), "--score-mod", "score", "--buffer", "t"}).err.find("NAME=FILE.npy"),
@@ -140,10 +141,10 @@ TEST_F(CliRun, EveryOptionReachesTheLibrary) {
   o.softcap = 20;
   o.dropout_p = 0.25;
   o.seed = 7;
-  const onepass::Tensors beside{.bias = {bias.data(), DType::f32, {1, 1, 5, 7}},
-                                .bool_mask = {mask.data(), DType::boolean, {1, 1, 1, 7}},
-                                .alibi_slopes = {slopes.data(), DType::f32, {4}},
-                                .sinks = {sinks.data(), DType::f32, {4}}};
+  const onepass::AttentionTensors beside{.bias = {bias.data(), DType::f32, {1, 1, 5, 7}},
+                                         .bool_mask = {mask.data(), DType::boolean, {1, 1, 1, 7}},
+                                         .alibi_slopes = {slopes.data(), DType::f32, {4}},
+                                         .sinks = {sinks.data(), DType::f32, {4}}};
   std::vector<float> lse;
   EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected(o, &lse, beside))));
   EXPECT_EQ(folder.read("l.npy"), npy(npy_literal("<f4", "2, 4, 5"), bytes_of(lse)));

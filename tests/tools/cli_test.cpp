@@ -4,8 +4,9 @@
 #include "cuda/driver/api.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/context_parallel.hpp"
-#include "onepass/problem.hpp"
 #include "onepass/version.h"
+#include "plan/plan.hpp"
+#include "problem/problem.hpp"
 #include "tools/cli.hpp"
 
 namespace onepass::test {
@@ -58,7 +59,7 @@ TEST(Cli, ExplainOfRanks) {
   const std::string line = "fwd b1 h4/2 s64 d32 bf16 causal_bottom_right";
   const context_parallel::Layout layout = context_parallel::Layout::contiguous(64, 4);
   const Result r = onepass({"explain", line, "--ranks", "4", "--layout", "contiguous"});
-  EXPECT_EQ(r.out, context_parallel::explain(parse_problem(line), layout)) << r.err;
+  EXPECT_EQ(r.out, context_parallel::explain(line, layout)) << r.err;
   const json j = json::parse(onepass({"explain", line, "--ranks", "2", "--json"}).out);
   EXPECT_EQ(j["ranks"][0]["runs"], json::parse("[[0, 16], [48, 64]]"));
   EXPECT_EQ(j["ranks"][0]["visible_pairs"], j["ranks"][1]["visible_pairs"]);

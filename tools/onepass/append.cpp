@@ -11,6 +11,7 @@
 #include "inputs.hpp"
 #include "onepass/append.hpp"
 #include "outputs.hpp"
+#include "plan/plan.hpp"
 #include "problem/callers_layout.hpp"
 #include "progress.hpp"
 #include "streams.hpp"
@@ -21,8 +22,8 @@ namespace {
 struct Row {
   const char* name;
   const char* help;
-  ConstTensor AppendTensors::* input;
-  Tensor AppendTensors::* output;  // one of the two
+  ConstTensor AppendTensors::*input;
+  Tensor AppendTensors::*output;  // one of the two
 };
 constexpr std::array<Row, 10> kRows{
     {{"k_new", "new keys [batch, heads_kv, seq, dim]", &AppendTensors::k_new, nullptr},

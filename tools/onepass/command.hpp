@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::cli {
 

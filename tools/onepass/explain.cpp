@@ -10,8 +10,8 @@
 #include "onepass/attention.hpp"
 #include "onepass/context_parallel.hpp"
 #include "onepass/executor.hpp"
-#include "onepass/explain.hpp"
 #include "plan/implementations.hpp"
+#include "plan/plan.hpp"
 #include "problem/grammar/on.hpp"
 
 namespace onepass::cli {
@@ -56,9 +56,10 @@ nlohmann::ordered_json as_json(const Problem& problem) {
 
 nlohmann::ordered_json as_json(const Problem& problem, const context_parallel::Layout& layout) {
   namespace cp = context_parallel;
-  const cp::Visibility visibility = cp::visibility_of(problem);
-  const cp::Shape shape = cp::shape_of(problem);
-  nlohmann::ordered_json j{{"problem", to_string(problem)}};
+  const std::string line = to_string(problem);
+  const cp::Visibility visibility = cp::visibility_of(line);
+  const cp::Shape shape = cp::shape_of(line);
+  nlohmann::ordered_json j{{"problem", line}};
   const std::vector<std::int64_t> pairs = cp::work(layout, visibility);
   for (std::int64_t r = 0; r < layout.ranks(); ++r) {
     nlohmann::ordered_json runs = nlohmann::ordered_json::array();
@@ -81,7 +82,8 @@ nlohmann::ordered_json as_json(const Problem& problem, const context_parallel::L
 void explain_ranks(const Flags& flags) {
   const Problem problem = problem_from(flags.problem);
   const context_parallel::Layout layout = context_parallel::layout_from_name(flags.layout, problem.seq_k, *flags.ranks);
-  flags.json ? print_json(as_json(problem, layout)) : fmt::print("{}", context_parallel::explain(problem, layout));
+  flags.json ? print_json(as_json(problem, layout))
+             : fmt::print("{}", context_parallel::explain(to_string(problem), layout));
 }
 
 void explain_command(const Flags& flags) {

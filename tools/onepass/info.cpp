@@ -38,11 +38,11 @@ std::vector<Kernel> kernels() {
   std::vector<Kernel> all;
   std::vector<const Implementation*> rows = plan::implementations();
   std::erase_if(rows, [](const Implementation* row) { return reference::is_reference(*row); });  // comes last, once
-  for (const Implementation* row : plan::implementations(Op::backward)) rows.push_back(row);
+  for (const Implementation* row : plan::implementations(kBackward)) rows.push_back(row);
   for (const Implementation* row : rows) {
     const bool on_cuda = std::string_view(row->name).starts_with("cuda.");
     const auto refusal = [&](const char* probe) {
-      return why_not(*row, parse_problem(text(word_of(row->op), " ", probe)));
+      return why_not(*row, parse_problem(text(row->op->word, " ", probe)));
     };
     Kernel kernel{row->name, refusal(on_cuda ? std::end(kProbes)[-1] : kProbes[0])};
     for (const char* probe : kProbes)

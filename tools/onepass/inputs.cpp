@@ -76,7 +76,7 @@ void TensorFiles::is_missing(const std::string& name) const {
 Loaded load(const InputFiles& files, Progress& progress) {
   const TensorFiles source(files, progress);
   Loaded loaded;
-  loaded.op = source.has("dout") ? Op::backward : Op::forward;
+  loaded.op = source.has("dout") ? kBackward : kForward;
   std::vector<std::string_view> known;
   for (const RoleRow& row : kRoleTable)
     if (reads(row, loaded.op)) known.push_back(row.name);

@@ -46,7 +46,7 @@ class TensorFiles {
 struct Loaded {
   std::deque<io::Array> arrays;  // the memory behind the tensors
   Tensors tensors;               // as the files have them; of a forward, out and lse stay absent
-  Op op = Op::forward;           // a dout makes it a backward
+  Op op = kForward;              // a dout makes it a backward
 };
 Loaded load(const InputFiles& files, Progress& progress);  // throws Error
 

@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "command.hpp"
 #include "onepass/attention.hpp"
+#include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
@@ -126,7 +127,7 @@ Results gradient_results(const Flags& flags, const Tensors& a) {
 
 Problem checked_problem(Tensors tensors, const Results& results, const Attention& attention) {
   for (const Result& r : results) set_output(tensors, *r.row, turned(r.row->name, placeholder(r, tensors.q.device)));
-  Problem problem = make_problem(attention, tensors);
+  Problem problem = problem_of(tensors, attention);
   problem.alignment = kAligned;  // all memory here is allocated, and so is what the placeholders stand for
   return problem;
 }
@@ -175,7 +176,7 @@ void run_command(Flags& flags) {
       flags, problem, tensors, results, on_device ? &*on_device : nullptr,
       [](const RoleRow& row, const Tensor& t) { return turned(row.name, t); },
       [&](const Tensors& all, Executor& executor) {
-        if (forward_first) onepass::attention(tensors_of(Op::forward, all), attention, {.executor = &executor});
+        if (forward_first) onepass::attention(tensors_of(kForward, all), attention, {.executor = &executor});
       });
 }
 
@@ -212,7 +213,7 @@ void add_run(CLI::App& app) {
       "Compute attention, its gradients (with --dout) or another operator on tensors from .npy or .safetensors files");
   auto flags = std::make_shared<Flags>();
   for (const RoleRow& row : kRoleTable)
-    if (row.input && (reads(row, Op::forward) || reads(row, Op::backward))) add_tensor_option(*c, *flags, row);
+    if (row.input && (reads(row, kForward) || reads(row, kBackward))) add_tensor_option(*c, *flags, row);
   add_running_options(*c, *flags);
   c->add_option("--layout", flags->layout, "Layout of q, k, v, out and lse: bhsd (default) or bshd")
       ->group("Tensors")

@@ -18,10 +18,10 @@ struct Operator {
   const char* help;
 };
 constexpr std::array<Operator, 4> kOperators{
-    {{Op::softmax, Role::y, "y, the softmax of the rows of x"},
-     {Op::softmax_backward, Role::dx, "dx, the gradient of a softmax, from y and dy"},
-     {Op::flat_gemm, Role::y, "y = x w^T for few rows of x and a wide matrix w"},
-     {Op::linear, Role::y, "y = x w^T for any number of rows, by the fastest kernel on this machine"}}};
+    {{kSoftmax, Role::y, "y, the softmax of the rows of x"},
+     {kSoftmaxBackward, Role::dx, "dx, the gradient of a softmax, from y and dy"},
+     {kFlatGemm, Role::y, "y = x w^T for few rows of x and a wide matrix w"},
+     {kLinear, Role::y, "y = x w^T for any number of rows, by the fastest kernel on this machine"}}};
 
 struct Flags : Running {
   CallOptions options;
@@ -51,7 +51,7 @@ Tensors read(const Running& flags, Op op, std::deque<io::Array>& arrays) {
 Results results_of(const Flags& flags, const Operator& o, const Tensors& t) {
   const ConstTensor rows = reads(row_of(Role::y), o.op) ? ConstTensor(t.y) : t.x;
   io::Shape shape(rows.shape.begin(), rows.shape.begin() + rows.rank);
-  if (operator_of(o.op).matrices) shape = {t.x.shape[0], t.w.shape[0]};
+  if (o.op->matrices) shape = {t.x.shape[0], t.w.shape[0]};
   Results r;
   r.push_back({&row_of(o.result), flags.out_dtype.empty() ? rows.dtype : dtype_from_name(flags.out_dtype), shape});
   if (!flags.outputs.want_lse) return r;
@@ -77,7 +77,7 @@ void run_operator(const Operator& o, const Flags& flags) {
 }
 
 void add(CLI::App& run, const Operator& o) {
-  CLI::App* c = run.add_subcommand(std::string(word_of(o.op)), o.help);
+  CLI::App* c = run.add_subcommand(std::string(o.op->word), o.help);
   auto flags = std::make_shared<Flags>();
   for (const RoleRow& row : kRoleTable)
     if (reads(row, o.op)) add_tensor_option(*c, *flags, row);
@@ -99,13 +99,13 @@ void add(CLI::App& run, const Operator& o) {
               ->expected(0, 1)
               ->type_name("FILE");
   }
-  if (is_said(operator_of(o.op).words, "log")) {
+  if (is_said(o.op->words, "log")) {
     c->add_option("--scale", flags->options.scale, "Factor of the scores; default: 1")->group("Scores");
     c->add_flag("--log", flags->options.log, "Compute the logarithm of the softmax")->group("Scores");
   }
   c->callback([flags, lse, &o, &run] {
     for (const CLI::Option* option : run.get_options())  // which are attention's
-      want(option->count() == 0, ErrorCode::bad_value, "options of ", word_of(o.op), " must come after it (got ",
+      want(option->count() == 0, ErrorCode::bad_value, "options of ", o.op->word, " must come after it (got ",
            option->get_name(), " before it)");
     flags->outputs.want_lse = lse && lse->count() > 0;
     run_operator(o, *flags);

@@ -9,6 +9,7 @@
 
 #include "command.hpp"
 #include "onepass/attention.hpp"
+#include "plan/plan.hpp"
 #include "progress.hpp"
 #include "streams.hpp"
 

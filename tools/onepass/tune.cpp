@@ -79,7 +79,7 @@ std::vector<Shape> shapes_of(const Flags& flags) {
 Timing time_rows(const Problem& p, bench::Matrices& matrices, const Flags& flags, Executor& executor,
                  bench::DeviceTimer* timer, std::set<std::string>& notes) {
   std::vector<std::pair<Dataflow, std::unique_ptr<bench::GemmContender>>> all;
-  for (const Implementation* row : plan::implementations(Op::linear)) {
+  for (const Implementation* row : plan::implementations(kLinear)) {
     if (row->dataflow == Dataflow::none) continue;
     const bool there = std::ranges::any_of(all, [&](const auto& c) { return c.first == row->dataflow; });
     if (!there && decide(*row, p, executor.workers()))

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass::check {
 

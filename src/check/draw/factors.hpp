@@ -3,8 +3,9 @@
 #pragma once
 #include <cstdint>
 
-#include "onepass/problem.hpp"
 #include "onepass/tensor.hpp"
+#include "problem/problem.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass::check {
 

@@ -42,7 +42,7 @@ class Judge {
                          return keys.row<decltype(zero)>(h / p.group(), j);
                        }));
         for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          if (p.op != Op::merge)  // has no q and k
+          if (!p.op->parts)  // has no q and k
             terms_ =
                 std::abs(p.effective_scale() * of_q.at(h, i)) * longest * length(p.dtype, p.dim_qk, [&](auto zero) {
                   const ConstTensor& q = in_.tensors.q;
@@ -127,7 +127,7 @@ class Judge {
   Allowance allowance(const Sequence& seq, std::int64_t i, std::int64_t at_row) const {
     const Problem& p = in_.problem;
     const double top = oracle_.top[at_row];
-    if (p.op == Op::merge)  // its scores are LSEs: parts that lie farther below the largest have no weight
+    if (p.op->parts)  // its scores are LSEs: parts that lie farther below the largest have no weight
       return {4 * kUnit * 17, sum_error(static_cast<double>(p.partials))};
     const Range seen = band_mask(p, seq.seq_q, seq.seq_k).keys_of(i);
     const double largest = oracle_.lse[at_row] + std::log(top);  // score

@@ -33,7 +33,7 @@ std::span<const Implementation> backward_implementations() {
                                     if (std::string why = missing_hardware(); !why.empty()) return Decision::no(why);
                                     return plan_backward(request, kernels);
                                   },
-                                  Op::backward};
+                                  kBackward};
   return {&row, 1};
 }
 

@@ -101,7 +101,7 @@ std::span<const Implementation> flat_gemm_implementations() {
                                     if (std::string why = missing_hardware(); !why.empty()) return Decision::no(why);
                                     return plan_gemm(request, gemm_kernels<HardwareTiles>());
                                   },
-                                  Op::flat_gemm};
+                                  kFlatGemm};
   return {&row, 1};
 }
 

@@ -157,7 +157,7 @@ const Implementation& append_implementation() {
                                       return Decision::no(why);
                                     return Decision{{}, std::make_shared<State>(request)};
                                   },
-                                  Op::append};
+                                  kAppend};
   return row;
 }
 

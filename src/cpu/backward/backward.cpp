@@ -189,7 +189,7 @@ std::int64_t Call::dkv_part(const Task& task) const {
 }
 
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan_for<target>, Op::backward},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan_for<target>, kBackward},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

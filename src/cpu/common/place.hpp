@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::cpu {
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "algebra/online_softmax.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::cpu {
 

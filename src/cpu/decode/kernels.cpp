@@ -33,10 +33,10 @@ HWY_AFTER_NAMESPACE();
 namespace onepass::cpu {
 namespace {
 
-#define ONEPASS_ROW(ns, target, isa)                                                                        \
-  Implementation{"cpu.decode." isa,                                                                         \
-                 [](const Request& request) { return plan_decode(request, target, ns::decode_task_of()); }, \
-                 Op::forward, Dataflow::flat_gemm, true},
+#define ONEPASS_ROW(ns, target, isa)                                                                                  \
+  Implementation{"cpu.decode." isa,                                                                                   \
+                 [](const Request& request) { return plan_decode(request, target, ns::decode_task_of()); }, kForward, \
+                 Dataflow::flat_gemm, true},
 const Implementation kRows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
 

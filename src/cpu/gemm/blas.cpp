@@ -104,7 +104,7 @@ Decision plan_for(const Request& request) {
 }  // namespace
 
 const Implementation& blas_implementation() {
-  static const Implementation row{"cpu.blas", plan_for, Op::linear, Dataflow::gemm};
+  static const Implementation row{"cpu.blas", plan_for, kLinear, Dataflow::gemm};
   return row;
 }
 

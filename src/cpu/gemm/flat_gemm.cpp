@@ -65,7 +65,7 @@ Decision plan_for(const Request& request) {
 }  // namespace
 
 std::span<const Implementation> flat_gemm_implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.flat_gemm." isa, plan_for<target>, Op::flat_gemm},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.flat_gemm." isa, plan_for<target>, kFlatGemm},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

@@ -103,7 +103,7 @@ const Implementation& merge_implementation() {
                                       return Decision::no(why);
                                     return Decision{{}, std::make_shared<State>(request)};
                                   },
-                                  Op::merge};
+                                  kMerge};
   return row;
 }
 

@@ -207,7 +207,7 @@ const Implementation& quantize_implementation() {
                                       return Decision::no(why);
                                     return Decision{{}, std::make_shared<State>(request)};
                                   },
-                                  Op::quantize};
+                                  kQuantize};
   return row;
 }
 

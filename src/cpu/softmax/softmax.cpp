@@ -142,9 +142,9 @@ SoftmaxJob::SoftmaxJob(const Problem& problem, const Tensors& tensors)
 }
 
 std::span<const Implementation> softmax_implementations() {
-#define ONEPASS_ROW(N, target, isa)                                  \
-  Implementation{"cpu.softmax." isa, plan_for<target>, Op::softmax}, \
-      Implementation{"cpu.softmax_backward." isa, plan_for<target>, Op::softmax_backward},
+#define ONEPASS_ROW(N, target, isa)                               \
+  Implementation{"cpu.softmax." isa, plan_for<target>, kSoftmax}, \
+      Implementation{"cpu.softmax_backward." isa, plan_for<target>, kSoftmaxBackward},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

@@ -10,8 +10,8 @@
 #include "cuda/host/config_source.hpp"
 #include "cuda/host/kernel_state.hpp"
 #include "problem/append/append.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -160,7 +160,7 @@ bool select(const DeviceFacts&, const Problem& problem, AppendPlan& plan, std::s
 const Implementation& append_implementation() {
   static const Implementation row{
       "cuda.append", [](const Request& request) { return plan_on_device<State, AppendPlan>(request, select); },
-      Op::append};
+      kAppend};
   return row;
 }
 

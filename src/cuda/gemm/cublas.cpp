@@ -183,7 +183,7 @@ const Cublas* cublas(std::string& why) {
 }
 
 const Implementation& cublas_implementation() {
-  static const Implementation row{"cuda.cublas", plan_for, Op::linear, Dataflow::gemm};
+  static const Implementation row{"cuda.cublas", plan_for, kLinear, Dataflow::gemm};
   return row;
 }
 

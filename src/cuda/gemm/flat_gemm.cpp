@@ -174,7 +174,7 @@ const Implementation& flat_gemm_implementation() {
               return select_flat_gemm(p, device.shared_bytes, device.multiprocessors, plan, why);
             });
       },
-      Op::flat_gemm};
+      kFlatGemm};
   return row;
 }
 

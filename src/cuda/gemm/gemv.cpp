@@ -77,7 +77,7 @@ const Implementation& gemv_implementation() {
                                         request, [](const DeviceFacts&, const Problem& p, GemvConfig& config,
                                                     std::string& why) { return select_gemv(p, config, why); });
                                   },
-                                  Op::linear, Dataflow::gemv};
+                                  kLinear, Dataflow::gemv};
   return row;
 }
 

@@ -76,7 +76,7 @@ const Implementation& plain_gemm_implementation() {
               return why.empty();
             });
       },
-      Op::flat_gemm, Dataflow::none};
+      kFlatGemm, Dataflow::none};
   return row;
 }
 

@@ -126,7 +126,7 @@ const Implementation& merge_implementation() {
               return why.empty();
             });
       },
-      Op::merge};
+      kMerge};
   return row;
 }
 

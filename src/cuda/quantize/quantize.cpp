@@ -375,7 +375,7 @@ const Implementation& quantize_implementation() {
                                     std::unique_ptr<State> state = state_of(request, why);
                                     return state ? Decision{{}, std::move(state)} : Decision::no(why);
                                   },
-                                  Op::quantize};
+                                  kQuantize};
   return row;
 }
 

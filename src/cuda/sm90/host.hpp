@@ -5,7 +5,7 @@
 
 #include "cuda/attention/attention.hpp"
 #include "cuda/host/kernels.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::sm90 {

@@ -244,11 +244,11 @@ std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& c) {
 }
 
 const Implementation& softmax_implementation() {
-  static const Implementation row = row_for<Op::softmax>("cuda.softmax");
+  static const Implementation row = row_for<kSoftmax>("cuda.softmax");
   return row;
 }
 const Implementation& softmax_backward_implementation() {
-  static const Implementation row = row_for<Op::softmax_backward>("cuda.softmax_backward");
+  static const Implementation row = row_for<kSoftmaxBackward>("cuda.softmax_backward");
   return row;
 }
 

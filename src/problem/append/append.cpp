@@ -10,11 +10,11 @@
 #include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/cache.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/role_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
-#include "problem/role_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {

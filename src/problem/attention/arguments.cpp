@@ -13,11 +13,11 @@
 #include "problem/attention/cache.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/role_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
-#include "problem/role_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -82,7 +82,7 @@ void complete_gradients(Problem& p, Said said) {
   if (!is_said(said, "grads")) p.gradients = {.dq = true, .dk = true, .dv = true};
 }
 
-constexpr Uses attention_uses(Use RoleRow::* column) {
+constexpr Uses attention_uses(Use RoleRow::*column) {
   Uses uses{};
   for (const RoleRow& row : kAttentionRoles) uses[static_cast<std::size_t>(row.role)] = row.*column;
   return uses;
@@ -91,12 +91,15 @@ constexpr Uses attention_uses(Use RoleRow::* column) {
 Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   Problem p;
   p.op = op;
-  want(!a.log && !a.hadamard, ErrorCode::bad_value, call_of(p.op), " does not support ", a.log ? "log" : "hadamard",
-       "; ", (a.log ? kSoftmax : kQuantize).call, " does");
+  want(!a.log && !a.hadamard, ErrorCode::bad_value, p.op->call, " does not support ", a.log ? "log" : "hadamard", "; ",
+       (a.log ? kSoftmax : kQuantize).call, " does");
   check_roles(p.op, t);
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.seqused = t.seqused_k.given();
   const bool paged = t.page_table.given();
+  // A page table alone would make every sequence as long as its row, with stale keys behind the real ones.
+  want(!paged || p.seqused, ErrorCode::bad_value,
+       "page_table requires seqused_k, the number of valid keys of each sequence");
   want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, paged ? "page_table" : "seqused_k",
        " does not support cu_seqlens_k: keys must be either packed or a cache");
   p.page_size = paged ? 1 : 0;  // k's, once it is read
@@ -105,7 +108,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     if (!row.word) return;
     if (takes_option(row, backward)) p.*option = a.*option;
     // `deterministic` alone is for gradients only; a forward is, whatever it says.
-    want(!backward || row.backward || a.*option == Attention{}.*option, ErrorCode::bad_value, call_of(p.op),
+    want(!backward || row.backward || a.*option == Attention{}.*option, ErrorCode::bad_value, p.op->call,
          " does not support ", row.word);
   });
   for (const auto& [name, bound, used] :
@@ -193,6 +196,7 @@ constinit const Operator kForward{.word = "fwd",
                                   .base = Role::q,
                                   .uses = attention_uses(&RoleRow::forward),
                                   .words = kForwardWords,
+                                  .attention = true,
                                   .problem_of = attention_problem_of,
                                   .validate = validate_attention,
                                   .check_contents = check_contents},
@@ -201,16 +205,16 @@ constinit const Operator kForward{.word = "fwd",
               .base = Role::q,
               .uses = attention_uses(&RoleRow::backward),
               .words = kBackwardWords,
+              .attention = true,
+              .backward = true,
               .problem_of = attention_problem_of,
               .validate = validate_attention,
               .check_contents = check_contents,
               .complete = complete_gradients};
 
-Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
-  return operator_of(op).problem_of(op, t, a, mods);
-}
+Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) { return op->problem_of(op, t, a, mods); }
 Problem problem_of(const Tensors& t, const Attention& a) {
-  return problem_of(t.dout.given() ? Op::backward : Op::forward, t, CallOptions{a});
+  return problem_of(t.dout.given() ? kBackward : kForward, t, CallOptions{a});
 }
 
 CallOptions attention_of(const Problem& p) {

@@ -7,8 +7,8 @@
 
 #include "base/text.hpp"
 #include "base/workspace.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::int64_t kPitch = 16;  // between rows of e4m3: TMA's strides are 
 
 struct Part {
   Role x, descale;
-  std::optional<DescaleSpec> Problem::* spans;
+  std::optional<DescaleSpec> Problem::*spans;
 };
 constexpr std::array<Part, 3> kParts{{{Role::q, Role::q_descale, &Problem::q_descale},
                                       {Role::k, Role::k_descale, &Problem::k_descale},
@@ -57,7 +57,7 @@ void add(const Problem& p, std::size_t i, bool blocks, bool rotated, bool center
   const ConstTensor descale = shaped(DType::f32, {batch, heads, blocks && !p.varlen ? descale_blocks(rows) : 1}),
                     mean = shaped(DType::f32, {batch, heads, dim});
   Problem& q = all.quantizes[i];
-  q.op = Op::quantize;
+  q.op = kQuantize;
   q.batch = batch, q.heads_q = heads, q.seq_q = rows, q.seq_k = dim;
   q.device = p.device;
   q.dtype = p.dtype;

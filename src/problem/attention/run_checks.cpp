@@ -9,9 +9,9 @@
 #include "base/text.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/cache.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/grammar/mismatch.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -34,7 +34,7 @@ bool same_view(const ConstTensor& a, const ConstTensor& b) {
 }  // namespace
 
 void check_planned(const Problem& p, const Tensors& t) {
-  const Operator& op = operator_of(p.op);
+  const Operator& op = *p.op.row;
   if (op.any_rank) {
     Problem other = problem_of(p.op, t, attention_of(p));
     for (std::size_t i = 0; i < kRoles; ++i)

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/text.hpp"
-#include "problem/tensor_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 
 namespace onepass::inline v0 {
 

@@ -11,9 +11,9 @@
 #include "expression/check_mods.hpp"
 #include "expression/mod_text.hpp"
 #include "onepass/error.hpp"
-#include "problem/problem_checks.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -38,7 +38,7 @@ void validate_gradients(const Problem& p) {
 
 void validate_v_in_k(const Problem& p) {
   if (!p.v_in_k) return;
-  want(!is_backward(p.op), ErrorCode::bad_value, call_of(p.op), " does not support v_in_k");
+  want(!is_backward(p.op), ErrorCode::bad_value, p.op->call, " does not support v_in_k");
   want(p.dim_v <= p.dim_qk, ErrorCode::bad_shape, "with v_in_k, dim_v must be at most ", p.dim_qk, ", as dim_qk (got ",
        p.dim_v, ")");
   want(p.layout.v == p.layout.k, ErrorCode::bad_stride, "with v_in_k, v must have the strides of k");
@@ -46,7 +46,7 @@ void validate_v_in_k(const Problem& p) {
 
 // K and V as a cache.
 void validate_cache(const Problem& p) {
-  want(!is_backward(p.op) || !(p.seqused || p.paged() || p.batch_invariant), ErrorCode::bad_value, call_of(p.op),
+  want(!is_backward(p.op) || !(p.seqused || p.paged() || p.batch_invariant), ErrorCode::bad_value, p.op->call,
        " does not support ",
        p.paged()   ? "page_table"
        : p.seqused ? "seqused_k"
@@ -88,7 +88,7 @@ void validate_fp8(const Problem& p) {
   const bool fp8 = p.dtype == DType::f8e4m3;
   want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "k and v must be ",
        name_of(p.dtype), ", as q", fp8 ? "" : ", or fp8_e4m3", " (got ", name_of(p.key_dtype()), ")");
-  want(!is_backward(p.op) || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, call_of(p.op),
+  want(!is_backward(p.op) || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, p.op->call,
        " does not support fp8_e4m3 ", fp8 ? "q, k and v" : "k and v");
   for (const auto& [role, of] : {std::pair{Role::q_descale, p.dtype},
                                  {Role::k_descale, p.key_dtype()},
@@ -153,8 +153,8 @@ Mods validate_mods(const Problem& p) {
   want(std::max(p.seq_q, p.seq_k) <= kMaxModIndex, ErrorCode::bad_shape,
        "with a score_mod or mask_mod, seq_q and seq_k must be at most ", kMaxModIndex, " (got ", p.seq_q, " and ",
        p.seq_k, ")");
-  if (p.device.kind == DeviceKind::cpu) return mods_of(p);
-  check_mods(p);
+  if (p.device.kind == DeviceKind::cpu) return mods_of(p, p.mod_buffers);
+  check_mods(p, p.mod_buffers);
   return {};
 }
 
@@ -215,7 +215,7 @@ Mods validate_attention(const Problem& p) {
 
 void validate_unified_max(const Problem& p) {
   want(use_of(row_of(Role::recomputed), p.op) != Use::none || (!p.unified_max && !p.want_recomputed),
-       ErrorCode::bad_value, call_of(p.op), " does not support ", p.unified_max ? "unified_max" : "recomputed");
+       ErrorCode::bad_value, p.op->call, " does not support ", p.unified_max ? "unified_max" : "recomputed");
   want(!p.unified_max || std::isfinite(*p.unified_max), ErrorCode::bad_value, "unified_max must be finite (got ",
        p.unified_max.value_or(0), ")");
   want(p.unified_max || !p.want_recomputed, ErrorCode::bad_value, "recomputed requires unified_max");

@@ -1,6 +1,6 @@
 // Gradients that are known without a kernel.
 #pragma once
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 

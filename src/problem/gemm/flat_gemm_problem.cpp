@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -99,6 +99,7 @@ constinit const Operator kLinear{.word = "linear",
                                  .words = kWords,
                                  .matrices = true,
                                  .described = true,
+                                 .kernels_of = &kFlatGemm,
                                  .problem_of = gemm_problem_of,
                                  .validate = validate_gemm,
                                  .complete = complete_gemm};

@@ -19,8 +19,7 @@ std::string side_text(const Problem& p, const Problem& plain) {
     const Dims& s = p.layout.*row.layout;
     if (!in_strides_word(row, p.op) && s != plain.layout.*row.layout) {
       out += std::string(" ") + row.name + "_strides=";
-      const int rank =
-          rank_of(axes_of(row, operator_of(p.op).matrices ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
+      const int rank = rank_of(axes_of(row, p.op->matrices ? Form::matrix : Form::batched)) - (row.unit_last ? 1 : 0);
       for (int i = 0; i < rank; ++i) out += (i ? "," : "") + number(s[i]);
     }
     const std::uint8_t bytes = p.alignment[static_cast<std::size_t>(row.role)];
@@ -35,15 +34,15 @@ std::string layout_text(const Problem& p) {
   Problem plain = p, bshd = p;
   set_contiguous(plain);
   set_bshd(bshd);
-  if (p.op == Op::merge) plain.layout.out = row_major(p, row_of(Role::out));  // of no columns too
-  if (has_axis(p.op, Axis::seq_k) && !strides_in_one(p.op))                   // each by its name
+  if (p.op->parts) plain.layout.out = row_major(p, row_of(Role::out));  // of no columns too
+  if (has_axis(p.op, Axis::seq_k) && !strides_in_one(p.op))             // each by its name
     return p.layout == bshd.layout && p.layout != plain.layout ? " layout=bshd" + side_text(p, bshd)
                                                                : side_text(p, plain);
   const Layout& l = p.layout;
   const auto same = [&](const Layout& x) { return x.q == l.q && x.k == l.k && x.v == l.v && x.out == l.out; };
   if (same(plain.layout)) return side_text(p, plain);
   if (same(bshd.layout)) return " layout=bshd" + side_text(p, bshd);
-  if (p.op == Op::merge) return " out_strides=" + strides_of(l.out) + side_text(p, plain);
+  if (p.op->parts) return " out_strides=" + strides_of(l.out) + side_text(p, plain);
   return " strides=q:" + strides_of(l.q) + ";k:" + strides_of(l.k) + ";v:" + strides_of(l.v) +
          ";o:" + strides_of(l.out) + side_text(p, plain);
 }
@@ -69,7 +68,7 @@ bool read_layout(Reading& r, const Word& w) {
 bool read_side_strides(Reading& r, const Word& w, const RoleRow& row) {
   const auto items = w.list(w.value().value_or(""), ',');
   Dims strides{0, 0, 0, row.unit_last ? 1 : 0};
-  const Axes& axes = operator_of(r.p.op).matrices ? row.packed : row.axes;  // that word comes first
+  const Axes& axes = r.p.op->matrices ? row.packed : row.axes;  // that word comes first
   if (static_cast<int>(items.size()) != rank_of(axes) - (row.unit_last ? 1 : 0)) w.fail("a stride for each dimension");
   for (std::size_t i = 0; i < items.size(); ++i) strides[i] = w.number<std::int64_t>(items[i], "integers");
   r.side_strides.emplace_back(&row, strides);

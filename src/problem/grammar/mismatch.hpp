@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 

@@ -2,12 +2,12 @@
 #pragma once
 #include <string_view>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
-namespace onepass::inline v0 {
+namespace onepass {
 
 // parse_problem(), with `device` for a line that names none. What CUDA alone takes, such as a lambda in a score_mod, is
 // an error in a problem on the CPU, so the device must be known when the line is read.
 Problem parse_problem_on(Device device, std::string_view line);
 
-}  // namespace onepass::inline v0
+}  // namespace onepass

@@ -5,15 +5,15 @@
 #include "base/shown.hpp"
 #include "base/text.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
 #include "problem/grammar/foreign_words.hpp"
 #include "problem/grammar/on.hpp"
 #include "problem/grammar/subject.hpp"
 #include "problem/grammar/text.hpp"
 #include "problem/grammar/words.hpp"
 #include "problem/operator.hpp"
+#include "problem/problem.hpp"
 
-namespace onepass::inline v0 {
+namespace onepass {
 namespace {
 
 std::int64_t longest(const Lengths& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
@@ -42,8 +42,8 @@ struct Parser : Reading {
     for (const std::string_view word : words)
       if (!speaks_of(p.op, subject_of(word)))
         throw Error(ErrorCode::bad_text,
-                    text(word_of(p.op), " does not support '", shown(word), "' (docs/reference/problem.md)"));
-    if (p.op == Op::merge && (has_strides || !p.mod_buffers.empty()))
+                    text(p.op->word, " does not support '", shown(word), "' (docs/reference/problem.md)"));
+    if (p.op->parts && (has_strides || !p.mod_buffers.empty()))
       throw Error(ErrorCode::bad_text,
                   "merge does not support buffer or strides, but out_strides (docs/reference/problem.md)");
   }
@@ -78,7 +78,7 @@ struct Parser : Reading {
       want(!__builtin_mul_overflow(p.batch, p.max_pages, &p.pages), ErrorCode::bad_shape,
            "the number of pages must be at most 2^62");
     }
-    if (const auto complete = operator_of(p.op).complete) {
+    if (const auto complete = p.op->complete) {
       std::vector<std::string_view> subjects;
       for (const std::string_view word : words) subjects.push_back(subject_of(word));
       complete(p, subjects);
@@ -121,4 +121,4 @@ Problem parse_problem_on(Device device, std::string_view line) {
   return parser.finish();
 }
 
-}  // namespace onepass::inline v0
+}  // namespace onepass

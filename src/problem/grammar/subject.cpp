@@ -6,8 +6,8 @@
 
 namespace onepass {
 std::optional<Op> op_named(std::string_view word) {
-  for (std::size_t i = 0; i < kOps; ++i)
-    if (word == word_of(static_cast<Op>(i))) return static_cast<Op>(i);
+  for (const Operator* op : kOperators)
+    if (word == op->word) return *op;
   return std::nullopt;
 }
 

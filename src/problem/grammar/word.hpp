@@ -10,8 +10,8 @@
 #include "base/shown.hpp"
 #include "base/text.hpp"
 #include "onepass/error.hpp"
-#include "onepass/problem.hpp"
 #include "problem/grammar/text.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 

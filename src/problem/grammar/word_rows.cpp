@@ -35,19 +35,19 @@ std::string lengths_text(const Lengths& v) {  // 3,7,128x4
 
 // ------------------------------------------------------------------------------------------------ words of one kind
 // b2, m8
-template <std::int64_t Problem::* member>
+template <auto member>
 bool read_size(Reading& r, const Word& w, const char* expected) {
   if (!w.is_sized()) return false;
   r.p.*member = w.number<std::int64_t>(w.word.substr(1), expected);
   return true;
 }
-template <std::int64_t Problem::* first, std::int64_t Problem::* second>
+template <auto first, auto second>
 bool read_sizes(Reading& r, const Word& w, char separator, const char* expected) {
   if (!w.is_sized()) return false;
   std::tie(r.p.*first, r.p.*second) = w.pair(w.word.substr(1), separator, false, expected);
   return true;
 }
-template <std::optional<DescaleSpec> Problem::* member, char last>
+template <auto member, char last>
 constexpr WordRow descale_row(std::string_view subject) {
   return {subject,
           [](Reading& r, const Word& w) {
@@ -58,7 +58,7 @@ constexpr WordRow descale_row(std::string_view subject) {
           [](const Problem& p) { return p.*member ? "=" + descale_text(*(p.*member), last) : std::string(); }};
 }
 
-template <bool Problem::* member>
+template <auto member>
 constexpr WordRow flag_row(std::string_view subject) {
   return {subject, [](Reading& r, const Word& w) { return !w.value() && (r.p.*member = true); },
           [](const Problem& p) { return std::string(p.*member ? kAlone : ""); }};
@@ -167,10 +167,10 @@ constexpr WordRow kRows[] = {
        if (op) r.p.op = *op;
        return op.has_value();
      },
-     [](const P& p) { return std::string(word_of(p.op)); }},
+     [](const P& p) { return std::string(p.op->word); }},
     // Before the operator is known, n is both the number of partial results and of columns.
     {"n", [](Reading& r, const Word& w) { return read_size<&P::partials>(r, w, "n<partial results, or columns>"); },
-     [](const P& p) { return operator_of(p.op).matrices ? std::string() : " n" + number(p.partials); }},
+     [](const P& p) { return p.op->matrices ? std::string() : " n" + number(p.partials); }},
     {"m", [](Reading& r, const Word& w) { return read_size<&P::m>(r, w, "m<rows>"); },
      [](const P& p) { return " m" + number(p.m) + " n" + number(p.n); }},
     {"k", [](Reading& r, const Word& w) { return read_size<&P::k>(r, w, "k<row length>"); },

@@ -117,7 +117,7 @@ std::string_view subject_of(std::string_view word) {
 }
 
 bool speaks_of(Op op, std::string_view subject) {
-  const Operator& of = operator_of(op);
+  const Operator& of = *op.row;
   if (std::ranges::find(of.words, subject) != of.words.end()) return true;
   if (const RoleRow* row = role_of_strides(subject, op))
     return use_of(*row, op) != Use::none && (row->role != Role::out || !strides_in_one(op));
@@ -125,10 +125,6 @@ bool speaks_of(Op op, std::string_view subject) {
   const OptionRow* row = option_about(subject);
   return row && is_attention(op) && takes_option(*row, is_backward(op));
 }
-
-}  // namespace onepass
-
-namespace onepass::inline v0 {
 
 std::string to_string(const Problem& p) {
   std::string line;
@@ -144,4 +140,4 @@ std::string to_string(const Problem& p) {
   return line;
 }
 
-}  // namespace onepass::inline v0
+}  // namespace onepass

@@ -5,10 +5,10 @@
 
 #include "base/overlap.hpp"
 #include "base/text.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {

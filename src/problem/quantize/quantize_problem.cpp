@@ -3,10 +3,10 @@
 #include "algebra/philox.hpp"
 #include "base/text.hpp"
 #include "problem/callers_layout.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -20,7 +20,7 @@ void check_shape(const RoleRow& row, const ConstTensor& t, const Dims& sizes, bo
 }
 
 void check(const Tensors& t) {
-  check_roles(Op::quantize, t);
+  check_roles(kQuantize, t);
   ConstTensor x = t.x;
   check_tensor("x", x);
   widen(x, kMaxRank);
@@ -29,7 +29,7 @@ void check(const Tensors& t) {
     check_tensor(row.name, tensor);
     want(tensor.device == x.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{x.device},
          ", as x (got ", ShownDevice{tensor.device}, ")");
-    if (writes(row, Op::quantize)) check_output(row.name, tensor);
+    if (writes(row, kQuantize)) check_output(row.name, tensor);
   });
   want(is_data(x.dtype), ErrorCode::bad_dtype, "x must be fp32, fp16 or bf16 (got ", name_of(x.dtype), ")");
   want(t.y.dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y must be fp8_e4m3 (got ", name_of(t.y.dtype), ")");

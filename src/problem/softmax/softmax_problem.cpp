@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "base/text.hpp"
+#include "problem/checks/problem_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
-#include "problem/problem_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 namespace {
@@ -167,6 +167,7 @@ constinit const Operator kSoftmaxBackward{
     .words = kWords,
     .unit_scale = true,
     .any_rank = true,
+    .backward = true,
     .described = true,
     .problem_of = softmax_problem_of,
     .validate = validate_softmax,

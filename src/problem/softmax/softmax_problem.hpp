@@ -1,6 +1,6 @@
 // Where the rows of a softmax, of its backward and of a quantize lie.
 #pragma once
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 

@@ -10,7 +10,7 @@ namespace {
 
 bool caught() {
   try {
-    onepass::parse_problem("fwd nonsense");
+    (void)onepass::make_plan("fwd nonsense");
   } catch (const onepass::Error& e) {
     std::printf("%s\n", e.what());
     return e.code() == onepass::ErrorCode::bad_text && std::strstr(e.what(), "nonsense");

@@ -39,7 +39,7 @@ Planned plan_of(const AppendCase& c, const Problem& problem) {
   p.params = cuda::append_params(problem, p.plan, as_tensors(c.tensors));
   return p;
 }
-Planned plan_of(const AppendCase& c) { return plan_of(c, make_problem(c.tensors, c.spec.interleaved)); }
+Planned plan_of(const AppendCase& c) { return plan_of(c, problem_of(c.tensors, c.spec.interleaved)); }
 const AppendSource* source_of(const Planned& plan) {
   for (const AppendSource* source : kSources)
     if (*static_cast<const AppendConfig*>(source->config) == plan.config) return source;
@@ -107,7 +107,7 @@ TEST(EmulatedAppend, PiecesNeedAlignedRows) {
   EXPECT_EQ(with([](AppendSpec& s) { s.rotary_dim = 8; }), 1);  // halves of 4
   EXPECT_EQ(with([](AppendSpec& s) { s.rotary_dim = 8, s.interleaved = true; }), 8);
   AppendCase shifted(spec);
-  Problem loose = make_problem(shifted.tensors, spec.interleaved);
+  Problem loose = problem_of(shifted.tensors, spec.interleaved);
   loose.alignment[static_cast<std::size_t>(Role::k_cache)] = 2;
   EXPECT_EQ(plan_of(shifted, loose).config.at_once, 1);
   AppendCase columns(spec);

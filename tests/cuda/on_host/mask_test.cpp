@@ -10,8 +10,8 @@
 #include "cuda/attention/scores/mask_host.hpp"
 #include "mask_patterns.hpp"
 #include "on_host/mask_source.hpp"
-#include "onepass/problem.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 namespace {

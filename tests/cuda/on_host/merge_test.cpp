@@ -13,6 +13,8 @@
 #include "cuda/merge/merge.hpp"
 #include "on_host/merge_source.hpp"
 #include "onepass/onepass.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
 #include "support/named_params.hpp"
 
 namespace onepass {
@@ -82,7 +84,7 @@ void expect_as_on_the_cpu(const warps::MergeSource& text, const Case& c, unsigne
   onepass::merge(t.outs, t.lses, expected.tensor, expected_lse.tensor);
   t.out = out.tensor;
   t.lse = lse.tensor;
-  const Problem p = make_problem(t, Op::merge);
+  const Problem p = problem_of(kMerge, t, {});
   MergeConfig config;
   std::string why;
   ASSERT_TRUE(cuda::select_merge(p, config, why)) << why;

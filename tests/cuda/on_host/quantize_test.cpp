@@ -60,7 +60,7 @@ void expect_right_and_the_librarys(std::uint64_t seed) {
   int estimated = 0, requantized = 0;
   for (const QuantizeSource* source : kSources) {
     const Problem p = parse_problem(source->problem);
-    if (p.op != Op::quantize) continue;
+    if (p.op != kQuantize) continue;
     for (const check::Distribution distribution : check::kDistributions) {
       check::Inputs inputs = check::make_inputs(p, seed, distribution);
       cuda::QuantizePlan plan;

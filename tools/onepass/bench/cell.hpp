@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 #include "tools/onepass/bench/peer_process.hpp"
 #include "tools/onepass/bench/poison.hpp"
 #include "tools/onepass/bench/sample.hpp"

@@ -10,6 +10,7 @@
 
 #include "onepass/attention.hpp"
 #include "plan/compute.hpp"
+#include "plan/plan.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
 #include "tools/onepass/bench/launch_cost.hpp"
 #include "tools/onepass/bench/peaks.hpp"
@@ -64,7 +65,7 @@ Ceilings measure_ceilings(Device device, const Effort& effort, PeerProcess& peer
 
 CellResult run_device_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers) {
   const Problem& p = spec.problem;
-  if (operator_of(p.op).matrices) return run_gemm_cell(spec, effort, ceilings, peers);
+  if (p.op->matrices) return run_gemm_cell(spec, effort, ceilings, peers);
   DeviceTimer timer(cuda::device_facts(p.device.index));
   const Ready ready(p, spec.implementation, timer.stream(), spec.poisons);
   std::optional<Ready> finite;

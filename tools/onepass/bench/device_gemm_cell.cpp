@@ -27,10 +27,14 @@ Peer in_this_process(const std::string& name, std::list<Contender>& all, auto&&.
   try {
     Contender& c = all.emplace_back(arguments...);
     return {[&](double seconds) { c.collect(seconds); },
-            [&c, name] { return PeerResult{name, c.note(), c.median(), true, 0}; }};
+            [&c, name] {
+              return PeerResult{name, c.note(), c.median(), true, 0};
+            }};
   } catch (const Error& e) {
     return {[](double) {},
-            [name, why = std::string(e.what())] { return PeerResult{name, "refused: " + why, 0, false, 0}; }};
+            [name, why = std::string(e.what())] {
+              return PeerResult{name, "refused: " + why, 0, false, 0};
+            }};
   }
 }
 
@@ -39,7 +43,7 @@ Peer in_this_process(const std::string& name, std::list<Contender>& all, auto&&.
 CellResult run_gemm_cell(const CellSpec& spec, const Effort& effort, const Ceilings& ceilings, PeerProcess* peers) {
   const Problem& p = spec.problem;
   Problem any = p;
-  any.op = Op::linear;  // which every kernel of ours computes
+  any.op = kLinear;  // which every kernel of ours computes
   DeviceTimer timer(cuda::device_facts(p.device.index));
   Matrices matrices(p);
   GemmContender ours(p, spec.implementation, matrices, serial_executor(), &timer);

@@ -8,6 +8,7 @@
 #include "check/draw/cache.hpp"
 #include "check/draw/random.hpp"
 #include "onepass/attention.hpp"
+#include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
 #include "tools/onepass/bench/cell.hpp"
@@ -157,7 +158,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
   attention = attention_of(p);
   problem = problem_of(p.op, tensors, attention);
   // Inputs of a backward. With an out and lse from another source, it would not be timed at its usual work.
-  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(Op::forward, tensors), attention);
+  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(kForward, tensors), attention);
 }
 
 }  // namespace onepass::bench

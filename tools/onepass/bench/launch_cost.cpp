@@ -7,6 +7,7 @@
 #include "check/inputs.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/compute.hpp"
+#include "plan/plan.hpp"
 #include "tools/onepass/bench/cell.hpp"
 #include "tools/onepass/bench/peaks.hpp"
 #include "tools/onepass/bench/sample.hpp"

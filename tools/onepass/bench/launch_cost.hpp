@@ -2,7 +2,8 @@
 #pragma once
 #include <string>
 
-#include "onepass/problem.hpp"
+#include "plan/plan.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::bench {
 

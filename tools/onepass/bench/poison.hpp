@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "onepass/attention.hpp"
+#include "plan/plan.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::bench {

@@ -106,9 +106,19 @@ Work append(const Problem& p) {
 }  // namespace
 
 Work work_of(const Problem& p) {
-  static constexpr std::array<Work (*)(const Problem&), kOps> kWork{
-      forward, merge, backward, softmax, softmax_backward, quantize, gemm, gemm, append};
-  return kWork[static_cast<std::size_t>(p.op)](p);
+  static constexpr struct {
+    Op op;
+    Work (*work)(const Problem&);
+  } kWork[]{{kForward, forward},
+            {kMerge, merge},
+            {kBackward, backward},
+            {kSoftmax, softmax},
+            {kSoftmaxBackward, softmax_backward},
+            {kQuantize, quantize},
+            {kFlatGemm, gemm},
+            {kLinear, gemm},
+            {kAppend, append}};
+  return row_of(kWork, p.op).work(p);
 }
 
 }  // namespace onepass::bench

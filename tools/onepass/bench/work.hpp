@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::bench {
 

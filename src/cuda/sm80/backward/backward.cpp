@@ -179,7 +179,7 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
 }
 
 const Implementation& backward_implementation() {
-  static const Implementation row{"cuda.sm80_backward", plan, Op::backward};
+  static const Implementation row{"cuda.sm80_backward", plan, kBackward};
   return row;
 }
 

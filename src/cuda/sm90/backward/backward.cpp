@@ -298,7 +298,7 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
 }
 
 const Implementation& backward_implementation() {
-  static const Implementation row{"cuda.sm90_backward", plan, Op::backward};
+  static const Implementation row{"cuda.sm90_backward", plan, kBackward};
   return row;
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cuda/sm90/forward/config.hpp"
-#include "onepass/problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass::sm90 {
 

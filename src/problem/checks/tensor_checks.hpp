@@ -5,8 +5,9 @@
 #include <ostream>
 #include <string_view>
 
-#include "onepass/attention.hpp"
 #include "onepass/tensor.hpp"
+#include "problem/problem.hpp"
+#include "problem/tensors.hpp"
 
 namespace onepass {
 

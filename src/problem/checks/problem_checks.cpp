@@ -1,4 +1,4 @@
-#include "problem/problem_checks.hpp"
+#include "problem/checks/problem_checks.hpp"
 
 #include <bit>
 #include <cmath>
@@ -6,8 +6,8 @@
 
 #include "base/text.hpp"
 #include "onepass/error.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "problem/roles.hpp"
-#include "problem/tensor_checks.hpp"
 
 namespace onepass {
 
@@ -17,7 +17,7 @@ void validate_device(const Problem& p) {
        " and ", p.device.index, ")");
 }
 void complete_rows(Problem& p) {
-  want(p.heads_kv == p.heads_q, ErrorCode::bad_text, word_of(p.op),
+  want(p.heads_kv == p.heads_q, ErrorCode::bad_text, p.op->word,
        " does not support two numbers of heads (docs/reference/problem.md)");
   p.heads_kv = 1;
 }

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "onepass/problem.hpp"
 #include "problem/checked_problem.hpp"
+#include "problem/problem.hpp"
 
 namespace onepass {
 

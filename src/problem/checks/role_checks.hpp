@@ -11,7 +11,7 @@ namespace onepass {
 class RoleChecks {
  public:
   RoleChecks(Op op, const Tensors& tensors, const Forms& forms)
-      : op_(op), all_(tensors), forms_(forms), base_(row_of(operator_of(op).base)) {}
+      : op_(op), all_(tensors), forms_(forms), base_(row_of(op->base)) {}
 
   void check(const RoleRow& row, const ConstTensor& tensor);  // throws Error with one sentence
   std::int64_t operator[](Axis axis) const { return known_[static_cast<std::size_t>(axis)].size; }

@@ -1,11 +1,11 @@
-#include "problem/role_checks.hpp"
+#include "problem/checks/role_checks.hpp"
 
 #include <string>
 
 #include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "problem/callers_layout.hpp"
-#include "problem/tensor_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 
 namespace onepass {
 

@@ -1,4 +1,4 @@
-#include "problem/tensor_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "base/text.hpp"
 #include "problem/roles.hpp"
 
@@ -30,9 +30,9 @@ void check_tensor(std::string_view name, const ConstTensor& t) {
 
 void check_roles(Op op, const Tensors& t) {
   const auto refuse = [&](std::string_view name, const Operator* other) {
-    throw Error(ErrorCode::bad_value, text(call_of(op), " does not accept ", name, "; ", other->call, " does"));
+    throw Error(ErrorCode::bad_value, text(op->call, " does not accept ", name, "; ", other->call, " does"));
   };
-  const bool parts = operator_of(op).parts, mods = is_said(operator_of(op).words, "buffer");
+  const bool parts = op->parts, mods = is_said(op->words, "buffer");
   for (const RoleRow& row : kRoleTable) {
     const bool given = tensor_of(t, row).given();
     if (given && use_of(row, op) == Use::none) {

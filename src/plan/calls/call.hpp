@@ -1,0 +1,28 @@
+// A call of any operator, which the tensors and options of each become.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/text.hpp"
+#include "plan/compute.hpp"
+#include "plan/plan.hpp"
+#include "problem/attention/arguments.hpp"
+
+namespace onepass::plan {
+
+struct Call {
+  Op op;
+  Tensors tensors{};
+  CallOptions options{};
+};
+
+inline Problem problem_of(const Call& c) { return onepass::problem_of(c.op, c.tensors, c.options); }
+inline Plan plan_of(const Call& c, std::string_view implementation, const Executor* executor) {
+  return make_plan(problem_of(c), implementation, executor);
+}
+inline std::string explained(const Call& c) { return explain(problem_of(c)); }
+inline void compute(const Call& c, const Launch& launch, std::string_view implementation = {}) {
+  compute(c.op, c.tensors, c.options, launch, implementation);
+}
+
+}  // namespace onepass::plan
