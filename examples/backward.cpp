@@ -22,9 +22,9 @@ struct Model {
   Numbers q, k, v, dout, out = Numbers(q.size()), lse = Numbers(kHeads * kTokens);
   onepass::Attention options{.band = {.causal = true}, .softcap = 5.0f};
 
-  onepass::Tensors tensors() {
+  onepass::AttentionTensors tensors() {
     const auto view = [](auto& x) { return onepass::view(x.data(), {1, kHeads, kTokens, kDim}); };
-    onepass::Tensors t;
+    onepass::AttentionTensors t;
     t.q = view(q), t.k = view(k), t.v = view(v), t.out = view(out);
     t.lse = onepass::view(lse.data(), {1, kHeads, kTokens});
     return t;
@@ -44,7 +44,7 @@ int main() {
   Model m{.q = drawn(random), .k = drawn(random), .v = drawn(random), .dout = drawn(random)};
   m.loss();  // the forward: out and lse
   Numbers dq(m.q.size()), dk(m.k.size()), dv(m.v.size());
-  onepass::Tensors t = m.tensors();
+  onepass::AttentionTensors t = m.tensors();
   const auto view = [](auto& x) { return onepass::view(x.data(), {1, kHeads, kTokens, kDim}); };
   t.dout = view(m.dout), t.dq = view(dq), t.dk = view(dk), t.dv = view(dv);
   onepass::attention_backward(t, m.options);

@@ -42,11 +42,11 @@ int main() try {
   void *const x_device = device_memory(bytes), *const out_device = device_memory(bytes);
   const onepass::Device gpu{onepass::DeviceKind::cuda, 0};
   const onepass::ConstTensor qkv(x_device, onepass::DType::f32, {1, heads, tokens, dim}, gpu);
-  const onepass::Tensors t{
+  const onepass::AttentionTensors t{
       .q = qkv, .k = qkv, .v = qkv, .out = {out_device, onepass::DType::f32, {1, heads, tokens, dim}, gpu}};
   const onepass::Attention causal{.band = {.causal = true}};
 
-  const onepass::Plan plan = onepass::make_plan(onepass::make_problem(causal, t));
+  const onepass::Plan plan = onepass::make_plan(t, causal);
   std::printf("%s\n", plan.describe().c_str());
   onepass::prepare(plan);  // compiles or loads the kernels, which a capture must not do
   auto* const scratch = static_cast<std::byte*>(device_memory(plan.workspace_bytes() + 1));

@@ -20,14 +20,14 @@ int main() {
   std::vector<float> out(q.size()), lse(static_cast<std::size_t>(batch * heads * tokens));
 
   // Memory is [batch, tokens, heads, dim], as a projection leaves it; a view says so by its strides. Nothing is copied.
-  onepass::Tensors t;
+  onepass::AttentionTensors t;
   t.q = onepass::view(q.data(), {batch, tokens, heads, dim}).permuted({0, 2, 1, 3});
   t.k = onepass::view(k.data(), {batch, tokens, heads_kv, dim}).permuted({0, 2, 1, 3});
   t.v = onepass::view(v.data(), {batch, tokens, heads_kv, dim}).permuted({0, 2, 1, 3});
   t.out = onepass::view(out.data(), {batch, tokens, heads, dim}).permuted({0, 2, 1, 3});
   t.lse = onepass::view(lse.data(), {batch, heads, tokens});
 
-  const onepass::Plan plan = onepass::make_plan(onepass::make_problem({.band = {.causal = true}}, t));
+  const onepass::Plan plan = onepass::make_plan(t, {.band = {.causal = true}});
   std::printf("%s\n", plan.describe().c_str());
   onepass::WorkspaceMemory workspace;
   for (int layer = 0; layer < 3; ++layer) onepass::run(plan, t, {.workspace = workspace.of(plan)});

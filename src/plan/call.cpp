@@ -37,7 +37,8 @@ void check_workspace(const PlanState& plan, const Tensors& tensors, std::span<st
     want(!t.given() || !share_memory(t, extent_of(t), bytes, extent), ErrorCode::bad_value, name,
          " must not share memory with the workspace");
   };
-  for (const RoleRow& row : kRoleTable) want_apart(row.name, tensor_of(tensors, row));
+  for_each_role(plan.problem->op, tensors,
+                [&](const RoleRow& row, const auto& tensor) { want_apart(row.name, tensor); });
   for (const auto& [name, tensor] : tensors.mod_buffers) want_apart("mod buffer " + shown(name), tensor);
 }
 

@@ -26,7 +26,8 @@ void set_to_zero(const Tensor& t) {
 bool ran_without_kernel(const Problem& p, const Tensors& t) {
   if (p.device.kind != DeviceKind::cpu) return false;
   const bool zeros = has_zero_gradients(p);
-  for (const RoleRow& row : kRoleTable) {
+  for (const Role role : p.op->uses.roles()) {
+    const RoleRow& row = row_of(role);
     if (!writes(row, p.op) || !(t.*row.output).given()) continue;
     const Tensor& out = t.*row.output;
     const bool empty = std::find(out.shape.begin(), out.shape.begin() + out.rank, 0) != out.shape.begin() + out.rank;

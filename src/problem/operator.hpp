@@ -20,7 +20,25 @@ struct CallOptions : Attention {
   std::optional<Fp8Options> fp8{};  // of attention
 };
 
-using Uses = std::array<Use, kRoles>;  // by role
+// The uses that an operator has for tensors, by role.
+class Uses {
+ public:
+  constexpr Use operator[](Role role) const { return of_[static_cast<std::size_t>(role)]; }
+  // The roles that it has a use for, in the order of the table.
+  constexpr std::span<const Role> roles() const { return {roles_.data(), count_}; }
+  constexpr void set(Role role, Use use) {
+    of_[static_cast<std::size_t>(role)] = use;
+    if (use == Use::none) return;
+    std::size_t at = count_++;
+    for (; at > 0 && roles_[at - 1] > role; --at) roles_[at] = roles_[at - 1];
+    roles_[at] = role;
+  }
+
+ private:
+  std::array<Use, kRoles> of_{};
+  std::array<Role, kRoles> roles_{};
+  std::size_t count_ = 0;
+};
 
 // The subjects that a line speaks of.
 using Said = std::span<const std::string_view>;
@@ -56,7 +74,7 @@ struct RoleUse {
 };
 constexpr Uses uses_of(std::span<const RoleUse> list) {
   Uses uses{};
-  for (const RoleUse& x : list) uses[static_cast<std::size_t>(x.role)] = x.use;
+  for (const RoleUse& x : list) uses.set(x.role, x.use);
   return uses;
 }
 constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
@@ -65,7 +83,7 @@ constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
 
 extern const std::array<const Operator*, 9> kOperators;
 
-inline Use use_of(const RoleRow& row, Op op) { return op->uses[static_cast<std::size_t>(row.role)]; }
+inline Use use_of(const RoleRow& row, Op op) { return op->uses[row.role]; }
 inline bool is_backward(Op op) { return op->backward; }
 inline bool is_attention(Op op) { return op->attention; }
 

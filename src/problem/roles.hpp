@@ -58,14 +58,17 @@ inline bool is_optional(const RoleRow& row, Op op) {
   return use_of(row, op) == Use::takes || use_of(row, op) == Use::may_write;
 }
 
-// f(row, tensor), the tensor a Tensor or a ConstTensor as its role is, for every role, given or not.
+// f(row, tensor), the tensor a Tensor or a ConstTensor as its role is, given or not: for every role, and for those of
+// an operator.
 template <class AnyTensors, class F>
 void for_each_role(AnyTensors& tensors, F&& f) {
-  for (const RoleRow& row : kRoleTable) {
-    if (row.output)
-      f(row, tensors.*row.output);
-    else
-      f(row, tensors.*row.input);
+  for (const RoleRow& row : kRoleTable) row.output ? f(row, tensors.*row.output) : f(row, tensors.*row.input);
+}
+template <class AnyTensors, class F>
+void for_each_role(Op op, AnyTensors& tensors, F&& f) {
+  for (const Role role : op->uses.roles()) {
+    const RoleRow& row = row_of(role);
+    row.output ? f(row, tensors.*row.output) : f(row, tensors.*row.input);
   }
 }
 

@@ -84,7 +84,7 @@ void complete_gradients(Problem& p, Said said) {
 
 constexpr Uses attention_uses(Use RoleRow::*column) {
   Uses uses{};
-  for (const RoleRow& row : kAttentionRoles) uses[static_cast<std::size_t>(row.role)] = row.*column;
+  for (const RoleRow& row : kAttentionRoles) uses.set(row.role, row.*column);
   return uses;
 }
 
@@ -118,7 +118,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
 
   const Forms forms = forms_of(p);
   RoleChecks sizes(op, t, forms);
-  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+  for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
     if (row.role == Role::q_descale) {
       sizes.set(Axis::blocks_q, descale_blocks(sizes[Axis::seq_q]), "q");
       sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
@@ -162,7 +162,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     p.want_lse = t.lse.given();
     p.want_recomputed = t.recomputed.given();
   }
-  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+  for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
     if (!tensor.given()) return;
     p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
     p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);

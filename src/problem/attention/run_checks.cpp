@@ -76,37 +76,36 @@ void check_planned(const Problem& p, const Tensors& t) {
 
 void check_apart(Op op, const Tensors& t) {
   struct Place {
-    std::string_view name;
-    ConstTensor tensor;
+    const RoleRow* row;
+    const Tensor* tensor;
     Extent extent;
-    Role may_be = Role{kRoles};
+    bool meets(const ConstTensor& other, const Extent& at) const { return share_memory(*tensor, extent, other, at); }
   };
   const auto refuse = [](std::string_view output, const auto&... other) {
     throw Error(ErrorCode::bad_value, text(output, " must not share memory with ", other...));
   };
-  std::array<Place, kRoles> outputs;
+  std::array<Place, kRoles> outputs;  // uninitialised behind `count`
   std::size_t count = 0;
-  for (const RoleRow& row : kRoleTable) {
+  for (const Role role : op->uses.roles()) {
+    const RoleRow& row = row_of(role);
     if (!writes(row, op) || !(t.*row.output).given()) continue;
-    const Place place{row.name, t.*row.output, extent_of(t.*row.output), row.in_place_of};
+    const Place place{&row, &(t.*row.output), extent_of(t.*row.output)};
     for (std::size_t i = 0; i < count; ++i)
-      if (share_memory(place.tensor, place.extent, outputs[i].tensor, outputs[i].extent))
-        refuse(place.name, outputs[i].name);
+      if (outputs[i].meets(*place.tensor, place.extent)) refuse(row.name, outputs[i].row->name);
     outputs[count++] = place;
   }
   // The parts of the name are put together only if it is needed.
   const auto want_all_apart = [&](const ConstTensor& tensor, Role role, const auto&... name) {
     const Extent extent = extent_of(tensor);
     for (std::size_t i = 0; i < count; ++i) {
-      if (outputs[i].may_be == role && same_view(outputs[i].tensor, tensor)) continue;
-      if (share_memory(outputs[i].tensor, outputs[i].extent, tensor, extent)) refuse(outputs[i].name, name...);
+      if (outputs[i].row->in_place_of == role && same_view(*outputs[i].tensor, tensor)) continue;
+      if (outputs[i].meets(tensor, extent)) refuse(outputs[i].row->name, name...);
     }
   };
   constexpr Role kNoRole{kRoles + 1};
-  for (const RoleRow& row : kRoleTable) {
-    const ConstTensor tensor = tensor_of(t, row);
+  for_each_role(op, t, [&](const RoleRow& row, const ConstTensor& tensor) {
     if (!writes(row, op) && tensor.given()) want_all_apart(tensor, row.role, row.name);
-  }
+  });
   for (const auto& [name, tensor] : t.mod_buffers) want_all_apart(tensor, kNoRole, BufferName{name});
   for (const auto& [name, parts] : {std::pair{"outs", &t.outs}, {"lses", &t.lses}})
     for (std::size_t i = 0; i < parts->size(); ++i) want_all_apart((*parts)[i], kNoRole, name, "[", i, "]");

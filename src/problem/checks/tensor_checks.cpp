@@ -37,7 +37,7 @@ void check_roles(Op op, const Tensors& t) {
     const bool given = tensor_of(t, row).given();
     if (given && use_of(row, op) == Use::none) {
       for (const Operator* other : kOperators)
-        if (other->uses[static_cast<std::size_t>(row.role)] != Use::none) refuse(row.name, other);
+        if (other->uses[row.role] != Use::none) refuse(row.name, other);
     }
     want(given || !must_be_given(row, op), ErrorCode::bad_shape, row.name, " must be given");
   }

@@ -24,7 +24,7 @@ void check(const Tensors& t) {
   ConstTensor x = t.x;
   check_tensor("x", x);
   widen(x, kMaxRank);
-  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+  for_each_role(kQuantize, t, [&](const RoleRow& row, const auto& tensor) {
     if (!tensor.given()) return;
     check_tensor(row.name, tensor);
     want(tensor.device == x.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{x.device},

@@ -63,7 +63,7 @@ void check(const Tensors& t, Op op) {
   const ConstTensor first = tensor_of(t, lead);
   check_roles(op, t);
   check_tensor(lead.name, first);
-  for_each_role(t, [&](const RoleRow& row, const auto& tensor) {
+  for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
     if (!must_be_given(row, op) && !tensor.given()) return;
     check_tensor(row.name, tensor);
     want(tensor.device == first.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{first.device},
