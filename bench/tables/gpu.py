@@ -133,6 +133,23 @@ def cascade(cells):
     return markdown(["prompt", "continuations", "each by itself, shared pages", "copies", *parts, "gain"], lines)
 
 
+def serving(rows):
+    """The study serving_speed: a step beside its parts, decoding beside contiguous K and V, and the best peer."""
+    lines = []
+    for row in rows:
+        us = {name: 1e6 * s for name, s in row["median_s"].items()}
+        one, parts = us["one call"], [us[name] for name in us if name.startswith("part ")]
+        peers = {name.removeprefix("flashinfer "): t for name, t in us.items() if name.startswith("flashinfer ")}
+        beside = sum(parts) or us.get("contiguous", 0)
+        line = [f"{row['cell']}, pages of {row['page']}", three(one), " + ".join(map(three, parts)) or "-"]
+        line += [three(us["contiguous"]) if "contiguous" in us else "-", f"{one / beside:.2f}" if beside else "-"]
+        best = min(peers, key=peers.get, default=None)
+        line += [f"{three(peers[best])} ({best})", f"{peers[best] / one:.2f}x"] if best else ["-", "-"]
+        lines.append([*line, f"{us['batch_invariant'] / one:.2f}" if "batch_invariant" in us else "-"])
+    head = ["us", "onepass", "parts", "contiguous", "onepass over these", "FlashInfer's best", "", "batch_invariant"]
+    return markdown(head, lines)
+
+
 # ----- FlashAttention-1's claim
 
 
