@@ -186,6 +186,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
 
 unsigned* tile_counters(const Call& call) {
   if (unsigned* const known = stream_counters(call.device, call.stream)) return known;
+  if (unsigned* const known = workspace_counters(call.device, call.workspace)) return known;
   call.zero(call.workspace, kTileCounterBytes);
   return static_cast<unsigned*>(call.workspace);
 }

@@ -24,7 +24,6 @@ struct Part {
   int least_rows = 0, most_rows = 0;  // of its sequences; most_rows 0: no limit
   bool concurrent = false;            // the parts run at the same time
   bool early = false;                 // it starts as soon as the part in front has started
-  int multiprocessors = 0;            // that it takes; 0: all
 };
 
 // The largest power of two, up to 16, that a tensor's address and the distances of its rows in bytes are multiples of.
@@ -52,7 +51,8 @@ ForwardParams decided_params(const Problem& problem, const TileShape& tile, int 
 void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
 std::size_t mask_place(const Problem& problem, const TileShape& tile);
 
-// Two tile counters of a call: those of its stream, or zeroed ones where its workspace begins, kTileCounterBytes bytes.
+// Two tile counters of a call: those of its stream, in a capture those of its workspace, else zeroed ones where its
+// workspace begins, kTileCounterBytes bytes.
 unsigned* tile_counters(const Call& call);
 inline constexpr std::size_t kTileCounterBytes = 64;
 

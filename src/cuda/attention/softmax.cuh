@@ -41,6 +41,7 @@ struct Products {
   }
   DEV Rescale<float> keep(const RowState<float>& s) const { return onepass::keep(s); }
   DEV bool lazy(const LaneRows&) const { return true; }
+  DEV bool lazy(const RowState<float>&) const { return true; }
   DEV float exact_weight(float s, const Rescale<float>& r) const { return weight(__fmul_rz(s, factor), r); }
   DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
   // Advances `s` to the larger of its own maximum and m, and returns its rescaling.
@@ -62,6 +63,7 @@ struct Transformed {
   DEV bool lazy(const LaneRows& rows) const {
     return fmaxf(fabsf(rows.state[0].m), fabsf(rows.state[1].m)) * factor <= static_cast<float>(kFusable);
   }
+  DEV bool lazy(const RowState<float>& s) const { return fabsf(s.m) * factor <= static_cast<float>(kFusable); }
   DEV float exact_weight(float s, const Step<float>& r) const { return weight(s, factor, r); }
   DEV float lazy_weight(float s, const Step<float>& r) const { return fused_weight(s, factor, r); }
   DEV Step<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m, factor); }
@@ -186,6 +188,45 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
     if constexpr (kRounded) rows.norm[i] += norm[i];
   }
   return true;
+}
+
+// One result per row (Problem::batch_invariant): a block in which each row takes the lazy or the exact step by its own
+// sum, whatever its neighbours in the warp do. exact: all take the exact one.
+template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
+DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
+                        const Drop& drop, bool exact, float limit = kLazyLimit) {
+  using Reference = decltype(unit.keep({}));
+  float sum[2], norm[2], tile_max[2];
+  Reference r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
+  bool keeps[2] = {false, false};
+  const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
+  const auto take = [&] {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      absorb(rows.state[i], sum[i]);
+      if constexpr (kRounded) rows.norm[i] = rows.norm[i] * r[i].alpha + norm[i];
+    }
+  };
+  if (!exact) {
+    const auto weight_of = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
+    exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) keeps[i] = quad_all(unit.lazy(rows.state[i]) && sum[i] <= limit);
+    if (__all_sync(0xffffffffu, keeps[0] && keeps[1])) return take();
+  }
+  row_max(s, 2 * N, tile_max);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    RowState<float> advanced = rows.state[i];
+    const Reference reference = unit.advance(advanced, tile_max[i]);  // by all lanes
+    if (!keeps[i]) rows.state[i] = advanced, r[i] = reference;
+  }
+  multiply_two_rows(o, r[0].alpha, r[1].alpha);
+  const auto weight_of = [&](float x, int row) {
+    return keeps[row] ? unit.lazy_weight(x, r[row]) : unit.exact_weight(x, r[row]);
+  };
+  exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+  take();
 }
 
 template <class Element, bool kRounded, class Unit, class Drop, int N, int M>

@@ -43,13 +43,20 @@ struct Partials {
 
 // Those of one group: a division for all of them.
 struct Parts {
+  // Parts of a fixed number of keys are added up in runs that begin at multiples of their length, from key 0 on.
+  static constexpr bool kFixed = config.piece != 0 && !kRowBlocks;
   const Partials partials;
   const i32 count, first;  // first: step or block
+  const i32 before_first;  // parts of keys that nobody sees
 
   DEV Parts(const DecodeParams& p, const Line& line, const Group& g)
       : partials{p},
         count(config.piece != 0 ? g.steps : line.blocks_of(g)),
-        first(config.piece != 0 ? g.step : line.first_block(g)) {}
+        first(config.piece != 0 ? g.step : line.first_block(g)),
+        before_first(kFixed ? g.first_tile / kStepTiles : 0) {}
+  DEV i32 before(i32 run) const { return kFixed ? before_first % run : 0; }
+  DEV i32 near(i32 part) const { return kFixed ? max(min(part, count - 1), 0) : min(part, count - 1); }
+  DEV bool has(i32 part) const { return part < count && (!kFixed || part >= 0); }
   DEV i32 slot(i32 part) const {
     const i32 at = (first + part) * blocks_co_scheduled(partials.p) + own_member(partials.p);
     return config.piece != 0 || kOneSegment ? at : 2 * at + (part == 0);
@@ -126,11 +133,11 @@ struct RowSums {
   DEV void add(const Parts& parts, i32 row, i32 column, i32 from, i32 step) {
     const auto unit = unit_of(parts.partials.p);
 #pragma unroll 1
-    for (i32 first = from; first < parts.count; first += kTogether * step) {
+    for (i32 first = from - parts.before(kTogether); first < parts.count; first += kTogether * step) {
       float sums[kTogether][4], x[kTogether][4], part_max = kNegInf;
 #pragma unroll
-      for (i32 i = 0; i < kTogether; ++i) {  // the last part again counts for nothing
-        const i32 slot = parts.slot(min(first + i * step, parts.count - 1));
+      for (i32 i = 0; i < kTogether; ++i) {  // what is not there counts for nothing
+        const i32 slot = parts.slot(parts.near(first + i * step));
         load_global(sums[i], parts.partials.sums(slot, row));
         load_global(x[i], parts.partials.output(slot, row) + column);
       }
@@ -139,7 +146,7 @@ struct RowSums {
       meet(unit, part_max);
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i)  // no branch: behind one its loads would begin, one after the other
-        absorb_part(sums[i], x[i], first + i * step < parts.count ? unit.part_weight(sums[i][0], reference) : 0.0f);
+        absorb_part(sums[i], x[i], parts.has(first + i * step) ? unit.part_weight(sums[i][0], reference) : 0.0f);
     }
   }
   template <class Unit>
@@ -183,9 +190,11 @@ DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g
   const u32 word = sm + kLayout.flags + 4 * kRows;
   all_sync();
   if (opaque_thread() == 0) {
-    u32* const counter = p.counters + line.first_block(g);
-    const bool last = add_in_order(counter, 1) + 1 == static_cast<u32>(line.blocks_of(g));
-    if (last) *counter = 0;  // as it was found
+    // A group of one block has no counter: it may be that of the group that ends the block's work.
+    const i32 blocks = line.blocks_of(g);
+    u32* const counter = p.counters + line.first_block(g) * blocks_co_scheduled(p) + own_member(p);
+    const bool last = blocks == 1 || add_in_order(counter, 1) + 1 == static_cast<u32>(blocks);
+    if (last && blocks != 1) *counter = 0;  // as it was found
     store_word(word, last);
   }
   all_sync();

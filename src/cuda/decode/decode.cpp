@@ -36,10 +36,10 @@ class State final : public cuda::KernelState {
   State(const Request& request, const cuda::DeviceFacts& device, DecodeConfig config, const cuda::Part& part)
       : KernelState(request, device),
         config_(config),
-        sharing_(sharing_of(config)),
-        share_(share_of(*problem, sharing_, part.multiprocessors != 0 ? part.multiprocessors : device.multiprocessors)),
+        sharing_(sharing_of(config, heads_together(*problem, device.multiprocessors))),
+        share_(share_of(*problem, sharing_, device.multiprocessors)),
         early_(part.early),
-        decided_(decided_params(*problem, config, share_, part)) {
+        decided_(decided_params(*problem, config, sharing_, share_, part)) {
     idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
     workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
     const ForwardFeatures features = cuda::features_of(*problem);
@@ -68,7 +68,7 @@ class State final : public cuda::KernelState {
     DecodeParams params = decided_;
     bind(params, call.tensors, call.workspace);
     params.counters = counters_of(call);
-    call.launch(*kernel_, {share_.blocks, config_.threads(), early_}, params);
+    call.launch(*kernel_, {share_.blocks * sharing_.co_scheduled, config_.threads(), early_}, params);
   }
 
   const DecodeConfig config_;
@@ -124,10 +124,11 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows_of(p)))));
   const int row_tiles = std::max(1, rows / 16), held = std::min(row_tiles, s->row_tiles);
   const AttentionFeatures& f = features.attention;
-  const bool plain = !f.transforms() && !f.masks() && !f.dropout;
-  const int block_n = !p.kv_dtype || (held == 1 && plain) ? s->block_n  // else registers are short
-                      : held == 1 || p.dim_v <= 64        ? 32
-                                                          : 16;
+  const bool plain = !f.transforms() && !f.masks() && !f.dropout, one_result = p.batch_invariant;
+  const int most_held = one_result ? s->row_tiles : held;                    // tiles do not depend on the rows
+  const int block_n = !p.kv_dtype || (most_held == 1 && plain) ? s->block_n  // else registers are short
+                      : most_held == 1 || p.dim_v <= 64        ? 32
+                                                               : 16;
   c = {.kSums = p.dtype == DType::f32 && p.dim_v > 128 ? 2 : 1,
        .rows = rows,
        .warps = s->warps,
@@ -142,12 +143,21 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
        .unified = p.unified_max.has_value()};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
-  for (; c.warps >= row_tiles / held; c.warps /= 2) {
-    c.share = c.warps / (row_tiles / held);
-    for (c.slots = kMaxSlots; c.slots > kMinSlots && !fits(); --c.slots) {
+  const auto choose = [&](int team) {  // warps of a team
+    for (; c.warps >= team; c.warps /= 2) {
+      c.share = c.warps / team;
+      for (c.slots = kMaxSlots; c.slots > kMinSlots && !fits(); --c.slots) {
+      }
+      if (fits()) break;
     }
-    if (fits()) break;
+  };
+  if (one_result) {  // as many teams for any number of rows, since they divide the keys
+    c.rows = kMaxRows, c.row_tiles = s->row_tiles;
+    choose(kMaxRows / 16 / c.row_tiles);
+    c.rows = rows, c.row_tiles = held;
+    c.warps = c.share * (row_tiles / held);
   }
+  choose(row_tiles / held);
   if (!fits())
     return refuse(text("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
                        shared_bytes, " bytes of shared memory"));
@@ -157,11 +167,18 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   return true;
 }
 
-Sharing sharing_of(const DecodeConfig& c) {
-  return {.rows = c.rows, .block_n = c.block_n, .piece = c.piece, .min_tiles = c.min_tiles()};
+Sharing sharing_of(const DecodeConfig& c, int heads) {
+  return {.rows = c.rows,
+          .block_n = c.block_n,
+          .piece = c.piece,
+          .min_tiles = c.min_tiles(),
+          .row_blocks = 1,
+          .lead = 0,
+          .co_scheduled = heads};
 }
-DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Share& share, const cuda::Part& part) {
-  return decided_params(p, sharing_of(c), {c.block_m(), c.block_n, c.warps}, share, part);
+DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Sharing& sharing, const Share& share,
+                            const cuda::Part& part) {
+  return decided_params(p, sharing, {c.block_m(), c.block_n, c.warps}, share, part);
 }
 
 cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, const std::string& arch,

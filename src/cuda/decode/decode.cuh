@@ -60,7 +60,9 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
       scores.apply(s[r], first);
       const auto unit = softmax_unit(p);
       const auto drop = scores.drop(first);
-      if (fresh || !softmax_lazy<Product, kRoundedSums>(s[r], w[r], rows[r], unit, drop, kLimit))
+      if constexpr (kOneResult)
+        softmax_by_row<Product, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop, fresh, kLimit);
+      else if (fresh || !softmax_lazy<Product, kRoundedSums>(s[r], w[r], rows[r], unit, drop, kLimit))
         softmax_exact<Product, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop);
     }
     if constexpr (kRowTiles == 2) keys.ask_v(p, segment.group, first);
@@ -87,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     if (p.concurrent) let_next_kernel_start();
   }
   const Line line(p);
-  const i32 block = static_cast<i32>(blockIdx.x), end = line.begin_of(block + 1);
+  const i32 block = line_block(p), end = line.begin_of(block + 1);
   Segment segment = line.first(line.begin_of(block), end);
   Ring ring{p, line, end};
   copy_query<false>(sm, p, segment.group);  // in front of all keys
@@ -111,6 +113,6 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     copy_query<true>(sm, p, segment.group);
   }
   if constexpr (features.shared()) {
-    if (p.concurrent) wait_for_kernel_before();  // one in front of it may still run
+    if (p.concurrent && blockIdx.x == 0) wait_for_kernel_before();  // this kernel's end is the end of both
   }
 }

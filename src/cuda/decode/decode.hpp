@@ -19,9 +19,10 @@ cuda::KernelProgram program_of(const ForwardFeatures& features, const DecodeConf
 
 // Its sequences' rows are at most part.most_rows, if that is not 0; the problem's may be more.
 Decision plan(const Request& request, const cuda::Part& part);
-Sharing sharing_of(const DecodeConfig& config);
-DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Share& share,
-                            const cuda::Part& part = {});
+// heads: K/V heads whose CTAs read a cache together (heads_together).
+Sharing sharing_of(const DecodeConfig& config, int heads = 1);
+DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Sharing& sharing,
+                            const Share& share, const cuda::Part& part = {});
 
 const Implementation& implementation();
 

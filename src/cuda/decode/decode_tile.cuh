@@ -16,6 +16,7 @@ constexpr bool kRowBlocks = false;                                              
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
+constexpr bool kOneResult = config.piece != 0;         // a row has the same bits in every call
 constexpr bool kLengthsVary = features.own_lengths();  // from sequence to sequence, and only the device knows them
 // Lengths of their own: beginning with a group and ending it take as long as reading 256 KB, or a block of many short
 // groups would be the last.

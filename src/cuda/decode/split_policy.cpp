@@ -13,11 +13,13 @@ static_assert(kUnifiedReach == kUnifiedRange);  // for cuda/plain, too
 constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group is split into the same number of parts
 
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
+std::int64_t steps_of(const Problem& p, const Sharing& s) {
+  const int piece = std::max(1, s.piece);
+  return (tiles_of(p, s.block_n, piece) + piece - 1) / piece;
+}
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
-  return s.co_scheduled *
-         (s.piece == 0 ? 2 * blocks
-                       : groups_of(p, s) * std::max<std::int64_t>(1, (tiles_of(p, s.block_n) + s.piece - 1) / s.piece));
+  return s.co_scheduled * (s.piece == 0 ? 2 * blocks : groups_of(p, s) * std::max<std::int64_t>(1, steps_of(p, s)));
 }
 
 }  // namespace
@@ -27,9 +29,19 @@ std::int64_t groups_of(const Problem& p, const Sharing& s) {
   return p.batch * p.heads_kv * s.row_blocks / s.co_scheduled;
 }
 
-std::int64_t tiles_of(const Problem& p, int block_n) {
+std::int64_t tiles_of(const Problem& p, int block_n, int piece) {
   const Range keys = lengths_vary(p) ? Range{0, p.seq_k} : band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
-  return (keys.hi + block_n - 1) / block_n - keys.lo / block_n;
+  return (keys.hi + block_n - 1) / block_n - keys.lo / (std::int64_t{block_n} * piece) * piece;
+}
+
+int heads_together(const Problem& p, int multiprocessors) {
+  constexpr double kUsed = 0.95;  // of the multiprocessors, which whole sets of CTAs take
+  if (!lengths_vary(p)) return 1;
+  const int most = std::min(multiprocessors, kMaxBlocks);
+  for (auto heads = static_cast<int>(std::min<std::int64_t>(p.heads_kv, most)); heads > 1; --heads) {
+    if (p.heads_kv % heads == 0 && most / heads * heads >= kUsed * most) return heads;
+  }
+  return 1;
 }
 
 bool may_be_even(const Problem& p, const Sharing& s) {
@@ -51,8 +63,7 @@ Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
   const std::int64_t rounds = (groups + most - 1) / most, blocks = groups / rounds;
   if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && blocks >= kBusy * static_cast<double>(most))
     return {static_cast<int>(blocks), 0, true};
-  const std::int64_t steps = s.piece == 0 ? tiles : (tiles + s.piece - 1) / s.piece;
-  return {static_cast<int>(std::min<std::int64_t>(groups * steps, most)), 0};
+  return {static_cast<int>(std::min<std::int64_t>(groups * std::max<std::int64_t>(1, steps_of(p, s)), most)), 0};
 }
 
 DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::TileShape& tile, const Share& share,
@@ -61,17 +72,16 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   static_cast<ForwardParams&>(d) = cuda::decided_params(p, tile, 0, part);
   std::copy(p.layout.bool_mask.begin(), p.layout.bool_mask.end(), d.mask_stride);
   d.heads_kv = static_cast<int>(p.heads_kv);
-  d.row_groups = s.row_blocks / s.co_scheduled;
+  d.row_groups = std::max(1, s.row_blocks / s.co_scheduled);
   d.co_scheduled = s.co_scheduled;
   d.by_row_groups = Divisor::of(d.row_groups);
   d.by_co_scheduled = Divisor::of(d.co_scheduled);
-  d.groups = d.heads_kv * d.row_groups;
+  d.groups = d.heads_kv * s.row_blocks / s.co_scheduled;
   d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
   d.by_heads = Divisor::of(std::max(1, d.groups));
   d.blocks = share.blocks;
   d.splits = share.splits;
-  const auto tiles = static_cast<int>(std::max<std::int64_t>(1, tiles_of(p, s.block_n)));
-  d.steps = s.piece == 0 ? tiles : (tiles + s.piece - 1) / s.piece;
+  d.steps = static_cast<int>(std::max<std::int64_t>(1, steps_of(p, s)));
   d.lead = share.splits == 0 ? s.lead : 0;
   d.by_steps = Divisor::of(d.steps + d.lead);
   d.by_splits = Divisor::of(std::max(1, d.splits));

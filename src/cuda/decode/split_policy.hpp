@@ -13,7 +13,7 @@ struct Sharing {
   int min_tiles;         // of a block: fewer are not worth a merge
   int row_blocks = 1;    // of a K/V head
   int lead = 0;          // steps that beginning with a group takes as long as; 0 if there are pieces
-  int co_scheduled = 1;  // of these: a group, whose CTAs walk along the keys at the same time
+  int co_scheduled = 1;  // of these, or of K/V heads: a group, whose CTAs walk along the keys at the same time
 };
 
 // How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A
@@ -25,7 +25,11 @@ struct Share {
 
 std::int64_t rows_of(const Problem& problem);  // of a K/V head
 std::int64_t groups_of(const Problem& problem, const Sharing& sharing);
-std::int64_t tiles_of(const Problem& problem, int block_n);  // of keys of one group, at most
+// Tiles of keys of one group, at most; they begin at a multiple of `piece` tiles.
+std::int64_t tiles_of(const Problem& problem, int block_n, int piece = 1);
+// K/V heads of a sequence whose CTAs read a cache together: heads of a page lie side by side. 1 where only one length
+// is known.
+int heads_together(const Problem& problem, int multiprocessors);
 Share share_of(const Problem& problem, const Sharing& sharing, int multiprocessors);
 bool may_be_even(const Problem& problem, const Sharing& sharing);  // whether splits is not 0 for some device
 // What a launch takes but for what a call brings.

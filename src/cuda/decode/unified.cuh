@@ -28,6 +28,7 @@ struct UnifiedUnit : Unit {
   DEV bool lazy(const LaneRows& rows) const {
     return Unit::lazy(rows) && rows.state[0].l != 0.0f && rows.state[1].l != 0.0f;
   }
+  DEV bool lazy(const RowState<float>& s) const { return Unit::lazy(s) && s.l != 0.0f; }
   DEV auto advance(RowState<float>& s, float tile_max) const {
     const float above = kTransforms ? (tile_max - reference) * Unit::factor : tile_max * Unit::factor - reference;
     const bool seen = quad_sum(s.l) != 0.0f, low = !seen && above < kLowest;

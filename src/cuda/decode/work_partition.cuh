@@ -1,12 +1,13 @@
 // The work as a line, and how CTAs share it.
 //
-// A group is the rows of one K/V head of one sequence. Where a kernel has blocks of kRows rows (kRowBlocks), it is
-// `co_scheduled` of these blocks: neighbouring CTAs have the same segments, a row block each, and the keys that one of
-// them reads are in L2 for the others. A group's work is the tiles of keys that any of the head's rows
-// sees. All groups' tiles in order, or their pieces of config.piece tiles, are the steps of a line, which is cut into
-// as many equal parts as there are CTAs; or every group's steps are (DecodeParams::splits), where that
-// leaves few multiprocessors without work. So a block works on segments: runs of steps of one group. A group that
-// several blocks work on has partial results, which the last of them merges.
+// A group is the rows of one K/V head of one sequence, or of `co_scheduled` heads: neighbouring CTAs have the same
+// segments, a head each, and read the same pages at the same time. Where a kernel has blocks of kRows rows
+// (kRowBlocks), a group is `co_scheduled` of these blocks, and the keys that one of them reads are in L2 for the
+// others. A group's work is the tiles of keys that any of the head's rows sees. All groups' tiles in order, or their
+// pieces of config.piece tiles, are the steps of a line, which is cut into as many equal parts as there are CTAs; or
+// every group's steps are (DecodeParams::splits), where that leaves few multiprocessors without work. So a block works
+// on segments: runs of steps of one group. A group that several blocks work on has partial results, which the last of
+// them merges.
 //
 // The constants of a kernel stand before this text: decode_tile.cuh or tile.cuh.
 #pragma once
@@ -16,10 +17,11 @@
 namespace onepass::decode {
 
 // This CTA's place among those that share a segment, and the segment's place among all.
-DEV i32 blocks_co_scheduled(const DecodeParams& p) { return kRowBlocks ? p.co_scheduled : 1; }
+constexpr bool kCoScheduled = kRowBlocks || (kLengthsVary && !kOneSegment);
+DEV i32 blocks_co_scheduled(const DecodeParams& p) { return kCoScheduled ? p.co_scheduled : 1; }
 DEV i32 line_block(const DecodeParams& p) {
   const i32 block = static_cast<i32>(blockIdx.x);
-  return kRowBlocks ? p.by_co_scheduled(block) : block;
+  return kCoScheduled ? p.by_co_scheduled(block) : block;
 }
 DEV i32 own_member(const DecodeParams& p) {
   return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_co_scheduled(p);
@@ -29,13 +31,15 @@ DEV i32 own_member(const DecodeParams& p) {
 DEV i32 lead_of(const DecodeParams& p) { return kRowBlocks ? p.lead : kGroupLead; }
 
 struct Group {
-  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or one of its groups of row blocks
+  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or of its groups of row blocks, or of the groups of heads
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
   i32 step = 0, steps = 0;        // on the line, behind the lead; one at least if it has rows: a block writes them
 
   DEV i32 end() const { return step + steps; }
-  DEV i32 kv_head(const DecodeParams& p) const { return kRowBlocks ? p.by_row_groups(head) : head; }
+  DEV i32 kv_head(const DecodeParams& p) const {
+    return kRowBlocks ? p.by_row_groups(head) : head * blocks_co_scheduled(p) + own_member(p);
+  }
   DEV i32 first_row(const DecodeParams& p) const {  // this block's, of those of the K/V head
     return kRowBlocks ? ((head - kv_head(p) * p.row_groups) * p.co_scheduled + own_member(p)) * kRows : 0;
   }
@@ -76,7 +80,7 @@ struct Segment {
 // Sets tiles and steps of a group, which follow from the sequence's length.
 DEV void measure(const DecodeParams& p, Group& g) {
   const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
-  g.first_tile = keys.lo / kBlockN;
+  g.first_tile = keys.lo / (kBlockN * kStepTiles) * kStepTiles;
   g.tiles = (keys.hi + kBlockN - 1) / kBlockN - g.first_tile;
   g.steps = max(1, (g.tiles + kStepTiles - 1) / kStepTiles);
 }
@@ -100,6 +104,24 @@ struct StepsOfSequence {  // of one of its groups
   }
 };
 
+// A sequence with more rows, in steps of this kernel that take as long: a multiprocessor multiplies a row with
+// kProducts keys in the time in which it reads a byte of each element of K and V of one key.
+struct StepsOfOthers {
+  static constexpr float kProducts = 60.0f, kMost = 1 << 18;
+  const DecodeParams& p;
+  DEV i32 operator()(i32 batch) const {
+    const i32 rows = p.cu_q[batch + 1] - p.cu_q[batch];
+    if (p.most_rows == 0 || rows <= p.most_rows) return 0;
+    WorkTile x;
+    x.batch = batch;
+    find_keys(p, x);
+    const float seq_k = static_cast<float>(x.seq_k), seq_q = static_cast<float>(rows),
+                seen = features.bounded_right ? fmaxf(seq_k - 0.5f * seq_q, 0.5f * seq_k) : seq_k;
+    const float products = seen * seq_q * static_cast<float>(p.heads_per_kv * p.groups);
+    return static_cast<i32>(fminf(products / (kProducts * bytes_of(features.keys) * kBlockN * kStepTiles), kMost));
+  }
+};
+
 // Called by whole warps.
 struct Line {
   const DecodeParams& p;
@@ -120,7 +142,7 @@ struct Line {
       blocks = p.blocks, span = pattern.steps, parts = p.splits;
       each = p.each, rest = p.rest;
     } else {
-      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * p.groups), p.blocks);
+      blocks = min(max(steps * kStepTiles / p.min_tiles, p.batch * p.groups), blocks_beside(p.blocks));
       span = steps, parts = max(blocks, 1);
       each = span / parts, rest = span - each * parts;
     }
@@ -212,6 +234,17 @@ struct Line {
   }
 
  private:
+  // How many of all blocks work, so that a prefill kernel that runs beside this one ends with it on the others. Memory
+  // is read at 92 % of its speed by two thirds of the multiprocessors, and by fewer at much less.
+  DEV i32 blocks_beside(i32 all) const {
+    if constexpr (features.shared()) {
+      if (p.concurrent == 0) return all;
+      const float others = static_cast<float>(SequenceParts<StepsOfOthers>{{p}, p.batch}.all()),
+                  own = static_cast<float>(steps + 1);
+      return max(static_cast<i32>(static_cast<float>(all) * (1.0f - fminf(others / own, 0.35f)) + 0.5f), 1);
+    }
+    return all;
+  }
   DEV i32 block_of(i32 step) const {  // where all work is cut into equal parts
     const i32 longer = rest * (each + 1);
     return step < longer ? step / (each + 1) : rest + (step - longer) / max(each, 1);

@@ -36,6 +36,7 @@ DEV float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
+DEV bool quad_all(bool x) { return (~__ballot_sync(0xffffffffu, x) >> (threadIdx.x % 32 & 28) & 15) == 0; }
 
 // Storage formats. pack: two 16-bit values in a register, the first in the low half. Packed, kPacked: an operand's
 // register and how many values it holds.

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int kRows[] = {16, 32, decode::kMaxRows};  // of a K/V head
 constexpr std::size_t kAlignment = 64;               // of a workspace
-constexpr int kDecodeShare = 13;                     // sixteenths of the multiprocessors; README.md
 
 struct Launched {
   std::shared_ptr<const KernelState> state;
@@ -52,9 +51,14 @@ class State final : public KernelState {
   }
 
  private:
+  // The kernels of drafts are first: without a draft they end at once, while every multiprocessor is free. The one of
+  // the fewest rows is next, and the prefill kernel computes beside it.
   void launch(const Call& call) const override {
-    for (const Launched& p : parts_)
-      p.state->start({call.tensors, static_cast<std::byte*>(call.workspace) + p.place, call.stream, call.device});
+    for (std::size_t i = parts_.size() - 1; i-- > 0;) start(parts_[i], call);
+    start(parts_.back(), call);
+  }
+  static void start(const Launched& p, const Call& call) {
+    p.state->start({call.tensors, static_cast<std::byte*>(call.workspace) + p.place, call.stream, call.device});
   }
 
   std::vector<Launched> parts_;
@@ -106,15 +110,15 @@ Decision plan(const Request& request) {
   }
   std::vector<Launched> parts;
   Part part{.least_rows = 1, .concurrent = rest.concurrent};
-  part.multiprocessors = part.concurrent ? device->multiprocessors * kDecodeShare / 16 : 0;
   for (const Problem& p : few) {
     part.most_rows = static_cast<int>(p.seq_q);
+    part.early = part.concurrent && p.seq_q != few.back().seq_q;  // the kernel of the most rows is launched first
     Request own = request;
     own.problem = std::make_shared<const Problem>(p);
     Decision decode = decode::plan(own, part);
     if (!decode) return Decision::no(text("cuda.decode: ", decode.refusal));
     parts.push_back(part_of(std::move(decode), "cuda.decode", part));
-    part = {.least_rows = part.most_rows + 1, .concurrent = part.concurrent, .early = part.concurrent};
+    part.least_rows = part.most_rows + 1;
   }
   parts.push_back(part_of(std::move(prefill), name, rest));
   return {{}, std::make_shared<State>(request, *device, std::move(parts))};

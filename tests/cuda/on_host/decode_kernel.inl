@@ -23,11 +23,12 @@ const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                              [](const void* params, unsigned grid) {
                                const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
                                gridDim.x = grid;
-                               for (unsigned b = 0; b < grid; ++b) {
+                               for (unsigned i = 0; i < grid; ++i) {
+                                 const unsigned b = backwards ? grid - 1 - i : i;
                                  std::memset(smem, 0xff, sizeof smem);
                                  run_block(onepass::sm80::kThreads, [&] { attention_decode(p); }, b);
-                                 for (unsigned i = onepass::decode::kLayout.total; i < sizeof smem; ++i)
-                                   if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                                 for (unsigned at = onepass::decode::kLayout.total; at < sizeof smem; ++at)
+                                   if (smem[at] != 0xff) fail("a kernel wrote beyond its shared memory");
                                }
                              }};
 [[maybe_unused]] const bool added = (decode_kernels.push_back(&kernel), true);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "base/text.hpp"
 #include "cuda/decode/decode.hpp"
@@ -15,7 +17,8 @@
 namespace onepass {
 namespace {
 
-constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+constexpr int kSharedBytes = 232448;   // that a block may have, on Hopper
+constexpr int kMultiprocessors = 132;  // of that GPU
 
 class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel*> {
  protected:
@@ -25,9 +28,12 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     launch(inputs, inputs.problem, early, blocks);
     return output_bytes(inputs);
   }
+  static decode::Sharing sharing_of(const Problem& p, const decode::DecodeConfig& c) {
+    return decode::sharing_of(c, decode::heads_together(p, kMultiprocessors));
+  }
   // Kernels of even parts get as many of each group as there would be blocks.
   static decode::Share share_of(const Problem& p, const decode::DecodeConfig& c, int blocks) {
-    const decode::Sharing sharing = decode::sharing_of(c);
+    const decode::Sharing sharing = sharing_of(p, c);
     if (!c.even) {
       const decode::Share share = decode::share_of(p, sharing, blocks);
       return share.splits == 0 ? share : decode::Share{blocks, 0};
@@ -41,12 +47,13 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
                      std::int64_t sequence = 0, const cuda::Part& part = {}) {
     const warps::DecodeKernel& kernel = *GetParam();
     const auto& c = *static_cast<const decode::DecodeConfig*>(kernel.config);
-    const decode::Share share = share_of(p, c, static_cast<int>(blocks));
-    std::vector<unsigned> workspace(
-        decode::workspace_bytes_of(p, decode::sharing_of(c), share.blocks) / sizeof(unsigned) + 16, 0xffffffff);
+    const decode::Sharing sharing = sharing_of(p, c);
+    const decode::Share share = share_of(p, c, static_cast<int>(blocks) * sharing.co_scheduled);
+    std::vector<unsigned> workspace(decode::workspace_bytes_of(p, sharing, share.blocks) / sizeof(unsigned) + 16,
+                                    0xffffffff);
     const std::vector<unsigned> beyond(workspace.end() - 16, workspace.end());
     unsigned counters[decode::kMaxBlocks] = {};
-    decode::DecodeParams params = decode::decided_params(p, c, share, part);
+    decode::DecodeParams params = decode::decided_params(p, c, sharing, share, part);
     decode::bind(params, inputs.tensors, workspace.data());
     params.counters = counters;
     const auto size = static_cast<std::int64_t>(size_of(p.dtype));
@@ -61,7 +68,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     params.min_tiles = 1;
     warps::copies_are_early = early;
     warps::backwards = early;
-    kernel.run(&params, static_cast<unsigned>(share.blocks));
+    kernel.run(&params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
     EXPECT_TRUE(std::vector<unsigned>(workspace.end() - 16, workspace.end()) == beyond) << "written past the workspace";
     for (const unsigned counter : counters) EXPECT_EQ(counter, 0u) << "the counters are not as they were found";
   }
@@ -107,6 +114,82 @@ TEST_P(EmulatedDecoding, ASequenceAloneHasTheSameBits) {
   inputs.poison_outputs();
   for (std::int64_t b = 0; b < p.batch; ++b) launch(inputs, one, false, 2, b);
   EXPECT_TRUE(output_bytes(inputs) == together);
+}
+
+// Some rows of a sequence, by another kernel: q [tokens, heads, dim] from a token on, which see the cache up to their
+// own key.
+class Chunk {
+ public:
+  Chunk(const check::Inputs& inputs, const warps::DecodeKernel& kernel, std::int64_t sequence, int first, int count)
+      : problem_(inputs.problem), config_(*static_cast<const decode::DecodeConfig*>(kernel.config)) {
+    const Tensors& t = inputs.tensors;
+    const auto* cu = static_cast<const int*>(t.cu_seqlens_q.data);
+    const int begin = cu[sequence], rows = cu[sequence + 1] - begin;
+    ends_[1] = count;
+    keys_ = static_cast<const int*>(t.seqused_k.data)[sequence] - rows + first + count;
+    problem_.batch = 1;
+    problem_.seq_q = config_.rows / problem_.group();
+    const decode::Sharing sharing = decode::sharing_of(config_);
+    const decode::Share share = decode::share_of(problem_, sharing, 2);
+    workspace_.resize(decode::workspace_bytes_of(problem_, sharing, share.blocks) / sizeof(unsigned));
+    decode::DecodeParams p = decode::decided_params(problem_, config_, sharing, share);
+    decode::bind(p, t, workspace_.data());
+    p.counters = counters_;
+    p.cu_q = ends_, p.seqused = &keys_;
+    p.page_table += sequence * p.table_stride[0];
+    p.q = static_cast<const char*>(p.q) + (begin + first) * p.q_stride[2] * 2;
+    p.out = static_cast<char*>(p.out) + (begin + first) * p.out_stride[2] * 2;
+    p.lse += (begin + first) * p.lse_stride[2];
+    p.min_tiles = 1;
+    kernel.run(&p, static_cast<unsigned>(share.blocks));
+  }
+
+ private:
+  Problem problem_;
+  const decode::DecodeConfig& config_;
+  int ends_[2] = {}, keys_ = 0;
+  std::vector<unsigned> workspace_;
+  unsigned counters_[decode::kMaxBlocks] = {};
+};
+
+// With batch_invariant, rows have the bits that they have in chunks of any number of rows, by the kernels of 16 and of
+// 64 rows, alone and beside others, for any number of CTAs that end in any order.
+TEST(EmulatedOneResult, IsThatOfTheRowsInChunks) {
+  const auto named = [](const char* name) {
+    return *std::ranges::find_if(warps::decode_kernels, [&](const auto* k) { return std::string(k->name) == name; });
+  };
+  const warps::DecodeKernel &few = *named("bf16_chunks_few"), &many = *named("bf16_chunks_many");
+  const auto& config = *static_cast<const decode::DecodeConfig*>(many.config);
+  std::mt19937 random(1);
+  for (const check::Distribution distribution : {check::Distribution::rising, check::Distribution::huge}) {
+    check::Inputs inputs = check::make_inputs(parse_problem(many.problem), 1, distribution);
+    const Problem& p = inputs.problem;
+    std::string whole;
+    for (const int blocks : {3, 1}) {
+      const decode::Sharing sharing = decode::sharing_of(config, blocks == 3 ? 2 : 1);
+      const decode::Share share = decode::share_of(p, sharing, blocks * sharing.co_scheduled);
+      std::vector<unsigned> workspace(decode::workspace_bytes_of(p, sharing, share.blocks) / sizeof(unsigned));
+      unsigned counters[decode::kMaxBlocks] = {};
+      decode::DecodeParams params = decode::decided_params(p, config, sharing, share);
+      decode::bind(params, inputs.tensors, workspace.data());
+      params.counters = counters;
+      inputs.poison_outputs();
+      warps::backwards = blocks == 3;
+      many.run(&params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
+      warps::backwards = false;
+      if (whole.empty()) whole = output_bytes(inputs), expect_right(inputs, std::string(check::name_of(distribution)));
+      EXPECT_TRUE(output_bytes(inputs) == whole) << check::name_of(distribution) << ", one CTA";
+    }
+    inputs.poison_outputs();
+    const auto* cu = static_cast<const int*>(inputs.tensors.cu_seqlens_q.data);
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      for (int first = 0, count; first < cu[b + 1] - cu[b]; first += count) {
+        count = std::min(cu[b + 1] - cu[b] - first, std::uniform_int_distribution(1, 6)(random));
+        Chunk(inputs, count <= 4 ? few : many, b, first, count);
+      }
+    }
+    EXPECT_TRUE(output_bytes(inputs) == whole) << check::name_of(distribution) << ", chunks";
+  }
 }
 
 // Two launches for sequences of up to one query and of more write every element once between them.

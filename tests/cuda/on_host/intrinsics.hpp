@@ -11,6 +11,7 @@ inline unsigned __ballot_sync(unsigned, bool own) {
   return bits;
 }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
+inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, !own) == 0; }
 inline float __shfl_sync(unsigned, float own, int from) { return warps::share(own)[static_cast<unsigned>(from) % 32]; }
 template <class T>
 T __shfl_sync(unsigned, T own, int from) {
