@@ -93,6 +93,7 @@ TABLES = {
     "h200-paged": gpu.h200_paged,
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": lambda: gpu.cascade(rows_of("cascade")),
+    "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
     "h200-jax": lambda: frameworks(rows_of("h200_jax")["seconds"], "cudnn"),
     "xeon16-frameworks": lambda: frameworks(rows_of("xeon16_frameworks")["seconds"], "torch"),

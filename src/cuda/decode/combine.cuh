@@ -47,7 +47,7 @@ struct Parts {
   static constexpr bool kFixed = config.piece != 0 && !kRowBlocks;
   const Partials partials;
   const i32 count, first;  // first: step or block
-  const i32 before_first;  // parts of keys that nobody sees
+  const i32 before_first;  // parts that no row sees
 
   DEV Parts(const DecodeParams& p, const Line& line, const Group& g)
       : partials{p},
