@@ -151,7 +151,7 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
       if (fits()) break;
     }
   };
-  if (one_result) {  // as many teams for any number of rows, since they divide the keys
+  if (one_result) {  // teams divide the keys, so their number does not depend on the rows
     c.rows = kMaxRows, c.row_tiles = s->row_tiles;
     choose(kMaxRows / 16 / c.row_tiles);
     c.rows = rows, c.row_tiles = held;
