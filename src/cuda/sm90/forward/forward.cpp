@@ -28,7 +28,7 @@ class State final : public cuda::KernelState {
       : KernelState(request, device),
         seen_(cuda::packed_problem(problem)),
         config_(config),
-        early_(part.early),
+        early_(part.early && !seen_->bool_mask),  // else the kernel that packs the mask is the one in front
         shapes_(map_shapes(*seen_, config)),
         forward_(kernels_, *seen_, device, tile_shape_of(config), problem, part) {
     const ForwardFeatures features = sm90::features_of(*seen_, config);
