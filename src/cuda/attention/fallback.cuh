@@ -11,6 +11,7 @@ namespace onepass {
 
 // Sixteen rows of a head.
 struct HeadRows {
+  static constexpr bool kPackedMask = true;
   const ForwardParams& p;
   const WorkTile& x;
   const HeadScores& of_head;

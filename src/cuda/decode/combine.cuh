@@ -1,8 +1,7 @@
 // A row's states over parts of its keys, on their way through the workspace, and the rows that come out. Every sum is
 // made in one order, so results are the same each time.
 #pragma once
-#include "cuda/attention/fallback/row.cuh"
-#include "cuda/decode/packed_rows.cuh"
+#include "cuda/decode/fallback/repair.cuh"
 #include "cuda/decode/unified.cuh"
 #include "cuda/device/order.cuh"
 
@@ -69,14 +68,15 @@ struct RowEnd {
   const Group& group;
   PackedRow row;
   FinalRow end;
-  bool right, served = true;
+  bool lost, right, served = true;  // lost: is_rightly_lost
 
   DEV RowEnd(const DecodeParams& params, const Group& g, i32 number, const Sums& s)
       : p(params),
         group(g),
         row(PackedRow::of(params, g, number)),
         end(finalize_row(params, row.head, s.state, s.norm)),
-        right(unit_of(params).right(s.state)) {
+        lost(is_rightly_lost(end.inv)),
+        right(lost || (unit_of(params).right(s.state) && end.inv == end.inv)) {
     if constexpr (kUnified) served = is_served(params, s.state);
   }
   DEV void put_lse() const {
@@ -84,11 +84,13 @@ struct RowEnd {
     write_lse(p, x, row.token, end.lse);
     if constexpr (kUnified) p.recomputed.set(x.map_batch, x.head, x.q_begin + row.token, !served);
   }
+  // The flag of a row in which put() has found an element that must be computed again.
+  DEV RowFlag wrong() const { return right ? kNotFinite : kWrong; }
   // A column. Whether that is a result.
   DEV bool put_one(i32 column, float o) const {
     const float x = o * end.inv;
     write_out(p, out_offset(p, group.work_tile(row.head), row.token) + column, x);
-    return right && is_finite(rounded(x));
+    return lost || (right && is_finite(rounded(x)));
   }
   DEV bool put(i32 column, const float (&o)[4]) const {  // four, those of them that there are
     bool good = true;
@@ -106,21 +108,25 @@ struct RowEnd {
   }
 };
 
-DEV void flag(u32 sm, i32 row) { store_word(sm + kLayout.flags + 4 * row, 1); }
+DEV void flag(u32 sm, i32 row, RowFlag what) { store_word(sm + kLayout.flags + 4 * row, what); }
 DEV void clear_flags(u32 sm) {
-  for (i32 row = opaque_thread(); row < kRows; row += kThreads) store_word(sm + kLayout.flags + 4 * row, 0);
+  for (i32 row = opaque_thread(); row < kRows; row += kThreads) store_word(sm + kLayout.flags + 4 * row, kRight);
 }
-// A row once more, by a warp.
-DEV void fall_back(const DecodeParams& p, const Group& g, i32 row) {
-  const PackedRow x = PackedRow::of(p, g, row);
-  fallback_row(p, g.work_tile(x.head), RowScores(p, g, x), x.token);
-}
-// Rows whose flag is up, a warp each.
-DEV void run_fallback(u32 sm, const DecodeParams& p, const Group& g) {
+// Rows whose flag is up, pair by pair, a warp a row.
+DEV void run_fallback(u32 flags, const DecodeParams& p, const Group& g) {
 #pragma unroll 1
   for (i32 row = own_warp(); row < g.rows(p); row += kWarps) {
-    if (load_word(sm + kLayout.flags + 4 * row) != 0) fall_back(p, g, row);
+    if (load_word(flags + 4 * row) == kRight) continue;
+    const PackedRow x = PackedRow::of(p, g, row);
+    fallback_row(p, g.work_tile(x.head), RowScores(p, g, x), x.token);
   }
+}
+// The same on tensor cores, where keys are of q's type. memory: repair_bytes.
+DEV void run_repair(u32 memory, u32 flags, const DecodeParams& p, const Group& g) {
+  if constexpr (kFp8Keys)
+    run_fallback(flags, p, g);
+  else
+    repair_rows(memory, flags, p, g);
 }
 
 // Four columns of a row, over some of its parts.
@@ -162,11 +168,10 @@ struct RowSums {
 #pragma unroll
     for (i32 d = 0; d < 4; ++d) o[d] += x[d] * weight;
   }
-  // Returns false if the row must be computed again.
-  DEV bool put(const DecodeParams& p, const Group& g, i32 row, i32 column) const {
+  DEV RowFlag put(const DecodeParams& p, const Group& g, i32 row, i32 column) const {
     const RowEnd end(p, g, row, all);
     if (column == 0) end.put_lse();
-    return end.put(column, o);
+    return end.put(column, o) ? kRight : end.wrong();
   }
 
   decltype(unit_of(DecodeParams{}).keep({})) reference{};
@@ -181,7 +186,7 @@ DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Grou
     const i32 row = at / kQuads, column = (at - row * kQuads) * 4;
     RowSums x;
     x.add<16>(parts, row, column, 0, 1);
-    if (!x.put(p, g, row, column)) flag(sm, row);
+    if (const RowFlag what = x.put(p, g, row, column); what != kRight) flag(sm, row, what);
   }
 }
 

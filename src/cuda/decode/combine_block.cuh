@@ -101,7 +101,8 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
   }
   if (segment.whole()) {
     add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
-      if (!RowEnd(p, g, row, load_sums(united_at(row))).put(column, sums)) flag(sm, row);
+      const RowEnd row_end(p, g, row, load_sums(united_at(row)));
+      if (!row_end.put(column, sums)) flag(sm, row, row_end.wrong());
     });
   } else {
     add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
@@ -117,7 +118,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     unite_parts(sm, p, line, g);
   }
   __syncthreads();
-  run_fallback(sm, p, g);
+  run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
 }
 
 }  // namespace onepass::decode

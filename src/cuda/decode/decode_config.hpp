@@ -26,6 +26,10 @@ struct DecodeConfig {
   ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
 };
 
+// Messages between warps that compute rows again (fallback/repair.cuh): a word and half a row's state for each lane of
+// a warp, and 4 KB of O.
+ONEPASS_HD constexpr int repair_bytes(int warps) { return warps * 384 + (4 << 10); }
+
 // Shared memory of a CTA, in order: Q, the rings of the teams, the columns of O that its teams add up at
 // a time, the teams' row states, the states of their union, what has happened to a row, the units of Q's rows beside an
 // FP8 cache. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's width.
@@ -50,7 +54,8 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   l.q = 0;
   l.rings = l.q + c.block_m() * l.q_pitch;
   l.sums = l.rings + c.share * l.team_bytes;
-  l.states = l.sums + c.share * c.rows * l.sum_pitch;
+  const int sum_bytes = c.share * c.rows * l.sum_pitch, repair = f.keys == ScalarType::e4m3 ? 0 : repair_bytes(c.warps);
+  l.states = l.sums + (sum_bytes < repair ? repair : sum_bytes);
   l.united = l.states + c.share * c.block_m() * 16;
   l.flags = l.united + c.block_m() * 16;
   l.units = l.flags + 4 * (c.rows + 4);

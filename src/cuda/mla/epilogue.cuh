@@ -13,12 +13,13 @@ DEV void write_lses(const MlaConsumer<side>& c, const Group& g, i32 row, const R
 template <class Out, u32 side>
 DEV void write_rows(MlaConsumer<side>& c, const Group& g, const Sums (&sums)[2], Out) {
   const DecodeParams& p = c.p;
-  bool good[2];
+  RowFlag what[2];
+  bool lost[2];
   float inv[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const RowEnd end(p, g, c.own_row() + 8 * i, sums[i]);
-    inv[i] = end.end.inv, good[i] = end.right;
+    inv[i] = end.end.inv, what[i] = end.wrong(), lost[i] = end.lost;
     write_lses(c, g, c.own_row() + 8 * i, end);
   }
   u32 zero[2] = {};
@@ -36,7 +37,7 @@ DEV void write_rows(MlaConsumer<side>& c, const Group& g, const Sums (&sums)[2],
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const i32 row = c.own_row() + 8 * i;
-    if (((zero[i] & 0x7fff7fff) != 0 || !good[i]) && row < g.rows(p)) flag(c.sm, row);
+    if (((zero[i] & 0x7fff7fff) != 0 && !lost[i] || what[i] == kWrong) && row < g.rows(p)) flag(c.sm, row, what[i]);
   }
   all_sync();
   constexpr i32 kChunks = kMlaV / 8;
@@ -65,7 +66,7 @@ DEV void write_rows(MlaConsumer<side>& c, const Group& g, const Sums (&sums)[2],
       good = end.put_one(column, c.o[j]) && good;
       good = end.put_one(column + 1, c.o[j + 1]) && good;
     }
-    if (!good) flag(c.sm, row);
+    if (!good) flag(c.sm, row, end.wrong());
   }
 }
 
@@ -110,7 +111,7 @@ DEV void end_segment(MlaConsumer<side>& c, const Segment& segment) {
   if (segment.whole()) {
     write_rows(c, g, sums, typename ElementOf<forward_features.output>::Format{});
     all_sync();
-    run_fallback(c.sm, p, g);
+    run_fallback(c.sm + kLayout.flags, p, g);
   } else {
     write_partial(c, segment, sums);
   }

@@ -44,7 +44,7 @@ struct RowMerge {
   }
   DEV i32 column() const { return static_cast<i32>(quad) * 4; }
   DEV void put(const RowSums& x, i32 row) const {
-    if (!x.put(p, g, row, column())) store_word(flag(row), 1);
+    if (const RowFlag what = x.put(p, g, row, column()); what != kRight) store_word(flag(row), what);
   }
   // kRowsAtOnce rows from `first` on; those past the last one are added up and not written.
   DEV void some_rows(i32 first) const {
@@ -94,9 +94,7 @@ struct RowMerge {
         some_rows(first + static_cast<i32>(slice) * kRowsAtOnce);
     }
     __syncthreads();
-    for (i32 row = own_warp(); row < g.rows(p); row += kMlaMergeThreads / 32) {
-      if (load_word(flag(row)) != 0) fall_back(p, g, row);
-    }
+    run_fallback(sm + kMlaMergeFlags, p, g);
   }
 };
 

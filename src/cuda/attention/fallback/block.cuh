@@ -4,9 +4,9 @@
 // computed again, with zeros for the values that are not finite, until every element is known to be right so; at the
 // latest with the last key. Then the others are stored: a hidden value had reached them, or an overflow.
 //
-// Rows: the sixteen rows. lane: of the warp; row(i), head(i), exists(i): of this lane's rows g and g + 8 (lane =
-// 4 g + t); query(i): the address of its q; scores(i): its HeadScores; keys(): those that any row sees; tile(i): the
-// WorkTile of its head; drop(first): the dropout of a fragment.
+// Rows: the sixteen rows. kPackedMask: scores(i) has mask_row(); lane: of the warp; row(i), head(i), exists(i): of this
+// lane's rows g and g + 8 (lane = 4 g + t); query(i): the address of its q; scores(i): its HeadScores; keys(): those
+// that any row sees; tile(i): the WorkTile of its head; drop(first): the dropout of a fragment.
 #pragma once
 #include "algebra/nonfinite.hpp"
 #include "cuda/attention/epilogue.cuh"
@@ -32,10 +32,12 @@ DEV u32 shown(const Rows& rows, i32 first) {
   for (i32 i = 0; i < 2; ++i) {
     const auto& scores = rows.scores(i);
     const Band32::Range keys = scores.band.keys_of(rows.row(i));
+    u32 word = ~0u;  // of the packed mask
+    if constexpr (features.bool_mask && Rows::kPackedMask) word = scores.mask_row(rows.row(i))[first / kKeys];
     each_score(i, [&](i32 e) {
-      const i32 key = first + column_of(e, rows.lane % 4);
-      bool seen = rows.exists(i) && key >= keys.lo && key < keys.hi;
-      if constexpr (features.masks()) seen = seen && !scores.masked(rows.row(i), key);
+      const i32 column = column_of(e, rows.lane % 4), key = first + column;
+      bool seen = rows.exists(i) && key >= keys.lo && key < keys.hi && (word >> column & 1) != 0;
+      if constexpr (features.mask_mod || !Rows::kPackedMask) seen = seen && !scores.masked(rows.row(i), key);
       bits |= seen ? 1u << e : 0u;
     });
   }
@@ -46,7 +48,7 @@ DEV u32 shown(const Rows& rows, i32 first) {
 template <bool kAligned, class Rows>
 DEV u32 score(Scores& s, const Rows& rows, const KeyRows& k, i32 first, u32 seen) {
   u32 finite = 0;
-  multiply_rows<kAligned>(s, {rows.query(0), rows.query(1)}, k, first, rows.lane);
+  multiply_rows<kAligned, features.dim_qk>(s, {rows.query(0), rows.query(1)}, k, first, rows.lane);
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
     const auto& scores = rows.scores(i);
@@ -60,7 +62,7 @@ DEV u32 score(Scores& s, const Rows& rows, const KeyRows& k, i32 first, u32 seen
   return finite;
 }
 
-// The end of a row: what O is multiplied with, and its LSE.
+// The end of a row, from its whole sums: what O is multiplied with, and its LSE.
 struct RowFactor {
   float factor, lse;
 };
@@ -68,33 +70,29 @@ template <class Rows>
 DEV RowFactor finish(const Rows& rows, i32 i, RowState<float> state, float norm) {
   const ForwardParams& p = rows.p;
   const auto unit = unit_of(p);
-  state = to_natural(RowState<float>{state.m, quad_sum(state.l)}, unit.factor, unit.unit);
+  state = to_natural(state, unit.factor, unit.unit);
   float share = 1.0f;  // of the keys, beside the sink
   if constexpr (forward_features.sinks) {
     const Merged<float> joined = join_natural_sink(state, p.sinks[rows.head(i) * p.sink_stride]);
     share = state.l * joined.alpha_a * finalize_natural(joined.state).inv_l;
     state = joined.state;
   }
-  norm = quad_sum(norm);
   float factor = norm == 0.0f ? 0.0f : share * inverse(norm);
   if constexpr (features.dropout) factor *= p.dropout.keep_scale;
   return {factor, finalize_natural(state).lse};
 }
 
-// The elements of `bad` once more. wrong: all are stored, and the LSEs.
-template <bool kAligned, class Rows, class Format = Element>
-DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v, i32 column, bool wrong) {
-  const ForwardParams& p = rows.p;
-  const float unit = unit_of(p).factor;
-  const Band32::Range keys = rows.keys();
+// Some keys' part of the rows, by one warp.
+struct Sums {
   Output o = {};
   u32 flags = 0;  // elements that see a value that is not finite
   RowState<float> state[2];
   float norm[2] = {0.0f, 0.0f};  // sums of the weights as they are multiplied: O is a mean of V, and never larger
-#pragma unroll 1
-  for (i32 first = keys.lo / kKeys * kKeys; first < keys.hi; first += kKeys) {
-    u32 seen = shown(rows, first);
-    if (!__any_sync(kAll, seen != 0)) continue;
+
+  // 32 keys, of which `seen` are shown. Returns the elements that see the first such value here.
+  template <bool kAligned, class Rows, class Format = Element>
+  DEV u32 add(const Rows& rows, const KeyRows& k, const KeyRows& v, i32 first, u32 seen, i32 column) {
+    const float unit = unit_of(rows.p).factor;
     Scores s;
     seen = score<kAligned>(s, rows, k, first, seen);
 #pragma unroll
@@ -121,23 +119,47 @@ DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v
 #pragma unroll
       for (i32 i = 0; i < 4; ++i) s[e + i] = four[i];
     }
-    const u32 more = multiply_columns<kAligned>(o, s, seen, v, first, column, rows.lane) & ~flags;
+    const u32 more = multiply_columns<kAligned, features.dim_v>(o, s, seen, v, first, column, rows.lane) & ~flags;
     flags |= more;
-    if (!wrong && __any_sync(kAll, more != 0) && !__any_sync(kAll, (bad & ~flags) != 0)) return;
+    return more;
   }
+};
+
+// The elements of `bad`, and the LSEs if lses(i).
+template <class Rows, class Lses>
+DEV void store(u32 bad, const Rows& rows, const Sums& sums, i32 column, const Lses& lses) {
+  const ForwardParams& p = rows.p;
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
-    const RowFactor end = finish(rows, i, state[i], norm[i]);
+    const RowFactor end = finish(rows, i, sums.state[i], sums.norm[i]);
     if (!rows.exists(i)) continue;
     const WorkTile x = rows.tile(i);
-    if (wrong && rows.lane % 4 == 0) write_lse(p, x, rows.row(i), end.lse);
+    if (lses(i) && rows.lane % 4 == 0) write_lse(p, x, rows.row(i), end.lse);
     const i64 out = out_offset(p, x, rows.row(i)) + column + 16 * (rows.lane % 4);
 #pragma unroll
     for (i32 c = 0; c < 16; ++c) {
       if ((bad & bit_at(i, c)) == 0) continue;
-      write_out(p, out + c, (flags & bit_at(i, c)) != 0 ? __int_as_float(0x7fffffff) : o[output_at(i, c)] * end.factor);
+      const float value = sums.o[output_at(i, c)] * end.factor;
+      write_out(p, out + c, (sums.flags & bit_at(i, c)) != 0 ? __int_as_float(0x7fffffff) : value);
     }
   }
+}
+
+// The elements of `bad` once more. wrong: all are stored, and the LSEs.
+template <bool kAligned, class Rows>
+DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v, i32 column, bool wrong) {
+  const Band32::Range keys = rows.keys();
+  Sums sums;
+#pragma unroll 1
+  for (i32 first = keys.lo / kKeys * kKeys; first < keys.hi; first += kKeys) {
+    const u32 seen = shown(rows, first);
+    if (!__any_sync(kAll, seen != 0)) continue;
+    const u32 more = sums.add<kAligned>(rows, k, v, first, seen, column);
+    if (!wrong && __any_sync(kAll, more != 0) && !__any_sync(kAll, (bad & ~sums.flags) != 0)) return;
+  }
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) sums.state[i].l = quad_sum(sums.state[i].l), sums.norm[i] = quad_sum(sums.norm[i]);
+  store(bad, rows, sums, column, [&](i32) { return wrong; });
 }
 
 // Elements of the stored O that are not finite, or all of them.
@@ -160,6 +182,27 @@ DEV u32 look(const Rows& rows, i32 column, bool all) {
   return bad;
 }
 
+// The elements of rows that are to be looked at. Products of fp32's parts make NaN of an infinity, so its rows are all
+// wrong where their state is NaN. With a NaN in q that is right, and the row is NaN as it stands.
+template <bool kAligned, class Rows>
+DEV u32 elements_of(const Rows& rows) {
+  if constexpr (kHalves || features.score_mod) return ~0u;
+  u32 bits = 0;
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) {
+    bool found = false;
+#pragma unroll 1
+    for (i32 at = rows.lane % 4 * kPiece; at < features.dim_qk; at += 4 * kPiece) {
+      const Piece x = piece_of<kAligned, features.dim_qk>(rows.query(i), at);
+#pragma unroll
+      for (i32 e = 0; e < 4; ++e) found = found || (x.word[e] & 0x7fffffff) > 0x7f800000;
+    }
+    const u32 quad = __ballot_sync(kAll, found) >> rows.lane / 4 * 4 & 0xf;
+    bits |= quad == 0 ? 0xffffu << 16 * i : 0u;
+  }
+  return bits;
+}
+
 // wrong: a row's state is not right.
 template <bool kAligned, class Rows>
 DEV void repair(const Rows& rows, bool wrong) {
@@ -167,9 +210,11 @@ DEV void repair(const Rows& rows, bool wrong) {
   const KeyValueView view = KeyValueView::of(p, rows.tile(0));
   const i32 end = rows.keys().hi;
   const KeyRows k{p, view, p.k, p.k_stride, end}, v{p, view, p.v, p.v_stride, end};
+  const u32 elements = elements_of<kAligned>(rows);
+  if (!__any_sync(kAll, elements != 0)) return;
 #pragma unroll 1
   for (i32 column = 0; column < features.dim_v; column += kSpan) {
-    const u32 bad = look(rows, column, wrong);
+    const u32 bad = elements & look(rows, column, wrong);
     if (__any_sync(kAll, bad != 0)) recompute<kAligned>(bad, rows, k, v, column, wrong);
   }
 }

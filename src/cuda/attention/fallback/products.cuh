@@ -17,10 +17,10 @@ DEV constexpr i32 output_at(i32 row, i32 column) {
   return kHalves ? column % 8 * 4 + row * 2 + column / 8 : 16 * row + column;
 }
 
-// s = Q K^T. q: this lane's rows.
-template <bool kAligned, class Format = Element>
-DEV void multiply_rows(Scores& s, const char* const (&q)[2], const KeyRows& k, i32 first, i32 lane) {
-  constexpr i32 kDim = features.dim_qk;
+// s = Q K^T, of rows with kDim elements. q: this lane's rows; k(key): the address of a row, null if there is none.
+// kAhead: times 32 elements of 16 bits, whose loads are on their way together.
+template <bool kAligned, i32 kDim, i32 kAhead = 1, class Rows, class Format = Element>
+DEV void multiply_rows(Scores& s, const char* const (&q)[2], const Rows& k, i32 first, i32 lane) {
   const i32 g = lane / 4, t = lane % 4;
 #pragma unroll
   for (float& x : s) x = 0.0f;
@@ -28,7 +28,7 @@ DEV void multiply_rows(Scores& s, const char* const (&q)[2], const KeyRows& k, i
     const char* rows[4];
 #pragma unroll
     for (i32 n = 0; n < 4; ++n) rows[n] = k(first + 8 * n + g);
-#pragma unroll 1
+#pragma unroll kAhead
     for (i32 from = 0; from < kDim; from += 32) {
       const i32 at = from + 8 * t;
       const Piece a[2] = {piece_of<kAligned, kDim>(q[0], at), piece_of<kAligned, kDim>(q[1], at)};
@@ -69,6 +69,24 @@ DEV void multiply_rows(Scores& s, const char* const (&q)[2], const KeyRows& k, i
   }
 }
 
+// True if 32 keys of a span have a value that is not finite. Whole rows of 128 or 256 bytes are read at once.
+template <bool kAligned, i32 kDim, class Rows>
+DEV bool has_special(const Rows& v, i32 first, i32 column, i32 lane) {
+  constexpr i32 kAcross = kSpan / kPiece, kDown = 32 / kAcross;
+  bool found = false;
+#pragma unroll 8
+  for (i32 row = lane / kAcross; row < kKeys; row += kDown) {
+    const Piece x = piece_of<kAligned, kDim>(v(first + row), column + lane % kAcross * kPiece);
+    if constexpr (kHalves) {
+      found = found || Piece::found(x.probe(0));
+    } else {
+#pragma unroll
+      for (i32 e = 0; e < kPiece; ++e) found = found || x.special(e);
+    }
+  }
+  return __any_sync(kAll, found);
+}
+
 // Bit 16 i + c: column c of this lane's row i.
 DEV constexpr u32 bit_at(i32 row, i32 column) { return 1u << (16 * row + column); }
 
@@ -80,9 +98,8 @@ DEV u32 ones_of(u32 bits) {
 
 // o += W V, in which elements of V that are not finite are 0. Returns a bit for each element of o whose row sees one:
 // seen has a bit for each score.
-template <bool kAligned, class Format = Element>
-DEV u32 multiply_columns(Output& o, const Scores& w, u32 seen, const KeyRows& v, i32 first, i32 column, i32 lane) {
-  constexpr i32 kDim = features.dim_v;
+template <bool kAligned, i32 kDim, class Rows, class Format = Element>
+DEV u32 multiply_columns(Output& o, const Scores& w, u32 seen, const Rows& v, i32 first, i32 column, i32 lane) {
   const i32 g = lane / 4, t = lane % 4;
   u32 flags = 0;
   if constexpr (kHalves) {

@@ -1,0 +1,195 @@
+// Rows whose result is not finite, once more by all warps of a CTA: sixteen at a time, 64 columns of O, the keys
+// shared.
+//
+// An element that is not finite is right if its row sees a NaN or an infinity in its column of V. So V alone is looked
+// through first, and scores are computed only beside values that are not finite. Once all elements of the span are
+// known to be right, the warps go on to the next. Else O is computed again, with zeros for those values.
+#pragma once
+#include "cuda/attention/fallback/block.cuh"
+#include "cuda/attention/fallback/row.cuh"
+#include "cuda/decode/packed_rows.cuh"
+
+namespace onepass::decode {
+
+// The state of a row that has ended.
+enum RowFlag : i32 {
+  kRight = 0,
+  kNotFinite = 1,  // some elements of O
+  kWrong = 2,      // the row's state
+};
+
+// Sixteen packed rows, as the fallback asks for them.
+struct RepairedRows {
+  static constexpr bool kPackedMask = false;
+  const DecodeParams& p;
+  const Group& group;
+  i32 first, lane;
+  PackedRow own[2];
+
+  DEV RepairedRows(const DecodeParams& params, const Group& g, i32 first_row, i32 own_lane)
+      : p(params), group(g), first(first_row), lane(own_lane) {
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) own[i] = PackedRow::of(p, group, number(i));
+  }
+  DEV i32 number(i32 i) const { return first + 8 * i + lane / 4; }
+  DEV i32 row(i32 i) const { return own[i].token; }
+  DEV i32 head(i32 i) const { return own[i].head; }
+  DEV bool exists(i32 i) const { return number(i) < group.rows(p); }
+  DEV WorkTile tile(i32 i) const { return group.work_tile(own[i].head); }
+  DEV RowScores scores(i32 i) const { return RowScores(p, group, own[i]); }
+  DEV Band32::Range keys() const { return band_of(p, group.seq_q, group.seq_k).key_range(0, group.seq_q); }
+  DEV const char* query(i32 i) const {
+    if (!exists(i)) return nullptr;
+    const WorkTile x = tile(i);
+    const i64 at =
+        x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + static_cast<i64>(x.q_begin + row(i)) * p.q_stride[2];
+    return static_cast<const char*>(p.q) + at * bytes_of(features.input);
+  }
+  DEV auto drop(i32 key) const {
+    if constexpr (features.dropout)
+      return DropPacked{p.dropout, static_cast<u32>(group.batch), static_cast<u32>(key), own[lane % 2]};
+    else
+      return KeepAll{};
+  }
+};
+
+// Messages between the warps, in shared memory: repair_bytes of it.
+struct RepairMemory {
+  u32 at;
+  DEV u32 flags(i32 warp, i32 lane) const { return at + static_cast<u32>(warp * 32 + lane) * 4; }
+  DEV u32 state(i32 warp, i32 row) const { return at + kWarps * 128 + static_cast<u32>(warp * 16 + row) * 16; }
+  DEV u32 output(i32 element, i32 lane) const { return at + kWarps * 384 + static_cast<u32>(element * 32 + lane) * 4; }
+  DEV u32 all_flags(i32 lane) const {
+    u32 all = 0;
+#pragma unroll
+    for (i32 warp = 0; warp < kWarps; ++warp) all |= static_cast<u32>(load_word(flags(warp, lane)));
+    return all;
+  }
+};
+
+// A span of columns of sixteen rows.
+struct Repair {
+  const RepairMemory memory;
+  const RepairedRows& rows;
+  const fallback::KeyRows &k, &v;
+  const i32 column;
+
+  // The elements of `bad`, and the LSEs of rows that are wrong. Looks for what explains the elements first, then
+  // computes them.
+  DEV void run(u32 bad, u32 wrong) const {
+    const i32 lane = rows.lane;
+#pragma unroll 1
+    for (bool all = __any_sync(fallback::kAll, wrong != 0);; all = true) {
+      fallback::Sums sums;
+      add(sums, bad, all);
+      const u32 found = memory.all_flags(lane);
+      all_sync();
+      if (!all && !__any_sync(fallback::kAll, (bad & ~found) != 0)) return;
+      if (!all) continue;
+      sums.flags = found;
+      join(sums);
+      if (own_warp() == kWarps - 1)
+        fallback::store(bad, rows, sums, column, [&](i32 i) { return (wrong & fallback::bit_at(i, 0)) != 0; });
+      all_sync();
+      return;
+    }
+  }
+
+ private:
+  // This warp's blocks of keys; without `all` those that have a value that is not finite, until all of `bad` see one.
+  DEV void add(fallback::Sums& sums, u32 bad, bool all) const {
+    constexpr i32 kKeys = fallback::kKeys;
+    const u32 own = memory.flags(own_warp(), rows.lane);
+    const Band32::Range keys = rows.keys();
+    store_word(own, 0);
+    all_sync();
+#pragma unroll 1
+    for (i32 first = (keys.lo / kKeys + own_warp()) * kKeys; first < keys.hi; first += kWarps * kKeys) {
+      if (!all) {
+        if (!__any_sync(fallback::kAll, (bad & ~memory.all_flags(rows.lane)) != 0)) break;
+        if (!fallback::has_special<kAlignedRows, features.dim_v>(v, first, column, rows.lane)) continue;
+      }
+      const u32 seen = fallback::shown(rows, first);
+      if (!__any_sync(fallback::kAll, seen != 0)) continue;
+      sums.add<kAlignedRows>(rows, k, v, first, seen, column);
+      store_word(own, static_cast<i32>(sums.flags));
+    }
+    all_sync();
+  }
+  // The sums of all warps, in the last one.
+  DEV void join(fallback::Sums& sums) const {
+    const i32 lane = rows.lane;
+    const float unit = unit_of(rows.p).factor;
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const float l = quad_sum(sums.state[i].l), norm = quad_sum(sums.norm[i]);
+      if (lane % 4 == 0)
+        store_four(memory.state(own_warp(), lane / 4 + 8 * i), __float_as_uint(sums.state[i].m), __float_as_uint(l),
+                   __float_as_uint(norm), 0);
+    }
+    all_sync();
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const float own = sums.state[i].m;
+      float most = kNegInf;
+#pragma unroll 1
+      for (i32 warp = 0; warp < kWarps; ++warp) most = fmaxf(most, load_one(memory.state(warp, lane / 4 + 8 * i)));
+      const Step<float> step = refer_to(most, unit);
+      sums.state[i] = {most, 0.0f};
+      sums.norm[i] = 0.0f;
+#pragma unroll 1
+      for (i32 warp = 0; warp < kWarps; ++warp) {
+        u32 m, l, norm, unused;
+        load_four(memory.state(warp, lane / 4 + 8 * i), m, l, norm, unused);
+        const float alpha = moved(__uint_as_float(m), unit, step);
+        sums.state[i].l += __uint_as_float(l) * alpha;
+        sums.norm[i] += __uint_as_float(norm) * alpha;
+      }
+      const float alpha = moved(own, unit, step);
+#pragma unroll
+      for (i32 c = 0; c < 16; ++c) sums.o[fallback::output_at(i, c)] *= alpha;
+    }
+#pragma unroll 1
+    for (i32 warp = 0; warp < kWarps; ++warp) {
+      if (own_warp() == warp) {
+#pragma unroll
+        for (i32 e = 0; e < 32; ++e) {
+          if (warp != 0) sums.o[e] += load_one(memory.output(e, lane));
+          store_word(memory.output(e, lane), __float_as_int(sums.o[e]));
+        }
+      }
+      all_sync();
+    }
+  }
+};
+
+// The rows of a group whose flag is up, by all threads; flags: a RowFlag for each row.
+DEV void repair_rows(u32 memory, u32 flags, const DecodeParams& p, const Group& g) {
+  const i32 lane = static_cast<i32>(opaque_thread() % 32), count = g.rows(p);
+  bool some = false;
+  for (i32 row = lane; row < count; row += 32) some = some || load_word(flags + 4 * row) != kRight;
+  if (!__any_sync(fallback::kAll, some)) return;
+#pragma unroll 1
+  for (i32 first = 0; first < count; first += 16) {
+    const RepairedRows rows(p, g, first, lane);
+    u32 flagged = 0, wrong = 0;
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const i32 flag = rows.exists(i) ? load_word(flags + 4 * rows.number(i)) : kRight;
+      flagged |= flag != kRight ? 0xffffu << 16 * i : 0;
+      wrong |= flag == kWrong ? 0xffffu << 16 * i : 0;
+    }
+    if (!__any_sync(fallback::kAll, flagged != 0)) continue;
+    flagged &= fallback::elements_of<kAlignedRows>(rows), wrong &= flagged;
+    const KeyValueView view = KeyValueView::of_head(g.work_tile(0), g.kv_head(p));
+    const fallback::KeyRows k{p, view, p.k, p.k_stride, rows.keys().hi}, v{p, view, p.v, p.v_stride, rows.keys().hi};
+#pragma unroll 1
+    for (i32 column = 0; column < features.dim_v; column += fallback::kSpan) {
+      const u32 bad = flagged & (fallback::look(rows, column, false) | (wrong & fallback::look(rows, column, true)));
+      if (!__any_sync(fallback::kAll, bad != 0)) continue;
+      Repair{{memory}, rows, k, v, column}.run(bad, wrong);
+    }
+  }
+}
+
+}  // namespace onepass::decode
