@@ -92,6 +92,8 @@ TEST_P(EmulatedBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
   };
   for (std::size_t i = 0; i < std::size(test::kPokes); i += 4) poked(test::kPokes[i]);
   for (const test::Poke& poke : test::kUpstreamPokes) poked(poke);
+  for (const std::size_t i : {1, 3, 6, 9}) poked(test::kManyPokes[i]);  // V, V's rows, K, Q
+  for (const test::Poke& poke : test::kManyUpstreamPokes) poked(poke);
 }
 
 TEST_P(EmulatedBackward, KeysWithoutQueryHeadsHaveGradientsOfZero) {

@@ -28,8 +28,9 @@ struct BackwardShape {
   int mark_blocks;      // CTAs that keep marks in the workspace
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
+  int row_bytes;  // the same of q, k, v and dO
   ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, careful,
-                 mark_blocks, read_bytes, write_bytes)
+                 mark_blocks, read_bytes, write_bytes, row_bytes)
 };
 constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a CTA: a bit for each sum of a lane
 // What the kernels of a guarded call tell each other: the first words of the workspace behind its counters.

@@ -25,31 +25,37 @@ struct PairWeights {
   bool seen = false;
   float dropped = 0.0f, slope = 0.0f;
 };
-DEV PairWeights pair_weights(const BackwardParams& p, const WorkTile& x, const HeadScores& scores, i32 row, i32 key) {
+DEV bool is_visible(const WorkTile& x, const HeadScores& scores, i32 row, i32 key) {
+  if (row >= x.seq_q || key >= x.seq_k || !scores.band.visible(row, key)) return false;
+  if constexpr (features.masks()) return !scores.masked(row, key);
+  return true;
+}
+// product: q k; dp: dO v; row_of: of the row.
+DEV PairWeights weights_of_pair(const BackwardParams& p, const WorkTile& x, const HeadScores& scores, i32 row, i32 key,
+                                float product, float dp, const RowStatistics& row_of) {
   PairWeights pair;
-  if (row >= x.seq_q || key >= x.seq_k || !scores.band.visible(row, key)) return pair;
-  if constexpr (features.masks()) {
-    if (scores.masked(row, key)) return pair;
-  }
-  const i32 kv_head = x.head / p.heads_per_kv;
-  const i64 q = token_offset(p.q_stride, x.map_batch, x.head, x.q_begin + row),
-            k = token_offset(p.k_stride, x.map_batch, kv_head, x.k_begin + key);
-  const DerivedScore s = scores.derived(dot_of(p.q, q, p.k, k, features.dim_qk), scores.bias_at(row, key), row, key);
-  if (s.value == kNegInf) return pair;
-  const RowStatistics row_of = statistics_at(p, x, row);
-  const i64 v = token_offset(p.v_stride, x.map_batch, kv_head, x.k_begin + key),
-            g = token_offset(p.dout_stride, x.map_batch, x.head, x.q_begin + row);
-  float kept = 1.0f, dp = 0.0f;
+  const DerivedScore s = scores.derived(product, scores.bias_at(row, key), row, key);
+  float kept = 1.0f;
   if constexpr (features.dropout) kept = p.dropout.factor(x.batch, x.head, row, key);
-#pragma unroll 1
-  for (i32 d = 0; d < features.dim_v; ++d)
-    dp = fmaf(element_at<forward_features.output>(p.dout, g + d), input_at(p.v, v + d), dp);
   const float weight = probability(p, s.value, row_of.reference);
-  pair.seen = row_of.reference != -kNegInf;
+  pair.seen = s.value != kNegInf && row_of.reference != -kNegInf;
   pair.dropped = weight * kept;
   const float slope = (kept == 0.0f ? 0.0f : dp * kept) - row_of.d;
   pair.slope = visible_weight(weight, slope) * slope * s.by_product * p.scale;
   return pair;
+}
+DEV PairWeights pair_weights(const BackwardParams& p, const WorkTile& x, const HeadScores& scores, i32 row, i32 key) {
+  if (!is_visible(x, scores, row, key)) return {};
+  const i32 kv_head = x.head / p.heads_per_kv;
+  const i64 q = token_offset(p.q_stride, x.map_batch, x.head, x.q_begin + row),
+            k = token_offset(p.k_stride, x.map_batch, kv_head, x.k_begin + key),
+            v = token_offset(p.v_stride, x.map_batch, kv_head, x.k_begin + key),
+            g = token_offset(p.dout_stride, x.map_batch, x.head, x.q_begin + row);
+  float dp = 0.0f;
+#pragma unroll 1
+  for (i32 d = 0; d < features.dim_v; ++d)
+    dp = fmaf(element_at<forward_features.output>(p.dout, g + d), input_at(p.v, v + d), dp);
+  return weights_of_pair(p, x, scores, row, key, dot_of(p.q, q, p.k, k, features.dim_qk), dp, statistics_at(p, x, row));
 }
 
 // to[d] = sum of `pairs` pairs' weight times from[d], `dim` elements, by one warp. pair(i): weight of the i-th, and
@@ -138,23 +144,6 @@ DEV void fallback_key(const BackwardParams& p, const KeyTile& x, i32 key) {
     write_sums<features.dim_qk>(p.dk, token_offset(p.dk_stride, x.map_batch, x.head, token), dk);
   if constexpr (backward_features.dv)
     write_sums<features.dim_v>(p.dv, token_offset(p.dv_stride, x.map_batch, x.head, token), dv);
-}
-
-// Every sixteen keys that a warp has remembered (FallbackEntry: head of K and V, first key).
-DEV void run_key_fallback(const BackwardParams& p, i32 last) {
-#pragma unroll 1
-  for (i32 at = last; at >= 0;) {
-    const FallbackEntry e = p.fallback[at];
-    KeyTile x;
-    x.batch = e.batch, x.head = e.head, x.map_batch = features.packed ? 0 : e.batch;
-    x.q_begin = features.packed ? p.cu_q[e.batch] : 0;
-    x.seq_q = features.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
-    x.k_begin = features.packed ? p.cu_k[e.batch] : 0;
-    x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
-#pragma unroll 1
-    for (i32 key = e.row; key < min(e.row + 16, x.seq_k); ++key) fallback_key(p, x, key);
-    at = e.before;
-  }
 }
 
 }  // namespace onepass

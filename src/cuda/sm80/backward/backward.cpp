@@ -165,7 +165,8 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .careful = false,
           .mark_blocks = 0,
           .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
-          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
+          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16,
+          .row_bytes = c.copy_bytes};
 }
 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,

@@ -1,6 +1,6 @@
 // The end of a tile: dK and dV, and what is remembered of those that are not finite.
 #pragma once
-#include "cuda/attention/backward/fallback.cuh"
+#include "cuda/attention/backward/repair.cuh"
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/sm80/backward/tile.cuh"
 

@@ -204,7 +204,8 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .careful = c.guarded,
           .mark_blocks = mark_blocks(p, c),
           .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
-          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16};
+          .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16,
+          .row_bytes = 16};
 }
 
 BackwardMapShapes map_shapes(const Problem& p, const BackwardConfig& c) {

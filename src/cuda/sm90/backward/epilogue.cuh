@@ -1,6 +1,6 @@
 // The end of a tile: dK and dV on their way out, from registers.
 #pragma once
-#include "cuda/attention/backward/fallback.cuh"
+#include "cuda/attention/backward/repair.cuh"
 #include "cuda/sm90/backward/tile.cuh"
 
 namespace onepass::sm90 {
