@@ -96,7 +96,7 @@ class Engine:
 
         def attend(n, q, k, v):
             rotary = {"cos": self.decoder.cos, "sin": self.decoder.sin}
-            q = onepass.append_kv(k, v, self.k[n], self.v[n], seqused_k=before, q=q, **rotary, **cache)
+            q = onepass.append_kv(k, v, self.k[n], self.v[n], cache_seqlens=before, q=q, **rotary, **cache)
             return onepass.attention(q, self.k[n], self.v[n], mask="causal_bottom_right", seqused_k=after, **cache)
 
         last = self.decoder.logits(np.concatenate(new), attend)[cu_seqlens[1:] - 1]

@@ -39,7 +39,7 @@ int main() {
                         .v_new = onepass::view(v.data(), {kBatch, kHeadsKv, 1, kDim}),
                         .k = onepass::view(pool_k.data(), {kPages, kPageSize, kHeadsKv, kDim}),
                         .v = onepass::view(pool_v.data(), {kPages, kPageSize, kHeadsKv, kDim}),
-                        .seqused_k = lengths,
+                        .cache_seqlens = lengths,
                         .page_table = pages});
     for (std::int32_t& length : used) ++length;
     onepass::attention({.q = onepass::view(q.data(), {kBatch, kHeads, 1, kDim}),

@@ -64,7 +64,7 @@ class Engine {
                           .v_new = part(x, total, kHeads + kHeadsKv, kHeadsKv, device_),
                           .k = k,
                           .v = v,
-                          .seqused_k = lengths_before,
+                          .cache_seqlens = lengths_before,
                           .page_table = pages,
                           .cu_seqlens_q = starts,
                           .cos = View<const float>(at_cos_, {decoder_.positions, half}, device_),

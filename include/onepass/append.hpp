@@ -21,7 +21,9 @@ struct AppendTensors {
   // The cache: [batch, heads_kv, capacity, dim]; with page_table pages [pages, page_size, heads_kv, dim]. Only the
   // places of the new tokens are written.
   Tensor k{}, v{};
-  ConstTensor seqused_k{};     // int32 [batch]: the lengths before the call, which does not change them
+  // int32 [batch]: how many keys each sequence has before the call, which does not change them. An attention's seqused_k
+  // counts the new ones too.
+  ConstTensor cache_seqlens{};
   ConstTensor page_table{};    // int32 [batch, pages of a sequence]; only the entries that new tokens lie in are read
   ConstTensor cu_seqlens_q{};  // int32 [batch + 1] prefix sums; tokens beyond the last are left alone
   // The rotation: [positions, rotary_dim / 2], both fp32 or both of the data's dtype. Without them nothing is rotated.
@@ -34,8 +36,8 @@ struct AppendTensors {
   Tensor q_out{};
 };
 
-// Token t of sequence b becomes key p = seqused_k[b] + t: in the cache at p, or in page page_table[b, p / page_size] at
-// p % page_size. k_new and q are rotated by row p of cos and sin (rotary position embedding, Su et al., RoFormer,
+// Token t of sequence b becomes key p = cache_seqlens[b] + t: in the cache at p, or in page
+// page_table[b, p / page_size] at p % page_size. k_new and q are rotated by row p of cos and sin (rotary position embedding, Su et al., RoFormer,
 // arXiv:2104.09864, section 3.4.2): the pair (x, y) becomes (x cos - y sin, y cos + x sin), in fp32, rounded once.
 // Pair i is elements (2i, 2i + 1) if interleaved (the paper's, GPT-J's), else (i, i + rotary_dim / 2) (GPT-NeoX's,
 // Llama's). Elements from rotary_dim on, and all of v, are copied bit for bit. Of an

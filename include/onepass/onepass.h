@@ -186,7 +186,7 @@ typedef struct onepass_append {
   const onepass_tensor* v_new;
   const onepass_tensor* k; /* out, the cache: [batch, heads_kv, capacity, dim], or the pages [pages, page_size, */
   const onepass_tensor* v; /* heads_kv, dim] of a page_table */
-  const onepass_tensor* seqused_k;    /* int32 [batch]: the lengths before the call, which does not change them */
+  const onepass_tensor* seqused_k;    /* the old name of cache_seqlens, for either of the two */
   const onepass_tensor* page_table;   /* int32 [batch, pages of a sequence] */
   const onepass_tensor* cu_seqlens_q; /* int32 [batch + 1] prefix sums */
   const onepass_tensor* cos;          /* [positions, rotary_dim / 2], fp32 or of k's dtype; NULL: no rotation */
@@ -198,12 +198,14 @@ typedef struct onepass_append {
   void* stream;                /* CUDA stream */
   /* fp32 factors of an ONEPASS_F8E4M3 k and v, [batch|1, heads_kv|1, blocks of 128 keys|1]; NULL: 1 */
   const onepass_tensor *k_descale, *v_descale;
+  /* int32 [batch]: how many keys each sequence has before the call, which does not change them */
+  const onepass_tensor* cache_seqlens;
 } onepass_append;
 
 /* onepass_append a; onepass_append_init(&a, sizeof a); */
 ONEPASS_API onepass_code onepass_append_init(onepass_append* append, size_t size);
 
-/* Token t of sequence b becomes key p = seqused_k[b] + t of the cache, in page page_table[b, p / page_size] at
+/* Token t of sequence b becomes key p = cache_seqlens[b] + t of the cache, in page page_table[b, p / page_size] at
  * p % page_size, rotated (but for v) by row p of cos and sin: RoPE, arXiv:2104.09864. A length, page or row out of
  * range is an error on the CPU; on a device such a token is left out. Outputs share no memory with an input or each
  * other, but for a q_out that is q. */

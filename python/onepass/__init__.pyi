@@ -182,7 +182,7 @@ def append_kv(
     k_cache: Any,
     v_cache: Any,
     *,
-    seqused_k: Any,
+    cache_seqlens: Any = None,
     page_table: Any = None,
     cu_seqlens_q: Any = None,
     cos: Any = None,

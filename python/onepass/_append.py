@@ -11,7 +11,7 @@ def append_kv(
     k_cache: Any,
     v_cache: Any,
     *,
-    seqused_k: Any,
+    cache_seqlens: Any = None,
     page_table: Any = None,
     cu_seqlens_q: Any = None,
     cos: Any = None,
@@ -27,7 +27,7 @@ def append_kv(
 ) -> Any:
     """Writes new keys and values to the ends of their sequences in a cache, keys rotated by their positions (RoPE).
 
-    Token t of sequence b becomes key ``p = seqused_k[b] + t``. With cos and sin, k_new and q are rotated by row p on
+    Token t of sequence b becomes key ``p = cache_seqlens[b] + t``. With cos and sin, k_new and q are rotated by row p on
     the way: the pair (x, y) becomes ``(x cos - y sin, y cos + x sin)``, in float32, rounded once (Su et al., RoFormer,
     arXiv:2104.09864). Nothing is allocated but a new q. On CUDA it is one kernel on PyTorch's or CuPy's current
     stream.
@@ -38,8 +38,8 @@ def append_kv(
         ``attention`` takes them.
       k_cache, v_cache: written in place, only where new tokens go: ``[batch, heads_kv, capacity, dim]``, or with a
         page_table pages ``[pages, page_size, heads_kv, dim]``. Error sentences call them k and v.
-      seqused_k: int32 (int64 is converted) ``[batch]``, the lengths before the call. It is not changed: add the number
-        of new tokens before you attend.
+      cache_seqlens: int32 (int64 is converted) ``[batch]``, the lengths before the call. It is not changed: add the
+        number of new tokens for the seqused_k of ``attention``, which counts them.
       page_table: int32 ``[batch, pages of a sequence]``: key p of sequence b lies in page
         ``page_table[b, p // page_size]`` at ``p % page_size``. Entries that no new token lies in are not read.
       cu_seqlens_q: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the numbers of new tokens.
@@ -65,7 +65,7 @@ def append_kv(
     given = locals()
     if unknown:
         _unknown.refuse("append_kv", unknown, _options.keywords(append_kv))
-    for name in ("k_new", "v_new", "k_cache", "v_cache", "seqused_k"):
+    for name in ("k_new", "v_new", "k_cache", "v_cache", "cache_seqlens"):
         if given[name] is None:
             raise TypeError(f"{name} must be an array (got None)")
     place = _devices.place_of(k_new)
@@ -79,7 +79,7 @@ def append_kv(
         "threads": _options.threads_of(threads),
         "stream": place.stream,
     }
-    for name in ("seqused_k", "page_table", "cu_seqlens_q"):
+    for name in ("cache_seqlens", "page_table", "cu_seqlens_q"):
         call[name] = _arrays.exported(name, given[name], place, convert="int32")
     for name in ("cos", "sin"):
         table = given[name]

@@ -17,7 +17,7 @@ def append_kv(
     k_cache: Any,
     v_cache: Any,
     *,
-    seqused_k: Any,
+    cache_seqlens: Any = None,
     page_table: Any = None,
     cu_seqlens_q: Any = None,
     cos: Any = None,
@@ -53,7 +53,7 @@ def append_kv(
         _unknown.refuse("onepass.jax.append_kv", unknown, _options.keywords(append_kv))
     tokens_first = _options.tokens_first(layout)
     threads = _options.threads_of(threads)
-    needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k}
+    needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "cache_seqlens": cache_seqlens}
     for name, x in needed.items():
         if x is None:
             raise TypeError(f"{name} must be an array (got None)")
@@ -62,7 +62,7 @@ def append_kv(
         if x.dtype.name not in _CACHES:
             raise TypeError(f"{name} must be {', '.join(_CACHES[:-1])} or {_CACHES[-1]} (got {x.dtype.name})")
     arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
-    for name, x in (("seqused_k", seqused_k), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
+    for name, x in (("cache_seqlens", cache_seqlens), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
         if x is not None:
             arrays[name] = _jax_call.converted(name, x, "int32")
     for name, x in (("k_descale", k_descale), ("v_descale", v_descale)):

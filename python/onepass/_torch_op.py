@@ -72,7 +72,7 @@ OPERATORS.define(
     tags=torch.Tag.pt2_compliant_tag,
 )
 OPERATORS.define(
-    "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, "
+    "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
     "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None, "
     'str layout="bhsd") -> Tensor',
@@ -225,7 +225,7 @@ def _gradient(c: Any, name: str) -> Any:
     return new.zero_() if _packed(c) else new
 
 
-_NEW = ("k_new", "v_new", "k_cache", "v_cache", "seqused_k", "page_table", "cu_seqlens_q", "cos", "sin", "q")
+_NEW = ("k_new", "v_new", "k_cache", "v_cache", "cache_seqlens", "page_table", "cu_seqlens_q", "cos", "sin", "q")
 APPEND = (*_NEW, "k_descale", "v_descale", "interleaved", "threads", "layout")
 
 

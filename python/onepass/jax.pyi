@@ -99,7 +99,7 @@ def append_kv(
     k_cache: ArrayLike,
     v_cache: ArrayLike,
     *,
-    seqused_k: ArrayLike,
+    cache_seqlens: ArrayLike | None = None,
     page_table: ArrayLike | None = None,
     cu_seqlens_q: ArrayLike | None = None,
     cos: ArrayLike | None = None,

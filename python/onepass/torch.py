@@ -192,7 +192,7 @@ def append_kv(
     k_cache,
     v_cache,
     *,
-    seqused_k,
+    cache_seqlens=None,
     page_table=None,
     cu_seqlens_q=None,
     cos=None,
@@ -211,7 +211,7 @@ def append_kv(
     """
     if unknown:
         _unknown.refuse("onepass.torch.append_kv", unknown, append_kv.__kwdefaults__)
-    tensors = k_new, v_new, k_cache, v_cache, seqused_k, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
+    tensors = k_new, v_new, k_cache, v_cache, cache_seqlens, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
     _torch_checks.check_tensors(_torch_op.APPEND, tensors, 5)
     lost = dict(zip(_torch_op.APPEND, tensors))
     del lost["k_cache"], lost["v_cache"]  # the caller's to write to

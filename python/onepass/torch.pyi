@@ -72,7 +72,7 @@ def append_kv(
     k_cache: Tensor,
     v_cache: Tensor,
     *,
-    seqused_k: Tensor,
+    cache_seqlens: Tensor | None = None,
     page_table: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     cos: Tensor | None = None,

@@ -253,7 +253,7 @@ void append_kv(const nb::dict& o) {
                                        .v_new = take("v_new", data),
                                        .k = take("k", key_value, true),
                                        .v = take("v", key_value, true),
-                                       .seqused_k = take("seqused_k", i32),
+                                       .cache_seqlens = take("cache_seqlens", i32),
                                        .page_table = take("page_table", i32),
                                        .cu_seqlens_q = take("cu_seqlens_q", i32),
                                        .cos = take("cos", data),

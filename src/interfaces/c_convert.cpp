@@ -122,7 +122,7 @@ AppendCall append_from(const onepass_append& append) {
            .v_new = tensor_from("v_new", a.v_new),
            .k = tensor_from("k", a.k),
            .v = tensor_from("v", a.v),
-           .seqused_k = tensor_from("seqused_k", a.seqused_k),
+           .cache_seqlens = tensor_from("cache_seqlens", a.cache_seqlens ? a.cache_seqlens : a.seqused_k),
            .page_table = optional("page_table", a.page_table),
            .cu_seqlens_q = optional("cu_seqlens_q", a.cu_seqlens_q),
            .cos = optional("cos", a.cos),

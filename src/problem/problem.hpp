@@ -76,11 +76,12 @@ enum class Role : std::uint8_t {
   v_new,
   k_cache,
   v_cache,
+  cache_seqlens,
   cos,
   sin,
   q_out
 };
-inline constexpr std::size_t kRoles = 42;
+inline constexpr std::size_t kRoles = 43;
 
 // Which gradients a backward writes.
 struct Gradients {

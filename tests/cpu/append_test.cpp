@@ -40,7 +40,7 @@ TEST(Append, ThenAttendingIsAttendingToAll) {
                .v_new = tokens(1, used, count),
                .k = half(0),
                .v = half(1),
-               .seqused_k = lengths});
+               .cache_seqlens = lengths});
     used += static_cast<std::int32_t>(count);
   }
   const ConstTensor q = tokens(0, 3, 1);
@@ -70,7 +70,7 @@ TEST(Append, KAndVMayInterleave) {
   const std::int32_t used = 5;
   const auto half = [&](int kv) { return Tensor(both.data() + 4 * kv, DType::f32, {1, 2, 10, 4}, {160, 80, 8, 1}); };
   const ConstTensor one(fresh.data(), DType::f32, {1, 2, 1, 4}, {0, 0, 0, 1});
-  append_kv({.k_new = one, .v_new = one, .k = half(0), .v = half(1), .seqused_k = {&used, DType::i32, {1}}});
+  append_kv({.k_new = one, .v_new = one, .k = half(0), .v = half(1), .cache_seqlens = {&used, DType::i32, {1}}});
   for (std::size_t i = 0; i < both.size(); ++i) EXPECT_EQ(both[i], i / 8 % 10 == 5 ? fresh[i % 4] : -1.0f) << i;
 }
 
@@ -102,7 +102,7 @@ TEST(Append, RefusesWithNothingWritten) {
   using T = AppendTensors;
   const std::vector<Refusal> refusals{
       {"k_new must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.k_new = {}; }},
-      {"seqused_k must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.seqused_k = {}; }},
+      {"cache_seqlens must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.cache_seqlens = {}; }},
       {"the number of tokens of v_new must be 6, as in k_new (got shape [7, 2, 8])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.k_new.shape[0] = 6; }},
       {"k_new must have shape [batch, heads_kv, seq_q, dim_qk] (got [7, 2, 16])", ErrorCode::bad_shape,
@@ -115,8 +115,8 @@ TEST(Append, RefusesWithNothingWritten) {
        [](AppendCase& c) { c.tensors.k.dtype = DType::f16; }},
       {"k_new must be fp32, fp16 or bf16 (got int32)", ErrorCode::bad_dtype,
        [](AppendCase& c) { c.tensors.k_new.dtype = DType::i32; }},
-      {"seqused_k must be int32 (got fp32)", ErrorCode::bad_dtype,
-       [](AppendCase& c) { c.tensors.seqused_k.dtype = DType::f32; }},
+      {"cache_seqlens must be int32 (got fp32)", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.cache_seqlens.dtype = DType::f32; }},
       {"v must be on cpu, as k_new (got cuda:0)", ErrorCode::bad_device,
        [](AppendCase& c) { c.tensors.v.device = {DeviceKind::cuda, 0}; }},
       {"the last dimension of k_new must have stride 1 (got 2)", ErrorCode::bad_stride,
@@ -142,11 +142,11 @@ TEST(Append, RefusesWithNothingWritten) {
        [](AppendCase& c) { c.tensors.v.data = c.tensors.k.data; }},
       {"k must not share memory with k_new", ErrorCode::bad_value,
        [](AppendCase& c) { c.tensors.k_new.data = c.tensors.k.data; }},
-      {"seqused_k[1] must be 0 to 35 to append 5 tokens to a cache of 40 (got 36)", ErrorCode::bad_value,
-       set(&T::seqused_k, 1, 36)},
-      {"seqused_k[0] must be 0 to 38 to append 2 tokens to a cache of 40 (got -1)", ErrorCode::bad_value,
-       set(&T::seqused_k, 0, -1)},
-      {"seqused_k[1] must be at most 29 to append 5 tokens with 34 positions of cos and sin (got 30)",
+      {"cache_seqlens[1] must be 0 to 35 to append 5 tokens to a cache of 40 (got 36)", ErrorCode::bad_value,
+       set(&T::cache_seqlens, 1, 36)},
+      {"cache_seqlens[0] must be 0 to 38 to append 2 tokens to a cache of 40 (got -1)", ErrorCode::bad_value,
+       set(&T::cache_seqlens, 0, -1)},
+      {"cache_seqlens[1] must be at most 29 to append 5 tokens with 34 positions of cos and sin (got 30)",
        ErrorCode::bad_value, [](AppendCase& c) { c.tensors.cos.shape[0] = c.tensors.sin.shape[0] = 34; }},
       {"page_table[0, 0] must be a page from 0 to 10 (got -2)", ErrorCode::bad_value, set(&T::page_table, 0, -2)},
       {"page_table[1, 3] must be a page from 0 to 10 (got 11)", ErrorCode::bad_value, set(&T::page_table, 7, 11)},
@@ -159,7 +159,7 @@ TEST(Append, RefusesWithNothingWritten) {
       {"sequence 1 must not append to page 0, which holds live keys of sequence 0 (page_table[0, 0]); copy the page",
        ErrorCode::bad_value,
        [](AppendCase& c) {  // 3 keys of sequence 0, which appends to its second page
-         numbers(c.tensors.seqused_k)[0] = 12;
+         numbers(c.tensors.cache_seqlens)[0] = 12;
          numbers(c.tensors.page_table)[7] = numbers(c.tensors.page_table)[0] = 0;
          for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
        }},

@@ -34,7 +34,7 @@ TEST_F(DeviceAppends, LeaveOutWhatIsOutOfRange) {
 TEST_F(DeviceAppends, RefuseTensorsOfTheHost) {
   AppendCase c(append_specs().front());
   DeviceAppend device(c);
-  device.tensors.seqused_k.device = {};
+  device.tensors.cache_seqlens.device = {};
   EXPECT_THROW(append_kv(device.tensors), Error);
   device.fetch();
   c.expect_untouched();

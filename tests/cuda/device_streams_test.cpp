@@ -158,7 +158,7 @@ TEST_F(DeviceGraphs, AppendToTheEndsThatAReplayFinds) {
   check_cuda(graphs.end_capture(stream, &graph), "cuStreamEndCapture");
   check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
   for (const std::int32_t used : {4, 15, 39}) {
-    static_cast<std::int32_t*>(const_cast<void*>(first.tensors.seqused_k.data))[0] = used;
+    static_cast<std::int32_t*>(const_cast<void*>(first.tensors.cache_seqlens.data))[0] = used;
     first.spec.used[0] = used;
     for (AppendCase::Memory& m : first.memory) (m.output ? m.bytes : m.before) = m.output ? m.before : m.bytes;
     device.upload();

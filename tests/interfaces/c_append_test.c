@@ -37,7 +37,7 @@ static void fill_append(append_case* c) {
   c->append.k_new = &c->tk_new, c->append.v_new = &c->tv_new;
   c->append.k = &c->tk, c->append.v = &c->tv;
   c->append.q = c->append.q_out = &c->tq;
-  c->append.seqused_k = &c->tused, c->append.page_table = &c->ttable, c->append.cu_seqlens_q = &c->tcu;
+  c->append.cache_seqlens = &c->tused, c->append.page_table = &c->ttable, c->append.cu_seqlens_q = &c->tcu;
   c->append.cos = &c->tcos, c->append.sin = &c->tsin;
 }
 

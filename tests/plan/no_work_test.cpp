@@ -104,7 +104,7 @@ TEST_F(NoWork, Append) {
   const std::int32_t used = 0, page = 1;
   std::vector<float> pages(2 * 4 * kDim, 7.0f);
   AppendTensors t;
-  t.k_new = t.v_new = many(1, 0), t.seqused_k = same(used);
+  t.k_new = t.v_new = many(1, 0), t.cache_seqlens = same(used);
   t.k = t.v = none(1);
   append_kv(t);
   const Tensor cache(pages.data(), DType::f32, {2, 4, 1, kDim});

@@ -24,18 +24,18 @@ std::string sentence_of(F&& f) {
 
 TEST(AppendProblem, LinesReadBack) {
   for (const char* line :
-       {"append b2 h3 s5x300 d64 bf16 seqused", "append b2 h4/2 s5x300 d64/32 fp16 q rotary=64 seqused",
-        "append b1 h1 s1x320 d13/5 fp32 q rotary=10:interleaved positions=900 seqused=7 kv=paged:16",
-        "append b2 h3 s9x64 d64 bf16 kv_dtype=fp8_e4m3 k_descale=bhn v_descale=111 varlen=3,6 seqused=0,50 layout=bshd",
-        "append b2 h3 s20x64 d64 bf16 rotary=8 table=bf16 varlen=3,6 packed=20:0 kv=paged:16:9:4 seqused cuda:1",
-        "append b1 h2 s1x8 d4 fp32 seqused k_new_strides=9,5,1 k_strides=99,40,5 align=k:8,v_new:2 cuda:0"}) {
+       {"append b2 h3 s5x300 d64 bf16 cache_seqlens", "append b2 h4/2 s5x300 d64/32 fp16 q rotary=64 cache_seqlens",
+        "append b1 h1 s1x320 d13/5 fp32 q rotary=10:interleaved positions=900 cache_seqlens=7 kv=paged:16",
+        "append b2 h3 s9x64 d64 bf16 kv_dtype=fp8_e4m3 k_descale=bhn v_descale=111 varlen=3,6 cache_seqlens=0,50 layout=bshd",
+        "append b2 h3 s20x64 d64 bf16 rotary=8 table=bf16 varlen=3,6 packed=20:0 kv=paged:16:9:4 cache_seqlens cuda:1",
+        "append b1 h2 s1x8 d4 fp32 cache_seqlens k_new_strides=9,5,1 k_strides=99,40,5 align=k:8,v_new:2 cuda:0"}) {
     const std::string shown = to_string(parse_problem(line));
     EXPECT_EQ(to_string(parse_problem(shown)), shown);
-    for (const std::string& word : {std::string("seqused"), std::string("append")})
+    for (const std::string& word : {std::string("cache_seqlens"), std::string("append")})
       EXPECT_NE(shown.find(word), shown.npos) << shown;
   }
   EXPECT_EQ(to_string(parse_problem("append b2 h4/2 q s5x300 d64 bf16 rotary=64 kv=paged:16")),
-            "append b2 h4/2 s5x304 d64 bf16 q rotary=64 kv=paged:16 seqused");
+            "append b2 h4/2 s5x304 d64 bf16 q rotary=64 kv=paged:16 cache_seqlens");
 }
 
 TEST(AppendProblem, Refusals) {
@@ -47,7 +47,10 @@ TEST(AppendProblem, Refusals) {
   EXPECT_EQ(of("append s5x300 rotary=8 table=bf16"), "cos must be fp32, as k_new (got bf16)");
   EXPECT_EQ(of("append s5x300 k_descale=111"), "k_descale requires an fp8_e4m3 cache (got fp32)");
   EXPECT_EQ(of("append s5x300 fp8_e4m3"), "k_new must be fp32, fp16 or bf16 (got fp8_e4m3)");
-  EXPECT_EQ(of("append s5x30 seqused=26"), "seqused_k[0] must be 0 to 25 to append 5 tokens to a cache of 30 (got 26)");
+  EXPECT_EQ(of("append s5x30 cache_seqlens=26"),
+            "cache_seqlens[0] must be 0 to 25 to append 5 tokens to a cache of 30 (got 26)");
+  EXPECT_EQ(of("append s5x30 seqused=2"),
+            "append does not support 'seqused=2' (docs/reference/problem.md)");
   EXPECT_EQ(of("append s5x30 lse"), "append does not support 'lse' (docs/reference/problem.md)");
   EXPECT_EQ(of("fwd s5 rotary=8"), "fwd does not support 'rotary=8' (docs/reference/problem.md)");
   EXPECT_NE(of("append s5x30 rotary=8:both"), "");
@@ -61,13 +64,13 @@ TEST(AppendProblem, OfACallHasNoLengths) {
                         .v_new = {memory, DType::f32, {7, 2, 4}},
                         .k = {memory, DType::f32, {5, 4, 2, 8}},
                         .v = {memory, DType::f32, {5, 4, 2, 4}},
-                        .seqused_k = {used, DType::i32, {2}},
+                        .cache_seqlens = {used, DType::i32, {2}},
                         .page_table = {table, DType::i32, {2, 2}},
                         .cu_seqlens_q = {cu, DType::i32, {3}},
                         .cos = {memory, DType::f32, {50, 3}},
                         .sin = {memory, DType::f32, {50, 3}}};
   EXPECT_EQ(to_string(problem_of(t, true)),
-            "append b2 h2 s7x8 d8/4 fp32 rotary=6:interleaved positions=50 packed=7:0 kv=paged:4:5:2 seqused");
+            "append b2 h2 s7x8 d8/4 fp32 rotary=6:interleaved positions=50 packed=7:0 kv=paged:4:5:2 cache_seqlens");
 }
 
 }  // namespace

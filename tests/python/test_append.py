@@ -33,7 +33,7 @@ def test_pages(rng, dtype, interleaved, rotary_dim, request):
     q = normal(rng, (10, 4, 40), kind)
     pages_k, pages_v = np.full((9, 2, page, 40), 3, kind), np.full((9, 2, page, 24), 3, kind)  # heads before tokens
     table = rng.permutation(9).astype(np.int32).reshape(3, 3)
-    options = dict(seqused_k=used, page_table=table, cu_seqlens_q=cu, interleaved=interleaved)
+    options = dict(cache_seqlens=used, page_table=table, cu_seqlens_q=cu, interleaved=interleaved)
     if rotary_dim:
         cos, sin = angles(21, rotary_dim, kind)
         options.update(cos=cos, sin=sin, q=q)
@@ -66,7 +66,7 @@ def test_then_attending(rng):
     cache = cache_k.swapaxes(1, 2), cache_v.swapaxes(1, 2)
     used, outs = np.zeros(2, np.int32), []
     for new in (slice(0, 7), slice(7, 8), slice(8, 12)):
-        turned = onepass.append_kv(k[:, :, new], v[:, :, new], *cache, seqused_k=used, cos=cos, sin=sin, q=q[:, :, new])
+        turned = onepass.append_kv(k[:, :, new], v[:, :, new], *cache, cache_seqlens=used, cos=cos, sin=sin, q=q[:, :, new])
         used += new.stop - new.start
         outs.append(onepass.attention(turned, *cache, mask="causal_bottom_right", seqused_k=used))
     all_q, all_k = q.copy(), k.copy()
@@ -80,7 +80,7 @@ def test_in_place_and_into(rng):
     cos, sin = angles(8, 16)
     new, cache = normal(rng, (1, 2, 3, 16)), np.zeros((2, 1, 2, 8, 16), np.float32)
     q = normal(rng, (1, 4, 3, 16))
-    call = dict(seqused_k=np.array([2]), cos=cos, sin=sin)
+    call = dict(cache_seqlens=np.array([2]), cos=cos, sin=sin)
     expected = onepass.append_kv(new, new, *cache, q=q, **call)
     into = np.empty_like(q)
     assert onepass.append_kv(new, new, *cache, q=q, q_out=into, **call) is into
@@ -101,7 +101,7 @@ def test_torch(rng, torch):
     cos, sin = angles(8, 16)
     new, q = normal(rng, (1, 2, 3, 16)), normal(rng, (1, 4, 3, 16))
     cache = np.zeros((2, 1, 2, 8, 16), np.float32)
-    expected_q = onepass.append_kv(new, new, *cache, seqused_k=np.array([2]), cos=cos, sin=sin, q=q)
+    expected_q = onepass.append_kv(new, new, *cache, cache_seqlens=np.array([2]), cos=cos, sin=sin, q=q)
     for dtype in (torch.float32, torch.bfloat16):
         tensors = [torch.from_numpy(x).to(dtype) for x in (new, np.zeros_like(cache), q)]
         pages = tensors[1]
@@ -110,7 +110,7 @@ def test_torch(rng, torch):
             tensors[0],
             pages[0],
             pages[1],
-            seqused_k=torch.tensor([2]),
+            cache_seqlens=torch.tensor([2]),
             cos=torch.from_numpy(cos),
             sin=torch.from_numpy(sin),
             q=tensors[2],
@@ -128,7 +128,7 @@ def test_torch_compiled(rng, torch, device, fp8):
 
     cos, sin = (torch.from_numpy(x).to(device) for x in angles(8, 16))
     new, q = (torch.from_numpy(normal(rng, (1, heads, 3, 16))).to(device) for heads in (2, 4))
-    options = dict(seqused_k=torch.tensor([2], device=device, dtype=torch.int32), cos=cos, sin=sin, interleaved=True)
+    options = dict(cache_seqlens=torch.tensor([2], device=device, dtype=torch.int32), cos=cos, sin=sin, interleaved=True)
     if fp8:
         options |= {
             f"{name}_descale": torch.full((1, 2), scale, device=device) for name, scale in (("k", 0.02), ("v", 0.01))
@@ -155,7 +155,7 @@ def test_torch_says_that_a_cache_has_changed(rng, torch):
     new, cache = torch.from_numpy(normal(rng, (1, 2, 3, 16))), torch.ones(1, 2, 8, 16)
     x = torch.ones(1, 2, 8, 16, requires_grad=True)
     loss = (x * cache).sum()
-    onepass.torch.append_kv(new, new, cache, torch.ones(1, 2, 8, 16), seqused_k=torch.tensor([2]))
+    onepass.torch.append_kv(new, new, cache, torch.ones(1, 2, 8, 16), cache_seqlens=torch.tensor([2]))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -164,7 +164,7 @@ def test_torch_names_what_is_no_tensor(rng, torch):
     import onepass.torch
 
     new, cache = torch.from_numpy(normal(rng, (1, 2, 3, 16))), torch.zeros(2, 1, 2, 8, 16)
-    good = dict(k_new=new, v_new=new, k_cache=cache[0], v_cache=cache[1], seqused_k=torch.tensor([2]))
+    good = dict(k_new=new, v_new=new, k_cache=cache[0], v_cache=cache[1], cache_seqlens=torch.tensor([2]))
     for name in good:
         with pytest.raises(TypeError, match=rf"{name} must be a torch.Tensor \(got None\)"):
             onepass.torch.append_kv(**(good | {name: None}))
@@ -176,22 +176,22 @@ def test_torch_names_what_is_no_tensor(rng, torch):
 def test_jax_caches_are_refused(rng, jax):
     new, cache = normal(rng, (1, 2, 3, 16)), jax.numpy.zeros((1, 2, 8, 16))
     with pytest.raises(TypeError, match="k_cache must be .* \\(got a jax Array, which is immutable\\)"):
-        onepass.append_kv(new, new, cache, cache, seqused_k=np.array([2]))
+        onepass.append_kv(new, new, cache, cache, cache_seqlens=np.array([2]))
 
 
 def test_errors(rng):
     cos, sin = angles(8, 16)
     new, q = normal(rng, (1, 2, 3, 16)), normal(rng, (1, 4, 3, 16))
     cache, q_out = np.full((2, 1, 2, 8, 16), 7, np.float32), np.full_like(q, 7)
-    call = dict(k_new=new, v_new=new, k_cache=cache[0], v_cache=cache[1], seqused_k=np.array([2], np.int32))
+    call = dict(k_new=new, v_new=new, k_cache=cache[0], v_cache=cache[1], cache_seqlens=np.array([2], np.int32))
     call.update(cos=cos, sin=sin, q=q, q_out=q_out)
     read_only = cache[0].view()
     read_only.flags.writeable = False
     for error, wrong, sentence in [
         (
             ValueError,
-            {"seqused_k": np.array([6])},
-            r"seqused_k\[0\] must be 0 to 5 to append 3 tokens to a cache of 8 \(got 6\)",
+            {"cache_seqlens": np.array([6])},
+            r"cache_seqlens\[0\] must be 0 to 5 to append 3 tokens to a cache of 8 \(got 6\)",
         ),
         (ValueError, {"cos": cos[:4], "sin": sin[:4]}, "with 4 positions of cos and sin"),
         (ValueError, {"sin": None}, "sin must be given: cos and sin come together"),

@@ -109,7 +109,7 @@ def test_appending_to_pages_in_a_graph(cuda, rng):
         k_new, v_new, q = (cuda.tensor(x, device=device).bfloat16() for x in arrays)
         pages = cuda.zeros(2, 9, 16, 2, 64, dtype=cuda.bfloat16, device=device)
         cos, sin, table = (cuda.tensor(x, device=device) for x in (*tables, page_table))
-        options = dict(seqused_k=used, page_table=table, cos=cos, sin=sin, q=q)
+        options = dict(cache_seqlens=used, page_table=table, cos=cos, sin=sin, q=q)
         return pages, lambda: onepass.append_kv(k_new, v_new, *pages, **options)
 
     used = cuda.tensor([0, 17, 40], dtype=cuda.int32, device="cuda")

@@ -19,7 +19,7 @@ def call_of(rng, rotary_dim=16, rows=3, dtype=np.float32):
     caches = normal(rng, (2, 2, 12, 24), dtype), normal(rng, (2, 2, 12, 16), dtype)
     angles = rng.random((12, rotary_dim // 2)) * 6
     options = dict(cos=np.cos(angles).astype(dtype), sin=np.sin(angles).astype(dtype))
-    return new_k, new_v, caches, options | dict(q=normal(rng, (2, 4, rows, 24), dtype), seqused_k=np.int32([7, 0]))
+    return new_k, new_v, caches, options | dict(q=normal(rng, (2, 4, rows, 24), dtype), cache_seqlens=np.int32([7, 0]))
 
 
 def in_numpy(new_k, new_v, caches, options):
@@ -61,7 +61,7 @@ def test_pages_and_packed_tokens(rng):
     cu = np.concatenate([[0], np.cumsum(lengths)])
     new = normal(rng, (7, 2, 16))  # two tokens behind the last sequence
     pools = [normal(rng, (9, 3, 2, 16)) for _ in "kv"]
-    options = dict(seqused_k=used, page_table=rng.permutation(9).reshape(3, 3), cu_seqlens_q=cu)
+    options = dict(cache_seqlens=used, page_table=rng.permutation(9).reshape(3, 3), cu_seqlens_q=cu)
     expected = in_numpy(new, new, pools, options)
     for mine, other in zip(jax.jit(lambda *x: onepass.jax.append_kv(*x, **options))(new, new, *pools), expected):
         same(mine, other)
@@ -80,7 +80,7 @@ def test_a_decoder_carries_its_cache(rng):
     def decode(k_cache, v_cache, q, k, v):
         def step(carried, new):
             used, *caches = carried
-            *caches, turned = onepass.jax.append_kv(*new[1:], *caches, seqused_k=used, q=new[0], **rotary)
+            *caches, turned = onepass.jax.append_kv(*new[1:], *caches, cache_seqlens=used, q=new[0], **rotary)
             out = onepass.jax.attention(turned, *caches, mask="causal_bottom_right", seqused_k=used + 1)
             return (used + 1, *caches), out
 
@@ -94,7 +94,7 @@ def test_a_decoder_carries_its_cache(rng):
     every = [np.concatenate(x, axis=2) for x in (q, k, v)]
     empty = np.zeros((2, 2, 2, 10, 16), np.float32)
     rotary = {name: np.asarray(x) for name, x in rotary.items()}
-    turned = onepass.append_kv(*every[1:], *empty, seqused_k=np.zeros(2, np.int32), q=every[0], **rotary)
+    turned = onepass.append_kv(*every[1:], *empty, cache_seqlens=np.zeros(2, np.int32), q=every[0], **rotary)
     expected = onepass.attention(turned, *empty, mask="causal_top_left")
     np.testing.assert_allclose(np.concatenate(outs, axis=2), expected, atol=1e-5)
 
@@ -110,8 +110,8 @@ def test_vmap_and_refusals(rng):
     given = dict(k_new=new_k, v_new=new_v, k_cache=caches[0], v_cache=caches[1], **options)
     of_hosts = [
         (
-            dict(seqused_k=np.int32([7, 10])),
-            r"seqused_k\[1\] must be 0 to 9 to append 3 tokens to a cache of 12 \(got 10\)",
+            dict(cache_seqlens=np.int32([7, 10])),
+            r"cache_seqlens\[1\] must be 0 to 9 to append 3 tokens to a cache of 12 \(got 10\)",
         )
     ]
     for wrong, sentence in [
@@ -120,10 +120,10 @@ def test_vmap_and_refusals(rng):
         (dict(threads=0), r"threads must be .* \(got 0\)"),
         (dict(sin=None), "sin must be given"),
         (dict(q=options["q"][:, :, :1]), "the sequence length of q must be 3, as in k_new"),
-        (dict(seqused_k=None), r"seqused_k must be an array \(got None\)"),
+        (dict(cache_seqlens=None), r"cache_seqlens must be an array \(got None\)"),
         (dict(k_new=None), r"k_new must be an array \(got None\)"),
         (dict(v_cache=None), r"v_cache must be an array \(got None\)"),
-        (dict(seqused_k=np.float32([7, 0])), r"seqused_k must be int32 or int64 \(got float32\)"),
+        (dict(cache_seqlens=np.float32([7, 0])), r"cache_seqlens must be int32 or int64 \(got float32\)"),
         (dict(page_table=np.float32([[0.5], [1]])), r"page_table must be int32 or int64 \(got float32\)"),
         (dict(cos=np.ones((12, 8), np.int32)), r"cos must be float32, float16, bfloat16 or float64 \(got int32\)"),
     ]:

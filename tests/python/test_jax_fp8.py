@@ -84,7 +84,7 @@ def test_a_decoder_carries_its_cache_of_e4m3(rng, paged):
 
     def step(onepass, used, caches, new):
         q, k, v = new
-        made = onepass.append_kv(k, v, *caches, seqused_k=used, q=q, **options, **factors, **table)
+        made = onepass.append_kv(k, v, *caches, cache_seqlens=used, q=q, **options, **factors, **table)
         *caches, turned = made if isinstance(made, tuple) else (*caches, made)
         out = onepass.attention(turned, *caches, mask="causal_bottom_right", seqused_k=used + 1, **factors, **table)
         return caches, out
@@ -232,7 +232,7 @@ def attends(**options):
 
 
 def appends(cache=X8, **options):
-    return onepass.jax.append_kv(X, X, cache, cache + 0, seqused_k=np.int32([0]), **options)
+    return onepass.jax.append_kv(X, X, cache, cache + 0, cache_seqlens=np.int32([0]), **options)
 
 
 WRONG = {

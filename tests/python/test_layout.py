@@ -107,7 +107,7 @@ def test_append_kv(rng):
     q = rng.standard_normal((2, 4, 3, 16), F32)
     k, v = (np.zeros((2, 2, 20, 16), F32) for _ in "kv")
     table = [rng.standard_normal((20, 8), F32) for _ in "cs"]
-    options = dict(seqused_k=np.array([5, 17], np.int32), cos=table[0], sin=table[1])
+    options = dict(cache_seqlens=np.array([5, 17], np.int32), cos=table[0], sin=table[1])
     mine = list(map(swapped, (k_new, v_new, k, v)))
     rotated = onepass.append_kv(*mine, q=swapped(q), layout="bshd", **options)
     np.testing.assert_array_equal(rotated, swapped(onepass.append_kv(k_new, v_new, k, v, q=q, **options)))
@@ -175,7 +175,7 @@ def test_sentences_about_results(qkv):
         onepass.attention(q, k, v, layout="bshd", out=np.empty((2, 4, 37, 24), F32))
     with pytest.raises(ValueError, match=r"k .*\[2, 20, 3, 16\]"):
         new, cache = np.zeros((2, 1, 2, 16), F32), np.zeros((2, 20, 3, 16), F32)
-        onepass.append_kv(new, new, cache, cache.copy(), seqused_k=np.zeros(2, np.int32), layout="bshd")
+        onepass.append_kv(new, new, cache, cache.copy(), cache_seqlens=np.zeros(2, np.int32), layout="bshd")
 
 
 def test_other_layouts_are_refused(qkv):
@@ -236,7 +236,7 @@ class TestTorch:
         assert onepass.torch.attention(q, k, v, layout="bshd", out=out) is out
         assert torch.equal(out, onepass.torch.attention(q, k, v, layout="bshd"))
         new = torch.randn(2, 1, 2, 40), torch.randn(2, 1, 2, 24)
-        onepass.torch.append_kv(*new, k, v, seqused_k=torch.tensor([4, 5]), layout="bshd")
+        onepass.torch.append_kv(*new, k, v, cache_seqlens=torch.tensor([4, 5]), layout="bshd")
         assert torch.equal(k[1, 5], new[0][1, 0]) and torch.equal(v[0, 4], new[1][0, 0])
 
 

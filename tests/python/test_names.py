@@ -41,8 +41,12 @@ def test_all_functions_answer():
     out, lse = onepass.attention(Q, K, V, return_lse=True)
     with pytest.raises(TypeError, match="attention_backward does not take 'softmax_scale': softmax_scale"):
         onepass.attention_backward(out, Q, K, V, out, lse, softmax_scale=1.0)
-    with pytest.raises(TypeError, match="append_kv does not take 'cache_seqlens': .* is seqused_k"):
-        onepass.append_kv(K, V, K, V, seqused_k=None, cache_seqlens=None)
+    with pytest.raises(TypeError, match="attention does not take 'cache_seqlens': .* is seqused_k"):
+        onepass.attention(Q, K, V, cache_seqlens=None)
+    with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
+        onepass.append_kv(K, V, K, V, cache_seqlens=None, block_table=None)
+    with pytest.raises(TypeError, match="append_kv does not take 'seqused_k': .* is cache_seqlens of append_kv, which"):
+        onepass.append_kv(K, V, K, V, seqused_k=[1])
 
 
 def test_torch_answers():
@@ -54,7 +58,7 @@ def test_torch_answers():
     with pytest.raises(ValueError, match="is_causal=True of PyTorch is mask='causal_top_left'"):
         onepass.torch.attention(q, k, v, mask="is_causal")
     with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
-        onepass.torch.append_kv(k, v, k, v, seqused_k=None, block_table=None)
+        onepass.torch.append_kv(k, v, k, v, cache_seqlens=None, block_table=None)
 
 
 def test_jax_answers():
@@ -65,7 +69,7 @@ def test_jax_answers():
     with pytest.raises(ValueError, match="causal_lower_right of PyTorch is mask='causal_bottom_right'"):
         onepass.jax.attention(Q, K, V, mask="causal_lower_right")
     with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
-        onepass.jax.append_kv(K, V, K, V, seqused_k=None, block_table=None)
+        onepass.jax.append_kv(K, V, K, V, cache_seqlens=None, block_table=None)
 
 
 def test_dir_shows_public_names():

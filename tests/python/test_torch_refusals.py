@@ -31,7 +31,7 @@ def test_append_kv_loses_no_gradient(torch, name):
 
     given = dict(k_new=torch.randn(2, 2, 3, 16), v_new=torch.randn(2, 2, 3, 16), q=torch.randn(2, 4, 3, 16))
     caches = [torch.zeros(2, 2, 8, 16) for _ in "kv"]
-    tables = dict(cos=torch.ones(8, 8), sin=torch.zeros(8, 8), seqused_k=torch.zeros(2, dtype=torch.int32))
+    tables = dict(cos=torch.ones(8, 8), sin=torch.zeros(8, 8), cache_seqlens=torch.zeros(2, dtype=torch.int32))
     given |= tables
     given[name].requires_grad_()
     k_new, v_new = given.pop("k_new"), given.pop("v_new")
@@ -132,7 +132,7 @@ def test_a_fake_append_needs_what_a_real_one_needs(torch):
 
     new, cache = torch.zeros(2, 2, 3, 16, device="meta"), torch.zeros(2, 2, 8, 16, device="meta")
     used = torch.zeros(2, dtype=torch.int32, device="meta")
-    assert onepass.torch.append_kv(new, new, cache, cache.clone(), seqused_k=used) is None
+    assert onepass.torch.append_kv(new, new, cache, cache.clone(), cache_seqlens=used) is None
     for sentence, words in {
         "k_new must have heads 2, as k_cache has .got 1": dict(k_new=new[:, :1]),
         "v_new must have dim 16, as v_cache has .got 8": dict(v_new=new[..., :8]),
@@ -141,7 +141,7 @@ def test_a_fake_append_needs_what_a_real_one_needs(torch):
     }.items():
         with pytest.raises(ValueError, match=sentence):
             onepass.torch.append_kv(
-                **(dict(k_new=new, v_new=new, k_cache=cache, v_cache=cache, seqused_k=used) | words)
+                **(dict(k_new=new, v_new=new, k_cache=cache, v_cache=cache, cache_seqlens=used) | words)
             )
 
 

@@ -165,7 +165,7 @@ def test_append(rng, aliased):
     new, q = normal(rng, (2, 3, 2, 16)), normal(rng, (2, 3, 4, 16))  # [batch, tokens, heads, dim]
     pages = {name: normal(rng, (5, 4, 2, 16)) for name in "kv"}
     angles, table = rng.random((9, 4)).astype(np.float32), np.int32([[3, 0], [1, 4]])
-    operands = {"k_new": new, "v_new": new + 1, "seqused_k": np.int32([2, 5]), "page_table": table, "q": q}
+    operands = {"k_new": new, "v_new": new + 1, "cache_seqlens": np.int32([2, 5]), "page_table": table, "q": q}
     operands |= {"cos": np.cos(angles), "sin": np.sin(angles)}
     wanted = {name: x.copy() for name, x in pages.items()}
     rest = {name: x for name, x in operands.items() if name not in ("k_new", "v_new", "q")}

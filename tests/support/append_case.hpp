@@ -80,7 +80,7 @@ class AppendCase {
     input(&AppendTensors::v_new, new_tokens(hk, spec.dim_v));
     output(&AppendTensors::k, cache(spec.dim_qk));
     output(&AppendTensors::v, cache(spec.dim_v));
-    index(&AppendTensors::seqused_k, {batch}, spec.used, device);
+    index(&AppendTensors::cache_seqlens, {batch}, spec.used, device);
     if (spec.page_size) {
       std::vector<std::int32_t> table(static_cast<std::size_t>(batch * pages_each));
       std::iota(table.begin(), table.end(), 2);  // pages 0, 1 and the last are unused
@@ -341,9 +341,9 @@ inline void put_out_of_range(AppendCase& c) {
   const auto number = [&](const ConstTensor& t, int i) -> std::int32_t& {
     return static_cast<std::int32_t*>(const_cast<void*>(t.data))[i];
   };
-  number(c.tensors.seqused_k, 0) = -1;
-  number(c.tensors.seqused_k, 1) = 38;  // 40 keys fit: the first two tokens do
-  number(c.tensors.seqused_k, 2) = INT32_MAX;
+  number(c.tensors.cache_seqlens, 0) = -1;
+  number(c.tensors.cache_seqlens, 1) = 38;  // 40 keys fit: the first two tokens do
+  number(c.tensors.cache_seqlens, 2) = INT32_MAX;
   number(c.tensors.page_table, 3 * 4) = -5;
   number(c.tensors.page_table, 4 * 4 + 3) = 1 << 30;
   number(c.tensors.page_table, 5 * 4) = static_cast<std::int32_t>(c.tensors.k.shape[0]);

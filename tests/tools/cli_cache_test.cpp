@@ -82,7 +82,7 @@ TEST(CliCache, AppendWritesATokenAndTurnsIt) {
                     folder("v.npy"),
                     "--q",
                     folder("kn.npy"),
-                    "--seqused-k",
+                    "--cache-seqlens",
                     folder(used),
                     "--page-table",
                     folder("table.npy"),

@@ -31,7 +31,7 @@ constexpr std::array<Row, 10> kRows{
      {"k", "the cache [batch, heads_kv, capacity, dim], or pages [pages, page_size, heads_kv, dim]", nullptr,
       &AppendTensors::k},
      {"v", "the cache of values, shaped as k", nullptr, &AppendTensors::v},
-     {"seqused_k", "int32 [batch]: the lengths before the new tokens", &AppendTensors::seqused_k, nullptr},
+     {"cache_seqlens", "int32 [batch]: the lengths before the new tokens", &AppendTensors::cache_seqlens, nullptr},
      {"page_table", "int32 [batch, pages]: k and v are pages", &AppendTensors::page_table, nullptr},
      {"cu_seqlens_q", "int32 [batch + 1]: k_new, v_new and q are packed [total, heads, dim]",
       &AppendTensors::cu_seqlens_q, nullptr},

@@ -67,7 +67,7 @@ void draw_lengths_and_pages(const Problem& p, const Tensors& t, std::uint64_t se
   if (p.varlen) prefix_sums(t.cu_seqlens_q, p.lengths_q);
   if (p.packed_k()) prefix_sums(t.cu_seqlens_k, p.lengths_k);
   const std::vector<std::int32_t> lengths = draw_lengths(p, seed);
-  if (p.seqused) put(t.seqused_k, lengths);
+  if (p.seqused) put(p.op == Op::append ? t.cache_seqlens : t.seqused_k, lengths);
   if (p.paged()) put(t.page_table, draw_page_table(p, lengths, seed));
 }
 

@@ -107,8 +107,8 @@ AppendParams append_params(const Problem& p, const AppendPlan& plan, const Tenso
   take(l.cos, k.cos_stride), take(l.sin, k.sin_stride);
   k.k_descale = static_cast<const float*>(t.k_descale.data), k.v_descale = static_cast<const float*>(t.v_descale.data);
   take(l.k_descale, k.k_descale_stride), take(l.v_descale, k.v_descale_stride);
-  k.seqused = static_cast<const int*>(t.seqused_k.data);
-  k.seqused_stride = l.seqused_k[0];
+  k.seqused = static_cast<const int*>(t.cache_seqlens.data);
+  k.seqused_stride = l.cache_seqlens[0];
   k.page_table = static_cast<const int*>(t.page_table.data);
   take(l.page_table, k.table_stride);
   k.cu = static_cast<const int*>(t.cu_seqlens_q.data);

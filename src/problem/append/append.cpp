@@ -21,7 +21,7 @@ namespace {
 
 // In the order in which they are checked.
 constexpr RoleUse kUses[] = {
-    {Role::k_new, Use::needs},     {Role::v_new, Use::needs},     {Role::seqused_k, Use::needs},
+    {Role::k_new, Use::needs},     {Role::v_new, Use::needs},     {Role::cache_seqlens, Use::needs},
     {Role::k_cache, Use::writes},  {Role::v_cache, Use::writes},  {Role::page_table, Use::takes},
     {Role::k_descale, Use::takes}, {Role::v_descale, Use::takes}, {Role::cu_seqlens_q, Use::takes},
     {Role::cos, Use::takes},       {Role::sin, Use::takes},       {Role::q, Use::takes},
@@ -72,12 +72,12 @@ void check_contents(const Problem& p, const Tensors& t) {
   if (p.device.kind != DeviceKind::cpu) return;
   if (p.varlen) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "k_new");
   // One entry that is repeated says all about the others.
-  const bool one = !p.varlen && t.seqused_k.stride[0] == 0;
+  const bool one = !p.varlen && t.cache_seqlens.stride[0] == 0;
   for (std::int64_t b = 0; b < (one ? std::min<std::int64_t>(p.batch, 1) : p.batch); ++b) {
     const Sequence s = sequence_of(p, t, b);
-    want(s.seq_k >= 0 && s.seq_k <= p.seq_k - s.seq_q, ErrorCode::bad_value, "seqused_k[", b, "] must be 0 to ",
+    want(s.seq_k >= 0 && s.seq_k <= p.seq_k - s.seq_q, ErrorCode::bad_value, "cache_seqlens[", b, "] must be 0 to ",
          p.seq_k - s.seq_q, " to append ", s.seq_q, " tokens to a cache of ", p.seq_k, " (got ", s.seq_k, ")");
-    want(!p.rotary || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "seqused_k[", b,
+    want(!p.rotary || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "cache_seqlens[", b,
          "] must be at most ", p.positions - s.seq_q, " to append ", s.seq_q, " tokens with ", p.positions,
          " positions of cos and sin (got ", s.seq_k, ")");
   }
@@ -163,7 +163,7 @@ Mods validate_append(const Problem& p) {
   want(p.dim_qk >= 0 && p.dim_v >= 0, ErrorCode::bad_shape, "dim_qk and dim_v must be 0 or more (got ", p.dim_qk,
        " and ", p.dim_v, ")");
   want(p.seqused && (!p.varlen || p.seq_q == p.total_q), ErrorCode::bad_value,
-       "an append must have seqused, and seq_q must be total_q if it is packed");
+       "an append must have cache_seqlens, and seq_q must be total_q if it is packed");
   want(p.rotary || (!p.with_q && !p.interleaved && p.rotary_dim == 0 && p.positions == 0), ErrorCode::bad_value,
        "q requires cos and sin, which rotate it");
   want(p.with_q || p.heads_q == 0, ErrorCode::bad_shape, "heads_q must be 0 without q (got ", p.heads_q, ")");
@@ -186,7 +186,7 @@ Mods validate_append(const Problem& p) {
   validate_alignments(p);
   for (std::size_t b = 0; b < p.lengths_k.size(); ++b) {
     const std::int64_t fresh = new_tokens(p, static_cast<std::int64_t>(b));
-    want(p.lengths_k[b] >= 0 && p.lengths_k[b] <= p.seq_k - fresh, ErrorCode::bad_value, "seqused_k[", b,
+    want(p.lengths_k[b] >= 0 && p.lengths_k[b] <= p.seq_k - fresh, ErrorCode::bad_value, "cache_seqlens[", b,
          "] must be 0 to ", p.seq_k - fresh, " to append ", fresh, " tokens to a cache of ", p.seq_k, " (got ",
          p.lengths_k[b], ")");
   }
@@ -207,7 +207,7 @@ void complete_append(Problem& p, Said said) {
 
 constexpr std::string_view kWords[] = {"operator", "b",        "h",       "s",         "d",
                                        "dtype",    "kv_dtype", "device",  "layout",    "varlen",
-                                       "packed",   "align",    "seqused", "positions", "table"};
+                                       "packed",   "align",    "cache_seqlens", "positions", "table"};
 
 }  // namespace
 
@@ -224,7 +224,7 @@ constinit const Operator kAppend{.word = "append",
 Tensors as_tensors(const AppendTensors& a) {
   Tensors t;
   t.k_new = a.k_new, t.v_new = a.v_new, t.k_cache = a.k, t.v_cache = a.v;
-  t.seqused_k = a.seqused_k, t.page_table = a.page_table, t.cu_seqlens_q = a.cu_seqlens_q;
+  t.cache_seqlens = a.cache_seqlens, t.page_table = a.page_table, t.cu_seqlens_q = a.cu_seqlens_q;
   t.cos = a.cos, t.sin = a.sin, t.k_descale = a.k_descale, t.v_descale = a.v_descale;
   t.q = a.q, t.q_out = a.q_out;
   return t;

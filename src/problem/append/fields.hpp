@@ -13,16 +13,19 @@ struct AppendFields {
   DType table_dtype = DType::f32;  // of cos and sin
   friend bool operator==(const AppendFields&, const AppendFields&) = default;
 };
-// Beside q, cu_seqlens_q, seqused_k, page_table and the scales of k and v: new tokens, the cache, and the rotation.
+// Beside q, cu_seqlens_q, page_table and the scales of k and v: new tokens, the cache with its lengths before the call,
+// and the rotation.
 struct AppendTensorFields {
   ConstTensor k_new{}, v_new{};
   Tensor k_cache{}, v_cache{};
+  ConstTensor cache_seqlens{};
   ConstTensor cos{}, sin{};
   Tensor q_out{};
 };
 struct AppendLayout {
   Dims k_new{}, v_new{}, q_out{};  // as q
   Dims k_cache{}, v_cache{};       // as k and v of a cache
+  Dims cache_seqlens{};            // [batch]
   Dims cos{}, sin{};               // [positions, pairs of columns]
   friend bool operator==(const AppendLayout&, const AppendLayout&) = default;
 };

@@ -146,6 +146,10 @@ bool read_used(Reading& r, const Word& w) {
   return true;
 }
 
+std::string used_text(const Problem& p) {
+  return !p.seqused ? "" : p.lengths_k.empty() ? kAlone : "=" + lengths_text(p.lengths_k);
+}
+
 std::string buffers_text(const Problem& p) {
   std::string out;
   for (const ModBuffer& b : p.mod_buffers) {
@@ -316,10 +320,8 @@ constexpr WordRow kRows[] = {
     {"varlen", read_varlen, varlen_text},
     {"packed", read_packed, packed_text},
     {"kv", read_pages, pages_text},
-    {"seqused", read_used,
-     [](const P& p) {
-       return !p.seqused ? std::string() : p.lengths_k.empty() ? " seqused" : "=" + lengths_text(p.lengths_k);
-     }},
+    {"seqused", read_used, used_text},
+    {"cache_seqlens", read_used, used_text},
     {"batch_invariant"},
     flag_row<&P::v_in_k>("v_in_k"),
     {kOthers},

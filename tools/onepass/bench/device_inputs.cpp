@@ -132,6 +132,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
       case Role::cu_seqlens_q: place(tensors.cu_seqlens_q, cu_q.data()); break;
       case Role::cu_seqlens_k: place(tensors.cu_seqlens_k, cu_k.data()); break;
       case Role::seqused_k: place(tensors.seqused_k, used.data()); break;
+      case Role::cache_seqlens: place(tensors.cache_seqlens, used.data()); break;
       case Role::page_table: place(tensors.page_table, table.data()); break;
       case Role::v:
         if (!p.v_in_k)
