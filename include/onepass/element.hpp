@@ -35,6 +35,8 @@ template <>
 inline constexpr DType dtype_of<bool> = DType::boolean;
 template <>
 inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = DType::i64;
 
 // A type that has a dtype.
 template <class T>

@@ -50,7 +50,8 @@ typedef enum onepass_dtype {
   ONEPASS_BF16 = 2,
   ONEPASS_F8E4M3 = 3,
   ONEPASS_BOOL = 4, /* one byte, 0 or 1 */
-  ONEPASS_I32 = 5
+  ONEPASS_I32 = 5,
+  ONEPASS_I64 = 6
 } onepass_dtype;
 typedef enum onepass_device_kind { ONEPASS_CPU = 0, ONEPASS_CUDA = 1 } onepass_device_kind;
 
@@ -200,6 +201,11 @@ typedef struct onepass_append {
   const onepass_tensor *k_descale, *v_descale;
   /* int32 [batch]: how many keys each sequence has before the call, which does not change them */
   const onepass_tensor* cache_seqlens;
+  /* In place of cache_seqlens, page_table and cu_seqlens_q: ONEPASS_I64 or ONEPASS_I32 [tokens], the slot
+   * page_size * page + offset of each token. k_new, v_new and q are [tokens, heads, dim], k and v pages. */
+  const onepass_tensor* slot_mapping;
+  const onepass_tensor* positions;     /* with slot_mapping and cos: ONEPASS_I32 or ONEPASS_I64 [tokens], rows of cos */
+  const onepass_tensor* cos_sin_cache; /* in place of cos and sin: [positions, rotary_dim], cos, then sin */
 } onepass_append;
 
 /* onepass_append a; onepass_append_init(&a, sizeof a); */
@@ -207,7 +213,9 @@ ONEPASS_API onepass_code onepass_append_init(onepass_append* append, size_t size
 
 /* Token t of sequence b becomes key p = cache_seqlens[b] + t of the cache, in page page_table[b, p / page_size] at
  * p % page_size, rotated (but for v) by row p of cos and sin: RoPE, arXiv:2104.09864. A length, page or row out of
- * range is an error on the CPU; on a device such a token is left out. Outputs share no memory with an input or each
+ * range is an error on the CPU; on a device such a token is left out. With slot_mapping token t goes to page
+ * slot / page_size at slot % page_size, rotated by row positions[t]; k and v of a negative slot are skipped, q is not.
+ * Outputs share no memory with an input or each
  * other, but for a q_out that is q. */
 ONEPASS_API onepass_code onepass_append_kv(const onepass_append* append);
 

@@ -12,11 +12,11 @@
 
 namespace onepass::inline v0 {
 
-enum class DType : std::uint8_t { f32, f16, bf16, f8e4m3, boolean, i32 };
+enum class DType : std::uint8_t { f32, f16, bf16, f8e4m3, boolean, i32, i64 };
 
 ONEPASS_API std::size_t size_of(DType dtype);  // bytes of one element; throws bad_dtype if the value is none of these
 ONEPASS_API std::string_view name_of(
-    DType dtype);  // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32"; throws as size_of
+    DType dtype);  // "fp32", "fp16", "bf16", "fp8_e4m3", "bool", "int32", "int64"; throws as size_of
 ONEPASS_API DType dtype_from_name(std::string_view);  // throws bad_dtype
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };

@@ -12,10 +12,13 @@ def append_kv(
     v_cache: Any,
     *,
     cache_seqlens: Any = None,
+    slot_mapping: Any = None,
+    positions: Any = None,
     page_table: Any = None,
     cu_seqlens_q: Any = None,
     cos: Any = None,
     sin: Any = None,
+    cos_sin_cache: Any = None,
     interleaved: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
@@ -25,30 +28,37 @@ def append_kv(
     threads: int | None = None,
     **unknown: Any,
 ) -> Any:
-    """Writes new keys and values to the ends of their sequences in a cache, keys rotated by their positions (RoPE).
+    """Writes new keys and values to the ends of sequences in a cache, or to slots, keys rotated by position (RoPE).
 
-    Token t of sequence b becomes key ``p = cache_seqlens[b] + t``. With cos and sin, k_new and q are rotated by row p on
-    the way: the pair (x, y) becomes ``(x cos - y sin, y cos + x sin)``, in float32, rounded once (Su et al., RoFormer,
-    arXiv:2104.09864). Nothing is allocated but a new q. On CUDA it is one kernel on PyTorch's or CuPy's current
-    stream.
+    Token t of sequence b becomes key ``p = cache_seqlens[b] + t``. With slot_mapping, token t goes to its slot, and p
+    is ``positions[t]``. With cos and sin, k_new and q are rotated by row p on the way: the pair (x, y) becomes
+    ``(x cos - y sin, y cos + x sin)``, in float32, rounded once (Su et al., RoFormer, arXiv:2104.09864). Nothing is
+    allocated but a new q. On CUDA it is one kernel on PyTorch's or CuPy's current stream.
 
     Args:
-      k_new, v_new: ``[batch, heads_kv, seq_new, dim]``; with cu_seqlens_q: ``[total, heads_kv, dim]``. float32, float16
-        or bfloat16, as q is, and k_cache and v_cache unless they are float8_e4m3fn; strides and kinds of arrays as
-        ``attention`` takes them.
+      k_new, v_new: ``[batch, heads_kv, seq_new, dim]``; with cu_seqlens_q or slot_mapping
+        ``[tokens, heads_kv, dim]``. float32, float16 or bfloat16, as q is, and k_cache and v_cache unless they are
+        float8_e4m3fn; strides and kinds of arrays as ``attention`` takes them.
       k_cache, v_cache: written in place, only where new tokens go: ``[batch, heads_kv, capacity, dim]``, or with a
-        page_table pages ``[pages, page_size, heads_kv, dim]``. Error sentences call them k and v.
+        page_table or slot_mapping pages ``[pages, page_size, heads_kv, dim]``. Error sentences call them k and v.
       cache_seqlens: int32 (int64 is converted) ``[batch]``, the lengths before the call. It is not changed: add the
         number of new tokens for the seqused_k of ``attention``, which counts them.
+      slot_mapping: int64 or int32 ``[tokens]``, in place of cache_seqlens, page_table and cu_seqlens_q: token t goes to
+        page ``slot_mapping[t] // page_size`` at ``slot_mapping[t] % page_size``. k and v of a token with a negative
+        slot are skipped; its q is rotated.
+      positions: with slot_mapping, cos and sin: int32 or int64 ``[tokens]``, the row of cos and sin for each token.
       page_table: int32 ``[batch, pages of a sequence]``: key p of sequence b lies in page
         ``page_table[b, p // page_size]`` at ``p % page_size``. Entries that no new token lies in are not read.
       cu_seqlens_q: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the numbers of new tokens.
       cos, sin: ``[positions, rotary_dim / 2]``, of k_new's dtype or float32; other floating dtypes are converted to
         float32.
         Without them nothing is rotated. Elements of a key from rotary_dim on, and all of v_new, are copied.
-      interleaved: pairs are elements ``(2i, 2i + 1)`` (GPT-J); else ``(i, i + rotary_dim / 2)`` (GPT-NeoX, Llama).
+      cos_sin_cache: in place of cos and sin: ``[positions, rotary_dim]``, cos in the left half of the columns and sin
+        in the right, as vLLM has it.
+      interleaved: pairs are elements ``(2i, 2i + 1)`` (GPT-J); else ``(i, i + rotary_dim / 2)`` (GPT-NeoX, Llama;
+        vLLM's is_neox).
       k_descale, v_descale: float32 factors of a float8_e4m3fn k_cache and v_cache, as ``attention`` takes them: numbers
-        are divided by them, and cut off at 448. None is 1.
+        are divided by them, and cut off at 448. None is 1. With slot_mapping a factor is that of a head, or of all.
       q: ``[batch, heads_q, seq_new, dim]``, packed as k_new is: queries to rotate like the keys. Needs cos and sin.
       q_out: where to write them; q itself rotates in place. By default a new array like q.
       layout: ``"bhsd"``: dimensions are in the order shown here. ``"bshd"``: k_new, v_new, q, q_out and a cache without
@@ -60,12 +70,13 @@ def append_kv(
 
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``, and nothing has been written then. On the CPU a length, a
-      page or a position out of range is a ValueError; on CUDA, where only the device knows, such a token is left out.
+      page, a slot or a position out of range is a ValueError, and so are two tokens with one slot. On CUDA, where only
+      the device knows, a token that is out of range is left out, and two tokens with one slot may leave parts of both.
     """
     given = locals()
     if unknown:
         _unknown.refuse("append_kv", unknown, _options.keywords(append_kv))
-    for name in ("k_new", "v_new", "k_cache", "v_cache", "cache_seqlens"):
+    for name in ("k_new", "v_new", "k_cache", "v_cache"):
         if given[name] is None:
             raise TypeError(f"{name} must be an array (got None)")
     place = _devices.place_of(k_new)
@@ -81,7 +92,9 @@ def append_kv(
     }
     for name in ("cache_seqlens", "page_table", "cu_seqlens_q"):
         call[name] = _arrays.exported(name, given[name], place, convert="int32")
-    for name in ("cos", "sin"):
+    for name in ("slot_mapping", "positions"):
+        call[name] = _arrays.exported(name, given[name], place)
+    for name in ("cos", "sin", "cos_sin_cache"):
         table = given[name]
         same = table is None or _dtype(table) == _dtype(k_new)
         call[name] = _arrays.exported(name, table, place, convert=None if same else "float32")

@@ -18,10 +18,13 @@ def append_kv(
     v_cache: Any,
     *,
     cache_seqlens: Any = None,
+    slot_mapping: Any = None,
+    positions: Any = None,
     page_table: Any = None,
     cu_seqlens_q: Any = None,
     cos: Any = None,
     sin: Any = None,
+    cos_sin_cache: Any = None,
     interleaved: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
@@ -38,6 +41,7 @@ def append_kv(
     Args:
       layout: ``"bhsd"``: k_new, v_new, q and caches without pages are ``[batch, heads, seq, dim]``; ``"bshd"``:
         ``[batch, seq, heads, dim]``. Packed and paged ones are as ``onepass.append_kv`` has them.
+      slot_mapping, positions: int32, or int64 that is converted to it.
       k_descale, v_descale: factors of a float8_e4m3fn cache, ``[batch|1, heads_kv|1, blocks of 128 keys|1]`` in either
         layout; dimensions at the end may be left out.
       The others: as ``onepass.append_kv`` takes them.
@@ -53,22 +57,25 @@ def append_kv(
         _unknown.refuse("onepass.jax.append_kv", unknown, _options.keywords(append_kv))
     tokens_first = _options.tokens_first(layout)
     threads = _options.threads_of(threads)
-    needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache, "cache_seqlens": cache_seqlens}
+    needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache}
     for name, x in needed.items():
         if x is None:
             raise TypeError(f"{name} must be an array (got None)")
+    if cache_seqlens is None and slot_mapping is None:
+        raise TypeError("cache_seqlens or slot_mapping must be an array (got None)")
     caches = [jnp.asarray(x) for x in (k_cache, v_cache)]
     for name, x in zip(("k_cache", "v_cache"), caches):
         if x.dtype.name not in _CACHES:
             raise TypeError(f"{name} must be {', '.join(_CACHES[:-1])} or {_CACHES[-1]} (got {x.dtype.name})")
     arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
-    for name, x in (("cache_seqlens", cache_seqlens), ("page_table", page_table), ("cu_seqlens_q", cu_seqlens_q)):
+    indices = {"cache_seqlens": cache_seqlens, "page_table": page_table, "cu_seqlens_q": cu_seqlens_q}
+    for name, x in (indices | {"slot_mapping": slot_mapping, "positions": positions}).items():
         if x is not None:
             arrays[name] = _jax_call.converted(name, x, "int32")
     for name, x in (("k_descale", k_descale), ("v_descale", v_descale)):
         if x is not None:
             arrays[name] = _jax_call.converted(name, x, "float32")
-    for name, x in (("cos", cos), ("sin", sin)):
+    for name, x in (("cos", cos), ("sin", sin), ("cos_sin_cache", cos_sin_cache)):
         if x is not None:
             x = jnp.asarray(x)
             arrays[name] = x if x.dtype == arrays["k_new"].dtype else _jax_call.converted(name, x, "float32")

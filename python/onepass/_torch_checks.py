@@ -1,6 +1,6 @@
 """Refusals of onepass.torch before it computes: other things than tensors, lost gradients, tensors that do not fit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPU
 _MOD_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool)
 
 
-def check_tensors(names: Sequence[str], given: dict[str, Any], needed: Any) -> None:
+def check_tensors(names: Sequence[str], given: Iterable[Any], needed: int) -> None:
     """Raise a TypeError that names the argument if it is not a tensor, or if one of the first `needed` is None."""
     for i, (name, x) in enumerate(zip(names, given)):
         if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
@@ -136,12 +136,15 @@ def check_append(call: dict[str, Any]) -> None:
     """check_fit of an append."""
     _same_device(call["k_new"].device, call.items(), "k_new")
     bshd = call.get("layout") == "bshd"
+    if call.get("cache_seqlens") is None and call.get("slot_mapping") is None:
+        raise ValueError("cache_seqlens or slot_mapping must be given")
     for new, cache in (("k_new", "k_cache"), ("v_new", "v_cache")):
         sizes, room = ([_known(n) for n in call[name].shape] for name in (new, cache))
-        packed, paged = call.get("cu_seqlens_q") is not None, call.get("page_table") is not None
+        slots = call.get("slot_mapping") is not None
+        packed, paged = slots or call.get("cu_seqlens_q") is not None, slots or call.get("page_table") is not None
         if len(sizes) != (3 if packed else 4):
             batched = "[batch, seq_new, heads_kv, dim]" if bshd else "[batch, heads_kv, seq_new, dim]"
-            form = "[total, heads_kv, dim]" if packed else batched
+            form = "[tokens, heads_kv, dim]" if packed else batched
             raise ValueError(f"{new} must have shape {form} (got {sizes})")
         if len(room) != 4:
             batched = "[batch, capacity, heads_kv, dim]" if bshd else "[batch, heads_kv, capacity, dim]"

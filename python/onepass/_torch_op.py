@@ -72,9 +72,10 @@ OPERATORS.define(
     tags=torch.Tag.pt2_compliant_tag,
 )
 OPERATORS.define(
-    "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, "
+    "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? cache_seqlens=None, "
     "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
-    "Tensor? k_descale=None, Tensor? v_descale=None, bool interleaved=False, int? threads=None, "
+    "Tensor? k_descale=None, Tensor? v_descale=None, Tensor? slot_mapping=None, Tensor? positions=None, "
+    "Tensor? cos_sin_cache=None, bool interleaved=False, int? threads=None, "
     'str layout="bhsd") -> Tensor',
     tags=torch.Tag.pt2_compliant_tag,
 )
@@ -226,7 +227,8 @@ def _gradient(c: Any, name: str) -> Any:
 
 
 _NEW = ("k_new", "v_new", "k_cache", "v_cache", "cache_seqlens", "page_table", "cu_seqlens_q", "cos", "sin", "q")
-APPEND = (*_NEW, "k_descale", "v_descale", "interleaved", "threads", "layout")
+_SLOTS = ("slot_mapping", "positions", "cos_sin_cache")
+APPEND = (*_NEW, "k_descale", "v_descale", *_SLOTS, "interleaved", "threads", "layout")
 
 
 def _run_append(*given: Any) -> Any:

@@ -88,8 +88,7 @@ def attend(
         keys = dict(cu_seqlens_k=cu, max_seqlen_k=longest)
     else:
         new, (k, v) = (k, v), group.get_cache_for_block_table(layer)
-        for pages, x in zip((k, v), new):
-            pages.flatten(0, 1).index_copy_(0, write, x)
+        onepass.torch.append_kv(*new, k, v, slot_mapping=write)
         keys = _pages(group, layer, read, cu, longest)
     out = onepass.torch.attention(
         q,

@@ -16,6 +16,7 @@ from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _to
 from ._flex.trace import texts
 from ._quantize import fp8_text
 from ._quantized import Quantized, carried
+from ._torch_append import append_kv
 from ._torch_cascade import cascade
 from ._torch_place import register, sdpa
 
@@ -184,41 +185,6 @@ def _written(q, k, v, given):
     if words["dropout_p"] and words["seed"] is None:
         words["seed"] = int(torch.randint(2**62, (), device="cpu"))
     return onepass.attention(q, k, v, **{**words, "seed": words["seed"] or 0})
-
-
-def append_kv(
-    k_new,
-    v_new,
-    k_cache,
-    v_cache,
-    *,
-    cache_seqlens=None,
-    page_table=None,
-    cu_seqlens_q=None,
-    cos=None,
-    sin=None,
-    interleaved=False,
-    k_descale=None,
-    v_descale=None,
-    q=None,
-    layout="bhsd",
-    threads=None,
-    **unknown,
-):
-    """``onepass.append_kv`` as an operator that torch.compile traces. It has no gradients; q rotates into a new tensor.
-
-    Args, Returns, Raises: as ``onepass.append_kv``.
-    """
-    if unknown:
-        _unknown.refuse("onepass.torch.append_kv", unknown, append_kv.__kwdefaults__)
-    tensors = k_new, v_new, k_cache, v_cache, cache_seqlens, page_table, cu_seqlens_q, cos, sin, q, k_descale, v_descale
-    _torch_checks.check_tensors(_torch_op.APPEND, tensors, 5)
-    lost = dict(zip(_torch_op.APPEND, tensors))
-    del lost["k_cache"], lost["v_cache"]  # the caller's to write to
-    _torch_checks.refuse_lost(lost.items(), "append_kv")
-    with torch.no_grad():
-        q_out = _torch_op.append_kv(*tensors, interleaved, threads, layout)
-    return None if q is None else q_out
 
 
 def quantize(x, *, factors="head", hadamard=False, seed=0, mean=False, layout="bhsd", threads=None):

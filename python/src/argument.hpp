@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <string_view>
 
 #include "base/text.hpp"
 #include "onepass/error.hpp"
@@ -30,6 +31,7 @@ inline DType dtype_of(const char* name, const char* accepted, const Array& a) {
   if (is(Code::Bfloat, 16)) return DType::bf16;
   if (is(Code::Bool, 8)) return DType::boolean;
   if (is(Code::Int, 32)) return DType::i32;
+  if (is(Code::Int, 64) && std::string_view(accepted).ends_with("int64")) return DType::i64;
   if (t.code == kFloat8E4m3 && t.bits == 8 && t.lanes == 1) return DType::f8e4m3;
   const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   const char* const eights[] = {"_e3m4",     "_e4m3", "_e4m3b11fnuz", "_e4m3fn",
@@ -56,6 +58,7 @@ inline const char* accepted_of(Types types) {
     case Types::boolean: return "bool";
     case Types::f32: return "float32";
     case Types::i32: return "int32";
+    case Types::index: return "int32 or int64";
     case Types::query:
     case Types::key_value: return "float32, float16, bfloat16 or float8_e4m3fn";
     default: return "float32, float16 or bfloat16";

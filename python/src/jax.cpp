@@ -21,6 +21,7 @@
 #include "onepass/onepass.hpp"
 #include "plan/compute.hpp"
 #include "plan/plan.hpp"
+#include "problem/append/append.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
@@ -65,6 +66,7 @@ void take(Op op, Tensors& tensors, std::vector<const void*>& before, std::string
           Device device) {
   for_each_buffer(names, given, device, [&](std::string_view name, const Tensor& view) {
     if (name == "before") return before.push_back(view.data);
+    if (name == "cos_sin_cache") return take_cos_sin_cache(tensors, view);
     if (name.starts_with("mod:")) {
       tensors.mod_buffers.push_back({std::string(name.substr(4)), view});
       return;
@@ -80,7 +82,8 @@ void take(Op op, Tensors& tensors, std::vector<const void*>& before, std::string
 }
 
 CallersLayout layout_of(const Options& options) {
-  return {options.boolean("tokens_first"), options.string("operands").find("page_table") != std::string_view::npos};
+  const auto has = [&](const char* name) { return options.string("operands").find(name) != std::string_view::npos; };
+  return {options.boolean("tokens_first"), has("page_table") || has("slot_mapping")};
 }
 
 // A custom call of an operator.

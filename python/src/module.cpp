@@ -246,24 +246,21 @@ void merge_lse(const std::vector<nb::object>& lses, nb::handle lse, int threads,
 }
 
 void append_kv(const nb::dict& o) {
-  const onepass::CallersLayout layout(nb::cast<bool>(o["tokens_first"]), is_given(o, "page_table"));
-  Views<13> take(o);
+  const onepass::CallersLayout layout(nb::cast<bool>(o["tokens_first"]),
+                                      is_given(o, "page_table") || is_given(o, "slot_mapping"));
+  Views<16> take(o);
   using enum onepass::Types;
-  const onepass::AppendTensors tensors{.k_new = take("k_new", data),
-                                       .v_new = take("v_new", data),
-                                       .k = take("k", key_value, true),
-                                       .v = take("v", key_value, true),
-                                       .cache_seqlens = take("cache_seqlens", i32),
-                                       .page_table = take("page_table", i32),
-                                       .cu_seqlens_q = take("cu_seqlens_q", i32),
-                                       .cos = take("cos", data),
-                                       .sin = take("sin", data),
-                                       .k_descale = take("k_descale", f32),
-                                       .v_descale = take("v_descale", f32),
-                                       .q = take("q", data),
-                                       .q_out = take("q_out", data, true)};
+  onepass::AppendTensors t;
+  t.k_new = take("k_new", data), t.v_new = take("v_new", data);
+  t.k = take("k", key_value, true), t.v = take("v", key_value, true);
+  t.cache_seqlens = take("cache_seqlens", i32), t.page_table = take("page_table", i32);
+  t.cu_seqlens_q = take("cu_seqlens_q", i32);
+  t.slot_mapping = take("slot_mapping", index), t.positions = take("positions", index);
+  t.cos = take("cos", data), t.sin = take("sin", data), t.cos_sin_cache = take("cos_sin_cache", data);
+  t.k_descale = take("k_descale", f32), t.v_descale = take("v_descale", f32);
+  t.q = take("q", data), t.q_out = take("q_out", data, true);
   const bool interleaved = nb::cast<bool>(o["interleaved"]);
-  unlocked(o, [&](const onepass::Launch& launch) { onepass::append_kv(tensors, interleaved, launch); });
+  unlocked(o, [&](const onepass::Launch& launch) { onepass::append_kv(t, interleaved, launch); });
 }
 
 // call: the tensors by the names of their roles (None: not given), scale, log, threads, stream.

@@ -16,8 +16,8 @@ struct DTypeRow {
   std::size_t size;
 };
 constexpr DTypeRow kDTypes[] = {
-    {DType::f32, "fp32", 4},        {DType::f16, "fp16", 2},     {DType::bf16, "bf16", 2},
-    {DType::f8e4m3, "fp8_e4m3", 1}, {DType::boolean, "bool", 1}, {DType::i32, "int32", 4},
+    {DType::f32, "fp32", 4},     {DType::f16, "fp16", 2},  {DType::bf16, "bf16", 2}, {DType::f8e4m3, "fp8_e4m3", 1},
+    {DType::boolean, "bool", 1}, {DType::i32, "int32", 4}, {DType::i64, "int64", 8},
 };
 const DTypeRow& row_of(DType dtype) {
   const auto at = static_cast<std::size_t>(dtype);
@@ -43,7 +43,7 @@ DType dtype_from_name(std::string_view name) {
       std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& r) { return r.name == name; });
   if (row == std::end(kDTypes)) {
     throw Error(ErrorCode::bad_dtype,
-                text("dtype must be fp32, fp16, bf16, fp8_e4m3, bool or int32 (got '", shown(name), "')"));
+                text("dtype must be fp32, fp16, bf16, fp8_e4m3, bool, int32 or int64 (got '", shown(name), "')"));
   }
   return row->dtype;
 }

@@ -3,6 +3,7 @@
 
 #include "base/text.hpp"
 #include "check/inputs.hpp"
+#include "problem/append/append.hpp"
 #include "problem/attention/key_value_view.hpp"
 
 namespace onepass::check {
@@ -38,7 +39,9 @@ void each_written(const Problem& p, const Tensors& tensors, const RoleRow& row, 
       const Sequence seq = sequence_of(p, tensors, b);
       const KeyValueView view(t, seq);
       for (std::int64_t h = 0; h < p.heads_kv; ++h)
-        for (std::int64_t i = 0; i < seq.seq_q; ++i) f(view.offset(h, seq.seq_k + i), t.shape[t.rank - 1]);
+        for (std::int64_t i = 0; i < seq.seq_q; ++i)
+          if (const NewToken token = new_token(tensors, seq, i); !token.skipped())
+            f(view.offset(h, token.key), t.shape[t.rank - 1]);
     }
   } else if (row.axes[2] != Axis::seq_q && row.axes[2] != Axis::seq_k) {  // one element a head
     for (std::int64_t i = 0; i < t.shape[0]; ++i)

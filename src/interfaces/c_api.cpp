@@ -39,7 +39,8 @@ static_assert(static_cast<int>(ErrorCode::bad_shape) == ONEPASS_BAD_SHAPE &&
               static_cast<int>(ErrorCode::device_failure) == ONEPASS_DEVICE_FAILURE);
 static_assert(static_cast<int>(DType::f32) == ONEPASS_F32 && static_cast<int>(DType::f16) == ONEPASS_F16 &&
               static_cast<int>(DType::bf16) == ONEPASS_BF16 && static_cast<int>(DType::f8e4m3) == ONEPASS_F8E4M3 &&
-              static_cast<int>(DType::boolean) == ONEPASS_BOOL && static_cast<int>(DType::i32) == ONEPASS_I32);
+              static_cast<int>(DType::boolean) == ONEPASS_BOOL && static_cast<int>(DType::i32) == ONEPASS_I32 &&
+              static_cast<int>(DType::i64) == ONEPASS_I64);
 
 std::string& last_error() {
   thread_local std::string sentence;

@@ -54,7 +54,7 @@ Tensor tensor_from(const char* name, const onepass_tensor* tensor) {
   const onepass_tensor& t = given(name, tensor);
   if (t.rank < 1 || t.rank > kMaxRank)
     throw Error(ErrorCode::bad_shape, text(name, " must have 1 to ", kMaxRank, " dimensions (got ", t.rank, ")"));
-  if (t.dtype < ONEPASS_F32 || t.dtype > ONEPASS_I32)
+  if (t.dtype < ONEPASS_F32 || t.dtype > ONEPASS_I64)
     throw Error(ErrorCode::bad_dtype,
                 text("the dtype of ", name, " must be a value of onepass_dtype (got ", t.dtype, ")"));
   if (t.device_kind != ONEPASS_CPU && t.device_kind != ONEPASS_CUDA) {
@@ -122,11 +122,14 @@ AppendCall append_from(const onepass_append& append) {
            .v_new = tensor_from("v_new", a.v_new),
            .k = tensor_from("k", a.k),
            .v = tensor_from("v", a.v),
-           .cache_seqlens = tensor_from("cache_seqlens", a.cache_seqlens ? a.cache_seqlens : a.seqused_k),
+           .cache_seqlens = optional("cache_seqlens", a.cache_seqlens ? a.cache_seqlens : a.seqused_k),
+           .slot_mapping = optional("slot_mapping", a.slot_mapping),
+           .positions = optional("positions", a.positions),
            .page_table = optional("page_table", a.page_table),
            .cu_seqlens_q = optional("cu_seqlens_q", a.cu_seqlens_q),
            .cos = optional("cos", a.cos),
            .sin = optional("sin", a.sin),
+           .cos_sin_cache = optional("cos_sin_cache", a.cos_sin_cache),
            .k_descale = optional("k_descale", a.k_descale),
            .v_descale = optional("v_descale", a.v_descale),
            .q = optional("q", a.q),

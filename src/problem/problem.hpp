@@ -79,9 +79,11 @@ enum class Role : std::uint8_t {
   cache_seqlens,
   cos,
   sin,
-  q_out
+  q_out,
+  slot_mapping,
+  positions
 };
-inline constexpr std::size_t kRoles = 43;
+inline constexpr std::size_t kRoles = 45;
 
 // Which gradients a backward writes.
 struct Gradients {

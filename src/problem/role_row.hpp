@@ -38,7 +38,7 @@ using Axes = std::array<Axis, kMaxRank>;
 
 // q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it.
 // result: as q or fp32; of an fp8_e4m3 q any data. as_out: dout. gradient: all that are asked for of dq, dk and dv are
-// of one, the inputs' or fp32. table: as q or fp32.
+// of one, the inputs' or fp32. table: as q or fp32. index: int32 or int64.
 enum class Types : std::uint8_t {
   data,
   query,
@@ -51,7 +51,8 @@ enum class Types : std::uint8_t {
   table,
   f32,
   boolean,
-  i32
+  i32,
+  index
 };
 
 // exact: every dimension as its axis says. broadcast: or 1, for repeated. leading_optional: the first may be left out.
@@ -101,7 +102,7 @@ inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq
     kPageTable{batch, max_pages}, kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k},
     kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k}, kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k},
     kColumns{n}, kNewK{batch, heads_kv, seq_q, dim_qk}, kNewV{batch, heads_kv, seq_q, dim_v},
-    kRotation{positions, pairs};
+    kRotation{positions, pairs}, kTokens{total_q};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedNewK{total_q, heads_kv, dim_qk}, kPackedNewV{total_q, heads_kv, dim_v},
     kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};

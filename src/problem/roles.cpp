@@ -41,7 +41,7 @@ bool spans(const BroadcastDims& dims, int i) {
 
 // [tokens, heads, dim]
 bool tokens_first(const RoleRow& row, Form form) {
-  return form == Form::packed && (row.packed[0] == Axis::total_q || row.packed[0] == Axis::total_k);
+  return row.unit_last && form == Form::packed && (row.packed[0] == Axis::total_q || row.packed[0] == Axis::total_k);
 }
 
 }  // namespace
@@ -61,11 +61,11 @@ std::string_view what_of(Axis axis) { return kAxisRows[static_cast<std::size_t>(
 
 Forms forms_of(const Problem& p) {
   if (p.op->matrices) return {Form::matrix, Form::matrix};
-  const Form queries = p.varlen ? Form::packed : Form::batched;
+  const Form queries = p.varlen || p.slots ? Form::packed : Form::batched;
   return {queries, p.paged() ? Form::paged : p.packed_k() ? Form::packed : Form::batched};
 }
 
-std::string form_text(const RoleRow& row, Form form) {
+std::string form_text(const RoleRow& row, Form form, bool slots) {
   Axes axes = axes_of(row, form);
   if (form == Form::batched && is_turned(row.name, rank_of(axes))) std::swap(axes[1], axes[2]);
   std::string whole, rest;
@@ -76,9 +76,10 @@ std::string form_text(const RoleRow& row, Form form) {
   }
   return (row.fit == Fit::leading_optional ? "[" + rest + "] or [" : "[") + whole + "]" +
          (row.fit == Fit::trailing_optional ? " or a prefix of it" : "") +
-         (form == Form::paged                              ? " with page_table"
-          : form == Form::packed && row.packed != row.axes ? " with cu_seqlens"
-                                                           : "");
+         (form != Form::paged && (form != Form::packed || row.packed == row.axes) ? ""
+          : slots                                                                 ? " with slot_mapping"
+          : form == Form::paged                                                   ? " with page_table"
+                                                                                  : " with cu_seqlens");
 }
 
 std::int64_t size_of(Axis axis, const Problem& p) {
@@ -166,6 +167,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
     case Types::f32: s.dtype = DType::f32; break;
     case Types::boolean: s.dtype = DType::boolean; break;
     case Types::i32: s.dtype = DType::i32; break;
+    case Types::index: s.dtype = row.role == Role::slot_mapping ? p.slot_dtype : p.position_dtype; break;
   }
   return s;
 }

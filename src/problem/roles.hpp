@@ -95,8 +95,9 @@ inline Axes axes_of(const RoleRow& row, Form form) {
   return form == Form::packed || form == Form::matrix ? row.packed : row.axes;
 }
 Forms forms_of(const Problem& problem);
-std::string form_text(const RoleRow& row, Form form);  // "[batch, heads_q, seq_q, dim_qk]"
-std::string_view what_of(Axis axis);                   // "number of heads"
+// "[batch, heads_q, seq_q, dim_qk]". slots: packed and paged tensors are so because of slot_mapping.
+std::string form_text(const RoleRow& row, Form form, bool slots = false);
+std::string_view what_of(Axis axis);  // "number of heads"
 std::int64_t size_of(Axis axis, const Problem& problem);
 bool uses(const Problem& problem, const RoleRow& row);     // whether its calls have this tensor
 bool is_asked(const Gradients& gradients, Role gradient);  // false of what is none

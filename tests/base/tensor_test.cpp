@@ -83,11 +83,11 @@ TEST(Tensor, ErrorsSayWhat) {
   EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 2}, {1}); }),
             "a tensor must have one stride for each of its 2 sizes (got 1)");
   EXPECT_EQ(sentence([&] { (void)dtype_from_name("float"); }),
-            "dtype must be fp32, fp16, bf16, fp8_e4m3, bool or int32 (got 'float')");
+            "dtype must be fp32, fp16, bf16, fp8_e4m3, bool, int32 or int64 (got 'float')");
 }
 
 TEST(DTypes, NamesAndSizes) {
-  for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3, DType::boolean, DType::i32})
+  for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3, DType::boolean, DType::i32, DType::i64})
     EXPECT_EQ(dtype_from_name(name_of(d)), d);
   EXPECT_EQ(size_of(DType::f32), 4u);
   EXPECT_EQ(size_of(DType::f16), 2u);
@@ -109,9 +109,9 @@ TEST(Tensor, ValuesThatAreNoneSaySo) {
   };
   const std::string shape = text(static_cast<int>(ErrorCode::bad_shape)),
                     dtype = text(static_cast<int>(ErrorCode::bad_dtype));
-  for (int value : {6, 77, 255}) {
+  for (int value : {7, 77, 255}) {
     const auto d = static_cast<DType>(value);
-    const std::string sentence = text(dtype, ": dtype must be a value of DType, 0 to 5 (got ", value, ")");
+    const std::string sentence = text(dtype, ": dtype must be a value of DType, 0 to 6 (got ", value, ")");
     EXPECT_EQ(said([&] { (void)size_of(d); }), sentence);
     EXPECT_EQ(said([&] { (void)name_of(d); }), sentence);
   }

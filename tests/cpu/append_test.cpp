@@ -5,7 +5,8 @@
 #include <limits>
 
 #include "onepass/onepass.hpp"
-#include "support/append_case.hpp"
+#include "problem/tensor_checks.hpp"
+#include "support/append_specs.hpp"
 
 namespace onepass::check {
 namespace {
@@ -102,7 +103,8 @@ TEST(Append, RefusesWithNothingWritten) {
   using T = AppendTensors;
   const std::vector<Refusal> refusals{
       {"k_new must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.k_new = {}; }},
-      {"cache_seqlens must be given", ErrorCode::bad_shape, [](AppendCase& c) { c.tensors.cache_seqlens = {}; }},
+      {"cache_seqlens or slot_mapping must be given", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.cache_seqlens = {}; }},
       {"the number of tokens of v_new must be 6, as in k_new (got shape [7, 2, 8])", ErrorCode::bad_shape,
        [](AppendCase& c) { c.tensors.k_new.shape[0] = 6; }},
       {"k_new must have shape [batch, heads_kv, seq_q, dim_qk] (got [7, 2, 16])", ErrorCode::bad_shape,
@@ -181,6 +183,76 @@ TEST(Append, RefusesWithNothingWritten) {
     }
     c.expect_untouched();
   }
+}
+
+TEST(Append, RefusesSlotsWithNothingWritten) {
+  const AppendSpec spec{.name = "refused slots",
+                        .dtype = DType::bf16,
+                        .heads_q = 2,
+                        .rotary_dim = 12,
+                        .used = {0},
+                        .lengths = {7},
+                        .page_size = 10,
+                        .slots = true};
+  const auto set = [](auto role, int i, auto to) {
+    return [=](AppendCase& c) {
+      static_cast<decltype(to)*>(const_cast<void*>((c.tensors.*role).data))[i] = to;
+      for (AppendCase::Memory& m : c.memory) m.before = m.bytes;
+    };
+  };
+  using T = AppendTensors;
+  const std::int64_t past = 70, twice = 3;
+  const std::vector<Refusal> refusals{
+      {"slot_mapping[4] must be below 70, the slots of 7 pages of 10 (got 70)", ErrorCode::bad_value,
+       set(&T::slot_mapping, 4, past)},
+      {"positions[2] must be a row of cos and sin, from 0 to 39 (got -1)", ErrorCode::bad_value,
+       set(&T::positions, 2, -1)},  // a token without a slot, whose q is rotated
+      {"only one token may be written to slot 3 (slot_mapping gives it to tokens 0 and 6)", ErrorCode::bad_value,
+       [=](AppendCase& c) {
+         set(&T::slot_mapping, 0, twice)(c);
+         set(&T::slot_mapping, 6, twice)(c);
+       }},
+      {"page_table and slot_mapping must not both be given", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.page_table = c.tensors.positions; }},
+      {"positions must be given: with slot_mapping it says", ErrorCode::bad_shape,
+       [](AppendCase& c) { c.tensors.positions = {}; }},
+      {"positions requires cos and sin", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.cos = c.tensors.sin = c.tensors.q = {}, c.tensors.q_out = {}; }},
+      {"slot_mapping must be int32 or int64 (got fp32)", ErrorCode::bad_dtype,
+       [](AppendCase& c) { c.tensors.slot_mapping.dtype = DType::f32; }},
+      {"cos_sin_cache and cos or sin must not both be given", ErrorCode::bad_value,
+       [](AppendCase& c) { c.tensors.cos_sin_cache = c.tensors.cos; }},
+      {"k_new must have shape [total_q, heads_kv, dim_qk] with slot_mapping (got [1, 7, 2, 32])", ErrorCode::bad_shape,
+       [](AppendCase& c) { widen(c.tensors.k_new, 4); }},
+  };
+  for (const Refusal& r : refusals) {
+    AppendCase c(spec);
+    r.spoil(c);
+    try {
+      append_kv(c.tensors);
+      ADD_FAILURE() << "accepted: " << r.words;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(r.words), std::string::npos) << e.what() << "\n  is not: " << r.words;
+      EXPECT_EQ(e.code(), r.code) << e.what();
+    }
+    c.expect_untouched();
+  }
+}
+
+// Many tokens without a slot, and their one entry.
+TEST(Append, RepeatedSlotsAreReadOnce) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  const std::int64_t none = -1, first = 0;
+  const float row = 0;
+  std::vector<float> cache(8, 7.0f);
+  AppendTensors t;
+  t.k_new = t.v_new = {&row, DType::f32, {kMany, 0, 4}, {0, 0, 1}};
+  t.k = t.v = {cache.data(), DType::f32, {2, 1, 0, 4}};
+  t.slot_mapping = {&none, DType::i64, {kMany}, {0}};
+  append_kv(t);
+  t.slot_mapping.data = &first;
+  EXPECT_THROW(append_kv(t), Error);
+  EXPECT_EQ(cache, std::vector<float>(8, 7.0f));
 }
 
 TEST(Append, AnFp8QuotientSaturates) {

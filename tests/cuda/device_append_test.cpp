@@ -1,6 +1,7 @@
 // append_kv on a device: against a plain loop in float64 and, bit for bit, against the CPU. Needs a GPU.
 #include "device_append.hpp"
 #include "device.hpp"
+#include "support/append_specs.hpp"
 
 namespace onepass::check {
 namespace {
@@ -26,6 +27,17 @@ TEST_F(DeviceAppends, LeaveOutWhatIsOutOfRange) {
     put_out_of_range(c);
     DeviceAppend device(c);
     append_kv(device.tensors);
+    device.fetch();
+    c.expect_right();
+  }
+}
+
+TEST_F(DeviceAppends, LeaveOutSlotsOutOfRange) {
+  for (const bool odd : {false, true}) {
+    AppendCase c(slots_out_of_range_spec(odd));
+    put_slots_out_of_range(c);
+    DeviceAppend device(c);
+    append_kv(device.tensors, true);
     device.fetch();
     c.expect_right();
   }

@@ -1,6 +1,7 @@
 // Launches from CUDA graphs, from several threads and on several devices give the bits of a launch alone. Needs a GPU.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <latch>
 #include <memory>
 
@@ -131,45 +132,54 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
   EXPECT_GT(replayed, 0);
 }
 
-// Lengths are read on the device: a graph appends to where they say by then.
-TEST_F(DeviceGraphs, AppendToTheEndsThatAReplayFinds) {
+// Lengths and slots are read on the device: a graph appends to where they say by then.
+TEST_F(DeviceGraphs, AppendToThePlacesThatAReplayFinds) {
   const Graphs graphs;
-  AppendSpec spec{.name = "captured",
-                  .dtype = DType::bf16,
-                  .table = DType::bf16,
-                  .heads_q = 4,
-                  .dim_qk = 64,
-                  .dim_v = 64,
-                  .rotary_dim = 64,
-                  .used = {3, 30},
-                  .lengths = {1, 1},
-                  .page_size = 8};
-  AppendCase first(spec);
-  DeviceAppend device(first);
-  const cuda::ContextScope scope(cuda::device_facts(0));
-  Stream stream = nullptr;
-  check_cuda(cuda::driver()->stream_create(&stream, 1), "cuStreamCreate");
-  append_kv(device.tensors, false, {.stream = stream});  // loads the kernel
-  Launcher::wait(stream);
-  Graphs::Graph graph = nullptr;
-  Graphs::Exec exec = nullptr;
-  check_cuda(graphs.begin_capture(stream, kGlobal), "cuStreamBeginCapture");
-  append_kv(device.tensors, false, {.stream = stream});
-  check_cuda(graphs.end_capture(stream, &graph), "cuStreamEndCapture");
-  check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
-  for (const std::int32_t used : {4, 15, 39}) {
-    static_cast<std::int32_t*>(const_cast<void*>(first.tensors.cache_seqlens.data))[0] = used;
-    first.spec.used[0] = used;
-    for (AppendCase::Memory& m : first.memory) (m.output ? m.bytes : m.before) = m.output ? m.before : m.bytes;
-    device.upload();
-    check_cuda(graphs.launch(exec, stream), "cuGraphLaunch");
+  AppendSpec lengths{.name = "captured",
+                     .dtype = DType::bf16,
+                     .table = DType::bf16,
+                     .heads_q = 4,
+                     .dim_qk = 64,
+                     .dim_v = 64,
+                     .rotary_dim = 64,
+                     .used = {3, 30},
+                     .lengths = {1, 1},
+                     .page_size = 8};
+  AppendSpec slots = lengths;
+  slots.used = {0}, slots.lengths = {9}, slots.slots = slots.joined = true;
+  for (const AppendSpec& spec : {lengths, slots}) {
+    AppendCase first(spec);
+    DeviceAppend device(first);
+    const cuda::ContextScope scope(cuda::device_facts(0));
+    Stream stream = nullptr;
+    check_cuda(cuda::driver()->stream_create(&stream, 1), "cuStreamCreate");
+    append_kv(device.tensors, false, {.stream = stream});  // loads the kernel
     Launcher::wait(stream);
-    device.fetch();
-    first.expect_right();
+    Graphs::Graph graph = nullptr;
+    Graphs::Exec exec = nullptr;
+    check_cuda(graphs.begin_capture(stream, kGlobal), "cuStreamBeginCapture");
+    append_kv(device.tensors, false, {.stream = stream});
+    check_cuda(graphs.end_capture(stream, &graph), "cuStreamEndCapture");
+    check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+    for (const std::int32_t used : {4, 15, 39}) {
+      if (spec.slots) {
+        auto* const of = static_cast<std::int64_t*>(const_cast<void*>(first.tensors.slot_mapping.data));
+        std::rotate(of, of + 1, of + 9);
+      } else {
+        static_cast<std::int32_t*>(const_cast<void*>(first.tensors.cache_seqlens.data))[0] = used;
+        first.spec.used[0] = used;
+      }
+      for (AppendCase::Memory& m : first.memory) (m.output ? m.bytes : m.before) = m.output ? m.before : m.bytes;
+      device.upload();
+      check_cuda(graphs.launch(exec, stream), "cuGraphLaunch");
+      Launcher::wait(stream);
+      device.fetch();
+      first.expect_right();
+    }
+    graphs.destroy_exec(exec);
+    graphs.destroy(graph);
+    cuda::driver()->stream_destroy(stream);
   }
-  graphs.destroy_exec(exec);
-  graphs.destroy(graph);
-  cuda::driver()->stream_destroy(stream);
 }
 
 TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {

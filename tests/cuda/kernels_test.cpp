@@ -155,13 +155,16 @@ TEST(Gemv, CompilesToTheCodeThatWasMeant) {
 
 TEST_P(SmallKernels, AppendsCompileWithoutASpill) {
   using enum ScalarType;
-  for (const AppendConfig& config : {AppendConfig{f32, f32, f32, false, false, false, 8},
-                                     {f32, f32, f32, true, true, true, 1},
-                                     {bf16, bf16, f32, true, false, true, 8},
-                                     {bf16, bf16, bf16, false, true, true, 8},
-                                     {f16, f16, f16, true, true, false, 1},
-                                     {f16, f16, none, false, false, true, 8},
-                                     {bf16, e4m3, f32, false, true, true, 8}}) {
+  for (const AppendConfig& config : {AppendConfig{f32, f32, f32, false, false, false, false, 8},
+                                     {f32, f32, f32, true, true, true, false, 1},
+                                     {bf16, bf16, f32, true, false, true, false, 8},
+                                     {bf16, bf16, bf16, false, true, true, false, 8},
+                                     {f16, f16, f16, true, true, false, false, 1},
+                                     {f16, f16, none, false, false, true, false, 8},
+                                     {bf16, e4m3, f32, false, true, true, false, 8},
+                                     {bf16, bf16, bf16, false, false, false, true, 8},
+                                     {f16, e4m3, f32, true, false, false, true, 8},
+                                     {f32, f32, none, false, false, false, true, 1}}) {
     cuda::CodeGate gate{kAppendThreads, {}};
     if (config.at_once == 8) gate.instructions = {"LDG.E.128", config.cache == e4m3 ? "STG.E.64" : "STG.E.128"};
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::append_program(config, GetParam())), gate), "") << GetParam();

@@ -69,6 +69,29 @@ void test_append(void) {
   for (i = 0; i < PAGES * PAGE; ++i) written += c.k[i * DIM] != 777;
   CHECK(written == 3);
 
+  {
+    const int64_t slots[3] = {8, -1, 1}, three[1] = {3}, both_shape[2] = {4, 2};
+    const int32_t positions[3] = {1, 2, 0};
+    const float both[8] = {1, 0, 0, 1, -1, 0, 0, -1}; /* cos and sin of each position */
+    onepass_tensor tslots, tpositions, tboth;
+    fill_append(&c);
+    CHECK(onepass_tensor_init(&tslots, (void*)slots, ONEPASS_I64, 1, three) == ONEPASS_OK);
+    CHECK(onepass_tensor_init(&tpositions, (void*)positions, ONEPASS_I32, 1, three) == ONEPASS_OK);
+    CHECK(onepass_tensor_init(&tboth, (void*)both, ONEPASS_F32, 2, both_shape) == ONEPASS_OK);
+    c.append.cache_seqlens = c.append.page_table = c.append.cu_seqlens_q = c.append.cos = c.append.sin = NULL;
+    c.append.slot_mapping = &tslots, c.append.positions = &tpositions, c.append.cos_sin_cache = &tboth;
+    CHECK(onepass_append_kv(&c.append) == ONEPASS_OK);
+    CHECK(row_is(&c, 4, 0, 0, 1));
+    CHECK(row_is(&c, 0, 1, 2, 0));
+    CHECK(c.q[DIM] == -(DIM + 1)); /* a half turn of the token without a slot */
+    for (i = 0, written = 0; i < PAGES * PAGE; ++i) written += c.k[i * DIM] != 777;
+    CHECK(written == 2);
+  }
+  fill_append(&c);
+  c.append.cache_seqlens = NULL;
+  c.append.seqused_k = &c.tused; /* its old name */
+  CHECK(onepass_append_kv(&c.append) == ONEPASS_OK);
+  CHECK(row_is(&c, 4, 1, 0, 1));
   fill_append(&c);
   c.append.cos = NULL;
   FAILS(onepass_append_kv(&c.append), ONEPASS_BAD_SHAPE, "cos must be given");

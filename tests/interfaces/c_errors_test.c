@@ -31,7 +31,7 @@ static void tensors(void) {
   REFUSED(p.tq.rank = 0, ONEPASS_BAD_SHAPE, "q must have 1 to 4 dimensions (got 0)");
   REFUSED(p.tq.rank = 5, ONEPASS_BAD_SHAPE, "q must have 1 to 4 dimensions (got 5)");
   REFUSED(p.tq.rank = -1, ONEPASS_BAD_SHAPE, "q must have 1 to 4 dimensions (got -1)");
-  REFUSED(p.tv.dtype = 6, ONEPASS_BAD_DTYPE, "the dtype of v must be a value of onepass_dtype (got 6)");
+  REFUSED(p.tv.dtype = 7, ONEPASS_BAD_DTYPE, "the dtype of v must be a value of onepass_dtype (got 7)");
   REFUSED(p.tv.dtype = -1, ONEPASS_BAD_DTYPE, "(got -1)");
   REFUSED(p.tv.dtype = ONEPASS_F16, ONEPASS_BAD_DTYPE, "v must be fp32, as k (got fp16)");
   REFUSED(p.tk.device_kind = 2, ONEPASS_BAD_DEVICE, "the device_kind of k must be ONEPASS_CPU or ONEPASS_CUDA (got 2)");

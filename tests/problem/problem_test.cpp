@@ -189,7 +189,7 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k must be 0 or more (got -3)");
   EXPECT_EQ(sentence([](Problem& p) { p.band.right = INT64_MAX; }),
             "the window's right side must be -1 (unbounded) to 2^60 (got 9223372036854775807)");
-  EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype must be a value of DType, 0 to 5 (got 77)");
+  EXPECT_EQ(sentence([](Problem& p) { p.dtype = DType{77}; }), "dtype must be a value of DType, 0 to 6 (got 77)");
   EXPECT_EQ(sentence([](Problem& p) { p.device.kind = DeviceKind{2}; }),
             "the device kind must be a value of DeviceKind (got 2)");
   EXPECT_EQ(sentence([](Problem& p) { p.band.align = Align{3}; }), "the band's align must be a value of Align (got 3)");

@@ -71,6 +71,17 @@ def test_pages_and_packed_tokens(rng):
         same(mine, other)
 
 
+def test_slots(rng):
+    """Slots and positions of int64, from one table of cos and sin, under jit; what is not written stays."""
+    new, q = normal(rng, (6, 2, 16)), normal(rng, (6, 4, 16))
+    pools = [normal(rng, (5, 4, 2, 16)) for _ in "kv"]
+    options = dict(slot_mapping=np.array([7, -1, 19, 0, 8, -3]), positions=np.array([3, 0, 8, 8, 1, 2]), q=q)
+    options |= dict(cos_sin_cache=normal(rng, (9, 12)), interleaved=True)
+    given = jax.jit(lambda *x: onepass.jax.append_kv(*x, **options))(new, new + 1, *pools)
+    for mine, other in zip(given, in_numpy(new, new + 1, pools, options), strict=True):
+        same(mine, other)
+
+
 def test_a_decoder_carries_its_cache(rng):
     """Token by token in a scan, donated, beside attention over all tokens; the caches are not copied."""
     k, v, q = (jnp.asarray(normal(rng, (10, 2, heads, 1, 16))) for heads in (2, 2, 4))
@@ -120,7 +131,7 @@ def test_vmap_and_refusals(rng):
         (dict(threads=0), r"threads must be .* \(got 0\)"),
         (dict(sin=None), "sin must be given"),
         (dict(q=options["q"][:, :, :1]), "the sequence length of q must be 3, as in k_new"),
-        (dict(cache_seqlens=None), r"cache_seqlens must be an array \(got None\)"),
+        (dict(cache_seqlens=None), r"cache_seqlens or slot_mapping must be an array \(got None\)"),
         (dict(k_new=None), r"k_new must be an array \(got None\)"),
         (dict(v_cache=None), r"v_cache must be an array \(got None\)"),
         (dict(cache_seqlens=np.float32([7, 0])), r"cache_seqlens must be int32 or int64 \(got float32\)"),

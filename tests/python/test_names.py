@@ -43,6 +43,8 @@ def test_all_functions_answer():
         onepass.attention_backward(out, Q, K, V, out, lse, softmax_scale=1.0)
     with pytest.raises(TypeError, match="attention does not take 'cache_seqlens': .* is seqused_k"):
         onepass.attention(Q, K, V, cache_seqlens=None)
+    with pytest.raises(TypeError, match="'is_neox': is_neox=True of vLLM is interleaved=False of append_kv"):
+        onepass.append_kv(K, V, K, V, is_neox=True)
     with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
         onepass.append_kv(K, V, K, V, cache_seqlens=None, block_table=None)
     with pytest.raises(TypeError, match="append_kv does not take 'seqused_k': .* is cache_seqlens of append_kv, which"):

@@ -137,6 +137,8 @@ def test_a_fake_append_needs_what_a_real_one_needs(torch):
         "k_new must have heads 2, as k_cache has .got 1": dict(k_new=new[:, :1]),
         "v_new must have dim 16, as v_cache has .got 8": dict(v_new=new[..., :8]),
         r"k_new must have shape \[batch, heads_kv, seq_new, dim\]": dict(k_new=new[0]),
+        "cache_seqlens or slot_mapping must be given": dict(cache_seqlens=None),
+        r"k_new must have shape \[tokens, heads_kv, dim\]": dict(cache_seqlens=None, slot_mapping=used.long()),
         "v_cache must be on meta, as k_new is": dict(v_cache=torch.zeros(2, 2, 8, 16)),
     }.items():
         with pytest.raises(ValueError, match=sentence):

@@ -180,6 +180,18 @@ def test_append(rng, aliased):
         np.testing.assert_array_equal(results[name], x)
 
 
+def test_append_to_slots(rng):
+    new, pages = normal(rng, (3, 2, 16)), {name: normal(rng, (5, 4, 2, 16)) for name in "kv"}
+    operands = {"slot_mapping": np.int32([19, -1, 0]), "positions": np.int32([8, 0, 3])}
+    operands |= {"cos_sin_cache": normal(rng, (9, 8))}
+    wanted = {name: x.copy() for name, x in pages.items()}
+    onepass.append_kv(new, new + 1, *wanted.values(), **operands)
+    given = [("before", x) for x in pages.values()] + list(({"k_new": new, "v_new": new + 1} | operands).items())
+    assert Xla().run("onepass_append_kv", given, pages, interleaved=False, tokens_first=True)
+    for name, x in wanted.items():
+        np.testing.assert_array_equal(pages[name], x)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [

@@ -12,6 +12,7 @@
 
 #include "algebra/numerics.hpp"
 #include "onepass/append.hpp"
+#include "onepass/element.hpp"
 #include "problem/append/append.hpp"
 #include "problem/attention/arguments.hpp"
 
@@ -42,6 +43,8 @@ struct AppendSpec {
   std::int64_t capacity = 40;  // a multiple of page_size
   std::int64_t left_over = 0;  // packed: tokens behind the last sequence
   bool fp8 = false;            // the cache is fp8_e4m3, with scales per head and block
+  // One sequence of tokens with slots and positions in any order; `used` is {0}. Every fifth token has no slot.
+  bool slots = false, wide_slots = true, wide_positions = false, joined = false;  // joined: cos_sin_cache
 };
 
 class AppendCase {
@@ -61,12 +64,13 @@ class AppendCase {
     const std::int64_t batch = static_cast<std::int64_t>(spec.used.size()), hk = spec.heads_kv, hq = spec.heads_q;
     const std::int64_t total = std::accumulate(spec.lengths.begin(), spec.lengths.end(), spec.left_over),
                        seq = spec.packed || batch == 0 ? 0 : spec.lengths[0], rotary = spec.rotary_dim;
+    const bool tokens_first = spec.packed || spec.slots;
     memory.reserve(16);                                                  // tensors point into it
     const auto new_tokens = [&](std::int64_t heads, std::int64_t dim) {  // in memory tokens stand before heads
       const std::int64_t row = dim + spec.pad;
-      return spec.packed ? Tensor(nullptr, spec.dtype, {total, heads, dim}, {heads * row, row, 1}, device)
-                         : Tensor(nullptr, spec.dtype, {batch, heads, seq, dim},
-                                  {seq * heads * row, row, heads * row, 1}, device);
+      return tokens_first ? Tensor(nullptr, spec.dtype, {total, heads, dim}, {heads * row, row, 1}, device)
+                          : Tensor(nullptr, spec.dtype, {batch, heads, seq, dim},
+                                   {seq * heads * row, row, heads * row, 1}, device);
     };
     const std::int64_t pages_each = spec.page_size ? spec.capacity / spec.page_size : 0, pages = batch * pages_each + 3;
     const auto cache = [&](std::int64_t dim) {
@@ -80,8 +84,9 @@ class AppendCase {
     input(&AppendTensors::v_new, new_tokens(hk, spec.dim_v));
     output(&AppendTensors::k, cache(spec.dim_qk));
     output(&AppendTensors::v, cache(spec.dim_v));
-    index(&AppendTensors::cache_seqlens, {batch}, spec.used, device);
-    if (spec.page_size) {
+    if (spec.slots) draw_slots(total, pages * spec.page_size, device);
+    if (!spec.slots) index(&AppendTensors::cache_seqlens, {batch}, spec.used, device);
+    if (spec.page_size && !spec.slots) {
       std::vector<std::int32_t> table(static_cast<std::size_t>(batch * pages_each));
       std::iota(table.begin(), table.end(), 2);  // pages 0, 1 and the last are unused
       std::shuffle(table.begin(), table.end(), random_);
@@ -92,13 +97,17 @@ class AppendCase {
       for (const std::int32_t n : spec.lengths) cu.push_back(cu.back() + n);
       index(&AppendTensors::cu_seqlens_q, {batch + 1}, cu, device);
     }
-    if (rotary > 0) {
+    if (rotary > 0 && spec.joined) {
+      input(&AppendTensors::cos_sin_cache,
+            Tensor(nullptr, spec.table, {spec.capacity, rotary}, {rotary + spec.pad, 1}, device));
+    } else if (rotary > 0) {
       for (ConstTensor AppendTensors::*table : {&AppendTensors::cos, &AppendTensors::sin})
         input(table, Tensor(nullptr, spec.table, {spec.capacity, rotary / 2}, {rotary / 2 + spec.pad, 1}, device));
     }
     if (spec.fp8) {
       const std::int64_t blocks = (spec.capacity + 127) / 128;
-      input(&AppendTensors::k_descale, Tensor(nullptr, DType::f32, {batch, hk, blocks}, device));
+      input(&AppendTensors::k_descale, spec.slots ? Tensor(nullptr, DType::f32, {1}, device)
+                                                  : Tensor(nullptr, DType::f32, {batch, hk, blocks}, device));
       input(&AppendTensors::v_descale, Tensor(nullptr, DType::f32, {1, hk}, device));
       for (const ConstTensor* t : {&tensors.k_descale, &tensors.v_descale}) make_positive(*t);
     }
@@ -122,6 +131,7 @@ class AppendCase {
     for (std::size_t b = 0; b < spec.used.size(); ++b) {
       for (std::int32_t t = 0; t < spec.lengths[b]; ++t) {
         for (std::int64_t h = 0; h < spec.heads_kv; ++h) {
+          if (spec.slots && !is_slot(place_of(b, t).key)) continue;
           row(tensors.k_new, tensors.k, b, t, h, spec.rotary_dim, true);
           row(tensors.v_new, tensors.v, b, t, h, 0, true);
         }
@@ -169,14 +179,38 @@ class AppendCase {
     place(t, true).output = role;
     tensors.*role = t;
   }
+  template <class T>
   void index(ConstTensor AppendTensors::*role, std::initializer_list<std::int64_t> shape,
-             const std::vector<std::int32_t>& numbers, Device device) {
+             const std::vector<T>& numbers, Device device) {
     Memory& m = memory.emplace_back();
-    m.bytes.resize(numbers.size() * 4);
+    m.bytes.resize(numbers.size() * sizeof(T));
     if (!numbers.empty()) std::memcpy(m.bytes.data(), numbers.data(), m.bytes.size());
     m.before = m.bytes;
     m.input = role;
-    tensors.*role = ConstTensor(m.bytes.data(), DType::i32, shape, device);
+    tensors.*role = ConstTensor(m.bytes.data(), dtype_of<T>, shape, device);
+  }
+  void draw_slots(std::int64_t tokens, std::int64_t room, Device device) {
+    const auto give = [&](ConstTensor AppendTensors::* role, const std::vector<std::int32_t>& numbers, bool wide) {
+      if (wide)
+        index(role, {tokens}, std::vector<std::int64_t>(numbers.begin(), numbers.end()), device);
+      else
+        index(role, {tokens}, numbers, device);
+    };
+    std::vector<std::int32_t> slots(static_cast<std::size_t>(room)), positions;
+    std::iota(slots.begin(), slots.end(), 0);
+    std::shuffle(slots.begin(), slots.end(), random_);
+    slots.resize(static_cast<std::size_t>(tokens));
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (i % 5 == 2) slots[i] = -1 - static_cast<std::int32_t>(i);
+      positions.push_back(static_cast<std::int32_t>(random_() % static_cast<unsigned>(spec.capacity)));
+    }
+    give(&AppendTensors::slot_mapping, slots, spec.wide_slots);
+    if (spec.rotary_dim > 0) give(&AppendTensors::positions, positions, spec.wide_positions);
+  }
+  bool is_slot(std::int64_t key) const { return key >= 0 && key < tensors.k.shape[0] * spec.page_size; }
+  NewToken place_of(std::size_t b, std::int64_t t) const {
+    if (!spec.slots) return {spec.used[b] + t, spec.used[b] + t};
+    return {index_at(tensors.slot_mapping, t), spec.rotary_dim > 0 ? index_at(tensors.positions, t) : 0};
   }
 
   // The value that an element had before the call.
@@ -189,13 +223,15 @@ class AppendCase {
   std::int64_t token_offset(const ConstTensor& t, std::size_t b, std::int64_t i, std::int64_t h) const {
     const auto sb = static_cast<std::int64_t>(b);
     if (t.rank == 4) return sb * t.stride[0] + h * t.stride[1] + i * t.stride[2];
+    if (spec.slots) return i * t.stride[0] + h * t.stride[1];
     return (at<std::int32_t>(tensors.cu_seqlens_q, sb) + i) * t.stride[0] + h * t.stride[1];
   }
   std::int64_t cache_offset(const ConstTensor& t, std::size_t b, std::int64_t key, std::int64_t h) const {
     const auto sb = static_cast<std::int64_t>(b);
     if (spec.page_size == 0) return sb * t.stride[0] + h * t.stride[1] + key * t.stride[2];
     const std::int64_t page =
-        at<std::int32_t>(tensors.page_table, sb * tensors.page_table.stride[0] + key / spec.page_size);
+        spec.slots ? key / spec.page_size
+                   : at<std::int32_t>(tensors.page_table, sb * tensors.page_table.stride[0] + key / spec.page_size);
     return page * t.stride[0] + key % spec.page_size * t.stride[1] + h * t.stride[2];
   }
   void make_positive(const ConstTensor& t) {
@@ -219,7 +255,8 @@ class AppendCase {
   // Judges a row, then restores the bytes that were there before.
   void row(const ConstTensor& from, const Tensor& to, std::size_t b, std::int64_t t, std::int64_t h,
            std::int64_t rotary, bool cached) {
-    const std::int64_t key = spec.used[b] + t, in = token_offset(from, b, t, h),
+    const auto [key, position] = place_of(b, t);
+    const std::int64_t in = token_offset(from, b, t, h),
                        out = cached ? cache_offset(to, b, key, h) : token_offset(to, b, t, h), half = rotary / 2;
     Memory* m = nullptr;
     for (Memory& x : memory)
@@ -231,8 +268,10 @@ class AppendCase {
         const std::int64_t pair = spec.interleaved ? d / 2 : d % half;
         const std::int64_t x = in + (spec.interleaved ? 2 * pair : pair), y = x + (spec.interleaved ? 1 : half);
         const bool second = spec.interleaved ? d % 2 == 1 : d >= half;
-        const std::int64_t angle = key * tensors.cos.stride[0] + pair;
-        const double c = original(tensors.cos, angle), s = original(tensors.sin, angle);
+        const ConstTensor &cos = spec.joined ? tensors.cos_sin_cache : tensors.cos,
+                          &sin = spec.joined ? tensors.cos_sin_cache : tensors.sin;
+        const std::int64_t angle = position * cos.stride[0] + pair;
+        const double c = original(cos, angle), s = original(sin, angle + (spec.joined ? half : 0));
         const double a = (second ? original(from, y) : original(from, x)) * c,
                      e = (second ? original(from, x) : -original(from, y)) * s;
         const double unit = to.dtype == DType::f32      ? 0x1p-24
@@ -256,101 +295,5 @@ class AppendCase {
 
   std::mt19937 random_{7};
 };
-
-// Both styles of rotation, partial rotation, odd dims, packed sequences, pages, strides, sizes of 0.
-inline std::vector<AppendSpec> append_specs() {
-  std::vector<AppendSpec> specs;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const DType table : {DType::f32, dtype}) {
-      for (const bool interleaved : {false, true}) {
-        const AppendSpec one{.name = "one token, dense",
-                             .dtype = dtype,
-                             .table = table,
-                             .heads_q = 4,
-                             .dim_qk = 64,
-                             .dim_v = 32,
-                             .rotary_dim = 64,
-                             .interleaved = interleaved,
-                             .used = {0, 7, 38},
-                             .lengths = {1, 1, 1}};
-        specs.push_back(one);
-        AppendSpec s = one;
-        s.name = "part of a row, pages of 16, q in place", s.rotary_dim = 32, s.page_size = 16, s.capacity = 48;
-        s.lengths = {5, 5, 5}, s.in_place = true;
-        specs.push_back(s);
-        s.name = "pages of 7, heads before tokens", s.page_size = 7, s.capacity = 49, s.heads_first = true;
-        specs.push_back(s);
-        s.name = "packed, pages of 1", s.page_size = 1, s.packed = true, s.lengths = {4, 0, 9}, s.left_over = 3;
-        s.used = {36, 49, 0};
-        specs.push_back(s);
-        s.name = "packed, dense, padded rows", s.page_size = 0, s.pad = 8, s.in_place = false;
-        specs.push_back(s);
-        s.name = "odd dims and strides", s.dim_qk = 13, s.dim_v = 5, s.rotary_dim = 10, s.pad = 3, s.page_size = 7;
-        specs.push_back(s);
-        if (table == DType::f32) {
-          AppendSpec fp8 = s;
-          fp8.name = "fp8, odd dims", fp8.fp8 = true;
-          specs.push_back(fp8);
-          fp8 = one, fp8.name = "fp8, one token", fp8.fp8 = true;
-          specs.push_back(fp8);
-        }
-        s.name = "one pair", s.dim_qk = 2, s.dim_v = 1, s.rotary_dim = 2, s.pad = 0, s.heads_q = 1, s.heads_kv = 1;
-        specs.push_back(s);
-      }
-    }
-    specs.push_back({.name = "copied", .dtype = dtype, .used = {3, 0}, .lengths = {11, 11}, .heads_first = true});
-    specs.push_back(
-        {.name = "no new token", .dtype = dtype, .heads_q = 2, .rotary_dim = 16, .used = {3, 40}, .lengths = {0, 0}});
-    specs.push_back({.name = "no sequence", .dtype = dtype, .heads_q = 2, .rotary_dim = 16});
-    specs.push_back({.name = "no heads", .dtype = dtype, .heads_kv = 0, .used = {3}, .lengths = {2}});
-    specs.push_back({.name = "a long prompt",
-                     .dtype = dtype,
-                     .heads_q = 8,
-                     .dim_qk = 128,
-                     .dim_v = 128,
-                     .rotary_dim = 128,
-                     .used = {0, 1},
-                     .lengths = {300, 170},
-                     .packed = true,
-                     .page_size = 16,
-                     .capacity = 320});
-    AppendSpec fp8 = specs.back();
-    fp8.name = "fp8, a long prompt", fp8.fp8 = true, fp8.interleaved = dtype == DType::f16;
-    specs.push_back(fp8);
-  }
-  return specs;
-}
-
-inline AppendSpec out_of_range_spec(bool odd) {
-  AppendSpec spec{.name = "out of range",
-                  .dtype = DType::f16,
-                  .table = DType::f16,
-                  .heads_q = 2,
-                  .dim_qk = 32,
-                  .dim_v = 8,
-                  .rotary_dim = 16,
-                  .used = {3, 30, 8, 0, 38, 5},
-                  .lengths = {2, 5, 1, 3, 2, 4},
-                  .packed = true,
-                  .page_size = 10};
-  if (odd) spec.dim_qk = 12, spec.dim_v = 3, spec.rotary_dim = 10;
-  return spec;
-}
-// Numbers of that case that only a device meets: what is expected then is that their tokens are left out.
-inline void put_out_of_range(AppendCase& c) {
-  const auto number = [&](const ConstTensor& t, int i) -> std::int32_t& {
-    return static_cast<std::int32_t*>(const_cast<void*>(t.data))[i];
-  };
-  number(c.tensors.cache_seqlens, 0) = -1;
-  number(c.tensors.cache_seqlens, 1) = 38;  // 40 keys fit: the first two tokens do
-  number(c.tensors.cache_seqlens, 2) = INT32_MAX;
-  number(c.tensors.page_table, 3 * 4) = -5;
-  number(c.tensors.page_table, 4 * 4 + 3) = 1 << 30;
-  number(c.tensors.page_table, 5 * 4) = static_cast<std::int32_t>(c.tensors.k.shape[0]);
-  for (AppendCase::Memory& m : c.memory)
-    if (m.input) m.before = m.bytes;
-  c.spec.used = {0, 38, 0, 0, 0, 0};
-  c.spec.lengths = {0, 2, 0, 0, 0, 0};
-}
 
 }  // namespace onepass::check

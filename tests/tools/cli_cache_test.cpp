@@ -1,6 +1,8 @@
 // A cache from files: the same result from pages as from the keys side by side, in either layout.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "tools/cli.hpp"
@@ -118,6 +120,18 @@ TEST(CliCache, AppendWritesATokenAndTurnsIt) {
   EXPECT_EQ(numbers("v"), with({5, 6, 7, 8}));
   EXPECT_EQ(numbers("q"), (std::vector<float>{-2, 1, 3, 4}));
   EXPECT_EQ(folder.read("k.npy"), npy(npy_literal("<f4", "2, 2, 1, 4"), bytes_of(before)));
+
+  write("token.npy", "1, 1, 4", std::vector<float>{1, 2, 3, 4});
+  write("both.npy", "2, 2", std::vector<float>{1, 0, 0, 1});
+  write("slot.npy", "1,", std::vector<std::int64_t>{3}, "<i8");
+  write("position.npy", "1,", std::vector<std::int32_t>{1}, "<i4");
+  r = onepass({"append", "--k-new", folder("token.npy"), "--v-new", folder("token.npy"), "--k", folder("k.npy"), "--v",
+               folder("v.npy"), "--slot-mapping", folder("slot.npy"), "--positions", folder("position.npy"),
+               "--cos-sin-cache", folder("both.npy"), "--out", folder("s.safetensors")});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const io::FileSource slot_file(folder("s.safetensors"));
+  const io::Array k = io::Safetensors(slot_file).read("k");
+  EXPECT_TRUE(std::ranges::equal(std::span(reinterpret_cast<const float*>(k.data()), 16), with({-2, 1, 3, 4})));
 }
 
 }  // namespace

@@ -25,18 +25,24 @@ struct Row {
   ConstTensor AppendTensors::*input;
   Tensor AppendTensors::*output;  // one of the two
 };
-constexpr std::array<Row, 10> kRows{
+constexpr std::array<Row, 13> kRows{
     {{"k_new", "new keys [batch, heads_kv, seq, dim]", &AppendTensors::k_new, nullptr},
      {"v_new", "new values [batch, heads_kv, seq, dim_v]", &AppendTensors::v_new, nullptr},
      {"k", "the cache [batch, heads_kv, capacity, dim], or pages [pages, page_size, heads_kv, dim]", nullptr,
       &AppendTensors::k},
      {"v", "the cache of values, shaped as k", nullptr, &AppendTensors::v},
      {"cache_seqlens", "int32 [batch]: the lengths before the new tokens", &AppendTensors::cache_seqlens, nullptr},
+     {"slot_mapping", "int64 or int32 [tokens]: slots page_size * page + offset, in place of lengths and a table",
+      &AppendTensors::slot_mapping, nullptr},
+     {"positions", "int32 or int64 [tokens]: with slot_mapping, rows of cos and sin", &AppendTensors::positions,
+      nullptr},
      {"page_table", "int32 [batch, pages]: k and v are pages", &AppendTensors::page_table, nullptr},
      {"cu_seqlens_q", "int32 [batch + 1]: k_new, v_new and q are packed [total, heads, dim]",
       &AppendTensors::cu_seqlens_q, nullptr},
      {"cos", "[positions, rotary_dim / 2]: k_new and q are rotated", &AppendTensors::cos, nullptr},
      {"sin", "shaped as cos", &AppendTensors::sin, nullptr},
+     {"cos_sin_cache", "[positions, rotary_dim]: cos in the left half of the columns, sin in the right",
+      &AppendTensors::cos_sin_cache, nullptr},
      {"q", "queries [batch, heads, seq, dim], rotated as the keys", &AppendTensors::q, nullptr}}};
 
 struct Flags {
@@ -62,7 +68,7 @@ void append_command(Flags& flags) {
   source.check_names(known);
 
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
-  const CallersLayout layout(flags.layout == "bshd", source.has("page_table"));
+  const CallersLayout layout(flags.layout == "bshd", source.has("page_table") || source.has("slot_mapping"));
   std::optional<DeviceTensors> on_device;
   if (device.kind == DeviceKind::cuda) on_device.emplace(device);
   std::deque<io::Array> arrays;

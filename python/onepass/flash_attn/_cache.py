@@ -153,7 +153,7 @@ def _append(
         v,
         k_cache,
         v_cache,
-        seqused_k=used,
+        cache_seqlens=used,
         page_table=table,
         cu_seqlens_q=cu_seqlens,
         cos=rotary.cos,

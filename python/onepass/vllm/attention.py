@@ -113,13 +113,7 @@ class DenseAttention(AttentionImpl):
             scales = layer._k_scale, layer._v_scale
             _custom_ops.reshape_and_cache_flash(key, value, k, v, slot_mapping, self.kv_cache_dtype, *scales)
             return
-        used = slot_mapping >= 0
-        page, offset = slot_mapping[used] // k.shape[1], slot_mapping[used] % k.shape[1]
-        for pages, new, scale in (k, key[:n], layer._k_scale), (v, value[:n], layer._v_scale):
-            if self.fp8:
-                new = (new.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
-                pages = pages.view(torch.uint8)
-            pages[page, offset] = new[used]
+        onepass.torch.append_kv(key[:n], value[:n], k, v, slot_mapping=slot_mapping, **self._scales(layer))
 
     def _pages(self, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
         """K and V ``[blocks, block_size, heads_kv, dim]``, views of ``[blocks, heads_kv, block_size, 2 dim]``."""

@@ -43,7 +43,7 @@ void draw_tokens(const Problem& p, const Tensors& t, Role role, std::uint64_t se
 }  // namespace
 
 void draw_append(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
-  draw_lengths_and_pages(p, t, seed);
+  p.slots ? draw_slots(p, t, seed) : draw_lengths_and_pages(p, t, seed);
   for (const Role role : {Role::k_new, Role::v_new, Role::q}) draw_tokens(p, t, role, seed, distribution);
   for (const Role role : {Role::k_descale, Role::v_descale}) draw_descale(tensor_of(t, row_of(role)), role, seed);
   for (std::int64_t i = 0; p.rotary && i < p.positions * (p.rotary_dim / 2); ++i) {

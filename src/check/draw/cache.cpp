@@ -12,8 +12,17 @@
 namespace onepass::check {
 
 namespace {
-enum Stream : std::int64_t { kLengths = 100, kPages };  // apart from those of the values
+enum Stream : std::int64_t { kLengths = 100, kPages, kSlots, kPositions };  // apart from those of the values
+
+std::vector<std::int32_t> shuffled(std::int64_t count, Random r) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[static_cast<std::size_t>(r.below(static_cast<std::int64_t>(i)))]);
+  return order;
 }
+
+}  // namespace
 
 std::vector<std::int32_t> draw_lengths(const Problem& p, std::uint64_t seed) {
   std::vector<std::int32_t> lengths;
@@ -30,11 +39,8 @@ std::vector<std::int32_t> draw_lengths(const Problem& p, std::uint64_t seed) {
 
 std::vector<std::int32_t> draw_page_table(const Problem& p, const std::vector<std::int32_t>& lengths,
                                           std::uint64_t seed) {
-  std::vector<std::int32_t> order(static_cast<std::size_t>(p.pages)), table;
-  std::iota(order.begin(), order.end(), 0);
-  Random r(seed, {kPages});
-  for (std::size_t i = order.size(); i > 1; --i)
-    std::swap(order[i - 1], order[static_cast<std::size_t>(r.below(static_cast<std::int64_t>(i)))]);
+  const std::vector<std::int32_t> order = shuffled(p.pages, Random(seed, {kPages}));
+  std::vector<std::int32_t> table;
   std::size_t next = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const std::int64_t keys = lengths[static_cast<std::size_t>(b)] + new_tokens(p, b);
@@ -57,7 +63,9 @@ void put(const ConstTensor& t, const std::vector<std::int32_t>& numbers) {  // r
   const std::int64_t columns = t.rank == 2 ? t.shape[1] : 1;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
-    Inputs::writable<std::int32_t>(t)[row * t.stride[0] + column * t.stride[1]] = numbers[i];
+    const std::int64_t at = row * t.stride[0] + column * t.stride[1];
+    t.dtype == DType::i64 ? void(Inputs::writable<std::int64_t>(t)[at] = numbers[i])
+                          : void(Inputs::writable<std::int32_t>(t)[at] = numbers[i]);
   }
 }
 
@@ -67,8 +75,20 @@ void draw_lengths_and_pages(const Problem& p, const Tensors& t, std::uint64_t se
   if (p.varlen) prefix_sums(t.cu_seqlens_q, p.lengths_q);
   if (p.packed_k()) prefix_sums(t.cu_seqlens_k, p.lengths_k);
   const std::vector<std::int32_t> lengths = draw_lengths(p, seed);
-  if (p.seqused) put(p.op == Op::append ? t.cache_seqlens : t.seqused_k, lengths);
+  if (p.seqused) put(p.op == kAppend ? t.cache_seqlens : t.seqused_k, lengths);
   if (p.paged()) put(t.page_table, draw_page_table(p, lengths, seed));
+}
+
+void draw_slots(const Problem& p, const Tensors& t, std::uint64_t seed) {
+  std::vector<std::int32_t> slots = shuffled(p.seq_k, Random(seed, {kSlots})), positions;
+  slots.resize(static_cast<std::size_t>(p.seq_q), -1);
+  for (std::int64_t i = 0; i < p.seq_q; ++i) {
+    Random r(seed, {kPositions, i});
+    positions.push_back(static_cast<std::int32_t>(p.positions > 0 ? r.below(p.positions) : 0));
+    if (r.below(8) == 0) slots[static_cast<std::size_t>(i)] = -1 - static_cast<std::int32_t>(r.below(3));
+  }
+  put(t.slot_mapping, slots);
+  if (t.positions.given()) put(t.positions, positions);
 }
 
 }  // namespace onepass::check

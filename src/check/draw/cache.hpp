@@ -11,6 +11,10 @@ namespace onepass::check {
 // cu_seqlens_q and cu_seqlens_k, seqused_k and page_table: those that the problem has.
 void draw_lengths_and_pages(const Problem& problem, const Tensors& tensors, std::uint64_t seed);
 
+// slot_mapping and positions of an append: slots in any order, each of one token, and every eighth token or so, and
+// those that find no room, without a slot; positions in any order.
+void draw_slots(const Problem& problem, const Tensors& tensors, std::uint64_t seed);
+
 // The number of keys of each sequence: the lengths of the problem if it has them, else 0 to seq_k, and seq_k for the
 // first sequence. Without seqused_k all lengths are seq_k. An append's leave room for what is new.
 std::vector<std::int32_t> draw_lengths(const Problem& problem, std::uint64_t seed);

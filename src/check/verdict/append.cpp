@@ -23,18 +23,18 @@ class AppendJudge {
       const Sequence s = sequence_of(p_, t_, b);
       const KeyValueView keys(t_.k_cache, s, t_.k_descale), values(t_.v_cache, s, t_.v_descale);
       for (std::int64_t i = 0; i < s.seq_q; ++i) {
-        const std::int64_t key = s.seq_k + i;
-        for (std::int64_t h = 0; h < p_.heads_kv; ++h) {
+        const NewToken token = new_token(t_, s, i);
+        for (std::int64_t h = 0; h < p_.heads_kv && !token.skipped(); ++h) {
           const auto cached = [&](const char* name, const ConstTensor& from, const ConstTensor& to,
                                   const KeyValueView& view, std::int64_t rotary) {
-            row({name, b, h, i, key, from, row_offset(from, b, h, s.q_begin + i), to, view.offset(h, key),
-                 view.factor(h, key), rotary});
+            row({name, b, h, i, token.position, from, row_offset(from, b, h, s.q_begin + i), to,
+                 view.offset(h, token.key), view.factor(h, token.key), rotary});
           };
           cached("k", t_.k_new, t_.k_cache, keys, p_.rotary_dim);
           cached("v", t_.v_new, t_.v_cache, values, 0);
         }
         for (std::int64_t h = 0; h < p_.heads_q; ++h)
-          row({"q_out", b, h, i, key, t_.q, row_offset(t_.q, b, h, s.q_begin + i), t_.q_out,
+          row({"q_out", b, h, i, token.position, t_.q, row_offset(t_.q, b, h, s.q_begin + i), t_.q_out,
                row_offset(t_.q_out, b, h, s.q_begin + i), 1.0f, p_.rotary_dim});
       }
     }

@@ -81,15 +81,18 @@ struct Append {
   template <class T, class Cached>
   void token(const Sequence& s, const KeyValueView& keys, const KeyValueView& values, std::int64_t i,
              std::vector<float>& room) const {
-    const std::int64_t key = s.seq_k + i, from = s.q_begin + i;
-    const Angles a = angles(key, room);
+    const auto [key, position] = new_token(t, s, i);
+    const bool skipped = key < 0;
+    const std::int64_t from = s.q_begin + i;
+    if (skipped && p.heads_q == 0) return;
+    const Angles a = angles(position, room);
     const auto row = [&](const ConstTensor& x, std::int64_t head) {
       return static_cast<const T*>(x.data) + row_offset(x, s.batch, head, from);
     };
     const auto place = [&](const KeyValueView& of, std::int64_t head) {  // of k and v, which are outputs here
       return const_cast<Cached*>(of.row<Cached>(head, key));
     };
-    for (std::int64_t h = 0; h < p.heads_kv; ++h) {
+    for (std::int64_t h = 0; h < p.heads_kv && !skipped; ++h) {
       rotate(row(t.k_new, h), place(keys, h), a, keys.factor(h, key));
       copy(row(t.v_new, h), place(values, h), p.dim_v, values.factor(h, key));
     }

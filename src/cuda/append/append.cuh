@@ -1,6 +1,6 @@
-// New keys and values to the ends of their sequences in a cache, keys and queries rotated on the way. A thread for each
-// part of a row: two runs of elements that are rotated with each other, or one that is copied. Nothing is shared, so a
-// token whose place is out of range is just left out.
+// New keys and values to the ends of their sequences in a cache, or to slots, keys and queries rotated on the way. A
+// thread for each part of a row: two runs of elements that are rotated with each other, or one that is copied. Nothing
+// is shared, so a token whose place is out of range is just left out.
 #pragma once
 #include "cuda/append/append.hpp"
 #include "cuda/device/e4m3.cuh"
@@ -68,8 +68,8 @@ using DataRun = Run<append_config.data, append_config.at_once>;
 // Where a token comes from and where it goes: coordinates for the strides of AppendParams.
 struct AppendPlace {
   i32 batch, token, place, in_place;  // place: batch entry or page of the cache; in_place: token of it
-  u32 key;
-  bool exists;
+  u32 key, position;                  // position: its row of cos and sin
+  bool rotated, cached;               // whether its q is written, and its k and v
 
   DEV i64 source(const long long (&stride)[3], i32 head) const {
     return batch * stride[0] + head * stride[1] + token * stride[2];
@@ -79,8 +79,32 @@ struct AppendPlace {
   }
 };
 
+DEV i64 number_at(const void* numbers, bool wide, i64 at) {
+  return wide ? static_cast<const long long*>(numbers)[at] : static_cast<const int*>(numbers)[at];
+}
+
+// The place of token n by its slot. A negative slot and one behind the cache are large without a sign.
+DEV AppendPlace slot_of(const AppendParams& p, i32 n) {
+  AppendPlace x{};
+  x.token = n;
+  x.rotated = true;
+  if constexpr (append_config.rotates()) {
+    const auto position = static_cast<u64>(number_at(p.positions_of, p.wide_positions, n * p.position_stride));
+    x.rotated = position < static_cast<u64>(p.positions);
+    x.position = static_cast<u32>(position);
+  }
+  const auto slot = static_cast<u64>(number_at(p.slots, p.wide_slots, n * p.slot_stride));
+  x.cached = x.rotated && slot < static_cast<u64>(p.capacity);
+  if (!x.cached) return x;
+  x.key = static_cast<u32>(slot);
+  x.place = static_cast<i32>(x.key / static_cast<u32>(p.page_size));
+  x.in_place = static_cast<i32>(x.key - static_cast<u32>(x.place) * static_cast<u32>(p.page_size));
+  return x;
+}
+
 // The place of token n, counted over all sequences.
 DEV AppendPlace place_of(const AppendParams& p, i32 n) {
+  if constexpr (append_config.slots) return slot_of(p, n);
   AppendPlace x{};
   i32 in_sequence = n;
   if constexpr (append_config.packed) {
@@ -91,24 +115,25 @@ DEV AppendPlace place_of(const AppendParams& p, i32 n) {
     }
     in_sequence = n - p.cu[x.batch * p.cu_stride];
     x.token = n;
-    x.exists = in_sequence >= 0 && n < p.cu[(x.batch + 1) * p.cu_stride];
+    x.cached = in_sequence >= 0 && n < p.cu[(x.batch + 1) * p.cu_stride];
   } else {
     x.batch = n / p.seq_new;
     x.token = in_sequence = n - x.batch * p.seq_new;
-    x.exists = true;
+    x.cached = true;
   }
   const i32 used = p.seqused[x.batch * p.seqused_stride];
-  x.key = static_cast<u32>(used) + static_cast<u32>(in_sequence);  // below 2^32 if used is not negative
-  x.exists = x.exists && used >= 0 && x.key < p.capacity && (!append_config.rotates() || x.key < p.positions);
+  x.key = x.position = static_cast<u32>(used) + static_cast<u32>(in_sequence);  // below 2^32 if used is not negative
+  x.cached = x.cached && used >= 0 && x.key < p.capacity && (!append_config.rotates() || x.key < p.positions);
   x.place = x.batch;
   x.in_place = static_cast<i32>(x.key);
   if constexpr (append_config.paged) {
-    if (!x.exists) return x;
+    if (!x.cached) return x;
     const u32 entry = x.key / static_cast<u32>(p.page_size);
     x.place = p.page_table[x.batch * p.table_stride[0] + entry * p.table_stride[1]];
     x.in_place = static_cast<i32>(x.key - entry * static_cast<u32>(p.page_size));
-    x.exists = static_cast<u32>(x.place) < static_cast<u32>(p.pages);
+    x.cached = static_cast<u32>(x.place) < static_cast<u32>(p.pages);
   }
+  x.rotated = x.cached;  // a token that is out of range is left out whole
   return x;
 }
 
@@ -204,12 +229,12 @@ DEV void rotate_interleaved(const AppendParams& p, const RotatedRow& row, i32 pa
 
 // Part `part` of a row of k or q.
 template <ScalarType table, ScalarType to_type>
-DEV void rotate_part(const AppendParams& p, u32 key, i32 part, const void* from, i64 from_at, void* to, i64 to_at,
+DEV void rotate_part(const AppendParams& p, u32 position, i32 part, const void* from, i64 from_at, void* to, i64 to_at,
                      float factor) {
   constexpr AppendConfig c = append_config;
   if constexpr (table != ScalarType::none) {
     if (part < p.rotated) {
-      const RotatedRow row{from, to, from_at, to_at, key * p.cos_stride[0], key * p.sin_stride[0], factor};
+      const RotatedRow row{from, to, from_at, to_at, position * p.cos_stride[0], position * p.sin_stride[0], factor};
       const i32 pair = part * c.pairs();
       if constexpr (c.interleaved)
         rotate_interleaved<c.data, to_type, table, c.pairs(), c.at_once>(p, row, pair);
@@ -238,20 +263,22 @@ extern "C" __global__ void __launch_bounds__(onepass::kAppendThreads)
     const i32 token = static_cast<i32>(i / p.items), of_row = p.rotated + p.copied;
     i32 item = static_cast<i32>(i - static_cast<i64>(token) * p.items);
     const AppendPlace x = place_of(p, token);
-    if (!x.exists) continue;
+    const bool is_q = item >= p.heads_kv * (of_row + p.values);
+    if (!(is_q ? x.rotated : x.cached)) continue;
     if (item < p.heads_kv * of_row) {
       const i32 head = item / of_row;
       rotate_part<append_config.table, append_config.cache>(
-          p, x.key, item - head * of_row, p.k_new, x.source(p.k_new_stride, head), p.k, x.target(p.k_stride, head),
+          p, x.position, item - head * of_row, p.k_new, x.source(p.k_new_stride, head), p.k, x.target(p.k_stride, head),
           factor_of(x, p.k_descale, p.k_descale_stride, head));
-    } else if (item -= p.heads_kv * of_row; item < p.heads_kv * p.values) {
+    } else if (!is_q) {
+      item -= p.heads_kv * of_row;
       const i32 head = item / p.values, d = (item - head * p.values) * append_config.at_once;
       copy_part<append_config.cache>(p.v_new, x.source(p.v_new_stride, head) + d, p.v, x.target(p.v_stride, head) + d,
                                      factor_of(x, p.v_descale, p.v_descale_stride, head));
     } else {
-      item -= p.heads_kv * p.values;
+      item -= p.heads_kv * (of_row + p.values);
       const i32 head = item / of_row;
-      rotate_part<append_config.table, append_config.data>(p, x.key, item - head * of_row, p.q,
+      rotate_part<append_config.table, append_config.data>(p, x.position, item - head * of_row, p.q,
                                                            x.source(p.q_stride, head), p.q_out,
                                                            x.source(p.q_out_stride, head), 1.0f);
     }

@@ -5,11 +5,11 @@
 namespace onepass {
 
 struct AppendConfig {
-  ScalarType data, cache, table;  // of what is new and q; of k and v; of cos and sin, none: nothing is rotated
-  bool interleaved, packed, paged;
+  ScalarType data, cache, table;           // of what is new and q; of k and v; of cos and sin, none: nothing is rotated
+  bool interleaved, packed, paged, slots;  // slots: slot_mapping in place of all lengths and tables
   int at_once;  // elements that a thread reads or writes side by side: 8 where addresses and strides allow, else 1
 
-  ONEPASS_FIELDS(AppendConfig, data, cache, table, interleaved, packed, paged, at_once)
+  ONEPASS_FIELDS(AppendConfig, data, cache, table, interleaved, packed, paged, slots, at_once)
   ONEPASS_HD constexpr bool rotates() const { return table != ScalarType::none; }
   // Pairs that a thread rotates: halves are read apart, interleaved pairs side by side.
   ONEPASS_HD constexpr int pairs() const { return !interleaved ? at_once : at_once > 1 ? at_once / 2 : 1; }
@@ -23,6 +23,9 @@ struct AppendParams {
   long long cos_stride[2], sin_stride[2];
   const int *seqused, *page_table, *cu;
   long long seqused_stride, table_stride[2], cu_stride;
+  const void *slots, *positions_of;  // [tokens], int64 or int32
+  long long slot_stride, position_stride;
+  bool wide_slots, wide_positions;  // int64
   // Scales of an e4m3 cache, null: 1; [batch, heads_kv, blocks of 128 keys].
   const float *k_descale, *v_descale;
   long long k_descale_stride[3], v_descale_stride[3];

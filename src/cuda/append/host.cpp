@@ -50,8 +50,12 @@ std::vector<KernelProgram> append_programs(const Problem& p, const std::string& 
   const bool pieces = p.dim_qk % kAppendAtOnce == 0 && p.dim_v % kAppendAtOnce == 0;
   std::vector<KernelProgram> programs;
   const auto add = [&](ScalarType table, bool interleaved) {
-    const AppendConfig c = {data, cache, table, interleaved, p.varlen, p.paged(), pieces ? kAppendAtOnce : 1};
-    programs.push_back(append_program(c, arch));
+    const auto add_one = [&](bool packed, bool paged, bool slots) {
+      const AppendConfig c = {data, cache, table, interleaved, packed, paged, slots, pieces ? kAppendAtOnce : 1};
+      programs.push_back(append_program(c, arch));
+    };
+    add_one(p.varlen, p.paged(), false);
+    if (p.paged()) add_one(false, false, true);
   };
   add(ScalarType::none, false);
   for (const bool interleaved : {false, true}) {
@@ -62,9 +66,11 @@ std::vector<KernelProgram> append_programs(const Problem& p, const std::string& 
 }
 
 bool select_append(const Problem& p, AppendPlan& plan, std::string& why) {
-  for (const auto& [what, count] : {std::pair{"new tokens", new_tokens(p)}, std::pair{"sequences", p.batch},
-                                    std::pair{"keys per sequence", p.paged() ? 0 : p.seq_k},
-                                    std::pair{"keys per page", p.page_size}, std::pair{"pages", p.pages}}) {
+  for (const auto& [what, count] :
+       {std::pair{"new tokens", new_tokens(p)}, std::pair{"sequences", p.batch},
+        std::pair{"keys per sequence", p.paged() ? 0 : p.seq_k}, std::pair{"slots", p.slots ? p.seq_k : 0},
+        std::pair{"positions", p.slots ? p.positions : 0}, std::pair{"keys per page", p.page_size},
+        std::pair{"pages", p.pages}}) {
     if (count <= kMaxPosition) continue;
     why = text("supports at most ", kMaxPosition, " ", what, " (got ", count, ")");
     return false;
@@ -75,8 +81,9 @@ bool select_append(const Problem& p, AppendPlan& plan, std::string& why) {
   c.cache = scalar_type_of(p.key_dtype());
   c.table = rotates ? scalar_type_of(p.table_dtype) : ScalarType::none;
   c.interleaved = rotates && p.interleaved;
+  c.slots = p.slots;
   c.packed = p.varlen;
-  c.paged = p.paged();
+  c.paged = p.paged() && !p.slots;
   bool pieces = !rotates || (table_in_pieces(p, Role::cos) && table_in_pieces(p, Role::sin));
   for (const Role role : {Role::k_new, Role::v_new, Role::k_cache, Role::v_cache, Role::q, Role::q_out})
     pieces = pieces && in_pieces(p, role);
@@ -113,6 +120,9 @@ AppendParams append_params(const Problem& p, const AppendPlan& plan, const Tenso
   take(l.page_table, k.table_stride);
   k.cu = static_cast<const int*>(t.cu_seqlens_q.data);
   k.cu_stride = l.cu_seqlens_q[0];
+  k.slots = t.slot_mapping.data, k.positions_of = t.positions.data;
+  k.slot_stride = l.slot_mapping[0], k.position_stride = l.positions[0];
+  k.wide_slots = p.slot_dtype == DType::i64, k.wide_positions = p.position_dtype == DType::i64;
   k.batch = static_cast<int>(p.batch);
   k.seq_new = p.varlen ? 0 : static_cast<int>(p.seq_q);
   k.heads_kv = static_cast<int>(p.heads_kv);

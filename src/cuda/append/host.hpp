@@ -14,7 +14,7 @@ const Implementation& append_implementation();  // "cuda.append"
 KernelProgram append_program(const AppendConfig& config, const std::string& arch);
 
 // The kernels that write a cache like the problem's: tokens as they are, or rotated, by halves or interleaved, with
-// tables of fp32 or of the new tokens' dtype. None if the problem has no cache.
+// tables of fp32 or of the new tokens' dtype; to pages also by slots. None if the problem has no cache.
 std::vector<KernelProgram> append_programs(const Problem& problem, const std::string& arch);
 
 struct AppendPlan {

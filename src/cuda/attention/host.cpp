@@ -66,7 +66,8 @@ ScalarType scalar_type_of(DType t) {
     case DType::bf16: return ScalarType::bf16;
     case DType::f8e4m3: return ScalarType::e4m3;
     case DType::boolean:
-    case DType::i32: break;
+    case DType::i32:
+    case DType::i64: break;
   }
   throw Error(ErrorCode::bad_dtype, text("CUDA kernels support fp32, fp16, bf16 and fp8_e4m3 (got ", name_of(t), ")"));
 }

@@ -15,7 +15,8 @@ int map_type_of(DType dtype) {  // cuda.h's CUtensorMapDataType
     case DType::f32: return 7;
     case DType::bf16: return 9;
     case DType::boolean:
-    case DType::i32: break;
+    case DType::i32:
+    case DType::i64: break;
   }
   throw Error(ErrorCode::bad_dtype,
               text("tensor maps support fp32, fp16, bf16 and fp8_e4m3 (got ", name_of(dtype), ")"));

@@ -21,11 +21,11 @@ namespace {
 
 // In the order in which they are checked.
 constexpr RoleUse kUses[] = {
-    {Role::k_new, Use::needs},     {Role::v_new, Use::needs},     {Role::cache_seqlens, Use::needs},
-    {Role::k_cache, Use::writes},  {Role::v_cache, Use::writes},  {Role::page_table, Use::takes},
-    {Role::k_descale, Use::takes}, {Role::v_descale, Use::takes}, {Role::cu_seqlens_q, Use::takes},
-    {Role::cos, Use::takes},       {Role::sin, Use::takes},       {Role::q, Use::takes},
-    {Role::q_out, Use::may_write}};
+    {Role::k_new, Use::needs},        {Role::v_new, Use::needs},     {Role::cache_seqlens, Use::takes},
+    {Role::slot_mapping, Use::takes}, {Role::k_cache, Use::writes},  {Role::v_cache, Use::writes},
+    {Role::page_table, Use::takes},   {Role::k_descale, Use::takes}, {Role::v_descale, Use::takes},
+    {Role::cu_seqlens_q, Use::takes}, {Role::positions, Use::takes}, {Role::cos, Use::takes},
+    {Role::sin, Use::takes},          {Role::q, Use::takes},         {Role::q_out, Use::may_write}};
 
 // Sequences may share pages that they only read. Two must not append to the same place, because threads would meet
 // there. None may append to a page that holds live keys of another, which would be overwritten now or at its next
@@ -67,9 +67,34 @@ void check_places(const Problem& p, const Tensors& t) {
   }
 }
 
+// Slots and positions in range, and one token for each slot.
+void check_slots(const Problem& p, const Tensors& t) {
+  const auto repeated = [](const ConstTensor& x) { return !x.given() || x.stride[0] == 0; };
+  // Repeated entries say all about the others.
+  const std::int64_t tokens =
+      repeated(t.slot_mapping) && repeated(t.positions) ? std::min<std::int64_t>(p.seq_q, 2) : p.seq_q;
+  std::vector<std::pair<std::int64_t, std::int64_t>> places;  // slot, token
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    const NewToken token = new_token(t, {}, i);
+    want(token.key < p.seq_k, ErrorCode::bad_value, "slot_mapping[", i, "] must be below ", p.seq_k, ", the slots of ",
+         p.pages, " pages of ", p.page_size, " (got ", token.key, ")");
+    want(!p.rotary || (token.skipped() && !p.with_q) || (token.position >= 0 && token.position < p.positions),
+         ErrorCode::bad_value, "positions[", i, "] must be a row of cos and sin, from 0 to ", p.positions - 1, " (got ",
+         token.position, ")");
+    if (!token.skipped()) places.emplace_back(token.key, i);
+  }
+  std::ranges::sort(places);
+  const auto twice = std::ranges::adjacent_find(places, {}, [](const auto& place) { return place.first; });
+  if (twice == places.end()) return;
+  throw Error(ErrorCode::bad_value,
+              text("only one token may be written to slot ", twice->first, " (slot_mapping gives it to tokens ",
+                   twice->second, " and ", std::next(twice)->second, ")"));
+}
+
 // Where the CPU can look.
 void check_contents(const Problem& p, const Tensors& t) {
   if (p.device.kind != DeviceKind::cpu) return;
+  if (p.slots) return check_slots(p, t);
   if (p.varlen) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "k_new");
   // One entry that is repeated says all about the others.
   const bool one = !p.varlen && t.cache_seqlens.stride[0] == 0;
@@ -85,7 +110,16 @@ void check_contents(const Problem& p, const Tensors& t) {
 }
 
 void check_together(const Tensors& t) {
-  const bool rotary = t.cos.given() || t.sin.given();
+  const bool rotary = t.cos.given() || t.sin.given(), slots = t.slot_mapping.given();
+  want(slots || t.cache_seqlens.given(), ErrorCode::bad_shape, "cache_seqlens or slot_mapping must be given");
+  for (const Role role : {Role::cache_seqlens, Role::page_table, Role::cu_seqlens_q})
+    want(!slots || !tensor_of(t, row_of(role)).given(), ErrorCode::bad_value, row_of(role).name,
+         " and slot_mapping must not both be given: slot_mapping says where each token goes");
+  want(slots || !t.positions.given(), ErrorCode::bad_value,
+       "positions requires slot_mapping; with cache_seqlens, positions follow from the lengths");
+  want(rotary || !t.positions.given(), ErrorCode::bad_value, "positions requires cos and sin");
+  want(!rotary || !slots || t.positions.given(), ErrorCode::bad_shape,
+       "positions must be given: with slot_mapping it says which rows of cos and sin rotate the tokens");
   want(t.q.given() || !t.q_out.given(), ErrorCode::bad_value, "q_out requires q");
   want(!t.q.given() || t.q_out.given(), ErrorCode::bad_shape, "q_out must be given");
   want(rotary || !t.q.given(), ErrorCode::bad_value, "q requires cos and sin, which rotate it");
@@ -100,16 +134,18 @@ Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, M
   Problem p;
   p.op = op;
   p.varlen = t.cu_seqlens_q.given();
-  p.seqused = true;
-  p.page_size = t.page_table.given() ? 1 : 0;  // k's, once it is read
+  p.slots = t.slot_mapping.given();
+  p.seqused = !p.slots;
+  p.page_size = t.page_table.given() || p.slots ? 1 : 0;  // k's, once it is read
   const Forms forms = forms_of(p);
   RoleChecks sizes(op, t, forms);
   for (const auto& [role, use] : kUses) {
     const ConstTensor tensor = tensor_of(t, row_of(role));
     if (role == Role::k_descale) {
+      if (p.slots) sizes.set(Axis::batch, 1, "slot_mapping"), sizes.set(Axis::max_pages, sizes[Axis::pages], "k");
       if (p.paged())
         sizes.set(Axis::seq_k, keys_of_pages(sizes[Axis::max_pages], sizes[Axis::page_size]), "page_table");
-      sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
+      sizes.set(Axis::blocks_k, p.slots ? 1 : descale_blocks(sizes[Axis::seq_k]), "k");
     }
     if (tensor.given() || use == Use::needs || use == Use::writes) sizes.check(row_of(role), tensor);
   }
@@ -119,7 +155,7 @@ Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, M
   p.dim_qk = sizes[Axis::dim_qk];
   p.dim_v = sizes[Axis::dim_v];
   p.total_q = sizes[Axis::total_q];
-  p.seq_q = p.varlen ? p.total_q : sizes[Axis::seq_q];
+  p.seq_q = p.varlen || p.slots ? p.total_q : sizes[Axis::seq_q];
   p.seq_k = sizes[Axis::seq_k];
   p.page_size = sizes[Axis::page_size];
   p.pages = sizes[Axis::pages];
@@ -132,6 +168,8 @@ Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, M
   p.rotary_dim = 2 * sizes[Axis::pairs];
   p.positions = sizes[Axis::positions];
   if (p.rotary) p.table_dtype = t.cos.dtype;
+  if (p.slots) p.slot_dtype = t.slot_mapping.dtype;
+  if (t.positions.given()) p.position_dtype = t.positions.dtype;
   p.interleaved = p.rotary && options.interleaved;
   const auto spans = [](const ConstTensor& x) -> std::optional<DescaleSpec> {
     if (!x.given()) return std::nullopt;
@@ -157,13 +195,21 @@ Mods validate_append(const Problem& p) {
        name_of(p.out_dtype), ")");
   want(!p.kv_dtype || *p.kv_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "k and v must be ", name_of(p.dtype),
        ", as k_new, or fp8_e4m3 (got ", name_of(p.key_dtype()), ")");
-  for (const auto& [name, spec] : {std::pair{"k_descale", p.k_descale}, {"v_descale", p.v_descale}})
+  for (const auto& [name, spec] : {std::pair{"k_descale", p.k_descale}, {"v_descale", p.v_descale}}) {
     want(!spec || p.kv_dtype, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(p.key_dtype()),
          ")");
+    want(!spec || !p.slots || !(spec->batch || spec->blocks), ErrorCode::bad_shape, name,
+         " must be one factor for each head, or one for all, with slot_mapping");
+  }
   want(p.dim_qk >= 0 && p.dim_v >= 0, ErrorCode::bad_shape, "dim_qk and dim_v must be 0 or more (got ", p.dim_qk,
        " and ", p.dim_v, ")");
-  want(p.seqused && (!p.varlen || p.seq_q == p.total_q), ErrorCode::bad_value,
-       "an append must have cache_seqlens, and seq_q must be total_q if it is packed");
+  want(p.seqused != p.slots && (!(p.varlen || p.slots) || p.seq_q == p.total_q), ErrorCode::bad_value,
+       "an append must have either cache_seqlens or slots, and seq_q must be total_q if it is packed");
+  want(!p.slots || (p.paged() && !p.varlen && p.batch == 1 && p.max_pages == p.pages), ErrorCode::bad_value,
+       "slots require pages, all of one sequence, and neither varlen nor a batch");
+  for (const auto& [name, dtype] : {std::pair{"slot_mapping", p.slot_dtype}, {"positions", p.position_dtype}})
+    want(dtype == DType::i32 || dtype == DType::i64, ErrorCode::bad_dtype, name, " must be int32 or int64 (got ",
+         name_of(dtype), ")");
   want(p.rotary || (!p.with_q && !p.interleaved && p.rotary_dim == 0 && p.positions == 0), ErrorCode::bad_value,
        "q requires cos and sin, which rotate it");
   want(p.with_q || p.heads_q == 0, ErrorCode::bad_shape, "heads_q must be 0 without q (got ", p.heads_q, ")");
@@ -201,13 +247,14 @@ void complete_append(Problem& p, Said said) {
        "append does not support two numbers of heads without q (docs/reference/problem.md)");
   if (!p.with_q) p.heads_q = 0;
   if (p.varlen) p.seq_q = p.total_q;
+  if (p.slots) p.total_q = p.seq_q;
   if (p.paged()) p.seq_k = keys_of_pages(p.max_pages, p.page_size);
   if (p.rotary && !is_said(said, "positions")) p.positions = p.seq_k;
 }
 
-constexpr std::string_view kWords[] = {"operator", "b",        "h",       "s",         "d",
-                                       "dtype",    "kv_dtype", "device",  "layout",    "varlen",
-                                       "packed",   "align",    "cache_seqlens", "positions", "table"};
+constexpr std::string_view kWords[] = {"operator",      "b",         "h",      "s",      "d",      "dtype",
+                                       "kv_dtype",      "device",    "layout", "varlen", "packed", "align",
+                                       "cache_seqlens", "positions", "table"};
 
 }  // namespace
 
@@ -221,11 +268,29 @@ constinit const Operator kAppend{.word = "append",
                                  .check_contents = check_contents,
                                  .complete = complete_append};
 
+void take_cos_sin_cache(Tensors& t, const ConstTensor& both) {
+  want(!t.cos.given() && !t.sin.given(), ErrorCode::bad_value,
+       "cos_sin_cache and cos or sin must not both be given: the cache has both in its columns");
+  check_tensor("cos_sin_cache", both);
+  want(both.rank == 2 && both.shape[1] % 2 == 0, ErrorCode::bad_shape,
+       "cos_sin_cache must have shape [positions, rotary_dim] with an even rotary_dim (got shape ", ShownShape{both},
+       ")");
+  t.cos = both;
+  t.cos.shape[1] = both.shape[1] / 2;
+  t.sin = t.cos;
+  if (both.elements() > 0)
+    t.sin.data = static_cast<const std::byte*>(both.data) +
+                 t.cos.shape[1] * both.stride[1] * static_cast<std::int64_t>(size_of(both.dtype));
+}
+
 Tensors as_tensors(const AppendTensors& a) {
   Tensors t;
   t.k_new = a.k_new, t.v_new = a.v_new, t.k_cache = a.k, t.v_cache = a.v;
   t.cache_seqlens = a.cache_seqlens, t.page_table = a.page_table, t.cu_seqlens_q = a.cu_seqlens_q;
-  t.cos = a.cos, t.sin = a.sin, t.k_descale = a.k_descale, t.v_descale = a.v_descale;
+  t.slot_mapping = a.slot_mapping, t.positions = a.positions;
+  t.cos = a.cos, t.sin = a.sin;
+  if (a.cos_sin_cache.given()) take_cos_sin_cache(t, a.cos_sin_cache);
+  t.k_descale = a.k_descale, t.v_descale = a.v_descale;
   t.q = a.q, t.q_out = a.q_out;
   return t;
 }

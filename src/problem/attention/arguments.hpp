@@ -28,10 +28,12 @@ void check_planned(const Problem& problem, const Tensors& tensors);
 // plain call with lse, 190 with bias, mask, slopes and sinks, 390 where q, k, v and out are slots of one buffer.
 void check_apart(Op op, const Tensors& tensors);
 
-// The pages of one sequence: key j lies in page entry[j / size * stride] at j % size. size 0: there are none.
+// The pages of one sequence: key j lies in page of(j) at j % size. size 0: there are none.
 struct Pages {
-  const std::int32_t* entry = nullptr;
+  const std::int32_t* entry = nullptr;  // null: all pages in their order
   std::int64_t stride = 0, size = 0;
+
+  std::int64_t of(std::int64_t key) const { return entry ? entry[key / size * stride] : key / size; }
 };
 // One batch entry: where its tokens begin (0 unless packed) and how many there are.
 struct Sequence {
@@ -44,8 +46,13 @@ struct Sequence {
 inline std::int64_t int32_at(const ConstTensor& t, std::int64_t i) {
   return static_cast<const std::int32_t*>(t.data)[i * t.stride[0]];
 }
+// An element of an int32 or int64 tensor of rank 1.
+inline std::int64_t index_at(const ConstTensor& t, std::int64_t i) {
+  return t.dtype == DType::i64 ? static_cast<const std::int64_t*>(t.data)[i * t.stride[0]] : int32_at(t, i);
+}
 inline Pages pages_of(const ConstTensor& table, std::int64_t batch, std::int64_t page_size) {
-  return {static_cast<const std::int32_t*>(table.data) + batch * table.stride[0], table.stride[1], page_size};
+  const auto* entries = static_cast<const std::int32_t*>(table.data);
+  return {entries ? entries + batch * table.stride[0] : entries, table.stride[1], page_size};
 }
 // CPU tensors only: the lengths between prefix sums, or an Error that says what is wrong with them. of: whose tokens
 // they count; by default the q or k that `name` ends in.

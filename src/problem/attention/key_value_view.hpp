@@ -64,8 +64,7 @@ class KeyValueView {
   // In elements, from the tensor's first.
   std::int64_t offset(std::int64_t head, std::int64_t token) const {
     if (pages_.size == 0) return origin_ + head * head_stride_ + token * stride_;
-    const std::int64_t page = pages_.entry[token / pages_.size * pages_.stride];
-    return page * page_stride_ + head * head_stride_ + token % pages_.size * stride_;
+    return pages_.of(token) * page_stride_ + head * head_stride_ + token % pages_.size * stride_;
   }
   template <class T>
   const T* row(std::int64_t head, std::int64_t token) const {

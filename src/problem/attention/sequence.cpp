@@ -63,7 +63,7 @@ Sequence sequence_of(const Problem& p, const Tensors& a, std::int64_t b) {
     s.k_begin = int32_at(a.cu_seqlens_k, b);
     s.seq_k = int32_at(a.cu_seqlens_k, b + 1) - s.k_begin;
   }
-  if (p.seqused) s.seq_k = int32_at(p.op == Op::append ? a.cache_seqlens : a.seqused_k, b);
+  if (p.seqused) s.seq_k = int32_at(p.op == kAppend ? a.cache_seqlens : a.seqused_k, b);
   if (p.paged()) s.pages = pages_of(a.page_table, b, p.page_size);
   return s;
 }

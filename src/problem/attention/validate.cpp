@@ -140,7 +140,7 @@ Mods validate_mods(const Problem& p) {
     for (std::size_t j = 0; j < i; ++j)
       want(p.mod_buffers[j].name != b.name, ErrorCode::bad_value, "the names of mod buffers must differ (got ", b.name,
            " twice)");
-    want(b.dtype != DType::f8e4m3, ErrorCode::bad_dtype, "mod buffer ", b.name,
+    want(b.dtype != DType::f8e4m3 && b.dtype != DType::i64, ErrorCode::bad_dtype, "mod buffer ", b.name,
          " must be fp32, fp16, bf16, int32 or bool (got ", name_of(b.dtype), ")");
     want(b.rank >= 1 && b.rank <= kMaxRank, ErrorCode::bad_shape, "mod buffer ", b.name, " must have 1 to ", kMaxRank,
          " dimensions (got ", b.rank, ")");

@@ -79,6 +79,9 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
     case Types::i32:
       if (t != DType::i32) refuse("int32");
       return;
+    case Types::index:
+      if (t != DType::i32 && t != DType::i64) refuse("int32 or int64");
+      return;
   }
   if (!is_data(t)) refuse("fp32, fp16 or bf16");
   if (t != base) refuse(name_of(base), ", as ", base_.name);
@@ -107,7 +110,8 @@ void RoleChecks::check(const RoleRow& row, const ConstTensor& t) {
   const bool shorter = row.fit == Fit::trailing_optional && t.rank >= 1 && t.rank < rank;
   if (t.rank + missing != rank && !shorter)
     throw Error(ErrorCode::bad_shape,
-                text(row.name, " must have shape ", form_text(row, form), " (got ", PassedShape{row.name, t}, ")"));
+                text(row.name, " must have shape ", form_text(row, form, all_.slot_mapping.given()), " (got ",
+                     PassedShape{row.name, t}, ")"));
   for (int i = 0; i < t.rank; ++i) {
     const Axis axis = axes[i + missing];
     if (axis == Axis::boundaries && t.shape[i] < 1)

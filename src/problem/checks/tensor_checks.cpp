@@ -13,7 +13,7 @@ void check_tensor(std::string_view name, const ConstTensor& t) {
   if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " must be given"));
   if (t.rank < 0 || t.rank > kMaxRank)
     throw Error(ErrorCode::bad_shape, text(name, " must have 1 to ", kMaxRank, " dimensions (got ", t.rank, ")"));
-  if (t.dtype > DType::i32)
+  if (t.dtype > DType::i64)
     throw Error(ErrorCode::bad_dtype,
                 text("the dtype of ", name, " must be a value of DType (got ", static_cast<int>(t.dtype), ")"));
   if (t.device.kind > DeviceKind::cuda) {

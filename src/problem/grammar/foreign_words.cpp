@@ -69,6 +69,7 @@ constexpr Row kRows[] = {
     {" rotary_cos rotary_sin ",
      "rotary_cos of flash-attn",
      {"cos of append_kv, and so for sin,", "", "--cos of append"}},
+    {" is_neox is_neox_style ", "is_neox=True of vLLM", {"interleaved=False of append_kv", "", "no --interleaved"}},
     {" rotary_interleaved ", "rotary_interleaved of flash-attn", {"interleaved of append_kv", "", "--interleaved"}},
     {" num_splits pack_gqa ",
      "num_splits of flash-attn",

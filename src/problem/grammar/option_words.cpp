@@ -1,4 +1,4 @@
-// The words of options that are several numbers: masks, FP8, rotary embedding (docs/reference/problem.md).
+// The words of options that are several numbers: masks, FP8, rotary embedding, slots (docs/reference/problem.md).
 #include <algorithm>
 #include <string>
 
@@ -40,6 +40,21 @@ bool read_rotary(Reading& r, const Word& w) {
 
 std::string rotary_text(const Problem& p) {
   return p.rotary ? "=" + number(p.rotary_dim) + (p.interleaved ? ":interleaved" : "") : std::string();
+}
+
+bool read_slots(Reading& r, const Word& w) {  // slots=dtype of the slots[/of the positions]
+  r.p.slots = true;
+  if (!w.value()) return w.word == "slots";
+  const auto [slots, positions] = w.halves(*w.value(), '/', false, "");
+  r.p.slot_dtype = dtype_from_name(slots);
+  if (positions.data() != slots.data()) r.p.position_dtype = dtype_from_name(positions);
+  return true;
+}
+std::string slots_text(const Problem& p) {
+  if (!p.slots) return "";
+  const bool plain = p.position_dtype == DType::i32;
+  if (plain && p.slot_dtype == DType::i64) return kAlone;
+  return "=" + std::string(name_of(p.slot_dtype)) + (plain ? "" : "/" + std::string(name_of(p.position_dtype)));
 }
 
 namespace {

@@ -60,7 +60,7 @@ struct Parser : Reading {
 
   Problem finish() {
     fits_operator();
-    if (must_be_given(row_of(Role::cache_seqlens), p.op)) p.seqused = true;
+    if (is_optional(row_of(Role::cache_seqlens), p.op) && !p.slots) p.seqused = true;
     if (!own_out_dtype) p.out_dtype = p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype;
     if (p.kv_dtype == p.dtype) p.kv_dtype.reset();
     if (!p.packed_k() && (p.seqused || p.paged())) finish_cache();

@@ -322,6 +322,7 @@ constexpr WordRow kRows[] = {
     {"kv", read_pages, pages_text},
     {"seqused", read_used, used_text},
     {"cache_seqlens", read_used, used_text},
+    {"slots", read_slots, slots_text},
     {"batch_invariant"},
     flag_row<&P::v_in_k>("v_in_k"),
     {kOthers},

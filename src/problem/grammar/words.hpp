@@ -36,13 +36,15 @@ struct WordRow {
 };
 
 std::span<const WordRow> word_rows();
-// masks, FP8, rotary embedding
+// masks, FP8, rotary embedding, slots
 bool read_band(Reading& reading, const Word& word);
 std::string band_text(const Problem& problem);
 bool read_fp8(Reading& reading, const Word& word);
 std::string fp8_text(const Problem& problem);
 bool read_rotary(Reading& reading, const Word& word);
 std::string rotary_text(const Problem& problem);
+bool read_slots(Reading& reading, const Word& word);
+std::string slots_text(const Problem& problem);
 // layout, strides and align
 bool read_layout(Reading& reading, const Word& word);
 bool read_side_strides(Reading& reading, const Word& word, const RoleRow& row);

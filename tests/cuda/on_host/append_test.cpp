@@ -4,7 +4,7 @@
 
 #include "cuda/append/host.hpp"
 #include "on_host/append_source.hpp"
-#include "support/append_case.hpp"
+#include "support/append_specs.hpp"
 
 namespace onepass::check {
 namespace {
@@ -23,6 +23,10 @@ const AppendSource* const kSources[] = {
     &warps::append_f16_copied,
     &warps::append_bf16_fp8,
     &warps::append_f16_fp8_one_by_one,
+    &warps::append_bf16_slots,
+    &warps::append_f16_slots_copied,
+    &warps::append_f16_slots_fp8,
+    &warps::append_f32_slots_one_by_one,
 };
 
 // The launch of a plan on a device.
@@ -81,6 +85,16 @@ TEST(EmulatedAppend, LeavesOutWhatIsOutOfRange) {
   source->run(&plan.params, 7);
   d.spec.lengths = {2, 2, 1, 3, 0, 4};
   d.expect_right();
+}
+
+TEST(EmulatedAppend, LeavesOutSlotsOutOfRange) {
+  AppendCase c(slots_out_of_range_spec(true));
+  const Planned plan = plan_of(c);
+  const AppendSource* source = source_of(plan);
+  ASSERT_NE(source, nullptr);
+  put_slots_out_of_range(c);
+  source->run(&plan.params, 3);
+  c.expect_right();
 }
 
 TEST(EmulatedAppend, PiecesNeedAlignedRows) {

@@ -1,6 +1,7 @@
 #include "tools/onepass/bench/device_inputs.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -120,6 +121,18 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
     }
     place(t, drawn.data());
   };
+  const auto draw_slots = [&] {
+    Tensors on_host;
+    std::array<std::vector<std::byte>, 2> numbers;
+    for (const auto& [member, bytes] :
+         {std::pair{&Tensors::slot_mapping, &numbers[0]}, {&Tensors::positions, &numbers[1]}}) {
+      bytes->resize(bytes_spanned(tensors.*member));
+      (on_host.*member = tensors.*member).data = bytes->data();
+    }
+    check::draw_slots(p, on_host, kDeviceSeed);
+    place(tensors.slot_mapping, numbers[0].data());
+    place(tensors.positions, numbers[1].data());
+  };
   std::vector<float> slopes;
   for (std::int64_t h = 0; h < p.heads_q; ++h)
     slopes.push_back(std::ldexp(1.0f, static_cast<int>(-1 - h % 8)));  // as the ALiBi paper has them for 8 heads
@@ -133,6 +146,10 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
       case Role::cu_seqlens_k: place(tensors.cu_seqlens_k, cu_k.data()); break;
       case Role::seqused_k: place(tensors.seqused_k, used.data()); break;
       case Role::cache_seqlens: place(tensors.cache_seqlens, used.data()); break;
+      case Role::slot_mapping:
+        if (p.slots) draw_slots();
+        break;
+      case Role::positions: break;
       case Role::page_table: place(tensors.page_table, table.data()); break;
       case Role::v:
         if (!p.v_in_k)

@@ -119,8 +119,8 @@ struct DescrRow {
 };
 constexpr DescrRow kDescrs[] = {
     // the first of a dtype is what the writer writes
-    {"<f4", DType::f32},     {"<f2", DType::f16}, {"<V2", DType::bf16},
-    {"|b1", DType::boolean}, {"<i4", DType::i32}, {"bfloat16", DType::bf16},
+    {"<f4", DType::f32}, {"<f2", DType::f16}, {"<V2", DType::bf16},      {"|b1", DType::boolean},
+    {"<i4", DType::i32}, {"<i8", DType::i64}, {"bfloat16", DType::bf16},
 };
 
 DType dtype_of(const std::string& file, const std::string& descr, std::optional<DType> void2) {
@@ -135,8 +135,8 @@ DType dtype_of(const std::string& file, const std::string& descr, std::optional<
   const auto* row =
       std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrRow& r) { return r.descr == descr; });
   if (row == std::end(kDescrs)) {
-    throw Error(ErrorCode::bad_dtype,
-                text(file, " has dtype '", descr, "'; '<f4', '<f2', '<V2' (bf16), '|b1' and '<i4' are accepted"));
+    throw Error(ErrorCode::bad_dtype, text(file, " has dtype '", descr,
+                                           "'; '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' and '<i8' are accepted"));
   }
   return row->dtype;
 }
