@@ -340,10 +340,10 @@ nb::object empty(const std::vector<std::size_t>& shape, const std::string& dtype
   std::size_t elements = 1;
   for (std::size_t n : shape) elements *= n;
   const std::size_t bytes = elements * onepass::size_of(type);
-  void* data = ::operator new (bytes, std::align_val_t{64});
+  void* data = ::operator new(bytes, std::align_val_t{64});
   if (fill && type == DType::f32) std::fill_n(static_cast<float*>(data), elements, *fill);
   if (fill && type != DType::f32) std::memset(data, 0, bytes);
-  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete (p, std::align_val_t{64}); });
+  const nb::capsule owner(data, [](void* p) noexcept { ::operator delete(p, std::align_val_t{64}); });
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype dlpack{static_cast<std::uint8_t>(type == DType::bf16 ? Code::Bfloat : Code::Float),
                                  static_cast<std::uint8_t>(onepass::size_of(type) * 8), 1};

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "expression/mod_buffer.hpp"
+#include "expression/check_mods.hpp"
 #include "onepass/options.hpp"
 #include "onepass/tensor.hpp"
 #include "problem/append/fields.hpp"

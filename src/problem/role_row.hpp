@@ -82,16 +82,16 @@ struct RoleRow {
   Role gradient_of = Role{kRoles};  // the tensor whose shape it has; left out: itself
   Role dtype_of = Role{kRoles};     // a tensor before it whose dtype it has; left out: itself
   Role in_place_of = Role{kRoles};  // an input that this output may be; left out: none
-  Dims Layout::*layout;
-  ConstTensor Tensors::*input = nullptr;  // one of the two
-  Tensor Tensors::*output = nullptr;      // of some operator; another may read it
+  Dims Layout::* layout;
+  ConstTensor Tensors::* input = nullptr;  // one of the two
+  Tensor Tensors::* output = nullptr;      // of some operator; another may read it
   // What attention and its backward do with it. Other operators list their tensors in their own folder.
   Use forward = Use::none, backward = Use::none;
-  const onepass_tensor* onepass_options::*c = nullptr;  // where a C call of attention has it, but for q, k, v and out
+  const onepass_tensor* onepass_options::* c = nullptr;  // where a C call of attention has it, but for q, k, v and out
   // Of a tensor that a call may leave out: whether it is given, and the word of problem lines that says so.
   bool (*given)(const Problem&) = nullptr;
   const char* word = nullptr;
-  bool Problem::*flag = nullptr;  // in place of `given`: the word alone sets it
+  bool Problem::* flag = nullptr;  // in place of `given`: the word alone sets it
 };
 
 namespace axes {

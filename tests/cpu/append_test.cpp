@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "onepass/onepass.hpp"
-#include "problem/tensor_checks.hpp"
+#include "problem/checks/tensor_checks.hpp"
 #include "support/append_specs.hpp"
 
 namespace onepass::check {

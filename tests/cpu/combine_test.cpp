@@ -33,7 +33,7 @@ struct Case {
     for (auto* t : {&q, &k, &v, &sinks})
       for (float& x : *t) x = 2 * normal(rng);
   }
-  Tensors tensors() {
+  AttentionTensors tensors() {
     return {.q = {q.data(), DType::f32, {total_q, heads, dim}},
             .k = {k.data(), DType::f32, {total_k, heads, dim}},
             .v = {v.data(), DType::f32, {total_k, heads, dim}},

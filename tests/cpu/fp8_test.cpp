@@ -135,7 +135,7 @@ TEST(Fp8, QuantizedForACall) {
                           .v = {v.data(), DType::f32, {kKeys, kHeads, kDim}},
                           .out = {out.data(), DType::f32, {kRows, kHeads, kDim}}};
   packed.cu_seqlens_q = {cu_q.data(), DType::i32, {3}}, packed.cu_seqlens_k = {cu_k.data(), DType::i32, {3}};
-  for (const Tensors& t : {batched, packed}) {
+  for (const AttentionTensors& t : {batched, packed}) {
     const double centered = error_of(t, {.center = true});
     EXPECT_LT(centered, 0.04);
     EXPECT_LT(error_of(t, {.by_block = true, .center = true}), 0.04);

@@ -137,7 +137,7 @@ Result run(Random& r, const std::vector<Part>& parts, const Call& call) {
   for (std::int64_t i = 0; i < pages; ++i) order.push_back(static_cast<std::int32_t>(i));
   std::shuffle(order.begin(), order.end(), r.engine);
   // Tokens of k or v: [outer][size][heads][dim], or heads before tokens.
-  const auto place = [&](const Numbers Sample::*member, std::int64_t dim, ConstTensor& to) {
+  const auto place = [&](const Numbers Sample::* member, std::int64_t dim, ConstTensor& to) {
     const std::int64_t heads = s.heads_kv;
     const bool packed = call.keys == Keys::packed;
     auto memory = std::make_shared<Numbers>(s.dtype, (packed ? cu_k.back() : outer * size) * heads * dim);

@@ -238,18 +238,12 @@ TEST(Softmax, RefusesInASentence) {
   const Tensor out{y.data(), DType::f32, {3, 4}};
   EXPECT_EQ(refusal([&] { softmax(in, {}); }), "y or lse must be given");
   EXPECT_EQ(refusal([&] { softmax({}, out); }), "x must be given");
-  EXPECT_EQ(refusal([&] {
-              softmax(in, {y.data(), DType::f32, {4, 3}});
-            }),
+  EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::f32, {4, 3}}); }),
             "y must have shape [3, 4], as x (got [4, 3])");
   EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::bf16, {3, 4}}); }), "y must be fp32, as x (got bf16)");
-  EXPECT_EQ(refusal([&] {
-              softmax(in, out, {lse.data(), DType::f32, {4}});
-            }),
+  EXPECT_EQ(refusal([&] { softmax(in, out, {lse.data(), DType::f32, {4}}); }),
             "lse must have the shape of x, [3, 4], without the last dimension (got [4])");
-  EXPECT_EQ(refusal([&] {
-              softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}});
-            }),
+  EXPECT_EQ(refusal([&] { softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}}); }),
             "bool_mask must have sizes of 1 or of x, [3, 4] (got [2, 4])");
   EXPECT_EQ(refusal([&] { softmax(in, out, {}, {.scale = kInf}); }), "scale must be -2.3e38 to 2.3e38 (got inf)");
   EXPECT_EQ(refusal([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }), "y must not share memory with x");

@@ -52,7 +52,7 @@ class PlannedLaunch : public testing::Test {
   }
 
   // [2, 4, 300, 64] bf16 in no real memory; q begins `offset` bytes behind a multiple of 256.
-  static Tensors tensors(std::uintptr_t offset, std::int64_t d = 64) {
+  static AttentionTensors tensors(std::uintptr_t offset, std::int64_t d = 64) {
     const Device gpu{DeviceKind::cuda, 0};
     std::uintptr_t next = 1 << 20;
     const auto at = [&](std::uintptr_t from) { return reinterpret_cast<void*>((next += 1 << 24) + from); };
@@ -60,7 +60,7 @@ class PlannedLaunch : public testing::Test {
     return {.q = tensor(offset), .k = tensor(0), .v = tensor(0), .out = tensor(0)};
   }
   // A serving engine's step: 500 tokens of four sequences, 8 query heads and 2 heads of a cache in pages.
-  static Tensors step() {
+  static AttentionTensors step() {
     const Device gpu{DeviceKind::cuda, 0};
     std::uintptr_t next = 1 << 20;
     const auto tensor = [&](DType dtype, std::initializer_list<std::int64_t> shape) {

@@ -235,7 +235,7 @@ TEST(MaskBand, IsWhatTheMaskSays) {
         Case{"q_index >= k_index && q_index > k_index", -1, 0, false},
         Case{"q_index >= k_index || k_index < 4", -1, -1, false}, Case{"k_index < 20", -1, -1, false},
         Case{"2 * q_index >= k_index", -1, -1, false}, Case{"float(q_index) >= k_index", -1, -1, false},
-        Case{"!(q_index < k_index)", -1, -1, false}, Case{"q_index >= k_index ? true : true", -1, -1, false},
+        Case{"!(q_index < k_index)", -1, -1, false}, Case{"q_index >= k_index ? true : true", -1, -1, true},
         Case{"abs(q_index - k_index) <= head", -1, -1, false}}) {
     const Expression mask = read_expression(ModKind::mask, c.text, data.specs());
     const MaskBand band = band_of(mask);

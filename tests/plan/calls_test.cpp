@@ -61,60 +61,27 @@ TEST(Plan, OfEachOperatorsTensorsComputesWhatItsFunctionDoes) {
   const ConstTensor x = t(a.data(), {4, 16}), w = t(b.data(), {4, 16});
   const SoftmaxOptions half{.scale = 0.5};
   same(
-      64,
-      [&](float* y) {
-        return SoftmaxTensors{.x = x, .y = t(y, {4, 16})};
-      },
-      [&](float* y) {
-        softmax(x, t(y, {4, 16}), {}, half);
-      },
-      half);
+      64, [&](float* y) { return SoftmaxTensors{.x = x, .y = t(y, {4, 16})}; },
+      [&](float* y) { softmax(x, t(y, {4, 16}), {}, half); }, half);
   same(
-      64,
-      [&](float* dx) {
-        return SoftmaxBackwardTensors{.y = x, .dy = w, .dx = t(dx, {4, 16})};
-      },
-      [&](float* dx) {
-        softmax_backward(x, w, t(dx, {4, 16}), half);
-      },
-      half);
+      64, [&](float* dx) { return SoftmaxBackwardTensors{.y = x, .dy = w, .dx = t(dx, {4, 16})}; },
+      [&](float* dx) { softmax_backward(x, w, t(dx, {4, 16}), half); }, half);
   same(
-      16,
-      [&](float* y) {
-        return FlatGemmTensors{.x = x, .w = w, .y = t(y, {4, 4})};
-      },
-      [&](float* y) {
-        flat_gemm(x, w, t(y, {4, 4}));
-      });
+      16, [&](float* y) { return FlatGemmTensors{.x = x, .w = w, .y = t(y, {4, 4})}; },
+      [&](float* y) { flat_gemm(x, w, t(y, {4, 4})); });
   same(
-      16,
-      [&](float* y) {
-        return LinearTensors{.x = x, .w = w, .y = t(y, {4, 4})};
-      },
-      [&](float* y) {
-        linear(x, w, t(y, {4, 4}));
-      });
+      16, [&](float* y) { return LinearTensors{.x = x, .w = w, .y = t(y, {4, 4})}; },
+      [&](float* y) { linear(x, w, t(y, {4, 4})); });
   const std::vector<ConstTensor> outs{x, w}, lses{t(a.data(), {4}), t(b.data(), {4})};
   same(
-      64,
-      [&](float* out) {
-        return MergeTensors{.outs = outs, .lses = lses, .out = t(out, {4, 16})};
-      },
-      [&](float* out) {
-        merge(outs, lses, t(out, {4, 16}));
-      });
+      64, [&](float* out) { return MergeTensors{.outs = outs, .lses = lses, .out = t(out, {4, 16})}; },
+      [&](float* out) { merge(outs, lses, t(out, {4, 16})); });
   std::vector<std::uint8_t> bits(64);
   const Tensor y(bits.data(), DType::f8e4m3, {4, 16});
   const QuantizeOptions rotated{.hadamard = true, .seed = 3};
   same(
-      1,
-      [&](float* descale) {
-        return QuantizeTensors{.x = x, .y = y, .descale = t(descale, {1, 1, 1})};
-      },
-      [&](float* descale) {
-        quantize(x, y, t(descale, {1, 1, 1}), {}, rotated);
-      },
-      rotated);
+      1, [&](float* descale) { return QuantizeTensors{.x = x, .y = y, .descale = t(descale, {1, 1, 1})}; },
+      [&](float* descale) { quantize(x, y, t(descale, {1, 1, 1}), {}, rotated); }, rotated);
 }
 
 // Each explanation begins with the line of its problem, and names what a call would run.

@@ -147,11 +147,8 @@ TEST(RunOn, OtherSideTensorsIsRefused) {
     std::vector<std::byte> memory(plan.workspace_bytes() + 128);
     std::byte* const at = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
     const auto sentence = [&] {
-      return sentence_of(
-          [&] {
-            run(plan, in.tensors, {.workspace = {at, plan.workspace_bytes()}});
-          },
-          ErrorCode::bad_shape);
+      return sentence_of([&] { run(plan, in.tensors, {.workspace = {at, plan.workspace_bytes()}}); },
+                         ErrorCode::bad_shape);
     };
     run(plan, in.tensors, {.workspace = {at, plan.workspace_bytes()}});
     for (const RoleRow& row : kRoleTable) {

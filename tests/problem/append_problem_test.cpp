@@ -99,9 +99,9 @@ TEST(AppendProblem, OfACallWithSlots) {
                                          &AppendTensors::positions, &AppendTensors::cos_sin_cache})
     (on_device.*x).device = {DeviceKind::cuda};
   on_device.k.device = on_device.v.device = {DeviceKind::cuda};
-  const std::string line = to_string(make_problem(on_device));
+  const std::string line = to_string(problem_of(on_device, false));
   EXPECT_EQ(line.find("append b1 h2 s7x20 d8/4 fp32 rotary=6 positions=50 kv=paged:4 slots"), 0u) << line;
-  EXPECT_EQ(sentence_of([&] { (void)make_problem(t); }), "slot_mapping must be on cpu, as k_new (got cuda:0)");
+  EXPECT_EQ(sentence_of([&] { (void)problem_of(t, false); }), "slot_mapping must be on cpu, as k_new (got cuda:0)");
 }
 
 }  // namespace

@@ -96,11 +96,8 @@ const Refused kRefused[] = {
      [](Inputs& in) { in.tensors.lse.data = Inputs::writable<void>(in.tensors.mod_buffers[0].tensor); },
      ErrorCode::bad_value, "lse must not share memory with mod buffer t"},
     // Ranks and shapes
-    {"QRank", kPlain,
-     [](Inputs& in) {
-       q(in) = ConstTensor(q(in).data, DType::f32, {8, 5, 8});
-     },
-     ErrorCode::bad_shape, "q must have shape [batch, heads_q, seq_q, dim_qk] (got [8, 5, 8])"},
+    {"QRank", kPlain, [](Inputs& in) { q(in) = ConstTensor(q(in).data, DType::f32, {8, 5, 8}); }, ErrorCode::bad_shape,
+     "q must have shape [batch, heads_q, seq_q, dim_qk] (got [8, 5, 8])"},
     {"KBatch", kPlain, [](Inputs& in) { k(in).shape[0] = 1; }, ErrorCode::bad_shape,
      "the batch of k must be 2, as in q (got shape [1, 2, 6, 8])"},
     {"KDim", kPlain, [](Inputs& in) { k(in).shape[3] = 7; }, ErrorCode::bad_shape,
@@ -146,16 +143,10 @@ const Refused kRefused[] = {
      "out must be fp32, as q (got fp16)"},
     {"LseDtype", kPlain, [](Inputs& in) { in.tensors.lse.dtype = DType::bf16; }, ErrorCode::bad_dtype,
      "lse must be fp32 (got bf16)"},
-    {"KDevice", kPlain,
-     [](Inputs& in) {
-       k(in).device = {DeviceKind::cuda, 1};
-     },
-     ErrorCode::bad_device, "k must be on cpu, as q (got cuda:1)"},
-    {"BiasDevice", kPlain,
-     [](Inputs& in) {
-       in.tensors.bias.device = {DeviceKind::cuda, 0};
-     },
-     ErrorCode::bad_device, "bias must be on cpu, as q (got cuda:0)"},
+    {"KDevice", kPlain, [](Inputs& in) { k(in).device = {DeviceKind::cuda, 1}; }, ErrorCode::bad_device,
+     "k must be on cpu, as q (got cuda:1)"},
+    {"BiasDevice", kPlain, [](Inputs& in) { in.tensors.bias.device = {DeviceKind::cuda, 0}; }, ErrorCode::bad_device,
+     "bias must be on cpu, as q (got cuda:0)"},
     // Bias, mask, slopes, sinks, lse
     {"BiasShape", kPlain, [](Inputs& in) { in.tensors.bias.shape[3] = 5; }, ErrorCode::bad_shape,
      "dimension 3 of bias must be 6 or 1 (got shape [2, 4, 5, 5])"},

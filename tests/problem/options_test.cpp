@@ -53,7 +53,7 @@ TEST(Options, AreWordsThatReadBack) {
 TEST(Options, OfOnePassAreRefusedInTheOther) {
   int refused = 0;
   for_each_option([&](const OptionRow& row, auto) {
-    for (const Op op : {kForward, kBackward}) {
+    for (const Op op : {Op(kForward), Op(kBackward)}) {
       if (!row.word || std::string_view(row.word) == "band") continue;
       EXPECT_EQ(speaks_of(op, row.word), takes_option(row, op == kBackward)) << row.word;
       refused += !speaks_of(op, row.word);

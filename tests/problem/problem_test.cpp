@@ -181,9 +181,7 @@ TEST(Problem, ValidateNamesNegativeSizesAndLengths) {
   };
   EXPECT_EQ(sentence([](Problem&) {}), "nothing");
   EXPECT_EQ(sentence([](Problem& p) { p.batch = -1; }), "batch must be 0 or more (got -1)");
-  EXPECT_EQ(sentence([](Problem& p) {
-              p.device = {DeviceKind::cuda, -1};
-            }),
+  EXPECT_EQ(sentence([](Problem& p) { p.device = {DeviceKind::cuda, -1}; }),
             "the CUDA device's number must be 0 or more (got -1)");
   EXPECT_EQ(sentence([](Problem& p) { p.seq_q = -1; }), "seq_q must be 0 or more (got -1)");
   EXPECT_EQ(sentence([](Problem& p) { p.total_k = -3; }), "total_k must be 0 or more (got -3)");

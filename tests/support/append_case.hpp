@@ -52,8 +52,8 @@ class AppendCase {
   // The bytes of one tensor, and the bytes that were there before the call.
   struct Memory {
     std::vector<std::byte> bytes, before;
-    ConstTensor AppendTensors::*input = nullptr;
-    Tensor AppendTensors::*output = nullptr;
+    ConstTensor AppendTensors::* input = nullptr;
+    Tensor AppendTensors::* output = nullptr;
   };
 
   AppendSpec spec;
@@ -101,7 +101,7 @@ class AppendCase {
       input(&AppendTensors::cos_sin_cache,
             Tensor(nullptr, spec.table, {spec.capacity, rotary}, {rotary + spec.pad, 1}, device));
     } else if (rotary > 0) {
-      for (ConstTensor AppendTensors::*table : {&AppendTensors::cos, &AppendTensors::sin})
+      for (ConstTensor AppendTensors::* table : {&AppendTensors::cos, &AppendTensors::sin})
         input(table, Tensor(nullptr, spec.table, {spec.capacity, rotary / 2}, {rotary / 2 + spec.pad, 1}, device));
     }
     if (spec.fp8) {
@@ -171,16 +171,16 @@ class AppendCase {
     m.before = m.bytes;
     return m;
   }
-  void input(ConstTensor AppendTensors::*role, Tensor t) {
+  void input(ConstTensor AppendTensors::* role, Tensor t) {
     place(t, false).input = role;
     tensors.*role = t;
   }
-  void output(Tensor AppendTensors::*role, Tensor t) {
+  void output(Tensor AppendTensors::* role, Tensor t) {
     place(t, true).output = role;
     tensors.*role = t;
   }
   template <class T>
-  void index(ConstTensor AppendTensors::*role, std::initializer_list<std::int64_t> shape,
+  void index(ConstTensor AppendTensors::* role, std::initializer_list<std::int64_t> shape,
              const std::vector<T>& numbers, Device device) {
     Memory& m = memory.emplace_back();
     m.bytes.resize(numbers.size() * sizeof(T));

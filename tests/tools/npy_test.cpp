@@ -112,7 +112,7 @@ TEST(Npy, EveryDamageHasItsSentence) {
       {good + "!", "x has 25 bytes of data"},
       {header(npy_literal(">f4", "2, 3")), "x is big-endian ('>f4'); little-endian is accepted"},
       {header(npy_literal("<f8", "1, 3")),
-       "x has dtype '<f8'; '<f4', '<f2', '<V2' (bf16), '|b1' and '<i4' are accepted"},
+       "x has dtype '<f8'; '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' and '<i8' are accepted"},
       {header(npy_literal("|O", "3,")), "x has dtype '|O'"},
       {header(npy_literal("<V2", "12,")), "say --dtype bf16"},
       {header(npy_literal("<f4", "2, 3", true)),

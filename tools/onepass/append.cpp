@@ -22,8 +22,8 @@ namespace {
 struct Row {
   const char* name;
   const char* help;
-  ConstTensor AppendTensors::*input;
-  Tensor AppendTensors::*output;  // one of the two
+  ConstTensor AppendTensors::* input;
+  Tensor AppendTensors::* output;  // one of the two
 };
 constexpr std::array<Row, 13> kRows{
     {{"k_new", "new keys [batch, heads_kv, seq, dim]", &AppendTensors::k_new, nullptr},

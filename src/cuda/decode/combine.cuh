@@ -195,11 +195,13 @@ DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g
   const u32 word = sm + kLayout.flags + 4 * kRows;
   all_sync();
   if (opaque_thread() == 0) {
-    // A group of one block has no counter: it may be that of the group that ends the block's work.
+    // A group of one block, which pieces bring here, has no counter: it may be that of the group that ends the block's
+    // work.
     const i32 blocks = line.blocks_of(g);
+    const bool alone = config.piece != 0 && blocks == 1;
     u32* const counter = p.counters + line.first_block(g) * blocks_co_scheduled(p) + own_member(p);
-    const bool last = blocks == 1 || add_in_order(counter, 1) + 1 == static_cast<u32>(blocks);
-    if (last && blocks != 1) *counter = 0;  // as it was found
+    const bool last = alone || add_in_order(counter, 1) + 1 == static_cast<u32>(blocks);
+    if (last && !alone) *counter = 0;  // as it was found
     store_word(word, last);
   }
   all_sync();

@@ -37,6 +37,7 @@ std::int64_t tiles_of(const Problem& p, int block_n, int piece) {
 int heads_together(const Problem& p, int multiprocessors) {
   constexpr double kUsed = 0.95;  // of the multiprocessors, which whole sets of CTAs take
   if (!lengths_vary(p)) return 1;
+  if (p.key_dtype() == DType::f8e4m3 && p.softcap != 0 && p.alibi) return 1;  // kCoScheduled says why
   const int most = std::min(multiprocessors, kMaxBlocks);
   for (auto heads = static_cast<int>(std::min<std::int64_t>(p.heads_kv, most)); heads > 1; --heads) {
     if (p.heads_kv % heads == 0 && most / heads * heads >= kUsed * most) return heads;

@@ -16,7 +16,10 @@ struct Call {
   CallOptions options{};
 };
 
-inline Problem problem_of(const Call& c) { return onepass::problem_of(c.op, c.tensors, c.options); }
+inline Problem problem_of(const Call& c) {
+  want_lengths(c.op, c.tensors);
+  return onepass::problem_of(c.op, c.tensors, c.options);
+}
 inline Plan plan_of(const Call& c, std::string_view implementation, const Executor* executor) {
   return make_plan(problem_of(c), implementation, executor);
 }

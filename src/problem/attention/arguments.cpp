@@ -82,7 +82,7 @@ void complete_gradients(Problem& p, Said said) {
   if (!is_said(said, "grads")) p.gradients = {.dq = true, .dk = true, .dv = true};
 }
 
-constexpr Uses attention_uses(Use RoleRow::*column) {
+constexpr Uses attention_uses(Use RoleRow::* column) {
   Uses uses{};
   for (const RoleRow& row : kAttentionRoles) uses.set(row.role, row.*column);
   return uses;
@@ -97,9 +97,6 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.seqused = t.seqused_k.given();
   const bool paged = t.page_table.given();
-  // A page table alone would make every sequence as long as its row, with stale keys behind the real ones.
-  want(!paged || p.seqused, ErrorCode::bad_value,
-       "page_table requires seqused_k, the number of valid keys of each sequence");
   want(!t.cu_seqlens_k.given() || !(p.seqused || paged), ErrorCode::bad_value, paged ? "page_table" : "seqused_k",
        " does not support cu_seqlens_k: keys must be either packed or a cache");
   p.page_size = paged ? 1 : 0;  // k's, once it is read
@@ -213,7 +210,12 @@ constinit const Operator kForward{.word = "fwd",
               .complete = complete_gradients};
 
 Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) { return op->problem_of(op, t, a, mods); }
+void want_lengths(Op op, const Tensors& t) {
+  want(!is_attention(op) || !t.page_table.given() || t.seqused_k.given(), ErrorCode::bad_value,
+       "page_table requires seqused_k, the number of valid keys of each sequence");
+}
 Problem problem_of(const Tensors& t, const Attention& a) {
+  want_lengths(kForward, t);
   return problem_of(t.dout.given() ? kBackward : kForward, t, CallOptions{a});
 }
 

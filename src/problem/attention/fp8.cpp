@@ -18,7 +18,7 @@ constexpr std::int64_t kPitch = 16;  // between rows of e4m3: TMA's strides are 
 
 struct Part {
   Role x, descale;
-  std::optional<DescaleSpec> Problem::*spans;
+  std::optional<DescaleSpec> Problem::* spans;
 };
 constexpr std::array<Part, 3> kParts{{{Role::q, Role::q_descale, &Problem::q_descale},
                                       {Role::k, Role::k_descale, &Problem::k_descale},

@@ -27,14 +27,10 @@ Peer in_this_process(const std::string& name, std::list<Contender>& all, auto&&.
   try {
     Contender& c = all.emplace_back(arguments...);
     return {[&](double seconds) { c.collect(seconds); },
-            [&c, name] {
-              return PeerResult{name, c.note(), c.median(), true, 0};
-            }};
+            [&c, name] { return PeerResult{name, c.note(), c.median(), true, 0}; }};
   } catch (const Error& e) {
     return {[](double) {},
-            [name, why = std::string(e.what())] {
-              return PeerResult{name, "refused: " + why, 0, false, 0};
-            }};
+            [name, why = std::string(e.what())] { return PeerResult{name, "refused: " + why, 0, false, 0}; }};
   }
 }
 

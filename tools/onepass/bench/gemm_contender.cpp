@@ -86,8 +86,7 @@ GemmContender::GemmContender(const Problem& p, const std::string& name, Matrices
 void GemmContender::collect(double seconds) {
   if (timer_) {
     const cuda::ContextScope scope(cuda::device_facts(problem_of(plan_).device.index));
-    sample_.seconds.push_back(seconds_in_a_graph(
-        *timer_, seconds, matrices_.copies(), [&] { call(); }, note_));
+    sample_.seconds.push_back(seconds_in_a_graph(*timer_, seconds, matrices_.copies(), [&] { call(); }, note_));
     return;
   }
   using Clock = std::chrono::steady_clock;
@@ -136,8 +135,7 @@ ReadContender::ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& 
 
 void ReadContender::collect(double seconds) {
   const cuda::ContextScope scope(device_);
-  sample_.seconds.push_back(seconds_in_a_graph(
-      timer_, seconds, matrices_.copies(), [&] { call(); }, note_));
+  sample_.seconds.push_back(seconds_in_a_graph(timer_, seconds, matrices_.copies(), [&] { call(); }, note_));
 }
 
 void ReadContender::call() {

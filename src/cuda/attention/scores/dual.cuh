@@ -48,7 +48,8 @@ struct Dual {
   friend DEV bool operator!=(Dual x, Dual y) { return x.value != y.value; }
 };
 
-using ::fminf, ::fmaxf, ::fabsf, ::expf, ::exp2f, ::logf, ::log2f, ::sqrtf, ::sinf, ::cosf, ::floorf, ::ceilf;  // of floats, still
+using ::fminf, ::fmaxf, ::fabsf, ::expf, ::exp2f, ::logf, ::log2f, ::sqrtf, ::sinf, ::cosf, ::floorf,
+    ::ceilf;  // of floats, still
 
 // Returns the first of two equal numbers, and the number of a NaN and a number.
 DEV Dual fmin(Dual x, Dual y) { return {fminf(x.value, y.value), y.value < x.value ? y.derivative : x.derivative}; }
