@@ -51,8 +51,8 @@ class Scheduler {
   std::size_t drafted() const { return drafted_; }
   std::size_t accepted() const { return accepted_; }
 
-  // Sequences join while there are pages for all that they will be. A sequence for which there is no room in this step
-  // has no rows in it.
+  // Sequences join while there are pages for all that they will be. A sequence without room
+  // in this step has no rows in it.
   std::vector<Rows> next() {
     while (!waiting_.empty() && pages_of(*waiting_.front()) <= free_.size()) {
       Sequence& s = *waiting_.front();
