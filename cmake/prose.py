@@ -20,7 +20,7 @@ SWITCHED_ON = {
             "bench/studies/fp8_model.py",  # the texts that its model reads
         ),
     ),
-    "comment": (("bench/", "cmake/", "include/", "python/", "src/", "tests/", "tools/"), ()),
+    "comment": (("bench/", "cmake/", "include/", "python/", "src/", "tests/", "tools/", "website/"), ()),
     "page": (
         ("CHANGELOG", "README", "SECURITY", "bench/", "docs/", "src/"),
         ("docs/reference/support.md",),  # sentences of the library, checked as strings

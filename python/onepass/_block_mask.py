@@ -25,12 +25,18 @@ class BlockMask:
     """Tiles of rows and keys: mixed ones, whose elements a mask tells apart, and full ones. All others are empty.
 
     Attributes:
-      batch, heads: 1 where one mask is shared.
-      seq_q, seq_k: rows and keys.
-      tile_q, tile_k: rows and keys of a tile; the last ones may be smaller.
-      mixed, full: lists of tiles of keys, list ``(b * heads + h) * row_tiles + row_tile``.
-      mixed_rows, full_rows: the same tiles as lists of tiles of rows, list ``(b * heads + h) * key_tiles + key_tile``.
-      mask_mod, mod_buffers: what it was made of, or None.
+      batch: entries of the batch; 1 where one mask is shared.
+      heads: heads; 1 where one mask is shared.
+      seq_q: rows.
+      seq_k: keys.
+      tile_q: rows of a tile; the last one may be smaller.
+      tile_k: keys of a tile; the last one may be smaller.
+      mixed: lists of mixed tiles of keys, list ``(b * heads + h) * row_tiles + row_tile``.
+      full: the same lists of full tiles.
+      mixed_rows: the mixed tiles as lists of tiles of rows, list ``(b * heads + h) * key_tiles + key_tile``.
+      full_rows: the full tiles as such lists.
+      mask_mod: the mask that it was made of, or None.
+      mod_buffers: the arrays that mask_mod reads, or None.
     """
 
     batch: int
