@@ -1,19 +1,17 @@
 // docs/reference/support.md lists the calls of support.txt that CUDA refuses or leaves to its plain kernels, with the
 // reason of each tuned kernel.
-// With ONEPASS_WRITE_SUPPORT=1 the test writes the page instead of comparing.
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/text.hpp"
 #include "cuda/implementations.hpp"
+#include "cuda/support_page.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/implementations.hpp"
 #include "plan/plan.hpp"
@@ -22,10 +20,6 @@
 
 namespace onepass::cuda {
 namespace {
-
-constexpr const char* kPage = ONEPASS_SUPPORT_PAGE;
-constexpr const char* kCommand =
-    "ONEPASS_WRITE_SUPPORT=1 build/release/tests/cuda/test_cuda_plan --gtest_filter='Support.*'";
 
 class Support : public testing::Test {
  protected:
@@ -82,17 +76,7 @@ TEST_F(Support, PageIsWhatTheBackendsSay) {
     table += text("| ", title, " | `", line, "` | ", hopper.runs, hopper.tuned() ? "" : hopper.reasons, " | ",
                   other.runs, hopper.tuned() ? "; the tuned kernel requires compute capability 9.0" : "", " |\n");
   }
-  std::ifstream file(kPage);
-  const std::string page{std::istreambuf_iterator<char>(file), {}};
-  const std::string begin = "<!-- support -->\n", end = "<!-- end -->";
-  const std::size_t from = page.find(begin), to = page.find(end);
-  ASSERT_TRUE(from != page.npos && to != page.npos) << kPage << " has no table";
-  const std::string wanted = page.substr(0, from + begin.size()) + table + page.substr(to);
-  if (std::getenv("ONEPASS_WRITE_SUPPORT")) {
-    std::ofstream(kPage) << wanted;
-    return;
-  }
-  EXPECT_EQ(page, wanted) << "if the new sentences are right, run\n  " << kCommand;
+  expect_on_support_page("support", table);
 }
 
 }  // namespace

@@ -71,6 +71,15 @@ class Tables(unittest.TestCase):
             speed, ratio = re.search(r"H200.*?(\d+ TFLOP/s).*?(\d\.\d+x)", text, re.S).groups()
             self.assertIn(f"| H200 | bf16 d128, 4k | {speed} | FlashAttention-4 {ratio},", text)
 
+    def test_versions_of_the_support_page_are_those_of_its_files(self):
+        page = ROOT / "docs" / "reference" / "support.md"
+        section = page.read_text().partition("## Versions")[2]
+        rows = re.findall(r"^\| .* \| ([^|]*\d[^|]*) \| \[.*\]\((.*)\) \|$", section, re.M)
+        self.assertGreater(len(rows), 10)
+        for versions, target in rows:
+            for version in versions.split(", "):
+                self.assertIn(version.removeprefix("CUDA "), (page.parent / target).read_text(), target)
+
     def test_every_table_is_used(self):
         shown = "".join(file.read_text() for file in tables.marked_files())
         self.assertEqual([name for name in tables.TABLES if f"<!-- table: {name} -->" not in shown], [])
