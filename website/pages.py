@@ -76,6 +76,6 @@ def on_site(text, path, uri, there, repository):
         return f"{match[1]}{resolved(match[2], path, uri, there, repository)}{match[3] or ''})"
 
     text = outside_code(lambda prose: LINK.sub(link, prose).replace("][", "]\\["), text)  # no [text][reference]
-    text = outside_code(lambda prose: re.sub(rf"^(?![#|])(.*{CHINESE})\n(?={CHINESE})", r"\1", prose, flags=re.M), text)
+    text = outside_code(lambda prose: re.sub(rf"^(?![#|])(.*{CHINESE})\n *(?=\[?{CHINESE})", r"\1", prose, flags=re.M), text)
     text = re.sub(r"^```text output$", '```text title="output"', text, flags=re.M)
     return with_blank_lines(re.sub(r"^```(\w+) no-test.*$", r"```\1", text, flags=re.M))

@@ -76,6 +76,9 @@ class Markdown(unittest.TestCase):
         self.assertEqual(self.converted("1. a\n   - b\n"), "1. a\n    - b\n")
         self.assertEqual(self.converted("step\n0. The end\n"), "step\n0. The end\n")
 
+    def test_chinese_lines_join_without_a_blank(self):
+        self.assertEqual(self.converted("# 速度\n- 一行，\n  又一行\n- 二\n"), "# 速度\n- 一行，又一行\n- 二\n")
+
 
 class References(unittest.TestCase):
     def test_every_public_name_has_a_heading(self):
