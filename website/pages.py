@@ -21,6 +21,7 @@ MOVED = {
 CODE = re.compile(r"^```.*?^```|`[^`]*`|(?<=\n\n)(?: {4,}[^\n]*\n)+", re.M | re.S)
 LINK = re.compile(r"(\]\()([^)\s#]*)(#[^)\s]*)?\)")
 CHINESE = "[\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef]"
+BREAK = re.compile(rf"^(?![#|])(.*{CHINESE})\n *(?=\[?{CHINESE})", re.M)  # shown as a blank, which Chinese has not
 LIST = re.compile(r"(?:[-*]|1\.) ")  # begins a list for GitHub, also directly under a paragraph
 
 
@@ -76,6 +77,6 @@ def on_site(text, path, uri, there, repository):
         return f"{match[1]}{resolved(match[2], path, uri, there, repository)}{match[3] or ''})"
 
     text = outside_code(lambda prose: LINK.sub(link, prose).replace("][", "]\\["), text)  # no [text][reference]
-    text = outside_code(lambda prose: re.sub(rf"^(?![#|])(.*{CHINESE})\n *(?=\[?{CHINESE})", r"\1", prose, flags=re.M), text)
+    text = outside_code(lambda prose: BREAK.sub(r"\1", prose), text)
     text = re.sub(r"^```text output$", '```text title="output"', text, flags=re.M)
     return with_blank_lines(re.sub(r"^```(\w+) no-test.*$", r"```\1", text, flags=re.M))
