@@ -3,7 +3,7 @@
 ``from onepass.xformers import memory_efficient_attention, LowerTriangularMask`` takes the place of ``xformers.ops``.
 Biases may be those of this module or xFormers' own: they are known by the name of their class. Layout is
 ``[batch, seq, heads, dim]``, read in place (https://github.com/facebookresearch/xformers).
-docs/coming_from/switching.md has the arguments side by side.
+docs/coming_from/xformers.md has the arguments side by side.
 """
 
 from typing import Any

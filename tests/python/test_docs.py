@@ -28,4 +28,4 @@ def test_example(code, on_cuda):
 
 def test_there_are_examples():
     pages = {block.id.partition(":")[0] for block in BLOCKS}
-    assert pages >= {"flash_attn.md", "jax.md", "pytorch.md", "switching.md", "transformers.md"}
+    assert pages >= {"flash_attn.md", "jax.md", "pytorch.md", "transformers.md", "xformers.md"}

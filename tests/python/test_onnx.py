@@ -1,4 +1,4 @@
-"""ONNX's Attention by the mapping that docs/coming_from/switching.md shows: against the operator's formula in float64,
+"""ONNX's Attention by the mapping that docs/coming_from/onnx.md shows: against the operator's formula in float64,
 and against the reference that comes with onnx where that is installed."""
 
 import itertools
@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from conftest import check, normal
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "coming_from" / "switching.md"
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "coming_from" / "onnx.md"
 
 
 @pytest.fixture(scope="module")
 def attention():
     (code,) = (x for x in re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.M | re.S) if "past_key" in x)
     namespace = {}
-    exec(compile(code, "docs/coming_from/switching.md", "exec"), namespace)
+    exec(compile(code, "docs/coming_from/onnx.md", "exec"), namespace)
     return namespace["attention"]
 
 
