@@ -74,7 +74,7 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
     if (kBlockN % kStep != 0 && r >= kBlockN) continue;
 #pragma unroll
     for (i32 c = 0; c < kChunks; c += kAcross) {
-      const i32 chunk = c + across, bytes = kBytes % 16 == 0 ? 16 : min(kBytes - chunk * 16, 16);
+      const i32 chunk = c + across, bytes = kBytes == 16 * kChunks ? 16 : min(kBytes - chunk * 16, 16);
       if (kChunks % kAcross != 0 && chunk >= kChunks) break;
       copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at + c * 16, real ? bytes : 0);
     }

@@ -56,14 +56,22 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     decode::DecodeParams params = decode::decided_params(p, c, sharing, share, part);
     decode::bind(params, inputs.tensors, workspace.data());
     params.counters = counters;
-    const auto size = static_cast<std::int64_t>(size_of(p.dtype));
-    const auto move = [&](const void*& at, std::int64_t stride) {
-      at = static_cast<const char*>(at) + sequence * stride * size;
+    const auto bytes = [&](const auto& stride, DType type) {
+      return sequence * stride[0] * static_cast<std::int64_t>(size_of(type));
     };
-    move(params.q, params.q_stride[0]), move(params.k, params.k_stride[0]), move(params.v, params.v_stride[0]);
-    params.out = static_cast<char*>(params.out) +
-                 sequence * params.out_stride[0] * static_cast<std::int64_t>(size_of(p.out_dtype));
-    params.lse += sequence * params.lse_stride[0];
+    if (p.varlen) {
+      params.cu_q += sequence;
+    } else {
+      params.q = static_cast<const char*>(params.q) + bytes(params.q_stride, p.dtype);
+      params.out = static_cast<char*>(params.out) + bytes(params.out_stride, p.out_dtype);
+      params.lse += sequence * params.lse_stride[0];
+    }
+    if (p.paged()) {
+      params.page_table += sequence * params.table_stride[0];
+    } else {
+      params.k = static_cast<const char*>(params.k) + bytes(params.k_stride, p.dtype);
+      params.v = static_cast<const char*>(params.v) + bytes(params.v_stride, p.dtype);
+    }
     params.seqused += sequence * params.seqused_stride;
     params.min_tiles = 1;
     warps::copies_are_early = early;
