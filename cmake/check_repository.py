@@ -39,7 +39,7 @@ LAYERS = [
 # The order inside the backends, from the lowest; files that lie in the backend's own folder come last.
 INNER = {
     "src/cpu": [
-        ["common"],
+        ["common", "threads"],
         ["append", "decode", "flash", "gemm", "merge", "quantize", "softmax"],
         ["backward"],
         ["amx"],

@@ -30,10 +30,14 @@ install(FILES ${PROJECT_BINARY_DIR}/onepass-config.cmake ${PROJECT_BINARY_DIR}/o
 # have their packages.
 # By name and not by Requires, which would pass on Highway's own compile definitions.
 set(pc_libs "")
+set(pc_tbb "")
+if(ONEPASS_TBB)
+  set(pc_tbb "-ltbb ")
+endif()
 if(NOT BUILD_SHARED_LIBS)
   list(TRANSFORM cxx_runtime PREPEND -l OUTPUT_VARIABLE pc_libs)
   list(JOIN pc_libs " " pc_libs)
-  string(PREPEND pc_libs "-lhwy -ltbb -pthread -ldl ")
+  string(PREPEND pc_libs "-lhwy ${pc_tbb}-pthread -ldl ")
 endif()
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/onepass.pc.in onepass.pc @ONLY)

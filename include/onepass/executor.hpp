@@ -34,12 +34,14 @@ class ONEPASS_API Executor {
                             void* context) = 0;
 };
 
-// oneTBB in an arena of `threads` workers; 0: as many as the process may use, the CPUs of its affinity mask or the CPU
-// quota of its cgroups (v2's cpu.max, v1's cpu.cfs_quota_us, ancestors' too; rounded up), whichever is less, as they
-// are when the executor is made. Safe to call from several threads.
+// oneTBB in an arena of `threads` workers, or threads of the C++ library where onepass is built with ONEPASS_TBB=OFF
+// (calls that share such an executor take turns). 0: as many as the process may use, the CPUs of its affinity mask or
+// the CPU quota of its cgroups (v2's cpu.max, v1's cpu.cfs_quota_us, ancestors' too; rounded up), whichever is less, as
+// they are when the executor is made. Safe to call from several threads.
 //
 // In a child of fork(), executors that were made before it work on the calling thread alone, whatever other threads
-// were doing; results have the same bits. New ones do too if the parent had made one; else they have threads.
+// were doing; results have the same bits. With oneTBB new ones do too if the parent had made one; else they have
+// threads.
 ONEPASS_API std::shared_ptr<Executor> make_executor(int threads = 0);
 // The executor that calls without one use: make_executor(0), made on first use.
 ONEPASS_API Executor& default_executor();

@@ -1,5 +1,5 @@
 // CPU quotas out of made-up /proc and /sys/fs/cgroup trees.
-#include "cpu/common/cgroup.hpp"
+#include "cpu/threads/cgroup.hpp"
 
 #include <gtest/gtest.h>
 

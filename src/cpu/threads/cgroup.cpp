@@ -1,4 +1,4 @@
-#include "cpu/common/cgroup.hpp"
+#include "cpu/threads/cgroup.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,4 @@
-// oneTBB behind the executor hook.
-#include "onepass/executor.hpp"
-
+// oneTBB behind the executor hook (ONEPASS_TBB=ON, the default).
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -11,8 +9,7 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include "base/fork.hpp"
-#include "base/make_once.hpp"
-#include "cpu/common/cgroup.hpp"
+#include "cpu/threads/executors.hpp"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -21,7 +18,7 @@
 #endif
 #endif
 
-namespace onepass::inline v0 {
+namespace onepass::cpu {
 namespace {
 
 // ThreadSanitizer does not see into TBB. It is told here what parallel_for promises: what came before the call comes
@@ -35,19 +32,6 @@ void before(char&) {}
 void after(char&) {}
 #define ONEPASS_NOT_SEEN
 #endif
-
-class Serial final : public Executor {
- public:
-  int workers() const override { return 1; }
-  void parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) override {
-    for (std::int64_t i = 0; i < tasks; ++i) body(context, i, 0);
-  }
-};
-
-int usable_cpus() {  // TBB's count is that of the affinity mask
-  const int cpus = oneapi::tbb::info::default_concurrency(), quota = cpu::cgroup_cpus();
-  return quota > 0 ? std::min(cpus, quota) : cpus;
-}
 
 // Workers draw task numbers from one counter, so lower numbers start earlier whatever TBB does. A worker number is the
 // index of the drawing loop, not of a TBB slot: slots may be re-entered, loops may not.
@@ -110,19 +94,9 @@ bool tbb_is_whole() {
 
 }  // namespace
 
-std::shared_ptr<Executor> make_executor(int threads) {
-  if (!tbb_is_whole()) return std::make_shared<Serial>();
+std::shared_ptr<Executor> tbb_executor(int threads) {
+  if (!tbb_is_whole()) return std::shared_ptr<Executor>(&serial_executor(), [](Executor*) {});
   return std::make_shared<Tbb>(threads);
 }
 
-Executor& default_executor() {
-  static constinit MakeOnce<const std::shared_ptr<Executor>> executor;
-  return *executor.get([] { return make_executor(0); });
-}
-
-Executor& serial_executor() {
-  static constinit MakeOnce<Serial> executor;
-  return executor.get([] { return Serial(); });
-}
-
-}  // namespace onepass::inline v0
+}  // namespace onepass::cpu
