@@ -70,6 +70,7 @@ class ONEPASS_API Layout {
 struct ONEPASS_API Visibility {
   std::int64_t left = -1, right = -1;
   std::vector<std::int64_t> documents{};  // where documents begin, and the length; empty: one document
+  std::int64_t key_multiple = 1;          // seen() begins at a multiple of it in the document, which 4 is for dropout
 
   Range document(std::int64_t position, std::int64_t length) const;       // the document that holds it
   Range seen(Range rows, std::int64_t length) const;                      // what some position of rows sees

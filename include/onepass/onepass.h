@@ -150,6 +150,8 @@ typedef struct onepass_options {
   int32_t has_unified_max;
   float unified_max;
   const onepass_tensor* recomputed;
+  uint32_t
+      dropout_start[4]; /* the batch entry, head, row and key (a multiple of 4) of the call's first ones, in draws */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

@@ -1,5 +1,6 @@
 // The options of attention: everything that a call says beside its tensors.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,6 +47,9 @@ struct Attention {
   float softcap = 0.0f;           // > 0: s = softcap * tanh(s / softcap)
   float dropout_p = 0.0f;         // in [0, 1]
   std::uint64_t seed = 0;         // Philox key: the same seed drops the same weights on every backend
+  // The batch entry, head, row and key that the call's first ones are in the dropout's draws: calls on parts of a
+  // sequence drop what one call on all of it drops. The key is a multiple of 4.
+  std::array<std::uint32_t, 4> dropout_start{};
 
   // C++ expressions over batch, head, q_index, k_index (in their sequence), mod_buffers: docs/features/score_mod.md.
   std::string score_mod{};  // the new score, from `score`: scaled, capped and biased, in natural units

@@ -68,6 +68,7 @@ def attention(
     softcap=0.0,
     dropout_p=0.0,
     seed=_options.SEED,
+    dropout_start=None,
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     max_seqlen_q=None,
@@ -122,6 +123,8 @@ def attention(
       seed: of the dropout, an integer from 0 to 2^64 - 1; needed where dropout_p > 0. The same seed drops the same
         weights on every machine and thread count, and in every call: give each step its own. (onepass.torch.attention
         draws one where none is given.)
+      dropout_start: ``(batch, head, row, key)``: the places of the call's first ones in the draws; key is a multiple of
+        4. Calls on parts of a sequence then drop what one call on all of it drops.
       cu_seqlens_q, cu_seqlens_k: int32 (int64 is converted) ``[batch + 1]``, prefix sums of the sequence lengths of
         packed q and k, v.
       max_seqlen_q, max_seqlen_k: upper bounds of those lengths, if they are known. Kernels are chosen by them, and

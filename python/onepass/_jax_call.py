@@ -123,6 +123,7 @@ _KINDS: dict[str, Any] = {
     "optional number": (_optional, None),
     "text": (str, ""),
     "choice": (np.int64, 0),
+    "numbers": (lambda x: ":".join(map(str, x)), (0, 0, 0, 0)),
 }
 _ROWS = tuple(_onepass.attention_options())
 

@@ -118,6 +118,16 @@ def _no_seed(dropout_p: float) -> int:
     return 0
 
 
+_NOWHERE = (0, 0, 0, 0)
+
+
+def _dropout_start(start: Any) -> Any:
+    accepted = "four integers (batch, head, row, key) from 0 to 2^32 - 1"
+    if isinstance(start, (str, bytes, Mapping, Set)) or len(parts("dropout_start", start)) != 4:
+        raise ValueError(f"dropout_start must be {accepted} (got {start!r})")
+    return tuple(integer("dropout_start", x, 0, 2**32 - 1, accepted) for x in start)
+
+
 def window_sides(window: Any) -> tuple[Any, ...]:
     """(left, right), not looked at yet."""
     if window is None:
@@ -236,6 +246,7 @@ def options(place: Any, given: dict[str, Any]) -> Any:
         "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
         "dropout_p": _probability("dropout_p", dropout_p) if dropout_p.__class__ is not float or dropout_p else 0.0,
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
+        "dropout_start": _NOWHERE if given["dropout_start"] is None else _dropout_start(given["dropout_start"]),
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
         "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),

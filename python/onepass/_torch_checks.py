@@ -123,7 +123,10 @@ def check_fit(c: Any, inputs: Any, others: Any = None) -> None:
         "deterministic": c.deterministic,
         "accumulation": c.accumulation or "exact",
         **{name: getattr(c, name) for name in ("mask", "scale", "softcap", "dropout_p", "score_mod", "mask_mod")},
-        **{name: getattr(c, name) for name in ("batch_invariant", "unified_max", "implementation", "threads")},
+        **{
+            name: getattr(c, name)
+            for name in ("dropout_start", "batch_invariant", "unified_max", "implementation", "threads")
+        },
     }
     if others is not None:
         words["dout"] = None

@@ -34,6 +34,7 @@ _OPTIONS = (  # type in a schema, name, default
     ("float", "softcap", 0.0),
     ("float", "dropout_p", 0.0),
     ("int", "seed", 0),
+    ("SymInt[]?", "dropout_start", None),
     ("SymInt?", "max_seqlen_q", None),
     ("SymInt?", "max_seqlen_k", None),
     ("bool", "batch_invariant", False),
@@ -126,7 +127,7 @@ def _arguments(c: Any) -> dict[str, Any]:
         **{
             name: getattr(c, name)
             for name in ("cu_seqlens_q", "cu_seqlens_k", "mask", "align_offset", "scale", "softcap", "dropout_p")
-            + ("max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod", "implementation")
+            + ("dropout_start", "max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod", "implementation")
         },
         "threads": _threads(c.q, c.threads),
         "window": window,

@@ -49,6 +49,7 @@ def attention(
     softcap=0.0,
     dropout_p=0.0,
     seed=_options.SEED,
+    dropout_start=None,
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     max_seqlen_q=None,

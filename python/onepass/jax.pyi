@@ -24,6 +24,7 @@ class _Options(TypedDict, total=False):
     softcap: float
     dropout_p: float
     seed: int | None
+    dropout_start: tuple[int, int, int, int] | None
     cu_seqlens_q: ArrayLike | None
     cu_seqlens_k: ArrayLike | None
     max_seqlen_q: int | None

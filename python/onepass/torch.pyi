@@ -27,6 +27,7 @@ class _Options(TypedDict, total=False):
     softcap: float
     dropout_p: float
     seed: int | None
+    dropout_start: tuple[int, int, int, int] | None
     cu_seqlens_q: Tensor | None
     cu_seqlens_k: Tensor | None
     max_seqlen_q: int | None

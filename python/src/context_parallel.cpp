@@ -135,10 +135,10 @@ void add_context_parallel(nb::module_& package) {
   nb::class_<cp::Visibility>(m, "Visibility")
       .def(
           "__init__",
-          [](cp::Visibility* x, Index left, Index right, Indices documents) {
-            new (x) cp::Visibility{left, right, std::move(documents)};
+          [](cp::Visibility* x, Index left, Index right, Indices documents, Index key_multiple) {
+            new (x) cp::Visibility{left, right, std::move(documents), key_multiple};
           },
-          "left"_a, "right"_a, "documents"_a);
+          "left"_a, "right"_a, "documents"_a, "key_multiple"_a = 1);
   m.def(
       "gathered", [](const cp::Layout& l, const cp::Visibility& v, Index r) { return pairs_of(cp::gathered(l, v, r)); },
       "layout"_a, "visibility"_a, "rank"_a);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -39,6 +40,10 @@ void take(T& to, const Options& options, const char* name) {
     to = options.boolean(name);
   } else if constexpr (std::is_same_v<T, std::string>) {
     to = options.string(name);
+  } else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>) {
+    const std::string_view text = options.string(name);
+    const char* at = text.data();
+    for (std::uint32_t& n : to) at = std::from_chars(at, text.data() + text.size(), n).ptr + 1;
   } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
     to = static_cast<T>(options.integer(name));
   } else if constexpr (std::is_same_v<T, Band>) {

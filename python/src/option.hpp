@@ -1,10 +1,12 @@
 // An option of a call as the package has it: what it calls its type, and how it is read.
 #pragma once
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,6 +34,8 @@ constexpr const char* kind_of() {
     return "text";
   else if constexpr (std::is_same_v<T, Accumulation>)
     return "choice";
+  else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
+    return "numbers";  // text with colons between them in an attribute of JAX's
   else
     return "band";
 }

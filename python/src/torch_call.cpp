@@ -93,7 +93,8 @@ PyObject* TorchCall::tensor(Role role) const { return (*this)[torch_at.of_role[s
 template <class T>
 bool TakenCall::take_option(T& to, const TorchCall& call, int at) {
   PyObject* const given = call.given(at) ? call[at] : nullptr;
-  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::optional<float>>) {
+  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::optional<float>> ||
+                std::is_same_v<T, std::array<std::uint32_t, 4>>) {
     return !given;
   } else if constexpr (std::is_same_v<T, Band>) {
     return take_band(to, call, given);

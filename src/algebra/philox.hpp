@@ -1,7 +1,8 @@
 // The dropout mask, made of Philox 4x32-10 (philox_rounds.hpp). Header-free.
 //
 // The mask of element (batch, head, row, column) is word column % 4 of the block with counter (column / 4, row, head,
-// batch) and key = seed: one block serves four neighbouring columns, a quarter of the work of a block per element.
+// batch) and key = seed: one block serves four neighbouring columns, a quarter of the work of a block per element. A
+// call that is a part of a larger one counts from the part's place there.
 #if !defined(ONEPASS_CORE_PHILOX_HPP) || defined(ONEPASS_PER_TARGET)
 #define ONEPASS_CORE_PHILOX_HPP
 #include "algebra/philox_rounds.hpp"
@@ -50,6 +51,7 @@ struct Dropout {
   PhiloxKeys keys;                   // of the seed
   unsigned long long threshold = 0;  // p * 2^32, in [0, 2^32]
   float keep_scale = 1.0f;
+  unsigned first_batch = 0, first_head = 0, first_row = 0, first_block = 0;  // counters of (0, 0, 0, 0)
 
   ONEPASS_HD static Dropout of(float p, unsigned long long seed) {
     return {seed, PhiloxKeys::of(seed), static_cast<unsigned long long>(static_cast<double>(p) * 4294967296.0),
@@ -57,7 +59,7 @@ struct Dropout {
   }
   ONEPASS_HD bool active() const { return threshold != 0; }
   ONEPASS_HD PhiloxBlock draws(unsigned batch, unsigned head, unsigned row, unsigned column_block) const {
-    return philox(keys, column_block, row, head, batch);
+    return philox(keys, first_block + column_block, first_row + row, first_head + head, first_batch + batch);
   }
   ONEPASS_HD bool kept(unsigned draw) const { return draw >= threshold; }
   // An active dropout drops draws up to this: a comparison in 32 bits, also where everything is dropped.

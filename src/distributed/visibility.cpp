@@ -31,7 +31,8 @@ Range Visibility::document(Index position, Index length) const {
 Range Visibility::seen(Range rows, Index length) const {
   if (rows.empty()) return {rows.begin, rows.begin};
   const Range first = document(rows.begin, length), last = document(rows.end - 1, length);
-  return {left < 0 ? first.begin : std::max(first.begin, rows.begin - left),
+  const Index before = left < 0 ? 0 : std::max<Index>(0, rows.begin - left - first.begin);
+  return {first.begin + before / key_multiple * key_multiple,
           right < 0 ? last.end : std::min(last.end, rows.end + right)};
 }
 

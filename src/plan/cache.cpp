@@ -67,6 +67,8 @@ void CallKey::add_option(const T& x) {
   } else if constexpr (std::is_same_v<T, Band>) {
     add(static_cast<std::uint64_t>(x.align) | static_cast<std::uint64_t>(x.causal) << 8);
     for (const std::int64_t n : {x.left, x.right, x.offset}) add(static_cast<std::uint64_t>(n));
+  } else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>) {
+    for (const std::uint32_t n : x) add(std::uint64_t{n});
   } else if constexpr (std::is_floating_point_v<T>) {
     add(std::bit_cast<std::uint64_t>(double{x}));
   } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {

@@ -72,7 +72,7 @@ struct RowBlock {
   Sequence seq = sequence_of(p, a, batch);
   HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
   Range keys = scores.band.key_range(row_lo, row_hi);
-  Dropout dropout = Dropout::of(p.dropout_p, p.seed);
+  Dropout dropout = dropout_of(p);
   std::vector<T> k{}, v{}, q{}, s{}, w{}, o{},
       squares{};             // k transposed, [dim_qk, keys]: the loops over keys vectorise
   std::vector<T> numbers{};  // of the steps of score_mod and mask_mod

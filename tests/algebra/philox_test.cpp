@@ -67,6 +67,21 @@ TEST(Dropout, StatisticsOfTheMask) {
   }
 }
 
+TEST(Dropout, OfAPartIsThatOfTheWhole) {
+  const Dropout whole = Dropout::of(0.5f, 3);
+  Dropout part = whole;
+  part.first_batch = 1, part.first_head = 2, part.first_row = 70, part.first_block = 5;
+  int kept = 0;
+  for (unsigned i = 0; i < 40; ++i) {
+    for (unsigned j = 0; j < 40; ++j) {
+      EXPECT_EQ(part.factor(2, 3, i, j), whole.factor(3, 5, 70 + i, 20 + j)) << i << " " << j;
+      kept += part.factor(2, 3, i, j) != 0;
+    }
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, 40 * 40);
+}
+
 TEST(Dropout, EveryCoordinateAndTheSeedMatter) {
   std::set<std::tuple<unsigned, unsigned, unsigned, unsigned>> blocks;
   int n = 0;

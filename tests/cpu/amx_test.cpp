@@ -68,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b2 h2 s100x300 d64 bf16 mask=b1qk lse", "fwd b1 h4/1 s65x130 d64 bf16 mask=1h1k causal_top_left lse",
         "fwd b2 h8/2 s65x203 d64 bf16 alibi causal_bottom_right lse", "fwd b1 h4 s65x203 d64 bf16 sinks lse",
         "fwd b1 h2 s65x203 d64 bf16 sinks causal_bottom_right window=30:0 mask=11qk lse",
-        "fwd b2 h4/2 s65x203 d64 bf16 dropout=0.3 seed=7 lse", "fwd b1 h2 s65x203 d64 bf16 dropout=1 lse",
+        "fwd b2 h4/2 s65x203 d64 bf16 dropout=0.3 seed=7 dropout_start=1:3:70:260 lse",
+        "fwd b1 h2 s65x203 d64 bf16 dropout=1 lse",
         "fwd b2 h4/2 s65x203 d72/40 bf16 softcap=20 bias=bf16:bhqk mask=bhqk alibi sinks dropout=0.2 seed=3 "
         "causal_bottom_right window=150:0 lse",
         "fwd b3 h2 d64 bf16 varlen=100,1,255/33,300,255 alibi dropout=0.5 mask=bhqk lse"));

@@ -72,7 +72,7 @@ constexpr const char* kLines[] = {
     "bwd b3 h4/2 s300x700 d32 bias=bf16:b1qk causal_bottom_right grads=dq,dk,dv,dbias",
     "bwd b3 h4/2 s300x700 d32 bias=fp16:1hqk window=90:20 grads=dbias",
     "bwd b2 h4/2 s300x700 d32 bias=fp32:bhqk softcap=20 grads=dq,dbias",
-    "bwd b2 h4/2 s300x700 d32 bias=fp32:b11k grads=dq,dk,dv,dbias dropout=0.2 seed=3",
+    "bwd b2 h4/2 s300x700 d32 bias=fp32:b11k grads=dq,dk,dv,dbias dropout=0.2 seed=3 dropout_start=4:3:2:8",
     "bwd b2 h4/2 s300x700 d32 bias=fp32:1hq1 grads=dq,dk,dv,dbias causal_top_left",
     "bwd b2 h4/2 s300x700 d32 bias=fp32:1111 grads=dq,dk,dv,dbias",
     "bwd b2 h4/2 s300x700 d32 bias=fp32:11q1 alibi sinks grads=dbias,dsinks,dalibi_slopes dlse",

@@ -106,6 +106,27 @@ TEST(ContextParts, OfGatherAreTheVisiblePairsOnce) {
   });
 }
 
+// Dropout draws for four keys at a time.
+TEST(ContextParts, OfGatherBeginAtMultiplesInTheirDocument) {
+  int moved = 0;
+  for_each_case([&](const Layout& layout, Visibility v) {
+    const Visibility exact = v;
+    v.key_multiple = 4;
+    Pairs pairs = none(layout.length());
+    for (Index r = 0; r < layout.ranks(); ++r) {
+      const std::vector<Index> q = positions_of(layout.runs(r)), k = positions_of(gathered(layout, v, r));
+      for (const Part& part : gather_parts(layout, v, r, {.packed = false, .distances = true})) {
+        add(pairs, part, v, q, k);
+        expect_places(part, q, k, false);
+        EXPECT_EQ((part.key_positions.begin - part.document) % 4, 0) << case_name(layout, v);
+        moved += part.key_positions.begin != exact.seen(part.row_positions, layout.length()).begin;
+      }
+    }
+    expect_all(pairs, layout, v);
+  });
+  EXPECT_GT(moved, 0);
+}
+
 // by_unit: the calls of a unit are the same for any number of ranks.
 TEST(ContextParts, OfAUnitDoNotDependOnTheRanks) {
   const Visibility v{5, 2, {0, 3, 20, 41}};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <regex>
 #include <set>
 #include <string>
@@ -28,6 +29,8 @@ T other() {
     return Accumulation::fast;
   else if constexpr (std::is_same_v<T, Band>)
     return {.causal = true, .align = Align::offset, .left = 7, .right = 0, .offset = -3};
+  else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
+    return {1, 2, 3, 4};
   else if constexpr (std::is_arithmetic_v<T>)
     return T{1};
   else
@@ -83,6 +86,7 @@ TEST(Options, EachHasItsFieldOfTheCStruct) {
   o.softcap = 3;
   o.dropout_p = 0.25f;
   o.seed = 5;
+  std::iota(o.dropout_start, o.dropout_start + 4, 1u);
   o.score_mod = "score";
   o.mask_mod = "true";
   o.max_seqlen_q = 8;
@@ -97,6 +101,7 @@ TEST(Options, EachHasItsFieldOfTheCStruct) {
                           .softcap = 3,
                           .dropout_p = 0.25f,
                           .seed = 5,
+                          .dropout_start = {1, 2, 3, 4},
                           .score_mod = "score",
                           .mask_mod = "true",
                           .max_seqlen_q = 8,

@@ -63,6 +63,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s5 d8 softcap=nan", "softcap must be 0 (none) or positive", "(got nan)"},
         Wrong{"s5 d8 dropout=1.5", "dropout_p must be 0 to 1", "(got 1.5)"},
         Wrong{"s5 d8 dropout=nan", "dropout_p must be 0 to 1", "(got nan)"},
+        Wrong{"s5 d8 dropout_start=0:0:0:6", "the key of dropout_start must be a multiple of 4", "(got 6)"},
+        Wrong{"s5 d8 dropout_start=0:0:8", "'dropout_start=0:0:8'", "dropout_start=batch:head:row:key"},
         Wrong{"s5 d8 seed=-1", "'seed=-1'", "an integer"},
         Wrong{"s5 d8 mask=bh", "'mask=bh'", "a spread such as bhqk or 11qk"},
         Wrong{"s5 d8 mask=kqhb", "'mask=kqhb'", "a spread"},

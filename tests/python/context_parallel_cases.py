@@ -1,16 +1,17 @@
 """Calls of onepass.torch.context_parallel, each computed by one rank's library, in float64, and by several ranks."""
 
-import datetime
-import multiprocessing
 import os
 import pathlib
 import sys
-import tempfile
 
+import numpy as np
 import onepass.torch
 import torch
 import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
+from rank_processes import sentence, spawned  # noqa: F401  tests call it by this name
+
+import reference
 
 LENGTH = 75
 DOCUMENTS = (0, 1, 17, 17, 50, 75)
@@ -63,6 +64,8 @@ def side_inputs(length, heads=4):
         "mask": {"bool_mask": visible, "causal": True},
         "score_mod": {"score_mod": "score - 0.05f * (head + 1) * abs(q_index - k_index)", "causal": True},
         "mask_mod": {"mask_mod": "(q_index + k_index) % 3 != 0 || q_index == k_index"},
+        "dropout": {"dropout_p": 0.3, "seed": 11, "causal": True, "sinks": new(heads)},
+        "dropout_window": {"dropout_p": 0.5, "seed": 2**63 + 5, "window": (13, 5)},
     }
 
 
@@ -91,10 +94,22 @@ def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), scale=None, sof
     joined = torch.cat([s, sinks], 3)
     lse = joined.logsumexp(3)
     safe = lse.masked_fill(lse == -torch.inf, 0)
-    out = (s - safe[..., None]).exp() @ v.repeat_interleave(group, 1)
+    weights = (s - safe[..., None]).exp()
+    if "dropout_p" in o:
+        weights = weights * dropout_factors(o["dropout_p"], o["seed"], weights.shape[:2], documents or (0, n))
+    out = weights @ v.repeat_interleave(group, 1)
     loss = (out * dout).sum() + (0 if dlse is None else (safe * dlse).sum())
     grads = torch.autograd.grad(loss, (q, k, v, *side.values()))
     return named([x.detach() for x in (out, lse, *grads)], side)
+
+
+def dropout_factors(p, seed, shape, documents):
+    """[batch, heads, rows, keys]: 0 where a weight is dropped; documents are the entries of a batch."""
+    found = torch.zeros(*shape, documents[-1], documents[-1], dtype=torch.float64)
+    for d, (a, b) in enumerate(zip(documents, documents[1:])):
+        of_documents = reference.dropout_factors(p, seed, (d + 1) * shape[0], shape[1], b - a, b - a)
+        found[:, :, a:b, a:b] = torch.from_numpy(np.ascontiguousarray(of_documents[d * shape[0] :]))
+    return found
 
 
 def named(values, side):
@@ -179,12 +194,15 @@ def cases(ranks):
                 if name != "contiguous":
                     more = {**options, "documents": DOCUMENTS}
                     found[f"{scheme} {name} {mask} documents"] = layout, scheme, inputs(LENGTH), False, more
-        zigzag = layouts(LENGTH, ranks)["zigzag"]
+        zigzag, fours = layouts(LENGTH, ranks)["zigzag"], Layout.zigzag(LENGTH, ranks, multiple=4)
         for feature, options in side_inputs(LENGTH).items():
             rows = any(name in options and options[name].shape[2] > 1 for name in ("bias", "bool_mask"))
             if not (rows and scheme == "ulysses"):
-                found[f"{scheme} {feature}"] = zigzag, scheme, inputs(LENGTH), True, options
-        for feature in ("sinks", "alibi", "score_mod", "bias_of_keys"):
+                layout = fours if scheme == "ring" and "dropout_p" in options else zigzag
+                found[f"{scheme} {feature}"] = layout, scheme, inputs(LENGTH), True, options
+        for feature in ("sinks", "alibi", "score_mod", "bias_of_keys", "dropout", "dropout_window"):
+            if scheme == "ring" and feature.startswith("dropout"):
+                continue
             more = {**side_inputs(LENGTH)[feature], "documents": DOCUMENTS}
             found[f"{scheme} {feature} documents"] = zigzag, scheme, inputs(LENGTH), True, more
         for dtype in (torch.bfloat16, torch.float16):
@@ -201,6 +219,14 @@ def cases(ranks):
         found[f"{scheme} layout of documents"] = packed, scheme, inputs(LENGTH), False, more
     more = {"causal": True, "head_groups": 3}
     found["gather head_groups"] = layouts(LENGTH, ranks)["zigzag"], "gather", inputs(LENGTH, 8, 4), False, more
+    more = {"dropout_p": 0.25, "seed": 1, "causal": True}
+    found["dropout in a batch"] = (
+        Layout.zigzag(160, ranks),
+        "auto",
+        inputs(160, 8, 2, torch.bfloat16, batch=2),
+        True,
+        more,
+    )
     found["auto"] = layouts(LENGTH, ranks)["zigzag"], "auto", inputs(LENGTH), False, {"causal": True}
     return found
 
@@ -226,7 +252,9 @@ def reproduced(rank, ranks, folder):
     found = {}
     for kind in (Layout.zigzag, Layout.contiguous):
         for dtype in (torch.float32, torch.bfloat16):
-            for mask, options in {**MASKS, "documents": {"documents": (0, 5, 60, 61, 150), "window": (-1, 9)}}.items():
+            more = {"documents": {"documents": (0, 5, 60, 61, 150), "window": (-1, 9)}}
+            more["dropout"] = {"dropout_p": 0.2, "seed": 3, "window": (21, 3)}
+            for mask, options in {**MASKS, **more}.items():
                 layout, (q, k, v, dout) = kind(150, ranks, units=8), inputs(150, dtype=dtype)
                 o = {**options, "reproducible": True}
                 mine = sharded(layout, rank, q, k, v, dout, of_rows(q, True), **o)
@@ -235,15 +263,6 @@ def reproduced(rank, ranks, folder):
                 if rank == 0:
                     found[f"{kind.__name__} {str(dtype)[6:]} {mask}"] = together(layout, by_rank, 150)
     return found
-
-
-def sentence(call):
-    """The sentence of the error that a call raises."""
-    try:
-        call()
-    except (ValueError, TypeError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was raised"
 
 
 def disagreeing(rank, ranks, folder):
@@ -263,12 +282,30 @@ def disagreeing(rank, ranks, folder):
         "option": sentence(lambda: call(softcap=2.0 if last else 0.0)),
         "value": sentence(lambda: call(softcap=-1.0 if last else 1.0)),
         "gradient": sentence(lambda: call(q.clone().requires_grad_() if last else q)),
-        "dropout": sentence(lambda: call(dropout_p=0.5)),
+        "dropout": sentence(lambda: call(dropout_p=0.5, seed=rank)),
+        "drawn": sentence(lambda: call(dropout_p=0.5)),
         "right": sentence(call),
     }
     everybody = [None] * ranks
     dist.all_gather_object(everybody, heard)
     return everybody
+
+
+def dropped(rank, ranks, folder):
+    """On rank 0: the weights that dropout leaves, by scheme; and with a seed that rank 0 draws."""
+    found = {}
+    q, k, _, _ = inputs(48)
+    v = torch.eye(48).expand(1, 2, 48, 48)
+    layout = Layout.zigzag(48, ranks, multiple=4)
+    mine = [layout.shard(x, rank) for x in (q, k, v)]
+    torch.manual_seed(rank)
+    for scheme, seed in (("gather", 7), ("ring", 7), ("ulysses", 7), ("gather", None)):
+        out = attention(*mine, layout=layout, scheme=scheme, causal=True, dropout_p=0.4, seed=seed)
+        by_rank = [None] * ranks
+        dist.gather_object(out != 0, by_rank if rank == 0 else None)
+        if rank == 0:
+            found[scheme, seed] = layout.whole(by_rank)
+    return found
 
 
 def grouped(rank, ranks, folder):
@@ -335,26 +372,3 @@ def dying(rank, ranks, folder):
     heard = sentence(lambda: attention(q, q, q, layout=layout, scheme="ring"))
     (folder / f"heard{rank}").write_text(heard)
     os._exit(0)
-
-
-def _work(rank, ranks, own, folder, job):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = dist.FileStore(str(own / "store"), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=300))
-    found = job(rank, ranks, folder)
-    if rank == 0:
-        torch.save(found, own / "answer")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def spawned(job, ranks, folder):
-    """The answer of rank 0 to a job of this number of processes. A server that has imported torch forks them."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["torch", "onepass.torch", "onepass.context_parallel"]
-    )
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        given = ranks, pathlib.Path(name), folder, job
-        torch.multiprocessing.start_processes(_work, given, nprocs=ranks, start_method="forkserver")
-        return torch.load(pathlib.Path(name) / "answer", weights_only=False)

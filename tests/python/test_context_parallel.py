@@ -61,6 +61,20 @@ def test_reproducible_results_have_the_same_bits_for_any_number_of_ranks(tmp_pat
         assert not different, f"{ranks} ranks: {different}"
 
 
+@pytest.mark.parametrize("ranks", (1, 2, 3, 8))
+def test_dropout_leaves_the_weights_that_it_leaves_on_one_device(ranks, tmp_path):
+    q, k, _, _ = cases.inputs(48)
+    v = torch.eye(48).expand(1, 2, 48, 48)
+    torch.manual_seed(0)
+    drawn = int(torch.randint(2**62, (1,)))  # by rank 0
+    for (scheme, seed), left in cases.spawned(cases.dropped, ranks, tmp_path).items():
+        whole = onepass.torch.attention(
+            q, k, v, mask="causal_top_left", dropout_p=0.4, seed=drawn if seed is None else seed
+        )
+        assert torch.equal(left, whole != 0), (scheme, seed)
+        assert 0.2 < left.float().mean() < 0.4
+
+
 def test_all_ranks_hear_the_same_sentence(tmp_path):
     everybody = cases.spawned(cases.disagreeing, 3, tmp_path)
     assert everybody == [everybody[0]] * 3
@@ -79,9 +93,11 @@ def test_all_ranks_hear_the_same_sentence(tmp_path):
         "value": "ValueError: rank 2: softcap must be 0 (none) or positive (got -1)",
         "gradient": "ValueError: gradients that are wanted must be the same on all ranks (rank 0 has [False, False, "
         "False, False, False, False], rank 2 has [True, True, True, False, False, False])",
-        "dropout": "ValueError: rank 0: context_parallel.attention does not support dropout (got dropout_p=0.5)",
+        "dropout": everybody[0]["dropout"],
+        "drawn": "nothing was raised",
         "right": "nothing was raised",
     }
+    assert everybody[0]["dropout"].startswith("ValueError: options must be the same on all ranks (rank 0 has ")
     assert everybody[0]["option"].startswith("ValueError: options must be the same on all ranks (rank 0 has ")
 
 
@@ -179,6 +195,12 @@ def test_a_layout_shards_and_joins():
         ({"sinks": torch.zeros(3)}, r"sinks must have shape \[2\] \(got \[3\]\)"),
         ({"documents": (0, 8), "score_mod": "score + batch"}, "score_mod does not support 'batch' with documents"),
         ({"score_mod": "score + nothing"}, "nothing"),
+        ({"dropout_p": 1.5}, r"dropout_p must be from 0 to 1 \(got 1.5\)"),
+        ({"dropout_p": 0.5, "seed": -1}, r"seed must be an integer from 0 to 2\^64 - 1 \(got -1\)"),
+        (
+            {"dropout_p": 0.5, "scheme": "ring", "layout": Layout((0, 4, 5, 8), (0, 1, 2), (0, 3))},
+            r"dropout in scheme 'ring' needs cuts at multiples of 4 in their document \(got 5\)",
+        ),
     ],
 )
 def test_refusals(options, sentence):

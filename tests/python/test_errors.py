@@ -119,6 +119,16 @@ CASES = {
     "window of keys": (ValueError, r"window must be a pair .* \(got {3: 'a', 4: 'b'}\)", {"window": {3: "a", 4: "b"}}),
     "window as a set": (ValueError, r"window must be a pair .* \(got {1, 2}\)", {"window": {1, 2}}),
     "dropout": (ValueError, r"dropout_p must be from 0 to 1 \(got 1.5\)", {"dropout_p": 1.5, "seed": 0}),
+    "dropout_start": (
+        ValueError,
+        r"dropout_start must be four integers \(batch, head, row, key\) from 0 to 2\^32 - 1 \(got \(0, 8\)\)",
+        {"dropout_start": (0, 8)},
+    ),
+    "the key of dropout_start": (
+        ValueError,
+        r"the key of dropout_start must be a multiple of 4 \(got 6\)",
+        {"dropout_start": (0, 0, 0, 6)},
+    ),
     "a tiny negative dropout": (
         ValueError,
         r"dropout_p must be from 0 to 1 \(got -1e-50\)",

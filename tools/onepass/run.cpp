@@ -1,5 +1,6 @@
 // `onepass run`: attention and its gradients on tensors from files.
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -191,6 +192,8 @@ void add_attention_options(CLI::App& c, const std::shared_ptr<Flags>& flags) {
       const std::string name = option_of(row.word);
       if constexpr (std::is_same_v<T, bool>)
         c.add_flag(name, to, row.help)->group("Running");
+      else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
+        c.add_option(name, to, row.help)->delimiter(':')->group("Scores");
       else if constexpr (std::is_same_v<T, std::uint64_t>)
         add_seed(c, to, row.help)->group("Scores");
       else if constexpr (std::is_same_v<T, Accumulation>)

@@ -1,25 +1,21 @@
 """Attention over a sequence that is sharded between the ranks of a process group."""
 
-import re
 from typing import Any
 
 import torch
 
 import onepass
-from onepass import _onepass
+from onepass._ranks.call import Options
+from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, refuse_uneven
 
 from .call import Call, Side
 from .gather import Gather
-from .layout import Layout, sides
-from .plan import Kind, plan_of
+from .layout import Layout
 from .ranks import Ranks
 from .ring import Ring
 from .ulysses import Ulysses
 
-SCHEMES = ("gather", "ring", "ulysses")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Operations and bytes a second of a CPU rank, for the model that chooses a scheme: an assumption, whose ratio counts.
-_CPU = (1e11, 1e9)
 
 
 class _ContextParallel(torch.autograd.Function):
@@ -72,6 +68,7 @@ def attention(
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_p: float = 0.0,
+    seed: int | None = None,
     score_mod: str | None = None,
     mask_mod: str | None = None,
     mod_buffers: Any = None,
@@ -98,7 +95,8 @@ def attention(
       reproducible: the same bits for any number of ranks, with layouts of one kind that have equal ``units``. It
         needs the scheme gather.
       head_groups: of gather: the heads of K and V travel in this many groups.
-      dropout_p: must be 0; dropout is not supported yet.
+      dropout_p, seed: weights are dropped as one device drops them, for any layout and number of ranks. None: rank 0
+        draws a seed from PyTorch's CPU generator. The scheme ring needs cuts at multiples of 4 in their document.
 
     Returns:
       out, of q's dtype, and with ``return_lse`` the LSE in float32. Gradients of sinks, slopes and a bias are this
@@ -118,6 +116,9 @@ def attention(
     tensors = q, k, v, sinks, alibi_slopes, bias
     device = q.device if isinstance(q, torch.Tensor) else torch.device("cpu")
     ranks.agree(device, complaint, {} if complaint else _facts(tensors, bool_mask, kind, call, chosen, given))
+    if dropout_p and seed is None:
+        drawn = torch.randint(2**62, (1,), device="cpu")  # on every rank, so that their generators stay together
+        call.options.words["seed"] = ranks.of_first(drawn, device)
     plan = plan_of(kind)
     work: Any
     if chosen == "gather":
@@ -134,7 +135,7 @@ def _facts(tensors: Any, mask: Any, kind: Any, call: Any, chosen: str, given: An
     """Facts that must be the same on all ranks, or they would wait for each other."""
     q, k, v, *side = tensors
     grad = torch.is_grad_enabled()
-    options = {name: x for name, x in call.options.items() if name not in ("threads", "mod_buffers")}
+    options = {name: x for name, x in call.options.words.items() if name not in ("threads", "mod_buffers")}
     return {
         "batch, heads and dims of q, k and v": [(*x.shape[:2], x.shape[3]) for x in (q, k, v)],
         "dtypes and devices of q, k and v": [(str(x.dtype)[6:], x.device.type) for x in (q, k, v)],
@@ -154,28 +155,16 @@ def _checked(ranks: Ranks, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Ca
         raise TypeError(f"layout must be a context_parallel.Layout (got {type(layout).__name__})")
     if layout.ranks != ranks.size:
         raise ValueError(f"layout must be for {ranks.size} ranks, as the group has (got {layout.ranks})")
-    if scheme not in (*SCHEMES, "auto"):
-        raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))} or 'auto' (got {scheme!r})")
-    if given["dropout_p"] != 0:
-        raise ValueError(f"context_parallel.attention does not support dropout (got dropout_p={given['dropout_p']})")
+    check_scheme(scheme)
     _check_tensors(q, k, v, layout.count(ranks.me))
-    documents = _documents(given["documents"], layout.length)
-    left, right = sides(given["causal"], given["window"])
-    expressions = given["score_mod"] is not None or given["mask_mod"] is not None
-    for name in ("score_mod", "mask_mod"):
-        if documents and re.search(r"\bbatch\b", given[name] or ""):
-            raise ValueError(f"{name} does not support 'batch' with documents")
-    by_columns = given["bias"] is not None or given["bool_mask"] is not None
-    slopes = given["alibi_slopes"]
-    distances = by_columns or expressions or slopes is not None
-    packed = q.shape[0] == 1 and not (by_columns or expressions or (slopes is not None and slopes.dim() > 1))
-    chosen = _scheme(ranks, q, k, v, given, left, right, documents)
-    kind = Kind(layout, left, right, documents, packed, distances, bool(given["reproducible"]))
-    names = ("scale", "softcap", "score_mod", "mask_mod", "mod_buffers", "threads")
+    kind = kind_of(layout, given, q.shape[0])
+    chosen = _scheme(ranks, q, k, v, given, kind)
+    names = ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "mod_buffers", "threads")
     deterministic = bool(
         given["deterministic"] or given["reproducible"] or torch.are_deterministic_algorithms_enabled()
     )
-    call = Call(left, right, {name: given[name] for name in names}, deterministic)
+    words = {name: given[name] for name in names}
+    call = Call(Options(kind.left, kind.right, words, deterministic, kind.documents))
     _check_side(q, layout, ranks.me, given, chosen)
     _try(q, k, v, call, given)
     return kind, call, chosen
@@ -195,14 +184,7 @@ def _check_tensors(q: Any, k: Any, v: Any, rows: int) -> None:
             raise ValueError(f"{name} must be on {q.device}, as q is (got {x.device})")
 
 
-def _documents(documents: Any, length: int) -> tuple[int, ...]:
-    found = () if documents is None else tuple(int(x) for x in documents)
-    if found and (found[0] != 0 or found[-1] != length or any(a > b for a, b in zip(found, found[1:]))):
-        raise ValueError(f"documents must ascend from 0 to {length}, the length of the layout (got {list(found)[:8]})")
-    return found
-
-
-def _scheme(ranks: Ranks, q: Any, k: Any, v: Any, given: Any, left: int, right: int, documents: Any) -> str:
+def _scheme(ranks: Ranks, q: Any, k: Any, v: Any, given: Any, kind: Kind) -> str:
     """The scheme that is asked for, or the fastest one that serves the call."""
     asked, of_rows = given["scheme"], [n for n in ("bias", "bool_mask") if _has_rows(given[n])]
     if given["reproducible"]:
@@ -213,15 +195,14 @@ def _scheme(ranks: Ranks, q: Any, k: Any, v: Any, given: Any, left: int, right: 
         raise ValueError(
             f"scheme 'ulysses' does not support a {of_rows[0]} with rows; give [batch|1, heads|1, 1, length]"
         )
+    if asked == "ring":
+        refuse_uneven(kind)
     if asked != "auto":
         return str(asked)
     if ranks.size == 1:
         return "gather"
-    plan = _onepass.context_parallel
     shape = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.element_size())
-    machine = None if q.is_cuda else _CPU
-    found = plan.estimates(given["layout"].plan, plan.Visibility(left, right, list(documents)), shape, machine)
-    return next(name for name, *_ in found if name != "ulysses" or not of_rows)
+    return next(name for name in by_time(kind, shape, q.is_cuda) if name != "ulysses" or not of_rows)
 
 
 def _has_rows(x: Any) -> bool:
@@ -250,6 +231,8 @@ def _try(q: Any, k: Any, v: Any, call: Call, given: Any) -> None:
     for name in ("bias", "bool_mask"):
         if given[name] is not None:
             side[name] = given[name][:, :, :0, :0] if _has_rows(given[name]) else given[name][..., :0]
-    words = {**call.options, "mask": "aligned_offset", "align_offset": 0, "window": (call.left, call.right), **side}
+    o = call.options
+    words = {**o.words, "mask": "aligned_offset", "align_offset": 0, "window": (o.left, o.right), **side}
+    words["seed"] = 0 if words["seed"] is None else words["seed"]
     with torch.no_grad():
         onepass.attention(q.detach()[:, :, :0], k.detach()[:, :, :0], v.detach()[:, :, :0], **words)

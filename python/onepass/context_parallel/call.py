@@ -1,15 +1,14 @@
 """onepass on a part: slices of tensors, with a mask that is aligned by the part's offset."""
 
 import functools
-import re
 from typing import Any, NamedTuple
 
 import torch
 
 import onepass
+from onepass._ranks.call import Options
 
 F32 = torch.float32
-_POSITIONS = {"q_index": "onepass_first_row", "k_index": "onepass_first_key", "head": "onepass_first_head"}
 
 
 def rows_of(rows: Any, *tensors: Any) -> list[Any]:
@@ -21,12 +20,7 @@ def heads_of(h: slice, *tensors: Any) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _number(value: int, device: Any) -> torch.Tensor:
-    return torch.tensor([value], dtype=torch.int32, device=device)
-
-
-@functools.lru_cache(maxsize=1024)
-def _prefix(values: tuple[int, ...], device: Any) -> torch.Tensor:
+def _ints(values: tuple[int, ...], device: Any) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=device)
 
 
@@ -84,44 +78,16 @@ class Side:
 class Call(NamedTuple):
     """The options that all parts share."""
 
-    left: int
-    right: int
-    options: dict[str, Any]
-    deterministic: bool
+    options: Options
 
-    def arguments(self, part: Any, side: dict[str, Any], device: Any, first_head: int) -> dict[str, Any]:
-        words = {**self.options, **side}
-        if part.masked:
-            words["window"] = self.left, self.right
-        if part.cu_rows:
-            cu = {"q": tuple(part.cu_rows), "k": tuple(part.cu_keys)}
-            words |= {f"cu_seqlens_{n}": _prefix(x, device) for n, x in cu.items()}
-            words |= {f"max_seqlen_{n}": max(1, *(b - a for a, b in zip(x, x[1:]))) for n, x in cu.items()}
-        if part.at_the_end:
-            words["mask"] = "causal_bottom_right"
-        elif part.masked:
-            words |= {"mask": "aligned_offset", "align_offset": part.offset}
-        return self._at_positions(words, part, device, first_head)
-
-    def _at_positions(self, words: dict[str, Any], part: Any, device: Any, first_head: int) -> dict[str, Any]:
-        """Expressions count from the first row, key and head of the call; here they count within the document."""
-        first = {
-            "q_index": part.row_positions[0] - part.document,
-            "k_index": part.key_positions[0] - part.document,
-            "head": first_head,
-        }
-        for name in ("score_mod", "mask_mod"):
-            text = words.get(name)
-            for word in [w for w in _POSITIONS if text and first[w] and re.search(rf"\b{w}\b", text)]:
-                buffer = _POSITIONS[word]
-                words[name] = re.sub(rf"\b{word}\b", f"({word} + {buffer}[0])", words[name])
-                words["mod_buffers"] = {**(words.get("mod_buffers") or {}), buffer: _number(first[word], device)}
-        return words
+    def _words(self, part: Any, side: Side, h: slice, q: Any) -> dict[str, Any]:
+        words = self.options.of(part, q.shape[0], h.start, lambda x: _ints(x, q.device))
+        return {**words, **side.of(part, h)}
 
     def forward(self, part: Any, side: Side, h: slice, given: Any, out: Any) -> Any:
         """Writes out, and returns the LSE. given: q, k, v."""
         q, k, v, out = _laid(part, *given, out)
-        words = self.arguments(part, side.of(part, h), q.device, h.start)
+        words = self._words(part, side, h, q)
         lse = onepass.attention(q, k, v, out=out, return_lse=True, **words)[1]
         return lse[None] if part.cu_rows else lse
 
@@ -129,8 +95,8 @@ class Call(NamedTuple):
         """fp32 gradients by name, written where `into` says. given: dout, dlse, q, k, v, out, lse."""
         dout, dlse, q, k, v, out, lse = _laid(part, *given)
         names = ["dq", "dk", "dv", *side.names(part)]
-        words = self.arguments(part, side.of(part, h), q.device, h.start)
-        words |= {"dlse": dlse, "grads": names, "grad_dtype": "float32", "deterministic": self.deterministic}
+        words = self._words(part, side, h, q)
+        words |= {"dlse": dlse, "grads": names, "grad_dtype": "float32", "deterministic": self.options.deterministic}
         words["into"] = dict(zip(into, _laid(part, *into.values())))
         g = dict(zip(names, onepass.attention_backward(dout, q, k, v, out, lse, **words)))
         side.take(part, h, g)

@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 
+from onepass._ranks.plan import Plan
+
 from .call import F32, Call, Side, heads_of, rows_of
-from .plan import Plan
 from .ranks import Ranks
 
 

@@ -66,6 +66,15 @@ class Ranks:
         wait = self.all_to_all(blocks, shapes)
         return lambda: None if source is None else wait()[source][0] if self.size > 1 else block
 
+    def of_first(self, number: torch.Tensor, device: Any) -> int:
+        """Rank 0's number, int64 of one element."""
+        if self.size > 1:
+            mine = number.to(device)
+            root = dist.get_global_rank(self.group, 0)
+            self._wait(dist.broadcast(mine, root, group=self.group, async_op=True), mine)
+            number = mine
+        return int(number)
+
     def _wait(self, work: Any, kept: Any) -> None:
         """Until an exchange is done. On the CPU it looks whether a rank has failed meanwhile."""
         if kept.is_cuda:

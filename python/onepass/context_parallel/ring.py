@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 import onepass
+from onepass._ranks.plan import Plan
 
 from .call import F32, Call, Side, rows_of
-from .plan import Plan
 from .ranks import Ranks
 
 _EVERY_HEAD = slice(0, None)

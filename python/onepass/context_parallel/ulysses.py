@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from onepass import _onepass
+from onepass._ranks.plan import Plan
 
 from .call import F32, Call, Side, rows_of
-from .plan import Plan
 from .ranks import Ranks
 
 _plan = _onepass.context_parallel

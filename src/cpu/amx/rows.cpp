@@ -72,6 +72,7 @@ AttendTask attend_task(const Problem& p, const Tensors& a, const ScoreParams& pa
   task.sinks = p.sinks;
   task.dropout_p = p.dropout_p;
   task.seed = p.seed;
+  std::copy_n(p.dropout_start.begin(), 4, task.dropout_start);
   task.scratch = scratch;
   task.dim_qk = static_cast<int>(p.dim_qk);
   task.dim_v = static_cast<int>(p.dim_v);

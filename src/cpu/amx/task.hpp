@@ -92,6 +92,7 @@ struct AttendTask {
   bool sinks;
   float dropout_p;
   std::uint64_t seed;
+  std::uint32_t dropout_start[4];     // Problem::dropout_start
   std::uint32_t batch;                // coordinate of the dropout mask
   std::uint32_t not_finite[kBlocks];  // out: bit r is set if row r of the block overflowed
 };

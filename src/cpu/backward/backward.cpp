@@ -12,6 +12,7 @@
 #include "cpu/backward/sums.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::backward {
 namespace {
@@ -112,7 +113,7 @@ class State final : public PlanState {
                      .panels = c.panels,
                      .splits = {1, p.seq_k},
                      .partials = {},
-                     .dropout = Dropout::of(p.dropout_p, p.seed),
+                     .dropout = dropout_of(p),
                      .mods = *mods_,
                      .mask_bounds = bounds ? &*bounds : nullptr},
                     c,

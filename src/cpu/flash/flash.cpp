@@ -15,6 +15,7 @@
 #include "cpu/common/place.hpp"
 #include "cpu/common/queries.hpp"
 #include "cpu/common/targets.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::flash {
 namespace {
@@ -170,7 +171,7 @@ class State final : public PlanState, public OfQueries {
                     .packed_v = m.packed_v,
                     .packed_finite = m.packed_finite,
                     .packed_flags = m.packed_flags,
-                    .dropout = Dropout::of(p.dropout_p, p.seed),
+                    .dropout = dropout_of(p),
                     .mods = *mods_,
                     .join_every = waves.join_every,
                     .mask_bounds = bounds ? &*bounds : nullptr};

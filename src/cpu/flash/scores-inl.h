@@ -227,10 +227,12 @@ template <class F>
 inline void each_draw(const Dropout& dropout, std::uint32_t batch, const PanelScores& panel, int lane, std::int64_t lo,
                       std::int64_t hi, F&& f) {
   const VU threshold = hn::Set(DU(), static_cast<std::uint32_t>(std::min(dropout.threshold, 0xffffffffull)));
-  const VU token = hn::Load(DU(), panel.token + lane), head = hn::Load(DU(), panel.head + lane);
+  const VU token = hn::Add(hn::Load(DU(), panel.token + lane), hn::Set(DU(), dropout.first_row));
+  const VU head = hn::Add(hn::Load(DU(), panel.head + lane), hn::Set(DU(), dropout.first_head));
+  const VU entry = hn::Set(DU(), dropout.first_batch + batch);
   const auto some = hn::FirstN(DF(), dropout.threshold > 0xffffffffu ? 0 : kLanes);
   for (std::int64_t block = lo / 4; 4 * block < hi; ++block) {
-    VU draws[4] = {hn::Set(DU(), static_cast<std::uint32_t>(block)), token, head, hn::Set(DU(), batch)};
+    VU draws[4] = {hn::Set(DU(), dropout.first_block + static_cast<std::uint32_t>(block)), token, head, entry};
     philox_rounds(dropout.keys.word, draws);
     for (std::int64_t k = std::max(lo, 4 * block); k < std::min(hi, 4 * block + 4); ++k)
       f(k, hn::And(some, hn::RebindMask(DF(), hn::Eq(hn::Min(draws[k % 4], threshold), threshold))));

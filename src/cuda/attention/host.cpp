@@ -11,6 +11,7 @@
 #include "cuda/host/config_source.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
+#include "problem/attention/score.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::cuda {
@@ -155,7 +156,7 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   f.scale_log2 = static_cast<float>(p.effective_scale() * kLog2e);
   f.cap_in = p.softcap > 0 ? static_cast<float>(p.effective_scale() / p.softcap) : 0.0f;
   f.cap_out = static_cast<float>(p.softcap);
-  f.dropout = Dropout::of(p.dropout_p, p.seed);
+  f.dropout = dropout_of(p);
   f.batch_inner = p.bias && p.bias->spans.heads && !p.bias->spans.batch;
   f.m_tiles = static_cast<int>((p.seq_q + tile.block_m - 1) / tile.block_m);
   f.head_group = head_group(p, band.right >= 0, l2_bytes);

@@ -2,6 +2,7 @@
 // walk. A new option is a row here, its fields in onepass/options.hpp and onepass.h, and the code that computes with
 // it.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,7 @@ namespace onepass {
 using OptionMember =
     std::variant<bool Attention::*, std::int64_t Attention::*, std::uint64_t Attention::*, float Attention::*,
                  std::optional<double> Attention::*, std::optional<float> Attention::*, std::string Attention::*,
-                 Accumulation Attention::*, Band Attention::*>;
+                 Accumulation Attention::*, Band Attention::*, std::array<std::uint32_t, 4> Attention::*>;
 
 struct OptionRow {
   const char* name;  // of the keyword in Python and PyTorch, and of JAX's attribute
@@ -39,6 +40,8 @@ void option_from_c(const onepass_options& o, Attention& a) {
     if (o.*from) a.*to = o.*from;
   } else if constexpr (std::is_same_v<T, Accumulation>) {
     a.*to = o.*from != 0 ? Accumulation::fast : Accumulation::exact;
+  } else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>) {
+    std::copy_n(o.*from, 4, (a.*to).begin());
   } else {
     a.*to = static_cast<T>(o.*from);
   }
@@ -91,6 +94,11 @@ inline constexpr auto kAttentionOptions = [] {
        .help = "Seed of the dropout",
        .member = &A::seed,
        .from_c = option_from_c<&A::seed, &C::seed>},
+      {.name = "dropout_start",
+       .word = "dropout_start",
+       .help = "Batch entry, head, row and key (a multiple of 4) of the call's first ones, in the dropout's draws",
+       .member = &A::dropout_start,
+       .from_c = option_from_c<&A::dropout_start, &C::dropout_start>},
       {.name = "deterministic",
        .word = "deterministic",
        .help = "With --dout: the same bits in every run",

@@ -6,11 +6,20 @@
 #include <cstdlib>
 
 #include "algebra/numerics.hpp"
+#include "algebra/philox.hpp"
 #include "algebra/scalar.hpp"
 #include "expression/expression.hpp"
 #include "problem/attention/arguments.hpp"
 
 namespace onepass {
+
+// A call's dropout, which counts batch entries, heads, rows and keys of the call.
+inline Dropout dropout_of(const Problem& p) {
+  Dropout dropout = Dropout::of(p.dropout_p, p.seed);
+  const auto [batch, head, row, key] = p.dropout_start;
+  dropout.first_batch = batch, dropout.first_head = head, dropout.first_row = row, dropout.first_block = key / 4;
+  return dropout;
+}
 
 // A bias or a boolean mask over [batch, heads, rows, keys].
 struct SideTensor {

@@ -199,6 +199,8 @@ Mods validate_attention(const Problem& p) {
   want(std::isfinite(p.softcap) && p.softcap >= 0, ErrorCode::bad_value, "softcap must be 0 (none) or positive (got ",
        p.softcap, ")");
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p must be 0 to 1 (got ", p.dropout_p, ")");
+  want(p.dropout_start[3] % 4 == 0, ErrorCode::bad_value, "the key of dropout_start must be a multiple of 4 (got ",
+       p.dropout_start[3], ")");
   validate_cache(p);
   validate_v_in_k(p);
   validate_gradients(p);  // what follows asks for the shapes of all roles

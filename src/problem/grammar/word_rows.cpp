@@ -296,6 +296,7 @@ constexpr WordRow kRows[] = {
     {"sinks"},
     {"dropout"},
     {"seed"},
+    {"dropout_start"},
     {"mean"},
     {"lse",
      [](Reading& r, const Word& w) {

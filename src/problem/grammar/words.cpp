@@ -2,6 +2,7 @@
 #include "problem/grammar/words.hpp"
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 #include <variant>
 
@@ -23,6 +24,11 @@ bool read_option(T& to, const OptionRow& row, const Word& w) {
   } else if constexpr (std::is_same_v<T, Accumulation>) {
     to = value == "fast" ? Accumulation::fast : Accumulation::exact;
     return value == "fast" || value == "exact";
+  } else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>) {
+    if (!value) return false;
+    const auto items = w.list(*value, ':');
+    if (items.size() != to.size()) w.fail("dropout_start=batch:head:row:key");
+    std::ranges::transform(items, to.begin(), [&](auto item) { return w.number<std::uint32_t>(item, "an integer"); });
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value) to = w.expression(*value);
   } else if constexpr (std::is_integral_v<T>) {
@@ -42,6 +48,8 @@ std::string option_text(const T& x) {
     return "";
   else if constexpr (std::is_same_v<T, Accumulation>)
     return x == Accumulation::fast ? "=fast" : "=exact";
+  else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
+    return "=" + number(x[0]) + ":" + number(x[1]) + ":" + number(x[2]) + ":" + number(x[3]);
   else if constexpr (std::is_same_v<T, std::string>)
     return "={" + x + "}";
   else if constexpr (std::is_arithmetic_v<T>)

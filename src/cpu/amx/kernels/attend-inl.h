@@ -49,6 +49,8 @@ class Attend {
  public:
   explicit Attend(AttendTask& t) : t_(t), depth_qk_(round_up(t.dim_qk, 32)), depth_v_(round_up(t.dim_v, 32)) {
     dropout_ = Dropout::of(t.dropout_p, t.seed);
+    const auto [batch, head, row, key] = t.dropout_start;
+    dropout_.first_batch = batch, dropout_.first_head = head, dropout_.first_row = row, dropout_.first_block = key / 4;
   }
 
   void run() {

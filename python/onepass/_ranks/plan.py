@@ -1,16 +1,21 @@
 """The plan of a kind of call: the calls and the moves of each rank, from the library's C++."""
 
+import bisect
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from onepass import _onepass
 
-from .layout import Layout
+from .layout import Layout, sides
 
 _plan = _onepass.context_parallel
 Rows = tuple[int, int]
 Node = tuple[int, int]
+SCHEMES = ("gather", "ring", "ulysses")
+# Operations and bytes a second of a CPU rank, for the model that chooses a scheme: an assumption, whose ratio counts.
+_CPU = (1e11, 1e9)
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -39,6 +44,56 @@ class Kind(NamedTuple):
     packed: bool  # calls may have several documents
     distances: bool  # positions of keys matter beyond the mask
     by_unit: bool  # calls have rows of one unit
+    key_multiple: int  # calls begin with a key at a multiple of it in the document
+
+
+def kind_of(layout: Layout, given: dict[str, Any], batch: int) -> Kind:
+    """The kind of a call by its arguments; ValueErrors about the mask."""
+    documents = () if given["documents"] is None else tuple(int(x) for x in given["documents"])
+    n = layout.length
+    if documents and (documents[0] != 0 or documents[-1] != n or any(a > b for a, b in zip(documents, documents[1:]))):
+        raise ValueError(f"documents must ascend from 0 to {n}, the length of the layout (got {list(documents)[:8]})")
+    for name in ("score_mod", "mask_mod"):
+        if documents and re.search(r"\bbatch\b", given[name] or ""):
+            raise ValueError(f"{name} does not support 'batch' with documents")
+    slopes, dropout = given["alibi_slopes"], given["dropout_p"] != 0
+    one_document = dropout or any(given.get(x) is not None for x in ("bias", "bool_mask", "score_mod", "mask_mod"))
+    packed = batch == 1 and not one_document and (slopes is None or slopes.ndim == 1)
+    distances = one_document or slopes is not None
+    by_unit = bool(given.get("reproducible"))
+    return Kind(
+        layout, *sides(given["causal"], given["window"]), documents, packed, distances, by_unit, 4 if dropout else 1
+    )
+
+
+def _uneven_cut(kind: Kind) -> int | None:
+    """A cut whose place in its document dropout cannot begin with."""
+    begins = kind.documents or (0,)
+    place = ((cut, cut - begins[bisect.bisect_right(begins, cut) - 1]) for cut in kind.layout.cuts)
+    return next((cut for cut, at in place if at % kind.key_multiple and cut < kind.layout.length), None)
+
+
+def refuse_uneven(kind: Kind) -> None:
+    if (cut := _uneven_cut(kind)) is not None:
+        raise ValueError(
+            f"dropout in scheme 'ring' needs cuts at multiples of 4 in their document (got {cut}): make the layout "
+            "with multiple=4, or take scheme='gather'"
+        )
+
+
+def check_scheme(scheme: str) -> None:
+    if scheme not in (*SCHEMES, "auto"):
+        raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))} or 'auto' (got {scheme!r})")
+
+
+def by_time(kind: Kind, shape: tuple[int, ...], on_cuda: bool) -> list[str]:
+    """The schemes that serve a call, the fastest first by a model.
+
+    shape: batch, heads of q and of k, dims of q and of v, and bytes of an element.
+    """
+    visibility = _plan.Visibility(kind.left, kind.right, list(kind.documents))
+    found = _plan.estimates(kind.layout.plan, visibility, shape, None if on_cuda else _CPU)
+    return [name for name, *_ in found if name != "ring" or _uneven_cut(kind) is None]
 
 
 class Sum(NamedTuple):
@@ -57,8 +112,8 @@ def sum_of(count: int, given: list[Node]) -> Sum:
 
 class Plan:
     def __init__(self, kind: Kind) -> None:
-        self.kind, self.layout = kind, kind.layout
-        self._visibility = _plan.Visibility(kind.left, kind.right, list(kind.documents))
+        self.kind, self.layout = kind, cast(Any, kind.layout)  # with the methods of its framework
+        self._visibility = _plan.Visibility(kind.left, kind.right, list(kind.documents), kind.key_multiple)
         self.kept: dict[Any, Any] = {}
 
     @_kept
