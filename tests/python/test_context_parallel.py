@@ -11,6 +11,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
 
 import context_parallel_cases as cases  # noqa: E402
+import context_parallel_pooled  # noqa: E402
 import onepass.torch  # noqa: E402
 from onepass.context_parallel import Layout, attention  # noqa: E402
 
@@ -34,8 +35,8 @@ def rms(a, exact):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
-    """The error beside one device's, both against float64: at most 1.05 in 16 bits. fp32 sums have another order, so
-    there it is at most 2, or 4e-7 of the size."""
+    """The error beside one device's, both against float64: at most 1.05 in 16 bits. A case has too few fp32 results for
+    that (sums in another order are another draw of errors): at most 2, or 4e-7 of the size."""
     found = cases.spawned(cases.compared, ranks, tmp_path)
     assert set(found) == set(cases.cases(ranks))
     wrong = []
@@ -49,6 +50,14 @@ def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
             if not rms(x, exact[key]) <= bound:
                 wrong.append(f"{name} {key}: {rms(x, exact[key]):.2e} of at most {bound:.2e}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_fp32_errors_are_those_of_one_device(tmp_path):
+    """Sums over many results. A ring merges states whose LSE is rounded to fp32: docs/notes/context-parallel.md."""
+    found = cases.spawned(context_parallel_pooled.pooled, 4, tmp_path)
+    assert len(found) == 3 * len(cases.MASKS) * 5
+    bounds = {key: 1.08 if key[0] == "ring" and key[2] == "out" else 1.05 for key in found}
+    assert not {key: x for key, x in found.items() if x > bounds[key]}
 
 
 def test_reproducible_results_have_the_same_bits_for_any_number_of_ranks(tmp_path):
