@@ -4,10 +4,11 @@
 """
 
 from .attention import attention
+from .decode import decode
 from .layout import Layout
 from .sdpa import sdpa
 
-__all__ = ["Layout", "attention", "sdpa"]
+__all__ = ["Layout", "attention", "decode", "sdpa"]
 
 
 def __dir__() -> list[str]:
