@@ -11,7 +11,8 @@ from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, r
 from .call import Call, Side
 from .gather import Gather
 from .layout import Layout
-from .ranks import Ranks
+from .mesh import Mesh, node_layouts
+from .ranks import TwoRanks, ranks_of
 from .ring import Ring
 from .ulysses import Ulysses
 
@@ -45,7 +46,8 @@ def _told(scheme: Any, function: Any, *given: Any) -> Any:
     try:
         return function(*(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
     except BaseException as error:
-        scheme.ranks.tell(error)
+        for ranks in scheme.groups:
+            ranks.tell(error)
         raise
 
 
@@ -83,8 +85,10 @@ def attention(
     Args:
       q, k, v: ``[batch, heads, layout.count(rank), dim]``: the rows that ``layout.shard`` gives this rank.
       layout: the positions that each rank holds.
-      group: the process group; None is the default one.
-      scheme: ``"gather"``, ``"ring"``, ``"ulysses"``, or ``"auto"``, the fastest by a model.
+      group: the process group; None is the default one. A DeviceMesh of two dimensions, or a pair of groups (between
+        nodes, within this node): rank r of the layout is rank r % size of its node.
+      scheme: ``"gather"``, ``"ring"``, ``"ulysses"``, or ``"auto"``, the fastest by a model. On a mesh it is
+        ``"mesh"``, as "auto" knows: ulysses within a node, gather between nodes.
       causal: position i sees positions up to i.
       window: (left, right) positions around the query's own; -1 is unbounded.
       documents: where packed documents begin, and the length; a query sees its own document.
@@ -107,7 +111,7 @@ def attention(
       differ from the others'. A rank that fails later ends the others on the CPU with its sentence.
     """
     given = {name: x for name, x in locals().items() if name not in ("q", "k", "v", "group")}
-    ranks = Ranks(group)
+    ranks = ranks_of(group)
     kind, complaint = None, None
     try:
         kind, call, chosen = _checked(ranks, q, k, v, given)
@@ -121,7 +125,12 @@ def attention(
         call.options.words["seed"] = ranks.of_first(drawn, device)
     plan = plan_of(kind)
     work: Any
-    if chosen == "gather":
+    if isinstance(ranks, TwoRanks):
+        assert kind is not None
+        nodes, rows = node_layouts(layout, ranks.within.size, ranks.between.me)
+        plan = plan_of(kind._replace(layout=nodes))
+        work = Mesh(ranks.within, ranks.between, plan, rows, call, (q.shape[1], k.shape[1]))
+    elif chosen == "gather":
         work = Gather(ranks, plan, call, head_groups)
     elif chosen == "ring":
         work = Ring(ranks, plan, call)
@@ -148,14 +157,19 @@ def _facts(tensors: Any, mask: Any, kind: Any, call: Any, chosen: str, given: An
     }
 
 
-def _checked(ranks: Ranks, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call, str]:
+def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call, str]:
     """The kind of a call, its options and its scheme; an error if this rank cannot make it."""
     layout, scheme = given["layout"], given["scheme"]
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be a context_parallel.Layout (got {type(layout).__name__})")
     if layout.ranks != ranks.size:
         raise ValueError(f"layout must be for {ranks.size} ranks, as the group has (got {layout.ranks})")
-    check_scheme(scheme)
+    if isinstance(ranks, TwoRanks):
+        if scheme not in ("mesh", "auto") or given["reproducible"]:
+            got = "reproducible=True" if given["reproducible"] else repr(scheme)
+            raise ValueError(f"scheme must be 'mesh' or 'auto' with a group of two dimensions (got {got})")
+    else:
+        check_scheme(scheme)
     _check_tensors(q, k, v, layout.count(ranks.me))
     kind = kind_of(layout, given, q.shape[0])
     chosen = _scheme(ranks, q, k, v, given, kind)
@@ -184,17 +198,21 @@ def _check_tensors(q: Any, k: Any, v: Any, rows: int) -> None:
             raise ValueError(f"{name} must be on {q.device}, as q is (got {x.device})")
 
 
-def _scheme(ranks: Ranks, q: Any, k: Any, v: Any, given: Any, kind: Kind) -> str:
+def _scheme(ranks: Any, q: Any, k: Any, v: Any, given: Any, kind: Kind) -> str:
     """The scheme that is asked for, or the fastest one that serves the call."""
     asked, of_rows = given["scheme"], [n for n in ("bias", "bool_mask") if _has_rows(given[n])]
     if given["reproducible"]:
         if asked not in ("gather", "auto"):
             raise ValueError(f"reproducible=True needs scheme='gather' (got {asked!r})")
         return "gather"
-    if of_rows and asked == "ulysses":
+    on_mesh = isinstance(ranks, TwoRanks)
+    if of_rows and (asked == "ulysses" or on_mesh):
         raise ValueError(
-            f"scheme 'ulysses' does not support a {of_rows[0]} with rows; give [batch|1, heads|1, 1, length]"
+            f"scheme '{'mesh' if on_mesh else asked}' does not support a {of_rows[0]} with rows; give "
+            "[batch|1, heads|1, 1, length]"
         )
+    if on_mesh:
+        return "mesh"
     if asked == "ring":
         refuse_uneven(kind)
     if asked != "auto":

@@ -79,9 +79,10 @@ class Call(NamedTuple):
     """The options that all parts share."""
 
     options: Options
+    first_head: int = 0  # the number of the first head that calls count
 
     def _words(self, part: Any, side: Side, h: slice, q: Any) -> dict[str, Any]:
-        words = self.options.of(part, q.shape[0], h.start, lambda x: _ints(x, q.device))
+        words = self.options.of(part, q.shape[0], self.first_head + h.start, lambda x: _ints(x, q.device))
         return {**words, **side.of(part, h)}
 
     def forward(self, part: Any, side: Side, h: slice, given: Any, out: Any) -> Any:

@@ -15,6 +15,7 @@ class Gather:
 
     def __init__(self, ranks: Ranks, plan: Plan, call: Call, head_groups: int) -> None:
         self.ranks, self.plan, self.call, self.head_groups, self.me = ranks, plan, call, head_groups, ranks.me
+        self.groups: tuple[Ranks, ...] = (ranks,)
 
     def _groups(self, q: Any, k: Any) -> list[tuple[slice, slice]]:
         """Slices of query heads and of K/V heads."""
@@ -124,9 +125,12 @@ class Gather:
 
         return arrive
 
-    def backward(self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+    def backward(
+        self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dtype: Any = None
+    ) -> Any:
+        """dtype: of the gradients, q's by default."""
         self.device, under_way = q.device, []
-        dq, dk, dv = torch.empty_like(q, dtype=F32), torch.empty_like(k), torch.empty_like(v)
+        dq, dk, dv = (torch.empty_like(x, dtype=t) for x, t in ((q, F32), (k, dtype), (v, dtype)))
         dims, groups = [k.shape[3], v.shape[3]], self._groups(q, k)
         for (h, kv), keys in zip(groups, self._coming(k, v, groups)):
             sums = self._sums(side, h, heads_of(h, dout, dlse, q, out, lse), keys, dq[:, h])
@@ -134,7 +138,7 @@ class Gather:
             under_way.append((kv, self._go_home(sums, shape)))
         for kv, arrive in under_way:
             dk[:, kv], dv[:, kv] = arrive().split(dims, 3)
-        return dq.to(q.dtype), dk, dv
+        return dq.to(dtype or q.dtype), dk, dv
 
 
 def _len(s: slice) -> int:

@@ -18,6 +18,8 @@ _POLL = 0.1  # seconds between looks at the store
 class Ranks:
     """The ranks of a group, or one rank where torch.distributed is not initialized."""
 
+    noun = "rank"  # in sentences
+
     def __init__(self, group: Any) -> None:
         alone = group is None and not (dist.is_available() and dist.is_initialized())
         self.group: Any = None if alone else group or dist.group.WORLD
@@ -146,20 +148,55 @@ class Ranks:
         texts: list[Any] = [None] * self.size
         said = (type(complaint).__name__, str(complaint)) if complaint else None
         dist.all_gather_object(texts, (said, {name: repr(x) for name, x in facts.items()}), group=self.group)
-        raise _disagreement(texts)
+        raise _disagreement(texts, self.noun)
 
 
-def _disagreement(texts: list[Any]) -> Exception:
+class TwoRanks:
+    """The ranks of a mesh: between nodes, and within this node."""
+
+    def __init__(self, between: Any, within: Any) -> None:
+        self.between, self.within = Ranks(between), Ranks(within)
+        self.between.noun = "node"
+        self.me = self.between.me * self.within.size + self.within.me
+        self.size = self.between.size * self.within.size
+
+    def agree(self, device: Any, complaint: Exception | None, facts: dict[str, Any]) -> None:
+        """A node's sentence becomes the complaint of all its ranks to those of other nodes."""
+        try:
+            self.within.agree(device, complaint, facts)
+        except (ValueError, TypeError, RuntimeError) as error:
+            complaint, facts = error, {}
+        self.between.agree(device, complaint, facts)
+
+    def of_first(self, number: torch.Tensor, device: Any) -> int:
+        mine = torch.tensor([self.within.of_first(number, device)])
+        return self.between.of_first(mine, device)
+
+
+def ranks_of(group: Any) -> Any:
+    """The ranks of a process group, of a DeviceMesh of two dimensions, or of a pair of groups."""
+    if hasattr(group, "get_group"):
+        group = [group.get_group(i) for i in range(group.ndim)] if group.ndim > 1 else group.get_group()
+    if not isinstance(group, (tuple, list)):
+        return Ranks(group)
+    if len(group) != 2:
+        raise ValueError(
+            f"group must be one process group or two, between nodes and within this one (got {len(group)})"
+        )
+    return TwoRanks(*group)
+
+
+def _disagreement(texts: list[Any], noun: str) -> Exception:
     kinds = {"TypeError": TypeError, "RuntimeError": RuntimeError}
     for rank, (said, _) in enumerate(texts):
         if said:
-            return kinds.get(said[0], ValueError)(f"rank {rank}: {said[1]}")
+            return kinds.get(said[0], ValueError)(f"{noun} {rank}: {said[1]}")
     first = texts[0][1]
     for name, value in first.items():
         for rank, (_, facts) in enumerate(texts):
             if facts[name] != value:
-                got = f"rank 0 has {_short(value)}, rank {rank} has {_short(facts[name])}"
-                return ValueError(f"{name} must be the same on all ranks ({got})")
+                got = f"{noun} 0 has {_short(value)}, {noun} {rank} has {_short(facts[name])}"
+                return ValueError(f"{name} must be the same on all {noun}s ({got})")
     return ValueError("all ranks must make the same call")
 
 

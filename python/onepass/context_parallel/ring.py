@@ -45,6 +45,7 @@ class States:
 class Ring:
     def __init__(self, ranks: Ranks, plan: Plan, call: Call) -> None:
         self.ranks, self.plan, self.call, self.me = ranks, plan, call, ranks.me
+        self.groups: tuple[Ranks, ...] = (ranks,)
 
     def _circulate(self, k: Any, v: Any) -> Any:
         """(source, its calls, K, V) of every rank, its own first; the next one is under way meanwhile."""

@@ -16,6 +16,7 @@ _plan = _onepass.context_parallel
 class Ulysses:
     def __init__(self, ranks: Ranks, plan: Plan, call: Call, heads: int, heads_kv: int) -> None:
         self.ranks, self.plan, self.call, self.me = ranks, plan, call, ranks.me
+        self.groups: tuple[Ranks, ...] = (ranks,)
         self.layout, size = plan.layout, ranks.size
         shares = [_plan.heads_of(heads, heads_kv, size, r) for r in range(size)]
         self.mine, self.read = [h for h, _ in shares], [kv for _, kv in shares]  # by rank
@@ -78,11 +79,14 @@ class Ulysses:
                 g = self.call.backward(part, side, of, (d, dl, q_part, *keys, o, s), into)
                 for x, name in ((dk, "dk"), (dv, "dv")):
                     x[:, kv, slice(*part.keys)] += g[name]
+        return self._home(dq, dk, dv, q.dtype)
+
+    def _home(self, dq: Any, dk: Any, dv: Any, dtype: Any) -> Any:
         if not self.shared:  # each is whole already: half to send
-            dk, dv = dk.to(q.dtype), dv.to(q.dtype)
-        (dq,) = self._to_rows((dq.to(q.dtype), self.mine))
+            dk, dv = dk.to(dtype), dv.to(dtype)
+        (dq,) = self._to_rows((dq.to(dtype), self.mine))
         dk, dv = self._to_rows((dk, self.read), (dv, self.read))
-        return dq, dk.to(q.dtype), dv.to(q.dtype)
+        return dq, dk.to(dtype), dv.to(dtype)
 
 
 def _len(pair: Any) -> int:

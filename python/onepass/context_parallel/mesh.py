@@ -1,0 +1,85 @@
+"""A mesh of two dimensions: heads are dealt out within a node (ulysses), and the keys of other nodes come (gather).
+
+Only K and V of a rank's own heads travel between nodes.
+"""
+
+from typing import Any
+
+import torch
+
+from onepass._ranks.plan import Plan
+
+from .call import F32, Call, Side
+from .gather import Gather
+from .layout import Layout
+from .ranks import Ranks
+from .ulysses import Ulysses
+
+
+def node_layouts(layout: Layout, within: int, node: int) -> tuple[Layout, Layout]:
+    """(the layout of nodes, the layout of a node's rows among its ranks). Rank r is rank r % within of its node."""
+    shares = layout.shares[node * within : (node + 1) * within + 1]
+    mine = layout.order[shares[0] : shares[-1]]
+    place = {unit: i for i, unit in enumerate(sorted(mine))}
+    cuts = [0]
+    for unit in place:
+        cuts.append(cuts[-1] + layout.cuts[unit + 1] - layout.cuts[unit])
+    nodes = Layout(layout.cuts, layout.order, layout.shares[::within])
+    if not mine:
+        return nodes, Layout.contiguous(0, within)
+    return nodes, Layout(cuts, [place[unit] for unit in mine], [s - shares[0] for s in shares])
+
+
+class _FromHead(Side):
+    """The side inputs of a call on some heads, which count from 0 there."""
+
+    def __init__(self, side: Side, first: int) -> None:
+        self.side, self.first = side, first
+
+    def _here(self, h: slice) -> slice:
+        return slice(self.first + h.start, self.first + h.stop)
+
+    def of(self, part: Any, h: slice) -> dict[str, Any]:
+        return self.side.of(part, self._here(h))
+
+    def names(self, part: Any) -> list[str]:
+        return self.side.names(part)
+
+    def take(self, part: Any, h: slice, g: dict[str, Any]) -> None:
+        self.side.take(part, self._here(h), g)
+
+
+class Mesh(Ulysses):
+    """ranks: of this node. between: the ranks of the other nodes that have this rank's place."""
+
+    def __init__(self, ranks: Ranks, between: Ranks, plan: Plan, rows: Layout, call: Call, heads: Any) -> None:
+        super().__init__(ranks, plan, call, *heads)
+        self.layout, self.between, self.groups = rows, between, (ranks, between)
+
+    def _each(self) -> Any:
+        """The heads of each call by their places here, and a gather of their keys."""
+        for h, kv, of in map(self._heads, self.calls):
+            call = self.call._replace(first_head=of.start)
+            yield h, kv, of.start, Gather(self.between, self.plan, call, 1)
+
+    def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = self._to_heads((q, self.mine), (k, self.read), (v, self.read))
+        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=F32)
+        for h, kv, first, gather in self._each():
+            out[:, h], lse[:, h], _ = gather.forward(_FromHead(side, first), q[:, h], k[:, kv], v[:, kv])
+        (rows,) = self._to_rows((out, self.mine))
+        (rows_lse,) = self._to_rows((lse, self.mine))
+        return rows, rows_lse, (q, k, v, out, lse)
+
+    def backward(self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+        (dout,) = self._to_heads((dout, self.mine))
+        if dlse is not None:
+            (dlse,) = self._to_heads((dlse, self.mine))
+        dq, dk, dv = (torch.zeros_like(x, dtype=F32) for x in (q, k, v))
+        for h, kv, first, gather in self._each():
+            rows = [None if x is None else x[:, h] for x in (dout, dlse)]
+            given = *rows, q[:, h], k[:, kv], v[:, kv], out[:, h], lse[:, h]
+            dq[:, h], *dkv = gather.backward(_FromHead(side, first), *given, dtype=F32)
+            dk[:, kv] += dkv[0]
+            dv[:, kv] += dkv[1]
+        return self._home(dq, dk, dv, q.dtype)
