@@ -49,7 +49,10 @@ ONEPASS_HD Bounds int_multiply(Bounds a, Bounds b) {
   const double x = a.lo * b.lo, y = a.lo * b.hi, z = a.hi * b.lo, w = a.hi * b.hi;
   return integer(least(least(x, y), least(z, w)), most(most(x, y), most(z, w)));
 }
-ONEPASS_HD double quotient(double a, double b) { return static_cast<double>(whole(a) / whole(b)); }
+ONEPASS_HD double quotient(double a, double b) {
+  const auto rounded_to_zero = whole(a) / whole(b);
+  return static_cast<double>(rounded_to_zero);
+}
 ONEPASS_HD Bounds int_divide(Bounds a, Bounds b) {
   if (holds_zero(b)) return any_integer();
   const double x = quotient(a.lo, b.lo), y = quotient(a.lo, b.hi), z = quotient(a.hi, b.lo), w = quotient(a.hi, b.hi);

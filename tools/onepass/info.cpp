@@ -1,6 +1,7 @@
 // `onepass info`: this build, this machine, and which kernels meet.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -48,6 +49,38 @@ std::vector<Kernel> kernels() {
     for (const char* probe : kProbes)
       if (refusal(probe).empty()) kernel.refusal.clear();
     all.push_back(std::move(kernel));
+  }
+  return all;
+}
+
+// The calls of an engine or a trainer, and which kernel each gets here.
+struct CallKind {
+  const char *name, *line;
+};
+constexpr CallKind kCallKinds[] = {
+    {"prefill", "fwd b1 h32/8 s4096 d128 {} causal_bottom_right"},
+    {"decoding", "fwd b16 h32/8 s1x4096 d128 {} causal_bottom_right"},
+    {"a serving step", "fwd h32/8 d128 {} varlen=1,1,512 kv=paged:16 causal_bottom_right"},
+    {"FP8 cache", "fwd b16 h32/8 s1x4096 d128 {} kv_dtype=fp8_e4m3"},
+    {"gradients", "bwd b1 h32/8 s4096 d128 {} causal_bottom_right"}};
+constexpr const char* kCallTypes[] = {"bf16", "fp16", "fp32"};
+
+struct KernelOfCall {
+  std::string device, call, dtype, kernel;
+};
+std::vector<KernelOfCall> kernels_of_calls(bool with_cuda) {
+  std::vector<KernelOfCall> all;
+  for (const bool cuda : {false, true}) {
+    if (cuda && !with_cuda) continue;
+    for (const CallKind& kind : kCallKinds) {
+      for (const char* dtype : kCallTypes) {
+        const Problem p = parse_problem(fmt::format(fmt::runtime(kind.line), dtype) + (cuda ? " cuda" : ""));
+        const auto rows = plan::implementations(p.op);
+        const auto takes = [&](const Implementation* row) { return why_not(*row, p).empty(); };
+        const auto row = std::ranges::find_if(rows, takes);
+        all.push_back({cuda ? "cuda" : "cpu", kind.name, dtype, row == rows.end() ? "none" : (*row)->name});
+      }
+    }
   }
   return all;
 }
@@ -102,6 +135,8 @@ nlohmann::ordered_json as_json() {
     if (!k.refusal.empty()) j["implementations"].back()["why_not"] = k.refusal;
   }
   const CudaState c = cuda_state();
+  for (const KernelOfCall& k : kernels_of_calls(!c.devices.empty()))
+    j["calls"].push_back({{"device", k.device}, {"call", k.call}, {"dtype", k.dtype}, {"implementation", k.kernel}});
   j["cuda"] = {{"usable", c.driver_refusal.empty()}, {"devices", c.devices}};
   if (!c.driver_refusal.empty()) j["cuda"]["why_not"] = c.driver_refusal;
   j["nvrtc"] = {{"usable", c.nvrtc_refusal.empty()}};
@@ -149,6 +184,12 @@ void print() {
                                        : fmt::format("{}, {} kernels", directory.string(), found.kernels));
     for (const std::string& refusal : found.refusals) line("", refusal);
   }
+  fmt::print("the kernel of a call (d128, 32/8 heads)\n  {:<22}{:<20}{:<20}{}\n", "", kCallTypes[0], kCallTypes[1],
+             kCallTypes[2]);
+  const auto calls = kernels_of_calls(!c.devices.empty());
+  for (std::size_t i = 0; i < calls.size(); i += std::size(kCallTypes))
+    fmt::print("  {:<22}{:<20}{:<20}{}\n", calls[i].device + ": " + calls[i].call, calls[i].kernel, calls[i + 1].kernel,
+               calls[i + 2].kernel);
   fmt::print("implementations, best first:\n");
   for (const Kernel& k : kernels()) fmt::print("  {:<22}{}\n", k.name, k.refusal.empty() ? "yes" : "no: " + k.refusal);
 }

@@ -1,8 +1,8 @@
 // The rule for an append: copies have the same bits, rotations one rounding, and no other byte has changed.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "algebra/numerics.hpp"
@@ -66,7 +66,8 @@ class AppendJudge {
       const float got = load_element(r.to.data, r.to.dtype, r.to_at + d);
       if (d >= r.rotary) {
         const float x = x_at(d), expected = r.to.dtype == DType::f8e4m3 ? to_float(divided(x, r.factor)) : x;
-        if (std::memcmp(&got, &expected, sizeof got) != 0 && !(std::isnan(got) && std::isnan(expected)))
+        if (std::bit_cast<std::uint32_t>(got) != std::bit_cast<std::uint32_t>(expected) &&
+            !(std::isnan(got) && std::isnan(expected)))
           first(text(here(r, d), " is ", got, " but the copied element is ", expected));
         continue;
       }

@@ -81,11 +81,12 @@ struct Append {
   template <class T, class Cached>
   void token(const Sequence& s, const KeyValueView& keys, const KeyValueView& values, std::int64_t i,
              std::vector<float>& room) const {
-    const auto [key, position] = new_token(t, s, i);
-    const bool skipped = key < 0;
+    const auto token = new_token(t, s, i);
+    const std::int64_t key = token.key;
+    const bool skipped = token.skipped();
     const std::int64_t from = s.q_begin + i;
     if (skipped && p.heads_q == 0) return;
-    const Angles a = angles(position, room);
+    const Angles a = angles(token.position, room);
     const auto row = [&](const ConstTensor& x, std::int64_t head) {
       return static_cast<const T*>(x.data) + row_offset(x, s.batch, head, from);
     };

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/fork.hpp"
@@ -40,17 +39,17 @@ struct Loop {
 class Threads final : public Executor {
  public:
   explicit Threads(int threads) : workers_(threads > 0 ? threads : usable_cpus()) {
-    threads_.reserve(static_cast<std::size_t>(workers_ - 1));
+    threads_->reserve(static_cast<std::size_t>(workers_ - 1));
     try {
-      for (int worker = 1; worker < workers_; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+      for (int worker = 1; worker < workers_; ++worker) threads_->emplace_back([this, worker] { serve(worker); });
     } catch (...) {
       stop();
       throw;
     }
   }
   ~Threads() override {
-    if (forked())  // they are the parent's: neither joined nor detached here
-      static_cast<void>(std::make_unique<std::vector<std::thread>>(std::move(threads_)).release());
+    if (forked())
+      static_cast<void>(threads_.release());  // the parent's: neither joined nor detached here
     else
       stop();
   }
@@ -79,13 +78,13 @@ class Threads final : public Executor {
   // Null: threads end.
   void begin(Loop* loop) {
     loop_ = loop;
-    running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+    running_.store(static_cast<int>(threads_->size()), std::memory_order_relaxed);
     started_.fetch_add(1, std::memory_order_release);
     started_.notify_all();
   }
   void stop() {
     begin(nullptr);
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : *threads_) thread.join();
   }
   void serve(int worker) {
     for (unsigned seen = 0;; ++seen) {
@@ -104,7 +103,7 @@ class Threads final : public Executor {
   Loop* loop_ = nullptr;
   std::atomic<int> running_{0};       // threads that have not ended the loop
   std::atomic<unsigned> started_{0};  // loops so far
-  std::vector<std::thread> threads_;
+  std::unique_ptr<std::vector<std::thread>> threads_ = std::make_unique<std::vector<std::thread>>();
 };
 
 }  // namespace

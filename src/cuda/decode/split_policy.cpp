@@ -40,7 +40,8 @@ int heads_together(const Problem& p, int multiprocessors) {
   if (p.key_dtype() == DType::f8e4m3 && p.softcap != 0 && p.alibi) return 1;  // kCoScheduled says why
   const int most = std::min(multiprocessors, kMaxBlocks);
   for (auto heads = static_cast<int>(std::min<std::int64_t>(p.heads_kv, most)); heads > 1; --heads) {
-    if (p.heads_kv % heads == 0 && most / heads * heads >= kUsed * most) return heads;
+    const int taken = most / heads * heads;
+    if (p.heads_kv % heads == 0 && taken >= kUsed * most) return heads;
   }
   return 1;
 }
