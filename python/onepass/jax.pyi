@@ -5,6 +5,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from typing_extensions import Unpack
 
+from ._jax_ranks import Layout as Layout
+from ._jax_ranks import context_parallel_attention as context_parallel_attention
 from ._quantized import Quantized as Quantized
 
 _Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None

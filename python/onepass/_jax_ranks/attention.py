@@ -1,0 +1,209 @@
+"""The function: what a call is, and its gradients."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from onepass import _options, _unknown
+from onepass._flex import jaxpr
+from onepass._flex.trace import texts
+from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, refuse_uneven
+
+from .call import SIDE, Call
+from .layout import Layout
+from .schemes import Gather, Ring, Ulysses
+
+_SCHEMES = {"gather": Gather, "ring": Ring, "ulysses": Ulysses}
+
+
+def context_parallel_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mesh: Any,
+    axis: str,
+    layout: Layout,
+    batch_axis: str | None = None,
+    scheme: str = "auto",
+    causal: bool = False,
+    window: Any = (-1, -1),
+    documents: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    score_mod: Any = None,
+    mask_mod: Any = None,
+    mod_buffers: Any = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    threads: int | None = None,
+    **unknown: Any,
+) -> Any:
+    """Attention to a sequence that is sharded along an axis of a mesh, under jit and grad.
+
+    Args:
+      q, k, v: ``[batch, heads, layout.ranks * layout.rows, dim]``, as ``layout.shard`` gives them. Rows of padding are
+        not read.
+      mesh, axis: the mesh, and the name of its axis that has the ranks.
+      layout: an ``onepass.jax.Layout``: the positions that each rank holds.
+      batch_axis: None, or the name of an axis of the mesh along which the batch is sharded.
+      scheme: ``"gather"``, ``"ring"``, ``"ulysses"``, or ``"auto"``, the fastest by a model.
+      causal: position i sees positions up to i.
+      window: (left, right) positions around the query's own; -1 is unbounded.
+      documents: where packed documents begin, and the length; a query sees its own document.
+      alibi_slopes, sinks, mod_buffers: as ``onepass.jax.attention``, whole on all devices.
+      dropout_p, seed: weights are dropped as one device drops them. The scheme ring needs cuts at multiples of 4.
+      score_mod, mask_mod: as ``onepass.jax.attention``; ``q_index`` and ``k_index`` count in the document.
+      scale, softcap, deterministic, return_lse, threads: as ``onepass.jax.attention``.
+
+    Returns:
+      out, sharded as q is, or ``(out, lse)``. Padding is 0, with an LSE of -inf.
+
+    Raises:
+      ValueError, TypeError: while tracing, for a shape, a dtype or an option that does not fit.
+    """
+    given = dict(locals())
+    if unknown:
+        _unknown.refuse(
+            "onepass.jax.context_parallel_attention", unknown, _options.keywords(context_parallel_attention)
+        )
+    if callable(score_mod) or callable(mask_mod):
+        given.update(texts(given, jaxpr.call_with))
+    arrays = {name: jnp.asarray(given[name]) for name in ("q", "k", "v")}
+    _check(given, arrays)
+    kind = kind_of(layout, given, arrays["q"].shape[0] // _size(mesh, batch_axis))
+    arrays |= {name: jnp.asarray(given[name]).astype("float32") for name in SIDE if given[name] is not None}
+    for name, x in _options.mod_items(given["mod_buffers"] or {}):
+        x = _options.of_one(jnp.asarray(x))
+        arrays[f"mod:{name}"] = x.astype("int32") if _options.is_int64(x) else x
+    words = {
+        name: given[name] for name in ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "threads")
+    }
+    call = Call(kind.left, kind.right, tuple(words.items()), bool(deterministic), kind.documents)
+    chosen = _scheme(scheme, kind, arrays, mesh)
+    sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, bool(return_lse), tuple(arrays))
+    out, lse = _attention(sharded, tuple(arrays.values()))
+    return (out, lse) if return_lse else out
+
+
+def _size(mesh: Any, axis: str | None) -> int:
+    return 1 if axis is None else int(mesh.shape[axis])
+
+
+def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
+    mesh, layout = given["mesh"], given["layout"]
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout must be an onepass.jax.Layout (got {type(layout).__name__})")
+    for name in ("axis", "batch_axis"):
+        if given[name] not in (*mesh.shape, *((None,) if name == "batch_axis" else ())):
+            raise ValueError(f"{name} must be one of the mesh's axes {list(mesh.shape)} (got {given[name]!r})")
+    if layout.ranks != _size(mesh, given["axis"]):
+        raise ValueError(
+            f"layout must be for {_size(mesh, given['axis'])} ranks, as the mesh's axis has (got {layout.ranks})"
+        )
+    check_scheme(given["scheme"])
+    rows = layout.ranks * layout.rows
+    for name, x in arrays.items():
+        if x.ndim != 4:
+            raise ValueError(f"{name} must have shape [batch, heads, rows, dim] (got {list(x.shape)})")
+        if x.shape[2] != rows:
+            raise ValueError(
+                f"{name} must have {rows} rows, {layout.rows} for each rank, as layout.shard gives (got {x.shape[2]})"
+            )
+    if given["batch_axis"] is not None and given["dropout_p"]:
+        raise ValueError("batch_axis does not support dropout, whose draws count the entries of the whole batch")
+    if given["batch_axis"] is not None and getattr(given["alibi_slopes"], "ndim", 1) > 1:
+        raise ValueError("batch_axis does not support alibi_slopes with a batch")
+
+
+def _scheme(asked: str, kind: Kind, arrays: dict[str, Any], mesh: Any) -> str:
+    if asked == "ring":
+        refuse_uneven(kind)
+    if asked != "auto":
+        return asked
+    q, k, v = (arrays[name] for name in ("q", "k", "v"))
+    on_cuda = mesh.devices.flat[0].platform != "cpu"
+    return by_time(kind, (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize), on_cuda)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sharded:
+    """All of a call but its arrays, which `names` names."""
+
+    mesh: Any
+    axis: str
+    batch_axis: str | None
+    kind: Kind
+    call: Call
+    scheme: str
+    return_lse: bool
+    names: tuple[str, ...]
+
+    def _device(self) -> Any:
+        return _SCHEMES[self.scheme](plan_of(self.kind), self.call, self.axis, self.kind.layout.rows)  # type: ignore
+
+    def _over(self, f: Any, arrays: Any, results: Any) -> Any:
+        """f on each device. Arrays and results are sharded ("rows"), or whole ("side")."""
+        rows, side = PartitionSpec(self.batch_axis, None, self.axis), PartitionSpec()
+        specs = {"rows": rows, "side": side}
+        given, found = tuple(specs[kind] for kind, _ in arrays), tuple(specs[kind] for kind in results)
+        values = [x for _, x in arrays]
+        if "Explicit" in str(getattr(self.mesh, "axis_types", "")):  # which older versions of JAX lack
+            values = [jax.reshard(x, NamedSharding(self.mesh, spec)) for x, spec in zip(values, given)]
+        return jax.shard_map(f, mesh=self.mesh, in_specs=given, out_specs=found, check_vma=False)(*values)
+
+    def _arrays(self, values: Any) -> list[tuple[str, Any]]:
+        return [("rows", x) for x in values[:3]] + [("side", x) for x in values[3:]]
+
+    def _side(self, values: Any) -> dict[str, Any]:
+        return dict(zip(self.names[3:], values))
+
+    def forward(self, values: Any) -> Any:
+        def run(q: Any, k: Any, v: Any, *side: Any) -> Any:
+            return self._device().forward(self._side(side), q, k, v)
+
+        return self._over(run, self._arrays(values), ("rows", "rows"))
+
+    def backward(self, values: Any, out: Any, lse: Any, dout: Any, dlse: Any) -> Any:
+        sums_of = [name for name in self.names if name in SIDE]
+
+        def run(out: Any, lse: Any, dout: Any, *given: Any) -> Any:
+            dlse, given = (given[0], given[1:]) if self.return_lse else (None, given)
+            (q, k, v), side = given[:3], self._side(given[3:])
+            device = self._device()
+            sums, dk, dv = device.backward(side, dout, dlse, q, k, v, out, lse)
+            grads = [x.astype(q.dtype) for x in (sums["dq"], dk, dv)]
+            total = [device.added(sums[f"d{name}"]) for name in sums_of]
+            if self.batch_axis is not None:
+                total = [jax.lax.psum(x, self.batch_axis) for x in total]
+            return (*grads, *total)
+
+        more = [("rows", x) for x in (out, lse, dout, *((dlse,) if self.return_lse else ()))]
+        results = ("rows",) * 3 + ("side",) * len(sums_of)
+        found = iter(self._over(run, more + self._arrays(values), results))
+        return tuple(next(found) if name in ("q", "k", "v", *SIDE) else None for name in self.names)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(sharded: _Sharded, values: Any) -> Any:
+    return sharded.forward(values)
+
+
+def _forward(sharded: _Sharded, values: Any) -> Any:
+    out, lse = sharded.forward(values)
+    return (out, lse), (values, out, lse)
+
+
+def _backward(sharded: _Sharded, kept: Any, upstream: Any) -> Any:
+    return (sharded.backward(*kept, *upstream),)
+
+
+_attention.defvjp(_forward, _backward)

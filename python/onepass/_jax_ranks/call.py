@@ -1,0 +1,89 @@
+"""onepass on a part: slices of arrays, with a mask that is aligned by the part's offset."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from onepass import _jax_call
+from onepass._ranks.call import Options
+
+F32 = jnp.float32
+SIDE = "sinks", "alibi_slopes"
+
+
+def rows_of(rows: Any, *arrays: Any) -> list[Any]:
+    return [None if x is None else x[:, :, slice(*rows)] for x in arrays]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The options that all parts share, as they can be hashed."""
+
+    left: int
+    right: int
+    words: tuple[tuple[str, Any], ...]
+    deterministic: bool
+    documents: tuple[int, ...]
+
+    def _operands(self, part: Any, side: Any, h: Any, q: Any, k: Any, v: Any) -> Any:
+        """(names, arrays, options) of the custom call."""
+        buffers = {name.removeprefix("mod:"): x for name, x in side.items() if name.startswith("mod:")}
+        options = Options(self.left, self.right, dict(self.words), self.deterministic, self.documents)
+        options.words["mod_buffers"] = buffers or None
+        given = options.of(part, q.shape[0], h.start, lambda x: jnp.array(x, jnp.int32))
+        if "sinks" in side and part.own:
+            given["sinks"] = side["sinks"][h]
+        if "alibi_slopes" in side:
+            given["alibi_slopes"] = side["alibi_slopes"][..., h]
+        q, k, v = _laid(part, q, k, v)
+        given |= {"q": q, "k": k, "v": v, "layout": "bhsd", "deterministic": self.deterministic, "fp8": False}
+        names, arrays = _jax_call.operands(given)
+        return names, arrays, _jax_call.settings(given, names)
+
+    def forward(self, part: Any, side: Any, h: Any, given: Any, dtype: Any) -> Any:
+        """(out, lse) of a part. given: q, k, v."""
+        names, arrays, options = self._operands(part, side, h, *given)
+        out, lse = _jax_call.Call(names, options, True, jnp.dtype(dtype).name).forward(arrays)
+        return (out.swapaxes(0, 1)[None], lse[None]) if part.cu_rows else (out, lse)
+
+    def backward(self, part: Any, side: Any, h: Any, given: Any) -> dict[str, Any]:
+        """fp32 gradients by name. given: dout, dlse, q, k, v, out, lse."""
+        dout, dlse, q, k, v, out, lse = given
+        names, arrays, options = self._operands(part, side, h, q, k, v)
+        of = dict(zip(names, arrays))
+        upstream = dict(zip(("dout", "out", "lse", "dlse"), _laid(part, dout, out, lse, dlse)))
+        upstream = {name: x for name, x in upstream.items() if x is not None}
+        wanted = {f"d{name}": (of[name].shape, F32) for name in ("q", "k", "v", *SIDE) if name in of}
+        names, values = (*names, *upstream), (*arrays, *upstream.values())
+        job = _jax_call._Job("onepass_attention_backward", names, tuple(wanted), tuple(wanted.values()), options)
+        found = dict(zip(wanted, _jax_call._run(job, *values)))
+        if part.cu_rows:
+            found |= {name: found[name].swapaxes(0, 1)[None] for name in ("dq", "dk", "dv")}
+        return found
+
+
+def _laid(part: Any, *arrays: Any) -> Any:
+    """As the call takes them: packed documents have no batch, and rows before heads."""
+    if not part.cu_rows:
+        return arrays
+    return [x if x is None else x[0].swapaxes(0, 1) if x.ndim == 4 else x[0] for x in arrays]
+
+
+class Sums:
+    """Gradients that calls add up, in fp32 and in their order."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Any] = {}
+
+    def zeros(self, name: str, shape: Any) -> None:
+        self.by_name[name] = jnp.zeros(shape, F32)
+
+    def add(self, name: str, x: Any, at: Any) -> None:
+        """at: an index of all dimensions."""
+        self.by_name[name] = self.by_name[name].at[at].add(x)
+
+    def side(self, g: dict[str, Any], h: Any) -> None:
+        for name in SIDE:
+            if f"d{name}" in g:
+                self.add(f"d{name}", g[f"d{name}"], (..., h))

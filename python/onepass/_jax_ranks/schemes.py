@@ -1,0 +1,310 @@
+"""The work of a device: exchanges along an axis of the mesh, and the calls of its rank between them.
+
+A rank is traced, and its plan is not, so the calls of all ranks are branches of a switch.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from onepass import _onepass
+from onepass._ranks.plan import Plan
+
+from .call import F32, SIDE, Call, Sums, rows_of
+
+_plan = _onepass.context_parallel
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """The part that the schemes share. rows: of a shard, padding included."""
+
+    plan: Plan
+    call: Call
+    axis: str
+    rows: int
+
+    @property
+    def ranks(self) -> int:
+        return self.plan.layout.ranks
+
+    def by_rank(self, branch: Any, *given: Any) -> Any:
+        """branch(rank) of this device's rank, on the same arrays."""
+        return jax.lax.switch(jax.lax.axis_index(self.axis), [branch(r) for r in range(self.ranks)], *given)
+
+    def to_each(self, blocks: Any) -> Any:
+        """[ranks, ..]: block r goes to rank r, and block r of the result is rank r's."""
+        return jax.lax.all_to_all(blocks, self.axis, 0, 0)
+
+    def padded(self, x: Any) -> Any:
+        return _extended(x, self.rows, 0.0)
+
+    def padded_lse(self, x: Any) -> Any:
+        return _extended(x, self.rows, -jnp.inf)
+
+    def added(self, x: Any) -> Any:
+        """The sum of all ranks' arrays, in the order of ranks."""
+        return _sum(jax.lax.all_gather(x, self.axis))
+
+
+def _extended(x: Any, rows: int, value: float) -> Any:
+    pad = [(0, rows - n if i == 2 else 0) for i, n in enumerate(x.shape)]
+    return jnp.pad(x, pad, constant_values=value)
+
+
+def _sum(blocks: Any) -> Any:
+    total = blocks[0]
+    for block in blocks[1:]:
+        total = total + block
+    return total
+
+
+def _joined(found: Any, shape: Any, dtype: Any) -> Any:
+    """(out, lse) of calls that have each row once, in the order of rows."""
+    found = sorted(found, key=lambda x: x[0])
+    if not found:
+        return jnp.zeros((*shape[:2], 0, shape[3]), dtype), jnp.zeros((*shape[:2], 0), F32)
+    return tuple(jnp.concatenate([x[i] for x in found], 2) for i in (1, 2))
+
+
+def _side_sums(side: Any) -> Sums:
+    sums = Sums()
+    for name in SIDE:
+        if name in side:
+            sums.zeros(f"d{name}", side[name].shape)
+    return sums
+
+
+class Gather(Device):
+    """The keys of all ranks come, so each query meets all its keys in one call."""
+
+    def _everybody(self, x: Any) -> Any:
+        return jax.lax.all_gather(x, self.axis, axis=2, tiled=True)
+
+    def _moves(self, r: int) -> list[tuple[slice, slice]]:
+        """Rows of the gathered shards, and rows of the keys that rank r sees, in their order."""
+        found = []
+        for source in range(self.ranks):
+            for a, b in self.plan.moves(source, r):
+                found.append((slice(source * self.rows + a.start, source * self.rows + a.stop), b))
+        return sorted(found, key=lambda x: int(x[1].start))
+
+    def _seen(self, r: int, x: Any) -> Any:
+        blocks = [x[:, :, a] for a, _ in self._moves(r)]
+        return jnp.concatenate(blocks, 2) if blocks else x[:, :, :0]
+
+    def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
+        h = slice(0, q.shape[1])
+
+        def branch(r: int) -> Any:
+            def run(side: Any, q: Any, k: Any, v: Any) -> Any:
+                k, v, found = self._seen(r, k), self._seen(r, v), []
+                for part in self.plan.gather_parts(r):
+                    given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
+                    found.append((part.rows, *self.call.forward(part, side, h, given, q.dtype)))
+                out, lse = _joined(found, (*q.shape[:3], v.shape[3]), q.dtype)
+                return self.padded(out), self.padded_lse(lse)
+
+            return run
+
+        return self.by_rank(branch, side, q, self._everybody(k), self._everybody(v))
+
+    def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+        h, dims = slice(0, q.shape[1]), (k.shape[3], v.shape[3])
+
+        def branch(r: int) -> Any:
+            def run(side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+                k, v, sums = self._seen(r, k), self._seen(r, v), _side_sums(side)
+                for name, x in (("dq", q), ("dk", k), ("dv", v)):
+                    sums.zeros(name, x.shape)
+                for part in self.plan.gather_parts(r):
+                    d, dl, q_part, o, s = rows_of(part.rows, dout, dlse, q, out, lse)
+                    g = self.call.backward(part, side, h, (d, dl, q_part, *rows_of(part.keys, k, v), o, s))
+                    for name, rows in (("dq", part.rows), ("dk", part.keys), ("dv", part.keys)):
+                        sums.add(name, g[name], (slice(None), slice(None), slice(*rows)))
+                    sums.side(g, h)
+                dkv = jnp.concatenate([sums.by_name.pop("dk"), sums.by_name.pop("dv")], 3)
+                home = jnp.zeros((*k.shape[:2], self.ranks * self.rows, sum(dims)), F32)
+                for a, b in self._moves(r):
+                    home = home.at[:, :, a].set(dkv[:, :, b])
+                return sums.by_name, home
+
+            return run
+
+        given = side, dout, dlse, q, self._everybody(k), self._everybody(v), out, lse
+        sums, home = self.by_rank(branch, *given)
+        blocks = home.reshape(*home.shape[:2], self.ranks, self.rows, home.shape[3]).transpose(2, 0, 1, 3, 4)
+        dkv = _sum(self.to_each(blocks))
+        return sums, dkv[..., : dims[0]], dkv[..., dims[0] :]
+
+
+class Ring(Device):
+    """K and V go from rank to rank while each computes with those that it has."""
+
+    def _shift(self, x: Any, by: int) -> Any:
+        """Rank r's array goes to rank r + by."""
+        return jax.lax.ppermute(x, self.axis, [(r, (r + by) % self.ranks) for r in range(self.ranks)])
+
+    def _steps(self, k: Any, v: Any) -> Any:
+        """(step, K and V of rank r - step) of every step that somebody needs."""
+        most = max((self.plan.ring_steps(s) for s in range(self.ranks)), default=0)
+        for step in range(most + 1):
+            yield step, k, v
+            if step < most:
+                k, v = self._shift(k, 1), self._shift(v, 1)
+
+    def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
+        h, states = slice(0, q.shape[1]), []
+        for step, k_step, v_step in self._steps(k, v):
+
+            def branch(r: int, step: int = step) -> Any:
+                def run(side: Any, q: Any, k: Any, v: Any) -> Any:
+                    out, lse = jnp.zeros((*q.shape[:3], v.shape[3]), F32), jnp.full(q.shape[:3], -jnp.inf, F32)
+                    for part in self.plan.ring_parts(r, (r - step) % self.ranks):
+                        given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
+                        mine, rows = self.call.forward(part, side, h, given, F32), (..., slice(*part.rows))
+                        o, s = merged([(out[:, :, slice(*part.rows)], lse[rows]), mine])
+                        out, lse = out.at[:, :, slice(*part.rows)].set(o), lse.at[rows].set(s)
+                    return out, lse
+
+                return run
+
+            states.append(self.by_rank(branch, side, q, k_step, v_step))
+        out, lse = merged(states)
+        return out.astype(q.dtype), lse
+
+    def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+        h, dims = slice(0, q.shape[1]), (k.shape[3], v.shape[3])
+        total: Any = None
+        sums: Any = _side_sums(side)
+        sums.zeros("dq", q.shape)
+        sums = sums.by_name
+        for step, k_step, v_step in self._steps(k, v):
+
+            def branch(r: int, step: int = step) -> Any:
+                def run(before: Any, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, *end: Any) -> Any:
+                    sums, whole = Sums(), (slice(None), slice(None))
+                    sums.by_name = dict(before)
+                    sums.zeros("dkv", (*k.shape[:3], sum(dims)))
+                    for part in self.plan.ring_parts(r, (r - step) % self.ranks):
+                        d, dl, q_part, o, s = rows_of(part.rows, dout, dlse, q, *end)
+                        g = self.call.backward(part, side, h, (d, dl, q_part, *rows_of(part.keys, k, v), o, s))
+                        sums.add("dq", g["dq"], (*whole, slice(*part.rows)))
+                        dkv = jnp.concatenate([g["dk"], g["dv"]], 3)
+                        sums.add("dkv", dkv, (*whole, slice(*part.keys)))
+                        sums.side(g, h)
+                    return sums.by_name
+
+                return run
+
+            sums = self.by_rank(branch, sums, side, dout, dlse, q, k_step, v_step, out, lse)
+            dkv = self._shift(sums.pop("dkv"), -step)  # home
+            total = dkv if total is None else total + dkv
+        return sums, total[..., : dims[0]], total[..., dims[0] :]
+
+
+class Ulysses(Device):
+    """Heads are dealt out, each with the whole sequence: any number of heads, and fewer K/V heads than ranks."""
+
+    def _shares(self, q: Any, k: Any) -> tuple[list[Any], list[Any]]:
+        """(query heads, the K/V heads that these read) by rank."""
+        shares = [_plan.heads_of(q.shape[1], k.shape[1], self.ranks, r) for r in range(self.ranks)]
+        return [h for h, _ in shares], [kv for _, kv in shares]
+
+    def _to_heads(self, x: Any, of: Any) -> Any:
+        """This rank's rows of all heads -> all rows of this rank's heads, padded to the most that a rank has."""
+        most = max(b - a for a, b in of)
+        blocks = [x[:, a:b] for a, b in of]
+        blocks = [jnp.pad(b, [(0, most - n if i == 1 else 0) for i, n in enumerate(b.shape)]) for b in blocks]
+        found = self.to_each(jnp.stack(blocks))
+        layout = self.plan.layout
+        runs = [(run.start, found[r, :, :, rows]) for r in range(self.ranks) for run, rows in layout.runs(r)]
+        return jnp.concatenate([x for _, x in sorted(runs, key=lambda run: run[0])] or [found[0, :, :, :0]], 2)
+
+    def _to_rows(self, x: Any, of: Any) -> Any:
+        """The other way; heads that ranks share are added in the order of ranks."""
+        blocks = []
+        for r in range(self.ranks):
+            runs = [x[:, :, run.start : run.stop] for run, _ in self.plan.layout.runs(r)]
+            blocks.append(self.padded(jnp.concatenate(runs or [x[:, :, :0]], 2)))
+        found = self.to_each(jnp.stack(blocks))
+        total = jnp.zeros((x.shape[0], max(b for _, b in of), *found.shape[3:]), x.dtype)
+        for r, (a, b) in enumerate(of):
+            total = total.at[:, a:b].add(found[r, :, : b - a])
+        return total
+
+    def _calls(self, r: int, heads: int, heads_kv: int) -> Any:
+        """(query heads and K/V heads by their places here, query heads among all) of a rank's calls."""
+        (first, _), _ = _plan.heads_of(heads, heads_kv, self.ranks, r)
+        for (a, b), kv in _plan.head_calls(heads, heads_kv, self.ranks, r):
+            yield slice(a, b), slice(*kv), slice(first + a, first + b)
+
+    def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
+        heads, heads_kv = q.shape[1], k.shape[1]
+        mine, read = self._shares(q, k)
+
+        def branch(r: int) -> Any:
+            def run(side: Any, q: Any, k: Any, v: Any) -> Any:
+                out, lse = jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), jnp.full(q.shape[:3], -jnp.inf, F32)
+                for h, kv, of in self._calls(r, heads, heads_kv):
+                    for part in self.plan.whole_parts():
+                        given = (*rows_of(part.rows, q[:, h]), *rows_of(part.keys, k[:, kv], v[:, kv]))
+                        o, s = self.call.forward(part, side, of, given, q.dtype)
+                        out = out.at[:, h, slice(*part.rows)].set(o)
+                        lse = lse.at[:, h, slice(*part.rows)].set(s)
+                return out, lse
+
+            return run
+
+        given = self._to_heads(q, mine), self._to_heads(k, read), self._to_heads(v, read)
+        out, lse = self.by_rank(branch, side, *given)
+        shown = jnp.arange(self.rows) < self._count()
+        lse = self._to_rows(lse[..., None], mine)[..., 0]
+        return self._to_rows(out, mine), jnp.where(shown, lse, -jnp.inf)
+
+    def _count(self) -> Any:
+        """The positions of this rank."""
+        return jnp.array([self.plan.layout.count(r) for r in range(self.ranks)])[jax.lax.axis_index(self.axis)]
+
+    def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+        heads, heads_kv = q.shape[1], k.shape[1]
+        mine, read = self._shares(q, k)
+
+        def branch(r: int) -> Any:
+            def run(side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+                sums, all_rows = _side_sums(side), slice(None)
+                for name, x in (("dq", q), ("dk", k), ("dv", v)):
+                    sums.zeros(name, x.shape)
+                for h, kv, of in self._calls(r, heads, heads_kv):
+                    for part in self.plan.whole_parts():
+                        given = [None if x is None else x[:, h] for x in (dout, dlse, q, out, lse)]
+                        d, dl, q_part, o, s = rows_of(part.rows, *given)
+                        keys = rows_of(part.keys, k[:, kv], v[:, kv])
+                        g = self.call.backward(part, side, of, (d, dl, q_part, *keys, o, s))
+                        places = (("dq", h, part.rows), ("dk", kv, part.keys), ("dv", kv, part.keys))
+                        for name, here, rows in places:
+                            sums.add(name, g[name], (all_rows, here, slice(*rows)))
+                        sums.side(g, of)
+                return sums.by_name
+
+            return run
+
+        of_rows = [None if x is None else self._to_heads(x, mine) for x in (dout, q, out)]
+        of_lse = [None if x is None else self._to_heads(x[..., None], mine)[..., 0] for x in (dlse, lse)]
+        keys = self._to_heads(k, read), self._to_heads(v, read)
+        sums = self.by_rank(branch, side, of_rows[0], of_lse[0], of_rows[1], *keys, of_rows[2], of_lse[1])
+        sums["dq"] = self._to_rows(sums["dq"], mine)
+        return sums, self._to_rows(sums.pop("dk"), read), self._to_rows(sums.pop("dv"), read)
+
+
+def merged(states: Any) -> Any:
+    """(out, lse) in fp32 of partial results."""
+    lses = jnp.stack([lse for _, lse in states])
+    top = lses.max(0)
+    weights = jnp.exp(lses - jnp.where(jnp.isneginf(top), 0, top))
+    total = weights.sum(0)
+    some = jnp.where(total == 0, 1, total)
+    out = _sum([jnp.where(w[..., None] == 0, 0, x * (w / some)[..., None]) for (x, _), w in zip(states, weights)])
+    return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some))

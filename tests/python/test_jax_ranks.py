@@ -1,0 +1,61 @@
+"""onepass.jax.context_parallel_attention on 2, 3 and 8 devices of one CPU, and what it refuses."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import jax_or_skip
+
+jax = jax_or_skip()
+
+import onepass.jax  # noqa: E402
+from onepass.jax import Layout, context_parallel_attention  # noqa: E402
+
+
+def test_every_feature_is_as_exact_as_on_one_device():
+    """In a process of its own, because the number of devices is set before JAX starts."""
+    script = pathlib.Path(__file__).with_name("jax_ranks_cases.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env={**os.environ}, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == []
+    assert found["compared"] > 180
+
+
+def call(layout=None, **options):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("seq",))
+    x = np.zeros((1, 2, 8, 16), np.float32)
+    words = {"mesh": mesh, "axis": "seq", "layout": layout or Layout.zigzag(8, 1), "q": x, "k": x, "v": x}
+    return context_parallel_attention(**{**words, **options})
+
+
+def test_one_device_is_a_plain_call(rng):
+    q, k, v = (rng.standard_normal((2, 2, 8, 16)).astype(np.float32) for _ in range(3))
+    np.testing.assert_array_equal(
+        call(q=q, k=k, v=v, causal=True), onepass.jax.attention(q, k, v, mask="causal_top_left")
+    )
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"layout": 3}, r"layout must be an onepass.jax.Layout \(got int\)"),
+        ({"layout": Layout.zigzag(8, 2)}, r"layout must be for 1 ranks, as the mesh's axis has \(got 2\)"),
+        ({"axis": "rows"}, r"axis must be one of the mesh's axes \['seq'\] \(got 'rows'\)"),
+        ({"scheme": "star"}, r"scheme must be one of 'gather', 'ring', 'ulysses' or 'auto' \(got 'star'\)"),
+        ({"causal": True, "window": (3, 2)}, r"window's right side must be -1 or 0 with causal=True \(got 2\)"),
+        ({"documents": (0, 9)}, r"documents must ascend from 0 to 8, the length of the layout \(got \[0, 9\]\)"),
+        ({"layout": Layout.zigzag(9, 1)}, r"q must have 9 rows, 9 for each rank, as layout.shard gives \(got 8\)"),
+        ({"dropout_p": 0.5}, r"seed must be an integer from 0 to 2\^64 - 1 \(got None\)"),
+        ({"softcap": -1.0}, r"softcap must be 0 \(none\) or positive \(got -1\)"),
+        ({"bias": np.zeros((8, 8))}, r"onepass.jax.context_parallel_attention does not take 'bias'"),
+        ({"batch_axis": "seq", "dropout_p": 0.5, "seed": 1}, "batch_axis does not support dropout"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        call(**options)
