@@ -56,9 +56,10 @@ struct SequenceParts {
     for (i32 b = threadIdx.x % 32; b < count; b += 32) sum += of(b);
     return warp_sum(sum);
   }
-  // The sequence that holds part r, 32 sequences at a time; returns the part's number within it.
+  // The sequence that holds part r, 32 sequences at a time; returns the part's number within it. No register holds the
+  // lane in between: a scheduler's warp has 24.
   DEV i32 find(i32 r, i32& sequence) const {
-    const i32 lane = threadIdx.x % 32;
+    const i32 lane = static_cast<i32>(opaque_thread() % 32);
     for (i32 first = 0;; first += 32) {
       const i32 own = first + lane < count ? of(first + lane) : 0;
       i32 upto = own;  // inclusive prefix sum
@@ -182,7 +183,7 @@ struct TileScheduler {
   }
   // The last block leaves the counters as it found them.
   DEV void reset() const {
-    if (threadIdx.x % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
+    if (opaque_thread() % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
   }
 
  private:

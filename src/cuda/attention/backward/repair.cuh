@@ -179,7 +179,7 @@ namespace onepass {
 // Keys first .. first + 15 of dK and dV.
 DEV void repair_keys(const BackwardParams& p, const KeyTile& tile, i32 first) {
   if constexpr (fallback::kRepairs) {
-    const i32 lane = static_cast<i32>(threadIdx.x % 32);
+    const i32 lane = static_cast<i32>(opaque_thread() % 32);
     const WorkTile x = rows_of(tile, tile.head, 0);
     const u32 keys = (first + lane / 4 < x.seq_k ? 0xffffu : 0u) | (first + lane / 4 + 8 < x.seq_k ? 0xffff0000u : 0u);
     constexpr bool kDk = backward_features.dk, kDv = backward_features.dv;
@@ -201,11 +201,18 @@ DEV void repair_keys(const BackwardParams& p, const KeyTile& tile, i32 first) {
   }
 }
 
-// Every sixteen keys that a warp has remembered (FallbackEntry: head of K and V, first key).
-DEV void run_key_fallback(const BackwardParams& p, i32 last) {
+// Every sixteen keys that a warp has remembered (FallbackEntry: head of K and V, first key). chain(): the address in
+// shared memory of the last one's place. The rest of the chain stays there, so the repair has a register more.
+template <class Chain>
+DEV void run_key_fallback(const BackwardParams& p, const Chain& chain) {
 #pragma unroll 1
-  for (i32 at = last; at >= 0;) {
+  for (;;) {
+    const i32 at = load_word(chain());
+    if (at < 0) return;
     const FallbackEntry e = p.fallback[at];
+    __syncwarp();
+    store_word(chain(), e.before);
+    __syncwarp();
     KeyTile x;
     x.batch = e.batch, x.head = e.head, x.map_batch = features.packed ? 0 : e.batch;
     x.q_begin = features.packed ? p.cu_q[e.batch] : 0;
@@ -213,7 +220,6 @@ DEV void run_key_fallback(const BackwardParams& p, i32 last) {
     x.k_begin = features.packed ? p.cu_k[e.batch] : 0;
     x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
     repair_keys(p, x, e.row);
-    at = e.before;
   }
 }
 

@@ -74,7 +74,7 @@ struct PairedTiles {
     return number;
   }
   DEV void reset() const {
-    if (pair_rank() == 0 && threadIdx.x % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x / kPair - 1)
+    if (pair_rank() == 0 && opaque_thread() % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x / kPair - 1)
       p.counters[0] = p.counters[1] = 0;
   }
 };
@@ -98,7 +98,7 @@ DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
     const KeyTile x = scheduler.next();
     memory.k().at(tiles).acquire();
     const Pipeline<kLayout.schedule> to = memory.schedule().at(tiles);
-    if (threadIdx.x % 32 == 0) store_tile(to.stage(), x);
+    if (opaque_thread() % 32 == 0) store_tile(to.stage(), x);
     __syncwarp();
     if (x.exists()) {
       if constexpr (kLeavesOut) list_blocks(p, to.stage());
@@ -110,7 +110,7 @@ DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
       }
     }
     ++tiles;
-    if (threadIdx.x % 32 == 0) mbar_arrive(to.full());
+    if (opaque_thread() % 32 == 0) mbar_arrive(to.full());
     if (!x.exists()) break;
   }
   scheduler.reset();

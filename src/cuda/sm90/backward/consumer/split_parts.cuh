@@ -283,7 +283,7 @@ struct SplitConsumer : BackwardWarp {
     __syncwarp();
     if constexpr (!kIsScores) arrive(memory.v().at(tiles).empty());
     arrive(memory.k().at(tiles).empty());
-    ++tiles;
+    tiles = warp_any(tiles == 0);  // the parity, uniform: K and V have one stage
     const i32 key = x.key + static_cast<i32>(first_key());
     bool finite;
     if constexpr (kIsScores)
