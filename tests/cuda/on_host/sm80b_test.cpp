@@ -92,7 +92,7 @@ TEST_P(EmulatedBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
   };
   for (std::size_t i = 0; i < std::size(test::kPokes); i += 4) poked(test::kPokes[i]);
   for (const test::Poke& poke : test::kUpstreamPokes) poked(poke);
-  for (const std::size_t i : {1, 3, 6, 9}) poked(test::kManyPokes[i]);  // V, V's rows, K, Q
+  for (const std::size_t i : {1, 3, 6, 9, 10}) poked(test::kManyPokes[i]);  // V, V's rows, K, Q, Q's rows beside V
   for (const test::Poke& poke : test::kManyUpstreamPokes) poked(poke);
 }
 
@@ -105,7 +105,8 @@ TEST_P(EmulatedBackward, KeysWithoutQueryHeadsHaveGradientsOfZero) {
   expect_right(inputs, "no query heads");
 }
 
-// Rows that see nothing may have NaN in dO; so may keys that no row sees in K and V.
+// Rows that see nothing may have NaN in dO and, from keys of other calls, as their LSE; so may keys that no row sees in
+// K and V.
 TEST_P(EmulatedBackward, NothingLeaksFromWhatIsHidden) {
   Problem p = parse_problem(GetParam()->problem);
   if (p.varlen || !p.band.causal) GTEST_SKIP() << "everything is seen";
@@ -121,6 +122,10 @@ TEST_P(EmulatedBackward, NothingLeaksFromWhatIsHidden) {
     test::set(inputs.tensors.v, 0, j, 1, INFINITY);
   }
   inputs.changed();
+  const Tensor& lse = inputs.tensors.lse;
+  for (std::int64_t h = 0; h < p.heads_q; ++h)
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(40, p.seq_q); ++i)
+      static_cast<float*>(lse.data)[h * lse.stride[1] + i * lse.stride[2]] = NAN;
   run(inputs, false);
   expect_right(inputs, "hidden");
 }

@@ -58,6 +58,25 @@ DEV PairWeights pair_weights(const BackwardParams& p, const WorkTile& x, const H
   return weights_of_pair(p, x, scores, row, key, dot_of(p.q, q, p.k, k, features.dim_qk), dp, statistics_at(p, x, row));
 }
 
+// True if the row sees a key, by one warp. It may miss some whose bias is -inf.
+DEV bool sees_key(const BackwardParams& p, const WorkTile& x, i32 row) {
+  HeadScores scores{p};
+  scores.open(x);
+  const Band32::Range keys = scores.band.keys_of(row);
+  if constexpr (!features.masks() && features.bias == ScalarType::none && !features.score_mod) return keys.lo < keys.hi;
+  bool seen = false;
+#pragma unroll 1
+  for (i32 first = keys.lo; first < keys.hi && !seen; first += 32) {
+    const i32 key = first + static_cast<i32>(threadIdx.x % 32);
+    if constexpr (features.score_mod)
+      seen = pair_weights(p, x, scores, row, key).seen;
+    else
+      seen = is_visible(x, scores, row, key) && scores.bias_at(row, key) != kNegInf;
+    seen = __any_sync(0xffffffffu, seen);
+  }
+  return seen;
+}
+
 // to[d] = sum of `pairs` pairs' weight times from[d], `dim` elements, by one warp. pair(i): weight of the i-th, and
 // whether it is seen; source(i): where its elements lie.
 template <ScalarType from_type, i32 dim, class Pair, class Source>

@@ -70,7 +70,8 @@ struct KeyScores : HeadScores {
   // hides its key, and an LSE of -inf all of the row's. Tells whether some are hidden.
   template <bool careful = false, int N>
   DEV bool probabilities(float (&s)[N], Slopes<N>& slopes, const float (&reference)[N / 2], i32 first_row) const {
-    constexpr bool kPairs = features.pair_tanh && !careful;  // a tanh of two rows at once
+    // A tanh of two rows at once: a NaN of the one would be in the other's dbias, which is not computed again.
+    constexpr bool kPairs = features.pair_tanh && !careful && !backward_features.dbias;
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {

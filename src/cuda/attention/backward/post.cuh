@@ -118,11 +118,11 @@ DEV void convert_rows(const BackwardParams& p, const WorkTile& x, const float* s
   for (i32 y = 0; y < 2; ++y) broken[y] = __ballot_sync(0xffffffffu, row + 8 * y < x.seq_q && probe[y] != 0.0f);
 }
 
-// True if a row of dQ that is not finite is meant to be so: dS of each of its pairs is NaN or infinite, or no hidden
+// True if a row of dQ that is not finite is meant to be so: it has pairs and dS of each is not finite, or no hidden
 // pair has a part in it.
 DEV bool is_right(const BackwardParams& p, const WorkTile& x, i32 row) {
   const RowStatistics of = statistics_at(p, x, row);
-  if (of.reference != of.reference || !is_finite(of.d)) return true;
+  if (of.reference != of.reference || !is_finite(of.d)) return sees_key(p, x, row);
   return backward_shape.careful && p.notes->found == kTookCare;
 }
 

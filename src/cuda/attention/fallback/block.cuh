@@ -182,12 +182,30 @@ DEV u32 look(const Rows& rows, i32 column, bool all) {
   return bad;
 }
 
+// of: a bit for each of this lane's rows. Returns those of rows that see a key.
+template <class Rows>
+DEV u32 rows_with_keys(const Rows& rows, u32 of) {
+  const Band32::Range keys = rows.keys();
+  u32 some = 0;
+#pragma unroll 1
+  for (i32 first = keys.lo / kKeys * kKeys; first < keys.hi; first += kKeys) {
+    const u32 bits = shown(rows, first);
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i) {
+      const u32 quad = __ballot_sync(kAll, (bits & 0x3333u << 2 * i) != 0) >> rows.lane / 4 * 4 & 0xf;
+      some |= quad != 0 ? 1u << i : 0u;
+    }
+    if (!__any_sync(kAll, (of & ~some) != 0)) break;
+  }
+  return of & some;
+}
+
 // The elements of rows that are to be looked at. Products of fp32's parts make NaN of an infinity, so its rows are all
-// wrong where their state is NaN. With a NaN in q that is right, and the row is NaN as it stands.
+// wrong where their state is NaN. With a NaN in q that is right, and the row is NaN as it stands, if it sees a key.
 template <bool kAligned, class Rows>
 DEV u32 elements_of(const Rows& rows) {
   if constexpr (kHalves || features.score_mod) return ~0u;
-  u32 bits = 0;
+  u32 lost = 0;  // a bit for each row with a NaN in q
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
     bool found = false;
@@ -198,9 +216,10 @@ DEV u32 elements_of(const Rows& rows) {
       for (i32 e = 0; e < 4; ++e) found = found || (x.word[e] & 0x7fffffff) > 0x7f800000;
     }
     const u32 quad = __ballot_sync(kAll, found) >> rows.lane / 4 * 4 & 0xf;
-    bits |= quad == 0 ? 0xffffu << 16 * i : 0u;
+    lost |= quad != 0 ? 1u << i : 0u;
   }
-  return bits;
+  if (__any_sync(kAll, lost != 0)) lost = rows_with_keys(rows, lost);
+  return (lost & 1 ? 0u : 0xffffu) | (lost & 2 ? 0u : 0xffff0000u);
 }
 
 // wrong: a row's state is not right.
