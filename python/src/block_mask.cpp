@@ -42,7 +42,9 @@ nb::tuple lists_of(const BlockMask& m) {
       nb::make_tuple(m.shape.batch, m.shape.heads, m.shape.seq_q, m.shape.seq_k, m.shape.tile_q, m.shape.tile_k),
       bytes(m.mixed), bytes(m.full), bytes(m.mixed_rows), bytes(m.full_rows));
 }
-BlockMaskShape shape_of(const Shape& s) { return std::make_from_tuple<BlockMaskShape>(s); }
+BlockMaskShape shape_of(const Shape& s) {
+  return std::apply([](const auto&... numbers) { return BlockMaskShape{numbers...}; }, s);
+}
 
 nb::tuple of_text(const std::string& mask_mod, const Buffers& buffers, const Shape& shape, bool exact) {
   std::vector<Argument> arguments;

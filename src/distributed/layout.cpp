@@ -36,7 +36,9 @@ Layout evenly(Index length, Index ranks, Index units, Index multiple, bool in_pa
   cuts.push_back(length);
   for (Index u = 0; u < n; ++u) order.push_back(!in_pairs ? u : u % 2 == 0 ? u / 2 : n - 1 - u / 2);
   const Index width = in_pairs ? 2 : 1;
-  for (Index r = 0; r <= ranks; ++r) shares.push_back(width * (n / width * r / ranks));
+  shares.reserve(static_cast<std::size_t>(ranks) + 1);
+  for (Index r = 0; r < ranks; ++r) shares.push_back(width * (n / width * r / ranks));
+  shares.push_back(width * (n / width));
   return {std::move(cuts), std::move(order), std::move(shares)};
 }
 

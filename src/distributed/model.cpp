@@ -225,6 +225,7 @@ std::vector<Estimate> estimates(const Layout& layout, const Visibility& visibili
   const double ideal =
       each * (per_pair(shape, false) / machine.forward_flops + per_pair(shape, true) / machine.backward_flops);
   std::vector<Estimate> found;
+  found.reserve(std::size(kSchemes));
   for (const Scheme scheme : kSchemes) {
     found.push_back(
         {scheme, seconds(scheme, c, machine, false), seconds(scheme, c, machine, true), ideal, memory(scheme, c)});

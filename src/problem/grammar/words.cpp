@@ -42,9 +42,7 @@ bool read_option(T& to, const OptionRow& row, const Word& w) {
 }
 template <class T>
 std::string option_text(const T& x) {
-  if constexpr (std::is_same_v<T, bool>)
-    return "";
-  else if constexpr (std::is_same_v<T, Band>)
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, Band>)
     return "";
   else if constexpr (std::is_same_v<T, Accumulation>)
     return x == Accumulation::fast ? "=fast" : "=exact";
