@@ -11,11 +11,18 @@
 #else
 #include <string_view>
 
+#ifdef __clang__  // it takes the names of a binding for shadows of the members
+#define ONEPASS_SHADOWED(...)                                                       \
+  _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wshadow\"") \
+      __VA_ARGS__ _Pragma("clang diagnostic pop")
+#else
+#define ONEPASS_SHADOWED(...) __VA_ARGS__
+#endif
 #define ONEPASS_FIELDS(Config, ...)                                         \
   friend constexpr bool operator==(const Config&, const Config&) = default; \
   template <class F>                                                        \
   friend void each_field(const Config& config, const F& f) {                \
-    const auto& [__VA_ARGS__] = config;                                     \
+    ONEPASS_SHADOWED(const auto& [__VA_ARGS__] = config;)                   \
     ::onepass::name_each(#__VA_ARGS__, f, __VA_ARGS__);                     \
   }
 #define ONEPASS_ENUM(Name, ...)                                                      \
