@@ -148,10 +148,10 @@ struct RowsOuter {
   // Leaves out what the mask empties at both ends, 32 blocks at a time.
   DEV void narrow(WorkTile& x) const {
     const i32 lane = threadIdx.x % 32;
-    const unsigned char* const tiles = mask_tiles(p, x);
+    const unsigned char* const states = mask_tiles(p, x);
     const auto seen = [&](i32 n) {
       const i32 at = n + lane;
-      return __ballot_sync(0xffffffffu, at >= x.n_lo && at < x.n_hi && tiles[at * block_n / 32] != kAllMasked);
+      return __ballot_sync(0xffffffffu, at >= x.n_lo && at < x.n_hi && states[at * block_n / 32] != kAllMasked);
     };
     u32 some = 0;
     for (; x.n_lo < x.n_hi && (some = seen(x.n_lo)) == 0;) x.n_lo += 32;

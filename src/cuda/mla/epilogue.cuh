@@ -37,7 +37,8 @@ DEV void write_rows(MlaConsumer<side>& c, const Group& g, const Sums (&sums)[2],
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const i32 row = c.own_row() + 8 * i;
-    if (((zero[i] & 0x7fff7fff) != 0 && !lost[i] || what[i] == kWrong) && row < g.rows(p)) flag(c.sm, row, what[i]);
+    const bool unexplained = (zero[i] & 0x7fff7fff) != 0 && !lost[i];
+    if ((unexplained || what[i] == kWrong) && row < g.rows(p)) flag(c.sm, row, what[i]);
   }
   all_sync();
   constexpr i32 kChunks = kMlaV / 8;

@@ -83,8 +83,9 @@ struct TileCopy {
       const i32 r = row + i * kStep;
       if (rows % kStep != 0 && r >= rows) break;
       const char* const at = first + r < tokens ? where(first + r) : nullptr;
-      const u64 from = reinterpret_cast<u64>(at) + chunk * 16;  // of integers: nothing may be added to a null pointer
-      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), reinterpret_cast<const char*>(from), at ? bytes : 0);
+      const u64 piece = reinterpret_cast<u64>(at) + chunk * 16;  // of integers: nothing may be added to a null pointer
+      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), reinterpret_cast<const char*>(piece),
+                                   at ? bytes : 0);
     }
   }
 

@@ -27,7 +27,7 @@ namespace warps {
 
 std::vector<float> EMULATED_FUNCTION(const Values& value) {
   using namespace EMULATED_NAMESPACE;
-  constexpr int kSize = ScalarType::EMULATED_TYPE == ScalarType::f32 ? 4 : 2, kColumns = 128 / kSize;
+  constexpr int kSize = features.bias == ScalarType::f32 ? 4 : 2, kColumns = 128 / kSize;
   constexpr int kTile = 64 * 128 * kSize;  // a warpgroup's
   for (int row = 0; row < 128; ++row) {
     for (int key = 0; key < 128; ++key) {  // as TMA writes with a 128-byte swizzle
@@ -40,14 +40,14 @@ std::vector<float> EMULATED_FUNCTION(const Values& value) {
     }
   }
   std::vector<float> out(128 * 128);
-  for (unsigned warp = 0; warp < 8; ++warp) {
+  for (unsigned of = 0; of < 8; ++of) {
     run_block(32, [&] {
-      const sm90::BiasTile<features.bias> tile{warp / 4 * kTile, warp % 4 * 16};
+      const sm90::BiasTile<features.bias> tile{of / 4 * kTile, of % 4 * 16};
       for (int j = 0; j < 64; j += 8) {
         float bias[8];
         tile(j, bias);
         for (int i = 0; i < 8; ++i) {
-          const int row = static_cast<int>(warp * 16 + threadIdx.x / 4) + 8 * (i >> 1 & 1);
+          const int row = static_cast<int>(of * 16 + threadIdx.x / 4) + 8 * (i >> 1 & 1);
           out[static_cast<std::size_t>(row * 128 + column_of(j + i, threadIdx.x % 4))] = bias[i];
         }
       }

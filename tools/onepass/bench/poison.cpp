@@ -58,7 +58,8 @@ std::string to_string(const std::vector<Poison>& poisons) {
 }
 
 void poison(const ConstTensor& t, Amount amount) {
-  const std::int64_t dim = t.rank > 0 ? t.shape[t.rank - 1] : 0, all = t.elements(), middle = (all / dim / 2) * dim;
+  const std::int64_t all = t.elements(), dim = all > 0 && t.rank > 0 ? t.shape[t.rank - 1] : 1,
+                     middle = (all / dim / 2) * dim;
   void* const data = const_cast<void*>(t.data);
   for (std::int64_t i = 0; i < all; ++i) {
     std::int64_t at = 0, rest = i;
