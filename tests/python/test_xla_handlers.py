@@ -52,6 +52,7 @@ OPTIONS = {
     **dict.fromkeys(("left", "right"), -1),
     **dict.fromkeys(("softcap", "dropout_p"), 0.0),
     **dict.fromkeys(("score_mod", "mask_mod", "implementation"), ""),
+    "dropout_start": "0:0:0:0",
     **dict.fromkeys(("scale", "unified_max"), math.nan),
 }
 
