@@ -183,7 +183,8 @@ struct TileScheduler {
   }
   // The last block leaves the counters as it found them.
   DEV void reset() const {
-    if (opaque_thread() % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
+    const u32 thread = features.packed ? opaque_thread() : threadIdx.x;  // find() above says why
+    if (thread % 32 == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
   }
 
  private:

@@ -177,9 +177,8 @@ struct KeyRepair {
 namespace onepass {
 
 // Keys first .. first + 15 of dK and dV.
-DEV void repair_keys(const BackwardParams& p, const KeyTile& tile, i32 first) {
+DEV void repair_keys(const BackwardParams& p, const KeyTile& tile, i32 first, i32 lane) {
   if constexpr (fallback::kRepairs) {
-    const i32 lane = static_cast<i32>(opaque_thread() % 32);
     const WorkTile x = rows_of(tile, tile.head, 0);
     const u32 keys = (first + lane / 4 < x.seq_k ? 0xffffu : 0u) | (first + lane / 4 + 8 < x.seq_k ? 0xffff0000u : 0u);
     constexpr bool kDk = backward_features.dk, kDv = backward_features.dv;
@@ -203,8 +202,9 @@ DEV void repair_keys(const BackwardParams& p, const KeyTile& tile, i32 first) {
 
 // Every sixteen keys that a warp has remembered (FallbackEntry: head of K and V, first key). chain(): the address in
 // shared memory of the last one's place. The rest of the chain stays there, so the repair has a register more.
-template <class Chain>
-DEV void run_key_fallback(const BackwardParams& p, const Chain& chain) {
+// thread(): threadIdx.x, or opaque_thread() where a kernel has no register for it.
+template <class Chain, class Thread>
+DEV void run_key_fallback(const BackwardParams& p, const Chain& chain, const Thread& thread) {
 #pragma unroll 1
   for (;;) {
     const i32 at = load_word(chain());
@@ -219,7 +219,7 @@ DEV void run_key_fallback(const BackwardParams& p, const Chain& chain) {
     x.seq_q = features.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
     x.k_begin = features.packed ? p.cu_k[e.batch] : 0;
     x.seq_k = features.packed ? p.cu_k[e.batch + 1] - x.k_begin : p.seq_k;
-    repair_keys(p, x, e.row);
+    repair_keys(p, x, e.row, static_cast<i32>(thread() % 32));
   }
 }
 

@@ -136,5 +136,5 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   }
   if (warp() == 0) tiles.reset();
   __syncwarp();  // what this warp has stored stands before what it stores again
-  run_key_fallback(p, [&] { return sm + kLayout.fallback + 4 * (opaque_thread() / 32); });
+  run_key_fallback(p, [&] { return sm + kLayout.fallback + 4 * (opaque_thread() / 32); }, [] { return threadIdx.x; });
 }

@@ -16,7 +16,8 @@ DEV FallbackKeys fallback_of(const SharedMemory& memory) {  // of this warp
 // be a second copy of the code, and compute-sanitizer's synccheck wants a barrier's threads at one place.
 DEV void run_fallback(const SharedMemory& memory, const BackwardParams& p) {
   bar_sync(kAllStored, kConsumerWarps * 32);
-  run_key_fallback(p, [&] { return memory.fallback(opaque_thread() / 32 - kGroupWarps); });
+  run_key_fallback(
+      p, [&] { return memory.fallback(opaque_thread() / 32 - kGroupWarps); }, [] { return opaque_thread(); });
 }
 
 struct BackwardWarp {
