@@ -88,7 +88,9 @@ def attend(
         keys = dict(cu_seqlens_k=cu, max_seqlen_k=longest)
     else:
         new, (k, v) = (k, v), group.get_cache_for_block_table(layer)
-        onepass.torch.append_kv(*new, k, v, slot_mapping=write)
+        # K's and V's pages are views of one array, a page apart: append_kv refuses outputs that share memory.
+        for pages, x in zip((k, v), new):
+            pages.flatten(0, 1).index_copy_(0, write, x)
         keys = _pages(group, layer, read, cu, longest)
     out = onepass.torch.attention(
         q,
