@@ -31,7 +31,7 @@ def test_refusals_of_arguments(attention, torch, device):
     q, k, v = qkv(torch, device)
     for error, sentence, words in [
         (TypeError, r"q must be a torch.Tensor \(got ndarray\)", dict(q=np.zeros((2, 4, 19, 16), np.float32))),
-        (TypeError, r"cache_seqlens must be a torch.Tensor \(got list\)", dict(cache_seqlens=[3, 4])),
+        (TypeError, r"seqused_k must be a torch.Tensor \(got list\)", dict(seqused_k=[3, 4])),
         (ValueError, r"window must be a pair \(left, right\)", dict(window=3)),
         (TypeError, "mod_buffers must be a dict", dict(mod_buffers=[q])),
         (ValueError, "mod buffer name must be .*got '3'", dict(score_mod="score", mod_buffers={3: q})),
