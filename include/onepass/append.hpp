@@ -58,7 +58,7 @@ struct AppendTensors {
 // nothing of it is written, q_out neither. Of two tokens with one slot a device may write parts of both. A slot says
 // nothing about q: that of a token with a negative slot, or on a device with one behind the cache, is rotated.
 //
-// Of `launch` the CPU takes the executor, a device the stream; the first call of a kind loads its kernel, and so cannot
+// The CPU takes the executor of `launch`, a device its stream. The first call of a kind loads its kernel, and so cannot
 // be captured into a CUDA graph, as later ones can.
 ONEPASS_API void append_kv(const AppendTensors& tensors, bool interleaved = false, const Launch& launch = {});
 

@@ -74,7 +74,7 @@ def _in_source(configuration: str, pattern: str) -> bool:
         modeling: Any = sys.modules.get(configuration.replace("configuration_", "modeling_"))
         try:
             known = re.search(pattern, inspect.getsource(modeling)) is not None
-        except (OSError, TypeError):  # there is no source
+        except (OSError, TypeError):  # its source is not found
             known = False
         _found[configuration, pattern] = known
     return known

@@ -22,6 +22,13 @@ TEST(Cli, Info) {
     EXPECT_NE(r.out.find(word), r.out.npos) << word;
   }
   const json j = json::parse(onepass({"info", "--json"}).out);
+  ASSERT_GE(j["calls"].size(), 15u);  // five kinds of call in three dtypes, for each kind of device
+  for (const json& call : j["calls"]) {
+    const std::string name = call["implementation"];
+    EXPECT_TRUE(r.out.find(name) != std::string::npos && name != "none") << call;
+    EXPECT_EQ(call["call"] == "gradients", name.find("backward") != std::string::npos) << call;
+    EXPECT_EQ(call["call"] == "a serving step", name.find("mixed") != std::string::npos) << call;
+  }
   EXPECT_GE(j["threads"], 1);
   EXPECT_EQ(j["implementations"].back()["name"], "reference");
   EXPECT_EQ(j["implementations"].back()["usable"], true);

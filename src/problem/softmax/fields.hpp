@@ -6,7 +6,7 @@ namespace onepass {
 
 struct SoftmaxFields {
   bool log = false;       // y is the logarithm
-  bool lse_only = false;  // of a forward: there is no y
+  bool lse_only = false;  // a forward writes the LSE and not y
   bool row_lse = false;   // of a forward: y by the rows' LSEs that are given
   friend bool operator==(const SoftmaxFields&, const SoftmaxFields&) = default;
 };
