@@ -75,6 +75,7 @@ def attention(
     max_seqlen_k=None,
     seqused_k=None,
     page_table=None,
+    tree=None,
     batch_invariant=False,
     q_descale=None,
     k_descale=None,
@@ -137,6 +138,9 @@ def attention(
         key j of sequence b lies in page ``page_table[b, j // page_size]``. Any page_size and order; pages may be
         shared.
         With either of the two, q may be packed by ``cu_seqlens_q``, without ``cu_seqlens_k``.
+      tree: int32 (int64 is converted) ``[batch, n]``, n from 1 to 64: the last n tokens of each sequence are drafts,
+        and ``tree[b, i]`` is the index of draft i's parent among them, -1 if it has none. A draft sees the keys before
+        all drafts, its ancestors and itself. Needs mask ``"causal_bottom_right"``.
       batch_invariant: a sequence's results do not depend, bit for bit, on what else is in the batch.
       q_descale, k_descale, v_descale: float32 factors of float8_e4m3fn q, k, v, ``[batch|1, heads|1, blocks|1]`` with
         blocks of 128 rows of a sequence; dimensions at the end may be left out. None is 1. q may be of 16 bits, or

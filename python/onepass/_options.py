@@ -30,7 +30,7 @@ _SIDE_INPUTS = (
     ("cu_seqlens_q", "int32"),
     ("cu_seqlens_k", "int32"),
 )
-_CACHE_INPUTS = (("seqused_k", "int32"), ("page_table", "int32"))  # of a forward
+_CACHE_INPUTS = (("seqused_k", "int32"), ("page_table", "int32"), ("tree", "int32"))  # of a forward
 _FP8_INPUTS = (
     ("q_descale", "float32"),
     ("k_descale", "float32"),

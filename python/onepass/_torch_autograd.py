@@ -36,8 +36,8 @@ def _gradients(inputs: Any, options: Any, out: Any, lse: Any, wanted: Any, dout:
     if dout is None and dlse is None or not any(wanted):
         return (None,) * len(wanted)
     c = Call(*inputs, *options)
-    if c.seqused_k is not None or c.page_table is not None:
-        raise RuntimeError("attention to a cache (seqused_k, page_table) does not support gradients")
+    if any(x is not None for x in (c.seqused_k, c.page_table, c.tree)):
+        raise RuntimeError("attention to a cache (seqused_k, page_table, tree) does not support gradients")
     if c.fp8 is not None:
         raise RuntimeError("FP8 attention does not support gradients")
     if torch.are_deterministic_algorithms_enabled():

@@ -47,8 +47,8 @@ def refuse_gradients(c: Any, differentiable: Any) -> None:
         return
     if c.fp8 is not None or torch.float8_e4m3fn in (c.q.dtype, c.k.dtype, c.v.dtype):
         what = "FP8 attention"
-    elif c.seqused_k is not None or c.page_table is not None:
-        what = "attention to a cache (seqused_k, page_table)"
+    elif any(x is not None for x in (c.seqused_k, c.page_table, c.tree)):
+        what = "attention to a cache (seqused_k, page_table, tree)"
     else:
         return
     raise RuntimeError(

@@ -20,7 +20,7 @@ from . import _arrays, _devices, _onepass, _quantize, _torch_checks
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
 FP8 = ("q_descale", "k_descale", "v_descale", "v_mean")
-_PLAIN = ("bool_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", *FP8)
+_PLAIN = ("bool_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "tree", *FP8)
 # random_seed: int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts.
 INPUTS = (*DIFFERENTIABLE, *_PLAIN, "random_seed")
 _OPTIONS = (  # type in a schema, name, default
@@ -155,6 +155,7 @@ def compute(c: Any) -> Any:
         **_arguments(c),
         seqused_k=c.seqused_k,
         page_table=c.page_table,
+        tree=c.tree,
         batch_invariant=c.batch_invariant,
         **{name: getattr(c, name) for name in FP8},
         accumulation=c.accumulation or "exact",

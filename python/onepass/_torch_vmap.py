@@ -23,7 +23,7 @@ def _each(op: Any, info: Any, in_dims: Any, args: Any) -> tuple[Any, ...]:
 
 def _folds(c: Any, d: Any) -> bool:
     """True if examples become entries of the batch: nothing in the call depends on the index of an entry."""
-    alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "random_seed", *FP8)
+    alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "tree", "random_seed", *FP8)
     return (
         c.q.dim() - (d.q is not None) == 4
         and c.dropout_p == 0

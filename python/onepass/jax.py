@@ -58,6 +58,7 @@ def attention(
     max_seqlen_k=None,
     seqused_k=None,
     page_table=None,
+    tree=None,
     batch_invariant=False,
     q_descale=None,
     k_descale=None,

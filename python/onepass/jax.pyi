@@ -33,6 +33,7 @@ class _Options(TypedDict, total=False):
     max_seqlen_k: int | None
     seqused_k: ArrayLike | None
     page_table: ArrayLike | None
+    tree: ArrayLike | None
     batch_invariant: bool
     q_descale: ArrayLike | None
     k_descale: ArrayLike | None

@@ -34,6 +34,7 @@ class _Options(TypedDict, total=False):
     max_seqlen_k: int | None
     seqused_k: Tensor | None
     page_table: Tensor | None
+    tree: Tensor | None
     q_descale: Tensor | None
     k_descale: Tensor | None
     v_descale: Tensor | None

@@ -97,7 +97,8 @@ bool needs_gradient(const TorchCall& call) {
 
 // The general path has the sentence that refuses it.
 bool has_no_gradients(const Tensors& t) {
-  return t.seqused_k.given() || t.page_table.given() || t.q.dtype == DType::f8e4m3 || t.k.dtype == DType::f8e4m3;
+  return t.seqused_k.given() || t.page_table.given() || t.tree.given() || t.q.dtype == DType::f8e4m3 ||
+         t.k.dtype == DType::f8e4m3;
 }
 
 bool packed(const Tensors& t) { return t.cu_seqlens_q.given() || t.cu_seqlens_k.given(); }
@@ -269,7 +270,8 @@ nb::object gradients(nb::handle saved, nb::handle kept, nb::handle wanted, nb::h
   }
   for (int i = torch_at.inputs; i < torch_at.all; ++i) call[i] = PyTuple_GetItem(options, i - torch_at.inputs);
   if (is_true(words.is_deterministic)) call[torch_at.deterministic] = Py_True;
-  if (call.tensor(Role::seqused_k) != Py_None || call.tensor(Role::page_table) != Py_None) return nb::none();
+  for (const Role role : {Role::seqused_k, Role::page_table, Role::tree})
+    if (call.tensor(role) != Py_None) return nb::none();
   TakenCall taken(kBackward);
   if (!taken.take_options(call) || !taken.take_inputs(call) || any_negative(call, taken.tensors)) return nb::none();
   const std::pair<Role, PyObject*> others[] = {{Role::out, PyTuple_GetItem(saved.ptr(), n)},

@@ -45,6 +45,7 @@ enum class Role : std::uint8_t {
   cu_seqlens_k,
   seqused_k,
   page_table,
+  tree,
   bias,
   bool_mask,
   alibi_slopes,
@@ -83,7 +84,7 @@ enum class Role : std::uint8_t {
   slot_mapping,
   positions
 };
-inline constexpr std::size_t kRoles = 45;
+inline constexpr std::size_t kRoles = 46;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -103,6 +104,7 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
   Dims v_mean{};                                    // [batch, heads, dim_v]
   Dims cu_seqlens_q{}, cu_seqlens_k{};              // [batch + 1]
   Dims seqused_k{}, page_table{};                   // [batch], [batch, pages of a sequence]
+  Dims tree{};                                      // [batch, drafts]
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   Dims recomputed{};                                // as lse
@@ -153,6 +155,7 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   // [pages, page_size, heads_kv, dim], and page_table has max_pages entries for each sequence.
   bool seqused = false;
   std::int64_t page_size = 0, pages = 0, max_pages = 0;
+  std::int64_t drafts = 0;  // forward: the last tokens of each sequence, which form a tree; 0: there is none
   Layout layout;
   Alignment alignment = kAligned;
 

@@ -32,7 +32,8 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"n", "number of columns"},
                                       {"k", "row length"},
                                       {"positions", "number of positions"},
-                                      {"rotary_dim / 2", "number of columns"}};
+                                      {"rotary_dim / 2", "number of columns"},
+                                      {"drafts", "number of drafts"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -105,6 +106,7 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::k: return p.k;
     case Axis::positions: return p.positions;
     case Axis::pairs: return p.rotary_dim / 2;
+    case Axis::drafts: return p.drafts;
   }
   return 1;
 }

@@ -117,8 +117,9 @@ struct RowBlock {
     }
     for (std::int64_t j = 0; j < count; ++j) s[j] = scores.transformed(s[j], i, lo + j);
     if (params.mods) modify(i, lo);
+    const auto tree = scores.tree_row(i);
     for (std::int64_t j = 0; j < count; ++j)
-      s[j] = scores.visible_in_mask(i, lo + j) ? round(s[j]) : Arith<T>::neg_inf();
+      s[j] = scores.visible_in_mask(i, lo + j) && tree.sees(lo + j) ? round(s[j]) : Arith<T>::neg_inf();
   }
   void modify(std::int64_t i, std::int64_t lo) {
     const auto h = static_cast<std::int32_t>(head), row = static_cast<std::int32_t>(i);

@@ -47,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{kA100, "fwd b4 h32/8 s1x8192 d128 fp16 kv_dtype=fp8_e4m3 kv=paged:16 seqused"},
         DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d256 bf16"},
         DecodeCase{
@@ -67,6 +68,11 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d64 bf16 kv_dtype=fp8_e4m3 kv=paged:1 out=fp32 unified_max=3"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 unified_max=3 recomputed lse"},
         DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 kv_dtype=fp8_e4m3 alibi"},
+        DecodeCase{kHopper, "fwd h32/8 d64 bf16 varlen=1,16 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d256 bf16 tree=16 causal_bottom_right alibi softcap=20"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 fp32 tree=16 causal_bottom_right sinks"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s8x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 bf16"}, DecodeCase{kA100, "fwd b1 h32/8 s16x8192 d256 bf16 sinks"},
         DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 bf16 window=99:0"},
         DecodeCase{kBlackwell, "fwd b1 h32/8 s16x8192 d128 fp16"}));
@@ -119,6 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b4 h128/1 s4x8192 d576/512 bf16 causal_bottom_right out=fp32 softcap=20 sinks lse",
         "fwd b4 h16/1 s4x8192 d576/512 fp16 causal_bottom_right kv=paged:64 seqused window=1000:0",
         "fwd b4 h16/1 s1x8192 d576/512 fp16 kv=paged:1 seqused scale=-0.1 batch_invariant",
+        "fwd b4 h16/1 s8x8192 d576/512 bf16 kv=paged:64 seqused tree=8 causal_bottom_right",
+        "fwd b4 h16/1 s8x8192 d576/512 fp16 kv=paged:1 seqused tree=64 causal_bottom_right softcap=20 sinks",
         "fwd b4 h16/1 s1x8192 d576/512 fp16 softcap=40 seqused batch_invariant window=500:0 sinks out=fp32"));
 
 TEST(DecodingTable, RefusesWhatItCannotReadOfAnFp8Cache) {

@@ -47,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s4096 d128 bf16 out=fp32", "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
         "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 kv=paged:64 seqused causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 kv=paged:16 seqused tree=64 causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 k_descale=bhn v_descale=bhn bias=bf16:1hqk"));
 INSTANTIATE_TEST_SUITE_P(
     More, Sm90Forward,
@@ -63,6 +64,11 @@ INSTANTIATE_TEST_SUITE_P(
                     "fwd b1 h1 s4095 d128 bf16 bias=bf16:bhqk",
                     "fwd b1 h1 s4096 d128 bf16 dropout=0.1 mask=11qk bias=bf16:11qk",
                     "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",
+                    "fwd h8/2 d64 bf16 varlen=128,512 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right",
+                    "fwd b1 h1 s4096 d128 bf16 tree=64 causal_bottom_right softcap=20 sinks window=100:0",
+                    "fwd b1 h1 s4096 d256 bf16 kv=paged:16 seqused tree=64 causal_bottom_right",
+                    "fwd b1 h1 s4096 d192 bf16 tree=64 causal_bottom_right",
+                    "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused tree=64 causal_bottom_right",
                     "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk",
                     "fwd b1 h1 s4096 d256 bf16", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi",
                     "fwd b1 h1 s4096 d128 bf16 kv=paged:16", "fwd b1 h1 s4096 d64 bf16 kv=paged:8 causal_bottom_right",

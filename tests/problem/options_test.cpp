@@ -127,7 +127,7 @@ TEST(Tensors, OfAttentionHaveFieldsOfTheirOwnInC) {
       EXPECT_EQ(other.c == row.c, &other == &row) << row.name << " and " << other.name;
     ++alone;
   }
-  EXPECT_EQ(alone, 22);
+  EXPECT_EQ(alone, 23);
 }
 
 TEST(Tensors, ThatMayBeLeftOutSayWhetherTheyAreGiven) {

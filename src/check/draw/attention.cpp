@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "algebra/numerics.hpp"
@@ -10,6 +11,7 @@
 #include "check/draw/random.hpp"
 #include "check/draw/side.hpp"
 #include "problem/attention/key_value_view.hpp"
+#include "problem/attention/score.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::check {
@@ -118,23 +120,45 @@ class Scores {
   const Distribution distribution_;
 };
 
-// Lengths, pages and scales are drawn before.
+// True if no row of the sequence sees key j because of the tree. Its elements stay NaN.
+class Unseen {
+ public:
+  Unseen(const Problem& p, const Tensors& t, const Sequence& seq, std::int64_t entry) {
+    if (p.drafts == 0) return;
+    const DraftTree tree = score_params(p, t).tree_of(entry);
+    all_.first = seq.seq_k - p.drafts, all_.seen = 0;
+    for (std::int64_t i = 0; i < seq.seq_q; ++i)
+      all_.seen |= TreeRow<std::int64_t>::of(tree, seq.seq_q, seq.seq_k, i).seen;
+  }
+  bool operator()(std::int64_t key) const { return !all_.sees(key); }
+
+ private:
+  TreeRow<std::int64_t> all_{std::numeric_limits<std::int64_t>::max(), 0};
+};
+
+// Lengths, pages, trees and scales are drawn before.
 void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, t, b);
     const Scores scores(p, seq, b, seed, distribution);
+    const Unseen unseen(p, t, seq, b);
+    const auto hide = [&](std::int64_t j, float* row, std::int64_t dim) {
+      if (unseen(j)) std::fill_n(row, dim, std::numeric_limits<float>::quiet_NaN());
+    };
     fill_rows(
         t.q, rows_of(t.q, seq), p.heads_q, seq.seq_q, p.paged(),
         [&](std::int64_t h, std::int64_t i, float* row) { scores.query(h, i, row); }, Descale(t.q_descale, b));
     fill_rows(
         t.k, keys_of(t, seq), p.heads_kv, seq.seq_k, p.paged(),
-        [&](std::int64_t h, std::int64_t j, float* row) { scores.key(h, j, row); }, Descale(t.k_descale, b));
+        [&](std::int64_t h, std::int64_t j, float* row) { scores.key(h, j, row), hide(j, row, p.dim_qk); },
+        Descale(t.k_descale, b));
     if (p.v_in_k) continue;
     fill_rows(
         t.v, values_of(t, seq), p.heads_kv, seq.seq_k, p.paged(),
         [&](std::int64_t h, std::int64_t j, float* row) {
           Random r(seed, {kV, b, h, j});
           for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = 0.5f + r.normal();
+          hide(j, row, p.dim_v);
         },
         Descale(t.v_descale, b));
   }

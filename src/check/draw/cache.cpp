@@ -12,7 +12,7 @@
 namespace onepass::check {
 
 namespace {
-enum Stream : std::int64_t { kLengths = 100, kPages, kSlots, kPositions };  // apart from those of the values
+enum Stream : std::int64_t { kLengths = 100, kPages, kSlots, kPositions, kTree };  // apart from those of the values
 
 std::vector<std::int32_t> shuffled(std::int64_t count, Random r) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(count));
@@ -52,6 +52,21 @@ std::vector<std::int32_t> draw_page_table(const Problem& p, const std::vector<st
   return table;
 }
 
+std::vector<std::int32_t> draw_tree(const Problem& p, std::uint64_t seed) {
+  constexpr std::int32_t kNone[] = {-1, -7, std::numeric_limits<std::int32_t>::max()};
+  std::vector<std::int32_t> parents;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t i = 0; i < p.drafts; ++i) {
+      Random r(seed, {kTree, b, i});
+      const std::int64_t parent = r.below(i + 1) - 1;  // -1: none
+      // Every third draft continues the one before it, so that some paths are long.
+      const auto drawn = static_cast<std::int32_t>(r.below(3) == 0 ? i - 1 : parent);
+      parents.push_back(drawn < 0 ? kNone[r.below(3)] : drawn);
+    }
+  }
+  return parents;
+}
+
 namespace {
 
 void prefix_sums(const ConstTensor& cu, const std::vector<std::int64_t>& lengths) {
@@ -77,6 +92,7 @@ void draw_lengths_and_pages(const Problem& p, const Tensors& t, std::uint64_t se
   const std::vector<std::int32_t> lengths = draw_lengths(p, seed);
   if (p.seqused) put(p.op == kAppend ? t.cache_seqlens : t.seqused_k, lengths);
   if (p.paged()) put(t.page_table, draw_page_table(p, lengths, seed));
+  if (p.drafts > 0) put(t.tree, draw_tree(p, seed));
 }
 
 void draw_slots(const Problem& p, const Tensors& t, std::uint64_t seed) {

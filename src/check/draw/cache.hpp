@@ -8,7 +8,7 @@
 
 namespace onepass::check {
 
-// cu_seqlens_q and cu_seqlens_k, seqused_k and page_table: those that the problem has.
+// cu_seqlens_q and cu_seqlens_k, seqused_k, page_table and tree: those that the problem has.
 void draw_lengths_and_pages(const Problem& problem, const Tensors& tensors, std::uint64_t seed);
 
 // slot_mapping and positions of an append: slots in any order, each of one token, and every eighth token or so, and
@@ -23,5 +23,8 @@ std::vector<std::int32_t> draw_lengths(const Problem& problem, std::uint64_t see
 // Entries that hold no key are out of range.
 std::vector<std::int32_t> draw_page_table(const Problem& problem, const std::vector<std::int32_t>& lengths,
                                           std::uint64_t seed);
+
+// [batch, drafts], the parent of each draft. All kinds of numbers say that a draft has none.
+std::vector<std::int32_t> draw_tree(const Problem& problem, std::uint64_t seed);
 
 }  // namespace onepass::check

@@ -53,7 +53,8 @@ class DecodeRows {
       keys_.hi = std::min<Index>(visible.hi, keys_.lo + chunk);
     }
     // Keys visible to every row.
-    unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo, band_.keys_of(0).hi};
+    unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo,
+                 std::min<Index>(band_.keys_of(0).hi, seq_.seq_k - params_.tree.drafts)};
     features_ = params_.transforms() || params_.hides();
   }
 

@@ -120,7 +120,7 @@ struct ChunkScores {
     if (params.mods->mask.given()) hide(params.mods->mask, a, memory, tile, onepass::Arith<float>::neg_inf());
   }
 
-  // By the boolean mask and by what the band leaves of the chunk; what lies beyond the last key is hidden too.
+  // By the boolean mask, the tree, and what the band leaves of the chunk; what lies beyond the last key is hidden too.
   template <int R>
   void hide_keys(const DecodeRow* rows, const DecodeChunk& c, float* scores, float* extra) const {
     const bool masked = params.mask.given();
@@ -140,6 +140,16 @@ struct ChunkScores {
       if (masked) s = hide_by_mask(s, hn::Load(DF(), extra + i));
       hn::Store(hide_by_band(s, at, lo, hi), DF(), scores + i);
       at = at + hn::Set(DI(), kLanes / R);
+    }
+    if (params.tree.given()) hide_by_tree<R>(rows, c, scores);
+  }
+  template <int R>
+  void hide_by_tree(const DecodeRow* rows, const DecodeChunk& c, float* scores) const {
+    const DraftTree tree = params.tree_of(batch);
+    for (int r = 0; r < R; ++r) {
+      const auto row = TreeRow<std::int64_t>::of(tree, band.seq_q, band.seq_k, rows[r].token);
+      for (std::int64_t k = std::max(c.at, row.first); k < c.at + c.count; ++k)
+        if (!row.sees(k)) scores[(k - c.at) * R + r] = onepass::Arith<float>::neg_inf();
     }
   }
 

@@ -109,7 +109,8 @@ struct FlashTask {
     const bool plain = panel.scores.plain();
     const std::int64_t lo = segments.piece[0].lo, hi = segments.piece[segments.count - 1].hi;
     Fetched fetched;
-    if (!plain) fetched = fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi, shown);
+    if (!plain || panel.scores.params.tree.given())
+      fetched = fetch_tiles(call, task, scratch, panel.scores, panel.row, panel.vecs, lo, hi, shown);
     if (fetched.hidden == Hidden::all) return;
     const bool masked = fetched.hidden == Hidden::some;
     if (masked) segments = cut(panel.lo, panel.hi, panel.vecs, fetched.lo, fetched.hi);
@@ -135,9 +136,9 @@ struct FlashTask {
         if (nonfinite) note_visible(*nonfinite, lane, 0, 0, scratch.scores, scratch.visible);
         continue;
       }
-      const VF most = plain && segments.whole   ? hn::Load(DF(), tile_max + lane)
-                      : panel.scores.modified() ? apply.template operator()<Part::after_mod>(v)
-                                                : apply.template operator()<Part::all>(v);
+      const VF most = plain && segments.whole && !masked ? hn::Load(DF(), tile_max + lane)
+                      : panel.scores.modified()          ? apply.template operator()<Part::after_mod>(v)
+                                                         : apply.template operator()<Part::all>(v);
       if (nonfinite)
         note_visible(*nonfinite, lane, v_lo - block.first, v_hi - block.first, scratch.scores, scratch.visible);
       hn::Store(softmax(panel, block, lane, v_lo, v_hi, most), DF(), alpha + lane);

@@ -245,7 +245,7 @@ Scratch book_tiles(Workspace& w, const Problem& p, const Geometry& g, int panels
   s.k = w.take<float>(g.block * p.dim_qk);
   s.v = w.take<float>(g.block * p.dim_v);
   if (p.bias) s.bias = w.take<float>((g.block + 3) * panel);
-  if (p.bool_mask || !p.mask_mod.empty()) s.mask = w.take<float>((g.block + 3) * panel);
+  if (p.bool_mask || !p.mask_mod.empty() || p.drafts > 0) s.mask = w.take<float>((g.block + 3) * panel);
   if (!p.mask_mod.empty()) s.tiles = w.take<Tile>(panels * tiles_of(p, g));
   if (!p.score_mod.empty() || !p.mask_mod.empty()) {
     s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);

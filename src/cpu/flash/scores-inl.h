@@ -56,7 +56,7 @@ inline PanelScores panel_scores(const flash::Call& call, const flash::Task& task
   panel.unit = score_unit_of(p);
   panel.params = score_params(p, call.arguments, &call.mods);
   panel.bias = panel.params.bias.given() ? scratch.bias : nullptr;
-  panel.mask = panel.params.hides() ? scratch.mask : nullptr;
+  panel.mask = panel.params.hides() || panel.params.tree.given() ? scratch.mask : nullptr;
   panel.dropout = call.dropout.active();
   if (!panel.params.slopes && !panel.dropout && !panel.params.mods) return panel;
   const BandMask band = band_mask(p, task.seq.seq_q, task.seq.seq_k);
@@ -115,7 +115,19 @@ inline ExprTile<float> mod_tile(const flash::Task& task, const PanelScores& pane
           reinterpret_cast<const std::int32_t*>(panel.token)};
 }
 
-// The elements that a boolean mask and a mask_mod hide, and the keys [lo, hi) that have others.
+// The mask's tile loses what the draft tree hides of keys [key_lo, key_hi).
+inline void hide_by_tree(const Problem& p, const flash::Task& task, const ScoreParams& params, std::int64_t panel_row,
+                         int vecs, std::int64_t key_lo, std::int64_t key_hi, float* tile) {
+  const DraftTree tree = params.tree_of(task.batch);
+  for (int lane = 0; lane < vecs * kLanes; ++lane) {
+    const auto row =
+        TreeRow<std::int64_t>::of(tree, task.seq.seq_q, task.seq.seq_k, lane_name(p, task, panel_row, lane).token);
+    for (std::int64_t k = std::max(key_lo, row.first); k < key_hi; ++k)
+      if (!row.sees(k)) tile[(k - key_lo) * kPanel + lane] = 0.0f;
+  }
+}
+
+// The elements that a boolean mask, a mask_mod and a tree hide, and the keys [lo, hi) that have others.
 enum class Hidden { none, some, all };
 struct Fetched {
   Hidden hidden = Hidden::none;
@@ -129,8 +141,9 @@ inline Fetched fetch_tiles(const flash::Call& call, const flash::Task& task, con
   const Problem& p = call.problem;
   const SideTensor &bias = panel.params.bias, &mask = panel.params.mask;
   const bool by_mod = call.mods.mask.given() && shown != Tile::full;
+  const bool by_tree = panel.params.tree.given() && key_hi > task.seq.seq_k - panel.params.tree.drafts;
   Fetched fetched{Hidden::none, key_lo, key_hi};
-  if (by_mod || mask.given()) {
+  if (by_mod || mask.given() || by_tree) {
     if (mask.given())
       fetch_tile<bool>(mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
     else
@@ -138,6 +151,7 @@ inline Fetched fetch_tiles(const flash::Call& call, const flash::Task& task, con
     if (by_mod)
       hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, panel, vecs, key_lo, key_hi, scratch.mask),
            0.0f);
+    if (by_tree) hide_by_tree(p, task, panel.params, panel_row, vecs, key_lo, key_hi, scratch.mask);
     VF hides = hn::Zero(DF());
     fetched.lo = fetched.hi = key_hi;
     for (std::int64_t k = 0; k < key_hi - key_lo; ++k) {

@@ -21,11 +21,12 @@ struct AttentionFeatures {
   bool score_mod, mask_mod;
   bool scaled_first;  // a scale that is negative, or 0 in fp32, cannot wait for the softmax
   bool pair_tanh;     // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
+  bool tree;          // of a forward: the last keys are drafts
 
   ONEPASS_FIELDS(AttentionFeatures, dim_qk, dim_v, input, keys, bounded_left, bounded_right, packed, seqused, paged,
-                 softcap, alibi, dropout, bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh)
+                 softcap, alibi, dropout, bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh, tree)
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
-    return !packed && !cache() && !dropout && !transforms() && !masks();
+    return !packed && !cache() && !dropout && !transforms() && !masks() && !tree;
   }
   ONEPASS_HD constexpr bool own_lengths() const { return packed || seqused; }  // of each sequence
   ONEPASS_HD constexpr bool cache() const { return seqused || paged; }

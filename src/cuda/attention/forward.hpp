@@ -40,7 +40,10 @@ struct ForwardParams : AttentionParams {
   long long v_mean_stride[3];
   // Packed sequences with fewer or more rows are another kernel's of the same call; most_rows 0: no limit.
   int least_rows, most_rows;
-  int concurrent;  // 1: such a kernel runs at the same time, and tiles are drawn from the first on
+  int concurrent;   // 1: such a kernel runs at the same time, and tiles are drawn from the first on
+  const int* tree;  // [batch, drafts], the parents
+  long long tree_stride[2];
+  int drafts;
 
   // The rows of a sequence as this kernel sees it.
   ONEPASS_HD int own_rows(int rows) const {

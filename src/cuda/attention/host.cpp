@@ -95,6 +95,7 @@ ForwardFeatures features_of(const Problem& p) {
   f.scaled_first = !(p.effective_scale() >= double{std::numeric_limits<float>::min()});
   // A row of one key has its score for LSE, within 1e-5: 0.99 of that in 10^6 rows at a cap of 30, 1.7 at 50.
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
+  f.tree = p.drafts > 0;
   return {.attention = f, .output = scalar_type_of(p.out_dtype), .sinks = p.sinks, .v_mean = p.v_mean.has_value()};
 }
 
@@ -162,6 +163,8 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   f.head_group = head_group(p, band.right >= 0, l2_bytes);
   f.tiles = static_cast<int>(tile_bound(p, tile));
   f.least_rows = part.least_rows, f.most_rows = part.most_rows, f.concurrent = part.concurrent;
+  std::copy_n(p.layout.tree.begin(), 2, f.tree_stride);
+  f.drafts = static_cast<int>(p.drafts);
   return f;
 }
 
@@ -176,6 +179,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.cu_k = static_cast<const int*>(t.cu_seqlens_k.data);
   f.seqused = static_cast<const int*>(t.seqused_k.data);
   f.page_table = static_cast<const int*>(t.page_table.data);
+  f.tree = static_cast<const int*>(t.tree.data);
   f.bias = t.bias.data;
   f.slopes = static_cast<const float*>(t.alibi_slopes.data);
   f.sinks = static_cast<const float*>(t.sinks.data);

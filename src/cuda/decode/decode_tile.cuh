@@ -22,6 +22,7 @@ constexpr bool kLengthsVary = features.own_lengths();  // from sequence to seque
 // groups would be the last.
 constexpr i32 kGroupLead = kLengthsVary && config.piece == 0 ? (256 << 10) / (2 * kLayout.slot_bytes) : 0;
 constexpr bool kUnified = config.unified;
+constexpr bool kStoredTrees = false;  // each tile of drafts walks along the ancestors
 constexpr bool kAlignedRows = config.copy_bytes == 16;
 constexpr bool kOneSegment = config.even;  // of a CTA
 DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }

@@ -58,10 +58,23 @@ struct LanePlaces {
     }
   }
 };
+// The drafts that a row sees, in shared memory, for kernels without registers for the walk.
+DEV void store_drafts(u32 to, const DecodeParams& p, const Group& g, i32 row) {
+  const PackedRow x = PackedRow::of(p, g, row);
+  const unsigned long long seen = RowScores(p, g, x, 0.0f).tree_row(x.token).seen;
+  store_word(to, static_cast<i32>(seen));
+  store_word(to + 4, static_cast<i32>(seen >> 32));
+}
+DEV unsigned long long load_drafts(u32 from) {
+  return static_cast<u32>(load_word(from)) | static_cast<unsigned long long>(static_cast<u32>(load_word(from + 4)))
+                                                 << 32;
+}
+
 struct LaneScores {
   const DecodeParams& p;
   const Group& group;
   const LanePlaces& at;
+  u32 trees = 0;  // kStoredTrees: where the drafts of row g are; those of row g + 8 are 64 bytes further
 
   DEV RowScores of(int i) const { return {p, group, at.row[i], at.slope[i]}; }
 
@@ -87,7 +100,8 @@ struct LaneScores {
       }
     }
     const Band32& band = scores[0].band;
-    if (first >= band.keys_of(group.seq_q - 1).lo && first + 2 * N <= band.keys_of(0).hi) return;  // every row sees it
+    if (first >= band.keys_of(group.seq_q - 1).lo && first + 2 * N <= scores[0].before_drafts(band.keys_of(0).hi))
+      return;  // every row sees it
     const Band32::Range keys[2] = {band.keys_of(tokens[0]), band.keys_of(tokens[1])};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -95,6 +109,16 @@ struct LaneScores {
       const i32 key = first + column_of(j, quad);
       if (key >= keys[i].hi || (features.bounded_left && key < keys[i].lo)) s[j] = kNegInf;
     }
+    if constexpr (features.tree) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) hide_by_tree(s, tree_row(scores[i], tokens[i], i), i, first, quad);
+    }
+  }
+  DEV TreeRow<i32> tree_row(const RowScores& scores, i32 token, int i) const {
+    if constexpr (kStoredTrees)
+      return {group.seq_k - p.drafts, load_drafts(trees + 64 * static_cast<u32>(i))};
+    else
+      return scores.tree_row(token);
   }
   DEV auto drop(i32 first) const {
     if constexpr (features.dropout)

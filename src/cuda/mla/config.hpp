@@ -25,12 +25,13 @@ struct MlaConfig {
 };
 
 // Shared memory, in order: Q, two tiles of keys, the warpgroups' row states, the segment in hand and the line, what has
-// happened to a row, barriers. Q and a tile are blocks of 64 columns, [9][64 rows][128 bytes], swizzled.
+// happened to a row, barriers, with a tree the drafts that each row sees. Q and a tile are blocks of 64 columns, [9][64
+// rows][128 bytes], swizzled.
 struct MlaLayout {
-  int q, keys, states, segment, line, flags, full, empty, total;
+  int q, keys, states, segment, line, flags, full, empty, trees, total;
 };
 inline constexpr int kMlaBlockBytes = kMlaRows * 128, kMlaTileBytes = kMlaQk / 64 * kMlaBlockBytes;
-ONEPASS_HD constexpr MlaLayout mla_layout() {
+ONEPASS_HD constexpr MlaLayout mla_layout(bool tree) {
   MlaLayout l{};
   l.q = 0;
   l.keys = l.q + kMlaTileBytes;
@@ -40,7 +41,8 @@ ONEPASS_HD constexpr MlaLayout mla_layout() {
   l.flags = l.line + 32;
   l.full = padded(l.flags + 4 * (kMlaRows + 1), 16);
   l.empty = l.full + 4 * 8;
-  l.total = l.empty + 4 * 8;
+  l.trees = l.empty + 4 * 8;
+  l.total = l.trees + (tree ? kMlaRows * 8 : 0);
   return l;
 }
 

@@ -40,7 +40,7 @@ class State final : public cuda::KernelState {
     idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
     workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
     const ForwardFeatures features = cuda::features_of(*problem);
-    attention_ = kernels_.add(std::pair{features, config}, mla_layout().total,
+    attention_ = kernels_.add(std::pair{features, config}, mla_layout(features.attention.tree).total,
                               [](const auto& v, const std::string&) { return mla_program(v.first, v.second); });
     const auto print_merge = [](const auto& values, const std::string&) {
       const auto& [f, c, many] = values;
@@ -54,7 +54,7 @@ class State final : public cuda::KernelState {
 
   std::string describe() const override {
     return text("v read from k, ", rows_of(*problem), " rows per K/V head in blocks of ", kMlaRows, ", tiles of ",
-                kMlaKeys, " keys, ", sentence_of(share_, sharing_), ", ", mla_layout().total,
+                kMlaKeys, " keys, ", sentence_of(share_, sharing_), ", ", mla_layout(problem->drafts > 0).total,
                 " bytes of shared memory");
   }
 

@@ -59,6 +59,10 @@ DEV void consume(u32 sm, const DecodeParams& p) {
       const Segment segment = Segment::load(sm + kLayout.segment);
       if (segment.steps == 0) return;
       copy_query(sm, p, segment.group);
+      if constexpr (features.tree) {
+        if (const i32 row = static_cast<i32>(opaque_thread()); row < kRows)
+          store_drafts(sm + kLayout.trees + 8 * static_cast<u32>(row), p, segment.group, row);
+      }
       c.open(segment.group);
       first = segment.tile(), last = segment.end_tile();
     }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "algebra/tree.hpp"
 #include "base/shown.hpp"
 #include "problem/attention/cache.hpp"
 #include "problem/attention/options.hpp"
@@ -69,9 +70,10 @@ BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
 // True if v begins where k does: with k's strides it is then the first columns of k.
 bool is_in_k(const ConstTensor& v, const ConstTensor& k) { return v.data == k.data && k.data && k.elements() > 0; }
 
-constexpr std::string_view kForwardWords[] = {"operator", "b",      "h",      "s",        "d",         "dtype",
-                                              "out",      "device", "layout", "align",    "alignment", "window",
-                                              "buffer",   "varlen", "packed", "kv_dtype", "v_in_k",    "fp8"},
+constexpr std::string_view kForwardWords[] = {"operator",  "b",      "h",      "s",      "d",
+                                              "dtype",     "out",    "device", "layout", "align",
+                                              "alignment", "window", "buffer", "varlen", "packed",
+                                              "kv_dtype",  "v_in_k", "fp8",    "tree"},
                            kBackwardWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
                                                "out",      "device", "layout", "align", "alignment", "window",
                                                "buffer",   "varlen", "packed", "grads", "grad"};
@@ -140,6 +142,9 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
   p.alibi = t.alibi_slopes.given();
   p.sinks = t.sinks.given();
+  p.drafts = t.tree.given() ? sizes[Axis::drafts] : 0;
+  want(!t.tree.given() || p.drafts > 0, ErrorCode::bad_shape, "tree must have 1 to ", kMostDrafts,
+       " drafts of a sequence (got 0)");
   const auto descale = [](const ConstTensor& x) -> std::optional<DescaleSpec> {
     if (!x.given()) return std::nullopt;
     return DescaleSpec{x.shape[0] != 1, x.shape[1] != 1, x.shape[2] != 1};

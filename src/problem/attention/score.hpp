@@ -8,6 +8,7 @@
 #include "algebra/numerics.hpp"
 #include "algebra/philox.hpp"
 #include "algebra/scalar.hpp"
+#include "algebra/tree.hpp"
 #include "expression/expression.hpp"
 #include "problem/attention/arguments.hpp"
 
@@ -43,11 +44,16 @@ struct ScoreParams {
   const float* slopes = nullptr;  // ALiBi's; nullptr: none
   std::int64_t slope_batch_stride = 0, slope_head_stride = 0;
   const Mods* mods = nullptr;  // nullptr: neither score_mod nor mask_mod
+  DraftTree tree;              // of batch entry 0
+  std::int64_t tree_batch_stride = 0;
 
   // True if scores are more than scaled products within a band.
   bool transforms() const { return softcap > 0 || bias.given() || slopes || (mods && mods->score.given()); }
   bool hides() const { return mask.given() || (mods && mods->mask.given()); }
 
+  DraftTree tree_of(std::int64_t batch) const {
+    return tree.given() ? DraftTree{tree.parents + batch * tree_batch_stride, tree.stride, tree.drafts} : tree;
+  }
   float slope(std::int64_t batch, std::int64_t head) const {
     return slopes[batch * slope_batch_stride + head * slope_head_stride];
   }
@@ -66,6 +72,10 @@ inline ScoreParams score_params(const Problem& p, const Tensors& a, const Mods* 
     s.slope_head_stride = t.stride[t.rank - 1];
   }
   if (mods && mods->given()) s.mods = mods;
+  if (p.drafts > 0) {
+    s.tree = {static_cast<const std::int32_t*>(a.tree.data), a.tree.stride[1], static_cast<int>(p.drafts)};
+    s.tree_batch_stride = a.tree.stride[0];
+  }
   return s;
 }
 
@@ -96,7 +106,12 @@ struct HeadScores {
   bool visible_in_mask(std::int64_t row, std::int64_t key) const {
     return !params.mask.given() || static_cast<const std::uint8_t*>(params.mask.data)[at(params.mask, row, key)] != 0;
   }
-  bool visible(std::int64_t row, std::int64_t key) const { return band.visible(row, key) && visible_in_mask(row, key); }
+  TreeRow<std::int64_t> tree_row(std::int64_t row) const {
+    return TreeRow<std::int64_t>::of(params.tree_of(batch), band.seq_q, band.seq_k, row);
+  }
+  bool visible(std::int64_t row, std::int64_t key) const {
+    return band.visible(row, key) && visible_in_mask(row, key) && tree_row(row).sees(key);
+  }
 
   // The score of a product: -inf if the key is hidden. (score_mod and mask_mod work on tiles: core/expression.)
   template <class T>

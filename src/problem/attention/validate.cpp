@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "algebra/tree.hpp"
 #include "base/text.hpp"
 #include "expression/check_mods.hpp"
 #include "expression/mod_text.hpp"
@@ -65,11 +66,21 @@ void validate_cache(const Problem& p) {
        "seq_k must be 1 or more if a sequence has pages (got 0)");
 }
 
+// The last tokens of each sequence as a tree.
+void validate_tree(const Problem& p) {
+  if (p.drafts == 0) return;
+  want(!is_backward(p.op), ErrorCode::bad_value, p.op->call, " does not support tree");
+  want(p.drafts > 0 && p.drafts <= kMostDrafts, ErrorCode::bad_shape, "tree must have 1 to ", kMostDrafts,
+       " drafts of a sequence (got ", p.drafts, ")");
+  want(p.band.causal && p.band.align == Align::bottom_right, ErrorCode::bad_value,
+       "tree requires the mask causal_bottom_right, because a draft sees nothing behind itself");
+}
+
 // q, k and v are quantized first, which finds the scales.
 void validate_quantized(const Problem& p) {
   if (!p.fp8) return;
   for (const RoleRow& row : kRoleTable) {
-    const bool cache = row.role == Role::seqused_k || row.role == Role::page_table;
+    const bool cache = row.role == Role::seqused_k || row.role == Role::page_table || row.role == Role::tree;
     const bool scale = row.types == Types::f32 && row.fit == Fit::trailing_optional;
     want(!(cache || scale) || !uses(p, row), ErrorCode::bad_value, "attention_fp8 does not support ", row.name,
          cache ? "" : "; it computes the scales and means");
@@ -202,6 +213,7 @@ Mods validate_attention(const Problem& p) {
   want(p.dropout_start[3] % 4 == 0, ErrorCode::bad_value, "the key of dropout_start must be a multiple of 4 (got ",
        p.dropout_start[3], ")");
   validate_cache(p);
+  validate_tree(p);
   validate_v_in_k(p);
   validate_gradients(p);  // what follows asks for the shapes of all roles
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {

@@ -323,6 +323,13 @@ constexpr WordRow kRows[] = {
     {"kv", read_pages, pages_text},
     {"seqused", read_used, used_text},
     {"cache_seqlens", read_used, used_text},
+    {"tree",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.drafts = w.number<std::int64_t>(*value, "tree=<drafts of a sequence>");
+       return value.has_value();
+     },
+     [](const P& p) { return p.drafts != 0 ? "=" + number(p.drafts) : std::string(); }},
     {"slots", read_slots, slots_text},
     {"batch_invariant"},
     flag_row<&P::v_in_k>("v_in_k"),

@@ -66,6 +66,7 @@ TEST_P(EmulatedHopper, AnOffsetMovesTheBand) {
   Problem p = parse_problem(GetParam()->problem);
   if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
     GTEST_SKIP() << "no band and no slopes to move";
+  if (p.drafts > 0) GTEST_SKIP() << "a tree is aligned bottom right";
   p.band.align = Align::offset;
   for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
     p.band.offset = offset;

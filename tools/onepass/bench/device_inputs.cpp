@@ -138,7 +138,8 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
     slopes.push_back(std::ldexp(1.0f, static_cast<int>(-1 - h % 8)));  // as the ALiBi paper has them for 8 heads
   const std::vector<std::int32_t> cu_q = prefix_sums(p.lengths_q), cu_k = prefix_sums(p.lengths_k),
                                   used = check::draw_lengths(p, kDeviceSeed),
-                                  table = check::draw_page_table(p, used, kDeviceSeed);
+                                  table = check::draw_page_table(p, used, kDeviceSeed),
+                                  tree = check::draw_tree(p, kDeviceSeed);
   for (const RoleRow& row : kRoleTable) {
     switch (row.role) {
       case Role::alibi_slopes: place(tensors.alibi_slopes, slopes.data()); break;
@@ -151,6 +152,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
         break;
       case Role::positions: break;
       case Role::page_table: place(tensors.page_table, table.data()); break;
+      case Role::tree: place(tensors.tree, tree.data()); break;
       case Role::v:
         if (!p.v_in_k)
           draw(tensors.v);

@@ -32,12 +32,15 @@ DEV u32 shown(const Rows& rows, i32 first) {
   for (i32 i = 0; i < 2; ++i) {
     const auto& scores = rows.scores(i);
     const Band32::Range keys = scores.band.keys_of(rows.row(i));
+    TreeRow<i32> tree;
+    if constexpr (features.tree) tree = scores.tree_row(rows.row(i));
     u32 word = ~0u;  // of the packed mask
     if constexpr (features.bool_mask && Rows::kPackedMask) word = scores.mask_row(rows.row(i))[first / kKeys];
     each_score(i, [&](i32 e) {
       const i32 column = column_of(e, rows.lane % 4), key = first + column;
       bool seen = rows.exists(i) && key >= keys.lo && key < keys.hi && (word >> column & 1) != 0;
       if constexpr (features.mask_mod || !Rows::kPackedMask) seen = seen && !scores.masked(rows.row(i), key);
+      if constexpr (features.tree) seen = seen && tree.sees(key);
       bits |= seen ? 1u << e : 0u;
     });
   }

@@ -18,8 +18,13 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
   const KeyValueView keys_and_values = KeyValueView::of(p, x);
   const auto of_q = [](const void* base, i64 at) { return element_at<features.input>(base, at); };
   const auto element = [](const void* base, i64 at) { return element_at<features.keys>(base, at); };
+  TreeRow<i32> tree;
+  if constexpr (features.tree) tree = scores.tree_row(row);
   const auto score = [&](i32 key) {
     if (key >= keys.hi) return kNegInf;
+    if constexpr (features.tree) {
+      if (!tree.sees(key)) return kNegInf;
+    }
     if constexpr (features.masks()) {
       if (scores.masked(row, key)) return kNegInf;
     }

@@ -3,7 +3,10 @@
 //   score(product, bias, row, key)     is what fragments of both architectures and the fallback compute, one by one
 //   derived(product, bias, row, key)   the same with its derivatives, for a backward pass
 //   masked(row, key)                   whether a mask beyond the band leaves the key out
+//   tree_row(row)                      the drafts that the row sees
 #pragma once
+#include "algebra/tree.hpp"
+#include "cuda/attention/forward.hpp"
 #include "cuda/attention/fragment.cuh"
 #include "cuda/attention/softmax.cuh"
 
@@ -103,6 +106,17 @@ struct HeadScores {
     if constexpr (features.bool_mask) seen = mask_row(row)[key / 32] >> key % 32 & 1;
     if constexpr (features.mask_mod) seen = seen && !masked_by_mod(row, key);
     return !seen;
+  }
+  // Only a forward has a tree, and its parameters are these. A walk along the row's ancestors: call it where it is
+  // needed, beside the last keys.
+  DEV TreeRow<i32> tree_row(i32 row) const {
+    const auto& f = static_cast<const ForwardParams&>(p);
+    const DraftTree tree{f.tree + batch * f.tree_stride[0], f.tree_stride[1], f.drafts};
+    return TreeRow<i32>::of(tree, band.seq_q, band.seq_k, row);
+  }
+  // The first key that a tree may hide from rows that see it by the band; `hi` if there is none before.
+  DEV i32 before_drafts(i32 hi) const {
+    return features.tree ? min(hi, band.seq_k - static_cast<const ForwardParams&>(p).drafts) : hi;
   }
   DEV i64 spread(const long long (&stride)[4], i32 row, i32 key) const {
     return batch * stride[0] + head * stride[1] + min(row, band.seq_q - 1) * stride[2] +

@@ -10,6 +10,21 @@ struct BeforeScores {
   RowBits seen;
 };
 
+// Hides what the tree of a lane's row i hides, from the keys from `first` on; one row after the other, because
+// registers are dear.
+template <int N>
+DEV void hide_by_tree(float (&s)[N], const TreeRow<i32>& tree, int i, i32 first, u32 quad) {
+#pragma unroll
+  for (int from = 0; from < N; from += 32) {  // scores of both rows: 64 keys
+    const unsigned long long seen = tree.window(first + column_of(from, quad));
+#pragma unroll
+    for (int j = from + 2 * i; j < min(N, from + 32); j += 4) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) s[j + c] = seen >> (2 * (j - from - 2 * i) + c) & 1 ? s[j + c] : kNegInf;
+    }
+  }
+}
+
 // The context of a warp's sixteen rows of scores.
 // kByGroups: border blocks are masked by groups of columns, and groups that no row sees are not read.
 template <bool kByGroups>
@@ -71,7 +86,7 @@ struct TileScores : HeadScores {
     // Every row of the warp sees all of `full`: blocks inside it pay nothing. Bounds are worked out here, not kept:
     // registers are dear.
     const i32 row = first_row();
-    const Band32::Range full = {band.keys_of(row + 15).lo, band.keys_of(row).hi};
+    const Band32::Range full = {band.keys_of(row + 15).lo, before_drafts(band.keys_of(row).hi)};
     if (first >= full.lo && first + 2 * N <= full.hi) return;
     const u32 lane = (features.plain() ? opaque_thread() : threadIdx.x) % 32, quad = lane % 4;
     const i32 lane_row = row + static_cast<i32>(lane / 4);
@@ -86,6 +101,10 @@ struct TileScores : HeadScores {
         const i32 key = first + column_of(j, quad);
         if (key >= keys[i].hi || (features.bounded_left && key < keys[i].lo)) s[j] = kNegInf;
       }
+    }
+    if constexpr (features.tree) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) hide_by_tree(s, tree_row(lane_row + 8 * i), i, first, quad);
     }
   }
   // True if a row of the warp sees a key before `end`, or one from `first` on.

@@ -33,6 +33,7 @@ enum Crowding : unsigned {
   kCappedBias = 8,
   kFp32OutBias = 16,
   kPackedTransforms = 32,
+  kTree = 64,
 };
 unsigned register_pressure(const ForwardFeatures& features) {
   const AttentionFeatures& f = features.attention;
@@ -40,7 +41,8 @@ unsigned register_pressure(const ForwardFeatures& features) {
   const auto if_so = [](bool so, Crowding what) { return so ? what : kNone; };
   return if_so(fp32_out, kFp32Out) | if_so(f.own_lengths(), kPacked) |
          if_so(f.masks() && f.transforms(), kMaskedTransforms) | if_so(bias && f.softcap, kCappedBias) |
-         if_so(fp32_out && bias, kFp32OutBias) | if_so(f.own_lengths() && f.transforms(), kPackedTransforms);
+         if_so(fp32_out && bias, kFp32OutBias) | if_so(f.own_lengths() && f.transforms(), kPackedTransforms) |
+         if_so(f.tree, kTree);
 }
 
 // Registers of a producer's and of a consumer's thread. Sums to 64 K with 128 producers; what each role was seen to
@@ -62,8 +64,9 @@ struct TileConfig {
   int column_groups = 64;      // where dim_v is at most this. Causal 1k: d64 362 -> 376 TFLOP/s, d128 none, 4k -1 %
   bool early_softmax = true;   // but not with column groups: it spills (d64 causal: -2 %)
 };
-constexpr unsigned kNotThree = kFp32Out | kPacked | kMaskedTransforms | kCappedBias;
-constexpr unsigned kNotFragments = kPacked | kCappedBias | kFp32OutBias;  // Q as fragments takes 16 to 32 registers
+constexpr unsigned kNotThree = kFp32Out | kPacked | kMaskedTransforms | kCappedBias | kTree;
+constexpr unsigned kNotFragments =
+    kPacked | kCappedBias | kFp32OutBias | kTree;  // Q as fragments takes 16 to 32 registers
 constexpr TileConfig kConfigs[] = {
     // dims  queries reach bounded work without
     // groups n stages q | across tiles, turns, Q in registers | registers, heavy
