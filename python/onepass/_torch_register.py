@@ -100,7 +100,7 @@ def _activate() -> _Handle:
 
 def _left_to_pytorch(q: Tensor) -> bool:
     """Its own CPU kernel keeps what onepass does not support."""
-    return q.dtype == torch.float64 or q.shape[-1] > 256
+    return q.dtype == torch.float64 or q.shape[-1] > 512
 
 
 def _dense(dropout_p: float, is_causal: bool, scale: Any) -> dict[str, Any]:

@@ -37,10 +37,11 @@ class Flash : public testing::TestWithParam<const Implementation*> {
 };
 
 TEST_P(Flash, HeadDims) {
-  for (int d : {1, 2, 3, 5, 8, 16, 31, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 224, 255, 256}) {
+  for (int d :
+       {1, 2, 3, 5, 8, 16, 31, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 224, 255, 256, 257, 320, 511, 512}) {
     expect_right(text("fwd h2 s70x130 d", d, " lse causal_bottom_right"));
   }
-  for (const char* d : {"1/256", "256/1", "192/128", "64/7", "5/96", "576/512"})
+  for (const char* d : {"1/256", "256/1", "192/128", "64/7", "5/96", "3/512", "512/30", "576/300", "576/512"})
     expect_right(text("fwd h2/1 s67x200 d", d, " lse"));
 }
 

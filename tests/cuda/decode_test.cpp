@@ -2,6 +2,8 @@
 // NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/decode/decode.hpp"
@@ -44,6 +46,8 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper,
                    "fwd b1 h32/8 s1x8192 d128 bf16 score_mod={score + 0.1f * k_index} mask_mod={k_index % 3 != 1}"},
         DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 alibi"},
+        DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 bf16"},
+        DecodeCase{kA100, "fwd b1 h16/2 s1x8192 d320 bf16 alibi"},
         DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
@@ -75,6 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "fwd b1 h32/8 s8x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 bf16"}, DecodeCase{kA100, "fwd b1 h32/8 s16x8192 d256 bf16 sinks"},
         DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 bf16 window=99:0"},
+        DecodeCase{kHopper, "fwd b4 h64/2 s2x8192 d512/300 bf16 kv=paged:16 seqused batch_invariant dropout=0.1"},
+        DecodeCase{kHopper, "fwd h16/2 d512 fp16 varlen=1,1/128,512 causal_bottom_right softcap=20 unified_max=3"},
         DecodeCase{kBlackwell, "fwd b1 h32/8 s16x8192 d128 fp16"}));
 
 INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
@@ -85,6 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
                                                     "fwd b1 h32/8 s16x8192 d128 fp32 causal_bottom_right alibi"},
                                          DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d256 fp32"},
                                          DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d200/256 fp32 mask=b1qk"},
+                                         DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 fp32 mask=b1qk"},
                                          DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 fp32 dropout=0.1"},
                                          DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d128 fp32"}));
 
@@ -164,17 +171,21 @@ TEST(LatentDecodingTable, RefusesWithASentence) {
 
 TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
   for (const Generation& device : {kHopper, kA100, kAmpere}) {
-    for (int qk = 1; qk <= 256; qk += 15) {
-      for (int v = 1; v <= 256; v += 15) {
+    for (int qk = 1; qk <= 512; qk += 15) {
+      for (int v = 1; v <= 512; v += 15) {
         for (const char* rows : {"h4/1 s1x100 bf16", "h4/1 s16x256 bf16", "h4/1 s1x100 fp32", "h4/1 s16x256 fp32"}) {
           const std::string line = std::string("b1 ") + rows + " cuda d" + std::to_string(qk) + "/" + std::to_string(v);
           decode::DecodeConfig c;
           std::string why;
           const Problem p = parse_problem(line);
-          ASSERT_TRUE(decode::select_config(p, device.shared_bytes, c, why))
-              << device.arch << " " << line << ": " << why;
+          if (!decode::select_config(p, device.shared_bytes, c, why)) {  // for the prefill kernels
+            EXPECT_GT(std::max(qk, v), p.dtype == DType::f32 ? 128 : 256) << device.arch << " " << line << ": " << why;
+            EXPECT_TRUE(decode::rows_of(p) > 16 || device.shared_bytes < kA100.shared_bytes) << line << ": " << why;
+            continue;
+          }
           EXPECT_LE(decode::layout_of(cuda::features_of(p), c).total, device.shared_bytes)
               << device.arch << " " << line;
+          EXPECT_GE(c.block_m(), decode::rows_of(p)) << device.arch << " " << line;
         }
       }
     }
@@ -190,7 +201,10 @@ TEST(DecodingTable, RefusesWithASentence) {
   };
   EXPECT_NE(refusal("b1 h32/8 s17x900 d64 bf16", 232448).find("at most 64 (got 68)"), std::string::npos);
   EXPECT_NE(refusal("b1 h32/8 s16x200 d64 bf16", 232448).find("at least 4 x rows per K/V head"), std::string::npos);
-  EXPECT_NE(refusal("b1 h1 s1x9 d576/512 bf16", 232448).find("576/512"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s1x9 d576/512 bf16 kv_dtype=fp8_e4m3", 232448).find("576/512"), std::string::npos);
+  EXPECT_NE(refusal("b1 h2/1 s32x900 d512 fp32", 232448).find("at most 32 (got 64)"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s1x9 d512 fp32", 101376).find("head dims 512/512 do not fit 101376 bytes"),
+            std::string::npos);
   EXPECT_NE(refusal("b1 h1 s1x9 d256 bf16", 16384).find("16384 bytes"), std::string::npos);
 }
 

@@ -45,7 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s16384 d128 bf16 softcap=30 sinks alibi causal_bottom_right",
         "fwd h1 d128 bf16 varlen=128,512 dropout=0.1", "fwd b1 h1 s4096 d128 bf16 bias=fp16:bhqk causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 out=fp32", "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
-        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right",
+        "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d512 bf16 causal_bottom_right",
+        "fwd b1 h1 s4096 d512 bf16 bias=bf16:bhqk softcap=20 dropout=0.1",
         "fwd b1 h1 s4096 d128 bf16 kv=paged:64 seqused causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 kv=paged:16 seqused tree=64 causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 k_descale=bhn v_descale=bhn bias=bf16:1hqk"));
@@ -71,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused tree=64 causal_bottom_right",
                     "fwd b1 h1 s4096 d192 bf16", "fwd b1 h1 s4096 d192 bf16 mask=11qk bias=bf16:bhqk",
                     "fwd b1 h1 s4096 d256 bf16", "fwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk alibi",
+                    "fwd b1 h1 s4096 d512 bf16", "fwd h1 d320 fp16 varlen=128,512 softcap=20 mask=11qk",
+                    "fwd b1 h1 s4096 d576/512 bf16 kv=paged:16 seqused out=fp32", "fwd b1 h1 s4096 d288 bf16 alibi",
                     "fwd b1 h1 s4096 d128 bf16 kv=paged:16", "fwd b1 h1 s4096 d64 bf16 kv=paged:8 causal_bottom_right",
                     "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right",
                     "fwd h1 d64 fp16 kv_dtype=fp8_e4m3 kv=paged:16 varlen=128,512 seqused=512,512 v_mean=bhd",

@@ -61,21 +61,25 @@ INSTANTIATE_TEST_SUITE_P(
                  "mask_mod={q_index > k_index} softcap=20"},
         Sm80Case{kAmpere, "b1 h1 s4096 d128 bf16 window=100:30"},
         Sm80Case{kAda, "b1 h1 s4096 d256 fp16 causal_bottom_right"},
+        Sm80Case{kHopper, "b1 h1 s4096 d512 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, "b1 h1 s4096 d576/512 bf16 softcap=20 alibi grads=dq,dk,dv,dalibi_slopes"},
+        Sm80Case{kA100, "h1 d512 fp16 varlen=128,512 out=fp32 grad=fp32 deterministic"},
+        Sm80Case{kAda, "b1 h1 s4096 d512 bf16 window=100:30"},
         Sm80Case{kBlackwell,
                  "b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
 
-INSTANTIATE_TEST_SUITE_P(Table32, Sm80Backward,
-                         testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 fp32"},
-                                         Sm80Case{kHopper, "b1 h1 s4096 d64 fp32 causal_bottom_right deterministic"},
-                                         Sm80Case{kHopper, "h1 d64 fp32 varlen=128,512 window=9:9"},
-                                         Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 causal_bottom_right"},
-                                         Sm80Case{kHopper, "b1 h1 s4096 d256 fp32 causal_bottom_right deterministic"},
-                                         Sm80Case{kA100, "b1 h1 s4096 d64 fp32"},
-                                         Sm80Case{kA100, "b1 h1 s4096 d256 fp32 softcap=20 alibi"},
-                                         Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
-                                         Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"},
-                                         Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"},
-                                         Sm80Case{kBlackwell, "b1 h1 s4096 d160 fp32"}));
+INSTANTIATE_TEST_SUITE_P(
+    Table32, Sm80Backward,
+    testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 fp32"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d64 fp32 causal_bottom_right deterministic"},
+                    Sm80Case{kHopper, "h1 d64 fp32 varlen=128,512 window=9:9"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 causal_bottom_right"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d256 fp32 causal_bottom_right deterministic"},
+                    Sm80Case{kA100, "b1 h1 s4096 d64 fp32"}, Sm80Case{kA100, "b1 h1 s4096 d256 fp32 softcap=20 alibi"},
+                    Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
+                    Sm80Case{kHopper, "b1 h1 s4096 d512 fp32 causal_bottom_right"},
+                    Sm80Case{kA100, "b1 h1 s4096 d320 fp32 alibi"}, Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"},
+                    Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"}, Sm80Case{kBlackwell, "b1 h1 s4096 d160 fp32"}));
 
 TEST(Sm80BackwardTable, EveryRowFitsTheDevicesThatTakeIt) {
   for_dims_and_devices("bwd", [](const Generation& device, const std::string& line) {

@@ -33,15 +33,23 @@ cuda::CodeGate sm80_gate(const Problem& p, const Config& config) {
   return gate;
 }
 
-// look(device, line) for every fifth head dim of q and of v, with features that tell rows of the tables apart.
+// look(device, line) for every fifth head dim of q and of v, and some beyond 256, with features that tell rows of the
+// tables apart.
 inline void for_dims_and_devices(const std::string& op,
                                  const std::function<void(const Generation&, const std::string&)>& look) {
+  const auto look_at = [&](const Generation& device, int qk, int v) {
+    for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"}) {
+      if (std::string(feature).starts_with("fp32") && qk + v > 700 && device.shared_bytes < kA100.shared_bytes)
+        continue;
+      look(device, op + " b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature);
+    }
+  };
   for (const Generation& device : {kHopper, kA100, kAmpere}) {
     for (int qk = 1; qk <= 256; qk += 5) {
-      for (int v = 1; v <= 256; v += 5) {
-        for (const char* feature : {"bf16", "bf16 alibi", "bf16 out=fp32", "fp32", "fp32 alibi"})
-          look(device, op + " b1 h1 s100 d" + std::to_string(qk) + "/" + std::to_string(v) + " cuda " + feature);
-      }
+      for (int v = 1; v <= 256; v += 5) look_at(device, qk, v);
+    }
+    for (const int qk : {7, 257, 288, 320, 400, 512, 576}) {
+      for (const int v : {9, 260, 300, 350, 512}) look_at(device, qk, v);
     }
   }
 }

@@ -38,6 +38,8 @@ INSTANTIATE_TEST_SUITE_P(
         Sm80Case{kAmpere,
                  "fwd b1 h1 s4096 d64 bf16 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40"},
         Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 alibi"}, Sm80Case{kA100, "fwd b1 h1 s4096 d512 fp16"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d320 bf16 causal_bottom_right"},
         Sm80Case{
             kBlackwell,
             "fwd b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
@@ -58,7 +60,11 @@ INSTANTIATE_TEST_SUITE_P(More, Sm80Forward,
                                          Sm80Case{kAmpere, "fwd b1 h1 s4096 d256 bf16 softcap=20 mask=b1qk"},
                                          Sm80Case{kAda, "fwd h1 d256 fp16 varlen=128,512"},
                                          Sm80Case{kBlackwell, "fwd b1 h1 s4096 d128 fp16 causal_bottom_right"},
-                                         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d256 bf16"}));
+                                         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d256 bf16"},
+                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 causal_bottom_right"},
+                                         Sm80Case{kHopper, "fwd h1 d300/280 bf16 varlen=128,512 window=99:0"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d576/512 bf16 softcap=20 mask=b1qk"},
+                                         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d512 fp16 dropout=0.1"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Table32, Sm80Forward,
@@ -76,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
         Sm80Case{kAmpere, "fwd b1 h1 s4096 d128 fp32 window=100:30"},
         Sm80Case{kAmpere,
                  "fwd b1 h1 s4096 d64 fp32 softcap=20 alibi sinks mask=b1qk bias=fp16:1hqk dropout=0.2 window=50:40"},
-        Sm80Case{kAda, "fwd b1 h1 s4096 d256 fp32 mask=b1qk"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d256 fp32 mask=b1qk"}, Sm80Case{kHopper, "fwd b1 h1 s4096 d512 fp32 alibi"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d320 fp32"}, Sm80Case{kAda, "fwd b1 h1 s4096 d512 fp32 window=9:9"},
         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d128 fp32 causal_bottom_right"},
         Sm80Case{kBlackwell,
                  "fwd b1 h1 s4096 d128 fp32 softcap=20 alibi sinks mask=b1qk bias=fp16:1hqk dropout=0.2 window=50:40"},
@@ -119,8 +126,8 @@ TEST(Sm80Table, RefusesWithASentence) {
     EXPECT_FALSE(sm80::select_config(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
     return why;
   };
-  EXPECT_NE(refusal("b1 h1 s9 d256 fp32", 65536).find("65536 bytes"), std::string::npos);
-  EXPECT_NE(refusal("b1 h1 s9 d576/512 bf16", 101376).find("576/512"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s9 d256 fp32", 49152).find("49152 bytes"), std::string::npos);
+  EXPECT_NE(refusal("b1 h1 s9 d576/512 fp32", 101376).find("576/512"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s9 d256 bf16", 32768).find("32768 bytes"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s1x3000000000 d8 bf16 strides=q:0,1000,8;k:0,0,0;v:0,0,0;o:0,1000,8", 101376).find("seq_k"),
             std::string::npos);

@@ -38,25 +38,25 @@ inline std::vector<Words> operator+(std::vector<Words> a, const std::vector<Word
   return a;
 }
 
-inline const std::vector<Words> kMla = {{"576/512", "h16/1 d576/512 v_in_k"}};
+inline const std::vector<Words> kWide = kHeads + std::vector<Words>{{"512", "h8/2 d512"}};
+inline const std::vector<Words> kMla = kWide + std::vector<Words>{{"576/512", "h16/1 d576/512 v_in_k"}};
 inline const std::vector<Words> kForwardRows =
     kFloats + std::vector<Words>{{"fp8_e4m3", "fp8_e4m3"}, {"FP8 cache", "bf16 kv_dtype=fp8_e4m3"}};
 inline const std::vector<Words> kForwardOptions = kMasks + std::vector<Words>{{"batch_invariant", "batch_invariant"}};
 
 inline const std::vector<Matrix> kMatrices = {
-    {"Forward", "fwd s512", "q, k, v", "head dim", kForwardRows, kForwardOptions, kHeads + kMla},
+    {"Forward", "fwd s512", "q, k, v", "head dim", kForwardRows, kForwardOptions, kMla},
     {"Forward with fp8: q, k and v are quantized first", "fwd s512 fp8", "q, k, v", "head dim", kFloats,
      kForwardOptions, kHeads},
-    {"Forward of packed sequences", "fwd varlen=200,312", "q, k, v", "head dim", kForwardRows, kForwardOptions,
-     kHeads + kMla},
+    {"Forward of packed sequences", "fwd varlen=200,312", "q, k, v", "head dim", kForwardRows, kForwardOptions, kMla},
     {"Prompts on a cache in pages", "fwd b2 s100x900 kv=paged:16 seqused", "q, k, v", "head dim", kForwardRows,
-     kForwardOptions, kHeads + kMla},
+     kForwardOptions, kMla},
     {"Single tokens on a cache in pages", "fwd b4 s1x900 kv=paged:16 seqused", "q, k, v", "head dim", kForwardRows,
-     kForwardOptions, kHeads + kMla},
+     kForwardOptions, kMla},
     {"Single tokens with unified_max", "fwd b4 s1x900 kv=paged:16 seqused unified_max=0", "q, k, v", "head dim",
-     kForwardRows, kForwardOptions, kHeads + kMla},
+     kForwardRows, kForwardOptions, kMla},
     {"Prompts and single tokens in one call", "fwd varlen=1,1,100 s100x900 kv=paged:16 seqused", "q, k, v", "head dim",
-     kForwardRows, kForwardOptions, kHeads + kMla},
+     kForwardRows, kForwardOptions, kMla},
     {"Backward", "bwd s512", "q, k, v", "head dim", kFloats + std::vector<Words>{{"fp8_e4m3", "fp8_e4m3"}},
      kMasks + std::vector<Words>{{"dlse", "dlse"},
                                  {"fp32 gradients", "grad=fp32"},
@@ -66,9 +66,9 @@ inline const std::vector<Matrix> kMatrices = {
                                  {"deterministic", "deterministic"},
                                  {"deterministic dbias", "deterministic bias=fp32:11qk grads=dq,dk,dv,dbias"},
                                  {"dbias with dropout", "dropout=0.1 bias=fp32:1hqk grads=dq,dk,dv,dbias"}},
-     kHeads + std::vector<Words>{{"576/512", "h16/1 d576/512"}}},
+     kWide + std::vector<Words>{{"576/512", "h16/1 d576/512"}}},
     {"Backward of packed sequences", "bwd varlen=200,312", "q, k, v", "head dim", kFloats,
-     kMasks + std::vector<Words>{{"deterministic", "deterministic"}}, kHeads},
+     kMasks + std::vector<Words>{{"deterministic", "deterministic"}}, kWide},
     {"Other operators",
      "",
      "operator",

@@ -49,7 +49,7 @@ void add(Reasons& reasons, const Reasons& more) {
 // A family for other head dims, for few rows, for packed q or for another option says nothing about the call. If no
 // kernel at all supports it, every sentence counts.
 bool tells(const Implementation& row, const Problem& p, const std::string& refusal) {
-  if (std::string_view(row.name).find("mla") != std::string_view::npos && p.dim_qk <= 256) return false;
+  if (std::string_view(row.name).find("mla") != std::string_view::npos && p.dim_qk != 576) return false;
   for (const char* other : {"head dims must be ", "rows per K/V head ", "requires packed q over a ",
                             "requires the option fp8", "does not quantize "})
     if (refusal.starts_with(other)) return false;

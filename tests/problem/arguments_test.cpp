@@ -118,8 +118,8 @@ const Refused kRefused[] = {
        in.tensors = AttentionTensors{.q = q(in), .k = k(in), .v = v(in), .out = out(in)};
      },
      ErrorCode::bad_shape, "heads_q (3) must be a multiple of heads_kv (2)"},
-    {"DimTooLarge", kPlain, [](Inputs& in) { q(in).shape[3] = k(in).shape[3] = 300; }, ErrorCode::bad_shape,
-     "dim_qk must be 1 to 256, or the pair 576/512 (got 300)"},
+    {"DimTooLarge", kPlain, [](Inputs& in) { q(in).shape[3] = k(in).shape[3] = 600; }, ErrorCode::bad_shape,
+     "dim_qk must be 1 to 512, or 576 (got 600)"},
     // Strides, dtypes, devices
     {"QLastStride", kPlain, [](Inputs& in) { q(in).stride[3] = 2; }, ErrorCode::bad_stride,
      "the last dimension of q must have stride 1 (got 2)"},

@@ -54,7 +54,7 @@ TEST(Fp8Problem, Refusals) {
   EXPECT_EQ(of("fwd s9 bf16 fp8 v_descale=111"),
             "attention_fp8 does not support v_descale; it computes the scales and means");
   EXPECT_EQ(of("fwd s9 bf16 fp8 seqused"), "attention_fp8 does not support seqused_k");
-  EXPECT_EQ(of("fwd s9 d576/512 bf16 fp8"), "attention_fp8 requires head dims of 1 to 256 (got 576)");
+  EXPECT_EQ(of("fwd s9 d576/512 bf16 fp8"), "attention_fp8 requires head dims of 1 to 256 (got 576/512)");
   EXPECT_EQ(of("fwd s9 bf16 fp8=plain,seed:3"),
             "cannot read 'fp8=plain,seed:3' in \"fwd s9 bf16 fp8=plain,seed:3\": it must be fp8, fp8=plain, or fp8= "
             "with some "

@@ -29,8 +29,8 @@ CASES = {
     "head ratio": (ValueError, r"heads_q \(3\) must be a multiple of heads_kv \(2\)", {"q": Q[:, :3]}),
     "large head dim": (
         ValueError,
-        "dim_qk must be 1 to 256, or the pair 576/512 .got 300",
-        {"q": np.zeros((1, 1, 1, 300), F32), "k": np.zeros((1, 1, 1, 300), F32), "v": np.zeros((1, 1, 1, 24), F32)},
+        "dim_qk must be 1 to 512, or 576 .got 600",
+        {"q": np.zeros((1, 1, 1, 600), F32), "k": np.zeros((1, 1, 1, 600), F32), "v": np.zeros((1, 1, 1, 24), F32)},
     ),
     "stride": (ValueError, "the last dimension of q must have stride 1 .got 2", {"q": Q[..., ::2], "k": K[..., ::2]}),
     "unaligned": (

@@ -10,6 +10,8 @@ MODELS = {
     "Llama": GROUPED,
     "Mistral": GROUPED | dict(sliding_window=6),
     "Gemma2": GROUPED | dict(sliding_window=6, attn_logit_softcapping=2.0, query_pre_attn_scalar=16),
+    # One layer has a window, the last one heads of 512.
+    "Gemma4": GROUPED | dict(sliding_window=6, vocab_size_per_layer_input=97, hidden_size_per_layer_input=8),
     "GptOss": GROUPED | dict(sliding_window=6, num_local_experts=2, num_experts_per_tok=1),
     "GPT2": dict(n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=128),
     # Its layers do not pass their window on: only a mask has it.
@@ -30,7 +32,9 @@ def transformers(torch):
 
 def pair(transformers, name, kind="ForCausalLM", **more):
     """One random model with eager attention, and itself with onepass."""
-    config = getattr(transformers, f"{name}Config")(**MODELS.get(name, {}), **more)
+    config = getattr(transformers, f"{name}TextConfig" if name == "Gemma4" else f"{name}Config")(
+        **MODELS.get(name, {}), **more
+    )
     for dropout in ("attn_pdrop", "resid_pdrop", "embd_pdrop", "dropout_rate", "hidden_dropout_prob"):
         if hasattr(config, dropout):
             setattr(config, dropout, 0.0)
@@ -97,6 +101,16 @@ def test_training_step(transformers, torch, name):
     for n in grads:
         size = max(1e-3, grads[n].abs().max().item())
         torch.testing.assert_close(my_grads[n], grads[n], atol=2e-4 * size, rtol=1e-3, msg=lambda m, n=n: f"{n}: {m}")
+
+
+def test_all_layers_of_gemma_4(transformers, torch, monkeypatch):
+    import onepass.torch
+
+    mine = pair(transformers, "Gemma4")[1]
+    seen, attention = [], onepass.torch.attention
+    monkeypatch.setattr(onepass.torch, "attention", lambda q, *x, **o: seen.append(q) or attention(q, *x, **o))
+    mine(torch.randint(97, (2, 21)))
+    assert [q.shape[-1] for q in seen] == [16, 512]
 
 
 def test_packed_sequences_by_position_ids(transformers, torch):

@@ -211,8 +211,8 @@ def test_batch_invariance(order, dtype, monkeypatch):
 
 def test_what_is_not_supported_is_refused():
     backend = onepass.vllm.Cpu
-    with pytest.raises(ValueError, match=r"does not support head dims above 256 \(got 512\)"):
-        backend.get_impl_cls()(4, 512, 1.0, 2)
+    with pytest.raises(ValueError, match=r"does not support head dims above 512 \(got 520\)"):
+        backend.get_impl_cls()(4, 520, 1.0, 2)
     with pytest.raises(ValueError, match=r"kv_cache_dtype must be one of .* \(got fp8_e5m2\)"):
         impl_of(backend, kv_cache_dtype="fp8_e5m2")
     with pytest.raises(NotImplementedError, match="does not support quantized outputs"):

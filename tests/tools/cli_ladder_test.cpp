@@ -54,7 +54,7 @@ TEST(CliLadder, BadSizesAreRefused) {
   };
   refused({"--n", "0"}, "n must be 1 to 8192");
   refused({"--n", "100000"}, "8192");
-  refused({"--d", "0"}, "dim_qk must be 1 to 256");
+  refused({"--d", "0"}, "dim_qk must be 1 to 512");
   refused({"--sram", "10"}, "fast memory of 10 bytes");
   refused({"--sram", "much"}, "--sram");
   refused({"--sram", "-5"}, "the fast memory must be at most");

@@ -31,8 +31,8 @@ class DenseAttention(AttentionImpl):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        if not 1 <= head_size <= 256:
-            raise ValueError(f"onepass.vllm does not support head dims above 256 (got {head_size})")
+        if not 1 <= head_size <= 512:
+            raise ValueError(f"onepass.vllm does not support head dims above 512 (got {head_size})")
         if kv_cache_dtype not in CACHES:
             raise ValueError(f"kv_cache_dtype must be one of {', '.join(CACHES)} (got {kv_cache_dtype})")
         if self.dcp_world_size > 1:

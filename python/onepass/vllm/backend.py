@@ -51,7 +51,7 @@ class DenseBackend(AttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
-        return 1 <= head_size <= 256
+        return 1 <= head_size <= 512
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:

@@ -147,15 +147,21 @@ DEV void normalize_rows(const ForwardParams& p, const WorkTile& x, i32 first, fl
     fallback.push(p, x, first + (__any_sync(0xffffffffu, is_wrong(end)) ? 1 : 0), place);
 }
 
-// O from its fragment by plain stores: rows of the sequence and columns of the tensor only.
-template <int N>
-DEV void store_rows(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const float (&o)[N]) {
+// O from its fragment by plain stores: rows of the sequence and columns of the tensor only. column(j, quad): of an
+// element.
+template <int N, class Column>
+DEV void store_rows(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const float (&o)[N],
+                    const Column& column) {
   const u32 quad = opaque_thread() % 4;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const i32 r = rows.row[j >> 1 & 1], d = column_of(j, quad);
+    const i32 r = rows.row[j >> 1 & 1], d = column(j, quad);
     if (r < x.seq_q && d < features.dim_v) write_out(p, out_offset(p, x, r) + d, o[j]);
   }
+}
+template <int N>
+DEV void store_rows(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const float (&o)[N]) {
+  store_rows(p, x, rows, o, [](i32 j, u32 quad) { return column_of(j, quad); });
 }
 
 }  // namespace onepass

@@ -7,18 +7,18 @@ namespace onepass::decode {
 
 // Adds up what the teams have, a few columns at a time: emit(row, column, sums) by one thread for each four of them.
 template <class Emit>
-DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], const float (&weight)[kRowTiles][2],
+DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], const float (&weight)[kRowTiles][2],
                    const Emit& emit) {
   constexpr i32 kColumns = kLayout.columns;
   const u32 lane = opaque_thread() % 32;
-  const i32 first_row = own_warp() / kShare * kWarpRows + static_cast<i32>(lane / 4);
+  const i32 first_row = first_own_row() + static_cast<i32>(lane / 4);
   const u32 own = sm + kLayout.sums + own_team() * kRows * kLayout.sum_pitch + lane % 4 * 8;
 #pragma unroll 1
   for (i32 from = 0; from < kOutN; from += kColumns) {
     if (from != 0) __syncthreads();
 #pragma unroll
-    for (i32 j = 0; j < kOutN / 2; j += 2) {
-      const i32 column = j / 4 * 8 - from, i = j >> 1 & 1;
+    for (i32 j = 0; j < kOutSums; j += 2) {
+      const i32 column = own_columns(j / 4 * 4) - from, i = j >> 1 & 1;
       if (column < 0 || column >= kColumns) continue;
 #pragma unroll
       for (i32 r = 0; r < kRowTiles; ++r) {
@@ -47,11 +47,11 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutN / 2], con
 
 // The end of a segment.
 DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& segment, i32 end,
-               const float (&o)[kRowTiles][kOutN / 2], const LaneRows (&lane_rows)[kRowTiles]) {
+               const float (&o)[kRowTiles][kOutSums], const LaneRows (&lane_rows)[kRowTiles]) {
   const auto unit = unit_of(p);
   const Group& g = segment.group;
   const i32 rows = g.rows(p), lane = static_cast<i32>(opaque_thread() % 32);
-  const i32 first_row = own_warp() / kShare * kWarpRows + lane / 4;
+  const i32 first_row = first_own_row() + lane / 4;
   const auto state_at = [&](i32 team, i32 row) { return sm + kLayout.states + (team * kBlockM + row) * 16; };
   const auto united_at = [&](i32 row) { return sm + kLayout.united + row * 16; };
   clear_flags(sm);

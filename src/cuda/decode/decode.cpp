@@ -22,12 +22,15 @@ namespace {
 struct TileConfig {
   int dim_qk, dim_v;  // up to these head dims
   int row_tiles, block_n, warps;
+  int halves = 1;
 };
-constexpr TileConfig kConfigs16[] = {{64, 64, 2, 32, 8}, {128, 128, 2, 16, 8}, {256, 256, 1, 16, 8}};
+constexpr TileConfig kConfigs16[] = {
+    {64, 64, 2, 32, 8}, {128, 128, 2, 16, 8}, {256, 256, 1, 16, 8}, {576, 512, 1, 16, 8, 2}};
 // Tiles for e4m3 k and v: twice the keys have the same bytes. One row tile has four times the keys, because the fixed
 // cost of a tile (a third of all instructions) is then paid half as often (b64 x 4k 2.5 % faster).
 constexpr TileConfig kConfigs8[] = {{64, 64, 2, 64, 8}, {128, 128, 2, 64, 8}, {256, 256, 1, 32, 8}};
-constexpr TileConfig kConfigs32[] = {{64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}};
+constexpr TileConfig kConfigs32[] = {
+    {64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}, {576, 512, 1, 16, 8, 4}};
 constexpr int kMaxSlots = 8, kMinSlots = 2;
 constexpr std::int64_t kKeysOfRow = 4;  // at least, with more than one query: below, Q and O are a large part
 
@@ -104,8 +107,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
                          cuda::row_alignment(p, role), ")"));
   }
   if (p.v_mean) return refuse("does not support v_mean");
-  if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
+  if (p.kv_dtype && std::max(p.dim_qk, p.dim_v) > 256)
+    return refuse(text("with an FP8 cache, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (rows_of(p) > kMaxRows) {
     return refuse(
         text("rows per K/V head (seq_q x heads_q / heads_kv) must be at most ", kMaxRows, " (got ", rows_of(p), ")"));
@@ -123,17 +126,21 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
       std::ranges::find_if(table, [&](const TileConfig& t) { return p.dim_qk <= t.dim_qk && p.dim_v <= t.dim_v; });
   const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows_of(p)))));
   const int row_tiles = std::max(1, rows / 16), held = std::min(row_tiles, s->row_tiles);
+  if (row_tiles / held * s->halves > s->warps)
+    return refuse(text("with fp32 head dims beyond 256, rows per K/V head must be at most ",
+                       16 * s->warps / s->halves * held, " (got ", rows_of(p), ")"));
   const AttentionFeatures& f = features.attention;
   const bool plain = !f.transforms() && !f.masks() && !f.dropout, one_result = p.batch_invariant;
   const int most_held = one_result ? s->row_tiles : held;                    // tiles do not depend on the rows
   const int block_n = !p.kv_dtype || (most_held == 1 && plain) ? s->block_n  // else registers are short
                       : most_held == 1 || p.dim_v <= 64        ? 32
                                                                : 16;
-  c = {.kSums = p.dtype == DType::f32 && p.dim_v > 128 ? 2 : 1,
+  c = {.kSums = p.dtype == DType::f32 && p.dim_v / s->halves > 128 ? 2 : 1,
        .rows = rows,
        .warps = s->warps,
        .row_tiles = held,
        .share = 0,
+       .halves = s->halves,
        .block_n = block_n,
        .slots = 0,
        .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
@@ -148,16 +155,17 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
       c.share = c.warps / team;
       for (c.slots = kMaxSlots; c.slots > kMinSlots && !fits(); --c.slots) {
       }
-      if (fits()) break;
+      if (fits()) return;
     }
+    c.warps = team, c.share = 1;
   };
   if (one_result) {  // teams divide the keys, so their number does not depend on the rows
     c.rows = kMaxRows, c.row_tiles = s->row_tiles;
-    choose(kMaxRows / 16 / c.row_tiles);
+    choose(kMaxRows / 16 / c.row_tiles * c.halves);
     c.rows = rows, c.row_tiles = held;
-    c.warps = c.share * (row_tiles / held);
+    c.warps = c.share * (row_tiles / held) * c.halves;
   }
-  choose(row_tiles / held);
+  choose(row_tiles / held * c.halves);
   if (!fits())
     return refuse(text("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
                        shared_bytes, " bytes of shared memory"));

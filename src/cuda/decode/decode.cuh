@@ -31,12 +31,12 @@ namespace onepass::decode {
 //   wait for V       |
 //   O += P V         |
 //   give V back      | copy the K or V that is kSlots copies ahead
-DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& ring, float (&o)[kRowTiles][kOutN / 2],
+DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& ring, float (&o)[kRowTiles][kOutSums],
                 LaneRows (&rows)[kRowTiles]) {
   float s[kRowTiles][kBlockN / 2];
   Weights<kBlockN> w[kRowTiles];
   const QueryOperand query{sm + kLayout.q};
-  const i32 first_row = own_warp() / kShare * kWarpRows;
+  const i32 first_row = first_own_row();
   LanePlaces places[kRowTiles];
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) places[r].open(p, segment.group, first_row + 16 * r);
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
   copies_wait<kSlots>();
 #pragma unroll 1
   while (segment.steps != 0) {
-    float o[kRowTiles][kOutN / 2];
+    float o[kRowTiles][kOutSums];
     LaneRows rows[kRowTiles];
     for (LaneRows& r : rows) r = {};
     clear(o);

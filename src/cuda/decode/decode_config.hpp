@@ -11,6 +11,7 @@ struct DecodeConfig {
   int rows;                         // of a K/V head at most: a power of two
   int warps, row_tiles;             // a warp holds row_tiles times sixteen rows
   int share;       // teams: a team's warps hold the rows between them, and each team has keys of its own
+  int halves;      // warps of a team that hold the same rows: each computes S, and some columns of O
   int block_n;     // keys of a tile
   int slots;       // tiles of K or V of a team in shared memory
   int piece;       // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
@@ -18,10 +19,12 @@ struct DecodeConfig {
   bool even;       // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
   bool unified;    // weights refer to DecodeParams::phi in place of the rows' maxima
 
-  ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, block_n, slots, piece, copy_bytes, even, unified)
+  ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, halves, block_n, slots, piece, copy_bytes, even,
+                 unified)
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
-  ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team(); }
+  ONEPASS_HD constexpr int same_rows() const { return share * halves; }
+  ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team() / halves; }
   // The least tiles of a CTA: fewer are not worth a merge.
   ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
 };

@@ -30,5 +30,15 @@ DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }
 DEV void all_sync() { __syncthreads(); }
 DEV i32 own_warp() { return static_cast<i32>(opaque_thread() / 32); }
 DEV i32 own_team() { return own_warp() % kShare; }
+DEV i32 first_own_row() { return own_warp() / kSameRows * kWarpRows; }
+// A warp has every kHalves-th group of columns of O, from this one on.
+constexpr i32 kHalves = config.halves, kOfGroup = kGroupColumns / 2;
+constexpr i32 kOutSums = padded(kOutN / kGroupColumns, kHalves) / kHalves * kOfGroup;
+DEV u32 own_half() { return kHalves == 1 ? 0 : static_cast<u32>(own_warp()) / kShare % kHalves; }
+// The first column of accumulators j .. j + 3, j a multiple of four.
+DEV i32 own_columns(i32 j) {
+  if constexpr (kHalves == 1) return j / 4 * 8;
+  return (j / kOfGroup * kHalves + static_cast<i32>(own_half())) * kGroupColumns + j % kOfGroup * 2;
+}
 
 }  // namespace onepass::decode

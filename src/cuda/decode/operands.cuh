@@ -65,7 +65,7 @@ struct CacheKeys {
   template <i32 N>
   DEV void scale(float (&s)[kRowTiles][N], u32 sm) const {
     if constexpr (kFp8Keys) {
-      const u32 row = own_warp() / kShare * kWarpRows + own_thread() % 32 / 4;
+      const u32 row = first_own_row() + own_thread() % 32 / 4;
 #pragma unroll
       for (i32 r = 0; r < kRowTiles; ++r) {
         const u32 units = sm + kLayout.units + 4 * (row + 16 * r);
@@ -86,7 +86,7 @@ struct CacheKeys {
     if constexpr (kFp8Keys)
       multiply_columns_e4m3<kBlockN, kLayout.v_pitch>(o, w, tile, seen);
     else
-      multiply_columns<kBlockN, kLayout.v_pitch>(o, w, tile);
+      multiply_columns<kBlockN, kLayout.v_pitch, kHalves>(o, w, tile, own_half());
   }
   // O as other types have it. Rows that a NaN may be in are not finite, and go to the fallback.
   template <i32 N>

@@ -48,12 +48,13 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
   }
 }
 
-// rows x dim elements, padded with zeros to a multiple of sixteen elements a row; tokens past the sequence are zeros,
-// since whatever they hold would meet weights of 0. A thread copies the same chunk of every kStep-th row. Token 0 of K
-// and V lies where KeyValueView says; the others follow at one stride, or each(..) is told where every one of them is.
+// rows x dim elements, padded with zeros to a multiple of sixteen elements a row, for each warp that shares the rows;
+// tokens past the sequence are zeros, since whatever they hold would meet weights of 0. A thread copies the same chunks
+// of every kStep-th row. Token 0 of K and V lies where KeyValueView says; the others follow at one stride, or each(..)
+// is told where every one of them is.
 template <i32 rows, i32 dim, i32 pitch, i32 unrolled = rows>
 struct TileCopy {
-  static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16) * kElementBytes / 16;
+  static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16 * kShare) * kElementBytes / 16;
   static constexpr i32 kAcross = kChunks <= 2    ? 2
                                  : kChunks <= 4  ? 4
                                  : kChunks <= 8  ? 8
@@ -75,35 +76,46 @@ struct TileCopy {
   // where(token): the address of its row, or null: zeros.
   template <class Where>
   DEV void each(u32 to, i32 first, const Where& where) const {
-    const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = thread % kAcross;
-    const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
-    if (kChunks < kAcross && chunk >= kChunks) return;
+#pragma unroll
+    for (i32 across = 0; across < kChunks; across += kAcross) {
+      const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = across + thread % kAcross;
+      const i32 bytes = bytes_of(across, chunk);
+      if (kChunks < across + kAcross && chunk >= kChunks) return;
 #pragma unroll(unrolled)
-    for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
-      const i32 r = row + i * kStep;
-      if (rows % kStep != 0 && r >= rows) break;
-      const char* const at = first + r < tokens ? where(first + r) : nullptr;
-      const u64 piece = reinterpret_cast<u64>(at) + chunk * 16;  // of integers: nothing may be added to a null pointer
-      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), reinterpret_cast<const char*>(piece),
-                                   at ? bytes : 0);
+      for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
+        const i32 r = row + i * kStep;
+        if (rows % kStep != 0 && r >= rows) break;
+        const char* const at = first + r < tokens ? where(first + r) : nullptr;
+        const u64 piece =
+            reinterpret_cast<u64>(at) + chunk * 16;  // of integers: nothing may be added to a null pointer
+        copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), reinterpret_cast<const char*>(piece),
+                                     at ? bytes : 0);
+      }
     }
   }
 
  private:
+  // Those of a row that a chunk has, of kAcross chunks from `across` on; at most 0 behind its end.
+  static DEV i32 bytes_of(i32 across, i32 chunk) {
+    return kBytes >= 16 * (across + kAcross) ? 16 : min(kBytes - chunk * 16, 16);
+  }
   template <class Address>
   DEV void copy(u32 to, i32 first, const Address& token_0) const {
-    const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = thread % kAcross;
-    const i64 stride = token_stride * kElementBytes;
-    const char* at = token_0() + (first + row) * stride + chunk * 16;
-    const i32 bytes = kBytes == 16 * kAcross ? 16 : min(kBytes - chunk * 16, 16);
-    if (kChunks < kAcross && chunk >= kChunks) return;
+#pragma unroll
+    for (i32 across = 0; across < kChunks; across += kAcross) {
+      const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = across + thread % kAcross;
+      const i64 stride = token_stride * kElementBytes;
+      const char* at = token_0() + (first + row) * stride + chunk * 16;
+      const i32 bytes = bytes_of(across, chunk);
+      if (kChunks < across + kAcross && chunk >= kChunks) return;
 #pragma unroll(unrolled)
-    for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
-      const i32 r = row + i * kStep;
-      if (rows % kStep != 0 && r >= rows) break;
-      const bool real = first + r < tokens;
-      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at, real ? bytes : 0);
-      at += kStep * stride;
+      for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
+        const i32 r = row + i * kStep;
+        if (rows % kStep != 0 && r >= rows) break;
+        const bool real = first + r < tokens;
+        copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at, real ? bytes : 0);
+        at += kStep * stride;
+      }
     }
   }
 };

@@ -21,7 +21,7 @@ struct LeftFragments {
 
   static DEV u32 address(u32 tile) {  // of this lane's row of the first row tile of this warp
     const u32 thread = own_thread(), lane = thread % 32;
-    return tile + swizzled(thread / 32 / kShare * (16 * tiles) + lane % 16, lane / 16, pitch);
+    return tile + swizzled(thread / 32 / kSameRows * (16 * tiles) + lane % 16, lane / 16, pitch);
   }
   DEV void load(u32 address, i32 k) {
 #pragma unroll

@@ -49,7 +49,7 @@ struct LeftFragments {
 
   // The address of elements 2 t and 2 t + 1 of row g of this warp's first row tile (lane = 4 g + t).
   static DEV u32 address(u32 tile) {
-    const u32 thread = opaque_thread(), row = thread / 32 / kShare * (16 * tiles) + thread % 32 / 4;
+    const u32 thread = opaque_thread(), row = thread / 32 / kSameRows * (16 * tiles) + thread % 32 / 4;
     return tile + swizzled(row, thread % 4 / 2, pitch) + thread % 2 * 8;
   }
   DEV void load(u32 address, i32 k) {

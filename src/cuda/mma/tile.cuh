@@ -13,7 +13,7 @@ constexpr i32 kQkDepth = padded(features.dim_qk, 16), kOutN = padded(features.di
 
 // Two sums of 64 columns and more beside each other: products read less ahead.
 constexpr bool kFewRegisters = config.kSums == 2;
-constexpr i32 kShare = config.share;  // warps of the same rows
+constexpr i32 kShare = config.share, kSameRows = config.same_rows();  // warps of the same rows
 
 // Two row tiles leave no registers for what follows from the thread's index, which is then worked out at every use;
 // with one it may stay.

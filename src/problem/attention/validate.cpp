@@ -87,7 +87,8 @@ void validate_quantized(const Problem& p) {
   }
   want(is_data(p.dtype), ErrorCode::bad_dtype, "q must be fp32, fp16 or bf16 (got ", name_of(p.dtype), ")");
   want(!p.kv_dtype, ErrorCode::bad_dtype, "k must be fp32, fp16 or bf16 (got ", name_of(p.key_dtype()), ")");
-  want(p.dim_qk <= 256, ErrorCode::bad_shape, "attention_fp8 requires head dims of 1 to 256 (got ", p.dim_qk, ")");
+  want(std::max(p.dim_qk, p.dim_v) <= 256, ErrorCode::bad_shape, "attention_fp8 requires head dims of 1 to 256 (got ",
+       p.dim_qk, "/", p.dim_v, ")");
   want(!p.v_in_k, ErrorCode::bad_value, "attention_fp8 does not support v_in_k");
   want(p.fp8->hadamard || p.fp8->seed == 0, ErrorCode::bad_value, "the seed of fp8 must be 0 without hadamard (got ",
        p.fp8->seed, ")");
@@ -178,11 +179,10 @@ Mods validate_attention(const Problem& p) {
        static_cast<int>(p.device.kind), ")");
   want(p.device.kind == DeviceKind::cpu || p.device.index >= 0, ErrorCode::bad_device,
        "the CUDA device's number must be 0 or more (got ", p.device.index, ")");
-  const bool latent = p.dim_qk == 576 && p.dim_v == 512;
-  for (const auto& [name, d] : {std::pair{"dim_qk", p.dim_qk}, {"dim_v", p.dim_v}}) {
-    want((d >= 1 && d <= 256) || latent, ErrorCode::bad_shape, name, " must be 1 to 256, or the pair 576/512 (got ", d,
-         ")");
-  }
+  const auto is_dim = [](std::int64_t d) { return d >= 1 && d <= 512; };
+  want(is_dim(p.dim_qk) || p.dim_qk == 576, ErrorCode::bad_shape, "dim_qk must be 1 to 512, or 576 (got ", p.dim_qk,
+       ")");
+  want(is_dim(p.dim_v), ErrorCode::bad_shape, "dim_v must be 1 to 512 (got ", p.dim_v, ")");
   const bool fp8 = p.dtype == DType::f8e4m3;
   for (const auto& [name, t, or_fp8] : {std::tuple{"q, k and v", p.dtype, true},
                                         {"out", p.out_dtype, false},

@@ -16,7 +16,8 @@ constexpr AttentionFeatures features = forward_features.attention;
 }  // namespace onepass
 #include "cuda/sm90/forward/config.hpp"
 namespace onepass::sm90 {
-constexpr ForwardConfig config = {.groups = 2, .block_n = 128, .stages = 2, .q_stages = 1, .bias_stages = 1};
+constexpr ForwardConfig config = {
+    .groups = 2, .v_groups = 1, .block_n = 128, .stages = 2, .q_stages = 1, .bias_stages = 1};
 }
 #include "cuda/sm90/forward/bias_tile.cuh"
 #undef onepass

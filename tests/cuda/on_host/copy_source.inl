@@ -16,7 +16,7 @@ constexpr ForwardFeatures forward_features = {
 constexpr AttentionFeatures features = forward_features.attention;
 namespace sm80 {
 constexpr ForwardConfig config = {
-    .warps = 4, .row_tiles = 1, .block_n = 48, .stages = 1, .blocks = 1, .copy_bytes = EMULATED_COPY_BYTES};
+    .warps = 4, .row_tiles = 1, .share = 1, .block_n = 48, .stages = 1, .blocks = 1, .copy_bytes = EMULATED_COPY_BYTES};
 }
 }  // namespace onepass
 #include "cuda/sm80/forward/tile.cuh"
@@ -40,7 +40,7 @@ template <i32... before>
 constexpr auto table(std::integer_sequence<i32, before...>) {
   return std::array{&copy<before + 1>...};
 }
-constexpr auto kCopies = table(std::make_integer_sequence<i32, 256>{});
+constexpr auto kCopies = table(std::make_integer_sequence<i32, 512>{});
 
 }  // namespace onepass::sm80
 

@@ -57,7 +57,7 @@ TEST_P(EmulatedCopy, RowsThenZerosInEveryHeadDim) {
     int tokens, first, gap;
   };
   for (const Case c : {Case{150, 48, 0}, {150, 144, 1}, {5, 0, 3}, {48, 48, 0}, {49, 48, 1}}) {
-    for (int dim = 1; dim <= 256; ++dim) {
+    for (int dim = 1; dim <= 512; ++dim) {
       Rows rows(text, dim, c.tokens, c.gap);
       copies_are_early = dim % 2 == 0;
       std::memset(smem, kBefore, static_cast<std::size_t>(text.bytes(dim)) + 1024);

@@ -15,6 +15,7 @@ constexpr AttentionFeatures features = forward_features.attention;
 namespace sm80 {
 constexpr ForwardConfig config = {.warps = 4,
                                   .row_tiles = PRODUCTS_ROW_TILES,
+                                  .share = 1,
                                   .block_n = PRODUCTS_KEYS,
                                   .stages = 1,
                                   .blocks = 1,

@@ -21,7 +21,7 @@ class EmulatedKernel : public testing::TestWithParam<const warps::Sm80Kernel*> {
   static std::string run(check::Inputs& inputs, bool early) {
     const warps::Sm80Kernel& kernel = *GetParam();
     const auto& c = *static_cast<const sm80::ForwardConfig*>(kernel.config);
-    const cuda::TileShape tile{c.block_m(), c.block_n, c.block_m() / 16};
+    const cuda::TileShape tile{c.block_m(), c.block_n, c.warps * c.row_tiles};
     CallOnHost call(inputs, tile, early);
     kernel.run(&call.params, call.grid());
     return call.output_bytes();

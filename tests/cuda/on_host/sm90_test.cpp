@@ -24,7 +24,7 @@ class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Kernel*> {
     const warps::Sm90Kernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
     const auto& c = *static_cast<const sm90::ForwardConfig*>(kernel.config);
-    const cuda::TileShape tile{64 * c.groups, c.block_n, 4 * c.groups};
+    const cuda::TileShape tile{c.block_m(), c.block_n, 4 * c.groups};
     CallOnHost call(inputs, tile, early);
     sm90::ForwardConfig chosen;
     std::string why;

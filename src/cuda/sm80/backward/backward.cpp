@@ -22,12 +22,15 @@ constexpr TileConfig kConfigs16[] = {
     // dims    extras | warps row tiles share | m stages | blocks
     {64, 64, kBands, 4, 2, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 32, 2, 2},   {128, 128, kBands, 4, 1, 1, 32, 2, 2},
     {128, 128, kAll, 4, 1, 1, 16, 2, 2}, {256, 256, kAll, 8, 1, 2, 32, 1, 1}, {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 8, 1, 2, 32, 1, 1}, {576, 512, kAll, 4, 1, 2, 32, 1, 1}, {576, 512, kAll, 2, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 2, 1, 2, 16, 1, 1},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims    extras | warps row tiles share | m stages | blocks
     {64, 64, kPlain, 4, 1, 1, 32, 2, 3},   {64, 64, kBands, 4, 1, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 16, 1, 2},
     {128, 128, kBands, 8, 1, 2, 32, 2, 1}, {128, 128, kAll, 4, 1, 2, 32, 1, 2}, {128, 128, kAll, 4, 1, 2, 32, 1, 1},
     {256, 256, kAll, 8, 1, 2, 32, 1, 1},   {256, 256, kAll, 4, 1, 2, 32, 1, 1}, {256, 256, kAll, 2, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 4, 1, 2, 32, 1, 1},   {576, 512, kAll, 2, 1, 2, 32, 1, 1}, {576, 512, kAll, 2, 1, 2, 16, 1, 1},
 };
 
 // How the tensors may be read and written.
@@ -98,7 +101,8 @@ Decision plan(const Request& request) { return cuda::plan_backward<State, Backwa
 
 std::vector<BackwardFeatures> parts_of(const BackwardFeatures& f) {
   const AttentionFeatures& a = f.forward.attention;
-  if (a.input != ScalarType::f32 || std::max(a.dim_qk, a.dim_v) <= 128 || !f.dv || !f.scores()) return {f};
+  const int both = a.input == ScalarType::f32 ? 128 : 256;  // head dims whose dK and dV fill the registers
+  if (std::max(a.dim_qk, a.dim_v) <= both || !f.dv || !f.scores()) return {f};
   BackwardFeatures values = f, scores = f;
   values.dq = values.dk = values.dslopes = values.deterministic = false;
   scores.dv = false;
@@ -138,8 +142,6 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
     why = std::move(sentence);
     return false;
   };
-  if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   const bool fp32 = p.dtype == DType::f32;
   if (fp32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits)) {
     return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,

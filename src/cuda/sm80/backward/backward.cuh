@@ -30,16 +30,16 @@ DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep&
   };
   const auto on_weights = [&](const Weights<kPartM>(&w)[kRowTiles]) {
     if constexpr (!backward_features.dv) return;
-    if constexpr (kShare > 1) {
+    if constexpr (kRowParts > 1) {
       store_part(sm, w);
       __syncthreads();
     }
     add_to(dv, w);
-    if constexpr (kShare > 1) __syncthreads();
+    if constexpr (kRowParts > 1) __syncthreads();
   };
   const auto on_ds = [&](const Weights<kPartM>(&w)[kRowTiles]) {
-    if constexpr (backward_features.dq || kShare > 1) store_part(sm, w);
-    if constexpr (kShare > 1) __syncthreads();
+    if constexpr (backward_features.dq || kRowParts > 1) store_part(sm, w);
+    if constexpr (kRowParts > 1) __syncthreads();
     if constexpr (!backward_features.dk) return;
     Weights<kBlockM> all[kRowTiles];
     whole_rows(sm, w, all);
@@ -48,7 +48,7 @@ DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep&
   if (seen) {
     pass<backward_features.scores()>(
         p, sm, work, step, on_weights, [&](const KeyScores& scores, i32 r) { return slopes.adder(scores, r); }, on_ds);
-  } else if constexpr (backward_features.dq || kShare > 1) {
+  } else if constexpr (backward_features.dq || kRowParts > 1) {
     const Weights<kPartM> none[kRowTiles] = {};
     store_part(sm, none);
   }
@@ -90,7 +90,7 @@ DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& mean
       copy_queries(sm, p, tile(), step.next(p, tile()));
       copies_commit();
     }
-    differentiate(p, sm, work, step, kShare > 1 || sees(p, tile(), step), dk, dv, slopes);
+    differentiate(p, sm, work, step, kRowParts > 1 || sees(p, tile(), step), dk, dv, slopes);
     if constexpr (backward_features.dq) {
       __syncthreads();  // dS is whole
       add_dq(p, sm, tile(), step);

@@ -21,7 +21,7 @@ BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
 cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardShape& shape,
                                const BackwardConfig& config, const std::string& arch, const std::string& mods = {},
                                bool bias = false);
-// The gradients of each launch of the kernel by keys: dV has its own launch if fp32 has no registers for both sums.
+// The gradients of each launch of the kernel by keys: dV has its own launch if there are no registers for both sums.
 std::vector<BackwardFeatures> parts_of(const BackwardFeatures& features);
 std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& config);
 

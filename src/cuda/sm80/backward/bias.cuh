@@ -91,7 +91,7 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
   constexpr i32 kN = kPartM / 2;
   const u32 lane = opaque_thread() % 32, quad = lane % 4;
   const i32 first_key = (t.one_n ? t.n * kBlockN : 0) + static_cast<i32>(own_keys());
-  const i32 first_row = (t.one_m ? t.m * kBlockM : 0) + static_cast<i32>(own_part()) * kPartM;
+  const i32 first_row = (t.one_m ? t.m * kBlockM : 0) + static_cast<i32>(own_row_part()) * kPartM;
   const auto write = [&](i32 row, i32 key, float x) {
     if (row < p.bias_size[2] && key < p.bias_size[3])
       p.dbias[t.batch * p.dbias_stride[0] + t.head * p.dbias_stride[1] + row * p.dbias_stride[2] +
@@ -149,7 +149,7 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
   } else if (t.one_n) {
     for (i32 key = thread; key < kBlockN; key += kThreads) {
       float sum = 0.0f;
-      for (i32 part = 0; part < kShare; ++part) sum += load_one(by_key + 4 * (part * kBlockN + key));
+      for (i32 part = 0; part < kRowParts; ++part) sum += load_one(by_key + 4 * (part * kBlockN + key));
       write(0, t.n * kBlockN + key, sum);
     }
   } else if (thread == 0) {

@@ -7,7 +7,7 @@ namespace onepass::sm80 {
 struct BackwardConfig {
   static constexpr int kSums = 2;  // that a warp holds all along: dK and dV
   int warps, row_tiles;            // a warp holds row_tiles times sixteen keys
-  int share;       // warps that hold the same keys: each some columns of dK and dV, and some query rows of S
+  int share;       // warps that hold the same keys: each some columns of dK and dV, and row_parts() of the rows of S
   int block_m;     // query rows of a step
   int stages;      // blocks of Q and dO in shared memory
   int blocks;      // that share a multiprocessor
@@ -17,6 +17,9 @@ struct BackwardConfig {
   ONEPASS_FIELDS(BackwardConfig, warps, row_tiles, share, block_m, stages, blocks, copy_bytes, pairs)
   ONEPASS_HD constexpr int block_n() const { return 16 * warps / share * row_tiles; }  // keys
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
+  ONEPASS_HD constexpr int same_rows() const { return share; }
+  // Parts of a step's rows, a warp each; with sixteen rows, warps of the same keys all have S of all.
+  ONEPASS_HD constexpr int row_parts() const { return block_m / share >= 16 ? share : 1; }
 };
 
 // Shared memory of a CTA, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work, the

@@ -20,7 +20,7 @@ DEV void copy_keys(u32 sm, const BackwardParams& p, const KeyTile& x) {
 template <class Format>
 DEV void copy_parts(u32 to, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if constexpr (Format::kPacked == 2) {
-    constexpr i32 kChunks = kOutN / 8;
+    constexpr i32 kChunks = padded(features.dim_v, 16 * kShare) / 8;
     const float* const from =
         static_cast<const float*>(p.dout) + token_offset(p.dout_stride, x.map_batch, step.head, x.q_begin);
 #pragma unroll 1
@@ -48,10 +48,11 @@ DEV void copy_parts(u32 to, const BackwardParams& p, const KeyTile& x, const Row
 DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if (!step.exists(p, x)) return;
   const i32 row = step.m * kBlockM;
-  const TileCopy<kBlockM, features.dim_qk, kLayout.qk_pitch> q{0, p.q_stride[2], x.seq_q};
+  constexpr i32 kAtOnce = kWide ? 4 : kBlockM;
+  const TileCopy<kBlockM, features.dim_qk, kLayout.qk_pitch, kAtOnce> q{0, p.q_stride[2], x.seq_q};
   q(step.q(sm), row, token_0(p.q, p.q_stride, x, step.head, x.q_begin));
   if constexpr (forward_features.output == features.input) {
-    const TileCopy<kBlockM, features.dim_v, kLayout.v_pitch> dout{0, p.dout_stride[2], x.seq_q};
+    const TileCopy<kBlockM, features.dim_v, kLayout.v_pitch, kAtOnce> dout{0, p.dout_stride[2], x.seq_q};
     dout(step.dout(sm), row, token_0(p.dout, p.dout_stride, x, step.head, x.q_begin));
   } else {
     copy_parts<Element>(step.dout(sm), p, x, step);

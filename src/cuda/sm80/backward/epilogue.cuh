@@ -17,14 +17,12 @@ DEV void store_two(typename Format::Raw* to, float a, float b) {
 template <class Format, i32 dim, i32 N>
 DEV bool store_gradient(void* to, const long long (&stride)[3], const KeyTile& x, i32 first, const float (&sum)[N],
                         float scale) {
-  constexpr i32 kOfGroup = kGroupColumns / 2;
   const u32 quad = opaque_thread() % 4;
   const FragmentRows rows = FragmentRows::from(first);
   float zero = 0.0f;
 #pragma unroll
   for (i32 j = 0; j < N; j += 2) {
-    const i32 group = j / kOfGroup * kShare + static_cast<i32>(own_part());
-    const i32 key = rows.row[j >> 1 & 1], d = group * kGroupColumns + column_of(j % kOfGroup, quad);
+    const i32 key = rows.row[j >> 1 & 1], d = own_column(j, quad);
     const float a = scale * sum[j], b = scale * sum[j + 1];
     zero += a * 0.0f + b * 0.0f;
     if (key >= x.seq_k || d >= dim) continue;

@@ -12,7 +12,7 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, co
               const Add& add, const OnDs& on_ds) {
   constexpr i32 kN = kPartM / 2;
   constexpr bool kRest = kLayout.dout_parts == 2;
-  const u32 part = own_part() * kPartM;
+  const u32 part = own_row_part() * kPartM;
   float s[kRowTiles][kN], dp[kRowTiles][kN];
   Weights<kPartM> w[kRowTiles];
   Slopes<kN> derivative[kRowTiles];

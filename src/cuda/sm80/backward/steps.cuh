@@ -23,13 +23,13 @@ DEV void store_part(u32 sm, const Weights<kPartM> (&w)[kRowTiles]) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r)
     store_results<kPartM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r,
-                                            own_part() * (kPartM * kElementBytes / 32));
+                                            own_row_part() * (kPartM * kElementBytes / 32));
 }
 // All rows of this warp's keys: what it has itself, or has stored with those that share its keys.
 DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kBlockM> (&w)[kRowTiles]) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
-    if constexpr (kShare > 1) {
+    if constexpr (kRowParts > 1) {
       load_results<kBlockM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r);
     } else {
 #pragma unroll
@@ -112,7 +112,7 @@ struct SlopeSums {
     if (next.head == step.head) return;
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
-      const float sum = warp_sum(of[r]);
+      const float sum = own_part() < kRowParts ? warp_sum(of[r]) : 0.0f;  // others have sums of the same pairs
       if (opaque_thread() % 32 == 0)
         *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = sum;
       of[r] = 0.0f;

@@ -4,6 +4,7 @@
 #include "cuda/mma/copy.cuh"
 #include "cuda/sm80/backward/config.hpp"
 #include "cuda/sm80/backward/sums.cuh"
+#include "cuda/sm80/share.cuh"
 
 namespace onepass::sm80 {
 
@@ -12,12 +13,11 @@ constexpr i32 kBlockM = config.block_m, kBlockN = config.block_n(), kStages = co
 using KeyTiles = TileScheduler<KeysOuter<kBlockM, kBlockN>>;
 static_assert(kBlockM == kBlockQ && kBlockN == kBlockK);
 
-DEV u32 own_keys() { return opaque_thread() / 32 / kShare * kWarpRows; }  // this warp's first key within the tile
-DEV u32 own_part() { return opaque_thread() / 32 % kShare; }              // of the warps that hold these keys
-constexpr i32 kPartM = kBlockM / kShare;                                  // query rows that it makes S and dS of
+DEV u32 own_keys() { return own_rows(); }  // this warp's first key within the tile
+constexpr bool kWide = features.dim_qk > 256 || features.dim_v > 256;
+constexpr i32 kRowParts = config.row_parts(), kPartM = kBlockM / kRowParts;  // query rows that it makes S and dS of
+DEV u32 own_row_part() { return kRowParts == 1 ? 0 : own_part(); }
 static_assert(kPartM % 16 == 0);
-// Accumulators of its columns of a gradient of `dim` columns: every kShare-th group.
-constexpr i32 own_sums(i32 dim) { return (dim / kGroupColumns + kShare - 1) / kShare * (kGroupColumns / 2); }
 constexpr i32 kKSums = own_sums(kQkDepth), kVSums = own_sums(kOutN);
 
 DEV void store_tile(u32 to, const KeyTile& x) {
@@ -69,7 +69,7 @@ struct RowStep {
   DEV u32 q(u32 sm) const { return sm + kLayout.q + slot * kLayout.q_bytes; }
   DEV u32 dout(u32 sm) const { return sm + kLayout.dout + slot * (kLayout.dout_parts * kLayout.dout_bytes); }
   DEV u32 statistics(u32 sm) const { return sm + kLayout.statistics + slot * kLayout.statistics_bytes; }
-  DEV i32 row() const { return m * kBlockM + static_cast<i32>(own_part()) * kPartM; }  // of this warp's part
+  DEV i32 row() const { return m * kBlockM + static_cast<i32>(own_row_part()) * kPartM; }  // of this warp's part
   // The next one, or the next from here on, that the mask leaves some of. In a deterministic call none is left out:
   // every tile takes its turn.
   DEV RowStep next(const BackwardParams& p, const KeyTile& x) const {

@@ -23,25 +23,30 @@ struct TileConfig {
   int warps, row_tiles, block_n, stages;
   bool q_registers;
   int blocks;
+  int share = 1;
   int column_groups = 64;  // where dim_v is at most this
 };
 constexpr TileConfig kConfigs16[] = {
     // dims    extras | warps row tiles n stages | Q in registers | blocks
-    {64, 64, kBands, 4, 2, 48, 2, false, 3},   {64, 64, kBands, 4, 2, 64, 2, true, 2},
-    {64, 64, kAll, 4, 1, 64, 2, true, 2},      {128, 128, kPlain, 4, 2, 64, 2, false, 2},
-    {128, 128, kBands, 4, 2, 48, 2, false, 2}, {128, 128, kBands, 4, 2, 32, 1, false, 2},
-    {128, 128, kAll, 4, 1, 32, 2, false, 2},   {192, 128, kBands, 4, 2, 48, 1, false, 2},
-    {256, 256, kBands, 4, 1, 64, 1, false, 2}, {256, 256, kBands, 8, 1, 64, 1, false, 1},
-    {256, 256, kBands, 8, 1, 32, 1, false, 1}, {256, 256, kAll, 4, 1, 32, 1, false, 2},
-    {256, 256, kAll, 4, 1, 16, 1, false, 2},
+    {64, 64, kBands, 4, 2, 48, 2, false, 3},    {64, 64, kBands, 4, 2, 64, 2, true, 2},
+    {64, 64, kAll, 4, 1, 64, 2, true, 2},       {128, 128, kPlain, 4, 2, 64, 2, false, 2},
+    {128, 128, kBands, 4, 2, 48, 2, false, 2},  {128, 128, kBands, 4, 2, 32, 1, false, 2},
+    {128, 128, kAll, 4, 1, 32, 2, false, 2},    {192, 128, kBands, 4, 2, 48, 1, false, 2},
+    {256, 256, kBands, 4, 1, 64, 1, false, 2},  {256, 256, kBands, 8, 1, 64, 1, false, 1},
+    {256, 256, kBands, 8, 1, 32, 1, false, 1},  {256, 256, kAll, 4, 1, 32, 1, false, 2},
+    {256, 256, kAll, 4, 1, 16, 1, false, 2},    {576, 512, kBands, 8, 1, 64, 1, false, 1, 2},
+    {576, 512, kAll, 8, 1, 32, 1, false, 1, 2}, {576, 512, kAll, 4, 1, 32, 1, false, 1, 2},
+    {576, 512, kAll, 2, 1, 32, 1, false, 1, 2},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims     extras | warps row tiles n stages | Q in registers | blocks
-    {64, 64, kBands, 4, 2, 32, 2, false, 2},   {64, 64, kBands, 4, 2, 32, 1, false, 2},
-    {64, 64, kAll, 4, 1, 32, 2, false, 2},     {128, 128, kBands, 4, 2, 16, 2, false, 2},
-    {128, 128, kBands, 8, 1, 16, 2, false, 1}, {128, 128, kAll, 4, 1, 16, 2, false, 2},
-    {128, 128, kAll, 4, 1, 16, 2, false, 1},   {256, 256, kAll, 4, 1, 16, 1, false, 2},
-    {256, 256, kBands, 8, 1, 16, 1, false, 1}, {256, 256, kAll, 4, 1, 16, 1, false, 1},
+    {64, 64, kBands, 4, 2, 32, 2, false, 2},    {64, 64, kBands, 4, 2, 32, 1, false, 2},
+    {64, 64, kAll, 4, 1, 32, 2, false, 2},      {128, 128, kBands, 4, 2, 16, 2, false, 2},
+    {128, 128, kBands, 8, 1, 16, 2, false, 1},  {128, 128, kAll, 4, 1, 16, 2, false, 2},
+    {128, 128, kAll, 4, 1, 16, 2, false, 1},    {256, 256, kAll, 4, 1, 16, 1, false, 2},
+    {256, 256, kBands, 8, 1, 16, 1, false, 1},  {256, 256, kAll, 4, 1, 16, 1, false, 1},
+    {576, 512, kAll, 8, 1, 16, 1, false, 1, 2}, {576, 512, kAll, 4, 1, 16, 1, false, 1, 2},
+    {576, 512, kAll, 2, 1, 16, 1, false, 1, 2},
 };
 // How the tensors may be read and written.
 void set_alignment(const Problem& p, ForwardConfig& c) {
@@ -51,7 +56,7 @@ void set_alignment(const Problem& p, ForwardConfig& c) {
   c.staged = p.out_dtype == p.dtype && row % 16 == 0 && cuda::row_alignment(p, Role::out) == 16;
 }
 
-cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.block_m() / 16}; }
+cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, c.warps * c.row_tiles}; }
 
 class State final : public cuda::KernelState {
  public:
@@ -72,7 +77,8 @@ class State final : public cuda::KernelState {
 
   std::string describe() const override {
     const ForwardConfig& c = config_;
-    return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles, " rows, ", c.stages,
+    return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles,
+                c.share == 1 ? " rows, " : " rows in pairs, ", c.stages,
                 c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.copy_bytes,
                 "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory", cuda::packing_of(*problem, *seen_));
   }
@@ -116,6 +122,7 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
   const auto fits = [&](const TileConfig& s) {
     c = {.warps = s.warps,
          .row_tiles = s.row_tiles,
+         .share = s.share,
          .block_n = s.block_n,
          .stages = s.stages,
          .q_registers = s.q_registers,
@@ -127,15 +134,13 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
     return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c.copy_bytes) <= s.extras &&
            s.blocks * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved;
   };
-  if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
     return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                        " bytes of shared memory"));
 
   if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
   constexpr std::int64_t kMax = cuda::kMaxPosition;
-  if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / (c.block_m() / 16))
+  if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / tile_shape_of(c).warps)
     return refuse(
         text(p.batch, " x ", p.heads_q, " heads have too many tiles of ", c.block_m(), " rows for 32-bit indices"));
   return true;

@@ -1,7 +1,7 @@
 // Attention forward for sm_80 and later: O = softmax(scores) V and its row log-sum-exp, by mma.sync and cp.async.
 //
 // A CTA takes tiles of work (head, query rows) from a counter, longest first. Each of its warps holds row_tiles times
-// sixteen of the rows, alone. A warp's work on a block of keys:
+// sixteen of the rows, alone, or shares them with another: beyond 256 columns of O. A warp's work on a block of keys:
 //
 //   S = Q K^T           fragments of Q (registers or shared memory) and K (shared memory); fp32 S in registers
 //   P = 2^(S - m)       lazy online softmax in registers; S's fragment layout is the A-operand layout of P V
@@ -29,7 +29,7 @@ namespace onepass::sm80 {
 template <class Meanwhile>
 DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanwhile) {
   const WorkTile x = take_tile(work, p);
-  float s[kRowTiles][kBlockN / 2], o[kRowTiles][kOutN / 2];
+  float s[kRowTiles][kBlockN / 2], o[kRowTiles][kOutSums];
   Weights<kBlockN> w[kRowTiles];
   LaneRows rows[kRowTiles];
   QueryOperand query{sm + kLayout.q};
@@ -47,11 +47,12 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
     if (config.q_registers && n == ring.last) query.load();
     const bool seen = sees(scores, n);
     if (seen)
-      issue_scores(s, query, ring.k_tile(n));
+      issue_scores(s, query, ring.k_tile(n), sm);
     else
       clear(s);  // or what stood there would have to be kept
     ring.take_v(n);
     if (!seen) continue;
+    take_scores(s, sm);
 #pragma unroll
     for (i32 r = 0; r < kRowTiles; ++r) {
       const BeforeScores known = scores[r].before<kBlockN / 2>(n * kBlockN);
@@ -105,7 +106,8 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
       attend(sm, work, p, take_next);
     } else {  // no row sees any key
       take_next();
-      write_empty(p, x, x.row + static_cast<i32>(warp()) * kWarpRows, kWarpRows);
+      constexpr i32 kRows = kBlockM / config.warps;
+      write_empty(p, x, x.row + static_cast<i32>(warp()) * kRows, kRows);
     }
   }
   if (warp() == 0) tiles.reset();

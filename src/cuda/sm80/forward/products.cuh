@@ -1,8 +1,12 @@
 // The two products of the forward pass, on the products of the element type (products_16.cuh, products_f32.cuh).
 #pragma once
 #include "cuda/sm80/forward/tile.cuh"
+#include "cuda/sm80/share.cuh"
 
 namespace onepass::sm80 {
+
+constexpr i32 kPartN = kBlockN / kShare;   // keys of a block that a warp multiplies Q with
+constexpr i32 kOutSums = own_sums(kOutN);  // of a warp, for each row tile
 
 struct QueryOperand {  // this warp's rows of Q
   using Fragments = LeftFragments<kRowTiles, kLayout.q_pitch>;
@@ -24,11 +28,44 @@ struct QueryOperand {  // this warp's rows of Q
   }
 };
 
-DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile) {
-  multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, query);
+// The addresses of this warp's rows of S in shared memory, four of a lane's elements 512 bytes behind the last ones.
+DEV u32 shared_scores(u32 sm) { return sm + kLayout.scores + 4 * own_rows() * kBlockN + opaque_thread() % 32 * 16; }
+
+// S of a block, or what warps that share rows have of it once all have stored their part: then in shared memory.
+DEV void issue_scores(float (&s)[kRowTiles][kBlockN / 2], const QueryOperand& query, u32 tile, u32 sm) {
+  if constexpr (kShare == 1) {
+    multiply_rows<kQkDepth, kLayout.k_pitch>(s, tile, query);
+  } else {
+    float part[kRowTiles][kPartN / 2];
+    multiply_rows<kQkDepth, kLayout.k_pitch>(part, tile + own_part() * kPartN * kLayout.k_pitch, query);
+    u32 to = shared_scores(sm) + own_part() * (kPartN / 8 * 512);
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r, to += kBlockN / 8 * 512) {
+#pragma unroll
+      for (i32 j = 0; j < kPartN / 2; j += 4) {
+        const auto bits = [&](i32 i) { return __float_as_uint(part[r][j + i]); };
+        store_four(to + j * 128, bits(0), bits(1), bits(2), bits(3));
+      }
+    }
+  }
 }
-DEV void issue_accumulate(float (&o)[kRowTiles][kOutN / 2], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
-  multiply_columns<kBlockN, kLayout.v_pitch>(o, w, tile);
+// Behind a barrier.
+DEV void take_scores(float (&s)[kRowTiles][kBlockN / 2], u32 sm) {
+  if constexpr (kShare == 1) return;
+  u32 from = shared_scores(sm);
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r, from += kBlockN / 8 * 512) {
+#pragma unroll
+    for (i32 j = 0; j < kBlockN / 2; j += 4) {
+      u32 x[4];
+      load_four(from + j * 128, x[0], x[1], x[2], x[3]);
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) s[r][j + i] = __uint_as_float(x[i]);
+    }
+  }
+}
+DEV void issue_accumulate(float (&o)[kRowTiles][kOutSums], const Weights<kBlockN> (&w)[kRowTiles], u32 tile) {
+  multiply_columns<kBlockN, kLayout.v_pitch, kShare>(o, w, tile, kShare == 1 ? 0 : own_part());
 }
 
 }  // namespace onepass::sm80

@@ -28,7 +28,7 @@ DEV RowScores<n> row_scores(const ForwardParams& p) {
 }
 
 DEV void open_rows(Scores (&scores)[kRowTiles], const WorkTile& x) {
-  const i32 first = x.row + static_cast<i32>(opaque_thread() / 32) * kWarpRows;
+  const i32 first = x.row + static_cast<i32>(own_rows());
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) scores[r].open(x, first, 16 * r);
 }

@@ -63,6 +63,7 @@ struct TileConfig {
   Registers registers, heavy;  // heavy: of packed problems and those of Work::any
   int column_groups = 64;      // where dim_v is at most this. Causal 1k: d64 362 -> 376 TFLOP/s, d128 none, 4k -1 %
   bool early_softmax = true;   // but not with column groups: it spills (d64 causal: -2 %)
+  int v_groups = 1;
 };
 constexpr unsigned kNotThree = kFp32Out | kPacked | kMaskedTransforms | kCappedBias | kTree;
 constexpr unsigned kNotFragments =
@@ -104,6 +105,10 @@ constexpr TileConfig kConfigs[] = {
      2, 64, 2, 1, false, false, false, kWide, kRoomy},
     {256, 256, kAny, kAny, false, Work::any, kNone,  //
      2, 32, 2, 1, false, false, false, kWide, kRoomy},
+    {576, 512, kAny, kAny, false, Work::light, kNone,  //
+     2, 64, 1, 1, false, false, false, kWide, kRoomy, 64, true, 2},
+    {576, 512, kAny, kAny, false, Work::any, kNone,  //
+     2, 32, 2, 1, false, false, false, kWide, kRoomy, 64, true, 2},
 };
 // The number of queries, or of the keys that a row's window shows if they are fewer: the shorter, the more weighs what
 // 192 rows waste along the diagonal and at the end.
@@ -119,13 +124,13 @@ Work work_of(const AttentionFeatures& f, bool staged) {
 }
 
 int bias_stages_of(const AttentionFeatures& f, const TileConfig& t, bool staged) {
-  return staged && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0;  // whole boxes
+  return staged && t.v_groups == 1 && t.block_n * bytes_of(f.bias) % kBlockColumnBytes == 0 ? 1 : 0;  // whole boxes
 }
 // Stages of K and V of e4m3 that shared memory has room for beside one of Q: two, one, or none.
 int incoming_stages_of(const ForwardFeatures& features, const TileConfig& t, bool staged) {
   constexpr int kSharedBytes = 227 << 10;
   ForwardConfig c{};
-  c.groups = t.groups, c.block_n = t.block_n, c.stages = t.stages, c.q_stages = 1;
+  c.groups = t.groups, c.v_groups = 1, c.block_n = t.block_n, c.stages = t.stages, c.q_stages = 1;
   c.bias_stages = bias_stages_of(features.attention, t, staged);
   for (c.incoming_stages = 2; c.incoming_stages > 0 && layout_of(features, c).total > kSharedBytes;)
     --c.incoming_stages;
@@ -146,13 +151,15 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
     return false;
   };
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
-  if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
+  const bool fp8 = p.dtype == DType::f8e4m3 || p.kv_dtype;
+  if (fp8 && std::max(p.dim_qk, p.dim_v) > 256)
+    return refuse(text("with fp8_e4m3 k and v, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     if (role == Role::out && p.out_dtype == DType::f32) continue;
     if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(std::move(sentence));
   }
-  const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + 127) / 128 + 1);
+  const std::int64_t rows = std::max(p.dim_qk, p.dim_v) > 256 ? 64 : 128;  // of a tile at least
+  const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + rows - 1) / rows + 1);
   if (std::string sentence = cuda::why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
 
   if (p.dtype == DType::f8e4m3) return select_fp8_config(p, c, why);
@@ -175,7 +182,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
            (f.bounded_right || !t.bounded) && work <= t.work && (register_pressure(features) & t.without) == 0 &&
            (!f.bool_mask || t.block_n % 32 == 0);  // the mask's words
   };
-  const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all up to 256
+  const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all
   const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{t.block_n})) : 0;
   if (p.paged() && page_rows < 8) return refuse(text("page_size must be a multiple of 8 (got ", p.page_size, ")"));
   const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.own_lengths();
@@ -183,6 +190,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   const bool wide = t.groups == 2 && (p.paged() || converts) && !p.varlen && work != Work::any;
   const Registers registers = wide ? kWide : heavy ? t.heavy : t.registers;
   c = {.groups = t.groups,
+       .v_groups = t.v_groups,
        .block_n = t.block_n,
        .stages = t.stages,
        .q_stages = converts ? 1 : t.q_stages,

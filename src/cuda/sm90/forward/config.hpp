@@ -8,6 +8,7 @@ namespace onepass::sm90 {
 
 struct ForwardConfig {
   int groups;            // consumer warpgroups, 64 query rows each
+  int v_groups;          // warpgroups that hold the same rows: each computes S, and its part of O's columns
   int block_n;           // keys per block
   int stages, q_stages;  // K/V blocks and Q tiles in flight
   bool cross_tile;       // the next tile's first S rides ahead of this tile's last P V
@@ -24,9 +25,10 @@ struct ForwardConfig {
   int v_parts;           // launches, each with its part of V's columns
   int producer_registers, consumer_registers;  // of a thread; 64 K for 128 producers and 128 * groups consumers
   ONEPASS_HD constexpr int key_rows() const { return page_rows > 0 ? page_rows : block_n; }  // of a load
-  ONEPASS_FIELDS(ForwardConfig, groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers, column_groups,
-                 early_softmax, bias_stages, page_rows, whole_pages, incoming_stages, promote, block_scales, v_parts,
-                 producer_registers, consumer_registers)
+  ONEPASS_HD constexpr int block_m() const { return 64 * groups / v_groups; }
+  ONEPASS_FIELDS(ForwardConfig, groups, v_groups, block_n, stages, q_stages, cross_tile, ping_pong, q_registers,
+                 column_groups, early_softmax, bias_stages, page_rows, whole_pages, incoming_stages, promote,
+                 block_scales, v_parts, producer_registers, consumer_registers)
 };
 
 // A warpgroup has 64 rows of Q and O, a warp 16 of them.
@@ -42,6 +44,14 @@ struct ForwardLayout {
   int more, total;    // more: the contents of each incoming stage, and their scale
 };
 
+// Columns of O that a warpgroup computes. Parts of V begin with a block of columns; the last may end with zeros.
+ONEPASS_HD constexpr int out_columns(int dim_v, const ForwardConfig& c) {
+  return c.v_groups == 1 ? padded(dim_v, 16) : padded((dim_v + c.v_groups - 1) / c.v_groups, kBlockColumns);
+}
+ONEPASS_HD constexpr int value_blocks(const AttentionFeatures& f, ScalarType type, const ForwardConfig& c) {
+  return c.v_groups == 1 ? column_blocks(f.dim_v, type) : c.v_groups * column_blocks(out_columns(f.dim_v, c), type);
+}
+
 // V^T's rows: one swizzle's width of keys.
 ONEPASS_HD constexpr int transposed_width(int block_n) {
   return block_n % 128 == 0 ? 128 : block_n % 64 == 0 ? 64 : 32;
@@ -50,8 +60,9 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   const AttentionFeatures& f = features.attention;
   ForwardLayout l{};
   const bool fp8 = f.input == ScalarType::e4m3;
-  const int qk = column_blocks(f.dim_qk, f.input), v = column_blocks(f.dim_v, f.input), out = column_blocks(f.dim_v);
-  l.q = {.data = 0, .bytes = c.groups * qk * kGroupBlockBytes, .stages = c.q_stages};
+  const int qk = column_blocks(f.dim_qk, f.input), v = value_blocks(f, f.input, c),
+            out = column_blocks(out_columns(f.dim_v, c));
+  l.q = {.data = 0, .bytes = c.block_m() * qk * kBlockColumnBytes, .stages = c.q_stages};
   l.k = {.data = l.q.data_end(), .bytes = c.block_n * qk * kBlockColumnBytes, .stages = c.stages};
   l.v = {.data = l.k.data_end(),
          .bytes = fp8 ? padded(c.block_n * padded(f.dim_v, 16), 1024) : c.block_n * v * kBlockColumnBytes,
@@ -60,7 +71,7 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
             incoming = incoming_k > incoming_v ? incoming_k : incoming_v;
   l.incoming = {.data = l.v.data_end(), .bytes = c.block_n * incoming * kBlockColumnBytes, .stages = c.incoming_stages};
   l.staging = l.incoming.data_end();
-  l.staging_blocks = out == 4 ? 2 : out;
+  l.staging_blocks = c.v_groups > 1 ? 1 : out == 4 ? 2 : out;
   l.staging_bytes = l.staging_blocks * kGroupBlockBytes;
   l.bias = {.data = l.staging + c.groups * l.staging_bytes,
             .bytes = kGroupRows * c.block_n * bytes_of(f.bias),

@@ -43,7 +43,12 @@ struct Consumer {
         out(output),
         p(params) {}
 
-  DEV i32 first_row(const WorkTile& tile) const { return tile.row + static_cast<i32>(warp * 16); }  // of this warp
+  DEV i32 first_row(const WorkTile& tile) const {  // of this warp
+    const u32 of_rows = kVGroups == 1 ? warp : warp / (kGroupWarps * kVGroups) * kGroupWarps + warp % kGroupWarps;
+    return tile.row + static_cast<i32>(of_rows * 16);
+  }
+  DEV u32 part() const { return kVGroups == 1 ? 0 : group % kVGroups; }  // of O's columns
+  DEV u32 values() const { return v.stage() + part() * (kOutBlocks * kBlockN * kBlockColumnBytes); }
 
   DEV WorkTile take_tile() {
     q.wait();
@@ -51,7 +56,7 @@ struct Consumer {
   }
   // Q in registers frees its shared memory at once; Q in shared memory is free after the tile's last S.
   DEV void take_query() {
-    query.load(q.stage() + group * kGroupBlockBytes);
+    query.load(q.stage() + group / kVGroups * kGroupBlockBytes);
     if constexpr (config.q_registers) release_query();
   }
   DEV void done_with_query() {
@@ -86,7 +91,7 @@ struct Consumer {
     fence_operand(weights);
     fence_operand(o);
     wgmma_fence();
-    issue_accumulate(o, weights, v.stage(), accumulate);
+    issue_accumulate(o, weights, values(), accumulate);
   }
   DEV void issue() {
     take_scales();
@@ -95,7 +100,11 @@ struct Consumer {
     fence_operand(o);
     wgmma_fence();
     issue_scores(s, query, k.stage());
-    issue_accumulate(o, weights, v.stage(), accumulate);
+    if constexpr (kLateValues) {
+      v.wait();
+      wgmma_fence();
+    }
+    issue_accumulate(o, weights, values(), accumulate);
     accumulate = 1;
     scheduler_barrier_arrive();
   }
@@ -208,7 +217,7 @@ struct Consumer {
       const float factor = kFp8 ? value_factor / kHeadFactor : value_factor;
       final.inv[0] *= factor, final.inv[1] *= factor;
     }
-    write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
+    if (part() == 0) write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
     return final;
   }
   DEV void store(const WorkTile& tile, const FinalRows& final) {

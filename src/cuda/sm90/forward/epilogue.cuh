@@ -16,11 +16,13 @@ DEV void store_output(const SharedMemory& memory, u32 warp, const TensorMap* out
                       const WorkTile& tile, i32 first, float (&o)[kOutN / 2], const FinalRows& final,
                       FallbackRows& fallback) {
   const u32 lane = threadIdx.x % 32;
+  const u32 own_block = kVGroups == 1 ? 0 : warp / kGroupWarps % kVGroups * kOutBlocks;  // this warpgroup's first
   normalize_rows(p, tile, first, o, final, fallback,
                  tile.number * static_cast<i32>(kGroupWarps * kGroups) + static_cast<i32>(warp));
   // A TMA store writes sixteen rows: packed, they must lie within the sequence.
   if (forward_features.output == ScalarType::f32 || (features.packed && first + 16 > tile.seq_q)) {
-    store_rows(p, tile, FragmentRows::from(first), o);
+    store_rows(p, tile, FragmentRows::from(first), o,
+               [&](i32 j, u32 quad) { return static_cast<i32>(own_block * kBlockColumns) + column_of(j, quad); });
     return;
   }
   // Swizzled blocks of 64 columns, as Q came; the store clips rows and columns past the end.
@@ -43,9 +45,9 @@ DEV void store_output(const SharedMemory& memory, u32 warp, const TensorMap* out
     if (lane == 0) {
 #pragma unroll
       for (u32 c = 0; c < kBlocks; ++c) {
-        if (c0 + c < kOutBlocks)
-          tma_store(out, stage + c * kBlockBytes, (c0 + c) * kBlockColumns, tile.q_begin + first, tile.head,
-                    tile.map_batch);
+        const u32 column = (own_block + c0 + c) * kBlockColumns;
+        if (c0 + c < kOutBlocks && (kVGroups == 1 || column < features.dim_v))
+          tma_store(out, stage + c * kBlockBytes, column, tile.q_begin + first, tile.head, tile.map_batch);
       }
       tma_store_commit();
     }

@@ -20,7 +20,7 @@ const void* column_of(const ConstTensor& t, std::int64_t column) {
   return static_cast<const std::byte*>(t.data) + column * static_cast<std::int64_t>(size_of(t.dtype));
 }
 
-cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {64 * c.groups, c.block_n, 4 * c.groups}; }
+cuda::TileShape tile_shape_of(const ForwardConfig& c) { return {c.block_m(), c.block_n, 4 * c.groups}; }
 
 class State final : public cuda::KernelState {
  public:
@@ -43,10 +43,10 @@ class State final : public cuda::KernelState {
 
   std::string describe() const override {
     const ForwardConfig& c = config_;
-    return text(64 * c.groups, " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ", c.stages,
-                " K/V stages, ", c.q_stages, " Q stages", c.cross_tile ? ", cross-tile" : "",
-                c.ping_pong ? ", ping-pong" : "", c.q_registers ? ", Q in registers" : "",
-                c.bias_stages ? ", bias by TMA" : "",
+    return text(c.block_m(), " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ",
+                c.v_groups > 1 ? "O by halves, " : "", c.stages, " K/V stages, ", c.q_stages, " Q stages",
+                c.cross_tile ? ", cross-tile" : "", c.ping_pong ? ", ping-pong" : "",
+                c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "",
                 !c.incoming_stages                ? ""
                 : problem->dtype == DType::f8e4m3 ? text(", V transposed by 3 warps, ", accumulation_of(c))
                                                   : ", K and V converted by 3 warps",
@@ -108,7 +108,7 @@ MapShapes map_shapes(const Problem& p, const ForwardConfig& c) {
   m.stores = p.out_dtype != DType::f32;
   m.reads_bias = c.bias_stages > 0;
   const DType dtype = m.keys ? p.key_dtype() : p.dtype;
-  m.q = shape(p.dtype, p.layout.q, p.heads_q, queries, p.dim_qk, 64 * c.groups);
+  m.q = shape(p.dtype, p.layout.q, p.heads_q, queries, p.dim_qk, c.block_m());
   m.k = shape(dtype, p.layout.k, p.heads_kv, keys, p.dim_qk, c.key_rows());
   m.v = shape(dtype, p.layout.v, p.heads_kv, keys, m.dim_v, c.key_rows());
   if (m.stores) m.out = shape(p.out_dtype, p.layout.out, p.heads_q, queries, m.dim_v, 16);
@@ -134,7 +134,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
                cuda::config_line("cuda/sm90/forward/config.hpp", "onepass::sm90", "ForwardConfig config", c)),
           "sm_90a",
           mods,
-          cuda::wgmma_source({c.block_n, padded(f.attention.dim_v, 16)}, operand_of(f.attention.input))};
+          cuda::wgmma_source({c.block_n, out_columns(f.attention.dim_v, c)}, operand_of(f.attention.input))};
 }
 
 const Implementation& forward_implementation() {

@@ -41,7 +41,7 @@ DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, co
     for (i32 n = tile.n_hi - 1; n > tile.n_lo;) {
       n = next_block<kKeys>(p, tile, n);
       c.k.wait_tested();
-      c.v.wait_tested();
+      if constexpr (!kLateValues) c.v.wait_tested();
       c.issue();  // S of block n, then P V of the block before it
       const BeforeScores known = c.before(n);
       c.scores_ready<1>();

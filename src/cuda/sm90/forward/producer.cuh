@@ -130,8 +130,8 @@ struct Producer {
         mbar_arrive_expect(bias.full(), kLayout.bias.bytes);
         for (i32 c = 0; c < kKeys / kColumns; ++c)
           tma_load(bias.stage() + static_cast<u32>(c) * kGroupBlockBytes, maps.bias, bias.full(),
-                   n * kKeys + c * kColumns, tile.row + static_cast<i32>(g) * kGroupRows, tile.head, tile.batch,
-                   kEvictFirst);
+                   n * kKeys + c * kColumns, tile.row + static_cast<i32>(g / kVGroups) * kGroupRows, tile.head,
+                   tile.batch, kEvictFirst);
       }
       bias.advance();
     }

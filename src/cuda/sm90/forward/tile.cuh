@@ -8,20 +8,21 @@
 namespace onepass::sm90 {
 
 constexpr ForwardLayout kLayout = layout_of(forward_features, config);
-constexpr u32 kGroups = config.groups, kBlockM = kGroupRows * kGroups, kBlockN = config.block_n;
+constexpr u32 kGroups = config.groups, kVGroups = config.v_groups, kBlockM = config.block_m(), kBlockN = config.block_n;
 constexpr bool kBiasTiles = config.bias_stages > 0, kFp8 = features.input == ScalarType::e4m3;
 constexpr bool kFp8Keys = !kFp8 && features.keys == ScalarType::e4m3;  // which become 16-bit ones, convert.cuh
 constexpr bool kFactors = kFp8 || kFp8Keys;
 constexpr u32 kInputColumns = kBlockColumnBytes / bytes_of(features.input);  // of a block of Q, K or V
 constexpr u32 kQkBlocks = column_blocks(features.dim_qk, features.input);    // of Q's and K's columns
 constexpr u32 kKeyColumns = kBlockColumnBytes / bytes_of(features.keys);     // of K and V as they come in
-constexpr u32 kVBlocks = column_blocks(features.dim_v, features.input);
+constexpr u32 kVBlocks = value_blocks(features, features.input, config);
 constexpr u32 kIncomingQkBlocks = column_blocks(features.dim_qk, features.keys);  // of K's and V's, as they come
 constexpr u32 kIncomingVBlocks = column_blocks(features.dim_v, features.keys);
-constexpr u32 kOutBlocks = column_blocks(features.dim_v);  // of O's, 16 bits each
-constexpr u32 kDepth = 32 / bytes_of(features.input);      // columns or keys that one instruction contracts
+constexpr u32 kOutN = out_columns(features.dim_v, config);  // columns of P V, of a warpgroup
+constexpr u32 kOutBlocks = column_blocks(kOutN);            // of O's, 16 bits each
+constexpr u32 kDepth = 32 / bytes_of(features.input);       // columns or keys that one instruction contracts
 constexpr u32 kQkSteps = padded(features.dim_qk, kDepth) / kDepth;
-constexpr u32 kOutN = padded(features.dim_v, 16);  // columns of P V
+constexpr bool kLateValues = config.stages == 1;  // V comes under the product in front of its own
 constexpr i32 kKeys = kBlockN;
 using Scores = TileScores<config.column_groups>;
 using Tiles = TileScheduler<RowsOuter<static_cast<i32>(kBlockM), kKeys>>;

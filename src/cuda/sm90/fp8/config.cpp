@@ -91,6 +91,7 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
                        " keys requires dim_v up to 128 or a multiple of 32 (got ", p.dim_v,
                        "); accumulation=fast supports it"));
   c = {.groups = t->groups,
+       .v_groups = 1,
        .block_n = t->block_n,
        .stages = t->stages,
        .q_stages = t->q_stages,
