@@ -3,6 +3,7 @@
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
 #include "onepass/block_mask.hpp"
+#include "onepass/cascade.hpp"
 #include "onepass/context_parallel.hpp"
 #include "onepass/element.hpp"
 #include "onepass/error.hpp"

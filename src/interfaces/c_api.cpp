@@ -257,6 +257,17 @@ onepass_code onepass_merge_on_stream(size_t count, const onepass_tensor* outs, c
   });
 }
 
+onepass_code onepass_cascade(const onepass_tensor* q, size_t count, const onepass_level* levels,
+                             const onepass_tensor* out, const onepass_tensor* lse, const onepass_tensor* sinks,
+                             onepass_executor* executor, void* stream) {
+  return guarded([&] {
+    const Levels l = levels_from(q, count, levels, out);
+    cascade(tensor_from("q", q), l.all, tensor_from("out", out), optional_tensor_from("lse", lse),
+            optional_tensor_from("sinks", sinks),
+            {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
+  });
+}
+
 onepass_code onepass_append_kv(const onepass_append* append) {
   return guarded([&] {
     const AppendCall call = append_from(given("append", append));

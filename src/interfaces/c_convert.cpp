@@ -113,6 +113,22 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   return call;
 }
 
+Levels levels_from(const onepass_tensor* q, size_t count, const onepass_level* levels, const onepass_tensor* out) {
+  Levels l;
+  for (size_t i = 0; i < count; ++i) {
+    const onepass_level& level = (&given("levels", levels))[i];
+    l.calls.push_back(call_from(q, level.k, level.v, out, level.options));
+  }
+  for (Call& c : l.calls) {
+    if (c.launch.executor || c.launch.stream)
+      throw Error(ErrorCode::bad_value,
+                  "a level's options must not have an executor or a stream; onepass_cascade has them");
+    c.tensors.q = {}, c.tensors.out = {};
+    l.all.push_back({c.tensors, c.attention, c.implementation});
+  }
+  return l;
+}
+
 AppendCall append_from(const onepass_append& append) {
   onepass_append a;
   onepass_append_init(&a, sizeof a);

@@ -3,6 +3,7 @@
 #include "base/text.hpp"
 #include "onepass/append.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/cascade.hpp"
 #include "onepass/flat_gemm.hpp"
 #include "onepass/linear.hpp"
 #include "onepass/onepass.h"
@@ -36,6 +37,12 @@ struct Call {
 };
 Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v, const onepass_tensor* out,
                const onepass_options* options);
+
+struct Levels {
+  std::vector<Call> calls;  // hold the names of implementations
+  std::vector<CascadeLevel> all;
+};
+Levels levels_from(const onepass_tensor* q, size_t count, const onepass_level* levels, const onepass_tensor* out);
 
 struct AppendCall {
   AppendTensors tensors;

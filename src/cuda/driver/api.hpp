@@ -85,6 +85,7 @@ enum CaptureStatus : int { kNotCapturing = 0, kCapturing = 1, kCaptureInvalid = 
   X(cuMemcpyDtoHAsync_v2, copy_to_host, (void* to, DevicePtr from, std::size_t bytes, Stream stream))           \
   X(cuMemcpyDtoDAsync_v2, copy_on_device, (DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream))     \
   X(cuMemsetD8Async, memset8, (DevicePtr pointer, unsigned char value, std::size_t bytes, Stream stream))       \
+  X(cuMemsetD32Async, memset32, (DevicePtr pointer, unsigned value, std::size_t words, Stream stream))          \
   X(cuEventCreate, event_create, (Event * event, unsigned flags))                                               \
   X(cuEventDestroy_v2, event_destroy, (Event event))                                                            \
   X(cuEventRecord, event_record, (Event event, Stream stream))                                                  \

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -149,6 +150,12 @@ unsigned* workspace_counters(const DeviceFacts& device, const void* workspace) {
   if (const auto found = places.find(key); found != places.end()) return at(found->second);
   if (used[device.ordinal] == kCountedWorkspaces) return nullptr;
   return at(places[key] = used[device.ordinal]++);
+}
+
+void fill(const DeviceFacts& device, void* memory, float value, std::size_t count, Stream stream) {
+  const ContextScope scope(device);
+  check_cuda(need_driver().memset32(reinterpret_cast<DevicePtr>(memory), std::bit_cast<unsigned>(value), count, stream),
+             "cuMemsetD32Async");
 }
 
 DeviceScratch::DeviceScratch(const DeviceFacts& device, std::size_t bytes, Stream stream)

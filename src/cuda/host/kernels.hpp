@@ -83,6 +83,9 @@ class DeviceScratch {
   DevicePtr pointer_ = 0;
 };
 
+// Sets `count` numbers in device memory.
+void fill(const DeviceFacts& device, void* memory, float value, std::size_t count, Stream stream);
+
 // Two counters of a persistent kernel for its launches on one stream, which follow each other: zero when a kernel
 // starts and left at zero by it, so that no launch needs a memset in front (2 us). nullptr inside a stream capture,
 // whose graph may run on any stream, and beyond kCountedStreams streams: the caller zeroes counters of its own.

@@ -1,0 +1,168 @@
+// A cascade is attention to the keys of all its levels, in groups of rows that share them.
+#include "onepass/cascade.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "onepass/onepass.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr std::int64_t kHeads = 4, kHeadsKv = 2, kDim = 40, kDimV = 24;
+
+std::vector<float> normals(std::mt19937& engine, std::int64_t count) {
+  std::vector<float> x(static_cast<std::size_t>(count));
+  std::normal_distribution<float> normal;
+  for (float& y : x) y = normal(engine);
+  return x;
+}
+ConstTensor i32(const std::vector<std::int32_t>& x, std::int64_t rows = 0) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  return rows == 0 ? ConstTensor(x.data(), DType::i32, {n}) : ConstTensor(x.data(), DType::i32, {rows, n / rows});
+}
+
+// A prompt that all rows share, a part that groups of sequences share, and pages of each sequence, of which the last
+// has a tree of drafts.
+struct Levels {
+  std::mt19937 engine{7};
+  std::int64_t rows = 9;
+  std::vector<float> q = normals(engine, rows* kHeads* kDim), prompt_k = normals(engine, 50 * kHeadsKv * kDim),
+                     prompt_v = normals(engine, 50 * kHeadsKv * kDimV),
+                     shared_k = normals(engine, 33 * kHeadsKv * kDim),
+                     shared_v = normals(engine, 33 * kHeadsKv * kDimV),
+                     own_k = normals(engine, 8 * 16 * kHeadsKv * kDim),
+                     own_v = normals(engine, 8 * 16 * kHeadsKv * kDimV), sinks = normals(engine, kHeads);
+  // Rows 0 to 4 share keys 0 to 20, rows 5 and 6 the others; rows 7 and 8 are of no group.
+  std::vector<std::int32_t> groups{0, 5, 7}, shared{0, 21, 33};
+  // Sequences of 1, 4 and 4 rows.
+  std::vector<std::int32_t> sequences{0, 1, 5, 9}, used{17, 4, 30}, table{3, 0, 5, 1, 2, 7};
+  std::vector<std::int32_t> tree{-1, 0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 1};
+
+  ConstTensor q_tensor() const { return {q.data(), DType::f32, {rows, kHeads, kDim}}; }
+  ConstTensor sink_tensor() const { return {sinks.data(), DType::f32, {kHeads}}; }
+  std::vector<CascadeLevel> levels() const {
+    std::vector<CascadeLevel> all(3);
+    all[0].tensors.k = {prompt_k.data(), DType::f32, {50, kHeadsKv, kDim}};
+    all[0].tensors.v = {prompt_v.data(), DType::f32, {50, kHeadsKv, kDimV}};
+    all[1].tensors.k = {shared_k.data(), DType::f32, {33, kHeadsKv, kDim}};
+    all[1].tensors.v = {shared_v.data(), DType::f32, {33, kHeadsKv, kDimV}};
+    all[1].tensors.cu_seqlens_q = i32(groups), all[1].tensors.cu_seqlens_k = i32(shared);
+    all[2].tensors.k = {own_k.data(), DType::f32, {8, 16, kHeadsKv, kDim}};
+    all[2].tensors.v = {own_v.data(), DType::f32, {8, 16, kHeadsKv, kDimV}};
+    all[2].tensors.cu_seqlens_q = i32(sequences), all[2].tensors.seqused_k = i32(used);
+    all[2].tensors.page_table = i32(table, 3), all[2].tensors.tree = i32(tree, 3);
+    all[2].attention.band.causal = true;
+    return all;
+  }
+
+  // Where the k and v of a row's keys are, in float64: tokens of [.., heads_kv, dim].
+  struct Key {
+    const float *k, *v;
+  };
+  std::vector<Key> keys_of(std::int64_t row) const {
+    std::vector<Key> keys;
+    const auto add = [&](const std::vector<float>& k, const std::vector<float>& v, std::int64_t token) {
+      keys.push_back({k.data() + token * kHeadsKv * kDim, v.data() + token * kHeadsKv * kDimV});
+    };
+    for (std::int64_t j = 0; j < 50; ++j) add(prompt_k, prompt_v, j);
+    for (std::int64_t j = row < 5 ? 0 : 21; row < 7 && j < (row < 5 ? 21 : 33); ++j) add(shared_k, shared_v, j);
+    const std::size_t s = row < 1 ? 0 : row < 5 ? 1 : 2;
+    const std::int64_t token = used[s] - (sequences[s + 1] - row), drafts = used[s] - 4;
+    for (std::int64_t j = 0; j <= token; ++j) {
+      bool seen = j < drafts;
+      for (std::int64_t i = token - drafts; i >= 0; i = tree[s * 4 + static_cast<std::size_t>(i)])
+        seen = seen || j == drafts + i;
+      if (seen) add(own_k, own_v, table[s * 2 + static_cast<std::size_t>(j / 16)] * 16 + j % 16);
+    }
+    return keys;
+  }
+  // O of a head of a row, then its LSE.
+  std::vector<double> expected(std::int64_t row, std::int64_t head) const {
+    const std::vector<Key> keys = keys_of(row);
+    const std::int64_t h = head / (kHeads / kHeadsKv);
+    std::vector<double> result(kDimV + 1);
+    double sum = std::exp(double{sinks[static_cast<std::size_t>(head)]});
+    for (const Key& key : keys) {
+      double s = 0;
+      for (std::int64_t d = 0; d < kDim; ++d)
+        s += double{q[static_cast<std::size_t>((row * kHeads + head) * kDim + d)]} * key.k[h * kDim + d];
+      const double w = std::exp(s / std::sqrt(double{kDim}));
+      sum += w;
+      for (std::int64_t d = 0; d < kDimV; ++d) result[static_cast<std::size_t>(d)] += w * key.v[h * kDimV + d];
+    }
+    for (double& x : result) x /= sum;
+    result[kDimV] = std::log(sum);
+    return result;
+  }
+};
+
+TEST(Cascade, IsAttentionToTheKeysOfAllLevels) {
+  const Levels l;
+  std::vector<float> out(static_cast<std::size_t>(l.rows * kHeads * kDimV)), lse(l.rows * kHeads), again(out.size());
+  cascade(l.q_tensor(), l.levels(), {out.data(), DType::f32, {l.rows, kHeads, kDimV}},
+          {lse.data(), DType::f32, {kHeads, l.rows}}, l.sink_tensor());
+  for (std::int64_t row = 0; row < l.rows; ++row) {
+    for (std::int64_t head = 0; head < kHeads; ++head) {
+      const std::vector<double> expected = l.expected(row, head);
+      for (std::int64_t d = 0; d < kDimV; ++d)
+        EXPECT_NEAR(out[static_cast<std::size_t>((row * kHeads + head) * kDimV + d)],
+                    expected[static_cast<std::size_t>(d)], 2e-6)
+            << row << " " << head;
+      EXPECT_NEAR(lse[static_cast<std::size_t>(head * l.rows + row)], expected[kDimV], 2e-6);
+    }
+  }
+  // In memory of the caller's, whatever it holds.
+  const Tensor into(again.data(), DType::f32, {l.rows, kHeads, kDimV});
+  WorkspaceMemory memory;
+  const std::span<std::byte> workspace =
+      memory.take(cascade_workspace_bytes(l.q_tensor(), l.levels(), into, {}, l.sink_tensor()));
+  std::fill(workspace.begin(), workspace.end(), std::byte{0xff});  // NaN
+  cascade(l.q_tensor(), l.levels(), into, {}, l.sink_tensor(), {.workspace = workspace});
+  EXPECT_EQ(again, out);
+  EXPECT_THROW(cascade(l.q_tensor(), l.levels(), into, {}, l.sink_tensor(),
+                       {.workspace = workspace.first(workspace.size() - 1)}),
+               Error);
+}
+
+TEST(Cascade, RefusesInASentenceWithOutUntouched) {
+  const Levels l;
+  std::vector<float> out(static_cast<std::size_t>(l.rows * kHeads * kDimV), 777.0f);
+  const Tensor into(out.data(), DType::f32, {l.rows, kHeads, kDimV});
+  const auto refusal = [&](auto change) {
+    std::vector<CascadeLevel> levels = l.levels();
+    ConstTensor q = l.q_tensor();
+    Tensor o = into;
+    change(levels, q, o);
+    try {
+      cascade(q, levels, o);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  using All = std::vector<CascadeLevel>&;
+  const auto has = [&](const std::string& sentence, const char* part) {
+    EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+  };
+  has(refusal([](All levels, auto&, auto&) { levels.clear(); }), "levels must hold at least one level (got none)");
+  has(refusal([](All, auto& q, auto&) { q.rank = 2; }), "q must have shape [total, heads_q, dim]");
+  has(refusal([&](All levels, auto& q, auto&) { levels[1].tensors.q = q; }),
+      "levels[1] must not have q; the cascade has it");
+  has(refusal([&](All levels, auto&, auto&) { levels[2].tensors.sinks = l.sink_tensor(); }),
+      "levels[2] must not have sinks");
+  has(refusal([](All levels, auto&, auto&) { levels[0].tensors.v = {}; }), "levels[0] must have v");
+  has(refusal([](All levels, auto&, auto&) { levels[1].tensors.cu_seqlens_q = {}; }),
+      "levels[1] must have cu_seqlens_q, since it has cu_seqlens_k");
+  has(refusal([](All, auto&, auto& o) { o.shape[2] = kDimV - 1; }), "out");
+  has(refusal([](All levels, auto&, auto&) { levels[2].implementation = "none"; }), "implementation must be one of");
+  EXPECT_EQ(out, std::vector<float>(out.size(), 777.0f));
+}
+
+}  // namespace
+}  // namespace onepass
