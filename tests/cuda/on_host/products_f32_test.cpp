@@ -94,7 +94,7 @@ void run_warp(const Block& block, std::vector<Results>& results) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     Results& r = results[static_cast<std::size_t>(lane)];
     const QueryOperand query{kLayout.q};
-    issue_scores(r.s, query, kLayout.k);
+    issue_scores(r.s, query, kLayout.k, 0);
     Weights<kBlockN> w[kRowTiles];
     for (int t = 0; t < kRowTiles; ++t) {
       for (int j = 0; j < kBlockN / 2; ++j)
