@@ -50,6 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kA100, "fwd b1 h16/2 s1x8192 d320 bf16 alibi"},
         DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{kA100, "fwd b4 h32/8 s1x8192 d128 fp16 kv_dtype=fp8_e4m3 kv=paged:16 seqused"},
@@ -75,6 +76,12 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd h32/8 d64 bf16 varlen=1,16 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d256 bf16 tree=16 causal_bottom_right alibi softcap=20"},
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 fp32 tree=16 causal_bottom_right sinks"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d256 bf16 causal_bottom_right batch_invariant alibi"},
+        DecodeCase{kHopper,
+                   "fwd h32/8 varlen=1,2048 seqused=900,8192 d64 bf16 causal_bottom_right batch_invariant "
+                   "kv=paged:16 window=900:0 softcap=20 sinks"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 fp32 causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 bias=bf16:1hqk mask=b1qk batch_invariant"},
         DecodeCase{kHopper,
                    "fwd b1 h32/8 s8x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 bf16"}, DecodeCase{kA100, "fwd b1 h32/8 s16x8192 d256 bf16 sinks"},
@@ -104,7 +111,7 @@ TEST(EvenDecoding, CompilesToTheCodeThatWasMeant) {
     const Problem p = parse_problem(line);
     decode::DecodeConfig config;
     ASSERT_TRUE(decode::select_config(p, kHopper.shared_bytes, config, why)) << why;
-    ASSERT_TRUE(config.even = decode::may_be_even(p, decode::sharing_of(config))) << line;
+    ASSERT_TRUE(config.even = decode::may_be_even(p, decode::sharing_of(p, config))) << line;
     const cuda::KernelProgram program = decode::program_of(cuda::features_of(p), config, kHopper.arch);
     EXPECT_EQ(cuda::wrong_code(cuda::compile(program), sm80_gate(p, config)), "") << line;
   }

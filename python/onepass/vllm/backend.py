@@ -71,7 +71,7 @@ class DenseBackend(AttentionBackend):
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        return False  # decoding and prefill are two kernels, whose bits differ
+        return False  # not tried on CUDA
 
     @classmethod
     def supports_compute_capability(cls, capability: Any) -> bool:

@@ -30,6 +30,7 @@ struct Partials {
   // A block has at most two such segments: its first and its last. Pieces are numbered as they come.
   DEV i32 slot_of(const Segment& s) const {
     if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
+    if constexpr (kOwnBlocks) return static_cast<i32>(blockIdx.x) * p.steps + s.step - s.group.step;
     if (config.piece != 0) return s.step * blocks_co_scheduled(p) + own_member(p);
     return 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
   }
@@ -57,6 +58,7 @@ struct Parts {
   DEV i32 near(i32 part) const { return kFixed ? max(min(part, count - 1), 0) : min(part, count - 1); }
   DEV bool has(i32 part) const { return part < count && (!kFixed || part >= 0); }
   DEV i32 slot(i32 part) const {
+    if constexpr (kOwnBlocks) return static_cast<i32>(blockIdx.x) * partials.p.steps + part;
     const i32 at = (first + part) * blocks_co_scheduled(partials.p) + own_member(partials.p);
     return config.piece != 0 || kOneSegment ? at : 2 * at + (part == 0);
   }
@@ -194,6 +196,7 @@ DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Grou
 DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
   const u32 word = sm + kLayout.flags + 4 * kRows;
   all_sync();
+  if constexpr (kOwnBlocks) return true;
   if (opaque_thread() == 0) {
     // A group of one block, which pieces bring here, has no counter: it may be that of the group that ends the block's
     // work.

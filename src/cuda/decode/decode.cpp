@@ -39,7 +39,7 @@ class State final : public cuda::KernelState {
   State(const Request& request, const cuda::DeviceFacts& device, DecodeConfig config, const cuda::Part& part)
       : KernelState(request, device),
         config_(config),
-        sharing_(sharing_of(config, heads_together(*problem, device.multiprocessors))),
+        sharing_(sharing_of(*problem, config, heads_together(*problem, device.multiprocessors))),
         share_(share_of(*problem, sharing_, device.multiprocessors)),
         early_(part.early),
         decided_(decided_params(*problem, config, sharing_, share_, part)) {
@@ -61,9 +61,10 @@ class State final : public cuda::KernelState {
 
   std::string describe() const override {
     const DecodeConfig& c = config_;
-    return text(rows_of(*problem), " rows per K/V head, ", c.warps, " warps in ", c.share, " teams, tiles of ",
-                c.block_n, " keys, ", c.slots, " tiles prefetched per team, ", sentence_of(share_, sharing_), ", ",
-                c.copy_bytes, "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory");
+    return text(rows_of(*problem), " rows per K/V head", c.row_blocks ? text(" in blocks of ", c.rows) : "", ", ",
+                c.warps, " warps in ", c.share, " teams, tiles of ", c.block_n, " keys, ", c.slots,
+                " tiles prefetched per team, ", sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ",
+                kernel_->shared_bytes, " bytes of shared memory");
   }
 
  private:
@@ -88,6 +89,15 @@ bool config_on(const cuda::DeviceFacts& device, const Problem& p, DecodeConfig& 
   return false;
 }
 
+// Sequences of few rows among others have kernels of their own in cuda.mixed.
+Decision plan_alone(const Request& request) {
+  const Problem& p = *request.problem;
+  const bool mixed = p.varlen && !p.packed_k() && p.group() <= kMaxRows && rows_of(p) > kMaxRows;
+  if (p.batch_invariant && mixed)
+    return Decision::no("does not support packed rows over a cache with batch_invariant; cuda.mixed does");
+  return plan(request, {});
+}
+
 }  // namespace
 
 Decision plan(const Request& request, const cuda::Part& part) {
@@ -109,11 +119,12 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   if (p.v_mean) return refuse("does not support v_mean");
   if (p.kv_dtype && std::max(p.dim_qk, p.dim_v) > 256)
     return refuse(text("with an FP8 cache, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
-  if (rows_of(p) > kMaxRows) {
+  const bool row_blocks = p.batch_invariant && !p.unified_max && rows_of(p) > kMaxRows;
+  if (rows_of(p) > kMaxRows && !row_blocks) {
     return refuse(
         text("rows per K/V head (seq_q x heads_q / heads_kv) must be at most ", kMaxRows, " (got ", rows_of(p), ")"));
   }
-  if (p.seq_q > 1 && p.seq_k < kKeysOfRow * rows_of(p)) {
+  if (p.seq_q > 1 && !p.batch_invariant && p.seq_k < kKeysOfRow * rows_of(p)) {
     return refuse(text("with seq_q > 1, seq_k must be at least ", kKeysOfRow, " x rows per K/V head (got ", p.seq_k,
                        " keys for ", rows_of(p), " rows)"));
   }
@@ -124,7 +135,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
                                                                   : kConfigs16;
   const auto s =
       std::ranges::find_if(table, [&](const TileConfig& t) { return p.dim_qk <= t.dim_qk && p.dim_v <= t.dim_v; });
-  const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows_of(p)))));
+  const std::int64_t of_block = std::clamp<std::int64_t>(rows_of(p), 1, kMaxRows);
+  const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(of_block)));
   const int row_tiles = std::max(1, rows / 16), held = std::min(row_tiles, s->row_tiles);
   if (row_tiles / held * s->halves > s->warps)
     return refuse(text("with fp32 head dims beyond 256, rows per K/V head must be at most ",
@@ -147,7 +159,8 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
        .copy_bytes = std::min(
            {cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)}),
        .even = false,
-       .unified = p.unified_max.has_value()};
+       .unified = p.unified_max.has_value(),
+       .row_blocks = row_blocks};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   const auto choose = [&](int team) {  // warps of a team
@@ -169,20 +182,21 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   if (!fits())
     return refuse(text("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
                        shared_bytes, " bytes of shared memory"));
-  if (groups_of(p, sharing_of(c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
-    return refuse(
-        text(groups_of(p, sharing_of(c)), " K/V heads have too many tiles of ", c.block_n, " keys for 32-bit indices"));
+  if (groups_of(p, sharing_of(p, c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
+    return refuse(text(groups_of(p, sharing_of(p, c)), " K/V heads have too many tiles of ", c.block_n,
+                       " keys for 32-bit indices"));
   return true;
 }
 
-Sharing sharing_of(const DecodeConfig& c, int heads) {
+Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {
   return {.rows = c.rows,
           .block_n = c.block_n,
           .piece = c.piece,
           .min_tiles = c.min_tiles(),
-          .row_blocks = 1,
+          .row_blocks = c.row_blocks ? static_cast<int>((rows_of(p) + c.rows - 1) / c.rows) : 1,
           .lead = 0,
-          .co_scheduled = heads};
+          .co_scheduled = heads,
+          .own_blocks = c.row_blocks};
 }
 DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Sharing& sharing, const Share& share,
                             const cuda::Part& part) {
@@ -199,8 +213,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, 
 }
 
 const Implementation& implementation() {
-  static const Implementation row{
-      .name = "cuda.decode", .plan = [](const Request& r) { return plan(r, {}); }, .unified_max = true};
+  static const Implementation row{.name = "cuda.decode", .plan = plan_alone, .unified_max = true};
   return row;
 }
 

@@ -89,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
     if (p.concurrent) let_next_kernel_start();
   }
   const Line line(p);
-  const i32 block = line_block(p), end = line.begin_of(block + 1);
-  Segment segment = line.first(line.begin_of(block), end);
+  const i32 block = line_block(p), end = line.begin(block + 1);
+  Segment segment = line.first(line.begin(block), end);
   Ring ring{p, line, end};
   copy_query<false>(sm, p, segment.group);  // in front of all keys
   ring.begin(sm, segment);

@@ -8,8 +8,6 @@
 
 namespace onepass::decode {
 
-inline constexpr int kMaxRows = 64;  // per K/V head; more are the prefill kernels' (README.md)
-
 // The config of a problem for CTAs of at most `shared_bytes`, but for `even`, which is up to the number of
 // multiprocessors. False, with a sentence in `why`, for what the family cannot do.
 bool select_config(const Problem& problem, int shared_bytes, DecodeConfig& config, std::string& why);
@@ -20,7 +18,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& features, const DecodeConf
 // Its sequences' rows are at most part.most_rows, if that is not 0; the problem's may be more.
 Decision plan(const Request& request, const cuda::Part& part);
 // heads: K/V heads whose CTAs read a cache together (heads_together).
-Sharing sharing_of(const DecodeConfig& config, int heads = 1);
+Sharing sharing_of(const Problem& problem, const DecodeConfig& config, int heads = 1);
 DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Sharing& sharing,
                             const Share& share, const cuda::Part& part = {});
 

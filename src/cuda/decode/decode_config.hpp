@@ -10,17 +10,18 @@ struct DecodeConfig {
   int kSums;                        // 2 where O leaves a warp so few registers as two sums would
   int rows;                         // of a K/V head at most: a power of two
   int warps, row_tiles;             // a warp holds row_tiles times sixteen rows
-  int share;       // teams: a team's warps hold the rows between them, and each team has keys of its own
-  int halves;      // warps of a team that hold the same rows: each computes S, and some columns of O
-  int block_n;     // keys of a tile
-  int slots;       // tiles of K or V of a team in shared memory
-  int piece;       // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
-  int copy_bytes;  // bytes of K, V and Q copied at once: what strides and pointers are multiples of
-  bool even;       // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
-  bool unified;    // weights refer to DecodeParams::phi in place of the rows' maxima
+  int share;        // teams: a team's warps hold the rows between them, and each team has keys of its own
+  int halves;       // warps of a team that hold the same rows: each computes S, and some columns of O
+  int block_n;      // keys of a tile
+  int slots;        // tiles of K or V of a team in shared memory
+  int piece;        // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
+  int copy_bytes;   // bytes of K, V and Q copied at once: what strides and pointers are multiples of
+  bool even;        // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
+  bool unified;     // weights refer to DecodeParams::phi in place of the rows' maxima
+  bool row_blocks;  // a K/V head may have more rows than `rows`: a CTA has all keys of a block of them
 
   ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, halves, block_n, slots, piece, copy_bytes, even,
-                 unified)
+                 unified, row_blocks)
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int same_rows() const { return share * halves; }
@@ -101,13 +102,13 @@ struct DecodeParams : ForwardParams {
   int blocks;                         // CTAs, or with row blocks: sets of `co_scheduled` CTAs
   int splits;      // parts that every group's keys are cut into, a block each; 0: all work is cut into equal parts
   int min_tiles;   // of such a part; fewer are not worth a merge
-  int steps;       // of a group, if all groups have the same number
+  int steps;       // of a group, if all groups have the same number; at most, with row_blocks
   int each, rest;  // steps of a part, and how many parts have one more, if splits is not 0
   Divisor by_steps, by_splits;
   float phi;  // unified_max, or what lies below it by fp16's reach; natural units
   RecomputedRows recomputed;
   // Where a kernel has blocks of rows: groups of blocks of a K/V head, of `co_scheduled` blocks each. Their CTAs walk
-  // along the same keys at the same time.
+  // along the same keys at the same time. With row_blocks: blocks of a sequence, at most.
   int row_groups, co_scheduled;
   Divisor by_row_groups, by_co_scheduled;
   int groups;  // of a sequence

@@ -16,8 +16,10 @@ constexpr bool kRowBlocks = false;                                              
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
-constexpr bool kOneResult = config.piece != 0;         // a row has the same bits in every call
-constexpr bool kLengthsVary = features.own_lengths();  // from sequence to sequence, and only the device knows them
+constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
+constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
+// From sequence to sequence, and only the device knows them; or from block to block.
+constexpr bool kLengthsVary = features.own_lengths() || kOwnBlocks;
 // Lengths of their own: beginning with a group and ending it take as long as reading 256 KB, or a block of many short
 // groups would be the last.
 constexpr i32 kGroupLead = kLengthsVary && config.piece == 0 ? (256 << 10) / (2 * kLayout.slot_bytes) : 0;

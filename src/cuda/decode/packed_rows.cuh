@@ -100,7 +100,8 @@ struct LaneScores {
       }
     }
     const Band32& band = scores[0].band;
-    if (first >= band.keys_of(group.seq_q - 1).lo && first + 2 * N <= scores[0].before_drafts(band.keys_of(0).hi))
+    if (first >= band.keys_of(group.end_token(p) - 1).lo &&
+        first + 2 * N <= scores[0].before_drafts(band.keys_of(group.first_token(p)).hi))
       return;  // every row sees it
     const Band32::Range keys[2] = {band.keys_of(tokens[0]), band.keys_of(tokens[1])};
 #pragma unroll

@@ -15,10 +15,12 @@ constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group i
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
 std::int64_t steps_of(const Problem& p, const Sharing& s) {
   const int piece = std::max(1, s.piece);
+  if (s.own_blocks) return (p.seq_k + std::int64_t{piece} * s.block_n - 1) / (std::int64_t{piece} * s.block_n);
   return (tiles_of(p, s.block_n, piece) + piece - 1) / piece;
 }
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
+  if (s.own_blocks) return blocks * std::max<std::int64_t>(1, steps_of(p, s));
   return s.co_scheduled * (s.piece == 0 ? 2 * blocks : groups_of(p, s) * std::max<std::int64_t>(1, steps_of(p, s)));
 }
 
@@ -36,7 +38,7 @@ std::int64_t tiles_of(const Problem& p, int block_n, int piece) {
 
 int heads_together(const Problem& p, int multiprocessors) {
   constexpr double kUsed = 0.95;  // of the multiprocessors, which whole sets of CTAs take
-  if (!lengths_vary(p)) return 1;
+  if (!lengths_vary(p) || (p.batch_invariant && rows_of(p) > kMaxRows)) return 1;
   if (p.key_dtype() == DType::f8e4m3 && p.softcap != 0 && p.alibi) return 1;  // kCoScheduled says why
   const int most = std::min(multiprocessors, kMaxBlocks);
   for (auto heads = static_cast<int>(std::min<std::int64_t>(p.heads_kv, most)); heads > 1; --heads) {
@@ -61,6 +63,7 @@ Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
     if (groups <= most && (groups * splits >= kBusy * most || splits < most / groups))
       return {static_cast<int>(groups * splits), static_cast<int>(splits)};
   }
+  if (s.own_blocks) return {static_cast<int>(std::min(groups, most)), 0};
   // Several whole groups a block, where that leaves few blocks with less than the others: nothing to be merged then.
   const std::int64_t rounds = (groups + most - 1) / most, blocks = groups / rounds;
   if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && blocks >= kBusy * static_cast<double>(most))
@@ -78,7 +81,7 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   d.co_scheduled = s.co_scheduled;
   d.by_row_groups = Divisor::of(d.row_groups);
   d.by_co_scheduled = Divisor::of(d.co_scheduled);
-  d.groups = d.heads_kv * s.row_blocks / s.co_scheduled;
+  d.groups = s.own_blocks ? d.heads_kv : d.heads_kv * s.row_blocks / s.co_scheduled;
   d.by_rows_of_head = Divisor::of(std::max(1, d.heads_per_kv));
   d.by_heads = Divisor::of(std::max(1, d.groups));
   d.blocks = share.blocks;

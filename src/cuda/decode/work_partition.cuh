@@ -19,8 +19,8 @@ namespace onepass::decode {
 // This CTA's place among those that share a segment, and the segment's place among all.
 // An FP8 cache with a softcap and ALiBi has no register left for heads that read together: 7 loads spilled.
 constexpr bool kCoScheduled =
-    kRowBlocks ||
-    (kLengthsVary && !kOneSegment && !(features.keys == ScalarType::e4m3 && features.softcap && features.alibi));
+    kRowBlocks || (kLengthsVary && !kOwnBlocks && !kOneSegment &&
+                   !(features.keys == ScalarType::e4m3 && features.softcap && features.alibi));
 DEV i32 blocks_co_scheduled(const DecodeParams& p) { return kCoScheduled ? p.co_scheduled : 1; }
 DEV i32 line_block(const DecodeParams& p) {
   const i32 block = static_cast<i32>(blockIdx.x);
@@ -38,17 +38,24 @@ struct Group {
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
   i32 step = 0, steps = 0;        // on the line, behind the lead; one at least if it has rows: a block writes them
+  i32 unit = 0, row = 0;          // kOwnBlocks: the block's number among those of all sequences, and its first row
 
   DEV i32 end() const { return step + steps; }
   DEV i32 kv_head(const DecodeParams& p) const {
     return kRowBlocks ? p.by_row_groups(head) : head * blocks_co_scheduled(p) + own_member(p);
   }
   DEV i32 first_row(const DecodeParams& p) const {  // this block's, of those of the K/V head
+    if constexpr (kOwnBlocks) return row;
     return kRowBlocks ? ((head - kv_head(p) * p.row_groups) * p.co_scheduled + own_member(p)) * kRows : 0;
   }
   DEV i32 rows(const DecodeParams& p) const {
     const i32 all = seq_q * p.heads_per_kv;
-    return kRowBlocks ? min(all - first_row(p), kRows) : all;
+    return kRowBlocks || kOwnBlocks ? min(all - first_row(p), kRows) : all;
+  }
+  // The query tokens of the rows.
+  DEV i32 first_token(const DecodeParams& p) const { return kOwnBlocks ? p.by_rows_of_head(row) : 0; }
+  DEV i32 end_token(const DecodeParams& p) const {
+    return kOwnBlocks ? p.by_rows_of_head(row + max(rows(p), 1) - 1) + 1 : seq_q;
   }
   DEV WorkTile work_tile(i32 query_head) const {
     WorkTile x;
@@ -82,12 +89,13 @@ struct Segment {
 
 // Sets tiles and steps of a group, which follow from the sequence's length.
 DEV void measure(const DecodeParams& p, Group& g) {
-  const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(0, g.seq_q);
+  const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(g.first_token(p), g.end_token(p));
   g.first_tile = keys.lo / (kBlockN * kStepTiles) * kStepTiles;
   g.tiles = (keys.hi + kBlockN - 1) / kBlockN - g.first_tile;
   g.steps = max(1, (g.tiles + kStepTiles - 1) / kStepTiles);
 }
 DEV void take_lengths(const DecodeParams& p, Group& g) {
+  if constexpr (kOwnBlocks) g.batch = p.by_row_groups(g.unit), g.row = (g.unit - g.batch * p.row_groups) * kRows;
   g.seq_q = p.seq_q;
   if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
   if constexpr (features.shared()) g.seq_q = p.own_rows(g.seq_q);
@@ -97,13 +105,20 @@ DEV void take_lengths(const DecodeParams& p, Group& g) {
   g.k_begin = x.k_begin, g.seq_k = x.seq_k;
   measure(p, g);
 }
+// The unit that the line is made of: a sequence, or with kOwnBlocks a block of its rows.
+DEV i32& line_unit(Group& g) { return kOwnBlocks ? g.unit : g.batch; }
+DEV i32 line_units(const DecodeParams& p) { return kOwnBlocks ? p.batch * p.row_groups : p.batch; }
+// Units that are not on the line.
+DEV bool is_left_out(const DecodeParams& p, const Group& g) {
+  return kOwnBlocks ? g.rows(p) <= 0 : features.shared() && g.seq_q == 0;
+}
 struct StepsOfSequence {  // of one of its groups
   const DecodeParams& p;
-  DEV i32 operator()(i32 batch) const {
+  DEV i32 operator()(i32 unit) const {
     Group g;
-    g.batch = batch;
+    line_unit(g) = unit;
     take_lengths(p, g);
-    return features.shared() && g.seq_q == 0 ? 0 : (g.steps + lead_of(p)) * p.groups;
+    return is_left_out(p, g) ? 0 : (g.steps + lead_of(p)) * p.groups;
   }
 };
 
@@ -163,7 +178,17 @@ struct Line {
     store_four(to.at, steps, blocks, span, parts);
     store_word(to.at + 16, each), store_word(to.at + 20, rest);
   }
-  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p}, p.batch}; }
+  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p}, line_units(p)}; }
+  // The first step of a CTA, which with kOwnBlocks has whole groups.
+  DEV i32 begin(i32 block) const {
+    const i32 step = begin_of(block);
+    if constexpr (kOwnBlocks) {
+      if (step >= steps) return steps;
+      const Group g = group_of(step);
+      return step <= g.step ? step : g.end();
+    }
+    return step;
+  }
 
   DEV i32 begin_of(i32 block) const {
     if (block >= blocks) return steps;
@@ -178,7 +203,7 @@ struct Line {
   DEV Group group_of(i32 step) const {
     Group g = pattern;
     if constexpr (kLengthsVary) {
-      const i32 in = sequences().find(step, g.batch);
+      const i32 in = sequences().find(step, line_unit(g));
       take_lengths(p, g);
       const i32 all = g.steps + lead_of(p);
       g.head = in / all;
@@ -189,7 +214,7 @@ struct Line {
       g.batch = p.by_heads(g.number);
       g.head = g.number - g.batch * p.groups;
     }
-    g.number = g.batch * p.groups + g.head;
+    g.number = line_unit(g) * p.groups + g.head;
     return g;
   }
   DEV Group group(i32 number) const {
@@ -210,15 +235,15 @@ struct Line {
     ++g.number;
     if (++g.head < p.groups) return g;
     g.head = 0;
-    ++g.batch;
+    ++line_unit(g);
     if constexpr (kLengthsVary) {
-      if (g.batch < p.batch) take_lengths(p, g);
+      if (line_unit(g) < line_units(p)) take_lengths(p, g);
     }
-    if constexpr (features.shared()) {  // sequences without rows of this kernel are not on the line
-      while (g.batch < p.batch && g.seq_q == 0) {
-        if (++g.batch < p.batch) take_lengths(p, g);
+    if constexpr (features.shared() || kOwnBlocks) {  // sequences without rows of this kernel are not on the line
+      while (line_unit(g) < line_units(p) && is_left_out(p, g)) {
+        if (++line_unit(g) < line_units(p)) take_lengths(p, g);
       }
-      g.number = g.batch * p.groups;
+      g.number = line_unit(g) * p.groups;
     }
     return g;
   }

@@ -73,7 +73,6 @@ bool is_mixed(const Problem& p, std::string& why) {
   const std::int64_t most = decode::kMaxRows / std::max<std::int64_t>(1, p.group());
   why = !p.varlen || !(p.seqused || p.paged())
             ? "requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)"
-        : p.batch_invariant ? "does not support batch_invariant"
         : most == 0 ? text("query heads per K/V head must be at most ", decode::kMaxRows, " (got ", p.group(), ")")
         : p.seq_q <= most ? text("the longest sequence must have more than ", most, " rows (got ", p.seq_q, ")")
                           : "";
@@ -101,8 +100,13 @@ Decision plan(const Request& request) {
   // On Hopper the prefill kernel computes beside the kernels that read the cache, on multiprocessors that they leave.
   Part rest{.least_rows = static_cast<int>(few.back().seq_q) + 1, .concurrent = true, .early = true};
   const char* name = "cuda.sm90";
-  Decision prefill = sm90::plan_forward(request, rest);
-  if (!prefill) {
+  Decision prefill;
+  if (request.problem->batch_invariant) {  // the same kernel for all rows
+    rest.concurrent = rest.early = false;
+    name = "cuda.decode";
+    prefill = decode::plan(request, rest);
+    if (!prefill) return Decision::no(text("cuda.decode: ", prefill.refusal));
+  } else if (prefill = sm90::plan_forward(request, rest); !prefill) {
     rest.concurrent = rest.early = false;
     name = "cuda.sm80";
     prefill = sm80::plan_forward(request, rest);

@@ -29,7 +29,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     return output_bytes(inputs);
   }
   static decode::Sharing sharing_of(const Problem& p, const decode::DecodeConfig& c) {
-    return decode::sharing_of(c, decode::heads_together(p, kMultiprocessors));
+    return decode::sharing_of(p, c, decode::heads_together(p, kMultiprocessors));
   }
   // Kernels of even parts get as many of each group as there would be blocks.
   static decode::Share share_of(const Problem& p, const decode::DecodeConfig& c, int blocks) {
@@ -92,7 +92,7 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   ASSERT_TRUE(decode::select_config(p, kSharedBytes, chosen, why)) << why;
   EXPECT_TRUE(features == cuda::features_of(p));
   chosen.even = config.even;
-  EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(config)));
+  EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(p, config)));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
   EXPECT_EQ(GetParam()->shared_bytes, decode::layout_of(features, chosen).total);
 }
@@ -138,7 +138,7 @@ class Chunk {
     keys_ = static_cast<const int*>(t.seqused_k.data)[sequence] - rows + first + count;
     problem_.batch = 1;
     problem_.seq_q = config_.rows / problem_.group();
-    const decode::Sharing sharing = decode::sharing_of(config_);
+    const decode::Sharing sharing = decode::sharing_of(problem_, config_);
     const decode::Share share = decode::share_of(problem_, sharing, 2);
     workspace_.resize(decode::workspace_bytes_of(problem_, sharing, share.blocks) / sizeof(unsigned));
     decode::DecodeParams p = decode::decided_params(problem_, config_, sharing, share);
@@ -162,23 +162,27 @@ class Chunk {
 };
 
 // With batch_invariant, rows have the bits that they have in chunks of any number of rows, by the kernels of 16 and of
-// 64 rows, alone and beside others, for any number of CTAs that end in any order.
-TEST(EmulatedOneResult, IsThatOfTheRowsInChunks) {
+// 64 rows, alone and beside others, for any number of CTAs that end in any order. many: also more rows, in blocks.
+class EmulatedOneResult : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedOneResult, testing::Values("bf16_chunks_many", "bf16_chunks_blocks"));
+
+TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
   const auto named = [](const char* name) {
     const auto& all = warps::decode_kernels;
     const auto at = std::ranges::find_if(all, [&](const auto* k) { return std::string(k->name) == name; });
     return at == all.end() ? nullptr : *at;
   };
   if (!named("bf16_chunks_few")) GTEST_SKIP() << "its kernels are in long_kernels.txt";
-  const warps::DecodeKernel &few = *named("bf16_chunks_few"), &many = *named("bf16_chunks_many");
-  const auto& config = *static_cast<const decode::DecodeConfig*>(many.config);
+  const warps::DecodeKernel &few = *named("bf16_chunks_few"), &many = *named("bf16_chunks_many"),
+                            &all = *named(GetParam());
+  const auto& config = *static_cast<const decode::DecodeConfig*>(all.config);
   std::mt19937 random(1);
   for (const check::Distribution distribution : {check::Distribution::rising, check::Distribution::huge}) {
-    check::Inputs inputs = check::make_inputs(parse_problem(many.problem), 1, distribution);
+    check::Inputs inputs = check::make_inputs(parse_problem(all.problem), 1, distribution);
     const Problem& p = inputs.problem;
     std::string whole;
     for (const int blocks : {3, 1}) {
-      const decode::Sharing sharing = decode::sharing_of(config, blocks == 3 ? 2 : 1);
+      const decode::Sharing sharing = decode::sharing_of(p, config, blocks == 3 && !config.row_blocks ? 2 : 1);
       const decode::Share share = decode::share_of(p, sharing, blocks * sharing.co_scheduled);
       std::vector<unsigned> workspace(decode::workspace_bytes_of(p, sharing, share.blocks) / sizeof(unsigned));
       unsigned counters[decode::kMaxBlocks] = {};
@@ -187,7 +191,7 @@ TEST(EmulatedOneResult, IsThatOfTheRowsInChunks) {
       params.counters = counters;
       inputs.poison_outputs();
       warps::backwards = blocks == 3;
-      many.run(&params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
+      all.run(&params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
       warps::backwards = false;
       if (whole.empty()) whole = output_bytes(inputs), expect_right(inputs, std::string(check::name_of(distribution)));
       EXPECT_TRUE(output_bytes(inputs) == whole) << check::name_of(distribution) << ", one CTA";
