@@ -143,7 +143,7 @@ TEST(CliErrors, Run) {
       {run({"--in", lies}, q, k, v), "its header claims 1048576 bytes, but 2 follow"},
       {run({"--in", odd}, q, k, v),
        "has a tensor 'mask', which is not an input; inputs are q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
-       "page_table, bias"},
+       "page_table, tree, bias"},
       {run({"--in", q}, q, k, v), "q.npy: its header claims"},
   };
   for (const Wrong& wrong : table) expect_sentence(onepass(wrong.arguments), wrong);
