@@ -105,6 +105,8 @@ constexpr TileConfig kConfigs[] = {
      2, 64, 2, 1, false, false, false, kWide, kRoomy},
     {256, 256, kAny, kAny, false, Work::any, kNone,  //
      2, 32, 2, 1, false, false, false, kWide, kRoomy},
+    {320, 384, kAny, kAny, false, Work::light, kNone,  //
+     2, 48, 2, 1, false, false, false, kWide, kRoomy, 64, true, 2},
     {576, 512, kAny, kAny, false, Work::light, kNone,  //
      2, 64, 1, 1, false, false, false, kWide, kRoomy, 64, true, 2},
     {576, 512, kAny, kAny, false, Work::any, kNone,  //
