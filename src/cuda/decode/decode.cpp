@@ -138,21 +138,24 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   const std::int64_t of_block = std::clamp<std::int64_t>(rows_of(p), 1, kMaxRows);
   const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(of_block)));
   const int row_tiles = std::max(1, rows / 16), held = std::min(row_tiles, s->row_tiles);
-  if (row_tiles / held * s->halves > s->warps)
+  // With batch_invariant a team has room for kMaxRows, whatever the number of rows.
+  const int halves =
+      p.batch_invariant ? std::min(s->halves, 16 * s->warps * s->row_tiles / static_cast<int>(kMaxRows)) : s->halves;
+  if (row_tiles / held * halves > s->warps)
     return refuse(text("with fp32 head dims beyond 256, rows per K/V head must be at most ",
-                       16 * s->warps / s->halves * held, " (got ", rows_of(p), ")"));
+                       16 * s->warps / halves * held, " (got ", rows_of(p), ")"));
   const AttentionFeatures& f = features.attention;
   const bool plain = !f.transforms() && !f.masks() && !f.dropout, one_result = p.batch_invariant;
   const int most_held = one_result ? s->row_tiles : held;                    // tiles do not depend on the rows
   const int block_n = !p.kv_dtype || (most_held == 1 && plain) ? s->block_n  // else registers are short
                       : most_held == 1 || p.dim_v <= 64        ? 32
                                                                : 16;
-  c = {.kSums = p.dtype == DType::f32 && p.dim_v / s->halves > 128 ? 2 : 1,
+  c = {.kSums = p.dtype == DType::f32 && p.dim_v / halves > 128 ? 2 : 1,
        .rows = rows,
        .warps = s->warps,
        .row_tiles = held,
        .share = 0,
-       .halves = s->halves,
+       .halves = halves,
        .block_n = block_n,
        .slots = 0,
        .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
