@@ -66,6 +66,7 @@ using std::max, std::min;
 #define __shared__
 #define __align__(bytes)
 #define __forceinline__ inline
+#define __noinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
 #ifdef __clang__

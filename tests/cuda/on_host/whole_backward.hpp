@@ -43,7 +43,8 @@ struct EmulatedCall {
     if (shape_.careful) params.notes->careful_call = params.call;  // whatever the pre kernel finds
     kernel.pre(&params, rows);
     own();
-    if (features_.dq) kernel.post(&params, static_cast<unsigned>(cuda::post_blocks(params, shape_)));
+    if (features_.dq || features_.dk || features_.dv)
+      kernel.post(&params, static_cast<unsigned>(cuda::post_blocks(params, shape_)));
     if (features_.dsinks || features_.dslopes) kernel.sums(&params, cuda::sum_blocks(params));
     EXPECT_EQ(counters_[0] + counters_[1], 0u) << "the counters are not as they were found";
     std::string bytes;

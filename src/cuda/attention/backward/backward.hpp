@@ -20,12 +20,12 @@ struct BackwardFeatures {
 // and each sequence.
 struct BackwardShape {
   int block_q, block_k;  // query rows and keys
-  int key_warps;  // that hold sixteen of a block's keys: each may have rows to compute again, and part of a slope's sum
-  int sum_columns;      // of dQ's fp32 sums: dim_qk padded to a multiple of 4
-  bool zero_sums;       // by the pre kernel
-  bool mask_fragments;  // the packed mask in their order, too
-  bool careful;         // the pre kernel says whether the call needs care (careful.cuh)
-  int mark_blocks;      // CTAs that keep marks in the workspace
+  int key_warps;         // that hold sixteen of a block's keys: each has part of a slope's sum
+  int sum_columns;       // of dQ's fp32 sums: dim_qk padded to a multiple of 4
+  bool zero_sums;        // by the pre kernel
+  bool mask_fragments;   // the packed mask in their order, too
+  bool careful;          // the pre kernel says whether the call needs care (careful.cuh)
+  int mark_blocks;       // CTAs that keep marks in the workspace
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
   int row_bytes;  // the same of q, k, v and dO
@@ -77,7 +77,8 @@ struct BackwardParams : ForwardParams {
   unsigned long long call;       // its number, which no other call of the process has: the notes need no zeroing
   unsigned* order;               // [head][q block]: how many key blocks have added to its sums; deterministic only
   MaskFragments mask_fragments;  // with shape.mask_fragments
-  int heads_kv;                  // more than 0 where heads is 0, too: dK and dV are zeros then
+  unsigned* broken_keys;  // a word for all keys, then [head of K and V][k block][block_k / 16], as mark_keys says
+  int heads_kv;           // more than 0 where heads is 0, too: dK and dV are zeros then
 };
 
 }  // namespace onepass

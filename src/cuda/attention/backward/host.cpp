@@ -72,8 +72,8 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
   place(w.marks, static_cast<std::size_t>(s.mark_blocks) * kMarkWords * kMarkLanes * 4);
   place(w.order, f.deterministic ? heads * q_blocks * 4 : 0);
-  place(w.fallback, static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.key_warps) *
-                        sizeof(FallbackEntry));
+  const auto sixteens = static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.block_k / 16);
+  place(w.broken_keys, (1 + sixteens) * 4);
   place(w.mask, mask_bytes(p, kMaskTile, s.mask_fragments));
   return w;
 }
@@ -118,7 +118,7 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
   b.notes = reinterpret_cast<CallNotes*>(static_cast<unsigned*>(workspace) + kCallWords);
   b.call = next_call();
   b.order = reinterpret_cast<unsigned*>(at(places.order));
-  b.fallback = reinterpret_cast<FallbackEntry*>(at(places.fallback));
+  b.broken_keys = reinterpret_cast<unsigned*>(at(places.broken_keys));
 }
 
 std::int64_t row_blocks(const BackwardParams& b) { return std::int64_t{b.heads} * b.q_blocks; }
@@ -146,7 +146,7 @@ BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Pro
                        });
   };
   pre_ = add(&BackwardPrograms::pre, "pre", pre_shared_bytes());
-  if (f.dq) post_ = add(&BackwardPrograms::post, "post", 0);
+  if (f.dq || f.dk || f.dv) post_ = add(&BackwardPrograms::post, "post", 0);
   if (f.dsinks || f.dslopes) sums_ = add(&BackwardPrograms::sums, "sums", 0);
 }
 

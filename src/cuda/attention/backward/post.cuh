@@ -1,11 +1,12 @@
-// Behind a backward pass: dQ from its fp32 sums. A warp converts sixteen rows of a head in registers; lanes of a quad
-// swap columns, so that each writes eight neighbours at once.
+// Behind a backward pass: dQ from its fp32 sums, and what is not finite in dQ, dK and dV once more. A warp converts
+// sixteen rows of a head in registers; lanes of a quad swap columns, so that each writes eight neighbours at once.
 //
 // The family says in front of this file where sums stand: i32 sum_tile(i32 row, i32 n), the first of the 128 numbers of
 // rows `row` to `row` + 15 of a block and columns 8 n to 8 n + 7, which lie as lane_sum says.
 #pragma once
 #include "cuda/attention/backward/dq_sums.cuh"
-#include "cuda/attention/backward/fallback.cuh"
+#include "cuda/attention/backward/repair_keys.cuh"
+#include "cuda/attention/backward/repair_queries.cuh"
 #include "cuda/device/order.cuh"
 #include "cuda/device/shared.cuh"
 
@@ -16,6 +17,10 @@ static_assert(kBlockQ % 16 == 0);
 
 // Tiles of sixteen rows x eight columns side by side, and how many a warp loads at once: up to 8 KB.
 constexpr i32 kTilesAcross = (features.dim_qk + 7) / 8, kTilesAtOnce = kTilesAcross > 12 ? 16 : padded(kTilesAcross, 4);
+// CTAs of a multiprocessor: registers of the conversion alone.
+constexpr bool kNarrowSums =
+    kTilesAtOnce <= 12 || (kTilesAcross <= 16 && backward_features.gradients == ScalarType::f32);
+constexpr i32 kPostCtas = kTilesAtOnce <= 8 ? 4 : kNarrowSums ? 3 : 2;
 
 // This lane's numbers of a tile: rows lane / 4 and + 8, columns 2 (lane % 4) and + 1.
 struct SumsOfTile {
@@ -118,35 +123,76 @@ DEV void convert_rows(const BackwardParams& p, const WorkTile& x, const float* s
   for (i32 y = 0; y < 2; ++y) broken[y] = __ballot_sync(0xffffffffu, row + 8 * y < x.seq_q && probe[y] != 0.0f);
 }
 
-// True if a row of dQ that is not finite is meant to be so: it has pairs and dS of each is not finite, or no hidden
-// pair has a part in it.
-DEV bool is_right(const BackwardParams& p, const WorkTile& x, i32 row) {
-  const RowStatistics of = statistics_at(p, x, row);
-  if (of.reference != of.reference || !is_finite(of.d)) return sees_key(p, x, row);
-  return backward_shape.careful && p.notes->found == kTookCare;
+// The sixteen rows of a warp: from `first` on of a head's block.
+struct WarpRows {
+  i32 place, head, block, first;
+  static DEV WarpRows of(const BackwardParams& p) {
+    constexpr u32 kParts = kBlockQ / 16;
+    const u32 part = blockIdx.x * (kPostThreads / 32) + threadIdx.x / 32, place = part / kParts,
+              head = place / static_cast<u32>(p.q_blocks);
+    return {static_cast<i32>(place), static_cast<i32>(head),
+            static_cast<i32>(place) - static_cast<i32>(head) * p.q_blocks, static_cast<i32>(part % kParts) * 16};
+  }
+};
+
+// A bit for each of sixteen rows of dQ that may be not finite as they stand: a row has pairs and dS of each is not
+// finite, or no hidden pair has a part in it.
+DEV u32 rows_as_meant(const BackwardParams& p, const WorkTile& x, i32 first) {
+  const i32 row = first + static_cast<i32>(threadIdx.x % 16);
+  const RowStatistics of = statistics_at(p, x, min(row, x.seq_q - 1));  // a row of each lane at once
+  u32 lost = __ballot_sync(0xffffffffu, row < x.seq_q && (of.reference != of.reference || !is_finite(of.d))) & 0xffffu;
+  u32 meant = backward_shape.careful && p.notes->found == kTookCare ? ~lost : 0u;
+#pragma unroll 1
+  for (i32 i = 0; lost != 0; ++i, lost >>= 1)
+    if ((lost & 1) != 0 && sees_key(p, x, first + i)) meant |= 1u << i;
+  return meant;
+}
+
+// The rows of dQ that are not finite once more, but for those that are meant to be so. broken: as convert_rows says.
+DEV void repair_rows(const BackwardParams& p, u32 broken_above, u32 broken_below) {
+  const WarpRows own = WarpRows::of(p);
+  const WorkTile x = rows_of_block(p, own.head, own.block);
+  const i32 first = x.row + own.first, lane = static_cast<i32>(threadIdx.x % 32);
+  const u32 right = rows_as_meant(p, x, first);
+  u32 rows = 0;
+#pragma unroll 1
+  for (i32 row = 0; row < 16; ++row) {
+    if (((row < 8 ? broken_above : broken_below) >> row % 8 * 4 & 0xf) == 0 || (right >> row & 1) != 0) continue;
+    if constexpr (fallback::kRepairs)
+      rows |= row % 8 == lane / 4 ? 0xffffu << row / 8 * 16 : 0u;
+    else
+      fallback_query(p, x, first + row);
+  }
+  if constexpr (fallback::kRepairs)
+    if (__any_sync(fallback::kAll, rows != 0)) fallback::QueryRepair{p, x, first, lane}.run(rows);
+}
+
+DEV bool has_broken_keys(const BackwardParams& p) {
+  return kKeyParts > 0 && p.broken_keys[0] == static_cast<u32>(p.call);
+}
+
+// Rows that are not finite once more. A function that is called: the conversion would lose CTAs to its registers.
+__device__ __noinline__ void repair(const BackwardParams& p, u32 broken_above, u32 broken_below) {
+  if constexpr (backward_features.dq) {
+    __syncwarp();  // what these lanes have stored stands before what others store again
+    if ((broken_above | broken_below) != 0) repair_rows(p, broken_above, broken_below);
+  }
+  if constexpr (kKeyParts > 0)
+    if (has_broken_keys(p)) repair_marked_keys<kKeyParts, kPostThreads / 32>(p);
 }
 
 }  // namespace onepass
 
-extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, 2)
+extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, onepass::kPostCtas)
     attention_backward_post(const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
-  constexpr i32 kParts = kBlockQ / 16;  // a warp each
-  const u32 part = blockIdx.x * (kPostThreads / 32) + threadIdx.x / 32, place = part / kParts;
-  const i32 head = static_cast<i32>(place / static_cast<u32>(p.q_blocks)),
-            block = static_cast<i32>(place) - head * p.q_blocks;
-  if (head >= p.heads) return;
   wait_for_kernel_before();
-  const WorkTile x = rows_of_block(p, head, block);
-  const i32 first = static_cast<i32>(part % kParts) * 16;
-  if (x.row < 0 || x.row + first >= x.seq_q) return;
-  u32 broken[2];
-  convert_rows(p, x, dq_sums_of(p, place), first, broken);
-  if ((broken[0] | broken[1]) == 0) return;
-  __syncwarp();  // what these lanes have stored stands before what others store again
-#pragma unroll 1
-  for (i32 row = 0; row < 16; ++row) {
-    const u32 half = row < 8 ? broken[0] : broken[1];  // broken[row / 8] would be a stack frame
-    if (half >> row % 8 * 4 & 0xf && !is_right(p, x, x.row + first + row)) fallback_query(p, x, x.row + first + row);
+  const bool keys = has_broken_keys(p);  // read ahead of the conversion
+  u32 broken[2] = {0, 0};
+  if constexpr (backward_features.dq) {
+    const WarpRows own = WarpRows::of(p);
+    const WorkTile x = own.head < p.heads ? rows_of_block(p, own.head, own.block) : WorkTile{.row = -1};
+    if (x.row >= 0 && x.row + own.first < x.seq_q) convert_rows(p, x, dq_sums_of(p, own.place), own.first, broken);
   }
+  if (keys || (broken[0] | broken[1]) != 0) repair(p, broken[0], broken[1]);
 }

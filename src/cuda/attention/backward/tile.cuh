@@ -23,19 +23,25 @@ DEV WorkTile rows_of(const KeyTile& x, i32 head, i32 row) {
   y.q_begin = x.q_begin, y.k_begin = x.k_begin, y.seq_q = x.seq_q, y.seq_k = x.seq_k;
   return y;
 }
+// Packed: the sequence of which `at` is a block, the last one that begins there or before.
+template <i32 block>
+DEV i32 sequence_of(const int* cu, i32 batch, i32 at) {
+  i32 lo = 0, hi = batch;
+  while (hi - lo > 1) {
+    const i32 middle = (lo + hi) / 2;
+    (first_block<block>(cu, 0, middle) <= at ? lo : hi) = middle;
+  }
+  return lo;
+}
 // The rows of block `block` of a head; row = -1 if a packed batch has no such block.
 DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
   WorkTile x;
   x.head = head;
   if constexpr (features.packed) {
-    i32 lo = 0, hi = p.batch;  // the last sequence that begins at `block` or before
-    while (hi - lo > 1) {
-      const i32 middle = (lo + hi) / 2;
-      (first_q_block(p, middle) <= block ? lo : hi) = middle;
-    }
-    x.batch = lo;
-    x.q_begin = p.cu_q[lo], x.seq_q = p.cu_q[lo + 1] - x.q_begin;
-    x.k_begin = p.cu_k[lo], x.seq_k = p.cu_k[lo + 1] - x.k_begin;
+    const i32 own = sequence_of<kBlockQ>(p.cu_q, p.batch, block);
+    x.batch = own;
+    x.q_begin = p.cu_q[own], x.seq_q = p.cu_q[own + 1] - x.q_begin;
+    x.k_begin = p.cu_k[own], x.seq_k = p.cu_k[own + 1] - x.k_begin;
   } else {
     const i32 blocks = (p.seq_q + kBlockQ - 1) / kBlockQ;
     x.map_batch = x.batch = block / blocks;
@@ -53,12 +59,23 @@ DEV float* dq_sums_of(const BackwardParams& p, i64 place) {
   return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns);
 }
 
+// [head][k block]: the first block of a sequence. seq_k is read again, in place of a count that waits in a register.
+DEV i64 key_place(const BackwardParams& p, i32 head, i32 batch) {
+  return static_cast<i64>(head) * p.k_blocks + first_block<kBlockK>(p.cu_k, opaque(p.seq_k), batch);
+}
 // The address of the part of a slope's gradient that sixteen keys contribute, for one query head. If several warps
 // share the keys, each has a part.
 DEV float* slope_part(const BackwardParams& p, const KeyTile& x, i32 head, i32 key, i32 part = 0) {
-  const i64 block = static_cast<i64>(head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch);
-  return p.slope_parts + (block + key / kBlockK) * backward_shape.key_warps + part * (kBlockK / 16) +
-         key % kBlockK / 16;
+  return p.slope_parts + (key_place(p, head, x.batch) + key / kBlockK) * backward_shape.key_warps +
+         part * (kBlockK / 16) + key % kBlockK / 16;
+}
+// Says to the post kernel that dK or dV of sixteen keys is not finite as it is stored. The mark is the call's number,
+// so it needs no zeroing. An older mark of the same number, of a graph's replay, costs a look. The first word stands
+// for all.
+DEV void mark_keys(const BackwardParams& p, const KeyTile& x, i32 key) {
+  const u32 call = static_cast<u32>(p.call);
+  p.broken_keys[0] = call;
+  p.broken_keys[1 + (key_place(p, x.head, x.batch) + key / kBlockK) * (kBlockK / 16) + key % kBlockK / 16] = call;
 }
 
 struct RowStatistics {

@@ -100,7 +100,7 @@ DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& mean
     step = next;
   }
   copies_wait<0>();
-  store_keys(sm, p, tile(), dk, dv);
+  store_keys(p, tile(), dk, dv);
 }
 
 }  // namespace onepass::sm80
@@ -124,7 +124,6 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   const auto take_next = [&] {
     if (warp() == 0) take(draw());
   };
-  if (opaque_thread() % 32 == 0) store_word(sm + kLayout.fallback + 4 * warp(), -1);
   if (warp() == 0) take(backward_features.deterministic ? draw() : blockIdx.x);
   for (;;) {
     __syncthreads();  // the next tile is known, and this tile's shared memory is free
@@ -135,6 +134,4 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
     attend(sm, work, p, take_next);
   }
   if (warp() == 0) tiles.reset();
-  __syncwarp();  // what this warp has stored stands before what it stores again
-  run_key_fallback(p, [&] { return sm + kLayout.fallback + 4 * (opaque_thread() / 32); }, [] { return threadIdx.x; });
 }

@@ -22,13 +22,13 @@ struct BackwardConfig {
   ONEPASS_HD constexpr int row_parts() const { return block_m / share >= 16 ? share : 1; }
 };
 
-// Shared memory of a CTA, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work, the
-// last remembered keys of each warp. A row is padded to a multiple of 128 bytes, the swizzle's width.
+// Shared memory of a CTA, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work.
+// A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct BackwardLayout {
   int qk_pitch, v_pitch, ds_pitch;            // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys
   int q_bytes, dout_bytes, statistics_bytes;  // of a block
   int dout_parts;                             // 2: fp32 is two 16-bit numbers, its rounding and the rest
-  int k, v, q, dout, statistics, ds, work, fallback, total;
+  int k, v, q, dout, statistics, ds, work, total;
 };
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
   const AttentionFeatures& f = features.forward.attention;
@@ -47,8 +47,7 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.ds = l.dout + c.stages * l.dout_parts * l.dout_bytes;
   l.statistics = l.ds + c.block_n() * l.ds_pitch;
   l.work = l.statistics + c.stages * l.statistics_bytes;
-  l.fallback = l.work + 2 * 64;
-  l.total = l.fallback + 4 * c.warps;
+  l.total = l.work + 2 * 64;
   return l;
 }
 

@@ -1,6 +1,6 @@
-// The end of a tile: dK and dV, and what is remembered of those that are not finite.
+// The end of a tile: dK and dV, and marks of those that are not finite.
 #pragma once
-#include "cuda/attention/backward/repair.cuh"
+#include "cuda/attention/backward/fallback.cuh"
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/sm80/backward/tile.cuh"
 
@@ -37,10 +37,10 @@ DEV bool store_gradient(void* to, const long long (&stride)[3], const KeyTile& x
   }
   return zero == 0.0f;
 }
-DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const float (&dk)[kRowTiles][kKSums],
+DEV void store_keys(const BackwardParams& p, const KeyTile& x, const float (&dk)[kRowTiles][kKSums],
                     const float (&dv)[kRowTiles][kVSums]) {
   using Format = ElementOf<backward_features.gradients>::Format;
-  const u32 chain = sm + kLayout.fallback + opaque_thread() / 32 * 4;
+  u32 broken = 0;  // a bit for each sixteen keys
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
     const i32 first = x.key + static_cast<i32>(own_keys()) + 16 * r;
@@ -51,13 +51,12 @@ DEV void store_keys(u32 sm, const BackwardParams& p, const KeyTile& x, const flo
       const float scale = features.dropout ? p.dropout.keep_scale : 1.0f;
       finite = store_gradient<Format, features.dim_v>(p.dv, p.dv_stride, x, first, dv[r], scale) && finite;
     }
-    if (!__any_sync(0xffffffffu, !finite)) continue;
-    FallbackRows fallback{load_word(chain)};
-    fallback.push(
-        p, rows_of(x, x.head, 0), first,
-        (x.number * kShare + static_cast<i32>(own_part())) * (kBlockN / 16) + static_cast<i32>(own_keys()) / 16 + r);
-    __syncwarp();  // every lane has read the word
-    store_word(chain, fallback.last);
+    broken |= finite ? 0u : 1u << r;
+  }
+#pragma unroll
+  for (i32 r = 0; r < kRowTiles; ++r) {
+    const i32 first = x.key + static_cast<i32>(own_keys()) + 16 * r;
+    if ((broken >> r & 1) != 0 && first < x.seq_k) mark_keys(p, x, first);
   }
 }
 

@@ -101,6 +101,5 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
       consume_jointly<kDqN<0>>(memory, group, p);
     else
       consume_jointly<kDqN<1>>(memory, group, p);
-    run_fallback(memory, p);
   });
 }

@@ -1,6 +1,6 @@
 // The end of a tile: dK and dV on their way out, from registers.
 #pragma once
-#include "cuda/attention/backward/repair.cuh"
+#include "cuda/attention/backward/fallback.cuh"
 #include "cuda/sm90/backward/tile.cuh"
 
 namespace onepass::sm90 {
@@ -80,23 +80,6 @@ DEV bool store_gradient(void* base, const long long (&stride)[3], i32 batch, i32
   }
   return probe == 0.0f && (packed_probe & 0x7fff7fff) == 0;
 }
-
-// Sixteen keys whose gradients are not finite, remembered until the end of the warp's work: a chain through the
-// workspace, which has a place for each warp that writes their gradients. Its end lies in shared memory: a register
-// less.
-struct FallbackKeys {
-  u32 at;
-  DEV void start() const {
-    if (opaque_thread() % 32 == 0) store_word(at, -1);
-  }
-  DEV void push(const BackwardParams& p, const KeyTile& x, i32 key, u32 part) const {
-    if (opaque_thread() % 32 != 0) return;
-    const i64 block = static_cast<i64>(x.head) * p.k_blocks + first_block<kBlockK>(p.cu_k, p.seq_k, x.batch) + key / 16;
-    const i32 place = static_cast<i32>(block * backward_shape.key_warps + part);
-    p.fallback[place] = {x.batch, x.head, key, load_word(at)};
-    store_word(at, place);
-  }
-};
 
 // Keys that no row sees: dK = dV = 0, by one whole warp that has few registers: element by element.
 template <i32 dim>

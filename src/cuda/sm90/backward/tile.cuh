@@ -39,7 +39,6 @@ struct SharedMemory {
   DEV Pipeline<kLayout.schedule> schedule() const { return {base}; }  // from the scheduler's warp to the producer's
   DEV u32 row_bits() const { return base + kLayout.row_bits; }
   DEV u32 marked() const { return base + kLayout.marked; }
-  DEV u32 fallback(u32 warp) const { return base + kLayout.fallback + 4 * warp; }  // FallbackKeys
   DEV u32 tile(u32 slot) const { return base + kLayout.schedule.data + kLayout.schedule.bytes * slot; }
 };
 

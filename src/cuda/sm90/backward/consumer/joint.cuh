@@ -223,9 +223,9 @@ struct JointConsumer : BackwardWarp {
       if constexpr (backward_features.dv) dv_marks().template put<features.dim_v>(p.dv, p.dv_stride, x, key);
       if constexpr (backward_features.dk && kMarksDk)
         dk_marks().template put<features.dim_qk>(p.dk, p.dk_stride, x, key);
-      remember_overflow(x, key, overflowed, 0);
+      mark_overflow(x, key, overflowed);
     } else {
-      remember(x, key, dv_finite && dk_finite, 0);
+      mark(x, key, dv_finite && dk_finite);
     }
   }
 };

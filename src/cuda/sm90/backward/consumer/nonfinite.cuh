@@ -18,7 +18,7 @@
 namespace onepass::sm90 {
 
 // Barriers of the block's threads by number; 0 is __syncthreads.
-enum NamedBarrier : u32 { kAllStored = 1, kRowsUsed = 2 };
+enum NamedBarrier : u32 { kRowsUsed = 1 };
 
 constexpr bool kMarksDk = marks_dk(features);
 constexpr u32 kBitWords = kBlockM / 16;  // of two columns: sixteen rows of the one, sixteen of the other

@@ -113,6 +113,5 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kThreads, 1)
       consume_split<0>(memory, p);
     else
       consume_split<1>(memory, p);
-    run_fallback(memory, p);
   });
 }

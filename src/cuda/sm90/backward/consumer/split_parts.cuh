@@ -291,12 +291,12 @@ struct SplitConsumer : BackwardWarp {
     else
       finite = store_dk(second, x, key);
     if constexpr (!config.careful) {
-      remember(x, key, finite, group);
+      mark(x, key, finite);
     } else if constexpr (kIsScores) {
       if constexpr (backward_features.dv) marks().template put<features.dim_v>(p.dv, p.dv_stride, x, key);
     } else {
       if constexpr (backward_features.dk && kMarksDk) marks().template put<features.dim_qk>(p.dk, p.dk_stride, x, key);
-      remember_overflow(x, key, overflowed, group);
+      mark_overflow(x, key, overflowed);
     }
   }
 };

@@ -9,17 +9,6 @@
 
 namespace onepass::sm90 {
 
-DEV FallbackKeys fallback_of(const SharedMemory& memory) {  // of this warp
-  return {memory.fallback(threadIdx.x / 32 - kGroupWarps)};
-}
-// When all of the block's gradients have been stored. Both warpgroups come here, to the same instruction: there would
-// be a second copy of the code, and compute-sanitizer's synccheck wants a barrier's threads at one place.
-DEV void run_fallback(const SharedMemory& memory, const BackwardParams& p) {
-  bar_sync(kAllStored, kConsumerWarps * 32);
-  run_key_fallback(
-      p, [&] { return memory.fallback(opaque_thread() / 32 - kGroupWarps); }, [] { return opaque_thread(); });
-}
-
 struct BackwardWarp {
   const SharedMemory& memory;
   const u32 lane, warp;  // warp: of its warpgroup
@@ -30,9 +19,7 @@ struct BackwardWarp {
   BlockScores scores{p};
 
   DEV BackwardWarp(const SharedMemory& shared, const BackwardParams& params)
-      : memory(shared), lane(threadIdx.x % 32), warp(warp_uniform(threadIdx.x / 32 % 4)), p(params) {
-    fallback().start();
-  }
+      : memory(shared), lane(threadIdx.x % 32), warp(warp_uniform(threadIdx.x / 32 % 4)), p(params) {}
 
   DEV void arrive(u32 bar) const {  // for its warp
     warp_arrive(bar, lane == 0);
@@ -93,17 +80,16 @@ struct BackwardWarp {
     return store_gradient<features.dim_qk>(p.dk, p.dk_stride, x.map_batch, x.head, x.k_begin + key, x.seq_k - key, dk,
                                            p.scale);
   }
-  DEV void remember(const KeyTile& x, i32 key, bool finite, u32 part) {
-    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) fallback().push(p, x, key, part);
+  DEV void mark(const KeyTile& x, i32 key, bool finite) const {
+    if (__any_sync(0xffffffffu, !finite) && key < x.seq_k) mark_keys(p, x, key);
   }
   // careful: a tile's dS that fp16 has no place for. dQ has it, too.
-  DEV void remember_overflow(const KeyTile& x, i32 key, bool& overflowed, u32 part) {
+  DEV void mark_overflow(const KeyTile& x, i32 key, bool& overflowed) const {
     if constexpr (features.input != ScalarType::f16) return;
     if (overflowed) atomicOr(&p.notes->found, static_cast<u32>(kKeysNotFinite));
-    remember(x, key, !overflowed, part);
+    mark(x, key, !overflowed);
     overflowed = false;
   }
-  DEV FallbackKeys fallback() const { return fallback_of(memory); }
 };
 
 DEV void pack_fragment(const ScoreFragment& x, ScoreWords& to) {
