@@ -118,7 +118,7 @@ def test_varlen_attn_of_used_keys_and_pages(registered, calls, device):
 
 def test_others_keep_pytorchs_kernel(registered, calls):
     torch = registered
-    for words in (dict(dtype=torch.float64), dict(dim=320)):
+    for words in (dict(dtype=torch.float64), dict(dim=520)):
         shape = 1, 2, 10, words.get("dim", 16)
         inputs = [torch.randn(shape, dtype=words.get("dtype"), requires_grad=True) for _ in range(3)]
         exact = [x.detach().double().requires_grad_() for x in inputs]
