@@ -43,9 +43,9 @@ struct AttentionTensors {
   ConstTensor seqused_k{};   // int32 [batch]: how many keys of each sequence count; read where the tensors are
   ConstTensor page_table{};  // int32 [batch, pages of a sequence]: k and v are [pages, page_size, heads_kv, dim], and
                              // key j of a sequence lies in page page_table[b, j / page_size] at j % page_size
-  // int32 [batch, n], n of 1 to 64: the last n tokens of each sequence are drafts. tree[b, i] is the index of draft i's
-  // parent among them; a number that is not from 0 to i - 1 (-1) says that it has none. A draft sees the keys before
-  // all drafts, its ancestors and itself. Of a forward with causal bottom right; read where the tensors are.
+  // int32 [batch, n], n from 1 to 64: the last n tokens of each sequence are drafts. tree[b, i] is the index of draft
+  // i's parent among them; a number that is not from 0 to i - 1 (-1) says that it has none. A draft sees the keys
+  // before all drafts, its ancestors and itself. Requires causal bottom right; read where the tensors are.
   ConstTensor tree{};
   std::vector<NamedTensor> mod_buffers{};
 

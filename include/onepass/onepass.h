@@ -152,9 +152,9 @@ typedef struct onepass_options {
   const onepass_tensor* recomputed;
   uint32_t
       dropout_start[4]; /* the batch entry, head, row and key (a multiple of 4) of the call's first ones, in draws */
-  /* Of a forward with ONEPASS_CAUSAL_BOTTOM_RIGHT: int32 [batch, n], the last n tokens of a sequence are drafts, n of 1
-   * to 64; the index of each draft's parent among them, -1 if it has none. A draft sees the keys before all drafts, its
-   * ancestors and itself. */
+  /* int32 [batch, n], n from 1 to 64: the last n tokens of a sequence are drafts. tree[b, i] is the index of draft i's
+   * parent among them, -1 if it has none. A draft sees the keys before all drafts, its ancestors and itself. Requires
+   * ONEPASS_CAUSAL_BOTTOM_RIGHT. */
   const onepass_tensor* tree;
 } onepass_options;
 

@@ -11,7 +11,7 @@ inline constexpr int kMostDrafts = 64;  // a bit each
 // parents[i] is the index of draft i's parent. A number that is not from 0 to i - 1 says that it has none, so that no
 // content reads outside of the row.
 struct DraftTree {
-  const int* parents = nullptr;  // of one sequence; nullptr: there is no tree
+  const int* parents = nullptr;  // of one sequence; nullptr without a tree
   long long stride = 0;          // from draft to draft
   int drafts = 0;
 

@@ -6,8 +6,8 @@
 
 namespace onepass::decode {
 
-inline constexpr int kMaxRows =
-    64;  // per K/V head; more are the prefill kernels', but with batch_invariant (README.md)
+// Rows per K/V head. More are the prefill kernels', but with batch_invariant blocks of rows (README.md).
+inline constexpr int kMaxRows = 64;
 
 struct Sharing {
   int rows;                 // of a partial result

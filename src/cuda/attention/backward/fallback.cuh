@@ -1,4 +1,5 @@
-// The non-finite fallback of the backward pass: rows of a gradient that are not finite are computed again, one by one.
+// The pairs of the non-finite fallback: rows of a gradient that are not finite are computed again, sixteen at a time
+// (repair_rows.cuh), or one by one where dO has another type than q.
 //
 // Products multiply a hidden key's 0 with whatever q, k or dO hold, so a NaN or an infinity reaches gradients that no
 // visible pair leads it to. Here only visible pairs are added up, by one warp, in fp32: slow, and never entered for

@@ -11,7 +11,7 @@
 //                              rows and columns, which are added to fp32 sums in global memory
 //
 // The products are those of the file that the config includes. attention/backward_pre.cuh comes before this kernel, and
-// attention/backward_post.cuh after it. README.md has the schedule and the budgets.
+// attention/backward/post.cuh after it. README.md has the schedule and the budgets.
 #pragma once
 #include "cuda/sm80/backward/epilogue.cuh"
 #include "cuda/sm80/backward/pass.cuh"

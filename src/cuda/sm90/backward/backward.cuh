@@ -11,7 +11,7 @@
 //   dV += P^T dO, dK += dS^T Q        P and dS from registers
 //
 // dQ is summed in fp32 in global memory, in the order of the accumulators, by bulk reductions of a helper each; a last
-// kernel converts it (backward_post.cuh). README.md has the schedule in steps and the budgets.
+// kernel converts it (attention/backward/post.cuh). README.md has the schedule in steps and the budgets.
 #pragma once
 #include "cuda/sm90/backward/consumer/joint.cuh"
 #include "cuda/sm90/backward/roles.cuh"

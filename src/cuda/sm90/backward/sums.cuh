@@ -1,4 +1,4 @@
-// Where dQ's sums stand, for the kernel that converts them (attention/backward_post.cuh).
+// Where dQ's sums stand, for the kernel that converts them (attention/backward/post.cuh).
 #pragma once
 #include "cuda/device/types.cuh"
 
