@@ -50,7 +50,7 @@ INNER = {
         ["compile", "mma"],
         ["host"],
         ["attention"],
-        ["append", "gemm", "merge", "plain", "quantize", "sm80", "sm90", "softmax"],
+        ["append", "gemm", "merge", "plain", "quantize", "rows", "sm80", "sm90", "softmax"],
         ["decode"],
         ["mla"],
     ],

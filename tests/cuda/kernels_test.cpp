@@ -13,6 +13,7 @@
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/gemv.hpp"
 #include "cuda/merge/merge.hpp"
+#include "cuda/rows/host.hpp"
 #include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
@@ -180,6 +181,21 @@ TEST_P(SmallKernels, AppendsCompileWithoutASpill) {
     // The division of 64 bits is a call, which has room for 40 registers: two words may lie in memory around it.
     if (said.find(" 8 bytes spill stores, 8 bytes spill loads") != said.npos) continue;
     EXPECT_EQ(said, "") << GetParam();
+  }
+}
+
+TEST_P(SmallKernels, RowsCompileToTheCodeThatWasMeant) {
+  using enum ScalarType;
+  for (const RowsConfig& config : {RowsConfig{bf16, bf16, false, 8},
+                                   {f16, f16, false, 1},
+                                   {f32, bf16, false, 8},
+                                   {f32, f16, false, 1},
+                                   {f32, f32, true, 4},
+                                   {f32, f32, true, 1},
+                                   {f32, f32, false, 4}}) {
+    cuda::CodeGate gate{4 * kRowsThreads, {}};
+    if (config.from == config.to && config.at_once > 1 && !config.add) gate.instructions = {"LDG.E.128", "STG.E.128"};
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::rows_program(config, GetParam())), gate), "") << GetParam();
   }
 }
 

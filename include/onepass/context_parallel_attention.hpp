@@ -1,0 +1,48 @@
+// Attention to a sequence that is sharded between ranks. All ranks make the same call, each with its rows:
+//
+//   onepass::MpiTransport transport(MPI_COMM_WORLD);  // onepass/transport_mpi.hpp
+//   const auto layout = onepass::context_parallel::Layout::zigzag(length, transport.ranks());
+//   onepass::context_parallel_attention(transport, {layout}, tensors, {.band = {.causal = true}});
+//
+// The keys that a rank sees come to it, so that each query meets all its keys in one call: O, LSE and dQ are those of
+// one device. dK and dV go home in fp32 and are added there, in an order that does not depend on their arrival.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "onepass/attention.hpp"
+#include "onepass/context_parallel.hpp"
+#include "onepass/export.h"
+#include "onepass/launch.hpp"
+#include "onepass/options.hpp"
+#include "onepass/transport.hpp"
+
+namespace onepass::inline v0 {
+
+struct ContextParallel {
+  context_parallel::Layout layout;        // the positions of each rank
+  std::vector<std::int64_t> documents{};  // where packed documents begin, and the length; empty: one document
+  // Layouts of one kind with equal units give the same bits for any number of ranks: O, LSE, dQ, dK and dV.
+  bool reproducible = false;
+};
+
+// The tensors are those of attention(), with this rank's rows: q, k, v and out [batch, heads, rows, dim], where rows is
+// layout.count(rank), and lse [batch, heads_q, rows]. bias and bool_mask have this rank's rows and a column for each
+// position. sinks and alibi_slopes are equal on all ranks. The band, expressions and dropout count positions within
+// their document; a row is aligned with its own position. Not supported: caches, pages, fp8_e4m3, and cu_seqlens,
+// which `documents` takes the place of. The workspace of the launch is not used.
+//
+// Throws Error with outputs untouched, and on every rank the same sentence, if one rank's arguments are wrong or differ
+// from the others'. Arguments are compared before anything is sent: on the CPU in every call, on a device in the first
+// call of a kind. A rank that fails later ends the others' calls with its sentence (Transport::fail).
+ONEPASS_API void context_parallel_attention(Transport& transport, const ContextParallel& how,
+                                            const AttentionTensors& tensors, const Attention& attention = {},
+                                            const Launch& launch = {});
+
+// The gradients that are given, as attention_backward() computes them: dq, dk and dv of this rank's rows. dsinks,
+// dalibi_slopes and dbias are this rank's part of a sum over ranks. Requires out, lse and dout.
+ONEPASS_API void context_parallel_attention_backward(Transport& transport, const ContextParallel& how,
+                                                     const AttentionTensors& tensors, const Attention& attention = {},
+                                                     const Launch& launch = {});
+
+}  // namespace onepass::inline v0

@@ -1,0 +1,137 @@
+// A transport over NCCL, for tensors on CUDA devices, one for each rank. Include it in a program that is compiled and
+// linked with NCCL and the CUDA runtime; onepass itself needs neither.
+#pragma once
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "onepass/error.hpp"
+#include "onepass/transport.hpp"
+
+namespace onepass::inline v0 {
+
+// The ranks of a communicator, which stays the caller's. Calls return as soon as their work is on the stream. wait()
+// waits for a stream in place of cudaStreamSynchronize: if a rank has failed, or nothing has happened for `deadline`,
+// it aborts the communicator (ncclCommAbort) and throws Error. Then comm() is null, and the transport is of no use.
+class NcclTransport final : public Transport {
+ public:
+  explicit NcclTransport(ncclComm_t comm, std::chrono::milliseconds deadline = std::chrono::minutes(10))
+      : comm_(comm), deadline_(deadline) {
+    check(ncclCommUserRank(comm, &rank_), "ncclCommUserRank");
+    check(ncclCommCount(comm, &ranks_), "ncclCommCount");
+  }
+  ~NcclTransport() override {
+    if (staged_) cudaFree(staged_);
+  }
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+  ncclComm_t comm() const { return comm_; }
+
+  void all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive, void* stream) override {
+    check_usable();
+    const auto on = static_cast<cudaStream_t>(stream);
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (int r = 0; r < ranks_; ++r) {
+      const ConstBlock out = send[static_cast<std::size_t>(r)];
+      const Block in = receive[static_cast<std::size_t>(r)];
+      if (r == rank_) continue;
+      if (!out.empty()) check(ncclSend(out.data(), out.size(), ncclUint8, r, comm_, on), "ncclSend");
+      if (!in.empty()) check(ncclRecv(in.data(), in.size(), ncclUint8, r, comm_, on), "ncclRecv");
+    }
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+  void all_gather(ConstBlock mine, Block all) override {
+    check_usable();
+    if (all.empty()) return;
+    auto* const staged = memory(all.size());
+    std::byte* const own = staged + static_cast<std::size_t>(rank_) * mine.size();
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    try {
+      check(cudaMemcpyAsync(own, mine.data(), mine.size(), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+      check(ncclAllGather(own, staged, mine.size(), ncclUint8, comm_, stream), "ncclAllGather");
+      wait(stream);
+      check(cudaMemcpyAsync(all.data(), staged, all.size(), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    } catch (...) {
+      cudaStreamDestroy(stream);
+      throw;
+    }
+    check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  }
+
+  // Until the work on a stream is done.
+  void wait(cudaStream_t stream) {
+    check_usable();
+    const auto end = std::chrono::steady_clock::now() + deadline_;
+    for (cudaError_t state = cudaStreamQuery(stream); state != cudaSuccess; state = cudaStreamQuery(stream)) {
+      if (state != cudaErrorNotReady) check(state, "cudaStreamQuery");
+      ncclResult_t error = ncclSuccess;
+      check(ncclCommGetAsyncError(comm_, &error), "ncclCommGetAsyncError");
+      if (error != ncclSuccess && error != ncclInProgress)
+        lose(std::string("a rank has ended or failed: ") + ncclGetErrorString(error));
+      if (std::chrono::steady_clock::now() > end)
+        lose("another rank has not answered for " + std::to_string(deadline_.count()) + " ms");
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  void fail(std::string_view sentence) noexcept override {
+    try {
+      if (failed_.empty()) failed_ = "rank " + std::to_string(rank_) + " has failed: " + std::string(sentence);
+    } catch (...) {
+      failed_ = "a rank has failed";
+    }
+    abort();
+  }
+
+ private:
+  void check(ncclResult_t result, const char* call) {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    lose(std::string(call) + " failed: " + ncclGetErrorString(result));
+  }
+  void check(cudaError_t result, const char* call) {
+    if (result != cudaSuccess)
+      throw Error(ErrorCode::device_failure, std::string(call) + " failed: " + cudaGetErrorString(result));
+  }
+  void check_usable() const {
+    if (!failed_.empty()) throw Error(ErrorCode::device_failure, "the transport cannot be used any more: " + failed_);
+  }
+  [[noreturn]] void lose(const std::string& sentence) {
+    failed_ = sentence;
+    abort();
+    throw Error(ErrorCode::device_failure, sentence);
+  }
+  void abort() noexcept {
+    if (comm_) ncclCommAbort(std::exchange(comm_, nullptr));
+  }
+
+  // Memory on the device for small messages of the host.
+  std::byte* memory(std::size_t bytes) {
+    if (bytes > staged_bytes_) {
+      if (staged_) check(cudaFree(std::exchange(staged_, nullptr)), "cudaFree");
+      staged_bytes_ = 0;
+      check(cudaMalloc(&staged_, bytes), "cudaMalloc");
+      staged_bytes_ = bytes;
+    }
+    return static_cast<std::byte*>(staged_);
+  }
+
+  ncclComm_t comm_;
+  const std::chrono::milliseconds deadline_;
+  int rank_ = 0, ranks_ = 1;
+  void* staged_ = nullptr;
+  std::size_t staged_bytes_ = 0;
+  std::string failed_;
+};
+
+}  // namespace onepass::inline v0

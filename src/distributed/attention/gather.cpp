@@ -1,0 +1,276 @@
+#include "distributed/attention/gather.hpp"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "distributed/attention/exchange.hpp"
+
+namespace onepass::inline v0::context_parallel {
+namespace {
+
+using Lists = std::vector<std::vector<ConstTensor>>;
+using ComingLists = std::vector<std::vector<Coming>>;
+using Memory = std::unique_ptr<Owned>;
+
+Coming rows_coming(const ConstTensor& like, DType dtype, Range rows) {
+  return {dtype, {like.shape[0], like.shape[1], rows.size(), like.shape[3]}};
+}
+Memory rows_like(const ConstTensor& like, DType dtype, Index rows, const Job& job) {
+  return std::make_unique<Owned>(dtype, std::initializer_list<Index>{like.shape[0], like.shape[1], rows, like.shape[3]},
+                                 job.device(), job.launch);
+}
+
+// Gathered keys.
+class Gathered {
+ public:
+  explicit Gathered(const Job& job) : job_(job) {
+    const AttentionTensors& t = job.tensors;
+    const std::vector<Piece> pieces = gathered(job.how.layout, job.visibility, job.me());
+    count_ = pieces.empty() ? 0 : pieces.back().rows.end;
+    k_ = rows_like(t.k, t.k.dtype, count_, job), v_ = rows_like(t.v, t.v.dtype, count_, job);
+    come();
+  }
+  Index count() const { return count_; }
+  Keys keys() const { return {k_->tensor(), v_->tensor()}; }
+
+ private:
+  void come() {
+    const AttentionTensors& t = job_.tensors;
+    Lists out(static_cast<std::size_t>(job_.ranks()));
+    ComingLists in(out.size());
+    const auto moved = [&](Index from, Index to) { return moves(job_.how.layout, job_.visibility, from, to); };
+    for (Index r = 0; r < job_.ranks(); ++r) {
+      if (r == job_.me()) continue;
+      for (const Move& m : moved(job_.me(), r)) {
+        for (const ConstTensor* x : {&t.k, &t.v}) out[static_cast<std::size_t>(r)].push_back(rows_of(*x, m.from));
+      }
+      for (const Move& m : moved(r, job_.me())) {
+        for (const ConstTensor* x : {&t.k, &t.v})
+          in[static_cast<std::size_t>(r)].push_back(rows_coming(*x, x->dtype, m.from));
+      }
+    }
+    const Arrived arrived = exchange(job_.transport, out, in, job_.device(), job_.launch);
+    for (Index r = 0; r < job_.ranks(); ++r) {
+      std::size_t i = 0;
+      for (const Move& m : moved(r, job_.me())) {
+        for (const auto& [mine, all] : {std::pair{&t.k, &k_}, {&t.v, &v_}}) {
+          const ConstTensor& from = r == job_.me() ? rows_of(*mine, m.from) : arrived.from(static_cast<int>(r))[i++];
+          copy(from, rows_of((*all)->tensor(), m.to), job_.launch);
+        }
+      }
+    }
+  }
+
+  const Job& job_;
+  Index count_ = 0;
+  Memory k_, v_;
+};
+
+// fp32 gradients of some keys: dk and dv, of which one may not be wanted.
+struct Totals {
+  std::array<Memory, 2> part{};
+};
+using Slots = std::vector<std::optional<Totals>>;  // an absent one is zero
+
+void join(std::optional<Totals>& to, std::optional<Totals>& from, const Launch& launch) {
+  if (!to) {
+    to = std::move(from);
+  } else if (from) {
+    for (std::size_t x = 0; x < 2; ++x) {
+      if (to->part[x]) add(from->part[x]->tensor(), to->part[x]->tensor(), launch);
+    }
+  }
+  from.reset();
+}
+
+// The gradients of keys, from the ranks that saw them to those that have them.
+class Backward {
+ public:
+  explicit Backward(const Job& job) : job_(job), gathered_(job) {
+    const AttentionTensors& t = job.tensors;
+    wanted_ = {t.dk.given(), t.dv.given()};
+    zeros_.emplace(std::max({t.k.shape[3], t.v.shape[3], t.dbias.shape[3], t.dsinks.elements(),
+                             t.dalibi_slopes.elements(), Index{1}}),
+                   job.device(), job.launch);
+    for (const Tensor* x : {&t.dbias, &t.dsinks, &t.dalibi_slopes}) {
+      if (x->given()) copy(zeros_->like(as_rank_4(*x)), as_rank_4(*x), job.launch);
+    }
+  }
+
+  void run() {
+    const AttentionTensors& t = job_.tensors;
+    Memory memory;  // of dq, where it is not fp32
+    if (t.dq.given() && t.dq.dtype != DType::f32) memory = rows_like(t.q, DType::f32, t.q.shape[2], job_);
+    dq_ = memory ? memory->tensor() : t.dq;
+    const std::vector<Node> mine = nodes(job_.me());
+    const Slots sums = by_unit() ? sums_of_units() : sum_of_all();
+    if (memory) copy(memory->tensor(), t.dq, job_.launch);
+    if (wanted_[0] || wanted_[1]) home(mine, sums);
+  }
+
+ private:
+  bool by_unit() const { return job_.how.reproducible; }
+  std::array<const ConstTensor*, 2> heads() const { return {&job_.tensors.k, &job_.tensors.v}; }
+
+  // The sums that a rank sends home: nodes of the tree over units, or one sum of everything.
+  std::vector<Node> nodes(Index rank) const {
+    return by_unit() ? nodes_of(job_.how.layout, rank) : std::vector<Node>{{0, rank}};
+  }
+  Index leaves() const { return by_unit() ? static_cast<Index>(job_.how.layout.order().size()) : job_.ranks(); }
+  std::vector<Move> moved(Index source, Index rank, const Node& node) const {
+    return moves(job_.how.layout, job_.visibility, source, rank, by_unit() ? std::optional(node) : std::nullopt);
+  }
+
+  Totals new_sum(Index rows) const {
+    Totals sum;
+    for (std::size_t x = 0; x < 2; ++x) {
+      if (wanted_[x]) sum.part[x] = rows_like(*heads()[x], DType::f32, rows, job_);
+    }
+    return sum;
+  }
+  void clear(const Totals& sum) const {
+    for (const Memory& x : sum.part) {
+      if (x) copy(zeros_->like(x->tensor()), x->tensor(), job_.launch);
+    }
+  }
+  static Tensor tensor_of(const Memory& memory) { return memory ? memory->tensor() : Tensor{}; }
+
+  // The gradients of all gathered keys by the queries of some calls.
+  std::optional<Totals> leaf(const std::vector<Part>& parts) {
+    if (parts.empty()) return std::nullopt;
+    Totals total = new_sum(gathered_.count());
+    clear(total);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      KeyGradients mine;
+      each_wanted([&](std::size_t x) { mine[x] = rows_of(total.part[x]->tensor(), part.keys); });
+      if (i == 0) {
+        attend_backward(job_, part, gathered_.keys(), dq_, mine);
+        continue;
+      }
+      const Totals more = new_sum(part.keys.size());
+      attend_backward(job_, part, gathered_.keys(), dq_, {tensor_of(more.part[0]), tensor_of(more.part[1])});
+      each_wanted([&](std::size_t x) { add(more.part[x]->tensor(), mine[x], job_.launch); });
+    }
+    return total;
+  }
+
+  std::vector<Part> parts() const { return gather_parts(job_.how.layout, job_.visibility, job_.me(), job_.needs); }
+
+  Slots sum_of_all() {
+    Slots slots;
+    slots.push_back(leaf(parts()));
+    return slots;
+  }
+  Slots sums_of_units() {
+    const std::vector<Index> at = job_.how.layout.leaves(job_.me());
+    const std::vector<Piece> units = job_.how.layout.units(job_.me());
+    std::vector<Node> given;
+    for (const Index place : at) given.push_back({0, place});
+    const auto order = sum(leaves(), given);
+    const std::vector<Part> all = parts();
+    Slots slots;
+    for (const Piece& unit : units) {
+      std::vector<Part> mine;
+      for (const Part& part : all) {
+        if (unit.rows.begin <= part.rows.begin && part.rows.end <= unit.rows.end && part.rows.begin < unit.rows.end)
+          mine.push_back(part);
+      }
+      slots.push_back(leaf(mine));
+      add_up(slots, order);
+    }
+    Slots left;
+    for (const Index slot : order.slots) left.push_back(std::move(slots[static_cast<std::size_t>(slot)]));
+    return left;
+  }
+  // The additions that waited for the last slot.
+  void add_up(Slots& slots, const Sum& order) const {
+    for (const auto& a : order.additions) {
+      if (a.after + 1 == static_cast<Index>(slots.size()))
+        join(slots[static_cast<std::size_t>(a.to)], slots[static_cast<std::size_t>(a.from)], job_.launch);
+    }
+  }
+
+  void home(const std::vector<Node>& mine, const Slots& sums) {
+    Lists out(static_cast<std::size_t>(job_.ranks()));
+    ComingLists in(out.size());
+    for (Index r = 0; r < job_.ranks(); ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      for (std::size_t n = 0; n < mine.size(); ++n) {
+        for (const Move& m : moved(r, job_.me(), mine[n]))
+          each_wanted([&](std::size_t x) { out[at].push_back(of(sums[n], x, m.to)); });
+      }
+      for (const Node& node : nodes(r)) {
+        for (const Move& m : moved(job_.me(), r, node))
+          each_wanted([&](std::size_t x) { in[at].push_back(rows_coming(*heads()[x], DType::f32, m.from)); });
+      }
+    }
+    const Arrived arrived = exchange(job_.transport, out, in, job_.device(), job_.launch);
+
+    std::vector<Node> given;
+    for (Index r = 0; r < job_.ranks(); ++r) {
+      for (const Node& node : nodes(r)) given.push_back(node);
+    }
+    const auto order = sum(leaves(), given);
+    Slots slots;
+    for (Index r = 0; r < job_.ranks(); ++r) {
+      const std::vector<ConstTensor>& come =
+          r == job_.me() ? out[static_cast<std::size_t>(r)] : arrived.from(static_cast<int>(r));
+      std::size_t next = 0;
+      for (const Node& node : nodes(r)) {
+        Totals here = new_sum(job_.tensors.k.shape[2]);
+        clear(here);
+        for (const Move& m : moved(job_.me(), r, node))
+          each_wanted([&](std::size_t x) { copy(come[next++], rows_of(here.part[x]->tensor(), m.from), job_.launch); });
+        slots.push_back(std::move(here));
+        add_up(slots, order);
+      }
+    }
+    finish(slots, order);
+  }
+  template <class F>
+  void each_wanted(const F& f) const {
+    for (std::size_t x = 0; x < 2; ++x) {
+      if (wanted_[x]) f(x);
+    }
+  }
+  // Rows of a sum; an absent one is zero.
+  ConstTensor of(const std::optional<Totals>& sum, std::size_t x, Range rows) const {
+    if (sum) return rows_of(ConstTensor(sum->part[x]->tensor()), rows);
+    ConstTensor like(nullptr, DType::f32,
+                     {heads()[x]->shape[0], heads()[x]->shape[1], rows.size(), heads()[x]->shape[3]}, job_.device());
+    return zeros_->like(like);
+  }
+  void finish(const Slots& slots, const Sum& order) {
+    const std::array<Tensor, 2> into{job_.tensors.dk, job_.tensors.dv};
+    each_wanted([&](std::size_t x) {
+      if (order.slots.empty()) return copy(zeros_->like(into[x]), into[x], job_.launch);
+      const Tensor& total = slots[static_cast<std::size_t>(order.slots[0])]->part[x]->tensor();
+      // -0 becomes 0, so that absent terms and terms of 0 have the same bits.
+      add(zeros_->like(total), total, job_.launch);
+      copy(total, into[x], job_.launch);
+    });
+  }
+
+  const Job& job_;
+  const Gathered gathered_;
+  std::array<bool, 2> wanted_{};
+  std::optional<Zeros> zeros_;
+  Tensor dq_{};
+};
+
+}  // namespace
+
+void gather_forward(const Job& job) {
+  const Gathered gathered(job);
+  for (const Part& part : gather_parts(job.how.layout, job.visibility, job.me(), job.needs))
+    attend(job, part, gathered.keys());
+}
+
+void gather_backward(const Job& job) { Backward(job).run(); }
+
+}  // namespace onepass::inline v0::context_parallel

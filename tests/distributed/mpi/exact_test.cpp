@@ -1,0 +1,164 @@
+// Results on any number of ranks beside those of one device, both against float64.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "cases.hpp"
+#include "onepass/transport_mpi.hpp"
+#include "tests.hpp"
+
+namespace onepass::test {
+namespace {
+
+const std::vector<Index> kDocuments{0, 1, 17, 17, 50, 75};
+
+std::vector<Case> cases() {
+  const Band causal{.causal = true}, window{.causal = true, .left = 11}, both{.left = 13, .right = 5};
+  std::vector<Case> found;
+  for (const auto& [name, band] :
+       {std::pair{"full", Band{}}, {"causal", causal}, {"window", window}, {"both sides", both}}) {
+    found.push_back({.name = name, .options = {.band = band}});
+    found.push_back({.name = std::string(name) + ", documents", .documents = kDocuments, .options = {.band = band}});
+  }
+  found.push_back({.name = "sinks, dlse", .options = {.band = causal}, .sinks = true, .dlse = true});
+  found.push_back({.name = "sinks, documents", .documents = kDocuments, .options = {.band = both}, .sinks = true});
+  found.push_back({.name = "alibi", .options = {.band = {.causal = true, .left = 30}}, .slopes = true});
+  found.push_back({.name = "alibi, documents", .documents = kDocuments, .slopes = true});
+  found.push_back({.name = "softcap", .options = {.band = causal, .scale = 0.3, .softcap = 2.0f}});
+  found.push_back({.name = "bias", .bias = true});
+  found.push_back({.name = "bias of keys", .options = {.band = causal}, .bias_of_keys = true});
+  found.push_back({.name = "mask", .options = {.band = causal}, .mask = true});
+  Attention dropout{.band = causal, .dropout_p = 0.3f, .seed = 11};
+  found.push_back({.name = "dropout", .options = dropout});
+  found.push_back({.name = "dropout, documents", .documents = kDocuments, .options = dropout, .batch = 2});
+  Attention mods{.band = causal};
+  mods.score_mod = "score - 0.05f * (head + 1) * abs(q_index - k_index)";
+  mods.mask_mod = "(q_index + 2 * k_index) % 3 != 0 || q_index == k_index";
+  found.push_back({.name = "expressions", .options = mods});
+  found.push_back({.name = "expressions, documents", .documents = kDocuments, .options = mods});
+  found.push_back({.name = "bf16", .options = {.band = causal}, .dtype = DType::bf16, .batch = 2});
+  found.push_back(
+      {.name = "bf16, documents", .documents = kDocuments, .options = {.band = causal}, .dtype = DType::bf16});
+  found.push_back({.name = "fp16, window", .options = {.band = window}, .sinks = true, .dtype = DType::f16});
+  found.push_back({.name = "one K/V head", .options = {.band = causal}, .heads_kv = 1});
+  return found;
+}
+
+// Sums of squares: of the errors of many ranks and of one device, and of the right numbers.
+struct Errors {
+  double many = 0, one = 0, right = 0;
+  void add(double x, double one_device, double reference) {
+    if (std::isinf(reference)) {  // the LSE of a row without keys
+      if (x != reference) many = INFINITY;
+      return;
+    }
+    many += (x - reference) * (x - reference);
+    one += (one_device - reference) * (one_device - reference);
+    right += reference * reference;
+  }
+  void add(Array& x, Array& one_device, Array& reference) {
+    for (std::size_t i = 0; i < x.count(); ++i) add(double(x.at(i)), double(one_device.at(i)), double(reference.at(i)));
+  }
+  double ratio() const { return one > 0 ? std::sqrt(many / one) : many > 0 ? INFINITY : 1; }
+};
+
+using ByName = std::map<std::string, Errors>;
+
+// The errors of a case on a layout, by the name of the result.
+ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, Results& one, Results& reference) {
+  Mine mine(c, layout, transport.rank());
+  mine.run(transport, {layout, c.documents}, c);
+  Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
+  ByName found;
+  Results::each([&](const char* what, Array Results::* x) {
+    if ((all.*x).given()) found[what].add(all.*x, one.*x, reference.*x);
+  });
+  return found;
+}
+
+}  // namespace
+
+bool features() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  bool right = true;
+  for (const Case& c : cases()) {
+    Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
+    for (const auto& [name, layout] : layouts_of(c.length, transport.ranks(), c.documents)) {
+      for (const auto& [what, e] : errors_of(c, layout, transport, one, reference)) {
+        // In fp32 a case is one draw of few numbers, which round either way.
+        const bool fine =
+            c.dtype == DType::f32 ? std::sqrt(e.many) <= 1e-6 * std::sqrt(e.right) + 1e-6 : e.ratio() <= 1.05;
+        right &= fine;
+        if (!fine && transport.rank() == 0)
+          std::printf("%s, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(), name.c_str(), what.c_str(),
+                      std::sqrt(e.many), std::sqrt(e.one));
+      }
+    }
+  }
+  return right;
+}
+
+bool exact() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  ByName pooled;
+  const Band bands[] = {{}, {.causal = true}, {.causal = true, .left = 60}};
+  for (unsigned draw = 0; draw < 4; ++draw) {
+    for (const Band& band : bands) {
+      const Case c{.name = "exact", .length = 300, .options = {.band = band}, .dim = 32, .dim_v = 32, .draw = draw};
+      Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
+      for (const auto& [what, e] :
+           errors_of(c, Layout::zigzag(c.length, transport.ranks()), transport, one, reference)) {
+        Errors& all = pooled[what];
+        all.many += e.many, all.one += e.one;
+      }
+    }
+  }
+  bool right = true;
+  for (const auto& [what, e] : pooled) {
+    if (transport.rank() == 0)
+      std::printf("%d ranks, fp32 %s: %.3f of one device's error\n", transport.ranks(), what.c_str(), e.ratio());
+    right &= e.ratio() <= 1.05;
+  }
+  return right;
+}
+
+bool reproducible() {
+  int rank = 0, ranks = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  bool right = true;
+  for (Case c :
+       {Case{.name = "causal", .options = {.band = {.causal = true}}, .sinks = true, .dlse = true},
+        Case{.name = "window", .options = {.band = {.left = 13, .right = 5}}, .dtype = DType::bf16, .batch = 2},
+        Case{.name = "documents", .documents = kDocuments, .options = {.band = {.causal = true}}},
+        Case{.name = "dropout", .options = {.dropout_p = 0.3f, .seed = 3}}}) {
+    std::vector<Results> found;
+    std::vector<int> counts;
+    for (int n = 1; n <= ranks; ++n) {  // the first n ranks
+      MPI_Comm some = MPI_COMM_NULL;
+      MPI_Comm_split(MPI_COMM_WORLD, rank < n ? 0 : MPI_UNDEFINED, rank, &some);
+      if (some == MPI_COMM_NULL) continue;
+      {
+        MpiTransport transport(some);
+        const Layout layout = Layout::zigzag(c.length, n, 14);
+        Mine mine(c, layout, rank);
+        mine.run(transport, {layout, c.documents, true}, c);
+        found.push_back(together(mine.results, c, layout, rank, some));
+        counts.push_back(n);
+      }
+      MPI_Comm_free(&some);
+    }
+    for (std::size_t i = 1; i < found.size(); ++i) {
+      Results::each([&](const char* what, Array Results::* x) {
+        if (std::string_view(what) == "dsinks") return;  // a sum that the caller adds up
+        const bool same = std::memcmp((found[i].*x).data(), (found[0].*x).data(), (found[0].*x).bytes()) == 0;
+        if (!same)
+          std::printf("%s, %s: other bits on %d ranks than on %d\n", c.name.c_str(), what, counts[i], counts[0]);
+        right &= same;
+      });
+    }
+  }
+  return right;
+}
+
+}  // namespace onepass::test

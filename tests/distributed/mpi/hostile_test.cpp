@@ -1,0 +1,260 @@
+// Lengths below the number of ranks, keys that are NaN, ranks that disagree, fail, come late or end.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "cases.hpp"
+#include "onepass/transport_mpi.hpp"
+#include "tests.hpp"
+
+namespace onepass::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+int rank_of_world() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+bool near(Results& a, Results& b, const char* name) {
+  bool right = true;
+  Results::each([&](const char* what, Array Results::* x) {
+    for (std::size_t i = 0; i < (a.*x).count(); ++i) {
+      const float here = (a.*x).at(i), there = (b.*x).at(i);
+      if (here == there || std::abs(here - there) <= 1e-5f * std::max(1.0f, std::abs(there))) continue;
+      if (right) std::printf("%s, %s[%zu]: %g in place of %g\n", name, what, i, double(here), double(there));
+      right = false;
+    }
+  });
+  return right;
+}
+
+// The sentence of the Error that a call throws.
+template <class F>
+std::string sentence(const F& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+bool is(const std::string& got, const std::string& wanted) {
+  if (got == wanted) return true;
+  std::printf("rank %d: '%s' in place of '%s'\n", rank_of_world(), got.c_str(), wanted.c_str());
+  return false;
+}
+
+Case small() { return {.name = "small", .length = 40, .options = {.band = {.causal = true}}}; }
+
+// Throws in its second loop, or ends the process: a call is under way, and other ranks wait for this one.
+class Failing final : public Executor {
+ public:
+  explicit Failing(bool ends) : ends_(ends) {}
+  int workers() const override { return 1; }
+  void parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) override {
+    if (++loops_ > 1 && ends_) std::_Exit(3);
+    if (loops_ > 1) throw Error(ErrorCode::internal, "this executor does not work");
+    serial_executor().parallel_for(tasks, body, context);
+  }
+
+ private:
+  const bool ends_;
+  int loops_ = 0;
+};
+
+}  // namespace
+
+bool few_rows() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  bool right = true;
+  for (const Index length : {Index{0}, Index{1}, Index{transport.ranks()} - 1, Index{transport.ranks()} + 1}) {
+    for (const bool sinks : {false, true}) {
+      const Case c{.name = "few",
+                   .length = length,
+                   .options = {.band = {.causal = true}},
+                   .sinks = sinks,
+                   .bias = sinks && length != 1};
+      Results one = one_device(c, c.dtype, "");
+      for (const auto& [name, layout] : layouts_of(length, transport.ranks(), {})) {
+        Mine mine(c, layout, transport.rank());
+        for (Array* x : {&mine.results.dsinks, &mine.results.dbias}) {  // a rank without rows has zeros to write
+          for (std::size_t i = 0; i < x->count(); ++i) x->set(i, NAN);
+        }
+        mine.run(transport, {layout}, c);
+        Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
+        right &= near(all, one, (name + " of " + std::to_string(length) + (sinks ? ", sinks" : "")).c_str());
+      }
+    }
+  }
+  return right;
+}
+
+// Under a window on contiguous shards, the last shard's keys are NaN: rows of the first ranks, and their gradients, are
+// as without.
+bool unseen_nan() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  const Case c{.name = "nan", .options = {.band = {.causal = true, .left = 4}}};
+  const Layout layout = Layout::contiguous(c.length, transport.ranks());
+  const auto run = [&](bool poisoned) {
+    Mine mine(c, layout, transport.rank());
+    if (poisoned && transport.rank() == transport.ranks() - 1) {
+      for (Array* x : {&mine.in.k, &mine.in.v}) {
+        for (std::size_t i = 0; i < x->count(); ++i) x->set(i, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+    mine.run(transport, {layout}, c);
+    return std::move(mine.results);
+  };
+  Results clean = run(false), poisoned = run(true);
+  const int from_the_last = transport.ranks() - 1 - transport.rank();
+  if (from_the_last == 0) return std::isnan(poisoned.out.at(0));
+  if (from_the_last == 1) poisoned.dk = clean.dk, poisoned.dv = clean.dv;  // rows of the last rank see these keys
+  return near(poisoned, clean, "with NaN elsewhere");
+}
+
+bool differ() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  const Case c = small();
+  const Layout layout = Layout::zigzag(c.length, transport.ranks());
+  const int last = transport.ranks() - 1;
+  const std::string who = "rank " + std::to_string(last);
+  const bool me = transport.rank() == last;
+  bool right = true;
+  const auto expect = [&](const std::string& wanted, const auto& change) {
+    Mine mine(c, layout, transport.rank());
+    for (std::size_t i = 0; i < mine.results.out.count(); ++i) mine.results.out.set(i, 7);
+    ContextParallel how{layout};
+    Attention options = c.options;
+    AttentionTensors tensors = without_gradients(mine.tensors);
+    if (me) change(tensors, options, how);
+    right &= is(sentence([&] { context_parallel_attention(transport, how, tensors, options); }), wanted);
+    for (std::size_t i = 0; i < mine.results.out.count(); ++i) right &= mine.results.out.at(i) == 7;
+  };
+  const std::string rows = std::to_string(layout.count(last)), fewer = std::to_string(layout.count(last) - 1);
+  expect(who + ": q must have " + rows + " rows, as layout gives this rank (got " + fewer + ")",
+         [](auto& t, auto&, auto&) { --t.q.shape[2]; });
+  expect(
+      "shapes of q, k and v must be the same on all ranks (rank 0 has [1, 4, rows, 16], [1, 2, rows, 16], [1, 2, rows, "
+      "24], " +
+          who + " has [1, 2, rows, 16], [1, 2, rows, 16], [1, 2, rows, 24])",
+      [](auto& t, auto&, auto&) { t.q.shape[1] = t.out.shape[1] = t.lse.shape[1] = 2; });
+  expect("band must be the same on all ranks (rank 0 has -1:0, " + who + " has -1:-1)",
+         [](auto&, auto& options, auto&) { options.band.causal = false; });
+  expect(who + ": layout must be for " + std::to_string(transport.ranks()) + " ranks, as the transport has (got " +
+             std::to_string(transport.ranks() + 1) + ")",
+         [&](auto&, auto&, auto& how) { how.layout = Layout::zigzag(c.length, transport.ranks() + 1); });
+  expect(who + ": context_parallel_attention does not support seqused_k", [](auto& t, auto&, auto&) {
+    static const std::int32_t used = 3;
+    t.seqused_k = ConstTensor(&used, DType::i32, {1});
+  });
+  Mine mine(c, layout, transport.rank());
+  right &= is(sentence([&] {
+                if (me)
+                  context_parallel_attention_backward(transport, {layout}, mine.tensors, c.options);
+                else
+                  context_parallel_attention(transport, {layout}, without_gradients(mine.tensors), c.options);
+              }),
+              "pass must be the same on all ranks (rank 0 has forward, " + who + " has gradients of k, v)");
+  return right;
+}
+
+bool throws() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  const Case c = small();
+  const Layout layout = Layout::zigzag(c.length, transport.ranks());
+  Mine mine(c, layout, transport.rank());
+  Failing failing(false);
+  const bool me = transport.rank() == 1;
+  const auto start = std::chrono::steady_clock::now();
+  const auto call = [&] {
+    for (int i = 0; i < 100; ++i)
+      mine.run(transport, {layout}, c, me ? static_cast<Executor&>(failing) : serial_executor());
+  };
+  bool right =
+      is(sentence(call), me ? "this executor does not work" : "rank 1 has failed: this executor does not work");
+  right &= std::chrono::steady_clock::now() - start < 5s;
+  return right &
+         is(sentence(call), "the transport cannot be used any more: rank 1 has failed: this executor does not work");
+}
+
+bool late() {
+  const Case c = small();
+  const auto start = std::chrono::steady_clock::now();
+  MpiTransport transport(MPI_COMM_WORLD, 500ms);
+  if (transport.rank() == 1) {
+    std::this_thread::sleep_for(1500ms);
+    return true;
+  }
+  const Layout layout = Layout::zigzag(c.length, transport.ranks());
+  Mine mine(c, layout, transport.rank());
+  const std::string got = sentence([&] { mine.run(transport, {layout}, c); });
+  return is(got, "rank 1 has not answered for 0.500 seconds") && std::chrono::steady_clock::now() - start < 5s;
+}
+
+bool exits() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  const Case c = small();
+  const Layout layout = Layout::zigzag(c.length, transport.ranks());
+  Mine mine(c, layout, transport.rank());
+  Failing failing(true);
+  for (int i = 0; i < 100; ++i)
+    mine.run(transport, {layout}, c, transport.rank() == 1 ? static_cast<Executor&>(failing) : serial_executor());
+  return false;  // mpirun ends this process
+}
+
+bool two_at_once() {
+  MpiTransport first(MPI_COMM_WORLD), second(MPI_COMM_WORLD);
+  bool right[2] = {true, true};
+  const auto work = [&](MpiTransport& transport, bool& fine, unsigned seed) {
+    const Case c{.name = "thread", .length = 30 + 20 * seed, .options = {.band = {.causal = seed > 0}}};
+    const Layout layout = Layout::zigzag(c.length, transport.ranks());
+    Results one = one_device(c, c.dtype, "");
+    for (int i = 0; i < 5; ++i) {
+      Mine mine(c, layout, transport.rank());
+      mine.run(transport, {layout}, c);
+      each_element(one.out.shape(), 2, layout.runs(transport.rank()), [&](std::size_t whole, std::size_t here) {
+        fine &= std::abs(one.out.at(whole) - mine.results.out.at(here)) < 1e-5f;
+      });
+    }
+  };
+  std::thread other([&] { work(second, right[1], 1); });
+  work(first, right[0], 0);
+  other.join();
+  return right[0] && right[1];
+}
+
+bool groups() {
+  const int rank = rank_of_world();
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);  // the highest rank of each is its rank 0
+  bool right = true;
+  {
+    MpiTransport everybody(MPI_COMM_WORLD), transport(half);
+    for (int i = 0; i < 3; ++i) {
+      for (MpiTransport* of : {&transport, &everybody}) {
+        const Case c{
+            .name = "group", .length = of == &everybody ? 40 : 50 + 9 * (rank % 2), .options = {.band = {.left = 9}}};
+        const Layout layout = Layout::contiguous(c.length, of->ranks());
+        Results one = one_device(c, c.dtype, "");
+        Mine mine(c, layout, of->rank());
+        mine.run(*of, {layout}, c);
+        each_element(one.dk.shape(), 2, layout.runs(of->rank()), [&](std::size_t whole, std::size_t here) {
+          right &= std::abs(one.dk.at(whole) - mine.results.dk.at(here)) < 1e-4f;
+        });
+      }
+    }
+  }
+  MPI_Comm_free(&half);
+  return right;
+}
+
+}  // namespace onepass::test

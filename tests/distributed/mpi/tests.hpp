@@ -1,0 +1,18 @@
+// The tests by name. Each is called on all ranks and says on every rank whether all is right there.
+#pragma once
+
+namespace onepass::test {
+
+bool exact();         // errors beside those of one device
+bool features();      // masks, documents, side inputs and dtypes on all layouts
+bool reproducible();  // the same bits for any number of ranks
+bool few_rows();      // lengths 0, 1 and ranks - 1; ranks without rows
+bool unseen_nan();    // keys that a row does not see are NaN
+bool differ();        // one rank with another shape, option or layout
+bool throws();        // one rank throws in mid-call
+bool late();          // one rank does not come
+bool exits();         // one rank's process ends in mid-call
+bool two_at_once();   // two transports in two threads
+bool groups();        // two communicators of some ranks
+
+}  // namespace onepass::test
