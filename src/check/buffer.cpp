@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "algebra/ceil_div.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::check {
@@ -27,7 +28,7 @@ bool is_poison(const std::byte* from, const std::byte* to) {
 
 Buffer::Buffer(std::size_t bytes, Placement placement) : bytes_(bytes) {
   const std::size_t slack = placement == Placement::middle ? 2 * kGuard : 0;
-  const std::size_t inner = std::max(page(), (bytes + slack + page() - 1) / page() * page());
+  const std::size_t inner = std::max(page(), round_up(bytes + slack, page()));
   map_bytes_ = inner + 2 * page();
   void* map = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 
 namespace onepass {
@@ -32,7 +33,7 @@ BufferBounds::BufferBounds(const ConstTensor& tensor, std::int64_t most) : tenso
   for (int d = 0; d + 1 < tensor.rank; ++d) rows_ *= tensor.shape[d];
   if (rows_ * length_ > most || rows_ * length_ == 0) return;
   for (std::int64_t group = kGroup;; group *= 2) {
-    const std::int64_t groups = (length_ + group - 1) / group;
+    const std::int64_t groups = ceil_div(length_, group);
     std::vector<Bounds> level(static_cast<std::size_t>(rows_ * groups));
     for (std::int64_t row = 0; row < rows_; ++row) {
       for (std::int64_t g = 0; g < groups; ++g) {
@@ -78,7 +79,7 @@ Bounds BufferBounds::in_row(std::int64_t row, std::int64_t lo, std::int64_t hi) 
   while (lo < end && lo % kGroup != 0) sum = interval::either(sum, element(row, lo++));
   while (lo < end && end % kGroup != 0 && end != length_) sum = interval::either(sum, element(row, --end));
   if (lo >= end) return sum;
-  lo /= kGroup, end = (end + kGroup - 1) / kGroup;
+  lo /= kGroup, end = ceil_div(end, kGroup);
   for (std::size_t level = 0; lo < end; ++level, lo /= 2, end = (end + 1) / 2) {
     const Bounds* const groups = levels_[level].data() + row * groups_[level];
     if (lo % 2 != 0) sum = interval::either(sum, groups[lo++]);

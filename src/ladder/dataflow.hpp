@@ -1,6 +1,7 @@
 // FlashDecoding++'s flat matrix product of decoding (M = batch is small), as pure functions. The choice of the kernel
 // that computes it is the library's own, problem/gemm/dataflow.hpp.
 #pragma once
+#include "algebra/ceil_div.hpp"
 #include "algebra/mask.hpp"
 #include "problem/gemm/dataflow.hpp"
 
@@ -11,7 +12,7 @@ struct FlatGemm {
   Index m = 0, n = 0, k = 0;
   Index tile_n = 64;  // B_N: columns per thread block
 
-  static constexpr Index padded(Index m) { return (m + 7) / 8 * 8; }
+  static constexpr Index padded(Index m) { return round_up(m, 8); }
   double useful() const { return m > 0 ? static_cast<double>(m) / static_cast<double>(padded(m)) : 0.0; }
   // Operations per element moved, 2MK / (K + MK / B_N + M): a wide tile reads A less often ...
   double intensity() const {
@@ -19,7 +20,7 @@ struct FlatGemm {
     return 2 * dm * dk / (dk + dm * dk / dn + dm);
   }
   // ... but leaves fewer thread blocks, N / B_N.
-  Index parallelism() const { return (n + tile_n - 1) / tile_n; }
+  Index parallelism() const { return ceil_div(n, tile_n); }
   // The widest tile of {32, 64, 128, 256} that still gives every processor a block; 32 if none does.
   static Index choose_tile_n(Index n, Index processors) {
     for (const Index tile : {Index{256}, Index{128}, Index{64}}) {

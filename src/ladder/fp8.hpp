@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "ladder/head.hpp"
 
@@ -69,8 +70,7 @@ template <class T>
 Quantised<T> quantise(Machine<T>& machine, const Slow<T>& x, Index tile_rows, bool per_tensor,
                       const Incoherent<T>* map) {
   const Index rows = x.rows(), block = per_tensor ? std::max<Index>(1, rows) : tile_rows;
-  Quantised<T> q{machine.scratch(rows, x.cols(), e4m3_format<T>()), machine.scratch((rows + block - 1) / block, 1),
-                 block};
+  Quantised<T> q{machine.scratch(rows, x.cols(), e4m3_format<T>()), machine.scratch(ceil_div(rows, block), 1), block};
   const auto load = [&](Index row) {
     Tile<T> t = machine.load(x, row, std::min(tile_rows, rows - row));
     if (map) map->turn(t);

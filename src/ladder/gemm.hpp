@@ -4,6 +4,7 @@
 #pragma once
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "ladder/tile_math.hpp"
 
@@ -14,8 +15,8 @@ enum class Turn { none, a, b };  // c = a b, c = a^T b, c = a b^T
 struct GemmTiles {
   Index mb = 0, nb = 0, kb = 0;  // c tile [mb, nb], inner block kb
   // Elements of a, b and c that move: b stays where it is if its panel is whole (kb = k).
-  Index a_moves(Index m, Index n, Index k) const { return m * k * ((n + nb - 1) / nb); }
-  Index b_moves(Index m, Index n, Index k) const { return n * k * (kb == k ? 1 : (m + mb - 1) / mb); }
+  Index a_moves(Index m, Index n, Index k) const { return m * k * ceil_div(n, nb); }
+  Index b_moves(Index m, Index n, Index k) const { return n * k * (kb == k ? 1 : ceil_div(m, mb)); }
   Index c_moves(Index m, Index n) const { return m * n; }
 };
 

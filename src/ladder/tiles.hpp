@@ -1,5 +1,6 @@
 // Tile shapes for a fast memory of M bytes.
 #pragma once
+#include "algebra/ceil_div.hpp"
 #include "ladder/head.hpp"
 
 namespace onepass::ladder {
@@ -13,7 +14,7 @@ struct TileShape {
 template <class T>
 TileShape paper_tiles(Index fast_bytes, const Head<T>& head) {
   const Index quarter = 4 * std::max(head.d(), head.dv()) * head.k.format().bytes;
-  const Index keys = std::max<Index>(1, (fast_bytes + quarter - 1) / quarter);
+  const Index keys = std::max<Index>(1, ceil_div(fast_bytes, quarter));
   return {std::min(keys, std::max(head.d(), head.dv())), keys};
 }
 

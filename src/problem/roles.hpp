@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "algebra/ceil_div.hpp"
 #include "problem/append/roles.hpp"
 #include "problem/attention/roles.hpp"
 #include "problem/gemm/roles.hpp"
@@ -104,7 +105,7 @@ bool is_asked(const Gradients& gradients, Role gradient);  // false of what is n
 // What a problem says of a descale, by its role.
 // v_mean too, whose third dimension is columns.
 std::optional<DescaleSpec> descale_of(const Problem& problem, Role role);
-inline constexpr std::int64_t descale_blocks(std::int64_t rows) { return (rows + kDescaleRows - 1) / kDescaleRows; }
+inline constexpr std::int64_t descale_blocks(std::int64_t rows) { return ceil_div(rows, kDescaleRows); }
 
 // The sizes of a problem's tensor as its role has them; of a bias or mask, 1 in dimensions it does not span. rank 0:
 // the problem has none.

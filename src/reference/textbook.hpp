@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/nonfinite.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/philox.hpp"
@@ -185,7 +186,7 @@ Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& execut
   if (std::is_same_v<T, double>) dense.square.resize(dense.out.size());
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
-  const std::int64_t blocks = (p.seq_q + kRows - 1) / kRows;
+  const std::int64_t blocks = ceil_div(p.seq_q, kRows);
   parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t task, int) {
     const std::int64_t pair = task / blocks, b = pair / p.heads_q, lo = task % blocks * kRows;
     const std::int64_t hi = std::min(lo + kRows, sequence_of(p, a, b).seq_q);

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "fixture.hpp"
 #include "ladder/steps/flash2_backward.hpp"
@@ -11,8 +12,6 @@
 
 namespace onepass::ladder {
 namespace {
-
-Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 
 template <class T>
 struct Rung {

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "fixture.hpp"
 #include "ladder/steps/flash1_forward.hpp"
@@ -14,8 +15,6 @@
 
 namespace onepass::ladder {
 namespace {
-
-Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 
 template <class T>
 struct Rung {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <span>
 
+#include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "base/workspace.hpp"
 #include "cpu/amx/e4m3.hpp"
@@ -122,7 +123,7 @@ struct Run {
       const std::int64_t batch = h / p.heads_kv;
       Sequence seq = sequence_of(p, a, batch);
       if (!queries.holds(seq.seq_q)) seq.seq_q = seq.seq_k = 0;  // no tasks
-      packs += (seq.seq_k + kPackKeys - 1) / kPackKeys;
+      packs += ceil_div(seq.seq_k, kPackKeys);
       attends += tasks_of(seq);
       std::uint16_t* v = packed + shape.key_elements(seq.seq_k);
       books.heads[h - first] = {batch, h % p.heads_kv, seq, packed, v, flags, packs, attends};
@@ -149,14 +150,14 @@ struct Run {
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence seq = sequence_of(p, a, b);
       if (!queries.holds(seq.seq_q)) continue;
-      blocks += (seq.seq_q * shape.group + kRows - 1) / kRows * p.heads_kv;
+      blocks += ceil_div(seq.seq_q * shape.group, kRows) * p.heads_kv;
       longest_k = std::max(longest_k, seq.seq_k);
     }
     return shape.blocks_per_task(blocks, longest_k);
   }
   std::int64_t tasks_of(const Sequence& seq) const {
     const std::int64_t rows = std::int64_t{blocks_per_task} * kRows;
-    return (seq.seq_q * shape.group + rows - 1) / rows;
+    return ceil_div(seq.seq_q * shape.group, rows);
   }
 
   void pack(const Head& head, std::int64_t from) const {
@@ -231,7 +232,7 @@ class State final : public PlanState, public OfQueries {
  private:
   // Row blocks that share a task where all sequences are as long as they may be.
   int most_blocks() const {
-    const std::int64_t blocks = (problem->seq_q * shape_.group + kRows - 1) / kRows;
+    const std::int64_t blocks = ceil_div(problem->seq_q * shape_.group, kRows);
     return shape_.blocks_per_task(shape_.heads * blocks, problem->seq_k);
   }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
@@ -124,7 +125,7 @@ class State final : public PlanState {
     for (std::int64_t b = 0; b < problem->batch; ++b) {
       const Sequence s = sequence_of(*problem, a, b);
       const std::int64_t count = of_q ? s.seq_q : s.seq_k;
-      tasks += heads * ((count + kTaskRows - 1) / kTaskRows);
+      tasks += heads * ceil_div(count, kTaskRows);
       parts.push_back({b, of_q ? s.q_begin : s.k_begin, count, tasks});
     }
     const std::int64_t dim = from.shape[from.rank - 1];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "base/workspace.hpp"
@@ -22,8 +23,8 @@ struct Shape {
   explicit Shape(const Problem& p)
       : depth_qk(round_up(p.dim_qk, 32)),
         depth_v(round_up(p.dim_v, 32)),
-        blocks((p.seq_q * p.group() + kRows - 1) / kRows),
-        splits(std::max<std::int64_t>(1, (p.seq_k + kJoinKeys - 1) / kJoinKeys)),
+        blocks(ceil_div(p.seq_q * p.group(), kRows)),
+        splits(std::max<std::int64_t>(1, ceil_div(p.seq_k, kJoinKeys))),
         heads(p.batch * p.heads_kv),
         apart(heads < kManyHeads && splits > 1) {}
   std::int64_t states() const { return blocks * splits; }  // of a head
@@ -79,7 +80,7 @@ struct Run {
     if (!queries.holds(seq.seq_q)) return;
     const Scratch& scratch = books.scratch[worker];
     AttendTask task = attend_task(p, a, params, seq, h % p.heads_kv, scratch);
-    task.blocks = static_cast<int>((seq.seq_q * p.group() + kRows - 1) / kRows);
+    task.blocks = static_cast<int>(ceil_div(seq.seq_q * p.group(), kRows));
     const std::int64_t lo = split * kJoinKeys, hi = std::min(lo + kJoinKeys, seq.seq_k);
     std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
     SplitState to[kFewBlocks];

@@ -11,20 +11,19 @@
 #include "cpu/amx/kernels/tiles.hpp"
 #include "cpu/common/place.hpp"
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/amx/kernels/flat_gemm-inl.h"
 
 namespace onepass::cpu::amx {
 namespace {
-
-constexpr std::int64_t up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to; }
 
 class State final : public PlanState {
  public:
   State(const Request& request, const GemmKernels& kernels)
       : PlanState(request.problem),
         kernels_(kernels),
-        groups_(up(problem->m, kGemmRows)),
-        chunks_(up(problem->k, kGemmDepth)) {
+        groups_(ceil_div(problem->m, kGemmRows)),
+        chunks_(ceil_div(problem->k, kGemmDepth)) {
     Workspace all;
     book(all, request.workers);
     workspace_bytes = all.bytes();
@@ -43,7 +42,7 @@ class State final : public PlanState {
         pack.row[r] = static_cast<const std::uint16_t*>(t.x.data) + (group * kGemmRows + r) * p.layout.x[0] + k;
       kernels_.pack(pack);
     });
-    parallel(executor, p.m == 0 ? 0 : up(p.n, kGemmRows), [&](std::int64_t block, int worker) {
+    parallel(executor, p.m == 0 ? 0 : ceil_div(p.n, kGemmRows), [&](std::int64_t block, int worker) {
       for (std::int64_t group = 0; group < groups_; ++group) multiply(t, books, block * kGemmRows, group, worker);
     });
   }

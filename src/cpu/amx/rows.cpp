@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/amx/fallback.hpp"
 #include "cpu/common/score_unit.hpp"
 #include "problem/attention/key_value_view.hpp"

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/common/score_unit.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "problem/attention/score.hpp"
@@ -19,8 +20,6 @@ inline constexpr std::int64_t kJoinKeys = 1024;
 
 inline constexpr int kLanes = 16;                  // rows of half a block: a vector, the columns of a tile
 inline constexpr int kScoreHalf = kKeys * kLanes;  // from the scores of one half to the other's
-
-inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 // Packed values are finite: kernels/nonfinite-inl.h. The flags of a group of keys are a word for each dim, whose bit k
 // says that the value of key k was not, after a word that joins them all.

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/rotary.hpp"
 #include "algebra/scalar.hpp"
@@ -140,7 +141,7 @@ class State final : public PlanState {
     const Append job{p, t};
     with_float_type(p.dtype, [&](auto zero) {
       using T = decltype(zero);
-      parallel(executor, (all + at_once_ - 1) / at_once_, [&](std::int64_t task, int) {
+      parallel(executor, ceil_div(all, at_once_), [&](std::int64_t task, int) {
         const std::int64_t first = task * at_once_, last = std::min(all, (task + 1) * at_once_);
         const auto tokens_to = [&](auto cached) { job.tokens<T, decltype(cached)>(first, last); };
         p.kv_dtype ? tokens_to(f8e4m3{}) : tokens_to(zero);

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/backward/gradients-inl.h"
 #include "cpu/backward/mods-inl.h"
 #include "cpu/backward/nonfinite-inl.h"
@@ -240,7 +241,7 @@ struct BackwardTask {
       const std::int64_t row = block_rows.row_lo + i * kPanel;
       flash::look_at_mask(call.forward, block_rows, row, std::min<std::int64_t>(kPanel, block_rows.row_hi - row), first,
                           end, scratch.flash.tiles + i * flash::tiles_of(p, kGeometry));
-      for (std::int64_t block = 0; block < (end - first + kBlock - 1) / kBlock; ++block)
+      for (std::int64_t block = 0; block < ceil_div(end - first, kBlock); ++block)
         any = any || shown(i, block) != Tile::skip;
     }
     return any;
@@ -280,7 +281,7 @@ struct BackwardTask {
       const std::int64_t lo = std::max<std::int64_t>(seen.lo, task.key_lo),
                          hi = std::min<std::int64_t>(seen.hi, task.key_hi);
       if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
-      const int count = static_cast<int>((block_rows.row_hi - row + kPanel - 1) / kPanel);
+      const int count = static_cast<int>(ceil_div(block_rows.row_hi - row, kPanel));
       const std::int64_t first = task.key_lo + (lo - task.key_lo) / kBlock * kBlock;
       const bool sees = look_at_mask(count, first, hi);
       if (call.dq) note_dq(call, task, block_rows, sees);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "cpu/backward/cut.hpp"
@@ -35,7 +36,7 @@ void book_tiles(Workspace& w, const Problem& p, const flash::Geometry& g, const 
 Scratch book_scratch(Workspace& w, const Problem& p, const Kernels& kernels, const Cut& c, BiasSums bias) {
   const flash::Geometry& g = kernels.geometry;
   const std::int64_t panel = g.panel(), rows = c.panels * panel;
-  const auto columns = [&](std::int64_t dim) { return (dim + panel - 1) / panel * panel; };
+  const auto columns = [&](std::int64_t dim) { return round_up(dim, panel); };
   Scratch s{};
   s.flash = flash::book_tiles(w, p, g, c.panels);
   s.q = w.take<float>(rows * columns_of(p.dim_qk));
@@ -130,7 +131,7 @@ class State final : public PlanState {
                     parts.dkv_seen};
     clear(p, a, plan, parts, executor);
 
-    const std::int64_t blocks = (p.seq_q + kStatRows - 1) / kStatRows;
+    const std::int64_t blocks = ceil_div(p.seq_q, kStatRows);
     parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
       Task task{};
       task.batch = t / (p.heads_q * blocks);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/flash/flash.hpp"
 #include "problem/implementation.hpp"
 
@@ -52,7 +53,7 @@ struct Call {
 };
 inline constexpr std::int64_t kStatRows = 256;
 
-inline constexpr std::int64_t columns_of(std::int64_t dim) { return (dim + 31) / 32 * 32; }
+inline constexpr std::int64_t columns_of(std::int64_t dim) { return round_up(dim, 32); }
 
 // Indices into the arrays of a call.
 std::int64_t rows_of(const Problem& problem);      // of all heads: [batch][heads_q][seq_q], packed [heads_q][total_q]

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/split.hpp"
 
 namespace onepass::cpu::backward {
@@ -15,7 +16,6 @@ constexpr std::int64_t kPartBytes = std::int64_t{256} << 20;  // of the parts of
 // L2.
 constexpr std::int64_t kPanelBytes = std::int64_t{512} << 10;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t most_parts(std::int64_t numbers) {
   return std::max<std::int64_t>(
       1, kPartBytes / std::max<std::int64_t>(1, numbers * static_cast<std::int64_t>(sizeof(float))));

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/backward/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -123,7 +124,7 @@ inline void add_bias_gradient(const backward::Call& call, const backward::Task& 
   }
   const Tensor& t = call.forward.arguments.dbias;
   const Dims stride = broadcast_strides(t);
-  std::fill_n(pairs + n * kPanel, (n + 3) / 4 * 4 * kPanel - n * kPanel, 0.0f);
+  std::fill_n(pairs + n * kPanel, round_up(n, 4) * kPanel - n * kPanel, 0.0f);
   transpose_blocks(pairs, kPanel, panel.vecs, n);
   const auto row_of = [&](int lane) {
     const RowName name = lane_name(p, block, panel.row, lane);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/backward/backward.hpp"
 #include "cpu/flash/rows-inl.h"
 #include "cpu/flash/scores-inl.h"
@@ -18,10 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr std::int64_t column_panels(std::int64_t dim) { return (dim + kPanel - 1) / kPanel; }
+constexpr std::int64_t column_panels(std::int64_t dim) { return ceil_div(dim, kPanel); }
 // Vectors of the column panel that begins at `column`.
 constexpr int column_vecs(std::int64_t dim, std::int64_t column) {
-  return static_cast<int>((std::min<std::int64_t>(kPanel, dim - column) + kLanes - 1) / kLanes);
+  return static_cast<int>(ceil_div(std::min<std::int64_t>(kPanel, dim - column), kLanes));
 }
 
 // A panel's part of the scratch.
@@ -114,7 +115,7 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   const int rows = static_cast<int>(std::min<std::int64_t>(kPanel, block.row_hi - row));
   BackwardPanel panel{row,
                       rows,
-                      (rows + kLanes - 1) / kLanes,
+                      ceil_div(rows, kLanes),
                       s.q + at * backward::columns_of(p.dim_qk),
                       s.dout + at * backward::columns_of(p.dim_v),
                       s.dq + at * backward::columns_of(p.dim_qk),

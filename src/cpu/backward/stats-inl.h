@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/backward/backward.hpp"
 #include "cpu/common/simd-inl.h"
 
@@ -48,7 +49,7 @@ inline void row_stats(const backward::Call& call, const backward::Task& task, st
     call.delta[partial_row(p, task.seq, head, i)] = delta;
     if (p.sinks) sinks -= sink_weight(sink, lse) * static_cast<double>(delta);
   }
-  const std::int64_t blocks = (p.seq_q + backward::kStatRows - 1) / backward::kStatRows;
+  const std::int64_t blocks = ceil_div(p.seq_q, backward::kStatRows);
   if (call.dsinks) call.dsinks[(task.batch * p.heads_q + head) * blocks + task.row_split] = sinks;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "cpu/common/combine.hpp"
 #include "problem/attention/score.hpp"
@@ -12,14 +13,14 @@ namespace {
 
 constexpr std::int64_t kRowsPerTask = 64;
 
-std::int64_t blocks_of(std::int64_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
+std::int64_t blocks_of(std::int64_t rows) { return ceil_div(rows, kRowsPerTask); }
 
 std::int64_t bias_parts(const Problem& p, const Plan& plan) {
   const bool by_row = plan.bias == BiasSums::by_row;
   return by_row ? plan.cut.key_splits * rows_of(p) : plan.cut.row_splits * p.batch * p.heads_q * p.seq_k;
 }
 std::int64_t slope_parts(const Plan& plan) { return plan.cut.row_splits * plan.cut.key_splits; }
-std::int64_t stat_blocks(const Problem& p) { return (p.seq_q + kStatRows - 1) / kStatRows; }
+std::int64_t stat_blocks(const Problem& p) { return ceil_div(p.seq_q, kStatRows); }
 
 // f(batch, head, first token, end) over blocks of the tokens of every sequence.
 template <class F>

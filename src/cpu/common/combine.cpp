@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/nonfinite.hpp"
 #include "algebra/numerics.hpp"
 #include "base/parallel.hpp"
@@ -103,7 +104,7 @@ void combine(const Problem& p, const Tensors& a, const Partials& partials, const
 void combine(const Problem& p, const Tensors& a, const Partials& partials, const ScoreUnit& unit,
              const std::vector<std::int64_t>& entries, Executor& executor) {
   const std::int64_t longest = longest_of(p, a, entries).seq_q;
-  const std::int64_t blocks = (longest + kRowsPerTask - 1) / kRowsPerTask;  // of tokens, per head
+  const std::int64_t blocks = ceil_div(longest, kRowsPerTask);  // of tokens, per head
   const auto count = static_cast<std::int64_t>(entries.size());
   parallel(executor, count * p.heads_q * blocks, [&](std::int64_t t, int) {
     const FlushToZero mode(p.batch_invariant);  // as in the task of a kernel that joins splits itself

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/one_result.hpp"
@@ -20,9 +21,6 @@ constexpr std::int64_t kLeadBytes = 8 << 10;        // fetched ahead; 4 KB and 1
 constexpr std::int64_t kHeadStateBytes = 64 << 10;  // q and O of the heads of a task, when they take turns
 // Rows 4 KB apart share the sets of an L1 cache: 4 ways for K, 4 for V, the rest for everything else.
 constexpr std::int64_t kAliasBytes = 16 << 10;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 // Keys visible to any row, at most: what a window leaves of seq_k.
 std::int64_t longest_span(const Problem& p, const Longest& n) {
@@ -51,7 +49,7 @@ DecodeCut decode_cut(const Problem& p, const Longest& n) {
     const std::int64_t state = 4 * cut.rows * (p.dim_qk + p.dim_v);
     cut.heads = std::clamp<std::int64_t>(kHeadStateBytes / std::max<std::int64_t>(1, state), 1, p.heads_kv);
   }
-  cut.head_blocks = (p.heads_kv + cut.heads - 1) / cut.heads;
+  cut.head_blocks = ceil_div(p.heads_kv, cut.heads);
   cut.one_result = p.batch_invariant;
   cut.chunk = cut.one_result ? kBlockKeys : kChunk;
   const auto size = static_cast<std::int64_t>(size_of(p.key_dtype()));

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/common/one_result.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/decode/scores-inl.h"
@@ -193,7 +194,7 @@ class DecodeRows {
   }
 
   static bool fills_vectors(std::int64_t dim) { return dim % kLanes == 0; }
-  static std::int64_t vectors(std::int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }  // whole ones
+  static std::int64_t vectors(std::int64_t dim) { return round_up(dim, kLanes); }  // whole ones
   template <int R>
   static std::int64_t whole(std::int64_t keys) {
     return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);

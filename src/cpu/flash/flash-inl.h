@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/flash/nonfinite-inl.h"
 #include "cpu/flash/pack-inl.h"
 #include "cpu/flash/rows-inl.h"
@@ -164,7 +165,7 @@ struct FlashTask {
     const int rows = static_cast<int>(std::min<std::int64_t>(kPanel, task.row_hi - row));
     Panel panel{row,
                 rows,
-                (rows + kLanes - 1) / kLanes,
+                ceil_div(rows, kLanes),
                 scratch.q + index * kPanel * (p.dim_qk + 3),
                 scratch.out + index * kPanel * (p.dim_v + 3),
                 scratch.m + index * kPanel,
@@ -241,7 +242,7 @@ struct FlashTask {
   template <class F>
   void with_panels(F f) const {
     constexpr int kMaxPanels = kGeometry.panels;
-    const int count = static_cast<int>((task.row_hi - task.row_lo + kPanel - 1) / kPanel);
+    const int count = static_cast<int>(ceil_div(task.row_hi - task.row_lo, kPanel));
     Panel panels[kMaxPanels];
     bool has_lost[kMaxPanels] = {};
     for (int i = 0; i < count; ++i) panels[i] = open(i, has_lost + i);

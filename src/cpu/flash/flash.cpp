@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/split.hpp"
 #include "base/parallel.hpp"
 #include "cpu/common/one_result.hpp"
@@ -25,8 +26,6 @@ constexpr std::int64_t kWantTasks = 32;  // fewer panels per task until there ar
 constexpr std::int64_t kFewTasks = 16;   // below, the keys are split as well
 constexpr std::int64_t kInvariantRows = 64;  // of a K/V head, at most, for batch_invariant to cut the keys
 constexpr std::int64_t kSplitKeys = 1024;  // at least, per split: writing and joining a partial costs about 3 % of that
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 int panels_of(const Problem& p, const Geometry& g, std::int64_t seq_q) {
   const std::int64_t heads = p.batch * p.heads_kv, panels = ceil_div(seq_q * p.group(), g.panel());

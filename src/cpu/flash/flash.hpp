@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/philox.hpp"
 #include "algebra/split.hpp"
@@ -54,7 +55,7 @@ struct Call {
   const MaskBounds* mask_bounds = nullptr;  // of a mask_mod
 
   std::int64_t block_of(std::int64_t slot, std::int64_t key) const {
-    return slot * ((seq_k + geometry.block - 1) / geometry.block) + key / geometry.block;
+    return slot * ceil_div(seq_k, geometry.block) + key / geometry.block;
   }
   std::uint8_t& finite_of(std::int64_t slot, std::int64_t key) const { return packed_finite[block_of(slot, key)]; }
   std::uint32_t* flags_of(std::int64_t slot, std::int64_t key) const {
@@ -89,7 +90,7 @@ struct Scratch {
   Tile* tiles;  // [panels][tiles_of()]: how a mask_mod shows the blocks of a pass, from its first; nullptr without
 };
 // Tiles of a panel: one more than blocks of keys, because a pass begins anywhere.
-inline std::int64_t tiles_of(const Problem& p, const Geometry& g) { return (p.seq_k + g.block - 1) / g.block + 1; }
+inline std::int64_t tiles_of(const Problem& p, const Geometry& g) { return ceil_div(p.seq_k, g.block) + 1; }
 // The states of blocks of keys from `first` to the one that holds end - 1, for `rows` rows of the task from `row` on.
 void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
                   std::int64_t end, Tile* tiles);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/flash/flash-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,7 +28,7 @@ class JoinedTask : FlashTask {
  private:
   void splits(const Panel* panels, int count) const {
     const std::int64_t lo = panels[0].lo[0], hi = panels[count - 1].hi[kPanel - 1];
-    const std::int64_t first = lo / call.join_every, end = (hi + call.join_every - 1) / call.join_every;
+    const std::int64_t first = lo / call.join_every, end = ceil_div(hi, call.join_every);
     for (std::int64_t split = first; split < end; ++split) {
       for (int i = 0; i < count; ++i) {
         look_at(panels[i], split * call.join_every, (split + 1) * call.join_every);

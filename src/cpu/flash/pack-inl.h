@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/flash/tile-inl.h"
 #include "problem/attention/key_value_view.hpp"
@@ -40,7 +41,7 @@ template <class T>
 HWY_NOINLINE void pack_tiles(const KeyValueView::Run<T>& run, std::int64_t first, std::int64_t keys, std::int64_t dim,
                              float* to) {
   const hn::CappedTag<float, 8> d8;
-  constexpr int kStep = static_cast<int>(hn::MaxLanes(d8)), kReach = (kTileDims + kStep - 1) / kStep * kStep;
+  constexpr int kStep = static_cast<int>(hn::MaxLanes(d8)), kReach = round_up(kTileDims, kStep);
   const std::int64_t whole = dim / kTileDims * kTileDims;
   const int width = static_cast<int>(dim - whole);  // of the last tile
   const T* from = run.row;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "base/workspace.hpp"
@@ -17,7 +18,7 @@ constexpr std::int64_t kColumns = 4, kTaskBytes = 1 << 18;  // of w
 class State final : public PlanState {
  public:
   State(const Request& request, const FlatGemmKernels& kernels)
-      : PlanState(request.problem), kernels_(kernels), stride_((problem->k + 15) / 16 * 16) {
+      : PlanState(request.problem), kernels_(kernels), stride_(round_up(problem->k, 16)) {
     Workspace shared, one;
     shared.take<float>(problem->m * stride_);
     one.take<float>(kColumns * stride_);
@@ -40,13 +41,12 @@ class State final : public PlanState {
     std::byte* const scratch = w.take<std::byte>(0);
     const FlatGemmJob job{p, t, x, stride_};
     parallel(executor, p.m, [&](std::int64_t row, int) { kernels_.widen(job, row, x + row * stride_); });
-    const std::int64_t blocks = (p.n + kColumns - 1) / kColumns;
-    parallel(executor, p.m == 0 ? 0 : (blocks + blocks_per_task_ - 1) / blocks_per_task_,
-             [&](std::int64_t task, int worker) {
-               auto* const own = reinterpret_cast<float*>(scratch + static_cast<std::size_t>(worker) * scratch_bytes_);
-               for (std::int64_t b = task * blocks_per_task_; b < std::min(blocks, (task + 1) * blocks_per_task_); ++b)
-                 kernels_.columns(job, b * kColumns, own);
-             });
+    const std::int64_t blocks = ceil_div(p.n, kColumns);
+    parallel(executor, p.m == 0 ? 0 : ceil_div(blocks, blocks_per_task_), [&](std::int64_t task, int worker) {
+      auto* const own = reinterpret_cast<float*>(scratch + static_cast<std::size_t>(worker) * scratch_bytes_);
+      for (std::int64_t b = task * blocks_per_task_; b < std::min(blocks, (task + 1) * blocks_per_task_); ++b)
+        kernels_.columns(job, b * kColumns, own);
+    });
   }
 
  private:

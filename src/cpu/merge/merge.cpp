@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/scalar.hpp"
 #include "cpu/common/place.hpp"
@@ -87,7 +88,7 @@ class State final : public PlanState {
   }
   void run(const Tensors& t, void*, Executor& executor, void*) const override {
     Merge job{t.outs, t.lses, t.out, t.lse, rows_, rows_per_task_};
-    executor.parallel_for((rows_ + rows_per_task_ - 1) / rows_per_task_, Merge::task, &job);
+    executor.parallel_for(ceil_div(rows_, rows_per_task_), Merge::task, &job);
   }
 
  private:

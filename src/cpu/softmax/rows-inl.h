@@ -6,6 +6,7 @@
 #define ONEPASS_CPU_SOFTMAX_ROWS_INL_H
 #endif
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/common/simd-inl.h"
 #include "cpu/softmax/softmax.hpp"
 
@@ -16,7 +17,7 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
 inline const float kHidden = onepass::Arith<float>::neg_inf();
-inline std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+inline std::int64_t whole_vectors(std::int64_t n) { return round_up(n, kLanes); }
 
 // f with a number of the dtype, which is one of the three that rows have.
 template <class F>

@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/scalar.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
@@ -74,7 +75,7 @@ class State final : public PlanState {
     };
     if (job.n == 0) return empty_rows(job);
     if (job.pieces == 1) {
-      parallel(executor, (rows_ + rows_per_task_ - 1) / rows_per_task_, [&](std::int64_t task, int worker) {
+      parallel(executor, ceil_div(rows_, rows_per_task_), [&](std::int64_t task, int worker) {
         for (std::int64_t r = task * rows_per_task_; r < std::min(rows_, (task + 1) * rows_per_task_); ++r) {
           if (job.p.row_lse) {
             kernels_.write(job, r, 0, {}, own(worker));
@@ -136,7 +137,7 @@ SoftmaxJob::SoftmaxJob(const Problem& problem, const Tensors& tensors)
   unit = positive ? scale : 1.0f;
   factor = static_cast<float>((positive ? s : 1.0) * kLog2e);
   n = p.seq_k;
-  pieces = std::max<std::int64_t>(1, (n + kKeptNumbers - 1) / kKeptNumbers);
+  pieces = std::max<std::int64_t>(1, ceil_div(n, kKeptNumbers));
   const DType stored = !is_backward(p.op) ? p.out_dtype : p.dtype;
   stream = p.batch * p.heads_q * p.seq_q * n * static_cast<std::int64_t>(size_of(stored)) >= kStreamedBytes;
 }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
@@ -152,7 +153,7 @@ class State final : public KernelState {
  private:
   void launch(const Call& call) const override {
     constexpr std::int64_t kMaxBlocks = 1 << 30;
-    const std::int64_t blocks = (plan_.all_items + kAppendThreads - 1) / kAppendThreads;
+    const std::int64_t blocks = ceil_div(plan_.all_items, kAppendThreads);
     AppendParams params = append_params(*problem, plan_, call.tensors);
     call.launch(*kernel_, {.blocks = std::min(blocks, kMaxBlocks), .threads = kAppendThreads}, params);
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/matrices.hpp"
@@ -58,7 +59,7 @@ class State final : public KernelState {
 }  // namespace
 
 FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int splits, int blocks) {
-  const auto up = [](std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); };
+  const auto up = [](std::int64_t a, std::int64_t b) { return static_cast<int>(ceil_div(a, b)); };
   FlatGemmPlan plan{};
   plan.config = config;
   plan.tiles_n = up(p.n, config.tile_n());

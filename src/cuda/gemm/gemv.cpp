@@ -1,5 +1,6 @@
 #include "cuda/gemm/gemv.hpp"
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/matrices.hpp"
@@ -26,7 +27,7 @@ class State final : public KernelState {
   void launch(const Call& call) const override {
     GemvParams params = decided_;
     bind(params, call.tensors);
-    call.launch(*kernel_, {(decided_.n + kGemvWarps - 1) / kGemvWarps, 32 * kGemvWarps, device_.major >= 9}, params);
+    call.launch(*kernel_, {ceil_div(decided_.n, kGemvWarps), 32 * kGemvWarps, device_.major >= 9}, params);
   }
 
   const GemvConfig config_;

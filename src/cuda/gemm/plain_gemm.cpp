@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/gemm/matrices.hpp"
@@ -12,7 +13,7 @@
 namespace onepass::cuda {
 namespace {
 
-std::int64_t tiles_of(std::int64_t count) { return (count + kPlainGemmTile - 1) / kPlainGemmTile; }
+std::int64_t tiles_of(std::int64_t count) { return ceil_div(count, kPlainGemmTile); }
 
 class State final : public KernelState {
  public:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
@@ -110,7 +111,7 @@ MergeArguments merge_arguments(const Problem& p, const MergeConfig& config, cons
 }
 
 std::int64_t merge_blocks(const Problem& p, const MergeConfig& config) {
-  return (p.batch * p.heads_q * p.seq_q + config.rows() - 1) / config.rows();
+  return ceil_div(p.batch * p.heads_q * p.seq_q, config.rows());
 }
 
 const Implementation& merge_implementation() {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/decode/decode.hpp"
@@ -35,7 +36,7 @@ class State final : public KernelState {
       : KernelState(request, device), parts_(std::move(parts)) {
     for (Launched& p : parts_) {
       p.place = workspace_bytes;
-      workspace_bytes += (p.state->workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+      workspace_bytes += round_up(p.state->workspace_bytes, kAlignment);
       kernels_.add(p.state->kernels());
     }
   }

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/split.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
@@ -130,7 +131,7 @@ bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
 }
 
 Sharing sharing_of(const Problem& p, const MlaConfig& c) {
-  const int row_blocks = static_cast<int>(std::max<std::int64_t>(1, (rows_of(p) + kMlaRows - 1) / kMlaRows));
+  const int row_blocks = static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows_of(p), kMlaRows)));
   return {.rows = kMlaRows,
           .block_n = kMlaKeys,
           .piece = c.piece,
@@ -149,7 +150,7 @@ bool many_parts(const Problem& p, const MlaConfig& c, const Share& share) {
 unsigned merge_grid(const Problem& p, const MlaConfig& c) {
   const Sharing s = sharing_of(p, c);
   const std::int64_t groups = groups_of(p, s) * s.co_scheduled;
-  return static_cast<unsigned>(groups * std::clamp<std::int64_t>((kMergeBlocks + groups - 1) / groups, 1, kMlaRows));
+  return static_cast<unsigned>(groups * std::clamp<std::int64_t>(ceil_div(kMergeBlocks, groups), 1, kMlaRows));
 }
 
 MlaMap mla_map(const Problem& p, const MlaConfig& c) {

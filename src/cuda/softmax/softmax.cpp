@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/online_softmax.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
@@ -70,15 +71,15 @@ bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
   const int most = 4 / tensors, few = most / 2;
   if (slots <= 32 * most) {
     const int each = slots <= 32 * few ? few : most;
-    const std::int64_t least = (slots + each - 1) / each;
+    const std::int64_t least = ceil_div(slots, each);
     const std::int64_t threads =
         std::max<std::int64_t>(4, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(least))));
-    return pick(threads, static_cast<int>((slots + threads - 1) / threads));
+    return pick(threads, static_cast<int>(ceil_div(slots, threads)));
   }
   for (const int each : {most, 2 * most}) {
     if (const std::int64_t n = warps(each); n <= 16) return pick(32 * n, each);
   }
-  if (const std::int64_t n = warps(2 * most); n <= kMaxThreads / 32) return pick(32 * ((n + 3) / 4 * 4), 2 * most);
+  if (const std::int64_t n = warps(2 * most); n <= kMaxThreads / 32) return pick(32 * round_up(n, 4), 2 * most);
   return false;
 }
 
@@ -167,7 +168,7 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   c.unit = std::ranges::all_of(kSlotRoles, [&](Role r) { return neighbours(p, r); });
   c.even = c.unit && std::ranges::all_of(kSlotRoles, [&](Role r) { return whole_slots(p, r, c.numbers()); });
   c.flat = one_step_apart(p);
-  const auto slots_of = [&](std::int64_t n) { return std::max<std::int64_t>(1, (n + c.numbers() - 1) / c.numbers()); };
+  const auto slots_of = [&](std::int64_t n) { return std::max<std::int64_t>(1, ceil_div(n, c.numbers())); };
   const int tensors = backward ? 2 : 1;
 
   plan.pieces = 1;
@@ -176,9 +177,9 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   // Too few rows for a device: pieces of at least 16 KB each. By the shape alone, so that bits are the same everywhere.
   const std::int64_t least = 1024 * c.numbers();
   if (plan.rows > 0 && plan.rows < kFewRows && p.seq_k >= 4 * least) {
-    const std::int64_t pieces = std::min((2 * kFewRows + plan.rows - 1) / plan.rows, p.seq_k / least);
-    plan.piece = static_cast<int>(((p.seq_k + pieces - 1) / pieces + 1023) / 1024 * 1024);
-    plan.pieces = static_cast<int>((p.seq_k + plan.piece - 1) / plan.piece);
+    const std::int64_t pieces = std::min(ceil_div(2 * kFewRows, plan.rows), p.seq_k / least);
+    plan.piece = static_cast<int>(round_up(ceil_div(p.seq_k, pieces), 1024));
+    plan.pieces = static_cast<int>(ceil_div(p.seq_k, plan.piece));
     c.part = SoftmaxPart::finish;
     c.kept = cut(slots_of(plan.piece), tensors, c);
   }
@@ -240,7 +241,7 @@ void bind(SoftmaxParams& s, const SoftmaxPlan& plan, const Tensors& t, void* wor
 }
 
 std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& c) {
-  return (plan.rows * plan.pieces + c.rows() - 1) / c.rows();
+  return ceil_div(plan.rows * plan.pieces, c.rows());
 }
 
 const Implementation& softmax_implementation() {

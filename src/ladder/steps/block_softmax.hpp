@@ -3,6 +3,7 @@
 // merge is associative and commutative and has an identity (no keys), so every tiling, reduction tree, split over
 // workers or ring of machines in the rungs above is this rung with another order.
 #pragma once
+#include "algebra/ceil_div.hpp"
 #include "ladder/row_chunks.hpp"
 
 namespace onepass::ladder {
@@ -28,7 +29,7 @@ RowState<T> merge_all(Counts& counts, std::vector<RowState<T>> states, Pick&& pi
 // The states of all blocks go through slow memory, as they must when different workers make them.
 template <class T, class Pick = LeftToRight>
 void block_softmax(Machine<T>& machine, const Slow<T>& x, Slow<T>& y, Index block, Pick&& pick = {}) {
-  const Index blocks = (x.cols() + block - 1) / block;
+  const Index blocks = ceil_div(x.cols(), block);
   Slow<T> partial = machine.scratch(x.rows() * blocks, 2);
   for (Index row = 0; row < x.rows(); ++row) {
     for (Index b = 0; b < blocks; ++b) {

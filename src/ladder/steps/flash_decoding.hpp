@@ -3,6 +3,7 @@
 // Each split leaves its normalised O and its LSE in slow memory; a second kernel merges them by the algebra. Traffic:
 // K and V once, Q once per split, and 2 splits N (dv + 1) for the partials: nothing beside K and V when N is 1.
 #pragma once
+#include "algebra/ceil_div.hpp"
 #include "ladder/steps/flash2_forward.hpp"
 
 namespace onepass::ladder {
@@ -17,7 +18,7 @@ Index decode_tile_keys(Index fast_bytes, const Head<T>& head) {
 
 template <class T>
 Forward<T> flash_decoding(Machine<T>& machine, const Head<T>& head, Index splits, Index tile_keys) {
-  const Index n = head.seq_q(), keys = head.seq_k(), chunk = std::max<Index>(1, (keys + splits - 1) / splits);
+  const Index n = head.seq_q(), keys = head.seq_k(), chunk = std::max<Index>(1, ceil_div(keys, splits));
   Forward<T> partial{machine.scratch(splits * n, head.dv()), machine.scratch(splits * n, 1)};
   for (Index split = 0; split < splits; ++split) {  // in parallel on a GPU
     const Tile<T> q = machine.load(head.q, 0, n);

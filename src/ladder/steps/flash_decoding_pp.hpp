@@ -6,6 +6,7 @@
 // at both ends: a score far above phi would overflow, and a row whose largest score is far below phi would lose its
 // weights to underflow. A row that leaves the range is computed again with its own maximum, the synchronised way.
 #pragma once
+#include "algebra/ceil_div.hpp"
 #include "ladder/steps/flash_decoding.hpp"
 
 namespace onepass::ladder {
@@ -40,7 +41,7 @@ void recompute_row(Machine<T>& machine, const Head<T>& head, Index row, Index ti
 template <class T>
 UnifiedMax<T> flash_decoding_pp(Machine<T>& machine, const Head<T>& head, Index splits, Index tile_keys, double phi,
                                 SafeRange range = {}) {
-  const Index n = head.seq_q(), keys = head.seq_k(), chunk = std::max<Index>(1, (keys + splits - 1) / splits);
+  const Index n = head.seq_q(), keys = head.seq_k(), chunk = std::max<Index>(1, ceil_div(keys, splits));
   const Rescale<T> shared{T(1), T(phi)};
   Slow<T> sums = machine.scratch(splits * n, head.dv()), stats = machine.scratch(splits * n, 2);  // (max, l)
   for (Index split = 0; split < splits; ++split) {  // in parallel on a GPU

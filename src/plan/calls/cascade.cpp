@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/scalar.hpp"
 #include "base/guarded_executor.hpp"
 #include "cuda/host/kernels.hpp"
@@ -21,7 +22,7 @@ constexpr std::size_t kAlign = 64;
 // Where partial results are planned before there is memory: aligned, and no caller's.
 std::byte* nowhere() { return reinterpret_cast<std::byte*>(std::uintptr_t{1} << 62); }
 
-std::size_t padded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+std::size_t padded(std::size_t bytes) { return round_up(bytes, kAlign); }
 
 // Packed tokens as a batch of one sequence.
 template <class AnyTensor>

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "base/workspace.hpp"
 #include "problem/checks/tensor_checks.hpp"
@@ -30,7 +31,7 @@ Dims layout_as(Role role, const Problem& p, const ConstTensor& t) {
 }
 // Row-major, without memory.
 ConstTensor shaped(DType dtype, std::initializer_list<std::int64_t> shape) { return {nullptr, dtype, shape}; }
-std::int64_t pitch_of(std::int64_t dim) { return (dim + kPitch - 1) / kPitch * kPitch; }
+std::int64_t pitch_of(std::int64_t dim) { return round_up(dim, kPitch); }
 DescaleSpec spanned(const ConstTensor& t) { return {t.shape[0] != 1, t.shape[1] != 1, t.shape[2] != 1}; }
 
 // [total, heads, dim] as one batch entry [heads, total, dim].

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "check/inputs.hpp"
 #include "onepass/onepass.hpp"
@@ -22,7 +23,7 @@ LaunchCost measure_host_launch(const Problem& p, const std::string& implementati
   struct alignas(64) Line {
     std::byte bytes[64];
   };
-  std::vector<Line> workspace((plan.workspace_bytes() + sizeof(Line) - 1) / sizeof(Line));
+  std::vector<Line> workspace(ceil_div(plan.workspace_bytes(), sizeof(Line)));
   const Launch one{.executor = &serial_executor()};
   Launch planned = one;
   planned.workspace = {workspace.data()->bytes, plan.workspace_bytes()};

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::io {
@@ -193,7 +194,7 @@ std::string npy_header(DType dtype, const Shape& shape) {
   if (row == std::end(kDescrs)) throw Error(ErrorCode::bad_dtype, text("NumPy has no dtype for ", name_of(dtype)));
   std::string literal =
       "{'descr': '" + std::string(row->descr) + "', 'fortran_order': False, 'shape': (" + sizes + "), }";
-  literal.resize((10 + literal.size() + 1 + 63) / 64 * 64 - 10, ' ');  // the data begins at a multiple of 64
+  literal.resize(round_up(10 + literal.size() + 1, 64) - 10, ' ');  // the data begins at a multiple of 64
   literal.back() = '\n';
   const char length[] = {static_cast<char>(literal.size() & 0xff), static_cast<char>(literal.size() >> 8)};
   return std::string(kMagic) + std::string("\1\0", 2) + std::string(length, 2) + literal;

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "algebra/ceil_div.hpp"
 #include "onepass/error.hpp"
 #include "tools/onepass/io/safetensors_header.hpp"
 
@@ -132,7 +133,7 @@ void write_safetensors(OutputFile& file, std::span<const std::pair<std::string, 
     at += array->bytes();
   }
   std::string json = header.dump();
-  json.resize((json.size() + 7) / 8 * 8, ' ');  // the data begins at a multiple of 8
+  json.resize(round_up(json.size(), 8), ' ');  // the data begins at a multiple of 8
   unsigned char length[8];
   for (int i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(json.size() >> (8 * i));
   file.write(std::as_bytes(std::span(length)));

@@ -17,6 +17,7 @@
 #define ONEPASS_CPU_AMX_BACKWARD_INL_H
 #endif
 
+#include "algebra/ceil_div.hpp"
 #include "cpu/amx/kernels/square.hpp"
 #include "cpu/amx/task.hpp"
 #include "cpu/backward/backward-inl.h"
@@ -35,7 +36,7 @@ struct TileProducts {
   const Problem& p = call.problem();
   const Tensors& a = call.forward.arguments;
   const backward::TileScratch& t = scratch.tiles;
-  const std::int64_t depth_qk = amx::round_up(p.dim_qk, 32), depth_v = amx::round_up(p.dim_v, 32);
+  const std::int64_t depth_qk = round_up(p.dim_qk, 32), depth_v = round_up(p.dim_v, 32);
   const std::int64_t stride = call.cut.key_chunk * kPanel;                    // of the column panels of dK and dV
   const int parts = backward::tile_parts(p);                                  // of P and dX
   const std::int64_t part = std::int64_t{call.cut.panels} * kPanel * kBlock;  // from one to the next
@@ -54,7 +55,7 @@ struct TileProducts {
       const KeyValueView view(from, task.seq);
       view.each_run<std::uint16_t>(
           task.head_kv, task.key_lo, task.key_hi - task.key_lo, [&](const auto& run, auto done) {
-            kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + done * amx::round_up(dim, 32)});
+            kernel({run.row, run.stride, run.tokens, static_cast<int>(dim), to + done * round_up(dim, 32)});
           });
     };
     keys(a.k, p.dim_qk, pack.pack_keys, t.k);
@@ -62,7 +63,7 @@ struct TileProducts {
     if (!a.dq.given()) return;
     keys(a.k, p.dim_qk, pack.pack_values, t.k_columns);
     if (finite) return;
-    for (std::int64_t i = 0; i < amx::round_up(task.key_hi - task.key_lo, 32) * depth_qk; ++i)
+    for (std::int64_t i = 0; i < round_up(task.key_hi - task.key_lo, 32) * depth_qk; ++i)
       if ((t.k_columns[i] & 0x7f80) == 0x7f80) t.k_columns[i] = 0;  // BackwardTask::add_flagged brings it back
   }
   void close_task() const { Tiles::end(); }
@@ -125,7 +126,7 @@ struct TileProducts {
       if (segments.lo[v] >= segments.hi[v]) continue;
       std::int8_t* g = groups_of(index, v / 2);
       const auto lo = static_cast<std::int8_t>((segments.lo[v] - block.first) / 32),
-                 hi = static_cast<std::int8_t>((segments.hi[v] - block.first + 31) / 32);
+                 hi = static_cast<std::int8_t>(ceil_div(segments.hi[v] - block.first, 32));
       g[0] = g[0] < g[1] ? std::min(g[0], lo) : lo;
       g[1] = std::max(g[1], hi);
     }
@@ -208,7 +209,7 @@ struct TileProducts {
       const std::int8_t* g = groups_of(i / 2, i % 2);
       return group >= g[0] && group < g[1];
     };
-    for (std::int64_t group = 0; group < (block.keys + 31) / 32; ++group) {
+    for (std::int64_t group = 0; group < ceil_div(block.keys, 32); ++group) {
       bool any = false;
       for (int i = 0; i < 2 * count; ++i) any = any || takes_part(i, group);
       for (std::int64_t d = 0; any && d < depth; d += 32) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/config_source.hpp"
@@ -110,7 +111,7 @@ std::vector<BackwardFeatures> parts_of(const BackwardFeatures& f) {
 }
 
 std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
-  const auto blocks = [](std::int64_t n, int block) { return (n + block - 1) / block; };
+  const auto blocks = [](std::int64_t n, int block) { return ceil_div(n, block); };
   return std::int64_t{p.bias_size[0]} * p.bias_size[1] * blocks(p.bias_size[2], c.block_m) *
          blocks(p.bias_size[3], c.block_n());
 }

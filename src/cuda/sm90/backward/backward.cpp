@@ -4,6 +4,7 @@
 #include <tuple>
 #include <vector>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/compile/wgmma_source.hpp"
@@ -264,7 +265,7 @@ void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& 
   const bool causal = band_mask(p, p.seq_q, p.seq_k).right >= 0, by_turns = p.deterministic && p.gradients.dq;
   if (p.varlen) return;
   const std::int64_t heads = std::max<std::int64_t>(1, p.heads_kv * p.batch),
-                     tiles = std::max<std::int64_t>(1, (p.seq_k + c.tile_k() - 1) / c.tile_k());
+                     tiles = std::max<std::int64_t>(1, ceil_div(p.seq_k, c.tile_k()));
   if (c.dbias_adds && !p.bias->spans.batch) {  // what those that share a bias add to its gradient meets in L2
     b.head_group = static_cast<int>(std::clamp<std::int64_t>(p.bias->spans.heads ? p.batch : heads, 1, kMax));
     return;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/sm90/forward/forward.hpp"
@@ -161,7 +162,7 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
     if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(std::move(sentence));
   }
   const std::int64_t rows = std::max(p.dim_qk, p.dim_v) > 256 ? 64 : 128;  // of a tile at least
-  const std::int64_t tiles = p.batch * p.heads_q * ((p.seq_q + rows - 1) / rows + 1);
+  const std::int64_t tiles = p.batch * p.heads_q * (ceil_div(p.seq_q, rows) + 1);
   if (std::string sentence = cuda::why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
 
   if (p.dtype == DType::f8e4m3) return select_fp8_config(p, c, why);
