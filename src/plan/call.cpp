@@ -63,8 +63,7 @@ Plan planned(Op op, const Tensors& tensors, const CallOptions& options, int work
   }
   Mods mods;
   check_roles(op, tensors);
-  want_lengths(op, tensors);
-  const auto problem = std::make_shared<const Problem>(problem_of(op, tensors, options, &mods));
+  const auto problem = std::make_shared<const Problem>(problem_of_call(op, tensors, options, &mods));
   check_apart(op, tensors);
   Plan made = plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers}, implementation);
   plan_cache().keep(key, made);

@@ -3,7 +3,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/text.hpp"
 #include "plan/compute.hpp"
 #include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
@@ -16,10 +15,7 @@ struct Call {
   CallOptions options{};
 };
 
-inline Problem problem_of(const Call& c) {
-  want_lengths(c.op, c.tensors);
-  return onepass::problem_of(c.op, c.tensors, c.options);
-}
+inline Problem problem_of(const Call& c) { return problem_of_call(c.op, c.tensors, c.options); }
 inline Plan plan_of(const Call& c, std::string_view implementation, const Executor* executor) {
   return make_plan(problem_of(c), implementation, executor);
 }

@@ -215,13 +215,13 @@ constinit const Operator kForward{.word = "fwd",
               .complete = complete_gradients};
 
 Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) { return op->problem_of(op, t, a, mods); }
-void want_lengths(Op op, const Tensors& t) {
+Problem problem_of_call(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   want(!is_attention(op) || !t.page_table.given() || t.seqused_k.given(), ErrorCode::bad_value,
        "page_table requires seqused_k, the number of valid keys of each sequence");
+  return problem_of(op, t, a, mods);
 }
 Problem problem_of(const Tensors& t, const Attention& a) {
-  want_lengths(kForward, t);
-  return problem_of(t.dout.given() ? kBackward : kForward, t, CallOptions{a});
+  return problem_of_call(t.dout.given() ? kBackward : kForward, t, CallOptions{a});
 }
 
 CallOptions attention_of(const Problem& p) {

@@ -16,10 +16,10 @@ namespace onepass {
 // contents of cu_seqlens. Throws Error with one sentence. Into *mods, if it is given: its parsed expressions
 // (problem/checked_problem.hpp).
 Problem problem_of(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods = nullptr);
-// A page table alone would make every sequence as long as its row, with stale keys behind the real ones, so calls are
-// refused. Problem lines may have it.
-void want_lengths(Op op, const Tensors& tensors);
-// The problem of attention, or of its backward if dout is given.
+// The same of a caller's call, which must have seqused_k beside a page_table: a page table alone would make every
+// sequence as long as its row, with stale keys behind the real ones. Problem lines may have it alone.
+Problem problem_of_call(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods = nullptr);
+// The problem of a call of attention, or of its backward if dout is given.
 Problem problem_of(const Tensors& tensors, const Attention& attention);
 // The options of a problem's calls, with its bounds of lengths.
 CallOptions attention_of(const Problem& problem);
