@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <vector>
 
 #include "algebra/numerics.hpp"
 #include "check/check.hpp"
 #include "reference/reference.hpp"
+#include "support/pokes.hpp"
 
 namespace onepass::check {
 namespace {
@@ -151,6 +154,18 @@ TEST(Inputs, PageEndFaultsBeyondTheEndAndOnWrites) {
 TEST(Inputs, RefuseWhatTheyCannotMake) {
   EXPECT_THROW(make_inputs(parse_problem("b2 h1 d8 packed=4:4")), Error);
   EXPECT_THROW(make_inputs(parse_problem("b2 h1 s4 d8 cuda")), Error);
+}
+
+TEST(SetWhere, WritesTheElementsOfATensorAndNoOthers) {
+  constexpr std::int64_t kHeads = 2, kTokens = 3, kDim = 64;
+  for (const bool packed : {false, true}) {
+    std::vector<float> memory(kDim * kHeads * kDim);  // more than the tensor has
+    const ConstTensor t = packed ? ConstTensor(memory.data(), DType::f32, {kTokens, kHeads, kDim})
+                                 : ConstTensor(memory.data(), DType::f32, {1, kHeads, kTokens, kDim});
+    test::set_where(t, test::everywhere, true);
+    for (std::int64_t i = 0; i < std::ssize(memory); ++i)
+      ASSERT_EQ(std::isnan(memory[i]), i < t.elements()) << "element " << i << (packed ? ", packed" : "");
+  }
 }
 
 }  // namespace

@@ -39,12 +39,14 @@ inline const Poke kPokes[] = {
     {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
 };
 
-// Many values that are not finite: NaN, infinity and -infinity in turn, or NaN alone.
+// Many values that are not finite: NaN, infinity and -infinity in turn, or NaN alone. Rows are counted head by head: of
+// the first batch entry, or of all packed tokens.
 inline void set_where(const ConstTensor& t, const std::function<bool(std::int64_t row, std::int64_t d)>& where,
                       const std::function<float()>& value) {
+  const std::int64_t tokens = t.shape[t.rank == 4 ? 2 : 0], dim = t.shape[t.rank - 1];
   for (std::int64_t head = 0, row = 0; head < t.shape[1]; ++head)
-    for (std::int64_t token = 0; token < t.shape[2]; ++token, ++row)
-      for (std::int64_t d = 0; d < t.shape[3]; ++d)
+    for (std::int64_t token = 0; token < tokens; ++token, ++row)
+      for (std::int64_t d = 0; d < dim; ++d)
         if (where(row, d)) set(t, head, token, d, value());
 }
 inline void set_where(const ConstTensor& t, const std::function<bool(std::int64_t row, std::int64_t d)>& where,
