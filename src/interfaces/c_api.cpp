@@ -1,24 +1,17 @@
-// The C ABI: every call converts, calls the C++ interface, and turns what is thrown into a code and a sentence.
+// The C ABI's version, errors, tensors and executors.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <exception>
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <new>
-#include <tuple>
-#include <vector>
+#include <stdexcept>
+#include <string>
 
 #include "base/guarded_executor.hpp"
-#include "base/shown.hpp"
 #include "base/text.hpp"
-#include "interfaces/c_convert.hpp"
+#include "interfaces/c_guarded.hpp"
 #include "onepass/version.hpp"
-#include "plan/plan.hpp"
-#include "problem/attention/arguments.hpp"
-#include "problem/attention/options.hpp"
-#include "problem/grammar/mismatch.hpp"
 
 namespace onepass::interfaces {
 namespace {
@@ -45,68 +38,6 @@ static_assert(static_cast<int>(DType::f32) == ONEPASS_F32 && static_cast<int>(DT
 std::string& last_error() {
   thread_local std::string sentence;
   return sentence;
-}
-
-onepass_code failed(onepass_code code, const char* sentence) noexcept {
-  try {
-    last_error() = sentence;
-  } catch (...) {
-    last_error().clear();  // no memory even for the sentence: the code has to do
-  }
-  return code;
-}
-
-template <class F>
-onepass_code guarded(F&& call) noexcept {
-  try {
-    call();
-    return ONEPASS_OK;
-  } catch (const Error& e) {
-    return failed(static_cast<onepass_code>(e.code()), e.what());
-  } catch (const std::bad_alloc&) {
-    return failed(ONEPASS_OUT_OF_MEMORY, "out of memory");
-  } catch (const std::exception& e) {
-    return failed(ONEPASS_INTERNAL, e.what());
-  } catch (...) {
-    return failed(ONEPASS_INTERNAL, "an unknown exception");
-  }
-}
-
-void copy_text(const std::string& source, char* buffer, std::size_t capacity, std::size_t* length) {
-  if (capacity > 0) {
-    const std::size_t n = std::min(source.size(), capacity - 1);
-    std::memcpy(&given("buffer", buffer), source.data(), n);
-    buffer[n] = '\0';
-  }
-  if (length) *length = source.size();
-}
-
-// Into a struct of the caller's size; fields that this library does not know become 0.
-template <class Struct>
-void set_defaults(const char* name, Struct* to, std::size_t size, Struct defaults) {
-  want(size >= sizeof defaults.size && size % alignof(Struct) == 0, ErrorCode::bad_value,
-       "size must be sizeof(onepass_", name, ") (got ", size, ")");
-  defaults.size = size;
-  std::memset(&given(name, to), 0, size);
-  std::memcpy(to, &defaults, std::min(size, sizeof defaults));
-}
-
-// run() takes tensors only; the options of a C call say again what is computed, and must say the same.
-void check_described(const Problem& p, std::string_view plan, const Call& call) {
-  Attention a = call.attention;
-  for (const auto& [name, bound, used, planned] :
-       {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen, p.seq_q},
-        {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || p.paged(), p.seq_k}})
-    want(bound == 0 || (used && bound == planned), ErrorCode::bad_value, "options.", name, " must be 0",
-         used ? text(" or the plan's ", planned) : "", " (got ", bound, ")");
-  want(call.implementation.empty() || call.implementation == plan, ErrorCode::bad_value,
-       "options.implementation must be NULL or the plan's ", plan, " (got ", shown(call.implementation), ")");
-  const auto same = [&](const OptionRow& row) {
-    return !row.word || !takes_option(row, is_backward(p.op)) || same_option(row, a, p);
-  };
-  if (std::ranges::all_of(kAttentionOptions, same)) return;
-  bound_lengths(a, p);
-  throw Error(ErrorCode::bad_shape, mismatch(p, problem_of(call.tensors, a)));
 }
 
 // The host's threads. An exception of a task must not cross the host's C frames: it waits until they are gone.
@@ -151,6 +82,16 @@ class Wrapped final : public Executor {
 };
 
 }  // namespace
+
+onepass_code failed(onepass_code code, const char* sentence) noexcept {
+  try {
+    last_error() = sentence;
+  } catch (...) {
+    last_error().clear();  // no memory even for the sentence: the code has to do
+  }
+  return code;
+}
+
 }  // namespace onepass::interfaces
 
 using namespace onepass;
@@ -204,197 +145,5 @@ int32_t onepass_executor_workers(const onepass_executor* executor) {
   return executor ? executor->executor->workers() : 0;
 }
 void onepass_executor_destroy(onepass_executor* executor) { delete executor; }
-
-onepass_code onepass_options_init(onepass_options* options, size_t size) {
-  return guarded([&] {
-    onepass_options defaults{};
-    defaults.window_left = defaults.window_right = -1;
-    set_defaults("options", options, size, defaults);
-  });
-}
-onepass_code onepass_append_init(onepass_append* append, size_t size) {
-  return guarded([&] { set_defaults("append", append, size, onepass_append{}); });
-}
-onepass_code onepass_softmax_init(onepass_softmax* softmax, size_t size) {
-  return guarded([&] {
-    onepass_softmax defaults{};
-    defaults.scale = 1;
-    set_defaults("softmax", softmax, size, defaults);
-  });
-}
-
-onepass_code onepass_attention(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
-                               const onepass_tensor* out, const onepass_options* options) {
-  return guarded([&] {
-    const Call call = call_from(q, k, v, out, options);
-    attention(call.tensors, call.attention, call.launch, call.implementation);
-  });
-}
-
-onepass_code onepass_attention_backward(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
-                                        const onepass_tensor* out, const onepass_options* options) {
-  return guarded([&] {
-    const Call call = call_from(q, k, v, out, options);
-    attention_backward(call.tensors, call.attention, call.launch, call.implementation);
-  });
-}
-
-onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
-                           const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor) {
-  return onepass_merge_on_stream(count, outs, lses, out, lse, executor, nullptr);
-}
-onepass_code onepass_merge_on_stream(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
-                                     const onepass_tensor* out, const onepass_tensor* lse, onepass_executor* executor,
-                                     void* stream) {
-  return guarded([&] {
-    std::vector<ConstTensor> o, l;
-    for (size_t i = 0; i < count; ++i) {
-      o.push_back(tensor_from(text("outs[", i, "]").c_str(), &given("outs", outs) + i));
-      l.push_back(tensor_from(text("lses[", i, "]").c_str(), &given("lses", lses) + i));
-    }
-    onepass::merge(o, l, tensor_from("out", out), optional_tensor_from("lse", lse),
-                   {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
-  });
-}
-
-onepass_code onepass_cascade(const onepass_tensor* q, size_t count, const onepass_level* levels,
-                             const onepass_tensor* out, const onepass_tensor* lse, const onepass_tensor* sinks,
-                             onepass_executor* executor, void* stream) {
-  return guarded([&] {
-    const Levels l = levels_from(q, count, levels, out);
-    cascade(tensor_from("q", q), l.all, tensor_from("out", out), optional_tensor_from("lse", lse),
-            optional_tensor_from("sinks", sinks),
-            {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
-  });
-}
-
-onepass_code onepass_append_kv(const onepass_append* append) {
-  return guarded([&] {
-    const AppendCall call = append_from(given("append", append));
-    append_kv(call.tensors, call.interleaved, call.launch);
-  });
-}
-
-onepass_code onepass_quantize_init(onepass_quantize* quantize, size_t size) {
-  return guarded([&] { set_defaults("quantize", quantize, size, onepass_quantize{}); });
-}
-onepass_code onepass_quantize_rows(const onepass_quantize* quantize) {
-  return guarded([&] {
-    const QuantizeCall c = quantize_from(given("quantize", quantize));
-    onepass::quantize(c.x, c.y, c.descale, c.mean, c.options, c.launch);
-  });
-}
-onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
-                                   const onepass_tensor* out, const onepass_options* options, int32_t flags,
-                                   uint64_t seed) {
-  return guarded([&] {
-    constexpr int32_t kFlags = ONEPASS_FP8_BY_BLOCK | ONEPASS_FP8_NO_HADAMARD | ONEPASS_FP8_CENTER;
-    want((flags & ~kFlags) == 0, ErrorCode::bad_value, "flags must be a sum of ONEPASS_FP8_ values (got ", flags, ")");
-    const Call call = call_from(q, k, v, out, options);
-    const Fp8Options how{.by_block = (flags & ONEPASS_FP8_BY_BLOCK) != 0,
-                         .hadamard = (flags & ONEPASS_FP8_NO_HADAMARD) == 0,
-                         .center = (flags & ONEPASS_FP8_CENTER) != 0,
-                         .seed = seed};
-    attention_fp8(call.tensors, call.attention, how, call.launch, call.implementation);
-  });
-}
-
-onepass_code onepass_softmax_forward(const onepass_softmax* softmax) {
-  return guarded([&] {
-    const SoftmaxCall c = softmax_from(given("softmax", softmax));
-    want(!c.dy.given() && !c.dx.given(), ErrorCode::bad_value,
-         "onepass_softmax_forward does not accept dy or dx; onepass_softmax_backward does");
-    if (!c.row_lse.given()) return onepass::softmax(c.x, c.y, c.lse, c.options, c.bool_mask, c.launch);
-    want(!c.lse.given(), ErrorCode::bad_value, "row_lse requires y and does not support lse");
-    softmax_piece(c.x, c.row_lse, c.y, c.options, c.bool_mask, c.launch);
-  });
-}
-onepass_code onepass_softmax_backward(const onepass_softmax* softmax) {
-  return guarded([&] {
-    const SoftmaxCall c = softmax_from(given("softmax", softmax));
-    want(!c.x.given() && !c.lse.given() && !c.row_lse.given() && !c.bool_mask.given(), ErrorCode::bad_value,
-         "onepass_softmax_backward does not accept x, lse, row_lse or bool_mask");
-    softmax_backward(c.y, c.dy, c.dx, c.options, c.launch);
-  });
-}
-onepass_code onepass_merge_lse(size_t count, const onepass_tensor* lses, const onepass_tensor* lse,
-                               onepass_executor* executor, void* stream) {
-  return guarded([&] {
-    std::vector<ConstTensor> parts;
-    for (size_t i = 0; i < count; ++i)
-      parts.push_back(tensor_from(text("lses[", i, "]").c_str(), &given("lses", lses) + i));
-    merge_lse(parts, tensor_from("lse", lse),
-              {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
-  });
-}
-
-onepass_code onepass_flat_gemm(const onepass_tensor* x, const onepass_tensor* w, const onepass_tensor* y,
-                               const onepass_tensor* column_bias, onepass_executor* executor, void* stream) {
-  return guarded([&] {
-    flat_gemm(tensor_from("x", x), tensor_from("w", w), tensor_from("y", y),
-              optional_tensor_from("column_bias", column_bias),
-              {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
-  });
-}
-
-onepass_code onepass_linear(const onepass_tensor* x, const onepass_tensor* w, const onepass_tensor* y,
-                            const onepass_tensor* column_bias, onepass_executor* executor, void* stream) {
-  return guarded([&] {
-    linear(tensor_from("x", x), tensor_from("w", w), tensor_from("y", y),
-           optional_tensor_from("column_bias", column_bias),
-           {.stream = stream, .executor = executor ? executor->executor.get() : nullptr});
-  });
-}
-
-onepass_code onepass_problem_parse(const char* line, onepass_problem** problem) {
-  return guarded([&] {
-    auto& result = given("problem", problem);
-    result = new onepass_problem{parse_problem(&given("line", line))};
-  });
-}
-onepass_code onepass_problem_make(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
-                                  const onepass_tensor* out, const onepass_options* options,
-                                  onepass_problem** problem) {
-  return guarded([&] {
-    auto& result = given("problem", problem);
-    const Call call = call_from(q, k, v, out, options);
-    result = new onepass_problem{problem_of(call.tensors, call.attention)};
-  });
-}
-void onepass_problem_destroy(onepass_problem* problem) { delete problem; }
-
-onepass_code onepass_problem_print(const onepass_problem* problem, char* buffer, size_t capacity, size_t* length) {
-  return guarded([&] { copy_text(to_string(given("problem", problem).problem), buffer, capacity, length); });
-}
-onepass_code onepass_explain(const onepass_problem* problem, char* buffer, size_t capacity, size_t* length) {
-  return guarded([&] { copy_text(explain(given("problem", problem).problem), buffer, capacity, length); });
-}
-
-onepass_code onepass_plan_create(const onepass_problem* problem, const char* implementation,
-                                 const onepass_executor* executor, onepass_plan** plan) {
-  return guarded([&] {
-    auto& result = given("plan", plan);
-    result = new onepass_plan{make_plan(given("problem", problem).problem, implementation ? implementation : "",
-                                        executor ? executor->executor.get() : nullptr)};
-  });
-}
-onepass_code onepass_plan_prepare(const onepass_plan* plan) {
-  return guarded([&] { prepare(given("plan", plan).plan); });
-}
-void onepass_plan_destroy(onepass_plan* plan) { delete plan; }
-size_t onepass_plan_workspace_bytes(const onepass_plan* plan) { return plan ? plan->plan.workspace_bytes() : 0; }
-const char* onepass_plan_implementation(const onepass_plan* plan) { return plan ? plan->plan.name().data() : ""; }
-
-onepass_code onepass_plan_run(const onepass_plan* plan, const onepass_tensor* q, const onepass_tensor* k,
-                              const onepass_tensor* v, const onepass_tensor* out, const onepass_options* options,
-                              void* workspace, size_t workspace_bytes) {
-  return guarded([&] {
-    const Plan& p = given("plan", plan).plan;
-    Call call = call_from(q, k, v, out, options);
-    check_described(problem_of(p), p.name(), call);
-    call.launch.workspace = {static_cast<std::byte*>(workspace), workspace_bytes};
-    run(p, call.tensors, call.launch);
-  });
-}
 
 }  // extern "C"

@@ -108,8 +108,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
     if (row.from_c) row.from_c(o, call.attention);
   call.attention.band = band_from(o);
   if (o.implementation) call.implementation = o.implementation;
-  if (o.executor) call.launch.executor = o.executor->executor.get();
-  call.launch.stream = o.stream;
+  call.launch = launch_on(o.executor, o.stream);
   return call;
 }
 
@@ -151,7 +150,7 @@ AppendCall append_from(const onepass_append& append) {
            .q = optional("q", a.q),
            .q_out = optional("q_out", a.q_out)},
           a.interleaved != 0,
-          {.stream = a.stream, .executor = a.executor ? a.executor->executor.get() : nullptr}};
+          launch_on(a.executor, a.stream)};
 }
 
 QuantizeCall quantize_from(const onepass_quantize& quantize) {
@@ -163,7 +162,7 @@ QuantizeCall quantize_from(const onepass_quantize& quantize) {
           tensor_from("descale", q.descale),
           optional_tensor_from("mean", q.mean),
           {q.hadamard != 0, q.seed},
-          {.stream = q.stream, .executor = q.executor ? q.executor->executor.get() : nullptr}};
+          launch_on(q.executor, q.stream)};
 }
 
 SoftmaxCall softmax_from(const onepass_softmax& softmax) {
@@ -178,7 +177,7 @@ SoftmaxCall softmax_from(const onepass_softmax& softmax) {
           optional_tensor_from("dy", s.dy),
           optional_tensor_from("dx", s.dx),
           {s.scale, s.log != 0},
-          {.stream = s.stream, .executor = s.executor ? s.executor->executor.get() : nullptr}};
+          launch_on(s.executor, s.stream)};
 }
 
 }  // namespace onepass::interfaces

@@ -28,6 +28,10 @@ namespace onepass::interfaces {
 Tensor tensor_from(const char* name, const onepass_tensor* tensor);           // throws Error if it is NULL
 Tensor optional_tensor_from(const char* name, const onepass_tensor* tensor);  // NULL: not given
 
+inline Launch launch_on(const onepass_executor* executor, void* stream) {  // NULL: the default one
+  return {.stream = stream, .executor = executor ? executor->executor.get() : nullptr};
+}
+
 // The three parts of a call.
 struct Call {
   Tensors tensors;

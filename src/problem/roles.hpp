@@ -8,6 +8,7 @@
 
 #include "algebra/ceil_div.hpp"
 #include "problem/append/roles.hpp"
+#include "problem/attention/gradient_roles.hpp"
 #include "problem/attention/roles.hpp"
 #include "problem/gemm/roles.hpp"
 #include "problem/operator.hpp"
@@ -30,6 +31,7 @@ inline constexpr std::array<RoleRow, kRoles> kRoleTable = [] {
     }
   };
   take(kAttentionRoles);
+  take(kGradientRoles);
   take(kSoftmaxRoles);
   take(kQuantizeRoles);
   take(kGemmRoles);

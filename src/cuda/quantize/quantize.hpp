@@ -33,6 +33,9 @@ struct QuantizePlan {
 };
 // False, with a sentence, if no kernel computes the problem.
 bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
+// Launches of quantize.cuh besides a plan's own: of its kernel with the other number of tiles of a CTA, which a device
+// with another number of multiprocessors takes, and if the plan can be Q's of attention_fp8, of q, k and v together.
+std::vector<QuantizeConfigs> other_launches(const QuantizePlan& plan);
 KernelProgram quantize_program(const QuantizeConfig& config, const std::string& arch);
 KernelProgram quantize_program(const QuantizeConfigs& configs, const std::string& arch);
 // Every program of a plan, for any number of multiprocessors. If the plan can be Q's of an FP8 attention, it includes

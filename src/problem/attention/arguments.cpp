@@ -86,7 +86,7 @@ void complete_gradients(Problem& p, Said said) {
 
 constexpr Uses attention_uses(Use RoleRow::* column) {
   Uses uses{};
-  for (const RoleRow& row : kAttentionRoles) uses.set(row.role, row.*column);
+  for (const RoleRow& row : kRoleTable) uses.set(row.role, row.*column);
   return uses;
 }
 

@@ -24,14 +24,6 @@ std::string spread_text(const BroadcastDims& s) {
 std::string descale_text(const DescaleSpec& d, char last) {
   return {d.batch ? 'b' : '1', d.heads ? 'h' : '1', d.blocks ? last : '1'};
 }
-std::string lengths_text(const Lengths& v) {  // 3,7,128x4
-  std::string out;
-  for (std::size_t i = 0, n; i < v.size(); i += n) {
-    for (n = 1; i + n < v.size() && v[i + n] == v[i];) ++n;
-    out += (i ? "," : "") + number(v[i]) + (n > 1 ? "x" + number(n) : "");
-  }
-  return out;
-}
 
 // ------------------------------------------------------------------------------------------------ words of one kind
 // b2, m8
@@ -58,6 +50,21 @@ constexpr WordRow descale_row(std::string_view subject) {
           [](const Problem& p) { return p.*member ? "=" + descale_text(*(p.*member), last) : std::string(); }};
 }
 
+// out=fp32
+template <auto member>
+bool read_dtype(Reading& r, const Word& w) {
+  const auto value = w.value();
+  if (value) r.p.*member = dtype_from_name(*value);
+  return value.has_value();
+}
+// positions=64
+template <auto member>
+bool read_number(Reading& r, const Word& w, const char* expected) {
+  const auto value = w.value();
+  if (value) r.p.*member = w.number<std::int64_t>(*value, expected);
+  return value.has_value();
+}
+// log
 template <auto member>
 constexpr WordRow flag_row(std::string_view subject) {
   return {subject, [](Reading& r, const Word& w) { return !w.value() && (r.p.*member = true); },
@@ -86,68 +93,6 @@ std::string gradients_text(const Problem& p) {
   for (const RoleRow& row : kRoleTable)
     if (is_asked(p.gradients, row.role)) names += (names.empty() ? "" : ",") + std::string(row.name);
   return names == "dq,dk,dv" ? "" : "=" + names;
-}
-
-bool read_varlen(Reading& r, const Word& w) {
-  const auto value = w.value();
-  if (!value) return false;
-  const auto [q, k] = w.halves(*value, '/', false, "");
-  r.p.varlen = true;
-  r.own_lengths_k = k.data() != q.data();
-  r.p.lengths_q = w.lengths(q);
-  r.p.lengths_k = w.lengths(k);
-  if (r.p.lengths_q.size() != r.p.lengths_k.size()) w.fail("varlen=q/k with one length of k for each length of q");
-  return true;
-}
-std::string varlen_text(const Problem& p) {
-  if (!p.varlen || p.lengths_q.empty()) return "";
-  return "=" + lengths_text(p.lengths_q) +
-         (p.packed_k() && p.lengths_k != p.lengths_q ? "/" + lengths_text(p.lengths_k) : "");
-}
-
-bool read_packed(Reading& r, const Word& w) {
-  const auto value = w.value();
-  if (!value) return false;
-  r.p.varlen = true;
-  std::tie(r.p.total_q, r.p.total_k) = w.pair(*value, ':', true, "packed=total_q:total_k");
-  return true;
-}
-std::string packed_text(const Problem& p) {
-  const bool follows =
-      !p.lengths_q.empty() && sum(p.lengths_q) == p.total_q && (p.packed_k() ? sum(p.lengths_k) : 0) == p.total_k;
-  return p.varlen && !follows ? "=" + number(p.total_q) + ":" + number(p.total_k) : "";
-}
-
-bool read_pages(Reading& r, const Word& w) {  // paged:16[:pages:pages of a sequence]
-  constexpr const char* kForm = "kv=paged:page_size[:pages:pages of a sequence]";
-  const auto value = w.value();
-  if (!value) return false;
-  const auto items = w.list(*value, ':');
-  if ((items.size() != 2 && items.size() != 4) || items[0] != "paged") w.fail(kForm);
-  r.p.page_size = w.number<std::int64_t>(items[1], kForm);
-  if (r.p.page_size < 1) w.fail(kForm);
-  if (r.own_pages = items.size() == 4; r.own_pages) {
-    r.p.pages = w.number<std::int64_t>(items[2], kForm);
-    r.p.max_pages = w.number<std::int64_t>(items[3], kForm);
-  }
-  return true;
-}
-std::string pages_text(const Problem& p) {
-  if (!p.paged()) return "";
-  const std::int64_t needed = pages_for(p.seq_k, p.page_size);
-  const bool plain = p.max_pages == needed && p.pages == p.batch * needed;
-  return "=paged:" + number(p.page_size) + (plain ? "" : ":" + number(p.pages) + ":" + number(p.max_pages));
-}
-
-bool read_used(Reading& r, const Word& w) {
-  const auto value = w.value();
-  r.p.seqused = true;
-  if (value) r.used = w.lengths(*value);
-  return true;
-}
-
-std::string used_text(const Problem& p) {
-  return !p.seqused ? "" : p.lengths_k.empty() ? kAlone : "=" + lengths_text(p.lengths_k);
 }
 
 std::string buffers_text(const Problem& p) {
@@ -203,12 +148,7 @@ constexpr WordRow kRows[] = {
        return plain;
      },
      [](const P& p) { return " " + dtype(p.dtype); }},
-    {"out",
-     [](Reading& r, const Word& w) {
-       const auto value = w.value();
-       if (value) r.p.out_dtype = dtype_from_name(*value);
-       return r.own_out_dtype = value.has_value();
-     },
+    {"out", [](Reading& r, const Word& w) { return r.own_out_dtype = read_dtype<&P::out_dtype>(r, w); },
      [](const P& p) {
        return p.out_dtype != (p.dtype == DType::f8e4m3 ? DType::bf16 : p.dtype) ? "=" + dtype(p.out_dtype)
                                                                                 : std::string();
@@ -216,25 +156,11 @@ constexpr WordRow kRows[] = {
     {"q"},
     {"rotary", read_rotary, rotary_text},
     {"positions",
-     [](Reading& r, const Word& w) {
-       const auto value = w.value();
-       if (value) r.p.positions = w.number<std::int64_t>(*value, "positions=<rows of cos and sin>");
-       return value.has_value();
-     },
+     [](Reading& r, const Word& w) { return read_number<&P::positions>(r, w, "positions=<rows of cos and sin>"); },
      [](const P& p) { return p.rotary && p.positions != p.seq_k ? "=" + number(p.positions) : std::string(); }},
-    {"table",
-     [](Reading& r, const Word& w) {
-       const auto value = w.value();
-       if (value) r.p.table_dtype = dtype_from_name(*value);
-       return value.has_value();
-     },
+    {"table", read_dtype<&P::table_dtype>,
      [](const P& p) { return p.table_dtype != DType::f32 ? "=" + dtype(p.table_dtype) : std::string(); }},
-    {"kv_dtype",
-     [](Reading& r, const Word& w) {
-       const auto value = w.value();
-       if (value) r.p.kv_dtype = dtype_from_name(*value);
-       return value.has_value();
-     },
+    {"kv_dtype", read_dtype<&P::kv_dtype>,
      [](const P& p) { return p.kv_dtype ? "=" + dtype(*p.kv_dtype) : std::string(); }},
     descale_row<&P::q_descale, 'n'>("q_descale"),
     descale_row<&P::k_descale, 'n'>("k_descale"),
@@ -309,12 +235,7 @@ constexpr WordRow kRows[] = {
      }},
     {"column_bias"},
     {"grads", read_gradients, gradients_text},
-    {"grad",
-     [](Reading& r, const Word& w) {
-       const auto value = w.value();
-       if (value) r.p.grad_dtype = dtype_from_name(*value);
-       return value.has_value();
-     },
+    {"grad", read_dtype<&P::grad_dtype>,
      [](const P& p) { return p.grad_dtype != p.dtype ? "=" + dtype(p.grad_dtype) : std::string(); }},
     {"dlse"},
     {"deterministic"},
@@ -323,12 +244,7 @@ constexpr WordRow kRows[] = {
     {"kv", read_pages, pages_text},
     {"seqused", read_used, used_text},
     {"cache_seqlens", read_used, used_text},
-    {"tree",
-     [](Reading& r, const Word& w) {
-       const auto value = w.value();
-       if (value) r.p.drafts = w.number<std::int64_t>(*value, "tree=<drafts of a sequence>");
-       return value.has_value();
-     },
+    {"tree", [](Reading& r, const Word& w) { return read_number<&P::drafts>(r, w, "tree=<drafts of a sequence>"); },
      [](const P& p) { return p.drafts != 0 ? "=" + number(p.drafts) : std::string(); }},
     {"slots", read_slots, slots_text},
     {"batch_invariant"},

@@ -45,6 +45,15 @@ bool read_rotary(Reading& reading, const Word& word);
 std::string rotary_text(const Problem& problem);
 bool read_slots(Reading& reading, const Word& word);
 std::string slots_text(const Problem& problem);
+// lengths, pages
+bool read_varlen(Reading& reading, const Word& word);
+std::string varlen_text(const Problem& problem);
+bool read_packed(Reading& reading, const Word& word);
+std::string packed_text(const Problem& problem);
+bool read_pages(Reading& reading, const Word& word);
+std::string pages_text(const Problem& problem);
+bool read_used(Reading& reading, const Word& word);
+std::string used_text(const Problem& problem);
 // layout, strides and align
 bool read_layout(Reading& reading, const Word& word);
 bool read_side_strides(Reading& reading, const Word& word, const RoleRow& row);
